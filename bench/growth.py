@@ -22,9 +22,9 @@ from bench.runner import RESULTS, Row, Target, row
 from slipway.model.facts import PoolFact, QueueFact
 from slipway.model.lifecycle import Phase
 from slipway.runtime import memory
-from slipway.scheduler.plan.columns import Columns
+from slipway.scheduler.plan.placement.policy import policy_of
 from slipway.scheduler.plan.planner import plan
-from slipway.scheduler.plan.policy import policy_of
+from slipway.scheduler.plan.state.pool_state import Columns
 
 NODES_MAX = int(os.environ.get("SLIPWAY_BENCH_NODES_MAX", "100000"))
 QUEUED_MAX = int(os.environ.get("SLIPWAY_BENCH_QUEUED_MAX", "1000000"))

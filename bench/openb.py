@@ -21,10 +21,10 @@ import numpy as np
 from bench.runner import Row, Target, machine_line, row, table, write
 from slipway.model.facts import SHARING_LABEL, AllocationFact, NodeFact, PoolFact, QueueFact, RoleFact
 from slipway.model.resources import CPU, GPU, MEMORY, PODS, Resources
-from slipway.scheduler.plan.columns import build
-from slipway.scheduler.plan.nodes import Ints
+from slipway.scheduler.plan.placement.policy import policy_of
 from slipway.scheduler.plan.planner import plan
-from slipway.scheduler.plan.policy import policy_of
+from slipway.scheduler.plan.state.nodes import Ints
+from slipway.scheduler.plan.state.pool_state import build
 
 NODES, PODS_FILE = "openb_node_list_all_node.csv", "openb_pod_list_default.csv"
 ARRIVED_PERCENT = 130

@@ -16,10 +16,10 @@ from bench.runner import Row, Target, row
 from slipway.model.facts import AllocationFact, NodeFact, PodFact, PoolFact, QueueFact, RoleFact, TopologyFact
 from slipway.model.lifecycle import Phase
 from slipway.model.resources import GPU, Resources
-from slipway.scheduler.plan.columns import Columns, build
+from slipway.scheduler.plan.placement.policy import policy_of
 from slipway.scheduler.plan.planner import plan
-from slipway.scheduler.plan.policy import policy_of
-from slipway.scheduler.plan.snapshot import Snapshot
+from slipway.scheduler.plan.state.pool_state import Columns, build
+from slipway.scheduler.plan.state.snapshot import Snapshot
 
 SMALL = {"cpu": "100m", "memory": "500Mi"}
 ONE_GPU = {"cpu": 1, GPU: 1}

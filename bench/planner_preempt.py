@@ -13,10 +13,10 @@ from bench.planner import Measure, gang, nodes
 from bench.runner import Row, Target, row
 from slipway.model.facts import AllocationFact, PoolFact, QueueFact
 from slipway.model.lifecycle import Phase
-from slipway.scheduler.plan.columns import build
+from slipway.scheduler.plan.placement.policy import policy_of
 from slipway.scheduler.plan.planner import plan
-from slipway.scheduler.plan.policy import policy_of
-from slipway.scheduler.plan.snapshot import Snapshot
+from slipway.scheduler.plan.state.pool_state import build
+from slipway.scheduler.plan.state.snapshot import Snapshot
 
 PEER = "kube-scheduler 1.36, scheduler_perf"
 W6 = Target(must=20, moonshot=100, better="higher")

@@ -17,11 +17,11 @@ from bench.runner import Row, Target, row
 from slipway.model.facts import AllocationFact, PodFact, PoolFact, QueueFact
 from slipway.model.lifecycle import Phase
 from slipway.model.resources import GPU, Resources
-from slipway.scheduler.plan.columns import Columns
-from slipway.scheduler.plan.invariants import lint
-from slipway.scheduler.plan.outcome import Plan
+from slipway.scheduler.plan.lint import lint
+from slipway.scheduler.plan.placement.policy import policy_of
 from slipway.scheduler.plan.planner import plan
-from slipway.scheduler.plan.policy import policy_of
+from slipway.scheduler.plan.state.plan_types import Plan
+from slipway.scheduler.plan.state.pool_state import Columns
 
 SHAPES = 20
 PER_TICK = 200

@@ -15,10 +15,10 @@ import msgspec
 from bench.planner import gang, nodes
 from bench.runner import Row, Target, row
 from slipway.model.facts import PoolFact, QueueFact
-from slipway.scheduler.plan.columns import Columns
-from slipway.scheduler.plan.invariants import lint
+from slipway.scheduler.plan.lint import lint
+from slipway.scheduler.plan.placement.policy import policy_of
 from slipway.scheduler.plan.planner import plan
-from slipway.scheduler.plan.policy import policy_of
+from slipway.scheduler.plan.state.pool_state import Columns
 
 NODES, CPUS, QUEUES, QUEUED = 1000, 32, 10, 320_000
 ONE_CPU = {"cpu": 1, "memory": "512Mi"}

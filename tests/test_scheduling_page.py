@@ -144,8 +144,8 @@ def test_the_new_files_are_in_the_style_of_the_house(followed: Followed) -> None
 
 def test_every_filter_and_score_is_on_the_page() -> None:
     """The tables are complete."""
-    from slipway.scheduler.plan.filters import FILTERS
-    from slipway.scheduler.plan.scores import SCORES
+    from slipway.scheduler.plan.placement.filters import FILTERS
+    from slipway.scheduler.plan.placement.scores import SCORES
 
     text = PAGE.read_text(encoding="utf-8")
     cells = {

@@ -19,8 +19,8 @@ import msgspec
 
 from bench.planner import nodes, snapshot
 from bench.planner_scale import blocked, ends, full_state, runs, shaped, ticked
+from slipway.scheduler.plan.placement.policy import policy_of
 from slipway.scheduler.plan.planner import plan
-from slipway.scheduler.plan.policy import policy_of
 
 NODES, RUNNING, QUEUED = 2_000, 4_000, 10_000
 VALGRIND_S = 600.0

@@ -9,11 +9,11 @@ from slipway.model.ledger import Ledger
 from slipway.model.lifecycle import Phase
 from slipway.scheduler.cluster import Cluster
 from slipway.scheduler.decisions.replay import OtherPolicy, Replayer, Report, replay
-from slipway.scheduler.plan.outcome import Plan
-from slipway.scheduler.plan.outside import Answers
+from slipway.scheduler.plan.placement.policy import policy_of
 from slipway.scheduler.plan.planner import plan
-from slipway.scheduler.plan.policy import policy_of
-from slipway.scheduler.plan.snapshot import Snapshot
+from slipway.scheduler.plan.state.extender_results import Answers
+from slipway.scheduler.plan.state.plan_types import Plan
+from slipway.scheduler.plan.state.snapshot import Snapshot
 from slipway.scheduler.pool_view import PoolView
 from slipway.scheduler.ports import RecordSink
 from slipway.scheduler.recorder import Inputs, LogWriter, Recorder

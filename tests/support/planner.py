@@ -9,11 +9,11 @@ from slipway.model.facts import AllocationFact, JobFact, NodeFact, PodFact, Pool
 from slipway.model.lifecycle import Phase
 from slipway.model.quantity import QuantityValue
 from slipway.model.resources import GPU, Resources
-from slipway.scheduler.plan.columns import build
-from slipway.scheduler.plan.outcome import Plan
+from slipway.scheduler.plan.placement.policy import policy_of
 from slipway.scheduler.plan.planner import plan
-from slipway.scheduler.plan.policy import policy_of
-from slipway.scheduler.plan.snapshot import OpenDecision, Snapshot
+from slipway.scheduler.plan.state.plan_types import Plan
+from slipway.scheduler.plan.state.pool_state import build
+from slipway.scheduler.plan.state.snapshot import OpenDecision, Snapshot
 
 NAMESPACE = "default"
 WORKSPACES = frozenset({NAMESPACE})

@@ -15,9 +15,9 @@ from slipway.model.facts import AllocationFact, PoolFact, QueueFact, RoleFact
 from slipway.model.resources import Resources
 from slipway.runtime.clock import SystemClock
 from slipway.scheduler.extenders import Extenders
-from slipway.scheduler.plan.columns import Columns
+from slipway.scheduler.plan.placement.policy import policy_of
 from slipway.scheduler.plan.planner import plan
-from slipway.scheduler.plan.policy import policy_of
+from slipway.scheduler.plan.state.pool_state import Columns
 from tests.conformance.scheduling.referee import a_referee
 from tests.conformance.scheduling.worlds import NAMESPACES, Json
 from tests.conformance.wanted import require_own_cluster

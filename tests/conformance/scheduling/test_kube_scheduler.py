@@ -17,10 +17,10 @@ import pytest
 from slipway.kube.facts import node_fact, pod_fact
 from slipway.kube.objects import Node, Pod
 from slipway.model.facts import AllocationFact, PoolFact, QueueFact, RoleFact, Toleration
-from slipway.scheduler.plan.columns import Columns
+from slipway.scheduler.plan.placement.policy import SPREAD, policy_of
+from slipway.scheduler.plan.placement.whatif import WhatIf
 from slipway.scheduler.plan.planner import plan
-from slipway.scheduler.plan.policy import SPREAD, policy_of
-from slipway.scheduler.plan.whatif import WhatIf
+from slipway.scheduler.plan.state.pool_state import Columns
 from tests.conformance.scheduling.referee import CURVE, DEFAULT, PACKING, Referee, Verdict, a_referee
 from tests.conformance.scheduling.worlds import EXTENDED, NAMESPACES, Json, a_node, a_pod
 from tests.conformance.wanted import require_own_cluster

@@ -16,9 +16,9 @@ from slipway.kube.facts import node_fact, pod_fact
 from slipway.kube.objects import Node, Pod
 from slipway.model.facts import PoolFact
 from slipway.model.resources import CPU, MEMORY, Resources
-from slipway.scheduler.plan.columns import build
-from slipway.scheduler.plan.nodes import EVERY
-from slipway.scheduler.plan.snapshot import Snapshot
+from slipway.scheduler.plan.state.nodes import EVERY
+from slipway.scheduler.plan.state.pool_state import build
+from slipway.scheduler.plan.state.snapshot import Snapshot
 from tests.conformance.cluster.servers import RealCluster
 from tests.conformance.system.operator import Json, Operator
 from tests.support.wait import wait_until

@@ -18,7 +18,7 @@ from slipway.model.facts import (
     TopologyFact,
 )
 from slipway.model.resources import Resources
-from slipway.scheduler.plan.snapshot import Snapshot
+from slipway.scheduler.plan.state.snapshot import Snapshot
 from tests.support.planner import a_node, a_snapshot, amounts, an_allocation
 
 TAINT = Taint(key="dedicated", value="x")

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from slipway.model.reasons import Gate
 from slipway.model.resources import Resources
-from slipway.scheduler.plan.outcome import Change
+from slipway.scheduler.plan.state.plan_types import Change
 from tests.property.planner.instances import Instance, instances
 from tests.property.planner.test_properties import apply_changes
 from tests.support.planner import admitted, planned

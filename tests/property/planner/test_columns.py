@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from slipway.model.facts import AllocationFact, NodeFact, PodFact, PoolFact
 from slipway.model.ledger import Decision
 from slipway.model.lifecycle import Phase
-from slipway.scheduler.plan.columns import Columns
-from slipway.scheduler.plan.snapshot import OpenDecision, Snapshot
+from slipway.scheduler.plan.state.pool_state import Columns
+from slipway.scheduler.plan.state.snapshot import OpenDecision, Snapshot
 from tests.support.planner import WORKSPACES, a_node, a_role, a_snapshot, amounts, an_allocation
 
 NODES = [a_node(f"n{index}", cpu=16, gpus=4) for index in range(3)]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from slipway.model.facts import PoolFact
 from slipway.scheduler.decisions.fold import Fold
 from slipway.scheduler.decisions.record import unpack
-from slipway.scheduler.plan.snapshot import Snapshot
+from slipway.scheduler.plan.state.snapshot import Snapshot
 from tests.property.planner.instances import Instance, instances
 from tests.support.decision_desk import POOL, Desk, replayed
 

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from slipway.model.facts import SHARING_LABEL, AllocationFact, NodeFact, PodFact, RoleFact, TopologyFact
 from slipway.model.resources import GPU, MILLI
-from slipway.scheduler.plan.invariants import lint
-from slipway.scheduler.plan.outcome import Plan
+from slipway.scheduler.plan.lint import lint
+from slipway.scheduler.plan.state.plan_types import Plan
 from tests.property.planner.instances import Instance, instances
 from tests.support.planner import a_role, admitted, an_allocation, planned, running
 

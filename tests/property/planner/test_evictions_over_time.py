@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slipway.scheduler.plan.preempt import guard
+from slipway.scheduler.plan.preemption import loop_guard
 from slipway.scheduler.simulate.run import Outcome, simulate
 from slipway.scheduler.simulate.scenario import decode
 
@@ -81,11 +81,11 @@ def check(outcome: Outcome) -> None:
         if not told[victim] or told[victim][-1] != at:
             told[victim].append(at)
         back = pairs.get((victim, by))
-        assert back is None or at - back >= guard.TURN_WITHIN_S, (victim, by)
+        assert back is None or at - back >= loop_guard.TURN_WITHIN_S, (victim, by)
         pairs[by, victim] = at
     for times in told.values():
-        for first, fourth in zip(times, times[guard.MANY :], strict=False):
-            assert fourth - first >= guard.MANY_WITHIN_S
+        for first, fourth in zip(times, times[loop_guard.MANY :], strict=False):
+            assert fourth - first >= loop_guard.MANY_WITHIN_S
     assert outcome.ticks <= TICKS_PER_EVENT * (2 * len(outcome.world.lives) + len(outcome.world.evictions) + 1)
 
 

@@ -8,13 +8,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from slipway.model.extenders import ExtenderFact
-from slipway.scheduler.plan.ask import requests_of
-from slipway.scheduler.plan.invariants import lint
-from slipway.scheduler.plan.outcome import Plan, encoded
-from slipway.scheduler.plan.outside import Answer, Key, Question, Verb
+from slipway.scheduler.plan.lint import lint
+from slipway.scheduler.plan.placement.policy import policy_of
 from slipway.scheduler.plan.planner import plan
-from slipway.scheduler.plan.policy import policy_of
-from slipway.scheduler.plan.snapshot import Snapshot
+from slipway.scheduler.plan.state.extender_results import Answer, Key, Question, Verb
+from slipway.scheduler.plan.state.plan_types import Plan, encoded
+from slipway.scheduler.plan.state.rank_request import requests_of
+from slipway.scheduler.plan.state.snapshot import Snapshot
 from slipway.scheduler.simulate.scenario import decode
 from slipway.scheduler.simulate.world import World
 from tests.property.planner.test_simulation import Json, scenarios

@@ -11,10 +11,10 @@ from slipway.model.facts import AllocationFact
 from slipway.model.ledger import Decision, DecisionKind
 from slipway.model.lifecycle import Phase
 from slipway.model.times import format_time
-from slipway.scheduler.plan.ask import requests_of
-from slipway.scheduler.plan.invariants import lint
-from slipway.scheduler.plan.outcome import Admit, Evict, Plan
-from slipway.scheduler.plan.snapshot import OpenDecision
+from slipway.scheduler.plan.lint import lint
+from slipway.scheduler.plan.state.plan_types import Admit, Evict, Plan
+from slipway.scheduler.plan.state.rank_request import requests_of
+from slipway.scheduler.plan.state.snapshot import OpenDecision
 from tests.property.planner.test_preemption import Crowd, crowds
 from tests.support.planner import a_snapshot, planned, running
 

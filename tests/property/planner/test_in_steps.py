@@ -6,10 +6,10 @@ from hypothesis import strategies as st
 
 from slipway.model.facts import AllocationFact, JobFact
 from slipway.model.lifecycle import Phase
-from slipway.scheduler.plan.backlog import Backlog
-from slipway.scheduler.plan.columns import Columns
-from slipway.scheduler.plan.outcome import encoded
-from slipway.scheduler.plan.snapshot import Snapshot
+from slipway.scheduler.plan.state.pending import Backlog
+from slipway.scheduler.plan.state.plan_types import encoded
+from slipway.scheduler.plan.state.pool_state import Columns
+from slipway.scheduler.plan.state.snapshot import Snapshot
 from tests.property.planner.instances import Instance, instances
 from tests.support.planner import WORKSPACES, planned
 

@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slipway.model.facts import NodeFact, RoleFact
-from slipway.scheduler.plan.beside import spreads_of, wishes_of
-from slipway.scheduler.plan.invariants import lint
-from slipway.scheduler.plan.peers import Peer, Peers
+from slipway.scheduler.plan.lint import lint
+from slipway.scheduler.plan.state.affinity_terms import spreads_of, wishes_of
+from slipway.scheduler.plan.state.pod_index import Peer, Peers
 from tests.support.planner import NAMESPACE, a_node, a_role, a_snapshot, admitted, an_allocation, planned, running
 
 KEYS = ("kubernetes.io/hostname", "zone", "rack")

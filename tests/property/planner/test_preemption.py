@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from slipway.model.facts import AllocationFact, NodeFact, PoolFact, QueueFact, RoleFact
 from slipway.model.resources import Resources
-from slipway.scheduler.plan.invariants import lint
-from slipway.scheduler.plan.outcome import Evict, Plan
-from slipway.scheduler.plan.snapshot import Snapshot
+from slipway.scheduler.plan.lint import lint
+from slipway.scheduler.plan.state.plan_types import Evict, Plan
+from slipway.scheduler.plan.state.snapshot import Snapshot
 from tests.support.planner import a_node, a_role, a_snapshot, an_allocation, planned, running
 
 SETTINGS = settings(max_examples=150, deadline=None)

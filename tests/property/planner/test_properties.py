@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from slipway.model.facts import AllocationFact, Toleration
 from slipway.model.reasons import Gate
 from slipway.model.resources import Resources, total
-from slipway.scheduler.plan.ask import requests_of
-from slipway.scheduler.plan.invariants import lint
-from slipway.scheduler.plan.outcome import Change, Plan
+from slipway.scheduler.plan.lint import lint
+from slipway.scheduler.plan.state.plan_types import Change, Plan
+from slipway.scheduler.plan.state.rank_request import requests_of
 from tests.property.planner.instances import Instance, instances
 from tests.support.planner import admitted, planned
 

@@ -6,12 +6,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slipway.model.facts import RoleFact
-from slipway.scheduler.plan.diagnose import diagnose
-from slipway.scheduler.plan.fill import fill
-from slipway.scheduler.plan.nodes import EVERY
-from slipway.scheduler.plan.policy import policy_of
-from slipway.scheduler.plan.rows import Row
-from slipway.scheduler.plan.whatif import WhatIf
+from slipway.scheduler.plan.placement.diagnose import diagnose
+from slipway.scheduler.plan.placement.feasibility import Row
+from slipway.scheduler.plan.placement.fill import fill
+from slipway.scheduler.plan.placement.policy import policy_of
+from slipway.scheduler.plan.placement.whatif import WhatIf
+from slipway.scheduler.plan.state.nodes import EVERY
 from tests.property.planner.instances import Instance, a_random_role, instances
 
 SETTINGS = settings(max_examples=100, deadline=None)

@@ -10,7 +10,7 @@ from slipway.scheduler import ledger
 from slipway.scheduler.apply import Applier
 from slipway.scheduler.cycle import Cycle
 from slipway.scheduler.follow import Follower
-from slipway.scheduler.plan.namespace_quota import NamespaceQuotas
+from slipway.scheduler.plan.queueing.namespace_quota import NamespaceQuotas
 from slipway.streams.feed import FeedBatch, FeedReader
 from tests.simulation.bugs.bug import Bug
 

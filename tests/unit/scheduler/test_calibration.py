@@ -4,7 +4,7 @@ from slipway.model.ledger import Decision, DecisionKind
 from slipway.runtime import telemetry
 from slipway.scheduler import calibration
 from slipway.scheduler.calibration import Calibration
-from slipway.scheduler.plan.outcome import Kept
+from slipway.scheduler.plan.state.plan_types import Kept
 
 
 def kept(uid: str, start: float | None) -> Kept:

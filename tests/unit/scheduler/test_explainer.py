@@ -24,9 +24,9 @@ from slipway.scheduler.explainer import (
     Explainer,
     Said,
 )
-from slipway.scheduler.plan.backlog import Backlog
-from slipway.scheduler.plan.explained import Explained
-from slipway.scheduler.plan.outcome import Explanation
+from slipway.scheduler.plan.explanation.explanations import Explained
+from slipway.scheduler.plan.state.pending import Backlog
+from slipway.scheduler.plan.state.plan_types import Explanation
 from tests.support.kube_core import CoreKube
 from tests.support.small_cluster import a_core, furnish, launch, look
 from tests.support.virtual_time import VirtualClock, run_virtual

@@ -21,8 +21,8 @@ from slipway.runtime.clock import Clock, SeededRandom, SystemClock
 from slipway.runtime.health import Health
 from slipway.runtime.tasks import TaskGroup
 from slipway.scheduler.extenders import ANSWER_S, PATIENCE_S, PAUSE_FIRST_S, Extenders
-from slipway.scheduler.plan.nodes import NodeTable
-from slipway.scheduler.plan.outside import Leaver, Offer, Question, Verb
+from slipway.scheduler.plan.state.extender_results import Leaver, Offer, Question, Verb
+from slipway.scheduler.plan.state.nodes import NodeTable
 from slipway.scheduler.scheduler import Scheduler
 from slipway.scheduler.settings import Settings
 from slipway.scheduler.standby import Parts

@@ -2,7 +2,7 @@
 
 from slipway.model.facts import PoolFact
 from slipway.runtime import telemetry
-from slipway.scheduler.plan.policy import faults_of
+from slipway.scheduler.plan.placement.policy import faults_of
 from slipway.scheduler.policies import Policies
 
 WRONG = PoolFact(

@@ -5,10 +5,10 @@ import msgspec
 from slipway.model.facts import PoolFact
 from slipway.runtime.clock import Clock
 from slipway.scheduler import shadow as shadows
-from slipway.scheduler.plan.outcome import encoded
+from slipway.scheduler.plan.placement.policy import policy_of
 from slipway.scheduler.plan.planner import plan
-from slipway.scheduler.plan.policy import policy_of
-from slipway.scheduler.plan.snapshot import Snapshot
+from slipway.scheduler.plan.state.plan_types import encoded
+from slipway.scheduler.plan.state.snapshot import Snapshot
 from slipway.scheduler.shadow import Shadow
 from tests.support.clock import FakeClock
 from tests.support.planner import a_snapshot, an_allocation, nodes

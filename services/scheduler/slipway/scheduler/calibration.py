@@ -7,7 +7,7 @@ from typing import Final
 
 from slipway.model.ledger import Decision, DecisionKind
 from slipway.runtime import telemetry
-from slipway.scheduler.plan.outcome import Kept
+from slipway.scheduler.plan.state.plan_types import Kept
 
 TOLD_MAX: Final = 4_096
 

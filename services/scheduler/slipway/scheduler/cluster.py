@@ -23,7 +23,7 @@ from slipway.model.facts import (
     WorkspaceFact,
 )
 from slipway.model.limitrange import Ranges
-from slipway.scheduler.plan.budgets import Accounts
+from slipway.scheduler.plan.state.budgets import Accounts
 
 T = TypeVar("T")
 

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 from slipway.model.ledger import DecisionKind, Ledger
 from slipway.scheduler import ledger
-from slipway.scheduler.plan.deferral import bundles
-from slipway.scheduler.plan.outcome import Admit, Plan
+from slipway.scheduler.plan.deferred import bundles
+from slipway.scheduler.plan.state.plan_types import Admit, Plan
 
 
 def of(plan: Plan) -> list[ledger.Placed]:

@@ -1,7 +1,7 @@
 """Asks extenders what a plan would like to know, in the background, and remembers what they said.
 
 Owns pace and patience: how old an answer may be, how long a tick waits, whom to leave alone for a while. Must not know
-the protocol (`kube/extender_wire.py`) nor what an answer means for a plan (`plan/extenders.py`).
+the protocol (`kube/extender_wire.py`) nor what an answer means for a plan (`placement/extenders.py`).
 
 Promises: a tick waits for extenders `PATIENCE_S` at most in all, and not at all for those that were slow or failed the
 last time; a question is under way once; one that fails is left alone for a while that doubles, and during it all that
@@ -22,8 +22,8 @@ from slipway.model.facts import PodFact
 from slipway.runtime import liveness, log, telemetry
 from slipway.runtime.clock import Clock
 from slipway.runtime.tasks import TaskGroup
-from slipway.scheduler.plan.nodes import NodeTable
-from slipway.scheduler.plan.outside import Answer, Answers, Key, Question, Verb
+from slipway.scheduler.plan.state.extender_results import Answer, Answers, Key, Question, Verb
+from slipway.scheduler.plan.state.nodes import NodeTable
 
 PATIENCE_S = 0.25
 """How long one tick waits for extenders that answer quickly."""

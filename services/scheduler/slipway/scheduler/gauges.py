@@ -12,7 +12,7 @@ from slipway.model.reasons import Gate
 from slipway.runtime import telemetry
 from slipway.runtime.clock import Clock
 from slipway.scheduler.cluster import Cluster
-from slipway.scheduler.plan.explained import Explained
+from slipway.scheduler.plan.explanation.explanations import Explained
 
 EACH_MAX = 5_000
 """So many allocations are looked at one by one after every plan; of more, every `EACH_S` seconds while it plans."""

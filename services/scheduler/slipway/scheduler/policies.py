@@ -6,7 +6,7 @@ ResourcePool, and as a number in `slipway_policy_faults`.
 
 from slipway.model.facts import PoolFact
 from slipway.runtime import log, telemetry
-from slipway.scheduler.plan.policy import Policy, faults_of, policy_of
+from slipway.scheduler.plan.placement.policy import Policy, faults_of, policy_of
 
 _log = log.get_logger(__name__)
 

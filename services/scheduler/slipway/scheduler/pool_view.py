@@ -8,9 +8,9 @@ from slipway.crd.facts import is_settled
 from slipway.model.facts import PoolFact
 from slipway.model.ledger import Ledger
 from slipway.scheduler.cluster import Cluster
-from slipway.scheduler.plan import budgets
-from slipway.scheduler.plan.columns import Columns
-from slipway.scheduler.plan.snapshot import Snapshot, nodes_of_pool
+from slipway.scheduler.plan.state import budgets
+from slipway.scheduler.plan.state.pool_state import Columns
+from slipway.scheduler.plan.state.snapshot import Snapshot, nodes_of_pool
 
 
 class PoolView:

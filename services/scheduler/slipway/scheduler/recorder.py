@@ -26,11 +26,11 @@ from slipway.scheduler.decisions import record
 from slipway.scheduler.decisions.decided import decided_of
 from slipway.scheduler.decisions.facts import EncodedFacts
 from slipway.scheduler.decisions.record import Decided, Record, Shadowed
-from slipway.scheduler.plan.budgets import Accounts
-from slipway.scheduler.plan.outcome import Plan
-from slipway.scheduler.plan.outside import Answer, Answers
-from slipway.scheduler.plan.policy import Policy
-from slipway.scheduler.plan.trail import Trail
+from slipway.scheduler.plan.placement.plan_trace import Trail
+from slipway.scheduler.plan.placement.policy import Policy
+from slipway.scheduler.plan.state.budgets import Accounts
+from slipway.scheduler.plan.state.extender_results import Answer, Answers
+from slipway.scheduler.plan.state.plan_types import Plan
 from slipway.scheduler.ports import RecordSink
 from slipway.streams.decisions import CHAIN_MAX, DecisionEntry
 

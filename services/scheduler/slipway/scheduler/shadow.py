@@ -13,12 +13,12 @@ from slipway.runtime import telemetry
 from slipway.runtime.clock import Clock
 from slipway.scheduler.decisions.decided import divergences
 from slipway.scheduler.decisions.record import Shadowed, policy_hash
-from slipway.scheduler.plan.memo import Memo
-from slipway.scheduler.plan.outcome import Plan
-from slipway.scheduler.plan.outside import Answers
+from slipway.scheduler.plan.placement.policy import policy_of
 from slipway.scheduler.plan.planner import plan
-from slipway.scheduler.plan.policy import policy_of
-from slipway.scheduler.plan.snapshot import Snapshot
+from slipway.scheduler.plan.state.extender_results import Answers
+from slipway.scheduler.plan.state.plan_cache import Memo
+from slipway.scheduler.plan.state.plan_types import Plan
+from slipway.scheduler.plan.state.snapshot import Snapshot
 
 PART: Final = 10
 """A shadow takes at most one part in so many of the time."""

@@ -20,8 +20,8 @@ from slipway.kube.resources import ALLOCATIONS, CONFIG_MAPS
 from slipway.runtime import liveness, log
 from slipway.runtime.clock import Clock
 from slipway.scheduler.cluster import Cluster
-from slipway.scheduler.plan import budgets
-from slipway.scheduler.plan.budgets import Accounts
+from slipway.scheduler.plan.state import budgets
+from slipway.scheduler.plan.state.budgets import Accounts
 from slipway.scheduler.ports import Kube
 
 LOOK_S = 5.0

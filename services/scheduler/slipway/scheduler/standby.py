@@ -27,7 +27,7 @@ from slipway.scheduler.follow import Follower
 from slipway.scheduler.idleness import Idleness
 from slipway.scheduler.ledger_store import LedgerStore
 from slipway.scheduler.loops import FOLLOW, RECORDER, SPENDING, WARM
-from slipway.scheduler.plan.branches import run_limit_of
+from slipway.scheduler.plan.queueing.branches import run_limit_of
 from slipway.scheduler.ports import RecordSink
 from slipway.scheduler.record_sinks import FILE_BYTES_MAX, FileSink, StreamSink
 from slipway.scheduler.recorder import LogWriter, Recorder

@@ -10,8 +10,8 @@ from slipway.model.extenders import ExtenderFact
 from slipway.model.facts import BudgetFact, PoolFact, QueueFact
 from slipway.scheduler import recorder
 from slipway.scheduler.decisions import record
-from slipway.scheduler.plan.budgets import Accounts
-from slipway.scheduler.plan.outside import Answer, Key
+from slipway.scheduler.plan.state.budgets import Accounts
+from slipway.scheduler.plan.state.extender_results import Answer, Key
 from tests.support.decision_desk import Desk, ListSink, replayed
 from tests.support.planner import a_node, a_role, an_allocation
 

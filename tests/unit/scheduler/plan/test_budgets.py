@@ -1,7 +1,7 @@
 """Budgets: windows, what closes a queue, and what goes on to be used between two reads."""
 
 from slipway.model.facts import BudgetFact, QueueFact
-from slipway.scheduler.plan.budgets import Accounts, Spent, begin_of, exhausted, windows
+from slipway.scheduler.plan.state.budgets import Accounts, Spent, begin_of, exhausted, windows
 
 HOUR_MS = 3_600_000
 DAY = 86_400.0

@@ -8,8 +8,8 @@ from slipway.model.facts import DISABLED, DRAINING, SCHEDULING_LABEL, Allocation
 from slipway.model.ledger import Decision, DecisionKind
 from slipway.model.lifecycle import Phase
 from slipway.model.resources import CPU
-from slipway.scheduler.plan.columns import Columns
-from slipway.scheduler.plan.snapshot import Snapshot, nodes_of_pool
+from slipway.scheduler.plan.state.pool_state import Columns
+from slipway.scheduler.plan.state.snapshot import Snapshot, nodes_of_pool
 from tests.support.planner import a_node, a_role, a_snapshot, amounts, an_allocation, nodes, planned, running
 
 

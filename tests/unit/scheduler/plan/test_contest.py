@@ -4,9 +4,9 @@ from collections.abc import Mapping
 
 from slipway.model.facts import QueueFact
 from slipway.model.resources import Resources
-from slipway.scheduler.plan.contest import Contest
-from slipway.scheduler.plan.ordering import HeadKey
-from slipway.scheduler.plan.quota import QueueTree
+from slipway.scheduler.plan.queueing.fair_share import Contest
+from slipway.scheduler.plan.queueing.queue_tree import QueueTree
+from slipway.scheduler.plan.state.ordering import HeadKey
 
 TOTAL = Resources({"cpu": 12})
 ONE: Mapping[str, int] = {"cpu": 1}

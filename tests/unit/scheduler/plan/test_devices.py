@@ -7,12 +7,12 @@ import pytest
 from slipway.model.facts import SHARING_LABEL, AllocationFact, NodeFact, PodFact, RoleFact
 from slipway.model.ledger import Decision
 from slipway.model.resources import GPU, GPU_MILLI, Resources
-from slipway.scheduler.plan import gang_size
-from slipway.scheduler.plan.invariants import Broken, lint
-from slipway.scheduler.plan.outcome import Change, Plan
-from slipway.scheduler.plan.policy import policy_of
-from slipway.scheduler.plan.snapshot import Snapshot
-from slipway.scheduler.plan.whatif import WhatIf
+from slipway.scheduler.plan.lint import Broken, lint
+from slipway.scheduler.plan.placement.policy import policy_of
+from slipway.scheduler.plan.placement.whatif import WhatIf
+from slipway.scheduler.plan.state import gang_size
+from slipway.scheduler.plan.state.plan_types import Change, Plan
+from slipway.scheduler.plan.state.snapshot import Snapshot
 from tests.support.planner import a_node, a_role, a_snapshot, amounts, an_allocation, gates, planned, running
 
 SHARED = {SHARING_LABEL: "true"}

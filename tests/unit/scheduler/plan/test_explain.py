@@ -8,8 +8,8 @@ import pytest
 from slipway.model.facts import AllocationFact, JobFact, NodeFact, PodFact, PoolFact, QueueFact, RoleFact
 from slipway.model.reasons import NEVER, Gate, says_never
 from slipway.model.resources import Resources
-from slipway.scheduler.plan.explain import of_this_mix
-from slipway.scheduler.plan.outcome import Change, Explanation, as_data
+from slipway.scheduler.plan.placement.explain import of_this_mix
+from slipway.scheduler.plan.state.plan_types import Change, Explanation, as_data
 from tests.support.planner import a_node, a_role, a_snapshot, amounts, an_allocation, gates, nodes, planned, running
 
 

@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 
 from slipway.model.facts import SCHEDULING_LABEL, NodeFact, PodFact, RoleFact, Taint, Toleration
-from slipway.scheduler.plan.ask import compile_ask
-from slipway.scheduler.plan.diagnose import diagnose
-from slipway.scheduler.plan.filters import FILTERS
-from slipway.scheduler.plan.filters.taint_toleration import tolerates
+from slipway.scheduler.plan.placement.diagnose import diagnose
+from slipway.scheduler.plan.placement.filters import FILTERS
+from slipway.scheduler.plan.placement.filters.taint_toleration import tolerates
+from slipway.scheduler.plan.state.rank_request import compile_ask
 from tests.support.planner import a_node, a_role, a_snapshot, amounts
 
 

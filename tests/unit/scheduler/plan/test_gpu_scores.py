@@ -9,14 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slipway.model.facts import SHARING_LABEL, AllocationFact, NodeFact, PoolFact, RoleFact
-from slipway.scheduler.plan.mix import Mix, mix_of
-from slipway.scheduler.plan.nodes import EVERY
+from slipway.scheduler.plan.placement.policy import policy_of
+from slipway.scheduler.plan.placement.scores.args import faults
+from slipway.scheduler.plan.placement.scores.gpu_fragmentation import after_ranks, devices_left, fragmentation
+from slipway.scheduler.plan.placement.tick_state import State
+from slipway.scheduler.plan.placement.whatif import WhatIf
 from slipway.scheduler.plan.planner import queue_tree
-from slipway.scheduler.plan.policy import policy_of
-from slipway.scheduler.plan.scores.args import faults
-from slipway.scheduler.plan.scores.gpu_fragmentation import after_ranks, devices_left, fragmentation
-from slipway.scheduler.plan.state import State
-from slipway.scheduler.plan.whatif import WhatIf
+from slipway.scheduler.plan.state.nodes import EVERY
+from slipway.scheduler.plan.state.workload_mix import Mix, mix_of
 from tests.support.planner import a_node, a_role, a_snapshot, an_allocation, places, planned, running
 
 FRAGMENTATION = PoolFact(name="default", scores={"GpuFragmentation": 1})

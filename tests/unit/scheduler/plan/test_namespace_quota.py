@@ -6,7 +6,7 @@ import pytest
 from slipway.model.facts import AllocationFact, QuotaFact, QuotaScope, RoleFact
 from slipway.model.quantity import QuantityValue, parse_quantity
 from slipway.model.resources import MILLI, Resources
-from slipway.scheduler.plan.outcome import Explanation, Plan
+from slipway.scheduler.plan.state.plan_types import Explanation, Plan
 from tests.support.planner import (
     NAMESPACE,
     a_role,

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from slipway.model.facts import NodeFact, PodFact, PoolFact, QueueFact, RoleFact, VolumeFact
-from slipway.scheduler.plan.columns import Columns
+from slipway.scheduler.plan.placement.policy import policy_of
+from slipway.scheduler.plan.placement.scores.args import faults, sound_args
+from slipway.scheduler.plan.placement.whatif import WhatIf
 from slipway.scheduler.plan.planner import plan
-from slipway.scheduler.plan.policy import policy_of
-from slipway.scheduler.plan.sampling import Sample, feasible_to_find
-from slipway.scheduler.plan.scores.args import faults, sound_args
-from slipway.scheduler.plan.whatif import WhatIf
+from slipway.scheduler.plan.state.pool_state import Columns
+from slipway.scheduler.plan.state.sampling import Sample, feasible_to_find
 from tests.support.planner import NAMESPACE, a_node, a_role, a_snapshot, amounts, an_allocation, places, planned
 
 HOST = "kubernetes.io/hostname"

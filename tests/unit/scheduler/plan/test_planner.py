@@ -5,8 +5,8 @@ import pytest
 
 from slipway.model.facts import JobFact, PodFact, QueueFact
 from slipway.model.resources import Resources
-from slipway.scheduler.plan.invariants import Broken, lint
-from slipway.scheduler.plan.outcome import Admit, Plan, encoded
+from slipway.scheduler.plan.lint import Broken, lint
+from slipway.scheduler.plan.state.plan_types import Admit, Plan, encoded
 from tests.support.planner import a_node, a_role, a_snapshot, amounts, an_allocation, gates, nodes, places, planned
 
 

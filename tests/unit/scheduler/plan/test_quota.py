@@ -4,7 +4,7 @@ from typing import Any
 
 from slipway.model.facts import QueueFact
 from slipway.model.resources import GPU, GPU_MILLI, GPU_SHARES, Resources
-from slipway.scheduler.plan.quota import QueueTree
+from slipway.scheduler.plan.queueing.queue_tree import QueueTree
 
 WHOLE = 10**12
 TOTAL = Resources({"cpu": 12, "gpu": 8})

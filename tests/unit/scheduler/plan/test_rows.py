@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from slipway.model.facts import NodeFact, RoleFact
-from slipway.scheduler.plan.policy import policy_of
-from slipway.scheduler.plan.rows import SPARSE, Row
-from slipway.scheduler.plan.whatif import WhatIf
+from slipway.scheduler.plan.placement.feasibility import SPARSE, Row
+from slipway.scheduler.plan.placement.policy import policy_of
+from slipway.scheduler.plan.placement.whatif import WhatIf
 from tests.support.planner import a_node, a_role, a_snapshot, an_allocation
 
 HOST = "kubernetes.io/hostname"

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from slipway.model.facts import NodeFact, PodFact, PoolFact, Taint, Toleration, TopologyFact
 from slipway.model.resources import CPU, GPU, MEMORY, Resources
-from slipway.scheduler.plan.fill import fill
-from slipway.scheduler.plan.policy import PACK, SPREAD, policy_of, unknown_scores
-from slipway.scheduler.plan.scores import SCORES, Normalise, normalised, normalised_alike
-from slipway.scheduler.plan.whatif import WhatIf
+from slipway.scheduler.plan.placement.fill import fill
+from slipway.scheduler.plan.placement.policy import PACK, SPREAD, policy_of, unknown_scores
+from slipway.scheduler.plan.placement.scores import SCORES, Normalise, normalised, normalised_alike
+from slipway.scheduler.plan.placement.whatif import WhatIf
 from tests.support.planner import a_node, a_role, a_snapshot, amounts
 
 MIB_200 = 200 * 1024 * 1024

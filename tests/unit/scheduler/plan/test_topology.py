@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from slipway.model.facts import AllocationFact, NodeFact, PoolFact, RoleFact, TopologyFact
-from slipway.scheduler.plan.gang import Blocked, Placed, extend, place
-from slipway.scheduler.plan.policy import policy_of
-from slipway.scheduler.plan.whatif import WhatIf
+from slipway.scheduler.plan.placement.gang import Blocked, Placed, extend, place
+from slipway.scheduler.plan.placement.policy import policy_of
+from slipway.scheduler.plan.placement.whatif import WhatIf
 from tests.support.planner import a_node, a_role, a_snapshot, an_allocation, gates, places, planned
 
 LEVELS = PoolFact(name="default", topology=("block", "rack"))

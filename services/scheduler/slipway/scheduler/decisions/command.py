@@ -17,7 +17,7 @@ from slipway.model.facts import PoolFact
 from slipway.scheduler.decisions.logfile import entries_of, line_of
 from slipway.scheduler.decisions.record import Divergence
 from slipway.scheduler.decisions.replay import OtherPolicy, Replayer, Report, replay
-from slipway.scheduler.plan.policy import unknown_scores
+from slipway.scheduler.plan.placement.policy import unknown_scores
 from slipway.streams.decisions import DecisionEntry
 
 SHOWN_MAX = 50

@@ -7,9 +7,9 @@ from typing import Any
 import msgspec
 
 from slipway.scheduler.decisions.record import Decided, Divergence, canonical
-from slipway.scheduler.plan.explained import Alike, Explained
-from slipway.scheduler.plan.outcome import Admit, Evict, Plan, as_data
-from slipway.scheduler.plan.trail import Trail
+from slipway.scheduler.plan.explanation.explanations import Alike, Explained
+from slipway.scheduler.plan.placement.plan_trace import Trail
+from slipway.scheduler.plan.state.plan_types import Admit, Evict, Plan, as_data
 
 REASONS_MAX = 32
 """Sorts of waiting that are told of one tick."""

@@ -11,9 +11,9 @@ from slipway.kube.facts import FEED_KINDS, decode_fact
 from slipway.scheduler.cluster import Cluster
 from slipway.scheduler.decisions.facts import EncodedFacts
 from slipway.scheduler.decisions.record import ACCOUNTS, ANSWERS, GONE, Record, answer_key, input_hash
-from slipway.scheduler.plan.budgets import Accounts
-from slipway.scheduler.plan.outside import Answer, Answers, Key
-from slipway.scheduler.plan.snapshot import Snapshot
+from slipway.scheduler.plan.state.budgets import Accounts
+from slipway.scheduler.plan.state.extender_results import Answer, Answers, Key
+from slipway.scheduler.plan.state.snapshot import Snapshot
 from slipway.scheduler.pool_view import PoolView
 
 

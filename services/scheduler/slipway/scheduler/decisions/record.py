@@ -13,10 +13,10 @@ import msgspec
 
 from slipway.errors import InvalidError
 from slipway.model.ledger import Ledger
-from slipway.scheduler.plan.outcome import Admit, Evict, Kept
-from slipway.scheduler.plan.outside import Key, Verb
-from slipway.scheduler.plan.policy import Policy
-from slipway.scheduler.plan.trail import Scores
+from slipway.scheduler.plan.placement.plan_trace import Scores
+from slipway.scheduler.plan.placement.policy import Policy
+from slipway.scheduler.plan.state.extender_results import Key, Verb
+from slipway.scheduler.plan.state.plan_types import Admit, Evict, Kept
 
 FORMAT = 1
 LEVEL = 1

@@ -22,11 +22,11 @@ from slipway.scheduler.decisions.record import (
     policy_hash,
     unpack,
 )
-from slipway.scheduler.plan.outside import Answers
+from slipway.scheduler.plan.placement.plan_trace import Trail
+from slipway.scheduler.plan.placement.policy import policy_of
 from slipway.scheduler.plan.planner import plan
-from slipway.scheduler.plan.policy import policy_of
-from slipway.scheduler.plan.snapshot import Snapshot
-from slipway.scheduler.plan.trail import Trail
+from slipway.scheduler.plan.state.extender_results import Answers
+from slipway.scheduler.plan.state.snapshot import Snapshot
 
 CHAINS_MAX = 2
 """Chains that are folded at the same time: a leader's, and one that was just replaced."""

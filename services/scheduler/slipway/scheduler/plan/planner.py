@@ -20,28 +20,29 @@ import msgspec
 from slipway.model.facts import DISABLED, SCHEDULING_LABEL, AllocationFact
 from slipway.model.reasons import Gate, Reason
 from slipway.model.resources import Resources
-from slipway.scheduler.plan import explain, gang, gang_size
-from slipway.scheduler.plan.backlog import Group
-from slipway.scheduler.plan.change import Standing
-from slipway.scheduler.plan.contest import Contest
-from slipway.scheduler.plan.deferral import deferred
-from slipway.scheduler.plan.explained import Explained
-from slipway.scheduler.plan.extenders import Panel
-from slipway.scheduler.plan.lines import Line, Walk, line_up
-from slipway.scheduler.plan.memo import Memo
-from slipway.scheduler.plan.nominations import Nominations
-from slipway.scheduler.plan.offers import Offers
-from slipway.scheduler.plan.ordering import head_key
-from slipway.scheduler.plan.outcome import Admit, Evict, Explanation, Plan
-from slipway.scheduler.plan.outside import Answers
-from slipway.scheduler.plan.policy import Policy
-from slipway.scheduler.plan.preempt.moving import hold_places, let_go
-from slipway.scheduler.plan.preempt.room import make_room
-from slipway.scheduler.plan.quota import QueueTree
-from slipway.scheduler.plan.reserve import Reservations
-from slipway.scheduler.plan.snapshot import Snapshot
-from slipway.scheduler.plan.state import Admitted, State
-from slipway.scheduler.plan.whatif import WhatIf
+from slipway.scheduler.plan.deferred import deferred
+from slipway.scheduler.plan.explanation.explanations import Explained
+from slipway.scheduler.plan.explanation.offers import Offers
+from slipway.scheduler.plan.explanation.remedies import Standing
+from slipway.scheduler.plan.placement import explain, gang
+from slipway.scheduler.plan.placement.extenders import Panel
+from slipway.scheduler.plan.placement.policy import Policy
+from slipway.scheduler.plan.placement.tick_state import Admitted, State
+from slipway.scheduler.plan.placement.whatif import WhatIf
+from slipway.scheduler.plan.preemption.consolidation import hold_places, let_go
+from slipway.scheduler.plan.preemption.nominations import Nominations
+from slipway.scheduler.plan.preemption.preemptor import make_room
+from slipway.scheduler.plan.queueing.fair_share import Contest
+from slipway.scheduler.plan.queueing.queue_cursor import Line, Walk, line_up
+from slipway.scheduler.plan.queueing.queue_tree import QueueTree
+from slipway.scheduler.plan.reservation import Reservations
+from slipway.scheduler.plan.state import gang_size
+from slipway.scheduler.plan.state.extender_results import Answers
+from slipway.scheduler.plan.state.ordering import head_key
+from slipway.scheduler.plan.state.pending import Group
+from slipway.scheduler.plan.state.plan_cache import Memo
+from slipway.scheduler.plan.state.plan_types import Admit, Evict, Explanation, Plan
+from slipway.scheduler.plan.state.snapshot import Snapshot
 
 FORESEEN_MAX = 8
 """Groups of a queue among which its head is looked for before anybody has had a turn."""

@@ -9,7 +9,7 @@ import msgspec
 
 from slipway.model.lifecycle import Phase
 from slipway.model.resources import CPU, GPU, GPU_MILLI, MILLI, total
-from slipway.scheduler.plan.outcome import as_data
+from slipway.scheduler.plan.state.plan_types import as_data
 from slipway.scheduler.simulate.forecast import Estimate
 from slipway.scheduler.simulate.lower import NAMESPACE
 from slipway.scheduler.simulate.run import Outcome, Sample

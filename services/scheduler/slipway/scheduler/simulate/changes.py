@@ -23,7 +23,7 @@ from slipway.model.facts import (
 )
 from slipway.model.ids import allocation_id
 from slipway.model.position import POSITION_PATTERN
-from slipway.scheduler.plan.policy import unknown_scores
+from slipway.scheduler.plan.placement.policy import unknown_scores
 from slipway.scheduler.simulate import lower
 from slipway.scheduler.simulate.parts import AllocationPart, Seconds, Span, seconds
 from slipway.scheduler.simulate.scenario import checked, located

@@ -14,7 +14,7 @@ from slipway.errors import InvalidError
 from slipway.model.position import POSITION_PATTERN
 from slipway.model.quantity import QUANTITY_MAX, QuantityValue
 from slipway.model.resources import CPU, GPU, GPU_MILLI, MEMORY, MILLI, PODS
-from slipway.scheduler.plan.scores.args import faults
+from slipway.scheduler.plan.placement.scores.args import faults
 from slipway.scheduler.simulate.beside import check_affinity
 from slipway.scheduler.simulate.parts import (
     AMOUNT_MAX,

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 
 from slipway.errors import InvalidError, InvariantError
-from slipway.scheduler.plan.scores import SCORES
+from slipway.scheduler.plan.placement.scores import SCORES
 from slipway.scheduler.simulate import answer, table
 from slipway.scheduler.simulate.forecast import forecast
 from slipway.scheduler.simulate.run import simulate

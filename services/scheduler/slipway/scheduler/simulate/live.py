@@ -17,9 +17,9 @@ from slipway.model.ids import allocation_id
 from slipway.model.lifecycle import Phase
 from slipway.model.podquota import is_counted, usage_of
 from slipway.model.times import format_time
-from slipway.scheduler.plan.explain import spelled
-from slipway.scheduler.plan.outcome import as_data
-from slipway.scheduler.plan.snapshot import nodes_of_pool
+from slipway.scheduler.plan.placement.explain import spelled
+from slipway.scheduler.plan.state.plan_types import as_data
+from slipway.scheduler.plan.state.snapshot import nodes_of_pool
 from slipway.scheduler.simulate import changes as wishes
 from slipway.scheduler.simulate import lower
 from slipway.scheduler.simulate.changes import Standing

@@ -7,7 +7,7 @@ not count: what runs may run where it would not be put today.
 from slipway.errors import InvalidError
 from slipway.model.facts import NodeFact
 from slipway.model.resources import GPU, GPU_MILLI, GPU_SHARES, MILLI
-from slipway.scheduler.plan.ask import requests_of
+from slipway.scheduler.plan.state.rank_request import requests_of
 from slipway.scheduler.simulate import lower
 from slipway.scheduler.simulate.parts import AllocationPart, PlacedPart, RankPart, Scenario
 

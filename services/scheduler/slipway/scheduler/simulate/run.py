@@ -11,12 +11,12 @@ import msgspec
 
 from slipway.errors import InvariantError
 from slipway.model.facts import AllocationFact
-from slipway.scheduler.plan.invariants import lint
-from slipway.scheduler.plan.outcome import Explanation, Kept, Plan
+from slipway.scheduler.plan.lint import lint
+from slipway.scheduler.plan.placement.policy import policy_of
+from slipway.scheduler.plan.placement.whatif import WhatIf
 from slipway.scheduler.plan.planner import plan
-from slipway.scheduler.plan.policy import policy_of
-from slipway.scheduler.plan.snapshot import Snapshot
-from slipway.scheduler.plan.whatif import WhatIf
+from slipway.scheduler.plan.state.plan_types import Explanation, Kept, Plan
+from slipway.scheduler.plan.state.snapshot import Snapshot
 from slipway.scheduler.simulate.lower import Given
 from slipway.scheduler.simulate.scenario import Scenario
 from slipway.scheduler.simulate.world import World

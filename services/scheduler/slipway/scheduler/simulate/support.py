@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from slipway.errors import InvalidError
-from slipway.scheduler.plan.scores import SCORES
+from slipway.scheduler.plan.placement.scores import SCORES
 from slipway.scheduler.simulate.parts import Scenario
 
 

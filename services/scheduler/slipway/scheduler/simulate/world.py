@@ -12,12 +12,12 @@ from slipway.errors import InvariantError
 from slipway.model.facts import AllocationFact, RoleFact
 from slipway.model.lifecycle import Phase
 from slipway.model.resources import GPU, GPU_MILLI, MILLI
-from slipway.scheduler.plan import budgets
-from slipway.scheduler.plan.ask import requests_of
-from slipway.scheduler.plan.branches import with_run_limits
-from slipway.scheduler.plan.columns import Columns
-from slipway.scheduler.plan.outcome import Admit, Evict
-from slipway.scheduler.plan.reserve.limits import run_limit
+from slipway.scheduler.plan.queueing.branches import with_run_limits
+from slipway.scheduler.plan.reservation.limits import run_limit
+from slipway.scheduler.plan.state import budgets
+from slipway.scheduler.plan.state.plan_types import Admit, Evict
+from slipway.scheduler.plan.state.pool_state import Columns
+from slipway.scheduler.plan.state.rank_request import requests_of
 from slipway.scheduler.simulate import lower
 from slipway.scheduler.simulate.parts import AllocationPart, PlacedPart, Scenario
 

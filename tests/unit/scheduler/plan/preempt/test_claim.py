@@ -5,8 +5,8 @@ import random
 from slipway.model.facts import QueueFact
 from slipway.model.resources import CPU, GPU, Resources
 from slipway.scheduler.plan.planner import queue_tree
-from slipway.scheduler.plan.preempt.claim import NOT, Claim
-from slipway.scheduler.plan.quota import QueueTree
+from slipway.scheduler.plan.preemption.reclaim_rule import NOT, Claim
+from slipway.scheduler.plan.queueing.queue_tree import QueueTree
 from tests.support.planner import a_snapshot, nodes
 
 TEAMS, LEAVES = 3, 4

@@ -9,12 +9,12 @@ import pytest
 
 from slipway.model.extenders import ExtenderFact
 from slipway.model.reasons import Gate
-from slipway.scheduler.plan.invariants import lint
-from slipway.scheduler.plan.outcome import Plan
-from slipway.scheduler.plan.outside import Answer, Answers, Question, Verb
+from slipway.scheduler.plan.lint import lint
+from slipway.scheduler.plan.placement.policy import policy_of
 from slipway.scheduler.plan.planner import plan
-from slipway.scheduler.plan.policy import policy_of
-from slipway.scheduler.plan.snapshot import Snapshot
+from slipway.scheduler.plan.state.extender_results import Answer, Answers, Question, Verb
+from slipway.scheduler.plan.state.plan_types import Plan
+from slipway.scheduler.plan.state.snapshot import Snapshot
 from slipway.scheduler.simulate.scenario import decode
 from slipway.scheduler.simulate.world import World
 

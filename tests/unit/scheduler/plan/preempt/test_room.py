@@ -3,9 +3,9 @@
 import msgspec
 
 from slipway.model.facts import AllocationFact, JobFact, PoolFact, QueueFact, TopologyFact
-from slipway.scheduler.plan.invariants import Broken, lint
-from slipway.scheduler.plan.outcome import Evict, Plan
-from slipway.scheduler.plan.snapshot import Snapshot
+from slipway.scheduler.plan.lint import Broken, lint
+from slipway.scheduler.plan.state.plan_types import Evict, Plan
+from slipway.scheduler.plan.state.snapshot import Snapshot
 from tests.support.planner import a_node, a_role, a_snapshot, an_allocation, gates, nodes, places, planned, running
 
 EAGER = QueueFact(name="default", within_queue="LowerPriority")

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from slipway.model.facts import AllocationFact, QueueFact
+from slipway.scheduler.plan.placement.policy import policy_of
+from slipway.scheduler.plan.placement.tick_state import State
 from slipway.scheduler.plan.planner import queue_tree
-from slipway.scheduler.plan.policy import policy_of
-from slipway.scheduler.plan.preempt.claim import FIRST, Claim
-from slipway.scheduler.plan.preempt.search import NodeSearch
-from slipway.scheduler.plan.preempt.trial import Trial
-from slipway.scheduler.plan.preempt.victims import victims_of
-from slipway.scheduler.plan.state import State
+from slipway.scheduler.plan.preemption.reclaim_rule import FIRST, Claim
+from slipway.scheduler.plan.preemption.search import NodeSearch
+from slipway.scheduler.plan.preemption.trial import Trial
+from slipway.scheduler.plan.preemption.victims import victims_of
 from tests.support.planner import a_node, a_role, a_snapshot, an_allocation, running
 
 

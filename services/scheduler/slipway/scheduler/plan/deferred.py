@@ -1,0 +1,60 @@
+"""What of a plan cannot happen at once: admissions to room that its evictions, or what leaves already, have to give.
+
+Pure; knows nothing of how long a victim needs. A simulation, in which evictions are instant, has no use for it.
+"""
+
+from collections.abc import Sequence
+
+from slipway.model.facts import AllocationFact
+from slipway.model.resources import total
+from slipway.scheduler.plan.queueing.queue_tree import QueueTree
+from slipway.scheduler.plan.state.committed_usage import book, charges_of, is_over
+from slipway.scheduler.plan.state.plan_types import Admit, Evict, Plan
+from slipway.scheduler.plan.state.snapshot import Snapshot
+
+
+def deferred(
+    snapshot: Snapshot, tree: QueueTree, admits: Sequence[Admit], evictions: Sequence[Evict]
+) -> frozenset[str]:
+    """uids of those of `admits` that cannot start yet, because they take places, quota or slots of what leaves: they
+    are nominated. `tree` is what is used now; it is written on."""
+    evicted = {evict.uid for evict in evictions}
+    usage, slots = snapshot.usage.copy(), dict(snapshot.slots)
+    later: set[str] = set()
+    for admit in admits:
+        fact = snapshot.backlog.get(admit.uid)
+        if admit.victims or admit.uid in evicted or fact is None:
+            later.add(admit.uid)
+            continue
+        charges = charges_of(fact, admit.placements, admit.devices)
+        demand = total(charge.requests for charge in charges)
+        book(usage, charges)
+        short = tree.shortfall(fact.queue, demand.amounts, preemptible=fact.preemptible)
+        if short is not None or is_over(usage, charges) or _exceeds(snapshot, slots, fact, demand.gpus()):
+            book(usage, charges, -1)
+            later.add(admit.uid)
+            continue
+        tree.take(fact.queue, demand.amounts, preemptible=fact.preemptible)
+        if fact.job:
+            job = (fact.namespace, fact.job)
+            slots[job] = slots.get(job, 0) + demand.gpus()
+    return frozenset(later)
+
+
+def bundles(plan: Plan) -> list[frozenset[str]]:
+    """uids of what stands or falls together: evictions, and what their room is for."""
+    found: list[frozenset[str]] = []
+    keys = {admit.allocation: admit.uid for admit in plan.admits}
+    links = [frozenset((admit.uid, *admit.victims)) for admit in plan.admits if admit.victims]
+    links += [frozenset((evict.uid, keys[evict.by])) for evict in plan.evictions if evict.by in keys]
+    for link in links:
+        joined = link.union(*(each for each in found if each & link))
+        found = [*(each for each in found if not each & link), joined]
+    return found
+
+
+def _exceeds(snapshot: Snapshot, slots: dict[tuple[str, str], int], fact: AllocationFact, asked: int) -> bool:
+    """Whether its job has too many slots in use for `asked` more."""
+    job = snapshot.job_of(fact)
+    used = slots.get((fact.namespace, fact.job), 0)
+    return job is not None and job.max_slots is not None and asked > 0 and used + asked > job.max_slots

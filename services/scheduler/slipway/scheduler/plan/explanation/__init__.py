@@ -1,0 +1,1 @@
+"""Why each allocation waits, and the smallest change that lets it start."""

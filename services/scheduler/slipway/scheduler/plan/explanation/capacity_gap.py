@@ -1,0 +1,127 @@
+"""How little would have to be freed, and where, for a gang to have its places.
+
+Greedy: ranks that have a place take it; each other rank goes where it over-commits least (amounts as parts of the
+pool's total, summed). For a single rank that is the least there is; for a gang it is an upper bound, checked by
+placing it. Only nodes that pass every filter but the used amounts are looked at, and never beyond allocatable.
+"""
+
+import numpy as np
+
+from slipway.model.facts import AllocationFact
+from slipway.model.resources import GPU, GPU_MILLI, MILLI
+from slipway.scheduler.plan.placement.feasibility import Row
+from slipway.scheduler.plan.placement.fill import fill
+from slipway.scheduler.plan.placement.topology import REQUIRED
+from slipway.scheduler.plan.placement.whatif import WhatIf
+from slipway.scheduler.plan.state.gang_size import targets
+from slipway.scheduler.plan.state.nodes import EVERY, At, Bools, Ints
+from slipway.scheduler.plan.state.plan_types import Change
+from slipway.scheduler.plan.state.rank_request import Ask
+from slipway.scheduler.plan.state.usage import Usage
+
+RANKS_MAX = 64
+DOMAINS_MAX = 32
+_MILLION = 1_000_000
+IMPOSSIBLE = 2**62
+
+
+def to_free(whatif: WhatIf, allocation: AllocationFact) -> tuple[Change, ...] | None:
+    """What to free for the smallest gang that may start; None when it is too large to say or nothing helps.
+
+    Works on a copy of the usage.
+    """
+    wanted = targets(allocation)
+    if sum(wanted) > RANKS_MAX or len(whatif.table) == 0:
+        return None
+    trial = WhatIf(whatif.usage, whatif.policy)
+    ours = np.zeros_like(trial.usage.used)
+    for role, want in zip(allocation.roles, wanted, strict=True):
+        row = trial.row(role)
+        if not _squeeze_role(row, ours, want):
+            return None
+    owed = {}
+    if trial.usage.devices is not None and whatif.usage.devices is not None:
+        owed = trial.usage.devices.beyond(whatif.usage.devices)
+    return _deficits(trial.usage, ours, owed)
+
+
+def _squeeze_role(row: Row, ours: Ints, want: int) -> bool:
+    """Put `want` ranks on nodes, over-committing where it must; required topologies into the cheapest domain."""
+    topology = row.ask.topology
+    if topology is None or topology.mode != REQUIRED:
+        return _squeeze(row, ours, want, row.passed) is not None
+    column = row.usage.table.label(topology.key)
+    best: tuple[int, int] | None = None
+    for domain in range(min(len(column.values), DOMAINS_MAX)):
+        placed = _squeeze(row, ours, want, row.passed & (column.codes == domain), keep=False)
+        if placed is not None and (best is None or placed < best[0]):
+            best = (placed, domain)
+    return best is not None and _squeeze(row, ours, want, row.passed & (column.codes == best[1])) is not None
+
+
+def _squeeze(row: Row, ours: Ints, want: int, allowed: Bools, *, keep: bool = True) -> int | None:
+    """The cost of `want` ranks among `allowed`, None if they do not go there at all; taken when `keep`."""
+    nodes: list[int] = []
+    cost = 0
+    for node in fill(row, want, allowed):
+        _book(row, ours, node, 1)
+        nodes.append(node)
+    costs = _costs(row.ask, row.usage, ours, allowed, EVERY) if len(nodes) < want else None
+    while costs is not None and len(nodes) < want:
+        node = int(costs.argmin())
+        if costs[node] == IMPOSSIBLE:
+            break
+        cost += int(costs[node])
+        _book(row, ours, node, 1)
+        nodes.append(node)
+        at = np.array([node], dtype=np.int64)
+        costs[at] = _costs(row.ask, row.usage, ours, allowed, at)
+    is_enough = len(nodes) == want
+    if not is_enough or not keep:
+        for node in nodes:
+            _book(row, ours, node, -1)
+    return cost if is_enough else None
+
+
+def _book(row: Row, ours: Ints, node: int, times: int) -> None:
+    row.usage.take(row.ask, [node], times)
+    ours[row.ask.step_rows, node] += row.ask.step_amounts[:, 0] * times
+
+
+def _costs(ask: Ask, usage: Usage, ours: Ints, allowed: Bools, at: At) -> Ints:
+    """What one more rank would over-commit on each node of `at`, in millionths of the pool; IMPOSSIBLE where it can
+    not go."""
+    table = usage.table
+    possible = allowed[at].copy()
+    costs = np.zeros(possible.shape, dtype=np.int64)
+    if ask.missing:
+        possible[:] = False
+    for row, amount in ask.steps:
+        allocatable = table.allocatable[row, at]
+        possible &= ours[row, at] + amount <= allocatable
+        over = usage.used[row, at] - allocatable
+        more = np.maximum(over + amount, 0) - np.maximum(over, 0)
+        whole = table.total.get(table.resources[row])
+        if ask.gpu_milli and usage.devices is not None and table.resources[row] == GPU_MILLI:
+            # What lacks is not on the node but on one device.
+            more = np.maximum(amount - usage.devices.most_left(at), 0)
+            whole = table.total.get(GPU) * MILLI
+        costs += more * _MILLION // max(whole, 1)
+    for port in ask.host_ports:
+        possible &= ~usage.is_port_taken(port, at)
+    return np.where(possible, costs, IMPOSSIBLE)
+
+
+def _deficits(usage: Usage, ours: Ints, owed: dict[int, int]) -> tuple[Change, ...]:
+    """Per node of ours, by how much it is over-committed in what we ask for; `owed` is by how much its devices are."""
+    table = usage.table
+    over = np.where(ours > 0, np.maximum(usage.used - table.allocatable, 0), 0)
+    if GPU_MILLI in table.row:
+        over[table.row[GPU_MILLI]] = 0
+        over[table.row[GPU_MILLI], list(owed)] = list(owed.values())
+    changes: list[Change] = []
+    for node in np.flatnonzero(over.any(axis=0)).tolist():
+        rows = np.flatnonzero(over[:, node]).tolist()
+        amounts = {table.resources[row]: int(over[row, node]) for row in rows}
+        changes.append(Change(kind="free", node=table.names[node], amounts=amounts))
+    return tuple(changes)

@@ -1,0 +1,116 @@
+"""Why everything waits, as a mapping that costs nothing until it is read.
+
+What is alike waits for the same: one explanation per group, and each member's own place in its queue, computed when
+somebody asks. Immutable in what it says: the lines that it reads are not walked any more.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple, cast
+
+from slipway.model.facts import AllocationFact
+from slipway.scheduler.plan.placement import explain
+from slipway.scheduler.plan.queueing.queue_cursor import NOT_YET, Line, Walk
+from slipway.scheduler.plan.state.members import Member, Members
+from slipway.scheduler.plan.state.pending import Backlog
+from slipway.scheduler.plan.state.plan_types import Explanation
+
+_HEAD = b"head"
+
+
+class Alike(NamedTuple):
+    """Members that wait for the same, without their places; the same `key` in every plan."""
+
+    key: bytes
+    why: Explanation
+    members: Sequence[Member]
+
+
+class Explained(Mapping[str, Explanation]):
+    """{allocation key: why it waits}, ascending keys. `own` are texts that hold for one allocation alone."""
+
+    def __init__(
+        self, backlog: Backlog, lines: Mapping[str, Line], shut: Sequence[Walk], own: Mapping[str, Explanation]
+    ) -> None:
+        self._backlog = backlog
+        self._lines = lines
+        self._shut = shut
+        self._own = own
+        self._walks: dict[bytes, tuple[Line | None, Walk]] | None = None
+        self._all: dict[str, Explanation] | None = None
+
+    def alike(self) -> Iterator[Alike]:
+        """Everything that waits, in groups; whose text is its own is in `own` too."""
+        for walk in self._shut:
+            yield Alike(walk.group.key, _bare(walk), walk.group.members)
+        for line in self._lines.values():
+            for walk in line.walks:
+                members: Members = walk.waiting()
+                first = walk.first(2)
+                if first and line.is_closed and line.head is not None and first[0][1].uid == line.head.uid:
+                    yield Alike(walk.group.key + _HEAD, line.explanation(walk, first[0][1]), first[:1])
+                    members, first = members.after(1), first[1:]
+                if first:
+                    yield Alike(walk.group.key, line.explanation(walk, first[0][1]), members)
+
+    @property
+    def own(self) -> Mapping[str, Explanation]:
+        """{allocation key: its own text}"""
+        return self._own
+
+    def of(self, fact: AllocationFact) -> Explanation | None:
+        """Why `fact` waits, without its place; None when it does not. Holds until the columns change."""
+        key = self._backlog.group_of(fact.uid)
+        if key is None:
+            return None
+        own = self._own.get(fact.key)
+        if own is not None:
+            return own
+        if self._walks is None:
+            self._walks = {walk.group.key: (None, walk) for walk in self._shut}
+            for line in self._lines.values():
+                self._walks |= {walk.group.key: (line, walk) for walk in line.walks}
+        line, walk = self._walks.get(key, (None, None))
+        if walk is None:
+            return None
+        if line is None:
+            return _bare(walk)
+        order = self._backlog.order_of(fact.uid)
+        is_waiting = order is not None and walk.group.index(order) >= walk.at and fact.uid not in line.settled
+        return line.explanation(walk, fact) if is_waiting else None
+
+    def __getitem__(self, key: str) -> Explanation:
+        return self._read()[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._read())
+
+    def __len__(self) -> int:
+        return len(self._read())
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Mapping) and self._read() == dict(cast("Mapping[str, Explanation]", other))
+
+    def __repr__(self) -> str:
+        return repr(self._read())
+
+    def _read(self) -> dict[str, Explanation]:
+        if self._all is None:
+            found: dict[str, Explanation] = {}
+            for walk in self._shut:
+                for _, fact in walk.group.members:
+                    found[fact.key] = self._own.get(fact.key) or _bare(walk)
+            for line in self._lines.values():
+                slots = 0
+                for ahead, (_, fact, walk) in enumerate(line.waiting()):
+                    why = self._own.get(fact.key) or line.explanation(walk, fact)
+                    found[fact.key] = explain.at_position(why, ahead, slots)
+                    slots += walk.group.demand.gpus()
+            for key, why in self._own.items():
+                found.setdefault(key, why)
+            self._all = dict(sorted(found.items()))
+        return self._all
+
+
+def _bare(walk: Walk) -> Explanation:
+    """What a shut group waits for: what would help is offered to the first alone."""
+    return explain.with_change(walk.why or NOT_YET, None)

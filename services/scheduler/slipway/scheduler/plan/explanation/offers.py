@@ -1,0 +1,146 @@
+"""Which of those that wait get a smallest change offered: the first few, where one is found and true.
+
+An offer must hold whatever waits beside it: the `rivals` that would take what it gives are part of the check.
+"""
+
+import heapq
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
+
+import msgspec
+
+from slipway.model.facts import AllocationFact
+from slipway.model.position import WorkKey
+from slipway.scheduler.plan.explanation.preempting_rivals import Takers
+from slipway.scheduler.plan.explanation.remedies import BY_ITSELF, CHANGEABLE, Standing, smallest_change
+from slipway.scheduler.plan.placement import explain
+from slipway.scheduler.plan.placement.tick_state import Admitted
+from slipway.scheduler.plan.placement.topology import REQUIRED
+from slipway.scheduler.plan.queueing.admission_checks import closed_gate
+from slipway.scheduler.plan.queueing.queue_cursor import STRICT, Line, Walk
+from slipway.scheduler.plan.reservation import Reservations
+from slipway.scheduler.plan.state.plan_cache import Memo
+from slipway.scheduler.plan.state.plan_types import Change, Explanation
+from slipway.scheduler.plan.state.snapshot import Snapshot
+
+NO_ROOM_MADE = frozenset({"release", "wait", "limit", "nominal", "borrowing", "maxSlots"})
+"""Changes after which the nodes are as they were."""
+_RivalKey = tuple[bytes, str, str, bool]
+
+
+class Offers:
+    """The offers of one tick, on the state after its plan."""
+
+    def __init__(
+        self,
+        snapshot: Snapshot,
+        standing: Standing,
+        lines: Mapping[str, Line],
+        shut: Sequence[Walk],
+        *,
+        now: float,
+        memo: Memo | None = None,
+        admitted: Sequence[Admitted] = (),
+        reservations: Reservations | None = None,
+    ) -> None:
+        self._reservations = reservations
+        self._snapshot = snapshot
+        self._standing = standing
+        self._lines = lines
+        self._shut = shut
+        self._now = now
+        self._memo = memo
+        self._takers = Takers(snapshot, standing.whatif, admitted, reservations)
+
+    def first(self, most: int) -> dict[str, Explanation]:
+        """{key: its explanation with what would help} of at most `most`, the first in their queues first."""
+        chosen = islice(self._candidates(most), most)
+        return {fact.key: self._offered(order, fact, why) for order, fact, why in chosen}
+
+    def _candidates(self, most: int) -> Iterator[tuple[WorkKey | None, AllocationFact, Explanation]]:
+        for line in self._lines.values():
+            parts = [
+                [(order, fact, line.explanation(walk, fact)) for order, fact in walk.first(most + 1)]
+                for walk in line.walks
+            ]
+            for order, fact, why in heapq.merge(*parts, key=lambda item: item[0]):
+                if why.gate in CHANGEABLE and fact.uid not in line.settled:
+                    yield order, fact, why
+        held = [
+            (fact, walk.why)
+            for walk in self._shut
+            if walk.why is not None and walk.why.gate in BY_ITSELF
+            for _, fact in walk.first(most)
+        ]
+        held.sort(key=lambda item: (item[0].key, item[0].uid))
+        for fact, why in held:
+            yield None, fact, why
+
+    def _offered(self, order: WorkKey | None, fact: AllocationFact, why: Explanation) -> Explanation:
+        first = (why.change or ()) if why.gate in BY_ITSELF else ()
+        change = None
+        if not self._is_behind(order, fact) and (not first or self._is_open_after(fact)):
+            change = self._past_reservations(fact, self._change(fact, first, self._rivals(order, fact)))
+        return explain.with_change(why, change, self._domain(fact, change or ()))
+
+    def _past_reservations(self, fact: AllocationFact, change: tuple[Change, ...] | None) -> tuple[Change, ...] | None:
+        """Where room is kept from `fact`, a change that makes no room holds if it also ends in time; others do not."""
+        if change is None or self._reservations is None or not self._reservations.holds_up(fact):
+            return change
+        limit = self._reservations.passing_limit(fact)
+        if limit is None or any(part.kind not in NO_ROOM_MADE for part in change):
+            return None
+        return (*change, Change(kind="maxRuntime", seconds=limit))
+
+    def _domain(self, fact: AllocationFact, change: tuple[Change, ...]) -> str:
+        """`rack r7`, when it has to be in one and all that has to be freed is there."""
+        keys = sorted({role.topology.key for role in fact.roles if role.topology and role.topology.mode == REQUIRED})
+        table = self._standing.whatif.table
+        nodes = [table.index[part.node] for part in change if part.kind == "free"]
+        for key in keys if nodes else ():
+            column = table.label(key)
+            codes = {int(column.codes[node]) for node in nodes}
+            if len(codes) == 1 and (code := codes.pop()) >= 0:
+                return f"{key} {column.values[code]}"
+        return ""
+
+    def _change(
+        self, fact: AllocationFact, first: tuple[Change, ...], rivals: list[AllocationFact]
+    ) -> tuple[Change, ...] | None:
+        """The smallest change, from memory where it was found before."""
+        if self._memo is None:
+            return smallest_change(self._standing, fact, first, rivals, self._takers)
+        heads = tuple(line.head.uid if line.head is not None else "" for line in self._lines.values())
+        waits = self._reservations
+        entitled = tuple(rival.uid for rival in rivals if waits is not None and waits.entitles(rival))
+        key = (fact.uid, tuple(rival.uid for rival in rivals), heads, entitled)
+        if key not in self._memo.changes:
+            self._memo.changes[key] = smallest_change(self._standing, fact, first, rivals, self._takers)
+        return self._memo.changes[key]
+
+    def _is_open_after(self, fact: AllocationFact) -> bool:
+        """Whether it is only held or backing off, and not shut out besides."""
+        free = msgspec.structs.replace(fact, hold=False, not_before=0.0)
+        return closed_gate(free, self._snapshot, self._standing.tree, self._now) is None
+
+    def _is_behind(self, order: WorkKey | None, fact: AllocationFact) -> bool:
+        """Whether strict order puts others before it: a change would be theirs, or leave them blocking it."""
+        line = self._lines.get(fact.queue)
+        if line is None or line.queue.ordering != STRICT:
+            return False
+        return line.ahead(order or self._snapshot.order_of(fact)) > 0
+
+    def _rivals(self, order: WorkKey | None, fact: AllocationFact) -> list[AllocationFact]:
+        """Those that would get what is freed first: before it in its queue, or in other queues; one of a kind."""
+        mine = order or self._snapshot.order_of(fact)
+        found: dict[_RivalKey, AllocationFact] = {}
+        for line in self._lines.values():
+            for walk in line.walks:
+                for key, other in walk.first(2):
+                    is_before = other.queue != fact.queue or key < mine
+                    if other.uid == fact.uid or not is_before:
+                        continue
+                    if line.explanation(walk, other).gate in CHANGEABLE:
+                        kind = (walk.group.shape, other.queue, other.job, other.preemptible)
+                        found.setdefault(kind, other)
+        return list(found.values())

@@ -1,0 +1,185 @@
+"""The smallest unblocking change: what would have to be different for one waiting allocation to start.
+
+Found per gate (release, wait, raise a quota, raise a job's slots, free room on nodes; where that cannot help, uncordon
+nodes or tolerate a taint), then checked: with the change made, it passes quota, slots and placement, and nothing that
+waits beside it would take the room first, or have it kept. What does not pass the check is not offered. The state it
+starts from is the one after the plan: with what the plan admits in place.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Protocol
+
+import msgspec
+
+from slipway.model.facts import AllocationFact, JobFact
+from slipway.model.reasons import Gate
+from slipway.model.resources import GPU_MILLI, Resources
+from slipway.scheduler.plan.explanation import node_remedies
+from slipway.scheduler.plan.explanation.capacity_gap import to_free
+from slipway.scheduler.plan.placement import gang
+from slipway.scheduler.plan.placement.explain import PLACE
+from slipway.scheduler.plan.placement.filters.node_unschedulable import CORDON
+from slipway.scheduler.plan.placement.whatif import WhatIf
+from slipway.scheduler.plan.queueing.queue_tree import ROOT, QueueTree
+from slipway.scheduler.plan.state import gang_size
+from slipway.scheduler.plan.state.nodes import Bools
+from slipway.scheduler.plan.state.plan_types import Change
+from slipway.scheduler.plan.state.usage import Usage
+
+RAISES_MAX = 8
+RIVALS_MAX = 16
+
+BY_ITSELF = {Gate.HELD, Gate.BACKOFF}
+QUOTA = {Gate.WAITING_FOR_QUOTA, Gate.EXCEEDS_MAX_QUOTA, Gate.JOB_MAX_SLOTS}
+CHANGEABLE = BY_ITSELF | PLACE | QUOTA
+
+
+class Contenders(Protocol):
+    """Who else might have what a change gives (`preempting_rivals.py`)."""
+
+    def would_take(
+        self, rival: AllocationFact, made: Callable[[WhatIf], WhatIf], tree: QueueTree, within: Bools | None
+    ) -> bool:
+        """By evicting others as well."""
+        ...
+
+    def would_keep(self, rival: AllocationFact, made: Callable[[WhatIf], WhatIf], tree: QueueTree) -> bool:
+        """For later."""
+        ...
+
+
+class Standing(msgspec.Struct):
+    """Where an allocation stands: the state after the plan, or the same with a change made."""
+
+    whatif: WhatIf
+    tree: QueueTree
+    slots: dict[tuple[str, str], int]
+    jobs: dict[tuple[str, str], JobFact]
+    within: Bools | None = None
+    """the nodes that may be used at all; None: every one"""
+
+    def admits(self, fact: AllocationFact) -> bool:
+        """Whether `fact` would start now. Leaves everything as it was."""
+        if not self._may_use(fact, gang_size.smallest_demand(fact)):
+            return False
+        placed = gang.place(self.whatif, fact, self.within)
+        if isinstance(placed, gang.Blocked):
+            return False
+        gang.withdraw(self.whatif, placed.parts)
+        return placed.is_as_wanted or self._may_use(fact, placed.demand())
+
+    def _may_use(self, fact: AllocationFact, demand: Resources) -> bool:
+        short = self.tree.shortfall(fact.queue, demand.amounts, preemptible=fact.preemptible)
+        return short is None and self.missing_slots(fact, demand) == 0
+
+    def missing_slots(self, fact: AllocationFact, demand: Resources | None = None) -> int:
+        """How many slots its job lacks for `demand` (None: the smallest gang's)."""
+        key = (fact.namespace, fact.job)
+        job = self.jobs.get(key)
+        asked = (gang_size.smallest_demand(fact) if demand is None else demand).gpus()
+        if job is None or job.max_slots is None or asked == 0:
+            return 0
+        return max(0, self.slots.get(key, 0) + asked - job.max_slots)
+
+
+def smallest_change(
+    standing: Standing,
+    fact: AllocationFact,
+    first: tuple[Change, ...],
+    rivals: list[AllocationFact],
+    takers: Contenders,
+) -> tuple[Change, ...] | None:
+    """The changes that together let `fact` start, beginning with `first` (what opens its own gate).
+
+    `rivals` wait too and might take what the change gives, also by evicting: `takers` knows who.
+    """
+    if len(rivals) > RIVALS_MAX:
+        return None
+    raised = _raise_quota(standing.tree, fact)
+    if raised is None:
+        return None
+    tree, changes = raised
+    slots = standing.missing_slots(fact)
+    jobs = dict(standing.jobs)
+    if slots:
+        key = (fact.namespace, fact.job)
+        changes = (*changes, Change(kind="maxSlots", name=fact.job, slots=slots))
+        jobs[key] = msgspec.structs.replace(jobs[key], max_slots=(jobs[key].max_slots or 0) + slots)
+    ways = (_by_freeing, _by_uncordoning, _by_tolerating)
+    made = next((found for way in ways if (found := way(standing.whatif, fact)) is not None), None)
+    if made is None:
+        return None
+    after = Standing(made.make(standing.whatif), tree, standing.slots, jobs, made.within)
+    theirs = after if made.is_for_all else msgspec.structs.replace(after, whatif=standing.whatif)
+    if any(theirs.admits(rival) for rival in rivals) or not after.admits(fact):
+        return None
+    makes_room = bool(made.changes) and made.is_for_all
+    if makes_room and any(takers.would_take(rival, made.make, tree, made.within) for rival in rivals):
+        return None
+    if (makes_room or changes) and any(takers.would_keep(rival, _for_all(made), tree) for rival in rivals):
+        return None
+    return (*first, *changes, *made.changes)
+
+
+class _Made(msgspec.Struct, frozen=True):
+    """A change of nodes; one that is not `is_for_all` helps only the one that it was made for."""
+
+    make: Callable[[WhatIf], WhatIf]
+    changes: tuple[Change, ...]
+    within: Bools | None = None
+    is_for_all: bool = True
+
+
+def _for_all(made: _Made) -> Callable[[WhatIf], WhatIf]:
+    return made.make if made.is_for_all else lambda nodes: nodes
+
+
+def _by_freeing(whatif: WhatIf, fact: AllocationFact) -> _Made | None:
+    freed = to_free(whatif, fact)
+    if freed is None:
+        return None
+    return _Made(lambda nodes: WhatIf(_free(nodes.usage, freed), nodes.policy, nodes.panel), freed)
+
+
+def _by_uncordoning(whatif: WhatIf, fact: AllocationFact) -> _Made | None:
+    found = node_remedies.uncordoned(whatif, fact)
+    return None if found is None else _Made(partial(node_remedies.tolerating, taint=CORDON), found[1], found[0])
+
+
+def _by_tolerating(whatif: WhatIf, fact: AllocationFact) -> _Made | None:
+    found = node_remedies.tolerated(whatif, fact)
+    if found is None:
+        return None
+    changes, taint = found
+    return _Made(partial(node_remedies.tolerating, taint=taint), changes, ~whatif.table.unschedulable, is_for_all=False)
+
+
+def _raise_quota(tree: QueueTree, fact: AllocationFact) -> tuple[QueueTree, tuple[Change, ...]] | None:
+    """Raise bound after bound until the demand passes; None when a bound cannot be raised."""
+    demand = gang_size.smallest_demand(fact).amounts
+    raised: dict[tuple[str, str], dict[str, int]] = {}
+    for _ in range(RAISES_MAX):
+        short = tree.shortfall(fact.queue, demand, preemptible=fact.preemptible)
+        if short is None:
+            changes = (Change(kind=kind, name=name, amounts=amounts) for (name, kind), amounts in raised.items())
+            return tree, tuple(changes)
+        if short.queue == ROOT:
+            return None
+        amounts = raised.setdefault((short.queue, short.kind), {})
+        amounts[short.resource] = amounts.get(short.resource, 0) + short.raise_by
+        tree = tree.with_more(short)
+    return None
+
+
+def _free(usage: Usage, freed: tuple[Change, ...]) -> Usage:
+    """A copy of `usage` with the changes' amounts given back."""
+    copy = usage.copy()
+    for change in freed:
+        node = usage.table.index[change.node]
+        for name, amount in change.amounts.items():
+            copy.used[usage.table.row[name], node] -= amount
+            copy.scored[usage.table.row[name], node] -= amount
+            if name == GPU_MILLI and copy.devices is not None:
+                copy.devices.free(node, amount)
+    return copy

@@ -1,0 +1,244 @@
+"""Lint: what every plan must keep, checked on (snapshot, plan) alone before anything is committed.
+
+Owns no choice; it recounts. What was broken before the plan (a node that shrank, a limit that was lowered) is not the
+plan's fault and is no violation, as long as the plan does not add to it. What is evicted for somebody frees its room.
+"""
+
+from enum import StrEnum
+
+import msgspec
+import numpy as np
+
+from slipway.model.facts import AllocationFact, RoleFact
+from slipway.model.resources import GPU_SHARES, MILLI, Resources, total
+from slipway.scheduler.plan.planner import queue_tree
+from slipway.scheduler.plan.preemption.consolidation import next_attempt
+from slipway.scheduler.plan.preemption.victims import role_index
+from slipway.scheduler.plan.state.devices import Devices
+from slipway.scheduler.plan.state.nodes import NodeTable
+from slipway.scheduler.plan.state.plan_types import Admit, Evict, Plan
+from slipway.scheduler.plan.state.rank_request import requests_of
+from slipway.scheduler.plan.state.snapshot import Holding, Snapshot
+from slipway.scheduler.plan.state.usage import Charge
+
+
+class Broken(StrEnum):
+    """The rules."""
+
+    ATOMIC = "GangBelowMinimum"
+    NODE = "NodeAboveAllocatable"
+    QUOTA = "QuotaAboveBound"
+    SLOTS = "JobAboveMaxSlots"
+    DOUBLE = "DoubleBooked"
+    STRANGE = "NotPending"
+    VICTIM = "NotAVictim"
+    DEVICE = "DeviceDoubleBooked"
+
+
+Gone = list[tuple[Holding, tuple[int, ...]]]
+"""What makes room, and which of its ranks."""
+
+
+class Violation(msgspec.Struct, frozen=True):
+    """One broken rule."""
+
+    rule: Broken
+    subject: str
+    message: str
+
+
+def lint(snapshot: Snapshot, plan: Plan) -> tuple[Violation, ...]:
+    """Everything that `plan` breaks; empty for a sound plan."""
+    found: list[Violation] = []
+    admitted: list[tuple[Admit, AllocationFact]] = []
+    seen: set[str] = set()
+    moved = {evict.uid for evict in plan.evictions if evict.by and not evict.ranks and evict.uid in snapshot.holdings}
+    for admit in plan.admits:
+        if admit.uid in moved and admit.uid not in seen:
+            fact = next_attempt(snapshot.holdings[admit.uid].allocation)
+        else:
+            fact = snapshot.backlog.get(admit.uid)
+        if fact is None or fact.attempt != admit.attempt or fact.hold or not fact.is_wanted:
+            found.append(Violation(Broken.STRANGE, admit.allocation, "admitted although it is not to be started"))
+        elif admit.uid in seen or (admit.uid in snapshot.holdings and admit.uid not in moved):
+            found.append(Violation(Broken.DOUBLE, admit.allocation, "admitted although it has places"))
+        else:
+            seen.add(admit.uid)
+            admitted.append((admit, fact))
+            found += _atomic(admit, fact)
+    found += _strange_evictions(snapshot, plan)
+    gone = _gone(snapshot, plan)
+    if gone:
+        # What is not deferred starts before anything has left.
+        at_once = [(admit, fact) for admit, fact in admitted if admit.uid not in plan.deferred]
+        found += (*_nodes(snapshot, at_once, []), *_quota(snapshot, at_once, []), *_slots(snapshot, at_once, []))
+    return (
+        *found,
+        *_victims(snapshot, plan),
+        *_nodes(snapshot, admitted, gone),
+        *_quota(snapshot, admitted, gone),
+        *_slots(snapshot, admitted, gone),
+    )
+
+
+def _roles(admit: Admit, fact: AllocationFact) -> list[tuple[RoleFact, list[str]]]:
+    """(role, nodes of its placed ranks)."""
+    result: list[tuple[RoleFact, list[str]]] = []
+    base = 0
+    for role in fact.roles:
+        ranks = range(base, base + role.count)
+        result.append((role, [admit.placements[rank] for rank in ranks if rank in admit.placements]))
+        base += role.count
+    return result
+
+
+def _demand(admit: Admit, fact: AllocationFact) -> Resources:
+    return total(requests_of(role) * len(nodes) for role, nodes in _roles(admit, fact))
+
+
+def _atomic(admit: Admit, fact: AllocationFact) -> list[Violation]:
+    found: list[Violation] = []
+    strangers = [rank for rank in admit.placements if not 0 <= rank < fact.rank_count]
+    if strangers:
+        found.append(Violation(Broken.DOUBLE, fact.key, f"it has no rank {strangers[0]}"))
+    for role, nodes in _roles(admit, fact):
+        if len(nodes) < role.minimum:
+            found.append(Violation(Broken.ATOMIC, fact.key, f"role {role.name}: {len(nodes)} of {role.minimum} ranks"))
+    if len(admit.placements) < fact.minimum:
+        found.append(Violation(Broken.ATOMIC, fact.key, f"{len(admit.placements)} of {fact.minimum} ranks"))
+    return found
+
+
+def _strange_evictions(snapshot: Snapshot, plan: Plan) -> list[Violation]:
+    uids = [evict.uid for evict in plan.evictions]
+    found = [
+        Violation(Broken.STRANGE, evict.allocation, "evicted although it has no places")
+        for evict in plan.evictions
+        if evict.uid not in snapshot.holdings
+    ]
+    if len(set(uids)) != len(uids):
+        found.append(Violation(Broken.DOUBLE, "", "an allocation is evicted twice"))
+    return found
+
+
+def _gone(snapshot: Snapshot, plan: Plan) -> Gone:
+    """What this plan evicts for others; and, where somebody waits for victims, what is on its way out already."""
+    found: Gone = []
+    told = {evict.uid: evict for evict in plan.evictions if evict.by}
+    for uid, evict in told.items():
+        holding = snapshot.holdings.get(uid)
+        if holding is not None:
+            found.append(
+                (holding, evict.ranks or tuple(rank for rank in holding.charges if rank not in holding.leaving))
+            )
+    if told or any(admit.victims for admit in plan.admits):
+        found += [(holding, holding.leaving) for holding in snapshot.holdings.values() if holding.leaving]
+    return found
+
+
+def _victims(snapshot: Snapshot, plan: Plan) -> list[Violation]:
+    """Only what can be preempted goes, for somebody who comes, and what goes on keeps its minimum."""
+    found: list[Violation] = []
+    coming = {admit.allocation for admit in plan.admits}
+    for evict in plan.evictions:
+        holding = snapshot.holdings.get(evict.uid)
+        if holding is None or not evict.by:
+            continue
+        if not holding.allocation.preemptible:
+            found.append(Violation(Broken.VICTIM, evict.allocation, "evicted although it cannot be preempted"))
+        if evict.by not in coming:
+            found.append(Violation(Broken.VICTIM, evict.allocation, f"evicted for {evict.by}, which does not start"))
+        if evict.ranks and not _goes_on(holding, evict):
+            found.append(Violation(Broken.ATOMIC, evict.allocation, "shrunk below its minimum"))
+    return found
+
+
+def _goes_on(holding: Holding, evict: Evict) -> bool:
+    """Whether the ranks that stay are enough, per role and in all."""
+    fact = holding.allocation
+    staying = [rank for rank in holding.charges if rank not in evict.ranks and rank not in holding.leaving]
+    roles = [role_index(fact, rank) for rank in staying]
+    is_enough = all(roles.count(index) >= role.minimum for index, role in enumerate(fact.roles))
+    return is_enough and len(staying) >= fact.minimum and set(evict.ranks) <= holding.charges.keys()
+
+
+def _nodes(snapshot: Snapshot, admitted: list[tuple[Admit, AllocationFact]], gone: Gone) -> list[Violation]:
+    """Amounts and devices, recounted on a copy of the usage."""
+    if not admitted:
+        return []
+    table, usage = snapshot.table, snapshot.usage.copy()
+    for holding, ranks in gone:
+        for rank in ranks:
+            charge = holding.charges.get(rank)
+            if charge is not None and charge.node in table.index:
+                usage.charge(charge, table.index[charge.node], -1)
+    before = usage.copy()
+    found: list[Violation] = []
+    for admit, fact in admitted:
+        for rank, node in admit.placements.items():
+            role = fact.role_of(rank)
+            if node not in table.index:
+                found.append(Violation(Broken.STRANGE, node, "the pool has no such node"))
+            elif role is not None:
+                charge = Charge(node=node, requests=requests_of(role), devices=admit.devices.get(rank, ()))
+                usage.charge(charge, table.index[node])
+                found += [
+                    Violation(Broken.NODE, node, f"{name}: no node has it")
+                    for name in charge.requests.amounts
+                    if name not in table.row and name != GPU_SHARES
+                ]
+    over = (usage.used > table.allocatable) & (usage.used > before.used)
+    for row, at in np.argwhere(over).tolist():
+        used, most = int(usage.used[row, at]), int(table.allocatable[row, at])
+        found.append(Violation(Broken.NODE, table.names[at], f"{table.resources[row]}: {used} used of {most}"))
+    if usage.devices is not None and before.devices is not None:
+        found += _devices(table, before.devices, usage.devices)
+    return found
+
+
+def _devices(table: NodeTable, before: Devices, after: Devices) -> list[Violation]:
+    """No device beyond its whole, and none that is not named."""
+    found = [
+        Violation(Broken.DEVICE, table.names[at], f"device {number}: {MILLI + beyond} thousandths used")
+        for (number, at), beyond in sorted(after.over.items())
+        if beyond > before.over.get((number, at), 0)
+    ]
+    unnamed: list[int] = np.flatnonzero(after.unknown > before.unknown).tolist()
+    return [*found, *(Violation(Broken.DEVICE, table.names[at], "GPUs given without their numbers") for at in unnamed)]
+
+
+def _quota(snapshot: Snapshot, admitted: list[tuple[Admit, AllocationFact]], gone: Gone) -> list[Violation]:
+    tree = queue_tree(snapshot)
+    for holding, ranks in gone:
+        fact = holding.allocation
+        less = {name: -amount for name, amount in holding.used_by(ranks).amounts.items()}
+        tree.take(fact.queue, less, preemptible=fact.preemptible)
+    found: list[Violation] = []
+    for admit, fact in admitted:
+        demand = _demand(admit, fact).amounts
+        if tree.queue(fact.queue) is None:
+            found.append(Violation(Broken.QUOTA, fact.key, f"there is no queue {fact.queue}"))
+            continue
+        short = tree.shortfall(fact.queue, demand, preemptible=fact.preemptible)
+        if short is not None:
+            found.append(Violation(Broken.QUOTA, short.queue, f"{short.short} {short.resource} above its {short.kind}"))
+        tree.take(fact.queue, demand, preemptible=fact.preemptible)
+    return found
+
+
+def _slots(snapshot: Snapshot, admitted: list[tuple[Admit, AllocationFact]], gone: Gone) -> list[Violation]:
+    used = dict(snapshot.slots)
+    for holding, ranks in gone:
+        job = (holding.allocation.namespace, holding.allocation.job)
+        used[job] = used.get(job, 0) - holding.used_by(ranks).gpus()
+    found: list[Violation] = []
+    for admit, fact in admitted:
+        job = snapshot.job_of(fact)
+        slots = _demand(admit, fact).gpus()
+        if job is None or job.max_slots is None or not slots:
+            continue
+        key = (fact.namespace, fact.job)
+        used[key] = used.get(key, 0) + slots
+        if used[key] > job.max_slots:
+            found.append(Violation(Broken.SLOTS, fact.job, f"{used[key]} slots in use, at most {job.max_slots}"))
+    return found

@@ -1,0 +1,325 @@
+"""The sentences: why something waits, in words that a researcher understands, with numbers.
+
+Owns the wording of the gates from quota on. Messages hold nothing that changes by itself (no clock, no position),
+so that an unchanged situation gives an unchanged text.
+"""
+
+import msgspec
+
+from slipway.model.facts import AllocationFact, JobFact, QuotaFact, RoleFact
+from slipway.model.quantity import format_quantity
+from slipway.model.reasons import NEVER, Gate
+from slipway.model.resources import CPU, GPU, GPU_MILLI, GPU_SHARES, MEMORY, MILLI, PODS, scale_of, total
+from slipway.model.times import format_time
+from slipway.scheduler.plan.placement.extenders import WAITING
+from slipway.scheduler.plan.placement.feasibility import admitting, empty_room
+from slipway.scheduler.plan.placement.filters.node_resources_fit import spell
+from slipway.scheduler.plan.placement.gang import Blocked
+from slipway.scheduler.plan.placement.topology import REQUIRED, largest_domain
+from slipway.scheduler.plan.placement.whatif import WhatIf
+from slipway.scheduler.plan.queueing.queue_tree import ROOT, Shortfall
+from slipway.scheduler.plan.state.gang_size import smallest_demand
+from slipway.scheduler.plan.state.plan_types import Change, Explanation
+from slipway.scheduler.plan.state.rank_request import Ask, requests_of
+
+PLACE = frozenset({Gate.NO_FIT, Gate.TOPOLOGY_TOO_SMALL})
+"""Gates of what finds no room on the nodes."""
+SHOWN_MAX = 3
+"""Nodes that a sentence names."""
+
+
+def quota_gate(short: Shortfall, *, is_never: bool) -> Explanation:
+    """WaitingForQuota, or ExceedsMaxQuota when no end of other work would help."""
+    where = "the pool" if short.queue == ROOT else f"queue {short.queue}"
+    bound = _quota(short.resource, short.bound)
+    used = _quota(short.resource, short.used)
+    needs = _quota(short.resource, short.short)
+    match short.kind:
+        case "limit":
+            text = f"the limit of {where} is {bound} and {used} is in use"
+        case "nominal" if short.queue == ROOT:
+            text = (
+                f"work that cannot be preempted does not borrow; {bound} of the pool belongs to no queue "
+                f"and {used} of that is in use"
+            )
+        case "nominal":
+            text = f"work that cannot be preempted stays within the nominal {bound} of {where}; {used} is in use"
+        case _ if short.queue == ROOT:
+            text = f"beyond what other queues do not lend, the pool has {bound} and {used} of that is in use"
+        case _:
+            text = f"{where} may use up to {bound}, its own and borrowed, and {used} is in use or lent"
+    if is_never:
+        return Explanation(
+            gate=Gate.EXCEEDS_MAX_QUOTA,
+            message=f"asks for {needs} more than it can ever get: {text}",
+            is_never=True,
+        )
+    return Explanation(gate=Gate.WAITING_FOR_QUOTA, message=f"needs {needs} more quota: {text}")
+
+
+def _quota(name: str, amount: int) -> str:
+    """An amount as quota counts it: GPUs in thousandths."""
+    return f"{format_quantity(amount, scale=MILLI)} {name}" if name == GPU else spell(name, amount)
+
+
+def slots_gate(job: JobFact, used: int, asked: int) -> Explanation:
+    """JobMaxSlots; ExceedsMaxQuota when the job's cap is below what one start needs."""
+    most = job.max_slots or 0
+    if asked > most:
+        return Explanation(
+            gate=Gate.EXCEEDS_MAX_QUOTA,
+            message=f"asks for {asked} slots; job {job.name} may use at most {most}",
+            is_never=True,
+        )
+    return Explanation(
+        gate=Gate.JOB_MAX_SLOTS,
+        message=f"job {job.name} may use {most} slots and {used} are in use; this needs {asked}",
+    )
+
+
+def space_gate(quota: QuotaFact, name: str, asked: int, used: int) -> Explanation:
+    """ExceedsResourceQuota; it can never start when its pods ask for more than the quota has in all."""
+    hard = quota.hard[name]
+    where = f"ResourceQuota {quota.name} of namespace {quota.namespace}"
+    asks, most = _of_quota(name, asked), _of_quota(name, hard)
+    if asked > hard:
+        return Explanation(
+            gate=Gate.RESOURCE_QUOTA,
+            message=f"{NEVER}: its pods ask for {asks} of {name}, and {where} has a hard limit of {most}",
+            is_never=True,
+        )
+    return Explanation(
+        gate=Gate.RESOURCE_QUOTA,
+        message=f"its pods ask for {asks} of {name}; {where} has a hard limit of {most} "
+        f"and {_of_quota(name, used)} is used",
+    )
+
+
+def of_this_mix(why: Explanation) -> Explanation:
+    """`why` the roles that have a place now may not use what they need: another mix of them may, so it waits."""
+    if not why.is_never:
+        return why
+    gate = Gate.WAITING_FOR_QUOTA if why.gate is Gate.EXCEEDS_MAX_QUOTA else why.gate
+    message = f"the mix of roles that has room now cannot start: {why.message.removeprefix(f'{NEVER}: ')}"
+    return Explanation(gate=gate, message=message)
+
+
+def _of_quota(name: str, thousandths: int) -> str:
+    """An amount in words: bytes with their unit, cpu with its fraction."""
+    plain = name.removeprefix("requests.").removeprefix("limits.")
+    if scale_of(plain) == MILLI:
+        return format_quantity(thousandths, scale=MILLI)
+    return format_quantity(thousandths // MILLI, scale=1)
+
+
+def fit_gate(whatif: WhatIf, allocation: AllocationFact, blocked: Blocked) -> Explanation:
+    """NoFit or TopologyTooSmall, with every node counted once."""
+    verdict = blocked.verdict
+    ask = whatif.row(blocked.role).ask
+    never = _never(whatif, allocation, blocked, ask)
+    reasons = verdict.reasons()
+    if blocked.is_topology:
+        text = _topology_text(blocked, ask)
+        reasons[Gate.TOPOLOGY_TOO_SMALL.value] = verdict.fitting
+    else:
+        text = f"{verdict.fitting} of {verdict.nodes} nodes fit" if verdict.nodes else "the pool has no nodes"
+        text += f": {verdict.phrases()}" if verdict.refused else ""
+        if blocked.needed > 1:
+            next_rank = "for the next, " if blocked.found else ""
+            text = (
+                f"room for {blocked.found} of {blocked.needed} ranks{_of_role(allocation, blocked)}; {next_rank}{text}"
+            )
+    return Explanation(
+        gate=_fit_gate(blocked, reasons),
+        message=f"{never}; {text}" if never else text,
+        reasons=reasons,
+        is_never=bool(never),
+    )
+
+
+def _fit_gate(blocked: Blocked, reasons: dict[str, int]) -> Gate:
+    if not WAITING.isdisjoint(reasons):
+        return Gate.WAITING_FOR_EXTENDER
+    return Gate.TOPOLOGY_TOO_SMALL if blocked.is_topology else Gate.NO_FIT
+
+
+def _topology_text(blocked: Blocked, ask: Ask) -> str:
+    key = ask.topology.key if ask.topology else ""
+    ranks = f"{blocked.largest} of {blocked.needed} ranks of role {blocked.role.name}"
+    return f"the largest {key} has room for {ranks}, though the pool has in all"
+
+
+def _of_role(allocation: AllocationFact, blocked: Blocked) -> str:
+    return f" of role {blocked.role.name}" if len(allocation.roles) > 1 else ""
+
+
+KNOWN_MAX = 4096
+"""Shapes of which a table remembers what it would hold when empty."""
+
+_NOT_OF_NODES = (PODS, GPU_MILLI, GPU_SHARES)
+"""Not in what nodes say that they have."""
+
+
+def _never(whatif: WhatIf, allocation: AllocationFact, blocked: Blocked, ask: Ask) -> str:
+    """Why it cannot start even on an empty pool, and what would fit there; "" when it could start."""
+    demand = smallest_demand(allocation)
+    if len(allocation.roles) > 1:
+        # Roles may stand in for one another beyond their minima: only what each must have is certain.
+        demand = total(requests_of(role) * role.minimum for role in allocation.roles)
+    if blocked.least == 0:
+        room, needed = sum(min(role.count, _most(whatif, role)) for role in allocation.roles), blocked.needed
+    else:
+        room, needed = _most(whatif, blocked.role), blocked.least
+    whole = whatif.table.total
+    ranks = f"{needed} ranks{_of_role(allocation, blocked) if blocked.least else ''}"
+    for name in sorted(demand.amounts, key=lambda item: (item in (CPU, MEMORY), item)):
+        if name not in _NOT_OF_NODES and demand.get(name) > whole.get(name):
+            text = (
+                f"{NEVER} as the pool stands: it asks for {spell(name, demand.get(name))} "
+                f"and the whole pool has {spell(name, whole.get(name)).split(' ', 1)[0]}"
+            )
+            if room == 0:
+                return text + _largest(whatif, ask)
+            return f"{text}, when empty room for {room} of {ranks}" if room < needed else text
+    if room >= needed:
+        return ""
+    where = f" within one {ask.topology.key}" if blocked.is_topology and ask.topology else ""
+    if room:
+        return f"{NEVER} as the pool stands: even empty it has room for {room} of {ranks}{where}"
+    return f"{NEVER} as the pool stands: even empty it has no place for a rank like this{_largest(whatif, ask)}"
+
+
+def _largest(whatif: WhatIf, ask: Ask) -> str:
+    """What one node has at most of that of which a rank asks for too much; "" where the amounts are not the trouble.
+
+    It is the node that is closest: it has the most of the rarest among those that hold the rest.
+    """
+    nodes = admitting(ask, whatif.table)
+    if not nodes.any():
+        return ""
+    rows = sorted(ask.steps, key=lambda step: (whatif.table.resources[step[0]] in (CPU, MEMORY), step[0]))
+    amounts = whatif.table.allocatable
+    short = [(row, asked) for row, asked in rows if int(amounts[row, nodes].max()) < asked]
+    for row, asked in rows:
+        if (row, asked) not in short:
+            nodes = nodes & (amounts[row] >= asked)
+    most: dict[str, int] = {}
+    for row, _ in short:
+        if not nodes.any():
+            return ""
+        name = whatif.table.resources[row]
+        if name not in _NOT_OF_NODES:
+            most[name] = int(amounts[row, nodes].max())
+            nodes = nodes & (amounts[row] == most[name])
+    missing = [name for name in ask.missing if name not in _NOT_OF_NODES]
+    if missing or not all(most.values()):
+        lacking = [*missing, *(name for name, amount in most.items() if not amount)]
+        return f"; no node that it may use has {' or '.join(lacking)}"
+    if not most:
+        return ""
+    given = " and ".join(spell(name, amount) for name, amount in most.items())
+    return f"; the largest node that it may use has {given}: ask for at most that a rank"
+
+
+def _most(whatif: WhatIf, role: RoleFact) -> int:
+    """The most ranks of `role` that an empty and healthy pool would hold (in one domain, where that is required)."""
+    ask, table = whatif.row(role).ask, whatif.table
+    key = (ask.key, ask.tolerations, max(role.count, 1))
+    known = table.most.get(key)
+    if known is not None:
+        return known
+    room = empty_room(ask, table, key[2])
+    if ask.topology is not None and ask.topology.mode == REQUIRED:
+        most = largest_domain(room, table.label(ask.topology.key))
+    else:
+        most = int(room.sum())
+    if len(table.most) >= KNOWN_MAX:
+        table.most.clear()
+    table.most[key] = most
+    return most
+
+
+def behind_reservation(head: AllocationFact, start: float | None, now: float) -> Explanation:
+    """BehindReservation: its room is kept for the blocked head of a queue."""
+    if start is None:
+        text = f"room is kept for {head.key}, which has waited long and starts as soon as that room is free"
+        return Explanation(gate=Gate.BEHIND_RESERVATION, message=text)
+    until = format_time(start, "seconds")
+    text = f"room is kept for {head.key}, which starts at {until} at the latest; what ends by then may pass"
+    change = (Change(kind="maxRuntime", seconds=start - now),) if start > now else None
+    return Explanation(gate=Gate.BEHIND_RESERVATION, message=text, change=change)
+
+
+def with_change(why: Explanation, change: tuple[Change, ...] | None, domain: str = "") -> Explanation:
+    """`why` with what would help; said in words too where room has to be made on nodes, all of them in `domain`."""
+    words = in_words(change, domain) if change and why.gate in PLACE else ""
+    message = f"{why.message}; {words}" if words else why.message
+    return msgspec.structs.replace(why, message=message, change=change)
+
+
+def with_note(why: Explanation, note: str) -> Explanation:
+    """`why` with one more half-sentence."""
+    return msgspec.structs.replace(why, message=f"{why.message}; {note}")
+
+
+def unheard(why: Explanation, what: str) -> Explanation:
+    """WaitingForExtender: room might be made, and somebody has a say in that."""
+    message = f"{why.message}; before room is made it waits {what}"
+    return msgspec.structs.replace(why, gate=Gate.WAITING_FOR_EXTENDER, message=message)
+
+
+def at_position(why: Explanation, ahead: int, ahead_slots: int) -> Explanation:
+    """`why` with its place in the queue."""
+    return msgspec.structs.replace(why, position=ahead + 1, ahead=ahead, ahead_slots=ahead_slots)
+
+
+def spelled(change: Change) -> str:
+    """One part of a change as an instruction."""
+    more = " and ".join(
+        spell(name, amount).replace(" ", " more ", 1) for name, amount in sorted(change.amounts.items())
+    )
+    match change.kind:
+        case "free":
+            return f"{more} free on node {change.node}"
+        case "limit" | "nominal":
+            return f"{more} in the {change.kind} of queue {change.name}"
+        case "borrowing":
+            return f"{more} in the borrowing limit of queue {change.name}"
+        case "maxSlots":
+            return f"{change.slots} more slots for job {change.name}"
+        case "release":
+            return "release it"
+        case "wait":
+            return f"wait until {format_time(change.until, 'seconds')}"
+        case "maxRuntime":
+            return f"a maxRuntime of at most {change.seconds:g} s"
+        case "uncordon":
+            return f"uncordon node {change.node}"
+        case "tolerate":
+            return f"tolerate the taint {change.name}"
+        case _:
+            return change.kind
+
+
+def in_words(changes: tuple[Change, ...], domain: str = "") -> str:
+    """`needs 2 more nvidia.com/gpu on one node`, `uncordoning n3 would help`; "" when nothing is to be done to nodes.
+
+    `domain` is where all of them are, for a gang that needs one.
+    """
+    cordoned = [change.node for change in changes if change.kind == "uncordon"]
+    if cordoned:
+        more = f" and {len(cordoned) - SHOWN_MAX} more" if len(cordoned) > SHOWN_MAX else ""
+        return f"uncordoning {', '.join(cordoned[:SHOWN_MAX])}{more} would help"
+    for change in changes:
+        if change.kind == "tolerate":
+            return f"tolerating the taint {change.name} would help"
+    sums: dict[str, int] = {}
+    freed = [change for change in changes if change.kind == "free"]
+    for change in freed:
+        for name, amount in change.amounts.items():
+            sums[name] = sums.get(name, 0) + amount
+    if not sums:
+        return ""
+    what = " and ".join(spell(name, amount).replace(" ", " more ", 1) for name, amount in sorted(sums.items()))
+    where = f"in {domain}" if domain else f"on {'one node' if len(freed) == 1 else f'{len(freed)} nodes'}"
+    return f"needs {what} {where}"

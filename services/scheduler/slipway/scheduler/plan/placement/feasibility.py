@@ -1,0 +1,304 @@
+"""Feasibility rows: for one ask, which nodes do and how good each is, over all nodes at once.
+
+A row is computed once per tick and shape, and then only for the nodes that were touched since. Where the touching
+is by ranks of the row's own ask, the new value comes from a ladder: the totals of all nodes at 1, 2, ... more ranks,
+each rung computed when first needed. Invariant: after `refresh`, `total[i]` is what a fresh row would hold,
+INFEASIBLE where a filter refuses node i.
+"""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from slipway.scheduler.plan.placement.filters import COUPLED, STATIC
+from slipway.scheduler.plan.placement.scores import SCORES, Normalise, Score, normalised, normalised_alike
+from slipway.scheduler.plan.placement.scores.base import Extra
+from slipway.scheduler.plan.placement.sequential_fill import is_coupled, without_its_like
+from slipway.scheduler.plan.state.nodes import EVERY, At, Bools, Ints, NodeTable
+from slipway.scheduler.plan.state.rank_request import Ask
+from slipway.scheduler.plan.state.usage import Usage
+
+INFEASIBLE = -1
+RUNGS_MAX = 128
+RECALLED_MAX = 64
+"""So many touched nodes are looked up one by one; of more, all are computed."""
+SPARSE = 8
+"""A row is sparse when at most one node in so many passes the static filters."""
+_OFF_LADDER = -1
+_ROOM_MAX = 1 << 30
+
+
+class Row:
+    """One ask against all nodes of a what-if usage."""
+
+    def __init__(self, ask: Ask, usage: Usage, weights: dict[str, int], scores: Mapping[str, Score] = SCORES) -> None:
+        self.ask = ask
+        self.usage = usage
+        every = [(scores[name], weight) for name, weight in sorted(weights.items())]
+        self._beside = tuple((score, weight) for score, weight in every if score.whole is not None)
+        """scores that look at the pods beside a node"""
+        chosen = [(score, weight) for score, weight in every if score.whole is None]
+        self._moving = tuple((score, weight) for score, weight in chosen if not score.is_static)
+        self._is_of_amounts = not ask.host_ports and all(score.is_of_amounts for score, _ in self._moving)
+        """what a node is worth follows from its amounts, but for what is fixed"""
+        is_by_device = usage.devices_for(ask) is not None or any(score.is_by_device for score, _ in self._moving)
+        self._has_ladder = self._is_of_amounts and not is_by_device
+        """a whole rung costs little more than one node"""
+        self._still = tuple((score, weight) for score, weight in chosen if score.is_static)
+        self.passed: Bools = _passed(ask, usage)
+        if ask.outside is not None:
+            self.passed &= ask.outside.allowed
+        """nodes that pass the static filters"""
+        few = np.flatnonzero(self.passed)
+        self._few: Ints | None = few if few.size * SPARSE <= len(usage.table) else None
+        """the nodes that pass, where they are so few that only they are worth looking at"""
+        self._raw: list[tuple[Score, int, Ints]] = []
+        """the static scores that tell apart the nodes that are worth looking at"""
+        self._constant = 0
+        """the weighted sum of those that do not"""
+        self._is_shifting = False
+        """what is fixed depends on which nodes are feasible"""
+        self._read_static()
+        self._height: Ints = np.zeros(0 if self._few is not None else len(usage.table), dtype=np.int64)
+        """how many own ranks above where the ladder stands; a sparse row has none"""
+        self._terms = -1
+        """how many terms of pods that stand were known when `is_coupled` was found out"""
+        self.is_coupled = False
+        """placing a rank changes what other nodes are worth, and whether they do"""
+        self._couple()
+        self.fits: Bools = np.zeros(len(usage.table), dtype=np.bool_)
+        self._fixed: Ints = np.zeros(0, dtype=np.int64)
+        """what is fixed, of each node; never written to"""
+        self.total: Ints = np.full(len(usage.table), INFEASIBLE, dtype=np.int64)
+        self._cursor = len(usage.touched)
+        self._rungs: list[Ints] = []
+        self._by_state: dict[int, int] = {}
+        """{state of a node: what it is worth without what is fixed, or INFEASIBLE}"""
+        self._own_fits: Bools = np.zeros(0, dtype=np.bool_)
+        self._own_worth: Ints = np.zeros(0, dtype=np.int64)
+        """while coupled: whether each node does and what it is worth, but for its neighbours and what is fixed"""
+        if self.is_coupled:
+            self._update_coupled(EVERY)
+        else:
+            self._update(EVERY)
+
+    def refresh(self) -> None:
+        """Catch up with what was touched since the last look."""
+        touched = self.usage.touched
+        if self._cursor == len(touched):
+            return
+        nodes = sorted(set(touched[self._cursor :]))
+        fresh = np.array(nodes, dtype=np.int64)
+        self._cursor = len(touched)
+        if self._height.size:
+            self._height[fresh] = _OFF_LADDER
+        was_coupled = self.is_coupled
+        if self._terms != len(self.usage.peers.terms):
+            self._couple()
+        if self.is_coupled:
+            self._update_coupled(fresh if was_coupled else EVERY)
+        elif len(nodes) > RECALLED_MAX or not self._recall(nodes):
+            self._update(fresh if fresh.size * 4 < self.total.size else EVERY)
+
+    def took(self, nodes: list[int]) -> None:
+        """The same after one rank of this ask was taken on each of `nodes`, by whoever had just refreshed."""
+        if self.is_coupled or self._terms != len(self.usage.peers.terms):
+            return
+        if not self._has_ladder or self._is_shifting or self._few is not None:
+            return
+        if self._cursor + len(nodes) != len(self.usage.touched):
+            return  # the next refresh sees it
+        self._cursor = len(self.usage.touched)
+        for node in nodes:
+            height = int(self._height[node])
+            if height == _OFF_LADDER or height >= RUNGS_MAX:
+                self._height[node] = _OFF_LADDER
+            else:
+                self._height[node] = height + 1
+        for node in sorted(set(nodes)):
+            height = int(self._height[node])
+            if height == _OFF_LADDER:
+                if not self._recall([node]):
+                    self._update(np.array([node], dtype=np.int64))
+            else:
+                self.total[node] = value = self._rung(height)[node]
+                self.fits[node] = value != INFEASIBLE
+
+    def levels(self, at: Ints, extra: int) -> Ints:
+        """Totals of nodes `at` once `extra` more ranks of this ask are there (feasibility is the caller's)."""
+        return self._fixed[at] + self._dynamic(at, extra)
+
+    def peek(self, node: int, extra: int) -> int:
+        """The total of one node once `extra` more ranks of this ask are there; INFEASIBLE where it has no room."""
+        if self._has_ladder and self._few is None and not self._is_shifting:
+            height = int(self._height[node])
+            if height != _OFF_LADDER and height + extra <= RUNGS_MAX:
+                return int(self._rung(height + extra)[node])
+        at = np.array([node], dtype=np.int64)
+        if int(self.usage.room(self.ask, at, extra + 1)[0]) <= extra:
+            return INFEASIBLE
+        return int(self.levels(at, extra)[0])
+
+    def room(self, most: int, within: Bools | None = None) -> Ints:
+        """How many more ranks each node holds, at most `most`; 0 where it is infeasible or not `within`."""
+        self.refresh()
+        counts = self.usage.room(self.ask, EVERY, most)
+        counts[~self.fits] = 0
+        if within is not None:
+            counts[~within] = 0
+        return without_its_like(self.ask, self.usage, counts) if self.is_coupled else counts
+
+    def scores_by_node(self, nodes: list[int] | None = None) -> dict[str, dict[str, int]]:
+        """{node: {plugin: value 0..100 before its weight}} over the feasible nodes, or these, for showing."""
+        self.refresh()
+        parts: dict[str, Ints] = {score.name: score.score(self.ask, self.usage, EVERY, 0) for score, _ in self._moving}
+        for score, _ in self._still:
+            raw = score.score(self.ask, self.usage, EVERY, 0)
+            parts[score.name] = normalised(raw, self.fits, score.normalise)
+        parts |= dict(self.ask.outside.scores) if self.ask.outside is not None else {}
+        for score, _ in self._beside:
+            parts[score.name] = self._of_neighbours(score)
+        columns = sorted(parts.items())
+        return {
+            self.usage.table.names[node]: {name: int(values[node]) for name, values in columns}
+            for node in (np.flatnonzero(self.fits).tolist() if nodes is None else nodes)
+        }
+
+    def _couple(self) -> None:
+        """Find out whether who stands beside matters to this ask."""
+        self._terms = len(self.usage.peers.terms)
+        self.is_coupled = is_coupled(self.ask, self.usage)
+        if self.is_coupled and self._few is not None:
+            self._few = None
+            self._read_static()
+            self._height = np.full(len(self.usage.table), _OFF_LADDER, dtype=np.int64)
+
+    def _of_neighbours(self, score: Score) -> Ints:
+        if score.whole is None or not self.is_coupled:
+            return np.zeros(len(self.fits), dtype=np.int64)
+        return score.whole(self.ask, self.usage, self.fits)
+
+    def _read_static(self) -> None:
+        self._raw, self._constant = [], 0
+        at = EVERY if self._few is None else self._few
+        for score, weight in self._still:
+            raw = score.score(self.ask, self.usage, at, 0)
+            if raw.size > 1 and (raw != raw[0]).any():
+                self._raw.append((score, weight, self._spread(raw)))
+            elif raw.size:
+                self._constant += weight * normalised_alike(int(raw[0]), score.normalise)
+        self._is_shifting = any(score.normalise is not Normalise.NONE for score, _, _ in self._raw)
+
+    def _spread(self, raw: Ints) -> Ints:
+        """Values of the nodes that are worth looking at, over all nodes."""
+        if self._few is None:
+            return raw
+        whole = np.zeros(len(self.usage.table), dtype=np.int64)
+        whole[self._few] = raw
+        return whole
+
+    def _rung(self, height: int) -> Ints:
+        """Totals of all nodes at `height` own ranks above where the ladder stands."""
+        while len(self._rungs) < height:
+            self._rungs.append(self._climb(len(self._rungs) + 1))
+        return self._rungs[height - 1]
+
+    def _climb(self, height: int) -> Ints:
+        """One rung. Ranks taken so far are in the usage already: each node is short of `height` by the rest."""
+        held = np.maximum(self._height, 0)
+        extra = height - held
+        fits = self.passed & (self.usage.room(self.ask, EVERY, _ROOM_MAX) + held > height)
+        return np.where(fits, self._fixed + self._dynamic(EVERY, extra), INFEASIBLE)
+
+    def _recall(self, nodes: list[int]) -> bool:
+        """`_update` of a few nodes from what nodes like them were worth; False, and nothing done, where that does not
+        hold."""
+        usage = self.usage
+        if not self._is_of_amounts:
+            return False
+        states = usage.states_of(nodes)
+        known = self._by_state
+        unknown = {state: node for state, node in zip(states, nodes, strict=True) if state not in known}
+        if unknown:
+            at = np.array(list(unknown.values()), dtype=np.int64)
+            worth = np.where(usage.fits(self.ask, at), self._dynamic(at, 0), INFEASIBLE)
+            known.update(zip(unknown, worth.tolist(), strict=True))
+        worths = [known[state] if self.passed[node] else INFEASIBLE for state, node in zip(states, nodes, strict=True)]
+        if self._is_shifting and any(
+            (worth != INFEASIBLE) != self.fits[node] for worth, node in zip(worths, nodes, strict=True)
+        ):
+            return False
+        for node, worth in zip(nodes, worths, strict=True):
+            self.fits[node] = worth != INFEASIBLE
+            self.total[node] = INFEASIBLE if worth == INFEASIBLE else self._fixed[node] + worth
+        return True
+
+    def _update(self, at: At) -> None:
+        if isinstance(at, slice) and self._few is not None:
+            self._fixed = self._normalised()
+            at = self._few
+        fits = self.passed[at] & self.usage.fits(self.ask, at)  # what the dynamic filters say, in one expression
+        is_shifted = isinstance(at, slice) or (self._is_shifting and bool((self.fits[at] != fits).any()))
+        self.fits[at] = fits
+        if is_shifted:
+            self._fixed = self._normalised()
+            at = EVERY
+            fits = self.fits
+        self.total[at] = np.where(fits, self._fixed[at] + self._dynamic(at, 0), INFEASIBLE)
+
+    def _update_coupled(self, at: At) -> None:
+        """Neighbours are found out afresh for every node, the rest for those of `at`."""
+        if not self._own_fits.size:
+            self._own_fits, self._own_worth = np.zeros_like(self.fits), np.zeros_like(self.total)
+        self._own_fits[at] = self.passed[at] & self.usage.fits(self.ask, at)
+        self._own_worth[at] = self._dynamic(at, 0)
+        fits = self._own_fits.copy()
+        for entry in COUPLED:
+            for _, refused in entry.refuse(self.ask, self.usage, EVERY):
+                fits &= ~refused
+        self.fits[:] = fits
+        self._fixed = self._normalised()
+        self.total[:] = np.where(fits, self._fixed + self._own_worth, INFEASIBLE)
+
+    def _dynamic(self, at: At, extra: Extra) -> Ints:
+        result = np.zeros(self.fits[at].shape, dtype=np.int64)
+        for score, weight in self._moving:
+            result += weight * score.score(self.ask, self.usage, at, extra)
+        return result
+
+    def _normalised(self) -> Ints:
+        if not self._raw and not self.is_coupled and self.ask.outside is None:
+            return np.broadcast_to(np.int64(self._constant), self.fits.shape)
+        result = np.full(len(self.fits), self._constant, dtype=np.int64)
+        for score, weight, raw in self._raw:
+            result += weight * normalised(raw, self.fits, score.normalise)
+        if self.is_coupled:
+            for score, weight in self._beside:
+                result += weight * self._of_neighbours(score)
+        if self.ask.outside is not None:
+            result += self.ask.outside.bonus
+        return result
+
+
+def _passed(ask: Ask, usage: Usage) -> Bools:
+    passed = np.ones(len(usage.table), dtype=np.bool_)
+    for entry in STATIC:
+        for _, refused in entry.refuse(ask, usage, EVERY):
+            passed &= ~refused
+    return passed
+
+
+def admitting(ask: Ask, table: NodeTable) -> Bools:
+    """The nodes that `ask` may use, whatever they hold, once they are ready and not cordoned."""
+    usage = Usage(table)
+    passed = np.ones(len(table), dtype=np.bool_)
+    for entry in STATIC:
+        for _, refused in entry.refuse(ask, usage, EVERY) if not entry.is_passing else ():
+            passed &= ~refused
+    return passed
+
+
+def empty_room(ask: Ask, table: NodeTable, most: int) -> Ints:
+    """How many ranks each node would hold if it were empty, ready and not cordoned."""
+    usage = Usage(table)
+    return without_its_like(ask, usage, np.where(admitting(ask, table), usage.room(ask, EVERY, most), 0))

@@ -1,0 +1,22 @@
+"""AvoidNodes: an attempt that lost its node is kept off it, as long as it can start without it.
+
+It is a preference: the planner tries with it and, when that leaves no place, without.
+"""
+
+import numpy as np
+
+from slipway.scheduler.plan.placement.filters.base import Refusal, Refused
+from slipway.scheduler.plan.state.nodes import At
+from slipway.scheduler.plan.state.rank_request import Ask
+from slipway.scheduler.plan.state.usage import Usage
+
+NAME = "AvoidNodes"
+REFUSAL = Refusal("AvoidNodes", "failed an earlier attempt", "failed an earlier attempt")
+
+
+def refuse(ask: Ask, usage: Usage, at: At) -> Refused:
+    """The nodes to avoid."""
+    if ask.avoid:
+        mask = np.zeros(len(usage.table), dtype=np.bool_)
+        mask[[usage.table.index[name] for name in ask.avoid if name in usage.table.index]] = True
+        yield REFUSAL, mask[at]

@@ -1,0 +1,75 @@
+"""Counting by domain: pods per value of a node label, for what spreads and what keeps together. Pure."""
+
+import numpy as np
+
+from slipway.scheduler.plan.placement.filters.node_affinity import refuse as refuse_affinity
+from slipway.scheduler.plan.placement.filters.taint_toleration import refuse as refuse_taints
+from slipway.scheduler.plan.state.affinity_terms import Spread
+from slipway.scheduler.plan.state.nodes import EVERY, Bools, Ints, LabelColumn
+from slipway.scheduler.plan.state.rank_request import Ask
+from slipway.scheduler.plan.state.usage import Usage
+
+
+def sums_of(counts: Ints, column: LabelColumn, where: Bools | None = None) -> Ints:
+    """Per domain the sum of `counts` over its nodes (those of `where`)."""
+    present = counts != 0
+    if where is not None:
+        present &= where
+    nodes = np.flatnonzero(present & (column.codes >= 0))
+    # Small whole numbers: exact in float64, whatever the order.
+    return np.bincount(column.codes[nodes], counts[nodes], len(column.values)).astype(np.int64)
+
+
+def at_nodes(sums: Ints, column: LabelColumn) -> Ints:
+    """What its domain has, per node; 0 for a node without the label."""
+    return np.append(sums, 0)[column.codes]
+
+
+def alike(spread: Spread, ask: Ask, usage: Usage) -> Ints:
+    """Pods per node that `spread` counts: selected, in the ask's namespace, and not being deleted."""
+    if spread.selector.is_everything:
+        return np.zeros(len(usage.table), dtype=np.int64)
+    namespace, selector = ask.role.namespace, spread.selector
+    return usage.peers.tally(
+        ("spread", namespace, selector),
+        lambda peer, labels: int(
+            not peer.is_leaving and peer.namespace == namespace and selector.matches(labels),
+        ),
+    )
+
+
+def has_all(usage: Usage, ask: Ask, spreads: tuple[Spread, ...]) -> Bools:
+    """The nodes that have every label of `spreads`; found out once per ask."""
+    known = ask.memo.get(spreads)
+    if known is None:
+        known = np.ones(len(usage.table), dtype=np.bool_)
+        for spread in spreads:
+            known &= usage.table.label(spread.key).codes >= 0
+        ask.memo[spreads] = known
+    return known
+
+
+def included(spread: Spread, ask: Ask, usage: Usage) -> Bools:
+    """The nodes that count for `spread`, by its node inclusion policies; found out once per ask."""
+    known = ask.memo.get(spread)
+    if known is None:
+        known = np.ones(len(usage.table), dtype=np.bool_)
+        if spread.honours_affinity:
+            for _, refused in refuse_affinity(ask, usage, EVERY):
+                known &= ~refused
+        if spread.honours_taints:
+            for _, refused in refuse_taints(ask, usage, EVERY):
+                known &= ~refused
+        ask.memo[spread] = known
+    return known
+
+
+def present(spread: Spread, ask: Ask, column: LabelColumn, counted: Bools) -> Bools:
+    """The domains that `counted` nodes are in; found out once per ask."""
+    name = ("present", spread)
+    known = ask.memo.get(name)
+    if known is None:
+        known = np.zeros(len(column.values), dtype=np.bool_)
+        known[column.codes[counted]] = True
+        ask.memo[name] = known
+    return known

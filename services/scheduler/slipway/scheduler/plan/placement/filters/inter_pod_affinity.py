@@ -1,0 +1,107 @@
+"""InterPodAffinity: what a pod requires of the pods in its domain, and what those require of it.
+
+Required affinity: every term finds a pod that matches all terms in the node's domain of the term's label; the first of
+a series that matches its own terms may start it. Required anti-affinity holds both ways: a pod that runs keeps out what
+its terms mean. Ranks placed a moment before count like running pods.
+Source: kube-scheduler 1.36 interpodaffinity/filtering.go.
+"""
+
+import numpy as np
+
+from slipway.scheduler.plan.placement.filters import domains
+from slipway.scheduler.plan.placement.filters.base import Refusal, Refused
+from slipway.scheduler.plan.state.affinity_terms import Namespaces, Term
+from slipway.scheduler.plan.state.nodes import At, Bools, Ints
+from slipway.scheduler.plan.state.pod_index import Kind, Peer
+from slipway.scheduler.plan.state.rank_request import Ask
+from slipway.scheduler.plan.state.usage import Usage
+
+NAME = "InterPodAffinity"
+AFFINITY = Refusal(
+    "PodAffinityMismatch", "has no pod beside it that is required", "have no pod beside them that is required"
+)
+ANTI_AFFINITY = Refusal(
+    "PodAntiAffinityMismatch", "has a pod that must not be near", "have a pod that must not be near", is_final=False
+)
+EXISTING = Refusal(
+    "ExistingPodAntiAffinity",
+    "has a pod near that keeps it away",
+    "have a pod near that keeps it away",
+    is_final=False,
+)
+
+
+def refuse(ask: Ask, usage: Usage, at: At) -> Refused:
+    """Nodes without what is required, with what must not be, and with what does not want it."""
+    wishes = ask.peer.wishes
+    if wishes.near:
+        yield AFFINITY, ~_near(ask, usage)[at]
+    if wishes.apart:
+        mask = np.zeros(len(usage.table), dtype=np.bool_)
+        for term in wishes.apart:
+            mask |= _has(term.key, ("apart", term), usage, term)
+        yield ANTI_AFFINITY, mask[at]
+    theirs = [term for term, kinds in usage.peers.terms.items() if kinds & Kind.APART]
+    keys = sorted({term.key for term in theirs if means(term, ask, usage)})
+    if keys:
+        mask = np.zeros(len(usage.table), dtype=np.bool_)
+        for key in keys:
+            mask |= _against(key, ask, usage)
+        yield EXISTING, mask[at]
+
+
+def means(term: Term, ask: Ask, usage: Usage) -> bool:
+    """Whether a term of another pod means the ask."""
+    return term.matches(ask.role.namespace, ask.role.labels, usage.peers.namespaces)
+
+
+def starts_series(ask: Ask, usage: Usage) -> bool:
+    """Whether the ask matches its own required terms and nobody else does yet."""
+    near = ask.peer.wishes.near
+    if not near or not all(means(term, ask, usage) for term in near):
+        return False
+    counts = _all_matching(near, usage)
+    return not any((counts[usage.table.label(term.key).codes >= 0] > 0).any() for term in near)
+
+
+def _near(ask: Ask, usage: Usage) -> Bools:
+    near, table = ask.peer.wishes.near, usage.table
+    labelled = np.ones(len(table), dtype=np.bool_)
+    found = np.ones(len(table), dtype=np.bool_)
+    counts = _all_matching(near, usage)
+    for term in near:
+        column = table.label(term.key)
+        labelled &= column.codes >= 0
+        found &= domains.at_nodes(domains.sums_of(counts, column), column) > 0
+    return labelled if starts_series(ask, usage) else labelled & found
+
+
+def _all_matching(near: tuple[Term, ...], usage: Usage) -> Ints:
+    """Pods per node that match every one of the terms."""
+    spaces = usage.peers.namespaces
+    return usage.peers.tally(
+        ("near", near),
+        lambda peer, labels: int(all(term.matches(peer.namespace, labels, spaces) for term in near)),
+    )
+
+
+def _has(key: str, name: tuple[str, Term], usage: Usage, term: Term) -> Bools:
+    spaces = usage.peers.namespaces
+    counts = usage.peers.tally(name, lambda peer, labels: int(term.matches(peer.namespace, labels, spaces)))
+    column = usage.table.label(key)
+    return domains.at_nodes(domains.sums_of(counts, column), column) > 0
+
+
+def _against(key: str, ask: Ask, usage: Usage) -> Bools:
+    """Nodes in whose domain of `key` a pod stands that requires the ask to be elsewhere."""
+    namespace, own, spaces = ask.role.namespace, ask.role.labels, usage.peers.namespaces
+    counts = usage.peers.tally(
+        ("against", key, namespace, tuple(sorted(own.items()))),
+        lambda peer, _labels: _terms_against(peer, key, namespace, own, spaces),
+    )
+    column = usage.table.label(key)
+    return domains.at_nodes(domains.sums_of(counts, column), column) > 0
+
+
+def _terms_against(peer: Peer, key: str, namespace: str, own: dict[str, str], spaces: Namespaces) -> int:
+    return sum(1 for term in peer.wishes.apart if term.key == key and term.matches(namespace, own, spaces))

@@ -1,0 +1,15 @@
+"""NodeName: a rank that is pinned to one node goes there or nowhere."""
+
+from slipway.scheduler.plan.placement.filters.base import Refusal, Refused
+from slipway.scheduler.plan.state.nodes import At
+from slipway.scheduler.plan.state.rank_request import Ask
+from slipway.scheduler.plan.state.usage import Usage
+
+NAME = "NodeName"
+REFUSAL = Refusal("NodeName", "is not the node that is asked for", "are not the node that is asked for")
+
+
+def refuse(ask: Ask, usage: Usage, at: At) -> Refused:
+    """All nodes but one."""
+    if ask.role.node_name:
+        yield REFUSAL, ~usage.table.name_column().select((ask.role.node_name,))[at]

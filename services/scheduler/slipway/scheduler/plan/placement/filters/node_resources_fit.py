@@ -1,0 +1,71 @@
+"""NodeResourcesFit: every resource asked for must be free; the number of pods is a resource too.
+
+A request above what is *allocatable* is final: no eviction helps. The rarest resources are named first, since
+a node that lacks both GPUs and cpu is of interest for its GPUs. A resource that is asked for as zero is not looked at.
+"""
+
+import numpy as np
+
+from slipway.model.quantity import format_quantity
+from slipway.model.resources import CPU, GPU, GPU_MILLI, MEMORY, PODS, scale_of
+from slipway.scheduler.plan.placement.filters.base import Refusal, Refused
+from slipway.scheduler.plan.state.nodes import At
+from slipway.scheduler.plan.state.rank_request import Ask
+from slipway.scheduler.plan.state.usage import Usage
+
+NAME = "NodeResourcesFit"
+_COMMON = (CPU, MEMORY, PODS)
+
+
+def refuse(ask: Ask, usage: Usage, at: At) -> Refused:
+    """Nodes that could never hold the rank, then nodes that lack something now."""
+    table = usage.table
+    devices = usage.devices_for(ask)
+    for name in ask.missing:
+        yield too_small(name, ask.requests.get(name)), np.ones(table.ready[at].shape, dtype=np.bool_)
+    steps = sorted(ask.steps, key=lambda step: _rarity(table.resources[step[0]]))
+    for row, amount in steps:
+        yield too_small(table.resources[row], amount), table.allocatable[row, at] < amount
+    if devices is not None:
+        yield UNKNOWN_DEVICES, devices.is_blocked(at) & ~devices.fits(ask.gpu_milli, at)
+        yield no_device(ask.gpu_milli), ~devices.fits(ask.gpu_milli, at)
+    for row, amount in steps:
+        yield insufficient(table.resources[row], amount), usage.free(row, at) < amount
+
+
+def _rarity(name: str) -> tuple[int, str]:
+    return (_COMMON.index(name) + 1 if name in _COMMON else 0, name)
+
+
+def no_device(milli: int) -> Refusal:
+    """There may be as much free over all devices, but not on one."""
+    words = f"no device with {milli} thousandths free"
+    return Refusal(f"Insufficient {GPU_MILLI}", f"has {words}", f"have {words}", is_final=False)
+
+
+UNKNOWN_DEVICES = Refusal(
+    "UnknownDevices",
+    "shares its GPUs and runs others' work on devices that are not known",
+    "share their GPUs and run others' work on devices that are not known",
+    is_final=False,
+)
+
+
+def too_small(name: str, amount: int) -> Refusal:
+    """The node's allocatable is less than one rank asks for."""
+    name, amount = (GPU, 1) if name == GPU_MILLI else (name, amount)
+    asked = spell(name, amount)
+    return Refusal(f"NodeTooSmall {name}", f"has less than {asked} in all", f"have less than {asked} in all")
+
+
+def insufficient(name: str, amount: int) -> Refusal:
+    """The node has enough, but not enough of it free."""
+    if name == PODS:
+        return Refusal(f"Insufficient {name}", "is full of pods", "are full of pods", is_final=False)
+    asked = spell(name, amount)
+    return Refusal(f"Insufficient {name}", f"lacks {asked} free", f"lack {asked} free", is_final=False)
+
+
+def spell(name: str, amount: int) -> str:
+    """`2 nvidia.com/gpu`, `1500m cpu`, `16Gi memory`."""
+    return f"{format_quantity(amount, scale=scale_of(name))} {name}"

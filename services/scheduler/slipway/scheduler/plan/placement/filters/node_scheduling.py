@@ -1,0 +1,29 @@
+"""NodeScheduling: a node that an operator drains or has disabled takes nothing new.
+
+Nothing tolerates it: who wants the node back enables it. What runs on a disabled node is evicted by the planner.
+"""
+
+import numpy as np
+
+from slipway.model.facts import DISABLED, DRAINING, SCHEDULING_LABEL
+from slipway.scheduler.plan.placement.filters.base import Refusal, Refused
+from slipway.scheduler.plan.state.nodes import At
+from slipway.scheduler.plan.state.rank_request import Ask
+from slipway.scheduler.plan.state.usage import Usage
+
+NAME = "NodeScheduling"
+NAMES_SHOWN_MAX = 3
+_WORDS = ((DRAINING, "NodeDraining", "draining"), (DISABLED, "NodeDisabled", "disabled"))
+
+
+def refuse(ask: Ask, usage: Usage, at: At) -> Refused:
+    """Nodes that are draining, nodes that are disabled; few of them by name."""
+    column = usage.table.label(SCHEDULING_LABEL)
+    for value, reason, word in _WORDS:
+        if value not in column.code:
+            continue
+        mask = column.select((value,))
+        first: list[int] = np.flatnonzero(mask)[: NAMES_SHOWN_MAX + 1].tolist()
+        names = [usage.table.names[index] for index in first]
+        which = f" ({', '.join(names)})" if len(names) <= NAMES_SHOWN_MAX else ""
+        yield Refusal(reason, f"is {word}{which}", f"are {word}{which}"), mask[at]

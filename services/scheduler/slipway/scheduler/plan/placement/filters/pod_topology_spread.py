@@ -1,0 +1,43 @@
+"""PodTopologySpread: pods that are alike stay evenly over the domains of a node label.
+
+A node is refused when its domain would have more than `maxSkew` pods above the emptiest domain, the rank itself
+counted. Ranks placed a moment before, of the same gang or another, count like running pods.
+Source: kube-scheduler 1.36 podtopologyspread/filtering.go.
+"""
+
+from slipway.scheduler.plan.placement.filters import domains
+from slipway.scheduler.plan.placement.filters.base import Refusal, Refused
+from slipway.scheduler.plan.state.nodes import At
+from slipway.scheduler.plan.state.rank_request import Ask
+from slipway.scheduler.plan.state.usage import Usage
+
+NAME = "PodTopologySpread"
+
+
+def refuse(ask: Ask, usage: Usage, at: At) -> Refused:
+    """Per constraint the nodes without its label, then those whose domain has too many already."""
+    hard = tuple(spread for spread in ask.spread if spread.is_hard)
+    if not hard:
+        return
+    eligible = domains.has_all(usage, ask, hard)
+    for spread in hard:
+        column = usage.table.label(spread.key)
+        yield _unlabelled(spread.key), (column.codes < 0)[at]
+        counted = eligible & domains.included(spread, ask, usage)
+        sums = domains.sums_of(domains.alike(spread, ask, usage), column, counted)
+        known = sums[domains.present(spread, ask, column, counted)]
+        least = int(known.min()) if known.size and known.size >= spread.min_domains else 0
+        own = int(spread.selector.matches(ask.role.labels))
+        skew = domains.at_nodes(sums, column) + own - least
+        yield _skewed(spread.key), ((column.codes >= 0) & (skew > spread.max_skew))[at]
+
+
+def _unlabelled(key: str) -> Refusal:
+    return Refusal(
+        "PodTopologySpreadLabel", f"has no label {key} to spread over", f"have no label {key} to spread over"
+    )
+
+
+def _skewed(key: str) -> Refusal:
+    text = f"too many pods that are alike in one {key}"
+    return Refusal("PodTopologySpread", f"would have {text}", f"would have {text}", is_final=False)

@@ -1,0 +1,227 @@
+"""All-or-nothing placement of a gang on the what-if copy.
+
+A gang is placed with at least its minimum, per role and in all, or not at all: then nothing of it is left taken.
+What it may take beyond the minimum (elastic gangs) is added later with `extend`, one rank at a time and the same
+part of each role's range, once the minima of all others have been tried.
+
+Roles are placed one after the other, and what one takes another may have needed: a gang that finds no place in one
+order of its roles is tried in others, the role in trouble first. Roles that require the same kind of domain go to one
+domain together where one has room for all of them, else each to one of its own.
+"""
+
+from collections.abc import Iterator
+from itertools import permutations
+
+import msgspec
+
+from slipway.model.facts import AllocationFact
+from slipway.model.resources import Resources, total
+from slipway.scheduler.plan.placement.diagnose import diagnose
+from slipway.scheduler.plan.placement.role_placement import Blocked as Blocked
+from slipway.scheduler.plan.placement.role_placement import Part as Part
+from slipway.scheduler.plan.placement.role_placement import next_node, place_role
+from slipway.scheduler.plan.placement.sequential_fill import needs_others
+from slipway.scheduler.plan.placement.topology import REQUIRED, shared_domains
+from slipway.scheduler.plan.placement.whatif import WhatIf
+from slipway.scheduler.plan.state.gang_size import next_role, targets
+from slipway.scheduler.plan.state.nodes import Bools
+from slipway.scheduler.plan.state.rank_request import requests_of
+
+ORDERS_MAX = 6
+"""Orders of roles that are tried for one gang."""
+SHARED_DOMAINS_MAX = 8
+"""Domains that are tried for several roles together."""
+
+
+class Placed(msgspec.Struct, frozen=True):
+    """A gang that stands on the what-if copy; `parts` in the order of the roles."""
+
+    allocation: AllocationFact
+    parts: tuple[Part, ...]
+    is_as_wanted: bool
+    """each role has the ranks of the smallest gang that may start, and not another mix"""
+
+    def demand(self) -> Resources:
+        """What the placed ranks use together."""
+        return total(requests_of(part.role) * len(part.nodes) for part in self.parts)
+
+    def placements(self) -> dict[int, int]:
+        """{rank: node index}, ascending; ranks are numbered over the roles in order."""
+        result: dict[int, int] = {}
+        base = 0
+        for part in self.parts:
+            result.update({base + offset: node for offset, node in enumerate(part.nodes)})
+            base += part.role.count
+        return result
+
+    def devices(self, whatif: WhatIf) -> dict[int, tuple[int, ...]]:
+        """{rank: numbers of the GPUs that it gets} where they are chosen here; to be asked once, after all is taken."""
+        if whatif.usage.devices is None:
+            return {}
+        result: dict[int, tuple[int, ...]] = {}
+        base = 0
+        for part in self.parts:
+            if part.row.ask.gpus or part.row.ask.gpu_milli:
+                result.update({base + at: whatif.hand_out(part.row, node) for at, node in enumerate(part.nodes)})
+            base += part.role.count
+        return {rank: numbers for rank, numbers in result.items() if numbers}
+
+
+def place(whatif: WhatIf, allocation: AllocationFact, within: Bools | None = None) -> Placed | Blocked:
+    """Place the smallest gang that may start, off the nodes to avoid if that is possible; takes what it places.
+
+    `within` are the nodes that may be used at all (None: every node of the pool).
+    """
+    whatif.owner = allocation
+    avoid = tuple(name for name in allocation.avoid_nodes if name in whatif.table.index)
+    if avoid:
+        first = _place(whatif, allocation, avoid, within)
+        if isinstance(first, Placed):
+            return first
+    return _place(whatif, allocation, (), within)
+
+
+def extend(whatif: WhatIf, part: Part) -> bool:
+    """One more rank for a role, if there is room."""
+    nodes = next_node(whatif, part)
+    whatif.take(part.row, nodes)
+    part.nodes += nodes
+    return bool(nodes)
+
+
+def shrink(whatif: WhatIf, part: Part) -> None:
+    """Undo the last `extend` of a role."""
+    whatif.give(part.row, [part.nodes.pop()])
+
+
+def withdraw(whatif: WhatIf, parts: tuple[Part, ...] | list[Part]) -> None:
+    """Give back all that `parts` took."""
+    for part in parts:
+        whatif.give(part.row, part.nodes)
+
+
+def _place(
+    whatif: WhatIf, allocation: AllocationFact, avoid: tuple[str, ...], within: Bools | None
+) -> Placed | Blocked:
+    wanted = targets(allocation)
+    if len(wanted) == 1:
+        return _place_one(whatif, allocation, avoid, within, wanted[0])
+    for allowed in _together(whatif, allocation, avoid, within, wanted):
+        found = _place_roles(whatif, allocation, avoid, allowed)
+        if isinstance(found, Placed):
+            return found
+    found = _place_roles(whatif, allocation, avoid, [within] * len(wanted))
+    if isinstance(found, Placed):
+        return found
+    # Spread out, one role may have left no node whole enough for another: packed, it leaves what it can.
+    whatif.is_packing = True
+    packed = _place_roles(whatif, allocation, avoid, [within] * len(wanted))
+    whatif.is_packing = False
+    return packed if isinstance(packed, Placed) else found
+
+
+def _place_one(
+    whatif: WhatIf, allocation: AllocationFact, avoid: tuple[str, ...], within: Bools | None, want: int
+) -> Placed | Blocked:
+    """A gang of one role: there is no order to find, and nobody to stand in."""
+    role = allocation.roles[0]
+    part = place_role(whatif, whatif.row(role, avoid), role, want, within)
+    if isinstance(part, Blocked):
+        return part
+    whatif.take(part.row, part.nodes)
+    if len(part.nodes) < want:
+        blocked = _reach(whatif, allocation, (part,), want)
+        if blocked is not None:
+            withdraw(whatif, (part,))
+            return blocked
+    return Placed(allocation, (part,), len(part.nodes) == want)
+
+
+def _together(
+    whatif: WhatIf, allocation: AllocationFact, avoid: tuple[str, ...], within: Bools | None, wanted: list[int]
+) -> Iterator[list[Bools | None]]:
+    """{role: nodes} to try first: one domain for all roles that require one of the same kind."""
+    keys = [role.topology.key if role.topology and role.topology.mode == REQUIRED else "" for role in allocation.roles]
+    for key in sorted({key for key in keys if key}):
+        members = [index for index, other in enumerate(keys) if other == key and wanted[index]]
+        if len(members) < 2:
+            continue
+        rooms = [
+            (whatif.row(allocation.roles[index], avoid).room(wanted[index], within), wanted[index]) for index in members
+        ]
+        column = whatif.table.label(key)
+        for domain in shared_domains(column, rooms)[:SHARED_DOMAINS_MAX]:
+            inside = column.codes == domain if within is None else within & (column.codes == domain)
+            yield [inside if index in members else within for index in range(len(keys))]
+
+
+def _place_roles(
+    whatif: WhatIf, allocation: AllocationFact, avoid: tuple[str, ...], allowed: list[Bools | None]
+) -> Placed | Blocked:
+    """The roles in one order after the other, until the gang stands or the role in trouble would be even alone."""
+    roles = allocation.roles
+    order = tuple(
+        sorted(
+            range(len(roles)),
+            key=lambda index: (needs_others(whatif.row(roles[index], avoid)), -roles[index].requests.gpus(), index),
+        )
+    )
+    first = found = _place_in_order(whatif, allocation, avoid, allowed, order)
+    tried = {order}
+    while isinstance(found, Blocked) and len(tried) < ORDERS_MAX:
+        trouble = found.role
+        short = next(index for index in order if roles[index] is trouble)
+        is_alone_in_trouble = short == order[0] and found.least
+        order = _next_order(order, short, tried)
+        if is_alone_in_trouble or order in tried:
+            break
+        tried.add(order)
+        found = _place_in_order(whatif, allocation, avoid, allowed, order)
+    return first if isinstance(found, Blocked) else found
+
+
+def _next_order(order: tuple[int, ...], short: int, tried: set[tuple[int, ...]]) -> tuple[int, ...]:
+    """The role in trouble first; where that was tried, the first order by number that was not."""
+    ahead = (short, *(index for index in order if index != short))
+    if ahead not in tried:
+        return ahead
+    return next((each for each in permutations(sorted(order)) if each not in tried), order)
+
+
+def _place_in_order(
+    whatif: WhatIf,
+    allocation: AllocationFact,
+    avoid: tuple[str, ...],
+    allowed: list[Bools | None],
+    order: tuple[int, ...],
+) -> Placed | Blocked:
+    wanted = targets(allocation)
+    parts: dict[int, Part] = {}
+    for index in order:
+        role = allocation.roles[index]
+        part = place_role(whatif, whatif.row(role, avoid), role, wanted[index], allowed[index])
+        if isinstance(part, Blocked):
+            withdraw(whatif, list(parts.values()))
+            return part
+        whatif.take(part.row, part.nodes)
+        parts[index] = part
+    ordered = tuple(parts[index] for index in range(len(wanted)))
+    blocked = _reach(whatif, allocation, ordered, sum(wanted))
+    if blocked is not None:
+        withdraw(whatif, ordered)
+        return blocked
+    return Placed(allocation, ordered, all(len(part.nodes) == want for part, want in zip(ordered, wanted, strict=True)))
+
+
+def _reach(whatif: WhatIf, allocation: AllocationFact, parts: tuple[Part, ...], needed: int) -> Blocked | None:
+    """Let roles with room stand in for ranks that other roles found no place for."""
+    full: frozenset[int] = frozenset()
+    while (found := sum(len(part.nodes) for part in parts)) < needed:
+        chosen = next_role(allocation.roles, [len(part.nodes) for part in parts], full)
+        if chosen is None:
+            short = min(full, default=0)
+            row = parts[short].row
+            return Blocked(parts[short].role, needed, found, 0, diagnose(row.ask, row.usage))
+        if not extend(whatif, parts[chosen]):
+            full |= {chosen}
+    return None

@@ -1,0 +1,55 @@
+"""What a plan looked at on its way: in which order, and how good the best nodes were for whom. A `planner.Watch`.
+
+Only looks; a plan is the same with it and without. It is bounded, because it is kept for every tick that is recorded.
+What a plan remembers of an unmoved state it does not look at again: two trails of one plan may differ by that.
+"""
+
+import numpy as np
+
+from slipway.model.facts import AllocationFact
+from slipway.scheduler.plan.placement.feasibility import INFEASIBLE, Row
+from slipway.scheduler.plan.placement.whatif import WhatIf
+
+LOOKED_MAX = 256
+"""Allocations whose order is kept."""
+SCORED_MAX = 16
+"""Allocations of a tick whose best nodes are kept."""
+TOP = 3
+"""Nodes that are kept of one allocation."""
+TOTAL = "total"
+"""Beside the plugins: the weighted sum that decides."""
+
+Scores = dict[str, dict[str, int]]
+
+
+class Trail:
+    """`looked` are allocation keys, `scores` is {allocation key: node -> plugin -> value} of its first rank."""
+
+    def __init__(self) -> None:
+        self.looked: list[str] = []
+        self.scores: dict[str, Scores] = {}
+
+    def __call__(self, fact: AllocationFact, whatif: WhatIf) -> None:
+        if len(self.looked) < LOOKED_MAX:
+            self.looked.append(fact.key)
+        # A row that the plan would not have asked for could put a question to an extender.
+        is_plain = whatif.panel is None and bool(fact.roles) and not fact.avoid_nodes
+        if is_plain and len(self.scores) < SCORED_MAX and fact.key not in self.scores:
+            self.scores[fact.key] = best_of(whatif.row(fact.roles[0]))
+
+
+def best_of(row: Row, count: int = TOP) -> Scores:
+    """{node: plugin -> value 0..100, and the total}, the best first, the earlier of equals first."""
+    row.refresh()
+    totals = row.total
+    if totals.size > count:
+        least = np.partition(totals, totals.size - count)[totals.size - count]
+        above, equal = np.flatnonzero(totals > least), np.flatnonzero(totals == least)
+        chosen = np.concatenate([above, equal[: count - above.size]])
+    else:
+        chosen = np.arange(totals.size)
+    ordered = sorted(chosen.tolist(), key=lambda node: (-int(totals[node]), node))
+    nodes = [node for node in ordered if totals[node] != INFEASIBLE]
+    scores = row.scores_by_node(nodes)
+    names = row.usage.table.names
+    return {names[node]: {TOTAL: int(totals[node]), **scores[names[node]]} for node in nodes}

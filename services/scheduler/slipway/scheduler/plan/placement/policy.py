@@ -1,0 +1,93 @@
+"""How a pool is scheduled: the weights of scores and the limits of a tick, as one frozen value.
+
+With no scores given by the pool: what asks for GPUs is packed (MostAllocated), so that whole nodes stay free for
+large gangs; a part of a GPU goes where it fills a device best (DeviceBestFit 2) besides; everything else is spread
+evenly (LeastAllocated + BalancedAllocation), as kube-scheduler does.
+NodeAffinity (2), TaintToleration (3), PodTopologySpread (2) and InterPodAffinity (2) count in both, with
+kube-scheduler's weights; ImageLocality (1) where work is spread: for GPUs a free node is worth more than a pull.
+A pool that names scores gets exactly those, for everything.
+"""
+
+from typing import Any
+
+import msgspec
+
+from slipway.model.extenders import ExtenderFact
+from slipway.model.facts import PREEMPTION_MARGIN_S, PoolFact, Toleration
+from slipway.model.ledger import DECISIONS_PER_TICK_MAX
+from slipway.scheduler.plan.placement.scores import SCORES
+from slipway.scheduler.plan.placement.scores.args import faults, sound_args
+from slipway.scheduler.plan.placement.scores.pod_topology_spread import spreads_by_default
+
+_BOTH = {"NodeAffinity": 2, "TaintToleration": 3, "PodTopologySpread": 2, "InterPodAffinity": 2}
+SPREAD: dict[str, int] = {"LeastAllocated": 1, "BalancedAllocation": 1, "ImageLocality": 1, **_BOTH}
+PACK: dict[str, int] = {"MostAllocated": 1, **_BOTH}
+SHARE: dict[str, int] = {"DeviceBestFit": 2, **PACK}
+CHANGES_PER_TICK_MAX = 4
+
+
+GPU_FRAGMENTATION = "GpuFragmentation"
+IMAGE_LOCALITY = "ImageLocality"
+POD_TOPOLOGY_SPREAD = "PodTopologySpread"
+
+
+class Policy(msgspec.Struct, frozen=True, kw_only=True):
+    """`spread` weighs nodes for asks without GPUs, `pack` for those with, `share` for those with a part of one."""
+
+    spread: dict[str, int] = msgspec.field(default_factory=lambda: dict(SPREAD))
+    pack: dict[str, int] = msgspec.field(default_factory=lambda: dict(PACK))
+    share: dict[str, int] = msgspec.field(default_factory=lambda: dict(SHARE))
+    args: dict[str, dict[str, Any]] = {}
+    """{score: its args}"""
+    sampling: bool = False
+    """look at a part of the feasible nodes only, as kube-scheduler does in large clusters"""
+    tolerations: tuple[Toleration, ...] = ()
+    topology: tuple[str, ...] = ()
+    backfill: bool = True
+    extenders: tuple[ExtenderFact, ...] = ()
+    decisions_max: int = DECISIONS_PER_TICK_MAX
+    nomination_margin_s: float = PREEMPTION_MARGIN_S
+    """how long places are held for preempting work beyond the grace of its victims"""
+    changes_max: int = CHANGES_PER_TICK_MAX
+    """how many waiting allocations get a smallest change computed in one tick, the first in their queues first"""
+
+    @property
+    def is_fragmentation_scored(self) -> bool:
+        """Whether a score looks at what is expected to ask for GPUs next, and the pool does not say what that is."""
+        is_scored = any(GPU_FRAGMENTATION in weights for weights in (self.spread, self.pack, self.share))
+        return is_scored and GPU_FRAGMENTATION not in self.args
+
+    @property
+    def spreads_by_default(self) -> bool:
+        """Whether roles that do not say are spread too."""
+        is_scored = POD_TOPOLOGY_SPREAD in self.spread or POD_TOPOLOGY_SPREAD in self.pack
+        return is_scored and spreads_by_default(self.args.get(POD_TOPOLOGY_SPREAD, {}))
+
+
+def policy_of(pool: PoolFact) -> Policy:
+    """The pool's policy. Score names that nobody knows are left out: `unknown_scores` names them."""
+    weights = {name: weight for name, weight in pool.scores.items() if name in SCORES and weight > 0}
+    return Policy(
+        spread=weights or SPREAD,
+        pack=weights or PACK,
+        share=weights or SHARE,
+        args=sound_args(pool.args),
+        sampling=pool.sampling,
+        tolerations=pool.tolerations,
+        topology=pool.topology,
+        backfill=pool.backfill,
+        nomination_margin_s=pool.preemption_margin_s,
+        extenders=pool.extenders,
+    )
+
+
+def faults_of(pool: PoolFact) -> tuple[str, ...]:
+    """Everything that is wrong with the pool's scores and their args, each with its path in the ResourcePool."""
+    known = ", ".join(sorted(SCORES))
+    found = [f"spec.scores.{name}: there is no such score; known are {known}" for name in unknown_scores(pool)]
+    return (*found, *(f"spec.args.{path}: {text}" for path, text in faults(pool.args)))
+
+
+def unknown_scores(pool: PoolFact) -> tuple[str, ...]:
+    """Scores that the pool names and no plugin provides."""
+    return tuple(sorted(name for name in pool.scores if name not in SCORES))

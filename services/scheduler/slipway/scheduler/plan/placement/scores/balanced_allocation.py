@@ -1,0 +1,68 @@
+"""BalancedAllocation: prefers where the rank makes resources more evenly used.
+
+S = (1 - standard deviation of the used fractions) * 100, truncated, before and after; the score is
+50 + (50 + S_after - S_before) / 2 in integers. A rank that asks for nothing is not scored.
+Source: kube-scheduler 1.36 noderesources/balanced_allocation.go, whose float64 operations these are, one by one.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from slipway.scheduler.plan.placement.scores.base import NO_ARGS, SCORE_MAX, Extra, ScoreNodes, weights_of
+from slipway.scheduler.plan.state.nodes import At, Ints
+from slipway.scheduler.plan.state.rank_request import Ask
+from slipway.scheduler.plan.state.usage import Usage, pick
+
+NAME = "BalancedAllocation"
+_HALF = SCORE_MAX // 2
+Floats = npt.NDArray[np.float64]
+
+
+def score(ask: Ask, usage: Usage, at: At, extra: Extra, args: Mapping[str, Any] = NO_ARGS) -> Ints:
+    """From 50 (makes it worse) to 100."""
+    table = usage.table
+    counted = weights_of(ask, table, args) > 0 if args else np.True_
+    if not (ask.plain_amounts * counted).any():
+        return np.zeros(table.ready[at].shape, dtype=np.int64)
+    divisors = pick(table.divisors, ask.scored_rows, at)
+    used = pick(usage.used, ask.scored_rows, at)
+    if not isinstance(extra, int) or extra:
+        used = used + ask.plain_amounts * extra
+    before = np.minimum(used / divisors, 1.0)
+    after = np.minimum((used + ask.plain_amounts) / divisors, 1.0)
+    if ask.is_everywhere and not args:
+        return _HALF + (_HALF + _evenness(after) - _evenness(before)) // 2
+    present = (pick(table.allocatable, ask.scored_rows, at) > 0) & counted
+    return _HALF + (_HALF + _evenness_of(present, after) - _evenness_of(present, before)) // 2
+
+
+def bind(args: Mapping[str, Any]) -> ScoreNodes:
+    """The score by a pool's args: `resources`, {name: weight}; those that are not named do not count."""
+    return lambda ask, usage, at, extra: score(ask, usage, at, extra, args)
+
+
+def _evenness(fractions: Floats) -> Ints:
+    """S where every resource is present."""
+    count = len(fractions)
+    if count == 2:
+        deviation = np.abs((fractions[0] - fractions[1]) / 2)
+    else:
+        mean = fractions.sum(axis=0) / count
+        deviation = np.sqrt(((fractions - mean) * (fractions - mean)).sum(axis=0) / count)
+    return ((1 - deviation) * SCORE_MAX).astype(np.int64)
+
+
+def _evenness_of(present: npt.NDArray[np.bool_], fractions: Floats) -> Ints:
+    """S over the resources that each node has: with two of them half their difference, with one or none 0 apart."""
+    count = present.sum(axis=0)
+    safe = np.maximum(count, 1)
+    mean = np.where(present, fractions, 0.0).sum(axis=0) / safe
+    apart = np.where(present, (fractions - mean) * (fractions - mean), 0.0)
+    deviation = np.sqrt(apart.sum(axis=0) / safe)
+    high = np.where(present, fractions, 0.0).max(axis=0)
+    low = np.where(present, fractions, 1.0).min(axis=0)
+    deviation = np.where(count == 2, (high - low) / 2, np.where(count < 2, 0.0, deviation))
+    return ((1 - deviation) * SCORE_MAX).astype(np.int64)

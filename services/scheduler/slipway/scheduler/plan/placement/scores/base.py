@@ -1,0 +1,109 @@
+"""What every score is: a module with `NAME` and one function `score`, integers 0..100 per node.
+
+`score(ask, usage, at, extra)` says how good each node of `at` is for one more rank of `ask`, when `extra` ranks of
+it (a number, or one per node) are there beyond the usage. A score that is `normalised` gives raw counts, brought to
+0..100 over the feasible nodes as its `Normalise` says. Ratios are computed in integers, or in float64 by exactly the
+operations that kube-scheduler uses, so that values agree number for number and are the same on every machine.
+"""
+
+from collections.abc import Callable, Mapping
+from enum import Enum
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from slipway.scheduler.plan.state.nodes import At, Bools, Ints, NodeTable
+from slipway.scheduler.plan.state.rank_request import Ask
+from slipway.scheduler.plan.state.usage import Usage, pick
+
+SCORE_MAX = 100
+NO_ARGS: Mapping[str, Any] = {}
+Extra = int | Ints
+ScoreNodes = Callable[[Ask, Usage, At, Extra], Ints]
+ScoreWhole = Callable[[Ask, Usage, Bools], Ints]
+"""(ask, usage, feasible nodes) -> 0..100 over all nodes"""
+
+
+def zeros(ask: Ask, usage: Usage, at: At, extra: Extra) -> Ints:
+    """Nothing to say of any node."""
+    return np.zeros(usage.table.ready[at].shape, dtype=np.int64)
+
+
+class Normalise(Enum):
+    """How raw values become 0..100 over the feasible nodes."""
+
+    NONE = "none"
+    MAX = "max"
+    """value * 100 / max"""
+    REVERSE = "reverse"
+    """100 - value * 100 / max; all 100 when max is 0"""
+
+
+class Score(msgspec.Struct, frozen=True):
+    """One entry of the registry. A static score does not look at what is used.
+
+    `whole` is there instead of `score` for those that look at the pods beside a node: they see all feasible nodes at
+    once, and count for ranks that somebody's labels or terms concern; for all others they are 0 everywhere.
+    """
+
+    name: str
+    score: ScoreNodes = zeros
+    is_static: bool = False
+    is_by_device: bool = False
+    """looks at single GPUs, which is dear for many nodes at once"""
+    is_of_amounts: bool = False
+    """looks at nothing of a node but its allocatable and used amounts"""
+    normalise: Normalise = Normalise.NONE
+    bind: Callable[[Mapping[str, Any]], ScoreNodes] | None = None
+    """`score` under args of the pool"""
+    whole: ScoreWhole | None = None
+    bind_whole: Callable[[Mapping[str, Any]], ScoreWhole] | None = None
+
+    def under(self, args: Mapping[str, Any]) -> "Score":
+        """The same with a pool's args for it."""
+        return msgspec.structs.replace(
+            self,
+            score=self.bind(args) if self.bind else self.score,
+            whole=self.bind_whole(args) if self.bind_whole else self.whole,
+        )
+
+
+def normalised(raw: Ints, feasible: Bools, how: Normalise) -> Ints:
+    """`raw` over all nodes brought to 0..100 by its largest feasible value."""
+    if how is Normalise.NONE:
+        return raw
+    most = int(raw[feasible].max()) if feasible.any() else 0
+    if how is Normalise.MAX:
+        return raw * SCORE_MAX // most if most > 0 else np.zeros_like(raw)
+    return SCORE_MAX - raw * SCORE_MAX // most if most > 0 else np.full_like(raw, SCORE_MAX)
+
+
+def normalised_alike(raw: int, how: Normalise) -> int:
+    """The same where every node has the same."""
+    if how is Normalise.NONE:
+        return raw
+    return SCORE_MAX if (raw > 0) is (how is Normalise.MAX) else 0
+
+
+def requested_with(ask: Ask, usage: Usage, at: At, extra: Extra) -> Ints:
+    """What is requested of each scored resource once the rank is there too, shape (resources, nodes)."""
+    return pick(usage.scored, ask.scored_rows, at) + ask.scored_amounts * (extra + 1)
+
+
+def mean_percent(ask: Ask, usage: Usage, at: At, amounts: Ints, args: Mapping[str, Any] = NO_ARGS) -> Ints:
+    """The mean over the scored resources of floor(amount * 100 / allocatable), by the weights of `args`, each 1 without
+    any; a resource of which a node has none is left out there."""
+    table = usage.table
+    percents = amounts * SCORE_MAX // pick(table.divisors, ask.scored_rows, at)
+    if ask.is_everywhere and not args:
+        return percents.sum(axis=0) // len(percents)
+    weights = np.where(pick(table.allocatable, ask.scored_rows, at) > 0, weights_of(ask, table, args), 0)
+    return (percents * weights).sum(axis=0) // np.maximum(weights.sum(axis=0), 1)
+
+
+def weights_of(ask: Ask, table: NodeTable, args: Mapping[str, Any]) -> Ints:
+    """Per scored resource its weight, shape (resources, 1); those that the args leave out weigh 0."""
+    named: Mapping[str, int] | None = args.get("resources")
+    names = [table.resources[row] for row, _ in ask.scored_steps]
+    return np.array([[1 if named is None else named.get(name, 0)] for name in names], dtype=np.int64)

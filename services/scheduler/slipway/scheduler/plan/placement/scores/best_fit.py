@@ -1,0 +1,29 @@
+"""BestFit: prefers the node that is left with the least cpu and GPU, as parts of the largest node of the pool.
+
+Unlike MostAllocated it compares amounts and not parts of the node itself: small nodes fill up before large ones.
+"""
+
+import numpy as np
+
+from slipway.model.resources import CPU, GPU, MILLI
+from slipway.scheduler.plan.placement.scores.base import SCORE_MAX, Extra
+from slipway.scheduler.plan.placement.scores.gpu_fragmentation import after_ranks, devices_left
+from slipway.scheduler.plan.state.nodes import At, Ints
+from slipway.scheduler.plan.state.rank_request import Ask
+from slipway.scheduler.plan.state.usage import Usage
+
+NAME = "BestFit"
+_HALF = SCORE_MAX // 2
+
+
+def score(ask: Ask, usage: Usage, at: At, extra: Extra) -> Ints:
+    """100 where nothing would be left; cpu and GPU count half each."""
+    table = usage.table
+    cpu = usage.free(table.row[CPU], at) - ask.requests.get(CPU) * (extra + 1)
+    most = max(int(table.allocatable[table.row[CPU]].max(initial=0)), 1)
+    left = np.maximum(cpu, 0) * _HALF
+    if GPU not in table.row:
+        return SCORE_MAX - left // most
+    gpus = after_ranks(devices_left(usage, at), ask, extra + 1).sum(axis=0)
+    most_gpus = max(int(table.allocatable[table.row[GPU]].max(initial=0)) * MILLI, 1)
+    return SCORE_MAX - (left * most_gpus + gpus * _HALF * most) // (most * most_gpus)

@@ -1,0 +1,24 @@
+"""DeviceBestFit: prefers the node with the GPU that a share fills best: the less is left of it, the higher.
+
+For shares of a GPU only; every node is alike for all else.
+"""
+
+import numpy as np
+
+from slipway.model.resources import MILLI
+from slipway.scheduler.plan.placement.scores.base import SCORE_MAX, Extra, zeros
+from slipway.scheduler.plan.placement.scores.gpu_fragmentation import after_ranks
+from slipway.scheduler.plan.state.nodes import At, Ints
+from slipway.scheduler.plan.state.rank_request import Ask
+from slipway.scheduler.plan.state.usage import Usage
+
+NAME = "DeviceBestFit"
+
+
+def score(ask: Ask, usage: Usage, at: At, extra: Extra) -> Ints:
+    """100 where nothing is left of the device, 0 where there is none or where all but nothing is left."""
+    if not ask.gpu_milli or usage.devices is None:
+        return zeros(ask, usage, at, extra)
+    left = after_ranks(usage.devices.left[:, at], ask, extra)
+    tightest = np.where(left >= ask.gpu_milli, left - ask.gpu_milli, MILLI).min(axis=0, initial=MILLI)
+    return SCORE_MAX - tightest * SCORE_MAX // MILLI

@@ -1,0 +1,79 @@
+"""InterPodAffinity: prefers domains with pods that the rank likes or that like it, and avoids the others.
+
+Per node the sum, over the pods in its domains, of the weights of the rank's preferred terms that match them, of their
+preferred terms that match the rank, and of `hardPodAffinityWeight` (arg, 1) per required term of theirs that does; then
+brought to 0..100 over the feasible nodes.
+Source: kube-scheduler 1.36 interpodaffinity/scoring.go.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from slipway.scheduler.plan.placement.filters import domains
+from slipway.scheduler.plan.placement.filters.inter_pod_affinity import means
+from slipway.scheduler.plan.placement.scores.base import SCORE_MAX, ScoreWhole
+from slipway.scheduler.plan.state.nodes import Bools, Ints
+from slipway.scheduler.plan.state.pod_index import Kind, Peer
+from slipway.scheduler.plan.state.rank_request import Ask
+from slipway.scheduler.plan.state.usage import Usage
+
+NAME = "InterPodAffinity"
+HARD_WEIGHT = 1
+
+
+def score_all(ask: Ask, usage: Usage, feasible: Bools) -> Ints:
+    """0..100 over all nodes; all 0 where nobody likes or dislikes anybody."""
+    return _score(ask, usage, feasible, {})
+
+
+def bind_all(args: Mapping[str, Any]) -> ScoreWhole:
+    """The score by a pool's args."""
+    return lambda ask, usage, feasible: _score(ask, usage, feasible, args)
+
+
+def _score(ask: Ask, usage: Usage, feasible: Bools, args: Mapping[str, Any]) -> Ints:
+    raw = np.zeros(len(usage.table), dtype=np.int64)
+    keys = _keys(ask, usage)
+    if not keys or not feasible.any():
+        return raw
+    hard_weight = int(args.get("hardPodAffinityWeight", HARD_WEIGHT))
+    for key in keys:
+        column = usage.table.label(key)
+        counts = usage.peers.tally(_name(key, ask, hard_weight), _Weigh(key, ask, usage, hard_weight))
+        raw += domains.at_nodes(domains.sums_of(counts, column), column)
+    least, most = int(raw[feasible].min()), int(raw[feasible].max())
+    if most == least:
+        return np.zeros(len(usage.table), dtype=np.int64)
+    scaled = float(SCORE_MAX) * ((raw - least).astype(np.float64) / float(most - least))
+    return np.where(feasible, scaled.astype(np.int64), 0)
+
+
+def _keys(ask: Ask, usage: Usage) -> list[str]:
+    """The node labels of all terms that may count."""
+    keys = {term.key for term in ask.peer.wishes.liked}
+    theirs = [term for term, kinds in usage.peers.terms.items() if kinds & (Kind.LIKED | Kind.NEAR)]
+    return sorted(keys | {term.key for term in theirs if means(term, ask, usage)})
+
+
+def _name(key: str, ask: Ask, hard_weight: int) -> tuple[object, ...]:
+    peer = ask.peer
+    return ("liked", key, hard_weight, peer.namespace, peer.labels, peer.wishes.liked)
+
+
+class _Weigh:
+    """What one pod of a peer adds to the nodes of its domain of `key`."""
+
+    def __init__(self, key: str, ask: Ask, usage: Usage, hard_weight: int) -> None:
+        self.key, self.ask, self.usage, self.hard_weight = key, ask, usage, hard_weight
+
+    def __call__(self, peer: Peer, labels: Mapping[str, str]) -> int:
+        spaces, key = self.usage.peers.namespaces, self.key
+        own = [term for term in self.ask.peer.wishes.liked if term.key == key]
+        total = sum(term.weight for term in own if term.matches(peer.namespace, labels, spaces))
+        if peer.wishes:
+            theirs = [term for term in peer.wishes.liked if term.key == key and means(term, self.ask, self.usage)]
+            hard = [term for term in peer.wishes.near if term.key == key and means(term, self.ask, self.usage)]
+            total += sum(term.weight for term in theirs) + self.hard_weight * len(hard)
+        return total

@@ -1,0 +1,27 @@
+"""MostAllocated: packs. Mean over resources of floor(requested * 100 / allocatable).
+
+Source: kube-scheduler 1.36 noderesources/most_allocated.go.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from slipway.scheduler.plan.placement.scores.base import NO_ARGS, Extra, ScoreNodes, mean_percent, requested_with
+from slipway.scheduler.plan.state.nodes import At, Ints
+from slipway.scheduler.plan.state.rank_request import Ask
+from slipway.scheduler.plan.state.usage import Usage, pick
+
+NAME = "MostAllocated"
+
+
+def score(ask: Ask, usage: Usage, at: At, extra: Extra, args: Mapping[str, Any] = NO_ARGS) -> Ints:
+    """Requested above allocatable counts as full."""
+    allocatable = pick(usage.table.allocatable, ask.scored_rows, at)
+    return mean_percent(ask, usage, at, np.minimum(requested_with(ask, usage, at, extra), allocatable), args)
+
+
+def bind(args: Mapping[str, Any]) -> ScoreNodes:
+    """The score by a pool's args: `resources`, {name: weight}."""
+    return lambda ask, usage, at, extra: score(ask, usage, at, extra, args)

@@ -1,0 +1,23 @@
+"""NodeAffinity: the summed weights of the preferred terms a node matches, 100 for the best feasible node."""
+
+from typing import Any, cast
+
+import numpy as np
+
+from slipway.scheduler.plan.placement.filters.node_affinity import PREFERRED, match_term, node_affinity
+from slipway.scheduler.plan.placement.scores.base import Extra
+from slipway.scheduler.plan.state.nodes import At, Ints
+from slipway.scheduler.plan.state.rank_request import Ask
+from slipway.scheduler.plan.state.usage import Usage
+
+NAME = "NodeAffinity"
+
+
+def score(ask: Ask, usage: Usage, at: At, extra: Extra) -> Ints:
+    """Raw: the sum of weights."""
+    weights = np.zeros(len(usage.table), dtype=np.int64)
+    for term in cast("list[dict[str, Any]]", node_affinity(ask.affinity).get(PREFERRED) or []):
+        weight = int(term.get("weight") or 0)
+        if weight:
+            weights += weight * match_term(term.get("preference") or {}, usage.table)
+    return weights[at]

@@ -1,0 +1,82 @@
+"""PodTopologySpread: prefers domains that have fewer pods that are alike.
+
+Per constraint `ScheduleAnyway`: pods in the node's domain times ln(domains + 2), plus maxSkew - 1; summed, rounded, and
+turned round over the feasible nodes: 100 * (max + min - s) / max. A node without one of the labels gets 0. With the arg
+`defaulting: System` a role without constraints is spread softly over hosts (skew 3) and zones (5), among the pods of
+its namespace that have the same labels.
+Source: kube-scheduler 1.36 podtopologyspread/scoring.go, in whose float64 operations the sum is made.
+"""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from slipway.scheduler.plan.placement.filters import domains
+from slipway.scheduler.plan.placement.scores.base import SCORE_MAX, ScoreWhole
+from slipway.scheduler.plan.state.affinity_terms import HOSTNAME, Spread, default_spreads
+from slipway.scheduler.plan.state.nodes import Bools, Ints
+from slipway.scheduler.plan.state.rank_request import Ask
+from slipway.scheduler.plan.state.usage import Usage
+
+NAME = "PodTopologySpread"
+SYSTEM = "System"
+
+
+def score_all(ask: Ask, usage: Usage, feasible: Bools) -> Ints:
+    """0..100 over all nodes, by the constraints of the role alone."""
+    return _score(ask, usage, feasible, {})
+
+
+def bind_all(args: Mapping[str, Any]) -> ScoreWhole:
+    """The score by a pool's args."""
+    return lambda ask, usage, feasible: _score(ask, usage, feasible, args)
+
+
+def spreads_by_default(args: Mapping[str, Any]) -> bool:
+    """Whether roles without constraints are spread too."""
+    return args.get("defaulting") == SYSTEM
+
+
+def _score(ask: Ask, usage: Usage, feasible: Bools, args: Mapping[str, Any]) -> Ints:
+    nothing = np.zeros(len(usage.table), dtype=np.int64)
+    soft = tuple(spread for spread in ask.spread if not spread.is_hard)
+    is_default = not ask.spread and spreads_by_default(args)
+    if is_default:
+        soft = default_spreads(ask.role.labels)
+    if not soft or not feasible.any():
+        return nothing
+    labelled = domains.has_all(usage, ask, soft) if not is_default else np.ones(len(usage.table), dtype=np.bool_)
+    scored = feasible & labelled
+    if not scored.any():
+        return nothing
+    raw = np.zeros(len(usage.table), dtype=np.float64)
+    for spread in soft:
+        column = usage.table.label(spread.key)
+        counts = _counts(spread, ask, usage, labelled, scored)
+        weight = math.log(_domain_count(spread, column.codes, scored) + 2)
+        part = counts.astype(np.float64) * weight + float(spread.max_skew - 1)
+        raw += np.where(column.codes >= 0, part, 0.0)
+    whole = np.floor(raw + 0.5).astype(np.int64)
+    most, least = int(whole[scored].max()), int(whole[scored].min())
+    if most == 0:
+        return np.where(scored, SCORE_MAX, 0)
+    return np.where(scored, SCORE_MAX * (most + least - whole) // most, 0)
+
+
+def _counts(spread: Spread, ask: Ask, usage: Usage, labelled: Bools, scored: Bools) -> Ints:
+    """Pods that are alike: on the node itself for a constraint on hosts, else in its domain."""
+    alike = domains.alike(spread, ask, usage)
+    if spread.key == HOSTNAME:
+        return alike
+    column = usage.table.label(spread.key)
+    counted = labelled & domains.included(spread, ask, usage)
+    return domains.at_nodes(domains.sums_of(alike, column, counted), column)
+
+
+def _domain_count(spread: Spread, codes: "np.ndarray[tuple[int], np.dtype[np.int32]]", scored: Bools) -> int:
+    """How many domains the feasible nodes are in; nodes without the label are one together."""
+    if spread.key == HOSTNAME:
+        return int(np.count_nonzero(scored))
+    return int(np.count_nonzero(np.bincount(codes[scored] + 1)))

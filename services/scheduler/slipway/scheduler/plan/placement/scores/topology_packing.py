@@ -1,0 +1,30 @@
+"""TopologyPacking: prefers the domain (rack, block, NVLink island) that the rank's topology would be packed into.
+
+Ranks with a topology are placed by domain whatever the weights (`topology.py`): this score shows the same
+preference as a number per node, by what each domain still holds: the fullest domain that holds any gets 100.
+"""
+
+import numpy as np
+
+from slipway.scheduler.plan.placement.scores.base import SCORE_MAX, Extra
+from slipway.scheduler.plan.state.nodes import At, Ints
+from slipway.scheduler.plan.state.rank_request import Ask
+from slipway.scheduler.plan.state.usage import Usage
+
+NAME = "TopologyPacking"
+ROOM_MAX = 1 << 20
+
+
+def score(ask: Ask, usage: Usage, at: At, extra: Extra) -> Ints:
+    """100 for the domain with the least room left, down to 1 for the one with the most; 0 outside any domain."""
+    if ask.topology is None:
+        return np.zeros(len(usage.table), dtype=np.int64)[at]
+    codes = usage.table.label(ask.topology.key).codes
+    inside = codes >= 0
+    domains = int(codes.max(initial=-1)) + 1
+    if domains == 0:
+        return np.zeros(len(usage.table), dtype=np.int64)[at]
+    room = np.bincount(codes[inside], usage.room(ask, slice(None), ROOM_MAX)[inside], domains).astype(np.int64)
+    most = max(int(room.max()), 1)
+    by_domain = np.where(room > 0, SCORE_MAX - room * (SCORE_MAX - 1) // most, 0)
+    return np.where(inside, by_domain[np.maximum(codes, 0)], 0)[at]

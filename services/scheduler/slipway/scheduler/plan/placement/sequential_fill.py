@@ -1,0 +1,103 @@
+"""Ranks that see who stands beside them: placed one after the other, everything found out afresh after each.
+
+Owns when an ask is coupled: it spreads, it has affinity terms, or somebody who stands or is placed has terms that
+mean it.
+All others are filled in one pass (`fill.py`) and cost nothing for this. Invariant: filling takes nothing in the end.
+"""
+
+from typing import Protocol
+
+import numpy as np
+
+from slipway.scheduler.plan.placement.filters.inter_pod_affinity import means, starts_series
+from slipway.scheduler.plan.state.nodes import Bools, Ints
+from slipway.scheduler.plan.state.rank_request import Ask
+from slipway.scheduler.plan.state.usage import Usage
+
+DOMAINS_MAX = 64
+"""Domains that are tried for a series that has to stay together, the roomiest first."""
+
+
+class CoupledRow(Protocol):
+    """What filling needs of a feasibility row."""
+
+    ask: Ask
+    usage: Usage
+    total: Ints
+
+    def refresh(self) -> None: ...
+
+    def room(self, most: int) -> Ints: ...
+
+
+def is_coupled(ask: Ask, usage: Usage) -> bool:
+    """Whether who stands beside it matters to the ask."""
+    peers = usage.peers
+    if not peers.is_watched:
+        return False
+    if ask.spread or ask.peer.wishes or (peers.spreads_all and ask.role.labels):
+        return True
+    return any(means(term, ask, usage) for term in peers.terms)
+
+
+def needs_others(row: CoupledRow) -> bool:
+    """Whether it requires pods beside it that are not its like: those have to be placed first."""
+    near = row.ask.peer.wishes.near
+    return bool(near) and not all(means(term, row.ask, row.usage) for term in near)
+
+
+def without_its_like(ask: Ask, usage: Usage, room: Ints) -> Ints:
+    """`room` for ranks of the ask per node, where it requires its own like to be elsewhere: one in each domain."""
+    for term in ask.peer.wishes.apart:
+        if means(term, ask, usage):
+            codes = usage.table.label(term.key).codes
+            # The first node with room of each domain stands for it; nodes without the label are in nobody's way.
+            usable = np.flatnonzero((room > 0) & (codes >= 0))
+            _, first = np.unique(codes[usable], return_index=True)
+            kept = np.where(codes < 0, room, 0)
+            kept[usable[first]] = 1
+            room = kept
+    return room
+
+
+def fill_in_turn(row: CoupledRow, want: int, allowed: Bools | None) -> list[int]:
+    """The nodes for up to `want` ranks in the order of placing.
+
+    The first of a series that has to stay together binds the rest to its domain: where they do not all fit there,
+    other domains are tried.
+    """
+    is_series = want > 1 and starts_series(row.ask, row.usage)
+    best = _in_turn(row, want, allowed)
+    if len(best) == want or not is_series:
+        return best
+    column = row.usage.table.label(row.ask.peer.wishes.near[0].key)
+    room = row.room(want) if allowed is None else np.where(allowed, row.room(want), 0)
+    inside = column.codes >= 0
+    by_domain = np.bincount(column.codes[inside], room[inside], len(column.values)).astype(np.int64)
+    for domain in np.argsort(-by_domain, kind="stable")[:DOMAINS_MAX].tolist():
+        if int(by_domain[domain]) <= len(best):
+            break
+        within = column.codes == domain
+        found = _in_turn(row, want, within if allowed is None else within & allowed)
+        if len(found) > len(best):
+            best = found
+        if len(best) == want:
+            break
+    return best
+
+
+def _in_turn(row: CoupledRow, want: int, allowed: Bools | None) -> list[int]:
+    placed: list[int] = []
+    for _ in range(want):
+        row.refresh()
+        total = row.total if allowed is None else np.where(allowed, row.total, -1)
+        if row.usage.sample is not None and total.size:
+            total = row.usage.sample.of(total)
+        node = int(total.argmax()) if total.size else 0
+        if not total.size or total[node] < 0:
+            break
+        placed.append(node)
+        row.usage.take(row.ask, [node])
+    if placed:
+        row.usage.take(row.ask, placed, -1)
+    return placed

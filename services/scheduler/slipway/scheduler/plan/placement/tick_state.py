@@ -1,0 +1,149 @@
+"""What a tick has decided so far: the state that admissions, preemptions and reservations take from and give back to.
+
+Owns the bookkeeping of one tick over usage, queues and job slots together, so that nobody takes in one and forgets the
+other. Knows nothing of order: the planner says who is next. Invariant: what is taken for something that is then not
+admitted is given back whole, and what is removed for something that is then not placed is put back.
+"""
+
+from collections.abc import Iterator
+
+import msgspec
+
+from slipway.model.facts import AllocationFact, RoleFact
+from slipway.model.resources import Resources
+from slipway.scheduler.plan.placement import explain, gang
+from slipway.scheduler.plan.placement.extenders import Panel
+from slipway.scheduler.plan.placement.policy import Policy
+from slipway.scheduler.plan.placement.whatif import WhatIf
+from slipway.scheduler.plan.queueing.namespace_quota import NamespaceQuotas
+from slipway.scheduler.plan.queueing.queue_tree import QueueTree
+from slipway.scheduler.plan.state.plan_types import Evict, Explanation
+from slipway.scheduler.plan.state.snapshot import Holding, Snapshot
+from slipway.scheduler.plan.state.workload_mix import mix_of
+
+Ranks = tuple[int, ...]
+
+
+class Admitted(msgspec.Struct, frozen=True, kw_only=True):
+    """A gang that this tick admits, once its `victims` (uids evicted by this plan) are gone."""
+
+    placed: gang.Placed
+    demand: Resources
+    victims: tuple[str, ...] = ()
+
+
+class State:
+    """The what-if of one tick."""
+
+    def __init__(
+        self, snapshot: Snapshot, policy: Policy, now: float, tree: QueueTree, panel: Panel | None = None
+    ) -> None:
+        self.snapshot = snapshot
+        self.policy = policy
+        self.now = now
+        self.tree = tree
+        self.slots = dict(snapshot.slots)
+        self.spaces = NamespaceQuotas(snapshot) if snapshot.quotas else None
+        """None where no namespace has a ResourceQuota"""
+        self.whatif = WhatIf(snapshot.usage, policy, panel)
+        if policy.is_fragmentation_scored:
+            self.whatif.usage.mix = mix_of(_work(snapshot, now))
+        self.admitted: list[Admitted] = []
+        self.evicted: dict[str, Evict] = {}
+        """{uid: its eviction}"""
+        self.rooms: object = None
+        """what preemption knows of the tick, once it was asked for"""
+        self.notes: dict[str, str] = {}
+        """{allocation key: why nobody makes room for it}, where somebody might have"""
+        self.unheard: dict[str, str] = {}
+        """{allocation key: what has to be heard before anybody makes room for it}"""
+        self.look_again = 0.0
+        """when somebody may be evicted who may not be now, for the time being alone (epoch seconds); 0 for never"""
+        self._removed: dict[str, set[int]] = {}
+        """{uid: its ranks that are taken off for now}"""
+
+    def quota_gate(self, fact: AllocationFact, demand: Resources) -> Explanation | None:
+        """Why the queues do not let `fact` have `demand` more; None when they do."""
+        short = self.tree.shortfall(fact.queue, demand.amounts, preemptible=fact.preemptible)
+        if short is None:
+            return None
+        never = self.tree.never(fact.queue, demand.amounts, preemptible=fact.preemptible)
+        return explain.quota_gate(never or short, is_never=never is not None)
+
+    def slots_gate(self, fact: AllocationFact, asked: int) -> Explanation | None:
+        """Why its job does not let it have `asked` more slots; None when it does."""
+        job = self.snapshot.job_of(fact)
+        if job is None or job.max_slots is None or asked == 0:
+            return None
+        used = self.slots.get((fact.namespace, fact.job), 0)
+        return explain.slots_gate(job, used, asked) if used + asked > job.max_slots else None
+
+    def space_gate(self, fact: AllocationFact, demand: Resources) -> Explanation | None:
+        """Why the ResourceQuotas of its namespace do not let `fact` have the pods of `demand` more; None when they
+        do."""
+        refusal = self.spaces.refusal(fact, demand) if self.spaces is not None else None
+        return explain.space_gate(*refusal) if refusal is not None else None
+
+    def may_use(self, fact: AllocationFact, demand: Resources) -> Explanation | None:
+        """Quota, then job slots, then the ResourceQuotas of the namespace."""
+        return self.quota_gate(fact, demand) or self.slots_gate(fact, demand.gpus()) or self.space_gate(fact, demand)
+
+    def count(self, fact: AllocationFact, demand: Resources, times: int = 1) -> None:
+        """Count `demand` for its queue and job; -1 gives it back. The nodes are the what-if's."""
+        amounts = demand.amounts if times == 1 else {name: amount * times for name, amount in demand.amounts.items()}
+        self.tree.take(fact.queue, amounts, preemptible=fact.preemptible)
+        if fact.job:
+            key = (fact.namespace, fact.job)
+            self.slots[key] = self.slots.get(key, 0) + demand.gpus() * times
+        if self.spaces is not None:
+            self.spaces.take(fact, demand, times)
+
+    def withdraw(self, placed: gang.Placed, demand: Resources | None = None) -> None:
+        """Give back the places, and `demand` where it was counted."""
+        gang.withdraw(self.whatif, placed.parts)
+        if demand is not None:
+            self.count(placed.allocation, demand, -1)
+
+    def remove(self, holding: Holding, ranks: Ranks | None = None) -> Resources:
+        """Take `ranks` of a holding (all that are placed when None) off its nodes, queue and job; answers what they
+        used."""
+        return self._move(holding, ranks, -1)
+
+    def put_back(self, holding: Holding, ranks: Ranks | None = None) -> None:
+        """Undo `remove`."""
+        self._move(holding, ranks, 1)
+
+    def left_of(self, holding: Holding) -> Ranks:
+        """The ranks of a holding that have not been removed."""
+        removed = self._removed.get(holding.allocation.uid)
+        return tuple(rank for rank in holding.charges if not removed or rank not in removed)
+
+    def removed(self) -> dict[str, frozenset[int]]:
+        """{uid: its ranks that are removed for now}"""
+        return {uid: frozenset(ranks) for uid, ranks in self._removed.items() if ranks}
+
+    def _move(self, holding: Holding, ranks: Ranks | None, times: int) -> Resources:
+        chosen = tuple(holding.charges) if ranks is None else ranks
+        removed = self._removed.setdefault(holding.allocation.uid, set())
+        if times < 0:
+            removed.update(chosen)
+        else:
+            removed.difference_update(chosen)
+        usage = self.whatif.usage
+        for rank in chosen:
+            charge = holding.charges[rank]
+            node = usage.table.index.get(charge.node)
+            if node is not None:
+                usage.charge(charge, node, times)
+        is_all = len(chosen) == len(holding.charges)
+        used = Resources(holding.used) if is_all and holding.used else holding.used_by(chosen)
+        self.count(holding.allocation, used, times)
+        return used
+
+
+def _work(snapshot: Snapshot, now: float) -> Iterator[tuple[tuple[RoleFact, ...], int]]:
+    """What waits and what runs, as (roles, how many such gangs)."""
+    for group in snapshot.backlog.groups(now):
+        yield group.sample.roles, len(group.members)
+    for holding in snapshot.holdings.values():
+        yield holding.allocation.roles, 1

@@ -1,0 +1,235 @@
+"""Topology domains: which racks (blocks, islands) the ranks of one role go to.
+
+A domain is a value of a node label. Required: all ranks of a role in one domain. Preferred: the fewest domains. Best
+fit: the domain that is left with the least room; the first by name among equals. A pool's levels, ordered from the
+outermost to the innermost, say what lies above and below a role's own label: among equally tight racks the one in
+the tightest block; ranks that need several racks take them within the fewest blocks; and inside a block that is
+required, the fewest racks. A gang that may grow takes a domain that holds all of it where there is one, else the
+roomiest.
+"""
+
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+
+from slipway.model.facts import TopologyFact
+from slipway.scheduler.plan.placement.feasibility import Row
+from slipway.scheduler.plan.placement.fill import fill
+from slipway.scheduler.plan.state.nodes import Bools, Ints, LabelColumn, NodeTable
+
+REQUIRED = "required"
+DOMAINS_TRIED_MAX = 32
+"""Domains in which ranks that see each other are tried out."""
+ROOM_MAX = 1 << 30
+"""Best fit compares all the room there is, not only what is asked for."""
+
+
+class Packed(msgspec.Struct, frozen=True):
+    """Where the ranks go, and the nodes that later ranks of the role may use (None: all)."""
+
+    nodes: list[int]
+    allowed: Bools | None
+
+
+class Levels(msgspec.Struct, frozen=True):
+    """The labels around a role's own: each from the outermost to the innermost."""
+
+    above: tuple[LabelColumn, ...]
+    own: LabelColumn
+    below: tuple[LabelColumn, ...]
+
+    @property
+    def inwards(self) -> tuple[LabelColumn, ...]:
+        """All of them."""
+        return (*self.above, self.own, *self.below)
+
+
+class Goal(msgspec.Struct, frozen=True):
+    """How many ranks: at `least`, now `want`, one day `most`."""
+
+    least: int
+    want: int
+    most: int
+
+
+def levels_of(table: NodeTable, key: str, ordered: Sequence[str]) -> Levels:
+    """The levels around `key`; it is alone where the pool does not name it."""
+    at = ordered.index(key) if key in ordered else None
+    above, below = ((), ()) if at is None else (ordered[:at], ordered[at + 1 :])
+    return Levels(
+        above=tuple(table.label(name) for name in above),
+        own=table.label(key),
+        below=tuple(table.label(name) for name in below),
+    )
+
+
+def pack(
+    row: Row, topology: TopologyFact, goal: Goal, *, ordered: Sequence[str] = (), within: Bools | None = None
+) -> Packed | None:
+    """Nodes for between `goal.least` and `goal.want` ranks; None when fewer fit as the mode demands."""
+    levels = levels_of(row.usage.table, topology.key, ordered)
+    room = row.room(ROOM_MAX, within)
+    if row.is_coupled:
+        return _pack_in_turn(row, levels.own, room, goal, is_required=topology.mode == REQUIRED, within=within)
+    if topology.mode == REQUIRED:
+        domain = _own_domain(levels, room, goal)
+        if domain is None:
+            return None
+        allowed = _inside(levels.own.codes == domain, within)
+        return Packed(_descend(row, room, goal.want, allowed, levels.below), allowed)
+    nodes = _descend(row, room, goal.want, *_start(levels, room, goal, within))
+    if len(nodes) < goal.want:
+        held = np.ones(len(room), dtype=np.bool_)
+        held[nodes] = False
+        nodes += fill(row, goal.want - len(nodes), _inside(held, within))
+    return Packed(nodes, within) if len(nodes) >= goal.least else None
+
+
+def _pack_in_turn(
+    row: Row, column: LabelColumn, room: Ints, goal: Goal, *, is_required: bool, within: Bools | None
+) -> Packed | None:
+    """The same for ranks that see each other: how many a domain holds is found out by placing them there.
+
+    The tightest domain that holds all that they may grow to, else the roomiest, until one takes what is wanted; else
+    the one that takes most, and where it is only preferred the next ones for the rest. Levels around do not count.
+    """
+    capacity = domain_room(column, np.minimum(room, goal.most))
+    enough: list[int] = np.flatnonzero(capacity >= goal.most).tolist()
+    others: list[int] = np.flatnonzero((capacity > 0) & (capacity < goal.most)).tolist()
+    order = sorted(enough, key=lambda each: (int(capacity[each]), each))
+    order += sorted(others, key=lambda each: (-int(capacity[each]), each))
+    found: list[tuple[list[int], Bools | None]] = [([], None)]
+    for domain in order[:DOMAINS_TRIED_MAX]:
+        allowed = _inside(column.codes == domain, within)
+        found.append((fill(row, goal.want, allowed), allowed))
+        if len(found[-1][0]) >= goal.want:
+            break
+    best, allowed = max(found, key=lambda each: len(each[0]))
+    if is_required or len(best) >= goal.want:
+        return Packed(best, allowed if is_required else within) if len(best) >= max(goal.least, 1) else None
+    nodes = list(best)
+    row.usage.take(row.ask, best)
+    for domain in [*order, -1]:
+        more = fill(row, goal.want - len(nodes), _inside(column.codes == domain, within))
+        row.usage.take(row.ask, more)
+        nodes += more
+    row.usage.take(row.ask, nodes, -1)
+    return Packed(nodes, within) if len(nodes) >= goal.least else None
+
+
+def domain_room(column: LabelColumn, room: Ints) -> Ints:
+    """Room for ranks per domain."""
+    inside = column.codes >= 0
+    return np.bincount(column.codes[inside], room[inside], len(column.values)).astype(np.int64)
+
+
+def largest_domain(room: Ints, column: LabelColumn) -> int:
+    """The most ranks that one domain holds, by `room` per node."""
+    return int(domain_room(column, room).max(initial=0))
+
+
+def shared_domains(column: LabelColumn, rooms: Sequence[tuple[Ints, int]]) -> list[int]:
+    """Domains with room for each of several roles, (room per node, ranks): the tightest first."""
+    sums = [(domain_room(column, room), ranks) for room, ranks in rooms]
+    left = np.zeros(len(column.values), dtype=np.int64)
+    fitting = np.ones(len(column.values), dtype=np.bool_)
+    for capacity, ranks in sums:
+        left += capacity - ranks
+        fitting &= capacity >= ranks
+    found: list[int] = np.flatnonzero(fitting).tolist()
+    return sorted(found, key=lambda domain: (int(left[domain]), domain))
+
+
+def near(table: NodeTable, key: str, ordered: Sequence[str], nodes: list[int]) -> list[Bools]:
+    """The nodes that are in the same domains as `nodes`, level by level from the innermost to the outermost."""
+    found: list[Bools] = []
+    for column in reversed(levels_of(table, key, ordered).inwards):
+        codes = np.unique(column.codes[np.array(nodes, dtype=np.int64)])
+        found.append(np.isin(column.codes, codes[codes >= 0]))
+    return found
+
+
+def _inside(nodes: Bools, within: Bools | None) -> Bools:
+    return nodes if within is None else nodes & within
+
+
+def _own_domain(levels: Levels, room: Ints, goal: Goal) -> int | None:
+    """The one domain for all ranks."""
+    capacity = domain_room(levels.own, room)
+    for least in (goal.most, goal.want):
+        enough: list[int] = np.flatnonzero(capacity >= max(least, 1)).tolist()
+        if not enough:
+            continue
+        may_grow = least < goal.most
+        best = max(capacity[enough]) if may_grow else min(capacity[enough])
+        equal = [domain for domain in enough if capacity[domain] == best]
+        return _tightest_around(levels, room, equal, goal.most if may_grow else 0)
+    if goal.least >= goal.want or capacity.size == 0 or capacity.max() < max(goal.least, 1):
+        return None
+    return _tightest_around(levels, room, np.flatnonzero(capacity == capacity.max()).tolist())
+
+
+def _tightest_around(levels: Levels, room: Ints, equal: list[int], most: int = 0) -> int:
+    """Of equally good domains the one whose surroundings have the least room, from the nearest level outwards; first
+    those that have room for `most`, where the role may yet grow to that."""
+    if len(equal) == 1 or not levels.above:
+        return equal[0]
+    outer = [(column.codes, domain_room(column, room)) for column in reversed(levels.above)]
+
+    def surroundings(domain: int) -> tuple[tuple[tuple[bool, int], ...], int]:
+        node = int((levels.own.codes == domain).argmax())
+        rooms = [int(sums[codes[node]]) if codes[node] >= 0 else 0 for codes, sums in outer]
+        return tuple((held < most, held) for held in rooms), domain
+
+    return min(equal, key=surroundings)
+
+
+def _start(levels: Levels, room: Ints, goal: Goal, within: Bools | None) -> tuple[Bools, tuple[LabelColumn, ...]]:
+    """Where to pack, and the levels below that: the innermost domain, from the role's own outwards, that holds all."""
+    domain = _own_domain(levels, room, Goal(goal.want, goal.want, goal.most))
+    if domain is not None:
+        return _inside(levels.own.codes == domain, within), levels.below
+    inwards = levels.inwards
+    for depth in range(len(levels.above) - 1, -1, -1):
+        column = inwards[depth]
+        capacity = domain_room(column, room)
+        enough: list[int] = np.flatnonzero(capacity >= goal.want).tolist()
+        if enough:
+            keys = {each: _needed(levels.own, room, goal.want, column.codes == each) for each in enough}
+            best = min(enough, key=lambda each: (keys[each], int(capacity[each]), each))
+            return _inside(column.codes == best, within), inwards[depth + 1 :]
+    everywhere = np.ones(len(room), dtype=np.bool_) if within is None else within
+    return everywhere, inwards
+
+
+def _needed(column: LabelColumn, room: Ints, want: int, allowed: Bools) -> int:
+    """How many domains `want` ranks need among `allowed`."""
+    capacity = np.sort(domain_room(column, np.where(allowed, room, 0)))[::-1]
+    return int(np.searchsorted(np.cumsum(capacity), want)) + 1
+
+
+def _descend(row: Row, room: Ints, want: int, allowed: Bools, below: tuple[LabelColumn, ...]) -> list[int]:
+    """Nodes for up to `want` ranks among `allowed`, in the fewest domains of each level below, the outer ones first."""
+    if not below or want <= 0:
+        return fill(row, want, allowed)
+    column = below[0]
+    nodes: list[int] = []
+    for domain in _fewest_domains(domain_room(column, np.where(allowed, room, 0)), want):
+        nodes += _descend(row, room, want - len(nodes), allowed & (column.codes == domain), below[1:])
+    if len(nodes) < want:
+        nodes += fill(row, want - len(nodes), allowed & (column.codes < 0))
+    return nodes
+
+
+def _fewest_domains(capacity: Ints, want: int) -> list[int]:
+    """Roomiest first, until the rest fits one domain: then the tightest that holds it."""
+    left = capacity.copy()
+    chosen: list[int] = []
+    while want > 0 and left.size and int(left.max()) > 0:
+        enough = np.flatnonzero(left >= want)
+        domain = int(enough[left[enough].argmin()]) if enough.size else int(left.argmax())
+        chosen.append(domain)
+        want -= int(left[domain])
+        left[domain] = 0
+    return chosen

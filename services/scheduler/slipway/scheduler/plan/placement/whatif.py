@@ -1,0 +1,109 @@
+"""The what-if copy that a plan is made on: usage that may be taken and given back, and its feasibility rows.
+
+Invariant: whoever takes for something that is then not admitted gives all of it back.
+"""
+
+import msgspec
+
+from slipway.model.facts import AllocationFact, RoleFact
+from slipway.scheduler.plan.placement.extenders import Panel, large_enough
+from slipway.scheduler.plan.placement.feasibility import Row
+from slipway.scheduler.plan.placement.policy import IMAGE_LOCALITY, Policy
+from slipway.scheduler.plan.placement.scores import scores_under
+from slipway.scheduler.plan.state.rank_request import Ask, ask_key, compile_ask, image_key, label_key, requests_of
+from slipway.scheduler.plan.state.sampling import NODES_MIN, Sample
+from slipway.scheduler.plan.state.usage import Usage
+
+PACKED = {"MostAllocated": 1}
+
+
+class WhatIf:
+    """A private copy of a usage, with one row per distinct ask."""
+
+    def __init__(self, usage: Usage, policy: Policy, panel: Panel | None = None) -> None:
+        self.usage = usage.copy()
+        self.table = usage.table
+        self.policy = policy
+        self.scores = scores_under(policy.args)
+        self._counts_images = IMAGE_LOCALITY in policy.spread or IMAGE_LOCALITY in policy.pack
+        self.usage.peers.spreads_all = policy.spreads_by_default
+        self.usage.peers.is_watched |= policy.spreads_by_default
+        self.panel = panel
+        """the extenders that have a say; None when none has"""
+        self.owner: AllocationFact | None = None
+        """whose ranks are being placed"""
+        self.is_packing = False
+        """rows are asked for that fill the fullest nodes first, whatever the policy says"""
+        self._rows: dict[bytes, Row] = {}
+        self._handed: dict[tuple[bytes, int], int] = {}
+        self._keys: dict[tuple[int, tuple[str, ...]], tuple[RoleFact, bytes]] = {}
+
+    def sample_from(self, seed: int) -> None:
+        """Look at a part of the nodes from now on, where the pool wants that."""
+        if self.policy.sampling and len(self.table) >= NODES_MIN:
+            self.usage.sample = Sample(len(self.table), seed)
+
+    def key_of(self, role: RoleFact, avoid: tuple[str, ...] = ()) -> bytes:
+        """The ask key of `role`, computed once per role object (which is kept alive, so its identity is its own)."""
+        known = self._keys.get((id(role), avoid))
+        if known is None:
+            key = ask_key(role, avoid)
+            if self.usage.peers.is_watched:
+                key += label_key(role)
+            if self.table.has_images and self._counts_images:
+                key += image_key(role)
+            known = (role, key)
+            self._keys[id(role), avoid] = known
+        return known[1]
+
+    def row(self, role: RoleFact, avoid: tuple[str, ...] = ()) -> Row:
+        """The row of `role`, shared by all that ask the same."""
+        key = self.key_of(role, avoid)
+        if self.is_packing:
+            key += b" packed"
+        row = self._rows.get(key)
+        if row is None:
+            asked = role if self.panel is None else self.panel.without_ignored(role)
+            ask = compile_ask(asked, self.table, tolerations=self.policy.tolerations, avoid=avoid)
+            row = Row(ask, self.usage, self.weights(ask), self.scores)
+            if self.panel is not None:
+                row = self._consulted(self.panel, role, row)
+            self._rows[key] = row
+        return row
+
+    def _consulted(self, panel: Panel, role: RoleFact, row: Row) -> Row:
+        """The row with what the extenders say of it."""
+        fits = row.fits
+        if panel.looks_beyond(self.owner):
+            fits = fits | row.passed & large_enough(row.ask, self.table)
+        outside = panel.consult(role, requests_of(role), fits, ask=self.key_of(role), owner=self.owner)
+        if outside is None:
+            return row
+        return Row(msgspec.structs.replace(row.ask, outside=outside), self.usage, self.weights(row.ask), self.scores)
+
+    def weights(self, ask: Ask) -> dict[str, int]:
+        """The scores that weigh nodes for `ask`."""
+        if self.is_packing:
+            return PACKED
+        if ask.gpu_milli:
+            return self.policy.share
+        return self.policy.pack if ask.requests.gpus() else self.policy.spread
+
+    def take(self, row: Row, nodes: list[int]) -> None:
+        """One rank of the row's ask on each of `nodes`, which the row has just been asked for."""
+        self.usage.take(row.ask, nodes)
+        row.took(nodes)
+
+    def give(self, row: Row, nodes: list[int]) -> None:
+        """Undo `take`."""
+        self.usage.take(row.ask, nodes, -1)
+
+    def hand_out(self, row: Row, node: int) -> tuple[int, ...]:
+        """The devices of the next rank of the row's ask on `node`, once all is taken; each is handed out once."""
+        devices = self.usage.devices
+        if devices is None or not devices.count[node]:
+            return ()
+        key = (row.ask.key, node)
+        given, at = devices.given.get(key, []), self._handed.get(key, 0)
+        self._handed[key] = at + 1
+        return given[at] if at < len(given) else ()

@@ -1,0 +1,158 @@
+"""From a proposal to an admission: quota, the placement itself, and putting back whatever is not needed.
+
+Invariant: either the allocation stands with its demand counted and no victim that could stay, or nothing has changed
+but the trial, which its owner undoes.
+"""
+
+from collections.abc import Callable
+
+import msgspec
+
+from slipway.model.facts import AllocationFact
+from slipway.model.resources import Resources
+from slipway.scheduler.plan.placement import gang
+from slipway.scheduler.plan.placement.tick_state import Admitted, Ranks, State
+from slipway.scheduler.plan.preemption.trial import Step, Trial
+from slipway.scheduler.plan.preemption.victims import Unit
+from slipway.scheduler.plan.queueing.queue_tree import counted
+from slipway.scheduler.plan.state import gang_size
+from slipway.scheduler.plan.state.plan_types import Explanation
+from slipway.scheduler.plan.state.snapshot import Holding
+
+EXACT_MAX = 64
+"""Victims up to which each is put back by placing the preemptor again; beyond, by whether there is room beside it."""
+EXACT_RANKS = 2048
+"""Ranks that are placed again for that, in all."""
+EXACT_MIN = 4
+
+Accept = Callable[[gang.Placed, Resources], gang.Placed | Explanation]
+
+
+class Settled(msgspec.Struct, frozen=True):
+    """Who is admitted, and {uid: (what goes for it, which ranks; none for all)}."""
+
+    admitted: Admitted
+    victims: dict[str, tuple[Holding, Ranks]]
+
+
+def settle(
+    state: State,
+    trial: Trial,
+    fact: AllocationFact,
+    accept: Accept | None,
+    *,
+    demand: Resources,
+    is_fit: bool,
+    units: Callable[[], list[Unit]],
+) -> Settled | None:
+    """Admit `fact` with what the trial has taken off, and as much of `units`, in order, as quota needs besides.
+
+    `demand` is its smallest; `is_fit`: what is off is minimal as far as nodes go.
+    """
+    off = len(trial.steps)
+    if not _relieve(state, trial, fact, demand, units):
+        return None
+    placed = gang.place(state.whatif, fact, trial.within)
+    if isinstance(placed, gang.Blocked):
+        return None
+    if not placed.is_as_wanted:
+        demand = placed.demand()
+        if state.may_use(fact, demand) is not None:
+            state.withdraw(placed)
+            return None
+    if not is_fit or len(trial.steps) > off:
+        kept = put_back(state, trial, placed)
+        if kept is None:
+            return None
+        placed, demand = kept, kept.demand()
+        if not trial.is_lawful():
+            state.withdraw(placed)
+            return None
+    if not trial.steps:
+        state.withdraw(placed)
+        return None
+    if accept is not None:
+        accepted = accept(placed, demand)
+        if isinstance(accepted, Explanation):
+            return None
+        placed = accepted
+    state.count(fact, demand)
+    victims = trial.victims()
+    return Settled(Admitted(placed=placed, demand=demand, victims=tuple(sorted(victims))), victims)
+
+
+def put_back(state: State, trial: Trial, placed: gang.Placed) -> gang.Placed | None:
+    """Put back what is not needed, the most important first; answers the places, which may be others then. None, and
+    nothing is placed, where that cannot be told."""
+    fact = placed.allocation
+    steps = _by_importance(trial)
+    exact = max(EXACT_MIN, min(EXACT_MAX, EXACT_RANKS // max(1, len(placed.placements()))))
+    if len(steps) > exact:
+        for step in steps:
+            _put_beside(state, trial, step, fact)
+        steps = _by_importance(trial)[:exact]
+    for step in steps:
+        if step not in trial.steps:
+            continue
+        at = trial.steps.index(step)
+        state.withdraw(placed)
+        if trial.put_back(step):
+            again = gang.place(state.whatif, fact, trial.within)
+            if not isinstance(again, gang.Blocked):
+                if state.may_use(fact, again.demand()) is None:
+                    placed = again
+                    continue
+                state.withdraw(again)
+            trial.again(step, at)
+        again = gang.place(state.whatif, fact, trial.within)
+        if isinstance(again, gang.Blocked):
+            return None  # Something stands beside it now that it cannot stand beside, though there is room.
+        placed = again
+    return placed
+
+
+def _by_importance(trial: Trial) -> list[Step]:
+    ordered = sorted(trial.steps, key=lambda step: (step.unit.fact.queue == trial.queue, step.unit.index))
+    return ordered[::-1]
+
+
+def _put_beside(state: State, trial: Trial, step: Step, fact: AllocationFact) -> None:
+    """Put a unit back if it has room beside the places as they are taken, and quota allows it."""
+    at = trial.steps.index(step)
+    if not trial.put_back(step):
+        return
+    usage, table = state.whatif.usage, state.whatif.table
+    nodes = {table.index[step.unit.holding.charges[rank].node] for rank in step.ranks}
+    is_over = any((usage.used[:, node] > table.allocatable[:, node]).any() for node in sorted(nodes))
+    if is_over or state.may_use(fact, gang_size.smallest_demand(fact)) is not None:
+        trial.again(step, at)
+
+
+def _relieve(
+    state: State, trial: Trial, fact: AllocationFact, demand: Resources, in_order: Callable[[], list[Unit]]
+) -> bool:
+    """Take off more, in order, until quota and job slots let `fact` be; False when nothing helps."""
+    if state.may_use(fact, demand) is None:
+        return True
+    units, at = in_order(), 0
+    while state.may_use(fact, demand) is not None:
+        while at < len(units) and not (_relieves(state, units[at], fact, demand) and _remove(trial, units[at])):
+            at += 1
+        if at == len(units):
+            return False
+        at += 1
+    return True
+
+
+def _remove(trial: Trial, unit: Unit) -> bool:
+    return not trial.is_off(unit) and trial.remove(unit)
+
+
+def _relieves(state: State, unit: Unit, fact: AllocationFact, demand: Resources) -> bool:
+    """Whether the unit uses some of what is short."""
+    short = state.tree.shortfall(fact.queue, demand.amounts, preemptible=fact.preemptible)
+    victim = unit.fact
+    used = unit.holding.used_by(state.left_of(unit.holding) if unit.is_whole else (unit.rank,))
+    if short is not None:
+        return state.tree.is_below(victim.queue, short.queue) and counted(used.amounts).get(short.resource, 0) > 0
+    return victim.job == fact.job and victim.namespace == fact.namespace and used.gpus() > 0

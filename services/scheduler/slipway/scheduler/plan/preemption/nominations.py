@@ -1,0 +1,315 @@
+"""Nominations: places that are held for work whose victims have still to leave them.
+
+Owns how long a place is held, when it is taken, and who may take it away. Knows nothing of how victims are chosen. A
+nomination holds capacity and blocks nobody: the rest of its line goes on, in what is left.
+
+Invariants: a nomination is turned into an admission when its places (or others) are really free, and not before; while
+its victims are leaving, its allocation takes no others; it is dropped when its allocation is not to be started any
+more, when it has run out, when nothing that leaves can make its places free, or when something with more right needs
+them. What has more right: a higher priority in the same queue; between queues, a higher priority of the queue, or a
+smaller share.
+"""
+
+from collections.abc import Callable, Iterable
+
+import msgspec
+import numpy as np
+
+from slipway.model.facts import AllocationFact
+from slipway.model.lifecycle import Phase
+from slipway.model.reasons import Gate
+from slipway.model.resources import Resources, total
+from slipway.scheduler.plan.placement import gang
+from slipway.scheduler.plan.placement.tick_state import Admitted, State
+from slipway.scheduler.plan.queueing.admission_checks import closed_gate
+from slipway.scheduler.plan.state import gang_size
+from slipway.scheduler.plan.state.committed_usage import book, charges_of, is_over
+from slipway.scheduler.plan.state.ordering import priority_of
+from slipway.scheduler.plan.state.plan_types import Explanation
+from slipway.scheduler.plan.state.snapshot import Holding, Nomination
+from slipway.scheduler.plan.state.usage import Charge
+
+NAMES_SHOWN = 3
+Accept = Callable[[gang.Placed, Resources], gang.Placed | Explanation]
+"""Whether reservations let a placement be; a refused one is withdrawn by whoever refuses it."""
+
+
+class _Held(msgspec.Struct):
+    """A nomination that stands: booked, or admitted by this tick."""
+
+    nomination: Nomination
+    fact: AllocationFact
+    charges: list[Charge]
+    demand: Resources
+    leaving: tuple[Holding, ...]
+    admitted: Admitted | None = None
+
+
+class Nominations:
+    """The nominations of one tick."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self._held: list[_Held] = []
+        self._leaving: list[Holding] = []
+        """all that is on its way out, by key"""
+        self.dropped: list[str] = []
+        """decisions that are to leave the ledger"""
+        self.look_again = 0.0
+        """when one of those that stand runs out (epoch seconds); 0 for never"""
+
+    @property
+    def settled(self) -> frozenset[str]:
+        """uids of what needs no other place in this tick."""
+        return frozenset(held.fact.uid for held in self._held)
+
+    def honour(self) -> None:
+        """Book those that stand, and admit those whose places are free by now; those with more right first."""
+        if not self._state.snapshot.nominations:
+            return
+        going = [holding for holding in self._state.snapshot.holdings.values() if holding.leaving]
+        self._leaving = sorted(going, key=lambda each: (each.allocation.key, each.allocation.uid))
+        for nomination in sorted(self._state.snapshot.nominations, key=self._right):
+            held = self._standing(nomination)
+            if held is None:
+                self.dropped.append(nomination.id)
+                continue
+            self._book(held, 1)
+            self._held.append(held)
+        for held in list(self._held):
+            self._try(held)
+        for held in reversed(list(self._held)):
+            if held.admitted is None and not self._may_come_true(held):
+                self._drop(held)
+        ends = [self._until(held.nomination, held.leaving) for held in self._held if held.admitted is None]
+        self.look_again = min(ends, default=0.0)
+
+    def yield_to(self, fact: AllocationFact, has_place: Callable[[], bool]) -> bool:
+        """Give up what `fact` has more right to, the last first, until it has a place; what it leaves is held on."""
+        if not self._held:
+            return False
+        given: list[_Held] = []
+        for held in reversed(list(self._held)):
+            if not self._outranks(fact, held):
+                continue
+            self._give(held)
+            given.append(held)
+            if has_place():
+                self._keep_what_stands(given)
+                return True
+        for held in reversed(given):
+            self._take_again(held)
+        return False
+
+    def take_over(self, fact: AllocationFact, accept: Accept) -> bool:
+        """Nominate `fact` to what has been told to leave for others that it has more right than: nobody else has to go
+        for it. Those others wait again."""
+        given: list[_Held] = []
+        for held in reversed(list(self._held)):
+            if held.admitted is not None or not self._outranks(fact, held):
+                continue
+            self._give(held)
+            given.append(held)
+            made = self._placed_after(fact, accept)
+            if made is not None:
+                self._state.admitted.append(made)
+                self._keep_what_stands(given)
+                return True
+        for held in reversed(given):
+            self._take_again(held)
+        return False
+
+    def explanations(self) -> dict[str, Explanation]:
+        """{key: why it waits} of those that still wait for their places."""
+        waiting = [held for held in self._held if held.admitted is None and held.fact.phase is Phase.PENDING]
+        return {held.fact.key: _waits(held.leaving) for held in waiting}
+
+    # --- the life of one ----------------------------------------------------------------------------------------------
+
+    def _right(self, nomination: Nomination) -> tuple[int, int, int]:
+        """Ascending: those with more right first, then in order of the ledger."""
+        fact = nomination.allocation
+        if fact is None:
+            return (0, 0, nomination.number)
+        queue = self._state.tree.queue(fact.queue)
+        job = self._state.snapshot.job_of(fact)
+        return (-queue.priority if queue is not None else 0, -priority_of(fact, job), nomination.number)
+
+    def _standing(self, nomination: Nomination) -> _Held | None:
+        """It as it is held; None when it is to be dropped."""
+        state, fact = self._state, nomination.allocation
+        if fact is None or not _is_awaited(nomination, fact):
+            return None
+        table = state.whatif.table
+        if any(node not in table.index for node in nomination.placements.values()):
+            return None
+        if fact.phase is Phase.PENDING and closed_gate(fact, state.snapshot, state.tree, state.now) is not None:
+            return None
+        if state.tree.queue(fact.queue) is None:
+            return None
+        leaving = self._waits_for(nomination)
+        if self._until(nomination, leaving) <= state.now:
+            return None
+        charges = charges_of(fact, nomination.placements, nomination.devices)
+        return _Held(
+            nomination=nomination,
+            fact=fact,
+            charges=charges,
+            demand=total(charge.requests for charge in charges),
+            leaving=leaving,
+        )
+
+    def _waits_for(self, nomination: Nomination) -> tuple[Holding, ...]:
+        """Its victims, and whatever else leaves its nodes."""
+        nodes = frozenset(nomination.placements.values())
+        return tuple(
+            holding
+            for holding in self._leaving
+            if holding.allocation.uid in nomination.victims
+            or any(holding.charges[rank].node in nodes for rank in holding.leaving)
+        )
+
+    def _until(self, nomination: Nomination, leaving: Iterable[Holding]) -> float:
+        """When it runs out: a margin after it was made, and after the grace of the last that leaves for it."""
+        ends = [nomination.at]
+        for holding in leaving:
+            victim = holding.allocation
+            ends.append(max(victim.deadlines.get("preemption", 0.0), victim.phase_since))
+        return max(ends) + self._state.policy.nomination_margin_s
+
+    def _try(self, held: _Held) -> None:
+        """Admit it if there is a place by now: where it was nominated, else anywhere."""
+        if held.fact.phase is not Phase.PENDING or held.fact.attempt != held.nomination.attempt:
+            return
+        state = self._state
+        self._book(held, -1)
+        held.admitted = self._placed(held)
+        if held.admitted is None:
+            self._book(held, 1)
+            return
+        state.count(held.fact, held.admitted.demand)
+        state.admitted.append(held.admitted)
+
+    def _placed(self, held: _Held) -> Admitted | None:
+        state, fact = self._state, held.fact
+        if state.may_use(fact, gang_size.smallest_demand(fact)) is not None:
+            return None
+        within = np.zeros(len(state.whatif.table), dtype=np.bool_)
+        within[[state.whatif.table.index[node] for node in held.nomination.placements.values()]] = True
+        placed = gang.place(state.whatif, fact, within)
+        if isinstance(placed, gang.Blocked):
+            placed = gang.place(state.whatif, fact)
+        else:
+            # What it takes beyond its minimum may go elsewhere, but for a topology.
+            for part in placed.parts:
+                part.allowed = part.allowed if part.role.topology is not None else None
+        if isinstance(placed, gang.Blocked):
+            return None
+        demand = placed.demand()
+        if state.may_use(fact, demand) is not None:
+            state.withdraw(placed)
+            return None
+        return Admitted(placed=placed, demand=demand)
+
+    def _placed_after(self, fact: AllocationFact, accept: Accept) -> Admitted | None:
+        """The allocation where it has its places once all has left that is leaving; taken, and waited for."""
+        state = self._state
+        leaving = self._leaving
+        for holding in leaving:
+            state.remove(holding, holding.leaving)
+        made: Admitted | None = None
+        placed = (
+            gang.place(state.whatif, fact) if state.may_use(fact, gang_size.smallest_demand(fact)) is None else None
+        )
+        if isinstance(placed, gang.Placed):
+            demand = placed.demand()
+            if state.may_use(fact, demand) is not None:
+                state.withdraw(placed)
+            elif not isinstance(accepted := accept(placed, demand), Explanation):
+                state.count(fact, demand)
+                victims = tuple(each.allocation.uid for each in leaving)
+                made = Admitted(placed=accepted, demand=demand, victims=victims)
+        for holding in leaving:
+            state.put_back(holding, holding.leaving)
+        return made
+
+    def _keep_what_stands(self, given: list[_Held]) -> None:
+        """Hold on what may still come true of what was given up, and drop the rest."""
+        for each in reversed(given):
+            each.admitted = None
+            self._book(each, 1)
+            if not self._may_come_true(each):
+                self._drop(each)
+
+    def _may_come_true(self, held: _Held) -> bool:
+        """Whether its places are free once all has left that is leaving; it is booked."""
+        if not held.leaving and held.fact.phase is Phase.PENDING:
+            return False
+        usage = self._state.whatif.usage
+        gone = [holding.charges[rank] for holding in self._leaving for rank in holding.leaving]
+        book(usage, gone, -1)
+        over = is_over(usage, held.charges)
+        book(usage, gone)
+        return not over
+
+    # --- bookkeeping --------------------------------------------------------------------------------------------------
+
+    def _book(self, held: _Held, times: int) -> None:
+        book(self._state.whatif.usage, held.charges, times)
+        self._state.count(held.fact, held.demand, times)
+
+    def _give(self, held: _Held) -> None:
+        """Take back what it holds or was admitted to."""
+        if held.admitted is None:
+            self._book(held, -1)
+            return
+        self._state.admitted.remove(held.admitted)
+        self._state.withdraw(held.admitted.placed, held.admitted.demand)
+
+    def _take_again(self, held: _Held) -> None:
+        """Undo `_give`: the very same, since nothing was taken meanwhile."""
+        made = held.admitted
+        if made is None:
+            self._book(held, 1)
+            return
+        for part in made.placed.parts:
+            self._state.whatif.take(part.row, part.nodes)
+        self._state.count(held.fact, made.demand)
+        self._state.admitted.append(made)
+
+    def _drop(self, held: _Held) -> None:
+        self._book(held, -1)
+        self._held.remove(held)
+        self.dropped.append(held.nomination.id)
+
+    def _outranks(self, fact: AllocationFact, held: _Held) -> bool:
+        """Whether `fact` has more right to a place."""
+        state, other = self._state, held.fact
+        jobs = state.snapshot
+        if fact.queue == other.queue:
+            return priority_of(fact, jobs.job_of(fact)) > priority_of(other, jobs.job_of(other))
+        mine, theirs = state.tree.queue(fact.queue), state.tree.queue(other.queue)
+        if mine is None or theirs is None:
+            return False
+        share = state.tree.share(fact.queue, gang_size.smallest_demand(fact).amounts)
+        return (-mine.priority, share) < (-theirs.priority, state.tree.share(other.queue))
+
+
+def _is_awaited(nomination: Nomination, fact: AllocationFact) -> bool:
+    """Whether its attempt is still to come: it waits, or the attempt before it is on its way out."""
+    if fact.uid != nomination.uid or fact.deleting or fact.desired == "Stopped" or fact.hold:
+        return False
+    if fact.attempt == nomination.attempt:
+        return fact.phase is Phase.PENDING and fact.is_wanted
+    return fact.attempt + 1 == nomination.attempt and fact.phase is not Phase.TERMINATED
+
+
+def _waits(leaving: Iterable[Holding]) -> Explanation:
+    names = [holding.allocation.key for holding in leaving]
+    shown = ", ".join(names[:NAMES_SHOWN]) + (
+        f" and {len(names) - NAMES_SHOWN} more" if len(names) > NAMES_SHOWN else ""
+    )
+    return Explanation(
+        gate=Gate.MAKING_ROOM,
+        message=f"its places are held for it: {shown or 'what stands there'} has been told to make room",
+    )

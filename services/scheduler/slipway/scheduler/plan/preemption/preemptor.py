@@ -1,0 +1,302 @@
+"""Whether running work may be evicted for an allocation that is blocked, and which.
+
+In turn: what is on its way out already (then it waits), what its queue may preempt or reclaim, and what may be moved
+elsewhere. Everything is tried on the tick's own state and undone when it does not lead to a place; the placement itself
+(`gang.place`) and the gates of quota have the last word. Sets of victims are minimal: none of them can be put back.
+
+Owns who is asked to go; knows nothing of how nodes are compared (`search`), of the order of victims (`victims`), of the
+reclaim rule (`claim`) and of history (`guard`).
+"""
+
+from collections.abc import Callable, Iterable
+from functools import partial
+
+import numpy as np
+
+from slipway.model.facts import AllocationFact, QueueFact
+from slipway.model.reasons import Reason
+from slipway.model.resources import Resources
+from slipway.scheduler.plan.placement import gang
+from slipway.scheduler.plan.placement.tick_state import Admitted, State
+from slipway.scheduler.plan.preemption import loop_guard
+from slipway.scheduler.plan.preemption.consolidation import move
+from slipway.scheduler.plan.preemption.extender_veto import held_to
+from slipway.scheduler.plan.preemption.minimise import Settled, settle
+from slipway.scheduler.plan.preemption.proposal import Proposals
+from slipway.scheduler.plan.preemption.reclaim_rule import FIRST, SECOND, Claim
+from slipway.scheduler.plan.preemption.rules import ANY, NEVER, NEWER
+from slipway.scheduler.plan.preemption.trial import Trial
+from slipway.scheduler.plan.preemption.victims import Unit, lowest_of, victims_of
+from slipway.scheduler.plan.state import gang_size
+from slipway.scheduler.plan.state.nodes import Bools
+from slipway.scheduler.plan.state.ordering import priority_of
+from slipway.scheduler.plan.state.plan_types import Evict, Explanation
+from slipway.scheduler.plan.state.snapshot import Holding
+
+KEPT_MAX = 64
+SEARCHES_MAX = 128
+"""Searches of one tick that find nothing; what comes after them waits for the next tick."""
+
+Accept = Callable[[gang.Placed, Resources], gang.Placed | Explanation]
+"""Whether reservations let a placement be; a refused one is withdrawn by whoever refuses it."""
+
+
+def make_room(state: State, fact: AllocationFact, accept: Accept | None = None) -> Admitted | None:
+    """Remove the least that lets `fact` have its places, and take them; None, and nothing changed, when nothing does.
+
+    The victims' evictions stand in `state.evicted` when it answers, and what was moved in `state.admitted`. Why there
+    is no room although something might have been evicted stands in `state.notes`.
+    """
+    queue = state.tree.queue(fact.queue)
+    if queue is None or not _is_possible(state, fact, queue):
+        return None
+    if not isinstance(state.rooms, Rooms):
+        state.rooms = Rooms(state)
+    return state.rooms.make(fact, queue, accept)
+
+
+def _is_possible(state: State, fact: AllocationFact, queue: QueueFact) -> bool:
+    """Whether there is anything at all that it might take: cheap, and mostly false."""
+    snapshot = state.snapshot
+    if not any(use.preemptible for use in snapshot.use.values()):
+        return False
+    priority = priority_of(fact, snapshot.job_of(fact))
+    lowest = lowest_of(snapshot)
+    own = lowest.get(queue.name, priority + 1)
+    if own < priority and queue.within_queue != NEVER:
+        return True
+    if own <= priority and (queue.within_queue == NEWER or _has_room(state, gang_size.smallest_demand(fact))):
+        return True
+    if queue.reclaim == NEVER:
+        return False
+    return any(queue.reclaim == ANY or low < priority for name, low in lowest.items() if name != queue.name)
+
+
+class Rooms:
+    """What preemption knows of one tick."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self.victims = victims_of(state.snapshot)
+        self._is_free: Bools = np.ones(len(self.victims.units), dtype=np.bool_)
+        """units that nobody has taken in this tick, and that the guard does not protect"""
+        units = self.victims.units
+        self._worn = [index for index in self.victims.told if loop_guard.is_worn(units[index].fact, state.now)]
+        self._is_free[self._worn] = False
+        self._of_uid: dict[str, list[int]] = {}
+        for unit in self.victims.units:
+            self._of_uid.setdefault(unit.fact.uid, []).append(unit.index)
+        self._forget(state.evicted)
+        self._leaving = [holding for holding in state.snapshot.holdings.values() if holding.leaving]
+        self._leaving.sort(key=lambda holding: (holding.allocation.key, holding.allocation.uid))
+        self._proposals = Proposals(state, self.victims)
+        self._lower: dict[tuple[str, int, float], Bools] = {}
+        """{(queue, priority, created where it counts): the units that it may preempt}"""
+        self._searches = 0
+        self._refused = ""
+        """who does not agree that anybody goes for the one that is looked at"""
+        self._shrunk: list[int] = []
+        """units of gangs that gave up ranks in this tick: what they have besides is for the next"""
+
+    def make(self, fact: AllocationFact, queue: QueueFact, accept: Accept | None) -> Admitted | None:
+        """The allocation with its places, or None and a note."""
+        if self._searches >= SEARCHES_MAX:
+            return None
+        state = self._state
+        self._refused = ""
+        demand = gang_size.smallest_demand(fact)
+        if self._shrunk and self._wants_more_of_them(fact, queue, demand):
+            return None
+        short = state.tree.shortfall(fact.queue, demand.amounts, preemptible=fact.preemptible)
+        if short is not None and short.kind == "nominal":
+            return None  # What may be evicted is not in the way of that.
+        for holding in self._leaving:
+            state.remove(holding, holding.leaving)
+        try:
+            waits_for = self._comes_by_itself(fact, demand)
+            settled = None if waits_for else self._evict(fact, queue, demand, accept)
+            if settled is None and not waits_for and short is None and fact.key not in state.unheard:
+                settled = self._move(fact, accept)
+        finally:
+            for holding in self._leaving:
+                state.put_back(holding, holding.leaving)
+        if settled is None:
+            self._searches += 1
+            if fact.key not in state.unheard:
+                state.notes[fact.key] = _waits(waits_for) if waits_for else self._refused or self._why_not(fact, queue)
+            return None
+        self._forget(settled.victims)
+        for uid, (_, ranks) in settled.victims.items():
+            self._shrunk += self._of_uid[uid] if ranks else []
+        return settled.admitted
+
+    def _comes_by_itself(self, fact: AllocationFact, demand: Resources) -> list[Holding]:
+        """What is on its way out, if its room is enough: nobody else has to go then."""
+        state = self._state
+        if not self._leaving or state.may_use(fact, demand) is not None:
+            return []
+        placed = gang.place(state.whatif, fact)
+        if isinstance(placed, gang.Blocked):
+            return []
+        state.withdraw(placed)
+        return self._leaving
+
+    def _evict(
+        self, fact: AllocationFact, queue: QueueFact, demand: Resources, accept: Accept | None
+    ) -> Settled | None:
+        """By what its queue may preempt or reclaim."""
+        if queue.within_queue == NEVER and queue.reclaim == NEVER:
+            return None
+        claim = Claim(self._state.tree, fact.queue, demand.amounts)
+        before: Bools | None = None
+        for rule in (FIRST, SECOND) if queue.reclaim != NEVER else (FIRST,):
+            eligible = self._eligible(fact, queue, claim, rule)
+            if not eligible.any() or (before is not None and bool((before == eligible).all())):
+                continue
+            before = eligible
+            trial = Trial(self._state, claim, fact.queue, rule)
+            for is_fit in self._proposals.of(fact, trial, eligible):
+                settled = settle(
+                    self._state,
+                    trial,
+                    fact,
+                    held_to(self._state, trial, accept),
+                    demand=demand,
+                    is_fit=is_fit,
+                    units=partial(self._in_order, fact, eligible),
+                )
+                if settled is not None:
+                    self._record(fact, settled)
+                    return settled
+                trial.undo()
+            if self._heard_out(fact, trial):
+                return None
+        return None
+
+    def _heard_out(self, fact: AllocationFact, trial: Trial) -> bool:
+        """Keep what extenders said to a trial that led to nothing; whether they have to be heard before another."""
+        self._refused = trial.refused or self._refused
+        if trial.waits:
+            self._state.unheard[fact.key] = trial.waits
+        return bool(trial.waits)
+
+    def _move(self, fact: AllocationFact, accept: Accept | None) -> Settled | None:
+        """By moving work of its own queue that is not above it to other places."""
+        victims, state = self.victims, self._state
+        priority = priority_of(fact, state.snapshot.job_of(fact))
+        eligible = self._allowed(fact) & (victims.queue == self._code(fact.queue)) & (victims.priority <= priority)
+        if not eligible.any() or not _has_room(state, gang_size.smallest_demand(fact)):
+            return None
+        claim = Claim(state.tree, fact.queue, {})
+        trial = Trial(state, claim, fact.queue, FIRST)
+        proposals = self._proposals.of(fact, trial, eligible, is_moving=True)
+        settled = move(state, trial, fact, held_to(state, trial, accept), proposals)
+        if settled is not None:
+            self._record(fact, settled)
+        else:
+            self._heard_out(fact, trial)
+        return settled
+
+    def _eligible(self, fact: AllocationFact, queue: QueueFact, claim: Claim, rule: int) -> Bools:
+        """The units that may go for `fact` as things stand."""
+        return self._willing(fact, queue, claim, rule) & self._allowed(fact)
+
+    def _willing(self, fact: AllocationFact, queue: QueueFact, claim: Claim, rule: int) -> Bools:
+        """The units that its queue may preempt or reclaim for `fact`."""
+        victims = self.victims
+        priority = priority_of(fact, self._state.snapshot.job_of(fact))
+        allowed = self._own_lower(fact, queue, priority)
+        if queue.reclaim == NEVER:
+            return allowed
+        others = (claim.judge_all(victims.kinds, victims.kind_count) >= rule)[victims.kind]
+        return allowed | (others if queue.reclaim == ANY else others & (victims.priority < priority))
+
+    def _own_lower(self, fact: AllocationFact, queue: QueueFact, priority: int) -> Bools:
+        """The units of its own queue that it may preempt."""
+        victims = self.victims
+        key = (queue.name, priority, fact.created if queue.within_queue == NEWER else 0.0)
+        known = self._lower.get(key)
+        if known is None:
+            if len(self._lower) > KEPT_MAX:
+                self._lower.clear()
+            may_go = (victims.queue == self._code(fact.queue)) & (queue.within_queue != NEVER)
+            lower = victims.priority < priority
+            if queue.within_queue == NEWER:
+                lower |= (victims.priority == priority) & (victims.created > fact.created)
+            known = self._lower[key] = may_go & lower
+        return known
+
+    def _allowed(self, fact: AllocationFact) -> Bools:
+        """The units that are there and that the guard lets `fact` have."""
+        spared = loop_guard.displacers(fact, self._state.now) if fact.evictions else frozenset[str]()
+        if not spared:
+            return self._is_free
+        return self._is_free & np.array([unit.fact.key not in spared for unit in self.victims.units], dtype=np.bool_)
+
+    def _in_order(self, fact: AllocationFact, eligible: Bools) -> list[Unit]:
+        """The units that may go, in the order in which they go: other queues' before its own."""
+        is_own = self.victims.queue == self._code(fact.queue)
+        indices = [*np.flatnonzero(eligible & ~is_own).tolist(), *np.flatnonzero(eligible & is_own).tolist()]
+        return [self.victims.units[index] for index in indices]
+
+    def _code(self, queue: str) -> int:
+        return self.victims.queues.index(queue) if queue in self.victims.queues else -1
+
+    def _record(self, fact: AllocationFact, settled: Settled) -> None:
+        for uid, (holding, ranks) in sorted(settled.victims.items()):
+            victim = holding.allocation
+            self._state.evicted[uid] = Evict(
+                allocation=victim.key,
+                uid=uid,
+                attempt=victim.attempt,
+                reason=Reason.PREEMPTED,
+                by=fact.key,
+                ranks=ranks,
+            )
+
+    def _forget(self, uids: Iterable[str]) -> None:
+        """Nobody else may have these."""
+        for uid in uids:
+            self._is_free[self._of_uid.get(uid, [])] = False
+
+    def _wants_more_of_them(self, fact: AllocationFact, queue: QueueFact, demand: Resources) -> bool:
+        """Whether it might take from a gang that has just been shrunk: better a tick later than somebody else now."""
+        willing = self._willing(fact, queue, Claim(self._state.tree, fact.queue, demand.amounts), SECOND)
+        return bool(willing[self._shrunk].any())
+
+    def _held_back(self, fact: AllocationFact, queue: QueueFact) -> list[AllocationFact]:
+        """Those whose history keeps something from being evicted for `fact` that its queue would let go."""
+        spared = loop_guard.displacers(fact, self._state.now)
+        if not spared and not self._worn:
+            return []
+        claim = Claim(self._state.tree, fact.queue, gang_size.smallest_demand(fact).amounts)
+        willing = self._willing(fact, queue, claim, SECOND)
+        held = [self.victims.units[index].fact for index in self._worn if willing[index]]
+        is_spared = any(willing[unit.index] and unit.fact.key in spared for unit in self.victims.units)
+        return [*held, fact] if is_spared else held
+
+    def _why_not(self, fact: AllocationFact, queue: QueueFact) -> str:
+        if queue.within_queue == NEVER and queue.reclaim == NEVER:
+            return ""
+        held = self._held_back(fact, queue)
+        if not held:
+            return "nothing that may be evicted for it would make room"
+        ends = [at for each in held for at in loop_guard.ends(each) if at > self._state.now]
+        known = self._state.look_again
+        self._state.look_again = min(ends, default=known) if not known else min([known, *ends])
+        return "what might make room for it was evicted too often of late, or has just taken its place"
+
+
+def _has_room(state: State, demand: Resources) -> bool:
+    """Whether the pool has as much free in all as `demand`: if not, nobody can be moved out of its way."""
+    usage, table = state.whatif.usage, state.whatif.table
+    for name, amount in demand.amounts.items():
+        row = table.row.get(name)
+        if row is not None and int(np.maximum(usage.free(row, slice(None)), 0).sum()) < amount:
+            return False
+    return True
+
+
+def _waits(leaving: list[Holding]) -> str:
+    names = ", ".join(holding.allocation.key for holding in leaving[:3])
+    return f"it waits for what is on its way out: {names}"

@@ -1,0 +1,288 @@
+"""Proposals: units to take off so that an allocation might have its places, the best first.
+
+For each rank in turn the free nodes are used up, then the node that costs least is cleared (`search`). A role that must
+be in one domain is tried in each. When what was proposed turns out not to be enough, because something other than room
+refuses, the units are taken off in their order until the placement itself succeeds. Work is bounded: by nodes tried,
+domains, and units.
+
+Each proposal leaves its units off the state, through the trial; whoever takes proposals undoes what he does not use.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from slipway.model.facts import AllocationFact, RoleFact
+from slipway.scheduler.plan.placement import gang
+from slipway.scheduler.plan.placement.feasibility import Row
+from slipway.scheduler.plan.placement.fill import fill
+from slipway.scheduler.plan.placement.tick_state import State
+from slipway.scheduler.plan.placement.topology import REQUIRED
+from slipway.scheduler.plan.preemption.extender_veto import Asking, consent, offer, offers_max
+from slipway.scheduler.plan.preemption.search import NodeSearch
+from slipway.scheduler.plan.preemption.trial import Trial
+from slipway.scheduler.plan.preemption.victims import Victims
+from slipway.scheduler.plan.state import gang_size
+from slipway.scheduler.plan.state.extender_results import Offer
+from slipway.scheduler.plan.state.nodes import Bools
+
+TRIES_MAX = 16
+"""Nodes that are tried for one rank."""
+DOMAINS_MAX = 64
+CLEARED_MAX = 4096
+"""Nodes that are cleared in one tick, in vain or not: what comes after that waits for the next."""
+UNITS_MAX = 512
+"""Units up to which they are also tried in their order, whatever the nodes."""
+SEARCHES_KEPT = 64
+
+Taken = list[tuple[Row, list[int]]]
+DomainCost = tuple[int, int, int, int]
+
+
+class Proposals:
+    """What might be taken off for the allocations of one tick."""
+
+    def __init__(self, state: State, victims: Victims) -> None:
+        self._state = state
+        self._victims = victims
+        self._searches: dict[tuple[bytes, int, int], NodeSearch] = {}
+        self._cleared = 0
+
+    def of(self, fact: AllocationFact, trial: Trial, eligible: Bools, *, is_moving: bool = False) -> Iterator[bool]:
+        """One proposal after the other; true where it is known to be minimal and the nodes to have room. Where
+        extenders have a say in who goes from a node, what they agree to alone."""
+        wanted = gang_size.targets(fact)
+        if sum(wanted) == 1:
+            role = fact.roles[wanted.index(1)]
+            asking = self._asking(fact, role, b"m%d" % trial.rule if is_moving else b"e%d" % trial.rule)
+            yield from self._single(role, trial, eligible, asking)
+            if asking is not None:
+                return
+        elif self._is_within_reach(fact, trial, eligible):
+            barred = np.zeros(len(self._state.whatif.table), dtype=np.bool_)
+            if self._propose(fact, trial, eligible, barred):
+                yield False
+                trial.undo()
+        else:
+            return
+        if int(np.count_nonzero(eligible)) <= UNITS_MAX and self._is_within_reach(fact, trial, eligible):
+            yield from self._in_order(fact, trial, eligible)
+
+    def _asking(self, fact: AllocationFact, role: RoleFact, why: bytes) -> Asking | None:
+        """Who is to be asked before anybody goes for `fact`; None when that is nobody's business."""
+        panel = self._state.whatif.panel
+        guards = panel.guards(gang.requests_of(role)) if panel is not None else ()
+        if panel is None or not guards:
+            return None
+        ask = b"%s %s %d %s" % (self._state.whatif.row(role).ask.key, fact.uid.encode(), fact.attempt, why)
+        return Asking(panel, guards, role, fact, ask)
+
+    def _single(self, role: RoleFact, trial: Trial, eligible: Bools, asking: Asking | None) -> Iterator[bool]:
+        """For one rank: nothing, where there is a free node and something else is short; then node after node."""
+        row = self._state.whatif.row(role)
+        row.refresh()
+        if row.fits.any():
+            yield False
+            trial.undo()
+        search = self._search(row, trial, eligible)
+        if asking is not None:
+            yield from self._agreed(search, trial, eligible, asking)
+            return
+        barred: Bools | None = None
+        for _ in range(TRIES_MAX):
+            node = search.best(barred)
+            if node is None or self._cleared >= CLEARED_MAX:
+                return
+            self._cleared += 1
+            units = [self._victims.units[index] for index in search.victims_on(node)]
+            if trial.remove_all(units) and self._fits(row, node):
+                yield self._is_local(trial, node)
+            trial.undo()
+            search.refresh(eligible)
+            barred = np.zeros(len(row.fits), dtype=np.bool_) if barred is None else barred
+            barred[node] = True
+
+    def _agreed(self, search: NodeSearch, trial: Trial, eligible: Bools, asking: Asking) -> Iterator[bool]:
+        """Node after node, of those that the extenders agree to."""
+        offers = self._offers(search, trial, eligible)
+        said = consent(asking, list(offers.values()))
+        trial.waits, trial.refused = said.waits, said.refused
+        agreed = [node for node, each in offers.items() if each.node in said.nodes]
+        for node in agreed[:TRIES_MAX]:
+            units = [self._victims.units[index] for index in search.victims_on(node)]
+            if trial.remove_all(units) and self._fits(search.row, node):
+                trial.within = np.zeros(len(search.row.fits), dtype=np.bool_)
+                trial.within[node] = True
+                yield self._is_local(trial, node)
+            trial.undo()
+            trial.within = None
+            search.refresh(eligible)
+
+    def _offers(self, search: NodeSearch, trial: Trial, eligible: Bools) -> dict[int, Offer]:
+        """{node: who would go}, the best first."""
+        names = self._state.whatif.table.names
+        found: dict[int, Offer] = {}
+        barred = np.zeros(len(names), dtype=np.bool_)
+        while len(found) < offers_max(len(names)) and self._cleared < CLEARED_MAX:
+            node = search.best(barred)
+            if node is None:
+                break
+            self._cleared += 1
+            barred[node] = True
+            if trial.remove_all([self._victims.units[index] for index in search.victims_on(node)]):
+                if self._fits(search.row, node):
+                    found[node] = offer(trial, names[node])
+                trial.undo()
+            search.refresh(eligible)
+        return found
+
+    def _is_local(self, trial: Trial, node: int) -> bool:
+        """Whether what is off stood on the one node alone, so that no other node has gained."""
+        name = self._state.whatif.table.names[node]
+        return bool(trial.steps) and all(
+            step.unit.holding.charges[rank].node == name for step in trial.steps for rank in step.ranks
+        )
+
+    def _propose(self, fact: AllocationFact, trial: Trial, eligible: Bools, barred: Bools) -> bool:
+        """Clear nodes for all ranks; false, and nothing is off, when it does not work."""
+        wanted = gang_size.targets(fact)
+        order = sorted(range(len(wanted)), key=lambda index: (-fact.roles[index].requests.gpus(), index))
+        taken: Taken = []
+        is_done = True
+        self._state.whatif.owner = fact
+        for index in order:
+            if wanted[index] and is_done:
+                is_done = self._clear_role(fact.roles[index], wanted[index], trial, eligible, barred, taken=taken)
+        for row, nodes in taken:
+            self._state.whatif.give(row, nodes)
+        if not is_done:
+            trial.undo()
+        return is_done
+
+    def _clear_role(
+        self, role: RoleFact, want: int, trial: Trial, eligible: Bools, barred: Bools, *, taken: Taken
+    ) -> bool:
+        row = self._state.whatif.row(role)
+        for step in trial.steps:
+            eligible = eligible & (self._victims.whole != step.unit.whole)
+        search = self._search(row, trial, eligible)
+        if role.topology is None or role.topology.mode != REQUIRED:
+            return self._clear(search, want, trial, barred, taken)
+        column = row.usage.table.label(role.topology.key)
+        room = np.bincount(column.codes[column.codes >= 0], search.room()[column.codes >= 0], len(column.values))
+        best: tuple[DomainCost, int] | None = None
+        open_units = search.eligible
+        domains = np.flatnonzero(room >= want)[:DOMAINS_MAX].tolist()
+        for domain in domains if len(domains) > 1 else ():
+            before, mine = len(trial.steps), len(taken)
+            if self._clear(search, want, trial, barred | (column.codes != domain), taken):
+                cost = self._cost(trial, before)
+                best = (cost, domain) if best is None or cost < best[0] else best
+            self._give_back(taken, mine)
+            trial.back_to(before)
+            search.refresh(open_units)
+        if best is None and len(domains) != 1:
+            return False
+        chosen = domains[0] if best is None else best[1]
+        return self._clear(search, want, trial, barred | (column.codes != chosen), taken)
+
+    def _clear(self, search: NodeSearch, want: int, trial: Trial, barred: Bools, taken: Taken) -> bool:
+        """Find places for `want` ranks off the `barred` nodes: free ones, then what costs least."""
+        row, barred, open_units = search.row, barred.copy(), search.eligible
+        left, tries = want, 0
+        while True:
+            nodes = fill(row, left, ~barred)
+            if nodes:
+                self._state.whatif.take(row, nodes)
+                taken.append((row, nodes))
+                left -= len(nodes)
+            if not left:
+                return True
+            search.refresh(open_units)
+            node = search.best(barred)
+            if node is None or tries >= TRIES_MAX or self._cleared >= CLEARED_MAX:
+                return False
+            self._cleared += 1
+            units = [self._victims.units[index] for index in search.victims_on(node)]
+            before = len(trial.steps)
+            if not trial.remove_all(units) or not self._fits(row, node):
+                trial.back_to(before)
+                barred[node] = True
+                tries += 1
+                continue
+            open_units = open_units.copy()
+            for unit in units:
+                open_units[unit.index] = False
+                if unit.is_whole and unit.fact.rank_count > 1:
+                    open_units[self._victims.whole == unit.index] = False
+
+    def _fits(self, row: Row, node: int) -> bool:
+        row.refresh()
+        return bool(row.fits[node])
+
+    def _give_back(self, taken: Taken, count: int) -> None:
+        while len(taken) > count:
+            self._state.whatif.give(*taken.pop())
+
+    def _cost(self, trial: Trial, before: int) -> DomainCost:
+        victims = self._victims
+        units = [step.unit.index for step in trial.steps[before:]]
+        if not units:
+            return (-1, 0, 0, 0)
+        highest = max(int(victims.level[unit]) for unit in units)
+        return (
+            highest,
+            sum(int(victims.weight[unit]) for unit in units),
+            sum(int(victims.count[unit]) for unit in units),
+            -min(int(victims.safe[unit]) for unit in units if victims.level[unit] == highest),
+        )
+
+    def _search(self, row: Row, trial: Trial, eligible: Bools) -> NodeSearch:
+        own = self._victims.queues.index(trial.queue) if trial.queue in self._victims.queues else -1
+        key = (row.ask.key, own, trial.rule)
+        known = self._searches.get(key)
+        if known is None or known.row is not row:
+            if len(self._searches) >= SEARCHES_KEPT:
+                self._searches.clear()
+            known = self._searches[key] = NodeSearch(row, self._victims, own, eligible)
+        else:
+            known.refresh(eligible)
+        return known
+
+    def _is_within_reach(self, fact: AllocationFact, trial: Trial, eligible: Bools) -> bool:
+        """Whether its ranks would have room with everything gone."""
+        for role in fact.roles:
+            row = self._state.whatif.row(role)
+            if row.usage.devices_for(row.ask) is not None:
+                continue
+            if int(self._search(row, trial, eligible).room().sum()) < role.minimum:
+                return False
+        return True
+
+    def _in_order(self, fact: AllocationFact, trial: Trial, eligible: Bools) -> Iterator[bool]:
+        """The shortest run of units, in order, after which there is a place."""
+        victims = self._victims
+        own = victims.queues.index(trial.queue) if trial.queue in victims.queues else -1
+        mine = [*np.flatnonzero(eligible & (victims.queue != own)), *np.flatnonzero(eligible & (victims.queue == own))]
+        removed = [index for index in mine if trial.remove(victims.units[index])]
+        if not removed or not self._has_place(fact):
+            trial.undo()
+            return
+        low, high = 1, len(trial.steps)
+        steps = list(trial.steps)
+        while low < high:
+            middle = (low + high) // 2
+            trial.back_to(0)
+            trial.redo(steps[:middle])
+            low, high = (low, middle) if self._has_place(fact) else (middle + 1, high)
+        trial.back_to(0)
+        trial.redo(steps[:low])
+        yield False
+        trial.undo()
+
+    def _has_place(self, fact: AllocationFact) -> bool:
+        placed = gang.place(self._state.whatif, fact)
+        if isinstance(placed, gang.Blocked):
+            return False
+        gang.withdraw(self._state.whatif, placed.parts)
+        return True

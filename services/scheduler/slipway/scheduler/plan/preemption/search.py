@@ -1,0 +1,260 @@
+"""Which node costs least: for one more rank of an ask, what would have to go on each node, and how bad that is.
+
+On a node everything that may go is taken away, least important first, and then put back as far as the rank still fits,
+most important first: what is left is a minimal set. Nodes are compared as kube-scheduler does: lowest highest victim,
+lowest sum of priorities, fewest ranks, latest start among the highest, the order of victims, name. All nodes at once,
+as columns; later only those that were touched. Amounts are counted per resource and port: whether the rank may really
+go there is for the placement to say.
+
+Not looked at: nodes where a static filter refuses, or where the rank asks for more than is allocatable.
+Source: kube-scheduler's defaultpreemption (SelectVictimsOnNode, pickOneNodeForPreemption).
+"""
+
+import numpy as np
+
+from slipway.scheduler.plan.placement.feasibility import Row
+from slipway.scheduler.plan.preemption.victims import Victims
+from slipway.scheduler.plan.state.nodes import EVERY, Bools, Ints
+
+_FEW = 24
+"""Nodes up to which one by one is cheaper than as columns."""
+_NEVER = -(2**62)
+
+
+class NodeSearch:
+    """The costs of all nodes for one ask, kept current."""
+
+    def __init__(self, row: Row, victims: Victims, own: int, eligible: Bools) -> None:
+        """`own` is the code of the preemptor's queue: its work goes last. `eligible` tells for each unit."""
+        self.row = row
+        self._victims = victims
+        self.eligible = eligible
+        self._is_own: Bools = victims.queue == own
+        size = len(row.usage.table)
+        self._level: Ints = victims.level + self._is_own * (int(victims.level.max(initial=0)) + 1)
+        ask, table = row.ask, row.usage.table
+        self._needs = ask.steps
+        self._is_by_device = row.usage.devices_for(ask) is not None
+        """how much is free says too little: it matters on which devices"""
+        self._open: Bools = row.passed.copy()
+        for resource, amount in self._needs:
+            self._open &= table.allocatable[resource] >= amount
+        if ask.missing:
+            self._open[:] = False
+        self.is_ok: Bools = np.zeros(size, dtype=np.bool_)
+        """nodes where it helps"""
+        self.costs: Ints = np.zeros((5, size), dtype=np.int64)
+        """per node, ascending in how bad it is: the highest victim, their sum of priorities, how many ranks, minus the
+        earliest start (in ms) among the highest, and the last of them in order"""
+        self._cursor = len(row.usage.touched)
+        self._look_at_all()
+
+    def refresh(self, eligible: Bools) -> None:
+        """Catch up with what was touched, and with what may go now."""
+        touched = self.row.usage.touched
+        stale = set(touched[self._cursor :])
+        self._cursor = len(touched)
+        if eligible is not self.eligible:
+            changed = np.flatnonzero(eligible != self.eligible)
+            self.eligible = eligible
+            if changed.size:
+                stale |= self._victims.nodes_of(changed)
+        if len(stale) > _FEW:
+            self._look_at_all()
+            return
+        for node in stale:
+            self.look_at(node)
+
+    def best(self, barred: Bools | None = None) -> int | None:
+        """The node that costs least, of those that are not barred."""
+        candidates = np.flatnonzero(self.is_ok if barred is None else self.is_ok & ~barred)
+        for cost in self.costs:
+            if candidates.size <= 1:
+                break
+            values = cost[candidates]
+            candidates = candidates[values == values.min()]
+        return int(candidates[0]) if candidates.size else None
+
+    def room(self) -> Ints:
+        """How many ranks each node would hold at most with everything gone that may go."""
+        victims, usage = self._victims, self.row.usage
+        chosen = np.flatnonzero(self.eligible[victims.piece_unit])
+        at = victims.piece_node[chosen]
+        counts = np.full(self._open.shape, 1 << 30, dtype=np.int64)
+        for resource, amount in self._needs:
+            free = usage.free(resource, EVERY).copy()
+            np.add.at(free, at, victims.piece_used[resource, chosen])
+            np.minimum(counts, free // amount, out=counts)
+        if self.row.ask.host_ports:
+            np.minimum(counts, 1, out=counts)
+        return np.where(self._open, np.maximum(counts, 0), 0)
+
+    def victims_on(self, node: int) -> list[int]:
+        """The units that would go there, least important first."""
+        victims = self._victims
+        pieces = [piece for piece in victims.on(node).tolist() if self.eligible[victims.piece_unit[piece]]]
+        pieces.sort(key=lambda piece: (bool(self._is_own[victims.piece_unit[piece]]), int(victims.piece_unit[piece])))
+        if self._is_by_device:
+            return self._by_device(node, pieces)
+        room = self._room_on(node, pieces)
+        if room is None:
+            return []
+        gone: list[int] = []
+        for piece in reversed(pieces):
+            unit = int(victims.piece_unit[piece])
+            freed = self._freed(piece)
+            whole = int(victims.whole[unit])
+            if whole in gone or any(left < amount for left, amount in zip(room, freed, strict=True)):
+                gone.append(unit)
+            else:
+                room = [left - amount for left, amount in zip(room, freed, strict=True)]
+        gone.reverse()
+        return gone
+
+    def _by_device(self, node: int, pieces: list[int]) -> list[int]:
+        """The same where devices are shared: by really taking away and putting back."""
+        victims, usage = self._victims, self.row.usage
+        at = np.array([node], dtype=np.int64)
+        for piece in pieces:
+            for charge in victims.charges[piece]:
+                usage.charge(charge, node, -1)
+        gone: list[int] = []
+        is_enough = bool(usage.fits(self.row.ask, at)[0])
+        for piece in reversed(pieces):
+            unit = int(victims.piece_unit[piece])
+            for charge in victims.charges[piece]:
+                usage.charge(charge, node)
+            if is_enough and (int(victims.whole[unit]) in gone or not usage.fits(self.row.ask, at)[0]):
+                gone.append(unit)
+                for charge in victims.charges[piece]:
+                    usage.charge(charge, node, -1)
+        for piece in pieces:
+            if int(victims.piece_unit[piece]) in gone:
+                for charge in victims.charges[piece]:
+                    usage.charge(charge, node)
+        self._cursor = len(usage.touched)
+        gone.reverse()
+        return gone
+
+    def _room_on(self, node: int, pieces: list[int]) -> list[int] | None:
+        """What is left of each resource and port with the rank there and all `pieces` gone; None when it has no
+        room."""
+        usage = self.row.usage
+        room = [
+            int(usage.table.allocatable[resource, node] - usage.used[resource, node]) - amount
+            for resource, amount in self._needs
+        ]
+        room += [-int(usage.port(port)[node]) for port in self.row.ask.host_ports]
+        for piece in pieces:
+            room = [left + amount for left, amount in zip(room, self._freed(piece), strict=True)]
+        return room if all(left >= 0 for left in room) else None
+
+    def _freed(self, piece: int) -> list[int]:
+        victims = self._victims
+        freed = [int(victims.piece_used[resource, piece]) for resource, _ in self._needs]
+        for port in self.row.ask.host_ports:
+            held = victims.ports.get(port)
+            freed.append(0 if held is None else int(held[piece]))
+        return freed
+
+    def look_at(self, node: int) -> None:
+        """Reckon one node afresh."""
+        if not self._open[node]:
+            return
+        victims = self._victims
+        gone = self.victims_on(node)
+        self.is_ok[node] = bool(gone)
+        if not gone:
+            return
+        levels = [int(self._level[unit]) for unit in gone]
+        highest = max(levels)
+        self.costs[:, node] = (
+            highest,
+            sum(int(victims.weight[unit]) for unit in gone),
+            sum(int(victims.count[unit]) for unit in gone),
+            -min(int(victims.safe[unit]) for unit, level in zip(gone, levels, strict=True) if level == highest),
+            max(unit for unit, level in zip(gone, levels, strict=True) if level == highest),
+        )
+
+    def _look_at_all(self) -> None:
+        """All nodes at once: the same as `look_at` for each."""
+        victims = self._victims
+        self.is_ok[:] = False
+        if self._is_by_device:
+            for node in np.unique(victims.piece_node[self.eligible[victims.piece_unit]]).tolist():
+                self.look_at(node)
+            return
+        mine = np.flatnonzero(self.eligible[victims.piece_unit] & self._open[victims.piece_node])
+        units = victims.piece_unit[mine]
+        order = np.argsort(victims.piece_node[mine] * 2 + self._is_own[units], kind="stable")
+        mine, units = mine[order], units[order]
+        nodes = victims.piece_node[mine]
+        if not mine.size:
+            return
+        starts = np.flatnonzero(np.r_[True, nodes[1:] != nodes[:-1]])
+        at, counts = nodes[starts], np.diff(np.r_[starts, mine.size])
+        freed = self._columns(mine)
+        sums = np.add.reduceat(freed, starts, axis=1)
+        room = self._free(at) + sums
+        is_ok: Bools = np.logical_and.reduce(room >= 0, axis=0)
+        gone = self._put_back(freed, room, (starts, counts), is_ok, self._wholes(nodes, units))
+        self._weigh(at, gone, units, (starts, counts))
+
+    def _columns(self, pieces: Ints) -> Ints:
+        """What each piece frees, per resource and port."""
+        victims = self._victims
+        rows = [victims.piece_used[resource, pieces] for resource, _ in self._needs]
+        for port in self.row.ask.host_ports:
+            held = victims.ports.get(port)
+            rows.append(np.zeros(pieces.size, dtype=np.int64) if held is None else held[pieces])
+        return np.array(rows, dtype=np.int64).reshape(-1, pieces.size)
+
+    def _free(self, at: Ints) -> Ints:
+        """What is left with the rank there, per resource and port; below zero where it has no room."""
+        usage = self.row.usage
+        rows = [usage.free(resource, at) - amount for resource, amount in self._needs]
+        rows += [-usage.port(port)[at] for port in self.row.ask.host_ports]
+        return np.array(rows, dtype=np.int64).reshape(-1, at.size)
+
+    def _wholes(self, nodes: Ints, units: Ints) -> Ints | None:
+        """For each piece of a surplus rank, where its allocation's other piece on the node stands; None when there
+        are no such ranks."""
+        whole = self._victims.whole[units]
+        if (whole == units).all():
+            return None
+        places = {(int(node), int(unit)): place for place, (node, unit) in enumerate(zip(nodes, units, strict=True))}
+        found = np.full(units.size, -1, dtype=np.int64)
+        for place in np.flatnonzero(whole != units).tolist():
+            found[place] = places.get((int(nodes[place]), int(whole[place])), -1)
+        return found
+
+    def _put_back(self, freed: Ints, room: Ints, runs: tuple[Ints, Ints], is_ok: Bools, wholes: Ints | None) -> Bools:
+        """Which pieces stay away, the most important of each node put back first."""
+        starts, counts = runs
+        gone = np.zeros(freed.shape[1], dtype=np.bool_)
+        for place in range(int(counts.max()) - 1, -1, -1):
+            columns = np.flatnonzero(is_ok & (counts > place))
+            pieces = starts[columns] + place
+            amounts = freed[:, pieces]
+            left = room[:, columns] - amounts
+            fits = (left >= 0).all(axis=0)
+            if wholes is not None:
+                fits &= ~((wholes[pieces] >= 0) & gone[wholes[pieces]])
+            gone[pieces] = ~fits
+            room[:, columns] = np.where(fits, left, room[:, columns])
+        return gone
+
+    def _weigh(self, at: Ints, gone: Bools, units: Ints, runs: tuple[Ints, Ints]) -> None:
+        """The cost of each node with victims."""
+        victims = self._victims
+        starts, counts = runs
+        levels = np.where(gone, self._level[units], _NEVER)
+        highest = np.maximum.reduceat(levels, starts)
+        weight = np.add.reduceat(np.where(gone, victims.weight[units], 0), starts)
+        count = np.add.reduceat(np.where(gone, victims.count[units], 0), starts)
+        is_top = gone & (levels == np.repeat(highest, counts))
+        later = np.maximum.reduceat(np.where(is_top, -victims.safe[units], _NEVER), starts)
+        last = np.maximum.reduceat(np.where(is_top, units, -1), starts)
+        chosen = count > 0
+        self.is_ok[at[chosen]] = True
+        self.costs[:, at[chosen]] = np.array([highest, weight, count, later, last])[:, chosen]

@@ -1,0 +1,281 @@
+"""What may be taken away from where: running work that can be preempted, in units, as columns.
+
+A unit is a whole allocation, or one rank of an elastic gang that is not needed for its minimum. Units stand in one
+order, least important first: queue priority, priority; of the same, single ranks that their gang does not need, then
+lone ranks, then whole gangs; then what loses least work (latest start or checkpoint), then by name. A piece is what
+one unit holds on one node. Knows nothing of who wants them.
+
+Invariant: built from the snapshot alone. What is on its way out, what was admitted a moment ago and what nobody may
+preempt is in no unit.
+"""
+
+import itertools
+from collections.abc import Mapping
+
+import msgspec
+import numpy as np
+
+from slipway.model.facts import AllocationFact
+from slipway.model.lifecycle import Phase
+from slipway.model.position import milliseconds
+from slipway.scheduler.plan.state.nodes import Ints
+from slipway.scheduler.plan.state.ordering import priority_of
+from slipway.scheduler.plan.state.snapshot import Holding, Snapshot
+from slipway.scheduler.plan.state.usage import Charge
+
+_SURPLUS, _LONE, _GANG = 0, 1, 2
+_MANY = 64
+_ABOVE_ZERO = 2**31
+"""Added to each rank's priority before they are summed, so that fewer are never worse for being below zero. Source:
+kube-scheduler's preemption."""
+WholeKey = tuple[int, int, int, int, str, str, int]
+
+
+class Unit(msgspec.Struct, eq=False):
+    """What goes at once: `rank` of an elastic gang, or all that is left of an allocation (`rank` -1)."""
+
+    holding: Holding
+    priority: int
+    kind: int
+    order: WholeKey
+    rank: int = -1
+    index: int = 0
+    """its place in the order"""
+    whole: int = 0
+    """the index of its allocation as a whole: its own for that"""
+
+    @property
+    def is_whole(self) -> bool:
+        """It ends an attempt."""
+        return self.rank < 0
+
+    @property
+    def fact(self) -> AllocationFact:
+        """Whose it is."""
+        return self.holding.allocation
+
+
+class Victims:
+    """All units of a snapshot and their pieces."""
+
+    def __init__(self, snapshot: Snapshot, priorities: Mapping[str, int]) -> None:
+        """`priorities` are the queues' own."""
+        found: list[Unit] = []
+        for holding in snapshot.holdings.values():
+            if holding.allocation.preemptible and holding.allocation.queue in priorities and _may_go(holding):
+                found += _units(holding, snapshot, priorities[holding.allocation.queue])
+        found.sort(key=_order)
+        self.units = tuple(found)
+        wholes = {unit.fact.uid: index for index, unit in enumerate(found) if unit.is_whole}
+        for index, unit in enumerate(found):
+            unit.index, unit.whole = index, wholes[unit.fact.uid]
+        self.queues = sorted({unit.fact.queue for unit in found})
+        code = {name: number for number, name in enumerate(self.queues)}
+        size = len(found)
+        self.queue: Ints = np.fromiter((code[unit.fact.queue] for unit in found), np.int64, size)
+        self.priority: Ints = np.fromiter((unit.priority for unit in found), np.int64, size)
+        self.created = np.fromiter((unit.fact.created for unit in found), np.float64, size)
+        self.level: Ints = _levels(found)
+        """rank of (queue priority, priority)"""
+        self.safe: Ints = np.fromiter((-unit.order[3] for unit in found), np.int64, size)
+        ranks = np.fromiter((_count(unit) for unit in found), np.int64, size)
+        self.count: Ints = ranks
+        self.weight: Ints = (self.priority + _ABOVE_ZERO) * ranks
+        self.whole: Ints = np.fromiter((unit.whole for unit in found), np.int64, size)
+        self.kinds, self.kind = _kinds(found)
+        """{queue: (number, amounts) of each kind of use that its units have}, and which kind a unit is"""
+        self.kind_count = sum(len(kinds) for kinds in self.kinds.values())
+        self.told = [unit.index for unit in found if unit.fact.evictions]
+        """indices of units that made room before"""
+        self._lay_out(snapshot)
+
+    def on(self, node: int) -> Ints:
+        """The pieces on a node, in order."""
+        return self._by_node[self._starts[node] : self._starts[node + 1]]
+
+    def nodes_of(self, units: Ints) -> set[int]:
+        """The nodes on which `units` have pieces."""
+        if units.size > _MANY:
+            chosen = np.zeros(len(self.units), dtype=np.bool_)
+            chosen[units] = True
+            return set(np.unique(self.piece_node[chosen[self.piece_unit]]).tolist())
+        indices: list[int] = units.tolist()
+        return {node for unit in indices for node in self._nodes[unit]}
+
+    def _lay_out(self, snapshot: Snapshot) -> None:
+        table = snapshot.table
+        pieces: list[tuple[int, int, list[Charge]]] = []
+        for unit in self.units:
+            if unit.kind == _LONE:
+                charge = next(iter(unit.holding.charges.values()))
+                if charge.node in table.index:
+                    pieces.append((unit.index, table.index[charge.node], [charge]))
+                continue
+            for node, charges in _pieces(unit, table.index).items():
+                pieces.append((unit.index, node, charges))
+        self._nodes: list[list[int]] = [[] for _ in self.units]
+        for unit, node, _ in pieces:
+            self._nodes[unit].append(node)
+        size = len(pieces)
+        self.piece_unit: Ints = np.fromiter((piece[0] for piece in pieces), np.int64, size)
+        self.piece_node: Ints = np.fromiter((piece[1] for piece in pieces), np.int64, size)
+        self.ports: dict[int, Ints] = {}
+        self.charges = [piece[2] for piece in pieces]
+        columns: dict[tuple[tuple[tuple[str, int], ...], ...], int] = {}
+        codes: list[int] = []
+        for number, charges in enumerate(self.charges):
+            codes.append(
+                columns.setdefault(tuple([tuple(each.requests.amounts.items()) for each in charges]), len(columns))
+            )
+            for charge in charges:
+                for port in charge.ports:
+                    self.ports.setdefault(port, np.zeros(size, dtype=np.int64))[number] += 1
+        used: Ints = np.zeros((len(table.resources), len(columns)), dtype=np.int64)
+        for requests, code in columns.items():
+            for name, amount in itertools.chain.from_iterable(requests):
+                if name in table.row:
+                    used[table.row[name], code] += amount
+        self.piece_used: Ints = used[:, codes] if codes else np.zeros((len(table.resources), 0), dtype=np.int64)
+        self._by_node: Ints = np.argsort(self.piece_node, kind="stable").astype(np.int64)
+        counts = np.bincount(self.piece_node, minlength=len(table)) if size else np.zeros(len(table), dtype=np.int64)
+        self._starts: list[int] = [0, *np.cumsum(counts).tolist()]
+
+
+def victims_of(snapshot: Snapshot) -> Victims:
+    """The victims of a snapshot, laid out once for a state."""
+    if not isinstance(snapshot.memo.victims, Victims):
+        snapshot.memo.victims = Victims(snapshot, {queue.name: queue.priority for queue in snapshot.queues})
+    return snapshot.memo.victims
+
+
+def lowest_of(snapshot: Snapshot) -> Mapping[str, int]:
+    """{queue: the lowest priority of its work that may be evicted}: tells cheaply that there is nothing to be had."""
+    if snapshot.memo.lowest is None:
+        lowest: dict[str, int] = {}
+        for holding in snapshot.holdings.values():
+            fact = holding.allocation
+            if fact.preemptible:
+                priority = priority_of(fact, snapshot.job_of(fact))
+                if priority < lowest.get(fact.queue, priority + 1):
+                    lowest[fact.queue] = priority
+        snapshot.memo.lowest = lowest
+    return snapshot.memo.lowest
+
+
+def spare_of(holding: Holding) -> tuple[int, list[int]]:
+    """(ranks that are not needed for the minimum, the same per role), counting those that stay."""
+    fact = holding.allocation
+    live = _live(holding)
+    spare: list[int] = []
+    base = 0
+    for role in fact.roles:
+        spare.append(max(0, sum(base <= rank < base + role.count for rank in live) - role.minimum))
+        base += role.count
+    return max(0, len(live) - fact.minimum), spare
+
+
+def role_index(fact: AllocationFact, rank: int) -> int:
+    """Which of its roles a rank is of."""
+    for index, role in enumerate(fact.roles):
+        if rank < role.count:
+            return index
+        rank -= role.count
+    return -1
+
+
+def safe_point(fact: AllocationFact) -> float:
+    """From when on its work would be lost: its start, or when it last saved."""
+    return max(fact.started, fact.checkpoint_at) if fact.checkpoint_at else fact.started
+
+
+def _order(unit: Unit) -> WholeKey:
+    return unit.order
+
+
+def _count(unit: Unit) -> int:
+    """How many ranks it takes along."""
+    return len(_live(unit.holding)) if unit.kind == _GANG else 1
+
+
+def _may_go(holding: Holding) -> bool:
+    fact = holding.allocation
+    is_running = fact.phase is not Phase.PENDING and bool(fact.placements)
+    return is_running and fact.is_wanted and bool(_live(holding))
+
+
+def _live(holding: Holding) -> tuple[int, ...]:
+    """The ranks that use something and stay."""
+    if not holding.leaving:
+        return tuple(holding.charges)
+    return tuple(rank for rank in holding.charges if rank not in holding.leaving)
+
+
+def _units(holding: Holding, snapshot: Snapshot, queue_priority: int) -> list[Unit]:
+    fact = holding.allocation
+    priority = priority_of(fact, snapshot.job_of(fact))
+    safe = -milliseconds(safe_point(fact))
+    is_lone = len(fact.roles) == 1 and fact.roles[0].count == 1
+    kind = _LONE if is_lone else _GANG
+    order = (queue_priority, priority, kind, safe, fact.key, fact.uid, 0)
+    found = [Unit(holding=holding, priority=priority, kind=kind, order=order)]
+    if not is_lone:
+        for rank in sorted(_spared(holding)):
+            order = (queue_priority, priority, _SURPLUS, safe, fact.key, fact.uid, -rank)
+            found.append(Unit(holding=holding, priority=priority, kind=_SURPLUS, order=order, rank=rank))
+    return found
+
+
+def _pieces(unit: Unit, index: Mapping[str, int]) -> dict[int, list[Charge]]:
+    """{node: what the unit frees there}. A gang as a whole frees what its surplus there does not."""
+    charges = unit.holding.charges
+    if not unit.is_whole:
+        charge = charges[unit.rank]
+        return {index[charge.node]: [charge]} if charge.node in index else {}
+    found: dict[int, list[Charge]] = {}
+    spared = _spared(unit.holding) if unit.kind == _GANG else frozenset[int]()
+    for rank in _live(unit.holding):
+        charge = charges[rank]
+        node = index.get(charge.node)
+        if node is not None and rank not in spared:
+            found.setdefault(node, []).append(charge)
+    return found
+
+
+def _spared(holding: Holding) -> frozenset[int]:
+    """The ranks that are units of their own on their node: on each node as many as the gang can spare, the last
+    first. Which of them go is bounded when they are taken."""
+    spare, per_role = spare_of(holding)
+    if not spare:
+        return frozenset()
+    fact = holding.allocation
+    by_node: dict[str, tuple[list[int], list[int]]] = {}
+    found: list[int] = []
+    for rank in reversed(_live(holding)):
+        left, roles = by_node.setdefault(holding.charges[rank].node, ([spare], list(per_role)))
+        role = role_index(fact, rank)
+        if left[0] and roles[role]:
+            left[0] -= 1
+            roles[role] -= 1
+            found.append(rank)
+    return frozenset(found)
+
+
+def _levels(units: list[Unit]) -> Ints:
+    ordered = sorted({unit.order[:2] for unit in units})
+    level = {pair: number for number, pair in enumerate(ordered)}
+    return np.fromiter((level[unit.order[:2]] for unit in units), np.int64, len(units))
+
+
+def _kinds(units: list[Unit]) -> tuple[dict[str, list[tuple[int, Mapping[str, int]]]], Ints]:
+    known: dict[tuple[str, tuple[tuple[str, int], ...]], int] = {}
+    kinds: dict[str, list[tuple[int, Mapping[str, int]]]] = {}
+    codes: list[int] = []
+    for unit in units:
+        used = unit.holding.used if unit.is_whole else unit.holding.used_by((unit.rank,)).amounts
+        key = (unit.fact.queue, tuple(used.items()))
+        code = known.get(key)
+        if code is None:
+            code = known[key] = len(known)
+            kinds.setdefault(unit.fact.queue, []).append((code, used))
+        codes.append(code)
+    return kinds, np.array(codes, dtype=np.int64)

@@ -1,0 +1,121 @@
+"""The gates before any node is looked at: is it to be started at all, and is its request sound?
+
+Each answer is an Explanation, or None when the gate is open; the order is that of `Gate`.
+"""
+
+from datetime import UTC, datetime
+
+from slipway.model.duration import format_duration
+from slipway.model.facts import AllocationFact
+from slipway.model.reasons import NEVER, Gate
+from slipway.scheduler.plan.queueing.queue_tree import QueueTree
+from slipway.scheduler.plan.state.plan_types import Change, Explanation
+from slipway.scheduler.plan.state.snapshot import Snapshot
+
+WORKSPACES_SHOWN = 5
+
+
+def closed_gate(allocation: AllocationFact, snapshot: Snapshot, tree: QueueTree, now: float) -> Explanation | None:
+    """The first closed gate, from Invalid to OutsideLimitRange; then budgets, which close a queue whatever it has."""
+    if allocation.invalid:
+        return Explanation(gate=Gate.INVALID, message=allocation.invalid, is_never=True)
+    if allocation.namespace not in snapshot.workspaces:
+        return Explanation(
+            gate=Gate.NOT_A_WORKSPACE,
+            message=f"namespace {allocation.namespace} is not a workspace; label it slipway.dev/workspace=true",
+        )
+    if snapshot.pool.workspaces and allocation.namespace not in snapshot.pool.workspaces:
+        return Explanation(
+            gate=Gate.POOL_NOT_FOR_WORKSPACE,
+            message=f"pool {snapshot.pool.name} is for other workspaces than {allocation.namespace}: "
+            + ", ".join(snapshot.pool.workspaces[:WORKSPACES_SHOWN]),
+            is_never=True,
+        )
+    if allocation.hold:
+        change = (Change(kind="release"),)
+        return Explanation(gate=Gate.HELD, message="held; release it to let it start", change=change)
+    if allocation.not_before > now:
+        return Explanation(
+            gate=Gate.BACKOFF,
+            message=f"attempt {allocation.attempt} waits until {_clock(allocation.not_before)} before it tries again",
+            change=(Change(kind="wait", until=allocation.not_before),),
+        )
+    return (
+        _queue_gate(allocation, snapshot, tree)
+        or _job_gate(allocation, snapshot)
+        or _pods_gate(allocation)
+        or _range_gate(allocation)
+        or _budget_gate(allocation, tree)
+    )
+
+
+def _queue_gate(allocation: AllocationFact, snapshot: Snapshot, tree: QueueTree) -> Explanation | None:
+    aside = tree.aside(allocation.queue)
+    if aside:
+        return Explanation(
+            gate=Gate.UNKNOWN_QUEUE, message=f"nothing starts in queue {allocation.queue}: {aside}", is_never=True
+        )
+    if tree.queue(allocation.queue) is None:
+        return Explanation(
+            gate=Gate.UNKNOWN_QUEUE,
+            message=f"pool {snapshot.pool.name} has no queue {allocation.queue}",
+            is_never=True,
+        )
+    if not tree.is_leaf(allocation.queue):
+        return Explanation(
+            gate=Gate.UNKNOWN_QUEUE,
+            message=f"queue {allocation.queue} has queues below it; work goes into one of those",
+            is_never=True,
+        )
+    return None
+
+
+def _job_gate(allocation: AllocationFact, snapshot: Snapshot) -> Explanation | None:
+    """Without its job nothing would hold the job's limits."""
+    if not allocation.job or snapshot.job_of(allocation) is not None:
+        return None
+    return Explanation(
+        gate=Gate.UNKNOWN_JOB,
+        message=f"workspace {allocation.namespace} has no job {allocation.job}",
+        is_never=True,
+    )
+
+
+def _pods_gate(allocation: AllocationFact) -> Explanation | None:
+    """A gang is valid when its ranks number at least the minimum, per role and in all."""
+    for role in allocation.roles:
+        if role.count < role.minimum:
+            return _too_few(f"role {role.name} has {role.count} ranks and needs {role.minimum}")
+    count = allocation.rank_count
+    if count < allocation.minimum:
+        return _too_few(f"the gang has {count} ranks and needs {allocation.minimum}")
+    if count == 0:
+        return _too_few("the gang has 0 ranks and needs 1")
+    return None
+
+
+def _range_gate(allocation: AllocationFact) -> Explanation | None:
+    """A pod that a LimitRange refuses is refused whenever it is made."""
+    if not allocation.out_of_range:
+        return None
+    return Explanation(gate=Gate.LIMIT_RANGE, message=f"{NEVER}: {allocation.out_of_range}", is_never=True)
+
+
+def _budget_gate(allocation: AllocationFact, tree: QueueTree) -> Explanation | None:
+    closed = tree.exhausted.get(allocation.queue)
+    if closed is None or not any(role.requests.gpus() or role.gpu_milli for role in allocation.roles):
+        return None
+    hours, window = closed.budget.gpu_ms / 3_600_000, format_duration(closed.budget.window_s)
+    return Explanation(
+        gate=Gate.WAITING_FOR_QUOTA,
+        message=f"queue {closed.queue} has used up its budget of {hours:g} GPU-hours per {window}; "
+        f"the next begins at {_clock(closed.until)}",
+    )
+
+
+def _too_few(message: str) -> Explanation:
+    return Explanation(gate=Gate.NOT_ENOUGH_PODS, message=message, is_never=True)
+
+
+def _clock(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,0 +1,90 @@
+"""Whose head is next: a contest through the queue tree, level by level.
+
+At each inner queue the heads of its children meet, and the one whose branch would be left least above its due with
+that head admitted goes on to the next level; so what one team of a department leaves unused goes to its other teams
+before it goes to another department. Equal shares are decided by `ordering.head_key`, which is about the head and its
+own queue. In a tree without inner queues this is the plain order by share. Knows nothing of why a head is blocked.
+
+Costs O(depth x log queues) per step: only the branches above a queue change when it takes something. A queue that
+gives something back is entered again (`renew`). Source: Kueue's fair-sharing tournament, Volcano's hdrf.
+"""
+
+import heapq
+from collections.abc import Iterable, Mapping
+
+from slipway.scheduler.plan.queueing.queue_tree import ROOT, QueueTree
+from slipway.scheduler.plan.state.ordering import HeadKey
+
+_Entry = tuple[int, HeadKey, str, int]
+"""(share, key of the head, child, version): valid while it is the child's newest"""
+
+
+class Contest:
+    """The heads of all queues of one tick."""
+
+    def __init__(self, tree: QueueTree) -> None:
+        self._tree = tree
+        self._heads: dict[str, tuple[Mapping[str, int], HeadKey]] = {}
+        """{leaf queue: what its head asks for, and its key}"""
+        self._meetings: dict[str, list[_Entry]] = {ROOT: []}
+        """{inner queue: the heads that its children send}"""
+        self._versions: dict[str, int] = {}
+        self._stale: str | None = None
+        """the queue whose head was taken last: what it used since then is not in the shares above it yet"""
+
+    def enter(self, name: str, demand: Mapping[str, int], key: HeadKey) -> None:
+        """The head of queue `name` from now on."""
+        self._heads[name] = (demand, key)
+        if self._stale == name:
+            self._stale = None  # it rises now, and what it used with it
+        self._settle()
+        self._rise(name)
+
+    def renew(self, names: Iterable[str]) -> None:
+        """These queues use less than they did."""
+        for name in sorted(set(names)):
+            self._rise(name)
+
+    def take(self) -> str | None:
+        """The queue whose head is next, which leaves the contest until it enters again; None when there is none."""
+        self._settle()
+        name = ROOT
+        while (top := self._top(name)) is not None:
+            name = top[2]
+            if name in self._heads:
+                del self._heads[name]
+                self._stale = name
+                return name
+        return None
+
+    def _settle(self) -> None:
+        stale, self._stale = self._stale, None
+        if stale is not None:
+            self._rise(stale)
+
+    def _rise(self, name: str) -> None:
+        """Send the best head of `name` to the queue above it, and so on to the root."""
+        while name != ROOT:
+            above = self._tree.above(name)
+            version = self._versions[name] = self._versions.get(name, 0) + 1
+            best = self._best(name)
+            if best is not None:
+                demand, key = self._heads[best]
+                entry = (self._tree.share(name, demand), key, name, version)
+                heapq.heappush(self._meetings.setdefault(above, []), entry)
+            name = above
+
+    def _best(self, name: str) -> str | None:
+        """The leaf queue whose head wins within `name`."""
+        while name not in self._heads:
+            top = self._top(name)
+            if top is None:
+                return None
+            name = top[2]
+        return name
+
+    def _top(self, name: str) -> _Entry | None:
+        meeting = self._meetings.get(name, [])
+        while meeting and meeting[0][3] != self._versions[meeting[0][2]]:
+            heapq.heappop(meeting)
+        return meeting[0] if meeting else None

@@ -1,0 +1,162 @@
+"""The lines of a tick: each queue's pending work in order, and how far the tick has got with it.
+
+A line is walked over its groups (`pending.py`): what is blocked, blocks its whole group, so that a long queue costs
+what it has groups, not what it has members. Invariant: of each group a prefix has been dealt with, the rest waits.
+"""
+
+import heapq
+from collections.abc import Iterable
+
+from slipway.model.facts import AllocationFact, QueueFact
+from slipway.model.position import WorkKey
+from slipway.model.reasons import Gate
+from slipway.scheduler.plan.queueing.admission_checks import closed_gate
+from slipway.scheduler.plan.queueing.queue_tree import QueueTree
+from slipway.scheduler.plan.state.members import Member, Members
+from slipway.scheduler.plan.state.pending import Group
+from slipway.scheduler.plan.state.plan_types import Explanation
+from slipway.scheduler.plan.state.snapshot import Snapshot
+
+STRICT = "StrictFIFO"
+
+NOT_YET = Explanation(
+    gate=Gate.NOT_YET_CONSIDERED, message="not looked at yet: this tick has made all the decisions that it may"
+)
+
+
+def behind_head(queue: str, head: AllocationFact) -> Explanation:
+    """BehindQueueHead: queue keeps strict order."""
+    return Explanation(
+        gate=Gate.BEHIND_QUEUE_HEAD, message=f"queue {queue} keeps strict order and {head.key} is before it and waits"
+    )
+
+
+class Walk:
+    """One group in its line: members before `at` are dealt with, the rest waits for `why`, once that is known."""
+
+    def __init__(self, group: Group) -> None:
+        self.group = group
+        self.at = 0
+        self.why: Explanation | None = None
+        self.current = group.sample
+        """the member at `at`, while there is one"""
+
+    def waiting(self) -> Members:
+        """The members that wait."""
+        return self.group.members.after(self.at)
+
+    def first(self, most: int) -> tuple[Member, ...]:
+        """The first of those that wait."""
+        members, at = self.group.members, self.at
+        begin = members.blocks[0]
+        return begin[at : at + most] if at + most <= len(begin) else members[at : at + most]
+
+
+class Line:
+    """One queue's pending work. `settled` (uids) was dealt with before the line was walked, and is passed over."""
+
+    def __init__(self, queue: QueueFact, groups: Iterable[Group], settled: frozenset[str] = frozenset()) -> None:
+        self.queue = queue
+        self.walks = [Walk(group) for group in groups]
+        self.settled = settled
+        self.head: AllocationFact | None = None
+        """the first that was blocked"""
+        self.is_closed = False
+        """nothing may pass the head"""
+        self._heap: list[tuple[WorkKey, int]] = []
+        for number in range(len(self.walks)):
+            self._push(number)
+
+    def next(self) -> tuple[AllocationFact, Group] | None:
+        """The next to be looked at, and its group; None at the end or behind a head that nothing may pass."""
+        if self.is_closed or not self._heap:
+            return None
+        walk = self.walks[self._heap[0][1]]
+        return walk.current, walk.group
+
+    def upcoming(self, most: int) -> list[AllocationFact]:
+        """The first of each of the next groups, in order, at most `most`."""
+        return [self.walks[number].current for _, number in sorted(self._heap)[:most]]
+
+    def admit(self) -> None:
+        """The next has been admitted."""
+        _, number = heapq.heappop(self._heap)
+        self.walks[number].at += 1
+        self._push(number)
+
+    def block(self, why: Explanation, *, is_head: bool) -> bool:
+        """The next is blocked, and with it all that is alike; answers whether it is the head of the line now."""
+        _, number = heapq.heappop(self._heap)
+        walk = self.walks[number]
+        walk.why = why
+        if self.head is not None or not is_head:
+            return False
+        self.head = walk.current
+        self.is_closed = self.queue.ordering == STRICT
+        return True
+
+    def reopen(self) -> None:
+        """What was blocked is looked at again, the head first."""
+        self.head, self.is_closed = None, False
+        for number, walk in enumerate(self.walks):
+            if walk.why is not None and not walk.why.is_never:
+                walk.why = None
+                self._push(number)
+
+    def explanation(self, walk: Walk, fact: AllocationFact) -> Explanation:
+        """Why `fact`, a waiting member of `walk`, waits."""
+        head = self.head if self.is_closed else None
+        if walk.why is not None and (head is None or fact.uid == head.uid or not self._is_of_head(walk)):
+            return walk.why
+        return NOT_YET if head is None else behind_head(self.queue.name, head)
+
+    def _is_of_head(self, walk: Walk) -> bool:
+        return self.head is not None and walk.current.uid == self.head.uid and walk.at < len(walk.group.members)
+
+    def waiting(self) -> Iterable[tuple[WorkKey, AllocationFact, Walk]]:
+        """All that wait, in order."""
+        parts = [[(order, number) for order, _ in walk.waiting()] for number, walk in enumerate(self.walks)]
+        at = [walk.at for walk in self.walks]
+        for order, number in heapq.merge(*parts):
+            walk = self.walks[number]
+            fact = walk.group.members[at[number]][1]
+            at[number] += 1
+            if fact.uid not in self.settled:
+                yield order, fact, walk
+
+    def ahead(self, order: WorkKey) -> int:
+        """How many wait before `order`."""
+        before = sum(max(0, walk.group.index(order) - walk.at) for walk in self.walks)
+        return before if not self.settled else before - sum(key < order for key in self._settled_orders())
+
+    def _settled_orders(self) -> list[WorkKey]:
+        return [order for walk in self.walks for order, fact in walk.waiting() if fact.uid in self.settled]
+
+    def _push(self, number: int) -> None:
+        walk = self.walks[number]
+        while found := walk.first(1):
+            order, walk.current = found[0]
+            if walk.current.uid not in self.settled:
+                heapq.heappush(self._heap, (order, number))
+                return
+            walk.at += 1
+
+
+def line_up(
+    snapshot: Snapshot, tree: QueueTree, now: float, settled: frozenset[str] = frozenset()
+) -> tuple[dict[str, Line], list[Walk]]:
+    """({queue: its line}, the groups that stand at a closed gate and in no line)."""
+    open_groups: dict[str, list[Group]] = {}
+    shut: list[Walk] = []
+    for group in snapshot.groups:
+        closed = closed_gate(group.sample, snapshot, tree, now)
+        if closed is None:
+            open_groups.setdefault(group.sample.queue, []).append(group)
+        else:
+            walk = Walk(group)
+            walk.why = closed
+            shut.append(walk)
+    lines = {
+        name: Line(tree.queue(name) or QueueFact(name=name), open_groups[name], settled) for name in sorted(open_groups)
+    }
+    return lines, shut

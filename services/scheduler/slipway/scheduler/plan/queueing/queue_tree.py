@@ -1,0 +1,316 @@
+"""Quota along the queue tree: what a queue may use, own and borrowed, and how far it is above its due.
+
+Per resource that some queue names. Quota of a queue = its own nominal + its children's. What it does not lend
+(quota above `lendingLimit`) is its alone; the rest, and what the implicit root holds beyond all nominals, may be
+borrowed from the parent up to `borrowingLimit` beyond the queue's own quota. `limit` caps the subtree outright.
+A resource that a queue's nominal does not name is not bounded by that queue; a demand above the whole pool is
+not a matter of quota (it does not fit). Work that cannot be preempted does not borrow: it stays within its queue's own
+nominal; that of queues without one stays together within the nominal of the first queue above that has one, or within
+what belongs to nobody.
+
+Invariants: `take` never refuses (it records what is); `shortfall` is the only judge. Amounts come in base units;
+inside, and in what is answered, GPUs are counted in thousandths, since a rank may use a part of one (`counted`).
+Source: Kueue's cache/scheduler/resource_node.go for the borrowing arithmetic.
+"""
+
+from collections.abc import Iterable, Mapping, Set
+
+import msgspec
+
+from slipway.model.facts import QueueFact
+from slipway.model.resources import GPU, GPU_MILLI, MILLI, Resources
+from slipway.scheduler.plan.queueing.branches import ROOT, Branch, counted, grow, raised, set_aside, with_run_limits
+from slipway.scheduler.plan.state.budgets import Exhausted, Spent, exhausted
+
+__all__ = ["ROOT", "QueueTree", "Shortfall", "counted"]
+
+_WHOLE = 10**12
+"""The share of a whole pool's worth of a resource: fine enough to tell one cpu of the largest pool apart."""
+DEMANDS_MAX = 4096
+_NO_AMOUNTS: Mapping[str, int] = {}
+
+
+class Shortfall(msgspec.Struct, frozen=True):
+    """What stops a demand: `queue` lacks `short` of `resource` under its `kind` of bound (GPUs in thousandths)."""
+
+    queue: str
+    kind: str
+    """limit | nominal | borrowing"""
+    resource: str
+    short: int
+    bound: int
+    used: int
+
+    @property
+    def raise_by(self) -> int:
+        """By how many base units the bound has to be raised: quotas are in whole GPUs."""
+        return -(-self.short // MILLI) if self.resource == GPU else self.short
+
+
+class QueueTree:
+    """The queues of one pool with their use; `total` is the whole pool's allocatable."""
+
+    def __init__(self, queues: Iterable[QueueFact], total: Resources) -> None:
+        given = sorted(queues, key=lambda item: item.name)
+        self._aside = set_aside(given)
+        self._inner = {queue.parent for queue in given}
+        self._facts = with_run_limits({queue.name: queue for queue in given if queue.name not in self._aside})
+        self._pool = total
+        self._total = Resources(dict(counted(total.amounts)))
+        self._branches, self.named = grow(self._facts, self._total)
+        self._is_named = frozenset(self.named)
+        self._root = self._branches[ROOT]
+        self._empty: QueueTree | None = None
+        self._taken: dict[tuple[str, bool], dict[str, int]] = {}
+        self._demands: dict[int, tuple[Mapping[str, int], Mapping[str, int]]] = {}
+        self._above: dict[str, set[str]] = {}
+        """{resource that was asked about: the queues that are above their due in it}"""
+        self._meetings: dict[tuple[str, str], tuple[tuple[str, ...], tuple[str, ...]]] = {}
+        self.exhausted: Mapping[str, Exhausted] = {}
+        """{queue: the budget that closes it to work with GPUs}"""
+
+    def spend(self, spent: Spent, now: float) -> None:
+        """Hold the budgets against what was used in their current windows."""
+        self.exhausted = exhausted(self._facts, spent, now)
+
+    def queue(self, name: str) -> QueueFact | None:
+        """The queue called `name`, as it was given, but with the run limit that holds for its work; None also when it
+        is set aside."""
+        return self._facts.get(name)
+
+    def aside(self, name: str) -> str:
+        """Why nothing starts in queue `name`, which is there; "" when it is as it should be."""
+        return self._aside.get(name, "")
+
+    def is_leaf(self, name: str) -> bool:
+        """Whether work may sit in `name`."""
+        return name not in self._inner
+
+    def above(self, name: str) -> str:
+        """The queue above `name`; ROOT at the top."""
+        parent = self._branches[name].parent
+        return parent.name if parent else ROOT
+
+    def take(self, name: str, demand: Mapping[str, int], *, preemptible: bool) -> None:
+        """Record use in `name` (negative amounts give it back); a queue that is gone counts for the root."""
+        demand = self._counted(demand)
+        branch = self._branches.get(name, self._root)
+        sums = [self._taken.setdefault((name, preemptible), {}), *(above.whole for above in branch.line)]
+        for resource, amount in demand.items():
+            if resource in self._is_named:
+                _add(branch, resource, amount)
+                if not preemptible:
+                    _add_firm(branch, resource, amount)
+            for amounts in sums:
+                amounts[resource] = amounts.get(resource, 0) + amount
+            if (known := self._above.get(resource)) is not None:
+                for above in branch.line:
+                    (known.add if self.above_due(above.name, resource) > 0 else known.discard)(above.name)
+
+    def keep(self, name: str, demand: Mapping[str, int]) -> None:
+        """Keep the unused nominal of `name`, up to `demand`, from borrowers (not from its own work)."""
+        branch = self._branches[name]
+        if branch.own is None or branch.kept:
+            return
+        for resource, amount in counted(demand).items():
+            unused = min(amount, branch.own.get(resource, 0) - branch.whole.get(resource, 0))
+            if unused > 0:
+                branch.kept[resource] = unused
+                _add(branch, resource, unused)
+
+    def shortfall(self, name: str, demand: Mapping[str, int], *, preemptible: bool) -> Shortfall | None:
+        """The first bound that `demand` more would break now; None when it fits."""
+        branch = self._branches[name]
+        if not branch.kept:
+            return self._shortfall(branch, self._counted(demand), preemptible=preemptible)
+        kept, branch.kept = branch.kept, {}
+        for resource, amount in kept.items():
+            _add(branch, resource, -amount)
+        try:
+            return self._shortfall(branch, self._counted(demand), preemptible=preemptible)
+        finally:
+            branch.kept = kept
+            for resource, amount in kept.items():
+                _add(branch, resource, amount)
+
+    def never(self, name: str, demand: Mapping[str, int], *, preemptible: bool) -> Shortfall | None:
+        """The first bound that `demand` would break even if nothing else ran."""
+        if self._empty is None:
+            self._empty = QueueTree(self._facts.values(), self._pool)
+        return self._empty.shortfall(name, demand, preemptible=preemptible)
+
+    def with_more(self, short: Shortfall) -> "QueueTree":
+        """The tree as it would be if the bound of `short` were raised by what is short."""
+        facts = dict(self._facts)
+        if short.queue in facts:
+            facts[short.queue] = raised(facts[short.queue], short.kind, short.resource, short.raise_by)
+        other = QueueTree(facts.values(), self._pool)
+        other.exhausted = self.exhausted
+        for (name, preemptible), amounts in self._taken.items():
+            other.take(name, _uncounted(amounts), preemptible=preemptible)
+        for branch in self._branches.values():
+            if branch.kept:
+                other.keep(branch.name, _uncounted(branch.kept))
+        return other
+
+    def share(self, name: str, demand: Mapping[str, int] = _NO_AMOUNTS) -> int:
+        """How far `name`, with all below it, would be above its due with `demand` more: the dominant excess, by weight.
+
+        An integer to compare with others of the same tree. O(resources of the pool).
+        """
+        branch = self._branches[name]
+        demand, capacities, whole = self._counted(demand), self._total.amounts, branch.whole
+        worst = 0
+        for resource, due in branch.deserved.items():
+            excess = whole.get(resource, 0) + demand.get(resource, 0) - due
+            if excess > 0 and (capacity := capacities.get(resource, 0)) > 0:
+                worst = max(worst, excess * _WHOLE // capacity)
+        return worst // branch.weight
+
+    def deserved(self, name: str) -> Resources:
+        """What `name` deserves: its quota, or its weight's part of what its parent has beyond its siblings' quotas.
+        GPUs in thousandths."""
+        return Resources.of(self._branches[name].deserved)
+
+    def whole(self, name: str) -> Resources:
+        """Everything used in the subtree of `name`, GPUs in thousandths."""
+        return Resources.of(self._branches[name].whole)
+
+    def branches(self, name: str, other: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """The queues from `name` and from `other` upwards, each up to where their branches meet and without that."""
+        known = self._meetings.get((name, other))
+        if known is None:
+            ours = [node.name for node in self._branches[name].line]
+            theirs = [node.name for node in self._branches[other].line]
+            while ours and theirs and ours[-1] == theirs[-1]:
+                del ours[-1], theirs[-1]
+            known = self._meetings[name, other] = (tuple(ours), tuple(theirs))
+        return known
+
+    def above_in(self, resource: str) -> Set[str]:
+        """The queues that use more of `resource` than they deserve; follows what is taken and given back."""
+        known = self._above.get(resource)
+        if known is None:
+            known = self._above[resource] = {name for name in self._branches if self.above_due(name, resource) > 0}
+        return known
+
+    def above_due(self, name: str, resource: str) -> int:
+        """By how much `name` uses more of `resource` than it deserves (an inner queue no less than what is nominal
+        below it). What it has no due in, it is above with all that it uses, if any queue has a quota of it."""
+        node = self._branches[name]
+        due = node.deserved.get(resource, 0 if resource in self.named else None)
+        if due is None:
+            return 0
+        if node.children:
+            due = max(due, node.nominal.get(resource, 0))
+        return node.whole.get(resource, 0) - due
+
+    def is_below(self, name: str, above: str) -> bool:
+        """Whether `name` is `above` or in its subtree."""
+        node = self._branches.get(name)
+        return above == ROOT or (node is not None and any(each.name == above for each in node.line))
+
+    def violations(self) -> list[Shortfall]:
+        """Limits that are broken by what is used now."""
+        return [
+            Shortfall(branch.name, "limit", resource, used - bound, bound, used)
+            for branch in self._branches.values()
+            for resource, bound in branch.limit.items()
+            if (used := branch.whole.get(resource, 0)) > bound
+        ]
+
+    def _counted(self, demand: Mapping[str, int]) -> Mapping[str, int]:
+        """`counted`, once per demand: what is alike asks with the very same mapping."""
+        known = self._demands.get(id(demand))
+        if known is not None and known[0] is demand:
+            return known[1]
+        if len(self._demands) > DEMANDS_MAX:
+            self._demands.clear()
+        result = counted(demand)
+        self._demands[id(demand)] = (demand, result)
+        return result
+
+    def _shortfall(self, branch: Branch, demand: Mapping[str, int], *, preemptible: bool) -> Shortfall | None:
+        for resource in self.named:
+            amount = demand.get(resource, 0)
+            if amount <= 0:
+                continue
+            found = _over_limit(branch, resource, amount)
+            if found is None and not preemptible:
+                found = self._over_nominal(branch, resource, amount)
+            found = found or self._over_available(branch, resource, amount)
+            if found is not None:
+                return found
+        return None
+
+    def _over_nominal(self, branch: Branch, resource: str, amount: int) -> Shortfall | None:
+        for above in branch.line:
+            if above is self._root and amount > self._total.get(resource):
+                return None
+            if resource in above.firm_own:
+                used, bound = above.firm.get(resource, 0), above.firm_own[resource]
+                short = used + amount - bound
+                return Shortfall(above.name, "nominal", resource, short, bound, used) if short > 0 else None
+        return None
+
+    def _over_available(self, branch: Branch, resource: str, amount: int) -> Shortfall | None:
+        available, tightest = _available(branch, resource)
+        if amount <= available or (tightest is self._root and amount > self._total.get(resource)):
+            return None
+        used = tightest.used.get(resource, 0)
+        return Shortfall(tightest.name, "borrowing", resource, amount - available, used + available, used)
+
+
+def _add(branch: Branch, resource: str, amount: int) -> None:
+    """Add to `used`, and to the ancestors' what passes beyond the queue's own, unlent quota."""
+    for current in branch.line:
+        if not amount:
+            return
+        own = current.unlent.get(resource, 0)
+        before = current.used.get(resource, 0)
+        current.used[resource] = before + amount
+        amount = max(0, before + amount - own) - max(0, before - own)
+
+
+def _add_firm(branch: Branch, resource: str, amount: int) -> None:
+    """The same for what cannot be preempted: what is beyond the queue's own nominal is its ancestors'."""
+    for current in branch.line:
+        if not amount:
+            return
+        own = current.firm_own.get(resource, 0)
+        before = current.firm.get(resource, 0)
+        current.firm[resource] = before + amount
+        amount = max(0, before + amount - own) - max(0, before - own)
+
+
+def _over_limit(branch: Branch, resource: str, amount: int) -> Shortfall | None:
+    for above in branch.line:
+        if above.limit and resource in above.limit:
+            used, bound = above.whole.get(resource, 0), above.limit[resource]
+            if used + amount > bound:
+                return Shortfall(above.name, "limit", resource, used + amount - bound, bound, used)
+    return None
+
+
+def _available(branch: Branch, resource: str) -> tuple[int, Branch]:
+    """What `branch` may still use, and the one whose bound that is."""
+    line = branch.line
+    tightest = line[-1]
+    available = tightest.quota.get(resource, 0) - tightest.used.get(resource, 0)
+    for current in line[-2::-1]:
+        if not (current.unlent or current.borrowing):
+            continue
+        used, own = current.used.get(resource, 0), current.unlent.get(resource, 0)
+        if resource in current.borrowing:
+            mine = current.quota.get(resource, 0) - own - max(0, used - own) + current.borrowing[resource]
+            if mine <= available:
+                available, tightest = mine, current
+        if own > used:
+            # What it does not lend is its own, however far others are above their bounds.
+            available = max(0, available) + own - used
+    return available, tightest
+
+
+def _uncounted(amounts: Mapping[str, int]) -> Mapping[str, int]:
+    """Amounts that `counted` answers with the same."""
+    return {GPU_MILLI if name == GPU else name: amount for name, amount in amounts.items()}

@@ -1,0 +1,167 @@
+"""The pool at a later instant: what still runs then, and what is kept for heads.
+
+A future starts as a copy of the tick's nodes and is moved forward by releases. Of queues and job slots it holds only
+what differs from now, and lays that over the tick's own while it asks them. Invariant: the tick's state is left as it
+was found.
+"""
+
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+
+import msgspec
+
+from slipway.model.facts import AllocationFact
+from slipway.model.resources import Resources
+from slipway.scheduler.plan.placement import gang
+from slipway.scheduler.plan.placement.tick_state import Admitted, State
+from slipway.scheduler.plan.placement.whatif import WhatIf
+from slipway.scheduler.plan.state import gang_size
+from slipway.scheduler.plan.state.nodes import Bools
+from slipway.scheduler.plan.state.snapshot import Holding
+
+
+class Release(msgspec.Struct, frozen=True):
+    """What frees its places at `at` (epoch seconds) at the latest: `ranks` of a holding, or a gang of this tick."""
+
+    at: float
+    uid: str
+    what: Holding | Admitted
+    ranks: tuple[int, ...] = ()
+
+
+class Future:
+    """What a head would find at one later instant."""
+
+    def __init__(self, state: State, made: Callable[[WhatIf], WhatIf] | None = None) -> None:
+        """Now, or now on the nodes that `made` gives."""
+        self._state = state
+        now = state.whatif if made is None else made(state.whatif)
+        self.whatif = WhatIf(now.usage, state.policy, state.whatif.panel)
+        self._moved: dict[tuple[str, bool], dict[str, int]] = {}
+        """{(queue, preemptible): base units more than now}"""
+        self._slots: dict[tuple[str, str], int] = {}
+
+    def copy(self) -> "Future":
+        """An independent copy."""
+        other = Future.__new__(Future)
+        other._state = self._state
+        other.whatif = WhatIf(self.whatif.usage, self.whatif.policy, self.whatif.panel)
+        other._moved = {key: dict(amounts) for key, amounts in self._moved.items()}
+        other._slots = dict(self._slots)
+        return other
+
+    def release(self, release: Release) -> None:
+        """It has ended."""
+        self._move(release, -1)
+
+    def restore(self, release: Release) -> None:
+        """Undo `release`."""
+        self._move(release, 1)
+
+    def _move(self, release: Release, times: int) -> None:
+        what, usage = release.what, self.whatif.usage
+        if isinstance(what, Admitted):
+            for part in what.placed.parts:
+                usage.take(part.row.ask, part.nodes, times)
+            self._count(what.placed.allocation, what.placed.demand(), times)
+            return
+        for rank in release.ranks:
+            charge = what.charges[rank]
+            node = usage.table.index.get(charge.node)
+            if node is not None:
+                usage.charge(charge, node, times)
+        is_whole = len(release.ranks) == len(what.charges)
+        used = Resources(what.used) if is_whole else what.used_by(release.ranks)
+        self._count(what.allocation, used, times)
+
+    def add(self, placed: gang.Placed) -> None:
+        """It runs then, where it was placed in another what-if."""
+        for part in placed.parts:
+            self.whatif.usage.take(part.row.ask, part.nodes)
+        self._count(placed.allocation, placed.demand(), 1)
+
+    def drop(self, placed: gang.Placed) -> None:
+        """Undo `add`, or the placing of a head."""
+        for part in placed.parts:
+            self.whatif.usage.take(part.row.ask, part.nodes, -1)
+        self._count(placed.allocation, placed.demand(), -1)
+
+    def place(self, fact: AllocationFact, within: Bools | None = None) -> gang.Placed | None:
+        """Places for `fact`, taken together with its quota and slots; None, and nothing changed, without."""
+        if not self._may_use(fact, gang_size.smallest_demand(fact)):
+            return None
+        placed = gang.place(self.whatif, fact, within)
+        if isinstance(placed, gang.Blocked):
+            return None
+        demand = placed.demand()
+        if not placed.is_as_wanted and not self._may_use(fact, demand):
+            gang.withdraw(self.whatif, placed.parts)
+            return None
+        self._count(fact, demand, 1)
+        return placed
+
+    def has_room_for(self, placed: gang.Placed) -> bool:
+        """Whether all ranks of `placed` fit where they are, beside all that runs and is kept; takes nothing."""
+        usage = self.whatif.usage
+        taken: list[tuple[gang.Part, int]] = []
+        is_room = True
+        for part in placed.parts:
+            row = self.whatif.row(part.role, part.row.ask.avoid)
+            for node in part.nodes:
+                row.refresh()
+                if not row.fits[node]:
+                    is_room = False
+                    break
+                usage.take(row.ask, [node])
+                taken.append((part, node))
+            if not is_room:
+                break
+        for part, node in taken:
+            usage.take(part.row.ask, [node], -1)
+        return is_room
+
+    def open_nodes(self, fact: AllocationFact) -> Bools:
+        """The nodes with room for a rank of some role of `fact`."""
+        rows = [self.whatif.row(role) for role in fact.roles]
+        for row in rows:
+            row.refresh()
+        found = rows[0].fits.copy()
+        for row in rows[1:]:
+            found |= row.fits
+        return found
+
+    def may_keep(self, fact: AllocationFact, demand: Resources) -> bool:
+        """Whether `fact`, whose `demand` counts here already, has its quota and slots."""
+        self._count(fact, demand, -1)
+        is_within = self._may_use(fact, demand)
+        self._count(fact, demand, 1)
+        return is_within
+
+    def _may_use(self, fact: AllocationFact, demand: Resources) -> bool:
+        with self._laid_over():
+            return self._state.may_use(fact, demand) is None
+
+    @contextmanager
+    def _laid_over(self) -> Generator[None]:
+        state = self._state
+        slots = state.slots
+        # Copies: the tree takes it that a mapping that it has seen does not change.
+        moved = [(key, dict(amounts)) for key, amounts in sorted(self._moved.items()) if any(amounts.values())]
+        for (queue, preemptible), amounts in moved:
+            state.tree.take(queue, amounts, preemptible=preemptible)
+        state.slots = slots | {job: slots.get(job, 0) + more for job, more in self._slots.items()}
+        try:
+            yield
+        finally:
+            state.slots = slots
+            for (queue, preemptible), amounts in moved:
+                state.tree.take(queue, {name: -amount for name, amount in amounts.items()}, preemptible=preemptible)
+
+    def _count(self, fact: AllocationFact, demand: Resources, times: int) -> None:
+        amounts = self._moved.setdefault((fact.queue, fact.preemptible), {})
+        known = amounts.get
+        for name, amount in demand.amounts.items():
+            amounts[name] = known(name, 0) + amount * times
+        if fact.job:
+            key = (fact.namespace, fact.job)
+            self._slots[key] = self._slots.get(key, 0) + demand.gpus() * times

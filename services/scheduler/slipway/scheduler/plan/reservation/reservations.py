@@ -1,0 +1,301 @@
+"""The reservations of one tick: one for the blocked head of each queue that keeps places, in the order of the heads.
+
+EASY backfill: what ends before the head's start may pass; so may what leaves the head its places at that time. A
+head whose start cannot be known (something it waits for may run for ever) keeps nothing, unless it has aged: then its
+places are kept free from now on. Nothing is stored: the next tick finds the same start again, or an earlier one.
+
+Promises: no start moves later by anything that was let pass; what had its turn before the head and ranks no lower may
+still take its places, and the reservation is then made anew.
+"""
+
+from collections.abc import Callable, Iterable
+
+import msgspec
+
+from slipway.model.facts import AllocationFact, QueueFact
+from slipway.model.resources import Resources
+from slipway.scheduler.plan.placement import explain, gang
+from slipway.scheduler.plan.placement.tick_state import Admitted, State
+from slipway.scheduler.plan.placement.whatif import WhatIf
+from slipway.scheduler.plan.queueing.queue_tree import QueueTree
+from slipway.scheduler.plan.reservation.future import Future, Release
+from slipway.scheduler.plan.reservation.limits import ends_if_started, known_end, run_limit
+from slipway.scheduler.plan.reservation.reservation import Reservation, bears, ends_before, order_of, without
+from slipway.scheduler.plan.reservation.search import Box, Found, Step, earliest, steps_of
+from slipway.scheduler.plan.state.ordering import priority_of
+from slipway.scheduler.plan.state.plan_types import Explanation, Kept
+from slipway.scheduler.plan.state.snapshot import Holding
+
+BACKFILL = "Backfill"
+TRIES_MAX = 4
+"""Other places that are tried for what would take kept ones."""
+
+
+class Reservations:
+    """Who keeps what, and who may pass."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self._made: list[Reservation] = []
+        self._foreseen: set[str] = set()
+        """uids of those for whom places were kept before their turn"""
+        self._known = 0
+        """how many of the state's admissions and evictions the reservations know of"""
+
+    def entitles(self, fact: AllocationFact) -> bool:
+        """Whether `fact`, if it is the blocked head of its queue, gets a reservation."""
+        queue = self._queue(fact)
+        return self._is_aged(fact) or (self._state.policy.backfill and queue is not None and queue.ordering == BACKFILL)
+
+    def foresee(self, lines: list[list[AllocationFact]]) -> None:
+        """Before anybody has had a turn: heads that wait already keep their places from what ranks lower, also those
+        that may start now, since a start that was kept for them may have come. The head of a line is the first that
+        can ever start."""
+
+        def order(line: list[AllocationFact]) -> tuple[int, int, float, str]:
+            queue, own, age = self._rank(line[0])
+            return (-queue, -own, -age, line[0].uid)
+
+        for line in sorted((line for line in lines if line and self.entitles(line[0])), key=order):
+            for fact in line:
+                if self._since(fact) < self._state.now and self._make(fact, is_due=False):
+                    self._foreseen.add(fact.uid)
+                    break
+                if self._drained(fact) is not None:
+                    break
+
+    def has_started(self, admitted: Iterable[Admitted]) -> bool:
+        """Whether one of `admitted` is somebody for whom places were kept before their turn: what was more than they
+        took is free again."""
+        return any(each.placed.allocation.uid in self._foreseen for each in admitted)
+
+    def make(self, fact: AllocationFact) -> None:
+        """Reserve for a head that had its turn and is blocked."""
+        self._renew()
+        for reservation in self._made:
+            if reservation.fact.uid == fact.uid:
+                reservation.is_due = True
+                return
+        if self.entitles(fact):
+            self._make(fact, is_due=True)
+
+    def settle(self, placed: gang.Placed, demand: Resources) -> gang.Placed | Explanation:
+        """`placed`, which has taken places for `demand`, if it delays no reserved start; the same in other places; or
+        why not, and then nothing of it is taken any more."""
+        if not self._made:
+            return placed
+        fact = placed.allocation
+        binding = self._binding(fact)
+        blocking = self._delayed_by(placed, binding)
+        if blocking is None:
+            self._let_pass(placed, binding)
+            return placed
+        self._state.withdraw(placed)
+        other = self._elsewhere(fact, demand, binding)
+        if other is not None:
+            self._let_pass(other, binding)
+            return other
+        return explain.behind_reservation(blocking.fact, blocking.start, self._state.now)
+
+    def may_extend(self, placed: gang.Placed, part: gang.Part) -> bool:
+        """Whether a gang may keep the last rank of `part`, which is surplus."""
+        if not self._made:
+            return True
+        one = gang.Placed(placed.allocation, (msgspec.structs.replace(part, nodes=part.nodes[-1:]),), False)
+        binding = self._binding(placed.allocation)
+        if self._delayed_by(one, binding) is not None:
+            return False
+        for reservation in binding:
+            reservation.future.add(one)
+        return True
+
+    def holds_up(self, fact: AllocationFact) -> bool:
+        """Whether room alone does not let `fact` start: some start might be delayed by it."""
+        return bool(self._binding(fact))
+
+    def would_keep(self, fact: AllocationFact, made: Callable[[WhatIf], WhatIf], tree: QueueTree) -> bool:
+        """Whether `fact`, for which nothing is kept now, would be kept a place on the nodes that `made` gives and with
+        the quotas of `tree`. Leaves everything as it was."""
+        if not self.entitles(fact) or any(each.fact.uid == fact.uid for each in self._made):
+            return False
+        state = self._state
+        known, state.tree = state.tree, tree
+        try:
+            return self._drained(fact, made) is not None
+        finally:
+            state.tree = known
+
+    def passing_limit(self, fact: AllocationFact) -> float | None:
+        """The longest run limit (seconds) with which `fact` would delay nobody; None: with none at all."""
+        starts = [each.start for each in self._binding(fact)]
+        known = [start for start in starts if start is not None]
+        limit = min(known, default=0.0) - self._state.now
+        return limit if limit > 0 and len(known) == len(starts) else None
+
+    def kept(self) -> tuple[Kept, ...]:
+        """All reservations, as data."""
+        self._renew()
+        names = self._state.whatif.table.names
+        return tuple(
+            Kept(
+                allocation=each.fact.key,
+                uid=each.fact.uid,
+                start=each.start,
+                placements={rank: names[node] for rank, node in each.placed.placements().items()},
+            )
+            for each in self._made
+        )
+
+    # --- making ---------------------------------------------------------------------------------------------------
+
+    def _make(self, fact: AllocationFact, *, is_due: bool) -> bool:
+        found = self._find(fact)
+        if found is not None:
+            found.is_due = is_due
+            self._made.append(found)
+        return found is not None
+
+    def _find(self, fact: AllocationFact) -> Reservation | None:
+        state = self._state
+        self._known = self._count()
+        limit = run_limit(fact, self._queue(fact))
+        known, _ = self._releases()
+        boxes = [Box(each.start, each.ends, each.placed) for each in self._made if each.start is not None]
+        steps = [Step(state.now, ()), *steps_of(known, boxes)]
+        found = earliest(Future(state), fact, limit, steps, boxes)
+        if found is not None:
+            ends = None if limit is None else found.at + limit
+            return Reservation(fact, found.at, ends, found.future, found.placed, state.removed())
+        drained = self._drained(fact) if self._is_aged(fact) else None
+        return (
+            None if drained is None else Reservation(fact, None, None, drained.future, drained.placed, state.removed())
+        )
+
+    def _drained(self, fact: AllocationFact, made: Callable[[WhatIf], WhatIf] | None = None) -> Found | None:
+        """How it would stand if everything had ended that may end, on the nodes that `made` gives."""
+        future = Future(self._state, made)
+        for releases in self._releases():
+            for release in releases:
+                future.release(release)
+        placed = future.place(fact)
+        return None if placed is None else Found(self._state.now, future, placed)
+
+    def _releases(self) -> tuple[list[Release], list[Release]]:
+        """What will free its places: at a known time, and who knows when."""
+        state = self._state
+        known: list[Release] = []
+        unknown: list[Release] = []
+
+        def put(end: float | None, fact: AllocationFact, what: Holding | Admitted, ranks: tuple[int, ...]) -> None:
+            release = Release(0.0 if end is None else end, fact.uid, what, ranks)
+            (unknown if end is None else known).append(release)
+
+        for uid, holding in state.snapshot.holdings.items():
+            ranks = state.left_of(holding)
+            if ranks:
+                fact = holding.allocation
+                is_leaving = uid in state.evicted and not state.evicted[uid].ranks
+                end = state.now if is_leaving else known_end(fact, self._queue(fact), state.now)
+                put(end, fact, holding, ranks)
+        for admitted in state.admitted:
+            fact = admitted.placed.allocation
+            put(ends_if_started(fact, self._queue(fact), state.now), fact, admitted, ())
+        return known, unknown
+
+    def _renew(self) -> None:
+        """Make anew what was made before something changed that it does not know of."""
+        if self._made and self._known != self._count():
+            before, self._made = self._made, []
+            for each in before:
+                if not any(each.fact.uid == admitted.placed.allocation.uid for admitted in self._state.admitted):
+                    self._make(each.fact, is_due=each.is_due)
+
+    def _count(self) -> int:
+        return len(self._state.admitted) + len(self._state.evicted)
+
+    # --- passing --------------------------------------------------------------------------------------------------
+
+    def _binding(self, fact: AllocationFact) -> list[Reservation]:
+        """The reservations that `fact` might delay if it started now."""
+        if not self._made:
+            return []
+        self._renew()
+        ends = ends_if_started(fact, self._queue(fact), self._state.now)
+        found: list[Reservation] = []
+        for each in self._made:
+            if each.fact.uid == fact.uid:
+                break  # those after it were made around its own
+            if self._is_bound(fact, each) and not ends_before(ends, each):
+                found.append(each)
+        return found
+
+    def _is_bound(self, fact: AllocationFact, reservation: Reservation) -> bool:
+        return reservation.is_due or self._rank(fact) < self._rank(reservation.fact)
+
+    def _rank(self, fact: AllocationFact) -> tuple[int, int, float]:
+        queue = self._queue(fact)
+        priority = priority_of(fact, self._state.snapshot.job_of(fact))
+        return (queue.priority if queue else 0, priority, -self._since(fact))
+
+    def _delayed_by(self, placed: gang.Placed, binding: list[Reservation]) -> Reservation | None:
+        """The first start that `placed` would delay."""
+        delayed = [each for each in binding if not self._bears(each, placed)]
+        return min(delayed, key=order_of, default=None)
+
+    def _bears(self, reservation: Reservation, placed: gang.Placed) -> bool:
+        """The same with what has been taken off meanwhile, to make room for `placed`, gone from that time too."""
+        gone = self._gone_since(reservation)
+        for release in gone:
+            reservation.future.release(release)
+        is_borne = bears(reservation, placed)
+        for release in gone:
+            reservation.future.restore(release)
+        return is_borne
+
+    def _gone_since(self, reservation: Reservation) -> list[Release]:
+        state, start = self._state, reservation.start
+        found: list[Release] = []
+        for uid, ranks in state.removed().items():
+            fresh = tuple(sorted(ranks - reservation.removed.get(uid, frozenset())))
+            holding = state.snapshot.holdings.get(uid)
+            if not fresh or holding is None or start is None:
+                continue
+            end = known_end(holding.allocation, self._queue(holding.allocation), state.now)
+            if end is None or end > start:
+                found.append(Release(start, uid, holding, fresh))
+        return found
+
+    def _let_pass(self, placed: gang.Placed, binding: list[Reservation]) -> None:
+        """It is admitted next: whom it is bound by counts with it; others that it meets are made anew."""
+        for reservation in binding:
+            reservation.future.add(placed)
+        ends = ends_if_started(placed.allocation, self._queue(placed.allocation), self._state.now)
+        is_known = all(each in binding or ends_before(ends, each) for each in self._made)
+        self._known += 1 if is_known else 0
+
+    def _elsewhere(self, fact: AllocationFact, demand: Resources, binding: list[Reservation]) -> gang.Placed | None:
+        """Places for `demand`, taken, that delay nobody."""
+        within = binding[0].future.open_nodes(fact)
+        for each in binding[1:]:
+            within &= each.future.open_nodes(fact)
+        for _ in range(TRIES_MAX):
+            placed = gang.place(self._state.whatif, fact, within)
+            if isinstance(placed, gang.Blocked):
+                return None
+            if placed.demand() == demand and self._delayed_by(placed, binding) is None:
+                return placed
+            self._state.withdraw(placed)
+            within = without(within, placed)
+        return None
+
+    # --- small print ----------------------------------------------------------------------------------------------
+
+    def _queue(self, fact: AllocationFact) -> QueueFact | None:
+        return self._state.tree.queue(fact.queue)
+
+    def _is_aged(self, fact: AllocationFact) -> bool:
+        aging = self._state.snapshot.pool.aging
+        return 0 < aging <= self._state.now - self._since(fact)
+
+    def _since(self, fact: AllocationFact) -> float:
+        return fact.waiting_since or fact.created

@@ -1,6 +1,0 @@
-"""Reservations: places and a start time kept for a blocked head of line, and who may pass it meanwhile."""
-
-from slipway.scheduler.plan.reserve.reservation import Reservation
-from slipway.scheduler.plan.reserve.reservations import Reservations
-
-__all__ = ["Reservation", "Reservations"]

@@ -1,0 +1,147 @@
+"""What a pod wants of the pods beside it: affinity terms and spread constraints, parsed. Pure data.
+
+Owns the reading of `podAffinity`, `podAntiAffinity` and `topologySpreadConstraints` as kube-scheduler reads them. Who
+stands where is `pod_index.py`; what follows is the filters' and scores' of the same names.
+Source: kube-scheduler 1.36 framework/types.go (AffinityTerm), podtopologyspread/common.go.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from slipway.scheduler.plan.state.selectors import (
+    IN,
+    NOT_IN,
+    Requirement,
+    Selector,
+    mapping_of,
+    mappings_of,
+    selector_of,
+    strings_of,
+)
+
+REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
+NAMESPACE_NAME_LABEL = "kubernetes.io/metadata.name"
+DO_NOT_SCHEDULE, SCHEDULE_ANYWAY = "DoNotSchedule", "ScheduleAnyway"
+HOSTNAME = "kubernetes.io/hostname"
+ZONE = "topology.kubernetes.io/zone"
+
+Namespaces = Mapping[str, Mapping[str, str]]
+"""{namespace: its labels}"""
+
+
+class Term(msgspec.Struct, frozen=True):
+    """Pods that `selector` selects in some namespaces, counted per value of node label `key`."""
+
+    key: str
+    selector: Selector
+    namespaces: tuple[str, ...]
+    namespace_selector: Selector
+    weight: int = 0
+    """of a preference; negative to keep away"""
+
+    def matches(self, namespace: str, labels: Mapping[str, str], namespaces: Namespaces) -> bool:
+        """Whether it means a pod with `labels` in `namespace`."""
+        if namespace not in self.namespaces:
+            if self.namespace_selector.is_nothing:
+                return False
+            known = {NAMESPACE_NAME_LABEL: namespace, **namespaces.get(namespace, {})}
+            if not self.namespace_selector.matches(known):
+                return False
+        return self.selector.matches(labels)
+
+
+class Wishes(msgspec.Struct, frozen=True):
+    """`near` and `apart` are required; `liked` are preferences with their signed weights."""
+
+    near: tuple[Term, ...] = ()
+    apart: tuple[Term, ...] = ()
+    liked: tuple[Term, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.near or self.apart or self.liked)
+
+
+NO_WISHES = Wishes()
+
+
+class Spread(msgspec.Struct, frozen=True):
+    """One topologySpreadConstraint."""
+
+    key: str
+    selector: Selector
+    max_skew: int = 1
+    min_domains: int = 1
+    is_hard: bool = True
+    honours_affinity: bool = True
+    """nodes that the pod's node affinity refuses do not count"""
+    honours_taints: bool = False
+    """nodes that the pod's tolerations refuse do not count"""
+
+
+def wishes_of(affinity: Mapping[str, Any], namespace: str, labels: Mapping[str, str]) -> Wishes:
+    """The terms of a pod in `namespace` with `labels`."""
+    near, apart = mapping_of(affinity.get("podAffinity")), mapping_of(affinity.get("podAntiAffinity"))
+    if not near and not apart:
+        return NO_WISHES
+    return Wishes(
+        near=tuple(_term(item, namespace, labels) for item in mappings_of(near.get(REQUIRED))),
+        apart=tuple(_term(item, namespace, labels) for item in mappings_of(apart.get(REQUIRED))),
+        liked=(*_liked(near, namespace, labels, 1), *_liked(apart, namespace, labels, -1)),
+    )
+
+
+def spreads_of(constraints: Iterable[Mapping[str, Any]], labels: Mapping[str, str]) -> tuple[Spread, ...]:
+    """The constraints of a pod with `labels`."""
+    return tuple(_spread(item, labels) for item in constraints)
+
+
+def default_spreads(labels: Mapping[str, str]) -> tuple[Spread, ...]:
+    """What kube-scheduler asks for where a pod does not say: softly over hosts and zones, among pods that are alike."""
+    if not labels:
+        return ()
+    selector = Selector(tuple(Requirement(key, IN, (value,)) for key, value in sorted(labels.items())))
+    return (
+        Spread(HOSTNAME, selector, max_skew=3, is_hard=False),
+        Spread(ZONE, selector, max_skew=5, is_hard=False),
+    )
+
+
+def _liked(kind: Mapping[str, Any], namespace: str, labels: Mapping[str, str], sign: int) -> tuple[Term, ...]:
+    terms: list[Term] = []
+    for item in mappings_of(kind.get(PREFERRED)):
+        term = _term(mapping_of(item.get("podAffinityTerm")), namespace, labels)
+        terms.append(msgspec.structs.replace(term, weight=sign * _whole(item.get("weight"), 0)))
+    return tuple(terms)
+
+
+def _term(item: Mapping[str, Any], namespace: str, labels: Mapping[str, str]) -> Term:
+    named = strings_of(item.get("namespaces"))
+    chosen = selector_of(item.get("namespaceSelector"))
+    own = (namespace,) if not named and item.get("namespaceSelector") is None else named
+    same = _requirements(item.get("matchLabelKeys"), labels, IN)
+    other = _requirements(item.get("mismatchLabelKeys"), labels, NOT_IN)
+    selector = selector_of(item.get("labelSelector")).also((*same, *other))
+    return Term(str(item.get("topologyKey") or ""), selector, own, chosen)
+
+
+def _requirements(keys: Any, labels: Mapping[str, str], operator: str) -> tuple[Requirement, ...]:
+    return tuple(Requirement(key, operator, (labels[key],)) for key in strings_of(keys) if key in labels)
+
+
+def _spread(item: Mapping[str, Any], labels: Mapping[str, str]) -> Spread:
+    return Spread(
+        key=str(item.get("topologyKey") or ""),
+        selector=selector_of(item.get("labelSelector")).also(_requirements(item.get("matchLabelKeys"), labels, IN)),
+        max_skew=max(1, _whole(item.get("maxSkew"), 1)),
+        min_domains=max(1, _whole(item.get("minDomains"), 1)),
+        is_hard=item.get("whenUnsatisfiable") != SCHEDULE_ANYWAY,
+        honours_affinity=item.get("nodeAffinityPolicy") != "Ignore",
+        honours_taints=item.get("nodeTaintsPolicy") == "Honor",
+    )
+
+
+def _whole(value: Any, default: int) -> int:
+    return value if isinstance(value, int) and not isinstance(value, bool) else default

@@ -1,0 +1,44 @@
+"""What an allocation takes where it is placed, booked as a whole: for places that are promised and not taken yet.
+
+Owns the question whether promises and what stands there are too much together. Knows no decisions.
+"""
+
+from collections.abc import Iterable, Mapping
+
+from slipway.model.facts import AllocationFact
+from slipway.model.resources import GPU, GPU_MILLI
+from slipway.scheduler.plan.state.pool_state import charge_of_rank
+from slipway.scheduler.plan.state.usage import Charge, Usage
+
+
+def charges_of(
+    fact: AllocationFact, placements: Mapping[int, str], devices: Mapping[int, tuple[int, ...]]
+) -> list[Charge]:
+    """What its ranks take where they are placed."""
+    roles = [(rank, role, node) for rank, node in placements.items() if (role := fact.role_of(rank)) is not None]
+    return [charge_of_rank(role, node, devices.get(rank, ()), fact) for rank, role, node in roles]
+
+
+def book(usage: Usage, charges: Iterable[Charge], times: int = 1) -> None:
+    """Charge all of them, -1 gives them back; what is on no node of the table is left out."""
+    for charge in charges:
+        node = usage.table.index.get(charge.node)
+        if node is not None:
+            usage.charge(charge, node, times)
+
+
+def is_over(usage: Usage, charges: Iterable[Charge]) -> bool:
+    """Whether a node has less than what `charges`, which are booked, and all others take there: amounts, devices,
+    ports."""
+    table = usage.table
+    for charge in charges:
+        node = table.index[charge.node]
+        names = {GPU, GPU_MILLI, *charge.requests.amounts} if charge.requests.gpus() else charge.requests.amounts
+        rows = [row for name in names if (row := table.row.get(name)) is not None]
+        if any(usage.used[row, node] > table.allocatable[row, node] for row in rows):
+            return True
+        if any(usage.port(port)[node] > 1 for port in charge.ports):
+            return True
+        if usage.devices is not None and any(at == node for _, at in usage.devices.over):
+            return True
+    return False

@@ -1,0 +1,54 @@
+"""Who goes first: a total order within a queue, and between the heads of queues.
+
+Within a queue: what has aged, by how long it waits; then priority, place, the job's weight, the allocation's own
+priority, age and uid (`model/position.py`). A job that has a priority gives it to its allocations; one that has a place
+gives it to those that have none of their own. Between queues (`fair_share.py`): whose head would leave it least
+above its due, then queue priority, the head's priority, age, name.
+
+The order within a queue changes as time passes, when something ages: `ages_at` says when. Pure, integers only.
+"""
+
+from slipway.model import position
+from slipway.model.facts import AllocationFact, JobFact, QueueFact
+from slipway.model.position import WorkKey, milliseconds
+
+HeadKey = tuple[int, int, int, str, str]
+
+
+def priority_of(allocation: AllocationFact, job: JobFact | None) -> int:
+    """The job's priority when it has one, else the allocation's own."""
+    return allocation.priority if job is None or job.priority is None else job.priority
+
+
+def waits_since(allocation: AllocationFact) -> float:
+    """Since when this attempt waits (epoch seconds)."""
+    return allocation.waiting_since or allocation.created
+
+
+def ages_at(allocation: AllocationFact, aging: float) -> float | None:
+    """When it will go before all younger work of its queue; None where `aging` (seconds) is off."""
+    return position.ages_at(waits_since(allocation), aging)
+
+
+def is_aged(allocation: AllocationFact, aging: float, now: float) -> bool:
+    """Whether it has waited so long that it goes before all younger work of its queue."""
+    at = ages_at(allocation, aging)
+    return at is not None and at <= now
+
+
+def work_key(allocation: AllocationFact, job: JobFact | None, aging: float = 0.0, now: float = 0.0) -> WorkKey:
+    """Ascending within a queue, as things stand at `now`."""
+    return position.work_key(
+        priority_of(allocation, job),
+        allocation.position or (job.position if job else ""),
+        weight=job.weight if job else 1,
+        own=allocation.priority,
+        created=allocation.created,
+        uid=allocation.uid,
+        aged_since=waits_since(allocation) if aging and is_aged(allocation, aging, now) else None,
+    )
+
+
+def head_key(queue: QueueFact, head: AllocationFact, job: JobFact | None) -> HeadKey:
+    """Ascending between heads that would leave their queues equally far above their due."""
+    return (-queue.priority, -priority_of(head, job), milliseconds(head.created), head.name, queue.name)

@@ -1,0 +1,450 @@
+"""Facts in, snapshot out: the observed state of one pool, kept as columns.
+
+Owns who uses what. A rank (allocation uid, attempt, rank) counts once: by its pod once that is bound, else by its
+admission, else by an open decision; a rank that has ended uses nothing. Pods that are not ours count by their node.
+A missing pod is not an ended one. Deltas are level-triggered: `set_*` with the newest fact, in any order and any
+number of times, ends in the same columns as `build` over the newest facts (a property test says so).
+"""
+
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from slipway.model.facts import (
+    AllocationFact,
+    JobFact,
+    NodeFact,
+    PodFact,
+    PoolFact,
+    QueueFact,
+    QuotaFact,
+    RoleFact,
+    VolumeFact,
+)
+from slipway.model.ledger import Decision, DecisionKind
+from slipway.model.lifecycle import Phase
+from slipway.model.times import parse_time
+from slipway.scheduler.plan.state.budgets import Spent
+from slipway.scheduler.plan.state.nodes import NodeTable
+from slipway.scheduler.plan.state.pending import Backlog
+from slipway.scheduler.plan.state.plan_cache import Memo
+from slipway.scheduler.plan.state.pod_index import is_watching, peer_of, peer_of_pod
+from slipway.scheduler.plan.state.rank_request import requests_of
+from slipway.scheduler.plan.state.snapshot import Holding, Nomination, OpenDecision, Snapshot, Use
+from slipway.scheduler.plan.state.usage import Charge, Usage
+
+PodKey = tuple[str, str, str]
+
+
+class Columns:
+    """The observed state of `pool`."""
+
+    def __init__(self, pool: PoolFact) -> None:
+        self._pool = pool
+        self._nodes: dict[str, NodeFact] = {}
+        self._table: NodeTable | None = None
+        self._usage: Usage | None = None
+        self._pods: dict[PodKey, PodFact] = {}
+        self._pods_of: dict[str, dict[PodKey, PodFact]] = {}
+        self._allocations: dict[str, AllocationFact] = {}
+        self._decisions: dict[str, OpenDecision] = {}
+        self._leaving: frozenset[tuple[str, int]] = frozenset()
+        """(uid, attempt) with an open decision to evict, whole"""
+        self._shrinking: dict[tuple[str, int], frozenset[int]] = {}
+        """{(uid, attempt): ranks with an open decision to evict}"""
+        self._nominations: tuple[OpenDecision, ...] = ()
+        self._charges: dict[str, list[Charge]] = {}
+        self._holdings: dict[str, Holding] = {}
+        self._backlog = Backlog()
+        self._memo = Memo()
+        self._broken: dict[str, Holding] = {}
+        self._use: dict[tuple[str, bool], dict[str, int]] = {}
+        self._slots: dict[tuple[str, str], int] = {}
+        self._dirty: set[str] = set()
+        self._queues: tuple[QueueFact, ...] = ()
+        self._jobs: dict[tuple[str, str], JobFact] = {}
+        self._is_jobs_new = False
+        self._workspaces: frozenset[str] = frozenset()
+        self._quotas: dict[str, tuple[QuotaFact, ...]] = {}
+        self._spent: Spent = {}
+        self._namespaces: dict[str, Mapping[str, str]] = {}
+        self._volumes: dict[tuple[str, str], VolumeFact] = {}
+        self._watching: set[str] = set()
+        """allocations that look at the labels of others"""
+
+    def set_pool(self, pool: PoolFact) -> None:
+        """A changed policy."""
+        self._pool = pool
+        self._memo = Memo()
+
+    def set_nodes(self, nodes: Iterable[NodeFact]) -> None:
+        """All nodes of the pool; costs nothing when none has changed."""
+        fresh = {node.name: node for node in nodes}
+        if fresh != self._nodes:
+            self._nodes = fresh
+            self._table = self._usage = None
+            self._memo = Memo()
+
+    def set_node(self, node: NodeFact) -> None:
+        """One node, new or changed."""
+        if self._nodes.get(node.name) != node:
+            self._nodes[node.name] = node
+            self._table = self._usage = None
+            self._memo = Memo()
+
+    def drop_node(self, name: str) -> None:
+        """A node that is gone or of another pool now."""
+        if self._nodes.pop(name, None) is not None:
+            self._table = self._usage = None
+            self._memo = Memo()
+
+    def set_pod(self, pod: PodFact) -> None:
+        """One pod, new or changed."""
+        key = (pod.namespace, pod.name, pod.uid)
+        before = self._pods.get(key)
+        if before == pod:
+            return
+        if before is not None:
+            self._forget_pod(key, before)
+        self._pods[key] = pod
+        self._charge_pod(pod, 1)
+        self._memo = Memo()
+        if pod.allocation_uid:
+            self._pods_of.setdefault(pod.allocation_uid, {})[key] = pod
+            self._dirty.add(pod.allocation_uid)
+
+    def drop_pod(self, namespace: str, name: str, uid: str) -> None:
+        """A pod that is gone."""
+        pod = self._pods.pop((namespace, name, uid), None)
+        if pod is not None:
+            self._forget_pod((namespace, name, uid), pod)
+
+    def set_allocation(self, allocation: AllocationFact) -> None:
+        """One allocation, new or changed; those of other pools are left out."""
+        if allocation.pool != self._pool.name:
+            self.drop_allocation(allocation.uid)
+        elif self._allocations.get(allocation.uid) != allocation:
+            self._allocations[allocation.uid] = allocation
+            self._dirty.add(allocation.uid)
+            if is_watching(allocation.roles):
+                self._watching.add(allocation.uid)
+            else:
+                self._watching.discard(allocation.uid)
+
+    def drop_allocation(self, uid: str) -> None:
+        """An allocation that is gone."""
+        if self._allocations.pop(uid, None) is not None:
+            self._dirty.add(uid)
+            self._watching.discard(uid)
+
+    def set_queues(self, queues: Iterable[QueueFact]) -> None:
+        """All queues; those of other pools are left out."""
+        own = [queue for queue in queues if queue.pool == self._pool.name]
+        self._queues = tuple(sorted(own, key=lambda queue: queue.name))
+        self._memo = Memo()
+
+    def set_jobs(self, jobs: Iterable[JobFact]) -> None:
+        """All jobs."""
+        self._jobs = {(job.namespace, job.name): job for job in jobs}
+        self._is_jobs_new = True
+        self._memo = Memo()
+
+    def set_spent(self, spent: Spent) -> None:
+        """What the queues have used in the windows of their budgets."""
+        self._spent = spent
+
+    def set_workspaces(self, workspaces: frozenset[str]) -> None:
+        """The namespaces in which allocations may run."""
+        self._workspaces = workspaces
+
+    def set_quotas(self, quotas: Iterable[QuotaFact]) -> None:
+        """All ResourceQuotas."""
+        found: dict[str, list[QuotaFact]] = {}
+        for quota in quotas:
+            if quota.hard:
+                found.setdefault(quota.namespace, []).append(quota)
+        self._quotas = {space: tuple(sorted(own, key=lambda each: each.name)) for space, own in found.items()}
+
+    def set_namespaces(self, labels: Mapping[str, Mapping[str, str]]) -> None:
+        """{namespace: its labels}, of all of them."""
+        self._namespaces = dict(labels)
+        self._memo = Memo()
+
+    def set_volumes(self, volumes: Iterable[VolumeFact]) -> None:
+        """All volume claims of which it is known where their volumes are."""
+        self._volumes = {(volume.namespace, volume.name): volume for volume in volumes}
+        self._memo = Memo()
+
+    def snapshot(self, open_decisions: Iterable[OpenDecision] = (), now: float = 0.0) -> Snapshot:
+        """The state as it is known, with `open_decisions` of the ledger standing for admissions not yet seen."""
+        self._set_decisions(open_decisions)
+        if self._is_jobs_new:
+            self._backlog.set_jobs(self._jobs, now)
+            self._is_jobs_new = False
+        self._backlog.set_aging(self._pool.aging, now)
+        table, usage = self._current(now)
+        seen = usage.copy()
+        seen.see(self._namespaces, self._volumes, is_watched=bool(self._watching))
+        return Snapshot(
+            pool=self._pool,
+            table=table,
+            usage=seen,
+            backlog=self._backlog,
+            groups=self._backlog.groups(now),
+            memo=self._memo,
+            holdings=dict(self._holdings),
+            broken=self._still_broken(),
+            use={queue: self._use_of(queue) for queue, _ in self._use},
+            slots={job: count for job, count in self._slots.items() if count},
+            queues=self._queues,
+            jobs=self._jobs,
+            workspaces=self._workspaces,
+            quotas=self._quotas,
+            spent=self._spent,
+            now=now,
+            nominations=tuple(self._nomination(number, each) for number, each in enumerate(self._nominations)),
+        )
+
+    def _current(self, now: float) -> tuple[NodeTable, Usage]:
+        """Table and usage, with every dirty allocation booked afresh."""
+        if self._table is None or self._usage is None:
+            self._table = NodeTable(self._nodes.values())
+            self._usage = Usage(self._table)
+            for pod in self._pods.values():
+                self._charge_pod(pod, 1)
+            self._charges.clear()
+            self._dirty |= self._allocations.keys() | self._decisions.keys()
+        for uid in sorted(self._dirty):
+            self._book(uid, self._usage, now)
+        self._dirty.clear()
+        self._usage.touched.clear()
+        return self._table, self._usage
+
+    def _set_decisions(self, open_decisions: Iterable[OpenDecision]) -> None:
+        entries = list(open_decisions)
+        fresh = {entry[0].uid: entry for entry in entries if entry[0].kind is DecisionKind.ADMIT}
+        self._nominations = tuple(entry for entry in entries if entry[0].kind is DecisionKind.NOMINATE)
+        leaving = [decision for decision, _ in entries if decision.kind is DecisionKind.EVICT]
+        whole = frozenset((decision.uid, decision.attempt) for decision in leaving if not decision.ranks)
+        shrinking: dict[tuple[str, int], frozenset[int]] = {}
+        for decision in leaving:
+            key = (decision.uid, decision.attempt)
+            shrinking[key] = shrinking.get(key, frozenset()) | frozenset(decision.ranks)
+        self._dirty |= {uid for uid, _ in whole ^ self._leaving}
+        self._dirty |= {key[0] for key in shrinking.keys() | self._shrinking.keys() if self._is_other(key, shrinking)}
+        self._leaving, self._shrinking = whole, shrinking
+        for uid in fresh.keys() | self._decisions.keys():
+            if fresh.get(uid) != self._decisions.get(uid):
+                self._dirty.add(uid)
+        self._decisions = fresh
+
+    def _is_other(self, key: tuple[str, int], shrinking: dict[tuple[str, int], frozenset[int]]) -> bool:
+        return shrinking.get(key) != self._shrinking.get(key)
+
+    def _nomination(self, number: int, entry: OpenDecision) -> Nomination:
+        decision = entry[0]
+        return Nomination(
+            id=decision.id,
+            number=number,
+            uid=decision.uid,
+            attempt=decision.attempt,
+            allocation=self._allocations.get(decision.uid),
+            placements=placements_of(*entry),
+            devices={int(rank): numbers for rank, numbers in decision.devices.items()},
+            victims=frozenset(decision.victims),
+            at=parse_time(decision.at) if decision.at else 0.0,
+        )
+
+    def _charge_pod(self, pod: PodFact, times: int) -> None:
+        usage = self._usage
+        if usage is None or not pod.live or not pod.node:
+            return
+        node = usage.table.index.get(pod.node)
+        if node is not None:
+            usage.charge(charge_of_pod(pod), node, times)
+
+    def _forget_pod(self, key: PodKey, pod: PodFact) -> None:
+        self._charge_pod(pod, -1)
+        self._memo = Memo()
+        if pod.allocation_uid:
+            own = self._pods_of[pod.allocation_uid]
+            own.pop(key, None)
+            if not own:
+                del self._pods_of[pod.allocation_uid]
+            self._dirty.add(pod.allocation_uid)
+
+    def _book(self, uid: str, usage: Usage, now: float) -> None:
+        """Give back what was booked for `uid` beyond its pods, and book what stands now."""
+        self._apply(self._charges.pop(uid, []), usage, -1)
+        self._broken.pop(uid, None)
+        before = self._holdings.pop(uid, None)
+        if before is not None:
+            self._tally(before, -1)
+        allocation, decision = self._allocations.get(uid), self._decisions.get(uid)
+        admitted = {} if allocation is None else _admitted(allocation, decision)
+        if allocation is not None and allocation.phase is Phase.PENDING and not admitted:
+            self._backlog.put(allocation, now)
+            return
+        self._backlog.drop(uid)
+        if allocation is None or not admitted or allocation.phase is Phase.TERMINATED:
+            return
+        bound, ended = self._seen(uid, allocation)
+        devices = _devices(allocation, decision)
+        charges: dict[int, Charge] = {}
+        for rank, node in sorted(admitted.items()):
+            role = allocation.role_of(rank)
+            if role is not None and rank not in ended:
+                numbers = devices.get(rank, ())
+                charges[rank] = (
+                    charge_of_pod(bound[rank]) if rank in bound else charge_of_rank(role, node, numbers, allocation)
+                )
+        own = [charge for rank, charge in charges.items() if rank not in bound]
+        self._apply(own, usage, 1)
+        self._charges[uid] = own
+        key = (uid, allocation.attempt)
+        if key in self._leaving and not allocation.stopping:
+            allocation = msgspec.structs.replace(allocation, stopping=True)
+        holding = _holding(allocation, charges, admitted, self._shrinking.get(key, frozenset()))
+        self._holdings[uid] = holding
+        self._tally(holding, 1)
+        if not _is_enough(allocation, admitted):
+            self._broken[uid] = holding
+
+    def _tally(self, holding: Holding, times: int) -> None:
+        """Add to the sums per queue and job, or take from them."""
+        self._memo = Memo()
+        fact = holding.allocation
+        use = self._use.setdefault((fact.queue, fact.preemptible), {})
+        for name, amount in holding.used.items():
+            use[name] = use.get(name, 0) + amount * times
+        if fact.job:
+            job = (fact.namespace, fact.job)
+            self._slots[job] = self._slots.get(job, 0) + holding.slots * times
+
+    def _still_broken(self) -> tuple[Holding, ...]:
+        found = [
+            holding for uid, holding in self._broken.items() if (uid, holding.allocation.attempt) not in self._leaving
+        ]
+        return tuple(sorted(found, key=lambda holding: (holding.allocation.key, holding.allocation.uid)))
+
+    def _use_of(self, queue: str) -> Use:
+        return Use(
+            preemptible=dict(self._use.get((queue, True), {})),
+            fixed=dict(self._use.get((queue, False), {})),
+        )
+
+    def _apply(self, charges: list[Charge], usage: Usage, times: int) -> None:
+        for charge in charges:
+            node = usage.table.index.get(charge.node)
+            if node is not None:
+                usage.charge(charge, node, times)
+
+    def _seen(self, uid: str, allocation: AllocationFact) -> tuple[dict[int, PodFact], set[int]]:
+        """({rank: its bound live pod} of this attempt, ranks that have ended)."""
+        bound: dict[int, PodFact] = {}
+        ended = set(allocation.ended_ranks)
+        for pod in self._pods_of.get(uid, {}).values():
+            if pod.attempt != allocation.attempt:
+                continue
+            if not pod.live:
+                ended.add(pod.rank)
+            elif pod.node:
+                bound[pod.rank] = pod
+        return bound, ended - bound.keys()
+
+
+def charge_of_pod(pod: PodFact) -> Charge:
+    """What a bound pod takes from its node: its requests and one place for a pod."""
+    role = RoleFact(name="", count=1, minimum=1, requests=pod.requests)
+    return Charge(
+        node=pod.node,
+        requests=requests_of(role),
+        ports=pod.host_ports,
+        devices=pod.devices,
+        peer=peer_of_pod(pod),
+        scored=pod.scored,
+    )
+
+
+def charge_of_rank(
+    role: RoleFact, node: str, devices: tuple[int, ...] = (), owner: AllocationFact | None = None
+) -> Charge:
+    """What a rank takes from the node that it was given, before its pod is seen there."""
+    return Charge(
+        node=node,
+        requests=requests_of(role),
+        ports=role.host_ports,
+        devices=devices,
+        peer=peer_of(role, owner),
+        scored=role.scored,
+    )
+
+
+def _admitted(allocation: AllocationFact, decision: OpenDecision | None) -> dict[int, str]:
+    """{rank: node} of this attempt: by the admission, else by a decision that stands for it."""
+    if allocation.placements:
+        return allocation.placements
+    if decision is None or decision[0].attempt != allocation.attempt or allocation.phase is not Phase.PENDING:
+        return {}
+    return placements_of(*decision)
+
+
+def _devices(allocation: AllocationFact, decision: OpenDecision | None) -> dict[int, tuple[int, ...]]:
+    """{rank: its devices} of what `_admitted` answers, where they were chosen."""
+    if allocation.placements or decision is None:
+        return allocation.devices
+    return {int(rank): numbers for rank, numbers in decision[0].devices.items()}
+
+
+def placements_of(decision: Decision, nodes: tuple[str, ...]) -> dict[int, str]:
+    """{rank: node} of a decision under its node table."""
+    return {rank: nodes[index] for rank, index in enumerate(decision.placements) if 0 <= index < len(nodes)}
+
+
+def _holding(
+    allocation: AllocationFact, charges: dict[int, Charge], admitted: dict[int, str], shrinking: frozenset[int]
+) -> Holding:
+    is_leaving = not allocation.is_wanted or allocation.phase is Phase.TERMINATING
+    told = shrinking.union(allocation.leaving_ranks)
+    leaving = tuple(rank for rank in charges if is_leaving or rank in told)
+    bare = Holding(allocation=allocation, charges=charges, admitted=admitted, leaving=leaving)
+    used = bare.used_by(charges)
+    return msgspec.structs.replace(bare, used=used.amounts, slots=used.gpus())
+
+
+def _is_enough(allocation: AllocationFact, admitted: dict[int, str]) -> bool:
+    """Whether the ranks that were given places number at least the minimum, per role and in all."""
+    base, whole = 0, 0
+    for role in allocation.roles:
+        placed = sum(1 for rank in range(base, base + role.count) if rank in admitted)
+        if placed < role.minimum:
+            return False
+        base, whole = base + role.count, whole + placed
+    return whole >= min(allocation.minimum, allocation.rank_count)
+
+
+def build(  # noqa: PLR0913 - one argument per kind of fact
+    nodes: Iterable[NodeFact],
+    pods: Iterable[PodFact],
+    allocations: Iterable[AllocationFact],
+    *,
+    queues: Iterable[QueueFact] = (),
+    jobs: Iterable[JobFact] = (),
+    pool: PoolFact,
+    open_decisions: Iterable[OpenDecision] = (),
+    workspaces: frozenset[str] = frozenset(),
+    quotas: Iterable[QuotaFact] = (),
+    now: float = 0.0,
+) -> Snapshot:
+    """The snapshot of `pool`: its `nodes`, all pods, and those of `allocations`, `queues` that are the pool's."""
+    columns = Columns(pool)
+    columns.set_nodes(nodes)
+    for pod in pods:
+        columns.set_pod(pod)
+    for allocation in allocations:
+        columns.set_allocation(allocation)
+    columns.set_queues(queues)
+    columns.set_jobs(jobs)
+    columns.set_workspaces(workspaces)
+    columns.set_quotas(quotas)
+    return columns.snapshot(open_decisions, now)

@@ -1,0 +1,143 @@
+"""What one rank asks, compiled against a node table: the unit that filters, scores and placement work on.
+
+Ranks that ask the same share one Ask (equal `key`), and so share one feasibility row. Pure data.
+"""
+
+from collections.abc import Hashable
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from slipway.model.facts import RoleFact, Toleration, TopologyFact
+from slipway.model.resources import CPU, GPU, GPU_MILLI, GPU_SHARES, MEMORY, PODS, Resources
+from slipway.scheduler.plan.state.affinity_terms import Spread, spreads_of
+from slipway.scheduler.plan.state.extender_results import Outside
+from slipway.scheduler.plan.state.nodes import Bools, Ints, NodeTable
+from slipway.scheduler.plan.state.pod_index import Peer, peer_of
+
+SCORED_DEFAULTS = {CPU: 100, MEMORY: 200 * 1024 * 1024}
+"""What a rank without a request counts as, in scoring only (milli-cpu, bytes). Source: kube-scheduler's util."""
+
+
+class Ask(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    """One rank's needs. `missing` are the resources asked for that no node has."""
+
+    key: bytes
+    requests: Resources
+    """with `pods: 1`"""
+    steps: tuple[tuple[int, int], ...]
+    """(row, amount) of each resource that is asked for and that some node has"""
+    missing: tuple[str, ...]
+    step_rows: Ints
+    step_amounts: Ints
+    """`steps` as columns: shapes (n,) and (n, 1)"""
+    scored_steps: tuple[tuple[int, int], ...]
+    """`scored_rows` and `scored_amounts` as (row, amount)"""
+    scored_rows: Ints
+    """what scores look at: cpu, memory and the extended resources asked for"""
+    scored_amounts: Ints
+    """per scored row, shape (n, 1), with what a rank without a request counts as"""
+    plain_amounts: Ints
+    """per scored row, shape (n, 1), as requested"""
+    is_everywhere: bool
+    """every node has some of each scored resource"""
+    node_selector: dict[str, str]
+    affinity: dict[str, Any]
+    tolerations: tuple[Toleration, ...]
+    host_ports: tuple[int, ...]
+    topology: TopologyFact | None
+    role: RoleFact
+    """one of those that ask so; wherever anybody looks at labels they all have the same"""
+    peer: Peer
+    """what its pods are to others"""
+    spread: tuple[Spread, ...]
+    memo: dict[Hashable, Bools] = msgspec.field(default_factory=dict[Hashable, Bools])
+    """nodes that were found out once, by what was asked; they do not change in a tick"""
+    avoid: tuple[str, ...]
+    gpus: int = 0
+    """whole GPUs of the kind that is shared"""
+    gpu_milli: int = 0
+    """thousandths of one GPU"""
+    outside: Outside | None = None
+    """what extenders say of it"""
+
+
+def requests_of(role: RoleFact) -> Resources:
+    """What one rank of `role` takes, as nodes and quota count it. A share of a GPU is no whole one."""
+    amounts = dict(role.requests.amounts)
+    milli = role.gpu_milli or amounts.get(GPU_MILLI, 0)
+    if milli:
+        amounts.pop(GPU, None)
+        amounts |= {GPU_MILLI: milli, GPU_SHARES: 1}
+    amounts[PODS] = 1
+    return Resources.of(amounts)
+
+
+def ask_key(role: RoleFact, avoid: tuple[str, ...] = ()) -> bytes:
+    """Equal for ranks that may share a feasibility row."""
+    parts = (
+        role.requests.amounts,
+        role.node_selector,
+        role.affinity,
+        role.tolerations,
+        role.host_ports,
+        role.topology,
+        role.gpu_milli,
+        avoid,
+        role.node_name,
+        role.spread,
+        role.scored.amounts,
+        (role.namespace, role.claims) if role.claims else (),
+    )
+    return msgspec.json.encode(parts, order="sorted")
+
+
+def label_key(role: RoleFact) -> bytes:
+    """What of it others look at, who count pods by their labels."""
+    return msgspec.json.encode((role.namespace, role.labels), order="sorted")
+
+
+def image_key(role: RoleFact) -> bytes:
+    """The images that a node may have already."""
+    return msgspec.json.encode(role.images)
+
+
+def compile_ask(
+    role: RoleFact, table: NodeTable, *, tolerations: tuple[Toleration, ...] = (), avoid: tuple[str, ...] = ()
+) -> Ask:
+    """Compile `role`; `tolerations` are the pool's, `avoid` the nodes to leave out."""
+    requests = requests_of(role)
+    names = sorted(requests.amounts.keys() - {GPU_SHARES})
+    known = [name for name in names if name in table.row]
+    scored = [CPU, MEMORY, *(name for name in known if name not in (CPU, MEMORY, PODS))]
+    counted = role.scored.amounts
+    scored_amounts = [counted.get(name) or requests.get(name) or SCORED_DEFAULTS.get(name, 0) for name in scored]
+    return Ask(
+        key=ask_key(role, avoid),
+        requests=requests,
+        steps=tuple((table.row[name], requests.get(name)) for name in known),
+        missing=tuple(name for name in names if name not in table.row),
+        step_rows=np.array([table.row[name] for name in known], dtype=np.int64),
+        step_amounts=_column([requests.get(name) for name in known]),
+        scored_steps=tuple(zip((table.row[name] for name in scored), scored_amounts, strict=True)),
+        scored_rows=np.array([table.row[name] for name in scored], dtype=np.int64),
+        scored_amounts=_column(scored_amounts),
+        plain_amounts=_column([requests.get(name) for name in scored]),
+        is_everywhere=all(table.is_everywhere[table.row[name]] for name in scored),
+        node_selector=role.node_selector,
+        affinity=role.affinity,
+        tolerations=(*role.tolerations, *tolerations),
+        host_ports=role.host_ports,
+        topology=role.topology,
+        role=role,
+        peer=peer_of(role),
+        spread=spreads_of(role.spread, role.labels) if role.spread else (),
+        avoid=avoid,
+        gpus=requests.get(GPU),
+        gpu_milli=requests.get(GPU_MILLI),
+    )
+
+
+def _column(amounts: list[int]) -> Ints:
+    return np.array(amounts, dtype=np.int64).reshape(-1, 1)

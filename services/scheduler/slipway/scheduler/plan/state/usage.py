@@ -1,0 +1,221 @@
+"""What is used on each node, as columns that a plan may write on: the what-if copy.
+
+Owns the arithmetic of taking and giving back, and the log of touched nodes by which feasibility rows stay
+current without looking at every node again. Invariant: taking and giving back the same leaves the same columns.
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+
+import msgspec
+import numpy as np
+
+from slipway.model.facts import VolumeFact
+from slipway.model.resources import GPU, GPU_MILLI, Resources
+from slipway.scheduler.plan.state.affinity_terms import Namespaces
+from slipway.scheduler.plan.state.devices import Deltas, Devices
+from slipway.scheduler.plan.state.nodes import At, Bools, Ints, NodeTable
+from slipway.scheduler.plan.state.pod_index import NOBODY, Peer, Peers
+from slipway.scheduler.plan.state.rank_request import SCORED_DEFAULTS, Ask
+from slipway.scheduler.plan.state.sampling import Sample
+from slipway.scheduler.plan.state.workload_mix import Mix
+
+_MANY = 8
+"""Nodes from which on one vector expression is cheaper than a loop."""
+
+
+class Charge(msgspec.Struct, frozen=True, kw_only=True):
+    """What one pod, or one rank that is to become a pod, takes from its node."""
+
+    node: str
+    requests: Resources
+    """one place for a pod included"""
+    ports: tuple[int, ...] = ()
+    peer: Peer = NOBODY
+    """what it is to those that count pods by their labels"""
+    scored: Resources = Resources()
+    """cpu and memory as scores count them, where that is not the requests"""
+    devices: tuple[int, ...] = ()
+    """numbers of the GPUs it uses; empty when nobody knows"""
+
+
+class Usage:
+    """`used[row, node]` in base units; `scored` the same as scores count it (ranks without requests count too)."""
+
+    def __init__(self, table: NodeTable) -> None:
+        self.table = table
+        self.used: Ints = np.zeros_like(table.allocatable)
+        self.scored: Ints = np.zeros_like(table.allocatable)
+        self.ports: dict[int, Ints] = {}
+        self.peers = Peers(len(table))
+        self.sample: Sample | None = None
+        """set where only a part of the feasible nodes is looked at"""
+        self.volumes: Mapping[tuple[str, str], VolumeFact] = {}
+        """{(namespace, claim): where it can be reached}"""
+        self.devices = Devices(table) if table.shares.any() else None
+        """None where no node shares its GPUs"""
+        self.mix: Mix | None = None
+        """what is expected to ask for GPUs next, where a score looks at that"""
+        self.touched: list[int] = []
+        self._state_of: dict[int, int] = {}
+        self._states: dict[tuple[int, bytes, bytes], int] = {}
+
+    def copy(self) -> "Usage":
+        """An independent copy with an empty log."""
+        other = Usage.__new__(Usage)
+        other.table = self.table
+        other.used = self.used.copy()
+        other.scored = self.scored.copy()
+        other.ports = {port: counts.copy() for port, counts in self.ports.items()}
+        other.peers, other.volumes, other.sample = self.peers.copy(), self.volumes, None
+        other.devices = self.devices.copy() if self.devices is not None else None
+        other.mix = self.mix
+        other.touched = []
+        other._state_of, other._states = {}, {}
+        return other
+
+    def see(self, namespaces: Namespaces, volumes: Mapping[tuple[str, str], VolumeFact], *, is_watched: bool) -> None:
+        """What besides the nodes decides where ranks may go; `is_watched` when anybody looks at others' labels."""
+        self.volumes, self.peers.namespaces = volumes, namespaces
+        self.peers.is_watched = is_watched or bool(self.peers.terms)
+
+    def take(self, ask: Ask, nodes: list[int], times: int = 1) -> None:
+        """`times` more ranks of `ask` on each of `nodes` (a node as often as it is named); negative gives back."""
+        if len(nodes) >= _MANY:
+            at, counts = np.unique(np.array(nodes, dtype=np.int64), return_counts=True)
+            self.used[ask.step_rows[:, None], at] += ask.step_amounts * counts * times
+            self.scored[ask.scored_rows[:, None], at] += ask.scored_amounts * counts * times
+            for port in ask.host_ports:
+                self.port(port)[at] += counts * times
+        else:
+            used, scored = self.used, self.scored
+            for node in nodes:
+                for row, amount in ask.steps:
+                    used[row, node] += amount * times
+                for row, amount in ask.scored_steps:
+                    scored[row, node] += amount * times
+                for port in ask.host_ports:
+                    self.port(port)[node] += times
+        if self.devices is not None and (ask.gpus or ask.gpu_milli):
+            self._take_devices(self.devices, ask, nodes, times)
+        if self.peers.is_watched:
+            self.peers.move(ask.peer, tuple(nodes), times)
+        self.touched += nodes
+        if self._state_of:
+            for node in nodes:
+                self._state_of.pop(node, None)
+
+    def charge(self, charge: Charge, node: int, times: int = 1) -> None:
+        """Book a charge on `node`, -1 gives it back; resources that the table lacks are left out."""
+        rows = self.table.row
+        amounts = charge.requests.amounts
+        if GPU in amounts or GPU_MILLI in amounts:
+            amounts = self._charge_devices(charge, node, times)
+        for name, amount in amounts.items():
+            row = rows.get(name)
+            if row is not None:
+                self.used[row, node] += amount * times
+                self.scored[row, node] += amount * times
+        counted = charge.scored.amounts or SCORED_DEFAULTS
+        for name, amount in counted.items():
+            if counted is not SCORED_DEFAULTS:
+                self.scored[rows[name], node] += (amount - amounts.get(name, 0)) * times
+            elif name not in amounts:
+                self.scored[rows[name], node] += amount * times
+        if self.peers.is_watched:
+            self.peers.move(charge.peer, (node,), times)
+        for port in charge.ports:
+            self.port(port)[node] += times
+        self.touched.append(node)
+        self._state_of.pop(node, None)
+
+    def _take_devices(self, devices: Devices, ask: Ask, nodes: list[int], times: int) -> None:
+        for node, count in Counter(nodes).items():
+            if not self.table.shares[node]:
+                continue
+            if times > 0:
+                self._add_gpus(node, devices.take(ask.key, node, count * times, ask.gpus, ask.gpu_milli))
+                continue
+            for _ in range(-count * times):
+                self._add_gpus(node, devices.give(ask.key, node, ask.gpus, ask.gpu_milli))
+
+    def _charge_devices(self, charge: Charge, node: int, times: int) -> dict[str, int]:
+        """Book the devices of a charge; answers what else it takes. A share takes a whole GPU where none is shared."""
+        amounts = dict(charge.requests.amounts)
+        milli = amounts.pop(GPU_MILLI, 0)
+        if self.devices is None or not self.table.shares[node]:
+            return amounts | {GPU: amounts.get(GPU, 0) + (1 if milli else 0)}
+        gpus = amounts.pop(GPU, 0)
+        self._add_gpus(node, self.devices.charge(node, gpus, milli, charge.devices, times))
+        return amounts
+
+    def _add_gpus(self, node: int, deltas: Deltas) -> None:
+        for name, amount in zip((GPU, GPU_MILLI), deltas, strict=True):
+            self.used[self.table.row[name], node] += amount
+            self.scored[self.table.row[name], node] += amount
+
+    def port(self, port: int) -> Ints:
+        """How many pods hold host port `port`, per node."""
+        counts = self.ports.get(port)
+        if counts is None:
+            counts = np.zeros(len(self.table), dtype=np.int64)
+            self.ports[port] = counts
+        return counts
+
+    def is_port_taken(self, port: int, at: At) -> Bools:
+        """The nodes of `at` where `port` is held."""
+        return self.port(port)[at] > 0
+
+    def states_of(self, nodes: list[int]) -> list[int]:
+        """A number for each of `nodes`, equal where allocatable, used and scored amounts are, and what is left of
+        devices."""
+        known = self._state_of
+        return [known[node] if node in known else self._read_state(node) for node in nodes]
+
+    def _read_state(self, node: int) -> int:
+        devices = b"" if self.devices is None else self.devices.state_of(node)
+        key = (self.table.kinds[node], self.used[:, node].tobytes(), self.scored[:, node].tobytes() + devices)
+        state = self._state_of[node] = self._states.setdefault(key, len(self._states))
+        return state
+
+    def free(self, row: int, at: At) -> Ints:
+        """Allocatable less used of one resource."""
+        return self.table.allocatable[row, at] - self.used[row, at]
+
+    def fits(self, ask: Ask, at: At) -> Bools:
+        """Whether one more rank fits each node of `at` by resources and ports alone."""
+        if ask.missing:
+            return np.zeros(self.table.ready[at].shape, dtype=np.bool_)
+        short = pick(self.table.allocatable, ask.step_rows, at) - pick(self.used, ask.step_rows, at) < ask.step_amounts
+        fits: Bools = np.logical_not(np.logical_or.reduce(short, axis=0))
+        for port in ask.host_ports:
+            fits &= ~self.is_port_taken(port, at)
+        devices = self.devices_for(ask)
+        return fits if devices is None else fits & devices.fits(ask.gpu_milli, at)
+
+    def room(self, ask: Ask, at: At, most: int) -> Ints:
+        """How many more ranks of `ask` each node of `at` holds by resources and ports alone, at most `most`."""
+        if ask.missing:
+            return np.zeros(self.table.ready[at].shape, dtype=np.int64)
+        counts = np.full(self.table.ready[at].shape, most, dtype=np.int64)
+        for row, amount in ask.steps:
+            np.minimum(counts, self.free(row, at) // amount, out=counts)
+        if ask.host_ports:
+            np.minimum(counts, 1, out=counts)
+            for port in ask.host_ports:
+                counts[self.is_port_taken(port, at)] = 0
+        devices = self.devices_for(ask)
+        if devices is not None:
+            np.minimum(counts, devices.room(ask.gpu_milli, at, most), out=counts)
+        return np.maximum(counts, 0)
+
+    def devices_for(self, ask: Ask) -> Devices | None:
+        """The devices, where amounts alone do not say whether a rank fits: for shares, and where some are unknown."""
+        if self.devices is None or not (ask.gpu_milli or (ask.gpus and self.devices.unknowns)):
+            return None
+        return self.devices
+
+
+def pick(matrix: Ints, rows: Ints, at: At) -> Ints:
+    """The sub-matrix of `rows` and nodes `at`."""
+    return matrix[rows, at] if isinstance(at, slice) else matrix[rows[:, None], at]
