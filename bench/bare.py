@@ -23,8 +23,8 @@ import msgspec
 from bench.opening import session_into
 from slipway.kube import client
 from slipway.local.access import make_token
+from slipway.local.bootstrap import furnish
 from slipway.local.certificate import issue
-from slipway.local.furnish import furnish
 from slipway.local.layout import Layout
 from slipway.local.process import Child
 from slipway.runtime import private_files

@@ -15,13 +15,13 @@ import msgspec
 
 from slipway import yaml_reader
 from slipway.api.change_schemas import ChangeBody
+from slipway.api.decoding import checked, object_of
+from slipway.api.http_errors import MalformedError
 from slipway.api.job_schemas import BatchBody, JobBody
-from slipway.api.ordered import Sorting
 from slipway.api.proxy import headers
-from slipway.api.refusals import MalformedError
 from slipway.api.routes.simulate import SimulateBody
 from slipway.api.schemas import GatherBody, LaunchBody
-from slipway.api.strict import checked, object_of
+from slipway.api.sorted_listing import Sorting
 from slipway.api.webhooks.addresses import parse_networks, parse_target
 from slipway.api.webhooks.hook import parse_key
 from slipway.crd import totals
@@ -29,10 +29,10 @@ from slipway.crd.resolve import resolve
 from slipway.crd.v1alpha1 import ResourcePool
 from slipway.errors import ControlPlaneError, InvalidError
 from slipway.inside import fetch
-from slipway.kube import answers, extender_wire
+from slipway.kube import errors, extender_wire
 from slipway.kube.extender_wire import ExtenderFault
 from slipway.kube.facts import FEED_KINDS, decode_fact, encode_fact
-from slipway.kube.nesting import cut
+from slipway.kube.json_depth import cut
 from slipway.kube.resources import ALLOCATIONS, NODES, PODS
 from slipway.kube.wire import codec_of
 from slipway.local.apiserver import jsonpath, selectors
@@ -225,8 +225,8 @@ DECODERS: tuple[Decoder, ...] = (
         ),
     ),
     Decoder(name="cut", call=_cut, refusals=(), seeds=(b'{"a":[1,{"b":"\\""}]}',)),
-    Decoder(name="status of the API server", call=answers.read_status, refusals=(), seeds=(b'{"code":409}',)),
-    Decoder(name="Retry-After", call=_text(answers.read_retry_after), refusals=(), seeds=(b"3",)),
+    Decoder(name="status of the API server", call=errors.read_status, refusals=(), seeds=(b'{"code":409}',)),
+    Decoder(name="Retry-After", call=_text(errors.read_retry_after), refusals=(), seeds=(b"3",)),
     Decoder(
         name="extender: filter",
         refusals=(ExtenderFault,),

@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 
 from slipway.streams import keys
+from slipway.streams.allgather import GatherKey, Seat
 from slipway.streams.decisions import Caps, DecisionEntry
-from slipway.streams.gatherings import GatherKey, Seat
 from slipway.streams.logpacks import LogPack, LogPosition, LogSource, StoredLine
 from slipway.streams.ports import SpanRecord
 from tests.models.redis_player import CONSUMERS, HOOKS, NAMES, Operation, Player, alloc, some

@@ -22,7 +22,7 @@ from slipway.errors import (
     ThrottledError,
     UnavailableError,
 )
-from slipway.kube.answers import Verb
+from slipway.kube.errors import Verb
 from slipway.kube.ports import WatchType
 from slipway.kube.resources import CONFIG_MAPS
 from slipway.streams.memory_server import ZERO

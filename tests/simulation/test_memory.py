@@ -11,12 +11,12 @@ from collections import Counter
 from slipway.api.lookup import HOMES_MAX
 from slipway.kube.resources import ALLOCATIONS
 from slipway.model.lifecycle import Phase
-from slipway.podworker.bundles import BUNDLES_MAX
+from slipway.podworker.created_objects import BUNDLES_MAX
 from slipway.podworker.teardown import ASKED_MAX
 from slipway.podworker.worker import BOUND_MAX
 from slipway.scheduler.cluster import TOMBSTONES_MAX
-from slipway.watcher.books import KNOWN_MAX
-from slipway.watcher.primary import RETENTION_MORE_S, RETENTION_S
+from slipway.watcher.leader_tasks import RETENTION_MORE_S, RETENTION_S
+from slipway.watcher.usage_accounting import KNOWN_MAX
 from tests.support.api_clients import Client
 from tests.support.census import TYPE, census
 from tests.support.kubelet import Script

@@ -22,7 +22,7 @@ from slipway.runtime import service as service_loops
 from slipway.runtime.liveness import Loop
 from slipway.scheduler import loops as scheduler_loops
 from slipway.watcher import loops as watcher_loops
-from slipway.watcher.primary import CLAIMS_S
+from slipway.watcher.leader_tasks import CLAIMS_S
 from slipway.watcher.relay import Relay
 from tests.simulation.scenario import has_ended
 from tests.simulation.standstill import FreezingLoop, play

@@ -13,7 +13,7 @@ import msgspec
 from starlette.applications import Starlette
 
 from slipway.api.app import create_app
-from slipway.api.parts import Parts, connect
+from slipway.api.deps import Parts, connect
 from slipway.api.settings import Settings
 from slipway.crd import rules, schema
 from slipway.crd.meta import LABEL_ALLOCATION_UID, LABEL_ATTEMPT, LABEL_RANK, LABEL_ROLE, Condition

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from itertools import count
 
 from slipway.errors import UnavailableError
-from slipway.kube.answers import Verb
+from slipway.kube.errors import Verb
 from slipway.kube.lease import Leadership, LeaseElector, LeaseTiming
 from slipway.kube.objects import Lease
 from slipway.kube.resources import LEASES

@@ -1,7 +1,7 @@
 """What a caller is answered when a call fails: as the real server says it, read as the real client reads it.
 
 Owns the answers themselves, and which of them a server may give to what (`legal`). For Kubernetes each is a status
-code and a `Status`, and `slipway.kube.answers` says what it means; for Redis an error reply, and
+code and a `Status`, and `slipway.kube.errors` says what it means; for Redis an error reply, and
 `slipway.streams.replies` says. Pure.
 
 | not here | because |
@@ -19,7 +19,7 @@ from functools import lru_cache
 from redis import exceptions as library
 
 from slipway.errors import ControlPlaneError, DeadlineError, UnavailableError
-from slipway.kube.answers import ServerStatus, StatusDetails, Verb, explain
+from slipway.kube.errors import ServerStatus, StatusDetails, Verb, explain
 from slipway.streams.replies import translate
 from tests.support.fault_kinds import Effect, Kind
 

@@ -10,7 +10,7 @@ from typing import Any, TypeVar, cast
 
 from slipway.crd.meta import RawObject
 from slipway.errors import DeadlineError, UnavailableError
-from slipway.kube.answers import Verb
+from slipway.kube.errors import Verb
 from slipway.kube.ports import Listed, PatchType, WatchEvent
 from slipway.kube.resources import LEASES, PODS, Resource
 from slipway.kube.wire import metadata_of

@@ -14,7 +14,7 @@ import msgspec
 from slipway.crd.meta import RawObject
 from slipway.errors import ControlPlaneError, TooLargeError, UnavailableError
 from slipway.kube import wire
-from slipway.kube.answers import ServerStatus, Verb, explain
+from slipway.kube.errors import ServerStatus, Verb, explain
 from slipway.kube.ports import Listed, PatchType, WatchEvent, WatchType
 from slipway.kube.resources import CRDS, PODS, SUBJECT_ACCESS_REVIEWS, TOKEN_REVIEWS, Resource
 from slipway.kube.rest import BODY_BYTES_MAX, WATCH_S_MAX, WATCH_S_MIN

@@ -12,7 +12,7 @@ from slipway.crd.resolve import resolve
 from slipway.crd.transitions import id_of, record
 from slipway.crd.v1alpha1 import Admission, Allocation, Placement
 from slipway.errors import ControlPlaneError
-from slipway.kube.answers import Verb
+from slipway.kube.errors import Verb
 from slipway.kube.objects import ConfigMap, Pod, Service
 from slipway.kube.resources import ALLOCATIONS, CONFIG_MAPS, PODS, RESOURCE_POOLS, SERVICES
 from slipway.model.lifecycle import Event

@@ -12,8 +12,8 @@ from pathlib import Path
 from slipway.model.lifecycle import Event
 from slipway.streams import keys
 from slipway.streams.accounts import API, AUDIT, PODWORKER, SCHEDULER, WATCHER, Account
+from slipway.streams.allgather import GatherKey, Seat
 from slipway.streams.decisions import Caps, DecisionEntry
-from slipway.streams.gatherings import GatherKey, Seat
 from slipway.streams.keys import KeyFamily
 from slipway.streams.logpacks import LogLine
 from slipway.streams.ports import Entry, FeedEntry, FeedOp, SpanRecord, Streams, WorkHint

@@ -13,7 +13,7 @@ from slipway.crd.meta import RawObject
 from slipway.crd.transitions import id_of
 from slipway.crd.v1alpha1 import Allocation
 from slipway.errors import ControlPlaneError
-from slipway.kube.answers import Verb
+from slipway.kube.errors import Verb
 from slipway.kube.objects import Pod
 from slipway.kube.resources import ALLOCATIONS, PODS
 from slipway.local.apiserver.objects import clone

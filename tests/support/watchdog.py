@@ -11,7 +11,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from slipway.kube.answers import Verb
+from slipway.kube.errors import Verb
 from tests.support.kube_core import CoreKube
 
 

@@ -31,8 +31,8 @@ from slipway.runtime.service import Context, Stop
 from slipway.runtime.tasks import TaskGroup
 from slipway.scheduler import main as scheduler_main
 from slipway.scheduler.settings import Settings as SchedulerSettings
+from slipway.streams.factory import write_behind
 from slipway.streams.memory_side import MemoryStreams
-from slipway.streams.opening import write_behind
 from slipway.streams.ports import NoTally
 from slipway.streams.producer import BestEffort
 from slipway.watcher import main as watcher_main
@@ -284,7 +284,7 @@ class World:
                 watcher_main.follow_lag(context, streams)
             case _:
                 from slipway.api import main as api_main
-                from slipway.api.access.book import TokenBook
+                from slipway.api.access.token_auth import TokenBook
 
                 class NoTokens(TokenBook):
                     """A folder without files: nothing of the simulation reads a disk."""

@@ -28,7 +28,7 @@ import msgspec
 from slipway.errors import InvalidError, UnavailableError
 from slipway.kube import client
 from slipway.local import access, certificate
-from slipway.local.furnish import furnish
+from slipway.local.bootstrap import furnish
 from slipway.local.layout import Layout, Member, StackState, is_alive, register, unregister
 from slipway.local.node.disk import remove_sockets
 from slipway.local.process import Child

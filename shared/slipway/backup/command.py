@@ -8,9 +8,9 @@ from typing import TypeVar
 import msgspec
 
 from slipway.backup import file
+from slipway.backup.backup import Taker
 from slipway.backup.file import FORMAT, Header
-from slipway.backup.give import Giver, Outcome
-from slipway.backup.take import Taker
+from slipway.backup.restore import Giver, Outcome
 from slipway.errors import InvalidError
 from slipway.kube import client
 from slipway.kube.client import KubeClient

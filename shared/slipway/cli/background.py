@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
-from slipway.cli import words
+from slipway.cli import labels
 from slipway.cli.http import Api, Entry
 from slipway.errors import ControlPlaneError
 
@@ -118,7 +118,7 @@ def lines_of(api: Api, id_: str, query: Json | None = None) -> Iterator[Entry]:
     opened = 0
     try:
         wanted = {**(query or {}), "follow": "true"}
-        for entry in api.stream(f"{path}/logs", wanted, is_over=lambda: words.has_ended(asking.get(path))):
+        for entry in api.stream(f"{path}/logs", wanted, is_over=lambda: labels.has_ended(asking.get(path))):
             if api.streams_opened != opened:
                 opened, replayed = api.streams_opened, told.copy()
             if _is_told(entry.data, numbers):

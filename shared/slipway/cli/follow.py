@@ -6,7 +6,7 @@ The first Ctrl-C detaches, a second one within `SECOND_S` kills.
 import time
 from typing import Any
 
-from slipway.cli import main, words
+from slipway.cli import labels, main
 from slipway.cli.background import Background, events_of, lines_of
 from slipway.cli.http import Entry
 from slipway.cli.terminal import RANK_COLOURS
@@ -29,7 +29,7 @@ class Following:
         self.session = session
         self.id = str(view["id"])
         self.view = view
-        self._many = words.rank_count(view) > 1
+        self._many = labels.rank_count(view) > 1
         self._with_logs = with_logs
         self._phase = str(view["phase"])
         self._has_ended = False
@@ -73,8 +73,8 @@ class Following:
                     self._logs_over = True
         terminal.clear()
         self.view = self.session.api.get(f"/allocations/{self.id}")
-        is_good = words.has_succeeded(self.view)
-        terminal.note(terminal.paint(words.summary_of(self.view), "green" if is_good else "red"))
+        is_good = labels.has_succeeded(self.view)
+        terminal.note(terminal.paint(labels.summary_of(self.view), "green" if is_good else "red"))
         return main.OK if is_good else main.FAILED
 
     def _on_event(self, entry: Entry) -> None:
@@ -157,7 +157,7 @@ def wait_until(session: Session, id_: str, goal: str, timeout_s: float | None) -
         background.read("events", lambda api: events_of(api, id_))
         while True:
             view: Json = session.api.get(path)
-            if _has_reached(view, goal) or words.has_ended(view):
+            if _has_reached(view, goal) or labels.has_ended(view):
                 session.terminal.clear()
                 return view
             left_s = LOOK_S if deadline is None else min(LOOK_S, deadline - time.monotonic())
@@ -175,4 +175,4 @@ def _has_reached(view: Json, goal: str) -> bool:
         case "running":
             return view["phase"] == "Running"
         case _:
-            return words.has_ended(view)
+            return labels.has_ended(view)

@@ -23,8 +23,8 @@ from slipway.kube.client import KubeClient
 from slipway.model.times import parse_time
 from slipway.runtime.clock import Clock, Random, SystemClock, SystemRandom
 from slipway.runtime.service import version
-from slipway.streams.condition import Condition
-from slipway.streams.opening import open_streams
+from slipway.streams.factory import open_streams
+from slipway.streams.server_health import Condition
 
 AGENT = "slipway-doctor"
 KUBERNETES_FLOOR = (1, 31)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from slipway.doctor.clocks import judge_skew
 from slipway.doctor.finding import Finding, failed, ok, skipped, warning
 from slipway.streams.accounts import BY_NAME
-from slipway.streams.condition import STALE_S, Condition
+from slipway.streams.server_health import STALE_S, Condition
 
 FLOOR = (7, 0)
 HEADROOM = 0.15

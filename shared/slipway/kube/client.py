@@ -41,8 +41,8 @@ import yaml
 import yarl
 
 from slipway.errors import ControlPlaneError, DeadlineError, InvalidError, UnavailableError
-from slipway.kube.answers import Verb, explain, read_retry_after, read_status
 from slipway.kube.connections import Answer, Connections
+from slipway.kube.errors import Verb, explain, read_retry_after, read_status
 from slipway.kube.rest import Request, RestApi, Timeouts
 from slipway.kube.server import ServerDates, ServerFacts, server_facts
 from slipway.runtime import telemetry

@@ -1,7 +1,7 @@
 """One call of an HTTP extender: post, wait no longer than it is given, read no more than it may say.
 
 Owns the HTTP side of kube-scheduler's extender protocol. Must not know what is asked (`extender_wire.py`) nor when
-(`slipway.scheduler.extenders`, `slipway.podworker.extended`).
+(`slipway.scheduler.extenders`, `slipway.podworker.extender_binding`).
 
 Promises: a call ends within the extender's timeout whatever it does, be it byte by byte; redirects are not followed, no
 proxy of the environment is used, no cookie is kept, and nothing of a body is read beyond `answer_max`.

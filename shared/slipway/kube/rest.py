@@ -17,7 +17,7 @@ import msgspec
 from slipway.crd.meta import RawObject
 from slipway.errors import ExpiredError, InvalidError, NotFoundError, TooLargeError, UnavailableError
 from slipway.kube import wire
-from slipway.kube.answers import Verb
+from slipway.kube.errors import Verb
 from slipway.kube.ports import Listed, PatchType, WatchEvent
 from slipway.kube.resources import PODS, Resource
 from slipway.runtime import liveness

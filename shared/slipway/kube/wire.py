@@ -5,7 +5,7 @@ HTTP or any error of a server. Lists and changes decode straight into structs; a
 its type and once for its object.
 
 Invariant: what cannot be decoded raises `InvalidError` and is never skipped, since a missing object looks deleted.
-What is nested too deep to be decoded is cut first (`nesting.py`): whoever judges the object refuses it then.
+What is nested too deep to be decoded is cut first (`json_depth.py`): whoever judges the object refuses it then.
 """
 
 import contextlib
@@ -16,8 +16,8 @@ import msgspec
 
 from slipway.crd.meta import ListMeta, ObjectMeta, RawObject
 from slipway.errors import ControlPlaneError, InvalidError, InvariantError
-from slipway.kube import nesting
-from slipway.kube.answers import ServerStatus, Verb, explain
+from slipway.kube import json_depth
+from slipway.kube.errors import ServerStatus, Verb, explain
 from slipway.kube.ports import Listed, WatchEvent, WatchType
 from slipway.kube.resources import Resource
 
@@ -81,7 +81,7 @@ class Codec(Generic[T]):
         try:
             return self._one.decode(body)
         except RecursionError:
-            return self.decode(nesting.cut(bytes(body)))
+            return self.decode(json_depth.cut(bytes(body)))
         except msgspec.ValidationError:
             return self._without_nulls(body, self._one)
         except _UNREADABLE as error:
@@ -92,7 +92,7 @@ class Codec(Generic[T]):
         try:
             page = self._many.decode(body)
         except RecursionError:
-            return self.decode_list(nesting.cut(body))
+            return self.decode_list(json_depth.cut(body))
         except msgspec.ValidationError:
             page = self._without_nulls(body, self._many)
         except _UNREADABLE as error:
@@ -114,7 +114,7 @@ class Codec(Generic[T]):
         try:
             event = _EVENT_LINE.decode(line)
         except RecursionError:
-            return self.decode_event(nesting.cut(line))
+            return self.decode_event(json_depth.cut(line))
         except _UNREADABLE as error:
             raise self._unreadable(error) from error
         try:
@@ -138,7 +138,7 @@ class Codec(Generic[T]):
             try:
                 plain = msgspec.json.decode(body)
             except RecursionError:
-                plain = msgspec.json.decode(nesting.cut(bytes(body)))
+                plain = msgspec.json.decode(json_depth.cut(bytes(body)))
             return decoder.decode(msgspec.json.encode(_drop_nulls(plain)))
         except _UNREADABLE as error:
             raise InvalidError(f"the server sent {self._what} that we cannot read: {error}") from error

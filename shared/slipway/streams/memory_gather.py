@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import msgspec
 
 from slipway.streams import keys
-from slipway.streams.gatherings import (
+from slipway.streams.allgather import (
     BYTES_MAX,
     COST_BYTES,
     DATA_FIELD,

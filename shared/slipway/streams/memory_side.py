@@ -8,7 +8,6 @@ from functools import partial
 
 from slipway.model.ids import AllocationId
 from slipway.streams import codec, keys, pages
-from slipway.streams.condition import Condition
 from slipway.streams.memory import (
     MemoryEvents,
     MemoryFeed,
@@ -24,6 +23,7 @@ from slipway.streams.memory_server import Fields, MemoryServer, pipeline
 from slipway.streams.memory_webhooks import MemoryWebhooks
 from slipway.streams.pages import id_text
 from slipway.streams.ports import DeadLetter, NoTally, SpanRecord, Tally
+from slipway.streams.server_health import Condition
 
 
 class MemoryTraces:

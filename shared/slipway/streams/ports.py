@@ -25,10 +25,10 @@ import msgspec
 
 from slipway.model.events import AllocationEvent
 from slipway.model.ids import AllocationId
-from slipway.streams.condition import Conditions
+from slipway.streams.allgather import Gatherings
 from slipway.streams.decisions import DecisionLog
-from slipway.streams.gatherings import Gatherings
 from slipway.streams.logpacks import LogAppended, LogPack, LogPosition, LogSource, StoredLine
+from slipway.streams.server_health import Conditions
 from slipway.streams.webhooks import Webhooks
 
 

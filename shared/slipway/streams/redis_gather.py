@@ -8,8 +8,7 @@ from collections.abc import Sequence
 import msgspec
 
 from slipway.streams import keys, rows, scripts
-from slipway.streams.client import Argument, RedisClient, command
-from slipway.streams.gatherings import (
+from slipway.streams.allgather import (
     BYTES_MAX,
     COST_BYTES,
     KEPT_BYTES_MAX,
@@ -22,6 +21,7 @@ from slipway.streams.gatherings import (
     seats_of,
     token_of,
 )
+from slipway.streams.client import Argument, RedisClient, command
 
 _SILENCE_MS = int(SILENCE_S * 1_000)
 

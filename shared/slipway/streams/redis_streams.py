@@ -7,11 +7,11 @@ from slipway.runtime.clock import Clock, Random
 from slipway.streams.accounts import BY_NAME, Account
 from slipway.streams.client import RedisClient, RedisSettings
 from slipway.streams.ports import NoTally, Tally
-from slipway.streams.redis_condition import RedisConditions
 from slipway.streams.redis_decisions import RedisDecisions
 from slipway.streams.redis_events import RedisEvents, RedisFirehose
 from slipway.streams.redis_gather import RedisGatherings
 from slipway.streams.redis_logs import RedisLogs
+from slipway.streams.redis_server_health import RedisConditions
 from slipway.streams.redis_side import (
     RedisActivity,
     RedisDead,

@@ -7,7 +7,7 @@ import pytest
 from slipway.errors import UnavailableError
 from slipway.runtime.clock import SystemClock
 from slipway.streams import keys
-from slipway.streams.gatherings import BYTES_MAX, COST_BYTES, KEPT_BYTES_MAX, NO_RANK, GatherKey, Outcome, Seat
+from slipway.streams.allgather import BYTES_MAX, COST_BYTES, KEPT_BYTES_MAX, NO_RANK, GatherKey, Outcome, Seat
 from slipway.streams.memory_server import MemoryServer
 from slipway.streams.memory_side import MemoryStreams
 from slipway.streams.ports import Streams

@@ -15,7 +15,7 @@ import pytest
 from slipway.kube.client import connect
 from slipway.local.apiserver.core import ClusterCore
 from slipway.local.apiserver.http import create_app
-from slipway.local.furnish import furnish
+from slipway.local.bootstrap import furnish
 from slipway.runtime.clock import SeededRandom, SystemClock
 from tests.support.http_stub import serve_app, write_kubeconfig
 from tests.support.ports import free_port

@@ -5,7 +5,7 @@ A slice of `python -m tests.models redis`, which says how; and that it tells a m
 
 from collections.abc import Iterable
 
-from slipway.streams.gatherings import SILENCE_S, GatherKey, Outcome, Seat
+from slipway.streams.allgather import SILENCE_S, GatherKey, Outcome, Seat
 from slipway.streams.memory_server import MemoryServer
 from slipway.streams.pages import Id
 from tests.models import redis as models

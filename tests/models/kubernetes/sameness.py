@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from slipway.kube.answers import ServerStatus, Verb, explain
+from slipway.kube.errors import ServerStatus, Verb, explain
 from slipway.local.apiserver.objects import is_list, is_map, parse_time
 from slipway.runtime.clock import SystemClock
 from tests.models.kubernetes.operations import Answer, Json, Operation

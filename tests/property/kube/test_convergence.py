@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slipway.errors import DeniedError, ExpiredError, UnavailableError
-from slipway.kube.answers import Verb
+from slipway.kube.errors import Verb
 from slipway.kube.objects import ConfigMap
 from slipway.kube.reflector import Reflector
 from slipway.kube.resources import CONFIG_MAPS

@@ -11,7 +11,7 @@ from slipway.crd.v1alpha1 import Allocation
 from slipway.errors import StaleError
 from slipway.kube.resources import CONFIG_MAPS
 from slipway.watcher import retention
-from slipway.watcher.books import Books
+from slipway.watcher.usage_accounting import Books
 from tests.simulation.bugs.bug import Bug
 
 

@@ -7,9 +7,9 @@ import pytest
 
 from slipway.api.changes import Changes
 from slipway.api.claims import Claims
+from slipway.api.http_errors import KeyReusedError
 from slipway.api.launch import Launched, Launcher, Order
 from slipway.api.lookup import Lookup
-from slipway.api.refusals import KeyReusedError
 from slipway.api.routes import launches
 from slipway.crd import transitions
 from slipway.crd.meta import LABEL_LAUNCH_KEY

@@ -10,8 +10,8 @@ from slipway.errors import TransientError
 from slipway.kube.lease import Leadership, LeaseElector
 from slipway.model.ledger import Ledger
 from slipway.scheduler import ledger
+from slipway.scheduler.cluster_sync import Follower
 from slipway.scheduler.cycle import Cycle
-from slipway.scheduler.follow import Follower
 from slipway.scheduler.leader import PoolScheduler
 from slipway.scheduler.ledger_store import LedgerStore
 from tests.simulation.bugs.bug import Bug

@@ -12,7 +12,7 @@ from slipway.pods.ended import waits_for_reader
 from slipway.podworker import teardown
 from slipway.streams import memory_logs
 from slipway.streams.logpacks import LogAppended, LogPack, LogPosition
-from slipway.watcher import leftovers, logfollower
+from slipway.watcher import cleanup, logfollower
 from slipway.watcher.logfollower import LogFollower
 from slipway.watcher.loglines import LineCutter
 from slipway.watcher.podlogs import PodLogs
@@ -90,7 +90,7 @@ def _by_its_record(patch: pytest.MonkeyPatch) -> None:
     def deletable(view: View, after: Allocation) -> tuple[Pod, ...]:
         return tuple(pod for pod in view.pods if waits_for_reader(pod, after))
 
-    patch.setattr(leftovers, "deletable", deletable)
+    patch.setattr(cleanup, "deletable", deletable)
 
 
 def _unread_by_another(patch: pytest.MonkeyPatch) -> None:

@@ -9,13 +9,13 @@ from slipway.crd.v1alpha1 import Allocation
 from slipway.model.ledger import DecisionKind, Ledger
 from slipway.podworker import intent, worker
 from slipway.podworker.intent import Shed
-from slipway.scheduler import entries, ledger
+from slipway.scheduler import ledger, ledger_entries
 from slipway.watcher import ends
 from tests.simulation.bugs.bug import Bug
 
 
 def _room_is_taken_before_it_is_free(patch: pytest.MonkeyPatch) -> None:
-    sound = entries.of
+    sound = ledger_entries.of
 
     def hasty(plan: Any) -> list[ledger.Placed]:
         found = sound(plan)
@@ -24,11 +24,11 @@ def _room_is_taken_before_it_is_free(patch: pytest.MonkeyPatch) -> None:
             for item in found
         ]
 
-    patch.setattr(entries, "of", hasty)
+    patch.setattr(ledger_entries, "of", hasty)
 
 
 def _nobody_holds_the_room(patch: pytest.MonkeyPatch) -> None:
-    sound = entries.of
+    sound = ledger_entries.of
 
     def without(plan: Any) -> list[ledger.Placed]:
         return [item for item in sound(plan) if item.kind is not DecisionKind.NOMINATE]
@@ -37,7 +37,7 @@ def _nobody_holds_the_room(patch: pytest.MonkeyPatch) -> None:
         return frozenset()
 
     patch.setattr(ledger, "pointless", none)
-    patch.setattr(entries, "of", without)
+    patch.setattr(ledger_entries, "of", without)
 
 
 def _victims_are_told_without_a_decision(patch: pytest.MonkeyPatch) -> None:

@@ -8,8 +8,8 @@ import pytest
 from slipway.model import limitrange
 from slipway.scheduler import ledger
 from slipway.scheduler.apply import Applier
+from slipway.scheduler.cluster_sync import Follower
 from slipway.scheduler.cycle import Cycle
-from slipway.scheduler.follow import Follower
 from slipway.scheduler.plan.queueing.namespace_quota import NamespaceQuotas
 from slipway.streams.feed import FeedBatch, FeedReader
 from tests.simulation.bugs.bug import Bug

@@ -18,7 +18,7 @@ from slipway.kube.resources import ALLOCATIONS, PODS
 from slipway.model.lifecycle import RANK_ENDS, Phase, RankState
 from slipway.model.reasons import Reason, Result
 from slipway.watcher import ends, gang, reconcile, reduce, sweep
-from slipway.watcher.evidence import Evidence
+from slipway.watcher.consistent_reads import Evidence
 from slipway.watcher.exits import Exit
 from slipway.watcher.gang import Gang
 from slipway.watcher.hints import HintSender

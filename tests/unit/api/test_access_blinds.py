@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from slipway.api.access.blinds import SOMEBODY, blinds
+from slipway.api.access.redaction import SOMEBODY, blinds
 
 
 def drawn(value: object, *hidden: str) -> object:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from slipway.api.access import reviews
+from slipway.api.access import kubernetes_auth
 from slipway.crd.meta import ANNOTATION_USER
 from slipway.errors import DeadlineError, UnavailableError
 from slipway.kube.resources import SUBJECT_ACCESS_REVIEWS, TOKEN_REVIEWS
@@ -153,6 +153,6 @@ async def test_a_burst_of_requests_asks_few_questions(teams: Teams) -> None:
 async def test_too_many_questions_are_refused_not_answered(teams: Teams, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever floods the api with tokens floods the API server no further than the limit; the others try again."""
     headers = await teams.account("ada")
-    monkeypatch.setattr(reviews, "WAITING_MAX", 0)
+    monkeypatch.setattr(kubernetes_auth, "WAITING_MAX", 0)
     answer = await teams.call("GET", "/allocations", headers)
     assert (answer.status_code, "Retry-After" in answer.headers) == (429, True)

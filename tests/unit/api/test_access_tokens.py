@@ -13,7 +13,7 @@ import msgspec
 import pytest
 from starlette.types import Message, Scope
 
-from slipway.api.access import door
+from slipway.api.access import middleware
 from slipway.api.settings import Settings
 from slipway.crd.meta import ANNOTATION_USER
 from slipway.crd.transitions import id_of, record
@@ -147,7 +147,7 @@ async def test_the_same_name_in_two_workspaces_is_no_question(teams: Teams) -> N
 
 async def test_events_of_others_do_not_come(teams: Teams, monkeypatch: pytest.MonkeyPatch) -> None:
     """On the firehose; and those that do come end when the token is taken away."""
-    monkeypatch.setattr(door, "CHECK_S", 0.05)
+    monkeypatch.setattr(middleware, "CHECK_S", 0.05)
     headers, root = await teams.token("ada", VIEW), await teams.token("root", {"*": "admin"})
     cursor = await teams.world.streams.firehose.tail()
     told, news = list[bytes](), asyncio.Event()

@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 
 from slipway.api.claims import Claims
-from slipway.api.refusals import KeyReusedError
+from slipway.api.http_errors import KeyReusedError
 from slipway.crd.meta import LABEL_LAUNCH_KEY
 from slipway.errors import DeadlineError, TransientError
-from slipway.kube.answers import Verb
 from slipway.kube.claims import STANDS_S
+from slipway.kube.errors import Verb
 from slipway.kube.resources import ALLOCATIONS
 from slipway.runtime.clock import SeededRandom
 from tests.support.api_world import COMMAND, ApiWorld

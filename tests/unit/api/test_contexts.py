@@ -12,7 +12,7 @@ import pytest
 
 from slipway.api.settings import Settings
 from slipway.errors import UnavailableError
-from slipway.kube.answers import Verb
+from slipway.kube.errors import Verb
 from slipway.kube.resources import CONFIG_MAPS
 from slipway.pods import archive
 from slipway.runtime import retry

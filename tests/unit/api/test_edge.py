@@ -10,13 +10,13 @@ import pytest
 from starlette.routing import Route
 
 from slipway import errors
-from slipway.api import assets, refusals
+from slipway.api import assets, http_errors
 from slipway.api.app import ENDPOINTS
 from slipway.api.problems import TABLE, row_of
 from slipway.api.routes import trace_page
 from slipway.api.settings import Settings
 from slipway.errors import ControlPlaneError, InvariantError
-from slipway.kube.answers import Verb
+from slipway.kube.errors import Verb
 from slipway.runtime import telemetry
 from slipway.runtime.settings import load
 from tests.support.api_world import COMMAND, ApiWorld, api_world
@@ -121,7 +121,7 @@ async def test_the_trace_goes_from_the_request_into_the_object(world: ApiWorld) 
 
 
 def every_error() -> list[type[ControlPlaneError]]:
-    modules = (errors, refusals)
+    modules = (errors, http_errors)
     found = {value for module in modules for value in vars(module).values() if isinstance(value, type)}
     return sorted((each for each in found if issubclass(each, ControlPlaneError)), key=lambda each: each.__name__)
 

@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from slipway.api.app import create_app
-from slipway.api.parts import connect
+from slipway.api.deps import connect
 from slipway.api.settings import Settings
 from slipway.model.lifecycle import Event
 from slipway.runtime.clock import SeededRandom

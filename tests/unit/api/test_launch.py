@@ -19,7 +19,7 @@ from slipway.errors import (
     StaleError,
     UnavailableError,
 )
-from slipway.kube.answers import Verb
+from slipway.kube.errors import Verb
 from slipway.kube.resources import ALLOCATIONS, NAMESPACES, TEMPLATES
 from slipway.local.node.environment import expand
 from slipway.model.lifecycle import Event, Kind

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slipway.api.layers import Layer, blamed, merged, stacked
+from slipway.api.overlays import Layer, blamed, merged, stacked
 from slipway.errors import FieldError, InvalidError
 from slipway.kube.resources import NAMESPACES, QUEUES, RESOURCE_POOLS
 from tests.support.api_world import ApiWorld

@@ -5,7 +5,7 @@ import pytest
 
 from slipway.crd.transitions import with_status
 from slipway.errors import ExpiredError
-from slipway.kube.answers import Verb
+from slipway.kube.errors import Verb
 from slipway.kube.resources import ALLOCATIONS, JOBS, NAMESPACES
 from slipway.model.lifecycle import Event
 from slipway.model.reasons import Result

@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
-from slipway.api.access.rates import Rates
+from slipway.api.access.rate_limit import Rates
 from slipway.api.settings import Settings
 from slipway.errors import ThrottledError
 from tests.support.access import Teams, teams_world

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from slipway.errors import DeniedError
-from slipway.kube.answers import Verb
+from slipway.kube.errors import Verb
 from slipway.kube.resources import NODES
 from tests.support.api_world import ApiWorld
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from slipway.errors import StaleError
-from slipway.kube.answers import Verb
+from slipway.kube.errors import Verb
 from slipway.kube.resources import ALLOCATIONS, NAMESPACES, RESOURCE_POOLS
 from slipway.model.lifecycle import Event
 from tests.support.api_world import COMMAND, ApiWorld

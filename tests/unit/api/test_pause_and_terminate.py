@@ -6,7 +6,7 @@ import httpx
 import pytest
 
 from slipway.crd.v1alpha1 import Allocation, PreemptSignal
-from slipway.kube.answers import Verb
+from slipway.kube.errors import Verb
 from slipway.kube.resources import ALLOCATIONS
 from slipway.model.lifecycle import Event
 from tests.support.api_world import ApiWorld

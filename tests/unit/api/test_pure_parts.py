@@ -6,12 +6,12 @@ import msgspec
 import pytest
 
 from slipway.api.capacity import capacity_warnings, offers_of
-from slipway.api.layers import merged
+from slipway.api.decoding import checked, object_of, place_of
+from slipway.api.first_completed import first_of
+from slipway.api.overlays import merged
 from slipway.api.proxy.headers import raw_fields, request_fields, response_fields, wire_fields
-from slipway.api.race import first_of
-from slipway.api.recent import Recent, Seldom
-from slipway.api.strict import checked, object_of, place_of
 from slipway.api.timeline import timeline
+from slipway.api.ttl_cache import Recent, Seldom
 from slipway.crd.resolve import resolve
 from slipway.errors import InvalidError, UnavailableError
 from slipway.kube.objects import Node

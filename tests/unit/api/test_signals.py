@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from slipway.kube.answers import Verb
+from slipway.kube.errors import Verb
 from slipway.model.lifecycle import Event
 from tests.support.api_world import ApiWorld
 

@@ -10,7 +10,7 @@ import pytest
 
 from slipway.api.app import ENDPOINTS, create_task_app
 from slipway.errors import UnavailableError
-from slipway.kube.answers import Verb
+from slipway.kube.errors import Verb
 from slipway.kube.resources import PODS
 from slipway.model.ids import pod_name
 from slipway.model.lifecycle import Event

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from slipway.cli import table, waterfall, words
+from slipway.cli import labels, table, waterfall
 from slipway.cli.follow import progress_of
 from slipway.cli.terminal import Terminal
 from slipway.cli.verb import describe, exit_code, named
@@ -56,19 +56,19 @@ def a_view(**changes: Any) -> Json:
 )
 def test_states(changes: Json, state: str) -> None:
     """One word: the phase, or better what it means."""
-    assert words.state_of(a_view(**changes)) == state
+    assert labels.state_of(a_view(**changes)) == state
 
 
 def test_ranks_and_notes() -> None:
     """How many run; where; and what is wrong."""
-    assert words.running_of(a_view()) == "1/2"
-    assert words.note_of(a_view()) == "node-0"
+    assert labels.running_of(a_view()) == "1/2"
+    assert labels.note_of(a_view()) == "node-0"
     waiting = [{"type": "Admitted", "status": "False", "reason": "NoFit", "message": "no room"}]
-    assert words.note_of(a_view(phase="Pending", status={"conditions": waiting})) == "NoFit: no room"
+    assert labels.note_of(a_view(phase="Pending", status={"conditions": waiting})) == "NoFit: no room"
     failed = {"ranks": [{"phase": "Succeeded", "exitCode": 0}, {"phase": "Failed", "exitCode": 3}]}
     ended = a_view(phase="Terminated", result="Failed", reason="RankFailed", status=failed)
-    assert words.note_of(ended) == "rank 1 exited with 3"
-    assert words.summary_of(ended) == "run-a-12345678 Failed (RankFailed): rank 1 exited with 3"
+    assert labels.note_of(ended) == "rank 1 exited with 3"
+    assert labels.summary_of(ended) == "run-a-12345678 Failed (RankFailed): rank 1 exited with 3"
 
 
 def test_tables() -> None:
@@ -288,11 +288,11 @@ def test_the_rank_that_failed_is_named_before_those_that_were_stopped_for_it() -
     failed = {"phase": "Failed", "exitCode": 1, "reason": "RankFailed"}
     view = {"id": "run-a-12345678", "phase": "Terminated", "result": "Failed", "reason": "RankFailed"}
     gang = view | {"status": {"ranks": [stopped, stopped, stopped, failed]}}
-    assert words.summary_of(gang).endswith("(RankFailed): rank 3 exited with 1; 3 other ranks were stopped for it")
+    assert labels.summary_of(gang).endswith("(RankFailed): rank 3 exited with 1; 3 other ranks were stopped for it")
     pair = view | {"status": {"ranks": [stopped, failed]}}
-    assert words.note_of(pair) == "rank 1 exited with 1; 1 other rank was stopped for it"
+    assert labels.note_of(pair) == "rank 1 exited with 1; 1 other rank was stopped for it"
     lost = view | {"reason": "NodeLost", "status": {"ranks": [stopped, stopped]}}
-    assert words.failures_of(lost) == ["rank 0 exited with 143 (SIGTERM)", "rank 1 exited with 143 (SIGTERM)"]
+    assert labels.failures_of(lost) == ["rank 0 exited with 143 (SIGTERM)", "rank 1 exited with 143 (SIGTERM)"]
 
 
 def test_what_was_killed_says_so_and_not_how_each_rank_ended_for_it() -> None:
@@ -300,12 +300,12 @@ def test_what_was_killed_says_so_and_not_how_each_rank_ended_for_it() -> None:
     ranks = [{"phase": "Failed", "exitCode": code, "reason": "Killed"} for code in (143, 137, 143)]
     killed = {"id": "run-a-12345678", "phase": "Terminated", "result": "Canceled", "reason": "Killed"}
     gang = killed | {"status": {"ranks": ranks}}
-    assert words.summary_of(gang) == "run-a-12345678 Canceled (Killed)"
-    assert words.note_of(gang) == "Killed"
+    assert labels.summary_of(gang) == "run-a-12345678 Canceled (Killed)"
+    assert labels.note_of(gang) == "Killed"
     told = killed | {"status": {"ranks": [*ranks, {"phase": "Failed", "exitCode": 3, "reason": "Killed"}]}}
-    assert words.failures_of(told) == ["rank 3 exited with 3"]
+    assert labels.failures_of(told) == ["rank 3 exited with 3"]
     preempted = killed | {"result": "Preempted", "reason": "Preempted"}
-    assert words.failures_of(preempted | {"status": {"ranks": [ranks[0] | {"reason": "Preempted"}]}}) == []
+    assert labels.failures_of(preempted | {"status": {"ranks": [ranks[0] | {"reason": "Preempted"}]}}) == []
 
 
 def test_the_rank_that_failed_is_told_in_the_words_that_were_recorded_of_it() -> None:
@@ -314,9 +314,9 @@ def test_the_rank_that_failed_is_told_in_the_words_that_were_recorded_of_it() ->
     view = {"id": "run-a-12345678", "phase": "Terminated", "result": "Failed", "reason": "RankFailed"}
     said = "rank 1 on n1: python4 could not be started: no such file in $PATH"
     both = view | {"message": said, "status": {"ranks": [failed, failed]}}
-    assert words.summary_of(both) == f"run-a-12345678 Failed (RankFailed): {said}; rank 0 exited with 128"
+    assert labels.summary_of(both) == f"run-a-12345678 Failed (RankFailed): {said}; rank 0 exited with 128"
     plain = view | {"message": "rank 0 on n0: exit code 137 (SIGKILL)"}
     killed = {"phase": "Failed", "exitCode": 137, "reason": "RankFailed"}
-    assert words.note_of(plain | {"status": {"ranks": [killed]}}) == "rank 0 exited with 137 (SIGKILL)"
+    assert labels.note_of(plain | {"status": {"ranks": [killed]}}) == "rank 0 exited with 137 (SIGKILL)"
     hungry = view | {"reason": "OutOfMemory", "status": {"ranks": [killed | {"reason": "OutOfMemory"}]}}
-    assert words.note_of(hungry) == "rank 0 exited with 137 (out of memory)"
+    assert labels.note_of(hungry) == "rank 0 exited with 137 (out of memory)"

@@ -5,7 +5,7 @@ import pytest
 
 from slipway import errors
 from slipway.errors import ControlPlaneError, FieldError, InvalidError, TransientError
-from slipway.kube.answers import (
+from slipway.kube.errors import (
     RETRY_AFTER_S_MAX,
     ServerStatus,
     StatusCause,

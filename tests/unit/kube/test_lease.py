@@ -6,7 +6,7 @@ from itertools import pairwise
 import pytest
 
 from slipway.errors import InvariantError, StaleError, UnavailableError
-from slipway.kube.answers import Verb
+from slipway.kube.errors import Verb
 from slipway.kube.lease import Leadership, LeaseTiming
 from slipway.kube.resources import LEASES
 from slipway.runtime import service

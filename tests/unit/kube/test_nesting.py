@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slipway.kube.nesting import LEVELS_MAX, cut
+from slipway.kube.json_depth import LEVELS_MAX, cut
 from slipway.kube.resources import ALLOCATIONS
 from slipway.kube.wire import codec_of
 

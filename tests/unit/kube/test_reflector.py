@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from slipway.errors import ControlPlaneError, DeniedError, ExpiredError, ThrottledError, UnavailableError
-from slipway.kube.answers import Verb
+from slipway.kube.errors import Verb
 from slipway.kube.objects import ConfigMap
 from slipway.kube.reflector import BACKOFF_MAX_S, BACKOFF_RESET_S, BELOW_MAX, DOUBT_S, Backoff, Reflector
 from slipway.kube.resources import CONFIG_MAPS

@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 
 from slipway.errors import ControlPlaneError, InvalidError, StaleError, UnavailableError
-from slipway.podworker.bounded import Lanes, Stage, Turns
+from slipway.podworker.concurrency import Lanes, Stage, Turns
 
 
 class Load:

@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 
 from slipway.crd.meta import RawObject
-from slipway.kube.answers import Verb
+from slipway.kube.errors import Verb
 from slipway.kube.resources import CONFIG_MAPS
 from slipway.model.lifecycle import Event
 from slipway.podworker.teardown import BY_NAME_MAX

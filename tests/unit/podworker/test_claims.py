@@ -9,7 +9,7 @@ import pytest
 from slipway.errors import ClaimPendingError, InvalidError, NotFoundError
 from slipway.kube.ports import Listed
 from slipway.kube.resources import Resource
-from slipway.podworker.claims import WAITS, check_claims
+from slipway.podworker.volume_claims import WAITS, check_claims
 from tests.support.virtual_time import run_virtual
 
 T = TypeVar("T")

@@ -9,7 +9,7 @@ import pytest
 
 from slipway.crd.meta import ANNOTATION_OPENED
 from slipway.errors import InvalidError, StaleError
-from slipway.kube.answers import Verb
+from slipway.kube.errors import Verb
 from slipway.kube.ports import PatchType
 from slipway.kube.resources import PODS, RESOURCE_POOLS
 from slipway.pods.pin import LAUNCH_GATE, is_pinned

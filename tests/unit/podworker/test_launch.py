@@ -6,7 +6,7 @@ import pytest
 
 from slipway.crd.meta import TRACKING_FINALIZER
 from slipway.errors import ControlPlaneError, DeadlineError, UnavailableError
-from slipway.kube.answers import Verb
+from slipway.kube.errors import Verb
 from slipway.kube.resources import ALLOCATIONS, CONFIG_MAPS, PODS, RESOURCE_POOLS
 from slipway.model.lifecycle import Event
 from tests.support.podworker_desk import CrashError, Desk, at_a_desk, ended_with

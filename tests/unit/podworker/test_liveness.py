@@ -6,7 +6,7 @@ from contextlib import AsyncExitStack
 
 from slipway.crd.transitions import id_of
 from slipway.errors import UnavailableError
-from slipway.kube.answers import Verb
+from slipway.kube.errors import Verb
 from slipway.podworker.loops import HINT, STILL_S
 from slipway.podworker.main import compose
 from slipway.podworker.settings import Settings

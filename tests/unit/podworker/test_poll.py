@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from slipway.errors import UnavailableError
-from slipway.kube.answers import Verb
+from slipway.kube.errors import Verb
 from slipway.model.lifecycle import Event
 from slipway.podworker.poll import FULL_EVERY_S, Poller
 from slipway.streams.memory_server import MemoryServer, Refusal

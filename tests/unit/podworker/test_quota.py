@@ -6,7 +6,7 @@ from collections import Counter
 import msgspec
 
 from slipway.errors import QuotaExceededError
-from slipway.kube.answers import Verb
+from slipway.kube.errors import Verb
 from slipway.kube.resources import PODS
 from tests.support.podworker_desk import SETTINGS, Desk, at_a_desk, ended_with, hint_for
 from tests.support.small_cluster import look

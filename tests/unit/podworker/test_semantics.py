@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from slipway.errors import ControlPlaneError, InvalidError, QuotaExceededError, ThrottledError, UnavailableError
-from slipway.kube.answers import Verb
+from slipway.kube.errors import Verb
 from slipway.kube.resources import ALLOCATIONS, CONFIG_MAPS, PODS, SERVICES, Resource
 from slipway.model.lifecycle import Event, Phase
 from slipway.model.reasons import Result

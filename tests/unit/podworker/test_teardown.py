@@ -5,7 +5,7 @@ import pytest
 from slipway.crd.meta import RawObject
 from slipway.crd.v1alpha1 import RankStatus
 from slipway.errors import DeadlineError, DeniedError, ThrottledError, TransientError
-from slipway.kube.answers import Verb
+from slipway.kube.errors import Verb
 from slipway.kube.resources import ALLOCATIONS, CONFIG_MAPS, PODS
 from slipway.model.lifecycle import Event, RankState
 from slipway.podworker.teardown import BY_NAME_MAX

@@ -16,7 +16,7 @@ from slipway.errors import (
     TooLargeError,
     TransientError,
 )
-from slipway.kube.answers import Verb
+from slipway.kube.errors import Verb
 from slipway.kube.resources import ALLOCATIONS, NAMESPACES, PODS, RESOURCE_POOLS
 from slipway.model.times import format_time
 from slipway.podworker.status import set_condition

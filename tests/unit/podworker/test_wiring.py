@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from slipway.errors import QuotaExceededError
-from slipway.kube.answers import Verb
+from slipway.kube.errors import Verb
 from slipway.model.ids import AllocationId
 from slipway.podworker.main import NAME, build, make_consumer
 from slipway.podworker.settings import Settings

@@ -2,8 +2,8 @@
 
 from slipway.model.ledger import Decision, DecisionKind
 from slipway.runtime import telemetry
-from slipway.scheduler import calibration
-from slipway.scheduler.calibration import Calibration
+from slipway.scheduler import forecast_accuracy
+from slipway.scheduler.forecast_accuracy import Calibration
 from slipway.scheduler.plan.state.plan_types import Kept
 
 
@@ -42,6 +42,6 @@ def test_only_a_start_is_a_start() -> None:
     figures = Calibration("limits")
     figures.note([kept("a", 100.0)])
     figures.started(admits("a", DecisionKind.NOMINATE), 100.0)
-    figures.note([kept(f"u{number}", 1.0) for number in range(calibration.TOLD_MAX)])
+    figures.note([kept(f"u{number}", 1.0) for number in range(forecast_accuracy.TOLD_MAX)])
     figures.started(admits("a"), 100.0)
     assert seen("limits", "late") == seen("limits", "early") == (0.0, 0.0)

@@ -8,7 +8,7 @@ import pytest
 from slipway.kube.facts import encode_fact
 from slipway.model.facts import AllocationFact, PodFact
 from slipway.scheduler.cluster import TOMBSTONES_MAX, Cluster, Table
-from slipway.scheduler.observe import take
+from slipway.scheduler.cluster_reader import take
 from slipway.streams.feed import Delta
 from slipway.streams.ports import FeedOp
 

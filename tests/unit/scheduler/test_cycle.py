@@ -9,7 +9,7 @@ import pytest
 
 from slipway.crd.meta import LABEL_WORKSPACE, TEARDOWN_FINALIZER, RawObject, condition_of
 from slipway.errors import DeniedError, StaleError, UnavailableError
-from slipway.kube.answers import Verb
+from slipway.kube.errors import Verb
 from slipway.kube.ports import PatchType
 from slipway.kube.resources import ALLOCATIONS, LEASES, NAMESPACES, QUEUES, RESOURCE_POOLS, Resource
 from slipway.model.lifecycle import Event, Phase

@@ -3,9 +3,9 @@
 from slipway.model.facts import AllocationFact
 from slipway.model.lifecycle import Phase
 from slipway.model.reasons import Reason
-from slipway.scheduler.alarms import STALE_MAX, Alarms
 from slipway.scheduler.cluster import Table
 from slipway.scheduler.deadlines import Deadlines
+from slipway.scheduler.timer_queue import STALE_MAX, Alarms
 
 NOW = 1000.0
 

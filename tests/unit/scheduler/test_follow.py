@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from slipway.kube.answers import Verb
+from slipway.kube.errors import Verb
 from slipway.kube.factpages import Told, encode_page
 from slipway.kube.facts import encode_fact, fact_of, object_key
 from slipway.kube.resources import ALLOCATIONS
 from slipway.runtime.clock import SeededRandom
 from slipway.scheduler.cluster import Cluster
-from slipway.scheduler.follow import CATCH_UP_S, Follower
+from slipway.scheduler.cluster_sync import CATCH_UP_S, Follower
 from slipway.streams import keys
 from slipway.streams.feed import Delta, FeedPublisher
 from slipway.streams.memory_server import MemoryServer

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from slipway.errors import StaleError, UnavailableError
-from slipway.kube.answers import Verb
+from slipway.kube.errors import Verb
 from slipway.kube.resources import ALLOCATIONS, RESOURCE_POOLS
 from slipway.model.reasons import Gate
 from slipway.model.times import parse_time

@@ -1,6 +1,6 @@
 """An allowance of writes."""
 
-from slipway.scheduler.pace import Pace
+from slipway.scheduler.rate_limit import Pace
 
 
 def test_it_fills_up_again_to_the_burst_and_no_further() -> None:

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from slipway.kube.answers import Verb
+from slipway.kube.errors import Verb
 from slipway.kube.resources import RESOURCE_POOLS
 from slipway.runtime.clock import SeededRandom
 from slipway.runtime.health import Health

@@ -5,7 +5,7 @@ from typing import Any
 from slipway.crd.transitions import record
 from slipway.crd.v1alpha1 import Allocation, ResourcePool
 from slipway.errors import UnavailableError
-from slipway.kube.answers import Verb
+from slipway.kube.errors import Verb
 from slipway.kube.resources import ALLOCATIONS, QUEUES, RESOURCE_POOLS
 from slipway.model.ledger import LEDGER_BYTES_MAX, Decision, DecisionKind, Ledger
 from slipway.model.lifecycle import Event, Phase

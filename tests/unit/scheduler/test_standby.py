@@ -2,7 +2,7 @@
 
 import asyncio
 
-from slipway.kube.answers import Verb
+from slipway.kube.errors import Verb
 from slipway.kube.resources import ALLOCATIONS
 from slipway.runtime.clock import SeededRandom
 from slipway.runtime.health import Health

@@ -10,7 +10,7 @@ from slipway.crd.v1alpha1 import Allocation, AllocationStatus
 from slipway.kube.facts import decode_fact, encode_fact
 from slipway.model.facts import AllocationFact
 from slipway.model.ledger import Decision, DecisionKind
-from slipway.scheduler.untouched import allocation_of, is_same_spec, object_of
+from slipway.scheduler.blind_admission import allocation_of, is_same_spec, object_of
 from tests.support.builders import an_allocation
 
 

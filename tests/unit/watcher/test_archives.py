@@ -10,7 +10,7 @@ from slipway.crd import rules, schema
 from slipway.crd.meta import ObjectMeta
 from slipway.crd.v1alpha1 import Allocation
 from slipway.errors import UnavailableError
-from slipway.kube.answers import Verb
+from slipway.kube.errors import Verb
 from slipway.kube.resources import CONFIG_MAPS, CRDS, NAMESPACES
 from slipway.local.apiserver.core import ClusterCore
 from slipway.model.lifecycle import Phase
@@ -18,7 +18,7 @@ from slipway.model.times import format_time
 from slipway.pods import archive
 from slipway.pods.archive import INDEX_MAPS, PIECE_MAPS, Index, IndexMap
 from slipway.runtime.clock import SeededRandom
-from slipway.watcher.archives import ArchiveSweeper, unused
+from slipway.watcher.context_gc import ArchiveSweeper, unused
 from tests.support.builders import NAMESPACE, T0, an_allocation
 from tests.support.clock import FakeClock
 from tests.support.kube_core import CoreKube

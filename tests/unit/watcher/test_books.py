@@ -24,11 +24,11 @@ from slipway.crd.transitions import record
 from slipway.crd.usage import carried, sum_of, used
 from slipway.crd.v1alpha1 import Allocation
 from slipway.errors import DeniedError, NotFoundError, StaleError, UnavailableError
-from slipway.kube.answers import Verb
+from slipway.kube.errors import Verb
 from slipway.kube.resources import ALLOCATIONS, CONFIG_MAPS
 from slipway.model.lifecycle import Event, Phase
 from slipway.model.times import format_time
-from slipway.watcher.books import DENIED_S, Books
+from slipway.watcher.usage_accounting import DENIED_S, Books
 from tests.support.kube_core import CoreKube
 from tests.support.small_cluster import a_client, a_core, a_manifest, furnish
 from tests.support.virtual_time import VirtualClock, run_virtual

@@ -4,7 +4,7 @@ import asyncio
 from collections import Counter
 
 from slipway.crd.v1alpha1 import Allocation
-from slipway.kube.answers import Verb
+from slipway.kube.errors import Verb
 from slipway.model.lifecycle import Phase
 from slipway.watcher.pace import AT_ONCE_MAX
 from tests.support.watch_post import Post, play

@@ -3,11 +3,11 @@
 import pytest
 
 from slipway.errors import UnavailableError
-from slipway.kube.answers import Verb
 from slipway.kube.claims import CLAIM_MAPS, KEPT_S, claim_manifest, claim_name, claimed_again
+from slipway.kube.errors import Verb
 from slipway.kube.resources import CONFIG_MAPS
-from slipway.watcher.keyclaims import ClaimSweeper
-from slipway.watcher.world import World
+from slipway.watcher.idempotency_gc import ClaimSweeper
+from slipway.watcher.informers import World
 from tests.support.clock import FakeClock
 from tests.support.small_cluster import a_client, a_core, furnish, launch
 

@@ -6,7 +6,7 @@ import pytest
 from slipway.crd.v1alpha1 import Allocation
 from slipway.kube.objects import Pod
 from slipway.model.lifecycle import Phase
-from slipway.watcher.late import AGAIN_S, LATE_S, Late
+from slipway.watcher.watch_lag import AGAIN_S, LATE_S, Late
 from tests.support.builders import T0, an_allocation
 from tests.support.clock import FakeClock
 

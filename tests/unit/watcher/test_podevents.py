@@ -5,7 +5,7 @@ from typing import Any
 
 from slipway.crd.transitions import id_of
 from slipway.crd.v1alpha1 import Allocation
-from slipway.kube.answers import Verb
+from slipway.kube.errors import Verb
 from slipway.kube.objects import Pod
 from slipway.kube.resources import EVENTS
 from slipway.model.lifecycle import Phase

@@ -6,7 +6,7 @@ import pytest
 
 from slipway.crd.meta import ObjectMeta
 from slipway.kube.objects import EventSeries, KubeEvent, ObjectReference
-from slipway.watcher import sayings
+from slipway.watcher import pod_messages
 
 
 def an_event(reason: str, message: str = "", **fields: Any) -> KubeEvent:
@@ -62,19 +62,19 @@ def an_event(reason: str, message: str = "", **fields: Any) -> KubeEvent:
 )  # fmt: skip
 def test_events_are_said_in_words(reason: str, message: str, said: str) -> None:
     """Short ones for what everybody sees; what is not known is told as Kubernetes tells it."""
-    assert sayings.text_of(an_event(reason, message)) == said
+    assert pod_messages.text_of(an_event(reason, message)) == said
 
 
 def test_the_container_is_named_by_its_place() -> None:
     """Newer kubelets say "Container started", and which one beside it."""
     about = ObjectReference(kind="Pod", field_path="spec.initContainers{fetch-data}")
     event = an_event("Started", "Container started", involved_object=about)
-    assert sayings.text_of(event) == "container fetch-data started"
+    assert pod_messages.text_of(event) == "container fetch-data started"
 
 
 def test_a_long_message_is_cut() -> None:
     """One line stays one line of a screen or few."""
-    assert len(sayings.text_of(an_event("FailedMount", "x" * 5000))) == sayings.TEXT_CHARS_MAX
+    assert len(pod_messages.text_of(an_event("FailedMount", "x" * 5000))) == pod_messages.TEXT_CHARS_MAX
 
 
 @pytest.mark.parametrize(
@@ -92,21 +92,22 @@ def test_a_long_message_is_cut() -> None:
 def test_both_forms_of_repeats_are_read(fields: dict[str, Any], count: int, time: str) -> None:
     """`count` of older sources, `series` of newer ones."""
     event = an_event("BackOff", **fields)
-    assert (sayings.count_of(event), sayings.time_of(event)) == (count, time)
+    assert (pod_messages.count_of(event), pod_messages.time_of(event)) == (count, time)
 
 
 def test_repeats_are_said_when_they_have_doubled() -> None:
     """A pod that waits for its image all night fills nobody's log."""
     said, told = 0, list[int]()
     for count in range(1, 1001):
-        if sayings.is_worth_saying(count, said):
+        if pod_messages.is_worth_saying(count, said):
             said = count
             told.append(count)
     assert told == [1, 2, 4, 8, 16, 32, 64, 128, 256, 512]
-    assert not sayings.is_worth_saying(3, 3)
+    assert not pod_messages.is_worth_saying(3, 3)
 
 
 def test_a_count_can_be_read_back() -> None:
     """So that a restart knows what was said."""
     for count in (1, 2, 77):
-        assert sayings.without_count(sayings.with_count("Waiting for image a", count)) == ("Waiting for image a", count)
+        counted = pod_messages.with_count("Waiting for image a", count)
+        assert pod_messages.without_count(counted) == ("Waiting for image a", count)

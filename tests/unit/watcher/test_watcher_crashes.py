@@ -6,7 +6,7 @@ import pytest
 
 from slipway.crd.meta import TEARDOWN_FINALIZER
 from slipway.crd.v1alpha1 import Allocation
-from slipway.kube.answers import Verb
+from slipway.kube.errors import Verb
 from slipway.model.lifecycle import Phase
 from slipway.model.reasons import Result
 from slipway.runtime.service import Stop

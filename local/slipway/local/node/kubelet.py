@@ -24,6 +24,7 @@ from slipway.local.node.disk import PodDisk, remove_sockets
 from slipway.local.node.endpoint import LogEndpoint
 from slipway.local.node.logs import LogQuery, read
 from slipway.local.node.names import PeerNames
+from slipway.local.node.orphans import end_strays
 from slipway.local.node.pod import NodeKit, PodRun
 from slipway.local.node.podview import PODS, NodePod
 from slipway.local.node.registration import (
@@ -38,7 +39,6 @@ from slipway.local.node.registration import (
     retire,
 )
 from slipway.local.node.rendezvous_port import RendezvousPorts
-from slipway.local.node.strays import end_strays
 from slipway.runtime import log
 from slipway.runtime.clock import Clock, Random
 from slipway.runtime.tasks import TaskGroup

@@ -14,8 +14,8 @@ from typing import Any
 import msgspec
 
 from slipway.api.change_schemas import ChangeBody
+from slipway.api.decoding import summary
 from slipway.api.schemas import LaunchBody
-from slipway.api.strict import summary
 from slipway.crd.expansion import literal
 from slipway.crd.fielderrors import Findings
 from slipway.crd.meta import API_GROUP, ObjectMeta

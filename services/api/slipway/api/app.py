@@ -13,12 +13,12 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from slipway.api import assets, docs_page, openapi, problems
 from slipway.api.access.origins import ENTER
 from slipway.api.access.table import OTHERS
+from slipway.api.deps import Parts
 from slipway.api.endpoint import Endpoint, Handler, routes_of
 from slipway.api.guard import Guard
-from slipway.api.observe import QUIET_PATHS, Observe
-from slipway.api.parts import Parts
 from slipway.api.proxy.app import PATH as PROXY_PATH
 from slipway.api.proxy.app import proxy, to_root
+from slipway.api.request_telemetry import QUIET_PATHS, Observe
 from slipway.api.routes import (
     about,
     allocations,

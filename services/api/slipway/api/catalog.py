@@ -13,7 +13,7 @@ import msgspec
 
 from slipway.api.capacity import Offers, offers_of
 from slipway.api.ports import Kube
-from slipway.api.recent import Recent
+from slipway.api.ttl_cache import Recent
 from slipway.crd.meta import ANNOTATION_POOL, ANNOTATION_QUEUE, ANNOTATION_TEMPLATE, LABEL_WORKSPACE
 from slipway.crd.v1alpha1 import Job, Queue, ResourcePool, Template
 from slipway.errors import (

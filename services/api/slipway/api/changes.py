@@ -13,13 +13,13 @@ from typing import Any
 
 import msgspec
 
-from slipway.api.announce import Announcer
 from slipway.api.catalog import Catalog
+from slipway.api.decoding import summary
+from slipway.api.http_errors import ConflictError, PreconditionError
 from slipway.api.lookup import Lookup
 from slipway.api.ports import Kube
-from slipway.api.preempting import signals_of
-from slipway.api.refusals import ConflictError, PreconditionError
-from slipway.api.strict import summary
+from slipway.api.preemption_notice import signals_of
+from slipway.api.publish import Announcer
 from slipway.crd.transitions import id_of, is_admitted
 from slipway.crd.v1alpha1 import Allocation, PreemptSignal, ResourcePool, Signals
 from slipway.errors import FieldError, InvalidError, StaleError

@@ -16,8 +16,8 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from weakref import WeakValueDictionary
 
+from slipway.api.http_errors import KeyReusedError
 from slipway.api.ports import Kube
-from slipway.api.refusals import KeyReusedError
 from slipway.crd.meta import LABEL_LAUNCH_KEY
 from slipway.errors import AlreadyExistsError, FieldError, NotFoundError, StaleError, TransientError
 from slipway.kube.claims import CLAIM_MAPS, STANDS_S, ClaimMap, claim_manifest, claim_name, claimed_again

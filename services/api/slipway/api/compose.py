@@ -9,9 +9,9 @@ from typing import Any
 import msgspec
 
 from slipway.api.catalog import Catalog
-from slipway.api.layers import REQUEST, Json, Layer, Sources, blamed, merged, stacked
+from slipway.api.decoding import checked
+from slipway.api.overlays import REQUEST, Json, Layer, Sources, blamed, merged, stacked
 from slipway.api.schemas import LaunchBody
-from slipway.api.strict import checked
 from slipway.errors import FieldError, InvalidError
 from slipway.model.lifecycle import Kind
 

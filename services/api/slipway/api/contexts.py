@@ -16,8 +16,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import msgspec
 
+from slipway.api.http_errors import ArchiveRefusedError, BodyTooLargeError, MalformedError
 from slipway.api.ports import Kube
-from slipway.api.refusals import ArchiveRefusedError, BodyTooLargeError, MalformedError
 from slipway.errors import (
     AlreadyExistsError,
     FieldError,

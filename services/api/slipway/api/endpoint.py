@@ -16,11 +16,11 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from slipway.api import audit
-from slipway.api.access import door
-from slipway.api.access.asks import Sight
+from slipway.api.access import middleware
+from slipway.api.access.permissions import Sight
 from slipway.api.access.table import Rule, rule_of
-from slipway.api.parts import PARTS_KEY, parts_of
-from slipway.api.refusals import MalformedError
+from slipway.api.deps import PARTS_KEY, parts_of
+from slipway.api.http_errors import MalformedError
 from slipway.api.tasks import Caller
 from slipway.errors import DeadlineError, FieldError
 from slipway.model.times import parse_time
@@ -84,7 +84,7 @@ def _dispatch(rows: dict[str, Endpoint]) -> Handler:
                 if limit_s is None:
                     raise
                 raise DeadlineError(f"not done within {limit_s:g} s; whether it took effect is unknown") from error
-            door.check_asked(request)
+            middleware.check_asked(request)
             audit.answered(request, response.status_code)
         return await _drawn(request, response)
 
@@ -97,7 +97,7 @@ async def _admit(request: Request, row: Endpoint, rule: Rule) -> None:
     caller = await parts.tasks.admit(request, for_tasks=row.for_tasks, is_required=is_required)
     request.state.caller = caller
     if caller is None:
-        await door.admit(request, rule)
+        await middleware.admit(request, rule)
     elif caller.workspace:
         seen = replace(parts, lookup=parts.lookup.within(Sight(frozenset([caller.workspace]))))
         request.scope[PARTS_KEY] = seen
@@ -107,7 +107,7 @@ async def _drawn(request: Request, response: Response) -> Response:
     """The answer without the names of others in our own sentences."""
     if response.media_type != JSON_TYPE or not response.body:
         return response
-    blinds = await door.blinds_of(request)
+    blinds = await middleware.blinds_of(request)
     if blinds is not None:
         response.body = blinds(bytes(response.body))
         response.headers["content-length"] = str(len(response.body))

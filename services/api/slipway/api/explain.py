@@ -7,9 +7,9 @@ waits now; `change` says what a person could do about it.
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
-from slipway.api import stuck
+from slipway.api import launch_failure
 from slipway.api.limits import Seen, limits
-from slipway.api.preempting import asked_of
+from slipway.api.preemption_notice import asked_of
 from slipway.api.queue_view import NOBODY, Aged, Jobs, gate_of, in_order, is_waiting
 from slipway.api.schemas import Change, ExplainView
 from slipway.api.view import shown
@@ -96,10 +96,10 @@ def explain(
     code, message = gate_of(allocation) if is_waiting(allocation) else ("", "")
     if missing_pool and is_waiting(allocation):
         code, message = Gate.UNKNOWN_POOL.value, missing_pool
-    held_up = stuck.stuck_of(allocation)
+    held_up = launch_failure.stuck_of(allocation)
     if held_up is not None:
-        code, message = held_up.reason, stuck.sentence(held_up)
-    change = _change(allocation, code, message) if held_up is None else [stuck.change(held_up)]
+        code, message = held_up.reason, launch_failure.sentence(held_up)
+    change = _change(allocation, code, message) if held_up is None else [launch_failure.change(held_up)]
     if silent_nodes:
         message = f"{message or standing(allocation)}; {_silence(silent_nodes)}"
         change = [*change, Change(kind="forget", detail=_SILENCE_HELP)]

@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Callable
 
 import msgspec
 
-from slipway.api.access.asks import Sight
-from slipway.api.access.blinds import Blinds
+from slipway.api.access.permissions import Sight
+from slipway.api.access.redaction import Blinds
 from slipway.api.cloudevents import cloud_event
 from slipway.api.sse import Outlet
 from slipway.model.events import AllocationEvent

@@ -16,9 +16,7 @@ from typing import TypeVar
 
 import msgspec
 
-from slipway.api.ports import Stop
-from slipway.api.recent import Recent
-from slipway.api.refusals import (
+from slipway.api.http_errors import (
     BodyTooLargeError,
     ConflictError,
     PeersMissingError,
@@ -26,18 +24,11 @@ from slipway.api.refusals import (
     ReplacedError,
     TooManyStreamsError,
 )
+from slipway.api.ports import Stop
+from slipway.api.ttl_cache import Recent
 from slipway.errors import ControlPlaneError, InvariantError, ThrottledError, TransientError, UnavailableError
 from slipway.runtime.clock import Clock, Random
-from slipway.streams.gatherings import (
-    BYTES_MAX,
-    KEPT_BYTES_MAX,
-    NO_RANK,
-    Gathered,
-    Gatherings,
-    GatherKey,
-    Outcome,
-    Seat,
-)
+from slipway.streams.allgather import BYTES_MAX, KEPT_BYTES_MAX, NO_RANK, Gathered, Gatherings, GatherKey, Outcome, Seat
 
 T = TypeVar("T")
 

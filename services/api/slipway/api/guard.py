@@ -9,8 +9,8 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from slipway.api.access import origins
-from slipway.api.observe import QUIET_PATHS
 from slipway.api.problems import Row, problem_response
+from slipway.api.request_telemetry import QUIET_PATHS
 from slipway.runtime import web_guard
 
 _SAFE_METHODS = ("GET", "HEAD", "OPTIONS")

@@ -6,7 +6,7 @@ import re
 from starlette.requests import HTTPConnection
 
 from slipway.api.access.principal import SAID, USER_NAME_RULE, Anybody, Principal
-from slipway.api.refusals import ForbiddenError, MalformedError
+from slipway.api.http_errors import ForbiddenError, MalformedError
 from slipway.errors import InvariantError
 
 PRINCIPAL_KEY = "slipway.principal"

@@ -10,13 +10,13 @@ from typing import Any
 import msgspec
 
 from slipway.api.changes import check_queue_change, has_ended
+from slipway.api.deps import Parts
+from slipway.api.http_errors import ConflictError, MalformedError, PreconditionError
 from slipway.api.job_schemas import BatchView, JobChange, MoveBody, QueueUpdate, Updated
 from slipway.api.job_view import has_place
-from slipway.api.moves import Subject, members_of, name_of, place_beside
-from slipway.api.parts import Parts
 from slipway.api.problems import row_of
+from slipway.api.queue_position import Subject, members_of, name_of, place_beside
 from slipway.api.queue_view import is_waiting, priority_of
-from slipway.api.refusals import ConflictError, MalformedError, PreconditionError
 from slipway.crd.transitions import id_of, stop_reason
 from slipway.crd.v1alpha1 import Allocation, Job, JobSpec, Queue
 from slipway.errors import ControlPlaneError, FieldError, InvariantError, NotFoundError, StaleError

@@ -17,18 +17,18 @@ import msgspec
 
 from slipway.api import admission
 from slipway.api.admission import Draft
-from slipway.api.announce import Announcer
 from slipway.api.capacity import Offers, capacity_warnings
 from slipway.api.catalog import Catalog
 from slipway.api.claims import Claims
 from slipway.api.compose import Composed, compose
 from slipway.api.contexts import Contexts
-from slipway.api.layers import blamed, with_defaults
+from slipway.api.decoding import Json
+from slipway.api.http_errors import KeyReusedError
+from slipway.api.overlays import blamed, with_defaults
 from slipway.api.ports import Kube
 from slipway.api.preview import Rehearsal
-from slipway.api.refusals import KeyReusedError
+from slipway.api.publish import Announcer
 from slipway.api.schemas import LaunchBody
-from slipway.api.strict import Json
 from slipway.crd.hashing import key_hash, name_from_bytes, name_from_key, request_hash
 from slipway.crd.meta import (
     ANNOTATION_IDEMPOTENCY_KEY,

@@ -5,8 +5,8 @@ Invariant: following `continue` to its end shows every allocation that matches t
 
 import msgspec
 
+from slipway.api.http_errors import PageExpiredError
 from slipway.api.ports import Kube
-from slipway.api.refusals import PageExpiredError
 from slipway.crd.transitions import user_of
 from slipway.crd.v1alpha1 import Allocation
 from slipway.errors import ExpiredError

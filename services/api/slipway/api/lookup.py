@@ -6,9 +6,9 @@ decides. Names and beginnings are for people: they cost more and must be unique.
 
 import re
 
-from slipway.api.access.asks import Sight
+from slipway.api.access.permissions import Sight
+from slipway.api.http_errors import AmbiguousError
 from slipway.api.ports import Kube
-from slipway.api.refusals import AmbiguousError
 from slipway.crd.meta import ANNOTATION_FORMER_IDS
 from slipway.crd.transitions import id_of
 from slipway.crd.v1alpha1 import Allocation

@@ -3,10 +3,10 @@
 import asyncio
 import socket
 
-from slipway.api.access.book import BACKOFF_S, LOOK_S, TokenBook
+from slipway.api.access.token_auth import BACKOFF_S, LOOK_S, TokenBook
 from slipway.api.app import create_app, create_task_app
+from slipway.api.deps import Parts, connect
 from slipway.api.loops import ANNOUNCE, KUBERNETES, TOKENS
-from slipway.api.parts import Parts, connect
 from slipway.api.ports import Kube
 from slipway.api.settings import Settings
 from slipway.api.webhooks import running
@@ -19,7 +19,7 @@ from slipway.runtime.http_server import AsgiApp, HttpServer
 from slipway.runtime.listen import bind, parse_listen
 from slipway.runtime.service import Context
 from slipway.runtime.tasks import TaskGroup
-from slipway.streams.opening import MetricTally, TraceWriter, open_streams, write_behind
+from slipway.streams.factory import MetricTally, TraceWriter, open_streams, write_behind
 from slipway.streams.ports import Streams
 from slipway.streams.producer import BestEffort
 

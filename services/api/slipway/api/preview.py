@@ -10,7 +10,7 @@ import msgspec
 
 from slipway.api.capacity import allocatable_of, nodes_of, requests_of
 from slipway.api.cluster_view import ENABLED, asks_by_node, is_node_ready, scheduling_of
-from slipway.api.layers import Sources
+from slipway.api.overlays import Sources
 from slipway.api.view import shown
 from slipway.crd.resolve import role_requests, template_of
 from slipway.crd.v1alpha1 import Admission, Allocation, AllocationStatus, Placement, ResourcePool

@@ -13,7 +13,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from slipway.api import refusals
+from slipway.api import http_errors
 from slipway.errors import (
     AlreadyExistsError,
     ControlPlaneError,
@@ -51,24 +51,24 @@ class Row(NamedTuple):
 
 
 TABLE: dict[type[BaseException], Row] = {
-    refusals.MalformedError: Row(400, "malformed", "The request cannot be read"),
-    refusals.UnsupportedMediaError: Row(415, "unsupported-media-type", "The body is of a type that is not taken"),
-    refusals.NotAcceptableError: Row(406, "not-acceptable", "No representation of an accepted type"),
-    refusals.BodyTooLargeError: Row(413, "body-too-large", "The body is too large"),
-    refusals.ArchiveRefusedError: Row(422, "invalid-archive", "The archive cannot be taken"),
-    refusals.PreconditionError: Row(412, "precondition-failed", "The object has changed"),
-    refusals.PageExpiredError: Row(410, "page-expired", "The list has moved on"),
-    refusals.KeyReusedError: Row(422, "idempotency-key-reused", "The Idempotency-Key was used for another request"),
-    refusals.AmbiguousError: Row(409, "ambiguous-id", "The id fits several allocations"),
-    refusals.UnauthorizedError: Row(401, "unauthorized", "A token that counts is needed"),
-    refusals.ForbiddenError: Row(403, "forbidden", "Not with this token"),
-    refusals.ReplacedError: Row(409, "replaced", "The same request came again"),
-    refusals.PeersMissingError: Row(408, "peers-missing", "Not all peers are there", retry=True),
-    refusals.ConflictError: Row(409, "conflict", "The request contradicts the state of the object"),
-    refusals.TooManyStreamsError: Row(503, "too-many-streams", "Too many open streams", retry=True),
-    refusals.BadGatewayError: Row(502, "bad-gateway", "The workload gave no proper answer"),
-    refusals.NotListeningError: Row(503, "not-running", "The workload does not answer yet", retry=True),
-    refusals.RedisAwayError: Row(503, "redis-unavailable", "Redis cannot be reached", retry=True),
+    http_errors.MalformedError: Row(400, "malformed", "The request cannot be read"),
+    http_errors.UnsupportedMediaError: Row(415, "unsupported-media-type", "The body is of a type that is not taken"),
+    http_errors.NotAcceptableError: Row(406, "not-acceptable", "No representation of an accepted type"),
+    http_errors.BodyTooLargeError: Row(413, "body-too-large", "The body is too large"),
+    http_errors.ArchiveRefusedError: Row(422, "invalid-archive", "The archive cannot be taken"),
+    http_errors.PreconditionError: Row(412, "precondition-failed", "The object has changed"),
+    http_errors.PageExpiredError: Row(410, "page-expired", "The list has moved on"),
+    http_errors.KeyReusedError: Row(422, "idempotency-key-reused", "The Idempotency-Key was used for another request"),
+    http_errors.AmbiguousError: Row(409, "ambiguous-id", "The id fits several allocations"),
+    http_errors.UnauthorizedError: Row(401, "unauthorized", "A token that counts is needed"),
+    http_errors.ForbiddenError: Row(403, "forbidden", "Not with this token"),
+    http_errors.ReplacedError: Row(409, "replaced", "The same request came again"),
+    http_errors.PeersMissingError: Row(408, "peers-missing", "Not all peers are there", retry=True),
+    http_errors.ConflictError: Row(409, "conflict", "The request contradicts the state of the object"),
+    http_errors.TooManyStreamsError: Row(503, "too-many-streams", "Too many open streams", retry=True),
+    http_errors.BadGatewayError: Row(502, "bad-gateway", "The workload gave no proper answer"),
+    http_errors.NotListeningError: Row(503, "not-running", "The workload does not answer yet", retry=True),
+    http_errors.RedisAwayError: Row(503, "redis-unavailable", "Redis cannot be reached", retry=True),
     InvalidError: Row(422, "invalid", "The request is not valid"),
     NotFoundError: Row(404, "not-found", "There is no such object"),
     AlreadyExistsError: Row(409, "already-exists", "The name is taken"),

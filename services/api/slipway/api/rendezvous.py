@@ -10,8 +10,8 @@ address); a wait ends with an error when the attempt does.
 from collections.abc import Awaitable, Callable, Sequence
 
 from slipway.api.ports import Kube, Stop
-from slipway.api.recent import Recent
 from slipway.api.schemas import Address, RendezvousView
+from slipway.api.ttl_cache import Recent
 from slipway.api.view import number_label
 from slipway.crd.meta import LABEL_ALLOCATION_UID, LABEL_ATTEMPT, LABEL_RANK, LABEL_ROLE
 from slipway.crd.v1alpha1 import Allocation

@@ -1,6 +1,6 @@
 """The bodies of the REST API: what clients send, and what they are answered.
 
-Wire structs; those that clients send refuse unknown fields (`strict.py` says which). A launch body is the spec of the
+Wire structs; those that clients send refuse unknown fields (`decoding.py` says which). A launch body is the spec of the
 custom resource plus a few fields, so that one struct stays the source of both.
 """
 
@@ -13,7 +13,7 @@ from slipway.crd.bounds import ENV_MAX, LABELS_MAX, RANKS_MAX
 from slipway.crd.v1alpha1 import AllocationSpec, EnvName, Name, Wire
 from slipway.model.lifecycle import Kind, Phase, RankState
 from slipway.model.reasons import Result
-from slipway.streams.gatherings import PEERS_MAX
+from slipway.streams.allgather import PEERS_MAX
 
 Labels = dict[str, str]
 Words = Annotated[list[str], Meta(max_length=1024)]

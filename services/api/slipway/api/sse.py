@@ -11,9 +11,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from slipway.api.first_completed import first_of
+from slipway.api.http_errors import TooManyStreamsError
 from slipway.api.ports import Stop
-from slipway.api.race import first_of
-from slipway.api.refusals import TooManyStreamsError
 from slipway.errors import TransientError
 from slipway.runtime import log, telemetry
 from slipway.runtime.clock import Clock

@@ -15,12 +15,12 @@ import hashlib
 import msgspec
 from starlette.requests import HTTPConnection
 
-from slipway.api.access.asks import Sight
+from slipway.api.access.permissions import Sight
 from slipway.api.bearer import Claims, bearer, claims_of
+from slipway.api.http_errors import ForbiddenError, UnauthorizedError
 from slipway.api.lookup import Lookup
 from slipway.api.ports import Kube
-from slipway.api.recent import Recent
-from slipway.api.refusals import ForbiddenError, UnauthorizedError
+from slipway.api.ttl_cache import Recent
 from slipway.crd.transitions import id_of
 from slipway.crd.v1alpha1 import Allocation
 from slipway.errors import InvalidError, NotFoundError, UnavailableError

@@ -15,8 +15,8 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from slipway.api.catalog import Catalog
+from slipway.api.http_errors import ConflictError
 from slipway.api.ports import Kube
-from slipway.api.refusals import ConflictError
 from slipway.api.schemas import Request
 from slipway.crd.fielderrors import Findings, pointer
 from slipway.crd.meta import (

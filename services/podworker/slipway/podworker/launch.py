@@ -40,14 +40,14 @@ from slipway.pods.manifest import Manifests, RankPod
 from slipway.pods.podspec import SCHEDULER_NAME, TaskOptions
 from slipway.podworker import gates, status
 from slipway.podworker.adopt import Verdict, judge
-from slipway.podworker.bounded import Lanes, Stage
-from slipway.podworker.bundles import Bundles
-from slipway.podworker.claims import check_claims
-from slipway.podworker.extended import Binder, Extended
+from slipway.podworker.concurrency import Lanes, Stage
+from slipway.podworker.created_objects import Bundles
+from slipway.podworker.extender_binding import Binder, Extended
 from slipway.podworker.gates import Gate
 from slipway.podworker.pools import Pinned
 from slipway.podworker.ports import Kube
 from slipway.podworker.steps import step
+from slipway.podworker.volume_claims import check_claims
 from slipway.runtime import semconv, telemetry
 from slipway.runtime.clock import Clock
 

@@ -13,9 +13,9 @@ from slipway.errors import TransientError
 from slipway.kube import client
 from slipway.kube.extender import ExtenderClient
 from slipway.pods.podspec import TaskOptions
-from slipway.podworker.bounded import Lanes
-from slipway.podworker.bundles import Bundles
-from slipway.podworker.extended import Extended, Posts
+from slipway.podworker.concurrency import Lanes
+from slipway.podworker.created_objects import Bundles
+from slipway.podworker.extender_binding import Extended, Posts
 from slipway.podworker.launch import Launcher
 from slipway.podworker.loops import HINT, POLL, Watch, unwatched
 from slipway.podworker.poll import Poller
@@ -30,7 +30,7 @@ from slipway.runtime.health import Health
 from slipway.runtime.service import Context
 from slipway.runtime.tasks import TaskGroup
 from slipway.streams.consumer import ConsumerSettings, WorkConsumer
-from slipway.streams.opening import MetricTally, TraceWriter, open_streams, write_behind
+from slipway.streams.factory import MetricTally, TraceWriter, open_streams, write_behind
 from slipway.streams.ports import Streams, WorkHint
 from slipway.streams.producer import BestEffort
 

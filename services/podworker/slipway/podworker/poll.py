@@ -20,7 +20,7 @@ from slipway.kube.resources import ALLOCATIONS, CONFIG_MAPS, PODS, SERVICES, Own
 from slipway.model.ids import AllocationId
 from slipway.model.lifecycle import Phase
 from slipway.pods.ended import attempt_of
-from slipway.podworker.bounded import Lanes
+from slipway.podworker.concurrency import Lanes
 from slipway.podworker.loops import Watch, unwatched
 from slipway.podworker.ports import Kube, Pinger
 from slipway.podworker.worker import Worker

@@ -27,8 +27,8 @@ from slipway.model.lifecycle import Phase
 from slipway.pods import manifest
 from slipway.pods.ended import attempt_of, recorded, waits_for_reader
 from slipway.podworker.adopt import is_ours
-from slipway.podworker.bounded import Lanes
-from slipway.podworker.bundles import Bundles
+from slipway.podworker.concurrency import Lanes
+from slipway.podworker.created_objects import Bundles
 from slipway.podworker.ports import Kube
 from slipway.podworker.steps import step
 from slipway.runtime.clock import Clock

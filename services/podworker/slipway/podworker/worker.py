@@ -34,7 +34,7 @@ from slipway.kube.tracing import attempt_span, traceparent_of
 from slipway.model.ids import split_allocation_id
 from slipway.model.times import parse_time
 from slipway.podworker import status
-from slipway.podworker.bounded import Turns
+from slipway.podworker.concurrency import Turns
 from slipway.podworker.intent import CONDITION_REFUSED, CONDITION_STUCK, Bind, Launch, Nothing, Shed, Teardown, decide
 from slipway.podworker.launch import Launcher, Made
 from slipway.podworker.pools import Drifted, Pools

@@ -25,9 +25,9 @@ from slipway.model.reasons import Gate, Reason
 from slipway.model.times import format_time
 from slipway.runtime import telemetry
 from slipway.runtime.clock import Clock
+from slipway.scheduler.blind_admission import object_of
 from slipway.scheduler.ledger import node_names
 from slipway.scheduler.ports import Kube
-from slipway.scheduler.untouched import object_of
 
 Write = Callable[[Allocation], "Awaitable[Applied]"]
 STALE_ATTEMPTS_MAX = 5

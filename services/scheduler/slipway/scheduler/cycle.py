@@ -25,13 +25,14 @@ from slipway.model.reasons import Reason
 from slipway.model.times import format_time
 from slipway.runtime import liveness, log, telemetry
 from slipway.runtime.clock import Clock
-from slipway.scheduler import entries, ledger
+from slipway.scheduler import ledger, ledger_entries
 from slipway.scheduler.apply import Applied, Applier, Outcome
-from slipway.scheduler.calibration import Calibration
+from slipway.scheduler.blind_admission import allocation_of, is_same_spec
 from slipway.scheduler.cluster import Cluster
 from slipway.scheduler.deadlines import Deadlines, Fired
 from slipway.scheduler.explainer import Explainer
 from slipway.scheduler.extenders import PATIENCE_S, Extenders, NoExtenders
+from slipway.scheduler.forecast_accuracy import Calibration
 from slipway.scheduler.gauges import Gauges
 from slipway.scheduler.idleness import Idleness
 from slipway.scheduler.ledger_store import LedgerStore
@@ -48,7 +49,6 @@ from slipway.scheduler.pool_view import PoolView
 from slipway.scheduler.ports import Hints
 from slipway.scheduler.recorder import Inputs, Recorder, Taken
 from slipway.scheduler.shadow import Shadow
-from slipway.scheduler.untouched import allocation_of, is_same_spec
 from slipway.streams.hinted import hinted
 from slipway.streams.ports import WorkHint
 
@@ -192,12 +192,12 @@ class Cycle:
         liveness.beat()
         seed = self._ledger.tick
         # 4. The ledger first (the fence), then the admissions.
-        placed = entries.of(plan)
-        before, standing = self._ledger, entries.standing(self._ledger, plan)
+        placed = ledger_entries.of(plan)
+        before, standing = self._ledger, ledger_entries.standing(self._ledger, plan)
         applied: list[Applied] = []
         decided: tuple[Decision, ...] = ()
         if placed:
-            together = entries.together(plan, placed)
+            together = ledger_entries.together(plan, placed)
             committed, decided = ledger.commit(standing, placed, at=format_time(now), together=together)
             with _timed("commit"):
                 seen = await self._commit(committed, decided)

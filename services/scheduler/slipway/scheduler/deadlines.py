@@ -14,8 +14,8 @@ from slipway.crd.facts import is_settled
 from slipway.model.facts import AllocationFact
 from slipway.model.lifecycle import Phase
 from slipway.model.reasons import Reason
-from slipway.scheduler.alarms import Alarms
 from slipway.scheduler.cluster import Table
+from slipway.scheduler.timer_queue import Alarms
 
 IDLE = "idle"
 REASONS: dict[str, Reason] = {

@@ -28,9 +28,9 @@ from slipway.runtime import liveness, log
 from slipway.runtime.clock import Clock
 from slipway.scheduler.apply import Applier, Outcome
 from slipway.scheduler.cluster import Cluster
-from slipway.scheduler.pace import Pace
 from slipway.scheduler.plan.explanation.explanations import Alike, Explained
 from slipway.scheduler.plan.state.plan_types import Explanation
+from slipway.scheduler.rate_limit import Pace
 
 WRITES_MAX = 20
 """Explanations written in one tick; the rest follow in the next ones."""

@@ -16,8 +16,8 @@ from slipway.kube.scope import StopSignal, only, run_until
 from slipway.runtime import liveness, log, telemetry
 from slipway.runtime.liveness import Pulse
 from slipway.runtime.tasks import TaskGroup
+from slipway.scheduler.cluster_sync import Follower
 from slipway.scheduler.cycle import Cycle, Tick
-from slipway.scheduler.follow import Follower
 from slipway.scheduler.ledger_store import DeposedError
 from slipway.scheduler.loops import CANDIDACY, TICK, WAKE_UPS
 from slipway.scheduler.standby import Parts, Standby

@@ -13,7 +13,7 @@ from slipway.scheduler.loops import DISCOVER, POOL
 from slipway.scheduler.scheduler import Scheduler
 from slipway.scheduler.settings import Settings
 from slipway.scheduler.standby import Parts
-from slipway.streams.opening import MetricTally, TraceWriter, open_streams, write_behind
+from slipway.streams.factory import MetricTally, TraceWriter, open_streams, write_behind
 from slipway.streams.ports import Streams
 from slipway.streams.producer import BestEffort
 

@@ -20,10 +20,11 @@ from slipway.runtime.health import Health
 from slipway.runtime.service import version
 from slipway.runtime.tasks import TaskGroup
 from slipway.scheduler.apply import Applier
+from slipway.scheduler.budget_usage import Spending
 from slipway.scheduler.cluster import Cluster
+from slipway.scheduler.cluster_sync import Follower
 from slipway.scheduler.cycle import Cycle
 from slipway.scheduler.extenders import Extenders, NoExtenders, Posts
-from slipway.scheduler.follow import Follower
 from slipway.scheduler.idleness import Idleness
 from slipway.scheduler.ledger_store import LedgerStore
 from slipway.scheduler.loops import FOLLOW, RECORDER, SPENDING, WARM
@@ -32,7 +33,6 @@ from slipway.scheduler.ports import RecordSink
 from slipway.scheduler.record_sinks import FILE_BYTES_MAX, FileSink, StreamSink
 from slipway.scheduler.recorder import LogWriter, Recorder
 from slipway.scheduler.settings import Settings
-from slipway.scheduler.spending import Spending
 from slipway.streams.ports import Streams
 
 WARM_S = 1.0

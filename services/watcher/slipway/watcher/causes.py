@@ -16,9 +16,9 @@ from slipway.model.lifecycle import Event, Phase, RankState
 from slipway.model.reasons import Reason
 from slipway.model.times import format_time
 from slipway.watcher import ends, exits, obstacles
+from slipway.watcher.delegated_binding import unplaced
 from slipway.watcher.exits import Exit
 from slipway.watcher.gang import Gang, Rank
-from slipway.watcher.placing import unplaced
 from slipway.watcher.view import View
 
 _MESSAGE_IN_RING_MAX = 160

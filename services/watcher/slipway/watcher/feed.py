@@ -31,8 +31,8 @@ from slipway.runtime.clock import Clock
 from slipway.runtime.tasks import TaskGroup
 from slipway.streams.feed import EPOCHS_PER_TERM, Delta, FeedPublisher
 from slipway.streams.ports import Feed, FeedOp
+from slipway.watcher.informers import BY_NAMESPACE, World
 from slipway.watcher.snapshots import Snapshots
-from slipway.watcher.world import BY_NAMESPACE, World
 
 WATCH_S = 0.5
 """How often a view that is not complete, or that may be old, is looked at."""

@@ -28,9 +28,9 @@ from slipway.runtime.clock import Clock
 from slipway.runtime.tasks import TaskGroup
 from slipway.streams.logpacks import EVENT, EVENT_SHARE_BYTES, LogAppended, LogPack, LogPosition, LogSource
 from slipway.watcher import exits
+from slipway.watcher.informers import World
 from slipway.watcher.loglines import LineCutter
 from slipway.watcher.ports import LogReader, LogStore
-from slipway.watcher.world import World
 
 RETRY_S = 0.5
 RETRIES_MAX = 5

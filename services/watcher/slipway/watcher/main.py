@@ -10,7 +10,7 @@ from slipway.kube.ports import KubeApi
 from slipway.runtime import service, telemetry
 from slipway.runtime.service import Context
 from slipway.streams import keys
-from slipway.streams.opening import MetricTally, TraceWriter, open_streams, write_behind
+from slipway.streams.factory import MetricTally, TraceWriter, open_streams, write_behind
 from slipway.streams.ports import Streams, WorkQueue
 from slipway.streams.producer import BestEffort
 from slipway.watcher.loops import LAG

@@ -21,10 +21,10 @@ from slipway.model.lifecycle import Event, Phase, RankState, is_behind
 from slipway.model.reasons import Reason
 from slipway.model.times import format_time, parse_time
 from slipway.watcher import exits
+from slipway.watcher.delegated_binding import unplaced
 from slipway.watcher.ends import patience_of
 from slipway.watcher.exits import Exit
 from slipway.watcher.gang import Rank
-from slipway.watcher.placing import unplaced
 from slipway.watcher.podwarnings import OVERCOME, PodWarning
 from slipway.watcher.view import View
 

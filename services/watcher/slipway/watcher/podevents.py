@@ -1,6 +1,6 @@
 """What Kubernetes says about our pods (its Events) -> lines in their logs, for people.
 
-Owns whose an Event is and what has been said already. The words are those of `sayings.py`. What keeps a pod from
+Owns whose an Event is and what has been said already. The words are those of `pod_messages.py`. What keeps a pod from
 starting is also handed to `podwarnings.py`, and `warned` is called with the uid of the allocation to look at.
 
 Promises: a line carries the time that the Event itself has, so that whoever reads the same Event again makes the same
@@ -27,9 +27,9 @@ from slipway.pods.ended import attempt_of
 from slipway.runtime import liveness, log
 from slipway.runtime.clock import Clock
 from slipway.streams.logpacks import LogPack, LogSource
-from slipway.watcher import sayings
+from slipway.watcher import pod_messages
+from slipway.watcher.informers import World
 from slipway.watcher.logfollower import LogWriter, event_pack
-from slipway.watcher.world import World
 
 RETRY_S = 10.0
 AGAIN_S = 0.5
@@ -135,10 +135,10 @@ class PodEvents:
                     await self._tell(event, whose)
 
     async def _tell(self, event: KubeEvent, whose: Whose) -> None:
-        count = sayings.count_of(event)
-        if not sayings.is_worth_saying(count, self._said.get(event.metadata.uid, 0)):
+        count = pod_messages.count_of(event)
+        if not pod_messages.is_worth_saying(count, self._said.get(event.metadata.uid, 0)):
             return
-        if self._world.warnings.note(event, sayings.text_of(event)):
+        if self._world.warnings.note(event, pod_messages.text_of(event)):
             pod = self._world.pods.by_uid(event.involved_object.uid)
             self._warned(pod.metadata.labels.get(LABEL_ALLOCATION_UID, "") if pod is not None else "")
         pack = _pack(event, whose, count) if self._has_logs else None
@@ -173,10 +173,10 @@ class PodEvents:
 
 
 def _pack(event: KubeEvent, whose: Whose, count: int) -> LogPack | None:
-    text = sayings.text_of(event)
+    text = pod_messages.text_of(event)
     if not text:
         return None
-    line = f"{format_time(_epoch(event))} {sayings.with_count(text, count)}"
+    line = f"{format_time(_epoch(event))} {pod_messages.with_count(text, count)}"
     return event_pack(
         whose.allocation, LogSource(attempt=whose.attempt, rank=whose.rank), line, event.metadata.uid, count
     )
@@ -184,5 +184,5 @@ def _pack(event: KubeEvent, whose: Whose, count: int) -> LogPack | None:
 
 def _epoch(event: KubeEvent) -> float:
     """When it happened last; an Event without any time happened long ago."""
-    text = sayings.time_of(event)
+    text = pod_messages.time_of(event)
     return parse_time(text) if text else 0.0

@@ -32,6 +32,7 @@ from slipway.runtime.clock import Clock
 from slipway.runtime.tasks import TaskGroup
 from slipway.streams.logpacks import STDOUT, LogPack, LogPosition, LogSource, share_of
 from slipway.watcher import exits
+from slipway.watcher.informers import World
 from slipway.watcher.logfollower import (
     OTHERS_S,
     RETRY_S,
@@ -45,7 +46,6 @@ from slipway.watcher.logfollower import (
     unread_text,
 )
 from slipway.watcher.ports import LogReader, LogStore
-from slipway.watcher.world import World
 
 FAULTS_MAX = 3
 DRAIN_PARTS = 6

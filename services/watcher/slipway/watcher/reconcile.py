@@ -30,14 +30,14 @@ from slipway.runtime.clock import Clock
 from slipway.runtime.instruments import OTHER
 from slipway.streams import keys
 from slipway.watcher import exits, finalizers, spans
+from slipway.watcher.consistent_reads import Evidence
 from slipway.watcher.ends import Policy
-from slipway.watcher.evidence import Evidence
-from slipway.watcher.late import Late
+from slipway.watcher.informers import World
 from slipway.watcher.pace import Pace
 from slipway.watcher.ports import Accounts, HintBox, Kube, Marks, Outbox, Tails
 from slipway.watcher.reduce import Reduction, reduce
 from slipway.watcher.view import last_transition_at
-from slipway.watcher.world import World
+from slipway.watcher.watch_lag import Late
 
 ROUNDS_MAX = 4
 """Writes for one key before others get their turn."""

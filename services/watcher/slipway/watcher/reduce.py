@@ -29,7 +29,7 @@ from slipway.model.duration import stored_duration
 from slipway.model.lifecycle import RANK_ENDS, Event, Kind, Phase, has_reached
 from slipway.model.reasons import Reason
 from slipway.model.times import SKEW_S, format_time, parse_time
-from slipway.watcher import causes, clocks, ends, exits, gang, leftovers, obstacles, usage
+from slipway.watcher import causes, cleanup, clocks, ends, exits, gang, obstacles, usage
 from slipway.watcher.conditions import conditions_of
 from slipway.watcher.ends import Again, End, Policy
 from slipway.watcher.podwarnings import PodWarning
@@ -123,12 +123,12 @@ def reduce(  # noqa: PLR0913 - all that was observed, each by its name
     return Reduction(
         allocation=after,
         changed=after is not allocation,
-        drop_pod_finalizers=leftovers.droppable(view, after),
-        deletes=leftovers.deletable(view, after),
-        force_deletes=leftovers.unreachable(view),
-        hurried=leftovers.hurried(view),
+        drop_pod_finalizers=cleanup.droppable(view, after),
+        deletes=cleanup.deletable(view, after),
+        force_deletes=cleanup.unreachable(view),
+        hurried=cleanup.hurried(view),
         drop_cr_finalizer=is_held and after.status.phase is Phase.TERMINATED and not view.pods,
-        needs=Needs(hint=leftovers.needs_worker(view, after), consistent_list=moved.look, recheck_at=moved.at),
+        needs=Needs(hint=cleanup.needs_worker(view, after), consistent_list=moved.look, recheck_at=moved.at),
     )
 
 

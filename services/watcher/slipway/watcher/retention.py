@@ -16,8 +16,8 @@ from slipway.model.lifecycle import Phase
 from slipway.model.times import parse_time
 from slipway.runtime import liveness, log
 from slipway.runtime.clock import Clock
+from slipway.watcher.informers import World
 from slipway.watcher.ports import Accounts, Writer
-from slipway.watcher.world import World
 
 DELETES_MAX = 500
 """Deletes of one round."""

@@ -24,7 +24,7 @@ from slipway.streams import keys
 from slipway.streams.feed import FeedPublisher
 from slipway.streams.ports import Feed
 from slipway.streams.snapshot import SnapshotPosition, SnapshotWriter
-from slipway.watcher.world import World
+from slipway.watcher.informers import World
 
 PAGE_OBJECTS = 250
 """Facts made in one piece: some milliseconds of the loop."""

@@ -3,9 +3,9 @@
 Owns the wiring and the rhythm. Used by a process (`main.py`) with real clients and by the simulation with models.
 
 The holder of the lease `slipway-feed` is the primary: it acts at once, and does alone what one replica does for all
-(`primary.py`). The others observe the same and act on what is still to be done a little later, so that nothing waits
-for an election and nothing is written twice; one that finds something undone acts at once for a while. The compare-and-
-swap makes any overlap harmless.
+(`leader_tasks.py`). The others observe the same and act on what is still to be done a little later, so that nothing
+waits for an election and nothing is written twice; one that finds something undone acts at once for a while. The
+compare-and-swap makes any overlap harmless.
 """
 
 import asyncio
@@ -31,23 +31,23 @@ from slipway.runtime.tasks import TaskGroup
 from slipway.streams.ports import Streams
 from slipway.streams.producer import BestEffort
 from slipway.watcher import ends, loops
-from slipway.watcher.archives import ArchiveSweeper
-from slipway.watcher.books import Books
-from slipway.watcher.dispatch import Audience, Dispatch
-from slipway.watcher.duty import Duty
-from slipway.watcher.evidence import Evidence
+from slipway.watcher.active_standby import Duty
+from slipway.watcher.consistent_reads import Evidence
+from slipway.watcher.context_gc import ArchiveSweeper
+from slipway.watcher.event_handlers import Audience, Dispatch
 from slipway.watcher.feed import ClusterFeed
 from slipway.watcher.hints import HintSender, Ringer
-from slipway.watcher.keyclaims import ClaimSweeper
+from slipway.watcher.idempotency_gc import ClaimSweeper
+from slipway.watcher.informers import World, fill
+from slipway.watcher.leader_tasks import Errands, Primary
 from slipway.watcher.podevents import PodEvents
 from slipway.watcher.podlogs import Limits, PodLogs
-from slipway.watcher.primary import Errands, Primary
 from slipway.watcher.reconcile import Hands, Reconciler
 from slipway.watcher.relay import Relay
 from slipway.watcher.retention import Retention
 from slipway.watcher.settings import Settings
 from slipway.watcher.sweep import Sweeper
-from slipway.watcher.world import World, fill
+from slipway.watcher.usage_accounting import Books
 
 LEASE = "slipway-feed"
 STALE_VIEW_S = loops.STILL_S

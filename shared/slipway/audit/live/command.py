@@ -31,7 +31,7 @@ from slipway.runtime.liveness import BOUND_MAX_S, Loop
 from slipway.runtime.service import Context
 from slipway.runtime.settings import CommonSettings
 from slipway.runtime.tasks import TaskGroup
-from slipway.streams.opening import open_streams
+from slipway.streams.factory import open_streams
 from slipway.streams.ports import Streams
 
 NAME = "audit"

@@ -4,7 +4,7 @@ import socket
 from typing import Any, cast
 from urllib.parse import urlsplit
 
-from slipway.cli import table, waterfall, words
+from slipway.cli import labels, table, waterfall
 from slipway.cli.demo.stage import Launch, Stage
 
 Json = dict[str, Any]
@@ -73,7 +73,7 @@ def _value(answer: Any) -> Any:
 
 def placement(stage: Stage, launched: Launch) -> None:
     """Which rank was on which node."""
-    ranks = words.ranks_of(stage.view(launched))
+    ranks = labels.ranks_of(stage.view(launched))
     nodes = sorted({str(rank.get("node", "")) for rank in ranks})
     rows = [
         [node, *("█" if rank.get("node") == node else "·" for rank in ranks), str(_on(node, ranks))] for node in nodes
@@ -111,8 +111,8 @@ def summary(stage: Stage) -> bool:
     rows: list[list[str]] = []
     for launched in stage.launches:
         view = stage.view(launched)
-        codes = [str(rank["exitCode"]) for rank in words.ranks_of(view) if "exitCode" in rank]
-        rows.append([launched.id, launched.what, words.state_of(view), ",".join(codes), str(view["status"]["seq"])])
+        codes = [str(rank["exitCode"]) for rank in labels.ranks_of(view) if "exitCode" in rank]
+        rows.append([launched.id, launched.what, labels.state_of(view), ",".join(codes), str(view["status"]["seq"])])
     stage.show(table.render(["LAUNCH", "WHAT", "RESULT", "EXITS", "EVENTS"], rows))
     wrong = [check for check in stage.checks if not check.is_ok]
     for check in wrong:

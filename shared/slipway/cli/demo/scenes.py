@@ -9,7 +9,7 @@ import urllib.request
 from importlib import resources
 from typing import Any, cast
 
-from slipway.cli import words
+from slipway.cli import labels
 from slipway.cli.credentials import Credential
 from slipway.cli.demo import allreduce
 from slipway.cli.demo.stage import Launch, Stage
@@ -27,7 +27,7 @@ def notebook(stage: Stage) -> Launch:
     body = {"kind": "notebook", "ranks": [{"resources": {"cpu": "500m", "memory": "512Mi", GPU: 1}}]}
     launched = stage.launch(body, "a notebook")
     view = stage.watch(launched, {"ready"})
-    stage.check("the notebook is ready", bool(view["ready"]), words.state_of(view))
+    stage.check("the notebook is ready", bool(view["ready"]), labels.state_of(view))
     url = f"{stage.api.server.url}{view['links']['proxy']}"
     status, page = stage.until(lambda: _page(url, stage.api.server.credential), PAGE_S) or (0, "")
     title = re.search(r"<title>(.*?)</title>", page, re.DOTALL)
@@ -61,8 +61,8 @@ def gang(stage: Stage) -> Launch:
     }
     launched = stage.launch(body, f"a gang of {RANKS}")
     view = stage.watch(launched, set())
-    stage.check("the gang succeeded", words.has_succeeded(view), words.summary_of(view))
-    codes = [rank.get("exitCode") for rank in words.ranks_of(view)]
+    stage.check("the gang succeeded", labels.has_succeeded(view), labels.summary_of(view))
+    codes = [rank.get("exitCode") for rank in labels.ranks_of(view)]
     stage.check(f"{RANKS} ranks exited with 0", codes == [0] * RANKS, codes)
     wanted = f"sum {allreduce.expected(RANKS) * allreduce.ROUNDS:.0f} ok"
     summed = f"round {allreduce.ROUNDS}: {wanted}"
@@ -96,8 +96,8 @@ def failing(stage: Stage) -> Launch:
     }
     launched = stage.launch(body, "a command that fails")
     view = stage.watch(launched, set())
-    codes = [rank.get("exitCode") for rank in words.ranks_of(view)]
-    stage.check("it Failed", view.get("result") == "Failed", words.summary_of(view))
+    codes = [rank.get("exitCode") for rank in labels.ranks_of(view)]
+    stage.check("it Failed", view.get("result") == "Failed", labels.summary_of(view))
     stage.check("with exit code 3", codes == [3], codes)
     lines = stage.until(lambda: _lines(stage, launched))
     stage.check(f"its last words are kept: {said}", lines == [(0, said)], lines)
@@ -151,7 +151,7 @@ def _kill(stage: Stage, launched: Launch) -> Json:
     """Kill it; the allocation when it has ended."""
     stage.api.post(f"/allocations/{launched.id}/kill")
     view = stage.watch(launched, set())
-    stage.check("killed, it is Canceled", view.get("result") == "Canceled", words.summary_of(view))
+    stage.check("killed, it is Canceled", view.get("result") == "Canceled", labels.summary_of(view))
     return view
 
 

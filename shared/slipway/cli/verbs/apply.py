@@ -9,7 +9,7 @@ import hashlib
 import json
 from typing import Any, cast
 
-from slipway.cli import main, words, yamlfile
+from slipway.cli import labels, main, yamlfile
 from slipway.cli.verb import Session, Verb
 from slipway.cli.verbs.run import add_launch_modes, launch_and_follow
 from slipway.errors import FieldError, InvalidError
@@ -41,14 +41,14 @@ def execute(arguments: argparse.Namespace, session: Session) -> int:
 
 def _was_launched(session: Session, view: Json) -> int | None:
     """Say so when nothing was launched because the same file was applied before; its exit code if it has ended."""
-    if not words.has_ended(view):
+    if not labels.has_ended(view):
         return None
     name, result = view["name"], view.get("result") or view["phase"]
     session.terminal.note(
         f"{view['id']}: not launched again: {name} has ended ({result}) at {view.get('endedAt') or 'an unknown time'}. "
         f"To launch it again, change or leave out its name; to see how it ended: slipway follow {name}"
     )
-    return main.OK if words.has_succeeded(view) else main.FAILED
+    return main.OK if labels.has_succeeded(view) else main.FAILED
 
 
 def bodies_of(filename: str) -> list[Json]:

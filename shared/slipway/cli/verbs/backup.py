@@ -75,7 +75,7 @@ def backup(arguments: argparse.Namespace, session: Session) -> int:
 def restore(arguments: argparse.Namespace, session: Session) -> int:
     """Put a backup back; 1 when an object of it could not be."""
     from slipway.backup.command import give
-    from slipway.backup.give import Done
+    from slipway.backup.restore import Done
 
     path = Path(arguments.file)
     try:

@@ -5,7 +5,7 @@ import argparse
 import os
 from typing import Any, cast
 
-from slipway.cli import launch, main, words
+from slipway.cli import labels, launch, main
 from slipway.cli.follow import wait_until
 from slipway.cli.verb import Session, Verb
 from slipway.errors import InvalidError
@@ -38,7 +38,7 @@ def kill(arguments: argparse.Namespace, session: Session) -> int:
     for id_ in arguments.ids:
         before: Json = session.api.get(f"/allocations/{id_}")
         session.api.post(f"/allocations/{before['id']}/kill", asked or None)
-        had = f" had ended: {words.state_of(before)}" if words.has_ended(before) else " is being ended"
+        had = f" had ended: {labels.state_of(before)}" if labels.has_ended(before) else " is being ended"
         session.terminal.line(f"{before['id']}{had}")
     return _await_ends(arguments, session)
 
@@ -48,7 +48,7 @@ def _await_ends(arguments: argparse.Namespace, session: Session) -> int:
     for id_ in arguments.ids if arguments.wait else ():
         view = wait_until(session, id_, "terminated", None)
         if view is not None:
-            session.terminal.line(words.summary_of(view))
+            session.terminal.line(labels.summary_of(view))
     return main.OK
 
 
@@ -77,8 +77,8 @@ def terminate(arguments: argparse.Namespace, session: Session) -> int:
     body = {"reason": arguments.reason} if arguments.reason else None
     for id_ in arguments.ids:
         view: Json = session.api.post(f"/allocations/{id_}/terminate", body)
-        if words.has_ended(view):
-            said = f" had ended: {words.state_of(view)}"
+        if labels.has_ended(view):
+            said = f" had ended: {labels.state_of(view)}"
         elif view.get("desired") == "Stopped":
             said = " is being ended"
         else:
@@ -91,7 +91,7 @@ def pause(arguments: argparse.Namespace, session: Session) -> int:
     """Stop it in a way that it can go on later."""
     for id_ in arguments.ids:
         view: Json = session.api.post(f"/allocations/{id_}/hold")
-        waits = view["phase"] == words.PENDING
+        waits = view["phase"] == labels.PENDING
         said = "is held" if waits else "was asked to save its work; then it is held"
         session.terminal.line(f"{view['id']} {said} until `slipway resume`")
     return main.OK

@@ -5,7 +5,7 @@ import re
 from datetime import timedelta
 from typing import Any, cast
 
-from slipway.cli import main, output, table, words
+from slipway.cli import labels, main, output, table
 from slipway.cli.verb import Session, Verb
 from slipway.errors import InvalidError
 from slipway.model.duration import format_duration, parse_duration
@@ -51,7 +51,7 @@ def _ended(arguments: argparse.Namespace, session: Session) -> int:
     if not items:
         asked = {"user": arguments.owner, "workspace": arguments.workspace, "queue": arguments.queue}
         since = f" since {arguments.since}" if arguments.since else ""
-        none = words.none_of(asked) or ("no workload" if since else "")
+        none = labels.none_of(asked) or ("no workload" if since else "")
         session.terminal.note(
             f"{none} has ended{since} and is still kept" if none else "nothing has ended that is still kept"
         )
@@ -61,11 +61,11 @@ def _ended(arguments: argparse.Namespace, session: Session) -> int:
         [
             str(each["id"]),
             str(each["kind"]),
-            words.state_of(each),
+            labels.state_of(each),
             str(each["user"]),
             table.age(str(each["endedAt"] or ""), now),
             _ran(each),
-            words.note_of(each),
+            labels.note_of(each),
         ]
         for each in items
     ]

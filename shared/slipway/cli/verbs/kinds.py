@@ -9,7 +9,7 @@ from functools import partial
 from slipway.cli import launch, main, upload
 from slipway.cli.follow import wait_until
 from slipway.cli.verb import Session, Verb
-from slipway.cli.verbs import change, listing, reach, render, run, shells, show, streams
+from slipway.cli.verbs import change, listing, open_wait, render, run, shells, show, streams
 
 SHELL = "shell"
 SERVICES = ("notebook", "tensorboard", SHELL)
@@ -38,7 +38,7 @@ def configure(kind: str, parser: argparse.ArgumentParser) -> None:
     start.add_argument("command", nargs=argparse.REMAINDER, metavar="COMMAND", help="instead of the default")
     for word, verb, about in (
         ("ls", listing.VERBS["ps"], f"list {kind}s"),
-        ("open", SHELL_OPEN if kind == SHELL else reach.VERBS["open"], _OPENS[kind]),
+        ("open", SHELL_OPEN if kind == SHELL else open_wait.VERBS["open"], _OPENS[kind]),
         ("logs", streams.VERBS["logs"], "what it prints"),
         ("stop", change.VERBS["kill"], "end it"),
         ("describe", show.VERBS["describe"], "all about one"),
@@ -104,7 +104,7 @@ def _serve(session: Session, id_: str, arguments: argparse.Namespace) -> int:
         terminal.note(f"{id_} has nothing to show yet; its page does as soon as there is something")
     terminal.line(id_ if arguments.quiet else f"{id_}  {session.api.server.url}{reached['links']['proxy']}")
     if arguments.open or not arguments.quiet:
-        reach.lead(session, reached, shows=arguments.open)
+        open_wait.lead(session, reached, shows=arguments.open)
     return main.OK
 
 

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple, cast
 
-from slipway.cli import main, output, table, words
+from slipway.cli import labels, main, output, table
 from slipway.cli.http import Answer
 from slipway.cli.launch import GPU
 from slipway.cli.verb import Session, Verb
@@ -66,7 +66,7 @@ def ps(arguments: argparse.Namespace, session: Session) -> int:
         return main.OK
     if not views and any(query.values()):
         asked = {name: value for name, value in query.items() if name != "sort"}
-        session.terminal.note(words.none_of(asked) or "nothing is listed")
+        session.terminal.note(labels.none_of(asked) or "nothing is listed")
         return main.OK
     if not views:
         session.terminal.note("nothing waits and nothing runs; launch something with: slipway run -- python --version")
@@ -83,7 +83,7 @@ def _chosen(views: list[Json], arguments: argparse.Namespace) -> list[Json]:
         ended = view.get("endedAt")
         return not ended or (moment - table.moment_of(str(ended))).total_seconds() < RECENT_S
 
-    chosen = [view for view in views if arguments.all or not words.has_ended(view) or is_recent(view)]
+    chosen = [view for view in views if arguments.all or not labels.has_ended(view) or is_recent(view)]
     if arguments.sort:
         return chosen
     return sorted(chosen, key=lambda view: (str(view["createdAt"]), str(view["id"])))
@@ -97,12 +97,12 @@ def _ps_table(views: list[Json], session: Session, *, wide: bool) -> str:
         [
             str(view["id"]),
             str(view["kind"]),
-            words.state_of(view),
-            words.running_of(view),
+            labels.state_of(view),
+            labels.running_of(view),
             str(view["queue"]),
             table.age(str(view["createdAt"]), moment),
             *([str(view["user"]), str(view["priority"]), str(view["attempt"]), str(view["workspace"])] if wide else []),
-            words.note_of(view),
+            labels.note_of(view),
         ]
         for view in views
     ]
@@ -132,7 +132,7 @@ def _watch(arguments: argparse.Namespace, session: Session, query: Json) -> int:
                 terminal.raw(f"\x1b[H\x1b[2J{text}\n")
                 shown = text
         for view in [] if terminal.out.isatty() else views:
-            row = (str(view["id"]), words.state_of(view), words.running_of(view), words.note_of(view))
+            row = (str(view["id"]), labels.state_of(view), labels.running_of(view), labels.note_of(view))
             if seen.get(row[0]) != row:
                 seen[row[0]] = row
                 terminal.line("  ".join(row).rstrip())

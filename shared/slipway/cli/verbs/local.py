@@ -23,7 +23,7 @@ from slipway.cli import main
 from slipway.cli.address import ENV_SERVER
 from slipway.cli.terminal import Terminal
 from slipway.cli.verb import Session, Verb
-from slipway.cli.verbs import reach
+from slipway.cli.verbs import open_wait
 from slipway.errors import InvalidError, UnavailableError
 from slipway.local.layout import Layout, StackState, default_folder, is_alive
 
@@ -146,7 +146,7 @@ def browser_link(terminal: Terminal, api: str) -> str:
     """A link that logs a browser in, once."""
     session = Session(terminal, server=api)
     try:
-        return reach.login_link(session)
+        return open_wait.login_link(session)
     finally:
         session.close()
 

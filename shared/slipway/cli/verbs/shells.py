@@ -5,7 +5,7 @@ import shlex
 import sys
 from typing import Any
 
-from slipway.cli import main, table, words
+from slipway.cli import labels, main, table
 from slipway.cli.follow import wait_until
 from slipway.cli.verb import Session
 from slipway.errors import InvalidError, PermanentError
@@ -56,10 +56,10 @@ def open_shell(arguments: argparse.Namespace, session: Session) -> int:
     if arguments.sessions:
         return _list(session, view)
     if arguments.browser:
-        from slipway.cli.verbs import reach
+        from slipway.cli.verbs import open_wait
 
-        session.terminal.line(reach.page_of(session, view))
-        reach.browse(session, view)
+        session.terminal.line(open_wait.page_of(session, view))
+        open_wait.browse(session, view)
         return main.OK
     if command and arguments.session:
         raise InvalidError("--session comes back to what runs there; leave the command out")
@@ -74,10 +74,10 @@ def attach(
     from slipway.cli.remote import Wanted
 
     id_, terminal = str(view["id"]), session.terminal
-    if words.has_ended(view):
-        raise PermanentError(f"{words.summary_of(view)}: there is nothing to open")
+    if labels.has_ended(view):
+        raise PermanentError(f"{labels.summary_of(view)}: there is nothing to open")
     reached = wait_until(session, id_, "ready", None)
-    if reached is None or words.has_ended(reached):
+    if reached is None or labels.has_ended(reached):
         terminal.note(f"{id_} did not start; see: slipway logs {id_}, slipway describe {id_}")
         return main.FAILED
     is_tty = sys.stdin.isatty() and not arguments.no_tty

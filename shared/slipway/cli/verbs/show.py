@@ -3,7 +3,7 @@
 import argparse
 from typing import Any, cast
 
-from slipway.cli import main, output, table, waterfall, words
+from slipway.cli import labels, main, output, table, waterfall
 from slipway.cli.verb import Session, Verb
 from slipway.cli.verbs.streams import event_text
 from slipway.model.duration import format_duration
@@ -43,7 +43,7 @@ def describe(arguments: argparse.Namespace, session: Session) -> int:
     view = cast("Json", answer.json())
     terminal, moment = session.terminal, table.now()
     facts = _facts(view, session, moment)
-    if not words.has_ended(view):
+    if not labels.has_ended(view):
         why = cast("Json", session.api.get(f"/allocations/{view['id']}/explain"))
         if view["phase"] == "Terminating":
             facts.append(("Stopping", str(why["message"])))
@@ -54,7 +54,7 @@ def describe(arguments: argparse.Namespace, session: Session) -> int:
         head = ["RANK", "STATE", "NODE", "IP", "EXIT", "POD"]
         rows = [_pod_row(view, pod) for pod in sorted(pods, key=lambda pod: (pod["attempt"], pod["rank"]))]
         terminal.line("\n" + table.render(head, rows))
-    elif words.ranks_of(view):
+    elif labels.ranks_of(view):
         terminal.line("\n" + table.render(["RANK", "STATE", "NODE", "EXIT", "REASON"], _rank_rows(view)))
     events = cast("list[Json]", session.api.get(f"/allocations/{view['id']}/events")["items"])
     terminal.line("\nEvents (UTC)")
@@ -66,17 +66,17 @@ def describe(arguments: argparse.Namespace, session: Session) -> int:
 def _facts(view: Json, session: Session, moment: Any) -> list[tuple[str, str]]:
     spec = cast("Json", view["spec"])
     command, image = _program(spec)
-    state = words.state_of(view)
-    ended = words.has_ended(view)
+    state = labels.state_of(view)
+    ended = labels.has_ended(view)
     return [
         ("ID", str(view["id"])),
         ("Kind", str(view["kind"])),
         ("State", session.terminal.state(state) + (f" (attempt {view['attempt']})" if view["attempt"] > 1 else "")),
-        ("Why", words.waits_for(view) or words.blocked_by(view) or (words.summary_of(view) if ended else "")),
+        ("Why", labels.waits_for(view) or labels.blocked_by(view) or (labels.summary_of(view) if ended else "")),
         ("Queue", f"{view['queue']} in pool {view['pool']}, priority {view['priority']}"),
         ("Workspace", str(view["workspace"])),
         ("User", str(view.get("user") or "")),
-        ("Ranks", f"{words.running_of(view)}{'' if ended else ' running'}"),
+        ("Ranks", f"{labels.running_of(view)}{'' if ended else ' running'}"),
         ("Image", image),
         ("Command", command),
         ("Created", f"{view['createdAt']} ({table.age(str(view['createdAt']), moment)} ago)"),
@@ -130,7 +130,7 @@ def _rank_rows(view: Json) -> list[list[str]]:
             str(rank.get("exitCode", "")),
             str(rank.get("reason", "")),
         ]
-        for number, rank in enumerate(words.ranks_of(view))
+        for number, rank in enumerate(labels.ranks_of(view))
     ]
 
 

@@ -5,7 +5,7 @@ import json
 from collections.abc import Iterable, Iterator
 from typing import Any, cast
 
-from slipway.cli import main, output, table, words
+from slipway.cli import labels, main, output, table
 from slipway.cli.background import events_of, lines_of
 from slipway.cli.follow import line_text
 from slipway.cli.verb import Session, Verb
@@ -132,7 +132,7 @@ def _logs(arguments: argparse.Namespace, session: Session) -> int:
         if arguments.output == "json":
             session.terminal.raw(json.dumps({"items": list(lines)}) + "\n")
             return main.OK
-    prefix = words.rank_count(view) > 1 and not str(arguments.rank or "").isdigit()
+    prefix = labels.rank_count(view) > 1 and not str(arguments.rank or "").isdigit()
     for line in lines:
         if arguments.output == "json":
             session.terminal.line(_compact(line))

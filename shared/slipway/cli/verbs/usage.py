@@ -3,7 +3,7 @@
 import argparse
 from typing import Any, cast
 
-from slipway.cli import main, output, table, words
+from slipway.cli import labels, main, output, table
 from slipway.cli.verb import Session, Verb
 from slipway.errors import InvalidError
 from slipway.model.duration import format_duration
@@ -53,7 +53,7 @@ def usage(arguments: argparse.Namespace, session: Session) -> int:
     body = cast("Json", answer.json())
     items = cast("list[Json]", body["items"])
     if not items:
-        none = words.none_of({name: query.get(name) for name in ("user", "workspace", "pool", "queue", "kind")})
+        none = labels.none_of({name: query.get(name) for name in ("user", "workspace", "pool", "queue", "kind")})
         span = f"from {body['from']} to {body['to']}"
         session.terminal.note(f"{none} used anything {span}" if none else f"nothing was used {span}")
         return main.OK

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from slipway.errors import UnavailableError
-from slipway.kube.answers import Verb
+from slipway.kube.errors import Verb
 from slipway.local.apiserver.accounts import Accounts
 from slipway.local.apiserver.core import ClusterCore
 from slipway.local.node.disk import PodDisk

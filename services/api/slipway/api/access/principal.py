@@ -9,8 +9,8 @@ from typing import Protocol
 
 from starlette.requests import HTTPConnection
 
-from slipway.api.access.asks import Ask, Sight
-from slipway.api.refusals import MalformedError
+from slipway.api.access.permissions import Ask, Sight
+from slipway.api.http_errors import MalformedError
 
 USER_HEADER = "x-slipway-user"
 SAID = re.compile(r"[\x21-\x7e][\x20-\x7e]{0,127}")

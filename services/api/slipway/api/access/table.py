@@ -8,7 +8,7 @@ from enum import StrEnum
 
 import msgspec
 
-from slipway.api.access.asks import CREATE, DELETE, FORGET, GET, LIST, LOGS, PATCH, PROXY, Ask, Role
+from slipway.api.access.permissions import CREATE, DELETE, FORGET, GET, LIST, LOGS, PATCH, PROXY, Ask, Role
 from slipway.errors import InvariantError
 from slipway.model.lifecycle import Kind
 

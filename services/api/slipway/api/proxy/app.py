@@ -11,17 +11,17 @@ from starlette.types import Receive, Scope, Send
 from starlette.websockets import WebSocket
 
 from slipway.api import audit
-from slipway.api.access import door, session
+from slipway.api.access import middleware, session
 from slipway.api.access.origins import workload_of
 from slipway.api.access.table import PROXIED
-from slipway.api.observe import PROXIED_KEY
-from slipway.api.parts import Parts, parts_of
+from slipway.api.deps import Parts, parts_of
+from slipway.api.http_errors import ForbiddenError, UnauthorizedError
 from slipway.api.proxy import tunnel
 from slipway.api.proxy.activity import is_use
 from slipway.api.proxy.sockets import forward_socket
 from slipway.api.proxy.target import ROOT, NotYet, Target
 from slipway.api.proxy.waiting import waiting_response
-from slipway.api.refusals import ForbiddenError, UnauthorizedError
+from slipway.api.request_telemetry import PROXIED_KEY
 from slipway.api.routes import login
 from slipway.crd.transitions import id_of
 from slipway.errors import InvalidError, UnavailableError
@@ -61,7 +61,7 @@ async def _serve_http(request: Request, send: Send) -> None:
     given = str(request.path_params["id"])
     is_browser = "text/html" in request.headers.get("accept", "")
     try:
-        await door.admit(request, PROXIED)
+        await middleware.admit(request, PROXIED)
     except UnauthorizedError:
         if not is_browser or request.method != "GET":
             raise
@@ -106,7 +106,7 @@ async def _serve_http(request: Request, send: Send) -> None:
 
 async def _serve_socket(socket: WebSocket) -> None:
     given = str(socket.path_params["id"])
-    await door.admit(socket, PROXIED)
+    await middleware.admit(socket, PROXIED)
     parts = parts_of(socket)
     whole = await _whole(parts, given)
     if _is_outside(socket, parts):

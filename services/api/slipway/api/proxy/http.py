@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 from starlette.requests import Request
 from starlette.types import Message, Receive, Send
 
+from slipway.api.first_completed import first_of
+from slipway.api.http_errors import BadGatewayError, NotListeningError
 from slipway.api.ports import Stop
 from slipway.api.proxy.headers import raw_fields, request_fields, response_fields, wire_fields
 from slipway.api.proxy.target import Target
-from slipway.api.race import first_of
-from slipway.api.refusals import BadGatewayError, NotListeningError
 from slipway.errors import DeadlineError
 from slipway.runtime import log
 

@@ -13,11 +13,11 @@ from starlette.responses import Response
 from starlette.types import Message
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
+from slipway.api.first_completed import first_of
+from slipway.api.http_errors import BadGatewayError, NotListeningError
 from slipway.api.ports import Stop
 from slipway.api.proxy.headers import handshake_fields, socket_fields, wire_fields
 from slipway.api.proxy.target import Target
-from slipway.api.race import first_of
-from slipway.api.refusals import BadGatewayError, NotListeningError
 from slipway.runtime.http_server import WS_MESSAGE_BYTES_MAX
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from slipway.api.explain import standing
 from slipway.api.lookup import Lookup
 from slipway.api.ports import Kube
 from slipway.api.queue_view import gate_of, is_waiting
-from slipway.api.recent import Recent
+from slipway.api.ttl_cache import Recent
 from slipway.crd.kinds import defaults_of
 from slipway.crd.transitions import id_of
 from slipway.crd.v1alpha1 import Allocation, PortSpec

@@ -13,10 +13,10 @@ from collections.abc import Callable
 from starlette.types import Message
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
+from slipway.api.first_completed import first_of
+from slipway.api.http_errors import NotListeningError
 from slipway.api.ports import Stop
 from slipway.api.proxy.target import Target
-from slipway.api.race import first_of
-from slipway.api.refusals import NotListeningError
 
 PROTOCOL = "tcp.v1.slipway.dev"
 CONNECT_S = 10.0

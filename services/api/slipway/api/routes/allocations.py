@@ -8,8 +8,8 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from slipway.api.access.asks import LIMITS
-from slipway.api.access.door import sight_of
+from slipway.api.access.middleware import sight_of
+from slipway.api.access.permissions import LIMITS
 from slipway.api.admission import changed_work
 from slipway.api.change_schemas import ChangeBody, KillBody
 from slipway.api.changes import (
@@ -21,15 +21,16 @@ from slipway.api.changes import (
     queue_limit,
 )
 from slipway.api.cluster_view import is_node_ready, is_node_silent
+from slipway.api.decoding import checked, read_object
+from slipway.api.deps import Parts, parts_of
 from slipway.api.endpoint import Endpoint, Query, flag_param, json_response
 from slipway.api.explain import explain
-from slipway.api.foreseeing import foreseen
+from slipway.api.forecast import foreseen
 from slipway.api.holders import holders, waits_for_others
+from slipway.api.http_errors import ConflictError, PreconditionError
 from slipway.api.identity import principal_of
 from slipway.api.limits import Seen, is_watched
-from slipway.api.parts import Parts, parts_of
 from slipway.api.queue_view import NOBODY, Aged, aged
-from slipway.api.refusals import ConflictError, PreconditionError
 from slipway.api.schemas import (
     AllocationView,
     ExplainView,
@@ -41,7 +42,6 @@ from slipway.api.schemas import (
     TraceSpan,
     TraceView,
 )
-from slipway.api.strict import checked, read_object
 from slipway.api.timeline import timeline
 from slipway.api.view import allocation_path, allocation_view, pod_view
 from slipway.crd.meta import LABEL_ALLOCATION_UID

@@ -7,13 +7,13 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from slipway.api.deps import parts_of
 from slipway.api.endpoint import Endpoint, json_response
-from slipway.api.parts import parts_of
 from slipway.errors import ControlPlaneError
 from slipway.model.times import format_time
 from slipway.runtime.listen import parse_listen
 from slipway.runtime.service import version
-from slipway.streams.condition import Condition
+from slipway.streams.server_health import Condition
 
 DOOR_S = 2.0
 

@@ -7,9 +7,9 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
 
 from slipway.api.contexts import Stored
+from slipway.api.deps import parts_of
 from slipway.api.endpoint import Endpoint, Query, bad_param, json_response
-from slipway.api.parts import parts_of
-from slipway.api.refusals import MalformedError, UnsupportedMediaError
+from slipway.api.http_errors import MalformedError, UnsupportedMediaError
 from slipway.api.schemas import ContextView
 from slipway.crd.transitions import id_of
 from slipway.errors import DeadlineError, InvalidError, NotFoundError

@@ -4,12 +4,12 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from slipway.api.decoding import checked, read_object
+from slipway.api.deps import Parts, parts_of
 from slipway.api.endpoint import Endpoint, Query, json_response, number_param
-from slipway.api.needs import needs_redis
-from slipway.api.parts import Parts, parts_of
-from slipway.api.refusals import ConflictError
+from slipway.api.http_errors import ConflictError
+from slipway.api.redis_required import needs_redis
 from slipway.api.schemas import Items, LetterView, ReplayAllBody, ReplayedView
-from slipway.api.strict import checked, read_object
 from slipway.errors import InvalidError, NotFoundError
 from slipway.streams import keys
 from slipway.streams.ports import DeadLetter

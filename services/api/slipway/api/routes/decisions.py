@@ -9,9 +9,9 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from slipway.api.deps import parts_of
 from slipway.api.endpoint import Endpoint, Query, flag_param, json_response, number_param, optional_number
-from slipway.api.needs import needs_redis
-from slipway.api.parts import parts_of
+from slipway.api.redis_required import needs_redis
 from slipway.kube.resources import RESOURCE_POOLS
 from slipway.streams.decisions import CHAIN_MAX, DecisionEntry, StoredDecision
 

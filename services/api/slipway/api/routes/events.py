@@ -3,15 +3,15 @@
 from starlette.requests import Request
 from starlette.responses import Response
 
-from slipway.api.access.asks import Sight
-from slipway.api.access.blinds import Blinds
-from slipway.api.access.door import blinds_of, sight_of
+from slipway.api.access.middleware import blinds_of, sight_of
+from slipway.api.access.permissions import Sight
+from slipway.api.access.redaction import Blinds
 from slipway.api.cloudevents import cloud_event, page_of
+from slipway.api.deps import Parts, parts_of
 from slipway.api.endpoint import JSON_TYPE, Endpoint, Query, accepts, flag_param, number_param
 from slipway.api.event_feed import PAGE_MAX, cursor_at, is_past_end, seq_of_cursor
 from slipway.api.firehose import Wanted, follow_all
-from slipway.api.needs import needs_redis
-from slipway.api.parts import Parts, parts_of
+from slipway.api.redis_required import needs_redis
 from slipway.api.sse import SSE_TYPE, Outlet, PushResponse, Writer
 from slipway.model.events import AllocationEvent
 

@@ -8,15 +8,15 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from slipway.api.changes import check_attempt
+from slipway.api.decoding import checked, read_object
+from slipway.api.deps import parts_of
 from slipway.api.endpoint import JSON_TYPE, Endpoint, caller_of
-from slipway.api.parts import parts_of
-from slipway.api.polled import make_ready, still_on
-from slipway.api.race import first_of
+from slipway.api.first_completed import first_of
+from slipway.api.poll_cache import make_ready, still_on
 from slipway.api.schemas import GatherBody, GatherView
-from slipway.api.strict import checked, read_object
 from slipway.crd.transitions import id_of
 from slipway.errors import FieldError, InvalidError
-from slipway.streams.gatherings import NO_RANK, GatherKey, Seat
+from slipway.streams.allgather import NO_RANK, GatherKey, Seat
 
 T = TypeVar("T")
 

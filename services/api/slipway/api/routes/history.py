@@ -7,11 +7,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from slipway.api import history
-from slipway.api.access.door import sight_of, workspaces_of
+from slipway.api.access.middleware import sight_of, workspaces_of
+from slipway.api.deps import Parts, parts_of
 from slipway.api.endpoint import Endpoint, Query, bad_param, json_response, time_param
 from slipway.api.history import UNKNOWN, HistoryView, Standing
 from slipway.api.named import Named, check_named
-from slipway.api.parts import Parts, parts_of
 from slipway.api.routes.usage import in_totals
 from slipway.crd.transitions import id_of
 from slipway.crd.v1alpha1 import Allocation

@@ -8,10 +8,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from slipway.api import job_changes, usage_view
-from slipway.api.access.asks import Ask, Role
-from slipway.api.access.door import permit, permit_member, sight_of, workspaces_of
+from slipway.api.access.middleware import permit, permit_member, sight_of, workspaces_of
+from slipway.api.access.permissions import Ask, Role
 from slipway.api.changes import has_ended
+from slipway.api.decoding import checked, read_object
+from slipway.api.deps import Parts, parts_of
 from slipway.api.endpoint import Endpoint, Query, bad_param, json_response
+from slipway.api.http_errors import ConflictError, PreconditionError
 from slipway.api.identity import user_of
 from slipway.api.job_changes import Effects
 from slipway.api.job_schemas import (
@@ -29,12 +32,9 @@ from slipway.api.job_schemas import (
 )
 from slipway.api.job_view import STATES, job_views, queue_stats
 from slipway.api.named import Named, check_named
-from slipway.api.parts import Parts, parts_of
-from slipway.api.refusals import ConflictError, PreconditionError
 from slipway.api.routes.allocations import aged_of
 from slipway.api.routes.usage import days_of, in_totals, spent_on
 from slipway.api.schemas import AllocationView, ListMetadata
-from slipway.api.strict import checked, read_object
 from slipway.api.view import allocation_view
 from slipway.crd.meta import ANNOTATION_USER
 from slipway.crd.spending import Spent

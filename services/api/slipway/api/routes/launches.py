@@ -8,18 +8,18 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from slipway.api import audit, preview
-from slipway.api.access.asks import CREATE
-from slipway.api.access.door import permit, sight_of, workspaces_of
+from slipway.api.access.middleware import permit, sight_of, workspaces_of
+from slipway.api.access.permissions import CREATE
+from slipway.api.decoding import read_object
+from slipway.api.deps import parts_of
 from slipway.api.endpoint import Endpoint, Query, bad_param, flag_param, json_response, number_param, time_param
 from slipway.api.identity import user_of
 from slipway.api.launch import DEFAULT_WORKSPACE, Order
 from slipway.api.listing import Filter, Span, list_page
 from slipway.api.named import Named, check_named
-from slipway.api.observe import REQUEST_ID_KEY, SPAN_KEY
-from slipway.api.ordered import Sorting, ordered_page
-from slipway.api.parts import parts_of
+from slipway.api.request_telemetry import REQUEST_ID_KEY, SPAN_KEY
 from slipway.api.schemas import AllocationList, AllocationView, LaunchBody, ListMetadata
-from slipway.api.strict import read_object
+from slipway.api.sorted_listing import Sorting, ordered_page
 from slipway.api.view import allocation_path, allocation_view
 from slipway.crd.transitions import id_of
 from slipway.model.lifecycle import Kind, Phase

@@ -13,12 +13,12 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from slipway.api import audit
-from slipway.api.access import door, session
+from slipway.api.access import middleware, session
 from slipway.api.access.origins import ENTER, host_name, local_name, origin_of, workload_of
 from slipway.api.access.table import PROXIED
+from slipway.api.deps import parts_of
+from slipway.api.http_errors import BodyTooLargeError, ForbiddenError, UnauthorizedError
 from slipway.api.identity import PRINCIPAL_KEY
-from slipway.api.parts import parts_of
-from slipway.api.refusals import BodyTooLargeError, ForbiddenError, UnauthorizedError
 from slipway.errors import NotFoundError
 from slipway.runtime.listen import is_loopback
 
@@ -115,7 +115,7 @@ async def follow(request: Request) -> Response:
             return _page(_USED.format(title="This link is not good any more"), status=401)
         if id_:
             asked.scope["path_params"] = {"id": id_}
-            await door.admit(asked, PROXIED)
+            await middleware.admit(asked, PROXIED)
         following = _local(request.query_params.get("next", "") or (f"/proxy/{id_}/" if id_ else "/"))
         response = RedirectResponse(following, status_code=303, headers=_UNKEPT)
         _keep(request, response, token, is_strict=not id_)
@@ -147,7 +147,7 @@ async def enter(request: Request) -> Response:
         token = given.get("token", "").strip()
         asked = await _enter(request, token)
         asked.scope["path_params"] = {"id": id_}
-        await door.admit(asked, PROXIED)
+        await middleware.admit(asked, PROXIED)
         response = RedirectResponse(_local(given.get("next", f"/proxy/{id_}/")), status_code=303)
         # The way here leads from another site, where the domains are apart: a strict one would not come along.
         _keep(request, response, token, is_strict=False)

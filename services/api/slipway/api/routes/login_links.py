@@ -11,11 +11,11 @@ from starlette.responses import Response
 from slipway.api.access import session
 from slipway.api.access.origins import ENTER, host_name, local_name, origin_of
 from slipway.api.bearer import bearer
+from slipway.api.decoding import checked, read_object
+from slipway.api.deps import parts_of
 from slipway.api.endpoint import Endpoint, json_response
-from slipway.api.parts import parts_of
-from slipway.api.refusals import ConflictError, ForbiddenError
+from slipway.api.http_errors import ConflictError, ForbiddenError
 from slipway.api.routes.login import LINK
-from slipway.api.strict import checked, read_object
 from slipway.crd.transitions import id_of
 from slipway.model.times import format_time
 

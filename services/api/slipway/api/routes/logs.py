@@ -7,6 +7,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from slipway.api.deps import parts_of
 from slipway.api.endpoint import (
     JSON_TYPE,
     Endpoint,
@@ -19,7 +20,6 @@ from slipway.api.endpoint import (
     optional_number,
 )
 from slipway.api.log_feed import LINES_MAX, Wanted
-from slipway.api.parts import parts_of
 from slipway.api.pattern import Pattern, PatternError
 from slipway.api.routes.events import push
 from slipway.api.schemas import LogLineView

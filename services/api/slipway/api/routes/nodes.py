@@ -11,12 +11,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from slipway.api import cluster_view
-from slipway.api.access.asks import Sight
-from slipway.api.access.door import sight_of
+from slipway.api.access.middleware import sight_of
+from slipway.api.access.permissions import Sight
+from slipway.api.decoding import checked, read_object
+from slipway.api.deps import parts_of
 from slipway.api.endpoint import Endpoint, json_response
-from slipway.api.parts import parts_of
 from slipway.api.schemas import Items, NodeBody, NodeView
-from slipway.api.strict import checked, read_object
 from slipway.crd.transitions import id_of
 from slipway.crd.v1alpha1 import Allocation
 from slipway.errors import DeniedError, NotFoundError

@@ -5,11 +5,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from slipway.api import cluster_view
-from slipway.api.access.asks import Sight
-from slipway.api.access.door import sight_of
+from slipway.api.access.middleware import sight_of
+from slipway.api.access.permissions import Sight
+from slipway.api.deps import parts_of
 from slipway.api.endpoint import Endpoint, json_response
 from slipway.api.identity import principal_of, user_of
-from slipway.api.parts import parts_of
 from slipway.api.routes.allocations import aged_of, pending_of
 from slipway.api.schemas import Items, Me, PoolView, QueueView
 from slipway.crd.v1alpha1 import Allocation

@@ -8,6 +8,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from slipway.api.changes import check_attempt, has_ended
+from slipway.api.decoding import Json, checked, read_object
+from slipway.api.deps import parts_of
 from slipway.api.endpoint import (
     Endpoint,
     Handler,
@@ -18,10 +20,9 @@ from slipway.api.endpoint import (
     number_param,
     optional_number,
 )
-from slipway.api.parts import parts_of
-from slipway.api.polled import look_again, make_ready, still_on
-from slipway.api.preempting import asked_of, signals_of
-from slipway.api.refusals import ConflictError
+from slipway.api.http_errors import ConflictError
+from slipway.api.poll_cache import look_again, make_ready, still_on
+from slipway.api.preemption_notice import asked_of, signals_of
 from slipway.api.rendezvous import ranks_of
 from slipway.api.schemas import (
     AckBody,
@@ -32,7 +33,6 @@ from slipway.api.schemas import (
     ProgressBody,
     RendezvousView,
 )
-from slipway.api.strict import Json, checked, read_object
 from slipway.api.view import allocation_view
 from slipway.crd.transitions import id_of
 from slipway.crd.v1alpha1 import Allocation, Signals

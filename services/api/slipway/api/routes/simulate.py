@@ -6,12 +6,12 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from slipway.api.access.asks import LIST
-from slipway.api.access.door import permit_everywhere, permit_member
+from slipway.api.access.middleware import permit_everywhere, permit_member
+from slipway.api.access.permissions import LIST
+from slipway.api.decoding import checked, read_object
+from slipway.api.deps import parts_of
 from slipway.api.endpoint import Endpoint, json_response
-from slipway.api.parts import parts_of
 from slipway.api.simulation import POOL
-from slipway.api.strict import checked, read_object
 from slipway.crd.v1alpha1 import PolicySpec
 
 Json = dict[str, Any]

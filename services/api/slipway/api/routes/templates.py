@@ -6,14 +6,14 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from slipway.api.access.asks import Ask, Role
-from slipway.api.access.door import permit, workspaces_of
+from slipway.api.access.middleware import permit, workspaces_of
+from slipway.api.access.permissions import Ask, Role
+from slipway.api.decoding import checked, read_object
+from slipway.api.deps import parts_of
 from slipway.api.endpoint import Endpoint, Query, json_response
 from slipway.api.identity import user_of
 from slipway.api.named import Named, check_named
-from slipway.api.parts import parts_of
 from slipway.api.schemas import Items, LaunchBody, TemplateBody, TemplateView
-from slipway.api.strict import checked, read_object
 from slipway.crd.meta import ANNOTATION_USER
 from slipway.crd.v1alpha1 import Template
 from slipway.errors import AlreadyExistsError, FieldError, InvalidError

@@ -4,9 +4,9 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from slipway.api.deps import parts_of
 from slipway.api.endpoint import Endpoint, json_response
-from slipway.api.parts import parts_of
-from slipway.api.refusals import ConflictError
+from slipway.api.http_errors import ConflictError
 from slipway.api.schemas import Items
 from slipway.model.apitokens import Record
 

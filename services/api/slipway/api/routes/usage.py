@@ -14,11 +14,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from slipway.api import usage_view
-from slipway.api.access.asks import Sight
-from slipway.api.access.door import sight_of, workspaces_of
+from slipway.api.access.middleware import sight_of, workspaces_of
+from slipway.api.access.permissions import Sight
+from slipway.api.deps import Parts, parts_of
 from slipway.api.endpoint import Endpoint, Query, accepts, bad_param, json_response
 from slipway.api.named import Named, Remembered, What, check_named
-from slipway.api.parts import Parts, parts_of
 from slipway.api.usage_view import DIMENSIONS, RawView, UsageView, Wanted
 from slipway.crd import totals
 from slipway.crd.figures import DayTotals

@@ -8,11 +8,11 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from slipway.api.decoding import checked, read_object
+from slipway.api.deps import Parts, parts_of
 from slipway.api.endpoint import Endpoint, json_response
-from slipway.api.parts import Parts, parts_of
-from slipway.api.refusals import ConflictError
+from slipway.api.http_errors import ConflictError
 from slipway.api.schemas import Items
-from slipway.api.strict import checked, read_object
 from slipway.api.webhooks.addresses import ForbiddenTargetError, check_literal, parse_networks, parse_target
 from slipway.api.webhooks.hook import KEY_BYTES, Config, Webhook, key_text, parse_key
 from slipway.api.webhooks.schemas import WebhookBody, WebhookChange, WebhookTest, WebhookView

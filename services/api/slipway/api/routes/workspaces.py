@@ -3,12 +3,12 @@
 from starlette.requests import Request
 from starlette.responses import Response
 
-from slipway.api.access.door import sight_of
+from slipway.api.access.middleware import sight_of
+from slipway.api.decoding import checked, read_object
+from slipway.api.deps import parts_of
 from slipway.api.endpoint import Endpoint, json_response
 from slipway.api.identity import user_of
-from slipway.api.parts import parts_of
 from slipway.api.schemas import Items
-from slipway.api.strict import checked, read_object
 from slipway.api.workspaces import WorkspaceBody, WorkspaceChange, WorkspaceView
 
 TAG = "workspaces"

@@ -3,8 +3,8 @@
 Owns their names and rhythm. Everything is made by the composition root.
 """
 
+from slipway.api.deps import Parts
 from slipway.api.loops import WEBHOOKS_DELIVER, WEBHOOKS_ROUTE
-from slipway.api.parts import Parts
 from slipway.api.settings import Settings
 from slipway.api.webhooks.delivery import Courier, Limits
 from slipway.api.webhooks.routing import Router

@@ -10,17 +10,17 @@ from dataclasses import replace
 
 from starlette.requests import HTTPConnection
 
-from slipway.api.access.asks import EVERYWHERE, GET, LIST, Ask, Sight
-from slipway.api.access.blinds import Blinds, blinds
+from slipway.api.access.permissions import EVERYWHERE, GET, LIST, Ask, Sight
 from slipway.api.access.principal import Anybody, Principal
+from slipway.api.access.redaction import Blinds, blinds
+from slipway.api.access.scoped_client import VisibleKube
 from slipway.api.access.session import is_by_cookie
 from slipway.api.access.table import PROXIED, Rule, Where
-from slipway.api.access.visible import VisibleKube
 from slipway.api.audit import READING
+from slipway.api.deps import PARTS_KEY, Parts, parts_of
+from slipway.api.http_errors import ForbiddenError
 from slipway.api.identity import PRINCIPAL_KEY, principal_of
-from slipway.api.parts import PARTS_KEY, Parts, parts_of
 from slipway.api.ports import Stop
-from slipway.api.refusals import ForbiddenError
 from slipway.crd.v1alpha1 import Allocation
 from slipway.errors import InvariantError, NotFoundError, TransientError
 from slipway.runtime.clock import Clock

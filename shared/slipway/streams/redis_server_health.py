@@ -10,8 +10,8 @@ from slipway.errors import ControlPlaneError, DeniedError
 from slipway.streams import keys, probes
 from slipway.streams.accounts import OF_SERVICES, Account
 from slipway.streams.client import Argument, Command, RedisClient, command
-from slipway.streams.condition import STALE_S, Condition
 from slipway.streams.routes import Reply
+from slipway.streams.server_health import STALE_S, Condition
 
 _KEY: Final = "slipway:probe"
 _STALE_MAX: Final = 100

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
+from slipway.api.http_errors import ConflictError
 from slipway.api.queue_view import Jobs, in_order, job_of, place_of, priority_of
-from slipway.api.refusals import ConflictError
 from slipway.crd.transitions import id_of
 from slipway.crd.v1alpha1 import Allocation, Job
 from slipway.model.position import NoRoomError, between, place_key

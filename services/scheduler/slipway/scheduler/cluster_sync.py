@@ -19,7 +19,7 @@ from slipway.kube.resources import ALLOCATIONS
 from slipway.runtime import liveness, log, memory, telemetry
 from slipway.runtime.clock import Clock, Random
 from slipway.scheduler.cluster import Cluster
-from slipway.scheduler.observe import list_everything, take, take_pages
+from slipway.scheduler.cluster_reader import list_everything, take, take_pages
 from slipway.scheduler.ports import Kube
 from slipway.streams import keys, snapshot
 from slipway.streams.feed import BreakReason, Delta, FeedBatch, FeedReader

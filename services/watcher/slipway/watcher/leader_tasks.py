@@ -13,17 +13,17 @@ from slipway.kube.scope import StopSignal
 from slipway.runtime import liveness
 from slipway.runtime.liveness import Loop
 from slipway.runtime.tasks import TaskGroup
-from slipway.watcher import archives, keyclaims, loops
-from slipway.watcher.archives import ArchiveSweeper
+from slipway.watcher import context_gc, idempotency_gc, loops
+from slipway.watcher.context_gc import ArchiveSweeper
 from slipway.watcher.feed import ClusterFeed
-from slipway.watcher.keyclaims import ClaimSweeper
+from slipway.watcher.idempotency_gc import ClaimSweeper
+from slipway.watcher.informers import World
 from slipway.watcher.podevents import PodEvents
 from slipway.watcher.podlogs import PodLogs
 from slipway.watcher.relay import Relay
 from slipway.watcher.retention import Retention
 from slipway.watcher.settings import Settings
 from slipway.watcher.sweep import Sweeper
-from slipway.watcher.world import World
 
 UNSYNCED_PAUSE_S = 0.05
 RETENTION_S = 60.0
@@ -144,10 +144,10 @@ class Primary:
         if not self._world.is_synced:
             return UNSYNCED_PAUSE_S
         removed = await self._errands.archives.sweep()
-        return SWEEP_BUSY_S if removed >= archives.DELETES_MAX else ARCHIVES_S
+        return SWEEP_BUSY_S if removed >= context_gc.DELETES_MAX else ARCHIVES_S
 
     async def _sweep_claims(self) -> float:
         if not self._world.is_synced:
             return UNSYNCED_PAUSE_S
         removed = await self._errands.claims.sweep()
-        return SWEEP_BUSY_S if removed >= keyclaims.DELETES_MAX else CLAIMS_S
+        return SWEEP_BUSY_S if removed >= idempotency_gc.DELETES_MAX else CLAIMS_S

@@ -3,7 +3,7 @@
 import contextlib
 from collections.abc import Generator
 
-from slipway.api.refusals import RedisAwayError
+from slipway.api.http_errors import RedisAwayError
 from slipway.errors import DeadlineError, UnavailableError
 
 

@@ -13,8 +13,8 @@ from slipway.kube.claims import CLAIM_MAPS, KEPT_S, ClaimMap
 from slipway.kube.resources import ALLOCATIONS, CONFIG_MAPS
 from slipway.runtime import liveness, log, telemetry
 from slipway.runtime.clock import Clock
+from slipway.watcher.informers import World
 from slipway.watcher.ports import Kube
-from slipway.watcher.world import World
 
 DELETES_MAX = 1000
 """Deletes of one sweep; the rest follow in the next one, which then comes soon."""

@@ -13,10 +13,10 @@ from pathlib import Path
 
 from starlette.requests import HTTPConnection
 
-from slipway.api.access.asks import EVERYWHERE, Ask, Sight
+from slipway.api.access.permissions import EVERYWHERE, Ask, Sight
 from slipway.api.access.principal import Principal, said_name
 from slipway.api.access.session import credential
-from slipway.api.refusals import UnauthorizedError
+from slipway.api.http_errors import UnauthorizedError
 from slipway.errors import UnavailableError
 from slipway.model import apitokens
 from slipway.model.apitokens import Record

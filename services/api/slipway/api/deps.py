@@ -6,12 +6,11 @@ from pathlib import Path
 
 from starlette.requests import HTTPConnection
 
-from slipway.api.access.book import TokenBook
+from slipway.api.access.kubernetes_auth import Reviews
 from slipway.api.access.links import Links
 from slipway.api.access.principal import Authenticator, Open
-from slipway.api.access.rates import Rates
-from slipway.api.access.reviews import Reviews
-from slipway.api.announce import Announcer
+from slipway.api.access.rate_limit import Rates
+from slipway.api.access.token_auth import TokenBook
 from slipway.api.catalog import Catalog
 from slipway.api.changes import Changes
 from slipway.api.contexts import Contexts
@@ -23,12 +22,13 @@ from slipway.api.lookup import Lookup
 from slipway.api.ports import Kube, Stop
 from slipway.api.proxy.http import HttpForwarder
 from slipway.api.proxy.target import Targets
-from slipway.api.recent import Recent, Seldom
+from slipway.api.publish import Announcer
 from slipway.api.rendezvous import Rendezvous
 from slipway.api.settings import Settings
 from slipway.api.simulation import Simulator
 from slipway.api.sse import OpenStreams
 from slipway.api.tasks import TaskTokens
+from slipway.api.ttl_cache import Recent, Seldom
 from slipway.api.webhooks.addresses import parse_networks
 from slipway.api.webhooks.registry import Registry
 from slipway.api.webhooks.sender import Sender
@@ -36,10 +36,10 @@ from slipway.api.workspaces import Workspaces
 from slipway.crd.v1alpha1 import Allocation
 from slipway.errors import InvariantError
 from slipway.runtime.clock import Clock, Random
-from slipway.streams.condition import Conditions
 from slipway.streams.decisions import DecisionLog
 from slipway.streams.ports import Activity, DeadLetters, Firehose, Streams, TraceLog
 from slipway.streams.producer import BestEffort
+from slipway.streams.server_health import Conditions
 from slipway.streams.webhooks import Webhooks
 
 ACTIVITY_S = 0.5

@@ -13,12 +13,12 @@ from slipway.kube.objects import Namespace, Node, Pod
 from slipway.kube.workqueue import WorkQueue
 from slipway.model.lifecycle import Phase
 from slipway.watcher import exits
-from slipway.watcher.duty import Duty
-from slipway.watcher.evidence import Evidence
+from slipway.watcher.active_standby import Duty
+from slipway.watcher.consistent_reads import Evidence
 from slipway.watcher.hints import HintSender, Ringer
+from slipway.watcher.informers import BY_NAMESPACE, BY_NODE, World, is_out_of_service
 from slipway.watcher.podlogs import PodLogs
 from slipway.watcher.relay import Relay
-from slipway.watcher.world import BY_NAMESPACE, BY_NODE, World, is_out_of_service
 
 GANG_MIN = 16
 """From so many pods on, changes of a gang's pods are looked at together."""

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from slipway.api.access.asks import Ask, Sight
+from slipway.api.access.permissions import Ask, Sight
 from slipway.api.access.principal import Principal
 from slipway.api.ports import Kube
 from slipway.crd.meta import API_GROUP, RawObject

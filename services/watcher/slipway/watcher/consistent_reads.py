@@ -16,8 +16,8 @@ from slipway.kube.objects import Pod
 from slipway.kube.resources import CONFIG_MAPS, NODES, PODS, SERVICES, Resource
 from slipway.model import ids
 from slipway.watcher.gang import rank_count
+from slipway.watcher.informers import World, is_out_of_service
 from slipway.watcher.ports import Reader
-from slipway.watcher.world import World, is_out_of_service
 
 T = TypeVar("T")
 

@@ -15,7 +15,7 @@ from typing import Any, cast
 
 import msgspec
 
-from slipway.api.strict import summary
+from slipway.api.decoding import summary
 from slipway.crd.fielderrors import pointer
 from slipway.crd.v1alpha1 import AllocationSpec, ResourcePool
 from slipway.errors import FieldError, InvalidError

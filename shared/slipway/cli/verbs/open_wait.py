@@ -3,7 +3,7 @@
 import argparse
 from typing import Any
 
-from slipway.cli import main, words
+from slipway.cli import labels, main
 from slipway.cli.follow import wait_until
 from slipway.cli.verb import Session, Verb
 from slipway.errors import InvalidError, PermanentError
@@ -32,8 +32,8 @@ def open_page(arguments: argparse.Namespace, session: Session) -> int:
     view: Json = session.api.get(f"/allocations/{arguments.id}")
     port = f"{arguments.port}/" if arguments.port else ""
     session.terminal.line(f"{page_of(session, view)}{port}")
-    if words.has_ended(view):
-        session.terminal.note(f"{words.summary_of(view)}: there is nothing to open")
+    if labels.has_ended(view):
+        session.terminal.note(f"{labels.summary_of(view)}: there is nothing to open")
         return main.FAILED
     lead(session, view, port, shows=shows)
     return main.OK
@@ -117,10 +117,10 @@ def wait(arguments: argparse.Namespace, session: Session) -> int:
             f"{id_} is not {arguments.goal} after {arguments.timeout}; slipway explain {id_} says why"
         )
         return main.TIMED_OUT
-    session.terminal.line(f"{id_} {words.state_of(view)}")
-    if not words.has_ended(view):
+    session.terminal.line(f"{id_} {labels.state_of(view)}")
+    if not labels.has_ended(view):
         return main.OK
-    return main.OK if arguments.goal != "ready" and words.has_succeeded(view) else main.FAILED
+    return main.OK if arguments.goal != "ready" and labels.has_succeeded(view) else main.FAILED
 
 
 def configure_forward(parser: argparse.ArgumentParser) -> None:
@@ -140,8 +140,8 @@ def forward(arguments: argparse.Namespace, session: Session) -> int:
 
     pairs = [_pair(text) for text in arguments.ports]
     view: Json = session.api.get(f"/allocations/{arguments.id}")
-    if words.has_ended(view):
-        session.terminal.note(f"{words.summary_of(view)}: there is nothing to reach")
+    if labels.has_ended(view):
+        session.terminal.note(f"{labels.summary_of(view)}: there is nothing to reach")
         return main.FAILED
     ports: list[Json] = view["spec"].get("ports") or []
     declared = {int(port["port"]) for port in ports}

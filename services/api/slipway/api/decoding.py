@@ -18,7 +18,7 @@ from msgspec import Meta
 from starlette.requests import Request
 
 from slipway.api import audit
-from slipway.api.refusals import BodyTooLargeError, MalformedError, UnsupportedMediaError
+from slipway.api.http_errors import BodyTooLargeError, MalformedError, UnsupportedMediaError
 from slipway.crd.fielderrors import Findings, pointer
 from slipway.errors import FieldError, InvalidError
 

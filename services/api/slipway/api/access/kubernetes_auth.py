@@ -17,13 +17,13 @@ from typing import Any, TypeVar
 import msgspec
 from starlette.requests import HTTPConnection
 
-from slipway.api.access.asks import EVERYWHERE, Ask, Sight
+from slipway.api.access.permissions import EVERYWHERE, Ask, Sight
 from slipway.api.access.principal import Principal
 from slipway.api.access.session import credential
 from slipway.api.bearer import TOKEN_LENGTH_MAX, claims_of
+from slipway.api.http_errors import UnauthorizedError
 from slipway.api.ports import Kube
-from slipway.api.recent import Recent
-from slipway.api.refusals import UnauthorizedError
+from slipway.api.ttl_cache import Recent
 from slipway.errors import DeadlineError, DeniedError, InvalidError, NotFoundError, ThrottledError, UnavailableError
 from slipway.kube.objects import ReviewedUser
 from slipway.kube.resources import SUBJECT_ACCESS_REVIEWS, TOKEN_REVIEWS

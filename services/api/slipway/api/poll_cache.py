@@ -3,7 +3,7 @@
 import msgspec
 
 from slipway.api.changes import check_attempt
-from slipway.api.parts import Parts
+from slipway.api.deps import Parts
 from slipway.crd.transitions import id_of
 from slipway.crd.v1alpha1 import Allocation, Signals
 from slipway.errors import PermanentError, StaleError, TransientError
