@@ -15,8 +15,8 @@ from typing import Any
 import httpx
 import msgspec
 
-from slipway.audit.clients import CANCEL, LAUNCH
-from slipway.audit.evidence import Answered
+from slipway.ops.audit.clients import CANCEL, LAUNCH
+from slipway.ops.audit.evidence import Answered
 from slipway.runtime.clock import SystemClock
 
 API = "/api/v1/allocations"

@@ -14,10 +14,10 @@ import msgspec
 import redis
 import redis.asyncio
 
-from slipway.audit.evidence import PODS, Ran, Request, Version
 from slipway.crd.meta import LABEL_ALLOCATION_UID
 from slipway.model.events import AllocationEvent
 from slipway.model.times import parse_time
+from slipway.ops.audit.evidence import PODS, Ran, Request, Version
 from slipway.streams import codec, keys
 from slipway.streams.pages import events as events_of
 from slipway.streams.ports import NoTally

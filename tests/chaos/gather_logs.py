@@ -10,9 +10,9 @@ from typing import Any
 import httpx
 import msgspec
 
-from slipway.audit.evidence import PODS, Logged, Passage, Printed, Version
-from slipway.audit.logs import folded
 from slipway.crd.meta import LABEL_ALLOCATION_UID
+from slipway.ops.audit.evidence import PODS, Logged, Passage, Printed, Version
+from slipway.ops.audit.logs import folded
 from slipway.streams import keys
 from slipway.streams.logpacks import LogLine, LogSource
 from tests.chaos.clients import API

@@ -15,11 +15,11 @@ from typing import Any
 import httpx
 import msgspec
 
-from slipway.audit.evidence import ALLOCATIONS, CONFIG_MAPS, NODES, PODS, POOLS, SERVICES, Version
-from slipway.audit.rest import OURS, leftovers
 from slipway.crd.meta import TEARDOWN_FINALIZER
 from slipway.crd.v1alpha1 import Allocation
 from slipway.model.lifecycle import Phase
+from slipway.ops.audit.evidence import ALLOCATIONS, CONFIG_MAPS, NODES, PODS, POOLS, SERVICES, Version
+from slipway.ops.audit.rest import OURS, leftovers
 from slipway.runtime.clock import SystemClock
 
 PREFIX = "/registry/"

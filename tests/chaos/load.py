@@ -11,9 +11,9 @@ from collections.abc import Sequence
 
 import msgspec
 
-from slipway.audit.evidence import Answered, Violation
 from slipway.crd.v1alpha1 import Allocation
 from slipway.model.lifecycle import Phase
+from slipway.ops.audit.evidence import Answered, Violation
 from slipway.runtime.clock import SystemClock
 from tests.chaos import plans
 from tests.chaos.clients import API, REFUSED, Client, RefusedError

@@ -15,11 +15,11 @@ import httpx
 import msgspec
 import redis
 
-from slipway.audit import check
-from slipway.audit.evidence import Evidence, Logged, Measured, Restarted, Violation
-from slipway.audit.logs import holes_of, judged
-from slipway.audit.needs import lacking
 from slipway.model.lifecycle import Phase
+from slipway.ops.audit import check
+from slipway.ops.audit.evidence import Evidence, Logged, Measured, Restarted, Violation
+from slipway.ops.audit.logs import holes_of, judged
+from slipway.ops.audit.needs import lacking
 from slipway.runtime.clock import SystemClock
 from tests.chaos import faults, gather_logs, spoken, table, upgrade
 from tests.chaos.clients import Client, RefusedError, with_uids

@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import redis
 
-from slipway.audit.evidence import LOG, METRIC, REDIS, RSS_BYTES, STREAM_BYTES, Canary, Consumer, Measured, Spoken
+from slipway.ops.audit.evidence import LOG, METRIC, REDIS, RSS_BYTES, STREAM_BYTES, Canary, Consumer, Measured, Spoken
 from slipway.runtime.clock import SystemClock
 from slipway.streams import keys
 from tests.chaos.plans import SECRET

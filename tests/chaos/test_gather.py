@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from slipway.audit.evidence import PODS, Version
 from slipway.model.times import format_time
+from slipway.ops.audit.evidence import PODS, Version
 from tests.chaos.gather import BINDER, requests_of, writers_of
 
 LABELS = {"slipway.dev/allocation-uid": "u"}

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from slipway.audit.evidence import ALLOCATIONS, Version
+from slipway.ops.audit.evidence import ALLOCATIONS, Version
 from tests.chaos.upgrade import ASKED, OBSERVED, copy_this, judge, make_next, manifests
 
 ASKS = {ASKED: "slow"}

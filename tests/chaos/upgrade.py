@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 import yaml
 
-from slipway.audit.evidence import ALLOCATIONS, Version
+from slipway.ops.audit.evidence import ALLOCATIONS, Version
 from tests.support.chart import ROOT
 
 SOURCES = ("shared", "local", "services/api", "services/scheduler", "services/podworker", "services/watcher")

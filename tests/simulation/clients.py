@@ -7,13 +7,13 @@ judged afterwards (I1, I2, I13, I19, I22, I23), whatever happened to the replica
 import asyncio
 from collections.abc import Callable
 
-from slipway.audit.clients import KEY_REUSED
-from slipway.audit.evidence import Canary
 from slipway.crd.meta import LABEL_WORKSPACE
 from slipway.crd.v1alpha1 import Allocation
 from slipway.kube.resources import NAMESPACES
 from slipway.model.lifecycle import Phase
 from slipway.model.reasons import Result
+from slipway.ops.audit.clients import KEY_REUSED
+from slipway.ops.audit.evidence import Canary
 from tests.simulation.scenario import DONE, GONE, RUNS_S, STOPPED, Ending, Scenario, Story, has_ended, is_running
 from tests.support.api_clients import Client
 from tests.support.kubelet import Script

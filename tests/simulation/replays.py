@@ -5,8 +5,8 @@ each child again. A log that lost or changed an entry is replayed from its begin
 all of it is replayed at the end.
 """
 
-from slipway.audit.evidence import Violation
 from slipway.errors import InvalidError
+from slipway.ops.audit.evidence import Violation
 from slipway.scheduler.decisions.replay import Replayer
 from slipway.streams import codec, keys
 from slipway.streams.memory_server import Fields

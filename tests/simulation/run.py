@@ -14,13 +14,13 @@ from typing import Any
 
 import msgspec
 
-from slipway.audit.check import audit
-from slipway.audit.evidence import Violation
-from slipway.audit.rest import OURS, leftovers
 from slipway.crd.meta import TEARDOWN_FINALIZER
 from slipway.crd.transitions import id_of, ring_of
 from slipway.crd.v1alpha1 import Allocation
 from slipway.model.lifecycle import Phase
+from slipway.ops.audit.check import audit
+from slipway.ops.audit.evidence import Violation
+from slipway.ops.audit.rest import OURS, leftovers
 from tests.simulation.replays import Replays
 from tests.simulation.scenarios import SCENARIOS, Ending, Scenario
 from tests.support.faults import Effect, Fault, Kind

@@ -2,8 +2,8 @@
 
 import asyncio
 
-from slipway.audit.evidence import Restarted
 from slipway.model.lifecycle import Phase
+from slipway.ops.audit.evidence import Restarted
 from tests.simulation.scenario import Ending, Scenario, is_running
 from tests.support.world import Setup, World
 

@@ -5,10 +5,10 @@ from collections import Counter
 
 import pytest
 
-from slipway.audit.evidence import CONFIG_MAPS, PODS, Version
 from slipway.crd.transitions import id_of
 from slipway.crd.v1alpha1 import Allocation
 from slipway.model.lifecycle import Phase
+from slipway.ops.audit.evidence import CONFIG_MAPS, PODS, Version
 from slipway.streams.ports import WorkHint
 from tests.simulation.run import run
 from tests.support.faults import Effect, Fault, Kind

@@ -2,12 +2,12 @@
 
 import asyncio
 
-from slipway.audit.evidence import PODS
 from slipway.crd.v1alpha1 import Allocation
 from slipway.kube.resources import ALLOCATIONS, NODES
 from slipway.kube.resources import PODS as PODS_OF
 from slipway.model.lifecycle import Phase
 from slipway.model.reasons import Result
+from slipway.ops.audit.evidence import PODS
 from tests.support.kubelet import Script
 from tests.support.play import Played, play
 from tests.support.world import World

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from slipway.audit.evidence import ALLOCATIONS, CONFIG_MAPS, PODS, POOLS
 from slipway.crd.v1alpha1 import Allocation
 from slipway.kube import resources
 from slipway.local.apiserver.core import StatusError
 from slipway.model.lifecycle import Phase
+from slipway.ops.audit.evidence import ALLOCATIONS, CONFIG_MAPS, PODS, POOLS
 from tests.simulation.points import zombies
 from tests.simulation.run import run
 from tests.support.faults import Fault, Kind

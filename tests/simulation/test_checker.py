@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from slipway.audit.check import INVARIANTS
+from slipway.ops.audit.check import INVARIANTS
 from tests.simulation.bugs import BUGS, Bug, table
 from tests.simulation.bugs.hunt import SEED, hunt, is_found_again, kept
 from tests.simulation.run import run

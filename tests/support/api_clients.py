@@ -13,8 +13,8 @@ from urllib.parse import quote
 
 import msgspec
 
-from slipway.audit.evidence import Answered
 from slipway.model.lifecycle import Phase
+from slipway.ops.audit.evidence import Answered
 from tests.support.faults import Process
 from tests.support.loop import owned
 from tests.support.world import World

@@ -7,8 +7,8 @@ all that was sent until then is forgotten here too: nobody promises anything of 
 from collections.abc import Callable
 from typing import Any
 
-from slipway.audit.evidence import Delivered
 from slipway.errors import InvalidError
+from slipway.ops.audit.evidence import Delivered
 from slipway.runtime.clock import Clock
 from slipway.streams import codec, keys
 from slipway.streams.memory_server import MemoryServer

@@ -8,13 +8,13 @@ from typing import Any
 
 import msgspec
 
-from slipway.audit.evidence import ALLOCATIONS, CONFIG_MAPS, NODES, PODS, POOLS, QUEUES, Evidence, Version
 from slipway.crd import totals
 from slipway.crd.meta import LABEL_ALLOCATION_UID, LABEL_ATTEMPT, LABEL_RANK, TEARDOWN_FINALIZER, TRACKING_FINALIZER
 from slipway.crd.transitions import record, ring_of, with_status
 from slipway.crd.v1alpha1 import Admission, Allocation, Placement, RankStatus, Release
 from slipway.model.lifecycle import Event, RankState
 from slipway.model.times import format_time
+from slipway.ops.audit.evidence import ALLOCATIONS, CONFIG_MAPS, NODES, PODS, POOLS, QUEUES, Evidence, Version
 
 Json = dict[str, Any]
 

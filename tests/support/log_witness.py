@@ -5,8 +5,8 @@ Owns the translation from the model of Redis and from the kubelets.
 
 from collections.abc import Iterable, Mapping
 
-from slipway.audit.evidence import Logged, Passage, Printed
-from slipway.audit.logs import folded
+from slipway.ops.audit.evidence import Logged, Passage, Printed
+from slipway.ops.audit.logs import folded
 from slipway.streams import keys, logpacks
 from slipway.streams.logpacks import EVENT, SHARE_BYTES_MIN, LogPosition, LogSource
 from slipway.streams.memory_server import MemoryServer

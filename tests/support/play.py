@@ -8,9 +8,9 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable
 
-from slipway.audit.check import audit
-from slipway.audit.evidence import Evidence, Version
 from slipway.kube.objects import Pod
+from slipway.ops.audit.check import audit
+from slipway.ops.audit.evidence import Evidence, Version
 from tests.support.faults import Fault
 from tests.support.witness import Witness
 from tests.support.world import Setup, World, run_world

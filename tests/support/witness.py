@@ -6,7 +6,15 @@ streams, and what an acknowledged hint still asked for.
 
 import msgspec
 
-from slipway.audit.evidence import (
+from slipway.crd.meta import condition_of
+from slipway.crd.transitions import id_of
+from slipway.crd.v1alpha1 import Allocation
+from slipway.kube.objects import Pod
+from slipway.local.apiserver.objects import name_of, namespace_of
+from slipway.local.apiserver.store import ObjectKey, Record
+from slipway.model.events import AllocationEvent
+from slipway.model.ids import AllocationId, split_allocation_id
+from slipway.ops.audit.evidence import (
     REDIS,
     STREAM_BYTES,
     AckedHint,
@@ -18,14 +26,6 @@ from slipway.audit.evidence import (
     Spoken,
     Version,
 )
-from slipway.crd.meta import condition_of
-from slipway.crd.transitions import id_of
-from slipway.crd.v1alpha1 import Allocation
-from slipway.kube.objects import Pod
-from slipway.local.apiserver.objects import name_of, namespace_of
-from slipway.local.apiserver.store import ObjectKey, Record
-from slipway.model.events import AllocationEvent
-from slipway.model.ids import AllocationId, split_allocation_id
 from slipway.pods import manifest
 from slipway.pods.ended import waits_for_reader
 from slipway.podworker.intent import Bind, Launch, Teardown, decide

@@ -14,13 +14,13 @@ from typing import Any
 
 import msgspec
 
-from slipway.audit.evidence import Answered, Canary, Restarted
 from slipway.crd.meta import RawObject
 from slipway.crd.transitions import id_of
 from slipway.crd.v1alpha1 import Allocation
 from slipway.errors import ControlPlaneError
 from slipway.kube.resources import ALLOCATIONS, NAMESPACES, RESOURCE_POOLS
 from slipway.local.apiserver.store import Change
+from slipway.ops.audit.evidence import Answered, Canary, Restarted
 from slipway.podworker import main as podworker_main
 from slipway.podworker.settings import Settings as PodworkerSettings
 from slipway.runtime import service

@@ -2,13 +2,13 @@
 
 import inspect
 
-from slipway.audit.check import INVARIANTS, Check, Invariant
-from slipway.audit.needs import Need
+from slipway.ops.audit.check import INVARIANTS, Check, Invariant
+from slipway.ops.audit.needs import Need
 from tools.reference.markdown import table
 
 TOP = """# What is checked
 
-One register (`shared/slipway/audit/check.py`) holds every invariant; the [simulation](../reliability.md#simulation)
+One register (`shared/slipway/ops/audit/check.py`) holds every invariant; the [simulation](../reliability.md#simulation)
 runs it after each run, [chaos](../reliability.md#chaos) at the end, and [`slipway audit`](../reliability.md#audit) all
 the time against a live system. The ids are stable: gauges and reports are named by them.
 """

@@ -37,7 +37,7 @@ ALL_SETTINGS = (
     "slipway.scheduler.settings",
     "slipway.podworker.settings",
     "slipway.watcher.settings",
-    "slipway.setup.settings",
+    "slipway.ops.setup.settings",
     "slipway.local.settings",
     "slipway.cli.settings",
 )

@@ -1,7 +1,7 @@
 """What the services need of the streams: small Protocols and the values that cross them.
 
 Owns the words (entry, hint, delta, line, span) and the promises. Must not know Redis. Two implementations keep
-every promise here and are held to one contract suite: `redis.py` (a server) and `memory.py` (a deterministic
+every promise here and are held to one contract suite: `redis_streams.py` (a server) and `memory.py` (a deterministic
 model for the simulation).
 
 Promises of every port:

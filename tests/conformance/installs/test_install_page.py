@@ -39,7 +39,7 @@ STAYS = "port-forward"
 """A block with it runs in a terminal of its own. Nodes here forward no ports: a pipe to the pod stands for it."""
 ELSEWHERE = {
     "--kubeconfig ~/.local/state": "of a laptop: tests/integration/helm/test_local_cluster.py",
-    "python -m slipway.setup.remove": "when no service is left: tests/conformance/system/test_nothing_stuck.py",
+    "python -m slipway.ops.setup.remove": "when no service is left: tests/conformance/system/test_nothing_stuck.py",
     "slipway-api & slipway-scheduler": "without Helm: tests/e2e run the four programs so",
 }
 """Blocks that are not run here, by what is in them, and why."""

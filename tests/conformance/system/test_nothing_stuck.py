@@ -77,7 +77,7 @@ def test_after_an_uninstall_the_removal_lets_go_of_everything(system: System, pl
         _delete_namespace(system, place)
         env = {name: value for name, value in os.environ.items() if not name.startswith("SLIPWAY_")}
         env["KUBECONFIG"] = str(system.operator.cluster.kubeconfig)
-        argv = [sys.executable, "-m", "slipway.setup.remove"]
+        argv = [sys.executable, "-m", "slipway.ops.setup.remove"]
         done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=180, check=False)
         assert done.returncode == 0, done.stderr
         _nothing_is_left(system, place)

@@ -10,10 +10,10 @@ import httpx
 import pytest
 
 from slipway.crd import rules
-from slipway.doctor.command import Inside, Place, examine
-from slipway.doctor.finding import Finding, State
 from slipway.local.apiserver.core import ClusterCore
 from slipway.model.times import format_time
+from slipway.ops.doctor.command import Inside, Place, examine
+from slipway.ops.doctor.finding import Finding, State
 from slipway.runtime.clock import SeededRandom, SystemClock
 from tests.contract.kube.target import serving
 from tests.support import chart

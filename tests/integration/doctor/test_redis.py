@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from slipway.doctor.command import Place, examine
-from slipway.doctor.finding import Finding, State
 from slipway.local.valkey import ServerOptions
+from slipway.ops.doctor.command import Place, examine
+from slipway.ops.doctor.finding import Finding, State
 from slipway.runtime.clock import SeededRandom, SystemClock
 from slipway.streams import keys
 from slipway.streams.accounts import OF_SERVICES, WATCHER, Account

@@ -5,8 +5,8 @@ from typing import Any, cast
 import pytest
 import yaml
 
+from slipway.ops.setup.settings import Settings as Setup
 from slipway.runtime.settings import SettingRow, describe, load
-from slipway.setup.settings import Settings as Setup
 from tests.integration.helm.matrix import MATRIX, REFUSED, SECRETS, rendered
 from tests.support import chart
 from tools import chart_schema

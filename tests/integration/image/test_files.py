@@ -24,9 +24,10 @@ SIZE_MAX = 400_000_000
 """bytes; image/README.md says how many it is: what grows much is looked at"""
 LOADED = """
 import importlib, importlib.util, json, os, sys
-for service in ("api", "scheduler", "podworker", "watcher", "setup"):
+for service in ("api", "scheduler", "podworker", "watcher", "ops.setup"):
     importlib.import_module(f"slipway.{service}.main")
-for late in ("slipway.setup.remove", "slipway.setup.trial", "slipway.audit.live.command", "uvloop", "httpx"):
+ops = ("slipway.ops.setup.remove", "slipway.ops.setup.trial", "slipway.ops.audit.live.command")
+for late in (*ops, "uvloop", "httpx"):
     importlib.import_module(late)
 files = {getattr(module, "__file__", None) or "" for module in list(sys.modules.values())}
 sources = [file for file in files if file.endswith(".py")]

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from slipway.api.settings import Settings
-from slipway.doctor.command import inside_of
+from slipway.ops.doctor.command import inside_of
 from slipway.runtime.service import version
 from tests.support.api_world import ApiWorld, api_world
 

@@ -4,8 +4,13 @@ from typing import Any
 
 import msgspec
 
-from slipway.audit.check import audit
-from slipway.audit.evidence import (
+from slipway.crd.hashing import key_hash
+from slipway.crd.meta import ANNOTATION_IDEMPOTENCY_KEY, ANNOTATION_USER
+from slipway.crd.transitions import id_of
+from slipway.model.ids import AllocationId
+from slipway.model.lifecycle import Event
+from slipway.ops.audit.check import audit
+from slipway.ops.audit.evidence import (
     EVENT,
     LOG,
     REDIS,
@@ -20,11 +25,6 @@ from slipway.audit.evidence import (
     Restarted,
     Spoken,
 )
-from slipway.crd.hashing import key_hash
-from slipway.crd.meta import ANNOTATION_IDEMPOTENCY_KEY, ANNOTATION_USER
-from slipway.crd.transitions import id_of
-from slipway.model.ids import AllocationId
-from slipway.model.lifecycle import Event
 from tests.support.history import BEGUN, History, running
 
 

@@ -6,12 +6,12 @@ from contextlib import asynccontextmanager
 
 import msgspec
 
-from slipway.audit.evidence import ALLOCATIONS as ALLOCATIONS_NAME
-from slipway.audit.evidence import PODS as PODS_NAME
-from slipway.audit.live.collector import Collector
-from slipway.audit.live.objects import Metadata, Observed, changed_at
 from slipway.kube.resources import ALLOCATIONS, CONFIG_MAPS, PODS
 from slipway.local.apiserver.store import Change
+from slipway.ops.audit.evidence import ALLOCATIONS as ALLOCATIONS_NAME
+from slipway.ops.audit.evidence import PODS as PODS_NAME
+from slipway.ops.audit.live.collector import Collector
+from slipway.ops.audit.live.objects import Metadata, Observed, changed_at
 from tests.support.kube_core import CoreKube
 from tests.support.small_cluster import a_client, a_core, furnish, launch
 from tests.support.virtual_time import VirtualClock, run_virtual

@@ -6,14 +6,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from slipway.audit.check import BY_ID, INVARIANTS, audit, verdicts
-from slipway.audit.evidence import ALLOCATIONS, CONFIG_MAPS, PODS, Promised, Ran, Request
-from slipway.audit.needs import Need
 from slipway.crd.rules import RULES
 from slipway.crd.transitions import event_of, ring_of
 from slipway.crd.v1alpha1 import Preempted, Release, Stop
 from slipway.model.lifecycle import Event, Phase, RankState
 from slipway.model.times import format_time
+from slipway.ops.audit.check import BY_ID, INVARIANTS, audit, verdicts
+from slipway.ops.audit.evidence import ALLOCATIONS, CONFIG_MAPS, PODS, Promised, Ran, Request
+from slipway.ops.audit.needs import Need
 from tests.support.history import BEGUN, History, exited, running
 
 Story = Callable[[History], None]

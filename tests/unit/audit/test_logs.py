@@ -6,10 +6,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from slipway.audit.check import audit
-from slipway.audit.evidence import Logged, Passage, Printed
-from slipway.audit.logs import folded
 from slipway.crd.transitions import id_of
+from slipway.ops.audit.check import audit
+from slipway.ops.audit.evidence import Logged, Passage, Printed
+from slipway.ops.audit.logs import folded
 from slipway.streams.logpacks import LogLine
 from tests.support.history import BEGUN, History
 

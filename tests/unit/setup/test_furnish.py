@@ -9,9 +9,9 @@ from slipway.crd.meta import LABEL_WORKSPACE, RawObject
 from slipway.crd.schema import crd_manifests
 from slipway.errors import InvalidError, UnavailableError
 from slipway.kube.resources import CRDS, NAMESPACES, QUEUES, RESOURCE_POOLS
+from slipway.ops.setup.furnish import SERVED_WITHIN_S, Furnisher
+from slipway.ops.setup.settings import Settings
 from slipway.runtime.settings import load
-from slipway.setup.furnish import SERVED_WITHIN_S, Furnisher
-from slipway.setup.settings import Settings
 from tests.support.kube_core import CoreKube
 from tests.support.small_cluster import a_client, a_core
 from tests.support.virtual_time import VirtualClock, run_virtual

@@ -4,7 +4,7 @@ from slipway.crd.meta import LABEL_ALLOCATION_UID, TEARDOWN_FINALIZER, TRACKING_
 from slipway.crd.schema import crd_manifests
 from slipway.kube.claims import CLAIM_MAPS, claim_manifest
 from slipway.kube.resources import ALLOCATIONS, CONFIG_MAPS, CRDS, NAMESPACES, PODS, SERVICES
-from slipway.setup.remove import Remover
+from slipway.ops.setup.remove import Remover
 from tests.support.kube_core import CoreKube
 from tests.support.small_cluster import a_client, a_core
 from tests.support.virtual_time import VirtualClock, run_virtual

@@ -8,8 +8,8 @@ import pytest
 
 from slipway.errors import ControlPlaneError, NotFoundError, UnavailableError
 from slipway.kube.resources import ALLOCATIONS
-from slipway.setup.settings import TrialSettings
-from slipway.setup.trial import Trial
+from slipway.ops.setup.settings import TrialSettings
+from slipway.ops.setup.trial import Trial
 from tests.support.kube_core import CoreKube
 from tests.support.small_cluster import a_client, a_core, furnish
 from tests.support.virtual_time import VirtualClock, run_virtual

@@ -10,7 +10,7 @@ from slipway.crd.meta import ANNOTATION_MOVED
 from slipway.errors import NotFoundError
 from slipway.kube.objects import Secret
 from slipway.kube.resources import NAMESPACES, SECRETS
-from slipway.setup.webhooks import move
+from slipway.ops.setup.webhooks import move
 from tests.support.kube_core import CoreKube
 from tests.support.small_cluster import a_client, a_core
 from tests.support.virtual_time import VirtualClock, run_virtual

@@ -34,7 +34,7 @@ from slipway.watcher import ends, loops
 from slipway.watcher.active_standby import Duty
 from slipway.watcher.consistent_reads import Evidence
 from slipway.watcher.context_gc import ArchiveSweeper
-from slipway.watcher.event_handlers import Audience, Dispatch
+from slipway.watcher.event_dispatch import Audience, Dispatch
 from slipway.watcher.feed import ClusterFeed
 from slipway.watcher.hints import HintSender, Ringer
 from slipway.watcher.idempotency_gc import ClaimSweeper

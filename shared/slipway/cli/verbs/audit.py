@@ -14,8 +14,8 @@ from slipway.errors import ControlPlaneError
 from slipway.model.duration import parse_duration
 
 if TYPE_CHECKING:
-    from slipway.audit.live.command import Place
-    from slipway.audit.live.report import Line, Report
+    from slipway.ops.audit.live.command import Place
+    from slipway.ops.audit.live.report import Line, Report
 
 OK, BROKEN, BLIND = 0, 1, 2
 WIDTH = 80
@@ -42,7 +42,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def audit(arguments: argparse.Namespace, session: Session) -> int:
     """Look, and say what is broken."""
-    from slipway.audit.live import command
+    from slipway.ops.audit.live import command
 
     place = _find(arguments.kubeconfig)
     if arguments.listen:
@@ -62,7 +62,7 @@ def audit(arguments: argparse.Namespace, session: Session) -> int:
 
 
 def _find(kubeconfig: str) -> "Place":
-    from slipway.audit.live.command import Place
+    from slipway.ops.audit.live.command import Place
 
     found = find_place(kubeconfig)
     return Place(kubeconfig=found.kubeconfig, redis_url=found.redis_url)

@@ -14,7 +14,7 @@ from slipway.cli.verb import Session, Verb
 from slipway.errors import InvalidError
 
 if TYPE_CHECKING:
-    from slipway.backup.command import Place
+    from slipway.ops.backup.command import Place
 
 SHOWN_MAX = 20
 WIDTH = 80
@@ -55,7 +55,7 @@ def _common(parser: argparse.ArgumentParser) -> None:
 
 def backup(arguments: argparse.Namespace, session: Session) -> int:
     """Write a backup."""
-    from slipway.backup.command import take
+    from slipway.ops.backup.command import take
 
     path = Path(arguments.output)
     try:
@@ -74,8 +74,8 @@ def backup(arguments: argparse.Namespace, session: Session) -> int:
 
 def restore(arguments: argparse.Namespace, session: Session) -> int:
     """Put a backup back; 1 when an object of it could not be."""
-    from slipway.backup.command import give
-    from slipway.backup.restore import Done
+    from slipway.ops.backup.command import give
+    from slipway.ops.backup.restore import Done
 
     path = Path(arguments.file)
     try:
@@ -101,7 +101,7 @@ def restore(arguments: argparse.Namespace, session: Session) -> int:
 
 
 def _place(arguments: argparse.Namespace) -> "Place":
-    from slipway.backup.command import Place
+    from slipway.ops.backup.command import Place
 
     return Place(kubeconfig=find_place(arguments.kubeconfig).kubeconfig, namespace=arguments.namespace)
 

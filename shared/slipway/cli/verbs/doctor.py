@@ -1,7 +1,7 @@
 """`slipway doctor`: is everything there, set up right and answering? Changes nothing.
 
 Owns what is asked of this machine and over HTTP, and how the findings look. Exit codes: 0 nothing failed, 1 something
-did, 2 usage. What takes a client of Kubernetes or Redis is in `slipway.doctor`, which only this verb loads.
+did, 2 usage. What takes a client of Kubernetes or Redis is in `slipway.ops.doctor`, which only this verb loads.
 """
 
 import argparse
@@ -18,13 +18,13 @@ from slipway.cli import main, table
 from slipway.cli.place import find_place, has_cluster
 from slipway.cli.verb import Session, Verb
 from slipway.cli.verbs.version import own_version
-from slipway.doctor.finding import Finding, State, failed, is_well, ok, skipped, warning
 from slipway.errors import ControlPlaneError, NotFoundError
 from slipway.local.layout import Layout, default_folder, is_alive
+from slipway.ops.doctor.finding import Finding, State, failed, is_well, ok, skipped, warning
 
 if TYPE_CHECKING:
     from slipway.cli.terminal import Terminal
-    from slipway.doctor.command import Inside
+    from slipway.ops.doctor.command import Inside
 
 Json = dict[str, Any]
 PROBE_S = 3.0
@@ -51,7 +51,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def execute(arguments: argparse.Namespace, session: Session) -> int:
     """Print the findings; 1 when something that is needed is missing."""
-    from slipway.doctor.command import Place, look
+    from slipway.ops.doctor.command import Place, look
 
     found = find_place(arguments.kubeconfig)
     findings = [*_machine(), *_stack()]
@@ -119,7 +119,7 @@ def _stack() -> Iterator[Finding]:
 
 def _api(session: Session, findings: list[Finding]) -> "Inside | None":
     """What the api shows to everybody, and, to an administrator, of its inside."""
-    from slipway.doctor.command import inside_of
+    from slipway.ops.doctor.command import inside_of
 
     server = session.api.server
     try:

@@ -1,6 +1,6 @@
 """The snapshot: everything that one plan looks at, frozen.
 
-Owns the shape of the planner's input, and which nodes are a pool's. It is made by `columns.py`, from a whole LIST
+Owns the shape of the planner's input, and which nodes are a pool's. It is made by `pool_state.py`, from a whole LIST
 (`build`) or kept current from deltas.
 """
 

@@ -1,0 +1,57 @@
+"""Checks of what is given: no node and no queue is given more than it has.
+
+I10. Pure: evidence in, violations out.
+"""
+
+from collections.abc import Iterator
+
+from slipway.ops.audit.evidence import Evidence, Violation
+from slipway.ops.audit.holds import ADMIT, Holds
+from slipway.ops.audit.quotas import Quotas
+
+
+def nothing_is_given_twice(evidence: Evidence) -> Iterator[Violation]:
+    """I10: at every version what is decided, admitted and not yet over fits each node, and so does what is bound."""
+    for holds, number, _ in _passing(evidence):
+        if number <= evidence.listed_to or not holds.take_is_other():
+            continue
+        for node, message in holds.excess():
+            yield Violation(invariant="I10", subject=node, message=message, version=number)
+
+
+def quotas_hold(evidence: Evidence) -> Iterator[Violation]:
+    """I10: what a ledger newly decides fits the limits, quotas and borrowing limits of its queue and of those above."""
+    quotas = Quotas(evidence.queues)
+    if not quotas.is_bounded:
+        return
+    known = set[str]()
+    for holds, number, is_ledger in _passing(evidence):
+        if not is_ledger:
+            continue
+        fresh = [item for pool in holds.pools.values() for item in pool.status.decisions if item.id not in known]
+        known |= {item.id for item in fresh}
+        admitted = [item.uid for item in fresh if item.kind == ADMIT]
+        if admitted and number > evidence.listed_to:
+            for queue, message in quotas.broken_by(admitted, holds, number):
+                yield Violation(invariant="I10", subject=queue, message=message, version=number)
+
+
+def _passing(evidence: Evidence) -> Iterator[tuple[Holds, int, bool]]:
+    """(what is held, the version, whether it is of a ledger) after each version that matters."""
+    holds = Holds()
+    pods = {change.version.number: change for change in evidence.pods}
+    pools = {version.number: pool for version, pool in evidence.pools}
+    nodes = {version.number: node for version, node in evidence.nodes}
+    for version in evidence.versions:
+        number = version.number
+        if number in nodes:
+            holds.take_node(version, nodes[number])
+        elif number in pools:
+            holds.take_pool(version, pools[number])
+        elif number in evidence.decoded:
+            holds.take_allocation(version, evidence.decoded[number].allocation)
+        elif number in pods:
+            holds.take_pod(version, pods[number].pod)
+        else:
+            continue
+        yield holds, number, number in pools

@@ -1,0 +1,211 @@
+"""Checks of what clients were told: launches, keys, and that nobody sees time run backwards.
+
+I1, I2, I19. Pure: evidence in, violations out. An answer of status 0 never came: it counts for nothing, but its request
+may have been carried out.
+"""
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+
+from slipway.crd.hashing import key_hash
+from slipway.crd.meta import ANNOTATION_IDEMPOTENCY_KEY, ANNOTATION_USER
+from slipway.model.lifecycle import Phase
+from slipway.ops.audit.evidence import AllocationVersion, Answered, Evidence, Violation
+
+LAUNCH, CANCEL, DELETE = "launch", "cancel", "delete"
+KEY_REUSED = 422
+_GONE = (404, 410)
+_API = "api"
+
+
+def acknowledged_launches_last(evidence: Evidence) -> Iterator[Violation]:
+    """I1: what was answered 2xx exists, and goes only when it was deleted or has ended."""
+    deleted = {promise.uid for promise in evidence.promises if promise.kind == "deleted"}
+    deleted |= {answer.uid for answer in evidence.told if answer.verb == DELETE}
+    launched = [promise.uid for promise in evidence.promises if promise.kind == "launched"]
+    launched += [answer.uid for answer in evidence.told if answer.verb == LAUNCH and _is_yes(answer) and answer.uid]
+    for uid in dict.fromkeys(launched):
+        history = evidence.allocations.get(uid, [])
+        if not history:
+            if not evidence.is_sampled:
+                yield Violation(invariant="I1", subject=uid, message="was acknowledged and never existed")
+            continue
+        end = history[-1]
+        was_told = any(each.allocation.metadata.deletion_timestamp for each in history)
+        if (
+            end.version.is_deletion
+            and uid not in deleted
+            and not was_told
+            and end.allocation.status.phase != Phase.TERMINATED
+        ):
+            message = "is gone although nobody deleted it and it had not ended"
+            yield Violation(invariant="I1", subject=_name(end), message=message, version=end.version.number)
+
+
+def what_lives_is_kept(evidence: Evidence) -> Iterator[Violation]:
+    """I1: one of us deletes an allocation only when it has ended, or through the api for somebody who asked for it."""
+    for history in evidence.allocations.values():
+        for before, after in pairwise(history):
+            if before.allocation.metadata.deletion_timestamp or before.allocation.status.phase is Phase.TERMINATED:
+                break
+            is_told = after.version.is_deletion or after.allocation.metadata.deletion_timestamp
+            writer = after.version.writer
+            if is_told and writer and not writer.startswith(_API):
+                message = f"is deleted by {writer} although it has not ended"
+                yield Violation(invariant="I1", subject=_name(after), message=message, version=after.version.number)
+
+
+def keys_launch_once(evidence: Evidence) -> Iterator[Violation]:
+    """I2: one key of one user in one workspace is one allocation; another body is refused; a retry finds the first."""
+    for (workspace, user, key), answers in _by_key(evidence).items():
+        subject = f"{workspace}/{user}/{key}"
+        made = _made_by(evidence, workspace, user, key)
+        if len(made) > 1:
+            yield _broken("I2", subject, f"one key made {len(made)} allocations: {sorted(made)}")
+        told = [answer for answer in answers if _is_yes(answer)]
+        uids = {answer.uid for answer in told if answer.uid}
+        if len(uids) > 1 and not _are_successors(evidence, uids):
+            yield _broken("I2", subject, f"one key was answered with {sorted(uids)}")
+        bodies = {answer.body_hash for answer in told}
+        if len(bodies) > 1:
+            yield _broken("I2", subject, "two bodies of one key were both taken")
+        yield from _refused(evidence, subject, answers)
+
+
+def time_runs_forward(evidence: Evidence) -> Iterator[Violation]:
+    """I19: no client reads an older state than it has seen, and nothing that has ended lives again."""
+    seen: dict[tuple[str, str], Answered] = {}
+    for answer in sorted(evidence.told, key=_asked):
+        if not _is_yes(answer) or not answer.uid or not answer.seq:
+            continue
+        before = _latest(evidence.told, seen, answer)
+        if before is None:
+            continue
+        if answer.seq < before.seq:
+            message = f"{answer.client} read seq {answer.seq} from {answer.replica} after seq {before.seq}"
+            yield _broken("I19", answer.allocation or answer.uid, message)
+        elif before.phase == Phase.TERMINATED and answer.phase not in ("", Phase.TERMINATED):
+            yield _broken(
+                "I19", answer.allocation or answer.uid, f"{answer.client} saw it end, and then {answer.phase}"
+            )
+
+
+def cancels_are_seen(evidence: Evidence) -> Iterator[Violation]:
+    """I19: once a cancel is answered 2xx, every replica tells everybody so."""
+    cancelled: dict[str, float] = {}
+    for answer in evidence.told:
+        if answer.verb == CANCEL and _is_yes(answer) and answer.uid:
+            cancelled[answer.uid] = min(answer.at, cancelled.get(answer.uid, answer.at))
+    for answer in evidence.told:
+        since = cancelled.get(answer.uid)
+        if since is None or answer.asked_at < since or not _is_yes(answer) or not answer.desired:
+            continue
+        if answer.desired != "Stopped" and answer.phase != Phase.TERMINATED:
+            message = f"{answer.replica} tells {answer.client} that {answer.desired} is desired after the cancel"
+            yield _broken("I19", answer.allocation or answer.uid, message)
+
+
+def launches_are_found(evidence: Evidence) -> Iterator[Violation]:
+    """I19: once a launch is answered 2xx, every replica knows it for as long as it exists."""
+    since: dict[str, float] = {}
+    for answer in evidence.told:
+        if answer.verb == LAUNCH and _is_yes(answer) and answer.allocation:
+            since[answer.allocation] = min(answer.at, since.get(answer.allocation, answer.at))
+    gone = {
+        str(history[-1].allocation.metadata.uid): history[-1].version.at
+        for history in evidence.allocations.values()
+        if history[-1].version.is_deletion
+    }
+    uids = {answer.allocation: answer.uid for answer in evidence.told if answer.uid}
+    for answer in evidence.told:
+        begun = since.get(answer.allocation)
+        if begun is None or answer.verb == LAUNCH or answer.status not in _GONE or answer.asked_at < begun:
+            continue
+        if gone.get(uids.get(answer.allocation, ""), answer.at + 1) > answer.at:
+            yield _broken("I19", answer.allocation, f"{answer.replica} tells {answer.client} that there is none")
+
+
+def _by_key(evidence: Evidence) -> dict[tuple[str, str, str], list[Answered]]:
+    found: dict[tuple[str, str, str], list[Answered]] = {}
+    for answer in evidence.told:
+        if answer.verb == LAUNCH and answer.idempotency_key:
+            found.setdefault((answer.workspace, answer.user, answer.idempotency_key), []).append(answer)
+    return found
+
+
+def _made_by(evidence: Evidence, workspace: str, user: str, key: str) -> list[str]:
+    """Uids of what exists side by side and carries this key; what was deleted in between may have a successor."""
+    hashed, alive, most = key_hash(key), list[str](), list[str]()
+    for version in evidence.versions:
+        item = evidence.decoded.get(version.number)
+        if item is None or version.namespace != workspace:
+            continue
+        notes = item.allocation.metadata.annotations
+        is_same = notes.get(ANNOTATION_IDEMPOTENCY_KEY) == hashed and (not user or notes.get(ANNOTATION_USER) == user)
+        if not is_same:
+            continue
+        if version.is_deletion:
+            alive = [uid for uid in alive if uid != version.uid]
+        elif version.uid not in alive:
+            alive.append(version.uid)
+        most = max(most, list(alive), key=len)
+    return most
+
+
+def _are_successors(evidence: Evidence, uids: set[str]) -> bool:
+    """Whether all but one of them are gone: a key is free again when its allocation is."""
+    there = 0
+    for uid in uids:
+        history = evidence.allocations.get(uid, [])
+        there += bool(history) and not history[-1].version.is_deletion
+    return there <= 1 and all(evidence.allocations.get(uid) for uid in uids)
+
+
+def _refused(evidence: Evidence, subject: str, answers: Sequence[Answered]) -> Iterator[Violation]:
+    """Refusals that must not be: of the very body that the key has launched; and the wrong refusal of another one."""
+    first = next((answer for answer in sorted(answers, key=_asked) if _is_yes(answer)), None)
+    if first is None:
+        return
+    history = evidence.allocations.get(first.uid, [])
+    gone_at = history[-1].version.at if history and history[-1].version.is_deletion else None
+    going = any(each.allocation.metadata.deletion_timestamp for each in history)
+    for answer in answers:
+        is_later = answer.asked_at >= first.at and (gone_at is None or answer.at < gone_at) and not going
+        if not is_later or not 400 <= answer.status < 500 or answer.status == 429:
+            continue
+        if answer.body_hash == first.body_hash:
+            yield _broken("I2", subject, f"the same body again is refused with {answer.status}")
+        elif answer.status != KEY_REUSED:
+            yield _broken("I2", subject, f"another body is refused with {answer.status}, not {KEY_REUSED}")
+
+
+def _latest(answers: Sequence[Answered], seen: dict[tuple[str, str], Answered], answer: Answered) -> Answered | None:
+    """The newest state that this client had been told before it asked; `seen` holds the newest it was ever told."""
+    key = (answer.client, answer.uid)
+    known = seen.get(key)
+    if known is None or answer.seq >= known.seq:
+        seen[key] = answer
+    if known is None or known.at <= answer.asked_at:
+        return known
+    earlier = [
+        each
+        for each in answers
+        if each.client == answer.client and each.uid == answer.uid and _is_yes(each) and each.at <= answer.asked_at
+    ]
+    return max(earlier, key=lambda each: each.seq, default=None)
+
+
+def _is_yes(answer: Answered) -> bool:
+    return 200 <= answer.status < 300
+
+
+def _asked(answer: Answered) -> float:
+    return answer.asked_at
+
+
+def _name(item: AllocationVersion) -> str:
+    return item.allocation.metadata.name
+
+
+def _broken(invariant: str, subject: str, message: str) -> Violation:
+    return Violation(invariant=invariant, subject=subject, message=message)

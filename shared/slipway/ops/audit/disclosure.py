@@ -1,0 +1,79 @@
+"""Checks of what is told to whom: workspaces keep to themselves, and secrets stay where they belong.
+
+I22, I23. Pure: evidence in, violations out. They look for strings that were planted: what is planted nowhere is not
+looked for. Only a digest of a secret is named in a violation.
+"""
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+
+import msgspec
+
+from slipway.crd.meta import LABEL_ALLOCATION_UID
+from slipway.model.events import AllocationEvent
+from slipway.ops.audit.evidence import CONFIG_MAPS, PODS, SERVICES, Canary, Evidence, Violation
+
+_KEPT = (PODS, CONFIG_MAPS, SERVICES)
+EVENTS = "events"
+_TOLD = (CONFIG_MAPS, EVENTS)
+
+
+def workspaces_keep_apart(evidence: Evidence) -> Iterator[Violation]:
+    """I22: nothing that is told to one workspace holds a string of another, and its objects are in its namespace."""
+    planted = [canary for canary in evidence.canaries if canary.workspace]
+    for answer in evidence.answers:
+        for canary in planted if answer.workspace else ():
+            if canary.workspace != answer.workspace and canary.text in answer.text:
+                message = f"{answer.verb} {answer.url} tells {answer.workspace} what is of {canary.workspace}"
+                yield _broken("I22", answer.client, message)
+    for spoken in evidence.spoken:
+        for canary in planted if spoken.workspace else ():
+            if canary.workspace != spoken.workspace and canary.text in spoken.text:
+                message = f"{spoken.place} of {spoken.workspace} holds what is of {canary.workspace}"
+                yield _broken("I22", spoken.name, message)
+
+
+def objects_stay_at_home(evidence: Evidence) -> Iterator[Violation]:
+    """I22: every object of an allocation is in its namespace."""
+    homes = {uid: history[0].version.namespace for uid, history in evidence.allocations.items()}
+    for version in evidence.of(*_KEPT):
+        labels: Mapping[str, str] = version.obj["metadata"].get("labels") or {}
+        home = homes.get(labels.get(LABEL_ALLOCATION_UID, ""))
+        if home is not None and version.namespace != home and version.before is None:
+            message = f"{version.resource} in {version.namespace}, its allocation is in {home}"
+            yield Violation(invariant="I22", subject=version.name, message=message, version=version.number)
+
+
+def secrets_stay(evidence: Evidence) -> Iterator[Violation]:
+    """I23: no planted secret is in anything that leaves us as text, or that is kept where secrets do not belong."""
+    secrets = [canary for canary in evidence.canaries if canary.is_secret]
+    if not secrets:
+        return
+    for spoken in evidence.spoken:
+        yield from _told(secrets, spoken.text, f"{spoken.place} {spoken.name}")
+        yield from _told(secrets, spoken.name, f"the name of a {spoken.place}")
+    for answer in evidence.answers:
+        yield from _told(secrets, answer.url, f"url of {answer.verb}")
+    for version in evidence.of(*_TOLD):
+        yield from _told(secrets, _text(version.obj), f"{version.resource} {version.name}", version.number)
+    events: Sequence[AllocationEvent] = evidence.appended
+    for event in events or [event for stream in evidence.streams.values() for event in stream]:
+        yield from _told(secrets, _text(event), f"stream of {event.allocation_id}")
+
+
+def _told(secrets: Sequence[Canary], text: str, place: str, version: int = 0) -> Iterator[Violation]:
+    for canary in secrets:
+        if canary.text in text:
+            digest = hashlib.sha256(canary.text.encode()).hexdigest()[:12]
+            message = f"holds the secret {digest} that was planted in {canary.planted or 'it'}"
+            yield Violation(
+                invariant="I23", subject=place.replace(canary.text, digest), message=message, version=version
+            )
+
+
+def _text(value: object) -> str:
+    return msgspec.json.encode(value).decode()
+
+
+def _broken(invariant: str, subject: str, message: str) -> Violation:
+    return Violation(invariant=invariant, subject=subject, message=message)

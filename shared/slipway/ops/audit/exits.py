@@ -1,0 +1,80 @@
+"""Checks of ends: what is recorded is what the containers did, and nobody is called failed because an event is missing.
+
+I20. Pure: evidence in, violations out.
+"""
+
+from collections.abc import Iterator
+
+from slipway.crd.meta import TRACKING_FINALIZER
+from slipway.kube.objects import Pod
+from slipway.model.lifecycle import Phase
+from slipway.model.reasons import Reason, Result
+from slipway.ops.audit.evidence import AllocationVersion, Evidence, Violation
+from slipway.ops.audit.labels import attempt_of, owner_of, rank_of
+
+_OF_AN_EXIT = (Reason.RANK_FAILED, Reason.OUT_OF_MEMORY)
+"""Ends that a container has to have brought about."""
+
+_LOST = ("ContainerStatusUnknown", "Unknown")
+
+
+def exits_are_true(evidence: Evidence) -> Iterator[Violation]:
+    """I20: recorded exit codes are the containers' own, and a pod is let go only when its exit is on record."""
+    codes = {ran.pod_uid: ran.code for ran in evidence.runs}
+    is_sure = bool(evidence.containers)
+    seen: dict[tuple[str, str], int] = {}
+    for uid, history in evidence.allocations.items():
+        for item in history:
+            for rank in item.allocation.status.ranks or ():
+                if rank.exit_code is None or (rank.pod_uid, uid) in seen:
+                    continue
+                seen[rank.pod_uid, uid] = item.version.number
+                is_known = is_sure or codes.get(rank.pod_uid) is not None
+                if is_known and codes.get(rank.pod_uid) != rank.exit_code:
+                    yield _broken("I20", item, f"{rank.pod_uid} exited {codes.get(rank.pod_uid)}, not {rank.exit_code}")
+    for change in evidence.pods:
+        before, after = change.before, change.pod
+        if before is None or TRACKING_FINALIZER not in before.metadata.finalizers:
+            continue
+        is_dropped = change.version.is_deletion or TRACKING_FINALIZER not in after.metadata.finalizers
+        if is_dropped and _has_exit(before) and not _is_recorded(evidence, before, change.version.number):
+            message = f"pod {before.metadata.name} is let go before its exit is on record"
+            yield Violation(invariant="I20", subject=owner_of(before), message=message, version=change.version.number)
+
+
+def _has_exit(pod: Pod) -> bool:
+    """Whether a container's own exit is known; of one that was lost with its node only that it is gone."""
+    ends = (status.state.terminated for status in pod.status.container_statuses)
+    return any(end is not None and end.reason not in _LOST for end in ends)
+
+
+def _is_recorded(evidence: Evidence, pod: Pod, version: int) -> bool:
+    history = [item for item in evidence.allocations.get(owner_of(pod), []) if item.version.number < version]
+    if not history or history[-1].version.is_deletion:
+        return True
+    attempt, rank, uid = attempt_of(pod), rank_of(pod), pod.metadata.uid
+    for item in reversed(history):
+        status = item.allocation.status
+        if status.attempt == attempt:
+            ranks = status.ranks or []
+            return rank < len(ranks) and ranks[rank].pod_uid == uid and ranks[rank].exit_code is not None
+    return False
+
+
+def failures_have_an_exit(evidence: Evidence) -> Iterator[Violation]:
+    """I20: who is said to have failed has a container that did; a missing event is no failure."""
+    for uid, history in evidence.allocations.items():
+        end = history[-1].allocation.status
+        if end.phase is not Phase.TERMINATED or end.result is not Result.FAILED or end.reason not in _OF_AN_EXIT:
+            continue
+        ended = [ran.code for ran in evidence.runs if ran.allocation_uid == uid and ran.attempt == end.attempt]
+        recorded = [rank.exit_code for rank in end.ranks or () if rank.exit_code]
+        is_unknown = (evidence.is_sampled or evidence.starts_late) and not evidence.containers
+        if not recorded or not (is_unknown or any(code for code in ended)):
+            yield _broken("I20", history[-1], f"is said to have failed ({end.reason}), its containers ended {ended}")
+
+
+def _broken(invariant: str, item: AllocationVersion, message: str) -> Violation:
+    return Violation(
+        invariant=invariant, subject=item.allocation.metadata.name, message=message, version=item.version.number
+    )

@@ -1,0 +1,124 @@
+"""Checks of the streams and of the requests: order, one payload per seq, a complete end, a fence on every write.
+
+I14, I15, FENCE. Pure: evidence in, violations out.
+"""
+
+from collections.abc import Iterator
+
+import msgspec
+
+from slipway.crd.hashing import canonical_json
+from slipway.crd.transitions import event_of, id_of, ring_of
+from slipway.crd.v1alpha1 import Allocation
+from slipway.model.events import AllocationEvent
+from slipway.model.ids import AllocationId
+from slipway.model.numbers import plain
+from slipway.model.times import parse_time
+from slipway.ops.audit.evidence import SETTLE_S, Evidence, Violation
+from slipway.streams.keys import ALLOCATION
+
+_REPLACES = "update"
+_DELETES = "delete"
+_BINDS = "bind"
+_REFUSED = "InvalidError"
+
+
+def streams_are_ordered(evidence: Evidence) -> Iterator[Violation]:
+    """I14: strictly ordered, contiguous (a hole is marked), and each entry is the object's own transition, byte for
+    byte; told again it is the same bytes."""
+    truth = _transitions(evidence)
+    payloads: dict[str, bytes] = {}
+    stored = (event for events in evidence.streams.values() for event in events)
+    for event in evidence.appended or stored:
+        bare = _spelled(event)
+        known = payloads.setdefault(event.event_id, bare)
+        if known != bare:
+            yield _broken("I14", event.allocation_id, f"two payloads for seq {event.seq}: {known!r} and {bare!r}")
+        said = truth.get(event.event_id)
+        if said is None and (evidence.is_sampled or evidence.starts_late):
+            continue
+        if said is None:
+            yield _broken("I14", event.allocation_id, f"seq {event.seq} {event.type} was never a transition")
+        elif said != bare:
+            yield _broken("I14", event.allocation_id, f"seq {event.seq} says {bare!r}, the object {said!r}")
+    for name, events in evidence.streams.items():
+        expected = 1 if len(events) < ALLOCATION.length_max else events[0].seq
+        for event in events:
+            if event.truncated:
+                expected = int(event.truncated.split("-")[1]) + 1
+            if event.seq != expected:
+                yield _broken("I14", name, f"seq {event.seq} follows {expected - 1}")
+            expected = event.seq + 1
+
+
+def streams_are_complete(evidence: Evidence) -> Iterator[Violation]:
+    """I15: at rest the stream of each object that exists ends with its last transition."""
+    for history in evidence.allocations.values():
+        if history[-1].version.is_deletion or not evidence.is_settled(history[-1].version):
+            continue
+        last = history[-1].allocation
+        if not evidence.is_at_rest and _is_forgotten(last, evidence.end_at):
+            continue
+        events = evidence.streams.get(id_of(last), ())
+        wanted = ring_of(last)[-1].seq
+        found = events[-1].seq if events else 0
+        if found != wanted:
+            yield _broken("I15", id_of(last), f"the stream ends with seq {found}, the object with {wanted}")
+
+
+def writes_carry_fences(evidence: Evidence) -> Iterator[Violation]:
+    """Every bind and delete names a uid, every replacement a version."""
+    for request in evidence.requests:
+        verb = request.verb
+        if verb in (_BINDS, _DELETES) and not request.uid:
+            yield _broken("FENCE", request.name, f"{request.process}: {verb} {request.resource} without a uid")
+        if verb == _REPLACES and not request.resource_version:
+            yield _broken("FENCE", request.name, f"{request.process}: {verb} {request.resource} without a version")
+
+
+def writes_are_allowed(evidence: Evidence) -> Iterator[Violation]:
+    """I8: nobody of us asks for a status that the rules of its own resource refuse."""
+    for request in evidence.requests:
+        if request.verb == _REPLACES and request.resource.endswith("/status") and request.outcome == _REFUSED:
+            yield _broken("I8", request.name, f"{request.process}: the server refuses a write of {request.resource}")
+
+
+def _is_forgotten(allocation: Allocation, now: float) -> bool:
+    """Whether it ended so long ago that its stream may be gone."""
+    ended = allocation.status.ended_at
+    return bool(ended) and parse_time(ended) + ALLOCATION.ttl_s < now + SETTLE_S
+
+
+def _transitions(evidence: Evidence) -> dict[str, bytes]:
+    """{event id: how it must be told} of every transition that the objects' history holds."""
+    found: dict[str, bytes] = {}
+    for history in evidence.allocations.values():
+        for item in history:
+            for entry in ring_of(item.allocation):
+                event = event_of(item.allocation, entry)
+                if event.event_id not in found:
+                    found[event.event_id] = _spelled(msgspec.structs.replace(event, data=plain(event.data)))
+    return found
+
+
+def _spelled(event: AllocationEvent) -> bytes:
+    """What an entry says, but for where it comes from and what was lost before it, in bytes: 5.0 is not 5."""
+    bare = AllocationEvent(
+        allocation_id=event.allocation_id,
+        namespace=event.namespace,
+        name=event.name,
+        uid=event.uid,
+        created_ms=event.created_ms,
+        seq=event.seq,
+        attempt=event.attempt,
+        type=event.type,
+        phase=event.phase,
+        reason=event.reason,
+        time=event.time,
+        data=event.data,
+    )
+    return canonical_json(bare)
+
+
+def _broken(invariant: str, subject: str | AllocationId, message: str) -> Violation:
+    return Violation(invariant=invariant, subject=str(subject), message=message)

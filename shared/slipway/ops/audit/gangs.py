@@ -1,0 +1,201 @@
+"""Checks of pods: one live pod per rank, no binding before the release, nothing outlives its allocation.
+
+I3, I4, I5, I12. Pure: evidence in, violations out.
+"""
+
+from collections.abc import Iterable, Iterator
+
+from slipway.crd.v1alpha1 import Allocation
+from slipway.kube.objects import Pod
+from slipway.model.lifecycle import Phase
+from slipway.ops.audit.evidence import AllocationVersion, Evidence, PodVersion, Violation
+from slipway.ops.audit.labels import attempt_of, owner_of, rank_of
+from slipway.pods.podspec import SCHEDULER_NAME
+
+ORPHAN_RUN_S = 30.0
+"""How long a container may run after its allocation has ended, beyond its grace."""
+DEFAULT_GRACE_S = 30.0
+_FINISHED = ("Succeeded", "Failed")
+
+
+def one_live_pod_per_rank(evidence: Evidence) -> Iterator[Violation]:
+    """I3: at every version at most one bound, live pod per rank, over all attempts."""
+    live: dict[tuple[str, int], set[str]] = {}
+    for change in _last_of(evidence.pods) if evidence.is_sampled else evidence.pods:
+        pod = change.pod
+        if not owner_of(pod):
+            continue
+        pods = live.setdefault((owner_of(pod), rank_of(pod)), set())
+        if change.version.is_deletion or not is_live(pod):
+            pods.discard(pod.metadata.uid)
+            continue
+        pods.add(pod.metadata.uid)
+        if len(pods) > 1:
+            yield _broken("I3", change, f"rank {rank_of(pod)} has {len(pods)} live pods: {sorted(pods)}")
+
+
+def one_start_per_attempt(evidence: Evidence) -> Iterator[Violation]:
+    """I4: at most one pod of (allocation, rank, attempt) ever starts a container."""
+    started: dict[tuple[str, int, int], set[str]] = {}
+    for ran in evidence.runs:
+        pods = started.setdefault((ran.allocation_uid, ran.attempt, ran.rank), set())
+        pods.add(ran.pod_uid)
+        if len(pods) > 1:
+            message = f"attempt {ran.attempt} of rank {ran.rank} started {len(pods)} times"
+            yield Violation(invariant="I4", subject=ran.allocation_uid, message=message)
+
+
+def release_before_bind(evidence: Evidence) -> Iterator[Violation]:
+    """I5: a pod is bound only under a committed release that lists its uid, and that was made when all N existed.
+
+    What somebody else deletes counts as if it existed: whoever releases cannot know of it in that moment.
+    """
+    known: dict[str, set[str]] = {}
+    taken: set[str] = set()
+    allocations: dict[str, Allocation] = {}
+    pods = {change.version.number: change for change in evidence.pods}
+    for version in evidence.versions:
+        item, change = evidence.decoded.get(version.number), pods.get(version.number)
+        if item is not None and version.number <= evidence.listed_to:
+            allocations[version.uid] = item.allocation
+        elif item is not None:
+            before = allocations.get(version.uid)
+            allocations[version.uid] = item.allocation
+            yield from _release(item, before, known.get(version.uid, set()))
+        if change is None or not owner_of(change.pod):
+            continue
+        uids = known.setdefault(owner_of(change.pod), set())
+        uids.add(change.pod.metadata.uid)
+        if _is_taken_away(change, evidence):
+            taken.add(change.pod.metadata.uid)
+        if change.version.is_deletion and change.pod.metadata.uid not in taken:
+            uids.discard(change.pod.metadata.uid)
+        was_bound = change.before is not None and change.before.spec.node_name
+        is_fresh = change.pod.spec.node_name and not was_bound and version.number > evidence.listed_to
+        if is_fresh and not _is_strangers(change, evidence):
+            yield from _binding(change, allocations.get(owner_of(change.pod)))
+
+
+def nothing_outlives_its_end(evidence: Evidence) -> Iterator[Violation]:
+    """I12: no container runs longer than its grace (and a little) after its allocation ended or was forgotten."""
+    graces = graces_of(evidence)
+    for ran in evidence.runs:
+        history = evidence.allocations.get(ran.allocation_uid, [])
+        over = next((item for item in history if _is_over(item, ran.attempt)), None)
+        if over is None:
+            continue
+        ended_at = ran.ended_at if ran.ended_at is not None else evidence.end_at
+        if ended_at > over.version.at + graces.get(ran.pod_uid, DEFAULT_GRACE_S) + ORPHAN_RUN_S:
+            message = f"rank {ran.rank} of attempt {ran.attempt} runs {ended_at - over.version.at:.0f} s longer than it"
+            yield Violation(invariant="I12", subject=over.allocation.metadata.name, message=message)
+
+
+def what_is_deleted_has_its_grace(evidence: Evidence) -> Iterator[Violation]:
+    """I12: a running pod that one of us deletes has its own grace to end, unless its node is gone."""
+    lost = lost_nodes(evidence)
+    for change in evidence.pods:
+        before, pod = change.before, change.pod
+        is_told = pod.metadata.deletion_timestamp is not None and owner_of(pod) and change.version.writer
+        if before is None or before.metadata.deletion_timestamp is not None or not is_told:
+            continue
+        wanted = pod.spec.termination_grace_period_seconds
+        given = pod.metadata.deletion_grace_period_seconds or 0
+        is_running = before.status.phase == "Running" and pod.spec.node_name not in lost
+        if is_running and given < (DEFAULT_GRACE_S if wanted is None else wanted):
+            yield _broken("I12", change, f"{pod.metadata.name} has {given} s to end, its grace is {wanted} s")
+
+
+def lost_nodes(evidence: Evidence) -> set[str]:
+    """Nodes that were deleted, declared out of service, or given up by an admin, at any time."""
+    lost = {version.name for version, node in evidence.nodes if version.is_deletion or node.spec.taints}
+    for history in evidence.allocations.values():
+        signals = history[-1].allocation.spec.signals
+        lost |= set(signals.lost_nodes) if signals is not None else set()
+    return lost
+
+
+def graces_of(evidence: Evidence) -> dict[str, float]:
+    """{uid of a pod: how long it may take to end}."""
+    return {
+        change.pod.metadata.uid: float(grace)
+        for change in evidence.pods
+        if (grace := change.pod.spec.termination_grace_period_seconds) is not None
+    }
+
+
+def grace_of(evidence: Evidence, uid: str) -> float:
+    """How long the pods of an allocation may take to end, and a little."""
+    mine = {change.pod.metadata.uid for change in evidence.pods if owner_of(change.pod) == uid}
+    graces = [grace for pod, grace in graces_of(evidence).items() if pod in mine]
+    return max(graces, default=DEFAULT_GRACE_S) + ORPHAN_RUN_S
+
+
+def _last_of(pods: Iterable[PodVersion]) -> list[PodVersion]:
+    """What there is at the end: between two looks, who came and who went cannot be told apart."""
+    return list({change.pod.metadata.uid: change for change in pods}.values())
+
+
+def is_live(pod: Pod) -> bool:
+    """Bound, and not over."""
+    return bool(pod.spec.node_name) and pod.status.phase not in _FINISHED
+
+
+def _release(item: AllocationVersion, before: Allocation | None, existing: set[str]) -> Iterator[Violation]:
+    status = item.allocation.status
+    old = before.status.release if before is not None else None
+    if status.release is None or status.release == old:
+        return
+    placements = status.admission.placements if status.admission is not None else []
+    if status.release.attempt != status.attempt or status.phase is not Phase.ASSIGNED:
+        yield _wrong(item, f"release of attempt {status.release.attempt} in {status.phase} of attempt {status.attempt}")
+    if status.admission is None or status.admission.attempt != status.attempt:
+        yield _wrong(item, "release without an admission of the same attempt")
+    if len(status.release.pod_uids) != len(placements):
+        yield _wrong(item, f"release of {len(status.release.pod_uids)} pods for {len(placements)} placements")
+    missing = set(status.release.pod_uids) - existing
+    if missing:
+        yield _wrong(item, f"release of pods that do not exist: {sorted(missing)}")
+
+
+def _binding(change: PodVersion, allocation: Allocation | None) -> Iterator[Violation]:
+    pod = change.pod
+    release = allocation.status.release if allocation is not None else None
+    if allocation is None or release is None or release.attempt != attempt_of(pod):
+        yield _broken("I5", change, f"{pod.metadata.name} is bound without a release of its attempt")
+        return
+    if pod.metadata.uid not in release.pod_uids:
+        yield _broken("I5", change, f"{pod.metadata.name} ({pod.metadata.uid}) is bound and not in the release")
+        return
+    placements = allocation.status.admission.placements if allocation.status.admission is not None else []
+    place = release.pod_uids.index(pod.metadata.uid)
+    if place < len(placements) and placements[place].node != pod.spec.node_name:
+        yield _broken("I5", change, f"{pod.metadata.name} is bound to another node than it was given")
+
+
+def _is_strangers(change: PodVersion, evidence: Evidence) -> bool:
+    """Whether somebody else bound what is for us alone to bind."""
+    return evidence.has_writers and not change.version.writer and change.pod.spec.scheduler_name == SCHEDULER_NAME
+
+
+def _is_taken_away(change: PodVersion, evidence: Evidence) -> bool:
+    """Whether somebody else has just asked for its deletion, as far as is known who writes."""
+    is_asked = change.version.is_deletion or change.pod.metadata.deletion_timestamp is not None
+    was_asked = change.before is not None and change.before.metadata.deletion_timestamp is not None
+    return is_asked and not was_asked and not (evidence.has_writers and change.version.writer)
+
+
+def _is_over(item: AllocationVersion, attempt: int) -> bool:
+    status = item.allocation.status
+    return item.version.is_deletion or status.phase is Phase.TERMINATED or status.attempt > attempt
+
+
+def _wrong(item: AllocationVersion, message: str) -> Violation:
+    return Violation(
+        invariant="I5", subject=item.allocation.metadata.name, message=message, version=item.version.number
+    )
+
+
+def _broken(invariant: str, change: PodVersion, message: str) -> Violation:
+    return Violation(
+        invariant=invariant, subject=change.pod.metadata.name, message=message, version=change.version.number
+    )

@@ -1,0 +1,106 @@
+"""Checks of the ledger: epochs rise, admissions come from decisions, decisions are finished.
+
+I9. Pure: evidence in, violations out.
+"""
+
+from collections.abc import Iterator
+
+from slipway.crd.v1alpha1 import ResourcePool, WireDecision
+from slipway.model.lifecycle import Phase
+from slipway.ops.audit.evidence import AllocationVersion, Evidence, Version, Violation
+from slipway.ops.audit.holds import ADMIT
+
+
+def epochs_rise(evidence: Evidence) -> Iterator[Violation]:
+    """I9: the epoch of a ledger never falls, is one leader's, and is carried by the decisions made under it."""
+    last: dict[str, ResourcePool] = {}
+    writers: dict[tuple[str, int], str] = {}
+    for version, pool in evidence.pools:
+        before = last.get(version.uid)
+        last[version.uid] = pool
+        if before is None:
+            continue
+        if pool.status.epoch < before.status.epoch or pool.status.tick < before.status.tick:
+            yield _broken("I9", version, f"epoch {before.status.epoch} -> {pool.status.epoch}")
+        # Of a write whose answer was lost with its server nobody knows who it was: it tells no two apart.
+        who = writers.setdefault((version.uid, pool.status.epoch), version.writer) if version.writer else ""
+        if evidence.has_writers and pool.status != before.status and who != version.writer:
+            yield _broken("I9", version, f"{who} and {version.writer} both write in epoch {pool.status.epoch}")
+        known = {item.id for item in before.status.decisions}
+        for item in pool.status.decisions:
+            is_fresh = item.id not in known and (item.epoch > pool.status.epoch or not evidence.is_sampled)
+            if is_fresh and item.epoch != pool.status.epoch:
+                yield _broken("I9", version, f"decision {item.id} of epoch {item.epoch} in epoch {pool.status.epoch}")
+
+
+def admissions_come_from_decisions(evidence: Evidence) -> Iterator[Violation]:
+    """I9: every admission equals a decision that stood in a ledger before it."""
+    decided: dict[str, list[tuple[int, WireDecision, list[str]]]] = {}
+    for version, pool in evidence.pools:
+        for item in pool.status.decisions:
+            decided.setdefault(item.id, []).append((version.number, item, pool.status.nodes))
+    for uid, history in evidence.allocations.items():
+        first = history[0].allocation.status.admission if evidence.starts_late else None
+        known = first.decision_id if first is not None else ""
+        for item in history:
+            admission = item.allocation.status.admission
+            if admission is None or admission.decision_id == known:
+                continue
+            known = admission.decision_id
+            found = [entry for entry in decided.get(known, []) if entry[0] < item.version.number]
+            if not found and (evidence.is_sampled or evidence.starts_late):
+                continue
+            if not found:
+                yield _wrong("I9", item, f"admitted by {known}, which no ledger held before")
+                continue
+            _, decision, nodes = found[-1]
+            wanted = {rank: nodes[index] for rank, index in enumerate(decision.placements) if index >= 0}
+            placed = {place.rank: place.node for place in admission.placements}
+            if (decision.uid, decision.epoch, decision.attempt) != (uid, admission.epoch, admission.attempt):
+                yield _wrong("I9", item, f"admitted by {known}, which is of another object, epoch or attempt")
+            elif placed != wanted:
+                yield _wrong("I9", item, f"admitted to {placed}, decided {wanted}")
+
+
+def decisions_are_finished(evidence: Evidence) -> Iterator[Violation]:
+    """I9: a decision leaves the ledger only when it is applied, or can never be."""
+    last: dict[str, ResourcePool] = {}
+    for version, pool in evidence.pools:
+        before = last.get(version.uid)
+        last[version.uid] = pool
+        if before is None:
+            continue
+        kept = {item.id for item in pool.status.decisions}
+        for item in before.status.decisions:
+            if item.id not in kept and item.kind == ADMIT and not _is_settled(evidence, item, version.number):
+                yield _broken("I9", version, f"decision {item.id} for {item.allocation} is dropped unfinished")
+
+
+def _is_settled(evidence: Evidence, decision: WireDecision, version: int) -> bool:
+    history = [item for item in evidence.allocations.get(decision.uid, []) if item.version.number < version]
+    if not history or history[-1].version.is_deletion:
+        return True
+    if any(
+        item.allocation.status.admission is not None and item.allocation.status.admission.decision_id == decision.id
+        for item in history
+    ):
+        return True
+    allocation = history[-1].allocation
+    stop = allocation.status.stop
+    return (
+        allocation.status.attempt > decision.attempt
+        or allocation.status.phase is Phase.TERMINATED
+        or allocation.spec.desired == "Stopped"
+        or allocation.metadata.deletion_timestamp is not None
+        or (stop is not None and stop.attempt == decision.attempt)
+    )
+
+
+def _wrong(invariant: str, item: AllocationVersion, message: str) -> Violation:
+    return Violation(
+        invariant=invariant, subject=item.allocation.metadata.name, message=message, version=item.version.number
+    )
+
+
+def _broken(invariant: str, version: Version, message: str) -> Violation:
+    return Violation(invariant=invariant, subject=version.name, message=message, version=version.number)

@@ -1,0 +1,176 @@
+"""The history of a live system's objects, from lists and watches, as evidence.
+
+Owns what is recorded and whether it is complete. It only reads. Must not know what the checks look for.
+
+Promises
+- `begin` is one consistent LIST of each kind; `follow` then records every version from there on.
+- When a watch cannot go on where it was, the kind is listed again, and the evidence says from then on that versions
+  may be missing (`is_sampled`). An object that is gone by then counts as deleted, its final state unknown.
+- The versions of an object that was there at the beginning start with that LIST (`starts_late`).
+Not promised: what was before, who wrote what, and what nobody keeps.
+"""
+
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
+from typing import Any, Protocol, cast
+
+from slipway.errors import ControlPlaneError, ExpiredError, InvariantError
+from slipway.kube.ports import Lists, Watches, WatchEvent, WatchType
+from slipway.model.events import AllocationEvent
+from slipway.ops.audit.evidence import Evidence, Version
+from slipway.ops.audit.live.objects import KINDS, Kind, Observed, changed_at
+from slipway.ops.audit.records import SETTLE_S
+from slipway.runtime import log
+from slipway.runtime.clock import Clock
+from slipway.runtime.tasks import TaskGroup
+
+AGAIN_S = 1.0
+VERSIONS_MAX = 500_000
+"""More are not kept: the oldest go, and with them the completeness."""
+
+Key = tuple[str, str, str]
+"""(kind, namespace, name)"""
+
+_log = log.get_logger(__name__)
+
+
+class Reader(Lists, Watches, Protocol):
+    """What is asked of Kubernetes."""
+
+
+class Collector:
+    """Records while `follow` runs."""
+
+    def __init__(self, kube: Reader, clock: Clock, *, kinds: Sequence[Kind] = KINDS) -> None:
+        self.versions: list[Version] = []
+        self.is_sampled = False
+        self._kube = kube
+        self._clock = clock
+        self._kinds = kinds
+        self._last: dict[Key, Version] = {}
+        self._positions: dict[str, str] = {}
+        self._listed = set[str]()
+        self._listed_to = 0
+
+    async def begin(self) -> None:
+        """List everything.
+
+        Raises:
+            ControlPlaneError: it cannot be read.
+        """
+        for kind in self._kinds:
+            await self._list(kind)
+
+    async def follow(self) -> None:
+        """Record until cancelled; begins with `begin` where that was not done."""
+        async with TaskGroup() as tasks:
+            for kind in self._kinds:
+                tasks.create_task(self._follow(kind))
+
+    def evidence(
+        self, *, streams: Mapping[str, Sequence[AllocationEvent]] | None = None, pending_hints: int = 0
+    ) -> Evidence:
+        """All that was recorded, as of now. `streams` is None where there are none."""
+        now = self._clock.now()
+        return Evidence(
+            versions=sorted(self.versions, key=lambda version: version.number),
+            streams=streams or {},
+            has_streams=streams is not None,
+            pending_hints=pending_hints,
+            is_at_rest=all(now - version.at > SETTLE_S for version in self._last.values() if _is_ours(version)),
+            end_at=now,
+            is_sampled=self.is_sampled,
+            starts_late=True,
+            listed_to=self._listed_to,
+            has_writers=False,
+        )
+
+    # --- one kind -------------------------------------------------------------------------------------------------
+
+    async def _follow(self, kind: Kind) -> None:
+        while True:
+            try:
+                if kind.name not in self._positions:
+                    await self._list(kind)
+                began_s = self._clock.monotonic()
+                await self._watch(kind)
+                if self._clock.monotonic() - began_s < AGAIN_S:
+                    # A server that ends every watch at once is asked again in its own time.
+                    await self._clock.sleep(AGAIN_S)
+            except ExpiredError:
+                self._positions.pop(kind.name, None)
+                await self._clock.sleep(AGAIN_S)
+            except InvariantError:
+                raise
+            except ControlPlaneError as error:
+                _log.warning("watch interrupted", resource=kind.name, error=str(error), retry_s=AGAIN_S)
+                await self._clock.sleep(AGAIN_S)
+
+    async def _list(self, kind: Kind) -> None:
+        listed = await self._kube.list(kind.resource, label_selector=kind.label_selector)
+        number = int(listed.resource_version) if listed.resource_version.isdigit() else 0
+        now, there, is_first = self._clock.now(), set[Key](), kind.name not in self._listed
+        for item in listed.items:
+            key = _key(kind, item)
+            there.add(key)
+            known = self._last.get(key)
+            if known is None or known.number < item.metadata.version:
+                self._record(kind, item, at=changed_at(item, now) if is_first else now)
+        for key, known in list(self._last.items()):
+            if key[0] == kind.name and key not in there:
+                self._add(key, number, now, known.obj, is_deletion=True)
+        if is_first:
+            self._listed.add(kind.name)
+            self._listed_to = max(self._listed_to, number)
+        else:
+            self.is_sampled = True
+        self._positions[kind.name] = listed.resource_version
+
+    async def _watch(self, kind: Kind) -> None:
+        """Record what one watch tells, until it ends."""
+        stream = self._kube.watch(
+            kind.resource, resource_version=self._positions[kind.name], label_selector=kind.label_selector
+        )
+        async with aclosing(cast("AsyncGenerator[WatchEvent[Observed], None]", stream)) as events:
+            async for event in events:
+                if event.object is not None:
+                    is_deletion = event.type is WatchType.DELETED
+                    self._record(kind, event.object, at=self._clock.now(), is_deletion=is_deletion)
+                if event.resource_version:
+                    self._positions[kind.name] = event.resource_version
+
+    def _record(self, kind: Kind, item: Observed, *, at: float, is_deletion: bool = False) -> None:
+        self._add(_key(kind, item), item.metadata.version, at, item.body, is_deletion=is_deletion)
+
+    def _add(self, key: Key, number: int, at: float, obj: Mapping[str, Any], *, is_deletion: bool) -> None:
+        before = self._last.get(key)
+        version = Version(
+            number=number,
+            at=at,
+            writer="",
+            resource=key[0],
+            namespace=key[1],
+            name=key[2],
+            is_deletion=is_deletion,
+            obj=obj,
+            before=before.obj if before is not None and before.uid == str(obj["metadata"]["uid"]) else None,
+        )
+        if is_deletion:
+            self._last.pop(key, None)
+        else:
+            self._last[key] = version
+        self.versions.append(version)
+        if len(self.versions) > VERSIONS_MAX:
+            del self.versions[: VERSIONS_MAX // 10]
+            self.is_sampled = True
+
+
+def _key(kind: Kind, item: Observed) -> Key:
+    return kind.name, item.metadata.namespace, item.metadata.name
+
+
+def _is_ours(version: Version) -> bool:
+    """Whether it is work of ours; nodes and other people's pods change all the time."""
+    return version.resource == "allocations" or "slipway.dev/allocation-uid" in (
+        version.obj["metadata"].get("labels") or {}
+    )

@@ -1,0 +1,83 @@
+"""What the streams of a live system hold, as evidence. It only reads.
+
+Owns the pages and the pace. Must not know what the checks look for.
+"""
+
+import asyncio
+from collections.abc import Iterable
+
+import msgspec
+
+from slipway.model.events import AllocationEvent
+from slipway.model.ids import AllocationId
+from slipway.ops.audit.evidence import Delivered
+from slipway.streams.ports import DeadLetter, EventLog, Streams
+
+PAGE = 500
+AT_ONCE = 16
+NAME = "audit"
+_MS = 1_000.0
+
+
+class Flows(msgspec.Struct, frozen=True, kw_only=True):
+    """One look. `streams` is {AllocationID: its stream}."""
+
+    streams: dict[str, list[AllocationEvent]]
+    pending_hints: int = 0
+    deliveries: tuple[Delivered, ...] = ()
+    """of what became a dead letter"""
+
+
+async def read(streams: Streams, allocations: Iterable[AllocationId]) -> Flows:
+    """Everything about these allocations.
+
+    Raises:
+        TransientError: the streams cannot be read.
+    """
+    slots, found = asyncio.Semaphore(AT_ONCE), dict[str, list[AllocationEvent]]()
+
+    async def one(allocation: AllocationId) -> None:
+        async with slots:
+            found[str(allocation)] = await _events(streams.events, allocation)
+
+    await asyncio.gather(*map(one, allocations))
+    return Flows(
+        streams=found,
+        pending_hints=await streams.work_queue(NAME).backlog(),
+        deliveries=tuple(_delivered(letter) for letter in await _letters(streams)),
+    )
+
+
+async def _events(log: EventLog, allocation: AllocationId) -> list[AllocationEvent]:
+    events: list[AllocationEvent] = []
+    after: str | None = None
+    while True:
+        page = await log.read(allocation, after=after, limit=PAGE)
+        events += [stored.event for stored in page]
+        if len(page) < PAGE:
+            return events
+        after = page[-1].cursor
+
+
+async def _letters(streams: Streams) -> list[DeadLetter]:
+    found: list[DeadLetter] = []
+    after: str | None = None
+    while True:
+        page = await streams.dead.page(after=after, limit=PAGE)
+        found += page
+        if len(page) < PAGE:
+            return found
+        after = page[-1].id
+
+
+def _delivered(letter: DeadLetter) -> Delivered:
+    key = letter.fields.get("key", "")
+    return Delivered(
+        hint=f"{letter.source} {letter.entry_id}",
+        allocation=key.rpartition("/")[2],
+        times=letter.deliveries,
+        added_at=int(letter.entry_id.partition("-")[0] or 0) / _MS,
+        dead_at=int(letter.id.partition("-")[0] or 0) / _MS,
+        # What names no allocation could not be decoded.
+        is_poison=not key,
+    )

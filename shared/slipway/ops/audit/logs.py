@@ -1,0 +1,160 @@
+"""Checks of the logs: each line that a rank printed is stored once, in its place, or counted in a marked hole.
+
+I27. Owns how lines are told apart: a workload that is to be judged begins each of its lines with `line <number>`, and
+each state of a line that goes on with carriage returns (a progress bar) with `state <number>`. Pure.
+
+What is promised depends on what happened to the store. A log that the store has lost is read from its beginning again
+for as long as its pod is there; so a container that ended after the loss is judged to its end, and of one that ended
+before only that what is stored is true.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+
+import msgspec
+
+from slipway.ops.audit.evidence import Evidence, Violation
+from slipway.ops.audit.records import SETTLE_S, Logged, Passage, Printed
+from slipway.streams.keys import LOGS
+from slipway.streams.logpacks import LogLine
+
+_NUMBERED = re.compile(r"(line|state) (\d+)(?= |$)")
+_STATE = "state"
+
+
+def folded(lines: Iterable[LogLine], known: Sequence[Passage] = ()) -> list[Passage]:
+    """The lines of one log, in the order in which they are read, as passages; marks of gaps left out. `known` is what
+    was folded before."""
+    found = list(known)
+    for line in lines:
+        if line.missing:
+            continue
+        match = _NUMBERED.match(line.text)
+        printed = int(match[2]) if match is not None else 0
+        is_state = match is not None and match[1] == _STATE
+        last = found[-1] if found else None
+        if last is not None and _goes_on(last, line.number, printed, is_state=is_state):
+            found[-1] = msgspec.structs.replace(last, count=last.count + 1)
+        else:
+            found.append(Passage(number=line.number, printed=printed, is_state=is_state))
+    return found
+
+
+def lines_come_once(evidence: Evidence) -> Iterator[Violation]:
+    """I27: the stored lines of a log have rising numbers, and its position is that of the last of them."""
+    for log in evidence.logs or ():
+        may_begin_again, last = _may_begin_again(evidence, log), 0
+        for passage in log.passages:
+            if passage.number <= last and not may_begin_again:
+                yield _broken(log, f"line {passage.number} is stored after line {last}")
+            last = passage.last_number
+        if log.is_ended and log.passages and last != log.end and not may_begin_again:
+            yield _broken(log, f"the last stored line is {last}, and the log is said to end with {log.end}")
+
+
+def holes_are_counted(evidence: Evidence) -> Iterator[Violation]:
+    """I27: between two stored lines as many are missing as their numbers say, and none comes twice."""
+    states = {(ran.allocation, ran.attempt, ran.rank): ran.states for ran in evidence.printed}
+    for log in evidence.logs or ():
+        numbered = [passage for passage in log.passages if passage.printed]
+        more = states.get((log.allocation, log.attempt, log.rank), 0)
+        number, printed, was_state = 0, 0, False
+        for passage in numbered:
+            if passage.number <= number and _may_begin_again(evidence, log):
+                number, printed, was_state = 0, 0, False
+            jump, said = passage.printed - printed, passage.number - number
+            # A line that goes on is stored with each state that was shown: it has more than one number.
+            is_more = passage.is_state or was_state
+            if jump < 0 or (jump == 0 and not is_more):
+                yield _broken(log, f"line {passage.printed} of the rank is stored again, as number {passage.number}")
+            elif not jump <= said <= jump + more:
+                where = f"before line {passage.printed} of the rank"
+                yield _broken(log, f"{jump - 1} lines are missing {where}, and {said - 1} are counted")
+            number, printed, was_state = passage.last_number, passage.last_printed, passage.is_state
+
+
+def holes_are_marked(evidence: Evidence) -> Iterator[Violation]:
+    """I27: who reads a log through the api finds a mark in the place of each hole, with its count, and no other."""
+    for log in evidence.logs or ():
+        if log.marks is None:
+            continue
+        holes = holes_between(log.passages)
+        if holes != list(log.marks):
+            yield _broken(log, f"it has the holes {holes[:3]}, and readers are told of {list(log.marks)[:3]}")
+
+
+def holes_of(log: Logged) -> int:
+    """How many holes it has."""
+    return len(holes_between(log.passages))
+
+
+def holes_between(passages: Sequence[Passage]) -> list[tuple[int, int]]:
+    """(number of the first line, how many) of what is missing before and between passages."""
+    holes: list[tuple[int, int]] = []
+    last = 0
+    for passage in passages:
+        if passage.number > last + 1:
+            holes.append((last + 1, passage.number - last - 1))
+        last = passage.last_number
+    return holes
+
+
+def logs_are_whole(evidence: Evidence) -> Iterator[Violation]:
+    """I27: at rest the log of what has ended is stored to its last line, and nothing is left out of one that fits."""
+    is_troubled = bool(evidence.interruptions or evidence.last_fault_at)
+    stored = {(log.allocation, log.attempt, log.rank): log for log in evidence.logs or () if log.marks is None}
+    for ran in judged(evidence):
+        log = stored.get((ran.allocation, ran.attempt, ran.rank))
+        if log is None:
+            yield _missing(ran, f"nothing of its {ran.lines} lines is stored")
+            continue
+        numbered = [passage for passage in log.passages if passage.printed]
+        last = numbered[-1].last_printed if numbered else 0
+        is_excused = is_troubled and not ran.ended_first
+        if is_excused and (log.is_unread or _is_gone(evidence, ran)):
+            continue  # Where people read it, they are told that its end could not be read; or nobody can read it.
+        if last != ran.lines:
+            yield _missing(ran, f"its log ends with line {last} of {ran.lines}")
+        elif not log.is_ended:
+            yield _missing(ran, "its log is not said to be stored to its end")
+        elif ran.fits and not is_troubled and sum(passage.count for passage in numbered) < ran.lines:
+            yield _missing(ran, f"lines are left out of a log that fits: {numbered[:3]}")
+
+
+def judged(evidence: Evidence) -> Iterator[Printed]:
+    """What ended when the store lost nothing, and little enough ago for its log to be kept."""
+    since = evidence.end_at - LOGS.ttl_s + SETTLE_S
+    for ran in evidence.printed:
+        ended_at = ran.ended_at
+        if ran.is_lost or not ran.lines or ended_at is None or ended_at <= since:
+            continue
+        if not any(begun <= ended_at <= over for begun, over in evidence.store_losses):
+            yield ran
+
+
+def _is_gone(evidence: Evidence, ran: Printed) -> bool:
+    versions = evidence.allocations.get(ran.allocation_uid, ())
+    return bool(versions) and versions[-1].version.is_deletion
+
+
+def _may_begin_again(evidence: Evidence, log: Logged) -> bool:
+    """Whether the store may have lost where a log stands, and kept its lines: then it is read from its beginning again,
+    under the same numbers. Who reads it through the api meets each line once all the same."""
+    return bool(evidence.store_losses) and log.marks is None
+
+
+def _goes_on(last: Passage, number: int, printed: int, *, is_state: bool) -> bool:
+    if is_state or last.is_state or number != last.last_number + 1:
+        return False
+    return printed == last.last_printed + 1 if last.printed else not printed
+
+
+def _broken(log: Logged, message: str) -> Violation:
+    where = f"attempt {log.attempt} rank {log.rank}{f' {log.container}' if log.container else ''}"
+    return Violation(invariant="I27", subject=log.allocation, message=f"{where}: {message}")
+
+
+def _missing(ran: Printed, message: str) -> Violation:
+    return Violation(
+        invariant="I27", subject=ran.allocation, message=f"attempt {ran.attempt} rank {ran.rank}: {message}"
+    )

@@ -1,0 +1,137 @@
+"""What queues bound: what each and all below it may use, and what they use. Pure.
+
+A queue was edited a moment before a decision that did not know of it yet: a decision breaks a bound only when it breaks
+each form that the bound had within `KNOWN_S` before it.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+import msgspec
+
+from slipway.crd.facts import queue_fact
+from slipway.crd.v1alpha1 import Queue
+from slipway.model.facts import QueueFact
+from slipway.model.resources import GPU, GPU_MILLI, MILLI, Resources
+from slipway.ops.audit.evidence import Version
+from slipway.ops.audit.holds import Holds
+
+KNOWN_S = 10.0
+_DEPTH_MAX = 32
+
+Amounts = dict[str, int]
+
+
+class _Form(msgspec.Struct, frozen=True, kw_only=True):
+    """A queue from one version on; `fact` is None when it is gone."""
+
+    number: int
+    at: float
+    fact: QueueFact | None
+
+
+class Quotas:
+    """The queues over time."""
+
+    def __init__(self, queues: Iterable[tuple[Version, Queue]]) -> None:
+        self._forms: dict[str, list[_Form]] = {}
+        for version, queue in queues:
+            fact = None if version.is_deletion else queue_fact(queue)
+            self._forms.setdefault(version.name, []).append(_Form(number=version.number, at=version.at, fact=fact))
+
+    @property
+    def is_bounded(self) -> bool:
+        """Whether any queue ever bounds anything."""
+        return any(
+            form.fact is not None and (form.fact.limit or form.fact.nominal or form.fact.borrowing_limit)
+            for forms in self._forms.values()
+            for form in forms
+        )
+
+    def broken_by(self, admitted: Sequence[str], holds: Holds, number: int) -> Iterator[tuple[str, str]]:
+        """(queue, what is broken) of the bounds above these allocations, which a ledger has just given places."""
+        facts = {name: found for name, forms in self._forms.items() if (found := self._at(forms, number)) is not None}
+        used = _used(holds, facts)
+        seen = set[str]()
+        for uid in admitted:
+            allocation = holds.allocation(uid)
+            wants = _amounts(amount for owner, _, amount in holds.given() if owner == uid)
+            line = _line(allocation.spec.queue, facts) if allocation is not None else []
+            for name in line:
+                if name not in seen:
+                    seen.add(name)
+                    yield from self._broken(name, facts, used.get(name, {}), wants, number)
+                if facts[name].lending_limit is not None:
+                    break
+
+    def _broken(
+        self, name: str, facts: Mapping[str, QueueFact], used: Amounts, wants: Amounts, number: int
+    ) -> Iterator[tuple[str, str]]:
+        for resource in sorted(wants):
+            bounds = [_bound(name, form, facts, resource) for form in self._recent(name, number)]
+            if wants[resource] and all(bound is not None and used.get(resource, 0) > bound for bound in bounds):
+                most = max(bound for bound in bounds if bound is not None)
+                yield name, f"{used[resource]} of {resource} are given, it may use {most}"
+
+    def _recent(self, name: str, number: int) -> list[QueueFact | None]:
+        """The forms that somebody may have gone by."""
+        forms = [form for form in self._forms[name] if form.number < number]
+        if not forms:
+            return [None]
+        until = [*(form.at for form in forms[1:]), float("inf")]
+        return [form.fact for form, end in zip(forms, until, strict=True) if end > forms[-1].at - KNOWN_S]
+
+    def _at(self, forms: Sequence[_Form], number: int) -> QueueFact | None:
+        found = [form.fact for form in forms if form.number < number]
+        return found[-1] if found else None
+
+
+def _bound(name: str, fact: QueueFact | None, facts: Mapping[str, QueueFact], resource: str) -> int | None:
+    """The most that `name` and all below it may use; None: as much as there is."""
+    if fact is None:
+        return None
+    found: list[int] = []
+    if fact.limit is not None and resource in (limit := _counted(fact.limit)):
+        found.append(limit[resource])
+    if fact.borrowing_limit is not None and resource in (borrowing := _counted(fact.borrowing_limit)):
+        below = [each for each in facts.values() if each.name != name and name in _line(each.name, facts)]
+        own = [fact, *below]
+        nominal = sum(_counted(each.nominal).get(resource, 0) for each in own if each.nominal is not None)
+        found.append(nominal + borrowing[resource])
+    return min(found, default=None)
+
+
+def _used(holds: Holds, facts: Mapping[str, QueueFact]) -> dict[str, Amounts]:
+    """{queue: what it and all below it are given}."""
+    found: dict[str, Amounts] = {}
+    for uid, _, amount in holds.given():
+        allocation = holds.allocation(uid)
+        for name in _line(allocation.spec.queue, facts) if allocation is not None else ():
+            into = found.setdefault(name, {})
+            for resource, value in _counted(amount).items():
+                into[resource] = into.get(resource, 0) + value
+    return found
+
+
+def _line(name: str, facts: Mapping[str, QueueFact]) -> list[str]:
+    """The queue and those above it."""
+    found: list[str] = []
+    while name in facts and name not in found and len(found) < _DEPTH_MAX:
+        found.append(name)
+        name = facts[name].parent
+    return found
+
+
+def _amounts(parts: Iterable[Resources]) -> Amounts:
+    found: Amounts = {}
+    for part in parts:
+        for resource, value in _counted(part).items():
+            found[resource] = found.get(resource, 0) + value
+    return found
+
+
+def _counted(amounts: Resources) -> Amounts:
+    """As quota counts: whole GPUs and parts of one are thousandths of GPUs together."""
+    found = {name: value for name, value in amounts.amounts.items() if name != GPU_MILLI}
+    if GPU in found or GPU_MILLI in amounts.amounts:
+        found[GPU] = found.get(GPU, 0) * MILLI + amounts.amounts.get(GPU_MILLI, 0)
+    return found

@@ -1,0 +1,89 @@
+"""The work of `slipway backup` and `slipway restore`: connect, take or give. Owns the clients."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from slipway.errors import InvalidError
+from slipway.kube import client
+from slipway.kube.client import KubeClient
+from slipway.model.times import format_time
+from slipway.ops.backup import file
+from slipway.ops.backup.backup import Taker
+from slipway.ops.backup.file import FORMAT, Header
+from slipway.ops.backup.restore import Giver, Outcome
+from slipway.runtime.clock import SystemClock, SystemRandom
+from slipway.runtime.service import version
+
+T = TypeVar("T")
+AGENT = "slipway-backup"
+
+
+class Place(msgspec.Struct, frozen=True, kw_only=True):
+    """A cluster, and where the services run in it. `kubeconfig` empty: the pod's own account, or kubectl's file."""
+
+    kubeconfig: str = ""
+    namespace: str = "slipway-system"
+
+
+def take(place: Place, path: Path, *, with_secrets: bool, secrets: tuple[str, ...]) -> dict[str, int]:
+    """Writes a backup; {kind: how many}.
+
+    Raises:
+        ControlPlaneError: the cluster cannot be read.
+        OSError: the file cannot be written.
+    """
+    clock = SystemClock()
+
+    async def work(kube: KubeClient) -> dict[str, int]:
+        began = clock.now()
+        lines = await Taker(kube, place.namespace, with_secrets=with_secrets, secrets=secrets).take()
+        header = Header(
+            slipway_backup=FORMAT, created_at=format_time(began), version=version(), namespace=place.namespace
+        )
+        file.write(path, header, lines)
+        counts: dict[str, int] = {}
+        for line in lines:
+            counts[line.kind] = counts.get(line.kind, 0) + 1
+        return counts
+
+    return _connected(place, work)
+
+
+def give(place: Place, path: Path, *, is_dry: bool) -> tuple[Header, list[Outcome]]:
+    """Puts a backup back.
+
+    Raises:
+        OSError, InvalidError: the file is no backup; or services run, which must not.
+        ControlPlaneError: the cluster cannot be reached.
+    """
+    header, lines = file.read(path)
+    if header.namespace != place.namespace:
+        raise InvalidError(
+            f"the backup is of namespace {header.namespace}; restore it with --namespace {header.namespace}"
+        )
+
+    async def work(kube: KubeClient) -> list[Outcome]:
+        giver = Giver(kube, SystemClock(), place.namespace, is_dry=is_dry)
+        if not is_dry and (held := await giver.running()):
+            raise InvalidError(
+                f"services run here ({', '.join(held)}), and would take restored work for new; stop them first: "
+                f"kubectl --namespace {place.namespace} scale deployment --replicas 0 --selector "
+                "'app.kubernetes.io/component in (api,scheduler,podworker,watcher)'"
+            )
+        return await giver.give(lines)
+
+    return header, _connected(place, work)
+
+
+def _connected(place: Place, work: Callable[[KubeClient], Awaitable[T]]) -> T:
+    async def main() -> T:
+        async with client.connect(
+            place.kubeconfig or None, clock=SystemClock(), random=SystemRandom(), user_agent=AGENT
+        ) as kube:
+            return await work(kube)
+
+    return asyncio.run(main())

@@ -1,0 +1,233 @@
+"""Puts a backup back: creates what is not there, changes nothing that is, and says what it did with each.
+
+Owns the order and the form of the writes. An allocation is created as it was meant, then gets the status that was
+observed, and only then its cancel, if it had one: the rules of the API server ask for that order. It must not be done
+while services run, because between the first two writes an old allocation looks like a new one.
+
+What follows from the status is the services' own work: what had ended stays as it is; what waited is planned; of what
+ran no pod is found, so its attempt is over and the next one begins.
+
+A cluster gives each object a uid of its own, and the AllocationID is made of it. So the id changes; the old one is
+kept in an annotation, by which the api finds the allocation.
+"""
+
+from enum import StrEnum
+from typing import Any, Protocol
+
+import msgspec
+
+from slipway.crd.meta import ANNOTATION_FORMER_IDS, LABEL_WORKSPACE, ObjectMeta, RawObject
+from slipway.crd.transitions import requested
+from slipway.crd.v1alpha1 import Allocation
+from slipway.errors import AlreadyExistsError, ControlPlaneError, NotFoundError, TransientError
+from slipway.kube.ports import Creates, Deletes, Gets, Lists, Patches, ReplacesStatus
+from slipway.kube.resources import LEASES
+from slipway.model.ids import allocation_id
+from slipway.model.lifecycle import Phase
+from slipway.model.position import default_position
+from slipway.model.times import parse_time
+from slipway.ops.backup import kinds
+from slipway.ops.backup.file import Kept, Line
+from slipway.runtime.clock import Clock
+
+QUIET_S = 5.0
+"""Whoever holds a lease renews it each four seconds at least."""
+TRIES = 5
+PAUSE_S = 0.5
+
+
+class Done(StrEnum):
+    """What became of one object."""
+
+    RESTORED = "restored"
+    PRESENT = "there already"
+    LABELLED = "labelled as a workspace"
+    LEFT_OUT = "left out"
+    FAILED = "failed"
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+    """One object of the backup; `why` where it is not simply restored."""
+
+    kind: str
+    namespace: str
+    name: str
+    done: Done
+    why: str = ""
+
+
+class Kube(Gets, Lists, Creates, Patches, ReplacesStatus, Deletes, Protocol):
+    """The calls that this makes."""
+
+
+class Giver:
+    """Puts one backup back. `is_dry`: only say what would be done."""
+
+    def __init__(self, kube: Kube, clock: Clock, namespace: str, *, is_dry: bool = False) -> None:
+        self._kube = kube
+        self._clock = clock
+        self._namespace = namespace
+        self._is_dry = is_dry
+        self._uids: dict[str, str] = {}
+        """{uid in the backup: uid here}"""
+
+    async def running(self) -> list[str]:
+        """The leases of services that run: they are renewed while we look."""
+        before = await self._leases()
+        if not before:
+            return []
+        await self._clock.sleep(QUIET_S)
+        after = await self._leases()
+        return sorted(name for name, version in before.items() if after.get(name, version) != version)
+
+    async def give(self, lines: list[Line]) -> list[Outcome]:
+        """Every object in the order of the backup. One that fails is told of; the others are still put back."""
+        return [await self._put(line) for line in lines]
+
+    async def _leases(self) -> dict[str, str]:
+        listed = await self._kube.list(LEASES, namespace=self._namespace)
+        return {item.metadata.name: item.metadata.resource_version for item in listed.items}
+
+    async def _put(self, line: Line) -> Outcome:
+        meta = line.object.metadata
+        resource = kinds.RESOURCES.get(line.kind)
+        if resource is None:
+            return _outcome(line, Done.FAILED, "this command does not know the kind")
+        if meta.deletion_timestamp:
+            return _outcome(line, Done.LEFT_OUT, "it was being deleted")
+        try:
+            found = await self._find(resource, meta)
+            if found is not None:
+                self._uids[meta.uid] = found.metadata.uid
+                return await self._present(line, found)
+            if self._is_dry:
+                return _outcome(line, Done.RESTORED)
+            return await self._create(line, resource)
+        except AlreadyExistsError:
+            return _outcome(line, Done.PRESENT)
+        except ControlPlaneError as error:
+            return _outcome(line, Done.FAILED, str(error))
+
+    async def _present(self, line: Line, found: Kept) -> Outcome:
+        """What is there stays; only that a namespace is a workspace is noted on it, as the setup does."""
+        is_unlabelled = found.metadata.labels.get(LABEL_WORKSPACE) != "true"
+        if line.kind != kinds.WORKSPACES.kind or not is_unlabelled:
+            return _outcome(line, Done.PRESENT)
+        if not self._is_dry:
+            annotations = {**line.object.metadata.annotations, **found.metadata.annotations}
+            patch: RawObject = {"metadata": {"labels": {LABEL_WORKSPACE: "true"}, "annotations": annotations}}
+            await self._kube.patch(kinds.KEPT_NAMESPACES, found.metadata.name, patch)
+        return _outcome(line, Done.LABELLED)
+
+    async def _create(self, line: Line, resource: Any) -> Outcome:
+        if line.kind == kinds.kind_of(kinds.KEPT_ALLOCATIONS):
+            await self._allocation(line.object)
+            return _outcome(line, Done.RESTORED)
+        body = msgspec.to_builtins(line.object)
+        body.pop("status", None)
+        body["metadata"] = self._meta(line.object.metadata)
+        if line.kind == kinds.WORKSPACES.kind:
+            body.pop("spec", None)
+        made: Kept = await self._kube.create(resource, body)
+        self._uids[line.object.metadata.uid] = made.metadata.uid
+        if line.kind == kinds.kind_of(kinds.KEPT_POOLS):
+            await self._ledger(line.object, made)
+        return _outcome(line, Done.RESTORED)
+
+    async def _ledger(self, kept: Kept, made: Kept) -> None:
+        """The fence goes on where it was; decisions were about pods that do not exist."""
+        status = {name: kept.status[name] for name in ("epoch", "tick") if name in kept.status}
+        if status:
+            await self._kube.replace_status(
+                kinds.KEPT_POOLS, {"metadata": _fence(made), "spec": made.spec, "status": status}
+            )
+
+    async def _allocation(self, kept: Kept) -> None:
+        meta = self._meta(kept.metadata)
+        former = [id_ for id_ in kept.metadata.annotations.get(ANNOTATION_FORMER_IDS, "").split(",") if id_]
+        former.append(allocation_id(kept.metadata.name, kept.metadata.uid))
+        meta["annotations"] = {**kept.metadata.annotations, ANNOTATION_FORMER_IDS: ",".join(former)}
+        meta["finalizers"] = list(kept.metadata.finalizers)
+        spec, status = dict(kept.spec), _status(kept)
+        is_cancelled = spec.pop("desired", "Running") == "Stopped"
+        if status.get("phase", Phase.PENDING) == Phase.PENDING and not spec.get("queuePosition"):
+            created = parse_time(kept.metadata.creation_timestamp) if kept.metadata.creation_timestamp else 0.0
+            spec["queuePosition"] = default_position(created, kept.metadata.uid)
+        made = await self._kube.create(kinds.KEPT_ALLOCATIONS, {"metadata": meta, "spec": spec})
+        try:
+            if status:
+                body: RawObject = {"metadata": _fence(made), "spec": made.spec, "status": status}
+                await self._surely(lambda: self._kube.replace_status(kinds.KEPT_ALLOCATIONS, body))
+            if is_cancelled:
+                patch: RawObject = {"spec": {"desired": "Stopped"}}
+                where = made.metadata.namespace
+                await self._surely(
+                    lambda: self._kube.patch(kinds.KEPT_ALLOCATIONS, made.metadata.name, patch, namespace=where)
+                )
+        except ControlPlaneError:
+            # Without its status it would run as if it never had: rather not there, and told of.
+            await self._forget(made)
+            raise
+        self._uids[kept.metadata.uid] = made.metadata.uid
+
+    async def _forget(self, made: Kept) -> None:
+        name, namespace = made.metadata.name, made.metadata.namespace
+        await self._surely(
+            lambda: self._kube.patch(
+                kinds.KEPT_ALLOCATIONS, name, {"metadata": {"finalizers": None}}, namespace=namespace
+            )
+        )
+        await self._kube.delete(kinds.KEPT_ALLOCATIONS, name, namespace=namespace, uid=made.metadata.uid)
+
+    async def _surely(self, write: Any) -> None:
+        """A write that may be made twice."""
+        for left in reversed(range(TRIES)):
+            try:
+                await write()
+                return
+            except TransientError:
+                if not left:
+                    raise
+                await self._clock.sleep(PAUSE_S)
+
+    async def _find(self, resource: Any, meta: ObjectMeta) -> Kept | None:
+        try:
+            found: Kept = await self._kube.get(resource, meta.name, namespace=meta.namespace or None)
+        except NotFoundError:
+            return None
+        return found
+
+    def _meta(self, kept: ObjectMeta) -> RawObject:
+        """What somebody gave it; owners only as far as they are back, by their uid here."""
+        owners = [
+            {**msgspec.to_builtins(each), "uid": self._uids[each.uid]}
+            for each in kept.owner_references
+            if each.uid in self._uids
+        ]
+        meta: RawObject = {"name": kept.name, "labels": kept.labels, "annotations": kept.annotations}
+        if kept.namespace:
+            meta["namespace"] = kept.namespace
+        if owners:
+            meta["ownerReferences"] = owners
+        return meta
+
+
+def _status(kept: Kept) -> RawObject:
+    """Its status, with the birth that was derived from the object until now."""
+    status = dict(kept.status)
+    if status and not status.get("transitions"):
+        allocation = msgspec.convert(msgspec.to_builtins(kept), Allocation)
+        status["transitions"] = [msgspec.to_builtins(requested(allocation))]
+        status["seq"] = max(1, int(status.get("seq") or 0))
+    return status
+
+
+def _fence(made: Kept) -> RawObject:
+    meta = made.metadata
+    found: RawObject = {"name": meta.name, "resourceVersion": meta.resource_version, "uid": meta.uid}
+    return {**found, "namespace": meta.namespace} if meta.namespace else found
+
+
+def _outcome(line: Line, done: Done, why: str = "") -> Outcome:
+    meta = line.object.metadata
+    return Outcome(kind=line.kind, namespace=meta.namespace, name=meta.name, done=done, why=why)

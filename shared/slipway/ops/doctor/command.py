@@ -1,0 +1,184 @@
+"""The work of `slipway doctor` that needs a client of Kubernetes or Redis: connect, ask, judge. It writes nothing.
+
+Owns the clients and the order of the checks. What only the inside sees comes as the api's own account of its condition,
+which whoever calls has asked for over HTTP.
+"""
+
+import asyncio
+import socket
+from collections.abc import Iterator
+from contextlib import AsyncExitStack
+from urllib.parse import urlsplit
+
+import msgspec
+
+from slipway.errors import ControlPlaneError, InvalidError
+from slipway.kube import client
+from slipway.kube.client import KubeClient
+from slipway.model.times import parse_time
+from slipway.ops.doctor import redis
+from slipway.ops.doctor.clocks import judge_skew
+from slipway.ops.doctor.finding import Finding, failed, ok, skipped, warning
+from slipway.ops.doctor.installed import Installed, judge_version
+from slipway.ops.doctor.running import Running, judge_door
+from slipway.runtime.clock import Clock, Random, SystemClock, SystemRandom
+from slipway.runtime.service import version
+from slipway.streams.factory import open_streams
+from slipway.streams.server_health import Condition
+
+AGENT = "slipway-doctor"
+KUBERNETES_FLOOR = (1, 31)
+WITHIN_S = 60.0
+RESOLVE_S = 3.0
+HALF_SECOND = 0.5
+"""A Date header is cut to whole seconds."""
+
+
+class Inside(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """What the api tells of itself (`GET /api/v1/condition`)."""
+
+    version: str = ""
+    time: str = ""
+    auth: str = "none"
+    has_redis: bool = False
+    redis: Condition | None = None
+    redis_error: str = ""
+    task_listen: str = ""
+    task_door_answers: bool | None = None
+
+
+class Place(msgspec.Struct, frozen=True, kw_only=True):
+    """Where to look. `kubeconfig` None: Kubernetes is left out; empty: the pod's own account, or kubectl's file.
+    `is_local`: a stack of processes, which has no accounts and no Deployments."""
+
+    kubeconfig: str | None = None
+    redis_url: str = ""
+    namespace: str = "slipway-system"
+    inside: Inside | None = None
+    is_local: bool = False
+
+
+def look(place: Place) -> list[Finding]:
+    """Every finding."""
+    return asyncio.run(examine(place, SystemClock(), SystemRandom()))
+
+
+def inside_of(answer: object) -> Inside:
+    """The api's answer; what it does not say is left at its defaults. Raises InvalidError."""
+    try:
+        return msgspec.convert(answer, Inside)
+    except msgspec.ValidationError as error:
+        raise InvalidError(f"the api answers something else: {error}") from error
+
+
+async def examine(place: Place, clock: Clock, random: Random) -> list[Finding]:
+    """Every finding, by these clocks."""
+    findings: list[Finding] = []
+    if place.kubeconfig is None:
+        findings.append(skipped("kubernetes", "not looked at", "set KUBECONFIG, or give --kubeconfig FILE"))
+    else:
+        findings += await _kubernetes(place, clock, random)
+    findings += await _redis(place, clock, random)
+    if place.inside is not None:
+        findings += _inside(place.inside, clock)
+    return findings
+
+
+async def _kubernetes(place: Place, clock: Clock, random: Random) -> list[Finding]:
+    findings: list[Finding] = []
+    try:
+        async with asyncio.timeout(WITHIN_S), AsyncExitStack() as resources:
+            kube = await resources.enter_async_context(
+                client.connect(place.kubeconfig or None, clock=clock, random=random, user_agent=AGENT)
+            )
+            ahead_s = await _server(kube, clock, findings)
+            await _cluster(kube, place, clock, ahead_s, findings)
+    except (ControlPlaneError, TimeoutError) as error:
+        said = str(error) or f"not done within {WITHIN_S:.0f} s"
+        findings.append(failed("kubernetes", said, "kubectl cluster-info; is the kubeconfig the right one?"))
+    return findings
+
+
+async def _server(kube: KubeClient, clock: Clock, findings: list[Finding]) -> float:
+    """Version and clock of the API server; how far it is ahead of ours (seconds)."""
+    before = clock.now()
+    about = await kube.about()
+    halfway = (before + clock.now()) / 2
+    floor = ".".join(map(str, KUBERNETES_FLOOR))
+    if about.numbers < KUBERNETES_FLOOR:
+        found = f"{about.version}, older than {floor}"
+        findings.append(failed("kubernetes", found, f"upgrade the cluster to {floor} or newer"))
+    else:
+        findings.append(ok("kubernetes", about.version))
+    if about.time is None:
+        findings.append(skipped("clock of kubernetes", "its answer has no date"))
+        return 0.0
+    ahead_s = about.time + HALF_SECOND - halfway
+    findings.append(judge_skew("clock of kubernetes", ahead_s, "the API server's machine", margin_s=1.0))
+    return ahead_s
+
+
+async def _cluster(kube: KubeClient, place: Place, clock: Clock, ahead_s: float, findings: list[Finding]) -> None:
+    installed = Installed(kube, place.namespace, version())
+    running = Running(kube, clock, place.namespace, ahead_s)
+    accounts = {} if place.is_local else await installed.accounts()
+    findings += await installed.definitions()
+    if accounts:
+        auth = place.inside.auth if place.inside is not None else "none"
+        findings += await installed.rights(accounts, await running.workspaces(), auth)
+        findings += await installed.services()
+        findings += await installed.policies()
+    elif not place.is_local:
+        said = f"none of ours in namespace {place.namespace}: the services run by a kubeconfig, or elsewhere"
+        findings.append(warning("accounts", said, "name the right one: slipway doctor --namespace NAME"))
+    findings += await running.furnished()
+    findings += await running.leases()
+
+
+async def _redis(place: Place, clock: Clock, random: Random) -> list[Finding]:
+    inside = place.inside
+    if place.redis_url:
+        return await _own_redis(place.redis_url, clock, random)
+    if inside is None:
+        return [skipped("redis", "not looked at", "set SLIPWAY_REDIS_URL, or let the api be reached: it tells")]
+    if not inside.has_redis:
+        return [warning("redis", "none: everything works by LISTs, slower and without logs", "set SLIPWAY_REDIS_URL")]
+    if inside.redis is None:
+        return [failed("redis", f"the api: {inside.redis_error}", "is it up, and is SLIPWAY_REDIS_URL right?")]
+    return list(redis.judge(inside.redis))
+
+
+async def _own_redis(url: str, clock: Clock, random: Random) -> list[Finding]:
+    unknown = await _unresolved(url)
+    if unknown:
+        return [
+            failed("redis", f"no address for the name {unknown}", f"getent hosts {unknown}; check SLIPWAY_REDIS_URL")
+        ]
+    try:
+        streams = open_streams(url, clock=clock, random=random, name="doctor")
+        try:
+            return list(redis.judge(await streams.conditions.look()))
+        finally:
+            await streams.aclose()
+    except ControlPlaneError as error:
+        return [failed("redis", str(error), "is it up, and is SLIPWAY_REDIS_URL right? redis-cli -u URL PING")]
+
+
+async def _unresolved(url: str) -> str:
+    """The host of a URL that has no address; empty when it has one, or is no name."""
+    host = urlsplit(url).hostname if url.startswith(("redis://", "rediss://")) else None
+    if not host:
+        return ""
+    try:
+        async with asyncio.timeout(RESOLVE_S):
+            await asyncio.get_running_loop().getaddrinfo(host, None)
+    except (socket.gaierror, TimeoutError):
+        return host
+    return ""
+
+
+def _inside(inside: Inside, clock: Clock) -> Iterator[Finding]:
+    yield judge_version("version of the api", inside.version, version(), "use the command of the same release")
+    if inside.time:
+        yield judge_skew("clock of the api", parse_time(inside.time) - clock.now(), "the api's node", margin_s=1.0)
+    yield judge_door(inside.task_listen, inside.task_door_answers)

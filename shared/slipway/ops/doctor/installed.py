@@ -1,0 +1,212 @@
+"""What has to be in the cluster: definitions, accounts and their rights, Deployments, policies.
+
+Owns the questions to the API server; changes nothing (a review stores nothing). Each check that cannot be asked says
+what is missing for it.
+"""
+
+import asyncio
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, Protocol
+
+from slipway.crd.meta import API_VERSION, RawObject
+from slipway.crd.schema import crd_manifests
+from slipway.errors import DeniedError, NotFoundError
+from slipway.kube.ports import Creates, Gets, Lists
+from slipway.kube.resources import SUBJECT_ACCESS_REVIEWS
+from slipway.ops.doctor.finding import Finding, failed, ok, skipped, warning
+from slipway.ops.doctor.objects import ACCOUNTS, DEFINITIONS, DEPLOYMENTS, POLICIES, POLICY_BINDINGS, Plain
+from slipway.ops.doctor.rights import ACCOUNTS as SERVICES
+from slipway.ops.doctor.rights import Right, Scope, optional_rights, rights_of
+from slipway.runtime.tasks import TaskGroup
+
+OURS = "app.kubernetes.io/part-of=slipway"
+COMPONENT = "app.kubernetes.io/component"
+INSTANCE = "app.kubernetes.io/instance"
+VERSION = "app.kubernetes.io/version"
+AT_ONCE = 16
+WORKSPACES_ASKED_MAX = 20
+SHOWN_MAX = 4
+APPLY = "kubectl apply --server-side -f helm/files/crds"
+_NUMBERS = re.compile(r"(\d+)\.(\d+)")
+
+
+class Kube(Gets, Lists, Creates, Protocol):
+    """The calls that this makes."""
+
+
+class Installed:
+    """What of one release is there. `release` is known once `accounts` has been asked."""
+
+    def __init__(self, kube: Kube, namespace: str, own_version: str) -> None:
+        self._kube = kube
+        self._namespace = namespace
+        self._own_version = own_version
+        self.release = "slipway"
+
+    async def definitions(self) -> list[Finding]:
+        """Each of our kinds: there, served, stored, and with the schema of this version."""
+        wanted = {manifest["metadata"]["name"]: manifest for manifest in crd_manifests()}
+        findings: list[Finding] = []
+        for name, manifest in wanted.items():
+            try:
+                findings.append(self._definition(name, manifest, await self._kube.get(DEFINITIONS, name)))
+            except NotFoundError:
+                findings.append(failed(f"crd {name}", "is not installed", f"{APPLY}/{name}.yaml"))
+            except DeniedError:
+                findings.append(skipped(f"crd {name}", "you may not read it", _as_admin("get", "crds")))
+        return findings
+
+    def _definition(self, name: str, manifest: Mapping[str, Any], found: Plain) -> Finding:
+        check, mend = f"crd {name}", f"{APPLY}/{name}.yaml   (or: {self._upgrade()})"
+        versions = {each["name"]: each for each in found.spec.get("versions") or ()}
+        ours = versions.get(API_VERSION)
+        if ours is None or not ours.get("served"):
+            return failed(check, f"does not serve {API_VERSION}", mend)
+        if not ours.get("storage"):
+            return failed(check, f"does not store {API_VERSION}", mend)
+        if found.condition("Established") == "False":
+            return failed(check, "is not established", f"kubectl describe crd {name}")
+        others = [each for each in found.status.get("storedVersions") or () if each != API_VERSION]
+        if others:
+            return warning(check, f"objects may be stored as {', '.join(others)}", f"kubectl get crd {name} -o yaml")
+        if _shape(ours) != _shape(manifest["spec"]["versions"][0]):
+            return failed(check, "its schema is of another version than this command", mend)
+        return ok(check, f"serves and stores {API_VERSION}, schema of {self._own_version}")
+
+    async def accounts(self) -> dict[str, str]:
+        """{service: its account} of those that are there."""
+        listed = await self._kube.list(ACCOUNTS, namespace=self._namespace, label_selector=OURS)
+        for item in listed.items:
+            self.release = item.metadata.labels.get(INSTANCE, self.release)
+        return {item.metadata.labels.get(COMPONENT, ""): item.metadata.name for item in listed.items}
+
+    async def rights(self, accounts: Mapping[str, str], workspaces: Iterable[str], auth: str) -> list[Finding]:
+        """One finding for each account: what it may not do, and has to."""
+        places, limit = list(workspaces)[:WORKSPACES_ASKED_MAX], asyncio.Semaphore(AT_ONCE)
+        findings: list[Finding] = []
+        for service in SERVICES:
+            check = f"rights of {service}"
+            if service not in accounts:
+                findings.append(failed(check, f"no account in namespace {self._namespace}", self._upgrade()))
+                continue
+            wanted = list(rights_of(service))
+            if service == "api" and auth == "kubernetes":
+                wanted += optional_rights("auth=kubernetes")
+            held = await self._held(limit, accounts[service], wanted, places)
+            if held is None:
+                findings.append(skipped(check, "you may not ask", _as_admin("create", "subjectaccessreviews")))
+                continue
+            missing = [str(right) for right, has in zip(wanted, held, strict=True) if not has]
+            findings.append(self._judged(check, missing, len(wanted)))
+        return findings
+
+    async def _held(
+        self, limit: asyncio.Semaphore, account: str, wanted: Iterable[Right], places: list[str]
+    ) -> list[bool] | None:
+        """For each right whether the account has it; None when we may not ask."""
+        asked: list[asyncio.Task[bool]] = []
+        is_refused = False
+        try:
+            async with TaskGroup() as tasks:
+                asked += [tasks.create_task(self._has(limit, account, right, places)) for right in wanted]
+        except* DeniedError:
+            is_refused = True
+        return None if is_refused else [task.result() for task in asked]
+
+    def _judged(self, check: str, missing: list[str], count: int) -> Finding:
+        if not missing:
+            return ok(check, f"all {count}")
+        more = f" and {len(missing) - SHOWN_MAX} more" if len(missing) > SHOWN_MAX else ""
+        return failed(check, f"may not {', '.join(missing[:SHOWN_MAX])}{more}", self._upgrade())
+
+    async def _has(self, limit: asyncio.Semaphore, account: str, right: Right, workspaces: list[str]) -> bool:
+        own = {Scope.OWN: self._namespace, Scope.WEBHOOKS: f"{self._namespace[:54].removesuffix('-')}-webhooks"}
+        where = own.get(right.scope, "")
+        if await self._may(limit, account, right, where):
+            return True
+        if right.scope is not Scope.WORKSPACES or not workspaces:
+            return False
+        for name in workspaces:
+            if not await self._may(limit, account, right, name):
+                return False
+        return True
+
+    async def _may(self, limit: asyncio.Semaphore, account: str, right: Right, namespace: str) -> bool:
+        plural, _, subresource = right.resource.partition("/")
+        asked = {
+            "group": right.group,
+            "resource": plural,
+            "subresource": subresource,
+            "verb": right.verb,
+            "name": right.name,
+            "namespace": namespace,
+        }
+        spec: RawObject = {
+            "user": f"system:serviceaccount:{self._namespace}:{account}",
+            "groups": ["system:serviceaccounts", f"system:serviceaccounts:{self._namespace}", "system:authenticated"],
+            "resourceAttributes": {name: value for name, value in asked.items() if value},
+        }
+        async with limit:
+            return (await self._kube.create(SUBJECT_ACCESS_REVIEWS, {"spec": spec})).status.allowed
+
+    async def services(self) -> list[Finding]:
+        """Each Deployment of ours: available, and of a version that works beside this command."""
+        listed = await self._kube.list(DEPLOYMENTS, namespace=self._namespace, label_selector=OURS)
+        found = {item.metadata.labels.get(COMPONENT, ""): item for item in listed.items}
+        return [self._service(name, found.get(name)) for name in SERVICES]
+
+    def _service(self, name: str, found: Plain | None) -> Finding:
+        check, where = f"service {name}", f"--namespace {self._namespace}"
+        if found is None:
+            mend = f"{self._upgrade()}   (nothing to do where it runs as a CronJob)"
+            return warning(check, f"no Deployment in namespace {self._namespace}", mend)
+        title = f"deployment/{found.metadata.name}"
+        wanted, there = int(found.spec.get("replicas", 1)), int(found.status.get("availableReplicas", 0))
+        version = found.metadata.labels.get(VERSION, "")
+        if there < wanted:
+            mend = f"kubectl {where} describe {title}; kubectl {where} logs {title}"
+            return (failed if there == 0 else warning)(check, f"{there} of {wanted} available", mend)
+        return judge_version(check, version, self._own_version, self._upgrade(), more=f", {there} available")
+
+    async def policies(self) -> list[Finding]:
+        """The admission policies that hold our accounts to what is ours."""
+        try:
+            found = (await self._kube.list(POLICIES, label_selector=OURS)).items
+            bound = {item.spec.get("policyName") for item in (await self._kube.list(POLICY_BINDINGS)).items}
+        except NotFoundError:
+            return [skipped("admission policies", "this API server knows none")]
+        except DeniedError:
+            return [skipped("admission policies", "you may not list them", _as_admin("list", POLICIES.plural))]
+        if not found:
+            mend = f"{self._upgrade()} --set admissionPolicies.enabled=true"
+            return [warning("admission policies", "none: only RBAC holds our accounts", mend)]
+        loose = [item.metadata.name for item in found if item.metadata.name not in bound]
+        if loose:
+            return [failed("admission policies", f"without a binding: {', '.join(loose)}", self._upgrade())]
+        return [ok("admission policies", f"{len(found)}, each with its binding")]
+
+    def _upgrade(self) -> str:
+        return f"helm upgrade {self.release} ./helm --namespace {self._namespace} --reset-then-reuse-values"
+
+
+def judge_version(check: str, found: str, own: str, mend: str, *, more: str = "") -> Finding:
+    """Versions next to each other work together: N and N+1."""
+    theirs, ours = _NUMBERS.match(found), _NUMBERS.match(own)
+    if theirs is None or ours is None:
+        return warning(check, f"version {found or 'unknown'}{more}", mend)
+    apart = (int(theirs[1]) - int(ours[1])) * 1_000 + int(theirs[2]) - int(ours[2])
+    if abs(apart) > 1:
+        return failed(check, f"version {found}, this command is {own}: more than one apart", mend)
+    if apart:
+        return warning(check, f"version {found}, this command is {own}", mend)
+    return ok(check, f"version {found}{more}")
+
+
+def _shape(version: Mapping[str, Any]) -> RawObject:
+    """What decides how objects of a version are taken."""
+    return {"schema": version.get("schema"), "subresources": version.get("subresources")}
+
+
+def _as_admin(verb: str, what: str) -> str:
+    return f"ask as somebody for whom `kubectl auth can-i {verb} {what}` says yes"

@@ -1,0 +1,133 @@
+"""What has to be true while it runs: leases held and renewed, a pool, a queue, a workspace, nodes, the tasks' way in.
+
+Owns the reads and their meaning. A lease's times are of its holder's clock, so an old one is looked at twice before it
+is called old.
+"""
+
+from typing import Protocol
+
+from slipway.crd.meta import LABEL_WORKSPACE
+from slipway.errors import DeniedError, NotFoundError
+from slipway.kube.objects import Lease
+from slipway.kube.ports import Gets, Lists
+from slipway.kube.resources import LEASES, NAMESPACES, NODES, QUEUES, RESOURCE_POOLS
+from slipway.model.times import parse_time
+from slipway.ops.doctor.clocks import judge_skew
+from slipway.ops.doctor.finding import Finding, failed, ok, skipped, warning
+from slipway.runtime.clock import Clock
+
+FEED_LEASE = "slipway-feed"
+POOL_LEASE = "slipway-scheduler-"
+DURATION_S = 15.0
+AGAIN_S = 5.0
+"""A holder renews each four seconds at least."""
+
+
+class Kube(Gets, Lists, Protocol):
+    """The calls that this makes."""
+
+
+class Running:
+    """Looks at one system. `ahead_s`: how far the API server's clock is ahead of ours."""
+
+    def __init__(self, kube: Kube, clock: Clock, namespace: str, ahead_s: float) -> None:
+        self._kube = kube
+        self._clock = clock
+        self._namespace = namespace
+        self._ahead_s = ahead_s
+
+    async def workspaces(self) -> list[str]:
+        """The namespaces that are workspaces."""
+        return [
+            item.metadata.name
+            for item in (await self._kube.list(NAMESPACES, label_selector=f"{LABEL_WORKSPACE}=true")).items
+        ]
+
+    async def furnished(self) -> list[Finding]:
+        """Pools, queues, workspaces and nodes."""
+        try:
+            pools = [item.metadata.name for item in (await self._kube.list(RESOURCE_POOLS)).items]
+            queues = {item.metadata.name: item.spec.pool for item in (await self._kube.list(QUEUES)).items}
+        except NotFoundError:
+            return [skipped("pools and queues", "the definitions are not there")]
+        names = await self.workspaces()
+        nodes = len((await self._kube.list(NODES)).items)
+        findings = [
+            ok("pools", ", ".join(pools))
+            if pools
+            else failed("pools", "none: nothing can be placed", "kubectl apply of a ResourcePool (docs/install.md)")
+        ]
+        lost = sorted(name for name, pool in queues.items() if pool not in pools)
+        if not queues:
+            findings.append(failed("queues", "none", "kubectl apply of a Queue (docs/install.md)"))
+        elif lost:
+            mend = f"kubectl edit queue.slipway.dev {lost[0]}   (or make its pool)"
+            findings.append(failed("queues", f"of a pool that is not there: {', '.join(lost)}", mend))
+        else:
+            findings.append(ok("queues", ", ".join(sorted(queues))))
+        label = f"kubectl label namespace NAME {LABEL_WORKSPACE}=true"
+        findings.append(
+            ok("workspaces", ", ".join(names))
+            if names
+            else failed("workspaces", f"no namespace has the label {LABEL_WORKSPACE}=true", label)
+        )
+        if nodes:
+            findings.append(ok("nodes", str(nodes)))
+        else:
+            findings.append(failed("nodes", "none: nothing can start", "kubectl get nodes"))
+        return findings
+
+    async def leases(self) -> list[Finding]:
+        """The lease of the watchers and that of each pool: held, renewed, and by whose clock."""
+        try:
+            pools = [item.metadata.name for item in (await self._kube.list(RESOURCE_POOLS)).items]
+            found = await self._leases()
+        except DeniedError:
+            return [skipped("leases", "you may not list them", "ask as somebody who may list leases")]
+        except NotFoundError:
+            return [skipped("leases", "the definitions are not there")]
+        wanted = {FEED_LEASE: "watcher", **{f"{POOL_LEASE}{pool}": "scheduler" for pool in pools}}
+        old = [name for name in wanted if name in found and abs(self._age_s(found[name])) > DURATION_S]
+        later: dict[str, Lease] = {}
+        if old:
+            await self._clock.sleep(AGAIN_S)
+            later = await self._leases()
+        return [self._lease(name, service, found.get(name), later.get(name)) for name, service in wanted.items()]
+
+    def _lease(self, name: str, service: str, lease: Lease | None, later: Lease | None) -> Finding:
+        check = f"lease {name}"
+        logs = f"kubectl --namespace {self._namespace} logs deployment/slipway-{service} --tail 50"
+        if lease is None or not lease.spec.holder_identity or not lease.spec.renew_time:
+            return failed(check, f"nobody holds it: does a {service} run in namespace {self._namespace}?", logs)
+        age_s = self._age_s(lease)
+        if abs(age_s) <= DURATION_S:
+            skew = judge_skew(f"clock of the {service}", -min(age_s, 0.0), f"the {service}'s node", margin_s=1.5)
+            if age_s < 0 and skew.mend:
+                return skew
+            return ok(check, f"{lease.spec.holder_identity}, renewed {max(age_s, 0.0):.0f} s ago")
+        is_alive = later is not None and later.metadata.resource_version != lease.metadata.resource_version
+        if is_alive:
+            return judge_skew(f"clock of the {service}", -age_s, f"the {service}'s node", margin_s=3.0)
+        return failed(check, f"last renewed {age_s:.0f} s ago by {lease.spec.holder_identity}", logs)
+
+    async def _leases(self) -> dict[str, Lease]:
+        listed = await self._kube.list(LEASES, namespace=self._namespace)
+        return {item.metadata.name: item for item in listed.items}
+
+    def _age_s(self, lease: Lease) -> float:
+        """Since its last renewal, by the API server's clock; negative when that lies ahead."""
+        now = self._clock.now() + self._ahead_s
+        return now - parse_time(lease.spec.renew_time) if lease.spec.renew_time else now
+
+
+def judge_door(listen: str, answers: bool | None) -> Finding:
+    """The tasks' door, as the api sees its own."""
+    if not listen:
+        return warning(
+            "tasks' door",
+            "none: ranks get no help (preemption signals, all-gather)",
+            "set api.settings.taskListen, or SLIPWAY_TASK_LISTEN",
+        )
+    if answers is False:
+        return failed("tasks' door", f"nobody answers at {listen}", "read the log of the api")
+    return ok("tasks' door", f"the api listens at {listen}")

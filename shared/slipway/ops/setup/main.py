@@ -1,0 +1,33 @@
+"""The composition root of the setup, which runs once and ends: settings -> client -> furnish."""
+
+import sys
+
+from slipway.kube import client
+from slipway.ops.setup.furnish import Furnisher
+from slipway.ops.setup.settings import Settings
+from slipway.runtime import service
+from slipway.runtime.service import Context
+
+NAME = "setup"
+
+
+def main() -> int:
+    """Entry point of `slipway-setup`: exit code 0 when everything is there, 1 when it is to be tried again."""
+    return service.run(NAME, Settings, build, argv=["--once", *sys.argv[1:]])
+
+
+async def build(context: Context[Settings]) -> None:
+    """Make what is missing."""
+    settings = context.settings
+    kube = await context.resources.enter_async_context(
+        client.connect(
+            settings.kubeconfig or None, clock=context.clock, random=context.random, user_agent="slipway-setup"
+        )
+    )
+    await Furnisher(kube, context.clock).furnish(
+        pools=settings.setup_pools, queues=settings.setup_queues, workspaces=settings.setup_workspaces
+    )
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,139 @@
+"""Tries a whole installation: launches a command of a second, waits for its end, and removes it.
+
+Owns what is launched and what counts as working. It goes through Kubernetes alone, as `kubectl apply` does, so it needs
+neither the api nor Redis: what is tried is that a launch is planned, made, run, seen to end and cleared away.
+
+`python -m slipway.ops.setup.trial`, which `helm test` runs. It may be run again, and several at once.
+"""
+
+import asyncio
+import contextlib
+import sys
+from typing import Protocol
+
+from slipway.crd.meta import RawObject
+from slipway.crd.v1alpha1 import Allocation
+from slipway.errors import NotFoundError, UnavailableError
+from slipway.kube import client
+from slipway.kube.ports import Creates, Deletes, Gets
+from slipway.kube.resources import ALLOCATIONS
+from slipway.model.lifecycle import Phase
+from slipway.model.reasons import Result
+from slipway.ops.setup.settings import TrialSettings
+from slipway.runtime import log, service
+from slipway.runtime.clock import Clock
+from slipway.runtime.service import Context
+
+NAME = "trial"
+POLL_S = 0.5
+GOES_WITHIN_S = 30.0
+"""How long its pods and its finalizer may take to go once it is deleted."""
+COMMAND = ("python3", "-c", "import time; time.sleep(1)")
+
+_log = log.get_logger(__name__)
+
+
+class Kube(Creates, Gets, Deletes, Protocol):
+    """The calls that this makes."""
+
+
+class Trial:
+    """One launch and its end; `name` tells it from others."""
+
+    def __init__(self, kube: Kube, clock: Clock, settings: TrialSettings, name: str) -> None:
+        self._kube = kube
+        self._clock = clock
+        self._settings = settings
+        self._name = name
+
+    async def run(self) -> None:
+        """Returns when it has run to its end and nothing of it is left.
+
+        Raises:
+            UnavailableError: it does not end in time, ends otherwise, or does not go; in words for an operator.
+            NotFoundError: there is no such workspace, or the definitions are not installed.
+            InvalidError: the API server refuses it.
+        """
+        settings = self._settings
+        made = await self._kube.create(ALLOCATIONS, self._manifest(), namespace=settings.trial_workspace)
+        _log.info("launched", workspace=settings.trial_workspace, name=self._name)
+        try:
+            ended = await self._ended()
+        finally:
+            await self._remove(made.metadata.uid)
+        if ended.status.result != Result.SUCCEEDED:
+            raise UnavailableError(
+                f"it ended {ended.status.result}: {ended.status.reason} {ended.status.message}".strip()
+            )
+        _log.info("succeeded", workspace=settings.trial_workspace, name=self._name)
+
+    async def _ended(self) -> Allocation:
+        seen: Allocation | None = None
+        try:
+            async with asyncio.timeout(self._settings.trial_timeout_s):
+                while True:
+                    seen = await self._kube.get(ALLOCATIONS, self._name, namespace=self._settings.trial_workspace)
+                    if seen.status.phase is Phase.TERMINATED:
+                        return seen
+                    await self._clock.sleep(POLL_S)
+        except TimeoutError as error:
+            raise UnavailableError(self._late(seen)) from error
+
+    def _late(self, seen: Allocation | None) -> str:
+        after = f"after {self._settings.trial_timeout_s:g} s"
+        if seen is None:
+            return f"the API server did not answer {after}"
+        said = [f"{item.type}: {item.message}" for item in seen.status.conditions if item.message]
+        return f"it is {seen.status.phase} {after}; " + ("; ".join(said) or "no service has said why: do they run?")
+
+    async def _remove(self, uid: str) -> None:
+        where = self._settings.trial_workspace
+        try:
+            async with asyncio.timeout(GOES_WITHIN_S):
+                with contextlib.suppress(NotFoundError):
+                    await self._kube.delete(ALLOCATIONS, self._name, namespace=where, uid=uid)
+                    while True:
+                        await self._kube.get(ALLOCATIONS, self._name, namespace=where)
+                        await self._clock.sleep(POLL_S)
+        except TimeoutError as error:
+            raise UnavailableError(
+                f"{where}/{self._name} is deleted and not gone after {GOES_WITHIN_S:g} s: do podworker and watcher run?"
+            ) from error
+
+    def _manifest(self) -> RawObject:
+        settings = self._settings
+        container = {
+            "name": "main",
+            "image": settings.trial_image,
+            "command": list(COMMAND),
+            "resources": {"requests": {"cpu": "50m", "memory": "64Mi"}, "limits": {"memory": "128Mi"}},
+        }
+        return {
+            "metadata": {"name": self._name},
+            "spec": {
+                "kind": "command",
+                "pool": settings.trial_pool,
+                "queue": settings.trial_queue,
+                "template": {"spec": {"containers": [container]}},
+            },
+        }
+
+
+def main() -> int:
+    """Exit code 0 when it worked, 1 when not."""
+    return service.run(NAME, TrialSettings, build, argv=["--once", *sys.argv[1:]])
+
+
+async def build(context: Context[TrialSettings]) -> None:
+    """Try it."""
+    kube = await context.resources.enter_async_context(
+        client.connect(
+            context.settings.kubeconfig or None, clock=context.clock, random=context.random, user_agent="slipway-trial"
+        )
+    )
+    name = f"trial-{int(context.clock.now() * 1000):x}"
+    await Trial(kube, context.clock, context.settings, name).run()
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
