@@ -18,7 +18,7 @@ A check runs where its needs are met. Where they are not, the audit says what it
 that began with a listing, or that has gaps, a check that runs all the same judges less, and never more.
 """
 TESTS = """Each check is shown the smallest history that breaks it, beside one that does not, in
-`tests/unit/audit/test_lives.py`, `tests/unit/audit/test_clients.py`, `tests/unit/audit/test_logs.py`.
+`tests/unit/ops/audit/test_lives.py`, `tests/unit/ops/audit/test_clients.py`, `tests/unit/ops/audit/test_logs.py`.
 """
 CHAOS = frozenset(Need) - {
     Need.ACKS,

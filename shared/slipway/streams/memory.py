@@ -1,6 +1,6 @@
 """The ports in memory: what the simulation runs on, and what Redis is compared with.
 
-Owns the same promises as `redis_streams.py`, kept by the same contract suite, on the server model of `memory_server.py`.
+Owns the same promises as `redis_streams.py`, kept by the same suite, on the server model of `memory_server.py`.
 Deterministic: time comes from the server's clock, ids from its state. Must not import redis.
 """
 
