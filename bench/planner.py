@@ -19,7 +19,7 @@ from slipway.model.resources import GPU, Resources
 from slipway.scheduler.plan.placement.policy import policy_of
 from slipway.scheduler.plan.planner import plan
 from slipway.scheduler.plan.state.pool_state import Columns, build
-from slipway.scheduler.plan.state.snapshot import Snapshot
+from slipway.scheduler.plan.state.snapshot import PoolSnapshot
 
 SMALL = {"cpu": "100m", "memory": "500Mi"}
 ONE_GPU = {"cpu": 1, GPU: 1}
@@ -55,7 +55,7 @@ def gang(number: int, ranks: int, asked: dict[str, Any], **role: Any) -> Allocat
     )
 
 
-def snapshot(node_facts: list[NodeFact], allocations: Iterable[AllocationFact]) -> Snapshot:
+def snapshot(node_facts: list[NodeFact], allocations: Iterable[AllocationFact]) -> PoolSnapshot:
     """One queue, one pool."""
     return build(
         node_facts,

@@ -16,7 +16,7 @@ from slipway.model.lifecycle import Phase
 from slipway.scheduler.plan.placement.policy import policy_of
 from slipway.scheduler.plan.planner import plan
 from slipway.scheduler.plan.state.pool_state import build
-from slipway.scheduler.plan.state.snapshot import Snapshot
+from slipway.scheduler.plan.state.snapshot import PoolSnapshot
 
 PEER = "kube-scheduler 1.36, scheduler_perf"
 W6 = Target(must=20, moonshot=100, better="higher")
@@ -24,7 +24,7 @@ W6_PEER = 36.6
 """pods/s"""
 
 
-def full(count: int, preemptors: list[AllocationFact], *, within: str = "LowerPriority") -> Snapshot:
+def full(count: int, preemptors: list[AllocationFact], *, within: str = "LowerPriority") -> PoolSnapshot:
     """`count` nodes of 4 cpu, each with four victims of 1 cpu, and what waits."""
     victims: list[AllocationFact] = []
     for number in range(count * 4):
@@ -51,7 +51,7 @@ def preemptors(count: int, ranks: int = 1) -> list[AllocationFact]:
     return [msgspec.structs.replace(gang(900_000 + number, ranks, asked), priority=10) for number in range(count)]
 
 
-def one_plan(made: Snapshot, admitted: int, evicted: int) -> Measure:
+def one_plan(made: PoolSnapshot, admitted: int, evicted: int) -> Measure:
     """Seconds of one plan."""
     policy = msgspec.structs.replace(policy_of(made.pool), decisions_max=100_000)
 

@@ -19,15 +19,15 @@ from slipway.kube.resources import ALLOCATIONS
 from slipway.local.valkey import ValkeyProcess
 from slipway.model.lifecycle import Event
 from slipway.runtime.clock import SystemClock, SystemRandom
-from slipway.runtime.health import Health
-from slipway.runtime.service import Stop
+from slipway.runtime.health import ProcessHealth
+from slipway.runtime.service import ServiceStop
 from slipway.streams import keys
 from slipway.streams.client import Command, RedisClient, RedisSettings
 from slipway.streams.ports import NoTally
 from slipway.streams.producer import BestEffort
 from slipway.streams.redis_streams import RedisStreams
 from slipway.watcher.settings import Settings
-from slipway.watcher.watcher import Parts, Watcher
+from slipway.watcher.watcher import Watcher, WatcherDeps
 from tests.support.builders import AllocationStory
 from tests.support.kube_core import CoreKube
 from tests.support.small_cluster import a_client, a_core, a_manifest, furnish
@@ -63,19 +63,19 @@ class Stage:
         self._looker = RedisStreams(self._operator)
         self._streams = RedisStreams(RedisClient(RedisSettings(url=server.url), clock, random))
         self._watcher = Watcher(
-            Parts(
+            WatcherDeps(
                 kube=kube,
                 streams=self._streams,
                 behind=BestEffort(self._streams, clock, NoTally()),
                 clock=clock,
                 random=random,
-                health=Health(clock),
+                health=ProcessHealth(clock),
                 settings=Settings(redis_url=server.url, namespace="slipway-system"),
                 identity="bench",
             )
         )
 
-    async def run(self, stop: Stop) -> None:
+    async def run(self, stop: ServiceStop) -> None:
         """The watcher."""
         await self._watcher.run(stop)
 
@@ -124,7 +124,7 @@ async def measure(runs: int) -> list[Row]:
     with tempfile.TemporaryDirectory(prefix="slipway-") as folder:
         server = ValkeyProcess(Path(folder))
         await server.start()
-        stage, stop = Stage(server, allocations, kube), Stop()
+        stage, stop = Stage(server, allocations, kube), ServiceStop()
         flushed: list[float] = []
         replaced: list[float] = []
         try:

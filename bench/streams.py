@@ -14,13 +14,13 @@ from slipway.runtime.clock import SystemClock, SystemRandom
 from slipway.streams.client import RedisSettings
 from slipway.streams.consumer import WorkConsumer
 from slipway.streams.feed import Delta, FeedPublisher
-from slipway.streams.ports import Entry, FeedOp, WorkHint
+from slipway.streams.ports import FeedOp, StreamEntry, WorkHint
 from slipway.streams.redis_streams import RedisStreams, connect
 
 UID = "0123abcd-0000-0000-0000-000000000000"
 
 
-def an_entry(name: str, seq: int) -> Entry:
+def an_entry(name: str, seq: int) -> StreamEntry:
     event = AllocationEvent(
         allocation_id=allocation_id(name, UID),
         namespace="default",
@@ -35,7 +35,7 @@ def an_entry(name: str, seq: int) -> Entry:
         data={"ranks": 4},
         traceparent=f"00-{'a' * 32}-{'b' * 16}-01",
     )
-    return Entry(event=event)
+    return StreamEntry(event=event)
 
 
 async def appends(streams: RedisStreams, *, batch: int, total: int, run: int) -> float:

@@ -36,6 +36,8 @@ POSITIONAL_PINNED = {
     "local/slipway/local/apiserver/validation.py:_count": 6,
 }
 EMPTY_NAMES = re.compile(r"(?:^|_)(?:utils?|helpers?|common|misc|managers?|handlers?|processors?|infos?)(?:_|$)")
+SAME_IN_EACH_PART = {"Kube", "Settings"}
+"""The calls to Kubernetes that a part makes (its port), and what an operator may set of a process."""
 EMPTY_CLASSES = re.compile(r"(?:Manager|Helpers?|Utils?|Info|Handler)$")
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -156,6 +158,17 @@ def test_names_say_something() -> None:
         if isinstance(node, ast.ClassDef) and EMPTY_CLASSES.search(node.name)
     ]
     assert modules + classes == []
+
+
+def test_a_public_class_has_a_name_of_its_own() -> None:
+    """One name, one class, in the whole product; but for what each part has as its own version of the same."""
+    where: dict[str, list[str]] = {}
+    for folder in PRODUCT:
+        for path, module in _modules(folder).items():
+            for node in module.body:
+                if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                    where.setdefault(node.name, []).append(path)
+    assert {name: paths for name, paths in where.items() if len(paths) > 1 and name not in SAME_IN_EACH_PART} == {}
 
 
 def test_the_package_is_a_namespace() -> None:

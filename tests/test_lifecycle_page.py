@@ -14,13 +14,13 @@ from slipway.model.lifecycle import Event, Phase
 from slipway.model.reasons import Reason, Result
 from slipway.scheduler.deadlines import REASONS
 from slipway.watcher import ends
-from slipway.watcher.ends import Again, End, Policy
+from slipway.watcher.ends import Again, End, LifecyclePolicy
 from tests.support.builders import AllocationStory, PodStory, a_pod
 from tests.support.reductions import NOW, a_running, once, settled
 
 PAGE = Path(__file__).parent.parent / "docs" / "lifecycle.md"
 WORD = re.compile(r"`([^`]*)`")
-POLICY = Policy()
+POLICY = LifecyclePolicy()
 
 
 @cache

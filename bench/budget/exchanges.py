@@ -19,7 +19,7 @@ from slipway.local.valkey import ValkeyProcess
 from slipway.model.ids import allocation_id
 from slipway.runtime.clock import SystemClock, SystemRandom
 from slipway.streams.client import RedisSettings
-from slipway.streams.logpacks import LogPack, LogPosition, LogSource
+from slipway.streams.logpacks import LogKey, LogPack, LogPosition
 from slipway.streams.ports import FeedEntry, FeedOp, WorkHint
 from slipway.streams.redis_streams import RedisStreams, connect
 
@@ -88,7 +88,7 @@ class Sequence:
         packs = [
             LogPack(
                 allocation=allocation_id(name, UID),
-                source=LogSource(attempt=1, rank=0),
+                source=LogKey(attempt=1, rank=0),
                 after=LogPosition(),
                 first=1,
                 lines=[b"2026-01-02T03:04:05Z epoch 1"],

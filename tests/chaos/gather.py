@@ -17,7 +17,7 @@ import redis.asyncio
 from slipway.crd.meta import LABEL_ALLOCATION_UID
 from slipway.model.events import AllocationEvent
 from slipway.model.times import parse_time
-from slipway.ops.audit.evidence import PODS, Ran, Request, Version
+from slipway.ops.audit.evidence import PODS, FencedWrite, Ran, Version
 from slipway.streams import codec, keys
 from slipway.streams.pages import events as events_of
 from slipway.streams.ports import NoTally
@@ -125,7 +125,7 @@ class AuditLog:
                     yield msgspec.json.decode(line)
 
 
-def requests_of(entries: Iterable[Json]) -> list[Request]:
+def requests_of(entries: Iterable[Json]) -> list[FencedWrite]:
     """As the audit wants them; of what was refused before it was read nothing but the name is known, and it is left
     out."""
     return [_request(entry) for entry in entries if entry.get("requestObject") or _has_no_body(entry)]
@@ -162,7 +162,7 @@ def said(entry: Json) -> str:
     return f"{_account(entry)}: {entry['verb']} {what} {about.get('namespace', '')}/{about.get('name', '')}"
 
 
-def _request(entry: Json) -> Request:
+def _request(entry: Json) -> FencedWrite:
     about: Json = entry.get("objectRef") or {}
     # A JSON patch is a list, and names no object.
     body: Json = {} if entry["verb"] == "patch" else entry.get("requestObject") or {}
@@ -171,7 +171,7 @@ def _request(entry: Json) -> Request:
     fences: Json = body.get("preconditions") or {}
     verb = "bind" if is_binding else str(entry["verb"])
     code = int(entry.get("responseStatus", {}).get("code", 0))
-    return Request(
+    return FencedWrite(
         process=_account(entry),
         verb=verb,
         resource=str(about.get("resource", "")),

@@ -14,7 +14,7 @@ from slipway.crd.meta import LABEL_ALLOCATION_UID
 from slipway.ops.audit.evidence import PODS, Logged, Passage, Printed, Version
 from slipway.ops.audit.logs import folded
 from slipway.streams import keys
-from slipway.streams.logpacks import LogLine, LogSource
+from slipway.streams.logpacks import LogKey, LogLine
 from tests.chaos.clients import API
 from tests.conformance.kubelets.logs import printed
 from tests.conformance.kubelets.records import Run
@@ -93,8 +93,8 @@ def _entries(client: Any, key: str) -> Iterator[dict[str, bytes]]:
 
 
 def _told(api: httpx.Client, name: str) -> Iterator[Logged]:
-    lines: dict[LogSource, list[Passage]] = {}
-    marks: dict[LogSource, list[tuple[int, int]]] = {}
+    lines: dict[LogKey, list[Passage]] = {}
+    marks: dict[LogKey, list[tuple[int, int]]] = {}
     after = ""
     while True:
         answer = api.get(f"{API}/{name}/logs", params={"stream": "stdout", **({"after": after} if after else {})})

@@ -13,7 +13,7 @@ import msgspec
 
 from slipway.crd.v1alpha1 import Allocation
 from slipway.model.lifecycle import Phase
-from slipway.ops.audit.evidence import Answered, Violation
+from slipway.ops.audit.evidence import Answered, InvariantViolation
 from slipway.runtime.clock import SystemClock
 from tests.chaos import plans
 from tests.chaos.clients import API, REFUSED, Client, RefusedError
@@ -44,7 +44,7 @@ class Load:
     def __init__(self, urls: Sequence[str], seed: int, history: History) -> None:
         self.answers: list[Answered] = []
         self.launches: dict[str, Launched] = {}
-        self.violations: list[Violation] = []
+        self.violations: list[InvariantViolation] = []
         self._history = history
         self._clock = SystemClock()
         self._stopping = asyncio.Event()
@@ -173,4 +173,4 @@ class Load:
         return msgspec.convert(version.obj, Allocation) if version is not None else None
 
     def _tell(self, invariant: str, subject: str, message: str) -> None:
-        self.violations.append(Violation(invariant=invariant, subject=subject, message=message))
+        self.violations.append(InvariantViolation(invariant=invariant, subject=subject, message=message))

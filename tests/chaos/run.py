@@ -17,7 +17,7 @@ import redis
 
 from slipway.model.lifecycle import Phase
 from slipway.ops.audit import check
-from slipway.ops.audit.evidence import Evidence, Logged, Measured, Restarted, Violation
+from slipway.ops.audit.evidence import AuditEvidence, InvariantViolation, Logged, Measured, Restarted
 from slipway.ops.audit.logs import holes_of, judged
 from slipway.ops.audit.needs import lacking
 from slipway.runtime.clock import SystemClock
@@ -88,7 +88,7 @@ class Run:
         self._log = AuditLog(stage.cluster.audit_log)
         self._pace = Pace()
         self._suffered: list[Suffered] = []
-        self._violations: list[Violation] = []
+        self._violations: list[InvariantViolation] = []
         self._rest_s: float | None = None
         self._writes_at_rest = 0
         self._last_fault_at = 0.0
@@ -96,7 +96,7 @@ class Run:
         self._restarts: list[Restarted] = []
         self._bystanders: list[float] = []
         self._mixed = upgrade.Mixed()
-        self.evidence: Evidence
+        self.evidence: AuditEvidence
 
     async def run(self) -> Outcome:
         """All of it."""
@@ -326,7 +326,7 @@ class Run:
         consumers, sizes = list(spoken.consumers(client)), list(spoken.stream_sizes(client))
         logs = [*gather_logs.stored_logs(client), *self._told_logs()]
         client.close()
-        self.evidence = Evidence(
+        self.evidence = AuditEvidence(
             versions=self._history.versions,
             streams=read_streams(self._stage.redis.port),
             appended=self._firehose.heard,
@@ -394,7 +394,7 @@ class Run:
         )
 
     def _tell(self, invariant: str, subject: str, message: str) -> None:
-        self._violations.append(Violation(invariant=invariant, subject=subject, message=message))
+        self._violations.append(InvariantViolation(invariant=invariant, subject=subject, message=message))
 
 
 def store_losses(suffered: Sequence[Suffered]) -> list[tuple[float, float]]:
@@ -407,7 +407,7 @@ def store_losses(suffered: Sequence[Suffered]) -> list[tuple[float, float]]:
     ]
 
 
-def keep(evidence: Evidence, folder: Path) -> None:
+def keep(evidence: AuditEvidence, folder: Path) -> None:
     """The evidence as files, beside the history."""
     for name in ("answers", "containers", "requests", "appended"):
         with (folder / f"{name}.jsonl").open("wb") as file:

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from slipway.runtime.clock import SeededRandom, SystemClock
 from slipway.streams.client import Command, RedisClient, RedisSettings, command
-from slipway.streams.ports import Entry
+from slipway.streams.ports import StreamEntry
 from slipway.streams.redis_streams import RedisStreams
 from tests.models.report import Report
 from tests.support.redis import an_event, an_id, server_process
@@ -46,7 +46,7 @@ class Client:
             name = f"own-{owner}"
             await self.raw.run(command("SET", name, name))
             await self.raw.run(command("XADD", f"log-{owner}", "*", "x", _large(owner)))
-            events = [Entry(event=an_event(seq, name=name)) for seq in range(1, owner + 2)]
+            events = [StreamEntry(event=an_event(seq, name=name)) for seq in range(1, owner + 2)]
             await self.streams.events.append(events)
 
 
@@ -76,7 +76,7 @@ async def _range(client: Client, owner: int, number: int) -> bool:
 
 
 async def _append(client: Client, owner: int, number: int) -> bool:
-    [answer] = await client.streams.events.append([Entry(event=an_event(1, name=f"own-{owner}"))])
+    [answer] = await client.streams.events.append([StreamEntry(event=an_event(1, name=f"own-{owner}"))])
     return answer.last_seq == owner + 1
 
 

@@ -16,7 +16,7 @@ from contextlib import asynccontextmanager
 import msgspec
 
 from slipway.local.valkey import find_bundled_server
-from slipway.streams.memory_server import Refusal
+from slipway.streams.memory_server import ServerRefusal
 from tests.models.redis_operations import OPERATIONS as MAIN
 from tests.models.redis_player import Player, Step, is_error
 from tests.models.redis_side_operations import OPERATIONS as SIDES
@@ -128,12 +128,12 @@ class Bench:
         return kept
 
 
-def _refused(step: Step) -> tuple[Refusal, list[Step]]:
+def _refused(step: Step) -> tuple[ServerRefusal, list[Step]]:
     """Why a server refuses for a while, and what it is asked for meanwhile."""
     chance = step.chance()
     names = [name for name in TABLE if name not in BY_HAND]
     asked = [Step(name, chance.getrandbits(32)) for name in chance.choices(names, k=chance.randrange(1, 6))]
-    return chance.choice((Refusal.OOM, Refusal.READONLY)), asked
+    return chance.choice((ServerRefusal.OOM, ServerRefusal.READONLY)), asked
 
 
 def steps_of(seed: int, number: int, count: int) -> list[Step]:

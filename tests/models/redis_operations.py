@@ -14,7 +14,7 @@ import msgspec
 from slipway.errors import TransientError
 from slipway.model.lifecycle import Event
 from slipway.streams import keys
-from slipway.streams.ports import Entry, FeedEntry, FeedOp, WorkHint
+from slipway.streams.ports import FeedEntry, FeedOp, StreamEntry, WorkHint
 from tests.models.redis_player import CONSUMERS, NAMES, Operation, Player, alloc, claimed, some, stored
 from tests.support.redis import an_event, an_id, cursor
 
@@ -24,7 +24,7 @@ QUICK_S = 0.001
 LIMITS = (1, 3, 16, 40, 10_000)
 
 
-def _entry(chance: random.Random, name: str, seq: int) -> Entry:
+def _entry(chance: random.Random, name: str, seq: int) -> StreamEntry:
     mark = (
         f"{chance.randrange(1, 6)}-{seq - chance.choice((1, 1, 1, 2))}" if chance.random() < 0.3 and seq > 7 else None
     )
@@ -33,13 +33,13 @@ def _entry(chance: random.Random, name: str, seq: int) -> Entry:
         event = msgspec.structs.replace(event, type=Event.TERMINATED)
     if chance.random() < 0.02:
         event = msgspec.structs.replace(event, created_ms=1_600_000_000_000)
-    return Entry(event=event, oldest_seq=chance.choice((None, None, 1, seq)), expire_s=chance.choice(LIVES_S))
+    return StreamEntry(event=event, oldest_seq=chance.choice((None, None, 1, seq)), expire_s=chance.choice(LIVES_S))
 
 
 async def append(player: Player, chance: random.Random) -> Any:
     """In order, with gaps, again, bridged, of another creation."""
     last = await player.streams.events.last_seqs([an_id(name) for name in NAMES])
-    entries: list[Entry] = []
+    entries: list[StreamEntry] = []
     for _ in range(chance.randrange(1, 6)):
         place = chance.randrange(len(NAMES))
         near = (last[place] or 0) + chance.choice((-1, 0, 1, 1, 1, 1, 2, 7))
@@ -53,7 +53,9 @@ async def append_many(player: Player, chance: random.Random) -> Any:
     name = chance.choice(NAMES)
     [last] = await player.streams.events.last_seqs([an_id(name)])
     first = (last or 0) + 1
-    return await player.streams.events.append([Entry(event=an_event(first + step, name=name)) for step in range(300)])
+    return await player.streams.events.append(
+        [StreamEntry(event=an_event(first + step, name=name)) for step in range(300)]
+    )
 
 
 async def last_seqs(player: Player, chance: random.Random) -> Any:

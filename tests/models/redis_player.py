@@ -13,7 +13,7 @@ import msgspec
 
 from slipway.errors import ControlPlaneError, UnavailableError
 from slipway.streams import keys
-from slipway.streams.ports import Claimed, StoredEvent, Streams, WorkQueue
+from slipway.streams.ports import Claimed, StoredEvent, Streams, WorkStream
 from slipway.streams.webhooks import Delivery, Routable, Webhooks
 from tests.models.redis_sides import Side
 from tests.support.redis import an_id
@@ -53,7 +53,7 @@ class Player:
     def __init__(self, side: Side) -> None:
         self.side = side
         self.streams: Streams = side.connect()
-        self.queues: dict[str, WorkQueue] = {name: self.streams.work_queue(name) for name in CONSUMERS}
+        self.queues: dict[str, WorkStream] = {name: self.streams.work_queue(name) for name in CONSUMERS}
         self.hooks: dict[str, Webhooks] = {name: self.streams.webhooks(name) for name in CONSUMERS}
         self.claims: dict[str, list[Claimed]] = defaultdict(list)
         self.taken: dict[str, list[Routable]] = defaultdict(list)

@@ -12,7 +12,7 @@ import msgspec
 from slipway.streams import keys
 from slipway.streams.allgather import GatherKey, Seat
 from slipway.streams.decisions import Caps, DecisionEntry
-from slipway.streams.logpacks import LogPack, LogPosition, LogSource, StoredLine
+from slipway.streams.logpacks import LogKey, LogPack, LogPosition, StoredLine
 from slipway.streams.ports import SpanRecord
 from tests.models.redis_player import CONSUMERS, HOOKS, NAMES, Operation, Player, alloc, some
 from tests.support.redis import an_id
@@ -26,7 +26,7 @@ async def log_append(player: Player, chance: random.Random) -> Any:
     """Packs of several logs, behind the line that they end with or another one; small shares, so that some are cut."""
     packs: list[LogPack] = []
     for name in chance.sample(NAMES, 2):
-        source = LogSource(attempt=chance.choice((1, 2, 3)), rank=chance.choice((0, 1)))
+        source = LogKey(attempt=chance.choice((1, 2, 3)), rank=chance.choice((0, 1)))
         position = await player.streams.logs.position(an_id(name), source)
         elsewhere = [LogPosition(), *(msgspec.structs.replace(position, **wrong) for wrong in ELSEWHERE)]
         after = chance.choice((*elsewhere, *[position] * 6))

@@ -20,7 +20,7 @@ from slipway.runtime.clock import SeededRandom
 from slipway.streams import keys
 from slipway.streams.client import Command, RedisClient, RedisSettings
 from slipway.streams.codec import cursor_parts
-from slipway.streams.memory_server import MemoryServer, Refusal
+from slipway.streams.memory_server import MemoryServer, ServerRefusal
 from slipway.streams.memory_side import MemoryStreams
 from slipway.streams.pages import id_text
 from slipway.streams.ports import Streams
@@ -101,7 +101,7 @@ class Side(Protocol):
     async def trim(self, key: str, length: int) -> None: ...
     async def add(self, key: str, fields: dict[str, bytes]) -> None: ...
     async def pass_time(self, seconds: int) -> None: ...
-    async def refuse(self, why: Refusal | None) -> None: ...
+    async def refuse(self, why: ServerRefusal | None) -> None: ...
     async def state(self, label: Label) -> dict[str, KeyState]: ...
 
 
@@ -150,7 +150,7 @@ class ModelSide:
     async def pass_time(self, seconds: int) -> None:
         """The clock that both share has done it."""
 
-    async def refuse(self, why: Refusal | None) -> None:
+    async def refuse(self, why: ServerRefusal | None) -> None:
         self.server.refuses = why
 
     async def state(self, label: Label) -> dict[str, KeyState]:
@@ -251,9 +251,9 @@ class RealSide:
             raise LateError
         return passed_s
 
-    async def refuse(self, why: Refusal | None) -> None:
-        await self.command("CONFIG", "SET", "maxmemory", "1" if why is Refusal.OOM else "0")
-        await self.command("REPLICAOF", *(("127.0.0.1", 1) if why is Refusal.READONLY else ("NO", "ONE")))
+    async def refuse(self, why: ServerRefusal | None) -> None:
+        await self.command("CONFIG", "SET", "maxmemory", "1" if why is ServerRefusal.OOM else "0")
+        await self.command("REPLICAOF", *(("127.0.0.1", 1) if why is ServerRefusal.READONLY else ("NO", "ONE")))
 
     async def state(self, label: Label) -> dict[str, KeyState]:
         found: dict[str, KeyState] = {}

@@ -11,7 +11,7 @@ from slipway.crd.meta import RawObject
 from slipway.crd.transitions import id_of, with_status
 from slipway.crd.v1alpha1 import Stop
 from slipway.kube.resources import ALLOCATIONS, LEASES, NODES, PODS
-from slipway.local.apiserver.store import Change
+from slipway.local.apiserver.store import Commit
 from slipway.model import ids
 from slipway.model.lifecycle import Phase
 from slipway.model.reasons import Reason, Result
@@ -156,7 +156,7 @@ async def _decided(world: World) -> None:
     """Until a decision stands in the ledger, that very instant."""
     decided = asyncio.Event()
 
-    def look(change: Change) -> None:
+    def look(change: Commit) -> None:
         if change.resource.startswith("resourcepools") and change.record.obj.get("status", {}).get("decisions"):
             decided.set()
 

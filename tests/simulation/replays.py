@@ -6,7 +6,7 @@ all of it is replayed at the end.
 """
 
 from slipway.errors import InvalidError
-from slipway.ops.audit.evidence import Violation
+from slipway.ops.audit.evidence import InvariantViolation
 from slipway.scheduler.decisions.replay import Replayer
 from slipway.streams import codec, keys
 from slipway.streams.memory_server import Fields
@@ -37,15 +37,17 @@ class Replays:
         except InvalidError as error:
             self._why = str(error)
 
-    def violations(self) -> list[Violation]:
+    def violations(self) -> list[InvariantViolation]:
         """Ticks whose record does not give the same decisions again, whatever happened to whom wrote it."""
         if self._why:
             self._restart()
         self.follow()
         if self._why:
-            return [Violation(invariant="REPLAY", subject="decision log", message=self._why)]
+            return [InvariantViolation(invariant="REPLAY", subject="decision log", message=self._why)]
         return [
-            Violation(invariant="REPLAY", subject=f"tick {each.tick}", message=f"{each.what} {each.allocation}")
+            InvariantViolation(
+                invariant="REPLAY", subject=f"tick {each.tick}", message=f"{each.what} {each.allocation}"
+            )
             for each in self._replayer.report.differences
         ]
 

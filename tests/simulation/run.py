@@ -19,7 +19,7 @@ from slipway.crd.transitions import id_of, ring_of
 from slipway.crd.v1alpha1 import Allocation
 from slipway.model.lifecycle import Phase
 from slipway.ops.audit.check import audit
-from slipway.ops.audit.evidence import Violation
+from slipway.ops.audit.evidence import InvariantViolation
 from slipway.ops.audit.rest import OURS, leftovers
 from tests.simulation.replays import Replays
 from tests.simulation.scenarios import SCENARIOS, Ending, Scenario
@@ -118,22 +118,24 @@ def _uncollected() -> Generator[None]:
 
 async def _play(world: World, scenario: Scenario, outcome: Outcome, replays: Replays) -> None:
     witness = Witness(world)
-    found: list[Violation] = []
+    found: list[InvariantViolation] = []
     try:
         await scenario.story(world)
     except TimeoutError:
-        found.append(Violation(invariant="I18", subject=scenario.name, message=f"no progress: {_states(world)}"))
+        found.append(
+            InvariantViolation(invariant="I18", subject=scenario.name, message=f"no progress: {_states(world)}")
+        )
     except AssertionError as error:
         # That the story is not as it should be says nothing of why: the audit may.
-        found.append(Violation(invariant="RUN", subject=scenario.name, message=f"AssertionError: {error}"))
+        found.append(InvariantViolation(invariant="RUN", subject=scenario.name, message=f"AssertionError: {error}"))
     reason, writes = await _rest(world, witness, scenario, outcome)
     if reason:
-        found.append(Violation(invariant="I18", subject=scenario.name, message=f"not settled: {reason}"))
+        found.append(InvariantViolation(invariant="I18", subject=scenario.name, message=f"not settled: {reason}"))
     found += writes
     evidence = witness.evidence(is_at_rest=True)
     found += audit(evidence)
     found += replays.violations()
-    found += [Violation(invariant="CRASH", subject=scenario.name, message=why) for why in world.broken]
+    found += [InvariantViolation(invariant="CRASH", subject=scenario.name, message=why) for why in world.broken]
     outcome.violations = list(dict.fromkeys(map(str, found)))
     outcome.struck = len(world.trouble.struck)
     outcome.virtual_s = world.loop.time()
@@ -151,7 +153,7 @@ def _trace(world: World) -> str:
 
 async def _rest(
     world: World, witness: Witness, scenario: Scenario, outcome: Outcome
-) -> tuple[str, Sequence[Violation]]:
+) -> tuple[str, Sequence[InvariantViolation]]:
     """Why it does not come to rest, else what is written at rest. A fault that strikes at rest is recovered from too;
     what is done at rest gives no points of its own."""
     while True:
@@ -219,12 +221,12 @@ def _wrong_end(allocation: Allocation | None, ending: Ending) -> str:
     return ""
 
 
-async def _quiet(world: World, seconds: float) -> list[Violation]:
+async def _quiet(world: World, seconds: float) -> list[InvariantViolation]:
     """At rest nobody writes anything but leases; it has been silent for a moment already."""
     begun = len(world.changes)
     await asyncio.sleep(seconds - SILENT_S)
     return [
-        Violation(invariant="I18", subject=change.key[1], message=f"{writer} writes {change.resource} at rest")
+        InvariantViolation(invariant="I18", subject=change.key[1], message=f"{writer} writes {change.resource} at rest")
         for _, writer, change in world.changes[begun:]
         if not change.resource.startswith("leases")
     ][:3]

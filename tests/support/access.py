@@ -16,7 +16,7 @@ from slipway.api.settings import Settings
 from slipway.crd.transitions import id_of
 from slipway.kube.resources import ALLOCATIONS, JOBS, NAMESPACES, TEMPLATES, Resource
 from slipway.model import apitokens
-from slipway.model.apitokens import Record
+from slipway.model.apitokens import TokenRecord
 from slipway.model.times import format_time
 from tests.support.api_world import COMMAND, ApiWorld
 
@@ -66,7 +66,7 @@ def a_token(folder: Path, user: str, now: float, roles: Mapping[str, str], *, li
     return token
 
 
-def write(folder: Path, record: Record) -> Path:
+def write(folder: Path, record: TokenRecord) -> Path:
     """Its file."""
     path = folder / apitokens.file_of(record.id)
     path.write_bytes(apitokens.encode(record))

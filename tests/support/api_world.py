@@ -13,7 +13,7 @@ import msgspec
 from starlette.applications import Starlette
 
 from slipway.api.app import create_app
-from slipway.api.deps import Parts, connect
+from slipway.api.deps import ApiDeps, connect
 from slipway.api.settings import Settings
 from slipway.crd import rules, schema
 from slipway.crd.meta import LABEL_ALLOCATION_UID, LABEL_ATTEMPT, LABEL_RANK, LABEL_ROLE, Condition
@@ -21,16 +21,16 @@ from slipway.crd.transitions import events_after, id_of, record, with_status
 from slipway.crd.v1alpha1 import Admission, Allocation, Placement, RankStatus, Release
 from slipway.errors import AlreadyExistsError, InvariantError
 from slipway.kube.resources import ALLOCATIONS, CRDS, NAMESPACES, NODES, PODS, QUEUES, RESOURCE_POOLS
-from slipway.local.apiserver.accounts import Accounts
+from slipway.local.apiserver.accounts import ServiceAccountTokens
 from slipway.local.apiserver.core import ClusterCore
 from slipway.model.ids import pod_name
 from slipway.model.lifecycle import Event, RankState
 from slipway.runtime.clock import SeededRandom, SystemClock
-from slipway.runtime.health import Health, HealthApp
-from slipway.runtime.service import Stop
+from slipway.runtime.health import HealthApp, ProcessHealth
+from slipway.runtime.service import ServiceStop
 from slipway.streams.memory_server import MemoryServer
 from slipway.streams.memory_side import MemoryStreams
-from slipway.streams.ports import Entry, NoTally
+from slipway.streams.ports import NoTally, StreamEntry
 from slipway.streams.producer import BestEffort
 from tests.support.kube_core import CoreKube
 
@@ -64,14 +64,14 @@ class ApiWorld:
         random = SeededRandom(7)
         self.core = ClusterCore(clock=self.clock.now, new_uid=lambda: str(uuid.uuid4()), twins=rules.TWINS)
         self.pod_logs = PodLogs()
-        self.accounts = Accounts(self.core, b"the key of this cluster")
+        self.accounts = ServiceAccountTokens(self.core, b"the key of this cluster")
         self.kube = CoreKube(self.core, random=random, logs=self.pod_logs, accounts=self.accounts)
         self.server = MemoryServer(self.clock)
         self.streams = MemoryStreams(self.server)
-        self.stop = Stop()
+        self.stop = ServiceStop()
         self.broken: list[InvariantError] = []
         behind = BestEffort(self.streams, self.clock, NoTally())
-        self.parts: Parts = connect(
+        self.parts: ApiDeps = connect(
             settings=settings,
             clock=self.clock,
             random=random,
@@ -81,7 +81,7 @@ class ApiWorld:
             behind=behind,
             on_broken=self.broken.append,
         )
-        self.app: Starlette = create_app(self.parts, HealthApp(Health(self.clock)))
+        self.app: Starlette = create_app(self.parts, HealthApp(ProcessHealth(self.clock)))
         self.http = httpx.AsyncClient(
             transport=httpx.ASGITransport(self.app, raise_app_exceptions=False), base_url="http://localhost"
         )
@@ -146,7 +146,7 @@ class ApiWorld:
 
     async def publish(self, allocation: Allocation, after: int = 0) -> None:
         """What the watcher relays."""
-        await self.streams.events.append([Entry(event=event) for event in events_after(allocation, after)])
+        await self.streams.events.append([StreamEntry(event=event) for event in events_after(allocation, after)])
 
     async def publish_if_up(self, allocation: Allocation, after: int = 0) -> None:
         """The same, with a server or without."""

@@ -12,7 +12,7 @@ from slipway.kube.objects import Lease
 from slipway.kube.resources import LEASES
 from slipway.local.apiserver.core import ClusterCore
 from slipway.runtime.clock import SeededRandom
-from slipway.runtime.health import Health
+from slipway.runtime.health import ProcessHealth
 from tests.support.kube_core import CoreKube
 from tests.support.virtual_time import VirtualClock, run_virtual
 
@@ -27,7 +27,7 @@ class Candidate:
         self.kube = CoreKube(world.core, random=SeededRandom(name))
         self.clock = clock
         self.exits: list[int] = []
-        self.health = Health(clock, exit_process=self.exits.append)
+        self.health = ProcessHealth(clock, exit_process=self.exits.append)
         self.elector = LeaseElector(
             self.kube,
             "lease",

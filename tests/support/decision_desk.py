@@ -8,15 +8,15 @@ from slipway.model.facts import AllocationFact, NodeFact, PoolFact, QueueFact, W
 from slipway.model.ledger import Ledger
 from slipway.model.lifecycle import Phase
 from slipway.scheduler.cluster import Cluster
-from slipway.scheduler.decisions.replay import OtherPolicy, Replayer, Report, replay
+from slipway.scheduler.decisions.replay import OtherPolicy, Replayer, ReplayReport, replay
 from slipway.scheduler.plan.placement.policy import policy_of
 from slipway.scheduler.plan.planner import plan
 from slipway.scheduler.plan.state.extender_results import Answers
 from slipway.scheduler.plan.state.plan_types import Plan
-from slipway.scheduler.plan.state.snapshot import Snapshot
-from slipway.scheduler.pool_view import PoolView
+from slipway.scheduler.plan.state.snapshot import PoolSnapshot
+from slipway.scheduler.pool_view import PlannerView
 from slipway.scheduler.ports import RecordSink
-from slipway.scheduler.recorder import Inputs, LogWriter, Recorder
+from slipway.scheduler.recorder import DecisionLogWriter, Inputs, Recorder
 from slipway.streams.decisions import DecisionEntry
 from tests.support.clock import FakeClock
 from tests.support.planner import NAMESPACE
@@ -52,11 +52,11 @@ class Desk:
         self.sink = sink if sink is not None else ListSink()
         self.clock = FakeClock()
         self.cluster = Cluster()
-        self.view = PoolView(pool, self.cluster)
-        self.writer = LogWriter(pool, self.sink, self.clock)
+        self.view = PlannerView(pool, self.cluster)
+        self.writer = DecisionLogWriter(pool, self.sink, self.clock)
         self.recorder = Recorder(pool, self.cluster, (self.writer,), version="test")
         self.ledger = Ledger(epoch=epoch)
-        self.snapshots: dict[int, Snapshot] = {}
+        self.snapshots: dict[int, PoolSnapshot] = {}
         """{tick: what was planned on}"""
         self._version = 0
 
@@ -137,6 +137,6 @@ class Desk:
             self.put("allocations", fact.key, msgspec.structs.replace(fact, **changes))
 
 
-def replayed(log: list[tuple[bytes, int]], *, other: OtherPolicy | None = None, **limits: Any) -> Report:
+def replayed(log: list[tuple[bytes, int]], *, other: OtherPolicy | None = None, **limits: Any) -> ReplayReport:
     """The report of a replay."""
     return replay(log, Replayer(other=other, **limits))

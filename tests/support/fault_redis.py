@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from slipway.runtime.clock import Clock
-from slipway.streams.memory_server import MemoryServer, Stream
+from slipway.streams.memory_server import MemoryServer, MemoryStream
 from slipway.streams.pages import Id
 
 REPLICA_LAG_MAX = 8
@@ -35,7 +35,7 @@ class _Behind:
         return self._clock.now() - BEHIND_S
 
 
-_State = tuple[dict[str, Stream], dict[str, dict[str, bytes]], dict[str, float]]
+_State = tuple[dict[str, MemoryStream], dict[str, dict[str, bytes]], dict[str, float]]
 
 
 class FaultyServer(MemoryServer):
@@ -118,7 +118,7 @@ class FaultyServer(MemoryServer):
         return streams, {key: dict(values) for key, values in self._hashes.items()}, dict(self._expires)
 
 
-def _copied(stream: Stream) -> Stream:
+def _copied(stream: MemoryStream) -> MemoryStream:
     groups = {
         name: dataclasses.replace(
             group,

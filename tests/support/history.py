@@ -14,7 +14,7 @@ from slipway.crd.transitions import record, ring_of, with_status
 from slipway.crd.v1alpha1 import Admission, Allocation, Placement, RankStatus, Release
 from slipway.model.lifecycle import Event, RankState
 from slipway.model.times import format_time
-from slipway.ops.audit.evidence import ALLOCATIONS, CONFIG_MAPS, NODES, PODS, POOLS, QUEUES, Evidence, Version
+from slipway.ops.audit.evidence import ALLOCATIONS, CONFIG_MAPS, NODES, PODS, POOLS, QUEUES, AuditEvidence, Version
 
 Json = dict[str, Any]
 
@@ -253,10 +253,10 @@ class History:
             labels = {LABEL_ALLOCATION_UID: found.metadata.uid, LABEL_ATTEMPT: str(found.status.attempt)}
         self.put(CONFIG_MAPS, name, {"data": dict(data)}, writer="podworker-1", space=space, meta={"labels": labels})
 
-    def evidence(self, **known: Any) -> Evidence:
+    def evidence(self, **known: Any) -> AuditEvidence:
         """All of it, at rest, with no streams."""
         fields: Json = {"has_streams": False, "end_at": self.now, **known}
-        return Evidence(versions=self.versions, **fields)
+        return AuditEvidence(versions=self.versions, **fields)
 
     def last_seq(self, name: str = "job") -> int:
         """Of its ring."""

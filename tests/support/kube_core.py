@@ -18,15 +18,15 @@ from slipway.kube.errors import ServerStatus, Verb, explain
 from slipway.kube.ports import Listed, PatchType, WatchEvent, WatchType
 from slipway.kube.resources import CRDS, PODS, SUBJECT_ACCESS_REVIEWS, TOKEN_REVIEWS, Resource
 from slipway.kube.rest import BODY_BYTES_MAX, WATCH_S_MAX, WATCH_S_MIN
-from slipway.local.apiserver.accounts import Accounts
+from slipway.local.apiserver.accounts import ServiceAccountTokens
 from slipway.local.apiserver.core import ClusterCore, StatusError, WriteOptions
-from slipway.local.apiserver.events import WatchEvent as Seen
+from slipway.local.apiserver.events import ServedEvent as Seen
 from slipway.local.apiserver.identity import ADMIN
-from slipway.local.apiserver.logs import LogSource
+from slipway.local.apiserver.logs import NodeLogs
 from slipway.local.apiserver.options import read_delete_options
 from slipway.local.apiserver.paging import ListQuery
-from slipway.local.apiserver.reviews import Asked, Reviews
-from slipway.local.apiserver.store import Change
+from slipway.local.apiserver.reviews import LocalReviews, ReviewRequest
+from slipway.local.apiserver.store import Commit
 from slipway.runtime.clock import Random
 
 T = TypeVar("T")
@@ -63,9 +63,9 @@ class CoreKube:
         core: ClusterCore,
         *,
         random: Random,
-        logs: LogSource | None = None,
+        logs: NodeLogs | None = None,
         permit: Permit | None = None,
-        accounts: Accounts | None = None,
+        accounts: ServiceAccountTokens | None = None,
         bookmark_s: float = BOOKMARK_S,
         silence_s: float = SILENCE_S,
     ) -> None:
@@ -169,11 +169,11 @@ class CoreKube:
             events = self.core.watch_since(_named(resource), cursor, namespace, labels=label_selector)
         return [WatchEvent(WatchType(event.type), codec.decode(_raw(event)), str(event.version)) for event in events]
 
-    def _waker(self, resource: Resource[Any], changed: asyncio.Event) -> Callable[[Change], None]:
+    def _waker(self, resource: Resource[Any], changed: asyncio.Event) -> Callable[[Commit], None]:
         """Wakes a watch when there is something for it: an object of its kind, or the kind itself, has changed."""
         kinds = (_named(resource), _named(CRDS))
 
-        def wake(change: Change) -> None:
+        def wake(change: Commit) -> None:
             if change.resource in kinds:
                 changed.set()
 
@@ -201,8 +201,8 @@ class CoreKube:
 
         def act() -> T:
             if resource in (TOKEN_REVIEWS, SUBJECT_ACCESS_REVIEWS) and self._accounts is not None:
-                asked = Asked(ADMIN, "", sent)
-                reviews = Reviews(self.core, self._accounts)
+                asked = ReviewRequest(ADMIN, "", sent)
+                reviews = LocalReviews(self.core, self._accounts)
                 return _answer(resource, reviews.answer(resource.group, resource.plural, lambda: asked) or {})
             account = getattr(resource, "account", "")
             if account and self._accounts is not None:

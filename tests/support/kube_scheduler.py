@@ -14,7 +14,7 @@ from slipway.kube.objects import Node, Pod
 from slipway.kube.podrequests import requests_of
 from slipway.local.apiserver.core import ClusterCore, StatusError
 from slipway.local.apiserver.objects import Json, clone
-from slipway.local.apiserver.store import Change
+from slipway.local.apiserver.store import Commit
 from slipway.model.resources import CPU, Resources
 from slipway.pods.pin import is_pinned
 from slipway.runtime.clock import Random
@@ -42,7 +42,7 @@ class KubeScheduler:
                 await self._schedule(clone(record.obj))
             await self._changed.wait()
 
-    def _note(self, change: Change) -> None:
+    def _note(self, change: Commit) -> None:
         if change.resource in ("pods", "nodes"):
             self._changed.set()
 

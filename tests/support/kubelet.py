@@ -17,7 +17,7 @@ from slipway.crd.meta import LABEL_ALLOCATION, LABEL_ALLOCATION_UID, LABEL_ATTEM
 from slipway.local.apiserver.core import ClusterCore
 from slipway.local.apiserver.objects import Json, clone
 from slipway.local.apiserver.status import StatusError
-from slipway.local.apiserver.store import Change
+from slipway.local.apiserver.store import Commit
 from slipway.model.times import format_time, parse_time
 from slipway.runtime.clock import Random
 from tests.support.printing import LOUD, QUIET, Burst, Talk
@@ -173,7 +173,7 @@ class Kubelets:
 
     # --- one pod ----------------------------------------------------------------------------------------------------
 
-    def _note(self, change: Change) -> None:
+    def _note(self, change: Commit) -> None:
         if change.resource in ("pods", "nodes", "allocations", "namespaces"):
             if change.resource == "pods" and change.type != "DELETED":
                 self._dirty[change.key] = None

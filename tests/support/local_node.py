@@ -16,7 +16,7 @@ from slipway.crd.meta import RawObject
 from slipway.crd.roleresources import objects_of
 from slipway.errors import NotFoundError
 from slipway.kube.resources import CONFIG_MAPS
-from slipway.local.apiserver.accounts import Accounts
+from slipway.local.apiserver.accounts import ServiceAccountTokens
 from slipway.local.apiserver.core import ClusterCore
 from slipway.local.apiserver.logs import NodeLogSource
 from slipway.local.node.kubelet import Kubelet
@@ -108,7 +108,9 @@ async def node_world(
     clock, random = SystemClock(), SeededRandom(5)
     core = core or ClusterCore(clock=clock.now, new_uid=lambda: str(uuid.uuid4()))
     core.bootstrap()
-    kube = CoreKube(core, random=random, logs=NodeLogSource(), accounts=Accounts(core, b"the key of this cluster"))
+    kube = CoreKube(
+        core, random=random, logs=NodeLogSource(), accounts=ServiceAccountTokens(core, b"the key of this cluster")
+    )
     kubelet = Kubelet(kube, folder, nodes=nodes, shape=SHAPE, clock=clock, random=random)
     stop = asyncio.Event()
     async with asyncio.TaskGroup() as tasks:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from slipway.ops.audit.evidence import Logged, Passage, Printed
 from slipway.ops.audit.logs import folded
 from slipway.streams import keys, logpacks
-from slipway.streams.logpacks import EVENT, SHARE_BYTES_MIN, LogPosition, LogSource
+from slipway.streams.logpacks import EVENT, SHARE_BYTES_MIN, LogKey, LogPosition
 from slipway.streams.memory_server import MemoryServer
 from slipway.streams.pages import ZERO
 from tests.support.kubelet import Kubelets
@@ -54,7 +54,7 @@ def printed_by(kubelets: Kubelets) -> list[Printed]:
 
 def logs_in(name: str, entries: Iterable[Mapping[str, bytes]], states: Mapping[str, bytes]) -> list[Logged]:
     """Every log of an allocation, from the entries of its stream and the fields of its positions."""
-    passages: dict[LogSource, list[Passage]] = {}
+    passages: dict[LogKey, list[Passage]] = {}
     unread: set[tuple[int, int]] = set()
     for fields in entries:
         lines = logpacks.decode_pack(fields)

@@ -6,7 +6,7 @@ Owns how long each lasts, and when the last one is over. Must not know any scena
 import asyncio
 from typing import TYPE_CHECKING
 
-from slipway.streams.memory_server import Refusal
+from slipway.streams.memory_server import ServerRefusal
 from tests.support.fault_kinds import PAUSES_S, Effect, Fault, Kind
 from tests.support.faults import Process
 
@@ -26,7 +26,7 @@ CORRECTED_S = 20.0
 RATE = 1.5
 RATE_S = 60.0
 LOST_MAX = 6
-REFUSALS = {Kind.LOADING: Refusal.LOADING, Kind.READONLY: Refusal.READONLY, Kind.OOM: Refusal.OOM}
+REFUSALS = {Kind.LOADING: ServerRefusal.LOADING, Kind.READONLY: ServerRefusal.READONLY, Kind.OOM: ServerRefusal.OOM}
 REDIS_FAULTS = (
     Kind.EVICT,
     Kind.UNGROUP,

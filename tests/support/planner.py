@@ -13,7 +13,7 @@ from slipway.scheduler.plan.placement.policy import policy_of
 from slipway.scheduler.plan.planner import plan
 from slipway.scheduler.plan.state.plan_types import Plan
 from slipway.scheduler.plan.state.pool_state import build
-from slipway.scheduler.plan.state.snapshot import OpenDecision, Snapshot
+from slipway.scheduler.plan.state.snapshot import OpenDecision, PoolSnapshot
 
 NAMESPACE = "default"
 WORKSPACES = frozenset({NAMESPACE})
@@ -75,7 +75,7 @@ def a_snapshot(
     pool: PoolFact | None = None,
     decisions: Iterable[OpenDecision] = (),
     quotas: Iterable[QuotaFact] = (),
-) -> Snapshot:
+) -> PoolSnapshot:
     """A snapshot of pool `default`, whose one namespace is a workspace."""
     return build(
         node_facts,
@@ -90,7 +90,7 @@ def a_snapshot(
     )
 
 
-def planned(snapshot: Snapshot, now: float = 0.0, **policy: Any) -> Plan:
+def planned(snapshot: PoolSnapshot, now: float = 0.0, **policy: Any) -> Plan:
     """The plan under the pool's policy."""
     return plan(snapshot, msgspec.structs.replace(policy_of(snapshot.pool), **policy), now, 0)
 

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Iterable
 
 from slipway.kube.objects import Pod
 from slipway.ops.audit.check import audit
-from slipway.ops.audit.evidence import Evidence, Version
+from slipway.ops.audit.evidence import AuditEvidence, Version
 from tests.support.faults import Fault
 from tests.support.witness import Witness
 from tests.support.world import Setup, World, run_world
@@ -23,7 +23,7 @@ Story = Callable[[World], Awaitable[None]]
 class Played:
     """What there was: `violations` of the audit, and the evidence that it had."""
 
-    def __init__(self, evidence: Evidence, violations: list[str]) -> None:
+    def __init__(self, evidence: AuditEvidence, violations: list[str]) -> None:
         self.evidence = evidence
         self.violations = violations
 

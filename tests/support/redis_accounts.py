@@ -16,7 +16,7 @@ from slipway.streams.allgather import GatherKey, Seat
 from slipway.streams.decisions import Caps, DecisionEntry
 from slipway.streams.keys import KeyFamily
 from slipway.streams.logpacks import LogLine
-from slipway.streams.ports import Entry, FeedEntry, FeedOp, SpanRecord, Streams, WorkHint
+from slipway.streams.ports import FeedEntry, FeedOp, SpanRecord, StreamEntry, Streams, WorkHint
 from tests.support.logs import a_pack, store_lines
 from tests.support.redis import RedisBackend, an_event, an_id, cursor
 
@@ -37,7 +37,7 @@ async def api(own: Streams, operator: RedisBackend) -> None:
     assert await own.events.read(an_id())
     async with aclosing(own.events.follow(an_id(), after=cursor(1))) as following:
         waiting = asyncio.ensure_future(anext(following))
-        await own.events.append([Entry(event=an_event(2))])
+        await own.events.append([StreamEntry(event=an_event(2))])
         assert await waiting
     await own.firehose.read(after=None, block_s=0.05)
     await own.firehose.read(after=await own.firehose.tail(), block_s=0.05)
@@ -117,7 +117,7 @@ async def audit(own: Streams, operator: RedisBackend) -> None:
     """Everything that the audit reads."""
     others = operator.connect()
     await others.hints.send([_HINT])
-    await others.events.append([Entry(event=an_event(1))])
+    await others.events.append([StreamEntry(event=an_event(1))])
     await others.work_queue("a").claim(limit=1, block_s=0)
     assert await own.events.read(an_id())
     assert await own.dead.page() == []
@@ -132,16 +132,16 @@ WALKS: dict[str, tuple[Account, Walk]] = {
 
 async def _append(own: Streams, operator: RedisBackend) -> None:
     """Events: one, the same again, the end of another, and streams that others have spoiled."""
-    event = Entry(event=an_event(1))
+    event = StreamEntry(event=an_event(1))
     await own.events.append([event, event])
     assert await own.events.last_seqs([an_id()]) == [1]
-    end = Entry(event=an_event(1, name="ended", type=Event.TERMINATED))
+    end = StreamEntry(event=an_event(1, name="ended", type=Event.TERMINATED))
     await own.events.append([end])
     await own.events.append([end])
     spoiled = an_id("spoiled")
     await operator.add_raw(keys.allocation(spoiled), None, {"a": b"1"})
-    await own.events.append([Entry(event=an_event(1, name="spoiled"))])
-    await own.events.append([Entry(event=an_event(1, name="spoiled"))])
+    await own.events.append([StreamEntry(event=an_event(1, name="spoiled"))])
+    await own.events.append([StreamEntry(event=an_event(1, name="spoiled"))])
 
 
 async def _spans(own: Streams) -> None:
@@ -175,7 +175,7 @@ async def _webhooks(own: Streams, others: Streams) -> None:
     hooks = own.webhooks("a")
     assert await hooks.is_first(silence_s=10)
     await hooks.take(limit=10, block_s=0.05)  # makes the groups
-    await others.events.append([Entry(event=an_event(1, name="hooked"))])
+    await others.events.append([StreamEntry(event=an_event(1, name="hooked"))])
     taken = await hooks.take(limit=10, block_s=2)
     assert await hooks.is_first(silence_s=10)
     assert len(await hooks.take_again()) >= len(taken) > 0

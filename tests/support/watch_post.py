@@ -19,14 +19,14 @@ from slipway.kube.resources import ALLOCATIONS, PODS
 from slipway.local.apiserver.objects import clone
 from slipway.model.times import format_time
 from slipway.runtime.clock import SeededRandom
-from slipway.runtime.health import Health
-from slipway.runtime.service import Stop
+from slipway.runtime.health import ProcessHealth
+from slipway.runtime.service import ServiceStop
 from slipway.streams.memory_server import MemoryServer
 from slipway.streams.memory_side import MemoryStreams
 from slipway.streams.ports import NoTally, StoredEvent
 from slipway.streams.producer import BestEffort
 from slipway.watcher.settings import Settings
-from slipway.watcher.watcher import Parts, Watcher
+from slipway.watcher.watcher import Watcher, WatcherDeps
 from tests.support.podworker_desk import Desk, hint_for
 from tests.support.small_cluster import a_client, furnish, look
 from tests.support.stepping import over_and_over
@@ -128,13 +128,13 @@ class Post:
     def another(self, identity: str = "one", settings: Settings | None = None) -> Watcher:
         """A watcher process with empty memory."""
         return Watcher(
-            Parts(
+            WatcherDeps(
                 kube=self.its,
                 streams=MemoryStreams(self.server),
                 behind=self.behind,
                 clock=self.clock,
                 random=SeededRandom(identity),
-                health=Health(self.clock),
+                health=ProcessHealth(self.clock),
                 settings=settings or self.settings,
                 identity=identity,
             )
@@ -166,7 +166,7 @@ class Post:
         """What the allocation's stream holds."""
         return await self.streams.events.read(id_of(allocation))
 
-    async def run(self, watcher: Watcher, stop: Stop) -> None:
+    async def run(self, watcher: Watcher, stop: ServiceStop) -> None:
         """A watcher until `stop`."""
         await watcher.run(stop)
 
@@ -186,7 +186,7 @@ class Post:
 
     async def stage(self, story: Coroutine[Any, Any, None], *, watches: bool) -> None:
         """The story beside everybody else."""
-        stop = Stop()
+        stop = ServiceStop()
         async with asyncio.TaskGroup() as tasks:
             others = [
                 tasks.create_task(work) for work in (self._work(), self.kubelet.run(), over_and_over(self.behind.step))

@@ -11,24 +11,24 @@ from slipway.crd.transitions import id_of
 from slipway.crd.v1alpha1 import Allocation
 from slipway.kube.objects import Pod
 from slipway.local.apiserver.objects import name_of, namespace_of
-from slipway.local.apiserver.store import ObjectKey, Record
+from slipway.local.apiserver.store import ObjectKey, ObjectVersion
 from slipway.model.events import AllocationEvent
 from slipway.model.ids import AllocationId, split_allocation_id
 from slipway.ops.audit.evidence import (
     REDIS,
     STREAM_BYTES,
     AckedHint,
-    Evidence,
+    AuditEvidence,
+    FencedWrite,
     Measured,
     Promised,
     Ran,
-    Request,
     Spoken,
     Version,
 )
 from slipway.pods import manifest
 from slipway.pods.ended import waits_for_reader
-from slipway.podworker.intent import Bind, Launch, Teardown, decide
+from slipway.podworker.intent import Bind, LaunchIntent, Teardown, decide
 from slipway.streams import keys, pages
 from slipway.streams.pages import ZERO
 from slipway.streams.ports import Claimed, NoTally, WorkHint
@@ -51,16 +51,16 @@ class Witness:
         self._appended: list[AllocationEvent] = []
         self._acked: list[AckedHint] = []
         self._asked: dict[tuple[int, str], _Demand | None] = {}
-        self._read: dict[ObjectKey, tuple[Record, Allocation]] = {}
+        self._read: dict[ObjectKey, tuple[ObjectVersion, Allocation]] = {}
         self._book = HintBook(world.server, world.clock)
         world.trouble.claimed = self._claimed
         world.trouble.acking = self._acking
         world.server.on_add = self._added
 
-    def evidence(self, *, is_at_rest: bool) -> Evidence:
+    def evidence(self, *, is_at_rest: bool) -> AuditEvidence:
         """Everything, as of now."""
         world = self._world
-        return Evidence(
+        return AuditEvidence(
             versions=[
                 Version(
                     number=change.version,
@@ -78,7 +78,7 @@ class Witness:
             streams=self.streams(),
             appended=self._appended,
             requests=[
-                Request(
+                FencedWrite(
                     process=effect.process,
                     verb=effect.verb,
                     resource=effect.target,
@@ -224,7 +224,7 @@ class Witness:
         attempt = allocation.status.attempt
         # In a namespace that is going nothing can be launched or bound: what was made is to be taken back.
         match decide(allocation, namespace_terminating=self._is_terminating(hint.namespace)):
-            case Launch():
+            case LaunchIntent():
                 return _Demand(text=f"the launch of attempt {attempt}", starts=attempt)
             case Bind():
                 unbound = [uid for uid, node in self._released(allocation) if not self._is_let_go(uid, node)]

@@ -19,15 +19,15 @@ from slipway.crd.transitions import id_of
 from slipway.crd.v1alpha1 import Allocation
 from slipway.errors import ControlPlaneError
 from slipway.kube.resources import ALLOCATIONS, NAMESPACES, RESOURCE_POOLS
-from slipway.local.apiserver.store import Change
+from slipway.local.apiserver.store import Commit
 from slipway.ops.audit.evidence import Answered, Canary, Restarted
 from slipway.podworker import main as podworker_main
 from slipway.podworker.settings import Settings as PodworkerSettings
 from slipway.runtime import service
 from slipway.runtime.clock import Random, SeededRandom
-from slipway.runtime.health import Health
-from slipway.runtime.listen import Address
-from slipway.runtime.service import Context, Stop
+from slipway.runtime.health import ProcessHealth
+from slipway.runtime.listen import ListenAddress
+from slipway.runtime.service import ServiceContext, ServiceStop
 from slipway.runtime.tasks import TaskGroup
 from slipway.scheduler import main as scheduler_main
 from slipway.scheduler.settings import Settings as SchedulerSettings
@@ -117,7 +117,7 @@ class World:
         self.streams = MemoryStreams(self.server)
         self.kubelets = Kubelets(self.core, self.clock.now, SeededRandom(f"kubelet-{seed}"))
         self.kube_scheduler = KubeScheduler(self.core, SeededRandom(f"kube-scheduler-{seed}"))
-        self.changes: list[tuple[float, str, Change]] = []
+        self.changes: list[tuple[float, str, Commit]] = []
         """(time, the process that wrote, the commit); empty for the user, kubelets and controllers"""
         self.processes: dict[str, Process] = {}
         self.promises: list[Promise] = []
@@ -135,9 +135,9 @@ class World:
         self.canaries: list[Canary] = []
         self.restarts: list[Restarted] = []
         """In which all of us went and came back, and the work stayed as it was."""
-        self.healths: dict[str, Health] = {}
+        self.healths: dict[str, ProcessHealth] = {}
         """{role: what its process says of its loops}"""
-        self._stops: dict[str, Stop] = {}
+        self._stops: dict[str, ServiceStop] = {}
         self._changed = asyncio.Event()
         self._generations: dict[str, int] = {}
         self._committed: dict[int, float] = {}
@@ -236,17 +236,17 @@ class World:
             kube.committed_at = lambda version: self._committed.get(version, 0.0)
         try:
             async with TaskGroup() as tasks:
-                context: Context[Any] = Context(
+                context: ServiceContext[Any] = ServiceContext(
                     service=kind,
                     settings=self._settings(kind, process.name),
                     once=False,
                     clock=process.clock,
                     random=SeededRandom(f"{process.name}-{self.seed}"),
-                    health=Health(process.clock, exit_process=partial(self._exited, process)),
-                    stop=Stop(),
+                    health=ProcessHealth(process.clock, exit_process=partial(self._exited, process)),
+                    stop=ServiceStop(),
                     tasks=tasks,
                     resources=AsyncExitStack(),
-                    address=Address("", 0),
+                    address=ListenAddress("", 0),
                 )
                 match kind:
                     case "scheduler":
@@ -269,13 +269,13 @@ class World:
     def _exited(self, process: Process, code: int) -> None:
         self.end(process, f"{process.name} exited with {code}: its work does not end")
 
-    def _serve(self, process: Process, context: Context[Any], kube: ProcessKube, streams: Any) -> None:
+    def _serve(self, process: Process, context: ServiceContext[Any], kube: ProcessKube, streams: Any) -> None:
         from slipway.api import main as api_main  # most runs have no api, and it is much to import
 
         api_main.compose(context, kube, streams, self.behind[process.role])
         self.apps[process.role] = (process, context.app)
 
-    def _start_the_rest(self, process: Process, context: Context[Any], streams: Any) -> None:
+    def _start_the_rest(self, process: Process, context: ServiceContext[Any], streams: Any) -> None:
         service.follow_certificate(context, _Certificate())
         match context.service:
             case "scheduler" | "podworker":
@@ -391,7 +391,7 @@ class World:
 
     # --- what is recorded -------------------------------------------------------------------------------------------
 
-    def _record(self, change: Change) -> None:
+    def _record(self, change: Commit) -> None:
         owner = OWNER.get()
         self.changes.append((self.clock.now(), owner.name if owner is not None else "", change))
         self._committed[change.version] = self.loop.time()

@@ -2,7 +2,7 @@
 
 import inspect
 
-from slipway.ops.audit.check import INVARIANTS, Check, Invariant
+from slipway.ops.audit.check import INVARIANTS, Invariant, InvariantCheck
 from slipway.ops.audit.needs import Need
 from tools.reference.markdown import table
 
@@ -63,11 +63,11 @@ def _checks() -> list[tuple[str, ...]]:
     ]
 
 
-def _sentence(check: Check) -> str:
+def _sentence(check: InvariantCheck) -> str:
     text = " ".join((inspect.getdoc(check.find) or "").split("\n\n")[0].split())
     name, _, rest = text.partition(": ")
     return rest if name.isupper() or name[1:].isdigit() else text
 
 
-def _places(check: Check) -> list[str]:
+def _places(check: InvariantCheck) -> list[str]:
     return [name for name, known in PLACES if known.issuperset(check.needs)]

@@ -21,7 +21,7 @@ from slipway.runtime import private_files
 _NAME = "slipway"
 
 
-class Member(msgspec.Struct, frozen=True, kw_only=True):
+class StackProcess(msgspec.Struct, frozen=True, kw_only=True):
     """One process of the stack; `started` is its start time in clock ticks, so that a reused pid is not it."""
 
     name: str
@@ -39,7 +39,7 @@ class StackState(msgspec.Struct, frozen=True, kw_only=True):
     redis_url: str
     kubernetes: str
     supervisor: int
-    members: list[Member] = []
+    members: list[StackProcess] = []
 
 
 class Layout:
@@ -173,7 +173,7 @@ def start_ticks(pid: int) -> int:
     return int(text.rpartition(")")[2].split()[19])
 
 
-def is_alive(member: Member) -> bool:
+def is_alive(member: StackProcess) -> bool:
     """Whether this very process still runs."""
     try:
         os.kill(member.pid, 0)

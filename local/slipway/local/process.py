@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from slipway.errors import UnavailableError
-from slipway.local.layout import Member, start_ticks
+from slipway.local.layout import StackProcess, start_ticks
 from slipway.runtime import private_files
 from slipway.runtime.clock import Clock
 
@@ -55,9 +55,11 @@ class Child:
         """The process id of the last start; 0 before the first."""
         return self._process.pid if self._process is not None else 0
 
-    def member(self) -> Member:
+    def member(self) -> StackProcess:
         """What the state file says of it."""
-        return Member(name=self.name, pid=self.pid, started=start_ticks(self.pid), url=self.url, log=str(self.log))
+        return StackProcess(
+            name=self.name, pid=self.pid, started=start_ticks(self.pid), url=self.url, log=str(self.log)
+        )
 
     async def start(self) -> None:
         """Start it; its output is appended to its log."""

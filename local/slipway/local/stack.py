@@ -29,14 +29,14 @@ from slipway.errors import InvalidError, UnavailableError
 from slipway.kube import client
 from slipway.local import access, certificate
 from slipway.local.bootstrap import furnish
-from slipway.local.layout import Layout, Member, StackState, is_alive, register, unregister
+from slipway.local.layout import Layout, StackProcess, StackState, is_alive, register, unregister
 from slipway.local.node.disk import remove_sockets
 from slipway.local.process import Child
 from slipway.local.valkey import ServerOptions, ValkeyProcess
 from slipway.local.watchdog import PERIOD_S, Watchdog
 from slipway.runtime import private_files, redis_url
 from slipway.runtime.clock import Clock, Random, SystemClock, SystemRandom
-from slipway.runtime.listen import LOCALHOST, Address, bind_all
+from slipway.runtime.listen import LOCALHOST, ListenAddress, bind_all
 from slipway.streams.accounts import OF_SERVICES
 
 SERVICES = ("api", "scheduler", "podworker", "watcher")
@@ -338,7 +338,7 @@ class Stack:
     def _write_state(self) -> None:
         members = [child.member() for child in self.children.values()]
         if self.valkey is not None and self.valkey.pid is not None:
-            members.append(Member(name="redis", pid=self.valkey.pid, log=str(self.valkey.log)))
+            members.append(StackProcess(name="redis", pid=self.valkey.pid, log=str(self.valkey.log)))
         state = StackState(
             api=self.api_url,
             kubeconfig=self.kubeconfig,
@@ -374,7 +374,7 @@ def _port(wanted: int) -> int:
     if not wanted:
         return _free_port()
     try:
-        listeners = bind_all(Address(LOCALHOST, wanted))
+        listeners = bind_all(ListenAddress(LOCALHOST, wanted))
     except UnavailableError as exc:
         if wanted != DEFAULT_PORT:
             raise UnavailableError(f"port {wanted} is taken; choose another with --port, or 0 for any") from exc

@@ -19,7 +19,7 @@ DEFAULT_SERVER = "http://127.0.0.1:8080"
 LOCAL_HOSTS = ("127.0.0.1", "localhost")
 
 
-class Address(NamedTuple):
+class ServerAddress(NamedTuple):
     """A server, and how it was found (for error messages)."""
 
     scheme: str
@@ -37,7 +37,7 @@ class Address(NamedTuple):
         return f"{self.scheme}://{host}:{self.port}{self.prefix}"
 
 
-def find(named: str = "") -> Address:
+def find(named: str = "") -> ServerAddress:
     """The server to talk to.
 
     Raises:
@@ -55,7 +55,7 @@ def find(named: str = "") -> Address:
     return _with_local_token(found)
 
 
-def _with_local_token(found: Address) -> Address:
+def _with_local_token(found: ServerAddress) -> ServerAddress:
     """The address with the token of the stack of this account that runs there, if one does."""
     if found.scheme != "http" or found.host not in LOCAL_HOSTS:
         return found
@@ -69,7 +69,7 @@ def _with_local_token(found: Address) -> Address:
     return found._replace(host=LOCAL_HOSTS[0], credential=credentials.fixed(token))
 
 
-def _find(named: str) -> Address:
+def _find(named: str) -> ServerAddress:
     if named:
         return parse(named, "--server")
     from_environment = os.environ.get(ENV_SERVER, "")
@@ -92,7 +92,7 @@ def running_stack() -> str:
     return state.api if state is not None and any(is_alive(member) for member in state.members) else ""
 
 
-def parse(text: str, origin: str) -> Address:
+def parse(text: str, origin: str) -> ServerAddress:
     """`text` as an address; a bare `host:port` is http."""
     url = text if "://" in text else f"http://{text}"
     try:
@@ -102,7 +102,7 @@ def parse(text: str, origin: str) -> Address:
         raise _bad(text, origin) from None
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise _bad(text, origin)
-    return Address(
+    return ServerAddress(
         scheme=parts.scheme,
         host=parts.hostname,
         port=port or (443 if parts.scheme == "https" else 80),

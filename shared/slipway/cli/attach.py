@@ -18,8 +18,8 @@ from concurrent.futures import CancelledError
 from concurrent.futures import TimeoutError as NotYetError
 from contextlib import contextmanager
 
-from slipway.cli.address import Address
-from slipway.cli.remote import PIECE_BYTES, STDERR, Remote, Wanted
+from slipway.cli.address import ServerAddress
+from slipway.cli.remote import PIECE_BYTES, STDERR, Remote, RemoteSession
 from slipway.cli.terminal import Terminal
 
 DETACH_KEY = b"\x1d"
@@ -31,7 +31,7 @@ _LOOK_S = 0.2
 class Attachment:
     """One session on this terminal."""
 
-    def __init__(self, terminal: Terminal, server: Address, path: str, wanted: Wanted) -> None:
+    def __init__(self, terminal: Terminal, server: ServerAddress, path: str, wanted: RemoteSession) -> None:
         self._terminal = terminal
         self._is_tty = wanted.tty
         self._remote = Remote(server, path, wanted, _show)

@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 from slipway.cli import labels
-from slipway.cli.http import Api, Entry
+from slipway.cli.http import Api, ServerSentEvent
 from slipway.errors import ControlPlaneError
 
 Json = dict[str, Any]
@@ -44,7 +44,7 @@ class Background:
         self._threads: list[tuple[threading.Thread, Api]] = []
         self._closing = threading.Event()
 
-    def read(self, kind: str, entries: Callable[[Api], Iterator[Entry]]) -> None:
+    def read(self, kind: str, entries: Callable[[Api], Iterator[ServerSentEvent]]) -> None:
         """Start to read `entries`."""
         api = self._connect()
 
@@ -96,7 +96,7 @@ class Background:
         self.close()
 
 
-def events_of(api: Api, id_: str, *, after: str = "") -> Iterator[Entry]:
+def events_of(api: Api, id_: str, *, after: str = "") -> Iterator[ServerSentEvent]:
     """The events of an allocation until it has ended."""
     over = threading.Event()
     for entry in api.stream(f"/allocations/{id_}/events", after=after, is_over=over.is_set):
@@ -105,7 +105,7 @@ def events_of(api: Api, id_: str, *, after: str = "") -> Iterator[Entry]:
         yield entry
 
 
-def lines_of(api: Api, id_: str, query: Json | None = None) -> Iterator[Entry]:
+def lines_of(api: Api, id_: str, query: Json | None = None) -> Iterator[ServerSentEvent]:
     """The log lines of an allocation until it has ended, each once.
 
     Lines that come straight from pods have no ids, and a stream that breaks after them begins again: what was told

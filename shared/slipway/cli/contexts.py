@@ -18,7 +18,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@:-]{0,127}")
 Json = dict[str, Any]
 
 
-class Context(NamedTuple):
+class CliContext(NamedTuple):
     """One server, and one way to open it."""
 
     server: str
@@ -43,11 +43,11 @@ class Context(NamedTuple):
         return f"file {self.token_file}" if self.token_file else "token" if self.token else "none"
 
 
-class Contexts(NamedTuple):
+class CliContexts(NamedTuple):
     """What the file holds; `current` may be empty."""
 
     current: str
-    all: dict[str, Context]
+    all: dict[str, CliContext]
 
 
 def folder() -> Path:
@@ -59,20 +59,20 @@ def folder() -> Path:
     return (Path(base) if base else Path.home() / ".config") / "slipway"
 
 
-def read() -> Contexts:
+def read() -> CliContexts:
     """The file; nothing where there is none. Raises InvalidError when it cannot be read."""
     path = folder() / FILE
     try:
         told: Json = json.loads(path.read_text(encoding="utf-8"))
         found = {name: _context(each) for name, each in cast("Json", told["contexts"]).items()}
-        return Contexts(str(told.get("current") or ""), found)
+        return CliContexts(str(told.get("current") or ""), found)
     except FileNotFoundError:
-        return Contexts("", {})
+        return CliContexts("", {})
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise InvalidError(f"{path} cannot be read ({error}); remove it and log in again") from error
 
 
-def write(contexts: Contexts) -> None:
+def write(contexts: CliContexts) -> None:
     """Replace the file."""
     where = folder()
     where.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -86,13 +86,13 @@ def write(contexts: Contexts) -> None:
     os.replace(fresh, where / FILE)
 
 
-def current() -> Context | None:
+def current() -> CliContext | None:
     """Where one is logged in and commands go; None: nowhere."""
     contexts = read()
     return contexts.all.get(contexts.current)
 
 
-def of_server(url: str) -> Context | None:
+def of_server(url: str) -> CliContext | None:
     """The context that opens this very server: its token is for no other. The current one counts first."""
     contexts = read()
     ordered = sorted(contexts.all.items(), key=lambda item: item[0] != contexts.current)
@@ -106,9 +106,9 @@ def check_name(name: str) -> str:
     return name
 
 
-def _context(told: Json) -> Context:
+def _context(told: Json) -> CliContext:
     kubernetes = told.get("kubernetes")
-    return Context(
+    return CliContext(
         server=str(told["server"]),
         token=str(told.get("token") or ""),
         token_file=str(told.get("tokenFile") or ""),
@@ -116,7 +116,7 @@ def _context(told: Json) -> Context:
     )
 
 
-def _json(context: Context) -> Json:
+def _json(context: CliContext) -> Json:
     way: Json = {}
     if context.kubernetes is not None:
         way = {"kubernetes": context.kubernetes._asdict()}

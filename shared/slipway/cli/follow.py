@@ -8,9 +8,9 @@ from typing import Any
 
 from slipway.cli import labels, main
 from slipway.cli.background import Background, events_of, lines_of
-from slipway.cli.http import Entry
+from slipway.cli.http import ServerSentEvent
 from slipway.cli.terminal import RANK_COLOURS
-from slipway.cli.verb import Session
+from slipway.cli.verb import CliSession
 from slipway.errors import TransientError
 
 Json = dict[str, Any]
@@ -25,7 +25,7 @@ LOGS_END_S = 6.0
 class Following:
     """One allocation that is followed."""
 
-    def __init__(self, session: Session, view: Json, *, with_logs: bool) -> None:
+    def __init__(self, session: CliSession, view: Json, *, with_logs: bool) -> None:
         self.session = session
         self.id = str(view["id"])
         self.view = view
@@ -77,7 +77,7 @@ class Following:
         terminal.note(terminal.paint(labels.summary_of(self.view), "green" if is_good else "red"))
         return main.OK if is_good else main.FAILED
 
-    def _on_event(self, entry: Entry) -> None:
+    def _on_event(self, entry: ServerSentEvent) -> None:
         kind = str(entry.data["type"]).rpartition(".")[2]
         data = entry.data["data"]
         self._phase = str(data["phase"])
@@ -120,7 +120,7 @@ class Following:
         return main.DETACHED
 
 
-def line_text(session: Session, line: Json, *, prefix: bool) -> str:
+def line_text(session: CliSession, line: Json, *, prefix: bool) -> str:
     """A log line, with its rank in front where there are several; what Kubernetes says about it is marked."""
     text = str(line.get("text", ""))
     if is_event(line):
@@ -148,7 +148,7 @@ def progress_of(why: Json) -> str:
     return str(why["message"])
 
 
-def wait_until(session: Session, id_: str, goal: str, timeout_s: float | None) -> Json | None:
+def wait_until(session: CliSession, id_: str, goal: str, timeout_s: float | None) -> Json | None:
     """Show progress until the allocation has reached `goal` or has ended; None when the time is over."""
     deadline = time.monotonic() + timeout_s if timeout_s is not None else None
     path = f"/allocations/{id_}"

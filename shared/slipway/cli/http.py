@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, BinaryIO, NamedTuple, cast
 from urllib.parse import quote, urlencode
 
-from slipway.cli.address import Address
+from slipway.cli.address import ServerAddress
 from slipway.errors import (
     AlreadyExistsError,
     ControlPlaneError,
@@ -59,7 +59,7 @@ _CREDENTIAL = "Authorization: Bearer $SLIPWAY_API_TOKEN"
 _LOST = (ConnectionError, http.client.HTTPException, ssl.SSLError, socket.gaierror, OSError)
 
 
-class Answer(NamedTuple):
+class ApiResponse(NamedTuple):
     """A 2xx answer."""
 
     status: int
@@ -71,7 +71,7 @@ class Answer(NamedTuple):
         return json.loads(self.body) if self.body.strip() else {}
 
 
-class Entry(NamedTuple):
+class ServerSentEvent(NamedTuple):
     """One server-sent event."""
 
     id: str
@@ -102,7 +102,7 @@ class _NothingLeft(Exception):
 class Api:
     """One connection to the API; not for several threads at once. `show` is given each request as a curl command."""
 
-    def __init__(self, server: Address, *, user: str = "", show: Callable[[str], None] | None = None) -> None:
+    def __init__(self, server: ServerAddress, *, user: str = "", show: Callable[[str], None] | None = None) -> None:
         self.server = server
         self._user = user
         self._show = show
@@ -138,7 +138,7 @@ class Api:
         query: Query | None = None,
         body: Any = None,
         headers: Mapping[str, str] | None = None,
-    ) -> Answer:
+    ) -> ApiResponse:
         """One call; paths are below /api/v1 unless they start with `//`.
 
         Raises:
@@ -151,7 +151,7 @@ class Api:
         for tried in range(1, TRIES + 1):
             try:
                 response = self._send(method, target, payload, sent, CALL_S)
-                answer = Answer(response.status, response.read(), dict(response.getheaders()))
+                answer = ApiResponse(response.status, response.read(), dict(response.getheaders()))
             except TimeoutError as exc:
                 self.close()
                 raise DeadlineError(f"{self.server.url} did not answer within {CALL_S:.0f} s") from exc
@@ -176,7 +176,7 @@ class Api:
         *,
         query: Query | None = None,
         tell: Callable[[int], None] = lambda _done: None,
-    ) -> Answer:
+    ) -> ApiResponse:
         """PUT of a gzipped file; `tell` is given the bytes that went.
 
         Sent again, for up to a minute, when the connection is lost or the server says that it cannot now: it is
@@ -192,7 +192,7 @@ class Api:
             file.seek(0)
             try:
                 response = self._put(target, _Told(file, tell), headers)
-                answer = Answer(response.status, response.read(), dict(response.getheaders()))
+                answer = ApiResponse(response.status, response.read(), dict(response.getheaders()))
                 if answer.status < 300:
                     return answer
                 error = error_of(answer)
@@ -219,7 +219,7 @@ class Api:
         *,
         after: str = "",
         is_over: Callable[[], bool] = lambda: True,
-    ) -> Iterator[Entry]:
+    ) -> Iterator[ServerSentEvent]:
         """The entries of a stream of server-sent events, across broken connections.
 
         A server that is stopped ends its streams as one that has told everything does: `is_over` tells them apart.
@@ -248,7 +248,7 @@ class Api:
                 raise broken
             pause_s = min(PAUSE_S_MAX, pause_s * 2)
 
-    def _events(self, path: str, query: Query | None, last: str) -> Iterator[Entry]:
+    def _events(self, path: str, query: Query | None, last: str) -> Iterator[ServerSentEvent]:
         """The entries of one connection. Raises a ConnectionError when it breaks off instead of ending."""
         target = self.target(path, query)
         extra = {"Accept": "text/event-stream"} | ({"Last-Event-ID": last} if last else {})
@@ -256,7 +256,7 @@ class Api:
         self._tell("GET", target, headers, None)
         response = self._send("GET", target, None, headers, SILENCE_S)
         if response.status >= 300:
-            raise error_of(Answer(response.status, response.read(), dict(response.getheaders())))
+            raise error_of(ApiResponse(response.status, response.read(), dict(response.getheaders())))
         self.streams_opened += 1
         if response.status == http.client.NO_CONTENT:
             raise _NothingLeft
@@ -350,7 +350,7 @@ class Api:
         )
 
 
-def _entries(response: http.client.HTTPResponse) -> Iterator[Entry]:
+def _entries(response: http.client.HTTPResponse) -> Iterator[ServerSentEvent]:
     """The entries of one answer, as they come.
 
     Source: WHATWG HTML, "Server-sent events".
@@ -367,7 +367,7 @@ def _entries(response: http.client.HTTPResponse) -> Iterator[Entry]:
             fields[name] = f"{fields[name]}\n{value}" if name == "data" and name in fields else value
             continue
         if "data" in fields:
-            yield Entry(fields.get("id", ""), fields.get("event", ""), _decoded(fields["data"]))
+            yield ServerSentEvent(fields.get("id", ""), fields.get("event", ""), _decoded(fields["data"]))
         fields = {}
 
 
@@ -378,7 +378,7 @@ def _decoded(text: str) -> Any:
         return text
 
 
-def error_of(answer: Answer) -> ControlPlaneError:
+def error_of(answer: ApiResponse) -> ControlPlaneError:
     """What a refusal means; problem+json is read when it is one."""
     try:
         problem = answer.json()

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from slipway.cli.verb import Verb
+    from slipway.cli.verb import CliVerb
 
 OK = 0
 FAILED = 1
@@ -25,80 +25,80 @@ DETACHED = 130
 BROKEN_PIPE = 141
 
 
-class Entry(NamedTuple):
+class VerbEntry(NamedTuple):
     """One line of the help page."""
 
     module: str
     summary: str
 
 
-GROUPS: dict[str, dict[str, Entry]] = {
+GROUPS: dict[str, dict[str, VerbEntry]] = {
     "This machine": {
-        "up": Entry("local", "start Slipway here: a cluster, a Valkey and the four services"),
-        "down": Entry("local", "stop what `up` started"),
-        "demo": Entry("local", "start it, do the main job once, visibly, and stop it"),
-        "doctor": Entry("doctor", "is everything there, set up right and answering? what mends it"),
+        "up": VerbEntry("local", "start Slipway here: a cluster, a Valkey and the four services"),
+        "down": VerbEntry("local", "stop what `up` started"),
+        "demo": VerbEntry("local", "start it, do the main job once, visibly, and stop it"),
+        "doctor": VerbEntry("doctor", "is everything there, set up right and answering? what mends it"),
     },
     "Who and where": {
-        "login": Entry("login", "log in at a server with a token, or as Kubernetes knows you"),
-        "context": Entry("login", "servers that you are logged in at: ls, use, rm"),
-        "token": Entry("tokens", "tokens of the API: create, ls, revoke"),
+        "login": VerbEntry("login", "log in at a server with a token, or as Kubernetes knows you"),
+        "context": VerbEntry("login", "servers that you are logged in at: ls, use, rm"),
+        "token": VerbEntry("tokens", "tokens of the API: create, ls, revoke"),
     },
     "Launch": {
-        "run": Entry("run", "run a command on ranks: slipway run --ranks 4 -- python train.py"),
-        "notebook": Entry("kinds", "start, open, list and stop notebooks"),
-        "shell": Entry("kinds", "the same for shells"),
-        "command": Entry("kinds", "the same for commands"),
-        "tensorboard": Entry("kinds", "the same for TensorBoards"),
-        "apply": Entry("apply", "launch what a YAML or JSON file says"),
-        "render": Entry("render", "show the very pods of a launch, and launch nothing"),
+        "run": VerbEntry("run", "run a command on ranks: slipway run --ranks 4 -- python train.py"),
+        "notebook": VerbEntry("kinds", "start, open, list and stop notebooks"),
+        "shell": VerbEntry("kinds", "the same for shells"),
+        "command": VerbEntry("kinds", "the same for commands"),
+        "tensorboard": VerbEntry("kinds", "the same for TensorBoards"),
+        "apply": VerbEntry("apply", "launch what a YAML or JSON file says"),
+        "render": VerbEntry("render", "show the very pods of a launch, and launch nothing"),
     },
     "Look": {
-        "ps": Entry("listing", "what waits and what runs"),
-        "get": Entry("show", "one allocation as the API has it"),
-        "describe": Entry("show", "one allocation, for people"),
-        "explain": Entry("show", "why it stands where it stands, and what would help"),
-        "timeline": Entry("show", "how long it spent in each phase"),
-        "trace": Entry("show", "its trace as a waterfall, from the request to the first line"),
-        "events": Entry("streams", "its transitions; -f goes on"),
-        "follow": Entry("run", "what `run` shows of it, to its end, with its exit code"),
-        "logs": Entry("streams", "what its ranks print; -f goes on"),
-        "open": Entry("open_wait", "open its page, or that of the API, in a browser"),
-        "port-forward": Entry("open_wait", "lead a port of this machine to a port of a workload"),
-        "wait": Entry("open_wait", "wait until it runs, is ready, or has ended"),
-        "queue": Entry("listing", "queues, and who waits in them"),
-        "pool": Entry("listing", "pools"),
-        "nodes": Entry("listing", "nodes, and what is free on them"),
-        "job": Entry("jobs", "groups of allocations: limits, priority, places in the queue"),
-        "history": Entry("history", "what has ended; --at TIME: who stood where then"),
-        "workspace": Entry("workspaces", "where one may launch: defaults, pools, quotas"),
-        "usage": Entry("usage", "who used how much: by user, queue, day...; --csv"),
+        "ps": VerbEntry("listing", "what waits and what runs"),
+        "get": VerbEntry("show", "one allocation as the API has it"),
+        "describe": VerbEntry("show", "one allocation, for people"),
+        "explain": VerbEntry("show", "why it stands where it stands, and what would help"),
+        "timeline": VerbEntry("show", "how long it spent in each phase"),
+        "trace": VerbEntry("show", "its trace as a waterfall, from the request to the first line"),
+        "events": VerbEntry("streams", "its transitions; -f goes on"),
+        "follow": VerbEntry("run", "what `run` shows of it, to its end, with its exit code"),
+        "logs": VerbEntry("streams", "what its ranks print; -f goes on"),
+        "open": VerbEntry("open_wait", "open its page, or that of the API, in a browser"),
+        "port-forward": VerbEntry("open_wait", "lead a port of this machine to a port of a workload"),
+        "wait": VerbEntry("open_wait", "wait until it runs, is ready, or has ended"),
+        "queue": VerbEntry("listing", "queues, and who waits in them"),
+        "pool": VerbEntry("listing", "pools"),
+        "nodes": VerbEntry("listing", "nodes, and what is free on them"),
+        "job": VerbEntry("jobs", "groups of allocations: limits, priority, places in the queue"),
+        "history": VerbEntry("history", "what has ended; --at TIME: who stood where then"),
+        "workspace": VerbEntry("workspaces", "where one may launch: defaults, pools, quotas"),
+        "usage": VerbEntry("usage", "who used how much: by user, queue, day...; --csv"),
     },
     "Change": {
-        "kill": Entry("change", "end it"),
-        "terminate": Entry("change", "end it, but let it save its work when it can"),
-        "preempt": Entry("change", "ask its ranks to save their work and end"),
-        "pause": Entry("change", "let it save its work and stop it; `resume` goes on"),
-        "hold": Entry("change", "keep it from starting"),
-        "resume": Entry("change", "let it start (again)"),
-        "move": Entry("jobs", "ahead of or behind another in its queue"),
-        "forget": Entry("change", "give up its ranks on machines that are off"),
-        "priority": Entry("change", "set its priority"),
-        "limit": Entry("change", "change its time limits, also while it runs"),
-        "update": Entry("change", "give what is held another image, command, variables or resources"),
-        "node": Entry("nodes", "take a node out of use, or back: enable, drain, disable"),
-        "template": Entry("catalog", "named partial launches of a workspace: list, show, set, remove"),
+        "kill": VerbEntry("change", "end it"),
+        "terminate": VerbEntry("change", "end it, but let it save its work when it can"),
+        "preempt": VerbEntry("change", "ask its ranks to save their work and end"),
+        "pause": VerbEntry("change", "let it save its work and stop it; `resume` goes on"),
+        "hold": VerbEntry("change", "keep it from starting"),
+        "resume": VerbEntry("change", "let it start (again)"),
+        "move": VerbEntry("jobs", "ahead of or behind another in its queue"),
+        "forget": VerbEntry("change", "give up its ranks on machines that are off"),
+        "priority": VerbEntry("change", "set its priority"),
+        "limit": VerbEntry("change", "change its time limits, also while it runs"),
+        "update": VerbEntry("change", "give what is held another image, command, variables or resources"),
+        "node": VerbEntry("nodes", "take a node out of use, or back: enable, drain, disable"),
+        "template": VerbEntry("catalog", "named partial launches of a workspace: list, show, set, remove"),
     },
     "More": {
-        "simulate": Entry("simulate", "run the scheduler's planner over a scenario, in virtual time"),
-        "replay": Entry("replay", "plan recorded ticks again: the same, or another policy's"),
-        "backup": Entry("backup", "write all that Slipway keeps into a file"),
-        "restore": Entry("backup", "put a backup back into a cluster; changes nothing that is there"),
-        "audit": Entry("audit", "are the invariants kept? reads everything, writes nothing"),
-        "webhook": Entry("webhooks", "receivers of events outside: list, create, show, set, test, rm"),
-        "dead": Entry("dead", "messages that could not be worked off: list, show, replay, drop"),
-        "completion": Entry("completion", "completion for bash, zsh or fish"),
-        "version": Entry("version", "which version this is"),
+        "simulate": VerbEntry("simulate", "run the scheduler's planner over a scenario, in virtual time"),
+        "replay": VerbEntry("replay", "plan recorded ticks again: the same, or another policy's"),
+        "backup": VerbEntry("backup", "write all that Slipway keeps into a file"),
+        "restore": VerbEntry("backup", "put a backup back into a cluster; changes nothing that is there"),
+        "audit": VerbEntry("audit", "are the invariants kept? reads everything, writes nothing"),
+        "webhook": VerbEntry("webhooks", "receivers of events outside: list, create, show, set, test, rm"),
+        "dead": VerbEntry("dead", "messages that could not be worked off: list, show, replay, drop"),
+        "completion": VerbEntry("completion", "completion for bash, zsh or fish"),
+        "version": VerbEntry("version", "which version this is"),
     },
 }
 
@@ -156,10 +156,10 @@ def help_page() -> str:
     return "\n".join(lines)
 
 
-def load(name: str) -> "Verb":
+def load(name: str) -> "CliVerb":
     """The verb of that name, its module imported."""
     module = importlib.import_module(f"slipway.cli.verbs.{VERBS[name].module}")
-    verb: Verb = module.VERBS[name]
+    verb: CliVerb = module.VERBS[name]
     return verb
 
 

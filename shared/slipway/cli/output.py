@@ -7,7 +7,7 @@ import argparse
 import json
 from typing import Any, Protocol, cast
 
-from slipway.cli.http import Answer, Api, Query
+from slipway.cli.http import Api, ApiResponse, Query
 from slipway.cli.terminal import Terminal
 
 Json = dict[str, Any]
@@ -33,7 +33,7 @@ def is_for_machines(arguments: argparse.Namespace) -> bool:
     return arguments.output in ("json", "yaml") and not arguments.quiet
 
 
-def write(terminal: Terminal, form: str, answer: Answer) -> None:
+def write(terminal: Terminal, form: str, answer: ApiResponse) -> None:
     """The body of an answer as it came (json), or as YAML."""
     if form == "yaml":
         import yaml
@@ -44,7 +44,7 @@ def write(terminal: Terminal, form: str, answer: Answer) -> None:
     terminal.raw(body if body.endswith("\n") else body + "\n")
 
 
-def listed(api: Api, path: str, query: Query | None = None) -> Answer:
+def listed(api: Api, path: str, query: Query | None = None) -> ApiResponse:
     """A whole list: one page as it came, or the items of all pages under the metadata of the last."""
     answer = api.call("GET", path, query={"limit": PAGE, **(query or {})})
     page = cast("Json", answer.json())
@@ -56,9 +56,9 @@ def listed(api: Api, path: str, query: Query | None = None) -> Answer:
         page = cast("Json", api.get(path, {"limit": PAGE, **(query or {}), "continue": more}))
         items += page["items"]
         more = str(page.get("metadata", {}).get("continue") or "")
-    return Answer(answer.status, json.dumps({**page, "items": items}).encode(), answer.headers)
+    return ApiResponse(answer.status, json.dumps({**page, "items": items}).encode(), answer.headers)
 
 
-def items_of(answer: Answer) -> list[Json]:
+def items_of(answer: ApiResponse) -> list[Json]:
     """The items of a list."""
     return cast("list[Json]", answer.json()["items"])

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from slipway.cli import sockets
-from slipway.cli.address import Address
+from slipway.cli.address import ServerAddress
 from slipway.errors import NotFoundError, PermanentError, UnavailableError
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ _GONE, _NO_SESSION = (401, 403, 404, 410), 4404
 STDOUT, STDERR = 1, 2
 
 
-class Wanted(NamedTuple):
+class RemoteSession(NamedTuple):
     """What is opened: a session that is there, or a new one."""
 
     session: str = ""
@@ -45,7 +45,9 @@ class Wanted(NamedTuple):
 class Remote:
     """One session. `show` gets (stream, bytes); `lost` is told when a connection is lost, `found` when it is back."""
 
-    def __init__(self, server: Address, path: str, wanted: Wanted, show: Callable[[int, bytes], None]) -> None:
+    def __init__(
+        self, server: ServerAddress, path: str, wanted: RemoteSession, show: Callable[[int, bytes], None]
+    ) -> None:
         self._server = server
         self._url = sockets.url_of(server, f"{path}terminal")
         self._wanted = wanted

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from slipway.cli.address import Address
+from slipway.cli.address import ServerAddress
 
 if TYPE_CHECKING:
     from websockets.asyncio.client import ClientConnection
@@ -11,14 +11,14 @@ CONNECT_S = 15.0
 """The deadline that a caller sets for `connect`."""
 
 
-def url_of(server: Address, path: str) -> str:
+def url_of(server: ServerAddress, path: str) -> str:
     """The address of `path` (with its slash) at the server."""
     scheme = "wss" if server.scheme == "https" else "ws"
     host = f"[{server.host}]" if ":" in server.host else server.host
     return f"{scheme}://{host}:{server.port}{server.prefix}{path}"
 
 
-async def connect(server: Address, url: str, protocol: str) -> "ClientConnection":
+async def connect(server: ServerAddress, url: str, protocol: str) -> "ClientConnection":
     """A connection that speaks the subprotocol; without a deadline of its own. Raises the library's errors."""
     from websockets.asyncio.client import connect as open_socket
     from websockets.typing import Subprotocol

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from slipway.cli import sockets
-from slipway.cli.address import Address
+from slipway.cli.address import ServerAddress
 from slipway.errors import UnavailableError
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ EOF = "eof"
 class Tunnel:
     """Connections to `local` go to the workload's port at `path`. `say` is told what goes wrong with one."""
 
-    def __init__(self, server: Address, path: str, say: Callable[[str], None]) -> None:
+    def __init__(self, server: ServerAddress, path: str, say: Callable[[str], None]) -> None:
         self._server = server
         self._url = sockets.url_of(server, path)
         self._say = say

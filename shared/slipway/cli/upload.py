@@ -11,7 +11,7 @@ from typing import Any, BinaryIO, cast
 
 from slipway.cli import packing
 from slipway.cli.packing import MIB, Item
-from slipway.cli.verb import Session
+from slipway.cli.verb import CliSession
 from slipway.errors import InvalidError, NotFoundError
 
 Json = dict[str, Any]
@@ -33,7 +33,7 @@ def add_options(parser: argparse._ArgumentGroup) -> None:  # pyright: ignore[rep
     )
 
 
-def bring(session: Session, body: Json, arguments: argparse.Namespace) -> None:
+def bring(session: CliSession, body: Json, arguments: argparse.Namespace) -> None:
     """Put the files into the launch body, or upload them and name them there."""
     if not arguments.context and not arguments.include:
         return
@@ -49,7 +49,7 @@ def bring(session: Session, body: Json, arguments: argparse.Namespace) -> None:
         body["context"] = send(session, items, str(body.get("workspace") or DEFAULT_WORKSPACE))
 
 
-def send(session: Session, items: list[Item], workspace: str) -> str:
+def send(session: CliSession, items: list[Item], workspace: str) -> str:
     """Pack and upload; the id of the context."""
     terminal = session.terminal
     total = sum(item.size for item in items)
@@ -77,7 +77,7 @@ def send(session: Session, items: list[Item], workspace: str) -> str:
     return id_
 
 
-def _is_there(session: Session, id_: str, workspace: str) -> bool:
+def _is_there(session: CliSession, id_: str, workspace: str) -> bool:
     try:
         session.api.get(f"/contexts/{id_}", {"workspace": workspace})
     except NotFoundError:

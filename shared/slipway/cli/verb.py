@@ -24,7 +24,7 @@ from slipway.errors import (
 )
 
 
-class Session:
+class CliSession:
     """What a verb works with: the terminal, and the API (found and connected when it is first asked for)."""
 
     def __init__(self, terminal: Terminal, *, server: str = "", user: str = "", curl: bool = False) -> None:
@@ -53,10 +53,10 @@ class Session:
 
 
 Configure = Callable[[argparse.ArgumentParser], None]
-Execute = Callable[[argparse.Namespace, Session], int]
+Execute = Callable[[argparse.Namespace, CliSession], int]
 
 
-class Verb(NamedTuple):
+class CliVerb(NamedTuple):
     """`configure` adds its arguments; `execute` does it. A raw verb gets its words unparsed."""
 
     configure: Configure
@@ -86,7 +86,7 @@ class _Parser(argparse.ArgumentParser):
         add("--curl", action="store_true", help="also print each request as a curl command")
 
 
-def parser_of(name: str, verb: Verb) -> argparse.ArgumentParser:
+def parser_of(name: str, verb: CliVerb) -> argparse.ArgumentParser:
     """The parser of a verb."""
     entry = main.VERBS[name]
     parser = _Parser(
@@ -120,13 +120,13 @@ def _options(parser: argparse.ArgumentParser) -> list[str]:
     return found
 
 
-def execute(name: str, verb: Verb, words: list[str]) -> int:
+def execute(name: str, verb: CliVerb, words: list[str]) -> int:
     """Run a verb; the exit code."""
     terminal = Terminal()
     if verb.raw:
-        return verb.execute(argparse.Namespace(words=words), Session(terminal))
+        return verb.execute(argparse.Namespace(words=words), CliSession(terminal))
     arguments = _parsed(parser_of(name, verb), words)
-    session = Session(terminal, server=arguments.server, user=arguments.user, curl=arguments.curl)
+    session = CliSession(terminal, server=arguments.server, user=arguments.user, curl=arguments.curl)
     try:
         code = verb.execute(arguments, session)
         sys.stdout.flush()

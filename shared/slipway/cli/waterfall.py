@@ -13,7 +13,7 @@ NAME_MAX = 34
 SERVICE_MAX = 10
 
 
-class Span(NamedTuple):
+class WorkSpan(NamedTuple):
     """One stretch of work; times in nanoseconds."""
 
     id: str
@@ -25,18 +25,18 @@ class Span(NamedTuple):
     is_ok: bool
 
 
-def spans_of(body: Any) -> list[Span]:
+def spans_of(body: Any) -> list[WorkSpan]:
     """The spans of an answer of the API."""
     whole = cast("Json", body)
     items = cast("list[Json]", whole.get("spans") or whole.get("items") or [])
     return [_span(item) for item in items]
 
 
-def _span(item: Json) -> Span:
+def _span(item: Json) -> WorkSpan:
     def value(*names: str) -> Any:
         return next((item[name] for name in names if name in item), "")
 
-    return Span(
+    return WorkSpan(
         id=str(value("span_id", "spanId")),
         parent=str(value("parentSpanId", "parent_id")),
         name=str(value("name")),
@@ -47,7 +47,7 @@ def _span(item: Json) -> Span:
     )
 
 
-def render(spans: list[Span], *, width: int = 80) -> str:
+def render(spans: list[WorkSpan], *, width: int = 80) -> str:
     """The waterfall; empty when there are no spans."""
     if not spans:
         return ""
@@ -71,14 +71,14 @@ def render(spans: list[Span], *, width: int = 80) -> str:
     return "\n".join(lines)
 
 
-def in_order(spans: list[Span]) -> list[tuple[int, Span]]:
+def in_order(spans: list[WorkSpan]) -> list[tuple[int, WorkSpan]]:
     """(depth, span): each span followed by its children, the earliest first."""
     known = {span.id for span in spans}
-    children: dict[str, list[Span]] = {}
+    children: dict[str, list[WorkSpan]] = {}
     for span in sorted(spans, key=lambda each: (each.start_ns, -each.end_ns, each.id)):
         is_child = span.parent in known and span.parent != span.id
         children.setdefault(span.parent if is_child else "", []).append(span)
-    found: list[tuple[int, Span]] = []
+    found: list[tuple[int, WorkSpan]] = []
     stack = [(0, span) for span in reversed(children.get("", []))]
     while stack:
         depth, span = stack.pop()
@@ -88,7 +88,7 @@ def in_order(spans: list[Span]) -> list[tuple[int, Span]]:
     return found
 
 
-def _bar(span: Span, begin: int, whole: int, width: int) -> str:
+def _bar(span: WorkSpan, begin: int, whole: int, width: int) -> str:
     first = min(width - 1, (span.start_ns - begin) * width // whole)
     last = max(first + 1, min(width, -(-(span.end_ns - begin) * width // whole)))
     return " " * first + "█" * (last - first) + " " * (width - last)

@@ -38,7 +38,7 @@ class Usage(Figures, kw_only=True, frozen=True):
     """by day (UTC), such as 2026-01-02"""
 
 
-class Row(DayUsage, kw_only=True, frozen=True):
+class TotalsRow(DayUsage, kw_only=True, frozen=True):
     """The totals of one day for one workspace, user, pool, queue and kind."""
 
     workspace: str
@@ -55,4 +55,4 @@ class DayTotals(Figures, kw_only=True, frozen=True):
 
     booked: dict[str, str] = {}
     """{minute of the epoch: their tokens, one after another}"""
-    rows: list[Row] = []
+    rows: list[TotalsRow] = []

@@ -45,7 +45,7 @@ REPLACEABLE = ("template", "ranks", "env")
 """what it runs: changed while it is held, until it is admitted"""
 
 
-class Rule(msgspec.Struct, frozen=True, kw_only=True):
+class ValidationRule(msgspec.Struct, frozen=True, kw_only=True):
     """One validation rule at `path` of a kind's schema (`*` steps into the items of a list)."""
 
     kind: str
@@ -71,22 +71,22 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
             return False
 
 
-class Violation(msgspec.Struct, frozen=True):
+class RuleViolation(msgspec.Struct, frozen=True):
     """A rule that a write breaks; `pointer` is a JSON pointer into the object."""
 
     pointer: str
     message: str
 
 
-def violations(kind: str, now: Mapping[str, Any], before: Mapping[str, Any] | None) -> list[Violation]:
+def violations(kind: str, now: Mapping[str, Any], before: Mapping[str, Any] | None) -> list[RuleViolation]:
     """The rules of `kind` that the write `before` -> `now` breaks; `before` is None for a create."""
-    found: list[Violation] = []
+    found: list[RuleViolation] = []
     for rule in RULES:
         if rule.kind != kind:
             continue
         for pointer, new, old in _at(rule.path, "", now, before):
             if not rule.holds(new, old):
-                found.append(Violation(pointer + rule.field.replace(".", "/"), rule.message))
+                found.append(RuleViolation(pointer + rule.field.replace(".", "/"), rule.message))
     return found
 
 
@@ -257,8 +257,8 @@ def _is_not_its_own_parent(now: Any, _: Any) -> bool:
 # --- the table
 
 
-def _immutable(field: str, rule: str, twin: Twin) -> Rule:
-    return Rule(
+def _immutable(field: str, rule: str, twin: Twin) -> ValidationRule:
+    return ValidationRule(
         kind="Allocation",
         path=SPEC,
         rule=rule.replace("FIELD", field),
@@ -268,13 +268,13 @@ def _immutable(field: str, rule: str, twin: Twin) -> Rule:
     )
 
 
-def _replaceable(field: str, rule: str, twin: Twin) -> Rule:
+def _replaceable(field: str, rule: str, twin: Twin) -> ValidationRule:
     held = _immutable(field, _OR_HELD.format(rule), _or_held(twin))
     return msgspec.structs.replace(held, message=f"{field} can only be changed while it is held and was not admitted")
 
 
-def _constant(field: str) -> Rule:
-    return Rule(
+def _constant(field: str) -> ValidationRule:
+    return ValidationRule(
         kind="Allocation",
         path=(*SPEC, field),
         rule="self == oldSelf",
@@ -283,8 +283,8 @@ def _constant(field: str) -> Rule:
     )
 
 
-def _rising(field: str) -> Rule:
-    return Rule(
+def _rising(field: str) -> ValidationRule:
+    return ValidationRule(
         kind="Allocation",
         path=(*STATUS, field),
         rule="self >= oldSelf",
@@ -309,8 +309,8 @@ _ALL_REPLACEABLE_SAME = " && ".join(
 _OR_HELD = "({}) || (has(oldSelf.hold) && oldSelf.hold)"
 
 
-def _named(kind: str) -> Rule:
-    return Rule(
+def _named(kind: str) -> ValidationRule:
+    return ValidationRule(
         kind=kind,
         path=(),
         rule="size(self.metadata.name) <= 63 && !self.metadata.name.contains('.')",
@@ -320,21 +320,21 @@ def _named(kind: str) -> Rule:
 
 
 _ALLOCATION_ROOT = (
-    Rule(
+    ValidationRule(
         kind="Allocation",
         path=(),
         rule="size(self.metadata.name) <= 40 && self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')",
         message="the name must have at most 40 characters: a letter first, then lower case letters, digits and hyphens",
         twin=_is_allocation_name,
     ),
-    Rule(
+    ValidationRule(
         kind="Allocation",
         path=(),
         rule="!has(oldSelf.status) || has(self.status)",
         message="status cannot be removed",
         twin=_keeps_status,
     ),
-    Rule(
+    ValidationRule(
         kind="Allocation",
         path=(),
         rule="self.spec.desired != 'Stopped' || !has(self.status) || !has(self.status.release) || "
@@ -342,7 +342,7 @@ _ALLOCATION_ROOT = (
         message="no release: the allocation is stopped",
         twin=_releases_only_when_desired,
     ),
-    Rule(
+    ValidationRule(
         kind="Allocation",
         path=(),
         rule="self.spec.queue == oldSelf.spec.queue || !has(oldSelf.status) || !has(oldSelf.status.admission)",
@@ -350,7 +350,7 @@ _ALLOCATION_ROOT = (
         twin=_keeps_queue_once_admitted,
         field=".spec.queue",
     ),
-    Rule(
+    ValidationRule(
         kind="Allocation",
         path=(),
         rule="!has(oldSelf.status) || !has(oldSelf.status.admission) || !has(oldSelf.spec.hold) || !oldSelf.spec.hold"
@@ -362,7 +362,7 @@ _ALLOCATION_ROOT = (
 )
 
 _ALLOCATION_SPEC = (
-    Rule(
+    ValidationRule(
         kind="Allocation",
         path=(*SPEC, "desired"),
         rule="oldSelf != 'Stopped' || self == 'Stopped'",
@@ -374,7 +374,7 @@ _ALLOCATION_SPEC = (
     *(_immutable(field, _SAME_OR_EMPTY, _same_or_empty(field)) for field in IMMUTABLE_COLLECTIONS),
     _replaceable("template", _SAME_OR_BOTH_ABSENT, _same_or_both_absent("template")),
     *(_replaceable(field, _SAME_OR_EMPTY, _same_or_empty(field)) for field in ("ranks", "env")),
-    Rule(
+    ValidationRule(
         kind="Allocation",
         path=SPEC,
         rule="!has(oldSelf.signals) || (has(self.signals) && self.signals.attempt >= oldSelf.signals.attempt)",
@@ -382,7 +382,7 @@ _ALLOCATION_SPEC = (
         twin=_attempt_of_signals_rises,
         field=".signals",
     ),
-    Rule(
+    ValidationRule(
         kind="Allocation",
         path=SPEC,
         rule="!has(oldSelf.signals) || !has(oldSelf.signals.preempt) || (has(self.signals) && "
@@ -392,7 +392,7 @@ _ALLOCATION_SPEC = (
         twin=_preempt_rises,
         field=".signals",
     ),
-    Rule(
+    ValidationRule(
         kind="Allocation",
         path=SPEC,
         rule="!has(oldSelf.signals) || !has(oldSelf.signals.acks) || (has(self.signals) && "
@@ -402,14 +402,14 @@ _ALLOCATION_SPEC = (
         twin=_acks_rise,
         field=".signals",
     ),
-    Rule(
+    ValidationRule(
         kind="Allocation",
         path=(*SPEC, "ranks"),
         rule="self.all(a, self.exists_one(b, b.name == a.name))",
         message="each role needs a name of its own",
         twin=_has_distinct_roles,
     ),
-    Rule(
+    ValidationRule(
         kind="Allocation",
         path=("spec", "ranks", "*"),
         rule="!has(self.minAvailable) || self.minAvailable <= self.count",
@@ -419,7 +419,7 @@ _ALLOCATION_SPEC = (
 )
 
 _ALLOCATION_STATUS = (
-    Rule(
+    ValidationRule(
         kind="Allocation",
         path=STATUS,
         rule="oldSelf.phase != 'Terminated' || self == oldSelf || (self.phase == 'Terminated' && "
@@ -430,7 +430,7 @@ _ALLOCATION_STATUS = (
     ),
     _rising("seq"),
     _rising("attempt"),
-    Rule(
+    ValidationRule(
         kind="Allocation",
         path=STATUS,
         rule="!has(oldSelf.admission) || !has(oldSelf.admission.epoch) || (has(self.admission) && "
@@ -438,7 +438,7 @@ _ALLOCATION_STATUS = (
         message="the epoch of the admission never goes down",
         twin=_epoch_rises,
     ),
-    Rule(
+    ValidationRule(
         kind="Allocation",
         path=STATUS,
         rule="!has(oldSelf.release) || (has(self.release) && self.release == oldSelf.release) || "
@@ -446,7 +446,7 @@ _ALLOCATION_STATUS = (
         message="the release of an attempt is final",
         twin=_release_is_final,
     ),
-    Rule(
+    ValidationRule(
         kind="Allocation",
         path=STATUS,
         rule="!has(oldSelf.ranks) || self.attempt > oldSelf.attempt || (has(self.ranks) && "
@@ -455,7 +455,7 @@ _ALLOCATION_STATUS = (
         message="the exit of a rank is written once",
         twin=_exit_codes_are_final,
     ),
-    Rule(
+    ValidationRule(
         kind="Allocation",
         path=STATUS,
         rule="!has(oldSelf.shrink) || self.attempt > oldSelf.attempt || (has(self.shrink) && "
@@ -470,21 +470,21 @@ _OTHERS = (
     _named("Queue"),
     _named("Job"),
     _named("Template"),
-    Rule(
+    ValidationRule(
         kind="ResourcePool",
         path=(),
         rule="!has(oldSelf.status) || has(self.status)",
         message="the ledger cannot be removed",
         twin=_keeps_status,
     ),
-    Rule(
+    ValidationRule(
         kind="ResourcePool",
         path=STATUS,
         rule="self.epoch >= oldSelf.epoch && self.tick >= oldSelf.tick",
         message="epoch and tick of the ledger never go down",
         twin=_ledger_rises,
     ),
-    Rule(
+    ValidationRule(
         kind="ResourcePool",
         path=SPEC,
         rule="!has(self.schedulerName) || self.schedulerName != 'slipway'",
@@ -492,7 +492,7 @@ _OTHERS = (
         twin=_delegates_to_somebody,
         field=".schedulerName",
     ),
-    Rule(
+    ValidationRule(
         kind="ResourcePool",
         path=SPEC,
         rule="!has(self.extenders) || self.extenders.filter(e, has(e.bindVerb) && size(e.bindVerb) > 0).size() <= 1",
@@ -500,7 +500,7 @@ _OTHERS = (
         twin=_has_one_binder_at_most,
         field=".extenders",
     ),
-    Rule(
+    ValidationRule(
         kind="Queue",
         path=(),
         rule="!has(self.spec) || !has(self.spec.parent) || self.spec.parent != self.metadata.name",
@@ -509,7 +509,7 @@ _OTHERS = (
     ),
 )
 
-RULES: tuple[Rule, ...] = (*_ALLOCATION_ROOT, *_ALLOCATION_SPEC, *_ALLOCATION_STATUS, *_OTHERS)
+RULES: tuple[ValidationRule, ...] = (*_ALLOCATION_ROOT, *_ALLOCATION_SPEC, *_ALLOCATION_STATUS, *_OTHERS)
 
 TWINS: Mapping[str, Twin] = {rule.rule: rule.holds for rule in RULES}
 """CEL expression -> its Python twin, for the local cluster's API server."""

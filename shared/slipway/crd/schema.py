@@ -37,7 +37,7 @@ _STATUS_DEFAULT: Mapping[str, Schema] = {
 }
 
 
-class Column(msgspec.Struct, frozen=True):
+class PrinterColumn(msgspec.Struct, frozen=True):
     """One column of `kubectl get`; `wide` ones show with `-o wide` only."""
 
     name: str
@@ -53,7 +53,7 @@ class Definition(msgspec.Struct, frozen=True, kw_only=True):
     plural: str
     short: str
     namespaced: bool
-    columns: tuple[Column, ...] = ()
+    columns: tuple[PrinterColumn, ...] = ()
     selectable: tuple[str, ...] = ()
 
     @property
@@ -62,7 +62,7 @@ class Definition(msgspec.Struct, frozen=True, kw_only=True):
         return self.struct.__name__
 
 
-_AGE = Column("Age", ".metadata.creationTimestamp", "date")
+_AGE = PrinterColumn("Age", ".metadata.creationTimestamp", "date")
 
 DEFINITIONS: tuple[Definition, ...] = (
     Definition(
@@ -71,18 +71,18 @@ DEFINITIONS: tuple[Definition, ...] = (
         short="alloc",
         namespaced=True,
         columns=(
-            Column("Kind", ".spec.kind"),
-            Column("Queue", ".spec.queue"),
-            Column("Priority", ".spec.priority", "integer"),
-            Column("Phase", ".status.phase"),
-            Column("Ready", ".status.ready", "boolean"),
-            Column("Slots", ".status.slots", "integer"),
-            Column("Position", ".spec.queuePosition"),
+            PrinterColumn("Kind", ".spec.kind"),
+            PrinterColumn("Queue", ".spec.queue"),
+            PrinterColumn("Priority", ".spec.priority", "integer"),
+            PrinterColumn("Phase", ".status.phase"),
+            PrinterColumn("Ready", ".status.ready", "boolean"),
+            PrinterColumn("Slots", ".status.slots", "integer"),
+            PrinterColumn("Position", ".spec.queuePosition"),
             _AGE,
-            Column("Reason", ".status.reason", wide=True),
-            Column("Nodes", ".status.nodes", wide=True),
-            Column("User", r".metadata.annotations.slipway\.dev/user", wide=True),
-            Column("Duration", ".status.startedAt", "date", wide=True),
+            PrinterColumn("Reason", ".status.reason", wide=True),
+            PrinterColumn("Nodes", ".status.nodes", wide=True),
+            PrinterColumn("User", r".metadata.annotations.slipway\.dev/user", wide=True),
+            PrinterColumn("Duration", ".status.startedAt", "date", wide=True),
         ),
         selectable=(".status.phase", ".spec.pool", ".spec.queue"),
     ),
@@ -92,9 +92,9 @@ DEFINITIONS: tuple[Definition, ...] = (
         short="rpool",
         namespaced=False,
         columns=(
-            Column("Binding", ".spec.binding"),
-            Column("Epoch", ".status.epoch", "integer"),
-            Column("Tick", ".status.tick", "integer", wide=True),
+            PrinterColumn("Binding", ".spec.binding"),
+            PrinterColumn("Epoch", ".status.epoch", "integer"),
+            PrinterColumn("Tick", ".status.tick", "integer", wide=True),
             _AGE,
         ),
     ),
@@ -104,11 +104,11 @@ DEFINITIONS: tuple[Definition, ...] = (
         short="sq",
         namespaced=False,
         columns=(
-            Column("Pool", ".spec.pool"),
-            Column("Parent", ".spec.parent"),
-            Column("Weight", ".spec.weight", "integer"),
-            Column("Priority", ".spec.priority", "integer"),
-            Column("Ordering", ".spec.ordering"),
+            PrinterColumn("Pool", ".spec.pool"),
+            PrinterColumn("Parent", ".spec.parent"),
+            PrinterColumn("Weight", ".spec.weight", "integer"),
+            PrinterColumn("Priority", ".spec.priority", "integer"),
+            PrinterColumn("Ordering", ".spec.ordering"),
             _AGE,
         ),
     ),
@@ -118,9 +118,9 @@ DEFINITIONS: tuple[Definition, ...] = (
         short="sjob",
         namespaced=True,
         columns=(
-            Column("Max Slots", ".spec.maxSlots", "integer"),
-            Column("Priority", ".spec.priority", "integer"),
-            Column("Weight", ".spec.weight", "integer"),
+            PrinterColumn("Max Slots", ".spec.maxSlots", "integer"),
+            PrinterColumn("Priority", ".spec.priority", "integer"),
+            PrinterColumn("Weight", ".spec.weight", "integer"),
             _AGE,
         ),
     ),
@@ -203,7 +203,7 @@ def _has_status(struct: type[msgspec.Struct]) -> bool:
     return "status" in struct.__struct_fields__
 
 
-def _column(column: Column) -> Schema:
+def _column(column: PrinterColumn) -> Schema:
     result: Schema = {"name": column.name, "type": column.type, "jsonPath": column.path}
     return {**result, "priority": 1} if column.wide else result
 
@@ -225,7 +225,7 @@ def _root(definition: Definition) -> Schema:
     return schema
 
 
-def _place(schema: Schema, rule: rules.Rule) -> None:
+def _place(schema: Schema, rule: rules.ValidationRule) -> None:
     for step in rule.path:
         schema = schema["items"] if step == "*" else schema["properties"][step]
     entry: Schema = {"rule": rule.rule, "message": rule.message}

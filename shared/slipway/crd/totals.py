@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Set
 
 import msgspec
 
-from slipway.crd.figures import DayTotals, DayUsage, Row
+from slipway.crd.figures import DayTotals, DayUsage, TotalsRow
 from slipway.crd.meta import API_GROUP, RawObject
 from slipway.crd.transitions import user_of
 from slipway.crd.usage import day_of, ms_of, sum_of, used
@@ -135,14 +135,14 @@ def manifest(day: str, totals: DayTotals) -> RawObject:
     return {"metadata": {"name": name_of(day), "labels": {LABEL_USAGE: "true"}}, "data": encode(totals)}
 
 
-def _key_of(row: Row) -> Key:
+def _key_of(row: TotalsRow) -> Key:
     return row.workspace, row.user, row.pool, row.queue, row.kind
 
 
-def _with(row: Row | None, bill: Bill) -> Row:
+def _with(row: TotalsRow | None, bill: Bill) -> TotalsRow:
     workspace, user, pool, queue, kind = bill.key
     usage = bill.usage if row is None else sum_of([row, bill.usage])
-    return Row(
+    return TotalsRow(
         workspace=workspace,
         user=user,
         pool=pool,

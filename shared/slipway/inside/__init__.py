@@ -7,9 +7,9 @@ Loaded when they are used: other parts of this folder are started where nobody c
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from slipway.inside.client import ApiRefusedError as ApiRefusedError
     from slipway.inside.client import Client as Client
     from slipway.inside.client import NotInTimeError as NotInTimeError
-    from slipway.inside.client import RefusedError as RefusedError
     from slipway.inside.client import ack as ack
     from slipway.inside.client import activity as activity
     from slipway.inside.client import allgather as allgather

@@ -21,7 +21,7 @@ from collections.abc import Callable
 from typing import Any
 
 from slipway.inside import signals
-from slipway.inside.client import Client, NotInTimeError, RefusedError
+from slipway.inside.client import ApiRefusedError, Client, NotInTimeError
 
 NOTEBOOK_LOOK_S = 20.0
 BOARD_LOOK_S = 1.0
@@ -83,7 +83,7 @@ def _report(look: Report, every_s: float, over: threading.Event) -> None:
         try:
             if not look():
                 return
-        except (RefusedError, NotInTimeError, OSError, ValueError):
+        except (ApiRefusedError, NotInTimeError, OSError, ValueError):
             pass  # the next look tells it
         if over.wait(every_s):
             return

@@ -42,7 +42,7 @@ _PASSING = (408, 425, 429, 500, 502, 503, 504)
 _OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
-class RefusedError(Exception):
+class ApiRefusedError(Exception):
     """The API refused; `code` is its word for it, the text says why and what to do."""
 
     def __init__(self, status: int, code: str, detail: str) -> None:
@@ -56,7 +56,7 @@ class NotInTimeError(Exception):
     """The API, or the other ranks, did not answer in time; the text says what is known."""
 
 
-class Preemption(NamedTuple):
+class PreemptionSignal(NamedTuple):
     """The ranks are to save their work and end with 0, before `deadline` (RFC 3339; empty: not fixed yet)."""
 
     n: int
@@ -66,7 +66,7 @@ class Preemption(NamedTuple):
     """this work goes on later, as the next attempt"""
 
 
-class Peer(NamedTuple):
+class RankPeer(NamedTuple):
     """Where a rank is."""
 
     rank: int
@@ -92,7 +92,7 @@ class Client:
         self._preempt_file = found.get("SLIPWAY_PREEMPT_FILE", "")
         self._lock = threading.Lock()
         self._rounds: dict[str, int] = {}
-        self._asked: Preemption | None = None
+        self._asked: PreemptionSignal | None = None
         self._watcher: threading.Thread | None = None
         self._heard = threading.Event()
 
@@ -139,7 +139,7 @@ class Client:
             self.watch()
         return self._asked is not None or bool(self._preempt_file and os.path.exists(self._preempt_file))
 
-    def watch(self, then: Callable[[Preemption], object] | None = None) -> None:
+    def watch(self, then: Callable[[PreemptionSignal], object] | None = None) -> None:
         """Wait for a preemption in a thread of its own, and call `then` there when it comes."""
         with self._lock:
             if then is not None:
@@ -148,7 +148,7 @@ class Client:
                 self._watcher = threading.Thread(target=self._watch, name="slipway-preemption", daemon=True)
                 self._watcher.start()
 
-    def preemption(self, timeout_s: float = 0.0) -> Preemption | None:
+    def preemption(self, timeout_s: float = 0.0) -> PreemptionSignal | None:
         """What the ranks are asked; waits for it up to `timeout_s`. None: nothing."""
         until = time.monotonic() + timeout_s
         while self._is_inside:
@@ -169,12 +169,12 @@ class Client:
         self._call("POST", "/signals/preemption/ack", body, timeout_s=CALL_S)
         return True
 
-    def _poll(self, wait_s: float, *, timeout_s: float) -> Preemption | None:
+    def _poll(self, wait_s: float, *, timeout_s: float) -> PreemptionSignal | None:
         path = f"/signals/preemption?timeout_seconds={int(wait_s)}"
         found = self._call("GET", path, None, timeout_s=timeout_s, answer_s=wait_s)
         if not found.get("preempt"):
             return None
-        asked = Preemption(found["n"], found["reason"], found.get("deadline", ""), bool(found.get("requeue")))
+        asked = PreemptionSignal(found["n"], found["reason"], found.get("deadline", ""), bool(found.get("requeue")))
         self._asked = asked
         self._heard.set()
         return asked
@@ -186,7 +186,7 @@ class Client:
             try:
                 self._poll(POLL_S, timeout_s=2 * POLL_S)
                 pause_s = 1.0
-            except RefusedError as error:
+            except ApiRefusedError as error:
                 if error.status in (403, 404, 409):
                     return  # this attempt is over: nobody will ask any more
                 pause_s = min(30.0, pause_s * 2)
@@ -195,7 +195,7 @@ class Client:
             if self._asked is None:
                 time.sleep(max(pause_s, asked_at + QUIET_S - time.monotonic()))
 
-    def _tell(self, then: Callable[[Preemption], object]) -> None:
+    def _tell(self, then: Callable[[PreemptionSignal], object]) -> None:
         self._heard.wait()
         if self._asked is not None:
             then(self._asked)
@@ -238,7 +238,7 @@ class Client:
         found: list[Any] = answer["data"]
         return found
 
-    def rendezvous(self, timeout_s: float = MEET_S) -> list[Peer]:
+    def rendezvous(self, timeout_s: float = MEET_S) -> list[RankPeer]:
         """Where all ranks are, by rank; waits until all run.
 
         Raises:
@@ -246,12 +246,12 @@ class Client:
             RefusedError: the attempt is over.
         """
         if not self._is_inside:
-            return [Peer(0, "", "127.0.0.1")]
+            return [RankPeer(0, "", "127.0.0.1")]
         query = f"rank={self.rank}&attempt={self.attempt}"
         answer = self._meet(
             timeout_s, lambda wait_s: ("POST", f"/rendezvous?timeout_seconds={int(wait_s)}&{query}", None)
         )
-        return [Peer(each["rank"], each["role"], each["host"]) for each in answer["addresses"]]
+        return [RankPeer(each["rank"], each["role"], each["host"]) for each in answer["addresses"]]
 
     def _meet(self, timeout_s: float, ask: Callable[[float], tuple[str, str, dict[str, Any] | None]]) -> dict[str, Any]:
         """Asks again and again until everybody is there."""
@@ -265,7 +265,7 @@ class Client:
             method, path, body = ask(wait_s)
             try:
                 answer = self._call(method, path, body, timeout_s=max(left_s, 1.0), answer_s=wait_s)
-            except RefusedError as error:
+            except ApiRefusedError as error:
                 if error.code != "peers-missing":
                     raise
                 why = str(error)
@@ -281,13 +281,13 @@ class Client:
     ) -> dict[str, Any]:
         """One call, tried again while its failure may pass. `answer_s` is how long the answer may take by itself."""
         if not self._is_inside:
-            raise RefusedError(0, "outside", "SLIPWAY_API and SLIPWAY_ALLOCATION_ID are not set: this is no rank")
+            raise ApiRefusedError(0, "outside", "SLIPWAY_API and SLIPWAY_ALLOCATION_ID are not set: this is no rank")
         until, pause_s, is_renewed = time.monotonic() + timeout_s, PAUSE_S, False
         while True:
             wait_s = pause_s * (0.5 + os.urandom(1)[0] / 510)
             try:
                 return self._once(method, path, body, answer_s + SLACK_S)
-            except RefusedError as error:
+            except ApiRefusedError as error:
                 if error.status == 401 and not is_renewed:
                     is_renewed = True  # the token in the file is a newer one by now, if this one had ended
                 elif error.code == "peers-missing" or error.status not in _PASSING:
@@ -327,12 +327,12 @@ def _object(raw: bytes) -> dict[str, Any]:
     return cast("dict[str, Any]", found) if isinstance(found, dict) else {}
 
 
-def _refused(error: urllib.error.HTTPError) -> RefusedError:
+def _refused(error: urllib.error.HTTPError) -> ApiRefusedError:
     try:
         problem = _object(error.read())
     except (OSError, ValueError):
         problem = {}
-    refused = RefusedError(error.code, str(problem.get("code", "")), str(problem.get("detail", "")))
+    refused = ApiRefusedError(error.code, str(problem.get("code", "")), str(problem.get("detail", "")))
     after = error.headers.get("Retry-After", "")
     refused.retry_after_s = float(after) if after.isdigit() else 0.0
     return refused
@@ -374,7 +374,7 @@ def preempted() -> bool:
     return own().preempted()
 
 
-def preemption(timeout_s: float = 0.0) -> Preemption | None:
+def preemption(timeout_s: float = 0.0) -> PreemptionSignal | None:
     return own().preemption(timeout_s)
 
 
@@ -386,5 +386,5 @@ def allgather(data: Any = None, **options: Any) -> list[Any]:
     return own().allgather(data, **options)
 
 
-def rendezvous(timeout_s: float = MEET_S) -> list[Peer]:
+def rendezvous(timeout_s: float = MEET_S) -> list[RankPeer]:
     return own().rendezvous(timeout_s)

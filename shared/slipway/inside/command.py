@@ -17,7 +17,7 @@ import threading
 from typing import IO, Any
 
 from slipway.inside import signals
-from slipway.inside.client import MEET_S, Client, NotInTimeError, Preemption, RefusedError
+from slipway.inside.client import MEET_S, ApiRefusedError, Client, NotInTimeError, PreemptionSignal
 
 OK, NO, USAGE, REFUSED, NOT_IN_TIME = 0, 1, 2, 3, 124
 LINE_BYTES_MAX = 65_536
@@ -28,7 +28,7 @@ def main(argv: list[str] | None = None) -> int:
     words = _parser().parse_args(argv)
     try:
         return words.does(Client(), words)
-    except RefusedError as error:
+    except ApiRefusedError as error:
         return _say(f"refused ({error.status} {error.code}): {error}", REFUSED)
     except NotInTimeError as error:
         return _say(f"not in time: {error}", NOT_IN_TIME)
@@ -181,14 +181,14 @@ def _copy(source: IO[bytes], pattern: re.Pattern[bytes], client: Client) -> None
 def _try_ready(client: Client) -> None:
     try:
         client.ready()
-    except (RefusedError, NotInTimeError) as error:
+    except (ApiRefusedError, NotInTimeError) as error:
         _say(f"not marked as ready: {error}", NO)
 
 
-def _end_in_order(client: Client, child: subprocess.Popen[bytes], how: signal.Signals, asked: Preemption) -> None:
+def _end_in_order(client: Client, child: subprocess.Popen[bytes], how: signal.Signals, asked: PreemptionSignal) -> None:
     try:
         client.ack(asked.n)
-    except (RefusedError, NotInTimeError) as error:
+    except (ApiRefusedError, NotInTimeError) as error:
         _say(f"preemption not acknowledged: {error}", NO)
     child.send_signal(how)
 

@@ -59,18 +59,18 @@ class NotNowError(Exception):
         self.retry_after_s = retry_after_s
 
 
-class RefusedError(Exception):
+class DownloadRefusedError(Exception):
     """The download was refused; trying again is no use."""
 
 
-class Limits(NamedTuple):
+class ArchiveLimits(NamedTuple):
     """How much an archive may hold."""
 
     unpacked_bytes: int = UNPACKED_BYTES_MAX
     members: int = MEMBERS_MAX
 
 
-class Member(NamedTuple):
+class ArchiveMember(NamedTuple):
     """One file or folder, at its path below the folder."""
 
     path: str
@@ -116,7 +116,7 @@ class _Counted:
         return data
 
 
-def walk(stream: Any, limits: Limits = Limits()) -> Iterator[tuple[Member, Any]]:  # noqa: B008 - immutable
+def walk(stream: Any, limits: ArchiveLimits = ArchiveLimits()) -> Iterator[tuple[ArchiveMember, Any]]:  # noqa: B008 - immutable
     """The members of a gzipped tar, each with its content to read before the next one is asked for.
 
     Raises:
@@ -137,7 +137,7 @@ def walk(stream: Any, limits: Limits = Limits()) -> Iterator[tuple[Member, Any]]
         raise ArchiveError(f"it is no gzipped tar archive, or a damaged one: {error}") from error
 
 
-def check(stream: Any, limits: Limits = Limits()) -> Totals:  # noqa: B008 - immutable
+def check(stream: Any, limits: ArchiveLimits = ArchiveLimits()) -> Totals:  # noqa: B008 - immutable
     """What the archive holds. Raises ArchiveError."""
     files = size = 0
     for member, _ in walk(stream, limits):
@@ -146,7 +146,7 @@ def check(stream: Any, limits: Limits = Limits()) -> Totals:  # noqa: B008 - imm
     return Totals(files, size)
 
 
-def unpack(stream: Any, folder: str, limits: Limits = Limits()) -> Totals:  # noqa: B008 - immutable
+def unpack(stream: Any, folder: str, limits: ArchiveLimits = ArchiveLimits()) -> Totals:  # noqa: B008 - immutable
     """Writes the files of the archive below `folder`. Raises ArchiveError; what was written by then stays."""
     root = os.path.realpath(folder)
     files = size = 0
@@ -172,7 +172,7 @@ def unpack(stream: Any, folder: str, limits: Limits = Limits()) -> Totals:  # no
     return Totals(files, size)
 
 
-def _members(archive: Any, limits: Limits) -> Iterator[tuple[Member, Any]]:
+def _members(archive: Any, limits: ArchiveLimits) -> Iterator[tuple[ArchiveMember, Any]]:
     files: set[str] = set()
     folders: set[str] = set()
     size = 0
@@ -199,7 +199,7 @@ def _members(archive: Any, limits: Limits) -> Iterator[tuple[Member, Any]]:
         yield member, None if member.is_folder else archive.extractfile(head)
 
 
-def _member(head: tarfile.TarInfo) -> Member | None:
+def _member(head: tarfile.TarInfo) -> ArchiveMember | None:
     """The member as it will be written; None for the folder itself."""
     if not (head.isreg() or head.isdir()) or head.issparse():
         what = _KINDS.get(head.type, "neither a file nor a folder")
@@ -217,7 +217,7 @@ def _member(head: tarfile.TarInfo) -> Member | None:
         if head.isdir():
             return None
         raise ArchiveError(f"{_shown(path)}: is no path of a file")
-    return Member(normal, (head.mode & 0o777) | 0o400, 0 if head.isdir() else head.size, head.isdir())
+    return ArchiveMember(normal, (head.mode & 0o777) | 0o400, 0 if head.isdir() else head.size, head.isdir())
 
 
 def _shown(name: str) -> str:
@@ -276,7 +276,7 @@ def _refusal(error: urllib.error.HTTPError) -> Exception:
     with contextlib.suppress(ValueError, AttributeError, OSError):  # an answer of somebody else
         detail = f"{detail}: {json.loads(error.read(65536)).get('detail', '')}"
     if error.code < 500 and error.code not in (401, 408, 421, 425, 429):
-        return RefusedError(detail)
+        return DownloadRefusedError(detail)
     after = error.headers.get("Retry-After", "") if error.headers else ""
     return NotNowError(detail, float(after) if after.isdigit() else 0.0)
 
@@ -298,7 +298,7 @@ def main(argv: list[str]) -> int:
             if tried < TRIES:
                 time.sleep(max(error.retry_after_s, pause_s))
                 pause_s = min(PAUSE_S_MAX, pause_s * 2)
-        except (RefusedError, ArchiveError) as error:
+        except (DownloadRefusedError, ArchiveError) as error:
             _say(f"{error}")
             return 1
         else:

@@ -57,7 +57,7 @@ class Replay:
         return found
 
 
-class Session:
+class ShellSession:
     """One program, and what it printed."""
 
     def __init__(self, argv: list[str], env: dict[str, str], *, opener: str, tty: bool, size: tuple[int, int]) -> None:

@@ -30,8 +30,8 @@ import time
 from typing import Any, NamedTuple, cast
 from urllib.parse import urlsplit
 
-from slipway.inside.client import Client, NotInTimeError, RefusedError
-from slipway.inside.sessions import Session
+from slipway.inside.client import ApiRefusedError, Client, NotInTimeError
+from slipway.inside.sessions import ShellSession
 from slipway.inside.sockets import LATE, TEXT, Gone, Refused, Socket, accept_of
 
 PORT = 7681
@@ -58,10 +58,10 @@ _POLICY = (
 )
 
 
-class Visit(NamedTuple):
+class TerminalClient(NamedTuple):
     """A client at a session: the first byte that it wants, and whether it will say what it has got."""
 
-    session: Session
+    session: ShellSession
     client: str
     offset: int
     acks: bool
@@ -73,7 +73,7 @@ class Server:
     def __init__(self, prefix: str, env: dict[str, str], *, program: list[str], token: str = "") -> None:
         self._token = token.encode("latin-1")
         self._prefix, self._env, self._program = prefix.rstrip("/"), env, program
-        self.sessions: dict[str, Session] = {}
+        self.sessions: dict[str, ShellSession] = {}
         self._connections = 0
         self._heads: dict[asyncio.StreamWriter, None] = {}
         self._reaped = asyncio.Event()
@@ -207,7 +207,7 @@ class Server:
             await socket.close(error.code, str(error))
         return None
 
-    def _opened(self, kind: int, data: bytes) -> Visit:
+    def _opened(self, kind: int, data: bytes) -> TerminalClient:
         message = _message(data) if kind == TEXT else {}
         if message.get("type") != "open":
             raise Refused(4400, "the first message must be a text with type open")
@@ -221,10 +221,10 @@ class Server:
                     4404, f"there is no session {named[:64]!r}; its program has ended, or the shell was restarted"
                 )
             session.redraw()
-            return Visit(session, client, min(offset, session.replay.end), acks)
+            return TerminalClient(session, client, min(offset, session.replay.end), acks)
         for session in self.sessions.values():
             if session.opener == client:  # it did not hear of it: the connection broke off
-                return Visit(session, client, min(offset, session.replay.end), acks)
+                return TerminalClient(session, client, min(offset, session.replay.end), acks)
         self._forget()
         if len(self.sessions) >= SESSIONS_MAX:
             raise Refused(4429, f"there are {SESSIONS_MAX} sessions; end one first")
@@ -233,11 +233,11 @@ class Server:
         env = {**self._env, "TERM": str(message.get("term") or "xterm-256color")[:64].replace("\0", "")}
         size = (_whole(message, "rows", 24), _whole(message, "cols", 80))
         try:
-            session = Session(words or self._program, env, opener=client, tty=is_tty, size=size)
+            session = ShellSession(words or self._program, env, opener=client, tty=is_tty, size=size)
         except OSError as error:
             raise Refused(4422, f"{(words or self._program)[0]} cannot be run: {error.strerror}") from error
         self.sessions[session.id] = session
-        return Visit(session, client, 0, acks)
+        return TerminalClient(session, client, 0, acks)
 
     def _forget(self) -> None:
         """Sessions that ended long ago, or first when there are many."""
@@ -246,7 +246,7 @@ class Server:
             if time.monotonic() - each.ended_at > KEPT_S or len(self.sessions) >= SESSIONS_MAX:
                 del self.sessions[each.id]
 
-    async def _attend(self, socket: Socket, visit: Visit) -> None:
+    async def _attend(self, socket: Socket, visit: TerminalClient) -> None:
         session = visit.session
         session.left(visit.client)  # it was expected, and is back
         start = max(visit.offset, session.replay.first)
@@ -267,7 +267,7 @@ class Server:
                 job.cancel()
             await asyncio.gather(*jobs, return_exceptions=True)
 
-    async def _show(self, socket: Socket, visit: Visit, offset: int) -> None:
+    async def _show(self, socket: Socket, visit: TerminalClient, offset: int) -> None:
         """Sends what the program prints, to its end."""
         session = visit.session
         await socket.text(
@@ -286,7 +286,7 @@ class Server:
             if offset >= session.replay.end:
                 await session.news()
 
-    async def _obey(self, socket: Socket, visit: Visit) -> None:
+    async def _obey(self, socket: Socket, visit: TerminalClient) -> None:
         """Passes input on, and does what the client says, until it leaves."""
         session = visit.session
         while True:
@@ -334,7 +334,7 @@ async def _run(env: dict[str, str], host: str, port: int) -> None:
         with contextlib.suppress(*LATE):
             await asyncio.wait_for(over.wait(), REPORT_S)
         if server.is_busy() and not over.is_set():
-            with contextlib.suppress(RefusedError, NotInTimeError, OSError, *LATE):
+            with contextlib.suppress(ApiRefusedError, NotInTimeError, OSError, *LATE):
                 await asyncio.wait_for(asyncio.to_thread(client.activity), REPORT_S)
     listening.close()
     for how in (signal.SIGHUP, signal.SIGKILL):
@@ -418,5 +418,5 @@ def _whole(message: dict[str, Any], name: str, default: int) -> int:
     return value
 
 
-def _ended_at(session: Session) -> float:
+def _ended_at(session: ShellSession) -> float:
     return session.ended_at

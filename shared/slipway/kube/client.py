@@ -41,9 +41,9 @@ import yaml
 import yarl
 
 from slipway.errors import ControlPlaneError, DeadlineError, InvalidError, UnavailableError
-from slipway.kube.connections import Answer, Connections
+from slipway.kube.connections import KubeConnections, RawResponse
 from slipway.kube.errors import Verb, explain, read_retry_after, read_status
-from slipway.kube.rest import Request, RestApi, Timeouts
+from slipway.kube.rest import KubeRequest, RestApi, Timeouts
 from slipway.kube.server import ServerDates, ServerFacts, server_facts
 from slipway.runtime import telemetry
 from slipway.runtime.clock import Clock, DisciplinedClock, Random
@@ -86,7 +86,7 @@ class KubeClient(RestApi):
 
     async def about(self) -> ServerFacts:
         """Which version the API server has, and what time it is there. Raises as every call does."""
-        request = Request(verb=Verb.GET, resource="version", method="GET", target="/version")
+        request = KubeRequest(verb=Verb.GET, resource="version", method="GET", target="/version")
         answer = await self._http.exchange(request, timeout_s=ABOUT_S)
         return server_facts(answer.body, answer.date)
 
@@ -161,10 +161,10 @@ class _HttpTransport:
         if session is not None:
             await session.close()
 
-    async def send(self, request: Request, *, timeout_s: float) -> bytes:
+    async def send(self, request: KubeRequest, *, timeout_s: float) -> bytes:
         return (await self.exchange(request, timeout_s=timeout_s)).body
 
-    async def exchange(self, request: Request, *, timeout_s: float) -> Answer:
+    async def exchange(self, request: KubeRequest, *, timeout_s: float) -> RawResponse:
         """A whole 2xx answer; errors as of `send`."""
         start, outcome = self._clock.monotonic(), "cancelled"
         span = telemetry.calling(request.method, request.resource, request.target)
@@ -190,7 +190,7 @@ class _HttpTransport:
             if span is not None:
                 telemetry.called(span, outcome)
 
-    async def stream(self, request: Request, *, timeout_s: float, silence_s: float) -> AsyncGenerator[bytes, None]:
+    async def stream(self, request: KubeRequest, *, timeout_s: float, silence_s: float) -> AsyncGenerator[bytes, None]:
         try:
             async with asyncio.timeout(timeout_s):
                 response = await self._ask(request)
@@ -206,14 +206,14 @@ class _HttpTransport:
         except _FAULTS as error:
             raise _unreachable(request, error) from error
 
-    async def _answer(self, request: Request) -> Answer:
+    async def _answer(self, request: KubeRequest) -> RawResponse:
         """A whole 2xx answer; any other is raised as what it means."""
         account, lean = self._account, self._lean
         if account is None or self._session is None:
             raise UnavailableError("the client is not open")
         if lean is None:
             async with await self._ask(request) as response:
-                return Answer(response.status, None, await response.read(), response.headers.get("Date", ""))
+                return RawResponse(response.status, None, await response.read(), response.headers.get("Date", ""))
         answer = await lean.ask(request, await account.headers())
         if answer.status == 401 and await account.renew():
             answer = await lean.ask(request, await account.headers())
@@ -221,7 +221,7 @@ class _HttpTransport:
             return answer
         raise explain(request.verb, answer.status, read_status(answer.body), read_retry_after(answer.retry_after))
 
-    async def _ask(self, request: Request) -> aiohttp.ClientResponse:
+    async def _ask(self, request: KubeRequest) -> aiohttp.ClientResponse:
         """A 2xx answer, which the caller must release; any other is raised as what it means."""
         account, session = self._account, self._session
         if account is None or session is None:
@@ -238,7 +238,7 @@ class _HttpTransport:
             raise explain(request.verb, response.status, read_status(await response.read()), retry_after_s)
 
     async def _once(
-        self, session: aiohttp.ClientSession, account: "_Account", url: yarl.URL, request: Request
+        self, session: aiohttp.ClientSession, account: "_Account", url: yarl.URL, request: KubeRequest
     ) -> aiohttp.ClientResponse:
         headers, body = await account.headers(), request.body
         headers["Accept"] = request.accept
@@ -261,9 +261,9 @@ class _LeanHttp:
         host = url.host or ""
         self._prefix = url.raw_path.rstrip("/")
         self._fixed = "".join(f"{name}: {value}\r\n" for name, value in {"Host": url.authority, **headers}.items())
-        self._connections = Connections(host, port, tls=tls if is_secure else None, server_hostname=server_hostname)
+        self._connections = KubeConnections(host, port, tls=tls if is_secure else None, server_hostname=server_hostname)
 
-    async def ask(self, request: Request, headers: Mapping[str, str]) -> Answer:
+    async def ask(self, request: KubeRequest, headers: Mapping[str, str]) -> RawResponse:
         """Send one request with the credentials in `headers`."""
         lines = [f"{request.method} {self._prefix}{request.target} HTTP/1.1\r\n", self._fixed]
         lines.append(f"Accept: {request.accept}\r\n")
@@ -433,7 +433,7 @@ def _bare_packages() -> Generator[None, None, None]:
 _meters: dict[tuple[str, str, str], tuple[Any, Any]] = {}
 
 
-def _count(request: Request, outcome: str, spent_s: float) -> None:
+def _count(request: KubeRequest, outcome: str, spent_s: float) -> None:
     key = (request.verb, request.resource, outcome)
     meters = _meters.get(key)
     if meters is None:
@@ -444,5 +444,5 @@ def _count(request: Request, outcome: str, spent_s: float) -> None:
     meters[1].observe(spent_s)
 
 
-def _unreachable(request: Request, error: BaseException) -> UnavailableError:
+def _unreachable(request: KubeRequest, error: BaseException) -> UnavailableError:
     return UnavailableError(f"{request.method} {request.resource}: {type(error).__name__}: {error}"[:500])

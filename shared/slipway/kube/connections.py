@@ -22,7 +22,7 @@ KEPT_S = 15.0
 """How long an unused connection is taken to be open still."""
 
 
-class Answer(NamedTuple):
+class RawResponse(NamedTuple):
     """A whole answer; of its headers only what is looked at."""
 
     status: int
@@ -45,7 +45,7 @@ class _Connection(asyncio.Protocol):
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._transport: asyncio.Transport | None = None
-        self._waiter: asyncio.Future[Answer] | None = None
+        self._waiter: asyncio.Future[RawResponse] | None = None
         self._parser: httptools.HttpResponseParser | None = None
         self._body: list[bytes] = []
         self._retry_after: str | None = None
@@ -59,7 +59,7 @@ class _Connection(asyncio.Protocol):
         """Whether another exchange may be tried on it."""
         return self._may_be_kept and self._transport is not None and not self._transport.is_closing()
 
-    async def exchange(self, message: bytes) -> Answer:
+    async def exchange(self, message: bytes) -> RawResponse:
         """Send a request and wait for its answer. Raises ConnectionError."""
         if self._transport is None:
             raise ClosedError("the connection is closed", is_untouched=True)
@@ -118,14 +118,14 @@ class _Connection(asyncio.Protocol):
             return
         self._may_be_kept = self._parser.should_keep_alive()
         body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
-        self._waiter.set_result(Answer(self._parser.get_status_code(), self._retry_after, body, self._date))
+        self._waiter.set_result(RawResponse(self._parser.get_status_code(), self._retry_after, body, self._date))
 
     def _fail(self, error: ConnectionError) -> None:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_exception(error)
 
 
-class Connections:
+class KubeConnections:
     """The connections to one server; `tls` None means plain HTTP."""
 
     def __init__(
@@ -137,7 +137,7 @@ class Connections:
         self._server_hostname = (server_hostname or host) if tls is not None else None
         self._unused: deque[_Connection] = deque()
 
-    async def ask(self, message: bytes, *, is_repeatable: bool) -> Answer:
+    async def ask(self, message: bytes, *, is_repeatable: bool) -> RawResponse:
         """The answer to a whole request, head and body. Raises OSError."""
         kept = self._kept()
         if kept is not None:
@@ -153,7 +153,7 @@ class Connections:
         while self._unused:
             self._unused.pop().close()
 
-    async def _exchange(self, connection: _Connection, message: bytes) -> Answer:
+    async def _exchange(self, connection: _Connection, message: bytes) -> RawResponse:
         try:
             answer = await connection.exchange(message)
         except BaseException:

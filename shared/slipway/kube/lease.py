@@ -46,7 +46,7 @@ from slipway.kube.scope import StopSignal, only
 from slipway.model.times import format_time
 from slipway.runtime import liveness, log, telemetry
 from slipway.runtime.clock import Clock, Random
-from slipway.runtime.health import Health
+from slipway.runtime.health import ProcessHealth
 from slipway.runtime.tasks import TaskGroup
 
 RELEASE_TIMEOUT_S = 2.0
@@ -117,7 +117,7 @@ class LeaseElector:
         clock: Clock,
         random: Random,
         timing: LeaseTiming | None = None,
-        health: Health | None = None,
+        health: ProcessHealth | None = None,
     ) -> None:
         self.name = name
         self.identity = identity
@@ -351,7 +351,7 @@ class LeaseElector:
         self._was_still = why is not None
         return self._was_still
 
-    def _watch_the_end(self, health: Health) -> None:
+    def _watch_the_end(self, health: ProcessHealth) -> None:
         """Ends the process when the work has not ended in time; one that was paused meanwhile gets that time again."""
         loop = asyncio.get_running_loop()
         due = loop.time() + END_S
@@ -364,7 +364,7 @@ class LeaseElector:
 
         self._overdue = loop.call_at(due, is_due)
 
-    def _end_process(self, health: Health) -> None:
+    def _end_process(self, health: ProcessHealth) -> None:
         health.end_process(f"the work of the term of lease {self.name} did not end within {END_S:g} s of its end")
 
     def _observe(self, lease: Lease) -> None:

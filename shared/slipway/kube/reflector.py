@@ -42,7 +42,7 @@ from slipway.errors import (
 from slipway.kube.ports import KubeReader, WatchEvent, WatchType
 from slipway.kube.resources import Resource
 from slipway.kube.scope import StopSignal, only, run_until
-from slipway.kube.store import Store
+from slipway.kube.store import ObjectStore
 from slipway.runtime import liveness, log, telemetry
 from slipway.runtime.clock import Clock, Random
 from slipway.runtime.tasks import TaskGroup
@@ -94,7 +94,7 @@ class Reflector(Generic[T]):
         self,
         api: KubeReader,
         resource: Resource[T],
-        store: Store[T],
+        store: ObjectStore[T],
         *,
         clock: Clock,
         random: Random,

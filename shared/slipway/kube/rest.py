@@ -63,7 +63,7 @@ class Timeouts(msgspec.Struct, frozen=True, kw_only=True):
     log_silence_s: float = 600.0
 
 
-class Request(msgspec.Struct, frozen=True, kw_only=True):
+class KubeRequest(msgspec.Struct, frozen=True, kw_only=True):
     """One HTTP request; `verb` and `resource` label it in metrics and decide what an error means."""
 
     verb: Verb
@@ -78,11 +78,11 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 class Transport(Protocol):
     """Sends requests; errors are of `slipway.errors`."""
 
-    async def send(self, request: Request, *, timeout_s: float) -> bytes:
+    async def send(self, request: KubeRequest, *, timeout_s: float) -> bytes:
         """The body of a 2xx answer."""
         ...
 
-    def stream(self, request: Request, *, timeout_s: float, silence_s: float) -> AsyncGenerator[bytes, None]:
+    def stream(self, request: KubeRequest, *, timeout_s: float, silence_s: float) -> AsyncGenerator[bytes, None]:
         """The body of a 2xx answer in chunks as they come; `timeout_s` is for its headers."""
         ...
 
@@ -131,7 +131,7 @@ class RestApi:
             "timeoutSeconds": int(self._random.uniform(WATCH_S_MIN, WATCH_S_MAX)),
             "labelSelector": label_selector,
         }
-        request = Request(
+        request = KubeRequest(
             verb=Verb.WATCH,
             resource=resource.plural,
             method="GET",
@@ -160,7 +160,7 @@ class RestApi:
     ) -> AsyncIterator[bytes]:
         query = {"container": container, "sinceTime": since_time, "timestamps": "true", "follow": "true"}
         target = _target(_path(PODS, namespace, pod, "log"), query)
-        request = Request(verb=Verb.LOG, resource=PODS.plural, method="GET", target=target)
+        request = KubeRequest(verb=Verb.LOG, resource=PODS.plural, method="GET", target=target)
         stream = self._transport.stream(
             request, timeout_s=self._timeouts.request_s, silence_s=self._timeouts.log_silence_s
         )
@@ -195,7 +195,7 @@ class RestApi:
         namespace: str | None = None,
         type_: PatchType = PatchType.MERGE,
     ) -> T:
-        request = Request(
+        request = KubeRequest(
             verb=Verb.PATCH,
             resource=resource.plural,
             method="PATCH",
@@ -247,7 +247,7 @@ class RestApi:
 
     async def _page(self, resource: Resource[T], path: str, query: Mapping[str, object]) -> Listed[T]:
         accept = BRIEF_LIST_TYPE if resource.is_brief else JSON_TYPE
-        request = Request(
+        request = KubeRequest(
             verb=Verb.LIST, resource=resource.plural, method="GET", target=_target(path, query), accept=accept
         )
         body = await self._transport.send(request, timeout_s=self._timeouts.list_s)
@@ -263,7 +263,7 @@ class RestApi:
         query: Mapping[str, object] | None = None,
         body: RawObject | None = None,
     ) -> bytes:
-        request = Request(
+        request = KubeRequest(
             verb=verb,
             resource=resource.plural,
             method=method,
@@ -276,7 +276,7 @@ class RestApi:
 
     @asynccontextmanager
     async def _lines(
-        self, request: Request, silence_s: float, line_bytes_max: int
+        self, request: KubeRequest, silence_s: float, line_bytes_max: int
     ) -> AsyncGenerator[AsyncGenerator[bytes, None], None]:
         stream = self._transport.stream(request, timeout_s=self._timeouts.request_s, silence_s=silence_s)
         async with aclosing(stream) as chunks, aclosing(_lines(chunks, line_bytes_max)) as lines:

@@ -39,7 +39,7 @@ class Key(NamedTuple):
     name: str
 
 
-class Snapshot(NamedTuple, Generic[T]):
+class StoreSnapshot(NamedTuple, Generic[T]):
     """The objects at one moment, and the resourceVersion that the store had reached."""
 
     objects: Mapping[Key, T]
@@ -62,7 +62,7 @@ def key_of(obj: object) -> Key:
     return Key(metadata.namespace, metadata.name)
 
 
-class Store(Generic[T]):
+class ObjectStore(Generic[T]):
     """See the module's promises."""
 
     def __init__(self, indexers: Mapping[str, Indexer[T]] | None = None) -> None:
@@ -112,9 +112,9 @@ class Store(Generic[T]):
         """The values that an index holds now."""
         return list(self._indexes[index])
 
-    def snapshot(self) -> Snapshot[T]:
+    def snapshot(self) -> StoreSnapshot[T]:
         """The objects now; later changes do not show in it. O(n) references."""
-        return Snapshot(dict(self._objects), self.version)
+        return StoreSnapshot(dict(self._objects), self.version)
 
     # --- own writes ---------------------------------------------------------------------------------------------
 

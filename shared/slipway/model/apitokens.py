@@ -46,7 +46,7 @@ class Role(StrEnum):
         return order.index(self) >= order.index(other)
 
 
-class Record(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
+class TokenRecord(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
     """What is kept of a token. `roles` is {workspace or `*`: role}; times are RFC 3339."""
 
     id: Annotated[str, Meta(pattern=r"^[0-9a-f]{16}$")]
@@ -78,7 +78,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_u
         return max(found, key=list(Role).index, default=None)
 
 
-def make(id_: bytes, secret: bytes, **fields: Any) -> tuple[str, Record]:
+def make(id_: bytes, secret: bytes, **fields: Any) -> tuple[str, TokenRecord]:
     """(the token, its record). The token is in no other place from here on.
 
     Raises:
@@ -87,7 +87,7 @@ def make(id_: bytes, secret: bytes, **fields: Any) -> tuple[str, Record]:
     if len(secret) != SECRET_BYTES or len(id_) != ID_BYTES:
         raise ValueError(f"a token is made of {ID_BYTES} and {SECRET_BYTES} random bytes")
     token = f"{PREFIX}{id_.hex()}_{base64.urlsafe_b64encode(secret).decode().rstrip('=')}"
-    record = Record(id=id_.hex(), hash=digest_of(token), **fields)
+    record = TokenRecord(id=id_.hex(), hash=digest_of(token), **fields)
     return token, decode(file_of(record.id), encode(record))
 
 
@@ -112,17 +112,17 @@ def file_of(id_: str) -> str:
     return id_ + SUFFIX
 
 
-def encode(record: Record) -> bytes:
+def encode(record: TokenRecord) -> bytes:
     """The file."""
     return msgspec.json.format(msgspec.json.encode(record), indent=1) + b"\n"
 
 
-def decode(name: str, raw: bytes) -> Record:
+def decode(name: str, raw: bytes) -> TokenRecord:
     """A file called `name`. Raises ValueError with what is wrong with it."""
     if len(raw) > RECORD_BYTES_MAX:
         raise ValueError(f"{name} has more than {RECORD_BYTES_MAX} bytes")
     try:
-        record = msgspec.json.decode(raw, type=Record)
+        record = msgspec.json.decode(raw, type=TokenRecord)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"{name} is no record of a token: {error}") from error
     if file_of(record.id) != name:
@@ -130,9 +130,9 @@ def decode(name: str, raw: bytes) -> Record:
     return record
 
 
-def read(files: Mapping[str, bytes]) -> tuple[dict[str, Record], list[str]]:
+def read(files: Mapping[str, bytes]) -> tuple[dict[str, TokenRecord], list[str]]:
     """({id: record}, what is wrong with the others) of the files of a folder."""
-    found: dict[str, Record] = {}
+    found: dict[str, TokenRecord] = {}
     wrong: list[str] = []
     for name in sorted(files)[:RECORDS_MAX]:
         try:

@@ -28,7 +28,7 @@ _KEY = re.compile(r"^(?!\d\d__)[-._a-zA-Z0-9]{1,253}$")
 _NOT_KEY = re.compile(r"[^-._a-zA-Z0-9]")
 
 
-class Bundle(msgspec.Struct, frozen=True):
+class ContextBundle(msgspec.Struct, frozen=True):
     """The contents of a ConfigMap, and which key is which file."""
 
     data: dict[str, str]
@@ -36,7 +36,7 @@ class Bundle(msgspec.Struct, frozen=True):
     items: list[dict[str, Any]]
 
 
-def bundle_of(files: Sequence[FileSpec]) -> Bundle:
+def bundle_of(files: Sequence[FileSpec]) -> ContextBundle:
     """The ConfigMap contents of `files`.
 
     Raises:
@@ -58,10 +58,10 @@ def bundle_of(files: Sequence[FileSpec]) -> Bundle:
         items.append({"key": key, "path": path, "mode": file.mode})
     if size > BUNDLE_BYTES_MAX:
         raise TooLargeError(f"the files have {size} bytes; a ConfigMap holds at most {BUNDLE_BYTES_MAX}")
-    return Bundle(data, binary, items)
+    return ContextBundle(data, binary, items)
 
 
-def volumes(configmap: str, bundle: Bundle, *, needs_work: bool) -> list[dict[str, Any]]:
+def volumes(configmap: str, bundle: ContextBundle, *, needs_work: bool) -> list[dict[str, Any]]:
     """The volumes of a pod that has files; none without."""
     if not bundle.items:
         return []
@@ -71,7 +71,7 @@ def volumes(configmap: str, bundle: Bundle, *, needs_work: bool) -> list[dict[st
     return made
 
 
-def mounts(bundle: Bundle, *, working_dir: str, needs_work: bool) -> list[dict[str, Any]]:
+def mounts(bundle: ContextBundle, *, working_dir: str, needs_work: bool) -> list[dict[str, Any]]:
     """The mounts of the main container: all files in one place, and each at its path below the working directory."""
     if not bundle.items:
         return []

@@ -24,7 +24,7 @@ from slipway.errors import InvalidError
 from slipway.model import ids
 from slipway.pods import context, devices, files, library, podspec, rendezvous
 from slipway.pods.podspec import AttemptNames, RankPlace, TaskOptions
-from slipway.pods.rendezvous import MASTER_PORT, Gang
+from slipway.pods.rendezvous import MASTER_PORT, GangSpec
 
 
 class RankPod(msgspec.Struct, frozen=True, kw_only=True):
@@ -195,7 +195,7 @@ def _pods(
     pool: ResourcePool,
     places: Sequence[RankPlace],
     *,
-    bundle: files.Bundle,
+    bundle: files.ContextBundle,
     options: TaskOptions,
     traceparent: str,
 ) -> tuple[RankPod, ...]:
@@ -253,9 +253,9 @@ def _pods(
     return tuple(made)
 
 
-def _gang_of(names: AttemptNames, spec: AllocationSpec, places: Sequence[RankPlace]) -> Gang:
+def _gang_of(names: AttemptNames, spec: AllocationSpec, places: Sequence[RankPlace]) -> GangSpec:
     wanted = sum(role.count for role in spec.ranks)
-    return Gang(id=names.bundle, size=len(places), wanted=wanted, minimum=spec.min_available or wanted)
+    return GangSpec(id=names.bundle, size=len(places), wanted=wanted, minimum=spec.min_available or wanted)
 
 
 def _devices_of(base: RawObject, place: RankPlace) -> dict[str, str]:

@@ -20,7 +20,7 @@ from slipway.crd.v1alpha1 import AllocationSpec, ResourcePoolSpec, RoleSpec
 from slipway.errors import InvalidError
 from slipway.model.ids import AllocationId
 from slipway.pods import context, devices, files, library, rendezvous
-from slipway.pods.files import Bundle
+from slipway.pods.files import ContextBundle
 from slipway.pods.pin import LAUNCH_GATE
 
 SCHEDULER_NAME = "slipway"
@@ -80,7 +80,7 @@ def role_base(
     role: RoleSpec,
     pool: ResourcePoolSpec,
     *,
-    bundle: Bundle,
+    bundle: ContextBundle,
     bundle_name: str,
     options: TaskOptions,
 ) -> RawObject:
@@ -185,7 +185,7 @@ def variables(values: Mapping[str, str]) -> list[EnvVar]:
 
 
 def _main(
-    container: RawObject, spec: AllocationSpec, role: RoleSpec, bundle: Bundle, options: TaskOptions
+    container: RawObject, spec: AllocationSpec, role: RoleSpec, bundle: ContextBundle, options: TaskOptions
 ) -> RawObject:
     made = dict(container)
     if role.resources:
@@ -225,7 +225,7 @@ def _fetching(digest: str, main: RawObject, options: TaskOptions) -> RawObject:
     )
 
 
-def _volumes(main: RawObject, bundle: Bundle, bundle_name: str, options: TaskOptions) -> list[RawObject]:
+def _volumes(main: RawObject, bundle: ContextBundle, bundle_name: str, options: TaskOptions) -> list[RawObject]:
     needs_work = any(mount.get("name") == files.WORK_VOLUME for mount in main.get("volumeMounts") or ())
     made = files.volumes(bundle_name, bundle, needs_work=needs_work and bool(bundle.items))
     if needs_work and not bundle.items:

@@ -26,7 +26,7 @@ MASTER_PORT = 29500
 ELASTIC_BACKEND = "c10d"
 
 
-class Gang(msgspec.Struct, frozen=True, kw_only=True):
+class GangSpec(msgspec.Struct, frozen=True, kw_only=True):
     """What all ranks of an attempt agree on. `size` ranks were launched; `minimum` of the `wanted` are enough."""
 
     id: str
@@ -66,7 +66,7 @@ def rank_variables(address: str, position: int, size: int, gpus: int) -> dict[st
     }
 
 
-def launcher_variables(gang: Gang, gpus: int, *, is_first: bool) -> dict[str, str]:
+def launcher_variables(gang: GangSpec, gpus: int, *, is_first: bool) -> dict[str, str]:
     """What the main container's launcher reads. It stands after the user's variables, because it refers to some.
 
     A rank that is alone gets only what differs from torchrun's own defaults. In an elastic gang the first rank is told

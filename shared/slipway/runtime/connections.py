@@ -26,7 +26,7 @@ PIPELINED_MAX = 16
 _NETWORK_BITS = 64
 
 
-class Limits(msgspec.Struct, frozen=True, kw_only=True):
+class ListenerLimits(msgspec.Struct, frozen=True, kw_only=True):
     """What one listener takes; each connection has the limits of a head for every request."""
 
     connections: int = CONNECTIONS_MAX
@@ -43,10 +43,10 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """requests of one connection that wait for the one before"""
 
 
-class Visit:
+class ListenerConnection:
     """One connection. `drop`, set by the server, closes it at once."""
 
-    def __init__(self, book: "Connections", address: str) -> None:
+    def __init__(self, book: "ListenerConnections", address: str) -> None:
         self.address = address
         self.drop: Callable[[], None] | None = None
         self._book = book
@@ -68,17 +68,17 @@ class Visit:
             self._book.left(self)
 
 
-class Connections:
+class ListenerConnections:
     """The connections of one listener."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: ListenerLimits) -> None:
         self.limits = limits
         self._open: Counter[str] = Counter()
         self._total = 0
-        self._heads: dict[str, dict[Visit, None]] = {}
-        self._all_heads: dict[Visit, None] = {}
+        self._heads: dict[str, dict[ListenerConnection, None]] = {}
+        self._all_heads: dict[ListenerConnection, None] = {}
 
-    def admit(self, host: str) -> Visit | None:
+    def admit(self, host: str) -> ListenerConnection | None:
         """A connection of `host`, half open; None when there are too many."""
         address = _network(host)
         if self._total >= self.limits.connections:
@@ -87,12 +87,12 @@ class Connections:
             return refused("address")
         self._total += 1
         self._open[address] += 1
-        visit = Visit(self, address)
+        visit = ListenerConnection(self, address)
         self.half_open(visit)
         return visit
 
-    def half_open(self, visit: Visit) -> None:
-        """Of `Visit`: note it, and drop the oldest one of its address, or of all, when there are too many."""
+    def half_open(self, visit: ListenerConnection) -> None:
+        """Of `ListenerConnection`: note it; when there are too many, drop the oldest of its address, or of all."""
         if visit in self._all_heads:
             return
         own = self._heads.setdefault(visit.address, {})
@@ -102,8 +102,8 @@ class Connections:
         elif len(self._all_heads) > self.limits.heads:
             self._drop(next(iter(self._all_heads)))
 
-    def whole(self, visit: Visit) -> None:
-        """Of `Visit`: it is not half open."""
+    def whole(self, visit: ListenerConnection) -> None:
+        """Of `ListenerConnection`: it is not half open."""
         if visit not in self._all_heads:
             return
         del self._all_heads[visit]
@@ -112,15 +112,15 @@ class Connections:
         if not own:
             del self._heads[visit.address]
 
-    def left(self, visit: Visit) -> None:
-        """Of `Visit`: forget it."""
+    def left(self, visit: ListenerConnection) -> None:
+        """Of `ListenerConnection`: forget it."""
         self.whole(visit)
         self._total -= 1
         self._open[visit.address] -= 1
         if not self._open[visit.address]:
             del self._open[visit.address]
 
-    def _drop(self, visit: Visit) -> None:
+    def _drop(self, visit: ListenerConnection) -> None:
         refused("heads")
         self.whole(visit)
         if visit.drop is not None:

@@ -33,14 +33,14 @@ _log = log.get_logger(__name__)
 T = TypeVar("T")
 
 
-class Report(msgspec.Struct, frozen=True):
+class ProbeReport(msgspec.Struct, frozen=True):
     """The answer of one probe: `problems` is {name: why}."""
 
     ok: bool
     problems: dict[str, str]
 
 
-class Health:
+class ProcessHealth:
     """What the loops and checks of one process say about it. `exit_process` ends it on the spot."""
 
     def __init__(self, clock: Clock, *, exit_process: Callable[[int], object] = os._exit) -> None:
@@ -92,20 +92,20 @@ class Health:
         """Not ready from now on."""
         self._draining = True
 
-    def liveness(self) -> Report:
+    def liveness(self) -> ProbeReport:
         problems = {
             pulse.loop.name: f"no progress for {still_s:.0f} s, allowed {pulse.loop.bound_s:.0f} s"
             for pulse in self._pulses
             if (still_s := pulse.still_s()) > pulse.loop.bound_s
         }
-        return Report(not problems, problems)
+        return ProbeReport(not problems, problems)
 
     def standstill(self) -> str | None:
         """Which loops stand still and for how long, if any does: then this process should lead nothing."""
         problems = self.liveness().problems
         return "; ".join(f"loop {name}: {why}" for name, why in sorted(problems.items())) or None
 
-    def readiness(self) -> Report:
+    def readiness(self) -> ProbeReport:
         problems = {name: f"loop {why}" for name, why in self.liveness().problems.items()}
         for pulse in self._pulses:
             if pulse.required and pulse.failures:
@@ -116,7 +116,7 @@ class Health:
                 problems[name] = reason
         if self._draining:
             problems["drain"] = "the process is stopping"
-        return Report(not problems, problems)
+        return ProbeReport(not problems, problems)
 
     def end_process(self, why: str) -> None:
         """End the process now, because it cannot be brought to an end in order; it is started again."""
@@ -128,7 +128,7 @@ class Health:
 class HealthApp:
     """ASGI app for `/livez`, `/readyz` and `/metrics`; everything else is 404. An empty `token` asks for none."""
 
-    def __init__(self, health: Health, token: str = "") -> None:
+    def __init__(self, health: ProcessHealth, token: str = "") -> None:
         self._health = health
         self._token = token.encode()
 

@@ -24,7 +24,7 @@ from websockets.http11 import Request
 
 from slipway.runtime import log
 from slipway.runtime.clock import SystemClock
-from slipway.runtime.connections import Connections, Limits, Visit, refused
+from slipway.runtime.connections import ListenerConnection, ListenerConnections, ListenerLimits, refused
 from slipway.runtime.tasks import TaskGroup
 
 Scope = MutableMapping[str, Any]
@@ -58,7 +58,7 @@ class HttpServer:
         drain_timeout_s: float,
         websockets: bool,
         tls: ssl.SSLContext | None = None,
-        limits: Limits | None = None,
+        limits: ListenerLimits | None = None,
     ) -> None:
         self._listeners = list(listeners)
         config = uvicorn.Config(
@@ -76,7 +76,7 @@ class HttpServer:
         )
         config.load()
         config.ssl = tls
-        self._server = _QuietServer(config, limits or Limits())
+        self._server = _QuietServer(config, limits or ListenerLimits())
 
     async def serve(self, until: Callable[[], Awaitable[object]]) -> None:
         """Answers until `until` returns, then finishes open requests within the drain time."""
@@ -92,7 +92,7 @@ class HttpServer:
 class LimitedServer(uvicorn.Server):
     """Accepts by itself, and counts; it must be given its sockets."""
 
-    def __init__(self, config: uvicorn.Config, limits: Limits) -> None:
+    def __init__(self, config: uvicorn.Config, limits: ListenerLimits) -> None:
         super().__init__(config)
         self.limits = limits
         self._clock = SystemClock()
@@ -115,7 +115,7 @@ class LimitedServer(uvicorn.Server):
                 task.cancel()
 
     async def _accept(self, listener: socket.socket, tasks: TaskGroup) -> None:
-        loop, book = asyncio.get_running_loop(), Connections(self.limits)
+        loop, book = asyncio.get_running_loop(), ListenerConnections(self.limits)
         listener.setblocking(False)
         while True:
             try:
@@ -134,7 +134,7 @@ class LimitedServer(uvicorn.Server):
                 self._arriving.add(meeting)
                 meeting.add_done_callback(self._arriving.discard)
 
-    async def _meet(self, connection: socket.socket, visit: Visit) -> None:
+    async def _meet(self, connection: socket.socket, visit: ListenerConnection) -> None:
         """The TLS handshake, if there is one; from then on the connection is its protocol's."""
         loop, tls = asyncio.get_running_loop(), self.config.ssl
         connection.setblocking(False)
@@ -193,8 +193,8 @@ class LimitedProtocol(HttpToolsProtocol):
         app_state: dict[str, Any],
         _loop: asyncio.AbstractEventLoop | None = None,
         *,
-        visit: Visit,
-        limits: Limits,
+        visit: ListenerConnection,
+        limits: ListenerLimits,
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
         self._visit, self._limits = visit, limits
@@ -331,7 +331,7 @@ class LimitedProtocol(HttpToolsProtocol):
 class _LimitedSocket(WebSocketsSansIOProtocol):
     """uvicorn's WebSocket, whose end is counted. It reads no message before the application has accepted it."""
 
-    def __init__(self, *, visit: Visit, **kwargs: Any) -> None:
+    def __init__(self, *, visit: ListenerConnection, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self._visit = visit
 

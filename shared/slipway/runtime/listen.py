@@ -18,7 +18,7 @@ _ABSENT = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 _TRIES = 16
 
 
-class Address(msgspec.Struct, frozen=True):
+class ListenAddress(msgspec.Struct, frozen=True):
     """A host (name, IPv4, or IPv6 without brackets; empty means every interface) and a port."""
 
     host: str
@@ -42,7 +42,7 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def parse_listen(text: str) -> Address:
+def parse_listen(text: str) -> ListenAddress:
     """The address in `127.0.0.1:8080`, `[::1]:80`, `localhost:0` or `:8080` (every interface).
 
     Raises:
@@ -55,10 +55,10 @@ def parse_listen(text: str) -> Address:
         host = host[1:-1]
     elif ":" in host:
         raise ValueError(f"{text!r}: write an IPv6 address in brackets, such as [::1]:8080")
-    return Address(host, int(port))
+    return ListenAddress(host, int(port))
 
 
-def bind(address: Address) -> socket.socket:
+def bind(address: ListenAddress) -> socket.socket:
     """A listening socket; `getsockname()` has the real port.
 
     Raises:
@@ -70,7 +70,7 @@ def bind(address: Address) -> socket.socket:
         raise UnavailableError(f"cannot listen on {address}: {error.strerror or error}") from error
 
 
-def bind_all(address: Address) -> list[socket.socket]:
+def bind_all(address: ListenAddress) -> list[socket.socket]:
     """The listening sockets of an address: for `localhost` both loopback addresses, at the same port.
 
     A client that looks up `localhost` may try either address first. If only one were ours, another program could take
@@ -82,7 +82,7 @@ def bind_all(address: Address) -> list[socket.socket]:
     if address.host != LOCALHOST:
         return [bind(address)]
     for _ in range(_TRIES):
-        first = bind(Address("127.0.0.1", address.port))
+        first = bind(ListenAddress("127.0.0.1", address.port))
         try:
             return [first, _bind("::1", first.getsockname()[1])]
         except OSError as error:

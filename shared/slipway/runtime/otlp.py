@@ -31,7 +31,7 @@ DEADLINE_S: Final = 5.0
 FLUSH_S: Final = 3.0
 
 
-class Collector:
+class OtlpExporter:
     """The way to one collector."""
 
     def __init__(self, service: str, endpoint: str, protocol: Protocol, dropped: Dropped) -> None:

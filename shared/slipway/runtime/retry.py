@@ -21,7 +21,7 @@ from slipway.runtime.clock import Clock, Random
 T = TypeVar("T")
 
 
-class Policy(msgspec.Struct, frozen=True, kw_only=True):
+class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """How one kind of call is retried: full jitter below `first_s * 2^n`, at most `cap_s` a wait."""
 
     name: str
@@ -35,27 +35,27 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
 class Retry(msgspec.Struct, frozen=True, kw_only=True):
     """One failed attempt that is about to be repeated after `delay_s`."""
 
-    policy: Policy
+    policy: RetryPolicy
     attempt: int
     delay_s: float
     error: ControlPlaneError
 
 
-KUBE_WRITE = Policy(name="kube_write", attempts_max=100, total_s=600.0, first_s=0.2, cap_s=30.0)
+KUBE_WRITE = RetryPolicy(name="kube_write", attempts_max=100, total_s=600.0, first_s=0.2, cap_s=30.0)
 """Creates, deletes, bindings: ten minutes, after which the allocation is Stuck."""
 
-KUBE_READ = Policy(name="kube_read", attempts_max=6, total_s=20.0, first_s=0.1, cap_s=5.0)
+KUBE_READ = RetryPolicy(name="kube_read", attempts_max=6, total_s=20.0, first_s=0.1, cap_s=5.0)
 """Reads: a loop comes round again anyway."""
 
-REDIS = Policy(name="redis", attempts_max=4, total_s=5.0, first_s=0.05, cap_s=1.0)
+REDIS = RetryPolicy(name="redis", attempts_max=4, total_s=5.0, first_s=0.05, cap_s=1.0)
 """Idempotent Redis calls; Redis is transport, so give up early and let the next LIST repair."""
 
-QUICK = Policy(name="quick", attempts_max=3, total_s=1.0, first_s=0.02, cap_s=0.2)
+QUICK = RetryPolicy(name="quick", attempts_max=3, total_s=1.0, first_s=0.02, cap_s=0.2)
 """Inside a request that somebody waits for."""
 
 
 async def call(
-    policy: Policy,
+    policy: RetryPolicy,
     fn: Callable[[], Awaitable[T]],
     *,
     clock: Clock,
@@ -115,7 +115,7 @@ async def call(
         raise
 
 
-def _delay_s(policy: Policy, attempt: int, error: ControlPlaneError, random: Random) -> float:
+def _delay_s(policy: RetryPolicy, attempt: int, error: ControlPlaneError, random: Random) -> float:
     ceiling_s = min(policy.cap_s, policy.first_s * 2.0 ** min(attempt - 1, 60))
     if isinstance(error, TransientError) and error.retry_after_s is not None:
         # The jitter comes on top: everybody was told the same time.

@@ -26,10 +26,10 @@ from typing import Generic, NamedTuple, Protocol, TypeVar, cast
 from slipway.errors import ControlPlaneError, InvalidError, InvariantError, TransientError
 from slipway.runtime import log, memory, settings, stacks, telemetry
 from slipway.runtime.clock import Clock, DisciplinedClock, Random, SystemRandom
-from slipway.runtime.connections import Limits
-from slipway.runtime.health import Health, HealthApp
+from slipway.runtime.connections import ListenerLimits
+from slipway.runtime.health import HealthApp, ProcessHealth
 from slipway.runtime.http_server import AsgiApp, HttpServer, Receive, Scope, Send
-from slipway.runtime.listen import Address, bind_all, parse_listen
+from slipway.runtime.listen import ListenAddress, bind_all, parse_listen
 from slipway.runtime.liveness import Loop
 from slipway.runtime.tasks import TaskGroup
 from slipway.runtime.tls import Certificate
@@ -52,7 +52,7 @@ SettingsT = TypeVar("SettingsT", bound=settings.CommonSettings)
 Step = Callable[[], Awaitable[float | None]]
 
 
-class Stop:
+class ServiceStop:
     """Set once, when the process is to end; loops look at it between steps."""
 
     def __init__(self) -> None:
@@ -88,7 +88,7 @@ class Stop:
 
 
 @dataclass(kw_only=True)
-class Context(Generic[SettingsT]):
+class ServiceContext(Generic[SettingsT]):
     """What `build` is given to compose a service from."""
 
     service: str
@@ -96,17 +96,17 @@ class Context(Generic[SettingsT]):
     once: bool
     clock: Clock
     random: Random
-    health: Health
-    stop: Stop
+    health: ProcessHealth
+    stop: ServiceStop
     tasks: TaskGroup
     """Tasks here are awaited during the drain; one that fails ends the process."""
     resources: contextlib.AsyncExitStack
     """Clients to close after every task has ended."""
-    address: Address
+    address: ListenAddress
     """Where the HTTP server really listens; port 0 with `--once`."""
     metrics_token: str = ""
     """What `/metrics` asks for; empty: nothing."""
-    limits: Limits = field(init=False)
+    limits: ListenerLimits = field(init=False)
     """of each listener"""
     probes: HealthApp = field(init=False)
     """`/livez`, `/readyz` and `/metrics`."""
@@ -114,7 +114,7 @@ class Context(Generic[SettingsT]):
 
     def __post_init__(self) -> None:
         self.app = self.probes = HealthApp(self.health, self.metrics_token)
-        self.limits = Limits(
+        self.limits = ListenerLimits(
             connections=self.settings.connections_max,
             connections_per_address=self.settings.connections_per_address_max,
         )
@@ -141,7 +141,7 @@ class Context(Generic[SettingsT]):
         self.tasks.create_task(running, name=f"loop:{what.name}")
 
 
-Build = Callable[[Context[SettingsT]], Awaitable[None]]
+Build = Callable[[ServiceContext[SettingsT]], Awaitable[None]]
 
 
 def run(
@@ -183,8 +183,8 @@ async def loop(  # noqa: PLR0913 - keyword-only: this is the whole contract of a
     step: Step,
     *,
     clock: Clock,
-    health: Health,
-    stop: Stop,
+    health: ProcessHealth,
+    stop: ServiceStop,
     min_interval_s: float,
     max_backoff_s: float,
     random: Random | None = None,
@@ -239,7 +239,7 @@ async def guarded(name: str, work: Awaitable[None]) -> bool:
     return True
 
 
-async def pause(seconds: float, *, clock: Clock, stop: Stop) -> None:
+async def pause(seconds: float, *, clock: Clock, stop: ServiceStop) -> None:
     """Sleeps, or less when `stop` is set meanwhile."""
     if seconds <= 0 or stop.is_set():
         await clock.sleep(0)
@@ -289,7 +289,7 @@ async def _serve(
 ) -> None:
     """Builds, waits for the stop, drains. Raises TimeoutError when the drain takes too long."""
     clock = DisciplinedClock()
-    health, stop = Health(clock), Stop()
+    health, stop = ProcessHealth(clock), ServiceStop()
     listeners = [] if once else bind_all(parse_listen(values.listen))
     for listener in listeners:
         resources.enter_context(listener)
@@ -305,7 +305,7 @@ async def _serve(
         # The handlers stay until the last task is done, so that a second signal still ends a hanging drain.
         with _signals(begin_drain):
             async with TaskGroup() as tasks:
-                context = Context(
+                context = ServiceContext(
                     service=name,
                     settings=values,
                     once=once,
@@ -338,7 +338,7 @@ class RenewedFiles(Protocol):
     def look(self) -> bool: ...
 
 
-def follow_certificate(context: Context[SettingsT], certificate: RenewedFiles) -> None:
+def follow_certificate(context: ServiceContext[SettingsT], certificate: RenewedFiles) -> None:
     """Look for a renewed certificate now and then: no process has to be started for it."""
 
     async def look() -> None:
@@ -349,7 +349,10 @@ def follow_certificate(context: Context[SettingsT], certificate: RenewedFiles) -
 
 
 async def _http(
-    context: Context[SettingsT], listeners: Sequence[socket.socket], websockets: bool, certificate: Certificate | None
+    context: ServiceContext[SettingsT],
+    listeners: Sequence[socket.socket],
+    websockets: bool,
+    certificate: Certificate | None,
 ) -> None:
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         await context.app(scope, receive, send)
@@ -434,11 +437,11 @@ def _backoff_s(
     return max((delay_s, *asked_s))
 
 
-def _address(listeners: Sequence[socket.socket]) -> Address:
+def _address(listeners: Sequence[socket.socket]) -> ListenAddress:
     if not listeners:
-        return Address("", 0)
+        return ListenAddress("", 0)
     host, port = listeners[0].getsockname()[:2]
-    return Address(host, port)
+    return ListenAddress(host, port)
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:

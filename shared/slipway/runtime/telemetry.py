@@ -37,7 +37,7 @@ from slipway.runtime.spans import (
 from slipway.runtime.traceparent import SpanRef, parse_traceparent, traceparent_from_uid
 
 if TYPE_CHECKING:
-    from slipway.runtime.otlp import Collector, Protocol
+    from slipway.runtime.otlp import OtlpExporter, Protocol
 
 __all__ = [
     "INSTRUMENTS",
@@ -86,7 +86,7 @@ class SpanSink(typing.Protocol):
 class _State:
     """What `setup` made; the process has one."""
 
-    collector: "Collector | None" = None
+    collector: "OtlpExporter | None" = None
     tracer: RecordingTracer | NoTracer = NoTracer()
     sink: SpanSink | None = None
     service: str = ""
@@ -109,10 +109,10 @@ def setup(
     _State.sink, _State.service = sink, service
     SPANS_DROPPED.labels(to="waterfall")
     if otlp_endpoint:
-        from slipway.runtime.otlp import Collector
-
         dropped = SPANS_DROPPED.labels(to="collector")
-        _State.collector = Collector(service, otlp_endpoint, otlp_protocol, dropped.inc)
+        from slipway.runtime.otlp import OtlpExporter
+
+        _State.collector = OtlpExporter(service, otlp_endpoint, otlp_protocol, dropped.inc)
     _State.tracer = RecordingTracer(_ended, ratio)
 
 

@@ -22,7 +22,7 @@ _LOCALHOST = ".localhost"
 _SHOWN_CHARS = 128
 
 
-class Refusal(NamedTuple):
+class HttpRefusal(NamedTuple):
     """An answer to send instead: its HTTP status and what is wrong."""
 
     status: int
@@ -33,25 +33,25 @@ Header = Callable[[str], str]
 """The value of a header by its lower-case name; empty when it is absent."""
 
 
-def check(header: Header, *, hosts: Collection[str] = ()) -> Refusal | None:
+def check(header: Header, *, hosts: Collection[str] = ()) -> HttpRefusal | None:
     """Why a server without pages of its own refuses a request; None when it does not. `hosts` as in `check_host`."""
     return check_host(header("host"), hosts) or check_page(header)
 
 
-def check_host(host: str, hosts: Collection[str] = (), *, remedy: str = "") -> Refusal | None:
+def check_host(host: str, hosts: Collection[str] = (), *, remedy: str = "") -> HttpRefusal | None:
     """Refuse a Host header that is neither a loopback name or address nor one of `hosts` (lower case)."""
     name = host_name(host)
     if name and (is_loopback(name) or name.endswith(_LOCALHOST) or name in hosts):
         return None
-    return Refusal(MISDIRECTED, f"host {host[:_SHOWN_CHARS]!r} is not served here{remedy}")
+    return HttpRefusal(MISDIRECTED, f"host {host[:_SHOWN_CHARS]!r} is not served here{remedy}")
 
 
-def check_page(header: Header) -> Refusal | None:
+def check_page(header: Header) -> HttpRefusal | None:
     """Refuse a request that a page of another origin makes."""
     origin = header("origin")
     if not is_foreign(origin, header("host")) and header("sec-fetch-site") in _OWN_SITES:
         return None
-    return Refusal(FORBIDDEN, f"a page of {origin[:_SHOWN_CHARS] or 'another site'} may not do this")
+    return HttpRefusal(FORBIDDEN, f"a page of {origin[:_SHOWN_CHARS] or 'another site'} may not do this")
 
 
 def is_navigation(header: Header) -> bool:

@@ -48,7 +48,7 @@ class Seat(msgspec.Struct, frozen=True, kw_only=True):
     data: bytes = b"null"
 
 
-class Outcome(StrEnum):
+class AllgatherState(StrEnum):
     """Where a gathering stands."""
 
     OPEN = "open"
@@ -69,7 +69,7 @@ class Outcome(StrEnum):
 class Gathered(msgspec.Struct, frozen=True, kw_only=True):
     """Where it stands. `version` changes when somebody loses a seat through another's doing, or with everything."""
 
-    outcome: Outcome
+    outcome: AllgatherState
     peers: int
     present: int
     version: int

@@ -31,9 +31,9 @@ from slipway.runtime.tasks import TaskGroup
 from slipway.streams.pool import Circuit, Pool
 from slipway.streams.replies import MovedError, TopologyError, read_reply, send, translate
 from slipway.streams.routes import (
-    Address,
     ClusterSlots,
     Login,
+    RedisAddress,
     Reply,
     SentinelMaster,
     Single,
@@ -43,7 +43,7 @@ from slipway.streams.routes import (
 )
 
 Argument = str | bytes | int
-Part = tuple[Address, bool]
+Part = tuple[RedisAddress, bool]
 """Where some commands of a pipeline go, and whether with ASKING."""
 
 _REDIRECTS_MAX: Final = 4
@@ -81,8 +81,8 @@ class RedisClient:
     def __init__(self, settings: RedisSettings, clock: Clock, random: Random) -> None:
         self._settings = settings
         self._clock, self._random = clock, random
-        self._pools: dict[tuple[Address, bool], Pool] = {}
-        self._circuits: dict[Address, Circuit] = {}
+        self._pools: dict[tuple[RedisAddress, bool], Pool] = {}
+        self._circuits: dict[RedisAddress, Circuit] = {}
         self._discovery = Circuit(clock, random)
         self._route, self._login = parse(settings.url, ask=self._ask)
 
@@ -167,7 +167,7 @@ class RedisClient:
                 replies[place] = exc
         return parts
 
-    async def _find(self, key: str) -> Address:
+    async def _find(self, key: str) -> RedisAddress:
         if isinstance(self._route, Single):
             return self._route.address
         if self._route.is_known:
@@ -257,7 +257,7 @@ class RedisClient:
         return replies
 
     async def _talk(
-        self, address: Address, commands: Sequence[Command], *, is_asked: bool, is_blocking: bool
+        self, address: RedisAddress, commands: Sequence[Command], *, is_asked: bool, is_blocking: bool
     ) -> list[Reply | ControlPlaneError]:
         """Send and read on one connection; with ASKING before each when the slot is only on its way to the server."""
         pool = self._pools.get((address, is_blocking))
@@ -274,12 +274,12 @@ class RedisClient:
         replies = await pool.use(exchange)
         return replies[1::2] if is_asked else replies
 
-    async def _heed(self, address: Address, replies: Sequence[Reply | ControlPlaneError]) -> None:
+    async def _heed(self, address: RedisAddress, replies: Sequence[Reply | ControlPlaneError]) -> None:
         """Learn what error replies say of the topology."""
         for reply in replies:
             if isinstance(reply, MovedError):
                 if not reply.target.host:
-                    reply.target = Address(address.host, reply.target.port)
+                    reply.target = RedisAddress(address.host, reply.target.port)
                 if isinstance(self._route, ClusterSlots) and not reply.is_asked:
                     self._route.learn(reply.slot, reply.target)
         if any(isinstance(reply, TopologyError) for reply in replies):
@@ -288,7 +288,7 @@ class RedisClient:
             for pool in self._pools.values():
                 await pool.close_idle()
 
-    def _circuit(self, address: Address) -> Circuit:
+    def _circuit(self, address: RedisAddress) -> Circuit:
         """The nodes of a Cluster fail one by one; else there is one server, whatever its address is now."""
         if not self.is_cluster:
             return self._discovery
@@ -297,7 +297,7 @@ class RedisClient:
             circuit = self._circuits[address] = Circuit(self._clock, self._random)
         return circuit
 
-    async def _ask(self, address: Address, args: tuple[str, ...]) -> Reply:
+    async def _ask(self, address: RedisAddress, args: tuple[str, ...]) -> Reply:
         """One question to one server, outside the pool: how routes learn the topology."""
         connection = await self._open(address, plain=True)
         try:
@@ -314,7 +314,7 @@ class RedisClient:
             return self._login
         return Login(tls=self._login.tls) if isinstance(self._route, SentinelMaster) else self._login.without_db()
 
-    async def _open(self, address: Address, *, plain: bool = False) -> AbstractConnection:
+    async def _open(self, address: RedisAddress, *, plain: bool = False) -> AbstractConnection:
         settings = self._settings
         connection = make_connection(
             address, self._account(plain=plain), timeout_s=settings.connect_timeout_s, name=settings.name

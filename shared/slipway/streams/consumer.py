@@ -1,7 +1,7 @@
 """The work consumer: claims hints, runs a handler, acknowledges after the effect.
 
 Owns concurrency, serialisation per key, heartbeats, claims of what others abandoned, retries, dead letters and the
-drain. Must not know what the handler does, nor Redis: it runs on the `WorkQueue` port, in the simulation as well.
+drain. Must not know what the handler does, nor Redis: it runs on the `WorkStream` port, in the simulation as well.
 
 Promises:
 
@@ -29,11 +29,11 @@ from slipway.errors import InvariantError, PermanentError, StaleError, Transient
 from slipway.model.ids import AllocationId
 from slipway.runtime import liveness
 from slipway.runtime.clock import Clock
-from slipway.runtime.health import Health
+from slipway.runtime.health import ProcessHealth
 from slipway.runtime.liveness import Loop
 from slipway.runtime.tasks import TaskGroup
 from slipway.streams import keys
-from slipway.streams.ports import Claimed, NoTally, Tally, WorkHint, WorkQueue
+from slipway.streams.ports import Claimed, NoTally, Tally, WorkHint, WorkStream
 
 Handler = Callable[[WorkHint], Awaitable[None]]
 Key = tuple[str, AllocationId]
@@ -85,14 +85,14 @@ class WorkConsumer:
 
     def __init__(
         self,
-        queue: WorkQueue,
+        queue: WorkStream,
         handler: Handler,
         clock: Clock,
         *,
         settings: ConsumerSettings | None = None,
         tally: Tally | None = None,
         troubled: Callable[[], object] = lambda: None,
-        health: Health | None = None,
+        health: ProcessHealth | None = None,
     ) -> None:
         """`troubled` is told whenever the queue cannot be reached. `LOOPS` run under `health`, where one is given; a
         handler that can stand still is the caller's to watch."""

@@ -9,7 +9,7 @@ from typing import Any
 from slipway.model.ids import AllocationId
 from slipway.runtime import service, telemetry
 from slipway.runtime.clock import Clock, Random
-from slipway.runtime.service import Context
+from slipway.runtime.service import ServiceContext
 from slipway.runtime.tasks import TaskGroup
 from slipway.streams import redis_streams
 from slipway.streams.client import RedisSettings
@@ -44,7 +44,7 @@ def open_streams(url: str, *, clock: Clock, random: Random, name: str) -> Stream
     return MemoryStreams(nobody)
 
 
-async def write_behind(behind: BestEffort, context: Context[Any]) -> None:
+async def write_behind(behind: BestEffort, context: ServiceContext[Any]) -> None:
     """Run the buffered writers until the process stops, then write what is left."""
     async with TaskGroup() as tasks:
         writing = tasks.create_task(

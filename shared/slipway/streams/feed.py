@@ -26,7 +26,7 @@ from slipway.runtime import liveness
 from slipway.runtime.clock import Clock
 from slipway.streams import codec, keys, snapshot
 from slipway.streams.ports import Feed, FeedEntry, FeedOp
-from slipway.streams.snapshot import Snapshot, SnapshotPosition
+from slipway.streams.snapshot import FeedSnapshot, SnapshotPosition
 
 EPOCHS_PER_TERM: Final = 1 << 20
 BUFFER_MAX: Final = 20_000
@@ -257,7 +257,7 @@ class FeedReader:
         position = await self._feed.position()
         self._stand(position.cursor, position.epoch, position.number, past=position.number)
 
-    async def resume(self) -> Snapshot | None:
+    async def resume(self) -> FeedSnapshot | None:
         """Stand at the latest snapshot that the feed can be read on from; None when there is none: `start` then.
 
         Raises `TransientError` when there is no feed to read.

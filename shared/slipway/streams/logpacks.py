@@ -41,7 +41,7 @@ _LEVEL: Final = 1
 _ABSENT: Final = "-"
 
 
-class LogSource(msgspec.Struct, frozen=True, kw_only=True, order=True):
+class LogKey(msgspec.Struct, frozen=True, kw_only=True, order=True):
     """Which log of an allocation; `container` is empty for the main one."""
 
     attempt: int
@@ -74,9 +74,9 @@ class LogLine(msgspec.Struct, frozen=True, kw_only=True):
     follows: int = -1
 
     @property
-    def source(self) -> LogSource:
+    def source(self) -> LogKey:
         """The log that it belongs to."""
-        return LogSource(attempt=self.attempt, rank=self.rank, container=self.container, stream=self.stream)
+        return LogKey(attempt=self.attempt, rank=self.rank, container=self.container, stream=self.stream)
 
 
 class StoredLine(msgspec.Struct, frozen=True, kw_only=True):
@@ -124,7 +124,7 @@ class LogPack(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     allocation: AllocationId
-    source: LogSource
+    source: LogKey
     after: LogPosition
     first: int
     lines: Sequence[bytes]
@@ -147,7 +147,7 @@ def share_of(allocation_bytes: int, logs: int) -> int:
     return max(SHARE_BYTES_MIN, allocation_bytes // max(8, logs))
 
 
-def older_name(source: LogSource) -> str:
+def older_name(source: LogKey) -> str:
     """The log of the attempt before the last, which gives its room up when this one begins; empty when there is none.
 
     So an allocation holds two attempts in full, and of each earlier one the first and the last lines.
@@ -229,12 +229,12 @@ def decode_position(raw: bytes | None) -> LogPosition:
         return LogPosition()
 
 
-def source_of(name: str) -> LogSource | None:
+def source_of(name: str) -> LogKey | None:
     """The log of that name in the store; None for a name of another kind."""
     parts = name.split("/", 3)
     if len(parts) != 4 or not (parts[0].isdigit() and parts[1].isdigit()):
         return None
-    return LogSource(attempt=int(parts[0]), rank=int(parts[1]), stream=parts[2], container=parts[3])
+    return LogKey(attempt=int(parts[0]), rank=int(parts[1]), stream=parts[2], container=parts[3])
 
 
 class Gaps:
@@ -244,10 +244,10 @@ class Gaps:
     (`is_whole` False) knows of the gap before the first line that it sees by that line itself or by the store.
     """
 
-    def __init__(self, positions: Mapping[LogSource, LogPosition], *, is_whole: bool) -> None:
+    def __init__(self, positions: Mapping[LogKey, LogPosition], *, is_whole: bool) -> None:
         self._positions = positions
         self._is_whole = is_whole
-        self._last: dict[LogSource, int] = {}
+        self._last: dict[LogKey, int] = {}
 
     def before(self, line: LogLine) -> LogLine | None:
         """The mark that stands before this line, if lines are missing there; and notes that the line was seen."""
@@ -265,7 +265,7 @@ class Gaps:
         """Whether the line, or a later one of its log, was seen already."""
         return 0 < line.number <= self._last.get(line.source, 0)
 
-    def _start(self, source: LogSource, line: LogLine) -> int:
+    def _start(self, source: LogKey, line: LogLine) -> int:
         if self._is_whole:
             return 0
         position = self._positions.get(source)

@@ -18,14 +18,14 @@ from slipway.streams.order import judge
 from slipway.streams.pages import ZERO, Id, id_text
 from slipway.streams.ports import (
     Appended,
-    Backlog,
     Claimed,
-    Entry,
+    EntryOutcome,
     FeedEntry,
     FeedPosition,
     FirehoseEvent,
-    Outcome,
     StoredEvent,
+    StreamBacklog,
+    StreamEntry,
     Tally,
     WakeUp,
     WorkHint,
@@ -41,7 +41,7 @@ class MemoryEvents:
     def __init__(self, server: MemoryServer, tally: Tally) -> None:
         self._server, self._tally = server, tally
 
-    async def append(self, entries: Sequence[Entry]) -> list[Appended]:
+    async def append(self, entries: Sequence[StreamEntry]) -> list[Appended]:
         await self._server.enter("events.append")
         return pipeline(partial(self._append, entry) for entry in entries)
 
@@ -61,23 +61,23 @@ class MemoryEvents:
                 for stored in pages.events(page, self._tally):
                     yield stored
 
-    def _append(self, entry: Entry) -> Appended:
+    def _append(self, entry: StreamEntry) -> Appended:
         with self._server.script():
             return self._append_in_script(entry)
 
-    def _append_in_script(self, entry: Entry) -> Appended:
+    def _append_in_script(self, entry: StreamEntry) -> Appended:
         event, key = entry.event, keys.allocation(entry.event.allocation_id)
         newest = self._server.newest(key, 1)
         if newest and newest[0][0][0] != event.created_ms:
             self._server.drop(key)
-            return Appended(outcome=Outcome.GAP, last_seq=None)
+            return Appended(outcome=EntryOutcome.GAP, last_seq=None)
         if not newest and self._server.stream(key) is not None:
             self._server.drop(key)  # somebody emptied it
         last_seq = newest[0][0][1] if newest else None
         outcome = judge(entry, last_seq)
         ends = event.type is Event.TERMINATED
         ttl_s = entry.expire_s if entry.expire_s is not None else (keys.ALLOCATION.ttl_s if ends else 0)
-        if outcome is Outcome.APPENDED:
+        if outcome is EntryOutcome.APPENDED:
             fields = codec.encode_event(event)
             shard = keys.shard_of(event.allocation_id)
             self._server.add(keys.events(shard), fields, length_max=keys.EVENTS.length_max)
@@ -87,9 +87,9 @@ class MemoryEvents:
                 self._server.add(key, fields, entry_id=position, length_max=keys.ALLOCATION.length_max)
             except PermanentError:  # somebody removed its end
                 self._server.drop(key)
-                return Appended(outcome=Outcome.GAP, last_seq=None)
-        is_first = outcome is Outcome.APPENDED or self._server.ttl_s(key) is None
-        if outcome is not Outcome.GAP and ttl_s and is_first:
+                return Appended(outcome=EntryOutcome.GAP, last_seq=None)
+        is_first = outcome is EntryOutcome.APPENDED or self._server.ttl_s(key) is None
+        if outcome is not EntryOutcome.GAP and ttl_s and is_first:
             self._server.expire(key, ttl_s)
         return Appended(outcome=outcome, last_seq=last_seq)
 
@@ -235,11 +235,11 @@ class MemoryWorkQueue:
         await self._server.enter("queue.backlog")
         return sum(self._count(keys.WORK_BACKLOG_MAX))
 
-    async def standing(self) -> Backlog:
+    async def standing(self) -> StreamBacklog:
         await self._server.enter("queue.standing")
         return self._count(keys.STANDING_MAX)
 
-    def _count(self, most: int) -> Backlog:
+    def _count(self, most: int) -> StreamBacklog:
         waiting = in_work = 0
         for key in keys.WORK_KEYS:
             stream = self._server.stream(key)
@@ -248,7 +248,7 @@ class MemoryWorkQueue:
                 delivered = group.delivered if group else ZERO
                 waiting += min(most, sum(entry_id > delivered for entry_id in stream.entries))
                 in_work += len(group.pending if group else ())
-        return Backlog(waiting=waiting, in_work=in_work)
+        return StreamBacklog(waiting=waiting, in_work=in_work)
 
     def _deliver(self, limit: int) -> list[Claimed]:
         """What is new in every shard that has the group; each gives its share of `limit`."""

@@ -12,9 +12,9 @@ from slipway.streams.allgather import (
     KEPT_BYTES_MAX,
     SEAT_FIELD,
     SILENCE_S,
+    AllgatherState,
     Gathered,
     GatherKey,
-    Outcome,
     Seat,
     seats_of,
     token_of,
@@ -32,12 +32,12 @@ class MemoryGatherings:
         await self._server.enter("gather.join")
         with self._server.script():
             found = self._join(key, seat, peers=peers, owner=owner)
-        is_in = found.outcome in (Outcome.OPEN, Outcome.COMPLETED)
+        is_in = found.outcome in (AllgatherState.OPEN, AllgatherState.COMPLETED)
         name, kept = _name(key), keys.gathered(key.allocation)
         if is_in and found.present == 1 and _number(self._server.hash_get(kept), "b") > KEPT_BYTES_MAX:
             self._server.drop(name)
-            return msgspec.structs.replace(found, outcome=Outcome.SPENT)
-        if found.outcome is Outcome.COMPLETED:
+            return msgspec.structs.replace(found, outcome=AllgatherState.SPENT)
+        if found.outcome is AllgatherState.COMPLETED:
             self._add(kept, "b", _number(self._server.hash_get(name), "b") + COST_BYTES)
             self._server.expire(kept, keys.GATHER.ttl_s, keep_existing=True)
         return found
@@ -45,16 +45,16 @@ class MemoryGatherings:
     def _join(self, key: GatherKey, seat: Seat, *, peers: int, owner: str) -> Gathered:
         name, id_ = _name(key), seat.request_id
         if self._is_done(name):
-            return self._answer(name, Outcome.DONE)
+            return self._answer(name, AllgatherState.DONE)
         self._beat(name, owner)
         before = self._server.hash_get(name)
         sat = before.get(SEAT_FIELD + id_)
         others = _number(before, "c") - (sat is not None)
         if others > 0 and _number(before, "n") != peers:
-            return self._answer(name, Outcome.MISMATCH)
+            return self._answer(name, AllgatherState.MISMATCH)
         size = _number(before, "b") - len(before.get(DATA_FIELD + id_, b"")) + len(seat.data)
         if size > BYTES_MAX:
-            return self._answer(name, Outcome.FULL)
+            return self._answer(name, AllgatherState.FULL)
         if sat is not None and token_of(sat) != seat.token:
             self._add(name, "v", 1)
         if "v" not in before:
@@ -64,21 +64,21 @@ class MemoryGatherings:
         self._server.hash_set(name, {**numbers, SEAT_FIELD + id_: seated, DATA_FIELD + id_: seat.data})
         self._server.expire(name, keys.GATHER.ttl_s)
         if others + 1 < peers:
-            return self._answer(name, Outcome.OPEN)
+            return self._answer(name, AllgatherState.OPEN)
         self._server.hash_set(name, {"s": b"1"})
-        return self._answer(name, Outcome.COMPLETED)
+        return self._answer(name, AllgatherState.COMPLETED)
 
     async def look(self, key: GatherKey, *, owner: str) -> Gathered:
         await self._server.enter("gather.look")
         name = _name(key)
         if not self._server.hash_get(name):
-            return Gathered(outcome=Outcome.GONE, peers=0, present=0, version=0)
+            return Gathered(outcome=AllgatherState.GONE, peers=0, present=0, version=0)
         if self._is_done(name):
-            return self._answer(name, Outcome.DONE)
+            return self._answer(name, AllgatherState.DONE)
         with self._server.script():
             self._beat(name, owner)
             self._server.expire(name, keys.GATHER.ttl_s)
-        return self._answer(name, Outcome.OPEN)
+        return self._answer(name, AllgatherState.OPEN)
 
     async def leave(self, key: GatherKey, seat: Seat) -> None:
         await self._server.enter("gather.leave")
@@ -102,7 +102,7 @@ class MemoryGatherings:
     def _is_done(self, name: str) -> bool:
         return self._server.hash_get(name).get("s") == b"1"
 
-    def _answer(self, name: str, outcome: Outcome) -> Gathered:
+    def _answer(self, name: str, outcome: AllgatherState) -> Gathered:
         found = self._server.hash_get(name)
         peers, present, version = (_number(found, field) for field in ("n", "c", "v"))
         return Gathered(outcome=outcome, peers=peers, present=present, version=version)

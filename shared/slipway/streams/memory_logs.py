@@ -8,7 +8,7 @@ from contextlib import aclosing
 
 from slipway.model.ids import AllocationId
 from slipway.streams import keys, logpacks, pages
-from slipway.streams.logpacks import PACK_COST_BYTES, LogAppended, LogPack, LogPosition, LogSource, StoredLine
+from slipway.streams.logpacks import PACK_COST_BYTES, LogAppended, LogKey, LogPack, LogPosition, StoredLine
 from slipway.streams.memory_server import MemoryServer
 from slipway.streams.ports import Tally
 
@@ -26,11 +26,11 @@ class MemoryLogs:
         await self._server.enter("logs.append")
         return [self._append(pack) for pack in packs]
 
-    async def positions(self, allocation: AllocationId) -> dict[LogSource, LogPosition]:
+    async def positions(self, allocation: AllocationId) -> dict[LogKey, LogPosition]:
         await self._server.enter("logs.positions")
         return pages.positions(self._server.hash_get(keys.log_state(allocation)))
 
-    async def position(self, allocation: AllocationId, source: LogSource) -> LogPosition:
+    async def position(self, allocation: AllocationId, source: LogKey) -> LogPosition:
         await self._server.enter("logs.position")
         return logpacks.decode_position(self._server.hash_get(keys.log_state(allocation)).get(source.name))
 

@@ -37,7 +37,7 @@ class Pending:
 
 
 @dataclass
-class Group:
+class MemoryGroup:
     """One consumer group."""
 
     delivered: Id = ZERO
@@ -47,15 +47,15 @@ class Group:
 
 
 @dataclass
-class Stream:
+class MemoryStream:
     """One stream; `last` never falls while the key lives."""
 
     entries: dict[Id, Fields] = field(default_factory=dict[Id, Fields])
     last: Id = ZERO
-    groups: dict[str, Group] = field(default_factory=dict[str, Group])
+    groups: dict[str, MemoryGroup] = field(default_factory=dict[str, MemoryGroup])
 
 
-class Refusal(StrEnum):
+class ServerRefusal(StrEnum):
     """Why a server that answers does not do what it is asked."""
 
     OOM = "OOM"
@@ -92,10 +92,10 @@ class MemoryServer:
         self.clock = clock
         self.on_call: Callable[[str], Awaitable[None]] | None = None
         self._absent = False
-        self.refuses: Refusal | None = None
+        self.refuses: ServerRefusal | None = None
         self._script_wrote: bool | None = None
         """Whether the script that runs has changed something; None while none runs"""
-        self._streams: dict[str, Stream] = {}
+        self._streams: dict[str, MemoryStream] = {}
         self._hashes: dict[str, dict[str, bytes]] = {}
         self._expires: dict[str, float] = {}
         self._waiters: dict[asyncio.Future[bool], Sequence[str]] = {}
@@ -129,16 +129,16 @@ class MemoryServer:
         """Raise `UnavailableError` while the server is absent, or reads its file."""
         if self._absent:
             raise UnavailableError("redis is away")
-        if self.refuses is Refusal.LOADING:
+        if self.refuses is ServerRefusal.LOADING:
             raise UnavailableError("redis does not answer for now: LOADING")
 
     def before_write(self, *, grows: bool = False) -> None:
         """Every command that may change something comes by here. Raises what the server refuses it with."""
         if self._script_wrote:
             return
-        if self.refuses in (Refusal.READONLY, Refusal.MISCONF):
+        if self.refuses in (ServerRefusal.READONLY, ServerRefusal.MISCONF):
             raise UnavailableError(f"redis does not answer for now: {self.refuses}")
-        if grows and self.refuses is Refusal.OOM:
+        if grows and self.refuses is ServerRefusal.OOM:
             raise ThrottledError("redis is out of memory")
         if self._script_wrote is not None:
             self._script_wrote = True
@@ -183,7 +183,7 @@ class MemoryServer:
             self._purge(key)
         return [*self._streams, *self._hashes]
 
-    def stream(self, key: str) -> Stream | None:
+    def stream(self, key: str) -> MemoryStream | None:
         """The stream at `key`, if it lives."""
         if key in self._expires:
             self._purge(key)
@@ -197,7 +197,7 @@ class MemoryServer:
         """
         self.before_write(grows=True)
         self._purge(key)
-        stream = self._streams.setdefault(key, Stream())
+        stream = self._streams.setdefault(key, MemoryStream())
         if entry_id is None:
             now_ms = int(self.clock.now() * _MS)
             entry_id = (now_ms, 0) if now_ms > stream.last[0] else (stream.last[0], stream.last[1] + 1)
@@ -300,11 +300,11 @@ class MemoryServer:
         """XGROUP CREATE at 0, with MKSTREAM if `make`: the group, and without a stream nothing else."""
         self.before_write(grows=True)
         self._purge(key)
-        stream = self._streams.setdefault(key, Stream()) if make else self._streams.get(key)
+        stream = self._streams.setdefault(key, MemoryStream()) if make else self._streams.get(key)
         if stream is not None:
-            stream.groups.setdefault(name, Group())
+            stream.groups.setdefault(name, MemoryGroup())
 
-    def group(self, key: str, name: str) -> Group | None:
+    def group(self, key: str, name: str) -> MemoryGroup | None:
         """The group, if it and its stream are there."""
         stream = self.stream(key)
         return stream.groups.get(name) if stream is not None else None
@@ -419,7 +419,7 @@ class MemoryServer:
             for entry_id in entry_ids:
                 stream.groups[group_name].pending.pop(entry_id, None)
 
-    def _group_of(self, key: str, name: str) -> Group:
+    def _group_of(self, key: str, name: str) -> MemoryGroup:
         group = self.group(key, name)
         if group is None:
             raise GroupLostError("the consumer group is not there")

@@ -23,7 +23,7 @@ from slipway.streams.memory_server import Fields, MemoryServer, pipeline
 from slipway.streams.memory_webhooks import MemoryWebhooks
 from slipway.streams.pages import id_text
 from slipway.streams.ports import DeadLetter, NoTally, SpanRecord, Tally
-from slipway.streams.server_health import Condition
+from slipway.streams.server_health import ServerHealth
 
 
 class MemoryTraces:
@@ -127,11 +127,11 @@ class MemoryConditions:
     def __init__(self, server: MemoryServer) -> None:
         self._server = server
 
-    async def look(self) -> Condition:
+    async def look(self) -> ServerHealth:
         await self._server.enter("look")
         now = self._server.clock.now()
         dead = self._server.stream(keys.DEAD.prefix)
-        return Condition(
+        return ServerHealth(
             product="model",
             version="7.0.0",
             time=now,

@@ -5,17 +5,17 @@ test runs random operations against both.
 """
 
 from slipway.streams import codec
-from slipway.streams.ports import Entry, Outcome
+from slipway.streams.ports import EntryOutcome, StreamEntry
 
 
-def judge(entry: Entry, last_seq: int | None) -> Outcome:
+def judge(entry: StreamEntry, last_seq: int | None) -> EntryOutcome:
     """Whether the entry may follow a stream that ends with `last_seq` (None: it is empty)."""
     seq = entry.event.seq
     if last_seq is None:
-        return Outcome.APPENDED if entry.oldest_seq in (None, seq) else Outcome.GAP
+        return EntryOutcome.APPENDED if entry.oldest_seq in (None, seq) else EntryOutcome.GAP
     if seq <= last_seq:
-        return Outcome.DUPLICATE
+        return EntryOutcome.DUPLICATE
     if entry.event.truncated is not None:
         bridges = codec.truncated_range(entry.event.truncated) == (last_seq + 1, seq - 1)
-        return Outcome.APPENDED if bridges else Outcome.GAP
-    return Outcome.APPENDED if seq == last_seq + 1 else Outcome.GAP
+        return EntryOutcome.APPENDED if bridges else EntryOutcome.GAP
+    return EntryOutcome.APPENDED if seq == last_seq + 1 else EntryOutcome.GAP

@@ -10,7 +10,7 @@ from typing import TypeVar
 from slipway.errors import InvalidError
 from slipway.streams import codec, keys, logpacks
 from slipway.streams.decisions import StoredDecision
-from slipway.streams.logpacks import LogPosition, LogSource, StoredLine
+from slipway.streams.logpacks import LogKey, LogPosition, StoredLine
 from slipway.streams.ports import FeedEntry, FirehoseEvent, SpanRecord, StoredEvent, Tally
 
 Id = tuple[int, int]
@@ -45,7 +45,7 @@ def lines_after(page: Page, start: Id, tally: Tally) -> list[StoredLine]:
     return found
 
 
-def positions(states: Mapping[str, bytes]) -> dict[LogSource, LogPosition]:
+def positions(states: Mapping[str, bytes]) -> dict[LogKey, LogPosition]:
     """The position of each log, from the fields of the hash that holds them."""
     named = ((logpacks.source_of(name), raw) for name, raw in states.items())
     return {source: logpacks.decode_position(raw) for source, raw in named if source is not None}

@@ -27,12 +27,12 @@ from slipway.model.events import AllocationEvent
 from slipway.model.ids import AllocationId
 from slipway.streams.allgather import Gatherings
 from slipway.streams.decisions import DecisionLog
-from slipway.streams.logpacks import LogAppended, LogPack, LogPosition, LogSource, StoredLine
+from slipway.streams.logpacks import LogAppended, LogKey, LogPack, LogPosition, StoredLine
 from slipway.streams.server_health import Conditions
 from slipway.streams.webhooks import Webhooks
 
 
-class Entry(msgspec.Struct, frozen=True, kw_only=True):
+class StreamEntry(msgspec.Struct, frozen=True, kw_only=True):
     """One event to append.
 
     `oldest_seq` is the lowest seq that the caller could still publish (the oldest of its ring): an empty stream
@@ -45,7 +45,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     expire_s: int | None = None
 
 
-class Outcome(StrEnum):
+class EntryOutcome(StrEnum):
     """What became of one entry."""
 
     APPENDED = "appended"
@@ -56,7 +56,7 @@ class Outcome(StrEnum):
 class Appended(msgspec.Struct, frozen=True, kw_only=True):
     """The answer to one entry; `last_seq` is what the stream ends with now, None when it is empty."""
 
-    outcome: Outcome
+    outcome: EntryOutcome
     last_seq: int | None
 
 
@@ -75,7 +75,7 @@ class EventLog(Protocol):
     from = last + 1 and to = seq - 1. Otherwise it is a DUPLICATE or leaves a GAP, and nothing changes.
     """
 
-    async def append(self, entries: Sequence[Entry]) -> list[Appended]:
+    async def append(self, entries: Sequence[StreamEntry]) -> list[Appended]:
         """Append in the given order; one answer per entry. Publishes to the firehose what is not a duplicate."""
         ...
 
@@ -146,14 +146,14 @@ class WorkHints(Protocol):
         ...
 
 
-class Backlog(NamedTuple):
+class StreamBacklog(NamedTuple):
     """Entries that no worker has got yet, and those that one has and did not acknowledge."""
 
     waiting: int
     in_work: int
 
 
-class WorkQueue(Protocol):
+class WorkStream(Protocol):
     """The receiving side: at least once; an entry stays pending until it is acknowledged."""
 
     async def claim(self, *, limit: int, block_s: float) -> list[Claimed]:
@@ -192,7 +192,7 @@ class WorkQueue(Protocol):
         """Entries not yet acknowledged by the workers (waiting and in work)."""
         ...
 
-    async def standing(self) -> Backlog:
+    async def standing(self) -> StreamBacklog:
         """The same in two numbers, for whoever looks often: of each shard at most `keys.STANDING_MAX` are counted."""
         ...
 
@@ -286,11 +286,11 @@ class LogLines(Protocol):
         """Append each pack behind the line that it names, or say where its log stands instead. Idempotent."""
         ...
 
-    async def positions(self, allocation: AllocationId) -> dict[LogSource, LogPosition]:
+    async def positions(self, allocation: AllocationId) -> dict[LogKey, LogPosition]:
         """How far each log of the allocation is stored."""
         ...
 
-    async def position(self, allocation: AllocationId, source: LogSource) -> LogPosition:
+    async def position(self, allocation: AllocationId, source: LogKey) -> LogPosition:
         """How far one log is stored; the beginning when nothing is."""
         ...
 
@@ -379,7 +379,7 @@ class DeadLetters(Protocol):
         ...
 
 
-class Health(Protocol):
+class StreamsHealth(Protocol):
     """Whether the streams can be used: read and written."""
 
     async def ping(self) -> float:
@@ -435,11 +435,11 @@ class Streams(Protocol):
     @property
     def decisions(self) -> DecisionLog: ...
     @property
-    def health(self) -> Health: ...
+    def health(self) -> StreamsHealth: ...
     @property
     def conditions(self) -> Conditions: ...
 
-    def work_queue(self, consumer: str) -> WorkQueue:
+    def work_queue(self, consumer: str) -> WorkStream:
         """The work queue as the consumer of that name (unique per process: the pod's uid)."""
         ...
 

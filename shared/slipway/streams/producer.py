@@ -20,7 +20,7 @@ from slipway.model.ids import AllocationId
 from slipway.runtime import liveness
 from slipway.runtime.clock import Clock
 from slipway.runtime.liveness import Loop
-from slipway.streams.ports import Activity, Entry, EventLog, Outcome, SpanRecord, Tally, TraceLog
+from slipway.streams.ports import Activity, EntryOutcome, EventLog, SpanRecord, StreamEntry, Tally, TraceLog
 
 T = TypeVar("T")
 
@@ -39,15 +39,15 @@ _WRITE_MAX: Final = 1_000
 
 
 class Ring(msgspec.Struct, frozen=True, kw_only=True):
-    """The events that an allocation's status still holds, ascending by seq; `expire_s` as in `Entry`."""
+    """The events that an allocation's status still holds, ascending by seq; `expire_s` as in `StreamEntry`."""
 
     events: tuple[AllocationEvent, ...]
     expire_s: int | None = None
 
 
-def missing_entries(ring: Ring, last_seq: int | None) -> list[Entry]:
+def missing_entries(ring: Ring, last_seq: int | None) -> list[StreamEntry]:
     """What a stream that ends with `last_seq` lacks; the first after a hole is marked `truncated: from-to`."""
-    found: list[Entry] = []
+    found: list[StreamEntry] = []
     expected = 1 if last_seq is None else last_seq + 1
     oldest_seq = ring.events[0].seq if ring.events else None
     for event in ring.events:
@@ -56,7 +56,7 @@ def missing_entries(ring: Ring, last_seq: int | None) -> list[Entry]:
         marked = event
         if event.seq > expected:
             marked = msgspec.structs.replace(event, truncated=f"{expected}-{event.seq - 1}")
-        found.append(Entry(event=marked, oldest_seq=oldest_seq, expire_s=ring.expire_s))
+        found.append(StreamEntry(event=marked, oldest_seq=oldest_seq, expire_s=ring.expire_s))
         expected = event.seq + 1
     return found
 
@@ -87,12 +87,12 @@ class RingPublisher:
             if not entries:
                 return appended
             answers = await self._log.append(entries)
-            appended += sum(answer.outcome is Outcome.APPENDED for answer in answers)
+            appended += sum(answer.outcome is EntryOutcome.APPENDED for answer in answers)
             # A gap means that the stream changed since it was asked: ask again.
             gaps = {
                 entry.event.allocation_id
                 for entry, answer in zip(entries, answers, strict=True)
-                if answer.outcome is Outcome.GAP
+                if answer.outcome is EntryOutcome.GAP
             }
             open_rings = {allocation: ring for allocation, ring in open_rings.items() if allocation in gaps}
             if not open_rings:

@@ -21,7 +21,7 @@ from slipway.model.lifecycle import Event
 from slipway.streams import codec, keys, pages, rows, scripts
 from slipway.streams.client import Argument, Command, RedisClient, command
 from slipway.streams.order import judge
-from slipway.streams.ports import Appended, Entry, FirehoseEvent, Outcome, StoredEvent, Tally
+from slipway.streams.ports import Appended, EntryOutcome, FirehoseEvent, StoredEvent, StreamEntry, Tally
 from slipway.streams.routes import Reply
 from slipway.streams.tail import Tail
 
@@ -39,7 +39,7 @@ class RedisEvents:
     def __init__(self, client: RedisClient, tail: Tail, tally: Tally) -> None:
         self._client, self._tail, self._tally = client, tail, tally
 
-    async def append(self, entries: Sequence[Entry]) -> list[Appended]:
+    async def append(self, entries: Sequence[StreamEntry]) -> list[Appended]:
         found: list[Appended] = []
         append = self._append_on_cluster if self._client.is_cluster else self._append_at_once
         for start in range(0, len(entries), _BATCH):
@@ -60,11 +60,11 @@ class RedisEvents:
                 for stored in pages.events(page, self._tally):
                     yield stored
 
-    async def _append_at_once(self, batch: Sequence[Entry]) -> list[Appended]:
+    async def _append_at_once(self, batch: Sequence[StreamEntry]) -> list[Appended]:
         calls = [_append(entry, rows.flat(codec.encode_event(entry.event)), hose=True) for entry in batch]
         return [_appended(reply) for reply in rows.checked(await scripts.run_all(self._client, scripts.APPEND, calls))]
 
-    async def _append_on_cluster(self, batch: Sequence[Entry]) -> list[Appended]:
+    async def _append_on_cluster(self, batch: Sequence[StreamEntry]) -> list[Appended]:
         allocations = [entry.event.allocation_id for entry in batch]
         ends = dict(zip(allocations, await self._newest(allocations), strict=True))
         answers: list[Appended | None] = []
@@ -79,7 +79,7 @@ class RedisEvents:
                 continue
             last_seq = end[1] if end is not None else None
             outcome = judge(entry, last_seq)
-            if outcome is Outcome.APPENDED:
+            if outcome is EntryOutcome.APPENDED:
                 flat = rows.flat(codec.encode_event(event))
                 # What follows something must not begin a stream, should the server have lost it meanwhile.
                 calls.append(_append(entry, flat, may_begin=end is None))
@@ -87,7 +87,7 @@ class RedisEvents:
                 answers.append(None)
                 ends[event.allocation_id] = (event.created_ms, event.seq)
                 continue
-            if outcome is Outcome.DUPLICATE and (ttl_s := _ttl_s(entry)):
+            if outcome is EntryOutcome.DUPLICATE and (ttl_s := _ttl_s(entry)):
                 before.append(command("EXPIRE", keys.allocation(event.allocation_id), ttl_s, "NX"))
             answers.append(Appended(outcome=outcome, last_seq=last_seq))
         rows.checked(await self._client.pipeline(before))
@@ -104,13 +104,13 @@ def _publish(event: AllocationEvent, flat: Sequence[Argument]) -> Command:
     return command("XADD", _shard_key(event), "MAXLEN", "~", keys.EVENTS.length_max, "*", *flat)
 
 
-def _ttl_s(entry: Entry) -> int:
+def _ttl_s(entry: StreamEntry) -> int:
     """The life of the stream after this entry; 0 is no expiry."""
     ends = entry.event.type is Event.TERMINATED
     return entry.expire_s if entry.expire_s is not None else (keys.ALLOCATION.ttl_s if ends else 0)
 
 
-def _append(entry: Entry, flat: Sequence[Argument], *, may_begin: bool = True, hose: bool = False) -> Command:
+def _append(entry: StreamEntry, flat: Sequence[Argument], *, may_begin: bool = True, hose: bool = False) -> Command:
     event = entry.event
     bridged: str | int = ""
     if event.truncated is not None:
@@ -139,7 +139,7 @@ def _shard_key(event: AllocationEvent) -> str:
 
 def _appended(reply: Reply) -> Appended:
     outcome, last_seq = reply
-    return Appended(outcome=Outcome(outcome.decode()), last_seq=last_seq if last_seq >= 0 else None)
+    return Appended(outcome=EntryOutcome(outcome.decode()), last_seq=last_seq if last_seq >= 0 else None)
 
 
 class RedisFirehose:

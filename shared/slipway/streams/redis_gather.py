@@ -14,9 +14,9 @@ from slipway.streams.allgather import (
     KEPT_BYTES_MAX,
     SEAT_FIELD,
     SILENCE_S,
+    AllgatherState,
     Gathered,
     GatherKey,
-    Outcome,
     Seat,
     seats_of,
     token_of,
@@ -36,11 +36,11 @@ class RedisGatherings:
         limits = (BYTES_MAX, keys.GATHER.ttl_s, _SILENCE_MS)
         call = (seat.request_id, seat.token, owner, seat.rank, peers, *limits, seat.data)
         state = await self._run(key, "join", *call)
-        is_in = state.outcome in (Outcome.OPEN, Outcome.COMPLETED)
+        is_in = state.outcome in (AllgatherState.OPEN, AllgatherState.COMPLETED)
         if is_in and state.present == 1 and await self._is_spent(key):
             await self._client.run(command("DEL", _name(key)))
-            return msgspec.structs.replace(state, outcome=Outcome.SPENT)
-        if state.outcome is Outcome.COMPLETED:
+            return msgspec.structs.replace(state, outcome=AllgatherState.SPENT)
+        if state.outcome is AllgatherState.COMPLETED:
             await self._count(key)
         return state
 
@@ -74,7 +74,7 @@ class RedisGatherings:
     async def _run(self, key: GatherKey, what: str, *args: Argument) -> Gathered:
         call = (_name(key), what, int(self._client.clock.now() * 1_000), *args)
         outcome, peers, present, version = await scripts.run(self._client, scripts.GATHER, *call)
-        return Gathered(outcome=Outcome(outcome.decode()), peers=peers, present=present, version=version)
+        return Gathered(outcome=AllgatherState(outcome.decode()), peers=peers, present=present, version=version)
 
 
 def _name(key: GatherKey) -> str:

@@ -11,7 +11,7 @@ from slipway.errors import PermanentError
 from slipway.model.ids import AllocationId
 from slipway.streams import keys, logpacks, pages, rows, scripts
 from slipway.streams.client import Command, RedisClient, command
-from slipway.streams.logpacks import LogAppended, LogPack, LogPosition, LogSource, StoredLine
+from slipway.streams.logpacks import LogAppended, LogKey, LogPack, LogPosition, StoredLine
 from slipway.streams.ports import Tally
 from slipway.streams.replies import ScriptMissingError
 from slipway.streams.tail import Tail
@@ -37,11 +37,11 @@ class RedisLogs:
             for appended, raw in rows.checked(replies)
         ]
 
-    async def positions(self, allocation: AllocationId) -> dict[LogSource, LogPosition]:
+    async def positions(self, allocation: AllocationId) -> dict[LogKey, LogPosition]:
         reply = await self._client.run(command("HGETALL", keys.log_state(allocation)))
         return pages.positions(rows.fields(reply))
 
-    async def position(self, allocation: AllocationId, source: LogSource) -> LogPosition:
+    async def position(self, allocation: AllocationId, source: LogKey) -> LogPosition:
         return logpacks.decode_position(
             await self._client.run(command("HGET", keys.log_state(allocation), source.name))
         )

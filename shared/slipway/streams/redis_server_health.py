@@ -11,7 +11,7 @@ from slipway.streams import keys, probes
 from slipway.streams.accounts import OF_SERVICES, Account
 from slipway.streams.client import Argument, Command, RedisClient, command
 from slipway.streams.routes import Reply
-from slipway.streams.server_health import STALE_S, Condition
+from slipway.streams.server_health import STALE_S, ServerHealth
 
 _KEY: Final = "slipway:probe"
 _STALE_MAX: Final = 100
@@ -27,7 +27,7 @@ class RedisConditions:
         self._client = client
         self._accounts = OF_SERVICES if account is None else (account,)
 
-    async def look(self) -> Condition:
+    async def look(self) -> ServerHealth:
         account, refused = await probes.try_accounts(self._client, self._accounts)
         unread: list[str] = []
         asked_at = self._client.clock.now()
@@ -42,7 +42,7 @@ class RedisConditions:
         for name in _CONFIG:
             config |= _pairs(await self._ask(("CONFIG", "GET", name), unread))
         waiting, stale = await self._groups(unread)
-        return Condition(
+        return ServerHealth(
             product=_product(said, hello),
             version=said.get("redis_version") or hello.get("version", ""),
             time=int(moment[0]) + int(moment[1]) / 1e6 if moment else None,

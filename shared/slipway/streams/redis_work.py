@@ -16,7 +16,7 @@ from slipway.errors import ControlPlaneError, TransientError, UnavailableError
 from slipway.streams import codec, keys, rows, scripts
 from slipway.streams.client import Command, RedisClient, command
 from slipway.streams.pages import id_text
-from slipway.streams.ports import Backlog, Claimed, Tally, WorkHint
+from slipway.streams.ports import Claimed, StreamBacklog, Tally, WorkHint
 from slipway.streams.replies import GroupMissingError
 from slipway.streams.routes import Reply
 
@@ -122,16 +122,16 @@ class RedisWorkQueue:
     async def backlog(self) -> int:
         return sum(await self._count(keys.WORK_BACKLOG_MAX))
 
-    async def standing(self) -> Backlog:
+    async def standing(self) -> StreamBacklog:
         return await self._count(keys.STANDING_MAX)
 
-    async def _count(self, most: int) -> Backlog:
+    async def _count(self, most: int) -> StreamBacklog:
         """Counted: the lag that the server tells is wrong for good once an entry was trimmed that nobody had got."""
         replies = await self._client.pipeline([Command(key, ("XINFO", "GROUPS", key)) for key in keys.WORK_KEYS])
         found = [(key, *_standing(reply)) for key, reply in zip(keys.WORK_KEYS, replies, strict=True)]
         waiting = [command("XRANGE", key, f"({after}", "+", "COUNT", most) for key, _, after in found if after]
         pages = rows.checked(await self._client.pipeline(waiting))
-        return Backlog(waiting=sum(map(len, pages)), in_work=sum(pending for _, pending, _ in found))
+        return StreamBacklog(waiting=sum(map(len, pages)), in_work=sum(pending for _, pending, _ in found))
 
     async def _claim(self, limit: int, block_s: float) -> list[Claimed]:
         count = max(1, limit // keys.SHARDS)

@@ -16,7 +16,7 @@ from slipway.errors import (
     ThrottledError,
     UnavailableError,
 )
-from slipway.streams.routes import Address, Reply
+from slipway.streams.routes import RedisAddress, Reply
 
 _TRANSIENT_WORDS: Final = ("BUSY ", "MISCONF", "NOREPLICAS")
 
@@ -36,7 +36,7 @@ class MovedError(UnavailableError):
     host is the one that was asked.
     """
 
-    def __init__(self, slot: int, target: Address, *, is_asked: bool) -> None:
+    def __init__(self, slot: int, target: RedisAddress, *, is_asked: bool) -> None:
         super().__init__(
             "another node of the redis cluster serves the key; a cluster's URL begins with redis+cluster://"
         )
@@ -75,7 +75,7 @@ def translate(error: library.ResponseError) -> ControlPlaneError:
         case library.ReadOnlyError():
             found = TopologyError("redis is a read-only replica")
         case library.AskError():  # the library derives MOVED from it
-            target = Address(str(error.host), int(error.port))  # pyright: ignore[reportUnknownMemberType, reportUnknownArgumentType]
+            target = RedisAddress(str(error.host), int(error.port))  # pyright: ignore[reportUnknownMemberType, reportUnknownArgumentType]
             found = MovedError(int(error.slot_id), target, is_asked=not isinstance(error, library.MovedError))
         case library.NoPermissionError() | library.AuthenticationWrongNumberOfArgsError():
             found = DeniedError("redis refuses our account the command or key")

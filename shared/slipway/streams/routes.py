@@ -23,14 +23,14 @@ from slipway.errors import InvalidError, UnavailableError
 
 Reply = Any
 """What a server answers: None, int, bytes or a list of these (RESP 2)."""
-Ask = Callable[["Address", tuple[str, ...]], Awaitable[Reply]]
+Ask = Callable[["RedisAddress", tuple[str, ...]], Awaitable[Reply]]
 
 _MANY_SCHEMES: Final = frozenset({"redis+sentinel", "rediss+sentinel", "redis+cluster", "rediss+cluster"})
 _SENTINEL_PORT: Final = 26_379
 _REDIS_PORT: Final = 6_379
 
 
-class Address(msgspec.Struct, frozen=True):
+class RedisAddress(msgspec.Struct, frozen=True):
     """One server: a host and port, or the path of a socket."""
 
     host: str = ""
@@ -60,7 +60,7 @@ class Route(Protocol):
 
     @property
     def is_known(self) -> bool: ...
-    async def find(self, key: str) -> Address: ...
+    async def find(self, key: str) -> RedisAddress: ...
     def forget(self) -> None: ...
 
 
@@ -69,10 +69,10 @@ class Single:
 
     is_known = True
 
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: RedisAddress) -> None:
         self.address = address
 
-    async def find(self, key: str) -> Address:
+    async def find(self, key: str) -> RedisAddress:
         return self.address
 
     def forget(self) -> None:
@@ -82,16 +82,16 @@ class Single:
 class SentinelMaster:
     """The master of a service, asked of the Sentinels in turn."""
 
-    def __init__(self, sentinels: tuple[Address, ...], service: str, ask: Ask) -> None:
+    def __init__(self, sentinels: tuple[RedisAddress, ...], service: str, ask: Ask) -> None:
         self._sentinels, self._service, self._ask = sentinels, service, ask
-        self._master: Address | None = None
+        self._master: RedisAddress | None = None
 
     @property
     def is_known(self) -> bool:
         """Whether `find` answers without asking."""
         return self._master is not None
 
-    async def find(self, key: str) -> Address:
+    async def find(self, key: str) -> RedisAddress:
         if self._master is None:
             self._master = await self._discover()
         return self._master
@@ -99,7 +99,7 @@ class SentinelMaster:
     def forget(self) -> None:
         self._master = None
 
-    async def _discover(self) -> Address:
+    async def _discover(self) -> RedisAddress:
         for sentinel in self._sentinels:
             try:
                 reply = await self._ask(sentinel, ("SENTINEL", "GET-MASTER-ADDR-BY-NAME", self._service))
@@ -107,7 +107,7 @@ class SentinelMaster:
                 continue
             if isinstance(reply, list) and len(reply) == 2:  # pyright: ignore[reportUnknownArgumentType]
                 host, port = (bytes(part).decode() for part in reply)  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
-                return Address(host, int(port))
+                return RedisAddress(host, int(port))
         raise UnavailableError("no sentinel names a master")
 
 
@@ -118,10 +118,10 @@ class UncoveredError(UnavailableError):
 class ClusterSlots:
     """The masters of a Redis Cluster by slot: learned from any node, corrected by every MOVED."""
 
-    def __init__(self, seeds: tuple[Address, ...], ask: Ask) -> None:
+    def __init__(self, seeds: tuple[RedisAddress, ...], ask: Ask) -> None:
         self._seeds, self._ask = seeds, ask
-        self._known: list[Address] = list(seeds)
-        self._slots: list[Address | None] = []
+        self._known: list[RedisAddress] = list(seeds)
+        self._slots: list[RedisAddress | None] = []
         self._turn = asyncio.Lock()
 
     @property
@@ -129,7 +129,7 @@ class ClusterSlots:
         """Whether `find` answers without asking."""
         return bool(self._slots)
 
-    async def find(self, key: str) -> Address:
+    async def find(self, key: str) -> RedisAddress:
         while not self._slots:
             async with self._turn:
                 if not self._slots:
@@ -143,7 +143,7 @@ class ClusterSlots:
     def forget(self) -> None:
         self._slots = []
 
-    def learn(self, slot: int, address: Address) -> None:
+    def learn(self, slot: int, address: RedisAddress) -> None:
         """A node has said who serves the slot."""
         if self._slots:
             self._slots[slot] = address
@@ -156,8 +156,8 @@ class ClusterSlots:
                 continue
             if not isinstance(reply, list):
                 continue  # not a cluster, or still loading
-            slots: list[Address | None] = [None] * REDIS_CLUSTER_HASH_SLOTS
-            nodes: dict[Address, None] = {}
+            slots: list[RedisAddress | None] = [None] * REDIS_CLUSTER_HASH_SLOTS
+            nodes: dict[RedisAddress, None] = {}
             for row in cast("list[list[Any]]", reply):
                 first, last, *members = row
                 found = [_node(member, address) for member in members]
@@ -170,10 +170,10 @@ class ClusterSlots:
         raise UnavailableError("no node of the redis cluster answers")
 
 
-def _node(member: list[Any], asked: Address) -> Address:
+def _node(member: list[Any], asked: RedisAddress) -> RedisAddress:
     """A node as CLUSTER SLOTS names it; an unknown host is the one that was asked."""
     host = bytes(member[0] or b"").decode()
-    return Address(host if host not in ("", "?") else asked.host, int(member[1]))
+    return RedisAddress(host if host not in ("", "?") else asked.host, int(member[1]))
 
 
 def parse(url: str, *, ask: Ask) -> tuple[Route, Login]:
@@ -188,7 +188,7 @@ def parse(url: str, *, ask: Ask) -> tuple[Route, Login]:
             "not a Redis URL: redis://, rediss://, unix://, redis+cluster:// or redis+sentinel://"
         ) from exc
     tls = options.pop("connection_class", None) is SSLConnection
-    address = Address(
+    address = RedisAddress(
         host=options.pop("host", "localhost") if scheme != "unix" else "",
         port=options.pop("port", _REDIS_PORT) if scheme != "unix" else 0,
         path=options.pop("path", ""),
@@ -235,14 +235,14 @@ def _parse_many(url: str, ask: Ask) -> tuple[Route, Login]:
     return (ClusterSlots(nodes, ask) if is_cluster else SentinelMaster(nodes, service, ask)), login
 
 
-def _host_and_port(text: str, port: int) -> Address:
+def _host_and_port(text: str, port: int) -> RedisAddress:
     parts = urlsplit(f"//{text}")  # knows the brackets of IPv6
     if not parts.hostname:
         raise ValueError("a node without a host")
-    return Address(parts.hostname, parts.port or port)
+    return RedisAddress(parts.hostname, parts.port or port)
 
 
-def make_connection(address: Address, login: Login, *, timeout_s: float, name: str) -> AbstractConnection:
+def make_connection(address: RedisAddress, login: Login, *, timeout_s: float, name: str) -> AbstractConnection:
     """A connection, not yet connected: no retries, no timeout of its own on reads (the caller bounds each call)."""
     options: dict[str, Any] = {
         **login.options,

@@ -9,7 +9,7 @@ from typing import Protocol
 import msgspec
 
 
-class Condition(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class ServerHealth(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """One look at the server; sizes in bytes, times in epoch seconds or, where said, in seconds ago.
 
     On a Redis Cluster the settings and sizes are those of one master.
@@ -55,6 +55,6 @@ STALE_S = 600.0
 class Conditions(Protocol):
     """Looks at the server."""
 
-    async def look(self) -> Condition:
+    async def look(self) -> ServerHealth:
         """The condition now. Changes nothing. Raises `UnavailableError`, `DeadlineError`, `DeniedError`."""
         ...

@@ -42,7 +42,7 @@ class _Page(msgspec.Struct, frozen=True, kw_only=True):
     data: bytes
 
 
-class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
+class FeedSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """One that was found."""
 
     slot: int
@@ -74,14 +74,14 @@ class SnapshotWriter:
         await self._feed.keep(self._slot, {_HEAD: head}, anew=self._count == 0)
 
 
-async def find(feed: Feed, end: FeedPosition) -> Snapshot | None:
+async def find(feed: Feed, end: FeedPosition) -> FeedSnapshot | None:
     """The latest snapshot of the epoch in which the feed ends, None when there is none. Raises `TransientError`."""
     found = [await _look(feed, slot) for slot in range(keys.SNAPSHOT_SLOTS)]
     fitting = [each for each in found if each is not None and each.stands.epoch == end.epoch]
     return max(fitting, key=lambda each: each.stands.number, default=None)
 
 
-async def pages_of(feed: Feed, snapshot: Snapshot) -> AsyncGenerator[bytes]:
+async def pages_of(feed: Feed, snapshot: FeedSnapshot) -> AsyncGenerator[bytes]:
     """The data of its pages, in order.
 
     Raises:
@@ -94,7 +94,7 @@ async def pages_of(feed: Feed, snapshot: Snapshot) -> AsyncGenerator[bytes]:
             yield part
 
 
-async def _look(feed: Feed, slot: int) -> Snapshot | None:
+async def _look(feed: Feed, slot: int) -> FeedSnapshot | None:
     (found,) = await feed.kept(slot, [_HEAD])
     if found is None:
         return None
@@ -104,7 +104,7 @@ async def _look(feed: Feed, slot: int) -> Snapshot | None:
         return None
     if not 0 <= head.pages <= PAGES_MAX:
         return None
-    return Snapshot(slot=slot, stands=head.stands, pages=head.pages)
+    return FeedSnapshot(slot=slot, stands=head.stands, pages=head.pages)
 
 
 def _own(parts: Sequence[bytes | None], stands: SnapshotPosition) -> Iterable[bytes]:

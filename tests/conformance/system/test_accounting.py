@@ -18,7 +18,7 @@ from slipway.model.facts import PoolFact
 from slipway.model.resources import CPU, MEMORY, Resources
 from slipway.scheduler.plan.state.nodes import EVERY
 from slipway.scheduler.plan.state.pool_state import build
-from slipway.scheduler.plan.state.snapshot import Snapshot
+from slipway.scheduler.plan.state.snapshot import PoolSnapshot
 from tests.conformance.cluster.servers import RealCluster
 from tests.conformance.system.operator import Json, Operator
 from tests.support.wait import wait_until
@@ -161,7 +161,7 @@ def _furnish(operator: Operator, names: Sequence[str], strangers: Strangers) -> 
             operator.change(f"{PODS}/{node}-{index}/status", {"status": strangers.status(pod)})
 
 
-def _snapshot(operator: Operator, names: Sequence[str]) -> Snapshot:
+def _snapshot(operator: Operator, names: Sequence[str]) -> PoolSnapshot:
     """What our scheduler makes of the cluster."""
     nodes = [msgspec.convert(item, Node) for item in operator.items(NODES, LABEL)]
     pods = [msgspec.convert(item, Pod) for item in operator.items(PODS)]
@@ -169,7 +169,7 @@ def _snapshot(operator: Operator, names: Sequence[str]) -> Snapshot:
     return build(facts, [pod_fact(pod) for pod in pods], [], pool=PoolFact(name="p"))
 
 
-def _free(snapshot: Snapshot) -> dict[str, dict[str, int]]:
+def _free(snapshot: PoolSnapshot) -> dict[str, dict[str, int]]:
     """{node: {resource: units}}."""
     table = snapshot.table
     columns: dict[str, Any] = {name: snapshot.usage.free(table.row[name], EVERY) for name in LOOKED_AT}

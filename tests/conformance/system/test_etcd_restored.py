@@ -12,7 +12,7 @@ from slipway.kube.objects import ConfigMap
 from slipway.kube.ports import KubeApi
 from slipway.kube.reflector import Reflector
 from slipway.kube.resources import CONFIG_MAPS
-from slipway.kube.store import Store
+from slipway.kube.store import ObjectStore
 from slipway.runtime.clock import SeededRandom, SystemClock
 from tests.conformance.cluster.servers import ClusterOptions, RealCluster, running_cluster
 from tests.conformance.wanted import require_own_cluster
@@ -30,7 +30,7 @@ def test_a_reflector_follows_an_etcd_that_was_put_back(tmp_path: Path) -> None:
 
 
 async def _story(cluster: RealCluster) -> None:
-    store: Store[ConfigMap] = Store()
+    store: ObjectStore[ConfigMap] = ObjectStore()
     clock, random = SystemClock(), SeededRandom(1)
     async with connect(str(cluster.kubeconfig), clock=clock, random=random) as kube:
         reflector = Reflector(kube, CONFIG_MAPS, store, clock=clock, random=random, namespace="default")

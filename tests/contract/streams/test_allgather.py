@@ -7,7 +7,7 @@ import pytest
 from slipway.errors import UnavailableError
 from slipway.runtime.clock import SystemClock
 from slipway.streams import keys
-from slipway.streams.allgather import BYTES_MAX, COST_BYTES, KEPT_BYTES_MAX, NO_RANK, GatherKey, Outcome, Seat
+from slipway.streams.allgather import BYTES_MAX, COST_BYTES, KEPT_BYTES_MAX, NO_RANK, AllgatherState, GatherKey, Seat
 from slipway.streams.memory_server import MemoryServer
 from slipway.streams.memory_side import MemoryStreams
 from slipway.streams.ports import Streams
@@ -24,12 +24,12 @@ async def test_the_last_one_completes_it(streams: Streams, backend: Backend) -> 
     """Everybody's data, in order, for ever the same; the hash has a life time."""
     other = backend.connect()
     first = await streams.gatherings.join(KEY, a_seat("b", rank=1), peers=3, owner="p1")
-    assert (first.outcome, first.peers, first.present) == (Outcome.OPEN, 3, 1)
+    assert (first.outcome, first.peers, first.present) == (AllgatherState.OPEN, 3, 1)
     await other.gatherings.join(KEY, a_seat("a", rank=10), peers=3, owner="p2")
     assert (await streams.gatherings.look(KEY, owner="p1")).present == 2
     last = await other.gatherings.join(KEY, a_seat("z", rank=0), peers=3, owner="p2")
-    assert (last.outcome, last.present) == (Outcome.COMPLETED, 3)
-    assert (await streams.gatherings.look(KEY, owner="p1")).outcome is Outcome.DONE
+    assert (last.outcome, last.present) == (AllgatherState.COMPLETED, 3)
+    assert (await streams.gatherings.look(KEY, owner="p1")).outcome is AllgatherState.DONE
     seats = await streams.gatherings.seats(KEY)
     assert [(seat.request_id, seat.rank, seat.data) for seat in seats] == [
         ("z", 0, b'"z"'),
@@ -47,7 +47,7 @@ async def test_whoever_comes_late_changes_nothing(streams: Streams) -> None:
         await streams.gatherings.join(KEY, a_seat(name), peers=2, owner="p")
     before = await streams.gatherings.seats(KEY)
     for late in (a_seat("c"), a_seat("a", token="again", data=b"1")):
-        assert (await streams.gatherings.join(KEY, late, peers=9, owner="p")).outcome is Outcome.DONE
+        assert (await streams.gatherings.join(KEY, late, peers=9, owner="p")).outcome is AllgatherState.DONE
     await streams.gatherings.leave(KEY, a_seat("a"))
     assert await streams.gatherings.seats(KEY) == before
 
@@ -56,7 +56,7 @@ async def test_the_same_id_takes_the_seat(streams: Streams) -> None:
     """One seat per id: the newcomer's data counts, the version tells the old watcher, who frees nothing any more."""
     first = await streams.gatherings.join(KEY, a_seat("a"), peers=2, owner="p1")
     again = await streams.gatherings.join(KEY, a_seat("a", token="new", data=b"2"), peers=2, owner="p2")
-    assert (again.outcome, again.present, again.version > first.version) == (Outcome.OPEN, 1, True)
+    assert (again.outcome, again.present, again.version > first.version) == (AllgatherState.OPEN, 1, True)
     assert await streams.gatherings.tokens(KEY, ["a", "nobody"]) == ["new-a", ""]
     await streams.gatherings.leave(KEY, a_seat("a"))
     assert [seat.data for seat in await streams.gatherings.seats(KEY)] == [b"2"]
@@ -76,9 +76,9 @@ async def test_whoever_leaves_takes_the_data_along(streams: Streams, backend: Ba
     assert [seat.request_id for seat in await streams.gatherings.seats(KEY)] == ["b"]
     await streams.gatherings.leave(KEY, a_seat("a"))
     await streams.gatherings.leave(KEY, a_seat("b"))
-    assert (await streams.gatherings.look(KEY, owner="p")).outcome is Outcome.GONE
+    assert (await streams.gatherings.look(KEY, owner="p")).outcome is AllgatherState.GONE
     assert keys.gather(KEY.allocation, 1, "default") not in await backend.keys()
-    assert (await streams.gatherings.join(KEY, a_seat("c"), peers=1, owner="p")).outcome is Outcome.COMPLETED
+    assert (await streams.gatherings.join(KEY, a_seat("c"), peers=1, owner="p")).outcome is AllgatherState.COMPLETED
 
 
 async def test_all_must_say_the_same_number(streams: Streams) -> None:
@@ -86,7 +86,7 @@ async def test_all_must_say_the_same_number(streams: Streams) -> None:
     await streams.gatherings.join(KEY, a_seat("a"), peers=2, owner="p")
     assert (await streams.gatherings.join(KEY, a_seat("a"), peers=3, owner="p")).peers == 3
     wrong = await streams.gatherings.join(KEY, a_seat("b"), peers=2, owner="p")
-    assert (wrong.outcome, wrong.peers, wrong.present) == (Outcome.MISMATCH, 3, 1)
+    assert (wrong.outcome, wrong.peers, wrong.present) == (AllgatherState.MISMATCH, 3, 1)
 
 
 async def test_bytes_are_bounded(streams: Streams) -> None:
@@ -94,8 +94,10 @@ async def test_bytes_are_bounded(streams: Streams) -> None:
     half = b'"' + b"x" * (BYTES_MAX // 2 - 2) + b'"'
     await streams.gatherings.join(KEY, a_seat("a", data=half), peers=3, owner="p")
     await streams.gatherings.join(KEY, a_seat("a", token="again", data=half), peers=3, owner="p")
-    assert (await streams.gatherings.join(KEY, a_seat("b", data=half), peers=3, owner="p")).outcome is Outcome.OPEN
-    assert (await streams.gatherings.join(KEY, a_seat("c"), peers=3, owner="p")).outcome is Outcome.FULL
+    assert (
+        await streams.gatherings.join(KEY, a_seat("b", data=half), peers=3, owner="p")
+    ).outcome is AllgatherState.OPEN
+    assert (await streams.gatherings.join(KEY, a_seat("c"), peers=3, owner="p")).outcome is AllgatherState.FULL
     await streams.gatherings.leave(KEY, a_seat("b"))
     assert (await streams.gatherings.join(KEY, a_seat("c"), peers=3, owner="p")).present == 2
 
@@ -106,15 +108,15 @@ async def test_what_is_kept_is_bounded(streams: Streams, backend: Backend) -> No
     await streams.gatherings.join(KEY, a_seat("a"), peers=2, owner="p")
     for name in ("one", "two"):
         key = GatherKey(allocation=KEY.allocation, attempt=1, group=name)
-        assert (await streams.gatherings.join(key, a_seat("a"), peers=1, owner="p")).outcome is Outcome.COMPLETED
+        assert (await streams.gatherings.join(key, a_seat("a"), peers=1, owner="p")).outcome is AllgatherState.COMPLETED
     kept = keys.gathered(KEY.allocation)
     assert await counted(backend, kept) == 2 * (COST_BYTES + 3)
     await counted(backend, kept, KEPT_BYTES_MAX + 1)
     new = GatherKey(allocation=KEY.allocation, attempt=1, group="three")
     for peers in (1, 2):
-        assert (await streams.gatherings.join(new, a_seat("a"), peers=peers, owner="p")).outcome is Outcome.SPENT
-        assert (await streams.gatherings.look(new, owner="p")).outcome is Outcome.GONE
-    assert (await streams.gatherings.join(KEY, a_seat("b"), peers=2, owner="p")).outcome is Outcome.COMPLETED
+        assert (await streams.gatherings.join(new, a_seat("a"), peers=peers, owner="p")).outcome is AllgatherState.SPENT
+        assert (await streams.gatherings.look(new, owner="p")).outcome is AllgatherState.GONE
+    assert (await streams.gatherings.join(KEY, a_seat("b"), peers=2, owner="p")).outcome is AllgatherState.COMPLETED
     ttl_s = await backend.ttl_s(kept)
     assert ttl_s is not None
     assert 0 < ttl_s <= keys.GATHER.ttl_s
@@ -140,25 +142,25 @@ async def test_gatherings_are_apart(streams: Streams) -> None:
         GatherKey(allocation=KEY.allocation, attempt=1, group="other"),
         GatherKey(allocation=an_id("more"), attempt=1, group="default"),
     ):
-        assert (await streams.gatherings.look(key, owner="p")).outcome is Outcome.GONE
+        assert (await streams.gatherings.look(key, owner="p")).outcome is AllgatherState.GONE
 
 
 async def test_a_loss_is_noticed(streams: Streams, backend: Backend) -> None:
     """After FLUSHALL it is gone; who sends again what it brought completes it."""
     before = await streams.gatherings.join(KEY, a_seat("a"), peers=2, owner="p")
     await backend.flush()
-    assert (await streams.gatherings.look(KEY, owner="p")).outcome is Outcome.GONE
+    assert (await streams.gatherings.look(KEY, owner="p")).outcome is AllgatherState.GONE
     await asyncio.sleep(0.002)  # the version of one that begins is its time
     assert (await streams.gatherings.join(KEY, a_seat("b"), peers=2, owner="p")).version > before.version
     await streams.gatherings.join(KEY, a_seat("b"), peers=2, owner="p")
-    assert (await streams.gatherings.join(KEY, a_seat("a"), peers=2, owner="p")).outcome is Outcome.COMPLETED
+    assert (await streams.gatherings.join(KEY, a_seat("a"), peers=2, owner="p")).outcome is AllgatherState.COMPLETED
 
 
 async def test_many_peers_at_once(streams: Streams) -> None:
     """Exactly one of them completes it."""
     joins = [streams.gatherings.join(KEY, a_seat(f"r{n:03}", rank=n), peers=200, owner="p") for n in range(200)]
     outcomes = [each.outcome for each in await asyncio.gather(*joins)]
-    assert outcomes.count(Outcome.COMPLETED) == 1
+    assert outcomes.count(AllgatherState.COMPLETED) == 1
     assert [seat.rank for seat in await streams.gatherings.seats(KEY)] == list(range(200))
 
 

@@ -10,13 +10,13 @@ from slipway.errors import InvalidError, TransientError
 from slipway.model.ids import AllocationId
 from slipway.model.lifecycle import Event
 from slipway.streams import codec, keys
-from slipway.streams.ports import Appended, Entry, Outcome, Streams
+from slipway.streams.ports import Appended, EntryOutcome, StreamEntry, Streams
 from slipway.streams.producer import Ring, RingPublisher
 from tests.support.redis import Backend, an_event, an_id, cursor
 
 
-async def append(streams: Streams, *seqs: int, oldest_seq: int | None = None) -> list[Outcome]:
-    entries = [Entry(event=an_event(seq), oldest_seq=oldest_seq) for seq in seqs]
+async def append(streams: Streams, *seqs: int, oldest_seq: int | None = None) -> list[EntryOutcome]:
+    entries = [StreamEntry(event=an_event(seq), oldest_seq=oldest_seq) for seq in seqs]
     return [each.outcome for each in await streams.events.append(entries)]
 
 
@@ -27,8 +27,8 @@ async def stored_seqs(streams: Streams, allocation: AllocationId | None = None) 
 async def test_entries_come_back_in_order_as_they_were(streams: Streams) -> None:
     """What was appended is read back whole, each with the cursor that is its id."""
     events = [an_event(1, type=Event.REQUESTED), an_event(2, traceparent=f"00-{'a' * 32}-{'b' * 16}-01"), an_event(3)]
-    answers = await streams.events.append([Entry(event=event) for event in events])
-    assert answers == [Appended(outcome=Outcome.APPENDED, last_seq=seq) for seq in (1, 2, 3)]
+    answers = await streams.events.append([StreamEntry(event=event) for event in events])
+    assert answers == [Appended(outcome=EntryOutcome.APPENDED, last_seq=seq) for seq in (1, 2, 3)]
     stored = await streams.events.read(an_id())
     assert [each.event for each in stored] == events
     assert [each.cursor for each in stored] == [event.entry_id for event in events]
@@ -36,8 +36,8 @@ async def test_entries_come_back_in_order_as_they_were(streams: Streams) -> None
 
 async def test_an_entry_is_stored_once(streams: Streams) -> None:
     """Republishing changes nothing and says so, also in the firehose."""
-    assert await append(streams, 1, 2) == [Outcome.APPENDED] * 2
-    assert await append(streams, 1, 2) == [Outcome.DUPLICATE] * 2
+    assert await append(streams, 1, 2) == [EntryOutcome.APPENDED] * 2
+    assert await append(streams, 1, 2) == [EntryOutcome.DUPLICATE] * 2
     assert await stored_seqs(streams) == [1, 2]
     assert len(await streams.firehose.read()) == 2
 
@@ -45,42 +45,42 @@ async def test_an_entry_is_stored_once(streams: Streams) -> None:
 async def test_a_gap_is_refused_with_what_is_there(streams: Streams) -> None:
     """Only the entry after the last is accepted; the answer names the last."""
     await append(streams, 1)
-    [answer] = await streams.events.append([Entry(event=an_event(3))])
-    assert answer == Appended(outcome=Outcome.GAP, last_seq=1)
+    [answer] = await streams.events.append([StreamEntry(event=an_event(3))])
+    assert answer == Appended(outcome=EntryOutcome.GAP, last_seq=1)
     assert await stored_seqs(streams) == [1]
 
 
 async def test_anything_begins_an_empty_stream(streams: Streams) -> None:
     """After a loss the stream begins where the caller can."""
-    assert await append(streams, 5, 6) == [Outcome.APPENDED] * 2
+    assert await append(streams, 5, 6) == [EntryOutcome.APPENDED] * 2
     assert await stored_seqs(streams) == [5, 6]
 
 
 async def test_an_empty_stream_begins_with_the_oldest_that_is_known(streams: Streams) -> None:
     """Who can still publish seq 3 may not begin with seq 6: what lies between would be shut out for ever."""
-    [answer] = await streams.events.append([Entry(event=an_event(6), oldest_seq=3)])
-    assert answer == Appended(outcome=Outcome.GAP, last_seq=None)
-    assert await append(streams, 3, 4, oldest_seq=3) == [Outcome.APPENDED] * 2
+    [answer] = await streams.events.append([StreamEntry(event=an_event(6), oldest_seq=3)])
+    assert answer == Appended(outcome=EntryOutcome.GAP, last_seq=None)
+    assert await append(streams, 3, 4, oldest_seq=3) == [EntryOutcome.APPENDED] * 2
 
 
 @pytest.mark.parametrize(
     ("mark", "outcome"),
     [
-        ("2-4", Outcome.APPENDED),
-        ("3-4", Outcome.GAP),
-        ("2-3", Outcome.GAP),
-        ("1-4", Outcome.GAP),
-        (None, Outcome.GAP),
+        ("2-4", EntryOutcome.APPENDED),
+        ("3-4", EntryOutcome.GAP),
+        ("2-3", EntryOutcome.GAP),
+        ("1-4", EntryOutcome.GAP),
+        (None, EntryOutcome.GAP),
     ],
 )
 async def test_a_truncation_is_bridged_only_when_its_mark_is_exact(
-    streams: Streams, mark: str | None, outcome: Outcome
+    streams: Streams, mark: str | None, outcome: EntryOutcome
 ) -> None:
     """What left the ring is skipped when the mark names exactly what is missing."""
     await append(streams, 1)
-    [answer] = await streams.events.append([Entry(event=an_event(5, truncated=mark))])
+    [answer] = await streams.events.append([StreamEntry(event=an_event(5, truncated=mark))])
     assert answer.outcome is outcome
-    if outcome is Outcome.APPENDED:
+    if outcome is EntryOutcome.APPENDED:
         assert (await streams.events.read(an_id(), after=cursor(1)))[0].event.truncated == mark
 
 
@@ -111,10 +111,10 @@ async def test_the_stream_expires_some_time_after_the_end(streams: Streams, back
     key = keys.allocation(an_id())
     await append(streams, 1)
     assert await backend.ttl_s(key) is None
-    await streams.events.append([Entry(event=an_event(2, type=Event.TERMINATED))])
+    await streams.events.append([StreamEntry(event=an_event(2, type=Event.TERMINATED))])
     assert await backend.ttl_s(key) == pytest.approx(keys.ALLOCATION.ttl_s, abs=10)
     await backend.flush()
-    ended = Entry(event=an_event(2, type=Event.TERMINATED), expire_s=60)
+    ended = StreamEntry(event=an_event(2, type=Event.TERMINATED), expire_s=60)
     await streams.events.append([ended, ended])
     assert await backend.ttl_s(key) == pytest.approx(60, abs=10)
 
@@ -122,9 +122,9 @@ async def test_the_stream_expires_some_time_after_the_end(streams: Streams, back
 async def test_entries_of_somebody_else_do_not_shut_ours_out(streams: Streams, backend: Backend) -> None:
     """A foreign id far in the future is cleared away, and the stream begins again."""
     await backend.add_raw(keys.allocation(an_id()), "9999999999999-1", {"x": b"y"})
-    [answer] = await streams.events.append([Entry(event=an_event(1))])
-    assert answer == Appended(outcome=Outcome.GAP, last_seq=None)
-    assert await append(streams, 1) == [Outcome.APPENDED]
+    [answer] = await streams.events.append([StreamEntry(event=an_event(1))])
+    assert answer == Appended(outcome=EntryOutcome.GAP, last_seq=None)
+    assert await append(streams, 1) == [EntryOutcome.APPENDED]
 
 
 async def test_what_can_not_be_decoded_is_skipped(streams: Streams, backend: Backend) -> None:
@@ -150,7 +150,7 @@ async def test_several_relays_at_once_keep_the_order(backend: Backend) -> None:
     async def relay() -> None:
         mine = backend.connect()
         for seq in range(1, 41):
-            await mine.events.append([Entry(event=an_event(seq))])
+            await mine.events.append([StreamEntry(event=an_event(seq))])
 
     await asyncio.gather(*(relay() for _ in range(4)))
     assert await stored_seqs(backend.connect()) == list(range(1, 41))
@@ -186,23 +186,23 @@ async def test_a_long_stream_is_capped_and_goes_on(streams: Streams, backend: Ba
     cap = keys.ALLOCATION.length_max
     total = cap + 300
     for start in range(1, total + 1, 100):
-        assert set(await append(streams, *range(start, min(start + 100, total + 1)))) == {Outcome.APPENDED}
+        assert set(await append(streams, *range(start, min(start + 100, total + 1)))) == {EntryOutcome.APPENDED}
     assert cap <= await backend.length(keys.allocation(an_id())) <= cap + 128  # trimmed by whole nodes
     assert await streams.events.last_seqs([an_id()]) == [total]
     left = await streams.events.read(an_id(), after=cursor(1), limit=10_000)
     seqs = [each.event.seq for each in left]
     assert seqs == list(range(seqs[0], total + 1))
-    assert await append(streams, total, total + 1) == [Outcome.DUPLICATE, Outcome.APPENDED]
+    assert await append(streams, total, total + 1) == [EntryOutcome.DUPLICATE, EntryOutcome.APPENDED]
 
 
 async def test_a_stream_that_has_expired_is_gone_and_may_begin_again(streams: Streams, backend: Backend) -> None:
     """An end with a second to live leaves nothing behind; a duplicate does not make it live longer."""
-    ended = Entry(event=an_event(1, type=Event.TERMINATED), expire_s=1)
+    ended = StreamEntry(event=an_event(1, type=Event.TERMINATED), expire_s=1)
     await streams.events.append([ended, ended])
     async with asyncio.timeout(5):
         while await streams.events.last_seqs([an_id()]) != [None]:  # noqa: ASYNC110 - a server's state
             await asyncio.sleep(0.02)
-    assert await append(streams, 1) == [Outcome.APPENDED]
+    assert await append(streams, 1) == [EntryOutcome.APPENDED]
     assert await backend.ttl_s(keys.allocation(an_id())) is None
 
 
@@ -243,7 +243,7 @@ async def test_many_followers_each_see_their_own(backend: Backend) -> None:
 
     async def write() -> None:
         for seq in range(1, 11):
-            await writer.events.append([Entry(event=an_event(seq, name=name)) for name in names])
+            await writer.events.append([StreamEntry(event=an_event(seq, name=name)) for name in names])
 
     async with asyncio.timeout(10), asyncio.TaskGroup() as group:
         early = [group.create_task(follow(name)) for name in names]
@@ -276,7 +276,7 @@ async def test_a_follower_that_leaves_does_not_stop_the_others(backend: Backend)
 
 async def test_the_firehose_is_sharded_and_resumable(streams: Streams) -> None:
     """Every event is in the shard of its allocation; a cursor resumes all shards."""
-    entries = [Entry(event=an_event(1, name=f"run-{number}")) for number in range(30)]
+    entries = [StreamEntry(event=an_event(1, name=f"run-{number}")) for number in range(30)]
     await streams.events.append(entries)
     everything = await streams.firehose.read()
     assert {each.event.name for each in everything} == {entry.event.name for entry in entries}
@@ -300,7 +300,7 @@ async def test_the_firehose_waits_for_the_first_event(backend: Backend) -> None:
 async def test_the_entry_is_cloudevents(streams: Streams, backend: Backend) -> None:
     """Both streams hold CloudEvents 1.0 in binary mode, with a deterministic id."""
     event = an_event(1, type=Event.REQUESTED)
-    await streams.events.append([Entry(event=event)])
+    await streams.events.append([StreamEntry(event=event)])
     fields = codec.encode_event(event)
     assert fields["id"] == b"train-0123abcd/1"
     assert fields["type"] == b"dev.slipway.allocation.requested"
@@ -312,19 +312,19 @@ async def test_the_entry_is_cloudevents(streams: Streams, backend: Backend) -> N
 
 async def test_a_stream_that_somebody_emptied_begins_again(streams: Streams, backend: Backend) -> None:
     """An emptied stream still refuses the ids that it has had: it is a copy, and is begun again."""
-    entries = [Entry(event=an_event(seq)) for seq in (1, 2, 3)]
+    entries = [StreamEntry(event=an_event(seq)) for seq in (1, 2, 3)]
     await streams.events.append(entries)
     for seq in (1, 2, 3):
         await backend.remove_raw(keys.allocation(an_id()), cursor(seq))
-    assert [each.outcome for each in await streams.events.append(entries)] == [Outcome.APPENDED] * 3
+    assert [each.outcome for each in await streams.events.append(entries)] == [EntryOutcome.APPENDED] * 3
 
 
 async def test_a_stream_whose_end_was_removed_begins_again(streams: Streams, backend: Backend) -> None:
     """What cannot follow any more is told as a gap; from its first entry on it is whole again."""
-    entries = [Entry(event=an_event(seq)) for seq in (1, 2, 3)]
+    entries = [StreamEntry(event=an_event(seq)) for seq in (1, 2, 3)]
     await streams.events.append(entries)
     await backend.remove_raw(keys.allocation(an_id()), cursor(3))
     [answer] = await streams.events.append(entries[2:])
-    assert answer == Appended(outcome=Outcome.GAP, last_seq=None)
+    assert answer == Appended(outcome=EntryOutcome.GAP, last_seq=None)
     await streams.events.append(entries)
     assert [each.event.seq for each in await streams.events.read(an_id())] == [1, 2, 3]

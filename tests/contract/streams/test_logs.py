@@ -7,7 +7,7 @@ from contextlib import aclosing
 import msgspec
 
 from slipway.streams import keys
-from slipway.streams.logpacks import EVENT, Gaps, LogLine, LogPack, LogPosition, LogSource, StoredLine
+from slipway.streams.logpacks import EVENT, Gaps, LogKey, LogLine, LogPack, LogPosition, StoredLine
 from slipway.streams.ports import Streams
 from tests.support.logs import a_pack, end_logs
 from tests.support.redis import Backend, an_id
@@ -83,7 +83,7 @@ async def test_a_writer_of_before_a_flush_does_not_go_on_behind_what_another_tol
 
 async def test_a_position_is_kept_with_the_lines(streams: Streams) -> None:
     """Another process goes on from exactly there."""
-    source = LogSource(attempt=1, rank=0, container="side/car")
+    source = LogKey(attempt=1, rank=0, container="side/car")
     position = LogPosition(number=1, second="2026-01-02T03:04:05Z", seen=7, time=TIME, first_end=1)
     line = LogLine(attempt=1, rank=0, container="side/car", time=TIME, text="x")
     pack = msgspec.structs.replace(a_pack(an_id(), [line]), position=position)
@@ -115,7 +115,7 @@ async def test_first_and_last_lines_stay(streams: Streams, backend: Backend) -> 
     """A log that outgrows its share loses lines in the middle, and says from where to where."""
     last = await write_many(streams, 120)
     kept = await numbers(streams)
-    position = await streams.logs.position(an_id(), LogSource(attempt=1, rank=0))
+    position = await streams.logs.position(an_id(), LogKey(attempt=1, rank=0))
     holes = [(low, high) for low, high in itertools.pairwise(kept) if high != low + 1]
     assert (kept[0], kept[-1], position.number) == (1, last, last)
     assert holes == [(position.first_end, position.kept_from)]

@@ -8,13 +8,13 @@ import pytest
 from slipway.errors import InvalidError
 from slipway.streams import keys
 from slipway.streams.codec import decode_event
-from slipway.streams.ports import Entry, Streams
+from slipway.streams.ports import StreamEntry, Streams
 from slipway.streams.webhooks import Delivery, Routable, Webhooks
 from tests.support.redis import Backend, an_event, an_id
 
 
 async def publish(streams: Streams, *seqs: int, name: str = "train") -> None:
-    await streams.events.append([Entry(event=an_event(seq, name=name)) for seq in seqs])
+    await streams.events.append([StreamEntry(event=an_event(seq, name=name)) for seq in seqs])
 
 
 async def take(hooks: Webhooks) -> list[Routable]:

@@ -12,8 +12,8 @@ import pytest
 from slipway.crd import rules
 from slipway.local.apiserver.core import ClusterCore
 from slipway.model.times import format_time
-from slipway.ops.doctor.command import Inside, Place, examine
-from slipway.ops.doctor.finding import Finding, State
+from slipway.ops.doctor.command import DoctorTarget, Inside, examine
+from slipway.ops.doctor.finding import Finding, FindingState
 from slipway.runtime.clock import SeededRandom, SystemClock
 from tests.contract.kube.target import serving
 from tests.support import chart
@@ -79,14 +79,14 @@ class Cluster:
 
     async def findings(self, *, ahead_s: float = 0.0, inside: Inside | None = None) -> dict[str, Finding]:
         """What the doctor finds, by check."""
-        place = Place(kubeconfig=str(self.kubeconfig), inside=inside)
+        place = DoctorTarget(kubeconfig=str(self.kubeconfig), inside=inside)
         found = await examine(place, Shifted(ahead_s), SeededRandom(1))
         assert len({each.check for each in found}) == len(found)
         return {each.check: each for each in found}
 
     async def failures(self, **how: Any) -> dict[str, Finding]:
         """Those that failed."""
-        return {name: each for name, each in (await self.findings(**how)).items() if each.state is State.FAILED}
+        return {name: each for name, each in (await self.findings(**how)).items() if each.state is FindingState.FAILED}
 
     def _call(self, method: str, path: str, **more: Any) -> Json:
         answer = self._http.request(method, f"/{path}", **more)
@@ -116,10 +116,10 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
 async def test_all_is_well(cluster: Cluster) -> None:
     """Nothing fails on what the chart makes; each account has every right that its service needs."""
     found = await cluster.findings()
-    assert [each for each in found.values() if each.state is State.FAILED] == []
-    assert [found[f"rights of {name}"].state for name in chart.SERVICES] == [State.OK] * 4
-    assert [found[f"service {name}"].state for name in chart.SERVICES] == [State.OK] * 4
-    assert found["clock of kubernetes"].state is State.OK
+    assert [each for each in found.values() if each.state is FindingState.FAILED] == []
+    assert [found[f"rights of {name}"].state for name in chart.SERVICES] == [FindingState.OK] * 4
+    assert [found[f"service {name}"].state for name in chart.SERVICES] == [FindingState.OK] * 4
+    assert found["clock of kubernetes"].state is FindingState.OK
     assert found["lease slipway-feed"].found.startswith("pod-1, renewed")
 
 
@@ -229,16 +229,16 @@ async def test_services_that_are_away_or_too_old(cluster: Cluster) -> None:
         labels = {"app.kubernetes.io/version": version}
         cluster.change(f"{DEPLOYMENTS}/slipway-{name}", {"metadata": {"labels": labels}})
     found = await cluster.findings()
-    assert found["service watcher"].state is State.FAILED
+    assert found["service watcher"].state is FindingState.FAILED
     assert "logs deployment/slipway-watcher" in found["service watcher"].mend
-    assert found["service api"].state is State.WARNING
-    assert found["service podworker"].state is State.FAILED
+    assert found["service api"].state is FindingState.WARNING
+    assert found["service podworker"].state is FindingState.FAILED
 
 
 async def test_no_cluster() -> None:
     """What cannot be reached is one finding."""
-    place = Place(kubeconfig="/nowhere/kubeconfig")
+    place = DoctorTarget(kubeconfig="/nowhere/kubeconfig")
     [found, redis] = await examine(place, SystemClock(), SeededRandom(1))
-    assert (found.check, found.state) == ("kubernetes", State.FAILED)
+    assert (found.check, found.state) == ("kubernetes", FindingState.FAILED)
     assert "no kubeconfig at /nowhere" in found.found
-    assert redis.state is State.SKIPPED
+    assert redis.state is FindingState.SKIPPED

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from slipway.local.valkey import ServerOptions
-from slipway.ops.doctor.command import Place, examine
-from slipway.ops.doctor.finding import Finding, State
+from slipway.ops.doctor.command import DoctorTarget, examine
+from slipway.ops.doctor.finding import Finding, FindingState
 from slipway.runtime.clock import SeededRandom, SystemClock
 from slipway.streams import keys
 from slipway.streams.accounts import OF_SERVICES, WATCHER, Account
@@ -41,7 +41,7 @@ async def a_server(name: str, *, maxmemory_mb: int = 64, **options: Any) -> Asyn
 
 
 async def findings(url: str, clock: SystemClock | None = None) -> dict[str, Finding]:
-    found = await examine(Place(redis_url=url), clock or SystemClock(), SeededRandom(1))
+    found = await examine(DoctorTarget(redis_url=url), clock or SystemClock(), SeededRandom(1))
     return {each.check: each for each in found if each.check != "kubernetes"}
 
 
@@ -49,7 +49,7 @@ async def test_all_is_well(name: str) -> None:
     """A server as it should be; looking leaves no key behind."""
     async with a_server(name, appendonly=True) as (url, operator):
         found = await findings(url)
-        assert {each.state for each in found.values()} == {State.OK}, found
+        assert {each.state for each in found.values()} == {FindingState.OK}, found
         assert found["redis version"].found.startswith(name)
         assert found["redis disk"].found == "append-only file"
         assert await operator.keys() == set()
@@ -59,23 +59,23 @@ async def test_a_policy_that_evicts(name: str) -> None:
     """allkeys-lru fails, with the command that sets it right; that command does."""
     async with a_server(name, extra=("--maxmemory-policy", "allkeys-lru")) as (url, operator):
         found = await findings(url)
-        assert found["redis eviction"].state is State.FAILED
+        assert found["redis eviction"].state is FindingState.FAILED
         assert "allkeys-lru" in found["redis eviction"].found
         words = found["redis eviction"].mend.partition("   ")[0].split()
         assert words[0] == "redis-cli"
         await operator.command(*words[1:])
-        assert (await findings(url))["redis eviction"].state is State.OK
+        assert (await findings(url))["redis eviction"].state is FindingState.OK
 
 
 async def test_memory(name: str) -> None:
     """No limit is a warning; one that is nearly reached fails."""
     async with a_server(name, maxmemory_mb=0) as (url, operator):
-        assert (await findings(url))["redis memory"].state is State.WARNING
+        assert (await findings(url))["redis memory"].state is FindingState.WARNING
         told: str = (await operator.command("INFO", "memory")).decode()
         used = next(int(line[12:]) for line in told.splitlines() if line.startswith("used_memory:"))
         await operator.command("CONFIG", "SET", "maxmemory", used + 300_000)
         found = await findings(url)
-        assert found["redis memory"].state is State.FAILED
+        assert found["redis memory"].state is FindingState.FAILED
         assert found["redis memory"].mend.startswith("redis-cli CONFIG SET maxmemory ")
 
 
@@ -87,16 +87,16 @@ async def test_an_account_that_may_not(name: str, account: Account) -> None:
         await operator.command(*set_user, "on", ">s3cret", *account.arguments())
         mine = url.replace("://", "://ours:s3cret@")
         found = await findings(mine)
-        assert found["redis account"].state is State.OK
+        assert found["redis account"].state is FindingState.OK
         assert found["redis account"].found == f"may do all that the {account.name} needs"
         await operator.command(*set_user, "clearselectors", "(~slipway:* +@all -xadd)")
         found = await findings(mine)
-        assert found["redis account"].state is State.FAILED
+        assert found["redis account"].state is FindingState.FAILED
         assert "may not: xadd slipway:" in found["redis account"].found
         said = shlex.split(found["redis account"].mend)
         assert said[:4] == ["redis-cli", *set_user[:2], "USER"]
         await operator.command(*set_user, *said[4:])
-        assert (await findings(mine))["redis account"].state is State.OK
+        assert (await findings(mine))["redis account"].state is FindingState.OK
 
 
 async def test_an_account_that_sees_little(name: str) -> None:
@@ -105,17 +105,17 @@ async def test_an_account_that_sees_little(name: str) -> None:
         await operator.command("ACL", "SETUSER", "ours", "on", ">s3cret", *WATCHER.arguments())
         mine = url.replace("://", "://ours:s3cret@")
         found = await findings(mine)
-        assert found["redis eviction"].state is State.SKIPPED
+        assert found["redis eviction"].state is FindingState.SKIPPED
         assert "+info" in found["redis eviction"].mend
         await operator.command("ACL", "SETUSER", "ours", "+info", "+time")
-        assert (await findings(mine))["redis eviction"].state is State.OK
+        assert (await findings(mine))["redis eviction"].state is FindingState.OK
 
 
 async def test_its_clock(name: str) -> None:
     """A machine that is a minute ahead of the server."""
     async with a_server(name) as (url, _):
         found = await findings(url, Ahead())
-        assert found["redis clock"].state is State.FAILED
+        assert found["redis clock"].state is FindingState.FAILED
         assert "60.0 s behind this machine" in found["redis clock"].found
 
 
@@ -133,15 +133,15 @@ async def test_what_piled_up(name: str) -> None:
         an_hour = ("IDLE", "3600000", "JUSTID")
         await operator.command("XCLAIM", key, keys.WORK_GROUP, "gone", "0", second.entry_id, *an_hour, key=key)
         found = await findings(url)
-        assert found["consumers"].state is State.FAILED
+        assert found["consumers"].state is FindingState.FAILED
         assert "logs deployment/slipway-podworker" in found["consumers"].mend
-        assert found["dead letters"].state is State.WARNING
+        assert found["dead letters"].state is FindingState.WARNING
         assert "slipway dead ls" in found["dead letters"].mend
 
 
 async def test_nobody_there(tmp_path: Any) -> None:
     """A server that is away, and a name without an address, are one failure each."""
     found = await findings(f"unix://{tmp_path}/none.sock")
-    assert found["redis"].state is State.FAILED
+    assert found["redis"].state is FindingState.FAILED
     found = await findings("redis://no-such-host.invalid:6379/0")
     assert "no address for the name no-such-host.invalid" in found["redis"].found

@@ -31,7 +31,7 @@ from slipway.kube.resources import (
     Resource,
 )
 from slipway.kube.rest import Timeouts
-from slipway.kube.store import Store
+from slipway.kube.store import ObjectStore
 from slipway.local.apiserver.core import ClusterCore
 from slipway.local.apiserver.http import create_app
 from slipway.runtime.clock import SeededRandom, SystemClock
@@ -103,7 +103,7 @@ async def watched(folder: Path, *resources: Resource[Any]) -> AsyncGenerator[Wat
         asyncio.TaskGroup() as tasks,
     ):
         reflectors: dict[str, AnyReflector] = {
-            resource.plural: Reflector(kube, resource, Store(), clock=clock, random=random)
+            resource.plural: Reflector(kube, resource, ObjectStore(), clock=clock, random=random)
             for resource in resources or WATCHED
         }
         for reflector in reflectors.values():

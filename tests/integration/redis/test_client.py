@@ -27,10 +27,10 @@ from slipway.runtime.clock import SeededRandom, SystemClock
 from slipway.streams import client as client_module
 from slipway.streams.client import Command, RedisClient, RedisSettings, command
 from slipway.streams.pool import Pool
-from slipway.streams.ports import Entry, Outcome
+from slipway.streams.ports import EntryOutcome, StreamEntry
 from slipway.streams.redis_streams import RedisStreams, connect
 from slipway.streams.replies import GroupMissingError, translate
-from slipway.streams.routes import Address, Login, make_connection
+from slipway.streams.routes import Login, RedisAddress, make_connection
 from tests.models import cancellations
 from tests.support.clock import wait_until
 from tests.support.redis import an_event, an_id, server_process
@@ -170,9 +170,9 @@ async def test_a_cancelled_blocking_read_frees_its_connection() -> None:
 def test_replies_are_parsed_in_c() -> None:
     """hiredis, whatever the way to the server: one address, a socket file, TLS."""
     for address, tls in (
-        (Address("127.0.0.1", 1), False),
-        (Address(path="/x"), False),
-        (Address("127.0.0.1", 1), True),
+        (RedisAddress("127.0.0.1", 1), False),
+        (RedisAddress(path="/x"), False),
+        (RedisAddress("127.0.0.1", 1), True),
     ):
         connection = make_connection(address, Login(tls=tls), timeout_s=1, name="x")
         assert isinstance(connection._parser, _AsyncHiredisParser)  # pyright: ignore[reportPrivateUsage, reportUnknownMemberType]
@@ -273,11 +273,11 @@ async def test_republishing_after_a_lost_reply_changes_nothing() -> None:
         async with listener, a_client(f"unix://{path}") as client:
             proxy.deaf = True
             with pytest.raises(UnavailableError):
-                await RedisStreams(client).events.append([Entry(event=an_event(1))])
+                await RedisStreams(client).events.append([StreamEntry(event=an_event(1))])
         streams = RedisStreams(direct)
-        await streams.events.append([Entry(event=an_event(1))])
-        [again] = await streams.events.append([Entry(event=an_event(1))])
-        assert again.outcome is Outcome.DUPLICATE
+        await streams.events.append([StreamEntry(event=an_event(1))])
+        [again] = await streams.events.append([StreamEntry(event=an_event(1))])
+        assert again.outcome is EntryOutcome.DUPLICATE
         assert len(await streams.events.read(an_id())) == 1
 
 
@@ -286,8 +286,8 @@ async def test_a_script_that_the_server_forgot_is_sent_again() -> None:
     async with server_process() as server, a_client(server.url) as client:
         streams = RedisStreams(client)
         for start in (1, 4, 7):
-            entries = [Entry(event=an_event(seq)) for seq in range(start, start + 3)]
-            assert {each.outcome for each in await streams.events.append(entries)} == {Outcome.APPENDED}
+            entries = [StreamEntry(event=an_event(seq)) for seq in range(start, start + 3)]
+            assert {each.outcome for each in await streams.events.append(entries)} == {EntryOutcome.APPENDED}
             await client.run(Command("k", ("SCRIPT", "FLUSH")))
         assert [each.event.seq for each in await streams.events.read(an_id())] == list(range(1, 10))
 
@@ -300,7 +300,7 @@ async def test_a_full_server_is_a_limit_not_a_failure() -> None:
         replies = await client.pipeline([command("XADD", "slipway:wake", "*", "x", "y" * 100_000)] * 50)
         assert isinstance(replies[-1], ThrottledError)
         with pytest.raises(ThrottledError):
-            await RedisStreams(client).events.append([Entry(event=an_event(1))])
+            await RedisStreams(client).events.append([StreamEntry(event=an_event(1))])
         assert await client.run(command("GET", "slipway:kept")) == b"x"
 
 

@@ -14,7 +14,7 @@ from slipway.streams import keys
 from slipway.streams.client import RedisClient, RedisSettings, command
 from slipway.streams.consumer import ConsumerSettings, WorkConsumer
 from slipway.streams.logpacks import LogLine
-from slipway.streams.ports import Entry, Outcome, Streams, WorkHint
+from slipway.streams.ports import EntryOutcome, StreamEntry, Streams, WorkHint
 from slipway.streams.producer import Ring, RingPublisher
 from tests.support.clock import wait_until
 from tests.support.logs import store_lines
@@ -95,8 +95,8 @@ async def test_a_slot_moves_while_it_is_written(shared: Cluster, backend: RedisB
         nonlocal written
         while not moved.is_set():
             written += 1
-            [answer] = await streams.events.append([Entry(event=an_event(written))])
-            assert answer.outcome is Outcome.APPENDED
+            [answer] = await streams.events.append([StreamEntry(event=an_event(written))])
+            assert answer.outcome is EntryOutcome.APPENDED
             await store_when_it_can(streams, written)
 
     async with asyncio.timeout(20), asyncio.TaskGroup() as group:
@@ -112,11 +112,11 @@ async def test_a_slot_moves_while_it_is_written(shared: Cluster, backend: RedisB
 async def test_a_slot_that_is_on_its_way_is_asked_for_at_both_ends(shared: Cluster, backend: RedisBackend) -> None:
     """While a slot migrates, what exists stays at its source and what is new begins at the target; log lines wait."""
     streams = backend.connect()
-    await streams.events.append([Entry(event=an_event(1))])
+    await streams.events.append([StreamEntry(event=an_event(1))])
 
     async def meanwhile() -> None:
-        [answer] = await streams.events.append([Entry(event=an_event(2))])
-        assert answer.outcome is Outcome.APPENDED
+        [answer] = await streams.events.append([StreamEntry(event=an_event(2))])
+        assert answer.outcome is EntryOutcome.APPENDED
         with pytest.raises(UnavailableError, match="being moved"):
             await store_lines(streams, an_id(), [a_line("1")])
         assert await seqs(streams) == [1, 2]
@@ -141,13 +141,13 @@ async def test_followers_stay_with_a_stream_that_moves(shared: Cluster, backend:
 
     async with asyncio.timeout(20), asyncio.TaskGroup() as group:
         group.create_task(follow())
-        await writer.events.append([Entry(event=an_event(1))])
+        await writer.events.append([StreamEntry(event=an_event(1))])
         await wait_until(lambda: seen == [1], "the first event")
         source, target = source_and_target(shared)
         await shared.move_slot(SLOT, source, target)
-        await writer.events.append([Entry(event=an_event(2)), Entry(event=an_event(3))])
+        await writer.events.append([StreamEntry(event=an_event(2)), StreamEntry(event=an_event(3))])
         await shared.move_slot(SLOT, target, source)
-        await writer.events.append([Entry(event=an_event(4))])
+        await writer.events.append([StreamEntry(event=an_event(4))])
     assert seen == [1, 2, 3, 4]
 
 
@@ -166,8 +166,8 @@ async def test_scripts_that_one_node_forgot_are_sent_again(shared: Cluster, back
     names = [f"run-{number}" for number in range(30)]
     for seq in (1, 2, 3):
         await shared.nodes[seq % 3].command("SCRIPT", "FLUSH")
-        answers = await streams.events.append([Entry(event=an_event(seq, name=name)) for name in names])
-        assert {each.outcome for each in answers} == {Outcome.APPENDED}
+        answers = await streams.events.append([StreamEntry(event=an_event(seq, name=name)) for name in names])
+        assert {each.outcome for each in answers} == {EntryOutcome.APPENDED}
     assert await streams.events.last_seqs([an_id(name) for name in names]) == [3] * 30
 
 
@@ -183,7 +183,7 @@ async def test_a_replica_takes_over() -> None:
     """After a failover the client finds the new master, which has no scripts, and the stream goes on."""
     async with cluster_processes() as cluster, opened(cluster) as backend:
         streams = backend.connect()
-        await streams.events.append([Entry(event=an_event(1))])
+        await streams.events.append([StreamEntry(event=an_event(1))])
         master = cluster.owner(SLOT)
         replica = await cluster.add_replica(master)
         await replica.command("CLUSTER", "FAILOVER")

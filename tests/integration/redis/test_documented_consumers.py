@@ -11,7 +11,7 @@ from slipway.crd.v1alpha1 import Allocation
 from slipway.model.lifecycle import Event
 from slipway.runtime.clock import SeededRandom, SystemClock
 from slipway.streams.client import RedisClient, RedisSettings
-from slipway.streams.ports import Entry
+from slipway.streams.ports import StreamEntry
 from slipway.streams.redis_streams import RedisStreams
 from tests.support.builders import an_allocation
 from tests.support.clock import wait_until
@@ -35,10 +35,10 @@ class _Enough(Exception):
     """Ends a consumer, which would go on for ever."""
 
 
-def entries_of(allocation: Allocation) -> list[Entry]:
+def entries_of(allocation: Allocation) -> list[StreamEntry]:
     """What the relay appends for it."""
     ring = ring_of(allocation)
-    return [Entry(event=event_of(allocation, entry), oldest_seq=ring[0].seq) for entry in ring]
+    return [StreamEntry(event=event_of(allocation, entry), oldest_seq=ring[0].seq) for entry in ring]
 
 
 async def test_both_consumers_survive_a_flush() -> None:

@@ -5,7 +5,7 @@ A slice of `python -m tests.models redis`, which says how; and that it tells a m
 
 from collections.abc import Iterable
 
-from slipway.streams.allgather import SILENCE_S, GatherKey, Outcome, Seat
+from slipway.streams.allgather import SILENCE_S, AllgatherState, GatherKey, Seat
 from slipway.streams.memory_server import MemoryServer
 from slipway.streams.pages import Id
 from tests.models import redis as models
@@ -66,7 +66,7 @@ async def test_whoever_comes_back_after_its_process_was_silent_is_counted_once()
         clock.advance(SILENCE_S + 1)
         for side in sides:
             back = await side.join(group, seat, peers=2, owner="other")
-            assert (back.outcome, back.present) == (Outcome.OPEN, 1)
+            assert (back.outcome, back.present) == (AllgatherState.OPEN, 1)
             last = await side.join(group, Seat(request_id="q", token="2"), peers=2, owner="other")
-            assert (last.outcome, last.present) == (Outcome.COMPLETED, 2)
+            assert (last.outcome, last.present) == (AllgatherState.COMPLETED, 2)
         await real.aclose()

@@ -11,7 +11,7 @@ from slipway.kube.errors import Verb
 from slipway.kube.objects import ConfigMap
 from slipway.kube.reflector import Reflector
 from slipway.kube.resources import CONFIG_MAPS
-from slipway.kube.store import Store, by_label
+from slipway.kube.store import ObjectStore, by_label
 from slipway.local.apiserver.core import ClusterCore
 from slipway.runtime.clock import SeededRandom
 from tests.support.kube_core import CoreKube
@@ -37,7 +37,7 @@ class Weather:
         self.core = ClusterCore(clock=self.clock.now, new_uid=lambda: f"uid-{next(uids)}")
         self.core.bootstrap()
         self.kube = CoreKube(self.core, random=SeededRandom(5))
-        self.store: Store[ConfigMap] = Store({"parity": by_label("parity")})
+        self.store: ObjectStore[ConfigMap] = ObjectStore({"parity": by_label("parity")})
         self.mirror: dict[str, ConfigMap] = {}
         self.store.on_change(self._mirror)
         self.reflector = Reflector(self.kube, CONFIG_MAPS, self.store, clock=self.clock, random=SeededRandom(6))

@@ -18,7 +18,7 @@ from slipway.model.facts import (
     TopologyFact,
 )
 from slipway.model.resources import Resources
-from slipway.scheduler.plan.state.snapshot import Snapshot
+from slipway.scheduler.plan.state.snapshot import PoolSnapshot
 from tests.support.planner import a_node, a_snapshot, amounts, an_allocation
 
 TAINT = Taint(key="dedicated", value="x")
@@ -43,7 +43,7 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True):
     jobs: list[JobFact]
     pool: PoolFact
 
-    def snapshot(self, **changes: Any) -> Snapshot:
+    def snapshot(self, **changes: Any) -> PoolSnapshot:
         """The snapshot, with some of the facts replaced."""
         facts = msgspec.structs.replace(self, **changes)
         return a_snapshot(

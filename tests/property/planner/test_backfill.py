@@ -6,7 +6,7 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slipway.scheduler.simulate.run import Outcome, simulate
+from slipway.scheduler.simulate.run import SimulationOutcome, simulate
 from slipway.scheduler.simulate.scenario import Scenario
 
 SETTINGS = settings(max_examples=80, deadline=None)
@@ -63,7 +63,7 @@ def scenarios(draw: st.DrawFn, queues: list[Part], work: st.SearchStrategy[list[
     return {"nodes": nodes, "queues": queues, "allocations": draw(work), "until": 500}
 
 
-def run(scenario: Part) -> Outcome:
+def run(scenario: Part) -> SimulationOutcome:
     return simulate(msgspec.convert(scenario, Scenario))
 
 
@@ -71,7 +71,7 @@ def limits(scenario: Part) -> dict[str, Any]:
     return {part["name"]: part.get("maxRuntime") for part in scenario["allocations"]}
 
 
-def assert_never_later(outcome: Outcome) -> None:
+def assert_never_later(outcome: SimulationOutcome) -> None:
     """No start that was kept once becomes later, and the head has really started by then."""
     for name, noted in outcome.kept.items():
         starts = [kept.start for _, kept in noted if kept.start is not None]

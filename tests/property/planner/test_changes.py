@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from slipway.model.reasons import Gate
 from slipway.model.resources import Resources
-from slipway.scheduler.plan.state.plan_types import Change
+from slipway.scheduler.plan.state.plan_types import Remedy
 from tests.property.planner.instances import Instance, instances
 from tests.property.planner.test_properties import apply_changes
 from tests.support.planner import admitted, planned
@@ -61,9 +61,9 @@ def test_no_less_would_do(instance: Instance) -> None:
             assert key not in {admit.allocation for admit in planned(changed.snapshot(), NOW).admits}, (why, less)
 
 
-def smaller(changes: tuple[Change, ...]) -> list[tuple[Change, ...]]:
+def smaller(changes: tuple[Remedy, ...]) -> list[tuple[Remedy, ...]]:
     """Each of the changes that is one step less."""
-    found: list[tuple[Change, ...]] = []
+    found: list[tuple[Remedy, ...]] = []
     for index, change in enumerate(changes):
         rest = changes[:index], changes[index + 1 :]
         found.append((*rest[0], *rest[1]))

@@ -9,7 +9,7 @@ from slipway.model.facts import AllocationFact, NodeFact, PodFact, PoolFact
 from slipway.model.ledger import Decision
 from slipway.model.lifecycle import Phase
 from slipway.scheduler.plan.state.pool_state import Columns
-from slipway.scheduler.plan.state.snapshot import OpenDecision, Snapshot
+from slipway.scheduler.plan.state.snapshot import OpenDecision, PoolSnapshot
 from tests.support.planner import WORKSPACES, a_node, a_role, a_snapshot, amounts, an_allocation
 
 NODES = [a_node(f"n{index}", cpu=16, gpus=4) for index in range(3)]
@@ -116,7 +116,7 @@ def test_deltas_end_where_a_list_does(steps: list[object], first: list[OpenDecis
     assert_equal(columns.snapshot(last), fresh)
 
 
-def assert_equal(one: Snapshot, other: Snapshot) -> None:
+def assert_equal(one: PoolSnapshot, other: PoolSnapshot) -> None:
     assert one.table.names == other.table.names
     assert np.array_equal(one.usage.used, other.usage.used)
     assert np.array_equal(one.usage.scored, other.usage.scored)
@@ -130,7 +130,7 @@ def assert_equal(one: Snapshot, other: Snapshot) -> None:
     assert used(one) == used(other)
 
 
-def used(snapshot: Snapshot) -> dict[tuple[str, bool], dict[str, int]]:
+def used(snapshot: PoolSnapshot) -> dict[tuple[str, bool], dict[str, int]]:
     sums: dict[tuple[str, bool], dict[str, int]] = {}
     for queue, use in snapshot.use.items():
         for is_preemptible, amounts_of in ((True, use.preemptible), (False, use.fixed)):

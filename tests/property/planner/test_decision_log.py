@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from slipway.model.facts import PoolFact
 from slipway.scheduler.decisions.fold import Fold
 from slipway.scheduler.decisions.record import unpack
-from slipway.scheduler.plan.state.snapshot import Snapshot
+from slipway.scheduler.plan.state.snapshot import PoolSnapshot
 from tests.property.planner.instances import Instance, instances
 from tests.support.decision_desk import POOL, Desk, replayed
 
@@ -55,7 +55,7 @@ def happen(desk: Desk, instance: Instance, steps: list[str], draw: Any) -> None:
                 desk.tick(commits=step != "refused")
 
 
-def image(snapshot: Snapshot) -> list[Any]:
+def image(snapshot: PoolSnapshot) -> list[Any]:
     """Everything that a plan reads, without regard to the order in which it became known."""
     table, usage = snapshot.table, snapshot.usage
     return [
@@ -76,7 +76,7 @@ def image(snapshot: Snapshot) -> list[Any]:
     ]  # fmt: skip
 
 
-def _used(snapshot: Snapshot) -> dict[str, Any]:
+def _used(snapshot: PoolSnapshot) -> dict[str, Any]:
     """What queues use, but for those that use nothing."""
     return {
         name: use for name, use in sorted(snapshot.use.items()) if any((*use.preemptible.values(), *use.fixed.values()))

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slipway.scheduler.plan.preemption import loop_guard
-from slipway.scheduler.simulate.run import Outcome, simulate
+from slipway.scheduler.simulate.run import SimulationOutcome, simulate
 from slipway.scheduler.simulate.scenario import decode
 
 SETTINGS = settings(max_examples=25, deadline=None)
@@ -62,13 +62,13 @@ def an_allocation(chance: random.Random, name: str, queues: list[dict[str, Any]]
     return found
 
 
-def outcome_of(seed: int) -> Outcome:
+def outcome_of(seed: int) -> SimulationOutcome:
     """The run."""
 
     return simulate(decode(json.dumps(a_document(seed))))
 
 
-def check(outcome: Outcome) -> None:
+def check(outcome: SimulationOutcome) -> None:
     """What holds of any run."""
     told: dict[str, list[float]] = defaultdict(list)
     pairs: dict[tuple[str, str], float] = {}

@@ -11,12 +11,12 @@ from slipway.model.extenders import ExtenderFact
 from slipway.scheduler.plan.lint import lint
 from slipway.scheduler.plan.placement.policy import policy_of
 from slipway.scheduler.plan.planner import plan
-from slipway.scheduler.plan.state.extender_results import Answer, Key, Question, Verb
+from slipway.scheduler.plan.state.extender_results import ExtenderAnswer, ExtenderVerb, Key, Question
 from slipway.scheduler.plan.state.plan_types import Plan, encoded
 from slipway.scheduler.plan.state.rank_request import requests_of
-from slipway.scheduler.plan.state.snapshot import Snapshot
+from slipway.scheduler.plan.state.snapshot import PoolSnapshot
 from slipway.scheduler.simulate.scenario import decode
-from slipway.scheduler.simulate.world import World
+from slipway.scheduler.simulate.world import SimulatedWorld
 from tests.property.planner.test_simulation import Json, scenarios
 
 MANAGED = "nvidia.com/gpu"
@@ -29,34 +29,36 @@ GUARD = ExtenderFact(url="http://d", preempt_verb="v")
 ROUNDS = 3 * len(EXTENDERS) + 1
 
 
-def a_snapshot(document: Json) -> Snapshot:
+def a_snapshot(document: Json) -> PoolSnapshot:
     """All of it has arrived."""
-    world = World(decode(json.dumps(document)))
+    world = SimulatedWorld(decode(json.dumps(document)))
     for item in document["allocations"]:
         world.submit(item["name"])
     return world.columns.snapshot((), 1e7)
 
 
-def said(draw: Any, question: Question) -> Answer:
+def said(draw: Any, question: Question) -> ExtenderAnswer:
     """Anything that an answer may be."""
     asked = frozenset(question.nodes)
     kind = draw(st.integers(0, 5))
     if kind == 0:
-        return Answer(fault="no answer within 5 s")
-    if question.verb is Verb.PREEMPT:
+        return ExtenderAnswer(fault="no answer within 5 s")
+    if question.verb is ExtenderVerb.PREEMPT:
         offered = {offer.node: offer.ids if draw(st.booleans()) else ("nobody",) for offer in question.offers}
         agreed = frozenset(name for name in offered if draw(st.booleans()))
-        return Answer(asked=asked, passed=agreed | {"nowhere"}, offered=offered, is_stale=kind == 1)
+        return ExtenderAnswer(asked=asked, passed=agreed | {"nowhere"}, offered=offered, is_stale=kind == 1)
     some = frozenset(draw(st.lists(st.sampled_from([*question.nodes, "nowhere"]), max_size=6)))
-    if question.verb is Verb.PRIORITIZE:
-        return Answer(asked=asked, scores={name: draw(st.integers(0, 10)) for name in sorted(some)}, is_stale=kind == 1)
+    if question.verb is ExtenderVerb.PRIORITIZE:
+        return ExtenderAnswer(
+            asked=asked, scores={name: draw(st.integers(0, 10)) for name in sorted(some)}, is_stale=kind == 1
+        )
     about = asked if kind != 2 else some  # it may have been asked about other nodes
-    return Answer(asked=about, passed=some, reasons=dict.fromkeys(asked - some, "because"), is_stale=kind == 1)
+    return ExtenderAnswer(asked=about, passed=some, reasons=dict.fromkeys(asked - some, "because"), is_stale=kind == 1)
 
 
-def talk(draw: Any, snapshot: Snapshot) -> tuple[Plan, dict[Key, Answer]]:
+def talk(draw: Any, snapshot: PoolSnapshot) -> tuple[Plan, dict[Key, ExtenderAnswer]]:
     policy = msgspec.structs.replace(policy_of(snapshot.pool), extenders=(*EXTENDERS, GUARD))
-    answers: dict[Key, Answer] = {}
+    answers: dict[Key, ExtenderAnswer] = {}
     for _ in range(ROUNDS):
         decided = plan(snapshot, policy, 1e7, answers=answers)
         assert lint(snapshot, decided) == ()
@@ -78,7 +80,7 @@ def test_whatever_they_say_the_plan_keeps_its_rules(document: Json, data: st.Dat
     passed: dict[bytes, frozenset[str]] = {
         ask: answer.passed & answer.asked
         for (url, verb, ask), answer in answers.items()
-        if url == "http://a" and verb is Verb.FILTER and not answer.fault
+        if url == "http://a" and verb is ExtenderVerb.FILTER and not answer.fault
     }
     everything = frozenset[str]().union(*passed.values())
     for admit in decided.admits:
@@ -98,10 +100,10 @@ def test_extenders_that_let_everything_pass_change_nothing(document: Json) -> No
     snapshot = a_snapshot(document)
     alone = plan(snapshot, policy_of(snapshot.pool), 1e7)
     policy = msgspec.structs.replace(policy_of(snapshot.pool), extenders=EXTENDERS)
-    answers: dict[Key, Answer] = {}
+    answers: dict[Key, ExtenderAnswer] = {}
     while (decided := plan(snapshot, policy, 1e7, answers=answers)).questions:
         for question in decided.questions:
             asked = frozenset(question.nodes)
-            answers[question.key] = Answer(asked=asked, passed=asked)
+            answers[question.key] = ExtenderAnswer(asked=asked, passed=asked)
     assert decided.admits == alone.admits
     assert decided.evictions == alone.evictions

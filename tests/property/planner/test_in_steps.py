@@ -6,10 +6,10 @@ from hypothesis import strategies as st
 
 from slipway.model.facts import AllocationFact, JobFact
 from slipway.model.lifecycle import Phase
-from slipway.scheduler.plan.state.pending import Backlog
+from slipway.scheduler.plan.state.pending import PendingWork
 from slipway.scheduler.plan.state.plan_types import encoded
 from slipway.scheduler.plan.state.pool_state import Columns
-from slipway.scheduler.plan.state.snapshot import Snapshot
+from slipway.scheduler.plan.state.snapshot import PoolSnapshot
 from tests.property.planner.instances import Instance, instances
 from tests.support.planner import WORKSPACES, planned
 
@@ -63,7 +63,7 @@ def test_following_its_own_plans_leads_where_a_fresh_look_does(instance: Instanc
         assert encoded(planned(columns.snapshot())) == encoded(planned(fresh))
 
 
-def groups_of(snapshot: Snapshot) -> list[tuple[bytes, list[str]]]:
+def groups_of(snapshot: PoolSnapshot) -> list[tuple[bytes, list[str]]]:
     return [(group.key, [fact.uid for _, fact in group.members]) for group in snapshot.groups]
 
 
@@ -86,7 +86,7 @@ def test_groups_are_those_of_a_fresh_backlog(instance: Instance, touched: list[i
         for key in list(jobs)[number : number + 1]:
             jobs[key] = JobFact(namespace=key[0], name=key[1], priority=number, max_slots=number or None)
             columns.set_jobs(jobs.values())
-    backlog = Backlog()
+    backlog = PendingWork()
     backlog.set_jobs(jobs, 0.0)
     for fact in facts.values():
         backlog.put(fact, 0.0)

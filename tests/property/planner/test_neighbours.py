@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from slipway.model.facts import NodeFact, RoleFact
 from slipway.scheduler.plan.lint import lint
 from slipway.scheduler.plan.state.affinity_terms import spreads_of, wishes_of
-from slipway.scheduler.plan.state.pod_index import Peer, Peers
+from slipway.scheduler.plan.state.pod_index import Peers, PodClass
 from tests.support.planner import NAMESPACE, a_node, a_role, a_snapshot, admitted, an_allocation, planned, running
 
 KEYS = ("kubernetes.io/hostname", "zone", "rack")
@@ -154,14 +154,14 @@ MOVES = st.lists(
 def test_a_tally_is_what_counting_afresh_gives(moves: list[tuple[str, int, int, bool]]) -> None:
     """Whatever moved before and after it was asked for, and whatever was copied in between."""
 
-    def weigh(peer: Peer, labels: Any) -> int:
+    def weigh(peer: PodClass, labels: Any) -> int:
         return 2 if labels.get("app") == "x" else int(peer.namespace == "y")
 
     peers = Peers(4)
     kept: list[tuple[Peers, list[int]]] = []
     counts = [0, 0, 0, 0]
     for app, node, times, is_copied in moves:
-        peer = Peer(namespace=app, labels=(("app", app),))
+        peer = PodClass(namespace=app, labels=(("app", app),))
         peers.move(peer, (node,), times)
         counts[node] += times * weigh(peer, peer.all_labels())
         if is_copied:

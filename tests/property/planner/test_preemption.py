@@ -11,7 +11,7 @@ from slipway.model.facts import AllocationFact, NodeFact, PoolFact, QueueFact, R
 from slipway.model.resources import Resources
 from slipway.scheduler.plan.lint import lint
 from slipway.scheduler.plan.state.plan_types import Evict, Plan
-from slipway.scheduler.plan.state.snapshot import Snapshot
+from slipway.scheduler.plan.state.snapshot import PoolSnapshot
 from tests.support.planner import a_node, a_role, a_snapshot, an_allocation, planned, running
 
 SETTINGS = settings(max_examples=150, deadline=None)
@@ -30,7 +30,7 @@ class Crowd(msgspec.Struct, frozen=True, kw_only=True):
         """One tick."""
         return planned(self.snapshot(), now)
 
-    def snapshot(self, allocations: list[AllocationFact] | None = None) -> Snapshot:
+    def snapshot(self, allocations: list[AllocationFact] | None = None) -> PoolSnapshot:
         """The snapshot."""
         return a_snapshot(
             self.nodes,

@@ -10,7 +10,7 @@ from slipway.model.facts import AllocationFact, Toleration
 from slipway.model.reasons import Gate
 from slipway.model.resources import Resources, total
 from slipway.scheduler.plan.lint import lint
-from slipway.scheduler.plan.state.plan_types import Change, Plan
+from slipway.scheduler.plan.state.plan_types import Plan, Remedy
 from slipway.scheduler.plan.state.rank_request import requests_of
 from tests.property.planner.instances import Instance, instances
 from tests.support.planner import admitted, planned
@@ -190,7 +190,7 @@ def test_what_can_never_start_does_not_start_on_an_empty_pool(instance: Instance
 
 
 def apply_changes(
-    instance: Instance, allocations: list[AllocationFact], key: str, changes: tuple[Change, ...]
+    instance: Instance, allocations: list[AllocationFact], key: str, changes: tuple[Remedy, ...]
 ) -> Instance:
     """The instance with `changes` made. Room is made by enlarging the node: the same to whoever asks for it."""
     nodes = {node.name: node for node in instance.nodes}

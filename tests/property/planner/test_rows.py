@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from slipway.model.facts import RoleFact
 from slipway.scheduler.plan.placement.diagnose import diagnose
-from slipway.scheduler.plan.placement.feasibility import Row
+from slipway.scheduler.plan.placement.feasibility import FeasibilityRow
 from slipway.scheduler.plan.placement.fill import fill
 from slipway.scheduler.plan.placement.policy import policy_of
 from slipway.scheduler.plan.placement.whatif import WhatIf
@@ -34,7 +34,7 @@ def test_a_row_kept_current_equals_a_fresh_one(instance: Instance, steps: list[t
     for role, _ in steps:
         row = whatif.row(role)
         row.refresh()
-        fresh = Row(row.ask, whatif.usage, whatif.weights(row.ask))
+        fresh = FeasibilityRow(row.ask, whatif.usage, whatif.weights(row.ask))
         assert np.array_equal(row.total, fresh.total)
         assert np.array_equal(row.fits, fresh.fits)
 

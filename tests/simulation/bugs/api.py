@@ -5,10 +5,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from slipway.api.changes import Changes
-from slipway.api.claims import Claims
+from slipway.api.changes import SpecWriter
+from slipway.api.claims import IdempotencyClaims
 from slipway.api.http_errors import KeyReusedError
-from slipway.api.launch import Launched, Launcher, Order
+from slipway.api.launch import Launched, LaunchRequests, Order
 from slipway.api.lookup import Lookup
 from slipway.api.routes import launches
 from slipway.crd import transitions
@@ -37,12 +37,12 @@ def _remembers_for_ever(patch: pytest.MonkeyPatch) -> None:
 def _overlooks_the_body(patch: pytest.MonkeyPatch) -> None:
     """A key is enough, whatever is sent with it."""
 
-    def known(_self: Launcher, found: Allocation | None, _order: Order, error: ControlPlaneError) -> Launched:
+    def known(_self: LaunchRequests, found: Allocation | None, _order: Order, error: ControlPlaneError) -> Launched:
         if found is None:
             raise error
         return Launched(allocation=found, created=False)
 
-    patch.setattr(Launcher, "_same_key", known)
+    patch.setattr(LaunchRequests, "_same_key", known)
 
 
 def _claims_no_key(patch: pytest.MonkeyPatch) -> None:
@@ -54,7 +54,7 @@ def _claims_no_key(patch: pytest.MonkeyPatch) -> None:
             if found.metadata.name != name:
                 raise KeyReusedError(f"this Idempotency-Key launched {found.metadata.name}")
 
-    patch.setattr(Claims, "settle", look)
+    patch.setattr(IdempotencyClaims, "settle", look)
 
 
 def _answers_before_the_create(patch: pytest.MonkeyPatch) -> None:
@@ -63,14 +63,14 @@ def _answers_before_the_create(patch: pytest.MonkeyPatch) -> None:
     async def create(self: Any, manifest: dict[str, Any]) -> Allocation:
         return await self._kube.create(ALLOCATIONS, manifest, dry_run=True)
 
-    patch.setattr(Launcher, "_create", create)
+    patch.setattr(LaunchRequests, "_create", create)
 
 
 def _lists_everything(patch: pytest.MonkeyPatch) -> None:
     """The workspace that is asked for is not looked at."""
-    wanted = launches.Filter
+    wanted = launches.ListFilter
 
-    def everything(**options: Any) -> launches.Filter:
+    def everything(**options: Any) -> launches.ListFilter:
         given: dict[str, Any] = {**options, "workspace": ""}
         return wanted(**given)
 
@@ -91,11 +91,11 @@ def _tells_the_environment(patch: pytest.MonkeyPatch) -> None:
 def _answers_before_the_cancel(patch: pytest.MonkeyPatch) -> None:
     """The kill is answered, and kept in memory until somebody has time for it."""
 
-    async def kill(_self: Changes, allocation: Allocation) -> Allocation:
+    async def kill(_self: SpecWriter, allocation: Allocation) -> Allocation:
         spec = msgspec.structs.replace(allocation.spec, desired="Stopped")
         return msgspec.structs.replace(allocation, spec=spec)
 
-    patch.setattr(Changes, "kill", kill)
+    patch.setattr(SpecWriter, "kill", kill)
 
 
 BUGS: tuple[Bug, ...] = (

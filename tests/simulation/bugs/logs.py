@@ -16,7 +16,7 @@ from slipway.watcher import cleanup, logfollower
 from slipway.watcher.logfollower import LogFollower
 from slipway.watcher.loglines import LineCutter
 from slipway.watcher.podlogs import PodLogs
-from slipway.watcher.view import View
+from slipway.watcher.view import ReductionView
 from tests.simulation.bugs.bug import Bug
 
 CRASH = "crash@watcher:*append logs:after"
@@ -87,7 +87,7 @@ def _deleted_with_the_others(patch: pytest.MonkeyPatch) -> None:
 def _by_its_record(patch: pytest.MonkeyPatch) -> None:
     """A pod whose end is on record is deleted, whatever is seen of it."""
 
-    def deletable(view: View, after: Allocation) -> tuple[Pod, ...]:
+    def deletable(view: ReductionView, after: Allocation) -> tuple[Pod, ...]:
         return tuple(pod for pod in view.pods if waits_for_reader(pod, after))
 
     patch.setattr(cleanup, "deletable", deletable)

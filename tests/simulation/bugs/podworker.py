@@ -13,10 +13,10 @@ from slipway.kube.resources import ALLOCATIONS, PODS
 from slipway.kube.wire import metadata_of
 from slipway.pods import manifest
 from slipway.podworker import intent, launch, status, worker
-from slipway.podworker.adopt import Verdict
+from slipway.podworker.adopt import AdoptVerdict
 from slipway.podworker.intent import Teardown
-from slipway.podworker.launch import Launcher, Target
-from slipway.podworker.teardown import Remover
+from slipway.podworker.launch import AttemptLauncher, BindTarget
+from slipway.podworker.teardown import AttemptRemover
 from slipway.podworker.worker import Worker
 from slipway.streams.consumer import WorkConsumer
 from slipway.watcher.sweep import Sweeper
@@ -36,10 +36,10 @@ def _bind_before_release(patch: pytest.MonkeyPatch) -> None:
 
 
 def _bind_without_uid(patch: pytest.MonkeyPatch) -> None:
-    async def bind(self: Any, namespace: str, target: Target, _binder: object) -> None:
+    async def bind(self: Any, namespace: str, target: BindTarget, _binder: object) -> None:
         await self._kube.bind(namespace, target.pod, "", target.node)
 
-    patch.setattr(Launcher, "_bind", bind)
+    patch.setattr(AttemptLauncher, "_bind", bind)
 
 
 def _release_without_fence(patch: pytest.MonkeyPatch) -> None:
@@ -67,7 +67,7 @@ def _release_of_a_part(patch: pytest.MonkeyPatch) -> None:
 
 def _release_before_all_exist(patch: pytest.MonkeyPatch) -> None:
     """A pod whose create was not answered is taken to be on its way."""
-    create = Launcher._create_pod  # pyright: ignore[reportPrivateUsage]
+    create = AttemptLauncher._create_pod  # pyright: ignore[reportPrivateUsage]
 
     async def trusting(self: Any, allocation: Any, pod: Any, made: Any) -> None:
         try:
@@ -75,7 +75,7 @@ def _release_before_all_exist(patch: pytest.MonkeyPatch) -> None:
         except TransientError:
             made.pod_uids[pod.position] = f"expected-{pod.position}"
 
-    patch.setattr(Launcher, "_create_pod", trusting)
+    patch.setattr(AttemptLauncher, "_create_pod", trusting)
 
 
 def _silence_is_a_release(patch: pytest.MonkeyPatch) -> None:
@@ -92,8 +92,8 @@ def _silence_is_a_release(patch: pytest.MonkeyPatch) -> None:
 
 
 def _foreign_pods_are_adopted(patch: pytest.MonkeyPatch) -> None:
-    def trusting(*_given: Any, **_more: Any) -> Verdict:
-        return Verdict.ADOPT
+    def trusting(*_given: Any, **_more: Any) -> AdoptVerdict:
+        return AdoptVerdict.ADOPT
 
     patch.setattr(launch, "judge", trusting)
 
@@ -109,11 +109,11 @@ def _what_exists_is_made_again(patch: pytest.MonkeyPatch) -> None:
         await self._kube.delete(resource, name, namespace=namespace, uid=meta.uid)
         raise UnavailableError(f"{name} was there and was deleted", retry_after_s=0.5)
 
-    patch.setattr(Launcher, "_adopt", again)
+    patch.setattr(AttemptLauncher, "_adopt", again)
 
 
 def _retries_take_another_name(patch: pytest.MonkeyPatch) -> None:
-    ensure = Launcher._ensure  # pyright: ignore[reportPrivateUsage]
+    ensure = AttemptLauncher._ensure  # pyright: ignore[reportPrivateUsage]
 
     async def renaming(self: Any, resource: Any, body: Any, allocation: Any) -> Any:
         try:
@@ -124,16 +124,16 @@ def _retries_take_another_name(patch: pytest.MonkeyPatch) -> None:
             other = {**body, "metadata": {**body["metadata"], "name": f"{body['metadata']['name']}-again"}}
             return metadata_of(await self._kube.create(resource, other)), True
 
-    patch.setattr(Launcher, "_ensure", renaming)
+    patch.setattr(AttemptLauncher, "_ensure", renaming)
 
 
 def _bound_is_bound(patch: pytest.MonkeyPatch) -> None:
     """Wherever it is bound, and whichever pod it is."""
 
-    async def content(_self: Any, _namespace: str, _target: Target) -> None:
+    async def content(_self: Any, _namespace: str, _target: BindTarget) -> None:
         return None
 
-    patch.setattr(Launcher, "_check_bound", content)
+    patch.setattr(AttemptLauncher, "_check_bound", content)
 
 
 def _the_first_look_is_enough(patch: pytest.MonkeyPatch) -> None:
@@ -188,7 +188,7 @@ def _delete_without_uid(patch: pytest.MonkeyPatch) -> None:
         except (NotFoundError, StaleError):
             return
 
-    patch.setattr(Remover, "_delete", delete)
+    patch.setattr(AttemptRemover, "_delete", delete)
 
 
 def _deleted_without_grace(patch: pytest.MonkeyPatch) -> None:
@@ -200,7 +200,7 @@ def _deleted_without_grace(patch: pytest.MonkeyPatch) -> None:
         except (NotFoundError, StaleError):
             return
 
-    patch.setattr(Remover, "_delete", delete)
+    patch.setattr(AttemptRemover, "_delete", delete)
 
 
 def _late_create_is_left(patch: pytest.MonkeyPatch) -> None:
@@ -212,14 +212,14 @@ def _late_create_is_left(patch: pytest.MonkeyPatch) -> None:
         except (NotFoundError, StaleError):
             return
 
-    named = Remover._named_pods  # pyright: ignore[reportPrivateUsage]
+    named = AttemptRemover._named_pods  # pyright: ignore[reportPrivateUsage]
 
-    async def hasty(self: Remover, allocation: Allocation, through: int, *, looks: bool) -> Any:
+    async def hasty(self: AttemptRemover, allocation: Allocation, through: int, *, looks: bool) -> Any:
         del looks
         return await named(self, allocation, through, looks=False)
 
-    patch.setattr(Remover, "_delete", delete)
-    patch.setattr(Remover, "_named_pods", hasty)
+    patch.setattr(AttemptRemover, "_delete", delete)
+    patch.setattr(AttemptRemover, "_named_pods", hasty)
 
 
 def _nothing_is_torn_down(patch: pytest.MonkeyPatch) -> None:
@@ -229,7 +229,7 @@ def _nothing_is_torn_down(patch: pytest.MonkeyPatch) -> None:
     async def blind(self: Any) -> int:
         return 0
 
-    patch.setattr(Remover, "remove", idle)
+    patch.setattr(AttemptRemover, "remove", idle)
     patch.setattr(Sweeper, "sweep", blind)
 
 
@@ -244,7 +244,7 @@ def _a_running_gang_is_torn_down(patch: pytest.MonkeyPatch) -> None:
 
 
 def _an_error_is_the_users_failure(patch: pytest.MonkeyPatch) -> None:
-    release = Launcher.release
+    release = AttemptLauncher.release
 
     async def blaming(self: Any, *given: Any) -> Allocation:
         try:
@@ -252,7 +252,7 @@ def _an_error_is_the_users_failure(patch: pytest.MonkeyPatch) -> None:
         except TransientError as error:
             raise InvalidError(str(error)) from error
 
-    patch.setattr(Launcher, "release", blaming)
+    patch.setattr(AttemptLauncher, "release", blaming)
 
 
 BUGS: tuple[Bug, ...] = (

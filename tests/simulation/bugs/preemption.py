@@ -17,7 +17,7 @@ from tests.simulation.bugs.bug import Bug
 def _room_is_taken_before_it_is_free(patch: pytest.MonkeyPatch) -> None:
     sound = ledger_entries.of
 
-    def hasty(plan: Any) -> list[ledger.Placed]:
+    def hasty(plan: Any) -> list[ledger.PlacedDecision]:
         found = sound(plan)
         return [
             msgspec.structs.replace(item, kind=DecisionKind.ADMIT) if item.kind is DecisionKind.NOMINATE else item
@@ -30,7 +30,7 @@ def _room_is_taken_before_it_is_free(patch: pytest.MonkeyPatch) -> None:
 def _nobody_holds_the_room(patch: pytest.MonkeyPatch) -> None:
     sound = ledger_entries.of
 
-    def without(plan: Any) -> list[ledger.Placed]:
+    def without(plan: Any) -> list[ledger.PlacedDecision]:
         return [item for item in sound(plan) if item.kind is not DecisionKind.NOMINATE]
 
     def none(_ledger: Ledger) -> frozenset[str]:

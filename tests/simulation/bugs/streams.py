@@ -9,8 +9,8 @@ from slipway.crd import transitions
 from slipway.streams import codec, keys, memory
 from slipway.streams.consumer import WorkConsumer
 from slipway.streams.memory import MemoryWorkQueue
-from slipway.streams.memory_server import Group, MemoryServer, Stream
-from slipway.streams.ports import Appended, Entry, Outcome
+from slipway.streams.memory_server import MemoryGroup, MemoryServer, MemoryStream
+from slipway.streams.ports import Appended, EntryOutcome, StreamEntry
 from slipway.watcher import relay
 from tests.simulation.bugs.bug import Bug
 
@@ -28,13 +28,13 @@ def _entries_depend_on_the_teller(patch: pytest.MonkeyPatch) -> None:
 def _whatever_is_told_is_appended(patch: pytest.MonkeyPatch) -> None:
     """A bare XADD: no look at what the stream ends with, ids by the server's clock."""
 
-    def append(self: Any, entry: Entry) -> Appended:
+    def append(self: Any, entry: StreamEntry) -> Appended:
         event = entry.event
         key = keys.allocation(event.allocation_id)
         fields = codec.encode_event(event)
         self._server.add(keys.events(keys.shard_of(event.allocation_id)), fields)
         self._server.add(key, fields)
-        return Appended(outcome=Outcome.APPENDED, last_seq=event.seq)
+        return Appended(outcome=EntryOutcome.APPENDED, last_seq=event.seq)
 
     def last_seq(self: Any, key: str) -> int | None:
         newest = self._server.newest(key, 1)
@@ -47,7 +47,7 @@ def _whatever_is_told_is_appended(patch: pytest.MonkeyPatch) -> None:
 def _holes_are_not_marked(patch: pytest.MonkeyPatch) -> None:
     missing = relay.missing_entries
 
-    def smooth(*given: Any) -> list[Entry]:
+    def smooth(*given: Any) -> list[StreamEntry]:
         found = missing(*given)
         return [
             msgspec.structs.replace(item, event=msgspec.structs.replace(item.event, truncated=None)) for item in found
@@ -77,9 +77,9 @@ def _work_is_trimmed_by_length(patch: pytest.MonkeyPatch) -> None:
 def _groups_begin_at_the_end(patch: pytest.MonkeyPatch) -> None:
     def create(self: Any, key: str, name: str, *, make: bool) -> None:
         self._purge(key)
-        stream = self._streams.setdefault(key, Stream()) if make else self._streams.get(key)
+        stream = self._streams.setdefault(key, MemoryStream()) if make else self._streams.get(key)
         if stream is not None:
-            stream.groups.setdefault(name, Group(delivered=stream.last))
+            stream.groups.setdefault(name, MemoryGroup(delivered=stream.last))
 
     patch.setattr(MemoryServer, "create_group", create)
 

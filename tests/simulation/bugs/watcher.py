@@ -18,30 +18,30 @@ from slipway.kube.resources import ALLOCATIONS, PODS
 from slipway.model.lifecycle import RANK_ENDS, Phase, RankState
 from slipway.model.reasons import Reason, Result
 from slipway.watcher import ends, gang, reconcile, reduce, sweep
-from slipway.watcher.consistent_reads import Evidence
-from slipway.watcher.exits import Exit
-from slipway.watcher.gang import Gang
+from slipway.watcher.consistent_reads import ConsistentReads
+from slipway.watcher.exits import RankExit
+from slipway.watcher.gang import ObservedGang
 from slipway.watcher.hints import HintSender
 from slipway.watcher.reconcile import Reconciler
 from slipway.watcher.relay import Relay
 from slipway.watcher.sweep import Sweeper
-from slipway.watcher.view import View
+from slipway.watcher.view import ReductionView
 from tests.simulation.bugs.bug import Bug
 
-_GOOD = Exit(state=RankState.SUCCEEDED, reason=Reason.COMPLETED, code=0)
+_GOOD = RankExit(state=RankState.SUCCEEDED, reason=Reason.COMPLETED, code=0)
 
 
 def _next_attempt_on_a_cached_view(patch: pytest.MonkeyPatch) -> None:
     async def cached(self: Any, allocation: Allocation) -> list[Pod]:
         return self._world.pods_of(allocation.metadata.uid)
 
-    patch.setattr(Evidence, "pods_of", cached)
+    patch.setattr(ConsistentReads, "pods_of", cached)
 
 
 def _next_attempt_beside_the_last(patch: pytest.MonkeyPatch) -> None:
     """Nobody waits for what still runs."""
-    patch.setattr(Gang, "live", property(lambda _self: []))
-    patch.setattr(View, "live_pods", property(lambda _self: []))
+    patch.setattr(ObservedGang, "live", property(lambda _self: []))
+    patch.setattr(ReductionView, "live_pods", property(lambda _self: []))
 
 
 def _absence_is_evidence(patch: pytest.MonkeyPatch) -> None:
@@ -60,7 +60,7 @@ def _nodes_unseen_are_gone(patch: pytest.MonkeyPatch) -> None:
         names = {pod.spec.node_name for pod in pods if pod.spec.node_name}
         return frozenset(name for name in names if self._world.nodes.get(name) is None)
 
-    patch.setattr(Evidence, "nodes_gone", cached)
+    patch.setattr(ConsistentReads, "nodes_gone", cached)
 
 
 def _an_older_view_takes_back(patch: pytest.MonkeyPatch) -> None:
@@ -154,7 +154,7 @@ def _status_over_whatever_is_there(patch: pytest.MonkeyPatch) -> None:
 
 def _a_cancel_is_not_looked_at(patch: pytest.MonkeyPatch) -> None:
     """After the release: what runs goes on, whoever does not want it."""
-    patch.setattr(View, "stop", property(lambda _self: None))
+    patch.setattr(ReductionView, "stop", property(lambda _self: None))
 
 
 def _the_end_is_rewritten(patch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ from slipway.api.app import ENDPOINTS, create_app
 from slipway.api.endpoint import Endpoint
 from slipway.errors import InvariantError
 from slipway.model.lifecycle import Kind
-from slipway.runtime.health import Health, HealthApp
+from slipway.runtime.health import HealthApp, ProcessHealth
 from tests.support.access import CANARY, Teams, teams_world
 
 ADMIN_PATHS = ("/webhooks", "/dead", "/tokens", "/decisions", "/forget", "/condition")
@@ -99,7 +99,7 @@ async def test_a_route_without_a_row_is_not_built(teams: Teams, monkeypatch: pyt
     """Also when it is none of the REST API."""
     monkeypatch.delitem(table.OTHERS, "/docs")
     with pytest.raises(InvariantError, match="/docs is not in the authorisation table"):
-        create_app(teams.world.parts, HealthApp(Health(teams.world.clock)))
+        create_app(teams.world.parts, HealthApp(ProcessHealth(teams.world.clock)))
     with pytest.raises(InvariantError, match="GET /api/v1/new is not in the authorisation table"):
         table.rule_of("GET", "/api/v1/new")
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from slipway.api.claims import Claims
+from slipway.api.claims import IdempotencyClaims
 from slipway.api.http_errors import KeyReusedError
 from slipway.crd.meta import LABEL_LAUNCH_KEY
 from slipway.errors import DeadlineError, TransientError
@@ -30,7 +30,7 @@ class Replicas:
         self.clock = FakeClock()
         core = a_core(self.clock.now)
         self.kubes = [a_client(core, seed) for seed in (1, 2)]
-        self.claims = [Claims(kube, clock=self.clock, random=SeededRandom(3)) for kube in self.kubes]
+        self.claims = [IdempotencyClaims(kube, clock=self.clock, random=SeededRandom(3)) for kube in self.kubes]
 
     async def settle(self, replica: int, name: str) -> bool:
         """Whether the name got the key, at that replica."""

@@ -12,7 +12,7 @@ from slipway.api.deps import connect
 from slipway.api.settings import Settings
 from slipway.model.lifecycle import Event
 from slipway.runtime.clock import SeededRandom
-from slipway.runtime.health import Health, HealthApp
+from slipway.runtime.health import HealthApp, ProcessHealth
 from slipway.streams import keys
 from slipway.streams.memory_side import MemoryStreams
 from tests.support.api_world import ApiWorld
@@ -34,7 +34,7 @@ async def replica(world: ApiWorld) -> AsyncGenerator[httpx.AsyncClient]:
         behind=world.parts.behind,
         on_broken=world.broken.append,
     )
-    app = create_app(parts, HealthApp(Health(world.clock)))
+    app = create_app(parts, HealthApp(ProcessHealth(world.clock)))
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
         yield client

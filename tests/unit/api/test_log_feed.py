@@ -6,14 +6,14 @@ from contextlib import aclosing
 
 import pytest
 
-from slipway.api.log_feed import LINES_AT_ONCE, LINES_MAX, POD_LINES_MAX, LogFeed, Wanted
+from slipway.api.log_feed import LINES_AT_ONCE, LINES_MAX, POD_LINES_MAX, LogFeed, LogFilter
 from slipway.api.schemas import LogLineView
 from slipway.crd.v1alpha1 import Allocation
 from slipway.errors import DeadlineError, UnavailableError
 from slipway.kube.resources import PODS
 from slipway.model.ids import AllocationId
 from slipway.model.lifecycle import Event
-from slipway.streams.logpacks import LogLine, LogPosition, LogSource, StoredLine
+from slipway.streams.logpacks import LogKey, LogLine, LogPosition, StoredLine
 from slipway.streams.memory_logs import MemoryLogs
 from slipway.streams.ports import LogLines, NoTally
 from tests.support.api_world import ApiWorld
@@ -29,7 +29,7 @@ class LateLogs(MemoryLogs):
         self._asked = 0
         self._goes_on = asyncio.Event()
 
-    async def positions(self, allocation: AllocationId) -> dict[LogSource, LogPosition]:
+    async def positions(self, allocation: AllocationId) -> dict[LogKey, LogPosition]:
         self._asked += 1
         if self._asked > 2:
             self._goes_on.set()
@@ -56,7 +56,7 @@ async def test_what_is_stored_is_sent_before_following_ends(world: ApiWorld) -> 
 
     feed = LogFeed(LateLogs(world), world.kube, world.parts.lookup, world.clock)
     async with asyncio.timeout(15):
-        await feed.follow(ended, Wanted(), emit)
+        await feed.follow(ended, LogFilter(), emit)
     assert found == [f"line {n}" for n in range(5)]
 
 
@@ -76,7 +76,7 @@ async def test_a_rank_that_lags_loses_no_line_while_redis_is_away(world: ApiWorl
     feed = LogFeed(world.streams.logs, world.kube, world.parts.lookup, world.clock)
     said = world.pod_logs.said
     async with asyncio.timeout(30), asyncio.TaskGroup() as group:
-        following = group.create_task(feed.follow(gang, Wanted(tail=1), emit))
+        following = group.create_task(feed.follow(gang, LogFilter(tail=1), emit))
         said[0] = ["2026-01-02T03:04:10Z first of 0"]
         await come("first of 0")
         said[1] = ["2026-01-02T03:04:05Z first of 1", "2026-01-02T03:04:06Z second of 1"]
@@ -104,7 +104,7 @@ class Busy(MemoryLogs):
 
 async def read_all(world: ApiWorld, logs: LogLines, allocation: Allocation) -> list[str]:
     feed = LogFeed(logs, world.kube, world.parts.lookup, world.clock)
-    async with aclosing(feed.pages(allocation, Wanted())) as pages:
+    async with aclosing(feed.pages(allocation, LogFilter())) as pages:
         return [line.text async for page in pages for line in page]
 
 
@@ -151,7 +151,7 @@ async def test_following_goes_on_in_a_store_that_was_busy_for_a_moment(world: Ap
 
     logs = Interrupted(world.server, NoTally())
     async with asyncio.timeout(15):
-        await LogFeed(logs, world.kube, world.parts.lookup, world.clock).follow(ended, Wanted(), emit)
+        await LogFeed(logs, world.kube, world.parts.lookup, world.clock).follow(ended, LogFilter(), emit)
     assert (logs.is_cut, found) == (True, [line.text for line in lines])
 
 
@@ -187,7 +187,7 @@ async def test_an_answer_from_a_pod_says_where_it_is_cut(world: ApiWorld) -> Non
             f"2026-01-02T03:04:05.{2 * n + rank:09}Z {rank}: {n}" for n in range(POD_LINES_MAX + 2)
         ]
     feed = LogFeed(world.streams.logs, world.kube, world.parts.lookup, world.clock)
-    page = await feed.page(gang, Wanted())
+    page = await feed.page(gang, LogFilter())
     whole = await read_all(world, world.streams.logs, gang)
     marks = [at for at, text in enumerate(whole) if "not shown here" in text]
     assert (marks, whole[1], len(whole)) == ([0, 2], "0: 2", 2 * (POD_LINES_MAX + 1))

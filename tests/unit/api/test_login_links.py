@@ -8,7 +8,7 @@ from urllib.parse import parse_qsl, urlsplit
 import httpx
 import pytest
 
-from slipway.api.access.links import LIFE_S, LINKS_MAX, Links
+from slipway.api.access.links import LIFE_S, LINKS_MAX, LoginLinks
 from slipway.runtime.clock import SeededRandom
 from tests.support.access import Teams, teams_world
 from tests.support.clock import FakeClock
@@ -67,7 +67,7 @@ async def test_a_link_ends_with_its_token(teams: Teams) -> None:
 async def test_a_link_ends_with_its_time() -> None:
     """Minutes later its code stands for nothing."""
     clock = FakeClock()
-    links = Links(clock, SeededRandom(1))
+    links = LoginLinks(clock, SeededRandom(1))
     in_time, late = links.make("a")[0], links.make("b")[0]
     clock.advance(LIFE_S - 1)
     assert links.use(in_time) == "a"
@@ -132,6 +132,6 @@ async def test_other_names_are_not_served_on_a_loopback_address(teams: Teams, ho
 
 async def test_links_are_bounded() -> None:
     """The oldest make room, and nothing else is kept."""
-    links = Links(FakeClock(), SeededRandom(1))
+    links = LoginLinks(FakeClock(), SeededRandom(1))
     codes = [links.make(f"token-{number}")[0] for number in range(LINKS_MAX + 1)]
     assert (links.use(codes[0]), links.use(codes[1]), links.use(codes[-1])) == ("", "token-1", f"token-{LINKS_MAX}")

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from slipway.api.publish import Announcer
+from slipway.api.publish import LaunchPublisher
 from slipway.runtime.clock import SystemClock
 from slipway.streams.memory_server import MemoryServer
 from slipway.streams.memory_side import MemoryStreams
@@ -14,7 +14,7 @@ async def test_a_crowd_rings_a_few_times_and_the_last_is_heard() -> None:
     """Changes that come within milliseconds share a ring; what came after a ring gets another."""
     server = MemoryServer(SystemClock())
     streams = MemoryStreams(server)
-    announcer = Announcer(streams.events, streams.wake, SystemClock())
+    announcer = LaunchPublisher(streams.events, streams.wake, SystemClock())
     rings = 0
 
     async def count(operation: str) -> None:
@@ -39,7 +39,7 @@ async def test_the_last_flush_rings_whatever_was_rung_before() -> None:
     """A process that ends leaves nothing to a later ring."""
     server = MemoryServer(SystemClock())
     streams = MemoryStreams(server)
-    announcer = Announcer(streams.events, streams.wake, SystemClock())
+    announcer = LaunchPublisher(streams.events, streams.wake, SystemClock())
     for _ in range(3):
         announcer.changed()
         await announcer.flush()

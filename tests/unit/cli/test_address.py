@@ -6,12 +6,12 @@ import pytest
 
 from slipway.cli import address
 from slipway.errors import InvalidError
-from slipway.local.layout import Layout, Member, StackState, default_folder, start_ticks
+from slipway.local.layout import Layout, StackProcess, StackState, default_folder, start_ticks
 
 
 def a_stack(*, pid: int) -> None:
     """A state file in the default folder."""
-    member = Member(name="api", pid=pid, started=start_ticks(pid))
+    member = StackProcess(name="api", pid=pid, started=start_ticks(pid))
     state = StackState(
         api="http://127.0.0.1:7777", kubeconfig="", redis_url="", kubernetes="", supervisor=pid, members=[member]
     )

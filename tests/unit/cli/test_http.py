@@ -14,7 +14,7 @@ import pytest
 from slipway.cli import http
 from slipway.cli.address import parse
 from slipway.cli.background import lines_of
-from slipway.cli.http import Answer, Api, error_of
+from slipway.cli.http import Api, ApiResponse, error_of
 from slipway.errors import (
     AlreadyExistsError,
     ControlPlaneError,
@@ -84,10 +84,10 @@ def _hurry(monkeypatch: pytest.MonkeyPatch) -> None:  # pyright: ignore[reportUn
     monkeypatch.setattr(http, "PATIENCE_S", 0.2)
 
 
-def an_answer(status: int, *, retry_after: str = "", **problem: Any) -> Answer:
+def an_answer(status: int, *, retry_after: str = "", **problem: Any) -> ApiResponse:
     """A refusal."""
     headers = {"Retry-After": retry_after} if retry_after else {}
-    return Answer(status, json.dumps(problem).encode(), headers)
+    return ApiResponse(status, json.dumps(problem).encode(), headers)
 
 
 @pytest.mark.parametrize(
@@ -133,7 +133,7 @@ def test_retry_after_is_said() -> None:
 
 def test_a_refusal_that_is_no_problem() -> None:
     """A proxy in between answers with a page: the status is still said."""
-    assert "502" in str(error_of(Answer(HTTPStatus.BAD_GATEWAY, b"<html>", {})))
+    assert "502" in str(error_of(ApiResponse(HTTPStatus.BAD_GATEWAY, b"<html>", {})))
 
 
 def test_a_closed_connection_is_opened_again() -> None:

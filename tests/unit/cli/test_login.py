@@ -9,7 +9,7 @@ from websockets.asyncio.server import ServerConnection, serve
 from websockets.typing import Subprotocol
 
 from slipway.cli import address, contexts, credentials, sockets
-from slipway.cli.contexts import Context, Contexts
+from slipway.cli.contexts import CliContext, CliContexts
 from slipway.cli.credentials import Credential, Kubernetes
 from slipway.cli.http import Api
 from slipway.errors import InvalidError
@@ -28,8 +28,10 @@ def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_what_is_kept_is_its_owners_alone(tmp_path: Path) -> None:
     """The file is 0600 in a folder of 0700, also when it was there before."""
-    kept = Contexts("b", {"a": Context("http://a:1", token="s3cret"), "b": Context("http://b:1", token_file="/t")})
-    contexts.write(Contexts("", {}))
+    kept = CliContexts(
+        "b", {"a": CliContext("http://a:1", token="s3cret"), "b": CliContext("http://b:1", token_file="/t")}
+    )
+    contexts.write(CliContexts("", {}))
     contexts.write(kept)
     path = tmp_path / "config" / contexts.FILE
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
@@ -42,7 +44,7 @@ def test_what_is_kept_is_its_owners_alone(tmp_path: Path) -> None:
 
 def test_a_token_goes_to_its_own_server_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever names another server sends it nothing; the environment's goes wherever one calls."""
-    contexts.write(Contexts("a", {"a": Context("http://a:1", token="for-a")}))
+    contexts.write(CliContexts("a", {"a": CliContext("http://a:1", token="for-a")}))
     found = address.find()
     assert (found.url, found.credential.token() if found.credential else "") == ("http://a:1", "for-a")
     assert address.find("http://evil:1").credential is None

@@ -12,7 +12,7 @@ from slipway.cli.terminal import Terminal
 from slipway.cli.verb import describe, exit_code, named
 from slipway.cli.verbs.show import explain_text, foreseen_text, timeline_text
 from slipway.cli.verbs.streams import event_text
-from slipway.cli.waterfall import Span
+from slipway.cli.waterfall import WorkSpan
 from slipway.errors import (
     DeadlineError,
     DeniedError,
@@ -130,9 +130,9 @@ def test_no_color_is_respected(monkeypatch: pytest.MonkeyPatch) -> None:
     assert Terminal(Tty(), Tty()).state("Failed") == "Failed"
 
 
-def a_span(id_: str, parent: str, start_ms: int, end_ms: int, *, is_ok: bool = True) -> Span:
+def a_span(id_: str, parent: str, start_ms: int, end_ms: int, *, is_ok: bool = True) -> WorkSpan:
     """A span."""
-    return Span(id_, parent, f"work {id_}", "api", start_ms * 1_000_000, end_ms * 1_000_000, is_ok)
+    return WorkSpan(id_, parent, f"work {id_}", "api", start_ms * 1_000_000, end_ms * 1_000_000, is_ok)
 
 
 def test_waterfall() -> None:

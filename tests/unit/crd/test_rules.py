@@ -2,7 +2,7 @@
 
 import pytest
 
-from slipway.crd.rules import RULES, TWINS, Rule, violations
+from slipway.crd.rules import RULES, TWINS, ValidationRule, violations
 from tests.support.allocations import Json, a_spec, a_status, a_stored, changed
 
 RELEASE = {"attempt": 1, "podUIDs": ["u0", "u1"]}
@@ -258,4 +258,4 @@ def test_every_rule_refuses_something() -> None:
     """No rule of the table is idle: this file refuses with each message."""
     assert all(rule.message and rule.message[0].islower() for rule in RULES)
     assert len({(rule.kind, rule.path, rule.rule) for rule in RULES}) == len(RULES)
-    assert all(isinstance(rule, Rule) for rule in RULES)
+    assert all(isinstance(rule, ValidationRule) for rule in RULES)

@@ -13,7 +13,7 @@ from starlette.responses import JSONResponse, Response
 
 from slipway import inside
 from slipway.inside import client
-from slipway.inside.client import Client, NotInTimeError, Peer, Preemption, RefusedError
+from slipway.inside.client import ApiRefusedError, Client, NotInTimeError, PreemptionSignal, RankPeer
 from tests.support.http_stub import HttpStub, serve
 
 NOT_ASKED: dict[str, Any] = {"preempt": False, "n": 0, "reason": "", "at": "", "attempt": 2, "acks": {}}
@@ -96,7 +96,7 @@ async def test_what_may_pass_is_tried_again(api: Api, stub: HttpStub, tmp_path: 
 async def test_what_is_refused_is_told(api: Api, stub: HttpStub, tmp_path: Path) -> None:
     """With the words of the API, and at once."""
     api.answers = [problem(403, "forbidden", "not yours")]
-    with pytest.raises(RefusedError, match="not yours") as refused:
+    with pytest.raises(ApiRefusedError, match="not yours") as refused:
         await asyncio.to_thread(a_client(stub, tmp_path).ready)
     assert (refused.value.status, refused.value.code, len(stub.requests)) == (403, "forbidden", 1)
 
@@ -129,7 +129,7 @@ async def test_gathering_ends_in_time(api: Api, stub: HttpStub, tmp_path: Path) 
     with pytest.raises(NotInTimeError, match="rank 1 is missing"):
         await asyncio.to_thread(lambda: a_client(stub, tmp_path).allgather(timeout_s=0.2))
     api.answers = [problem(409, "replaced", "came again")]
-    with pytest.raises(RefusedError, match="came again"):
+    with pytest.raises(ApiRefusedError, match="came again"):
         await asyncio.to_thread(lambda: a_client(stub, tmp_path).allgather(timeout_s=5))
 
 
@@ -138,7 +138,7 @@ async def test_where_the_others_are(api: Api, stub: HttpStub, tmp_path: Path) ->
     addresses = [{"rank": 0, "role": "worker", "host": "10.0.0.1"}]
     not_yet: dict[str, Any] = {"ready": False, "message": "rank 5 (Pending)", "addresses": []}
     api.answers = [JSONResponse(not_yet), JSONResponse({"ready": True, "addresses": addresses})]
-    assert await asyncio.to_thread(a_client(stub, tmp_path).rendezvous) == [Peer(0, "worker", "10.0.0.1")]
+    assert await asyncio.to_thread(a_client(stub, tmp_path).rendezvous) == [RankPeer(0, "worker", "10.0.0.1")]
     assert stub.requests[0].target.endswith("&rank=5&attempt=2")
     api.answers = [JSONResponse(not_yet)]
     with pytest.raises(NotInTimeError, match=r"rank 5 \(Pending\)"):
@@ -148,17 +148,17 @@ async def test_where_the_others_are(api: Api, stub: HttpStub, tmp_path: Path) ->
 async def test_a_preemption_is_heard_behind_the_scenes(api: Api, stub: HttpStub, tmp_path: Path) -> None:
     """`preempted` never waits; a thread asks, through trouble, and calls who wants to know."""
     api.answers = [problem(503, "unavailable"), JSONResponse(ASKED)]
-    client, heard, calls = a_client(stub, tmp_path), threading.Event(), list[Preemption]()
+    client, heard, calls = a_client(stub, tmp_path), threading.Event(), list[PreemptionSignal]()
     assert not client.preempted()
 
-    def then(asked: Preemption) -> None:
+    def then(asked: PreemptionSignal) -> None:
         calls.append(asked)
         heard.set()
 
     client.watch(then)
     assert await asyncio.to_thread(heard.wait, 10)
     assert client.preempted()
-    assert calls == [Preemption(3, "maintenance", "D", True)]
+    assert calls == [PreemptionSignal(3, "maintenance", "D", True)]
     api.answers = [JSONResponse({})]
     await asyncio.to_thread(client.ack, 3)
     assert stub.requests[-1].json == {"rank": 5, "attempt": 2, "n": 3}
@@ -169,7 +169,7 @@ async def test_asking_once(api: Api, stub: HttpStub, tmp_path: Path) -> None:
     api.answers = [JSONResponse(NOT_ASKED), JSONResponse(ASKED)]
     client = a_client(stub, tmp_path)
     assert await asyncio.to_thread(client.preemption) is None
-    assert await asyncio.to_thread(client.preemption, 30) == Preemption(3, "maintenance", "D", True)
+    assert await asyncio.to_thread(client.preemption, 30) == PreemptionSignal(3, "maintenance", "D", True)
 
 
 async def test_by_file(tmp_path: Path) -> None:
@@ -189,8 +189,8 @@ async def test_outside_of_an_allocation() -> None:
     )
     assert (client.preempted(), client.preemption(5)) == (False, None)
     assert client.allgather("x") == ["x"]
-    assert client.rendezvous() == [Peer(0, "", "127.0.0.1")]
-    with pytest.raises(RefusedError, match="this is no rank"):
+    assert client.rendezvous() == [RankPeer(0, "", "127.0.0.1")]
+    with pytest.raises(ApiRefusedError, match="this is no rank"):
         client.allgather("x", peers=2)
 
 

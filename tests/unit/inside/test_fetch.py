@@ -113,11 +113,11 @@ def test_without_an_address(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
 @pytest.mark.parametrize(
     ("limits", "said"),
     [
-        (fetch.Limits(unpacked_bytes=1000), "unpacks to more than"),
-        (fetch.Limits(members=1), "more than 1 members"),
+        (fetch.ArchiveLimits(unpacked_bytes=1000), "unpacks to more than"),
+        (fetch.ArchiveLimits(members=1), "more than 1 members"),
     ],
 )
-def test_limits(limits: fetch.Limits, said: str) -> None:
+def test_limits(limits: fetch.ArchiveLimits, said: str) -> None:
     """What is unpacked is counted while it is read."""
     bomb = an_archive({"a": b"\0" * 5_000_000, "b": b""})
     assert len(bomb) < 20_000

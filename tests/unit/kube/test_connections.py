@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from slipway.kube.connections import Answer, ClosedError, Connections
+from slipway.kube.connections import ClosedError, KubeConnections, RawResponse
 
 Talk = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 REQUEST = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -38,10 +38,10 @@ class Server:
 
 
 @asynccontextmanager
-async def serving(talk: Callable[[Server], Talk]) -> AsyncGenerator[tuple[Server, Connections]]:
+async def serving(talk: Callable[[Server], Talk]) -> AsyncGenerator[tuple[Server, KubeConnections]]:
     server = Server(lambda reader, writer: talk(server)(reader, writer))
     listening = await asyncio.start_server(server.meet, "127.0.0.1", 0)
-    connections = Connections("127.0.0.1", listening.sockets[0].getsockname()[1])
+    connections = KubeConnections("127.0.0.1", listening.sockets[0].getsockname()[1])
     try:
         yield server, connections
     finally:
@@ -73,7 +73,7 @@ async def test_a_connection_is_used_again() -> None:
     """One after the other needs one connection, two at once need two."""
     async with serving(always(OK)) as (server, connections):
         for _ in range(3):
-            assert await connections.ask(REQUEST, is_repeatable=False) == Answer(200, None, b"ok")
+            assert await connections.ask(REQUEST, is_repeatable=False) == RawResponse(200, None, b"ok")
         assert server.connections == 1
         await asyncio.gather(*(connections.ask(REQUEST, is_repeatable=False) for _ in range(2)))
         assert server.connections == 2
@@ -92,7 +92,7 @@ async def test_a_connection_is_used_again() -> None:
 async def test_an_answer_in_pieces(pieces: tuple[bytes, ...]) -> None:
     """With a length or in chunks, however it is cut."""
     async with serving(always(*pieces)) as (_, connections):
-        assert await connections.ask(REQUEST, is_repeatable=False) == Answer(429, "7", b"late")
+        assert await connections.ask(REQUEST, is_repeatable=False) == RawResponse(429, "7", b"late")
 
 
 async def test_a_server_that_wants_no_more_is_asked_on_a_new_connection() -> None:

@@ -11,9 +11,9 @@ from slipway.kube.lease import Leadership, LeaseTiming
 from slipway.kube.resources import LEASES
 from slipway.runtime import service
 from slipway.runtime.clock import SeededRandom
-from slipway.runtime.health import Health
+from slipway.runtime.health import ProcessHealth
 from slipway.runtime.liveness import Loop
-from slipway.runtime.service import Stop
+from slipway.runtime.service import ServiceStop
 from tests.support.candidates import LOOK_S, RETRY_S, Candidate, World, in_world, now
 from tests.support.kube_core import CoreKube
 from tests.support.virtual_time import VirtualClock, run_virtual
@@ -420,7 +420,7 @@ def test_a_candidate_that_is_told_to_end_ends_also_when_its_work_fails_by_that()
     """Under a loop that survives failures, too: it would compete, lead and renew for ever, and do nothing else."""
 
     async def check(world: World) -> None:
-        clock, stop = VirtualClock(), Stop()
+        clock, stop = VirtualClock(), ServiceStop()
         candidate = Candidate(world, "a", clock)
 
         async def lead(_leadership: Leadership) -> None:
@@ -434,7 +434,7 @@ def test_a_candidate_that_is_told_to_end_ends_also_when_its_work_fails_by_that()
                 Loop(name="lease", bound_s=60.0, moves="each renewal"),
                 lambda: candidate.elector.run(lead, stop),
                 clock=clock,
-                health=Health(clock),
+                health=ProcessHealth(clock),
                 stop=stop,
                 min_interval_s=0.0,
                 max_backoff_s=1.0,

@@ -14,7 +14,7 @@ from slipway.kube.objects import ConfigMap
 from slipway.kube.reflector import BACKOFF_MAX_S, BACKOFF_RESET_S, BELOW_MAX, DOUBT_S, Backoff, Reflector
 from slipway.kube.resources import CONFIG_MAPS
 from slipway.kube.rest import WATCH_S_MAX, WATCH_S_MIN
-from slipway.kube.store import Store
+from slipway.kube.store import ObjectStore
 from slipway.local.apiserver.core import ClusterCore
 from slipway.runtime.clock import SeededRandom
 from tests.support.kube_core import BOOKMARK_S, CoreKube
@@ -30,7 +30,7 @@ class World:
         self.core = ClusterCore(clock=clock.now, new_uid=lambda: f"uid-{next(uids)}")
         self.core.bootstrap()
         self.kube = CoreKube(self.core, random=SeededRandom(2), bookmark_s=bookmark_s)
-        self.store: Store[ConfigMap] = Store()
+        self.store: ObjectStore[ConfigMap] = ObjectStore()
         self.reflector = Reflector(self.kube, CONFIG_MAPS, self.store, clock=clock, random=SeededRandom(3))
         self.heard: list[str] = []
         self.calls: list[tuple[float, Verb]] = []

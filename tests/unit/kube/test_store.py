@@ -4,7 +4,7 @@ import pytest
 
 from slipway.crd.meta import ObjectMeta
 from slipway.kube.objects import ConfigMap
-from slipway.kube.store import Key, Store, by_label
+from slipway.kube.store import Key, ObjectStore, by_label
 
 Heard = list[tuple[int | None, int | None]]
 
@@ -16,7 +16,7 @@ def a_map(
     return ConfigMap(metadata=metadata, data={"x": text} if text else {})
 
 
-def heard_by(store: Store[ConfigMap]) -> Heard:
+def heard_by(store: ObjectStore[ConfigMap]) -> Heard:
     heard: Heard = []
     store.on_change(lambda old, new: heard.append((old and old.metadata.version, new and new.metadata.version)))
     return heard
@@ -24,7 +24,7 @@ def heard_by(store: Store[ConfigMap]) -> Heard:
 
 def test_put_get_and_uid() -> None:
     """An object is found by name and by uid."""
-    store: Store[ConfigMap] = Store()
+    store: ObjectStore[ConfigMap] = ObjectStore()
     assert store.put(a_map())
     assert store.get("a", "n") == store.by_uid("u1") == a_map()
     assert store.get("a") is None
@@ -34,7 +34,7 @@ def test_put_get_and_uid() -> None:
 
 def test_an_older_version_never_replaces_a_newer_one() -> None:
     """Replayed and late events change nothing and tell nobody."""
-    store: Store[ConfigMap] = Store()
+    store: ObjectStore[ConfigMap] = ObjectStore()
     heard = heard_by(store)
     store.put(a_map(version=5))
     assert not store.put(a_map(version=4))
@@ -46,7 +46,7 @@ def test_an_older_version_never_replaces_a_newer_one() -> None:
 
 def test_a_recreated_name_is_a_deletion_and_a_creation() -> None:
     """Listeners that key by uid hear both."""
-    store: Store[ConfigMap] = Store()
+    store: ObjectStore[ConfigMap] = ObjectStore()
     heard = heard_by(store)
     store.put(a_map(uid="u1", version=5))
     store.put(a_map(uid="u2", version=9))
@@ -56,7 +56,7 @@ def test_a_recreated_name_is_a_deletion_and_a_creation() -> None:
 
 def test_the_deletion_of_an_older_object_spares_its_successor() -> None:
     """A late DELETED of the first uid does not remove the second one of that name."""
-    store: Store[ConfigMap] = Store()
+    store: ObjectStore[ConfigMap] = ObjectStore()
     store.put(a_map(uid="u2", version=9))
     assert not store.remove(a_map(uid="u1", version=12))
     assert store.by_uid("u2") is not None
@@ -66,7 +66,7 @@ def test_the_deletion_of_an_older_object_spares_its_successor() -> None:
 
 def test_replace_tells_the_difference() -> None:
     """A relist creates, changes and deletes exactly what differs."""
-    store: Store[ConfigMap] = Store()
+    store: ObjectStore[ConfigMap] = ObjectStore()
     store.put(a_map("kept", "k", 1))
     store.put(a_map("changed", "c", 2))
     store.put(a_map("gone", "g", 3))
@@ -78,7 +78,7 @@ def test_replace_tells_the_difference() -> None:
 
 def test_indexes_follow_every_change() -> None:
     """An index holds the latest version under its present values only."""
-    store: Store[ConfigMap] = Store({"colour": by_label("colour"), "text": lambda item: item.data.values()})
+    store: ObjectStore[ConfigMap] = ObjectStore({"colour": by_label("colour"), "text": lambda item: item.data.values()})
     store.put(a_map("a", "u1", 1, {"colour": "red"}, "x"))
     store.put(a_map("b", "u2", 2, {"colour": "red"}))
     store.put(a_map("a", "u1", 3, {"colour": "blue"}, "y"))
@@ -95,7 +95,7 @@ def test_indexes_follow_every_change() -> None:
 
 def test_snapshot_stands_still() -> None:
     """Later changes do not show in a snapshot."""
-    store: Store[ConfigMap] = Store()
+    store: ObjectStore[ConfigMap] = ObjectStore()
     store.replace([a_map(version=1)], 4)
     snapshot = store.snapshot()
     store.put(a_map(version=7))
@@ -105,7 +105,7 @@ def test_snapshot_stands_still() -> None:
 
 def test_own_writes_are_awaited() -> None:
     """After `expect` an object is not current until its version, a later one, or its deletion is seen."""
-    store: Store[ConfigMap] = Store()
+    store: ObjectStore[ConfigMap] = ObjectStore()
     store.put(a_map(version=1))
     store.expect("u1", 5)
     store.put(a_map(version=3))
@@ -119,7 +119,7 @@ def test_own_writes_are_awaited() -> None:
 
 def test_a_position_past_the_write_satisfies_it() -> None:
     """Bookmarks and lists count: the object may have come and gone, or lie outside the selection."""
-    store: Store[ConfigMap] = Store()
+    store: ObjectStore[ConfigMap] = ObjectStore()
     store.expect("elsewhere", 5)
     store.advance(4)
     assert not store.is_current("elsewhere")
@@ -131,7 +131,7 @@ def test_a_position_past_the_write_satisfies_it() -> None:
 
 def test_a_listener_can_leave() -> None:
     """`on_change` answers its own end."""
-    store: Store[ConfigMap] = Store()
+    store: ObjectStore[ConfigMap] = ObjectStore()
     heard: list[ConfigMap | None] = []
     end = store.on_change(lambda _, new: heard.append(new))
     store.put(a_map(version=1))

@@ -9,7 +9,16 @@ import pytest
 
 from slipway.cli import address
 from slipway.local import access
-from slipway.local.layout import Layout, Member, StackState, index_folder, register, start_ticks, token_at, unregister
+from slipway.local.layout import (
+    Layout,
+    StackProcess,
+    StackState,
+    index_folder,
+    register,
+    start_ticks,
+    token_at,
+    unregister,
+)
 from slipway.model import apitokens
 
 API = "http://127.0.0.1:18123"
@@ -34,7 +43,7 @@ def a_stack(folder: Path, *, pid: int | None = None) -> Layout:
     access.make_token(layout, NOW)
     access.make_names(layout)
     own = os.getpid() if pid is None else pid
-    api = Member(name="api", pid=own, started=start_ticks(own), url=API)
+    api = StackProcess(name="api", pid=own, started=start_ticks(own), url=API)
     layout.write_kubeconfig("https://127.0.0.1:1", token="t", authority=b"pem")
     layout.write_state(StackState(api=API, kubeconfig="", redis_url="", kubernetes="", supervisor=own, members=[api]))
     register(API, folder)

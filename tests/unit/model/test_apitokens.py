@@ -8,12 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from slipway.model import apitokens
-from slipway.model.apitokens import Record, Role
+from slipway.model.apitokens import Role, TokenRecord
 
 TIMES = {"created_at": "2026-01-02T03:04:05Z", "expires_at": "2026-02-02T03:04:05Z"}
 
 
-def a_token(**fields: object) -> tuple[str, Record]:
+def a_token(**fields: object) -> tuple[str, TokenRecord]:
     given_fields = {"user": "ada", "roles": {"red": Role.EDITOR}, **TIMES, **fields}
     return apitokens.make(b"\x01" * 8, bytes(range(32)), **given_fields)
 

@@ -33,7 +33,11 @@ def test_who_launched_it_tears_it_down_without_looking(nodes: tuple[str, ...]) -
         await launched(desk, *nodes)
         await desk.write("job", Event.TERMINATED)
         await desk.handle()
-        wanted = {(Verb.GET, "allocations"): 1, (Verb.DELETE, "pods"): len(nodes), (Verb.DELETE, "configmaps"): 1}
+        wanted = {
+            (Verb.GET, "allocations"): 1,
+            (Verb.DELETE, "pods"): len(nodes),
+            (Verb.DELETE, "configmaps"): 1,
+        }
         if len(nodes) > 1:
             wanted[Verb.DELETE, "services"] = 1
         assert kinds(desk.calls) == wanted

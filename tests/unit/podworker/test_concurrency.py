@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 
 from slipway.errors import ControlPlaneError, InvalidError, StaleError, UnavailableError
-from slipway.podworker.concurrency import Lanes, Stage, Turns
+from slipway.podworker.concurrency import Lanes, LaunchStage, Turns
 
 
 class Load:
@@ -42,8 +42,13 @@ async def test_what_has_begun_goes_before_what_begins() -> None:
         order.append(name)
         await asyncio.sleep(0)
 
-    waiting = [(Stage.FIRST, "held"), (Stage.FIRST, "begins"), (Stage.RANKS, "rank 0"), (Stage.RANKS, "rank 1")]
-    waiting.append((Stage.LAST, "binds"))
+    waiting = [
+        (LaunchStage.FIRST, "held"),
+        (LaunchStage.FIRST, "begins"),
+        (LaunchStage.RANKS, "rank 0"),
+        (LaunchStage.RANKS, "rank 1"),
+    ]
+    waiting.append((LaunchStage.LAST, "binds"))
     await asyncio.gather(*(lanes.one(partial(call, name), stage) for stage, name in waiting))
     assert order == ["held", "binds", "rank 0", "rank 1", "begins"]
 

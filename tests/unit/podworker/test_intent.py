@@ -9,7 +9,7 @@ from slipway.podworker.intent import (
     CONDITION_STUCK,
     Bind,
     Intent,
-    Launch,
+    LaunchIntent,
     Nothing,
     Shed,
     Teardown,
@@ -30,7 +30,7 @@ SECOND = RUNNING.recorded(Event.RESTARTED, at_s=8)
     ("story", "wanted"),
     [
         pytest.param(FRESH, Nothing("never admitted"), id="a pending one waits for the scheduler"),
-        pytest.param(ASSIGNED, Launch(0), id="an admitted one is launched"),
+        pytest.param(ASSIGNED, LaunchIntent(0), id="an admitted one is launched"),
         pytest.param(RELEASED, Bind(0), id="a released one is bound"),
         pytest.param(RELEASED.recorded(Event.PULLING, at_s=2), Bind(0), id="some pods may be bound before the others"),
         pytest.param(RELEASED.started(), Bind(0), id="also while it starts"),
@@ -38,7 +38,7 @@ SECOND = RUNNING.recorded(Event.RESTARTED, at_s=8)
         pytest.param(TERMINATING, Teardown(1), id="what terminates is torn down"),
         pytest.param(TERMINATED, Teardown(1), id="what has ended is torn down"),
         pytest.param(SECOND, Teardown(1), id="the attempt before is removed while the next one waits"),
-        pytest.param(SECOND.assigned(at_s=9), Launch(1), id="the second attempt is launched, the first removed"),
+        pytest.param(SECOND.assigned(at_s=9), LaunchIntent(1), id="the second attempt is launched, the first removed"),
         pytest.param(SECOND.assigned(at_s=9).released(), Bind(1), id="and bound"),
         pytest.param(SECOND.killed(), Teardown(2), id="cancelled between two attempts"),
     ],
@@ -102,16 +102,16 @@ def test_a_refused_launch_is_not_tried_again() -> None:
     refused = ASSIGNED.condition(CONDITION_REFUSED, "InvalidSpec")
     assert decide(refused.it) == Nothing("refused")
     again = refused.recorded(Event.RESTARTED, at_s=3).assigned(at_s=4)
-    assert decide(again.it) == Launch(1)
+    assert decide(again.it) == LaunchIntent(1)
 
 
 def test_a_stuck_launch_is_tried_again() -> None:
     """Stuck is not for ever."""
-    assert decide(ASSIGNED.condition(CONDITION_STUCK, "QuotaExceeded").it) == Launch(0)
+    assert decide(ASSIGNED.condition(CONDITION_STUCK, "QuotaExceeded").it) == LaunchIntent(0)
 
 
 def test_an_admission_of_the_attempt_before_launches_nothing() -> None:
     """The record of an old admission outlives its attempt."""
     allocation: Allocation = SECOND.it
     assert allocation.status.admission is not None
-    assert not isinstance(decide(allocation), Launch | Bind)
+    assert not isinstance(decide(allocation), LaunchIntent | Bind)

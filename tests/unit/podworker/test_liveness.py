@@ -11,9 +11,9 @@ from slipway.podworker.loops import HINT, STILL_S
 from slipway.podworker.main import compose
 from slipway.podworker.settings import Settings
 from slipway.runtime.clock import SeededRandom
-from slipway.runtime.health import Health
-from slipway.runtime.listen import Address
-from slipway.runtime.service import Context, Stop
+from slipway.runtime.health import ProcessHealth
+from slipway.runtime.listen import ListenAddress
+from slipway.runtime.service import ServiceContext, ServiceStop
 from slipway.runtime.settings import load
 from slipway.runtime.tasks import TaskGroup
 from slipway.streams.consumer import CLAIM
@@ -38,13 +38,13 @@ class Running:
         self.calls = Calls(self.kube)
         self.server = MemoryServer(desk.clock)
         self.streams = MemoryStreams(self.server)
-        self.health = Health(desk.clock)
-        self.stop = Stop()
+        self.health = ProcessHealth(desk.clock)
+        self.stop = ServiceStop()
 
     async def live(self) -> None:
         """Until the stop."""
         async with TaskGroup() as tasks:
-            context: Context[Settings] = Context(
+            context: ServiceContext[Settings] = ServiceContext(
                 service="podworker",
                 settings=self.settings,
                 once=False,
@@ -54,7 +54,7 @@ class Running:
                 stop=self.stop,
                 tasks=tasks,
                 resources=AsyncExitStack(),
-                address=Address("", 0),
+                address=ListenAddress("", 0),
             )
             compose(context, self.kube, self.streams)
             await self.stop.wait()

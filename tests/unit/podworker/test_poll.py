@@ -8,7 +8,7 @@ from slipway.errors import UnavailableError
 from slipway.kube.errors import Verb
 from slipway.model.lifecycle import Event
 from slipway.podworker.poll import FULL_EVERY_S, Poller
-from slipway.streams.memory_server import MemoryServer, Refusal
+from slipway.streams.memory_server import MemoryServer, ServerRefusal
 from slipway.streams.memory_side import MemoryStreams
 from tests.support.podworker_desk import Desk, at_a_desk
 from tests.support.small_cluster import launch, look
@@ -128,8 +128,10 @@ def test_while_redis_answers_nobody_polls() -> None:
     at_a_desk(story)
 
 
-@pytest.mark.parametrize("why", [Refusal.OOM, Refusal.READONLY, Refusal.MISCONF, Refusal.LOADING])
-def test_a_redis_that_takes_no_writes_is_as_good_as_none(why: Refusal) -> None:
+@pytest.mark.parametrize(
+    "why", [ServerRefusal.OOM, ServerRefusal.READONLY, ServerRefusal.MISCONF, ServerRefusal.LOADING]
+)
+def test_a_redis_that_takes_no_writes_is_as_good_as_none(why: ServerRefusal) -> None:
     """It answers, and holds no hint: work is looked for."""
 
     async def story(desk: Desk) -> None:

@@ -2,10 +2,12 @@
 
 import pytest
 
-from slipway.runtime.connections import Connections, Limits, Visit
+from slipway.runtime.connections import ListenerConnection, ListenerConnections, ListenerLimits
 
 
-def arrive(book: Connections, host: str = "192.0.2.1", dropped: list[str] | None = None, name: str = "") -> Visit:
+def arrive(
+    book: ListenerConnections, host: str = "192.0.2.1", dropped: list[str] | None = None, name: str = ""
+) -> ListenerConnection:
     """A connection that is admitted; its name is told when it is dropped."""
     visit = book.admit(host)
     assert visit is not None
@@ -16,7 +18,7 @@ def arrive(book: Connections, host: str = "192.0.2.1", dropped: list[str] | None
 
 def test_what_is_above_the_total_is_not_admitted():
     """A connection that ends makes room, once."""
-    book = Connections(Limits(connections=2))
+    book = ListenerConnections(ListenerLimits(connections=2))
     first = arrive(book, "192.0.2.1")
     arrive(book, "192.0.2.2")
     assert book.admit("192.0.2.3") is None
@@ -28,7 +30,7 @@ def test_what_is_above_the_total_is_not_admitted():
 
 def test_one_address_cannot_take_everything():
     """Its own limit is reached, others still come in."""
-    book = Connections(Limits(connections_per_address=2))
+    book = ListenerConnections(ListenerLimits(connections_per_address=2))
     for _ in range(2):
         arrive(book, "192.0.2.1")
     assert book.admit("192.0.2.1") is None
@@ -38,7 +40,7 @@ def test_one_address_cannot_take_everything():
 @pytest.mark.parametrize("other", ["2001:db8:0:1::2", "2001:db8:0:1:ffff::", "2001:db8:0:1::1%eth0"])
 def test_an_ipv6_machine_is_its_network(other: str):
     """It may choose any address of the 64 bits that it was given."""
-    book = Connections(Limits(connections_per_address=1))
+    book = ListenerConnections(ListenerLimits(connections_per_address=1))
     arrive(book, "2001:db8:0:1::1")
     assert book.admit(other) is None
     arrive(book, "2001:db8:0:2::1")
@@ -46,7 +48,7 @@ def test_an_ipv6_machine_is_its_network(other: str):
 
 def test_an_ipv4_address_within_ipv6_is_that_address():
     """Listeners of both kinds tell it in this form."""
-    book = Connections(Limits(connections_per_address=1))
+    book = ListenerConnections(ListenerLimits(connections_per_address=1))
     arrive(book, "::ffff:192.0.2.1")
     assert book.admit("192.0.2.1") is None
     arrive(book, "::ffff:192.0.2.2")
@@ -55,7 +57,7 @@ def test_an_ipv4_address_within_ipv6_is_that_address():
 def test_the_oldest_half_open_connection_goes():
     """Of its address, or of all; one whose head is whole stays."""
     dropped: list[str] = []
-    book = Connections(Limits(heads=3, heads_per_address=2))
+    book = ListenerConnections(ListenerLimits(heads=3, heads_per_address=2))
     arrive(book, "192.0.2.1", dropped, "whole").head_done()
     arrive(book, "192.0.2.1", dropped, "a")
     arrive(book, "192.0.2.1", dropped, "b")
@@ -70,7 +72,7 @@ def test_the_oldest_half_open_connection_goes():
 def test_a_later_head_counts_again():
     """A connection that is kept is half open from the first byte of its next request."""
     dropped: list[str] = []
-    book = Connections(Limits(heads_per_address=1))
+    book = ListenerConnections(ListenerLimits(heads_per_address=1))
     kept = arrive(book, dropped=dropped, name="kept")
     kept.head_done()
     arrive(book, dropped=dropped, name="new")
@@ -81,7 +83,7 @@ def test_a_later_head_counts_again():
 def test_what_is_closed_is_forgotten():
     """It is neither dropped later nor half open again."""
     dropped: list[str] = []
-    book = Connections(Limits(heads_per_address=1))
+    book = ListenerConnections(ListenerLimits(heads_per_address=1))
     gone = arrive(book, dropped=dropped, name="gone")
     gone.closed()
     gone.head_begun()

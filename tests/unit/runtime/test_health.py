@@ -8,9 +8,9 @@ from typing import Any
 import httpx
 import pytest
 
-from slipway.runtime.health import Health, HealthApp
+from slipway.runtime.health import HealthApp, ProcessHealth
 from slipway.runtime.http_server import HttpServer
-from slipway.runtime.listen import Address, bind
+from slipway.runtime.listen import ListenAddress, bind
 from slipway.runtime.liveness import Loop
 from tests.support.clock import FakeClock
 
@@ -35,7 +35,7 @@ async def _get(
 
 async def test_a_fresh_process_is_alive_and_ready():
     """Nothing registered, nothing wrong."""
-    app = HealthApp(Health(FakeClock()))
+    app = HealthApp(ProcessHealth(FakeClock()))
     assert (await _get(app, "/livez"))[:2] == (200, {"status": "ok", "problems": {}})
     assert (await _get(app, "/readyz"))[0] == 200
 
@@ -47,7 +47,7 @@ def a_loop(name: str = "tick", bound_s: float = 10) -> Loop:
 async def test_a_loop_past_its_bound_fails_liveness_and_is_named():
     """A hung loop is found; a move heals it; its end forgets it."""
     clock = FakeClock()
-    health = Health(clock)
+    health = ProcessHealth(clock)
     app = HealthApp(health)
     with health.watch(a_loop()) as pulse:
         clock.advance(11)
@@ -66,7 +66,7 @@ async def test_a_loop_past_its_bound_fails_liveness_and_is_named():
 def test_an_announced_pause_extends_the_bound():
     """A loop that backs off is not hung."""
     clock = FakeClock()
-    health = Health(clock)
+    health = ProcessHealth(clock)
     with health.watch(a_loop()) as pulse:
         pulse.failed("down", next_in_s=30)
         clock.advance(39)
@@ -77,7 +77,7 @@ def test_an_announced_pause_extends_the_bound():
 
 def test_a_failing_dependency_never_fails_liveness():
     """A restart would not bring the API server back; a required loop shows in readiness only."""
-    health = Health(FakeClock())
+    health = ProcessHealth(FakeClock())
     with health.watch(a_loop("feed")) as feed, health.watch(a_loop("watch"), required=True) as watch:
         for pulse in (feed, watch):
             pulse.failed("cannot reach redis://u:hunter2@h")
@@ -90,7 +90,7 @@ def test_a_failing_dependency_never_fails_liveness():
 
 async def test_readiness_lists_each_failing_check_with_its_reason():
     """Checks are asked at every probe."""
-    health = Health(FakeClock())
+    health = ProcessHealth(FakeClock())
     reasons: dict[str, str | None] = {"pods": "not synced", "nodes": None}
     for name in reasons:
         health.add_check(name, lambda name=name: reasons[name])
@@ -105,7 +105,7 @@ async def test_readiness_lists_each_failing_check_with_its_reason():
 
 def test_a_draining_process_is_alive_but_not_ready():
     """Traffic moves away before the process ends."""
-    health = Health(FakeClock())
+    health = ProcessHealth(FakeClock())
     health.drain()
     assert health.liveness().ok
     assert health.readiness().problems == {"drain": "the process is stopping"}
@@ -117,7 +117,7 @@ def test_a_draining_process_is_alive_but_not_ready():
 )
 async def test_routes(path: str, method: str, status: int):
     """Three paths, two methods; HEAD has no body."""
-    answered, _, body = await _get(HealthApp(Health(FakeClock())), path, method)
+    answered, _, body = await _get(HealthApp(ProcessHealth(FakeClock())), path, method)
     assert answered == status
     assert (body == b"") is (method == "HEAD")
 
@@ -125,9 +125,9 @@ async def test_routes(path: str, method: str, status: int):
 async def test_the_server_answers_on_a_free_port_until_it_is_told_to_stop():
     """Port 0 works, the real port is known before the first request, and stopping is prompt."""
     stop = asyncio.Event()
-    with bind(Address("127.0.0.1", 0)) as listener:
+    with bind(ListenAddress("127.0.0.1", 0)) as listener:
         host, port = listener.getsockname()
-        server = HttpServer(HealthApp(Health(FakeClock())), [listener], drain_timeout_s=2, websockets=False)
+        server = HttpServer(HealthApp(ProcessHealth(FakeClock())), [listener], drain_timeout_s=2, websockets=False)
         async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
             tasks.create_task(server.serve(stop.wait))
             async with httpx.AsyncClient(base_url=f"http://{host}:{port}", trust_env=False) as client:
@@ -154,5 +154,5 @@ async def test_the_server_answers_on_a_free_port_until_it_is_told_to_stop():
 async def test_with_a_token_the_numbers_are_not_for_everybody(path: str, headers: dict[str, str], code: int):
     """Probes need none; web pages of other sites get neither."""
     named = {"host": "127.0.0.1:1", **headers}
-    status, _, _ = await _get(HealthApp(Health(FakeClock()), "s3cret"), path, headers=named)
+    status, _, _ = await _get(HealthApp(ProcessHealth(FakeClock()), "s3cret"), path, headers=named)
     assert status == code

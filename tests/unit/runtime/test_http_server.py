@@ -10,9 +10,9 @@ import pytest
 import trustme
 from websockets.asyncio.client import connect
 
-from slipway.runtime.connections import Limits
+from slipway.runtime.connections import ListenerLimits
 from slipway.runtime.http_server import HttpServer, Receive, Scope, Send
-from slipway.runtime.listen import Address, bind
+from slipway.runtime.listen import ListenAddress, bind
 
 SOON_S = 10.0
 OK = b"HTTP/1.1 200"
@@ -28,7 +28,7 @@ class Served(NamedTuple):
 
 
 @asynccontextmanager
-async def server(limits: Limits | None = None, tls: ssl.SSLContext | None = None) -> AsyncGenerator[Served]:
+async def server(limits: ListenerLimits | None = None, tls: ssl.SSLContext | None = None) -> AsyncGenerator[Served]:
     """One that answers any request when its body is through, with the number of bytes, and WebSockets with an echo."""
     stop, fields = asyncio.Event(), list[int]()
 
@@ -51,7 +51,7 @@ async def server(limits: Limits | None = None, tls: ssl.SSLContext | None = None
         await send({"type": "http.response.start", "status": 200, "headers": [length]})
         await send({"type": "http.response.body", "body": body})
 
-    with bind(Address("127.0.0.1", 0)) as listener:
+    with bind(ListenAddress("127.0.0.1", 0)) as listener:
         running = HttpServer(app, [listener], drain_timeout_s=2, websockets=True, tls=tls, limits=limits)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(running.serve(stop.wait))
@@ -193,7 +193,7 @@ async def test_a_large_body_is_no_head():
 
 async def test_pipelined_requests_are_answered_in_order_up_to_a_limit():
     """Each costs memory while it waits."""
-    async with server(Limits(pipelined=4)) as served:
+    async with server(ListenerLimits(pipelined=4)) as served:
         async with dialled(served.port) as line:
             await line.send((GET + b"\r\n") * 4 + GET + b"Connection: close\r\n\r\n")
             assert (await line.rest()).count(OK) == 5
@@ -206,7 +206,7 @@ async def test_pipelined_requests_are_answered_in_order_up_to_a_limit():
 @pytest.mark.parametrize("sent", [b"", GET, b"GET /early HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\nx"])
 async def test_a_head_or_the_rest_of_a_body_that_does_not_come(sent: bytes):
     """The connection ends, also of who sends a byte now and then; what was begun is told so."""
-    async with server(Limits(head_s=0.3)) as served, dialled(served.port) as line:
+    async with server(ListenerLimits(head_s=0.3)) as served, dialled(served.port) as line:
         await line.send(sent)
         answered = await line.answer()
         assert (b" 408 " in answered) is (sent == GET)
@@ -217,7 +217,7 @@ async def test_a_head_or_the_rest_of_a_body_that_does_not_come(sent: bytes):
 
 async def test_a_kept_connection_is_not_late():
     """Between two requests there is no head that could be; when the next one begins, it has its time."""
-    async with server(Limits(head_s=0.3)) as served, dialled(served.port) as line:
+    async with server(ListenerLimits(head_s=0.3)) as served, dialled(served.port) as line:
         await line.send(GET + b"\r\n")
         assert await line.is_served()
         async with dialled(served.port) as silent:
@@ -230,7 +230,7 @@ async def test_a_kept_connection_is_not_late():
 
 async def test_half_open_connections_do_not_keep_others_out():
     """The oldest go; a request that is whole is served beside them."""
-    async with server(Limits(heads_per_address=5)) as served:
+    async with server(ListenerLimits(heads_per_address=5)) as served:
         slow = [await asyncio.open_connection("127.0.0.1", served.port) for _ in range(20)]
         for _, writer in slow:
             writer.write(GET)
@@ -247,7 +247,7 @@ async def test_half_open_connections_do_not_keep_others_out():
 
 async def test_connections_above_the_limit_are_closed():
     """A WebSocket counts until it is closed; when one has gone there is room."""
-    async with server(Limits(connections=1)) as served:
+    async with server(ListenerLimits(connections=1)) as served:
         async with connect(f"ws://127.0.0.1:{served.port}/", proxy=None) as socket:
             await socket.send("still here")
             assert await socket.recv() == "still here"
@@ -272,7 +272,7 @@ async def test_tls_handshakes_are_heads_too():
     authority.issue_cert("127.0.0.1").configure_cert(tls)  # pyright: ignore[reportUnknownMemberType] - of trustme
     known = ssl.create_default_context()
     authority.configure_trust(known)  # pyright: ignore[reportUnknownMemberType]
-    async with server(Limits(heads_per_address=3, head_s=1.0), tls) as served:
+    async with server(ListenerLimits(heads_per_address=3, head_s=1.0), tls) as served:
         silent = [await asyncio.open_connection("127.0.0.1", served.port) for _ in range(6)]
         reader, writer = await asyncio.open_connection("127.0.0.1", served.port, ssl=known)
         line = Line(reader, writer)

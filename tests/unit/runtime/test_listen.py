@@ -3,12 +3,12 @@
 import pytest
 
 from slipway.errors import UnavailableError
-from slipway.runtime.listen import Address, bind, bind_all, parse_listen
+from slipway.runtime.listen import ListenAddress, bind, bind_all, parse_listen
 
 
 def _has_ipv6() -> bool:
     try:
-        bind(Address("::1", 0)).close()
+        bind(ListenAddress("::1", 0)).close()
     except UnavailableError:
         return False
     return True
@@ -17,13 +17,13 @@ def _has_ipv6() -> bool:
 @pytest.mark.parametrize(
     ("text", "address"),
     [
-        ("127.0.0.1:8080", Address("127.0.0.1", 8080)),
-        ("[::1]:80", Address("::1", 80)),
-        ("localhost:0", Address("localhost", 0)),
-        (":65535", Address("", 65535)),
+        ("127.0.0.1:8080", ListenAddress("127.0.0.1", 8080)),
+        ("[::1]:80", ListenAddress("::1", 80)),
+        ("localhost:0", ListenAddress("localhost", 0)),
+        (":65535", ListenAddress("", 65535)),
     ],
 )
-def test_round_trips(text: str, address: Address):
+def test_round_trips(text: str, address: ListenAddress):
     """Reading and writing an address are inverse."""
     assert parse_listen(text) == address
     assert str(address) == text
@@ -50,20 +50,20 @@ def test_refuses_everything_else(text: str):
 )
 def test_knows_loopback(host: str, expected: bool):
     """Mode `none` is allowed on loopback only."""
-    assert Address(host, 1).is_loopback is expected
+    assert ListenAddress(host, 1).is_loopback is expected
 
 
 def test_a_taken_port_is_told_with_its_address():
     """The message names what could not be had."""
-    with bind(Address("127.0.0.1", 0)) as first:
-        taken = Address("127.0.0.1", first.getsockname()[1])
+    with bind(ListenAddress("127.0.0.1", 0)) as first:
+        taken = ListenAddress("127.0.0.1", first.getsockname()[1])
         with pytest.raises(UnavailableError, match=f"cannot listen on {taken}"):
             bind(taken)
 
 
 def test_localhost_is_both_loopback_addresses():
     """At one port, so that no other program is found under the other address; where there is no IPv6, it is one."""
-    listeners = bind_all(Address("localhost", 0))
+    listeners = bind_all(ListenAddress("localhost", 0))
     try:
         port = listeners[0].getsockname()[1]
         assert [each.getsockname()[:2] for each in listeners] == [("127.0.0.1", port), ("::1", port)][: len(listeners)]
@@ -75,8 +75,8 @@ def test_localhost_is_both_loopback_addresses():
 @pytest.mark.skipif(not _has_ipv6(), reason="this machine has no IPv6 loopback")
 def test_half_of_localhost_is_not_enough():
     """A port that another program has at the other address is not taken."""
-    with bind(Address("::1", 0)) as other:
+    with bind(ListenAddress("::1", 0)) as other:
         port = other.getsockname()[1]
         with pytest.raises(UnavailableError, match=rf"cannot listen on \[::1\]:{port}"):
-            bind_all(Address("localhost", port))
-        bind(Address("127.0.0.1", port)).close()
+            bind_all(ListenAddress("localhost", port))
+        bind(ListenAddress("127.0.0.1", port)).close()

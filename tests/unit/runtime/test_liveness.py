@@ -6,7 +6,7 @@ import pytest
 
 from slipway.errors import InvariantError
 from slipway.runtime import liveness
-from slipway.runtime.health import Health
+from slipway.runtime.health import ProcessHealth
 from slipway.runtime.liveness import BOUND_MAX_S, Loop
 from tests.support.clock import FakeClock
 
@@ -23,7 +23,7 @@ def test_a_loop_without_a_finite_bound_cannot_be_stated(bound_s: float) -> None:
 def test_a_loop_that_rests_may_wait_for_ever() -> None:
     """There is nothing to do."""
     clock = FakeClock()
-    health = Health(clock)
+    health = ProcessHealth(clock)
     with health.watch(LOOP), liveness.rest(lambda: False):
         for _ in range(3):
             clock.advance(10_000)
@@ -33,7 +33,7 @@ def test_a_loop_that_rests_may_wait_for_ever() -> None:
 def test_a_loop_that_rests_beside_work_stands_still() -> None:
     """A wake-up was lost: the work is as old as the first look that saw it."""
     clock, work = FakeClock(), list[str]()
-    health = Health(clock)
+    health = ProcessHealth(clock)
     with health.watch(LOOP):
         with liveness.rest(lambda: work):
             clock.advance(10_000)
@@ -48,7 +48,7 @@ def test_a_loop_that_rests_beside_work_stands_still() -> None:
 def test_work_that_comes_and_goes_beside_a_loop_that_rests_is_not_old() -> None:
     """A sibling did it."""
     clock, work = FakeClock(), list[str]()
-    health = Health(clock)
+    health = ProcessHealth(clock)
     with health.watch(LOOP), liveness.rest(lambda: work):
         for _ in range(20):
             work.append("key")
@@ -61,7 +61,7 @@ def test_work_that_comes_and_goes_beside_a_loop_that_rests_is_not_old() -> None:
 async def test_a_task_beats_for_the_loop_that_started_it_and_for_no_other() -> None:
     """Nothing is passed down; a task that leaves beats for none."""
     clock = FakeClock()
-    health = Health(clock)
+    health = ProcessHealth(clock)
 
     async def works() -> None:
         liveness.beat()
@@ -81,7 +81,7 @@ async def test_a_task_beats_for_the_loop_that_started_it_and_for_no_other() -> N
 def test_a_loop_moves_with_its_parts_and_a_part_alone_can_stand_still() -> None:
     """Many launches of one look: the look is long, and each launch has its own bound."""
     clock = FakeClock()
-    health = Health(clock)
+    health = ProcessHealth(clock)
     with health.watch(LOOP):
         with health.watch(LOOP.of("a"), part=True) as part:
             clock.advance(61)
@@ -95,7 +95,7 @@ def test_a_loop_moves_with_its_parts_and_a_part_alone_can_stand_still() -> None:
 def test_silence_counts_from_when_the_dependency_is_there() -> None:
     """A watch on a server that is away, or has just come back, is not at fault."""
     clock, there_since = FakeClock(), float("inf")
-    health = Health(clock)
+    health = ProcessHealth(clock)
     with health.watch(LOOP, since=lambda: there_since):
         clock.advance(3600)
         assert health.liveness().ok

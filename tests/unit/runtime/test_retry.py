@@ -7,10 +7,10 @@ import pytest
 from slipway.errors import ControlPlaneError, InvariantError, NotFoundError, ThrottledError, UnavailableError
 from slipway.runtime import retry, telemetry
 from slipway.runtime.clock import SeededRandom
-from slipway.runtime.retry import Policy, Retry
+from slipway.runtime.retry import Retry, RetryPolicy
 from tests.support.clock import FakeClock
 
-_POLICY = Policy(name="test", attempts_max=4, total_s=100.0, first_s=1.0, cap_s=3.0)
+_POLICY = RetryPolicy(name="test", attempts_max=4, total_s=100.0, first_s=1.0, cap_s=3.0)
 
 
 def _failing(
@@ -122,7 +122,7 @@ async def test_retries_are_counted_and_become_span_events():
 
 
 @pytest.mark.parametrize("policy", [retry.KUBE_WRITE, retry.KUBE_READ, retry.REDIS, retry.QUICK])
-async def test_ready_made_policies_end_within_their_budget(policy: Policy):
+async def test_ready_made_policies_end_within_their_budget(policy: RetryPolicy):
     """Against something that never answers, every policy gives up in time."""
     clock = FakeClock()
 

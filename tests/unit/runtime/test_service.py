@@ -15,10 +15,10 @@ import pytest
 from slipway.errors import InvariantError, ThrottledError, UnavailableError
 from slipway.runtime import service, telemetry
 from slipway.runtime.clock import SeededRandom
-from slipway.runtime.health import Health
+from slipway.runtime.health import ProcessHealth
 from slipway.runtime.http_server import Receive, Scope, Send
 from slipway.runtime.liveness import Loop
-from slipway.runtime.service import Context, Stop
+from slipway.runtime.service import ServiceContext, ServiceStop
 from slipway.runtime.settings import CommonSettings
 from tests.support.clock import FakeClock
 
@@ -29,8 +29,8 @@ class _World:
     """A loop on a fake clock, stopped after a number of steps."""
 
     def __init__(self, *script: BaseException | float | None) -> None:
-        self.clock, self.stop = FakeClock(), Stop()
-        self.health = Health(self.clock)
+        self.clock, self.stop = FakeClock(), ServiceStop()
+        self.health = ProcessHealth(self.clock)
         self.script = list(script)
         self.exits: list[int] = []
 
@@ -194,7 +194,7 @@ def test_once_does_its_pass_closes_its_clients_and_exits_0():
     """`--once` binds no port and waits for nothing but its own tasks."""
     done: list[str] = []
 
-    async def build(context: Context[CommonSettings]) -> None:
+    async def build(context: ServiceContext[CommonSettings]) -> None:
         assert context.once
         assert context.address.port == 0
         context.resources.callback(done.append, "closed")
@@ -221,7 +221,7 @@ async def _append_later(done: list[str], what: str) -> None:
 def test_the_exit_code_tells_why(error: Exception, code: int, capfd: pytest.CaptureFixture[str]):
     """An unreachable API server is 1, a bug is 1 with a traceback, a broken invariant is 70."""
 
-    async def build(context: Context[CommonSettings]) -> None:
+    async def build(context: ServiceContext[CommonSettings]) -> None:
         raise error
 
     assert _run(build, "--once") == code
@@ -233,7 +233,7 @@ def test_the_exit_code_tells_why(error: Exception, code: int, capfd: pytest.Capt
 def test_bad_settings_are_told_before_anything_starts(capfd: pytest.CaptureFixture[str]):
     """Exit 2, with the variable and what is allowed."""
 
-    async def build(context: Context[CommonSettings]) -> None:
+    async def build(context: ServiceContext[CommonSettings]) -> None:
         raise AssertionError("must not be built")
 
     assert _run(build, env={"SLIPWAY_LISTEN": "nowhere"}) == service.EXIT_SETTINGS
@@ -244,7 +244,7 @@ def test_a_taken_port_is_a_failure_with_a_message(capfd: pytest.CaptureFixture[s
     """Exit 1, and no traceback hides the reason."""
     import socket
 
-    async def build(context: Context[CommonSettings]) -> None:
+    async def build(context: ServiceContext[CommonSettings]) -> None:
         raise AssertionError("must not be built")
 
     with socket.create_server(("127.0.0.1", 0)) as taken:
@@ -257,7 +257,7 @@ def test_a_service_that_stops_itself_drains_its_loops():
     """Setting `stop` ends the loops between steps and the process with 0."""
     steps: list[int] = []
 
-    async def build(context: Context[CommonSettings]) -> None:
+    async def build(context: ServiceContext[CommonSettings]) -> None:
         async def step() -> None:
             steps.append(1)
             if len(steps) == 3:
@@ -278,7 +278,7 @@ def test_an_open_request_does_not_outlive_the_drain():
         await send({"type": "http.response.body", "body": b"hello", "more_body": True})
         await asyncio.Event().wait()
 
-    async def build(context: Context[CommonSettings]) -> None:
+    async def build(context: ServiceContext[CommonSettings]) -> None:
         context.serve(endless)
         reader, writer = await asyncio.open_connection(context.address.host, context.address.port)
         context.resources.callback(writer.close)
@@ -301,7 +301,7 @@ def test_a_drain_that_takes_too_long_is_cut_and_fails():
             cancelled.append("hang")
             raise
 
-    async def build(context: Context[CommonSettings]) -> None:
+    async def build(context: ServiceContext[CommonSettings]) -> None:
         context.tasks.create_task(hang())
         await asyncio.sleep(0)
         context.stop.set()
@@ -316,7 +316,7 @@ def test_a_drain_that_takes_too_long_is_cut_and_fails():
 def test_help_and_version(option: str, expected: str, capsys: pytest.CaptureFixture[str]):
     """Help lists every setting."""
 
-    async def build(context: Context[CommonSettings]) -> None:
+    async def build(context: ServiceContext[CommonSettings]) -> None:
         raise AssertionError("must not be built")
 
     with pytest.raises(SystemExit) as ended:

@@ -7,14 +7,14 @@ import pytest
 
 from slipway.kube.facts import encode_fact
 from slipway.model.facts import AllocationFact, PodFact
-from slipway.scheduler.cluster import TOMBSTONES_MAX, Cluster, Table
+from slipway.scheduler.cluster import TOMBSTONES_MAX, Cluster, FactTable
 from slipway.scheduler.cluster_reader import take
 from slipway.streams.feed import Delta
 from slipway.streams.ports import FeedOp
 
 
 def test_an_older_version_changes_nothing() -> None:
-    table: Table[str] = Table()
+    table: FactTable[str] = FactTable()
     assert table.put("k", "new", 5)
 
     assert not table.put("k", "old", 4)
@@ -23,7 +23,7 @@ def test_an_older_version_changes_nothing() -> None:
 
 
 def test_what_was_deleted_stays_deleted_for_older_news() -> None:
-    table: Table[str] = Table()
+    table: FactTable[str] = FactTable()
     table.put("k", "one", 1)
     table.drop("k", 7)
 
@@ -32,7 +32,7 @@ def test_what_was_deleted_stays_deleted_for_older_news() -> None:
 
 
 def test_a_list_removes_what_it_lacks_but_not_what_is_newer() -> None:
-    table: Table[str] = Table()
+    table: FactTable[str] = FactTable()
     table.put("old", "x", 3)
     table.put("newer", "y", 12)
     table.replace({"listed": ("z", 9)}, 10)
@@ -42,7 +42,7 @@ def test_a_list_removes_what_it_lacks_but_not_what_is_newer() -> None:
 
 @pytest.mark.parametrize("order", list(itertools.permutations(range(4))))
 def test_any_order_of_news_ends_the_same(order: tuple[int, ...]) -> None:
-    table: Table[str] = Table()
+    table: FactTable[str] = FactTable()
     news = (
         lambda: table.put("k", "v2", 2),
         lambda: table.put("k", "v4", 4),
@@ -56,7 +56,7 @@ def test_any_order_of_news_ends_the_same(order: tuple[int, ...]) -> None:
 
 
 def test_an_unchanged_fact_is_no_change() -> None:
-    table: Table[str] = Table()
+    table: FactTable[str] = FactTable()
     table.put("k", "same", 1)
     table.take_changes()
     before = table.generation
@@ -67,7 +67,7 @@ def test_an_unchanged_fact_is_no_change() -> None:
 
 
 def test_changes_are_told_once_with_what_was_before() -> None:
-    table: Table[str] = Table()
+    table: FactTable[str] = FactTable()
     table.put("k", "a", 1)
     table.take_changes()
     table.put("k", "b", 2)
@@ -80,7 +80,7 @@ def test_changes_are_told_once_with_what_was_before() -> None:
 
 
 def test_tombstones_have_a_limit() -> None:
-    table: Table[str] = Table()
+    table: FactTable[str] = FactTable()
     for index in range(TOMBSTONES_MAX + 5):
         table.drop(f"k{index}", 10)
 

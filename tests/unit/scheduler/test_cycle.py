@@ -15,10 +15,10 @@ from slipway.kube.resources import ALLOCATIONS, LEASES, NAMESPACES, QUEUES, RESO
 from slipway.model.lifecycle import Event, Phase
 from slipway.model.times import format_time
 from slipway.runtime.clock import SeededRandom
-from slipway.runtime.health import Health
+from slipway.runtime.health import ProcessHealth
 from slipway.scheduler.scheduler import Scheduler
 from slipway.scheduler.settings import Settings
-from slipway.scheduler.standby import Parts
+from slipway.scheduler.standby import SchedulerDeps
 from slipway.streams.memory_server import MemoryServer
 from slipway.streams.memory_side import MemoryStreams
 from tests.support.kube_core import CoreKube
@@ -38,12 +38,12 @@ class Bench:
 
     def scheduler(self, identity: str = "one") -> Scheduler:
         return Scheduler(
-            Parts(
+            SchedulerDeps(
                 kube=self.its,
                 streams=MemoryStreams(self.server),
                 clock=self.clock,
                 random=SeededRandom(3),
-                health=Health(self.clock),
+                health=ProcessHealth(self.clock),
                 settings=Settings(),
                 identity=identity,
             )

@@ -3,7 +3,7 @@
 from slipway.model.facts import AllocationFact
 from slipway.model.lifecycle import Phase
 from slipway.model.reasons import Reason
-from slipway.scheduler.cluster import Table
+from slipway.scheduler.cluster import FactTable
 from slipway.scheduler.deadlines import Deadlines
 from slipway.scheduler.timer_queue import STALE_MAX, Alarms
 
@@ -19,8 +19,8 @@ def of(*facts: AllocationFact) -> Deadlines:
     return in_a_table(*facts)[1]
 
 
-def in_a_table(*facts: AllocationFact) -> tuple[Table[AllocationFact], Deadlines]:
-    table: Table[AllocationFact] = Table()
+def in_a_table(*facts: AllocationFact) -> tuple[FactTable[AllocationFact], Deadlines]:
+    table: FactTable[AllocationFact] = FactTable()
     deadlines = Deadlines("default", table)
     for fact in facts:
         table.put(fact.key, fact, fact.version)

@@ -25,7 +25,7 @@ from slipway.scheduler.explainer import (
     Said,
 )
 from slipway.scheduler.plan.explanation.explanations import Explained
-from slipway.scheduler.plan.state.pending import Backlog
+from slipway.scheduler.plan.state.pending import PendingWork
 from slipway.scheduler.plan.state.plan_types import Explanation
 from tests.support.kube_core import CoreKube
 from tests.support.small_cluster import a_core, furnish, launch, look
@@ -58,7 +58,7 @@ class Desk:
         self.kube = CountingKube(core, random=SeededRandom(1))
         self.cluster = Cluster(self.clock.now)
         self.explainer = Explainer("default", Applier(self.kube, self.clock), self.clock, self.cluster)
-        self.backlog = Backlog()
+        self.backlog = PendingWork()
 
     async def add(self, *names: str) -> None:
         """Each of them waits."""

@@ -18,14 +18,14 @@ from slipway.model.extenders import ExtenderFact
 from slipway.model.facts import AllocationFact, NodeFact, PodFact, RoleFact
 from slipway.model.lifecycle import Phase
 from slipway.runtime.clock import Clock, SeededRandom, SystemClock
-from slipway.runtime.health import Health
+from slipway.runtime.health import ProcessHealth
 from slipway.runtime.tasks import TaskGroup
 from slipway.scheduler.extenders import ANSWER_S, PATIENCE_S, PAUSE_FIRST_S, Extenders
-from slipway.scheduler.plan.state.extender_results import Leaver, Offer, Question, Verb
+from slipway.scheduler.plan.state.extender_results import ExtenderVerb, Leaver, Offer, Question
 from slipway.scheduler.plan.state.nodes import NodeTable
 from slipway.scheduler.scheduler import Scheduler
 from slipway.scheduler.settings import Settings
-from slipway.scheduler.standby import Parts
+from slipway.scheduler.standby import SchedulerDeps
 from slipway.streams.memory_server import MemoryServer
 from slipway.streams.memory_side import MemoryStreams
 from tests.support.extender import an_extender, names_of, passes, say
@@ -55,7 +55,7 @@ class Voice:
 
 def a_question(ask: bytes = b"a", extender: ExtenderFact = EXTENDER) -> Question:
     role = RoleFact(name="worker", count=1, minimum=1)
-    return Question(extender=extender, verb=Verb.FILTER, ask=ask, role=role, owner=None, nodes=TABLE.names)
+    return Question(extender=extender, verb=ExtenderVerb.FILTER, ask=ask, role=role, owner=None, nodes=TABLE.names)
 
 
 def in_the_background(story: Callable[[Extenders, Voice, VirtualClock], Coroutine[Any, Any, None]]) -> None:
@@ -168,7 +168,9 @@ async def test_who_would_go_is_named_by_the_uids_of_the_pods_that_stand() -> Non
     ]
     guard = ExtenderFact(url="http://x", preempt_verb="spare", node_cache_capable=True)
     offers = (Offer("n0", (Leaver(low, 0),)), Offer("n1", (Leaver(low, 1),)))
-    question = msgspec.structs.replace(a_question(extender=guard), verb=Verb.PREEMPT, nodes=("n0", "n1"), offers=offers)
+    question = msgspec.structs.replace(
+        a_question(extender=guard), verb=ExtenderVerb.PREEMPT, nodes=("n0", "n1"), offers=offers
+    )
     extenders = Extenders(Guard(), VirtualClock(), pods=lambda: pods)
     assert await extenders.ask([question], TABLE, PATIENCE_S)
 
@@ -190,12 +192,12 @@ class Pool:
         self.core = a_core(clock.now)
         self.kube = a_client(self.core)
         self.client = ExtenderClient()
-        self.parts = Parts(
+        self.parts = SchedulerDeps(
             kube=a_client(self.core, seed=2),
             streams=MemoryStreams(MemoryServer(clock)),
             clock=clock,
             random=SeededRandom(3),
-            health=Health(clock),
+            health=ProcessHealth(clock),
             settings=Settings(tick_max_ms=10_000),
             identity="one",
             extenders=self.client,

@@ -10,10 +10,10 @@ from slipway.errors import DeniedError, StaleError, UnavailableError
 from slipway.kube.resources import ALLOCATIONS, Resource
 from slipway.local.apiserver.core import ClusterCore
 from slipway.runtime.clock import SeededRandom
-from slipway.runtime.health import Health
+from slipway.runtime.health import ProcessHealth
 from slipway.scheduler.scheduler import Scheduler
 from slipway.scheduler.settings import Settings
-from slipway.scheduler.standby import Parts
+from slipway.scheduler.standby import SchedulerDeps
 from slipway.streams.memory_server import MemoryServer
 from slipway.streams.memory_side import MemoryStreams
 from tests.support.kube_core import CoreKube
@@ -51,12 +51,12 @@ class Bench:
 
     async def lead(self, seconds: float) -> None:
         """One leadership of so long."""
-        parts = Parts(
+        parts = SchedulerDeps(
             kube=self.its,
             streams=MemoryStreams(MemoryServer(self.clock)),
             clock=self.clock,
             random=SeededRandom(3),
-            health=Health(self.clock),
+            health=ProcessHealth(self.clock),
             settings=Settings(),
             identity="one",
         )

@@ -4,11 +4,11 @@ from slipway.model.ledger import Decision, DecisionKind
 from slipway.runtime import telemetry
 from slipway.scheduler import forecast_accuracy
 from slipway.scheduler.forecast_accuracy import Calibration
-from slipway.scheduler.plan.state.plan_types import Kept
+from slipway.scheduler.plan.state.plan_types import ReservedPlaces
 
 
-def kept(uid: str, start: float | None) -> Kept:
-    return Kept(allocation=f"default/{uid}", uid=uid, start=start, placements={})
+def kept(uid: str, start: float | None) -> ReservedPlaces:
+    return ReservedPlaces(allocation=f"default/{uid}", uid=uid, start=start, placements={})
 
 
 def admits(uid: str, kind: DecisionKind = DecisionKind.ADMIT) -> list[Decision]:

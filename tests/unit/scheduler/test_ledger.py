@@ -9,7 +9,7 @@ from slipway.model.lifecycle import Phase
 from slipway.scheduler import ledger
 
 
-def a_placed(name: str = "a", *nodes: str, **changes: object) -> ledger.Placed:
+def a_placed(name: str = "a", *nodes: str, **changes: object) -> ledger.PlacedDecision:
     """An admission of one rank per node named."""
     values = {
         "kind": DecisionKind.ADMIT,
@@ -18,7 +18,7 @@ def a_placed(name: str = "a", *nodes: str, **changes: object) -> ledger.Placed:
         "attempt": 1,
         "placements": dict(enumerate(nodes)),
     }
-    return ledger.Placed(**{**values, **changes})  # pyright: ignore[reportArgumentType] - builder
+    return ledger.PlacedDecision(**{**values, **changes})  # pyright: ignore[reportArgumentType] - builder
 
 
 def a_fact(name: str = "a", **changes: object) -> AllocationFact:
@@ -27,7 +27,7 @@ def a_fact(name: str = "a", **changes: object) -> AllocationFact:
     return AllocationFact(**{**values, **changes})  # pyright: ignore[reportArgumentType] - builder
 
 
-def decide(*placed: ledger.Placed, before: Ledger | None = None) -> tuple[Ledger, tuple[Decision, ...]]:
+def decide(*placed: ledger.PlacedDecision, before: Ledger | None = None) -> tuple[Ledger, tuple[Decision, ...]]:
     return ledger.commit(before or Ledger(epoch=3, tick=7), placed, at="2026-01-01T00:00:00Z")
 
 

@@ -7,11 +7,11 @@ from typing import Any
 from slipway.kube.errors import Verb
 from slipway.kube.resources import RESOURCE_POOLS
 from slipway.runtime.clock import SeededRandom
-from slipway.runtime.health import Health
-from slipway.runtime.service import Stop
+from slipway.runtime.health import ProcessHealth
+from slipway.runtime.service import ServiceStop
 from slipway.scheduler.scheduler import LIST_S, Scheduler
 from slipway.scheduler.settings import Settings
-from slipway.scheduler.standby import Parts
+from slipway.scheduler.standby import SchedulerDeps
 from slipway.streams.feed import Delta, FeedPublisher
 from slipway.streams.memory_server import MemoryServer
 from slipway.streams.memory_side import MemoryStreams
@@ -32,18 +32,18 @@ class Desk:
         self.streams = MemoryStreams(MemoryServer(self.clock))
         self.publisher = FeedPublisher(self.streams.feed, self.clock, term=1)
         self.scheduler = Scheduler(
-            Parts(
+            SchedulerDeps(
                 kube=self.its,
                 streams=self.streams,
                 clock=self.clock,
                 random=SeededRandom(3),
-                health=Health(self.clock),
+                health=ProcessHealth(self.clock),
                 settings=Settings(),
                 identity="one",
             )
         )
         self.lists = 0
-        self.pools: dict[str, Stop] = {}
+        self.pools: dict[str, ServiceStop] = {}
         self._tasks = tasks
         self.its.before = self._note
 

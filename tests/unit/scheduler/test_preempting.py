@@ -131,8 +131,8 @@ def test_surplus_ranks_are_told_and_stay_told() -> None:
 def test_what_belongs_together_is_committed_whole_or_not() -> None:
     """The limit of the ledger's size cuts between bundles, never through one."""
 
-    def placed(kind: DecisionKind, name: str, size: int = 0) -> ledger.Placed:
-        return ledger.Placed(
+    def placed(kind: DecisionKind, name: str, size: int = 0) -> ledger.PlacedDecision:
+        return ledger.PlacedDecision(
             kind=kind, allocation=f"default/{name}", uid=name, attempt=1, placements={}, reason="x" * size
         )
 

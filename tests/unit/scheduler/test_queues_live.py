@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from slipway.crd import totals
-from slipway.crd.figures import DayTotals, Row
+from slipway.crd.figures import DayTotals, TotalsRow
 from slipway.crd.meta import condition_of
 from slipway.crd.usage import DAY_MS, day_of
 from slipway.kube.resources import ALLOCATIONS, CONFIG_MAPS, JOBS, NODES, QUEUES
@@ -69,7 +69,7 @@ def totals_of(now: float, days_ago: int, queue: str, hours: float) -> dict[str, 
     """The ConfigMap of a day on which a queue used so many GPU-hours, by work that is long gone."""
     day = day_of(round(now * 1000) - days_ago * DAY_MS)
     used = {"Running": round(hours * 3_600_000)}
-    row = Row(workspace="gone", user="ada", pool="default", queue=queue, kind="training", slot_ms=used)
+    row = TotalsRow(workspace="gone", user="ada", pool="default", queue=queue, kind="training", slot_ms=used)
     return totals.manifest(day, DayTotals(rows=[row]))
 
 

@@ -8,7 +8,7 @@ from slipway.scheduler import shadow as shadows
 from slipway.scheduler.plan.placement.policy import policy_of
 from slipway.scheduler.plan.planner import plan
 from slipway.scheduler.plan.state.plan_types import encoded
-from slipway.scheduler.plan.state.snapshot import Snapshot
+from slipway.scheduler.plan.state.snapshot import PoolSnapshot
 from slipway.scheduler.shadow import Shadow
 from tests.support.clock import FakeClock
 from tests.support.planner import a_snapshot, an_allocation, nodes
@@ -24,14 +24,14 @@ class SlowClock(FakeClock):
         return super().monotonic()
 
 
-def crowded(other: PoolFact | None) -> Snapshot:
+def crowded(other: PoolFact | None) -> PoolSnapshot:
     """Three that wait before three empty nodes."""
     pool = PoolFact(name="default", shadow=other)
     made = a_snapshot(nodes(3), [an_allocation(f"a{number}") for number in range(3)], pool=pool)
     return msgspec.structs.replace(made, now=NOW)
 
 
-def looked(snapshot: Snapshot, clock: Clock | None = None) -> shadows.Shadowed | None:
+def looked(snapshot: PoolSnapshot, clock: Clock | None = None) -> shadows.Shadowed | None:
     live = plan(snapshot, policy_of(snapshot.pool), NOW)
     return Shadow("default", clock or FakeClock()).look(snapshot, live, 0)
 

@@ -5,10 +5,10 @@ import asyncio
 from slipway.kube.errors import Verb
 from slipway.kube.resources import ALLOCATIONS
 from slipway.runtime.clock import SeededRandom
-from slipway.runtime.health import Health
+from slipway.runtime.health import ProcessHealth
 from slipway.scheduler.scheduler import Scheduler
 from slipway.scheduler.settings import Settings
-from slipway.scheduler.standby import Parts
+from slipway.scheduler.standby import SchedulerDeps
 from slipway.streams.memory_server import MemoryServer
 from slipway.streams.memory_side import MemoryStreams
 from tests.support.small_cluster import a_client, a_core, furnish
@@ -35,12 +35,12 @@ def test_it_is_ready_when_it_has_read_the_cluster() -> None:
             for number, identity in enumerate(("leads", "waits")):
                 its = a_client(core, seed=number)
                 its.before = slow
-                parts = Parts(
+                parts = SchedulerDeps(
                     kube=its,
                     streams=MemoryStreams(server),
                     clock=clock,
                     random=SeededRandom(number),
-                    health=Health(clock),
+                    health=ProcessHealth(clock),
                     settings=Settings(),
                     identity=identity,
                 )

@@ -9,7 +9,7 @@ from slipway.errors import InvalidError, UnavailableError
 from slipway.runtime.clock import SystemClock
 from slipway.streams.memory_server import MemoryServer
 from slipway.streams.memory_side import MemoryStreams
-from slipway.streams.ports import Entry, SpanRecord
+from slipway.streams.ports import SpanRecord, StreamEntry
 from slipway.streams.producer import BestEffort, Ring, RingPublisher, missing_entries
 from tests.support.clock import wait_until
 from tests.support.redis import an_event, an_id
@@ -88,7 +88,7 @@ async def test_publishing_clears_what_is_not_ours(server: MemoryServer) -> None:
     """A foreign entry is removed and the whole ring published."""
     streams = MemoryStreams(server)
     foreign = an_event(9, created_ms=1_900_000_000_000)
-    await streams.events.append([Entry(event=foreign)])
+    await streams.events.append([StreamEntry(event=foreign)])
     assert await RingPublisher(streams.events).publish([a_ring(1, 2, 10)]) == 3
 
 

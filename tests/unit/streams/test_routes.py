@@ -3,7 +3,16 @@
 import pytest
 
 from slipway.errors import InvalidError, UnavailableError
-from slipway.streams.routes import Address, ClusterSlots, Login, Reply, SentinelMaster, Single, UncoveredError, parse
+from slipway.streams.routes import (
+    ClusterSlots,
+    Login,
+    RedisAddress,
+    Reply,
+    SentinelMaster,
+    Single,
+    UncoveredError,
+    parse,
+)
 
 
 class Nodes:
@@ -13,7 +22,7 @@ class Nodes:
         self.answers = answers
         self.asked: list[str] = []
 
-    async def __call__(self, address: Address, args: tuple[str, ...]) -> Reply:
+    async def __call__(self, address: RedisAddress, args: tuple[str, ...]) -> Reply:
         self.asked.append(address.host)
         if address.host not in self.answers:
             raise UnavailableError("away")
@@ -28,7 +37,7 @@ def test_one_server() -> None:
     """With its account and database."""
     route, login = parse("redis://user:p%40ss@host:7000/3", ask=Nodes())
     assert isinstance(route, Single)
-    assert route.address == Address("host", 7000)
+    assert route.address == RedisAddress("host", 7000)
     assert (login.username, login.password, login.db, login.tls) == ("user", "p@ss", 3, False)
 
 
@@ -40,7 +49,7 @@ async def test_a_cluster(scheme: str, tls: bool) -> None:
     assert isinstance(route, ClusterSlots)
     assert (login.username, login.password, login.db, login.tls) == ("u", "p", 0, tls)
     assert login.options == {"ssl_ca_certs": "/x"}
-    assert await route.find("slipway:x") == Address("c", 9)
+    assert await route.find("slipway:x") == RedisAddress("c", 9)
     assert nodes.asked == ["a", "b"]
 
 
@@ -62,31 +71,31 @@ def test_what_is_none_is_refused(url: str) -> None:
 async def test_the_slots_are_learned_once_and_corrected() -> None:
     """A MOVED corrects one slot; a node without a name is the one that was asked."""
     nodes = Nodes(a=[a_range(0, 8_000, ""), a_range(8_001, 16_383, "b")])
-    route = ClusterSlots((Address("a", 1),), nodes)
+    route = ClusterSlots((RedisAddress("a", 1),), nodes)
     before = [await route.find(key) for key in ("b", "a")]  # slots 3300 and 15495
-    assert before == [Address("a", 1), Address("b", 1)]
-    route.learn(3_300, Address("c", 5))
-    assert await route.find("b") == Address("c", 5)
+    assert before == [RedisAddress("a", 1), RedisAddress("b", 1)]
+    route.learn(3_300, RedisAddress("c", 5))
+    assert await route.find("b") == RedisAddress("c", 5)
     assert nodes.asked == ["a"]
     route.forget()
     assert not route.is_known
-    assert await route.find("b") == Address("a", 1)
+    assert await route.find("b") == RedisAddress("a", 1)
 
 
 async def test_what_nobody_serves_is_said_of_that_slot_only() -> None:
     """And looked for again the next time."""
     nodes = Nodes(a=[a_range(0, 8_000, "a")])
-    route = ClusterSlots((Address("a", 1),), nodes)
-    assert await route.find("b") == Address("a", 1)
+    route = ClusterSlots((RedisAddress("a", 1),), nodes)
+    assert await route.find("b") == RedisAddress("a", 1)
     with pytest.raises(UncoveredError):
         await route.find("a")
-    assert await route.find("b") == Address("a", 1)
+    assert await route.find("b") == RedisAddress("a", 1)
     assert nodes.asked == ["a", "a"]
 
 
 async def test_a_node_that_is_no_cluster_is_passed_over() -> None:
     """An error for an answer is no topology."""
     nodes = Nodes(a=UnavailableError("not enabled"), b=[a_range(0, 16_383, "b")])
-    assert await ClusterSlots((Address("a", 1), Address("b", 1)), nodes).find("x") == Address("b", 1)
+    assert await ClusterSlots((RedisAddress("a", 1), RedisAddress("b", 1)), nodes).find("x") == RedisAddress("b", 1)
     with pytest.raises(UnavailableError):
-        await ClusterSlots((Address("a", 1),), nodes).find("x")
+        await ClusterSlots((RedisAddress("a", 1),), nodes).find("x")

@@ -52,7 +52,7 @@ async def desk() -> Desk:
     return desk
 
 
-async def read_all(desk: Desk, found: snapshot.Snapshot) -> list[bytes]:
+async def read_all(desk: Desk, found: snapshot.FeedSnapshot) -> list[bytes]:
     return [page async for page in snapshot.pages_of(desk.feed, found)]
 
 

@@ -8,11 +8,11 @@ from slipway.model.lifecycle import Phase
 from slipway.model.reasons import Reason
 from slipway.model.times import format_time
 from slipway.watcher.delegated_binding import unplaced
-from slipway.watcher.ends import Policy
+from slipway.watcher.ends import LifecyclePolicy
 from tests.support.builders import T0, AllocationStory, PodStory, a_pod, an_allocation
 from tests.support.reductions import once, settled
 
-POLICY = Policy(unschedulable_limit_s=30.0, stuck_limit_s=600.0)
+POLICY = LifecyclePolicy(unschedulable_limit_s=30.0, stuck_limit_s=600.0)
 WORDS = "0/3 nodes are available: 1 Insufficient cpu, 2 node(s) didn't match Pod's node affinity/selector."
 OPENED_S = 2.0
 

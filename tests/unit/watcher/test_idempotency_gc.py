@@ -7,7 +7,7 @@ from slipway.kube.claims import CLAIM_MAPS, KEPT_S, claim_manifest, claim_name, 
 from slipway.kube.errors import Verb
 from slipway.kube.resources import CONFIG_MAPS
 from slipway.watcher.idempotency_gc import ClaimSweeper
-from slipway.watcher.informers import World
+from slipway.watcher.informers import Informers
 from tests.support.clock import FakeClock
 from tests.support.small_cluster import a_client, a_core, furnish, launch
 
@@ -20,7 +20,7 @@ class Scene:
     def __init__(self) -> None:
         self.clock = FakeClock()
         self.kube = a_client(a_core(self.clock.now))
-        self.world = World()
+        self.world = Informers()
         self.sweeper = ClaimSweeper(self.kube, self.world, self.clock)
 
     async def claims(self) -> int:

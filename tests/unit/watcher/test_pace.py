@@ -5,7 +5,7 @@ import pytest
 
 from slipway.crd.v1alpha1 import Allocation
 from slipway.model.lifecycle import Phase
-from slipway.watcher.pace import AT_ONCE_MAX, AT_ONCE_PER_S, HELD_S_MAX, Pace
+from slipway.watcher.pace import AT_ONCE_MAX, AT_ONCE_PER_S, HELD_S_MAX, WritePace
 from slipway.watcher.reduce import Reduction
 from tests.support.builders import T0, an_allocation
 from tests.support.clock import FakeClock
@@ -20,9 +20,9 @@ def moved(allocation: Allocation, phase: Phase = Phase.STARTING) -> Reduction:
     return Reduction(allocation=msgspec.structs.replace(allocation, status=status), changed=True)
 
 
-def a_busy_pace(clock: FakeClock) -> Pace:
+def a_busy_pace(clock: FakeClock) -> WritePace:
     """One whose places are all taken."""
-    pace = Pace(clock)
+    pace = WritePace(clock)
     for number in range(int(AT_ONCE_MAX)):
         allocation = an_assigned(number)
         assert pace.wait_s(allocation, moved(allocation)) == 0
@@ -59,5 +59,5 @@ async def test_what_is_more_than_progress_is_never_held_back(phase: Phase) -> No
 
 async def test_a_standby_leaves_progress_to_the_primary() -> None:
     """It takes no place, so that its own look comes after the primary's write."""
-    pace, allocation = Pace(FakeClock(T0), lambda: False), an_assigned(1000)
+    pace, allocation = WritePace(FakeClock(T0), lambda: False), an_assigned(1000)
     assert pace.wait_s(allocation, moved(allocation)) == HELD_S_MAX

@@ -15,7 +15,7 @@ from slipway.kube.resources import PODS
 from slipway.local.apiserver.objects import clone
 from slipway.model.lifecycle import Event, Phase
 from slipway.model.reasons import Reason, Result
-from slipway.runtime.service import Stop
+from slipway.runtime.service import ServiceStop
 from tests.support.builders import T0, PodStory, a_pod, an_allocation, at
 from tests.support.reductions import NOW, a_running, ending, once, settled
 from tests.support.watch_post import Post, play
@@ -33,7 +33,7 @@ def test_pending_and_scheduled_emits_exactly_pulling_then_starting_once() -> Non
 
     async def story(post: Post) -> None:
         post.kubelet.starts_after_s = 200.0
-        stops = [Stop(), Stop(), Stop()]
+        stops = [ServiceStop(), ServiceStop(), ServiceStop()]
         tasks = [
             asyncio.ensure_future(post.run(post.watcher, stops[0])),
             asyncio.ensure_future(post.run(post.another("two"), stops[1])),
@@ -229,7 +229,7 @@ def test_an_eviction_while_the_watcher_is_away_is_told_with_its_reason() -> None
     """The pod itself says why it ended; nobody has to have been there."""
 
     async def story(post: Post) -> None:
-        stop = Stop()
+        stop = ServiceStop()
         first = asyncio.ensure_future(post.run(post.watcher, stop))
         await post.launch("n0")
         allocation = await post.until(lambda found: found.status.phase is Phase.RUNNING, "running")
@@ -240,7 +240,7 @@ def test_an_eviction_while_the_watcher_is_away_is_told_with_its_reason() -> None
         stored["status"] = {"phase": "Failed", "reason": "Evicted", "message": "The node was low on resource: memory."}
         post.core.update_status("pods", "default", pod.metadata.name, stored)
         await post.clock.sleep(30)
-        stop = Stop()
+        stop = ServiceStop()
         second = asyncio.ensure_future(post.run(post.another("two"), stop))
         again = await post.until(lambda found: found.status.attempt == 2, "the second attempt")
         assert again.status.avoid_nodes == ["n0"]

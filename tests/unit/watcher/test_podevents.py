@@ -10,7 +10,7 @@ from slipway.kube.objects import Pod
 from slipway.kube.resources import EVENTS
 from slipway.model.lifecycle import Phase
 from slipway.model.times import format_time
-from slipway.runtime.service import Stop
+from slipway.runtime.service import ServiceStop
 from slipway.streams.logpacks import LogLine
 from tests.support.watch_post import Post, play
 
@@ -140,7 +140,7 @@ def test_a_restart_of_the_watcher_repeats_nothing_and_misses_nothing() -> None:
     """What happened meanwhile is told; what was told is not told again, also not how often it had happened."""
 
     async def story(post: Post) -> None:
-        stop = Stop()
+        stop = ServiceStop()
         watching = asyncio.ensure_future(post.run(post.watcher, stop))
         allocation, pod = await a_running_pod(post)
         await happen(post, pod, "e1", "Pulling", 'Pulling image "a"')
@@ -153,7 +153,7 @@ def test_a_restart_of_the_watcher_repeats_nothing_and_misses_nothing() -> None:
         await happen(post, pod, "e3", "Pulled", 'Successfully pulled image "a" in 2s')
         await again(post, "e2", 6)
         await post.clock.sleep(30)
-        stop = Stop()
+        stop = ServiceStop()
         watching = asyncio.ensure_future(post.run(post.another("two"), stop))
         await post.clock.sleep(30)
         assert [line.text for line in await lines(post, allocation)] == [*before, "image pulled in 2 s"]

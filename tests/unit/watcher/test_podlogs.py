@@ -13,13 +13,13 @@ from slipway.kube.resources import ALLOCATIONS, LEASES
 from slipway.local.apiserver.objects import Json
 from slipway.model.lifecycle import Phase
 from slipway.model.times import format_time
-from slipway.runtime.service import Stop
-from slipway.streams.logpacks import Gaps, LogPosition, LogSource
+from slipway.runtime.service import ServiceStop
+from slipway.streams.logpacks import Gaps, LogKey, LogPosition
 from tests.support.watch_post import Post, play
 
 
 class Journal:
-    """The logs of all containers: a line each `every_s` while they run (`LogSource` of the core's client)."""
+    """The logs of all containers: a line each `every_s` while they run (`LogKey` of the core's client)."""
 
     def __init__(self, post: Post) -> None:
         self._post = post
@@ -199,7 +199,7 @@ def test_lines_come_while_it_runs_and_once_after_a_restart() -> None:
 
     async def story(post: Post) -> None:
         journal = with_journal(post)
-        stop = Stop()
+        stop = ServiceStop()
         first = asyncio.ensure_future(post.watcher.run(stop))
         running = await post.launch()
         await post.until(is_running, "running")
@@ -211,7 +211,7 @@ def test_lines_come_while_it_runs_and_once_after_a_restart() -> None:
         assert await texts(post, running) == [f"line {number}" for number in range(5)]
         stop.set()
         await first
-        again = Stop()
+        again = ServiceStop()
         second = asyncio.ensure_future(post.another("two").run(again))
         for number in range(5, 8):
             journal.write(uid, f"line {number}")
@@ -347,7 +347,7 @@ def test_a_log_that_was_left_without_an_end_gets_one() -> None:
 
     async def story(post: Post) -> None:
         journal = with_journal(post)
-        stop = Stop()
+        stop = ServiceStop()
         watching = asyncio.ensure_future(post.watcher.run(stop))
         running = await post.launch()
         await post.until(is_running, "running")
@@ -362,7 +362,7 @@ def test_a_log_that_was_left_without_an_end_gets_one() -> None:
         again = asyncio.ensure_future(post.another().run(stop))
         await post.until(lambda found: found.status.phase is Phase.TERMINATED, "the end", timeout_s=60)
         await asyncio.sleep(90)
-        position = await post.streams.logs.position(id_of(running), LogSource(attempt=1, rank=0))
+        position = await post.streams.logs.position(id_of(running), LogKey(attempt=1, rank=0))
         assert (await texts(post, running), position.is_ended) == (["one"], True)
         assert "its pod is gone, and its log was not stored to its end" in " ".join(await said(post, running))
         stop.set()
@@ -386,7 +386,7 @@ def test_a_watcher_that_does_not_lead_reads_what_it_gives_up() -> None:
         journal = with_journal(post)
         await a_lease_of_the_dead(post)
         post.kubelet.runs_s = {0: 1.0}
-        stop = Stop()
+        stop = ServiceStop()
         watching = asyncio.ensure_future(post.watcher.run(stop))
         began = post.clock.now()
         await post.launch()

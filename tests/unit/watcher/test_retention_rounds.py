@@ -5,7 +5,7 @@ import msgspec
 from slipway.crd.v1alpha1 import Allocation
 from slipway.kube.resources import ALLOCATIONS
 from slipway.model.lifecycle import Phase
-from slipway.watcher.informers import World
+from slipway.watcher.informers import Informers
 from slipway.watcher.retention import Retention
 from tests.support.builders import T0
 from tests.support.clock import FakeClock
@@ -43,7 +43,7 @@ class SlowBooks(NoBooks):
 async def test_a_round_that_waits_for_the_books_is_behind() -> None:
     """Four are due and none is counted: all of them are offered at once, and the next round comes soon."""
     clock = FakeClock(T0 + 100)
-    kube, world, books = a_client(a_core(clock.now)), World(), SlowBooks()
+    kube, world, books = a_client(a_core(clock.now)), Informers(), SlowBooks()
     await furnish(kube)
     for number in range(5):
         await launch(kube, f"run-{number}")
@@ -58,7 +58,7 @@ async def test_a_round_that_waits_for_the_books_is_behind() -> None:
 async def test_a_round_that_leaves_some_is_behind() -> None:
     """Five have ended and one may stay: two rounds of two, each of which is told of, and that was all."""
     clock = FakeClock(T0 + 100)
-    kube, world = a_client(a_core(clock.now)), World()
+    kube, world = a_client(a_core(clock.now)), Informers()
     await furnish(kube)
     for number in range(5):
         await launch(kube, f"run-{number}")

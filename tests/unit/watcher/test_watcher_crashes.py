@@ -9,7 +9,7 @@ from slipway.crd.v1alpha1 import Allocation
 from slipway.kube.errors import Verb
 from slipway.model.lifecycle import Phase
 from slipway.model.reasons import Result
-from slipway.runtime.service import Stop
+from slipway.runtime.service import ServiceStop
 from tests.support.watch_post import Post, play
 
 READS = (Verb.GET, Verb.LIST, Verb.WATCH, Verb.LOG)
@@ -55,7 +55,7 @@ def test_the_next_watcher_finishes(number: int, moment: str) -> None:
         death = Death(number, moment)
         post.its.before, post.its.after = death.before, death.after
         post.kubelet.runs_s, post.kubelet.codes = {0: 1.0, 1: 1.0}, {1: 7}
-        stop = Stop()
+        stop = ServiceStop()
         first = asyncio.ensure_future(post.watcher.run(stop))
         await post.launch("n0", "n1", maxRestarts=1)
         second: asyncio.Future[None] | None = None

@@ -11,7 +11,7 @@ from slipway.kube.resources import ALLOCATIONS, CONFIG_MAPS, NAMESPACES, NODES, 
 from slipway.model.lifecycle import Phase
 from slipway.model.reasons import Result
 from slipway.model.times import format_time
-from slipway.runtime.service import Stop
+from slipway.runtime.service import ServiceStop
 from slipway.runtime.telemetry import render_metrics
 from tests.support.small_cluster import look
 from tests.support.watch_post import Post, play
@@ -70,7 +70,7 @@ def test_two_watchers_write_what_one_writes() -> None:
 
     async def story(post: Post) -> None:
         alone = len(post.writes)
-        stop = Stop()
+        stop = ServiceStop()
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(post.another("two").run(stop))
             await asyncio.sleep(5)
@@ -91,9 +91,9 @@ def test_a_standby_goes_on_without_the_primary() -> None:
     """The one that acts at once is gone without a word; its lease has not run out yet."""
 
     async def story(post: Post) -> None:
-        first = asyncio.ensure_future(post.watcher.run(Stop()))
+        first = asyncio.ensure_future(post.watcher.run(ServiceStop()))
         await asyncio.sleep(1)
-        stop = Stop()
+        stop = ServiceStop()
         standby = asyncio.ensure_future(post.another("two").run(stop))
         await asyncio.sleep(1)
         first.cancel()
@@ -130,7 +130,7 @@ def test_an_exit_outlives_its_node_while_nobody_watches() -> None:
     """The finalizer keeps the pod, so the success is not taken for a loss."""
 
     async def story(post: Post) -> None:
-        stop = Stop()
+        stop = ServiceStop()
         first = asyncio.ensure_future(post.watcher.run(stop))
         post.kubelet.runs_s = {0: 2.0}
         await post.launch("n1")
@@ -140,7 +140,7 @@ def test_an_exit_outlives_its_node_while_nobody_watches() -> None:
         await asyncio.sleep(5)
         await post.kube.delete(NODES, "n1")
         await asyncio.sleep(150)
-        again = Stop()
+        again = ServiceStop()
         second = asyncio.ensure_future(post.another("two").run(again))
         ended = await post.until(is_let_go, "the end")
         assert ended.status.result is Result.SUCCEEDED

@@ -4,13 +4,13 @@ import pytest
 
 from slipway.errors import InvalidError
 from slipway.runtime import settings
-from slipway.watcher.ends import Policy
+from slipway.watcher.ends import LifecyclePolicy
 from slipway.watcher.settings import Settings
 
 
 def test_settings_carry_the_policys_defaults() -> None:
     """One default each, wherever it stands."""
-    assert Settings().policy() == Policy()
+    assert Settings().policy() == LifecyclePolicy()
 
 
 def test_bad_settings_are_refused() -> None:

@@ -17,9 +17,9 @@ from slipway.local.apiserver.core import ClusterCore
 from slipway.local.apiserver.http import create_app
 from slipway.local.apiserver.journal import Journal
 from slipway.runtime import memory, private_files
-from slipway.runtime.connections import Limits
+from slipway.runtime.connections import ListenerLimits
 from slipway.runtime.http_server import LimitedProtocol, LimitedServer
-from slipway.runtime.listen import Address, bind
+from slipway.runtime.listen import ListenAddress, bind
 
 _GRACE_S = 2
 
@@ -28,7 +28,7 @@ class _Server(LimitedServer):
     """Ends the watches first: a server waits for its connections before it stops."""
 
     def __init__(self, config: uvicorn.Config, app: Starlette) -> None:
-        super().__init__(config, Limits())
+        super().__init__(config, ListenerLimits())
         self._app = app
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
@@ -113,7 +113,7 @@ def main(argv: list[str] | None = None) -> int:
     )  # fmt: skip
     memory.settle_process()
     try:
-        with bind(Address(host or "127.0.0.1", int(port))) as listener:
+        with bind(ListenAddress(host or "127.0.0.1", int(port))) as listener:
             _Server(config, app).run(sockets=[listener])
     finally:
         if journal is not None:

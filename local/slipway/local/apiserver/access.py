@@ -12,7 +12,7 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING, Literal
 
 from slipway.local.apiserver import documents, rbac
-from slipway.local.apiserver.accounts import Accounts, TokenError
+from slipway.local.apiserver.accounts import ServiceAccountTokens, TokenError
 from slipway.local.apiserver.answers import Call
 from slipway.local.apiserver.identity import (
     ADMIN,
@@ -37,7 +37,7 @@ _PAGES = {web_guard.MISDIRECTED: "MisdirectedRequest", web_guard.FORBIDDEN: "For
 _OF_NAMESPACES = frozenset({"status", "finalize"})
 
 
-class Gate:
+class AccessGate:
     """Admits the calls to one core.
 
     token: the administrator's. With authorization "open" everybody may do everything (with a token: everybody who has
@@ -48,7 +48,7 @@ class Gate:
     def __init__(
         self,
         core: "ClusterCore",
-        accounts: Accounts,
+        accounts: ServiceAccountTokens,
         *,
         token: str,
         authorization: Authorization,

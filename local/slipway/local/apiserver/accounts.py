@@ -51,7 +51,7 @@ class TokenError(Exception):
     """Not a token that counts."""
 
 
-class Accounts:
+class ServiceAccountTokens:
     """Issues and checks the tokens of one cluster."""
 
     def __init__(self, core: "ClusterCore", key: bytes) -> None:

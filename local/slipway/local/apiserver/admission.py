@@ -13,7 +13,7 @@ from typing import ClassVar
 from slipway.local.apiserver import meta
 from slipway.local.apiserver.objects import Json, clone, is_map, listing, mapping, maps, metadata
 from slipway.local.apiserver.options import WriteOptions
-from slipway.local.apiserver.status import Cause, bad_request, bad_value, not_allowed, too_long, unsupported
+from slipway.local.apiserver.status import FieldCause, bad_request, bad_value, not_allowed, too_long, unsupported
 
 DATA_BYTES_MAX = 1024 * 1024
 PRIORITY_MAX = 1_000_000_000
@@ -45,7 +45,7 @@ class Strategy:
         if self.has_status and not self.keeps_status_on_create:
             obj.pop("status", None)
 
-    def check(self, obj: Json, old: Json | None) -> list[Cause]:
+    def check(self, obj: Json, old: Json | None) -> list[FieldCause]:
         """What is wrong with `obj`; `old` is None on create."""
         return []
 
@@ -57,7 +57,7 @@ class Strategy:
         """The replacement as its writer claims it: `new` without what admission put into what was sent."""
         return new
 
-    def broken_rules(self, obj: Json) -> list[Cause]:
+    def broken_rules(self, obj: Json) -> list[FieldCause]:
         """The rules that a new object breaks, whatever its kind is said to be."""
         return []
 
@@ -82,7 +82,7 @@ class ConfigMapStrategy(Strategy):
             elif not is_map(values) or not all(isinstance(value, str) for value in values.values()):
                 raise bad_request(f"json: cannot unmarshal into Go struct field ConfigMap.{field} of type string")
 
-    def check(self, obj: Json, old: Json | None) -> list[Cause]:
+    def check(self, obj: Json, old: Json | None) -> list[FieldCause]:
         causes = _data_causes(obj, plain="data", encoded="binaryData")
         if old is not None and old.get("immutable") is True:
             if obj.get("immutable") is not True:
@@ -110,7 +110,7 @@ class SecretStrategy(Strategy):
             except binascii.Error as exc:
                 raise bad_request(f"illegal base64 data in Secret.data: {exc}") from exc
 
-    def check(self, obj: Json, old: Json | None) -> list[Cause]:
+    def check(self, obj: Json, old: Json | None) -> list[FieldCause]:
         causes = _data_causes(obj, encoded="data")
         if old is not None and obj.get("type") != old.get("type"):
             causes.append(bad_value("type", obj.get("type"), "field is immutable"))
@@ -155,7 +155,7 @@ class LeaseStrategy(Strategy):
     allows_unconditional_update = False
     allows_create_on_update = True
 
-    def check(self, obj: Json, old: Json | None) -> list[Cause]:
+    def check(self, obj: Json, old: Json | None) -> list[FieldCause]:
         duration = mapping(obj, "spec").get("leaseDurationSeconds")
         if duration is not None and (not isinstance(duration, int) or duration <= 0):
             return [bad_value("spec.leaseDurationSeconds", duration, "must be greater than 0")]
@@ -188,9 +188,9 @@ class PriorityClassStrategy(Strategy):
     def decode(self, obj: Json, options: WriteOptions) -> None:
         obj.setdefault("preemptionPolicy", "PreemptLowerPriority")
 
-    def check(self, obj: Json, old: Json | None) -> list[Cause]:
+    def check(self, obj: Json, old: Json | None) -> list[FieldCause]:
         name, value = str(metadata(obj)["name"]), obj.get("value", 0)
-        causes = list[Cause]()
+        causes = list[FieldCause]()
         if name.startswith("system-"):
             if SYSTEM_PRIORITIES.get(name) != value:
                 words = "priority class names with 'system-' prefix are reserved for system use only. error: "
@@ -234,9 +234,9 @@ def _spec(obj: Json) -> Json:
     return spec
 
 
-def _data_causes(obj: Json, *, encoded: str, plain: str = "") -> list[Cause]:
+def _data_causes(obj: Json, *, encoded: str, plain: str = "") -> list[FieldCause]:
     """What is wrong with keys and size; what is base64 on the wire counts as what it means."""
-    causes = list[Cause]()
+    causes = list[FieldCause]()
     size = 0
     for field in (plain, encoded) if plain else (encoded,):
         for key, value in mapping(obj, field).items():

@@ -12,14 +12,14 @@ from starlette.types import Scope, Send
 
 from slipway.local.apiserver import table
 from slipway.local.apiserver.core import ClusterCore
-from slipway.local.apiserver.events import WatchEvent
+from slipway.local.apiserver.events import ServedEvent
 from slipway.local.apiserver.identity import ANONYMOUS
 from slipway.local.apiserver.objects import Json, metadata
 from slipway.local.apiserver.options import WriteOptions
 from slipway.local.apiserver.paging import Listing
 from slipway.local.apiserver.registry import ResourceKind
 from slipway.local.apiserver.status import StatusError
-from slipway.local.apiserver.store import Record
+from slipway.local.apiserver.store import ObjectVersion
 
 _JSON = "application/json"
 
@@ -55,7 +55,7 @@ class Call:
         return "as=PartialObjectMetadata" in self.accept
 
 
-class Answer(msgspec.Struct, frozen=True):
+class HttpAnswer(msgspec.Struct, frozen=True):
     code: int
     body: bytes
     content_type: bytes = b"application/json"
@@ -68,22 +68,24 @@ class Answer(msgspec.Struct, frozen=True):
         await send({"type": "http.response.body", "body": self.body})
 
 
-def json(document: Json, code: int = 200, content_type: str = _JSON) -> Answer:
-    return Answer(code, msgspec.json.encode(document), content_type.encode())
+def json(document: Json, code: int = 200, content_type: str = _JSON) -> HttpAnswer:
+    return HttpAnswer(code, msgspec.json.encode(document), content_type.encode())
 
 
-def text(words: str) -> Answer:
-    return Answer(200, words.encode(), b"text/plain; charset=utf-8")
+def text(words: str) -> HttpAnswer:
+    return HttpAnswer(200, words.encode(), b"text/plain; charset=utf-8")
 
 
-def refusal(error: StatusError) -> Answer:
+def refusal(error: StatusError) -> HttpAnswer:
     headers = list[tuple[bytes, bytes]]()
     if "retryAfterSeconds" in error.details:
         headers.append((b"retry-after", str(error.details["retryAfterSeconds"]).encode()))
-    return Answer(error.code, msgspec.json.encode(error.to_json()), headers=tuple(headers))
+    return HttpAnswer(error.code, msgspec.json.encode(error.to_json()), headers=tuple(headers))
 
 
-def written(call: Call, core: ClusterCore, kind: ResourceKind, obj: Json, options: WriteOptions, code: int) -> Answer:
+def written(
+    call: Call, core: ClusterCore, kind: ResourceKind, obj: Json, options: WriteOptions, code: int
+) -> HttpAnswer:
     """The object after a write, with the warnings it earned."""
     headers = tuple((b"warning", f'299 - "{_escape(words)}"'.encode()) for words in options.warnings)
     if call.wants_table:
@@ -93,19 +95,19 @@ def written(call: Call, core: ClusterCore, kind: ResourceKind, obj: Json, option
         found = core.store.find(kind.resource, meta.get("namespace", ""), meta["name"])
         stored = found.whole if found is not None and found.obj is obj else b""
         body = stored or msgspec.json.encode(options.ownership.shown_on(obj))
-    return Answer(code, body, headers=headers)
+    return HttpAnswer(code, body, headers=headers)
 
 
-def single(call: Call, kind: ResourceKind, record: Record, now: float) -> Answer:
+def single(call: Call, kind: ResourceKind, record: ObjectVersion, now: float) -> HttpAnswer:
     if call.wants_table:
         meta = {"resourceVersion": str(record.version)}
         return json(table.render(kind, [record.obj], meta, now, call.query.get("includeObject", "Metadata")))
     if call.wants_metadata:
         return json(table.partial(record.obj))
-    return Answer(200, record.whole)
+    return HttpAnswer(200, record.whole)
 
 
-def collection(call: Call, kind: ResourceKind, listing: Listing, now: float) -> Answer:
+def collection(call: Call, kind: ResourceKind, listing: Listing, now: float) -> HttpAnswer:
     meta: Json = {"resourceVersion": str(listing.version)}
     if listing.continue_token:
         meta["continue"] = listing.continue_token
@@ -119,15 +121,15 @@ def collection(call: Call, kind: ResourceKind, listing: Listing, now: float) -> 
         kind_name = "PartialObjectMetadataList"
         return json({**head, "kind": kind_name, "apiVersion": "meta.k8s.io/v1", "items": items})
     opening = msgspec.json.encode(head)[:-1] + b',"items":['
-    return Answer(200, opening + b",".join([record.whole for record in listing.records]) + b"]}")
+    return HttpAnswer(200, opening + b",".join([record.whole for record in listing.records]) + b"]}")
 
 
-def event_encoder(call: Call, kind: ResourceKind, clock: Callable[[], float]) -> Callable[[WatchEvent], bytes]:
+def event_encoder(call: Call, kind: ResourceKind, clock: Callable[[], float]) -> Callable[[ServedEvent], bytes]:
     """How this watcher wants its events."""
     if call.wants_table:
         include = call.query.get("includeObject", "Metadata")
 
-        def as_table(event: WatchEvent) -> bytes:
+        def as_table(event: ServedEvent) -> bytes:
             meta = {"resourceVersion": str(event.version)}
             return _event(event, table.render(kind, [kind.shown(event.obj)], meta, clock(), include))
 
@@ -139,7 +141,7 @@ def event_encoder(call: Call, kind: ResourceKind, clock: Callable[[], float]) ->
     return lambda event: event.line
 
 
-def _event(event: WatchEvent, obj: Json) -> bytes:
+def _event(event: ServedEvent, obj: Json) -> bytes:
     return msgspec.json.encode({"type": event.type, "object": obj}) + b"\n"
 
 

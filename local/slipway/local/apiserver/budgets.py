@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from slipway.local.apiserver import disruption
 from slipway.local.apiserver.disruption import BUDGETS, ScaleError
 from slipway.local.apiserver.objects import Json, clone, mapping, owners_of, uid_of
-from slipway.local.apiserver.store import Change, ObjectKey, Record
+from slipway.local.apiserver.store import Commit, ObjectKey, ObjectVersion
 
 if TYPE_CHECKING:
     from slipway.local.apiserver.core import ClusterCore
@@ -25,7 +25,7 @@ class Budgets:
         self._pending: dict[str, None] = {}
         self._due: dict[ObjectKey, float] = {}
 
-    def note(self, change: Change) -> None:
+    def note(self, change: Commit) -> None:
         if change.resource == BUDGETS or (
             (change.resource == _PODS or change.resource in _SCALED) and self._core.store.count(BUDGETS, change.key[0])
         ):
@@ -40,7 +40,7 @@ class Budgets:
         for record in records:
             self._sync(record, now)
 
-    def _sync(self, record: Record, now: float) -> None:
+    def _sync(self, record: ObjectVersion, now: float) -> None:
         meta = record.obj["metadata"]
         key = (meta["namespace"], meta["name"])
         found = [each.obj for each in self._core.store.scan(_PODS, key[0])]

@@ -7,7 +7,7 @@ durations).
 from typing import Any
 
 from slipway.local.apiserver.objects import Json, at_path, listing, mapping, maps, metadata
-from slipway.local.apiserver.registry import Column
+from slipway.local.apiserver.registry import TableColumn
 
 _NONE = "<none>"
 
@@ -101,82 +101,84 @@ def _ready_of(field: str) -> Any:
     return read
 
 
-NAME = Column(name="Name", format="name", read=lambda obj: metadata(obj).get("name"))
-AGE = Column(name="Age", type="date", read=created)
+NAME = TableColumn(name="Name", format="name", read=lambda obj: metadata(obj).get("name"))
+AGE = TableColumn(name="Age", type="date", read=created)
 DEFAULT = (NAME, AGE)
 PODS = (
     NAME,
-    Column(name="Ready", read=_ready),
-    Column(name="Status", read=_pod_status),
-    Column(name="Restarts", read=_restarts),
+    TableColumn(name="Ready", read=_ready),
+    TableColumn(name="Status", read=_pod_status),
+    TableColumn(name="Restarts", read=_restarts),
     AGE,
-    Column(name="IP", priority=1, read=_path("status", "podIP")),
-    Column(name="Node", priority=1, read=_path("spec", "nodeName")),
-    Column(name="Nominated Node", priority=1, read=_path("status", "nominatedNodeName")),
-    Column(name="Readiness Gates", priority=1, read=lambda _: _NONE),
+    TableColumn(name="IP", priority=1, read=_path("status", "podIP")),
+    TableColumn(name="Node", priority=1, read=_path("spec", "nodeName")),
+    TableColumn(name="Nominated Node", priority=1, read=_path("status", "nominatedNodeName")),
+    TableColumn(name="Readiness Gates", priority=1, read=lambda _: _NONE),
 )
-NAMESPACES = (NAME, Column(name="Status", read=_path("status", "phase")), AGE)
+NAMESPACES = (NAME, TableColumn(name="Status", read=_path("status", "phase")), AGE)
 NODES = (
     NAME,
-    Column(name="Status", read=_node_status),
-    Column(name="Roles", read=_node_roles),
+    TableColumn(name="Status", read=_node_status),
+    TableColumn(name="Roles", read=_node_roles),
     AGE,
-    Column(name="Version", read=_path("status", "nodeInfo", "kubeletVersion", default="")),
-    Column(name="Internal-IP", priority=1, read=_node_address),
-    Column(name="OS-Image", priority=1, read=_path("status", "nodeInfo", "osImage")),
+    TableColumn(name="Version", read=_path("status", "nodeInfo", "kubeletVersion", default="")),
+    TableColumn(name="Internal-IP", priority=1, read=_node_address),
+    TableColumn(name="OS-Image", priority=1, read=_path("status", "nodeInfo", "osImage")),
 )
-CONFIG_MAPS = (NAME, Column(name="Data", type="integer", read=_size("data", "binaryData")), AGE)
+CONFIG_MAPS = (NAME, TableColumn(name="Data", type="integer", read=_size("data", "binaryData")), AGE)
 SECRETS = (
     NAME,
-    Column(name="Type", read=_path("type")),
-    Column(name="Data", type="integer", read=_size("data")),
+    TableColumn(name="Type", read=_path("type")),
+    TableColumn(name="Data", type="integer", read=_size("data")),
     AGE,
 )
 SERVICES = (
     NAME,
-    Column(name="Type", read=_path("spec", "type")),
-    Column(name="Cluster-IP", read=_path("spec", "clusterIP")),
-    Column(name="External-IP", read=lambda _: _NONE),
-    Column(name="Port(s)", read=_service_ports),
+    TableColumn(name="Type", read=_path("spec", "type")),
+    TableColumn(name="Cluster-IP", read=_path("spec", "clusterIP")),
+    TableColumn(name="External-IP", read=lambda _: _NONE),
+    TableColumn(name="Port(s)", read=_service_ports),
     AGE,
 )
 EVENTS = (
-    Column(name="Last Seen", type="date", read=_event_seen),
-    Column(name="Type", read=_path("type", default="")),
-    Column(name="Reason", read=_path("reason", default="")),
-    Column(name="Object", read=_event_object),
-    Column(name="Message", read=_path("message", default="")),
-    Column(name="Count", type="integer", priority=1, read=_path("count", default=1)),
-    Column(name="Name", format="name", priority=1, read=lambda obj: metadata(obj).get("name")),
+    TableColumn(name="Last Seen", type="date", read=_event_seen),
+    TableColumn(name="Type", read=_path("type", default="")),
+    TableColumn(name="Reason", read=_path("reason", default="")),
+    TableColumn(name="Object", read=_event_object),
+    TableColumn(name="Message", read=_path("message", default="")),
+    TableColumn(name="Count", type="integer", priority=1, read=_path("count", default=1)),
+    TableColumn(name="Name", format="name", priority=1, read=lambda obj: metadata(obj).get("name")),
 )
 BUDGETS = (
     NAME,
-    Column(name="Min Available", read=_path("spec", "minAvailable", default="N/A")),
-    Column(name="Max Unavailable", read=_path("spec", "maxUnavailable", default="N/A")),
-    Column(name="Allowed Disruptions", type="integer", read=_path("status", "disruptionsAllowed", default=0)),
+    TableColumn(name="Min Available", read=_path("spec", "minAvailable", default="N/A")),
+    TableColumn(name="Max Unavailable", read=_path("spec", "maxUnavailable", default="N/A")),
+    TableColumn(name="Allowed Disruptions", type="integer", read=_path("status", "disruptionsAllowed", default=0)),
     AGE,
 )
-ROLES = (NAME, Column(name="Created At", format="date-time", read=created))
+ROLES = (NAME, TableColumn(name="Created At", format="date-time", read=created))
 BINDINGS = (
     NAME,
-    Column(name="Role", read=lambda obj: f"{at_path(obj, ('roleRef', 'kind'))}/{at_path(obj, ('roleRef', 'name'))}"),
+    TableColumn(
+        name="Role", read=lambda obj: f"{at_path(obj, ('roleRef', 'kind'))}/{at_path(obj, ('roleRef', 'name'))}"
+    ),
     AGE,
 )
 DEPLOYMENTS = (
     NAME,
-    Column(name="Ready", read=_ready_of("readyReplicas")),
-    Column(name="Up-to-date", type="integer", read=_path("status", "updatedReplicas", default=0)),
-    Column(name="Available", type="integer", read=_path("status", "availableReplicas", default=0)),
+    TableColumn(name="Ready", read=_ready_of("readyReplicas")),
+    TableColumn(name="Up-to-date", type="integer", read=_path("status", "updatedReplicas", default=0)),
+    TableColumn(name="Available", type="integer", read=_path("status", "availableReplicas", default=0)),
     AGE,
 )
 REPLICA_SETS = (
     NAME,
-    Column(name="Desired", type="integer", read=_path("spec", "replicas", default=0)),
-    Column(name="Current", type="integer", read=_path("status", "replicas", default=0)),
-    Column(name="Ready", type="integer", read=_path("status", "readyReplicas", default=0)),
+    TableColumn(name="Desired", type="integer", read=_path("spec", "replicas", default=0)),
+    TableColumn(name="Current", type="integer", read=_path("status", "replicas", default=0)),
+    TableColumn(name="Ready", type="integer", read=_path("status", "readyReplicas", default=0)),
     AGE,
 )
-STATEFUL_SETS = (NAME, Column(name="Ready", read=_ready_of("readyReplicas")), AGE)
-CLAIMS = (NAME, Column(name="Status", read=_path("status", "phase")), AGE)
-LEASES = (NAME, Column(name="Holder", read=_path("spec", "holderIdentity", default="")), AGE)
-DEFINITIONS = (NAME, Column(name="Created At", format="date-time", read=created))
+STATEFUL_SETS = (NAME, TableColumn(name="Ready", read=_ready_of("readyReplicas")), AGE)
+CLAIMS = (NAME, TableColumn(name="Status", read=_path("status", "phase")), AGE)
+LEASES = (NAME, TableColumn(name="Holder", read=_path("spec", "holderIdentity", default="")), AGE)
+DEFINITIONS = (NAME, TableColumn(name="Created At", format="date-time", read=created))

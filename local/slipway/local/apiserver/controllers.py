@@ -30,7 +30,7 @@ from slipway.local.apiserver.podadmission import ACCOUNTS
 from slipway.local.apiserver.pods import FINISHED_PHASES
 from slipway.local.apiserver.rbac import CLUSTER_ROLES
 from slipway.local.apiserver.registry import ResourceKind
-from slipway.local.apiserver.store import Change, ObjectKey, Record
+from slipway.local.apiserver.store import Commit, ObjectKey, ObjectVersion
 from slipway.local.apiserver.volumes import Volumes
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class Controllers:
         self._events: dict[ObjectKey, float] = {}
         core.store.subscribe(self.note)
 
-    def note(self, change: Change) -> None:
+    def note(self, change: Commit) -> None:
         """Marks what the next step has to look at."""
         entry = (change.resource, change.key)
         obj = change.record.obj
@@ -114,7 +114,7 @@ class Controllers:
             policy.aggregate(self._core)
         return self._store.version != before
 
-    def _note_pod(self, change: Change) -> None:
+    def _note_pod(self, change: Commit) -> None:
         self._quotas[change.key[0]] = None
         node = str(mapping(change.record.obj, "spec").get("nodeName") or "")
         if not node:
@@ -126,7 +126,7 @@ class Controllers:
         if self._store.find("nodes", "", node) is None:
             self._lost.setdefault(node, self._core.clock())
 
-    def _note_node(self, change: Change) -> None:
+    def _note_node(self, change: Commit) -> None:
         name = change.key[1]
         if change.type != "DELETED":
             self._lost.pop(name, None)
@@ -187,7 +187,7 @@ class Controllers:
             else:
                 self._deleting.pop((resource, key), None)
 
-    def _orphan(self, kind: ResourceKind, record: Record) -> None:
+    def _orphan(self, kind: ResourceKind, record: ObjectVersion) -> None:
         uid = uid_of(record.obj)
         for resource, key in list(self._store.dependents.get(uid, ())):
             dependent_kind, dependent = self._core.registry.get(resource), self._store.find(resource, *key)
@@ -200,7 +200,7 @@ class Controllers:
             self._core.commit_update(dependent_kind, new)
         self._core.remove_finalizer(record, kind, deletion.ORPHAN)
 
-    def _delete_dependents_first(self, kind: ResourceKind, record: Record) -> None:
+    def _delete_dependents_first(self, kind: ResourceKind, record: ObjectVersion) -> None:
         uid = uid_of(record.obj)
         blocking = False
         for resource, key in list(self._store.dependents.get(uid, ())):
@@ -216,7 +216,7 @@ class Controllers:
         if not blocking:
             self._core.remove_finalizer(record, kind, deletion.FOREGROUND)
 
-    def _empty_namespace(self, kind: ResourceKind, record: Record) -> None:
+    def _empty_namespace(self, kind: ResourceKind, record: ObjectVersion) -> None:
         namespace = str(metadata(record.obj)["name"])
         self._delete_all("pods", namespace)
         if self._store.count("pods", namespace):
@@ -233,7 +233,7 @@ class Controllers:
         if new != record.obj:
             self._core.commit_update(kind, new)
 
-    def _empty_definition(self, kind: ResourceKind, record: Record) -> None:
+    def _empty_definition(self, kind: ResourceKind, record: ObjectVersion) -> None:
         resource = str(metadata(record.obj)["name"])
         self._delete_all(resource, None)
         if not self._store.count(resource):

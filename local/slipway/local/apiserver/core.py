@@ -15,7 +15,7 @@ from slipway.local.apiserver import custom, deletion, paging, patch, pods, polic
 from slipway.local.apiserver import eviction as evictions
 from slipway.local.apiserver.builtin import builtin_kinds
 from slipway.local.apiserver.controllers import Controllers
-from slipway.local.apiserver.events import WatchEvent, visible
+from slipway.local.apiserver.events import ServedEvent, visible
 from slipway.local.apiserver.objects import (
     Json,
     clone,
@@ -27,14 +27,14 @@ from slipway.local.apiserver.objects import (
 from slipway.local.apiserver.options import DeleteOptions, WriteOptions, read_delete_options
 from slipway.local.apiserver.paging import Listing
 from slipway.local.apiserver.podadmission import ACCOUNTS, DEFAULT_ACCOUNT
-from slipway.local.apiserver.registry import Registry, ResourceKind
+from slipway.local.apiserver.registry import KindRegistry, ResourceKind
 from slipway.local.apiserver.selectors import selector
 from slipway.local.apiserver.status import StatusError
-from slipway.local.apiserver.store import Change, ChangeType, CompactedError, Record, Store
+from slipway.local.apiserver.store import ApiStore, ChangeType, Commit, CompactedError, ObjectVersion
 from slipway.local.apiserver.validation import RuleTwins
-from slipway.local.apiserver.writes import Patch, Writer
+from slipway.local.apiserver.writes import Patch, StoreWriter
 
-__all__ = ["ClusterCore", "DeleteOptions", "Listing", "StatusError", "WatchEvent", "WriteOptions"]
+__all__ = ["ClusterCore", "DeleteOptions", "Listing", "ServedEvent", "StatusError", "WriteOptions"]
 
 SYSTEM_NAMESPACES = ("default", "kube-node-lease", "kube-public", "kube-system")
 _NAMESPACES = "namespaces"
@@ -62,12 +62,12 @@ class ClusterCore:
         event_ttl_s: float = 3600.0,
         node_grace_s: float = 40.0,
     ) -> None:
-        self.store = Store(history_limit)
+        self.store = ApiStore(history_limit)
         self.clock = clock
         self._twins = twins or {}
         definitions = custom.DefinitionStrategy(self._twins, self._now_text, allow_unknown_rules=allow_unknown_rules)
-        self.registry = Registry(builtin_kinds(definitions))
-        self._writer = Writer(self.store, clock, new_uid)
+        self.registry = KindRegistry(builtin_kinds(definitions))
+        self._writer = StoreWriter(self.store, clock, new_uid)
         self.store.subscribe(self.follow_definitions)
         self.controllers = Controllers(
             self, pod_gc_delay_s=pod_gc_delay_s, event_ttl_s=event_ttl_s, node_grace_s=node_grace_s
@@ -98,7 +98,7 @@ class ClusterCore:
     def get(self, resource: str, namespace: str, name: str) -> Json:
         return self.record(self.kind(resource), namespace, name).obj
 
-    def record(self, kind: ResourceKind, namespace: str, name: str) -> Record:
+    def record(self, kind: ResourceKind, namespace: str, name: str) -> ObjectVersion:
         """Raises: StatusError 404."""
         return self._writer.record(kind, namespace, name)
 
@@ -153,7 +153,9 @@ class ClusterCore:
             return status.success({**details, "group": kind.group} if kind.group else details)
         return asked.shown(left)
 
-    def _carry_out(self, kind: ResourceKind, record: Record, planned: deletion.Deletion, *, dry_run: bool) -> Json:
+    def _carry_out(
+        self, kind: ResourceKind, record: ObjectVersion, planned: deletion.Deletion, *, dry_run: bool
+    ) -> Json:
         """The last that is told of the object: what goes at once goes unmarked, but a pod is marked in any case."""
         marks = ("deletionTimestamp", "deletionGracePeriodSeconds")
         is_new = any(metadata(planned.obj).get(mark) != metadata(record.obj).get(mark) for mark in marks)
@@ -206,21 +208,21 @@ class ClusterCore:
 
     def watch_since(
         self, resource: str, version: int, namespace: str | None = None, *, labels: str = "", fields: str = ""
-    ) -> Sequence[WatchEvent]:
+    ) -> Sequence[ServedEvent]:
         """The events after `version` as a selecting watcher sees them. Raises: StatusError 410, 400."""
         kind = self.kind(resource)
         matches = selector(labels, fields, kind.readers)
         seen = (visible(change, namespace, matches) for change in self.changes_since(resource, version))
         return [event for event in seen if event is not None]
 
-    def changes_since(self, resource: str, version: int) -> Sequence[Change]:
+    def changes_since(self, resource: str, version: int) -> Sequence[Commit]:
         """Raises: StatusError 410 when `version` has left the history."""
         try:
             return self.store.changes_since(resource, version)
         except CompactedError as exc:
             raise status.expired(f"too old resource version: {version} ({exc.floor})") from exc
 
-    def subscribe(self, subscriber: Callable[[Change], None]) -> Callable[[], None]:
+    def subscribe(self, subscriber: Callable[[Commit], None]) -> Callable[[], None]:
         """Calls `subscriber` at every commit; it must not write. The answer ends it."""
         return self.store.subscribe(subscriber)
 
@@ -241,7 +243,7 @@ class ClusterCore:
             if not self.run_controllers():
                 return
 
-    def remove_finalizer(self, record: Record, kind: ResourceKind, name: str) -> None:
+    def remove_finalizer(self, record: ObjectVersion, kind: ResourceKind, name: str) -> None:
         """For controllers: drops one finalizer, and the object with the last one."""
         new = clone(record.obj)
         new["metadata"]["finalizers"] = [item for item in metadata(new).get("finalizers", []) if item != name]
@@ -257,7 +259,7 @@ class ClusterCore:
         else:
             self.store.commit(kind.resource, "MODIFIED", new)
 
-    def follow_definitions(self, change: Change) -> None:
+    def follow_definitions(self, change: Commit) -> None:
         """Serves, or stops serving, the kinds of a definition."""
         if change.resource != custom.CRD_RESOURCE:
             return

@@ -14,8 +14,8 @@ from slipway.local.apiserver.admission import Strategy, carry_status
 from slipway.local.apiserver.decoding import complain
 from slipway.local.apiserver.objects import Json, clone, is_map, listing, mapping, maps, metadata
 from slipway.local.apiserver.options import WriteOptions
-from slipway.local.apiserver.registry import Column, ResourceKind, View, read_path
-from slipway.local.apiserver.status import Cause, bad_value, missing, not_allowed, unsupported
+from slipway.local.apiserver.registry import ResourceKind, TableColumn, VersionView, read_path
+from slipway.local.apiserver.status import FieldCause, bad_value, missing, not_allowed, unsupported
 from slipway.local.apiserver.status import bad_request as refuse
 
 CLEANUP_FINALIZER = "customresourcecleanup.apiextensions.k8s.io"
@@ -45,10 +45,10 @@ class CustomStrategy(Strategy):
         super().prepare(obj)
         structural.fill_defaults(self.schema, obj)
 
-    def check(self, obj: Json, old: Json | None) -> list[Cause]:
+    def check(self, obj: Json, old: Json | None) -> list[FieldCause]:
         return validation.validate(self.schema, obj, old, self._twins)
 
-    def broken_rules(self, obj: Json) -> list[Cause]:
+    def broken_rules(self, obj: Json) -> list[FieldCause]:
         return validation.broken_rules(self.schema, obj, None, self._twins)
 
     def prepare_status(self, new: Json, old: Json) -> None:
@@ -97,10 +97,10 @@ class DefinitionStrategy(Strategy):
         stored = listing(mapping(old, "status"), "storedVersions")
         new["status"].update(_status(new["spec"], "", stored), conditions=old["status"]["conditions"])
 
-    def check(self, obj: Json, old: Json | None) -> list[Cause]:
+    def check(self, obj: Json, old: Json | None) -> list[FieldCause]:
         spec = obj["spec"]
         names = mapping(spec, "names")
-        causes = list[Cause]()
+        causes = list[FieldCause]()
         wanted = f"{names.get('plural')}.{spec.get('group')}"
         if metadata(obj)["name"] != wanted:
             causes.append(bad_value("metadata.name", metadata(obj)["name"], 'must be spec.names.plural+"."+spec.group'))
@@ -119,12 +119,12 @@ class DefinitionStrategy(Strategy):
             causes += _stored_causes(obj)
         return causes + self._version_causes(maps(listing(spec, "versions")))
 
-    def _version_causes(self, versions: list[Json]) -> list[Cause]:
+    def _version_causes(self, versions: list[Json]) -> list[FieldCause]:
         if sum(entry.get("storage") is True for entry in versions) != 1:
             return [
                 bad_value("spec.versions", len(versions), "must have exactly one version marked as storage version")
             ]
-        causes = list[Cause]()
+        causes = list[FieldCause]()
         for index, entry in enumerate(versions):
             path = f"spec.versions[{index}].schema.openAPIV3Schema"
             source = mapping(mapping(entry, "schema"), "openAPIV3Schema")
@@ -139,8 +139,8 @@ class DefinitionStrategy(Strategy):
             causes += self._rule_causes(schema, path)
         return causes
 
-    def _rule_causes(self, schema: structural.Schema, path: str) -> list[Cause]:
-        causes = list[Cause]()
+    def _rule_causes(self, schema: structural.Schema, path: str) -> list[FieldCause]:
+        causes = list[FieldCause]()
         for where, rule, correlated in structural.rules_of(schema):
             field = f"{path}{where}.x-kubernetes-validations"
             if rule.is_transition and not correlated:
@@ -190,13 +190,13 @@ def read_kinds(definition: Json, twins: validation.RuleTwins) -> list[ResourceKi
     return found
 
 
-def _view(schema: structural.Schema, group: str, version: str, stored: str) -> View:
+def _view(schema: structural.Schema, group: str, version: str, stored: str) -> VersionView:
     def show(obj: Json) -> Json:
         shown: Json = {**clone(obj), "apiVersion": f"{group}/{version}"}
         structural.shape(schema, shown, is_root=True)
         return shown
 
-    return View(show=show, keep=lambda obj: {**obj, "apiVersion": f"{group}/{stored}"})
+    return VersionView(show=show, keep=lambda obj: {**obj, "apiVersion": f"{group}/{stored}"})
 
 
 def _selectable(entry: Json) -> dict[str, tuple[str, ...]]:
@@ -207,8 +207,8 @@ def _selectable(entry: Json) -> dict[str, tuple[str, ...]]:
     return fields
 
 
-def _column(column: Json) -> Column:
-    return Column(
+def _column(column: Json) -> TableColumn:
+    return TableColumn(
         name=str(column.get("name", "")),
         type=str(column.get("type", "string")),
         format=str(column.get("format", "")),
@@ -218,7 +218,7 @@ def _column(column: Json) -> Column:
     )
 
 
-def _stored_causes(definition: Json) -> list[Cause]:
+def _stored_causes(definition: Json) -> list[FieldCause]:
     """A version that objects may still be stored under stays."""
     stored = listing(mapping(definition, "status"), "storedVersions")
     versions = maps(listing(definition["spec"], "versions"))

@@ -4,7 +4,7 @@ Owns both forms, the old one (a document per group version) and the aggregated o
 """
 
 from slipway.local.apiserver.objects import Json
-from slipway.local.apiserver.registry import Registry, ResourceKind
+from slipway.local.apiserver.registry import KindRegistry, ResourceKind
 
 AGGREGATED = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
 _REVIEWS = {
@@ -26,7 +26,7 @@ _SUBRESOURCES = {
 """{subresource: (group, version, kind) of what it takes}, where that is not the object itself."""
 
 
-def versions_of(registry: Registry) -> dict[str, list[str]]:
+def versions_of(registry: KindRegistry) -> dict[str, list[str]]:
     """{group: its versions}, the core group as an empty name."""
     groups: dict[str, list[str]] = {"": ["v1"]}
     for group in _REVIEWS:
@@ -42,17 +42,17 @@ def core_versions() -> Json:
     return {"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": []}
 
 
-def group_list(registry: Registry) -> Json:
+def group_list(registry: KindRegistry) -> Json:
     groups = [_group(name, versions) for name, versions in versions_of(registry).items() if name]
     return {"kind": "APIGroupList", "apiVersion": "v1", "groups": groups}
 
 
-def group(registry: Registry, name: str) -> Json | None:
+def group(registry: KindRegistry, name: str) -> Json | None:
     versions = versions_of(registry).get(name)
     return {"kind": "APIGroup", "apiVersion": "v1", **_group(name, versions)} if versions else None
 
 
-def resource_list(registry: Registry, group: str, version: str) -> Json | None:
+def resource_list(registry: KindRegistry, group: str, version: str) -> Json | None:
     if version not in versions_of(registry).get(group, ()):
         return None
     found: list[Json] = []
@@ -85,7 +85,7 @@ def resource_list(registry: Registry, group: str, version: str) -> Json | None:
     return {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": text, "resources": found}
 
 
-def aggregated(registry: Registry, *, is_core: bool) -> Json:
+def aggregated(registry: KindRegistry, *, is_core: bool) -> Json:
     items: list[Json] = []
     for name, versions in versions_of(registry).items():
         if (not name) is is_core:
@@ -107,7 +107,7 @@ def subresources_of(kind: ResourceKind) -> tuple[str, ...]:
     return ("status",) if kind.strategy.has_status else ()
 
 
-def _aggregated_resources(registry: Registry, group: str, version: str) -> list[Json]:
+def _aggregated_resources(registry: KindRegistry, group: str, version: str) -> list[Json]:
     found: list[Json] = []
     for kind in _kinds(registry, group, version):
         own = {"group": group, "version": version, "kind": kind.kind}
@@ -137,7 +137,7 @@ def _aggregated_resources(registry: Registry, group: str, version: str) -> list[
     return found
 
 
-def _kinds(registry: Registry, group: str, version: str) -> list[ResourceKind]:
+def _kinds(registry: KindRegistry, group: str, version: str) -> list[ResourceKind]:
     return [kind for kind in registry.kinds() if (kind.group, kind.version) == (group, version)]
 
 

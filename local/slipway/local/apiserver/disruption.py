@@ -29,7 +29,7 @@ from slipway.local.apiserver.objects import (
 from slipway.local.apiserver.options import WriteOptions
 from slipway.local.apiserver.pods import FINISHED_PHASES
 from slipway.local.apiserver.selectors import selects
-from slipway.local.apiserver.status import Cause, StatusError, bad_value, too_many_requests, unsupported
+from slipway.local.apiserver.status import FieldCause, StatusError, bad_value, too_many_requests, unsupported
 
 BUDGETS = "poddisruptionbudgets.policy"
 DELETION_TIMEOUT_S = 120.0
@@ -58,9 +58,9 @@ class BudgetStrategy(Strategy):
         super().prepare(obj)
         obj["status"] = dict(_EMPTY)
 
-    def check(self, obj: Json, old: Json | None) -> list[Cause]:
+    def check(self, obj: Json, old: Json | None) -> list[FieldCause]:
         spec = mapping(obj, "spec")
-        causes = list[Cause]()
+        causes = list[FieldCause]()
         if spec.get("minAvailable") is not None and spec.get("maxUnavailable") is not None:
             causes.append(bad_value("spec", spec, "minAvailable and maxUnavailable cannot be both set"))
         for field in ("minAvailable", "maxUnavailable"):
@@ -154,7 +154,7 @@ def is_ready(pod: Json) -> bool:
     return any(item.get("type") == "Ready" and item.get("status") == "True" for item in conditions)
 
 
-def _count_causes(field: str, value: Any) -> list[Cause]:
+def _count_causes(field: str, value: Any) -> list[FieldCause]:
     if value is None:
         return []
     if isinstance(value, str):

@@ -4,9 +4,9 @@ Owns their paths. Pure but for the registry it reads.
 """
 
 from slipway.local.apiserver import answers, discovery, openapi
-from slipway.local.apiserver.answers import Answer, Call
+from slipway.local.apiserver.answers import Call, HttpAnswer
 from slipway.local.apiserver.objects import Json
-from slipway.local.apiserver.registry import Registry
+from slipway.local.apiserver.registry import KindRegistry
 
 HEALTH = frozenset({"/livez", "/readyz", "/healthz"})
 _VERSION: Json = {
@@ -22,7 +22,7 @@ _VERSION: Json = {
 }
 
 
-def find(registry: Registry, call: Call) -> Answer | None:
+def find(registry: KindRegistry, call: Call) -> HttpAnswer | None:
     """The document under the call's path, None when the path names none."""
     path = call.path.rstrip("/")
     if path in HEALTH:
@@ -43,7 +43,7 @@ def find(registry: Registry, call: Call) -> Answer | None:
         group, version = ("", parts[-1]) if parts[2] == "api" else (parts[-2], parts[-1])
         if version not in discovery.versions_of(registry).get(group, ()):
             return None
-        return Answer(200, openapi.document(registry, group, version))
+        return HttpAnswer(200, openapi.document(registry, group, version))
     document = None
     if parts[0] == "api" and len(parts) == 2:
         document = discovery.resource_list(registry, "", parts[1])

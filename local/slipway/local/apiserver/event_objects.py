@@ -11,8 +11,8 @@ from typing import Any, ClassVar
 from slipway.local.apiserver import columns
 from slipway.local.apiserver.admission import Strategy
 from slipway.local.apiserver.objects import Json, mapping, metadata
-from slipway.local.apiserver.registry import ResourceKind, View
-from slipway.local.apiserver.status import Cause, bad_value, missing
+from slipway.local.apiserver.registry import ResourceKind, VersionView
+from slipway.local.apiserver.status import FieldCause, bad_value, missing
 
 _GROUP = "events.k8s.io"
 _ROOM = "events"
@@ -38,14 +38,14 @@ class EventStrategy(Strategy):
     allows_create_on_update = True
     controller_field: ClassVar[str] = "reportingComponent"
 
-    def check(self, obj: Json, old: Json | None) -> list[Cause]:
+    def check(self, obj: Json, old: Json | None) -> list[FieldCause]:
         return _loose_causes(obj, self.controller_field)
 
 
 class NewEventStrategy(EventStrategy):
     controller_field = "reportingController"
 
-    def check(self, obj: Json, old: Json | None) -> list[Cause]:
+    def check(self, obj: Json, old: Json | None) -> list[FieldCause]:
         core = _to_core(obj)
         causes = super().check(core, None)
         if old is None:
@@ -86,7 +86,7 @@ def kinds() -> tuple[ResourceKind, ResourceKind]:
             columns=columns.EVENTS,
             is_stored=False,
             room=_ROOM,
-            view=View(show=_to_new, keep=_to_core),
+            view=VersionView(show=_to_new, keep=_to_core),
         ),
     )
 
@@ -101,14 +101,14 @@ def _to_core(obj: Json) -> Json:
     return {**stored, "apiVersion": "v1"}
 
 
-def _loose_causes(event: Json, controller_field: str) -> list[Cause]:
+def _loose_causes(event: Json, controller_field: str) -> list[FieldCause]:
     own = str(metadata(event).get("namespace") or "")
     involved = str(mapping(event, "involvedObject").get("namespace") or "")
     words = "does not match event.namespace"
     if not event.get("eventTime"):
         agrees = involved == own if involved else own in ("", "default")
         return [] if agrees else [bad_value("involvedObject.namespace", involved, words)]
-    causes = list[Cause]()
+    causes = list[FieldCause]()
     if not involved and own not in ("default", "kube-system"):
         causes.append(bad_value("involvedObject.namespace", involved, words))
     required = (("reportingComponent", controller_field), ("reportingInstance", "reportingInstance"))
@@ -121,8 +121,8 @@ def _loose_causes(event: Json, controller_field: str) -> list[Cause]:
     return causes
 
 
-def _strict_causes(event: Json) -> list[Cause]:
-    causes = list[Cause]()
+def _strict_causes(event: Json) -> list[FieldCause]:
+    causes = list[FieldCause]()
     if not event.get("eventTime"):
         causes.append(missing("eventTime"))
     if event.get("type") not in ("Normal", "Warning"):
@@ -133,11 +133,11 @@ def _strict_causes(event: Json) -> list[Cause]:
     return causes
 
 
-def _series_causes(event: Json) -> list[Cause]:
+def _series_causes(event: Json) -> list[FieldCause]:
     series: Any = event.get("series")
     if series is None:
         return []
-    causes = list[Cause]()
+    causes = list[FieldCause]()
     if int(series.get("count", 0)) < 2:
         causes.append(bad_value("series.count", "", "should be at least 2"))
     if not series.get("lastObservedTime"):

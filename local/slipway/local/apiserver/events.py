@@ -10,16 +10,16 @@ import msgspec
 
 from slipway.local.apiserver.objects import Json
 from slipway.local.apiserver.selectors import Predicate
-from slipway.local.apiserver.store import Change, ChangeType
+from slipway.local.apiserver.store import ChangeType, Commit
 
 
-class WatchEvent(msgspec.Struct):
+class ServedEvent(msgspec.Struct):
     """`change` is the commit behind the event; `obj` may differ from its record when the selection is left."""
 
     type: ChangeType
     obj: Json
     version: int
-    change: Change
+    change: Commit
 
     @property
     def line(self) -> bytes:
@@ -29,20 +29,20 @@ class WatchEvent(msgspec.Struct):
         return b'{"type":"' + self.type.encode() + b'","object":' + msgspec.json.encode(self.obj) + b"}\n"
 
 
-def visible(change: Change, namespace: str | None, matches: Predicate | None) -> WatchEvent | None:
+def visible(change: Commit, namespace: str | None, matches: Predicate | None) -> ServedEvent | None:
     """The event that a watcher gets for a commit, None for none."""
     if namespace is not None and change.key[0] != namespace:
         return None
     obj = change.record.obj
     if matches is None:
-        return WatchEvent(change.type, obj, change.version, change)
+        return ServedEvent(change.type, obj, change.version, change)
     was = change.previous is not None and matches(change.previous.obj)
     if change.type == "DELETED":
-        return WatchEvent("DELETED", obj, change.version, change) if was else None
+        return ServedEvent("DELETED", obj, change.version, change) if was else None
     if matches(obj):
-        return WatchEvent("MODIFIED" if was else "ADDED", obj, change.version, change)
+        return ServedEvent("MODIFIED" if was else "ADDED", obj, change.version, change)
     if was and change.previous is not None:
         last = change.previous.obj
         gone = {**last, "metadata": {**last["metadata"], "resourceVersion": str(change.version)}}
-        return WatchEvent("DELETED", gone, change.version, change)
+        return ServedEvent("DELETED", gone, change.version, change)
     return None

@@ -11,7 +11,7 @@ from typing import Any
 
 from slipway.local.apiserver import meta
 from slipway.local.apiserver.objects import Json, clone, is_map, listing, mapping, maps
-from slipway.local.apiserver.status import Cause, bad_value, missing, not_allowed, twice, unsupported
+from slipway.local.apiserver.status import FieldCause, bad_value, missing, not_allowed, twice, unsupported
 
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 _OPERATORS = ("In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt")
@@ -34,7 +34,7 @@ def told(spec: Json, now_text: str) -> list[Json]:
     return [{**gated, "lastProbeTime": None, "lastTransitionTime": now_text}]
 
 
-def causes(spec: Json, old: Json | None) -> list[Cause]:
+def causes(spec: Json, old: Json | None) -> list[FieldCause]:
     """What is wrong with gates and node affinity, by themselves and against the pod before."""
     found = _own_causes(spec, is_new=old is None)
     if old is None:
@@ -57,8 +57,8 @@ def without_places(spec: Json, *, is_gated: bool) -> Json:
     return {**rest, "affinity": affinity} if affinity else rest
 
 
-def _own_causes(spec: Json, *, is_new: bool) -> list[Cause]:
-    found = list[Cause]()
+def _own_causes(spec: Json, *, is_new: bool) -> list[FieldCause]:
+    found = list[FieldCause]()
     names = names_of(spec)
     for index, name in enumerate(names):
         path = f"spec.schedulingGates[{index}]"
@@ -70,14 +70,14 @@ def _own_causes(spec: Json, *, is_new: bool) -> list[Cause]:
     return found + _affinity_causes(spec)
 
 
-def _affinity_causes(spec: Json) -> list[Cause]:
+def _affinity_causes(spec: Json) -> list[FieldCause]:
     required = mapping(mapping(spec, "affinity"), "nodeAffinity").get(REQUIRED)
     if not is_map(required):
         return []
     terms = maps(listing(required, "nodeSelectorTerms"))
     if not terms:
         return [missing(_TERMS, "must have at least one node selector term")]
-    found = list[Cause]()
+    found = list[FieldCause]()
     for at, term in enumerate(terms):
         for index, item in enumerate(maps(listing(term, "matchExpressions"))):
             found += _expression_causes(item, f"{_TERMS}[{at}].matchExpressions[{index}]")
@@ -86,7 +86,7 @@ def _affinity_causes(spec: Json) -> list[Cause]:
     return found
 
 
-def _expression_causes(item: Json, path: str) -> list[Cause]:
+def _expression_causes(item: Json, path: str) -> list[FieldCause]:
     operator, values = item.get("operator"), listing(item, "values")
     match operator:
         case "In" | "NotIn" if not values:
@@ -103,8 +103,8 @@ def _expression_causes(item: Json, path: str) -> list[Cause]:
             return []
 
 
-def _field_causes(item: Json, path: str) -> list[Cause]:
-    found = list[Cause]()
+def _field_causes(item: Json, path: str) -> list[FieldCause]:
+    found = list[FieldCause]()
     if item.get("operator") not in _FIELD_OPERATORS:
         found.append(bad_value(f"{path}.operator", item.get("operator"), "not a valid selector operator"))
     elif len(listing(item, "values")) != 1:
@@ -115,8 +115,8 @@ def _field_causes(item: Json, path: str) -> list[Cause]:
     return found
 
 
-def _narrowing_causes(spec: Json, old: Json) -> list[Cause]:
-    found = list[Cause]()
+def _narrowing_causes(spec: Json, old: Json) -> list[FieldCause]:
+    found = list[FieldCause]()
     selector, before = mapping(spec, "nodeSelector"), mapping(old, "nodeSelector")
     if any(selector.get(key) != value for key, value in before.items()):
         words = "only additions to spec.nodeSelector are allowed (no mutations or deletions)"

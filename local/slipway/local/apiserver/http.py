@@ -22,16 +22,16 @@ from starlette.types import Message, Receive, Scope, Send
 from slipway import yaml_reader
 from slipway.errors import InvalidError
 from slipway.local.apiserver import answers, discovery, documents, duplicates, patch, routes, scale, status, wire
-from slipway.local.apiserver.access import Authorization, Gate
-from slipway.local.apiserver.accounts import Accounts
-from slipway.local.apiserver.answers import Answer, Call
+from slipway.local.apiserver.access import AccessGate, Authorization
+from slipway.local.apiserver.accounts import ServiceAccountTokens
+from slipway.local.apiserver.answers import Call, HttpAnswer
 from slipway.local.apiserver.core import ClusterCore
 from slipway.local.apiserver.fields.shapes import ANY
-from slipway.local.apiserver.logs import LogSource, NodeLogSource
+from slipway.local.apiserver.logs import NodeLogs, NodeLogSource
 from slipway.local.apiserver.objects import Json, is_map, mapping, name_of
 from slipway.local.apiserver.options import WriteOptions
-from slipway.local.apiserver.reviews import Asked, Reviews
-from slipway.local.apiserver.routes import Target
+from slipway.local.apiserver.reviews import LocalReviews, ReviewRequest
+from slipway.local.apiserver.routes import RouteTarget
 from slipway.local.apiserver.status import StatusError
 from slipway.local.apiserver.watching import Wakers, WatchQuery, watch
 from slipway.runtime.tasks import TaskGroup
@@ -57,13 +57,15 @@ class ApiServer:
     """The ASGI endpoint of one core."""
 
     def __init__(
-        self, core: ClusterCore, *, logs: LogSource | None = None, doors: Doors, bookmark_interval_s: float = 60.0
+        self, core: ClusterCore, *, logs: NodeLogs | None = None, doors: Doors, bookmark_interval_s: float = 60.0
     ) -> None:
         self._core = core
         self._logs = logs or NodeLogSource()
-        self._accounts = Accounts(core, doors.accounts_key or secrets.token_bytes(32))
-        self._gate = Gate(core, self._accounts, token=doors.token, authorization=doors.authorization, hosts=doors.hosts)
-        self._reviews = Reviews(core, self._accounts, token=doors.token)
+        self._accounts = ServiceAccountTokens(core, doors.accounts_key or secrets.token_bytes(32))
+        self._gate = AccessGate(
+            core, self._accounts, token=doors.token, authorization=doors.authorization, hosts=doors.hosts
+        )
+        self._reviews = LocalReviews(core, self._accounts, token=doors.token)
         self._bookmark_interval_s = bookmark_interval_s
         self._wakers = Wakers(core)
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -87,7 +89,7 @@ class ApiServer:
             call.user = self._gate.admit(call)
             call.body = await _read_body(call, receive)
             answer = self._answer(call)
-            if isinstance(answer, Answer):
+            if isinstance(answer, HttpAnswer):
                 await answer.send(send)
                 return
             await _stream(answer, receive, send, content_type=call.stream_type)
@@ -111,7 +113,7 @@ class ApiServer:
         self._controllers_due = False
         self._core.run_controllers()
 
-    def _answer(self, call: Call) -> Answer | AsyncIterator[bytes]:
+    def _answer(self, call: Call) -> HttpAnswer | AsyncIterator[bytes]:
         fixed = documents.find(self._core.registry, call)
         if fixed is not None:
             return fixed
@@ -134,7 +136,7 @@ class ApiServer:
             case _:
                 raise status.not_supported(call.method)
 
-    def _read(self, call: Call, target: Target) -> Answer | AsyncIterator[bytes]:
+    def _read(self, call: Call, target: RouteTarget) -> HttpAnswer | AsyncIterator[bytes]:
         core, kind = self._core, target.kind
         if routes.is_true(call.query, "watch"):
             return self._watch(call, target)
@@ -150,7 +152,7 @@ class ApiServer:
         _check_subresource(target)
         return answers.single(call, kind, core.record(kind, target.place, target.name), core.clock())
 
-    def _watch(self, call: Call, target: Target) -> AsyncIterator[bytes]:
+    def _watch(self, call: Call, target: RouteTarget) -> AsyncIterator[bytes]:
         wanted = routes.list_query(call.query, target.name)
         query = WatchQuery(
             kind=target.kind,
@@ -166,15 +168,15 @@ class ApiServer:
         interval_s = self._bookmark_interval_s
         return watch(self._core, self._wakers, query, encode, bookmark_interval_s=interval_s)
 
-    def _log(self, call: Call, target: Target) -> Answer | AsyncIterator[bytes]:
+    def _log(self, call: Call, target: RouteTarget) -> HttpAnswer | AsyncIterator[bytes]:
         pod = self._core.get("pods", target.place, target.name)
         node = str(mapping(pod, "spec").get("nodeName") or "")
         if not node:
-            return Answer(204, b"", b"text/plain")
+            return HttpAnswer(204, b"", b"text/plain")
         call.stream_type = b"text/plain"
         return self._logs.read(pod, self._core.get("nodes", "", node), call.query)
 
-    def _post(self, call: Call, target: Target) -> Answer:
+    def _post(self, call: Call, target: RouteTarget) -> HttpAnswer:
         core, kind, place = self._core, target.kind, target.place
         options = _options(call, "CreateOptions")
         body = _object(call, options)
@@ -190,11 +192,13 @@ class ApiServer:
             raise status.not_supported("POST")
         return answers.written(call, core, kind, core.create(kind.key, place, body, options), options, 201)
 
-    def _post_unstored(self, call: Call, parts: list[str]) -> Answer | None:
+    def _post_unstored(self, call: Call, parts: list[str]) -> HttpAnswer | None:
         """Creates that store no object of their own: reviews, Bindings and tokens."""
         if parts[0] == "apis" and len(parts) in (4, 6):
             namespace = parts[4] if parts[3:4] == ["namespaces"] else ""
-            review = self._reviews.answer(parts[1], parts[-1], lambda: Asked(call.user, namespace, _object(call)))
+            review = self._reviews.answer(
+                parts[1], parts[-1], lambda: ReviewRequest(call.user, namespace, _object(call))
+            )
             return None if review is None else answers.json(review, 201)
         if parts[:3] != ["api", "v1", "namespaces"]:
             return None
@@ -206,7 +210,7 @@ class ApiServer:
             return answers.json(self._accounts.issue(parts[3], parts[5], _object(call)), 201)
         return None
 
-    def _put(self, call: Call, target: Target) -> Answer:
+    def _put(self, call: Call, target: RouteTarget) -> HttpAnswer:
         core, kind = self._core, target.kind
         _need_name(target, "PUT")
         _check_subresource(target)
@@ -226,7 +230,7 @@ class ApiServer:
                 raise status.not_supported("PUT")
         return answers.written(call, core, kind, obj, options, 200 if existed else 201)
 
-    def _patch(self, call: Call, target: Target) -> Answer:
+    def _patch(self, call: Call, target: RouteTarget) -> HttpAnswer:
         core, kind = self._core, target.kind
         _need_name(target, "PATCH")
         _check_subresource(target)
@@ -252,12 +256,12 @@ class ApiServer:
         )
         return answers.written(call, core, kind, obj, options, 200 if existed else 201)
 
-    def _scale(self, target: Target, wanted: Json, options: WriteOptions) -> Json:
+    def _scale(self, target: RouteTarget, wanted: Json, options: WriteOptions) -> Json:
         kind = target.kind
         changed = scale.write(self._core.get(kind.key, target.place, target.name), wanted)
         return scale.read(self._core.update(kind.key, target.place, target.name, changed, options))
 
-    def _delete(self, call: Call, target: Target) -> Answer:
+    def _delete(self, call: Call, target: RouteTarget) -> HttpAnswer:
         core, kind = self._core, target.kind
         body: Any = _decode(call) if call.body else {}
         options = routes.delete_options(call.query, body)
@@ -274,7 +278,7 @@ class ApiServer:
 def create_app(
     core: ClusterCore,
     *,
-    logs: LogSource | None = None,
+    logs: NodeLogs | None = None,
     token: str = "",
     authorization: Authorization = "open",
     accounts_key: bytes = b"",
@@ -394,13 +398,13 @@ def _object(call: Call, options: WriteOptions | None = None) -> Json:
     return body
 
 
-def _check_subresource(target: Target) -> None:
+def _check_subresource(target: RouteTarget) -> None:
     """Raises: StatusError 404."""
     if target.subresource in ("", *discovery.subresources_of(target.kind)):
         return
     raise status.not_found(target.kind.resource, target.name) if target.kind.is_custom else status.no_such_path()
 
 
-def _need_name(target: Target, method: str) -> None:
+def _need_name(target: RouteTarget, method: str) -> None:
     if not target.name:
         raise status.not_supported(method)

@@ -14,7 +14,7 @@ import msgspec
 from slipway.errors import InvariantError
 from slipway.local.apiserver.core import ClusterCore
 from slipway.local.apiserver.fields import ownership
-from slipway.local.apiserver.store import Change, ChangeType, Record
+from slipway.local.apiserver.store import ChangeType, Commit, ObjectVersion
 from slipway.runtime import private_files
 
 SNAPSHOT_EVERY = 20_000
@@ -80,7 +80,7 @@ class Journal:
         self._core.follow_definitions(change)
         self._core.controllers.note(change)
 
-    def _append(self, change: Change) -> None:
+    def _append(self, change: Commit) -> None:
         head = msgspec.json.encode([change.version, change.type, change.resource])[:-1]
         line = head + b"," + change.record.whole + b"]\n"
         if self._is_broken or os.write(self._log, line) != len(line):
@@ -94,7 +94,7 @@ class Journal:
     def _snapshot(self) -> None:
         """Writes everything anew and starts an empty log; a crash between the two leaves entries that are skipped."""
         store = self._core.store
-        records: list[tuple[str, Record]] = sorted(
+        records: list[tuple[str, ObjectVersion]] = sorted(
             ((resource, record) for resource in store.resources() for record in store.scan(resource)),
             key=lambda item: item[1].version,
         )

@@ -15,8 +15,8 @@ from decimal import Decimal
 from slipway.local.apiserver.admission import Strategy
 from slipway.local.apiserver.objects import Json, is_map, listing, mapping, maps, metadata, name_of
 from slipway.local.apiserver.options import WriteOptions
-from slipway.local.apiserver.status import Cause, bad_request, bad_value, forbidden, missing, not_allowed, twice
-from slipway.local.apiserver.store import Store
+from slipway.local.apiserver.status import FieldCause, bad_request, bad_value, forbidden, missing, not_allowed, twice
+from slipway.local.apiserver.store import ApiStore
 from slipway.model.quantity import format_quantity, parse_quantity
 
 RANGES = "limitranges"
@@ -41,8 +41,8 @@ class LimitRangeStrategy(Strategy):
             if item.get("type") == _CONTAINER:
                 _complete(item)
 
-    def check(self, obj: Json, old: Json | None) -> list[Cause]:
-        causes, seen = list[Cause](), set[str]()
+    def check(self, obj: Json, old: Json | None) -> list[FieldCause]:
+        causes, seen = list[FieldCause](), set[str]()
         for index, item in enumerate(maps(listing(mapping(obj, "spec"), "limits"))):
             path, kind = f"spec.limits[{index}]", str(item.get("type") or "")
             if not kind:
@@ -62,7 +62,7 @@ class LimitRangeStrategy(Strategy):
         return causes
 
 
-def complete_pod(store: Store, pod: Json, namespace: str) -> None:
+def complete_pod(store: ApiStore, pod: Json, namespace: str) -> None:
     """Gives the pod what the LimitRanges of the namespace have for it, and notes it in an annotation."""
     for record in store.scan(RANGES, namespace):
         requests, limits = dict[str, str](), dict[str, str]()
@@ -78,7 +78,7 @@ def complete_pod(store: Store, pod: Json, namespace: str) -> None:
             pod["metadata"]["annotations"] = {**mapping(metadata(pod), "annotations"), ANNOTATION: note}
 
 
-def check_pod(store: Store, pod: Json, namespace: str) -> None:
+def check_pod(store: ApiStore, pod: Json, namespace: str) -> None:
     """Raises: StatusError 403 for a completed pod that is out of range."""
     for record in store.scan(RANGES, namespace):
         found = list[str]()
@@ -92,7 +92,7 @@ def check_pod(store: Store, pod: Json, namespace: str) -> None:
         _refuse(_PODS, pod, found)
 
 
-def check_claim(store: Store, claim: Json, namespace: str) -> None:
+def check_claim(store: ApiStore, claim: Json, namespace: str) -> None:
     """Raises: StatusError 403 for a volume claim that is out of range."""
     asked = mapping(mapping(mapping(claim, "spec"), "resources"), "requests")
     for record in store.scan(RANGES, namespace):
@@ -214,8 +214,8 @@ def _refuse(resource: str, obj: Json, found: list[str]) -> None:
         raise forbidden(resource, name_of(obj), found[0] if len(found) == 1 else f"[{', '.join(found)}]")
 
 
-def _item_causes(item: Json, path: str) -> list[Cause]:
-    causes = list[Cause]()
+def _item_causes(item: Json, path: str) -> list[FieldCause]:
+    causes = list[FieldCause]()
     low, high = mapping(item, "min"), mapping(item, "max")
     limits, requests, ratios = (mapping(item, field) for field in ("default", "defaultRequest", "maxLimitRequestRatio"))
     orders = (
@@ -240,9 +240,9 @@ def _item_causes(item: Json, path: str) -> list[Cause]:
     return causes
 
 
-def _ratio_causes(name: str, ratio: str, low: Json, high: Json, path: str) -> list[Cause]:
+def _ratio_causes(name: str, ratio: str, low: Json, high: Json, path: str) -> list[FieldCause]:
     field = f"{path}.maxLimitRequestRatio[{name}]"
-    causes = list[Cause]()
+    causes = list[FieldCause]()
     if _amount(ratio) < _MILLI:
         causes.append(bad_value(field, ratio, f"ratio {ratio} is less than 1"))
     if name in low and name in high and _amount(low[name]):

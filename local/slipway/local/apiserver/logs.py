@@ -11,13 +11,13 @@ from typing import Protocol
 import aiohttp
 
 from slipway.local.apiserver.objects import Json, format_time, mapping, metadata, parse_time
-from slipway.local.apiserver.status import Cause, StatusError, bad_request, bad_value, invalid, not_allowed
+from slipway.local.apiserver.status import FieldCause, StatusError, bad_request, bad_value, invalid, not_allowed
 
 LOG_ENDPOINT = "slipway.dev/log-endpoint"
 CONNECT_TIMEOUT_S = 5.0
 
 
-class LogSource(Protocol):
+class NodeLogs(Protocol):
     def read(self, pod: Json, node: Json, query: Mapping[str, str]) -> AsyncIterator[bytes]:
         """The log of one container, in chunks; an empty one says that it begins. Raises: StatusError before that."""
         ...
@@ -31,7 +31,7 @@ def checked(pod: Json, query: Mapping[str, str]) -> dict[str, str]:
     """
     given = {name: text for name, text in query.items() if text}
     tail, limit, seconds = (_number(given, name) for name in ("tailLines", "limitBytes", "sinceSeconds"))
-    causes = list[Cause]()
+    causes = list[FieldCause]()
     if tail is not None and tail < 0:
         causes.append(bad_value("tailLines", tail, "must be greater than or equal to 0"))
     if limit is not None and limit < 1:

@@ -18,7 +18,7 @@ from slipway.local.apiserver.objects import (
     maps,
     metadata,
 )
-from slipway.local.apiserver.status import Cause, bad_request, bad_value, missing, not_allowed, too_long
+from slipway.local.apiserver.status import FieldCause, bad_request, bad_value, missing, not_allowed, too_long
 
 NAME_LENGTH_MAX = 253
 LABEL_LENGTH_MAX = 63
@@ -127,7 +127,7 @@ def keep_server_fields(new: Json, old: Json) -> None:
         new["generateName"] = old["generateName"]
 
 
-def validate(obj: Json, form: NameForm) -> list[Cause]:
+def validate(obj: Json, form: NameForm) -> list[FieldCause]:
     meta = metadata(obj)
     causes = _name(meta, form)
     for key, value in mapping(meta, "labels").items():
@@ -145,7 +145,7 @@ def validate(obj: Json, form: NameForm) -> list[Cause]:
     return causes + _finalizers(meta) + _owners(meta)
 
 
-def validate_update(new: Json, old: Json) -> list[Cause]:
+def validate_update(new: Json, old: Json) -> list[FieldCause]:
     """Once an object is being deleted, finalizers can only go."""
     if not metadata(old).get("deletionTimestamp"):
         return []
@@ -157,7 +157,7 @@ def validate_update(new: Json, old: Json) -> list[Cause]:
     return [not_allowed("metadata.finalizers", words)]
 
 
-def _name(meta: Json, form: NameForm) -> list[Cause]:
+def _name(meta: Json, form: NameForm) -> list[FieldCause]:
     pattern, longest, rule = form
     name = meta.get("name")
     if not name:
@@ -167,7 +167,7 @@ def _name(meta: Json, form: NameForm) -> list[Cause]:
     return [] if pattern.match(name) else [bad_value("metadata.name", name, rule)]
 
 
-def qualified(field: str, key: str) -> list[Cause]:
+def qualified(field: str, key: str) -> list[FieldCause]:
     """What is wrong with a qualified name, such as the key of a label."""
     prefix, slash, name = key.rpartition("/")
     if slash and (len(prefix) > NAME_LENGTH_MAX or not DNS_SUBDOMAIN.match(prefix)):
@@ -177,15 +177,15 @@ def qualified(field: str, key: str) -> list[Cause]:
     return []
 
 
-def _finalizers(meta: Json) -> list[Cause]:
-    causes = list[Cause]()
+def _finalizers(meta: Json) -> list[FieldCause]:
+    causes = list[FieldCause]()
     for name in listing(meta, "finalizers"):
         causes += qualified("metadata.finalizers", str(name))
     return causes
 
 
-def _owners(meta: Json) -> list[Cause]:
-    causes = list[Cause]()
+def _owners(meta: Json) -> list[FieldCause]:
+    causes = list[FieldCause]()
     controllers = 0
     for owner in maps(listing(meta, "ownerReferences")):
         for field, words in _OWNER_FIELDS:

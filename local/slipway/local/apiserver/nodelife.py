@@ -23,7 +23,7 @@ from slipway.local.apiserver.objects import (
 )
 from slipway.local.apiserver.options import DeleteOptions
 from slipway.local.apiserver.pods import FINISHED_PHASES
-from slipway.local.apiserver.store import Change, ObjectKey
+from slipway.local.apiserver.store import Commit, ObjectKey
 
 if TYPE_CHECKING:
     from slipway.local.apiserver.core import ClusterCore
@@ -60,7 +60,7 @@ class NodeLife:
         self._sweep_at = 0.0
         self._down = set[str]()
 
-    def note(self, change: Change) -> None:
+    def note(self, change: Commit) -> None:
         """Marks what the next step has to look at."""
         name = change.key[1]
         if change.resource == _PODS:

@@ -12,7 +12,7 @@ import msgspec
 from slipway.local.apiserver.discovery import versions_of
 from slipway.local.apiserver.fields.shapes import BuiltinShapes, builtin_shapes
 from slipway.local.apiserver.objects import Json, clone, mapping
-from slipway.local.apiserver.registry import Registry, ResourceKind
+from slipway.local.apiserver.registry import KindRegistry, ResourceKind
 
 _META = "meta.ObjectMeta"
 _QUERY = ("dryRun", "fieldManager", "fieldValidation", "force")
@@ -37,7 +37,7 @@ _SCALARS: dict[str, Json] = {
 }
 
 
-def index(registry: Registry) -> Json:
+def index(registry: KindRegistry) -> Json:
     """The list of documents, each under a URL that changes with its content."""
     paths: Json = {}
     for group, versions in versions_of(registry).items():
@@ -48,7 +48,7 @@ def index(registry: Registry) -> Json:
     return {"paths": paths}
 
 
-def document(registry: Registry, group: str, version: str) -> bytes:
+def document(registry: KindRegistry, group: str, version: str) -> bytes:
     """The document of one group version, encoded."""
     path = f"{group}/{version}"
     if path not in registry.documents:
@@ -56,7 +56,7 @@ def document(registry: Registry, group: str, version: str) -> bytes:
     return registry.documents[path]
 
 
-def _document(registry: Registry, group: str, version: str) -> Json:
+def _document(registry: KindRegistry, group: str, version: str) -> Json:
     table = builtin_shapes()
     schemas: Json = {}
     paths: Json = {}

@@ -14,7 +14,7 @@ from slipway.local.apiserver.objects import Json
 from slipway.local.apiserver.registry import ResourceKind
 from slipway.local.apiserver.selectors import selector
 from slipway.local.apiserver.status import bad_request, expired, too_large_version
-from slipway.local.apiserver.store import CompactedError, Record, Store
+from slipway.local.apiserver.store import ApiStore, CompactedError, ObjectVersion
 
 _CONTINUE_GONE = (
     "The provided continue parameter is too old to display a consistent list result. You can start a new list without "
@@ -38,7 +38,7 @@ class ListQuery(msgspec.Struct, frozen=True, kw_only=True):
 class Listing(msgspec.Struct, frozen=True, kw_only=True):
     """One page: `remaining` is None when it is not known, `continue_token` empty on the last page."""
 
-    records: list[Record]
+    records: list[ObjectVersion]
     version: int
     continue_token: str = ""
     remaining: int | None = None
@@ -53,7 +53,7 @@ class _Token(msgspec.Struct, frozen=True):
     after: tuple[str, str]
 
 
-def read(store: Store, kind: ResourceKind, namespace: str | None, query: ListQuery) -> Listing:
+def read(store: ApiStore, kind: ResourceKind, namespace: str | None, query: ListQuery) -> Listing:
     """Raises: StatusError 400, 410, 504."""
     matches = selector(query.labels, query.fields, kind.readers)
     token = _decode(query.continue_token) if query.continue_token else None
@@ -77,11 +77,11 @@ def read(store: Store, kind: ResourceKind, namespace: str | None, query: ListQue
     return Listing(records=_shown(kind, page), version=version, continue_token=_encode(after), remaining=remaining)
 
 
-def _shown(kind: ResourceKind, records: list[Record]) -> list[Record]:
+def _shown(kind: ResourceKind, records: list[ObjectVersion]) -> list[ObjectVersion]:
     return records if kind.view is None else [kind.shown_record(record) for record in records]
 
 
-def _key(record: Record) -> tuple[str, str]:
+def _key(record: ObjectVersion) -> tuple[str, str]:
     meta = record.obj["metadata"]
     return (meta.get("namespace", ""), meta["name"])
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from slipway.local.apiserver.objects import Json, mapping, metadata, name_of
 from slipway.local.apiserver.status import StatusError, forbidden
-from slipway.local.apiserver.store import Store
+from slipway.local.apiserver.store import ApiStore
 
 ACCOUNTS = "serviceaccounts"
 DEFAULT_ACCOUNT = "default"
@@ -19,14 +19,14 @@ PRIORITIES = "priorityclasses.scheduling.k8s.io"
 _PODS = "pods"
 
 
-def admit(store: Store, pod: Json, namespace: str) -> None:
+def admit(store: ApiStore, pod: Json, namespace: str) -> None:
     """Completes the spec of a new pod. Raises: StatusError 403."""
     spec = pod["spec"]
     _give_account(store, pod, spec, namespace)
     _give_priority(store, pod, spec)
 
 
-def _give_account(store: Store, pod: Json, spec: Json, namespace: str) -> None:
+def _give_account(store: ApiStore, pod: Json, spec: Json, namespace: str) -> None:
     name = str(spec.get("serviceAccountName") or spec.get("serviceAccount") or DEFAULT_ACCOUNT)
     spec["serviceAccountName"] = spec["serviceAccount"] = name
     found = store.find(ACCOUNTS, namespace, name)
@@ -37,7 +37,7 @@ def _give_account(store: Store, pod: Json, spec: Json, namespace: str) -> None:
         spec["imagePullSecrets"] = secrets
 
 
-def _give_priority(store: Store, pod: Json, spec: Json) -> None:
+def _give_priority(store: ApiStore, pod: Json, spec: Json) -> None:
     name = str(spec.get("priorityClassName") or "")
     chosen: Json = {}
     if name:

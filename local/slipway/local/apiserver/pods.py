@@ -14,7 +14,7 @@ from slipway.local.apiserver.admission import Strategy, complete_conditions
 from slipway.local.apiserver.objects import Json, clone, is_map, listing, mapping, maps, metadata, type_name
 from slipway.local.apiserver.options import WriteOptions
 from slipway.local.apiserver.status import (
-    Cause,
+    FieldCause,
     StatusError,
     bad_request,
     bad_value,
@@ -102,7 +102,7 @@ class PodStrategy(Strategy):
             status["qosClass"] = old["status"]["qosClass"]
         new["status"] = status
 
-    def check(self, obj: Json, old: Json | None) -> list[Cause]:
+    def check(self, obj: Json, old: Json | None) -> list[FieldCause]:
         spec = obj["spec"]
         if old is None:
             return _spec_causes(spec) + gates.causes(spec, None)
@@ -245,8 +245,8 @@ def _counted(container: Json, field: str) -> Json:
     return {name: amounts[name] for name in _QUALITY_RESOURCES if amounts.get(name) not in (None, "0", 0)}
 
 
-def _spec_causes(spec: Json) -> list[Cause]:
-    causes = list[Cause]()
+def _spec_causes(spec: Json) -> list[FieldCause]:
+    causes = list[FieldCause]()
     containers = maps(listing(spec, "containers"))
     if not containers:
         causes.append(missing("spec.containers"))
@@ -265,8 +265,8 @@ def _spec_causes(spec: Json) -> list[Cause]:
     return causes
 
 
-def _container_causes(container: Json, path: str, volumes: set[str]) -> list[Cause]:
-    causes = list[Cause]()
+def _container_causes(container: Json, path: str, volumes: set[str]) -> list[FieldCause]:
+    causes = list[FieldCause]()
     name = str(container.get("name") or "")
     pattern, _, rule = meta.LABEL
     if not name:
@@ -278,7 +278,7 @@ def _container_causes(container: Json, path: str, volumes: set[str]) -> list[Cau
     for index, mount in enumerate(maps(listing(container, "volumeMounts"))):
         if str(mount.get("name")) not in volumes:
             body = f'Not found: "{mount.get("name")}"'
-            causes.append(Cause(f"{path}.volumeMounts[{index}].name", "FieldValueNotFound", body))
+            causes.append(FieldCause(f"{path}.volumeMounts[{index}].name", "FieldValueNotFound", body))
         if not mount.get("mountPath"):
             causes.append(missing(f"{path}.volumeMounts[{index}].mountPath"))
     for index, variable in enumerate(maps(listing(container, "env"))):
@@ -287,8 +287,8 @@ def _container_causes(container: Json, path: str, volumes: set[str]) -> list[Cau
     return causes + _resource_causes(mapping(container, "resources"), f"{path}.resources")
 
 
-def _resource_causes(resources: Json, path: str) -> list[Cause]:
-    causes = list[Cause]()
+def _resource_causes(resources: Json, path: str) -> list[FieldCause]:
+    causes = list[FieldCause]()
     limits = mapping(resources, "limits")
     for field in ("limits", "requests"):
         for name, value in mapping(resources, field).items():
@@ -314,7 +314,7 @@ def _exceeds(amount: int, limit: Any) -> bool:
         return False
 
 
-def _changed_containers(new: Json, old: Json) -> list[Cause] | None:
+def _changed_containers(new: Json, old: Json) -> list[FieldCause] | None:
     """What of an update is so wrong that the rest of it is not looked at; None when nothing is."""
     for field in ("containers", "initContainers"):
         if len(listing(new, field)) != len(listing(old, field)):
@@ -325,8 +325,8 @@ def _changed_containers(new: Json, old: Json) -> list[Cause] | None:
     return None
 
 
-def _changed_spec(new: Json, old: Json) -> list[Cause]:
-    causes = list[Cause]()
+def _changed_spec(new: Json, old: Json) -> list[FieldCause]:
+    causes = list[FieldCause]()
     if "activeDeadlineSeconds" in old and "activeDeadlineSeconds" not in new:
         words = "must not update from a positive integer to nil value"
         causes.append(bad_value("spec.activeDeadlineSeconds", None, words))

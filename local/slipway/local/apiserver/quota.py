@@ -6,7 +6,7 @@ Owns the counting of usage. It reads the store and writes nothing. Invariant: po
 from slipway.local.apiserver.objects import Json, listing, mapping, maps, metadata
 from slipway.local.apiserver.pods import FINISHED_PHASES
 from slipway.local.apiserver.status import forbidden
-from slipway.local.apiserver.store import Store
+from slipway.local.apiserver.store import ApiStore
 from slipway.model.quantity import format_quantity, parse_quantity
 
 _PODS = "pods"
@@ -17,7 +17,7 @@ Usage = dict[str, int]
 """{name in a quota's hard limits: thousandths}."""
 
 
-def check_pod(store: Store, pod: Json, namespace: str) -> None:
+def check_pod(store: ApiStore, pod: Json, namespace: str) -> None:
     """Raises: StatusError 403 `exceeded quota:`."""
     quotas = store.scan("resourcequotas", namespace)
     if not quotas:
@@ -60,7 +60,7 @@ def usage_of(pods: list[Json]) -> Usage:
     return used
 
 
-def observed(store: Store, quota: Json) -> Json:
+def observed(store: ApiStore, quota: Json) -> Json:
     """The status a quota should show now."""
     hard = mapping(mapping(quota, "spec"), "hard")
     pods = [record.obj for record in store.scan(_PODS, str(metadata(quota)["namespace"]))]

@@ -16,8 +16,8 @@ from slipway.local.apiserver.identity import ACCOUNT_PREFIX, MASTERS, User, acco
 from slipway.local.apiserver.meta import PATH_SEGMENT
 from slipway.local.apiserver.objects import Json, clone, is_map, listing, mapping, maps, name_of
 from slipway.local.apiserver.options import WriteOptions
-from slipway.local.apiserver.status import Cause, bad_value, missing, unsupported
-from slipway.local.apiserver.store import Store
+from slipway.local.apiserver.status import FieldCause, bad_value, missing, unsupported
+from slipway.local.apiserver.store import ApiStore
 
 GROUP = "rbac.authorization.k8s.io"
 ROLES, CLUSTER_ROLES = f"roles.{GROUP}", f"clusterroles.{GROUP}"
@@ -37,24 +37,24 @@ class Attributes(msgspec.Struct, frozen=True, kw_only=True):
     path: str = ""
 
 
-class Verdict(msgspec.Struct, frozen=True):
+class RbacVerdict(msgspec.Struct, frozen=True):
     """`reason` names the binding that allows, or what went wrong in looking."""
 
     allowed: bool
     reason: str = ""
 
 
-def decide(store: Store, user: User, wanted: Attributes) -> Verdict:
+def decide(store: ApiStore, user: User, wanted: Attributes) -> RbacVerdict:
     if MASTERS in user.groups:
-        return Verdict(True)
+        return RbacVerdict(True)
     errors = list[str]()
     for rule, source in _rules_of(store, user, wanted.namespace, errors):
         if allows(rule, wanted):
-            return Verdict(True, f"RBAC: allowed by {source}")
-    return Verdict(False, f"RBAC: {_joined(errors)}" if errors else "")
+            return RbacVerdict(True, f"RBAC: allowed by {source}")
+    return RbacVerdict(False, f"RBAC: {_joined(errors)}" if errors else "")
 
 
-def rules_for(store: Store, user: User, namespace: str) -> list[Json]:
+def rules_for(store: ApiStore, user: User, namespace: str) -> list[Json]:
     """Every rule that counts for the user in that namespace."""
     return [rule for rule, _ in _rules_of(store, user, namespace, [])]
 
@@ -81,14 +81,14 @@ class RoleStrategy(Strategy):
     def decode(self, obj: Json, options: WriteOptions) -> None:
         obj.setdefault("rules", None)
 
-    def check(self, obj: Json, old: Json | None) -> list[Cause]:
-        causes = list[Cause]()
+    def check(self, obj: Json, old: Json | None) -> list[FieldCause]:
+        causes = list[FieldCause]()
         for index, rule in enumerate(maps(listing(obj, "rules"))):
             causes += self._rule_causes(rule, f"rules[{index}]")
         return causes
 
-    def _rule_causes(self, rule: Json, path: str) -> list[Cause]:
-        causes = list[Cause]()
+    def _rule_causes(self, rule: Json, path: str) -> list[FieldCause]:
+        causes = list[FieldCause]()
         if not listing(rule, "verbs"):
             causes.append(missing(f"{path}.verbs", "verbs must contain at least one value"))
         urls = listing(rule, "nonResourceURLs")
@@ -124,9 +124,9 @@ class BindingStrategy(Strategy):
             if subject.get("kind") in ("User", "Group"):
                 subject.setdefault("apiGroup", GROUP)
 
-    def check(self, obj: Json, old: Json | None) -> list[Cause]:
+    def check(self, obj: Json, old: Json | None) -> list[FieldCause]:
         reference = mapping(obj, "roleRef")
-        causes = list[Cause]()
+        causes = list[FieldCause]()
         if reference.get("apiGroup") != GROUP:
             causes.append(unsupported("roleRef.apiGroup", reference.get("apiGroup", ""), [GROUP]))
         if reference.get("kind") not in self.kinds:
@@ -144,8 +144,8 @@ class ClusterBindingStrategy(BindingStrategy):
     kinds = ("ClusterRole",)
 
 
-def _subject_causes(subject: Json, path: str) -> list[Cause]:
-    causes = list[Cause]()
+def _subject_causes(subject: Json, path: str) -> list[FieldCause]:
+    causes = list[FieldCause]()
     if not subject.get("name"):
         causes.append(missing(f"{path}.name"))
     kind = subject.get("kind")
@@ -159,7 +159,7 @@ def _subject_causes(subject: Json, path: str) -> list[Cause]:
     return causes
 
 
-def _rules_of(store: Store, user: User, namespace: str, errors: list[str]) -> Iterator[tuple[Json, str]]:
+def _rules_of(store: ApiStore, user: User, namespace: str, errors: list[str]) -> Iterator[tuple[Json, str]]:
     """(rule, what binds it) of everything that counts for the user there."""
     rooms = [(CLUSTER_BINDINGS, "")] + ([(BINDINGS, namespace)] if namespace else [])
     for resource, place in rooms:

@@ -14,7 +14,7 @@ import msgspec
 from slipway.local.apiserver import jsonpath
 from slipway.local.apiserver.admission import Strategy
 from slipway.local.apiserver.objects import Json
-from slipway.local.apiserver.store import Record
+from slipway.local.apiserver.store import ObjectVersion
 
 CellReader = Callable[[Json], Any]
 _META_FIELDS = {"metadata.name": ("metadata", "name"), "metadata.namespace": ("metadata", "namespace")}
@@ -23,7 +23,7 @@ _STAGES = {"": 0, "beta": 1, "alpha": 2}
 VERBS = ("create", "delete", "deletecollection", "get", "list", "patch", "update", "watch")
 
 
-class Column(msgspec.Struct, frozen=True, kw_only=True):
+class TableColumn(msgspec.Struct, frozen=True, kw_only=True):
     """One column of a Table answer; priority 0 is always shown, others in the wide form."""
 
     name: str
@@ -34,7 +34,7 @@ class Column(msgspec.Struct, frozen=True, kw_only=True):
     read: CellReader
 
 
-class View(msgspec.Struct, frozen=True):
+class VersionView(msgspec.Struct, frozen=True):
     """How the objects of a room look to those who ask for another version or group than the stored one.
 
     Both ways answer a new object, which may share parts with the one given.
@@ -58,7 +58,7 @@ class ResourceKind(msgspec.Struct, frozen=True, kw_only=True):
     categories: tuple[str, ...] = ()
     strategy: Strategy
     fields: dict[str, tuple[str, ...]] = {}
-    columns: tuple[Column, ...] = ()
+    columns: tuple[TableColumn, ...] = ()
     subresources: tuple[str, ...] = ()
     schema: Json = {}
     lacks: tuple[str, ...] = ()
@@ -66,7 +66,7 @@ class ResourceKind(msgspec.Struct, frozen=True, kw_only=True):
     is_stored: bool = True
     is_served: bool = True
     room: str = ""
-    view: View | None = None
+    view: VersionView | None = None
 
     @property
     def verbs(self) -> tuple[str, ...]:
@@ -91,10 +91,10 @@ class ResourceKind(msgspec.Struct, frozen=True, kw_only=True):
         """An object of this version as it is stored."""
         return obj if self.view is None else self.view.keep(obj)
 
-    def shown_record(self, record: Record) -> Record:
+    def shown_record(self, record: ObjectVersion) -> ObjectVersion:
         if self.view is None:
             return record
-        return Record(self.view.show(record.obj), record.version, record.ownership, is_first=record.is_first)
+        return ObjectVersion(self.view.show(record.obj), record.version, record.ownership, is_first=record.is_first)
 
     @property
     def qualified(self) -> str:
@@ -115,7 +115,7 @@ class ResourceKind(msgspec.Struct, frozen=True, kw_only=True):
         return self.list_kind or f"{self.kind}List"
 
 
-class Registry:
+class KindRegistry:
     """All kinds; the first of a resource is its storage version."""
 
     def __init__(self, kinds: tuple[ResourceKind, ...] = ()) -> None:

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from slipway.local.apiserver import rbac, status
-from slipway.local.apiserver.accounts import ISSUER, Accounts, TokenError
+from slipway.local.apiserver.accounts import ISSUER, ServiceAccountTokens, TokenError
 from slipway.local.apiserver.identity import ADMIN, User
 from slipway.local.apiserver.objects import Json, format_time, is_map, listing, mapping, metadata
 from slipway.local.apiserver.rbac import Attributes
-from slipway.local.apiserver.status import Cause, bad_request, bad_value
+from slipway.local.apiserver.status import FieldCause, bad_request, bad_value
 
 if TYPE_CHECKING:
     from slipway.local.apiserver.core import ClusterCore
@@ -25,7 +25,7 @@ AUTHORIZATION, AUTHENTICATION = "authorization.k8s.io", "authentication.k8s.io"
 _RULE_FIELDS = ("verbs", "apiGroups", "resources", "resourceNames", "nonResourceURLs")
 
 
-class Asked(msgspec.Struct, frozen=True):
+class ReviewRequest(msgspec.Struct, frozen=True):
     """One review: who asks, where (for a local review), and its body."""
 
     user: User
@@ -33,14 +33,14 @@ class Asked(msgspec.Struct, frozen=True):
     body: Json
 
 
-class Reviews:
+class LocalReviews:
     """Answers the reviews of one cluster."""
 
-    def __init__(self, core: "ClusterCore", accounts: Accounts, *, token: str = "") -> None:
+    def __init__(self, core: "ClusterCore", accounts: ServiceAccountTokens, *, token: str = "") -> None:
         self._core = core
         self._accounts = accounts
         self._token = token
-        self._answers: dict[tuple[str, str], Callable[[Asked], Json]] = {
+        self._answers: dict[tuple[str, str], Callable[[ReviewRequest], Json]] = {
             (AUTHORIZATION, "subjectaccessreviews"): self._access,
             (AUTHORIZATION, "localsubjectaccessreviews"): self._local_access,
             (AUTHORIZATION, "selfsubjectaccessreviews"): self._self_access,
@@ -49,7 +49,7 @@ class Reviews:
             (AUTHENTICATION, "selfsubjectreviews"): self._self,
         }
 
-    def answer(self, group: str, plural: str, ask: Callable[[], Asked]) -> Json | None:
+    def answer(self, group: str, plural: str, ask: Callable[[], ReviewRequest]) -> Json | None:
         """The review with its status, None when there is no such review. Raises: StatusError 400, 422."""
         found = self._answers.get((group, plural))
         if found is None:
@@ -61,14 +61,14 @@ class Reviews:
         answered = found(asked)
         return {"kind": kind, "apiVersion": f"{group}/v1", "metadata": {}, **answered}
 
-    def _access(self, asked: Asked) -> Json:
+    def _access(self, asked: ReviewRequest) -> Json:
         spec = mapping(asked.body, "spec")
         causes = _spec_causes(spec, names_user=True)
         if metadata(asked.body):
             causes.append(bad_value("metadata", metadata(asked.body), "must be empty"))
         return self._decided(spec, causes, _subject_of(spec))
 
-    def _local_access(self, asked: Asked) -> Json:
+    def _local_access(self, asked: ReviewRequest) -> Json:
         spec = mapping(asked.body, "spec")
         causes = _spec_causes(spec, names_user=True)
         meta = {field: value for field, value in metadata(asked.body).items() if field != "namespace"}
@@ -82,11 +82,11 @@ class Reviews:
             causes.append(bad_value("spec.nonResourceAttributes", other, "disallowed on this kind of request"))
         return {**self._decided(spec, causes, _subject_of(spec)), "metadata": {"namespace": asked.namespace}}
 
-    def _self_access(self, asked: Asked) -> Json:
+    def _self_access(self, asked: ReviewRequest) -> Json:
         spec = mapping(asked.body, "spec")
         return self._decided(spec, _spec_causes(spec, names_user=False), asked.user)
 
-    def _decided(self, spec: Json, causes: list[Cause], user: User) -> Json:
+    def _decided(self, spec: Json, causes: list[FieldCause], user: User) -> Json:
         if causes:
             error = status.invalid(f".{AUTHORIZATION}", "", causes)
             del error.details["kind"]
@@ -97,7 +97,7 @@ class Reviews:
             shown["reason"] = verdict.reason
         return {"spec": spec, "status": shown}
 
-    def _self_rules(self, asked: Asked) -> Json:
+    def _self_rules(self, asked: ReviewRequest) -> Json:
         namespace = str(mapping(asked.body, "spec").get("namespace") or "")
         if not namespace:
             raise bad_request("no namespace on request")
@@ -112,7 +112,7 @@ class Reviews:
         }
         return {"spec": {}, "status": found}
 
-    def _token_review(self, asked: Asked) -> Json:
+    def _token_review(self, asked: ReviewRequest) -> Json:
         spec = mapping(asked.body, "spec")
         token = str(spec.get("token") or "")
         if not token:
@@ -127,7 +127,7 @@ class Reviews:
             return {"spec": spec, "status": {"user": {}, "error": error}}
         return {"spec": spec, "status": {"authenticated": True, "user": user.to_json(), "audiences": meant}}
 
-    def _self(self, asked: Asked) -> Json:
+    def _self(self, asked: ReviewRequest) -> Json:
         created = {"creationTimestamp": format_time(self._core.clock())}
         return {"metadata": created, "status": {"userInfo": asked.user.to_json()}}
 
@@ -147,8 +147,8 @@ def _subject_of(spec: Json) -> User:
     return User(name=str(spec.get("user") or ""), groups=groups)
 
 
-def _spec_causes(spec: Json, *, names_user: bool) -> list[Cause]:
-    causes = list[Cause]()
+def _spec_causes(spec: Json, *, names_user: bool) -> list[FieldCause]:
+    causes = list[FieldCause]()
     wanted, other = spec.get("resourceAttributes"), spec.get("nonResourceAttributes")
     if wanted is not None and other is not None:
         words = "cannot be specified in combination with resourceAttributes"

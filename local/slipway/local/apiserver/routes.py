@@ -9,9 +9,9 @@ import msgspec
 
 from slipway.local.apiserver.options import DeleteOptions, WriteOptions, read_delete_options
 from slipway.local.apiserver.paging import ListQuery
-from slipway.local.apiserver.registry import Registry, ResourceKind
+from slipway.local.apiserver.registry import KindRegistry, ResourceKind
 from slipway.local.apiserver.status import (
-    Cause,
+    FieldCause,
     bad_request,
     bad_value,
     invalid_options,
@@ -26,7 +26,7 @@ WRITER_LENGTH_MAX = 128
 _TRUE = frozenset({"1", "true", "True", "t", "T", "TRUE"})
 
 
-class Target(msgspec.Struct, frozen=True, kw_only=True):
+class RouteTarget(msgspec.Struct, frozen=True, kw_only=True):
     """What a path names; `namespace` is None for a list over all namespaces."""
 
     kind: ResourceKind
@@ -39,7 +39,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
         return self.namespace or ""
 
 
-def resolve(registry: Registry, path: str) -> Target:
+def resolve(registry: KindRegistry, path: str) -> RouteTarget:
     """Raises: StatusError 404."""
     parts = path.strip("/").split("/")
     if parts[0] == "api" and len(parts) >= 3:
@@ -57,7 +57,7 @@ def resolve(registry: Registry, path: str) -> Target:
     name = rest[1] if len(rest) > 1 else ""
     if kind.namespaced and namespace is None and name:
         raise no_such_path()
-    return Target(kind=kind, namespace=namespace, name=name, subresource=rest[2] if len(rest) > 2 else "")
+    return RouteTarget(kind=kind, namespace=namespace, name=name, subresource=rest[2] if len(rest) > 2 else "")
 
 
 def is_true(query: Query, name: str) -> bool:
@@ -80,7 +80,7 @@ def number(query: Query, name: str) -> int:
 
 def write_options(query: Query, kind: str, agent: str = "", *, is_apply: bool = False) -> WriteOptions:
     """`kind`: CreateOptions, UpdateOptions or PatchOptions. `agent`: the user agent. Raises: StatusError 422."""
-    causes = list[Cause]()
+    causes = list[FieldCause]()
     validation = query.get("fieldValidation") or "Warn"
     if validation not in ("Strict", "Warn", "Ignore"):
         causes.append(unsupported("fieldValidation", validation, ["", "Ignore", "Strict", "Warn"]))
@@ -131,7 +131,7 @@ def _check_match(query: Query) -> None:
     """resourceVersionMatch and sendInitialEvents make sense together only in some ways."""
     field, match = "resourceVersionMatch", query.get("resourceVersionMatch", "")
     sends_initial = query.get("sendInitialEvents") is not None
-    causes = list[Cause]()
+    causes = list[FieldCause]()
     if is_true(query, "watch"):
         if sends_initial and match != "NotOlderThan":
             causes.append(not_allowed(field, "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan"))

@@ -22,7 +22,7 @@ _EXISTS = re.compile(r"^\s*(?P<not>!?)\s*(?P<key>[^\s!=(),]+)\s*$")
 _OPERATORS = {"In": "in", "NotIn": "notin", "Exists": "exists", "DoesNotExist": "absent"}
 
 
-class Requirement(msgspec.Struct, frozen=True):
+class SelectorTerm(msgspec.Struct, frozen=True):
     """One term of a label selector: `op` is one of in, notin, exists, absent."""
 
     key: str
@@ -42,7 +42,7 @@ class Requirement(msgspec.Struct, frozen=True):
                 return value is None
 
 
-def parse_labels(text: str) -> tuple[Requirement, ...]:
+def parse_labels(text: str) -> tuple[SelectorTerm, ...]:
     """Raises: StatusError 400."""
     return tuple(_requirement(term) for term in _terms(text) if term.strip())
 
@@ -94,7 +94,7 @@ def selects(selector: object, labels: Json) -> bool:
         if name is None:
             return False
         values = frozenset(str(value) for value in listing(term, "values"))
-        if not Requirement(str(term.get("key")), name, values).holds(labels):
+        if not SelectorTerm(str(term.get("key")), name, values).holds(labels):
             return False
     return True
 
@@ -121,14 +121,14 @@ def _terms(text: str) -> list[str]:
     return [*terms, text[start:]]
 
 
-def _requirement(term: str) -> Requirement:
+def _requirement(term: str) -> SelectorTerm:
     if match := _SET.match(term):
         values = frozenset(value.strip() for value in match["values"].split(","))
-        return Requirement(match["key"], match["op"], values)
+        return SelectorTerm(match["key"], match["op"], values)
     if match := _COMPARE.match(term):
-        return Requirement(match["key"], "notin" if match["op"] == "!=" else "in", frozenset({match["value"]}))
+        return SelectorTerm(match["key"], "notin" if match["op"] == "!=" else "in", frozenset({match["value"]}))
     if match := _EXISTS.match(term):
-        return Requirement(match["key"], "absent" if match["not"] else "exists")
+        return SelectorTerm(match["key"], "absent" if match["not"] else "exists")
     raise bad_request(f"unable to parse requirement: found '{term.strip()}'")
 
 

@@ -14,8 +14,8 @@ from slipway.local.apiserver import meta, status
 from slipway.local.apiserver.admission import Strategy
 from slipway.local.apiserver.objects import Json, listing, mapping, maps, name_of
 from slipway.local.apiserver.options import WriteOptions
-from slipway.local.apiserver.status import Cause, StatusError, bad_value, missing, twice, unsupported
-from slipway.local.apiserver.store import Store
+from slipway.local.apiserver.status import FieldCause, StatusError, bad_value, missing, twice, unsupported
+from slipway.local.apiserver.store import ApiStore
 
 SERVICES = "services"
 RANGE = ipaddress.IPv4Network("10.96.0.0/16")
@@ -74,9 +74,9 @@ class ServiceStrategy(Strategy):
                 if not port.get("nodePort") and ports.get(_port_key(port)):
                     port["nodePort"] = ports[_port_key(port)]
 
-    def check(self, obj: Json, old: Json | None) -> list[Cause]:
+    def check(self, obj: Json, old: Json | None) -> list[FieldCause]:
         spec = obj["spec"]
-        causes = list[Cause]()
+        causes = list[FieldCause]()
         if spec["type"] not in _TYPES:
             causes.append(unsupported("spec.type", spec["type"], list(_TYPES)))
         if not spec.get("ports") and spec.get("clusterIP") != HEADLESS and spec["type"] != "ExternalName":
@@ -95,7 +95,7 @@ class ServiceStrategy(Strategy):
         return causes
 
 
-def allocate(store: Store, service: Json) -> None:
+def allocate(store: ApiStore, service: Json) -> None:
     """Gives a new Service what it asks for. Raises: StatusError 422 for what is taken or out of range."""
     spec = service["spec"]
     if spec["type"] == "ExternalName":
@@ -136,7 +136,7 @@ def _give_ports(service: Json, others: Iterable[Json]) -> None:
         taken.add(port["nodePort"])
 
 
-def _refused(service: Json, cause: Cause) -> StatusError:
+def _refused(service: Json, cause: FieldCause) -> StatusError:
     return status.invalid("Service", name_of(service), [cause])
 
 

@@ -40,7 +40,7 @@ class StatusError(Exception):
         return status
 
 
-class Cause(msgspec.Struct, frozen=True):
+class FieldCause(msgspec.Struct, frozen=True):
     """One offending field of an object: where, of what sort, and the words after the field's name."""
 
     field: str
@@ -59,38 +59,38 @@ def quoted(value: Any) -> str:
     return msgspec.json.encode(value).decode()
 
 
-def bad_value(field: str, value: Any, detail: str) -> Cause:
-    return Cause(field, "FieldValueInvalid", f"Invalid value: {quoted(value)}: {detail}")
+def bad_value(field: str, value: Any, detail: str) -> FieldCause:
+    return FieldCause(field, "FieldValueInvalid", f"Invalid value: {quoted(value)}: {detail}")
 
 
-def bad_type(field: str, type_name: str, detail: str) -> Cause:
-    return Cause(field, "FieldValueTypeInvalid", f'Invalid value: "{type_name}": {detail}')
+def bad_type(field: str, type_name: str, detail: str) -> FieldCause:
+    return FieldCause(field, "FieldValueTypeInvalid", f'Invalid value: "{type_name}": {detail}')
 
 
-def missing(field: str, detail: str = "") -> Cause:
-    return Cause(field, "FieldValueRequired", f"Required value: {detail}" if detail else "Required value")
+def missing(field: str, detail: str = "") -> FieldCause:
+    return FieldCause(field, "FieldValueRequired", f"Required value: {detail}" if detail else "Required value")
 
 
-def unsupported(field: str, value: Any, allowed: list[Any]) -> Cause:
+def unsupported(field: str, value: Any, allowed: list[Any]) -> FieldCause:
     listed = ", ".join(quoted(item) for item in allowed)
     body = f"Unsupported value: {quoted(value)}: supported values: {listed}"
-    return Cause(field, "FieldValueNotSupported", body)
+    return FieldCause(field, "FieldValueNotSupported", body)
 
 
-def not_allowed(field: str, detail: str) -> Cause:
-    return Cause(field, "FieldValueForbidden", f"Forbidden: {detail}")
+def not_allowed(field: str, detail: str) -> FieldCause:
+    return FieldCause(field, "FieldValueForbidden", f"Forbidden: {detail}")
 
 
-def twice(field: str, value: Any) -> Cause:
-    return Cause(field, "FieldValueDuplicate", f"Duplicate value: {quoted(value)}")
+def twice(field: str, value: Any) -> FieldCause:
+    return FieldCause(field, "FieldValueDuplicate", f"Duplicate value: {quoted(value)}")
 
 
-def too_many(field: str, count: int, limit: int) -> Cause:
-    return Cause(field, "FieldValueTooMany", f"Too many: {count}: must have at most {limit} items")
+def too_many(field: str, count: int, limit: int) -> FieldCause:
+    return FieldCause(field, "FieldValueTooMany", f"Too many: {count}: must have at most {limit} items")
 
 
-def too_long(field: str, limit: int) -> Cause:
-    return Cause(field, "FieldValueTooLong", f"Too long: may not be more than {limit} bytes")
+def too_long(field: str, limit: int) -> FieldCause:
+    return FieldCause(field, "FieldValueTooLong", f"Too long: may not be more than {limit} bytes")
 
 
 def _details(resource: str, name: str, **extra: Any) -> Json:
@@ -141,7 +141,7 @@ def refused(resource: str, name: str, words: str, reason: str) -> StatusError:
     return StatusError(403, "Forbidden", message, _details(resource, name) if resource else {})
 
 
-def invalid(kind: str, name: str, causes: Sequence[Cause]) -> StatusError:
+def invalid(kind: str, name: str, causes: Sequence[FieldCause]) -> StatusError:
     """422; `kind` is `Pod` or `Allocation.slipway.dev`."""
     words = str(causes[0]) if len(causes) == 1 else "[" + ", ".join(str(cause) for cause in causes) + "]"
     details = _details(kind, name, causes=[cause.to_json() for cause in causes])
@@ -155,7 +155,7 @@ def too_many_requests(message: str, causes: list[Json], retry_after_s: int = 0) 
     return StatusError(429, "TooManyRequests", message, details)
 
 
-def invalid_options(kind: str, causes: Sequence[Cause]) -> StatusError:
+def invalid_options(kind: str, causes: Sequence[FieldCause]) -> StatusError:
     """422 for what stands in the query: `kind` is CreateOptions, PatchOptions..."""
     error = invalid(f"{kind}.meta.k8s.io", "", causes)
     listed = [cause.to_json() for cause in causes]

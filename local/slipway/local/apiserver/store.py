@@ -20,7 +20,7 @@ ObjectKey = tuple[str, str]
 """(namespace, name); the namespace is empty for cluster-scoped objects."""
 
 
-class Record(msgspec.Struct):
+class ObjectVersion(msgspec.Struct):
     """One version of one object, with its JSON made at most once. `ownership`: who set its fields."""
 
     obj: Json
@@ -46,15 +46,15 @@ class Record(msgspec.Struct):
         return self.shown
 
 
-class Change(msgspec.Struct):
+class Commit(msgspec.Struct):
     """One commit: `record` is the state after it (for DELETED the last state, at the version of the deletion)."""
 
     version: int
     type: ChangeType
     resource: str
     key: ObjectKey
-    record: Record
-    previous: Record | None
+    record: ObjectVersion
+    previous: ObjectVersion | None
     encoded: bytes = b""
 
     @property
@@ -77,20 +77,20 @@ class _Room:
     """The objects and the history of one resource."""
 
     def __init__(self, floor: int) -> None:
-        self.records: dict[ObjectKey, Record] = {}
+        self.records: dict[ObjectKey, ObjectVersion] = {}
         self.order: list[ObjectKey] = []
         """the keys of `records`, sorted: a page of a long list costs what is after it, and no sorting"""
-        self.by_namespace: dict[str, dict[str, Record]] = {}
-        self.history: list[Change] = []
+        self.by_namespace: dict[str, dict[str, ObjectVersion]] = {}
+        self.history: list[Commit] = []
         self.floor = floor
         self.served_from = 0
         """where watches of the kind begin, if it is younger than the history"""
 
 
-Subscriber = Callable[[Change], None]
+Subscriber = Callable[[Commit], None]
 
 
-class Store:
+class ApiStore:
     """All resources under one version counter. `history_limit` changes are kept per resource."""
 
     def __init__(self, history_limit: int = 10_000) -> None:
@@ -101,11 +101,11 @@ class Store:
         self._rooms: dict[str, _Room] = {}
         self._subscribers: list[Subscriber] = []
 
-    def find(self, resource: str, namespace: str, name: str) -> Record | None:
+    def find(self, resource: str, namespace: str, name: str) -> ObjectVersion | None:
         room = self._rooms.get(resource)
         return room.records.get((namespace, name)) if room else None
 
-    def scan(self, resource: str, namespace: str | None = None) -> list[Record]:
+    def scan(self, resource: str, namespace: str | None = None) -> list[ObjectVersion]:
         """Current records in key order; `namespace` None means all."""
         room = self._rooms.get(resource)
         return [room.records[key] for key in _selected(room.order, namespace, None)] if room else []
@@ -118,9 +118,9 @@ class Store:
 
     def scan_at(
         self, resource: str, namespace: str | None, version: int, after: ObjectKey | None = None
-    ) -> list[Record]:
+    ) -> list[ObjectVersion]:
         """The records as they were at `version`, those beyond the key `after` alone. Raises: CompactedError."""
-        room, before = self._rooms.get(resource), dict[ObjectKey, Record | None]()
+        room, before = self._rooms.get(resource), dict[ObjectKey, ObjectVersion | None]()
         if room is None:
             return []
         if version < room.floor:
@@ -136,7 +136,7 @@ class Store:
         found = (before[key] if key in before else room.records[key] for key in keys)
         return [record for record in found if record is not None]
 
-    def changes_since(self, resource: str, version: int) -> list[Change]:
+    def changes_since(self, resource: str, version: int) -> list[Commit]:
         """The changes after `version`, oldest first. Raises: CompactedError."""
         room = self._rooms.get(resource)
         floor = self._first_floor if room is None else max(room.floor, room.served_from)
@@ -144,7 +144,7 @@ class Store:
             raise CompactedError(floor)
         return _changes_after(room, version) if room is not None else []
 
-    def commit(self, resource: str, type: ChangeType, obj: Json, ownership: Ownership | None = None) -> Change:
+    def commit(self, resource: str, type: ChangeType, obj: Json, ownership: Ownership | None = None) -> Commit:
         """Stores `obj` (which the store then owns) at the next version and tells the subscribers.
 
         Without an `ownership` it stays what it was.
@@ -158,15 +158,15 @@ class Store:
 
     def restore(
         self, resource: str, type: ChangeType, obj: Json, version: int, ownership: Ownership | None = None
-    ) -> Change:
+    ) -> Commit:
         """Puts a change made earlier back into place, silently; versions must rise."""
         room = self._room(resource)
         key = (namespace_of(obj), name_of(obj))
         previous = room.records.get(key)
         if ownership is None:
             ownership = previous.ownership if previous is not None else NOBODY
-        change = Change(
-            version, type, resource, key, Record(obj, version, ownership, is_first=type == "ADDED"), previous
+        change = Commit(
+            version, type, resource, key, ObjectVersion(obj, version, ownership, is_first=type == "ADDED"), previous
         )
         self._index_owners(change)
         if type == "DELETED":
@@ -230,7 +230,7 @@ class Store:
             room.floor = room.history[drop - 1].version
             del room.history[:drop]
 
-    def _index_owners(self, change: Change) -> None:
+    def _index_owners(self, change: Commit) -> None:
         entry = (change.resource, change.key)
         if change.previous is not None:
             for owner in owners_of(change.previous.obj):
@@ -247,15 +247,15 @@ def _selected(order: list[ObjectKey], namespace: str | None, after: ObjectKey | 
     return order[low if after is None else max(low, bisect_right(order, after)) : high]
 
 
-def _version(change: Change) -> int:
+def _version(change: Commit) -> int:
     return change.version
 
 
-def _changes_after(room: _Room, version: int) -> list[Change]:
+def _changes_after(room: _Room, version: int) -> list[Commit]:
     return room.history[bisect_right(room.history, version, key=_version) :]
 
 
-def _forget(groups: dict[str, dict[str, Record]], key: ObjectKey) -> None:
+def _forget(groups: dict[str, dict[str, ObjectVersion]], key: ObjectKey) -> None:
     group = groups.get(key[0])
     if group is not None:
         group.pop(key[1], None)

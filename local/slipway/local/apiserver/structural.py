@@ -13,7 +13,7 @@ import msgspec
 from slipway.local.apiserver.objects import Json, clone, is_list, is_map, listing, mapping, maps
 
 
-class Rule(msgspec.Struct, frozen=True):
+class CelRule(msgspec.Struct, frozen=True):
     """One entry of `x-kubernetes-validations`; a transition rule compares with the old value."""
 
     text: str
@@ -45,7 +45,7 @@ class Schema(msgspec.Struct):
     list_keys: tuple[str, ...] = ()
     unique: bool = False
     default: Any = msgspec.UNSET
-    rules: tuple[Rule, ...] = ()
+    rules: tuple[CelRule, ...] = ()
     all_of: tuple["Schema", ...] = ()
     any_of: tuple["Schema", ...] = ()
     one_of: tuple["Schema", ...] = ()
@@ -113,7 +113,7 @@ def _compiled(source: Json) -> Schema:
     )
 
 
-def rules_of(schema: Schema, path: str = "", *, correlated: bool = True) -> list[tuple[str, Rule, bool]]:
+def rules_of(schema: Schema, path: str = "", *, correlated: bool = True) -> list[tuple[str, CelRule, bool]]:
     """(path, rule, whether an old value can be found there) of every rule in the tree."""
     found = [(path, rule, correlated) for rule in schema.rules]
     for name, node in schema.properties.items():
@@ -179,9 +179,9 @@ def _default(schema: Schema, value: Json) -> None:
             value[name] = clone(node.default)
 
 
-def _rule(entry: Json) -> Rule:
+def _rule(entry: Json) -> CelRule:
     text = str(entry.get("rule") or "")
-    return Rule(
+    return CelRule(
         text=text,
         message=str(entry.get("message") or f"failed rule: {' '.join(text.split())}"),
         reason=str(entry.get("reason") or "FieldValueInvalid"),

@@ -8,12 +8,12 @@ from typing import Any
 
 from slipway.local.apiserver import columns
 from slipway.local.apiserver.objects import Json, metadata, parse_time
-from slipway.local.apiserver.registry import Column, ResourceKind
+from slipway.local.apiserver.registry import ResourceKind, TableColumn
 
 _MINUTE, _HOUR, _DAY, _YEAR = 60, 3600, 86400, 365 * 86400
 
 
-def columns_of(kind: ResourceKind) -> tuple[Column, ...]:
+def columns_of(kind: ResourceKind) -> tuple[TableColumn, ...]:
     if not kind.columns:
         return columns.DEFAULT
     return (columns.NAME, *kind.columns) if kind.is_custom else kind.columns
@@ -73,7 +73,7 @@ def _two(first: int, unit: str, second: int, small: str) -> str:
     return f"{first}{unit}{second}{small}" if second else f"{first}{unit}"
 
 
-def _cell(column: Column, obj: Json, now: float) -> Any:
+def _cell(column: TableColumn, obj: Json, now: float) -> Any:
     value = column.read(obj)
     if column.type == "date":
         moment = parse_time(value)

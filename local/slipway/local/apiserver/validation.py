@@ -10,7 +10,7 @@ from typing import Any
 
 from slipway.local.apiserver.objects import Json, is_list, is_map, parse_time, type_name
 from slipway.local.apiserver.status import (
-    Cause,
+    FieldCause,
     bad_type,
     bad_value,
     missing,
@@ -21,7 +21,7 @@ from slipway.local.apiserver.status import (
     twice,
     unsupported,
 )
-from slipway.local.apiserver.structural import Rule, Schema
+from slipway.local.apiserver.structural import CelRule, Schema
 
 RuleTwin = Callable[[Any, Any], bool]
 RuleTwins = Mapping[str, RuleTwin]
@@ -36,7 +36,7 @@ _NOT_CHECKED = (
 )
 
 
-def validate(schema: Schema, obj: Json, old: Json | None, twins: RuleTwins) -> list[Cause]:
+def validate(schema: Schema, obj: Json, old: Json | None, twins: RuleTwins) -> list[FieldCause]:
     """Every way in which `obj` breaks its schema; with none, every rule that it breaks."""
     causes = _structure(schema, obj, "")
     if any(cause.reason in _BLOCKING for cause in causes):
@@ -45,12 +45,12 @@ def validate(schema: Schema, obj: Json, old: Json | None, twins: RuleTwins) -> l
     return causes + broken_rules(schema, obj, old, twins)
 
 
-def broken_rules(schema: Schema, obj: Json, old: Json | None, twins: RuleTwins) -> list[Cause]:
+def broken_rules(schema: Schema, obj: Json, old: Json | None, twins: RuleTwins) -> list[FieldCause]:
     """Every rule that `obj` breaks; rules about a change hold without `old`."""
     return _rules(schema, obj, old, "", twins)
 
 
-def _structure(schema: Schema, value: Any, path: str) -> list[Cause]:
+def _structure(schema: Schema, value: Any, path: str) -> list[FieldCause]:
     if value is None and schema.nullable:
         return []
     causes = _type(schema, value, path)
@@ -69,7 +69,7 @@ def _structure(schema: Schema, value: Any, path: str) -> list[Cause]:
     return causes + _combined(schema, value, path)
 
 
-def _type(schema: Schema, value: Any, path: str) -> list[Cause]:
+def _type(schema: Schema, value: Any, path: str) -> list[FieldCause]:
     found = type_name(value)
     if schema.int_or_string:
         if found in ("integer", "string"):
@@ -85,7 +85,7 @@ def _type(schema: Schema, value: Any, path: str) -> list[Cause]:
     return [bad_type(path, found, f'{path or "object"} in body must be of type {wanted}: "{found}"')]
 
 
-def _map(schema: Schema, value: Json, path: str) -> list[Cause]:
+def _map(schema: Schema, value: Json, path: str) -> list[FieldCause]:
     causes = [missing(_join(path, name)) for name in schema.required if name not in value]
     causes += _count(schema, len(value), path, "minProperties", "maxProperties", "properties")
     for name, item in value.items():
@@ -95,7 +95,7 @@ def _map(schema: Schema, value: Json, path: str) -> list[Cause]:
     return causes
 
 
-def _list(schema: Schema, value: list[Any], path: str) -> list[Cause]:
+def _list(schema: Schema, value: list[Any], path: str) -> list[FieldCause]:
     causes = _count(schema, len(value), path, "minItems", "maxItems", "items")
     if schema.items is not None:
         for index, item in enumerate(value):
@@ -117,8 +117,8 @@ def _identity(schema: Schema, item: Any) -> Any:
     return item
 
 
-def _string(schema: Schema, value: str, path: str) -> list[Cause]:
-    causes = list[Cause]()
+def _string(schema: Schema, value: str, path: str) -> list[FieldCause]:
+    causes = list[FieldCause]()
     limits = schema.limits
     if "maxLength" in limits and len(value) > limits["maxLength"]:
         causes.append(too_long(path, int(limits["maxLength"])))
@@ -132,8 +132,8 @@ def _string(schema: Schema, value: str, path: str) -> list[Cause]:
     return causes
 
 
-def _number(schema: Schema, value: float, path: str) -> list[Cause]:
-    causes = list[Cause]()
+def _number(schema: Schema, value: float, path: str) -> list[FieldCause]:
+    causes = list[FieldCause]()
     limits = schema.limits
     if "minimum" in limits:
         least = limits["minimum"]
@@ -153,7 +153,7 @@ def _number(schema: Schema, value: float, path: str) -> list[Cause]:
     return causes
 
 
-def _count(schema: Schema, count: int, path: str, low: str, high: str, noun: str) -> list[Cause]:
+def _count(schema: Schema, count: int, path: str, low: str, high: str, noun: str) -> list[FieldCause]:
     limits = schema.limits
     if high in limits and count > limits[high]:
         return [too_many(path, count, int(limits[high]))]
@@ -162,7 +162,7 @@ def _count(schema: Schema, count: int, path: str, low: str, high: str, noun: str
     return []
 
 
-def _combined(schema: Schema, value: Any, path: str) -> list[Cause]:
+def _combined(schema: Schema, value: Any, path: str) -> list[FieldCause]:
     causes = [cause for node in schema.all_of for cause in _structure(node, value, path)]
     if schema.any_of and all(_structure(node, value, path) for node in schema.any_of):
         causes.append(bad_value(path, value, f"{path} in body must validate at least one schema (anyOf)"))
@@ -173,11 +173,11 @@ def _combined(schema: Schema, value: Any, path: str) -> list[Cause]:
     return causes
 
 
-def _rules(schema: Schema, value: Any, old: Any, path: str, twins: RuleTwins) -> list[Cause]:
+def _rules(schema: Schema, value: Any, old: Any, path: str, twins: RuleTwins) -> list[FieldCause]:
     """Walks the value; `old` is None where no old value corresponds."""
     if value is None:
         return []
-    causes = list[Cause]()
+    causes = list[FieldCause]()
     for rule in schema.rules:
         if rule.text in twins and not (rule.is_transition and old is None) and not _holds(rule, value, old, twins):
             causes.append(_broken(rule, schema, value, path))
@@ -201,7 +201,7 @@ def _by_identity(schema: Schema, old: Any) -> dict[str, Any]:
     return {quoted(_identity(schema, item)): item for item in old}
 
 
-def _holds(rule: Rule, value: Any, old: Any, twins: RuleTwins) -> bool:
+def _holds(rule: CelRule, value: Any, old: Any, twins: RuleTwins) -> bool:
     """A twin that meets a missing field refuses, as CEL's `no such key` does."""
     try:
         return bool(twins[rule.text](value, old))
@@ -209,7 +209,7 @@ def _holds(rule: Rule, value: Any, old: Any, twins: RuleTwins) -> bool:
         return False
 
 
-def _broken(rule: Rule, schema: Schema, value: Any, path: str) -> Cause:
+def _broken(rule: CelRule, schema: Schema, value: Any, path: str) -> FieldCause:
     where = (path + rule.field_path) or "<nil>"
     if where.startswith("."):
         where = where[1:]
@@ -222,7 +222,7 @@ def _broken(rule: Rule, schema: Schema, value: Any, path: str) -> Cause:
             return twice(where, value)
         case _:
             shown = schema.type if schema.type else type_name(value)
-            return Cause(where, rule.reason, f'Invalid value: "{shown}": {rule.message}')
+            return FieldCause(where, rule.reason, f'Invalid value: "{shown}": {rule.message}')
 
 
 def _join(path: str, name: str) -> str:

@@ -7,7 +7,7 @@ volume's name. Works only through the core.
 from typing import TYPE_CHECKING
 
 from slipway.local.apiserver.objects import Json, clone, is_deleting, mapping, uid_of
-from slipway.local.apiserver.store import Change, ObjectKey
+from slipway.local.apiserver.store import Commit, ObjectKey
 
 if TYPE_CHECKING:
     from slipway.local.apiserver.core import ClusterCore
@@ -22,7 +22,7 @@ class Volumes:
         self._core = core
         self._waiting: dict[ObjectKey, None] = {}
 
-    def note(self, change: Change) -> None:
+    def note(self, change: Commit) -> None:
         """Marks a claim that has no volume yet."""
         if change.resource == CLAIMS and change.type != "DELETED":
             self._waiting[change.key] = None

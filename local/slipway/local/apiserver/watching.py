@@ -11,16 +11,16 @@ from collections.abc import AsyncIterator, Callable, Iterable
 import msgspec
 
 from slipway.local.apiserver.core import ClusterCore
-from slipway.local.apiserver.events import WatchEvent, visible
+from slipway.local.apiserver.events import ServedEvent, visible
 from slipway.local.apiserver.objects import Json
 from slipway.local.apiserver.paging import ListQuery
 from slipway.local.apiserver.registry import ResourceKind
 from slipway.local.apiserver.selectors import selector
 from slipway.local.apiserver.status import StatusError
-from slipway.local.apiserver.store import Change
+from slipway.local.apiserver.store import Commit
 
 INITIAL_EVENTS_END = "k8s.io/initial-events-end"
-EventEncoder = Callable[[WatchEvent], bytes]
+EventEncoder = Callable[[ServedEvent], bytes]
 
 
 class WatchQuery(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,7 +58,7 @@ class Wakers:
             for waker in wakers:
                 waker.set()
 
-    def _wake(self, change: Change) -> None:
+    def _wake(self, change: Commit) -> None:
         for waker in self._by_resource.get(change.resource, ()):
             waker.set()
 
@@ -115,8 +115,8 @@ def _initial(core: ClusterCore, query: WatchQuery, encode: EventEncoder) -> Iter
     wanted = ListQuery(labels=query.labels, fields=query.fields)
     for record in core.list(query.kind.resource, query.namespace, wanted).records:
         key = (query.namespace or "", "")
-        change = Change(record.version, "ADDED", query.kind.resource, key, record, None)
-        yield encode(WatchEvent("ADDED", record.obj, record.version, change))
+        change = Commit(record.version, "ADDED", query.kind.resource, key, record, None)
+        yield encode(ServedEvent("ADDED", record.obj, record.version, change))
     if query.sends_initial and query.bookmarks:
         yield bookmark(query.kind, core.version, ends_initial=True)
 

@@ -15,7 +15,7 @@ from slipway.local.apiserver.objects import Json, clone, is_map, listing, mappin
 from slipway.local.apiserver.options import WriteOptions
 from slipway.local.apiserver.registry import ResourceKind
 from slipway.local.apiserver.selectors import selects
-from slipway.local.apiserver.status import Cause, bad_value, missing
+from slipway.local.apiserver.status import FieldCause, bad_value, missing
 
 _ROLLING: Json = {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": "25%", "maxSurge": "25%"}}
 _DEPLOYMENT: Json = {"replicas": 1, "revisionHistoryLimit": 10, "progressDeadlineSeconds": 600, "strategy": _ROLLING}
@@ -73,9 +73,9 @@ class TemplateStrategy(PlainStrategy):
         super().decode(obj, options)
         default_template(obj["spec"])
 
-    def check(self, obj: Json, old: Json | None) -> list[Cause]:
+    def check(self, obj: Json, old: Json | None) -> list[FieldCause]:
         spec = obj["spec"]
-        causes = list[Cause]()
+        causes = list[FieldCause]()
         labels = mapping(mapping(mapping(spec, "template"), "metadata"), "labels")
         if not is_map(spec.get("selector")):
             causes.append(missing("spec.selector"))
@@ -116,7 +116,7 @@ class JobStrategy(PlainStrategy):
         if "selector" in old["spec"]:
             new["spec"].setdefault("selector", old["spec"]["selector"])
 
-    def check(self, obj: Json, old: Json | None) -> list[Cause]:
+    def check(self, obj: Json, old: Json | None) -> list[FieldCause]:
         causes = template_causes(obj["spec"], restart=("OnFailure", "Never"))
         if old is not None and mapping(old, "spec").get("selector") != obj["spec"].get("selector"):
             causes.append(bad_value("spec.selector", obj["spec"].get("selector"), "field is immutable"))
@@ -128,7 +128,7 @@ class CronJobStrategy(PlainStrategy):
         super().decode(obj, options)
         default_template(mapping(mapping(obj["spec"], "jobTemplate"), "spec"))
 
-    def check(self, obj: Json, old: Json | None) -> list[Cause]:
+    def check(self, obj: Json, old: Json | None) -> list[FieldCause]:
         return [] if obj["spec"].get("schedule") else [missing("spec.schedule")]
 
 
@@ -156,7 +156,7 @@ def default_template(spec: Json) -> None:
         pods.default_spec(template["spec"])
 
 
-def template_causes(spec: Json, restart: tuple[str, ...] = ("Always",)) -> list[Cause]:
+def template_causes(spec: Json, restart: tuple[str, ...] = ("Always",)) -> list[FieldCause]:
     template = mapping(mapping(spec, "template"), "spec")
     if not listing(template, "containers"):
         return [missing("spec.template.spec.containers")]
@@ -164,7 +164,7 @@ def template_causes(spec: Json, restart: tuple[str, ...] = ("Always",)) -> list[
     if policy not in restart:
         listed = ", ".join(f'"{name}"' for name in restart)
         body = f'Unsupported value: "{policy}": supported values: {listed}'
-        return [Cause("spec.template.spec.restartPolicy", "FieldValueNotSupported", body)]
+        return [FieldCause("spec.template.spec.restartPolicy", "FieldValueNotSupported", body)]
     return []
 
 

@@ -13,13 +13,13 @@ import msgspec
 from slipway.local.apiserver import decoding, deletion, limitranges, meta, patch, podadmission, quota, services, status
 from slipway.local.apiserver.decoding import UndecodableError
 from slipway.local.apiserver.fields import applying, ownership
-from slipway.local.apiserver.fields.ownership import APPLY, NOBODY, UPDATE, Author, Ownership, Scope
+from slipway.local.apiserver.fields.ownership import APPLY, NOBODY, UPDATE, Author, FieldScope, Ownership
 from slipway.local.apiserver.fields.scopes import Scopes
 from slipway.local.apiserver.objects import Json, clone, format_time, is_deleting, is_map, metadata
 from slipway.local.apiserver.options import WriteOptions
 from slipway.local.apiserver.registry import ResourceKind
-from slipway.local.apiserver.status import Cause, StatusError
-from slipway.local.apiserver.store import Record, Store
+from slipway.local.apiserver.status import FieldCause, StatusError
+from slipway.local.apiserver.store import ApiStore, ObjectVersion
 
 _NAMESPACES = "namespaces"
 _PODS = "pods"
@@ -36,16 +36,16 @@ class Patch(msgspec.Struct, frozen=True):
     subresource: str = ""
 
 
-class Writer:
+class StoreWriter:
     """Writes into one store."""
 
-    def __init__(self, store: Store, clock: Callable[[], float], new_uid: Callable[[], str]) -> None:
+    def __init__(self, store: ApiStore, clock: Callable[[], float], new_uid: Callable[[], str]) -> None:
         self._store = store
         self._clock = clock
         self._new_uid = new_uid
         self._scopes = Scopes()
 
-    def record(self, kind: ResourceKind, namespace: str, name: str) -> Record:
+    def record(self, kind: ResourceKind, namespace: str, name: str) -> ObjectVersion:
         """Raises: StatusError 404."""
         found = self._store.find(kind.resource, namespace if kind.namespaced else "", name)
         if found is None:
@@ -115,7 +115,7 @@ class Writer:
         shape = self._scopes.of(kind).shape
         base = record.ownership.shown_on(record.obj) if "managedFields" in str(wanted.change) else record.obj
         new = patch.apply_patch(wanted.media, base, wanted.change, shape)
-        causes, uid = list[Cause](), metadata(new).get("uid")
+        causes, uid = list[FieldCause](), metadata(new).get("uid")
         if uid not in (None, "", record.obj["metadata"]["uid"]):
             causes = [status.bad_value("metadata.uid", uid, "field is immutable")]
             new = {**new, "metadata": {**metadata(new), "uid": ""}}
@@ -143,7 +143,7 @@ class Writer:
         options: WriteOptions,
         *,
         subresource: str,
-        causes: Sequence[Cause] = (),
+        causes: Sequence[FieldCause] = (),
     ) -> Json:
         """As `put`; `causes` are known to be wrong already. Raises: UndecodableError, too."""
         scope = self._scopes.of(kind)
@@ -192,13 +192,13 @@ class Writer:
     def _replace(
         self,
         kind: ResourceKind,
-        record: Record,
+        record: ObjectVersion,
         new: Json,
         options: WriteOptions,
         *,
         subresource: str,
         claims: ClaimsOf,
-        causes: Sequence[Cause] = (),
+        causes: Sequence[FieldCause] = (),
     ) -> Json:
         """`new` in the place of `record`; `claims` answers whose its fields then are."""
         strategy, old = kind.strategy, record.obj
@@ -230,7 +230,7 @@ class Writer:
             self._store.commit(kind.resource, "MODIFIED", kind.kept(new), options.ownership)
         return new
 
-    def _decode(self, kind: ResourceKind, scope: Scope, namespace: str, obj: Any, options: WriteOptions) -> Json:
+    def _decode(self, kind: ResourceKind, scope: FieldScope, namespace: str, obj: Any, options: WriteOptions) -> Json:
         try:
             return decoding.decode(kind, scope.shape, namespace, obj, options)
         except UndecodableError as exc:
@@ -267,12 +267,12 @@ class Writer:
         elif version != current["resourceVersion"]:
             raise status.modified(kind.resource, current["name"])
 
-    def _refuse(self, kind: ResourceKind, new: Json, causes: Sequence[Cause]) -> None:
+    def _refuse(self, kind: ResourceKind, new: Json, causes: Sequence[FieldCause]) -> None:
         if causes:
             raise status.invalid(kind.qualified, str(metadata(new).get("name", "")), causes)
 
 
-def _own_causes(kind: ResourceKind, new: Json, old: Json | None) -> list[Cause]:
+def _own_causes(kind: ResourceKind, new: Json, old: Json | None) -> list[FieldCause]:
     """What the kind itself finds wrong; it is not asked about what has no name."""
     return kind.strategy.check(new, old) if metadata(new).get("name") else []
 

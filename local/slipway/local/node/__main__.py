@@ -17,7 +17,7 @@ from slipway.local.node.kubelet import Kubelet
 from slipway.local.node.registration import PREFIX, NodeShape
 from slipway.runtime import log
 from slipway.runtime.clock import SystemClock, SystemRandom
-from slipway.runtime.service import Stop
+from slipway.runtime.service import ServiceStop
 
 FILES_MAX = 65_536
 
@@ -77,7 +77,7 @@ def _raise_file_limit() -> None:
 
 
 async def _serve(options: argparse.Namespace, shape: NodeShape, tls: ssl.SSLContext | None) -> None:
-    stop, clock, random = Stop(), SystemClock(), SystemRandom()
+    stop, clock, random = ServiceStop(), SystemClock(), SystemRandom()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)

@@ -21,7 +21,7 @@ _MESSAGE_CHARS_MAX = 1024
 _log = log.get_logger(__name__)
 
 
-class Announcer:
+class PodEventWriter:
     """Of one pod."""
 
     def __init__(self, kube: KubeApi, clock: Clock) -> None:

@@ -24,12 +24,12 @@ UNKNOWN_END = "ContainerStatusUnknown"
 _OUR_CONDITIONS = ("PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady")
 
 
-class Waiting(msgspec.Struct, frozen=True, kw_only=True):
+class WaitingState(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
     message: str = ""
 
 
-class Running(msgspec.Struct, frozen=True, kw_only=True):
+class RunningState(msgspec.Struct, frozen=True, kw_only=True):
     started_at: float
     pid: int = 0
 
@@ -43,16 +43,16 @@ class Terminated(msgspec.Struct, frozen=True, kw_only=True):
     pid: int = 0
 
 
-State = Waiting | Running | Terminated
+State = WaitingState | RunningState | Terminated
 
 
 @dataclass(kw_only=True)
-class Container:
+class RunningContainer:
     """One container of a pod on its way. `is_ready` is what its probe says."""
 
     spec: JsonMap
     is_init: bool = False
-    state: State = field(default_factory=Waiting)
+    state: State = field(default_factory=WaitingState)
     last: Terminated | None = None
     restarts: int = 0
     is_ready: bool = False
@@ -68,7 +68,7 @@ class Container:
 
     @property
     def is_running(self) -> bool:
-        return isinstance(self.state, Running)
+        return isinstance(self.state, RunningState)
 
     @property
     def ended(self) -> Terminated | None:
@@ -76,7 +76,7 @@ class Container:
         return self.state if isinstance(self.state, Terminated) else None
 
 
-class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+class PodVerdict(msgspec.Struct, frozen=True, kw_only=True):
     """A word on the whole pod that its containers do not give: a rejection, a deadline, a shutdown."""
 
     reason: str = ""
@@ -96,7 +96,7 @@ def exited(code: int | None, *, started_at: float, finished_at: float, pid: int 
     return Terminated(exit_code=code, started_at=started_at, finished_at=finished_at, reason=reason, pid=pid)
 
 
-def phase_of(pod: NodePod, containers: Sequence[Container], *, is_final: bool = False) -> str:
+def phase_of(pod: NodePod, containers: Sequence[RunningContainer], *, is_final: bool = False) -> str:
     """The pod's phase by its containers; when it `is_final`, nothing is restarted any more."""
     inits = [each for each in containers if each.is_init and not each.is_sidecar]
     mains = [each for each in containers if not each.is_init]
@@ -105,7 +105,7 @@ def phase_of(pod: NodePod, containers: Sequence[Container], *, is_final: bool = 
         return "Failed"
     if any(each.ended is None for each in inits):
         return "Pending"
-    if any(isinstance(each.state, Waiting) and each.last is None for each in mains):
+    if any(isinstance(each.state, WaitingState) and each.last is None for each in mains):
         return "Pending"
     is_lasting = pod.restart_policy == "Always" and not is_final
     if is_lasting or any(each.ended is None for each in mains) or any(each.is_running for each in containers):
@@ -116,17 +116,17 @@ def phase_of(pod: NodePod, containers: Sequence[Container], *, is_final: bool = 
 
 def status_of(
     pod: NodePod,
-    containers: Sequence[Container],
+    containers: Sequence[RunningContainer],
     *,
     pod_ip: str,
     host_ip: str,
     started_at: float,
     now: float,
-    verdict: Verdict | None = None,
+    verdict: PodVerdict | None = None,
     is_final: bool = False,
 ) -> RawObject:
     """The pod's status now. `pod` is the object as it is, whose other conditions stay."""
-    ruling = verdict or Verdict()
+    ruling = verdict or PodVerdict()
     phase = "Failed" if ruling.is_failed else phase_of(pod, containers, is_final=is_final)
     status: RawObject = {
         "phase": phase,
@@ -140,14 +140,14 @@ def status_of(
         status["qosClass"] = pod.status["qosClass"]
     if any(each.is_init for each in containers):
         status["initContainerStatuses"] = [_container_status(each, phase) for each in containers if each.is_init]
-    if any(not isinstance(each.state, Waiting) or each.last for each in containers):
+    if any(not isinstance(each.state, WaitingState) or each.last for each in containers):
         status |= {"podIP": pod_ip, "podIPs": [{"ip": pod_ip}]}
     if ruling.reason:
         status |= {"reason": ruling.reason, "message": ruling.message}
     return status
 
 
-def rejected(pod: NodePod, verdict: Verdict, now: float) -> RawObject:
+def rejected(pod: NodePod, verdict: PodVerdict, now: float) -> RawObject:
     """The status of a pod that was never let in."""
     kept = {name: value for name, value in pod.status.items() if name in ("conditions", "qosClass")}
     return {
@@ -159,9 +159,9 @@ def rejected(pod: NodePod, verdict: Verdict, now: float) -> RawObject:
     }
 
 
-def _container_status(container: Container, phase: str) -> RawObject:
+def _container_status(container: RunningContainer, phase: str) -> RawObject:
     state = container.state
-    is_started = isinstance(state, Running)
+    is_started = isinstance(state, RunningState)
     ready = is_started and container.is_ready
     if container.is_init and not container.is_sidecar:
         ready = container.ended is not None and container.ended.exit_code == 0
@@ -175,7 +175,7 @@ def _container_status(container: Container, phase: str) -> RawObject:
         "state": _state(state),
         "lastState": _state(container.last) if container.last else {},
     }
-    pid = state.pid if isinstance(state, Running | Terminated) else 0
+    pid = state.pid if isinstance(state, RunningState | Terminated) else 0
     if pid:
         status["containerID"] = f"process://{pid}"
     return status
@@ -183,10 +183,10 @@ def _container_status(container: Container, phase: str) -> RawObject:
 
 def _state(state: State) -> RawObject:
     match state:
-        case Waiting(reason=reason, message=message):
+        case WaitingState(reason=reason, message=message):
             words: RawObject = {"reason": reason or "ContainerCreating"}
             return {"waiting": words | ({"message": message} if message else {})}
-        case Running(started_at=at):
+        case RunningState(started_at=at):
             return {"running": {"startedAt": format_time(at, "seconds")}}
         case Terminated():
             ended: RawObject = {
@@ -204,7 +204,7 @@ def _state(state: State) -> RawObject:
 
 
 def _conditions(
-    pod: NodePod, containers: Sequence[Container], phase: str, verdict: Verdict, now: float
+    pod: NodePod, containers: Sequence[RunningContainer], phase: str, verdict: PodVerdict, now: float
 ) -> list[RawObject]:
     inits = [each for each in containers if each.is_init and not each.is_sidecar]
     is_initialized = all(each.ended is not None and each.ended.exit_code == 0 for each in inits)

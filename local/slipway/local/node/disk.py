@@ -21,7 +21,7 @@ from pathlib import Path
 import msgspec
 
 from slipway.crd.roleresources import JsonMap, object_of, objects_of
-from slipway.local.node.environment import AUDIENCE, Bundles, NotConfiguredError, Place, field_of, resource_of
+from slipway.local.node.environment import AUDIENCE, ConfigSources, NotConfiguredError, PodPlace, field_of, resource_of
 from slipway.local.node.podview import NodePod
 
 FAILED_MOUNT = "FailedMount"
@@ -130,7 +130,7 @@ class PodDisk:
 
     # --- volumes and mounts -------------------------------------------------------------------------------------
 
-    def fill(self, pod: NodePod, place: Place, bundles: Bundles) -> None:
+    def fill(self, pod: NodePod, place: PodPlace, bundles: ConfigSources) -> None:
         """Writes the pod's volumes.
 
         Raises:
@@ -194,7 +194,7 @@ class PodDisk:
             _link(source, target)
         return target
 
-    def _fill(self, volume: JsonMap, target: Path, pod: NodePod, place: Place, bundles: Bundles) -> None:
+    def _fill(self, volume: JsonMap, target: Path, pod: NodePod, place: PodPlace, bundles: ConfigSources) -> None:
         kinds = [kind for kind in volume if kind != "name"]
         kind = kinds[0] if kinds else "emptyDir"
         source = object_of(volume.get(kind))
@@ -220,7 +220,7 @@ class PodDisk:
 Content = tuple[str, bytes, int | None]
 
 
-def _files(part: JsonMap, pod: NodePod, place: Place, bundles: Bundles) -> Sequence[Content]:
+def _files(part: JsonMap, pod: NodePod, place: PodPlace, bundles: ConfigSources) -> Sequence[Content]:
     """The files of one source: (path, content, mode)."""
     for field, kind, label in (("configMap", "ConfigMap", "name"), ("secret", "Secret", "secretName")):
         source = object_of(part.get(field))

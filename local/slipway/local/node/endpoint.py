@@ -24,7 +24,14 @@ from slipway.local.node.logs import LogQuery, normal_time
 from slipway.model.times import format_time
 from slipway.runtime import web_guard
 from slipway.runtime.clock import Clock, Random
-from slipway.runtime.connections import HEAD_BYTES_MAX, HEAD_FIELDS_MAX, HEAD_S, Connections, Limits, Visit
+from slipway.runtime.connections import (
+    HEAD_BYTES_MAX,
+    HEAD_FIELDS_MAX,
+    HEAD_S,
+    ListenerConnection,
+    ListenerConnections,
+    ListenerLimits,
+)
 from slipway.runtime.tasks import TaskGroup
 
 HOST = "127.0.0.1"
@@ -68,7 +75,9 @@ class LogEndpoint:
         self._server: asyncio.Server | None = None
         self._open: set[asyncio.StreamWriter] = set()
         # The API server is one address, and reads all logs.
-        self._visits = Connections(Limits(connections=2 * CONNECTIONS_MAX, connections_per_address=2 * CONNECTIONS_MAX))
+        self._visits = ListenerConnections(
+            ListenerLimits(connections=2 * CONNECTIONS_MAX, connections_per_address=2 * CONNECTIONS_MAX)
+        )
 
     async def start(self) -> None:
         self._server = await asyncio.start_server(
@@ -102,7 +111,9 @@ class LogEndpoint:
         finally:
             visit.closed()
 
-    async def _answer(self, visit: Visit, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _answer(
+        self, visit: ListenerConnection, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
         self._open.add(writer)
         try:
             async with asyncio.timeout(HEAD_S):

@@ -37,7 +37,7 @@ class NotConfiguredError(PermanentError):
         self.reason = reason
 
 
-class Bundles(Protocol):
+class ConfigSources(Protocol):
     """The ConfigMaps and Secrets of the pod's namespace that it names."""
 
     def values(self, kind: str, name: str) -> Mapping[str, bytes] | None:
@@ -45,7 +45,7 @@ class Bundles(Protocol):
         ...
 
 
-class Place(msgspec.Struct, frozen=True, kw_only=True):
+class PodPlace(msgspec.Struct, frozen=True, kw_only=True):
     """Where the pod runs."""
 
     pod_ip: str
@@ -53,7 +53,7 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     allocatable: Resources
 
 
-def environment_of(container: JsonMap, pod: NodePod, place: Place, bundles: Bundles) -> dict[str, str]:
+def environment_of(container: JsonMap, pod: NodePod, place: PodPlace, bundles: ConfigSources) -> dict[str, str]:
     """What the container's spec says of its environment, expanded.
 
     Raises:
@@ -83,7 +83,7 @@ def expand(text: str, env: Mapping[str, str]) -> str:
     return _REFERENCE.sub(value_of, text)
 
 
-def field_of(path: str, pod: NodePod, place: Place) -> str:
+def field_of(path: str, pod: NodePod, place: PodPlace) -> str:
     """The value of a fieldRef.
 
     Raises:
@@ -109,7 +109,7 @@ def field_of(path: str, pod: NodePod, place: Place) -> str:
     return fields[path]
 
 
-def resource_of(ref: JsonMap, container: JsonMap, place: Place) -> str:
+def resource_of(ref: JsonMap, container: JsonMap, place: PodPlace) -> str:
     """The value of a resourceFieldRef, in units of its divisor, rounded up.
 
     Raises:
@@ -139,7 +139,7 @@ def decoded(data: Mapping[str, str]) -> dict[str, bytes]:
     return plain
 
 
-def _imported(source: JsonMap, bundles: Bundles) -> dict[str, str]:
+def _imported(source: JsonMap, bundles: ConfigSources) -> dict[str, str]:
     prefix = str(source.get("prefix") or "")
     for field, kind in (("configMapRef", "ConfigMap"), ("secretRef", "Secret")):
         ref = object_of(source.get(field))
@@ -149,7 +149,9 @@ def _imported(source: JsonMap, bundles: Bundles) -> dict[str, str]:
     return {}
 
 
-def _value_from(source: JsonMap, container: JsonMap, pod: NodePod, place: Place, bundles: Bundles) -> str | None:
+def _value_from(
+    source: JsonMap, container: JsonMap, pod: NodePod, place: PodPlace, bundles: ConfigSources
+) -> str | None:
     field = object_of(source.get("fieldRef"))
     if field:
         return field_of(str(field.get("fieldPath") or ""), pod, place)
@@ -169,7 +171,7 @@ def _value_from(source: JsonMap, container: JsonMap, pod: NodePod, place: Place,
     raise NotConfiguredError(f"unsupported valueFrom: {', '.join(source)}")
 
 
-def _values(kind: str, ref: JsonMap, bundles: Bundles) -> Mapping[str, bytes] | None:
+def _values(kind: str, ref: JsonMap, bundles: ConfigSources) -> Mapping[str, bytes] | None:
     name = str(ref.get("name") or "")
     found = bundles.values(kind, name)
     if found is None and not ref.get("optional"):

@@ -17,7 +17,7 @@ from slipway.errors import ControlPlaneError, InvalidError, NotFoundError, Stale
 from slipway.kube.ports import KubeApi
 from slipway.kube.reflector import Reflector
 from slipway.kube.scope import StopSignal
-from slipway.kube.store import Store
+from slipway.kube.store import ObjectStore
 from slipway.local.node.addresses import Addresses
 from slipway.local.node.capacity import Capacity
 from slipway.local.node.disk import PodDisk, remove_sockets
@@ -84,7 +84,7 @@ class Kubelet:
         self._pods_running: set[asyncio.Task[None]] = set()
         self._endpoint = LogEndpoint(self, clock, random, tls=tls)
         self._swept_for = asyncio.Event()
-        self._store: Store[NodePod] = Store()
+        self._store: ObjectStore[NodePod] = ObjectStore()
         self._store.on_change(self._on_change)
 
     async def run(self, stop: StopSignal) -> None:

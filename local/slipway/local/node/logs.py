@@ -38,7 +38,7 @@ class LogQuery(msgspec.Struct, frozen=True, kw_only=True):
     limit_bytes: int | None = None
 
 
-class LogWriter:
+class ContainerLog:
     """The log of a container that runs. `changed` readers wait for the next line."""
 
     def __init__(self, folder: Path, clock: Clock, *, file_bytes: int = FILE_BYTES) -> None:
@@ -121,7 +121,7 @@ class LogWriter:
         changed.set()
 
 
-async def read(folder: Path, query: LogQuery, live: LogWriter | None = None) -> AsyncGenerator[bytes, None]:
+async def read(folder: Path, query: LogQuery, live: ContainerLog | None = None) -> AsyncGenerator[bytes, None]:
     """The lines that `query` asks for, in chunks; with `follow`, until `live` is closed."""
     left = query.limit_bytes
     position, shown = _Position(folder), _Shown(query)

@@ -22,12 +22,12 @@ from slipway.kube.ports import KubeApi
 from slipway.kube.scope import run_until
 from slipway.local.node import containers
 from slipway.local.node.addresses import Addresses
-from slipway.local.node.announcer import Announcer
+from slipway.local.node.announcer import PodEventWriter
 from slipway.local.node.capacity import Capacity, Shortage
-from slipway.local.node.containers import Verdict, Waiting
+from slipway.local.node.containers import PodVerdict, WaitingState
 from slipway.local.node.disk import PodDisk
-from slipway.local.node.environment import NotConfiguredError, Place
-from slipway.local.node.logs import LogWriter
+from slipway.local.node.environment import NotConfiguredError, PodPlace
+from slipway.local.node.logs import ContainerLog
 from slipway.local.node.names import PeerNames
 from slipway.local.node.podview import PODS, NodePod
 from slipway.local.node.preparation import Fetched, fetch
@@ -76,7 +76,7 @@ class PodRun:
         self._is_known = not self.disk.is_new
         self._was_over = pod.is_over
         ip = kit.addresses.claim(self.uid, str(pod.status.get("podIP") or ""))
-        self._place = Place(pod_ip=ip, host_ip=kit.host_ip, allocatable=kit.capacity.allocatable)
+        self._place = PodPlace(pod_ip=ip, host_ip=kit.host_ip, allocatable=kit.capacity.allocatable)
         self._writer = StatusWriter(kit.kube, pod, self._status, clock=kit.clock, random=kit.random)
         self.runs = Runs(
             pod,
@@ -87,13 +87,13 @@ class PodRun:
             clock=kit.clock,
             on_change=self._writer.changed,
         )
-        self._announcer = Announcer(kit.kube, kit.clock)
+        self._announcer = PodEventWriter(kit.kube, kit.clock)
         self._leaving = asyncio.Event()
         self._dismissed = asyncio.Event()
         self._hurry = asyncio.Event()
         self._gone = asyncio.Event()
         self._kill_at = 0.0
-        self._verdict: Verdict | None = None
+        self._verdict: PodVerdict | None = None
         self._is_rejected = False
         self.is_closing = False
         self._started_at = _started_at(pod) or kit.clock.now()
@@ -103,14 +103,14 @@ class PodRun:
         """The object as last seen."""
         return self._writer.pod
 
-    def log_of(self, container: str) -> LogWriter | None:
+    def log_of(self, container: str) -> ContainerLog | None:
         """The log that is being written, if the container runs."""
         return self.runs.log_of(container)
 
     def waiting(self, container: str) -> str | None:
         """What that container waits for; None when it does not wait."""
         state = next(each.state for each in self.runs.containers if each.name == container)
-        return state.reason if isinstance(state, Waiting) and not self._was_over else None
+        return state.reason if isinstance(state, WaitingState) and not self._was_over else None
 
     def observe(self, pod: NodePod) -> None:
         """The object changed."""
@@ -133,7 +133,7 @@ class PodRun:
         self.is_closing = True
         if not self.pod.is_over and not self.runs.is_closed and not self._gone.is_set():
             message = "Pod was terminated in response to imminent node shutdown."
-            self._verdict = Verdict(reason="Terminated", message=message, is_failed=True, is_disruption=True)
+            self._verdict = PodVerdict(reason="Terminated", message=message, is_failed=True, is_disruption=True)
         self._leave(min(grace_s, self.pod.grace_s))
         self._gone.set()
         self._dismissed.set()
@@ -177,12 +177,12 @@ class PodRun:
             if not deadline.expired():
                 raise
             message = "Pod was active on the node longer than the specified deadline"
-            self._verdict = Verdict(reason="DeadlineExceeded", message=message, is_failed=True)
+            self._verdict = PodVerdict(reason="DeadlineExceeded", message=message, is_failed=True)
 
     async def _work(self) -> None:
         shortage = await self._enter()
         if shortage is not None:
-            self._verdict = Verdict(reason=shortage.reason, message=shortage.message, is_failed=True)
+            self._verdict = PodVerdict(reason=shortage.reason, message=shortage.message, is_failed=True)
             self._is_rejected = True
             return
         bundles = await self._prepared()
@@ -226,7 +226,7 @@ class PodRun:
             except (ControlPlaneError, OSError, ValueError, TypeError) as error:
                 if isinstance(error, InvariantError):
                     raise
-                self.runs.wait_all(Waiting(reason="ContainerCreating", message=f"not prepared yet: {error}"))
+                self.runs.wait_all(WaitingState(reason="ContainerCreating", message=f"not prepared yet: {error}"))
                 _log.warning("pod not prepared yet", error=str(error))
             await self._kit.clock.sleep(pause_s)
             pause_s = min(PAUSE_MAX_S, pause_s * 2)
@@ -256,7 +256,7 @@ class PodRun:
             await _first(self.runs.ended(), self._hurry.wait(), timeout_s=left_s)
         self.runs.close()
         if self.pod.is_deleting and not self.runs.is_over and self._verdict is None:
-            self._verdict = Verdict(is_failed=True)
+            self._verdict = PodVerdict(is_failed=True)
         self._writer.changed()
 
     async def _confirm(self) -> None:

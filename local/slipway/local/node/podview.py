@@ -93,7 +93,7 @@ class NodePod(Wire, kw_only=True, frozen=True):
         return {}
 
 
-class Bundle(Wire, kw_only=True, frozen=True):
+class ConfigSource(Wire, kw_only=True, frozen=True):
     """A ConfigMap or a Secret: the values of a Secret are base64 in `data`, of a ConfigMap in `binary_data`."""
 
     metadata: ObjectMeta
@@ -113,11 +113,11 @@ PODS: Resource[NodePod] = Resource(group="", version="v1", plural="pods", kind="
 NODES: Resource[PlainNode] = Resource(
     group="", version="v1", plural="nodes", kind="Node", namespaced=False, struct=PlainNode
 )
-CONFIG_MAPS: Resource[Bundle] = Resource(
-    group="", version="v1", plural="configmaps", kind="ConfigMap", namespaced=True, struct=Bundle
+CONFIG_MAPS: Resource[ConfigSource] = Resource(
+    group="", version="v1", plural="configmaps", kind="ConfigMap", namespaced=True, struct=ConfigSource
 )
-SECRETS: Resource[Bundle] = Resource(
-    group="", version="v1", plural="secrets", kind="Secret", namespaced=True, struct=Bundle
+SECRETS: Resource[ConfigSource] = Resource(
+    group="", version="v1", plural="secrets", kind="Secret", namespaced=True, struct=ConfigSource
 )
 
 

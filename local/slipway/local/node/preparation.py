@@ -20,7 +20,7 @@ from slipway.errors import NotFoundError, PermanentError, TransientError
 from slipway.kube.ports import KubeApi
 from slipway.local.access import ENV_WORKLOAD_TOKEN
 from slipway.local.node.disk import PodDisk
-from slipway.local.node.environment import AUDIENCE, NotConfiguredError, Place, decoded, environment_of, expand
+from slipway.local.node.environment import AUDIENCE, NotConfiguredError, PodPlace, decoded, environment_of, expand
 from slipway.local.node.names import PeerNames
 from slipway.local.node.podview import CONFIG_MAPS, SECRETS, NodePod
 from slipway.local.node.shim import Program
@@ -30,7 +30,7 @@ ONLY_AN_IMAGE = "a local node runs commands; this pod names only an image"
 _SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
-class PeersMissingError(TransientError):
+class PeersUnknownError(TransientError):
     """Peers that a container is told of are not there yet."""
 
 
@@ -76,7 +76,7 @@ async def fetch(kube: KubeApi, pod: NodePod) -> Fetched:
 def program_of(
     container: JsonMap,
     pod: NodePod,
-    place: Place,
+    place: PodPlace,
     bundles: Fetched,
     *,
     disk: PodDisk,
@@ -103,7 +103,7 @@ def program_of(
     command = [here(expand(word, said)) for word in _words(container.get("command"))]
     args = [here(expand(word, said)) for word in _words(container.get("args"))]
     if missing and is_patient:
-        raise PeersMissingError(f"waiting for {', '.join(sorted(missing))}")
+        raise PeersUnknownError(f"waiting for {', '.join(sorted(missing))}")
     cwd = str(root.cwd)
     if not command:
         # The entry point of an image is not known here; arguments that are a command by themselves are run.

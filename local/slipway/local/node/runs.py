@@ -13,13 +13,13 @@ from collections.abc import Awaitable, Callable
 import msgspec
 
 from slipway.local.node import shim
-from slipway.local.node.containers import Container, Running, Terminated, Waiting, exited
+from slipway.local.node.containers import RunningContainer, RunningState, Terminated, WaitingState, exited
 from slipway.local.node.disk import PodDisk
-from slipway.local.node.environment import CONFIG_ERROR, NotConfiguredError, Place
-from slipway.local.node.logs import LogWriter, last_words
+from slipway.local.node.environment import CONFIG_ERROR, NotConfiguredError, PodPlace
+from slipway.local.node.logs import ContainerLog, last_words
 from slipway.local.node.names import PeerNames
 from slipway.local.node.podview import NodePod
-from slipway.local.node.preparation import Fetched, NotStartedError, PeersMissingError, program_of
+from slipway.local.node.preparation import Fetched, NotStartedError, PeersUnknownError, program_of
 from slipway.local.node.probes import probe_of, watch_readiness
 from slipway.local.node.rendezvous_port import RendezvousPorts
 from slipway.local.node.shim import Program, Shim
@@ -48,7 +48,7 @@ class Runs:
         self,
         pod: NodePod,
         disk: PodDisk,
-        place: Place,
+        place: PodPlace,
         peers: PeerNames,
         *,
         ports: RendezvousPorts,
@@ -62,14 +62,17 @@ class Runs:
         self._ports = ports
         self._clock = clock
         self._on_change = on_change
-        self._logs: dict[str, LogWriter] = {}
+        self._logs: dict[str, ContainerLog] = {}
         self.is_closed = False
         self._again: Callable[[], Awaitable[Fetched]] | None = None
         self._warn: Callable[[str, str], Awaitable[None]] | None = None
         reason = "PodInitializing" if pod.init_containers else "ContainerCreating"
         self.containers = [
-            *(Container(spec=spec, is_init=True, state=Waiting(reason=reason)) for spec in pod.init_containers),
-            *(Container(spec=spec, state=Waiting(reason=reason)) for spec in pod.containers),
+            *(
+                RunningContainer(spec=spec, is_init=True, state=WaitingState(reason=reason))
+                for spec in pod.init_containers
+            ),
+            *(RunningContainer(spec=spec, state=WaitingState(reason=reason)) for spec in pod.containers),
         ]
 
     @property
@@ -81,13 +84,13 @@ class Runs:
         """Whether every container has ended."""
         return all(each.ended is not None for each in self.containers if not each.is_sidecar)
 
-    def log_of(self, container: str) -> LogWriter | None:
+    def log_of(self, container: str) -> ContainerLog | None:
         return self._logs.get(container)
 
-    def wait_all(self, waiting: Waiting) -> None:
+    def wait_all(self, waiting: WaitingState) -> None:
         """No container can start, for that reason."""
         for each in self.containers:
-            if isinstance(each.state, Waiting):
+            if isinstance(each.state, WaitingState):
                 each.state = waiting
         self._on_change()
 
@@ -143,7 +146,7 @@ class Runs:
 
     # --- one container ------------------------------------------------------------------------------------------
 
-    async def _keep(self, container: Container, bundles: Fetched) -> None:
+    async def _keep(self, container: RunningContainer, bundles: Fetched) -> None:
         """Runs a container, again and again if its pod says so."""
         container.restarts = max(0, self._disk.starts(container.name) - 1)
         pause_s = RESTART_MIN_S
@@ -156,12 +159,12 @@ class Runs:
             meta = self._pod.metadata
             whose = f"{meta.name}_{meta.namespace}({meta.uid})"
             message = f"back-off {pause_s:g}s restarting failed container={container.name} pod={whose}"
-            self._set(container, Waiting(reason="CrashLoopBackOff", message=message))
+            self._set(container, WaitingState(reason="CrashLoopBackOff", message=message))
             await self._clock.sleep(pause_s)
             pause_s = min(RESTART_MAX_S, pause_s * 2)
             container.restarts += 1
 
-    async def _once(self, container: Container, bundles: Fetched) -> Terminated:
+    async def _once(self, container: RunningContainer, bundles: Fetched) -> Terminated:
         """One run of a container, begun here or by a node process before us."""
         found = self._found(container)
         if isinstance(found, Terminated):
@@ -177,7 +180,7 @@ class Runs:
         container.process = process
         probe = probe_of(container.spec, self._place.pod_ip)
         container.is_ready = probe is None
-        self._set(container, Running(started_at=process.started_at, pid=process.pid))
+        self._set(container, RunningState(started_at=process.started_at, pid=process.pid))
         async with TaskGroup() as tasks:
             asking = None
             if probe is not None:
@@ -191,7 +194,7 @@ class Runs:
         self._logs[container.name].close()
         return self._ended_state(container, process)
 
-    def _found(self, container: Container) -> Shim | Terminated | None:
+    def _found(self, container: RunningContainer) -> Shim | Terminated | None:
         """What a node process before us has left of this start."""
         folder = self._disk.instance(container.name, container.restarts)
         if not folder.exists():
@@ -207,7 +210,7 @@ class Runs:
         writer.close()
         return exited(found.code, started_at=shim.started_at(folder), finished_at=found.at)
 
-    async def _program(self, container: Container, bundles: Fetched) -> Program:
+    async def _program(self, container: RunningContainer, bundles: Fetched) -> Program:
         """Waits for peers for a while; for what its configuration refers to until it is there, as a kubelet does."""
         until = self._clock.monotonic() + PEERS_WAIT_S
         pause_s = CONFIG_WAIT_MIN_S
@@ -223,18 +226,18 @@ class Runs:
                     peers=self._peers,
                     is_patient=is_patient,
                 )
-            except PeersMissingError as error:
-                self._set(container, Waiting(reason="ContainerCreating", message=str(error)))
+            except PeersUnknownError as error:
+                self._set(container, WaitingState(reason="ContainerCreating", message=str(error)))
                 await self._clock.sleep(PEERS_POLL_S)
             except NotConfiguredError as error:
-                self._set(container, Waiting(reason=CONFIG_ERROR, message=str(error)))
+                self._set(container, WaitingState(reason=CONFIG_ERROR, message=str(error)))
                 if self._warn is not None:
                     await self._warn(FAILED, f"Error: {error}")
                 await self._clock.sleep(pause_s)
                 pause_s = min(CONFIG_WAIT_MAX_S, pause_s * 2)
                 bundles = await self._again() if self._again is not None else bundles
 
-    def _started(self, container: Container, program: Program) -> Shim:
+    def _started(self, container: RunningContainer, program: Program) -> Shim:
         folder = self._disk.instance(container.name, container.restarts)
         return shim.start(folder, program, self._clock, self._writer(container).feed)
 
@@ -242,33 +245,33 @@ class Runs:
         now = self._clock.now()
         return Terminated(exit_code=START_ERROR_CODE, finished_at=now, reason=START_ERROR, message=message)
 
-    def _ended_state(self, container: Container, process: Shim) -> Terminated:
-        end = process.exit or shim.Exit(code=shim.KILLED_CODE, at=self._clock.now())
+    def _ended_state(self, container: RunningContainer, process: Shim) -> Terminated:
+        end = process.exit or shim.ProcessExit(code=shim.KILLED_CODE, at=self._clock.now())
         state = exited(end.code, started_at=process.started_at, finished_at=end.at, pid=process.pid)
         if end.code and container.spec.get("terminationMessagePolicy") == "FallbackToLogsOnError":
             words = last_words(self._disk.logs(container.name, container.restarts))
             return msgspec.structs.replace(state, message=words)
         return state
 
-    def _is_restarted(self, container: Container, ended: Terminated) -> bool:
+    def _is_restarted(self, container: RunningContainer, ended: Terminated) -> bool:
         policy = "Always" if container.is_sidecar else self._pod.restart_policy
         if container.is_init and not container.is_sidecar and policy == "Always":
             policy = "OnFailure"
         return policy == "Always" or (policy == "OnFailure" and ended.exit_code != 0)
 
-    def _writer(self, container: Container) -> LogWriter:
+    def _writer(self, container: RunningContainer) -> ContainerLog:
         old = self._logs.get(container.name)
         if old is not None:
             old.close()
-        writer = LogWriter(self._disk.logs(container.name, container.restarts), self._clock)
+        writer = ContainerLog(self._disk.logs(container.name, container.restarts), self._clock)
         self._logs[container.name] = writer
         return writer
 
-    def _told(self, container: Container, is_ready: bool) -> None:
+    def _told(self, container: RunningContainer, is_ready: bool) -> None:
         container.is_ready = is_ready
         self._on_change()
 
-    def _set(self, container: Container, state: Waiting | Running | Terminated) -> None:
+    def _set(self, container: RunningContainer, state: WaitingState | RunningState | Terminated) -> None:
         if container.state != state:
             container.state = state
             self._on_change()

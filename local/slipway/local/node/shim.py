@@ -56,7 +56,7 @@ class Marker(msgspec.Struct, frozen=True):
     started_at: float
 
 
-class Exit(msgspec.Struct, frozen=True, kw_only=True):
+class ProcessExit(msgspec.Struct, frozen=True, kw_only=True):
     """How a process ended; `code` None: nobody knows. `at` is epoch seconds."""
 
     code: int | None
@@ -76,7 +76,7 @@ class Shim:
         self._sink = sink
         self._child = child
         self._killed = False
-        self.exit: Exit | None = None
+        self.exit: ProcessExit | None = None
         self._over = asyncio.Event()
         self._readers: dict[str, int] = {}
 
@@ -94,7 +94,7 @@ class Shim:
             # It came after the traps, before the program was itself: nobody heard it. (After the end it does no harm.)
             asyncio.get_running_loop().call_later(_AGAIN_S, self.signal, how)
 
-    async def ended(self) -> Exit:
+    async def ended(self) -> ProcessExit:
         """Wait for the end; all output has been passed on by then."""
         await self._over.wait()
         if self.exit is None:
@@ -176,7 +176,7 @@ def was_started(folder: Path) -> bool:
     return (folder / "marker").exists()
 
 
-def find(folder: Path, clock: Clock, sink: Sink) -> Shim | Exit:
+def find(folder: Path, clock: Clock, sink: Sink) -> Shim | ProcessExit:
     """The process that was started in `folder` by a node process that is gone, or how it ended."""
     pid = _number(folder / "pid")
     if pid is not None and _is_ours(pid, folder):
@@ -191,14 +191,14 @@ def started_at(folder: Path) -> float:
     return _marker(folder).started_at
 
 
-def _exit_of(folder: Path, now: float, status: int | None, *, killed: bool) -> Exit:
+def _exit_of(folder: Path, now: float, status: int | None, *, killed: bool) -> ProcessExit:
     """The shim's word, else what the system says of the shim itself."""
     code = _number(folder / "exit")
     if code is not None:
-        return Exit(code=code, at=now if status is not None else (folder / "exit").stat().st_mtime)
+        return ProcessExit(code=code, at=now if status is not None else (folder / "exit").stat().st_mtime)
     if status is not None and status < 0:
-        return Exit(code=128 - status, at=now)
-    return Exit(code=KILLED_CODE if killed else None, at=now)
+        return ProcessExit(code=128 - status, at=now)
+    return ProcessExit(code=KILLED_CODE if killed else None, at=now)
 
 
 def _mark(folder: Path, now: float) -> None:

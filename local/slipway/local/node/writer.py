@@ -19,7 +19,7 @@ from slipway.runtime.clock import Clock, Random
 
 _log = log.get_logger(__name__)
 
-NODE_WRITE = retry.Policy(name="node_write", attempts_max=1000, total_s=600.0, first_s=0.05, cap_s=2.0)
+NODE_WRITE = retry.RetryPolicy(name="node_write", attempts_max=1000, total_s=600.0, first_s=0.05, cap_s=2.0)
 """A node's own writes: the API server is on the same machine, and is back soon after it is gone."""
 
 Build = Callable[[NodePod], RawObject]

@@ -97,7 +97,7 @@ class Kernel:
         self._process = self._requests = self._events = None
 
 
-class Stream(io.TextIOBase):
+class KernelStream(io.TextIOBase):
     """Standard output or error of a cell: every write is an event, up to a limit."""
 
     def __init__(self, name: str, out: io.FileIO) -> None:
@@ -129,7 +129,10 @@ def run_cell(code: str, names: dict[str, Any], out: io.FileIO, *, count: int = 1
     """Runs a cell in `names`; the value of a last expression is its result, and `_` from then on."""
     source = f"{_CELL}{count}>"
     linecache.cache[source] = (len(code), None, code.splitlines(keepends=True), source)
-    with contextlib.redirect_stdout(Stream("stdout", out)), contextlib.redirect_stderr(Stream("stderr", out)):
+    with (
+        contextlib.redirect_stdout(KernelStream("stdout", out)),
+        contextlib.redirect_stderr(KernelStream("stderr", out)),
+    ):
         try:
             module = ast.parse(code, source)
             last = module.body[-1] if module.body else None

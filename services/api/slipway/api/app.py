@@ -13,7 +13,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from slipway.api import assets, docs_page, openapi, problems
 from slipway.api.access.origins import ENTER
 from slipway.api.access.table import OTHERS
-from slipway.api.deps import Parts
+from slipway.api.deps import ApiDeps
 from slipway.api.endpoint import Endpoint, Handler, routes_of
 from slipway.api.guard import Guard
 from slipway.api.proxy.app import PATH as PROXY_PATH
@@ -78,7 +78,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
 """Every route of the REST API."""
 
 
-def create_app(parts: Parts, probes: HealthApp) -> Starlette:
+def create_app(parts: ApiDeps, probes: HealthApp) -> Starlette:
     """The ASGI application over `parts`."""
     settings = parts.settings
     is_open = settings.auth == "none"
@@ -135,7 +135,7 @@ def _document() -> dict[str, Any]:
     return openapi.document(ENDPOINTS, version())
 
 
-def create_task_app(parts: Parts) -> Starlette:
+def create_task_app(parts: ApiDeps) -> Starlette:
     """The tasks' door: only the help for what runs inside, and only with the token of a task.
 
     It may listen on any address. There is no Guard: no page of a browser holds such a token.

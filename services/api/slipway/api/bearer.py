@@ -16,7 +16,7 @@ TOKEN_LENGTH_MAX = 16_384
 _JWT = re.compile(r"[A-Za-z0-9_-]+\.([A-Za-z0-9_-]+)\.[A-Za-z0-9_-]+")
 
 
-class Claims(msgspec.Struct, frozen=True, kw_only=True):
+class TokenClaims(msgspec.Struct, frozen=True, kw_only=True):
     """What a token says of itself; anybody can write that."""
 
     audiences: tuple[str, ...]
@@ -31,7 +31,7 @@ def bearer(connection: HTTPConnection) -> str:
     return token.strip() if scheme.lower() == "bearer" else ""
 
 
-def claims_of(token: str) -> Claims | None:
+def claims_of(token: str) -> TokenClaims | None:
     """What a token says of itself; None when it is no JWT."""
     found = _JWT.fullmatch(token) if len(token) <= TOKEN_LENGTH_MAX else None
     if found is None:
@@ -43,7 +43,7 @@ def claims_of(token: str) -> Claims | None:
         return None
     audiences, ends_at = said.get("aud"), said.get("exp")
     listed = cast("list[Any]", audiences) if isinstance(audiences, list) else [audiences]
-    return Claims(
+    return TokenClaims(
         audiences=tuple(each for each in listed if isinstance(each, str)),
         ends_at=float(ends_at) if isinstance(ends_at, int | float) else 0.0,
         is_account="kubernetes.io" in said,

@@ -28,20 +28,20 @@ def allocatable_of(node: Node) -> Resources:
         return Resources()
 
 
-class Offers(msgspec.Struct, frozen=True, kw_only=True):
+class PoolCapacity(msgspec.Struct, frozen=True, kw_only=True):
     """What the nodes of a pool offer: each, and all together. One look at all nodes serves many launches."""
 
     each: tuple[Resources, ...]
     whole: Resources
 
 
-def offers_of(pool: ResourcePool, nodes: Iterable[Node]) -> Offers:
+def offers_of(pool: ResourcePool, nodes: Iterable[Node]) -> PoolCapacity:
     """The offers of a pool's nodes."""
     each = tuple(allocatable_of(node) for node in nodes_of(pool, nodes))
-    return Offers(each=each, whole=total(each))
+    return PoolCapacity(each=each, whole=total(each))
 
 
-def capacity_warnings(allocation: Allocation, pool: ResourcePool, offered: Offers) -> tuple[str, ...]:
+def capacity_warnings(allocation: Allocation, pool: ResourcePool, offered: PoolCapacity) -> tuple[str, ...]:
     """What of a complete allocation cannot fit the pool as it stands."""
     offers = offered.each
     if not offers:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from slipway.api.capacity import Offers, offers_of
+from slipway.api.capacity import PoolCapacity, offers_of
 from slipway.api.ports import Kube
 from slipway.api.ttl_cache import Recent
 from slipway.crd.meta import ANNOTATION_POOL, ANNOTATION_QUEUE, ANNOTATION_TEMPLATE, LABEL_WORKSPACE
@@ -55,7 +55,7 @@ class Catalog:
         self._namespaces = Recent[str, Namespace](clock, ttl_s=TTL_S)
         self._workspaces = Recent[str, list[str]](clock, ttl_s=NODES_TTL_S)
         self._nodes = Recent[str, list[Node]](clock, ttl_s=NODES_TTL_S)
-        self._offers = Recent[tuple[str, int], Offers](clock, ttl_s=NODES_TTL_S)
+        self._offers = Recent[tuple[str, int], PoolCapacity](clock, ttl_s=NODES_TTL_S)
 
     async def pool(self, name: str) -> ResourcePool:
         """The pool. Raises InvalidError at `/pool` when there is none."""
@@ -204,7 +204,7 @@ class Catalog:
         """All nodes, some seconds old."""
         return await self._nodes.get("", self._list_nodes)
 
-    async def offers_if_quick(self, pool: ResourcePool) -> Offers | None:
+    async def offers_if_quick(self, pool: ResourcePool) -> PoolCapacity | None:
         """What the pool's nodes offer, or None when that cannot be had within a moment, or at all: only a warning
         needs it."""
         key = (pool.metadata.uid, pool.metadata.generation)
@@ -214,7 +214,7 @@ class Catalog:
         except (TransientError, StaleError, DeniedError, TimeoutError):
             return None
 
-    async def _load_offers(self, pool: ResourcePool) -> Offers:
+    async def _load_offers(self, pool: ResourcePool) -> PoolCapacity:
         return offers_of(pool, await self.nodes())
 
     async def _list_nodes(self) -> list[Node]:

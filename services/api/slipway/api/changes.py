@@ -19,7 +19,7 @@ from slipway.api.http_errors import ConflictError, PreconditionError
 from slipway.api.lookup import Lookup
 from slipway.api.ports import Kube
 from slipway.api.preemption_notice import signals_of
-from slipway.api.publish import Announcer
+from slipway.api.publish import LaunchPublisher
 from slipway.crd.transitions import id_of, is_admitted
 from slipway.crd.v1alpha1 import Allocation, PreemptSignal, ResourcePool, Signals
 from slipway.errors import FieldError, InvalidError, StaleError
@@ -37,10 +37,10 @@ Json = dict[str, Any]
 Signal = Callable[[Signals], Signals]
 
 
-class Changes:
+class SpecWriter:
     """Writes specs."""
 
-    def __init__(self, kube: Kube, lookup: Lookup, announcer: Announcer, clock: Clock) -> None:
+    def __init__(self, kube: Kube, lookup: Lookup, announcer: LaunchPublisher, clock: Clock) -> None:
         self._kube = kube
         self._lookup = lookup
         self._announcer = announcer

@@ -26,7 +26,7 @@ from slipway.runtime import retry
 from slipway.runtime.clock import Clock, Random
 
 
-class Claims:
+class IdempotencyClaims:
     """The claims of all workspaces. `key` is always the name that the key stands for."""
 
     def __init__(self, kube: Kube, *, clock: Clock, random: Random) -> None:

@@ -66,7 +66,7 @@ class Stored(msgspec.Struct, frozen=True, kw_only=True):
     created: bool = False
 
 
-class Contexts:
+class ContextArchives:
     """Keeps archives."""
 
     def __init__(

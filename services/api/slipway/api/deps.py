@@ -6,23 +6,23 @@ from pathlib import Path
 
 from starlette.requests import HTTPConnection
 
-from slipway.api.access.kubernetes_auth import Reviews
-from slipway.api.access.links import Links
+from slipway.api.access.kubernetes_auth import KubernetesReviews
+from slipway.api.access.links import LoginLinks
 from slipway.api.access.principal import Authenticator, Open
 from slipway.api.access.rate_limit import Rates
 from slipway.api.access.token_auth import TokenBook
 from slipway.api.catalog import Catalog
-from slipway.api.changes import Changes
-from slipway.api.contexts import Contexts
+from slipway.api.changes import SpecWriter
+from slipway.api.contexts import ContextArchives
 from slipway.api.event_feed import EventFeed
 from slipway.api.gather import AllGather
-from slipway.api.launch import Launcher
+from slipway.api.launch import LaunchRequests
 from slipway.api.log_feed import LogFeed
 from slipway.api.lookup import Lookup
-from slipway.api.ports import Kube, Stop
+from slipway.api.ports import Kube, ShutdownSignal
 from slipway.api.proxy.http import HttpForwarder
 from slipway.api.proxy.target import Targets
-from slipway.api.publish import Announcer
+from slipway.api.publish import LaunchPublisher
 from slipway.api.rendezvous import Rendezvous
 from slipway.api.settings import Settings
 from slipway.api.simulation import Simulator
@@ -30,7 +30,7 @@ from slipway.api.sse import OpenStreams
 from slipway.api.tasks import TaskTokens
 from slipway.api.ttl_cache import Recent, Seldom
 from slipway.api.webhooks.addresses import parse_networks
-from slipway.api.webhooks.registry import Registry
+from slipway.api.webhooks.registry import WebhookRegistry
 from slipway.api.webhooks.sender import Sender
 from slipway.api.workspaces import Workspaces
 from slipway.crd.v1alpha1 import Allocation
@@ -52,13 +52,13 @@ POLL_TTL_S = 0.9
 
 
 @dataclass(frozen=True, kw_only=True)
-class Parts:
+class ApiDeps:
     """The rooms of the api, connected."""
 
     settings: Settings
     clock: Clock
     random: Random
-    stop: Stop
+    stop: ShutdownSignal
     kube: Kube
     """as the caller of a request sees the cluster"""
     whole: Kube
@@ -67,14 +67,14 @@ class Parts:
     rates: Rates
     tokens: TokenBook | None
     """of mode `token`"""
-    links: Links
+    links: LoginLinks
     catalog: Catalog
-    contexts: Contexts
+    contexts: ContextArchives
     workspaces: Workspaces
     lookup: Lookup
-    launcher: Launcher
-    changes: Changes
-    announcer: Announcer
+    launcher: LaunchRequests
+    changes: SpecWriter
+    announcer: LaunchPublisher
     event_feed: EventFeed
     log_feed: LogFeed
     behind: BestEffort
@@ -85,7 +85,7 @@ class Parts:
     conditions: Conditions
     decisions: DecisionLog
     simulator: Simulator
-    webhooks: Registry
+    webhooks: WebhookRegistry
     deliveries: Webhooks
     sender: Sender
     open_streams: OpenStreams
@@ -105,24 +105,18 @@ def connect(
     settings: Settings,
     clock: Clock,
     random: Random,
-    stop: Stop,
+    stop: ShutdownSignal,
     kube: Kube,
     streams: Streams,
     behind: BestEffort,
     on_broken: Callable[[InvariantError], None],
-) -> Parts:
+) -> ApiDeps:
     """The parts over these clients."""
-    catalog, lookup, announcer = Catalog(kube, clock), Lookup(kube), Announcer(streams.events, streams.wake, clock)
+    catalog, lookup = Catalog(kube, clock), Lookup(kube)
+    announcer = LaunchPublisher(streams.events, streams.wake, clock)
     tokens = TokenBook(Path(settings.token_dir), clock) if settings.auth == "token" else None
-    contexts = Contexts(
-        kube,
-        clock,
-        random,
-        bytes_max=settings.context_bytes_max,
-        uploads_max=settings.context_uploads_max,
-        cache_bytes=settings.context_cache_bytes,
-    )
-    return Parts(
+    contexts = _contexts(settings, kube, clock, random)
+    return ApiDeps(
         settings=settings,
         clock=clock,
         random=random,
@@ -132,13 +126,13 @@ def connect(
         access=_access(settings, kube, catalog, clock, tokens),
         rates=Rates(clock, rate_per_s=settings.rate_per_s, burst=settings.rate_burst),
         tokens=tokens,
-        links=Links(clock, random),
+        links=LoginLinks(clock, random),
         catalog=catalog,
         contexts=contexts,
         workspaces=Workspaces(kube, catalog, system_namespace=settings.namespace),
         lookup=lookup,
-        launcher=Launcher(kube, catalog, announcer, contexts, clock=clock, random=random),
-        changes=Changes(kube, lookup, announcer, clock),
+        launcher=LaunchRequests(kube, catalog, announcer, contexts, clock=clock, random=random),
+        changes=SpecWriter(kube, lookup, announcer, clock),
         announcer=announcer,
         event_feed=EventFeed(streams.events, lookup, clock),
         log_feed=LogFeed(streams.logs, kube, lookup, clock),
@@ -156,7 +150,7 @@ def connect(
             timeout_s=settings.simulate_timeout_s,
             memory_bytes=settings.simulate_memory_bytes,
         ),
-        webhooks=Registry(kube, clock, namespace=settings.webhook_namespace or settings.namespace),
+        webhooks=WebhookRegistry(kube, clock, namespace=settings.webhook_namespace or settings.namespace),
         deliveries=streams.webhooks(settings.consumer),
         sender=Sender(clock, timeout_s=settings.webhook_timeout_s, allowed=parse_networks(settings.webhook_networks)),
         open_streams=OpenStreams(settings.streams_max),
@@ -172,14 +166,25 @@ def connect(
     )
 
 
+def _contexts(settings: Settings, kube: Kube, clock: Clock, random: Random) -> ContextArchives:
+    return ContextArchives(
+        kube,
+        clock,
+        random,
+        bytes_max=settings.context_bytes_max,
+        uploads_max=settings.context_uploads_max,
+        cache_bytes=settings.context_cache_bytes,
+    )
+
+
 def _access(settings: Settings, kube: Kube, catalog: Catalog, clock: Clock, tokens: TokenBook | None) -> Authenticator:
     """How it is found out who calls."""
     if settings.auth == "kubernetes":
-        return Reviews(kube, clock, audience=settings.auth_audience, workspaces=catalog.workspace_names)
+        return KubernetesReviews(kube, clock, audience=settings.auth_audience, workspaces=catalog.workspace_names)
     return tokens if tokens is not None else Open()
 
 
-def parts_of(connection: HTTPConnection) -> Parts:
+def parts_of(connection: HTTPConnection) -> ApiDeps:
     """The parts of the application that serves this connection, as its caller sees them."""
-    parts: Parts = connection.scope.get(PARTS_KEY) or connection.app.state.parts
+    parts: ApiDeps = connection.scope.get(PARTS_KEY) or connection.app.state.parts
     return parts

@@ -17,8 +17,8 @@ from starlette.routing import Route
 
 from slipway.api import audit
 from slipway.api.access import middleware
-from slipway.api.access.permissions import Sight
-from slipway.api.access.table import Rule, rule_of
+from slipway.api.access.permissions import VisibleWorkspaces
+from slipway.api.access.table import RouteRule, rule_of
 from slipway.api.deps import PARTS_KEY, parts_of
 from slipway.api.http_errors import MalformedError
 from slipway.api.tasks import Caller
@@ -91,7 +91,7 @@ def _dispatch(rows: dict[str, Endpoint]) -> Handler:
     return serve
 
 
-async def _admit(request: Request, row: Endpoint, rule: Rule) -> None:
+async def _admit(request: Request, row: Endpoint, rule: RouteRule) -> None:
     """Notes which task calls, if one does; refuses a token that does not count, or not here."""
     parts, is_required = parts_of(request), bool(request.app.state.needs_token)
     caller = await parts.tasks.admit(request, for_tasks=row.for_tasks, is_required=is_required)
@@ -99,7 +99,7 @@ async def _admit(request: Request, row: Endpoint, rule: Rule) -> None:
     if caller is None:
         await middleware.admit(request, rule)
     elif caller.workspace:
-        seen = replace(parts, lookup=parts.lookup.within(Sight(frozenset([caller.workspace]))))
+        seen = replace(parts, lookup=parts.lookup.within(VisibleWorkspaces(frozenset([caller.workspace]))))
         request.scope[PARTS_KEY] = seen
 
 

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 
 import msgspec
 
-from slipway.api.access.permissions import Sight
+from slipway.api.access.permissions import VisibleWorkspaces
 from slipway.api.access.redaction import Blinds
 from slipway.api.cloudevents import cloud_event
 from slipway.api.sse import Outlet
@@ -18,10 +18,10 @@ from slipway.streams.ports import Firehose
 BLOCK_S = 5.0
 PAGE = 200
 SEEN_MAX = 10_000
-Look = Callable[[], Awaitable[tuple[Sight, Blinds | None]]]
+Look = Callable[[], Awaitable[tuple[VisibleWorkspaces, Blinds | None]]]
 
 
-class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+class FirehoseFilter(msgspec.Struct, frozen=True, kw_only=True):
     """Which events; empty means all."""
 
     workspace: str = ""
@@ -37,13 +37,13 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
         return not self.types or event.type.value in self.types
 
 
-async def follow_all(firehose: Firehose, wanted: Wanted, cursor: str, outlet: Outlet, look: Look) -> None:
+async def follow_all(firehose: Firehose, wanted: FirehoseFilter, cursor: str, outlet: Outlet, look: Look) -> None:
     """Write what comes after the cursor, for ever; `look` says each time what may be seen, and how."""
     seen: set[str] = set()
     order = deque[str]()
     while True:
         page = await firehose.read(after=cursor, limit=PAGE, block_s=BLOCK_S)
-        sight, blinds = await look() if page else (Sight(), None)
+        sight, blinds = await look() if page else (VisibleWorkspaces(), None)
         for found in page:
             cursor = found.cursor
             event_id = found.event.event_id

@@ -24,11 +24,20 @@ from slipway.api.http_errors import (
     ReplacedError,
     TooManyStreamsError,
 )
-from slipway.api.ports import Stop
+from slipway.api.ports import ShutdownSignal
 from slipway.api.ttl_cache import Recent
 from slipway.errors import ControlPlaneError, InvariantError, ThrottledError, TransientError, UnavailableError
 from slipway.runtime.clock import Clock, Random
-from slipway.streams.allgather import BYTES_MAX, KEPT_BYTES_MAX, NO_RANK, Gathered, Gatherings, GatherKey, Outcome, Seat
+from slipway.streams.allgather import (
+    BYTES_MAX,
+    KEPT_BYTES_MAX,
+    NO_RANK,
+    AllgatherState,
+    Gathered,
+    Gatherings,
+    GatherKey,
+    Seat,
+)
 
 T = TypeVar("T")
 
@@ -96,7 +105,7 @@ class _Room:
 class AllGather:
     """Lets peers meet."""
 
-    def __init__(self, gatherings: Gatherings, clock: Clock, random: Random, stop: Stop) -> None:
+    def __init__(self, gatherings: Gatherings, clock: Clock, random: Random, stop: ShutdownSignal) -> None:
         self._gatherings = gatherings
         self._random = random
         self._stop = stop
@@ -124,7 +133,7 @@ class AllGather:
             await self._leave(key, seat)  # it may sit there already
             raise
         room = self._rooms.get(key)
-        if state.outcome in (Outcome.DONE, Outcome.COMPLETED):
+        if state.outcome in (AllgatherState.DONE, AllgatherState.COMPLETED):
             met = await self._result(key)
             if met is not None:
                 if room is not None:
@@ -195,9 +204,9 @@ class AllGather:
                 raise UnavailableError("this replica of the api is about to stop; send the request again")
             await room.still_on()
             state = await _redis(self._gatherings.look(key, owner=self._owner))
-            if state.outcome is Outcome.GONE:
+            if state.outcome is AllgatherState.GONE:
                 state = await self._rejoin(key, list(room.watchers.values()))
-            if state is not None and state.outcome in (Outcome.DONE, Outcome.COMPLETED):
+            if state is not None and state.outcome in (AllgatherState.DONE, AllgatherState.COMPLETED):
                 met = await self._result(key)
                 if met is not None:
                     room.settle(met)
@@ -230,17 +239,17 @@ class AllGather:
 
     async def _join(self, key: GatherKey, seat: Seat, peers: int) -> Gathered:
         state = await _redis(self._gatherings.join(key, seat, peers=peers, owner=self._owner))
-        if state.outcome is Outcome.MISMATCH:
+        if state.outcome is AllgatherState.MISMATCH:
             raise ConflictError(
                 f"numPeers: {state.present} who wait in {key.group!r} said {state.peers}, this request says {peers}; "
                 "all must say the same, or meet in a group of another name"
             )
-        if state.outcome is Outcome.FULL:
+        if state.outcome is AllgatherState.FULL:
             raise BodyTooLargeError(
                 f"data: all peers together may bring {BYTES_MAX} bytes, because each is sent all of it; "
                 "bring the place of large data instead"
             )
-        if state.outcome is Outcome.SPENT:
+        if state.outcome is AllgatherState.SPENT:
             raise ThrottledError(
                 f"this allocation has exchanged more than the {KEPT_BYTES_MAX >> 20} MiB in an hour that are kept for "
                 "those who come late; exchange less often, or meet in a group that is open already"

@@ -9,14 +9,14 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from slipway.api.access import origins
-from slipway.api.problems import Row, problem_response
+from slipway.api.problems import ProblemRow, problem_response
 from slipway.api.request_telemetry import QUIET_PATHS
 from slipway.runtime import web_guard
 
 _SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
-_HOST = Row(web_guard.MISDIRECTED, "unknown-host", "This host is not served here")
-_INSIDE = Row(404, "not-found", "There is nothing of that name in the origin of a workload")
-_ORIGIN = Row(web_guard.FORBIDDEN, "cross-origin", "The request comes from another origin")
+_HOST = ProblemRow(web_guard.MISDIRECTED, "unknown-host", "This host is not served here")
+_INSIDE = ProblemRow(404, "not-found", "There is nothing of that name in the origin of a workload")
+_ORIGIN = ProblemRow(web_guard.FORBIDDEN, "cross-origin", "The request comes from another origin")
 _REMEDY = "; add its name to SLIPWAY_HOSTS"
 
 
@@ -39,7 +39,7 @@ class Guard:
                 return
         await self._app(scope, receive, send)
 
-    def _refusal(self, scope: Scope, headers: Headers) -> tuple[Row, str] | None:
+    def _refusal(self, scope: Scope, headers: Headers) -> tuple[ProblemRow, str] | None:
         def header(name: str) -> str:
             return headers.get(name, "")
 

@@ -18,7 +18,7 @@ from slipway.model.times import parse_time
 UNKNOWN = "Unknown"
 
 
-class Standing(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class PastAllocation(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """One allocation as it stood."""
 
     id: str
@@ -43,7 +43,7 @@ class HistoryView(msgspec.Struct, frozen=True, kw_only=True):
     """`counts` is by phase. `lossy` says what this answer cannot know."""
 
     at: str
-    items: list[Standing]
+    items: list[PastAllocation]
     counts: dict[str, int]
     lossy: list[str]
 
@@ -60,14 +60,14 @@ def existed(allocation: Allocation, at: float) -> bool:
     return bool(stamp) and parse_time(stamp or "") <= at
 
 
-def of_object(allocation: Allocation, at: float, stream: Sequence[AllocationEvent] = ()) -> Standing | None:
+def of_object(allocation: Allocation, at: float, stream: Sequence[AllocationEvent] = ()) -> PastAllocation | None:
     """How it stood; None when it had ended. `stream` is read where the object is not enough."""
     events = list(stream) or [event_of(allocation, entry) for entry in ring_of(allocation)]
     spec = allocation.spec
     found = _at(events, at)
     if found is not None and found.phase is Phase.TERMINATED:
         return None
-    return Standing(
+    return PastAllocation(
         id=id_of(allocation),
         name=allocation.metadata.name,
         workspace=allocation.metadata.namespace,
@@ -84,7 +84,7 @@ def of_object(allocation: Allocation, at: float, stream: Sequence[AllocationEven
     )
 
 
-def of_the_gone(events: Iterable[AllocationEvent], known: frozenset[str], at: float) -> list[Standing]:
+def of_the_gone(events: Iterable[AllocationEvent], known: frozenset[str], at: float) -> list[PastAllocation]:
     """Those without an object: from the firehose alone, at least once and in no order over allocations."""
     by_id: dict[str, dict[int, AllocationEvent]] = {}
     for event in events:
@@ -94,7 +94,7 @@ def of_the_gone(events: Iterable[AllocationEvent], known: frozenset[str], at: fl
     return [standing for standing in found if standing is not None]
 
 
-def counts(items: Iterable[Standing]) -> dict[str, int]:
+def counts(items: Iterable[PastAllocation]) -> dict[str, int]:
     """How many stood in each phase."""
     found: dict[str, int] = {}
     for each in items:
@@ -102,13 +102,13 @@ def counts(items: Iterable[Standing]) -> dict[str, int]:
     return dict(sorted(found.items()))
 
 
-def _of_events(events: list[AllocationEvent], at: float) -> Standing | None:
+def _of_events(events: list[AllocationEvent], at: float) -> PastAllocation | None:
     found = _at(events, at)
     if found is None or found.phase is Phase.TERMINATED:
         return None
     requested = next((event for event in events if event.type is Event.REQUESTED), None)
     born: dict[str, Any] = requested.data if requested is not None else {}
-    return Standing(
+    return PastAllocation(
         id=found.allocation_id,
         name=found.name,
         workspace=found.namespace,

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from slipway.api.changes import check_queue_change, has_ended
-from slipway.api.deps import Parts
+from slipway.api.deps import ApiDeps
 from slipway.api.http_errors import ConflictError, MalformedError, PreconditionError
 from slipway.api.job_schemas import BatchView, JobChange, MoveBody, QueueUpdate, Updated
 from slipway.api.job_view import has_place
@@ -42,7 +42,7 @@ class Effects(msgspec.Struct, frozen=True, kw_only=True):
     unchanged: tuple[str, ...] = ()
 
 
-async def change_job(parts: Parts, job: Job, change: JobChange, *, version: str = "") -> Effects:
+async def change_job(parts: ApiDeps, job: Job, change: JobChange, *, version: str = "") -> Effects:
     """Change a job.
 
     Raises:
@@ -68,7 +68,7 @@ async def change_job(parts: Parts, job: Job, change: JobChange, *, version: str 
     return Effects(job=job, preempted=tuple(map(id_of, moved)), unchanged=tuple(unchanged))
 
 
-async def delete_job(parts: Parts, job: Job) -> None:
+async def delete_job(parts: ApiDeps, job: Job) -> None:
     """Remove a job that nothing uses. Raises ConflictError while something of it waits or runs."""
     members = await _members(parts, job)
     if members:
@@ -81,7 +81,7 @@ async def delete_job(parts: Parts, job: Job) -> None:
     parts.announcer.changed()
 
 
-async def kill_job(parts: Parts, job: Job) -> list[str]:
+async def kill_job(parts: ApiDeps, job: Job) -> list[str]:
     """Cancel everything of it; the ids of what had not ended."""
     members = await _members(parts, job)
     for each in members:
@@ -89,7 +89,7 @@ async def kill_job(parts: Parts, job: Job) -> list[str]:
     return [id_of(each) for each in members]
 
 
-async def change_job_now(parts: Parts, job: Job, change: JobChange) -> Effects:
+async def change_job_now(parts: ApiDeps, job: Job, change: JobChange) -> Effects:
     """The same, decided again when somebody else changes the job at the same moment."""
     for _ in range(TRIES_MAX - 1):
         try:
@@ -99,7 +99,7 @@ async def change_job_now(parts: Parts, job: Job, change: JobChange) -> Effects:
     return await change_job(parts, job, change)
 
 
-async def move(parts: Parts, subject: Subject, body: MoveBody) -> Effects | Allocation:
+async def move(parts: ApiDeps, subject: Subject, body: MoveBody) -> Effects | Allocation:
     """Put it right before or behind another; nothing is written when it stands there.
 
     Decided again when somebody else changes it at the same moment.
@@ -116,7 +116,7 @@ async def move(parts: Parts, subject: Subject, body: MoveBody) -> Effects | Allo
     return await _move(parts, subject, body)
 
 
-async def _move(parts: Parts, subject: Subject, body: MoveBody) -> Effects | Allocation:
+async def _move(parts: ApiDeps, subject: Subject, body: MoveBody) -> Effects | Allocation:
     ahead = isinstance(body.ahead_of, str)
     target = body.ahead_of if ahead else body.behind
     if not isinstance(target, str) or (ahead and isinstance(body.behind, str)):
@@ -145,7 +145,7 @@ async def _move(parts: Parts, subject: Subject, body: MoveBody) -> Effects | All
     return await parts.changes.write(subject, fields, version=subject.metadata.resource_version)
 
 
-async def batch(parts: Parts, updates: Iterable[QueueUpdate], permit: Permit) -> BatchView:
+async def batch(parts: ApiDeps, updates: Iterable[QueueUpdate], permit: Permit) -> BatchView:
     """Every update in order; one that is refused keeps no other from being made. `permit` is asked for each."""
     items = [await _tried(parts, number, update, permit) for number, update in enumerate(updates)]
     failed = [item for item in items if not item.ok]
@@ -154,7 +154,7 @@ async def batch(parts: Parts, updates: Iterable[QueueUpdate], permit: Permit) ->
     )
 
 
-async def find_job(parts: Parts, name: str, workspace: str) -> Job:
+async def find_job(parts: ApiDeps, name: str, workspace: str) -> Job:
     """The job. Raises NotFoundError with the way to the list."""
     try:
         return await parts.kube.get(JOBS, name, namespace=workspace)
@@ -163,7 +163,7 @@ async def find_job(parts: Parts, name: str, workspace: str) -> Job:
         raise NotFoundError(detail) from error
 
 
-async def find_anchor(parts: Parts, text: str, workspace: str) -> Subject:
+async def find_anchor(parts: ApiDeps, text: str, workspace: str) -> Subject:
     """What a move is relative to: `workspace/job`, a job of the same workspace, or an allocation."""
     if "/" in text:
         where, _, name = text.partition("/")
@@ -178,13 +178,13 @@ async def find_anchor(parts: Parts, text: str, workspace: str) -> Subject:
         raise NotFoundError(f"there is no job and no allocation {text[:80]!r} to move beside") from error
 
 
-async def all_jobs(parts: Parts) -> dict[tuple[str, str], Job]:
+async def all_jobs(parts: ApiDeps) -> dict[tuple[str, str], Job]:
     """Every job, of everybody, as the order of queues needs them."""
     listed = await parts.whole.list(JOBS)
     return {(job.metadata.namespace, job.metadata.name): job for job in listed.items}
 
 
-async def _tried(parts: Parts, number: int, update: QueueUpdate, permit: Permit) -> Updated:
+async def _tried(parts: ApiDeps, number: int, update: QueueUpdate, permit: Permit) -> Updated:
     is_job = isinstance(update.job, str)
     subject = str(update.job if is_job else update.allocation)
     try:
@@ -199,7 +199,7 @@ async def _tried(parts: Parts, number: int, update: QueueUpdate, permit: Permit)
     return Updated(subject=subject, ok=True)
 
 
-async def _update_job(parts: Parts, update: QueueUpdate, permit: Permit) -> None:
+async def _update_job(parts: ApiDeps, update: QueueUpdate, permit: Permit) -> None:
     await permit("jobs", update.workspace)
     job = await find_job(parts, str(update.job), update.workspace)
     change = JobChange(
@@ -215,7 +215,7 @@ async def _update_job(parts: Parts, update: QueueUpdate, permit: Permit) -> None
     await _maybe_move(parts, job, update, is_changed=bool(changes))
 
 
-async def _update_allocation(parts: Parts, update: QueueUpdate, permit: Permit) -> None:
+async def _update_allocation(parts: ApiDeps, update: QueueUpdate, permit: Permit) -> None:
     if isinstance(update.weight, int) or update.max_slots is not msgspec.UNSET:
         raise MalformedError("weight and maxSlots are of jobs, not of allocations")
     found = await parts.lookup.find(str(update.allocation))
@@ -230,7 +230,7 @@ async def _update_allocation(parts: Parts, update: QueueUpdate, permit: Permit) 
     await _maybe_move(parts, found, update, is_changed=bool(fields))
 
 
-async def _maybe_move(parts: Parts, subject: Subject, update: QueueUpdate, *, is_changed: bool) -> None:
+async def _maybe_move(parts: ApiDeps, subject: Subject, update: QueueUpdate, *, is_changed: bool) -> None:
     body = MoveBody(ahead_of=update.ahead_of, behind=update.behind, interrupt=update.interrupt)
     if isinstance(body.ahead_of, str) or isinstance(body.behind, str):
         await move(parts, subject, body)
@@ -249,7 +249,7 @@ def _after(spec: JobSpec, fields: Mapping[str, Any]) -> JobSpec:
     return msgspec.convert(kept, JobSpec)
 
 
-async def _members(parts: Parts, job: Job) -> list[Allocation]:
+async def _members(parts: ApiDeps, job: Job) -> list[Allocation]:
     """Those that have not ended."""
     listed = await parts.kube.list(
         ALLOCATIONS, namespace=job.metadata.namespace, field_selector=f"status.phase!={Phase.TERMINATED}"
@@ -266,7 +266,7 @@ def _running_at_another_priority(members: Iterable[Allocation], job: Job, after:
     ]
 
 
-async def _queue_of(parts: Parts, members: Iterable[Allocation], name: str) -> Queue:
+async def _queue_of(parts: ApiDeps, members: Iterable[Allocation], name: str) -> Queue:
     """The queue, in the pool of at least one of those that could move. Raises InvalidError at `/queue`."""
     queue = await parts.catalog.queue(name)
     pools = sorted({each.spec.pool for each in members if _may_move(each)})
@@ -275,7 +275,7 @@ async def _queue_of(parts: Parts, members: Iterable[Allocation], name: str) -> Q
     return queue
 
 
-async def _to_queue(parts: Parts, members: Iterable[Allocation], queue: Queue) -> list[str]:
+async def _to_queue(parts: ApiDeps, members: Iterable[Allocation], queue: Queue) -> list[str]:
     """Move what was never admitted and is of the queue's pool; why the rest stays."""
     stays: list[str] = []
     name = queue.metadata.name
@@ -303,7 +303,7 @@ async def _attempt(stays: list[str], member: Allocation, write: Callable[[], Awa
         stays.append(f"{id_of(member)}: {error}")
 
 
-async def _write(parts: Parts, job: Job, fields: Mapping[str, Any], *, version: str) -> Job:
+async def _write(parts: ApiDeps, job: Job, fields: Mapping[str, Any], *, version: str) -> Job:
     meta = job.metadata
     patch = {"metadata": {"uid": meta.uid, "resourceVersion": version or meta.resource_version}, "spec": dict(fields)}
     try:

@@ -17,17 +17,17 @@ import msgspec
 
 from slipway.api import admission
 from slipway.api.admission import Draft
-from slipway.api.capacity import Offers, capacity_warnings
+from slipway.api.capacity import PoolCapacity, capacity_warnings
 from slipway.api.catalog import Catalog
-from slipway.api.claims import Claims
+from slipway.api.claims import IdempotencyClaims
 from slipway.api.compose import Composed, compose
-from slipway.api.contexts import Contexts
+from slipway.api.contexts import ContextArchives
 from slipway.api.decoding import Json
 from slipway.api.http_errors import KeyReusedError
 from slipway.api.overlays import blamed, with_defaults
 from slipway.api.ports import Kube
 from slipway.api.preview import Rehearsal
-from slipway.api.publish import Announcer
+from slipway.api.publish import LaunchPublisher
 from slipway.api.schemas import LaunchBody
 from slipway.crd.hashing import key_hash, name_from_bytes, name_from_key, request_hash
 from slipway.crd.meta import (
@@ -87,22 +87,22 @@ class Launched(msgspec.Struct, frozen=True, kw_only=True):
     warnings: tuple[str, ...] = ()
 
 
-class Launcher:
+class LaunchRequests:
     """Carries out launches."""
 
     def __init__(
         self,
         kube: Kube,
         catalog: Catalog,
-        announcer: Announcer,
-        contexts: Contexts,
+        announcer: LaunchPublisher,
+        contexts: ContextArchives,
         *,
         clock: Clock,
         random: Random,
     ) -> None:
         self._kube = kube
         self._contexts = contexts
-        self._claims = Claims(kube, clock=clock, random=random)
+        self._claims = IdempotencyClaims(kube, clock=clock, random=random)
         self._catalog = catalog
         self._announcer = announcer
         self._clock = clock
@@ -183,7 +183,9 @@ class Launcher:
             warnings += await self._capacity_warnings(draft.allocation, pool, offers)
         return msgspec.structs.replace(draft, warnings=tuple(warnings))
 
-    async def _capacity_warnings(self, allocation: Allocation, pool: ResourcePool, offers: Offers) -> tuple[str, ...]:
+    async def _capacity_warnings(
+        self, allocation: Allocation, pool: ResourcePool, offers: PoolCapacity
+    ) -> tuple[str, ...]:
         if len(offers.each) * len(allocation.spec.ranks) <= BESIDE_THE_LOOP:
             return capacity_warnings(allocation, pool, offers)
         return await asyncio.to_thread(capacity_warnings, allocation, pool, offers)

@@ -20,7 +20,7 @@ PAGES_READ_MAX = 20
 """A filter that only we can apply may leave pages empty: so many are skipped in one request."""
 
 
-class Span(msgspec.Struct, frozen=True, kw_only=True):
+class TimeRange(msgspec.Struct, frozen=True, kw_only=True):
     """Times from `after` to before `before` (epoch seconds); None: no bound. What has no time is in no bounded span."""
 
     after: float | None = None
@@ -36,7 +36,7 @@ class Span(msgspec.Struct, frozen=True, kw_only=True):
         return (self.after is None or at >= self.after) and (self.before is None or at < self.before)
 
 
-class Filter(msgspec.Struct, frozen=True, kw_only=True):
+class ListFilter(msgspec.Struct, frozen=True, kw_only=True):
     """What a client wants to see; empty means everything."""
 
     workspace: str = ""
@@ -48,8 +48,8 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True):
     is_active: bool = False
     job: str = ""
     results: frozenset[Result] = frozenset()
-    created: Span = Span()
-    ended: Span = Span()
+    created: TimeRange = TimeRange()
+    ended: TimeRange = TimeRange()
     label_selector: str = ""
 
     def has(self, allocation: Allocation) -> bool:
@@ -80,7 +80,7 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True):
         return ",".join(parts)
 
 
-async def list_page(kube: Kube, wanted: Filter, *, limit: int, continue_: str) -> Listed[Allocation]:
+async def list_page(kube: Kube, wanted: ListFilter, *, limit: int, continue_: str) -> Listed[Allocation]:
     """The next page that is not empty, or the last one. Raises PageExpiredError when the page before is too old."""
     page: Listed[Allocation] | None = None
     for _ in range(PAGES_READ_MAX):

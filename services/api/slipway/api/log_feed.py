@@ -35,7 +35,7 @@ from slipway.model.lifecycle import Phase
 from slipway.model.times import parse_time
 from slipway.runtime.clock import Clock
 from slipway.runtime.tasks import TaskGroup
-from slipway.streams.logpacks import EVENT, STDOUT, Gaps, LogLine, LogPosition, LogSource, StoredLine
+from slipway.streams.logpacks import EVENT, STDOUT, Gaps, LogKey, LogLine, LogPosition, StoredLine
 from slipway.streams.ports import LogLines
 
 LINES_MAX = 10_000
@@ -66,7 +66,7 @@ Emit = Callable[[Sequence[LogLineView]], Awaitable[None]]
 T = TypeVar("T")
 
 
-class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+class LogFilter(msgspec.Struct, frozen=True, kw_only=True):
     """Which lines: None means all. `since` and `until` are epoch seconds; `search` is a text in any case, or a pattern.
 
     `is_reversed` puts the newest first, and with `tail` it is still the newest that are meant.
@@ -123,7 +123,7 @@ class LogFeed:
         self._lookup = lookup
         self._clock = clock
 
-    async def page(self, allocation: Allocation, wanted: Wanted) -> list[LogLineView]:
+    async def page(self, allocation: Allocation, wanted: LogFilter) -> list[LogLineView]:
         """The lines that there are now, in the order that was asked for: at most `LINES_MAX`, besides marks of gaps.
 
         Of more than that these are the oldest, or the newest with `tail` or `is_reversed`; go on after the last cursor.
@@ -148,7 +148,7 @@ class LogFeed:
             lines = lines[-wanted.tail :] if wanted.tail else []
         return lines[::-1] if wanted.is_reversed else lines
 
-    async def pages(self, allocation: Allocation, wanted: Wanted) -> AsyncGenerator[list[LogLineView]]:
+    async def pages(self, allocation: Allocation, wanted: LogFilter) -> AsyncGenerator[list[LogLineView]]:
         """All lines that there are now and that were asked for, oldest first, with the marks of gaps.
 
         Raises:
@@ -175,7 +175,7 @@ class LogFeed:
         if not is_begun:
             yield await self._of_pods(allocation, wanted) or []
 
-    async def _stored(self, allocation: Allocation, wanted: Wanted) -> AsyncGenerator[list[LogLineView]]:
+    async def _stored(self, allocation: Allocation, wanted: LogFilter) -> AsyncGenerator[list[LogLineView]]:
         """The pages of the store that have lines."""
         id_, cursor = id_of(allocation), wanted.after
         positions = await self._asked(lambda: self._logs.positions(id_))
@@ -205,7 +205,7 @@ class LogFeed:
                 await self._clock.sleep(STORE_WAIT_S)
         return await ask()
 
-    async def follow(self, allocation: Allocation, wanted: Wanted, emit: Emit) -> None:
+    async def follow(self, allocation: Allocation, wanted: LogFilter, emit: Emit) -> None:
         """Emit the lines that there are and those that come, until the allocation has ended and all were sent."""
         inbox = asyncio.Queue[list[LogLineView]](INBOX_MAX)
         session = _Session(allocation, wanted)
@@ -257,7 +257,7 @@ class LogFeed:
             return found is not None
         return not rest and session.are_ended(positions)
 
-    async def _gaps(self, allocation: Allocation, wanted: Wanted) -> Gaps:
+    async def _gaps(self, allocation: Allocation, wanted: LogFilter) -> Gaps:
         return Gaps(await self._logs.positions(id_of(allocation)), is_whole=wanted.after is None)
 
     async def _source(self, session: "_Session", inbox: asyncio.Queue[list[LogLineView]]) -> None:
@@ -336,7 +336,7 @@ class LogFeed:
         if fresh:
             await inbox.put(fresh)
 
-    async def _of_pods(self, allocation: Allocation, wanted: Wanted) -> list[LogLineView] | None:
+    async def _of_pods(self, allocation: Allocation, wanted: LogFilter) -> list[LogLineView] | None:
         """The lines of the pods that are there and that were asked for, all ranks merged by time, with marks where they
         are cut; None when no pod could be read."""
         selector = f"{LABEL_ALLOCATION_UID}={allocation.metadata.uid}"
@@ -362,7 +362,7 @@ class LogFeed:
         found.sort(key=lambda line: line.time)
         return found if is_any else None
 
-    async def _of_pod(self, pod: Pod, wanted: Wanted) -> bytes | None:
+    async def _of_pod(self, pod: Pod, wanted: LogFilter) -> bytes | None:
         meta = pod.metadata
         try:
             return await self._kube.read_log(
@@ -393,7 +393,7 @@ class _RankRun(NamedTuple):
         labels = pod.metadata.labels
         return cls(number_label(labels, LABEL_ATTEMPT), number_label(labels, LABEL_RANK), container)
 
-    def lines(self, text: bytes, wanted: Wanted) -> list[LogLineView]:
+    def lines(self, text: bytes, wanted: LogFilter) -> list[LogLineView]:
         """Those that were asked for, of what the kubelet gives of its log, with marks where that is cut."""
         all_ = [self.line(each) for each in text.decode("utf-8", "replace").splitlines()]
         found = [line for line in all_ if wanted.has(line)]
@@ -427,7 +427,7 @@ class _RankRun(NamedTuple):
 class _Session:
     """One client that follows: what it has been sent."""
 
-    def __init__(self, allocation: Allocation, wanted: Wanted) -> None:
+    def __init__(self, allocation: Allocation, wanted: LogFilter) -> None:
         self.allocation = allocation
         self.wanted = wanted
         self.cursor = wanted.after
@@ -438,7 +438,7 @@ class _Session:
         """when each rank said its last line that came from the store"""
         self._polled_s: dict[_RankRun, float] = {}
         """the same of lines that were read from its pod"""
-        self._last: dict[LogSource, int] = {}
+        self._last: dict[LogKey, int] = {}
 
     def is_new(self, line: LogLine) -> bool:
         """Whether this line was not met before: a store that lost its lines is filled again from the pods."""
@@ -476,11 +476,11 @@ class _Session:
             fresh.append(line)
         return fresh
 
-    def are_ended(self, positions: dict[LogSource, LogPosition]) -> bool:
+    def are_ended(self, positions: dict[LogKey, LogPosition]) -> bool:
         """Whether each log that there is, and that of each rank which ran in the last attempt, is stored to its end."""
         status = self.allocation.status
         ran = {
-            LogSource(attempt=status.attempt, rank=rank)
+            LogKey(attempt=status.attempt, rank=rank)
             for rank, each in enumerate(status.ranks or ())
             if each.exit_code is not None
         }
@@ -489,7 +489,7 @@ class _Session:
         return all(positions.get(source, beginning).is_ended for source in logs)
 
 
-async def _chosen(stored: Sequence[StoredLine], wanted: Wanted, gaps: Gaps) -> list[LogLineView]:
+async def _chosen(stored: Sequence[StoredLine], wanted: LogFilter, gaps: Gaps) -> list[LogLineView]:
     """Those that were asked for, and where lines are missing; others get their turn now and then, as a search through
     many lines takes a while."""
     found: list[LogLineView] = []

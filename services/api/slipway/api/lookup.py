@@ -6,7 +6,7 @@ decides. Names and beginnings are for people: they cost more and must be unique.
 
 import re
 
-from slipway.api.access.permissions import Sight
+from slipway.api.access.permissions import VisibleWorkspaces
 from slipway.api.http_errors import AmbiguousError
 from slipway.api.ports import Kube
 from slipway.crd.meta import ANNOTATION_FORMER_IDS
@@ -19,20 +19,22 @@ from slipway.model.ids import split_allocation_id
 PREFIX_LENGTH_MIN = 3
 MATCHES_SHOWN_MAX = 5
 HOMES_MAX = 20_000
-_EVERYTHING = Sight()
+_EVERYTHING = VisibleWorkspaces()
 _SAFE = re.compile(r"[a-z][-a-z0-9]{0,62}")
 
 
 class Lookup:
     """Finds allocations."""
 
-    def __init__(self, kube: Kube, sight: Sight = _EVERYTHING, homes: dict[str, tuple[str, str]] | None = None) -> None:
+    def __init__(
+        self, kube: Kube, sight: VisibleWorkspaces = _EVERYTHING, homes: dict[str, tuple[str, str]] | None = None
+    ) -> None:
         self._kube = kube
         self._sight = sight
         self._homes: dict[str, tuple[str, str]] = {} if homes is None else homes
         self._held: dict[str, Allocation] = {}
 
-    def within(self, sight: Sight) -> "Lookup":
+    def within(self, sight: VisibleWorkspaces) -> "Lookup":
         """The same for somebody who may look into these workspaces only: what is elsewhere does not exist for them.
 
         It takes the same steps for what is elsewhere as for what is nowhere, so that time does not tell them apart.

@@ -5,7 +5,7 @@ import socket
 
 from slipway.api.access.token_auth import BACKOFF_S, LOOK_S, TokenBook
 from slipway.api.app import create_app, create_task_app
-from slipway.api.deps import Parts, connect
+from slipway.api.deps import ApiDeps, connect
 from slipway.api.loops import ANNOUNCE, KUBERNETES, TOKENS
 from slipway.api.ports import Kube
 from slipway.api.settings import Settings
@@ -17,7 +17,7 @@ from slipway.kube.rest import Timeouts
 from slipway.runtime import log, service, telemetry
 from slipway.runtime.http_server import AsgiApp, HttpServer
 from slipway.runtime.listen import bind, parse_listen
-from slipway.runtime.service import Context
+from slipway.runtime.service import ServiceContext
 from slipway.runtime.tasks import TaskGroup
 from slipway.streams.factory import MetricTally, TraceWriter, open_streams, write_behind
 from slipway.streams.ports import Streams
@@ -35,7 +35,7 @@ def main() -> int:
     return service.run(NAME, Settings, build, websockets=True, tls_dir=lambda settings: settings.tls_dir)
 
 
-async def build(context: Context[Settings]) -> None:
+async def build(context: ServiceContext[Settings]) -> None:
     """Make the clients and serve; with `--once`, only check that everything is there."""
     settings = context.settings
     timeouts = Timeouts(request_s=settings.kube_timeout_s, list_s=settings.request_timeout_s)
@@ -57,7 +57,7 @@ async def build(context: Context[Settings]) -> None:
         await check(parts)
 
 
-def compose(context: Context[Settings], kube: Kube, streams: Streams, behind: BestEffort) -> Parts:
+def compose(context: ServiceContext[Settings], kube: Kube, streams: Streams, behind: BestEffort) -> ApiDeps:
     """The application over these clients, and all that runs beside it; with `--once`, only what it is made of."""
     settings = context.settings
     broken = asyncio.get_running_loop().create_future()
@@ -95,12 +95,12 @@ def compose(context: Context[Settings], kube: Kube, streams: Streams, behind: Be
     return parts
 
 
-def follow_tokens(context: Context[Settings], tokens: TokenBook) -> None:
+def follow_tokens(context: ServiceContext[Settings], tokens: TokenBook) -> None:
     """Read the folder of tokens every few seconds."""
     context.loop(TOKENS, tokens.look, min_interval_s=LOOK_S, max_backoff_s=BACKOFF_S, required=True)
 
 
-async def check(parts: Parts) -> None:
+async def check(parts: ApiDeps) -> None:
     """Whether this process could serve: Kubernetes answers and knows our resources. Raises what is missing."""
     try:
         await parts.kube.list(ALLOCATIONS, limit=1)
@@ -111,7 +111,7 @@ async def check(parts: Parts) -> None:
     _log.info("checked: Kubernetes answers and the custom resources are there")
 
 
-async def _serve_health(context: Context[Settings]) -> None:
+async def _serve_health(context: ServiceContext[Settings]) -> None:
     """The probes where others can reach them, while the api itself is reachable from this machine only."""
     settings = context.settings
     listener = context.resources.enter_context(bind(parse_listen(settings.health_listen)))
@@ -120,7 +120,7 @@ async def _serve_health(context: Context[Settings]) -> None:
     await _server(context, app, listener).serve(context.stop.wait)
 
 
-async def _serve_tasks(context: Context[Settings], parts: Parts) -> None:
+async def _serve_tasks(context: ServiceContext[Settings], parts: ApiDeps) -> None:
     """The tasks' door, on a listener of its own: what comes in there can reach nothing else."""
     settings = context.settings
     listener = context.resources.enter_context(bind(parse_listen(settings.task_listen)))
@@ -128,13 +128,13 @@ async def _serve_tasks(context: Context[Settings], parts: Parts) -> None:
     await _server(context, create_task_app(parts), listener).serve(context.stop.wait)
 
 
-def _server(context: Context[Settings], app: AsgiApp, listener: socket.socket) -> HttpServer:
+def _server(context: ServiceContext[Settings], app: AsgiApp, listener: socket.socket) -> HttpServer:
     """Without WebSockets."""
     drain_s = context.settings.drain_timeout_s
     return HttpServer(app, [listener], drain_timeout_s=drain_s, websockets=False, limits=context.limits)
 
 
-async def _announce(context: Context[Settings], parts: Parts) -> None:
+async def _announce(context: ServiceContext[Settings], parts: ApiDeps) -> None:
     """Announce launches until the process stops, then what is left."""
     async with TaskGroup() as tasks:
         announcing = tasks.create_task(
@@ -154,7 +154,7 @@ async def _announce(context: Context[Settings], parts: Parts) -> None:
     await parts.announcer.flush()
 
 
-async def _fail_with(broken: "asyncio.Future[InvariantError]", parts: Parts) -> None:
+async def _fail_with(broken: "asyncio.Future[InvariantError]", parts: ApiDeps) -> None:
     """End the process when a request found an invariant broken."""
     stopping = asyncio.ensure_future(parts.stop.wait())
     await asyncio.wait({broken, stopping}, return_when=asyncio.FIRST_COMPLETED)

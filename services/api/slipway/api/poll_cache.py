@@ -3,7 +3,7 @@
 import msgspec
 
 from slipway.api.changes import check_attempt
-from slipway.api.deps import Parts
+from slipway.api.deps import ApiDeps
 from slipway.crd.transitions import id_of
 from slipway.crd.v1alpha1 import Allocation, Signals
 from slipway.errors import PermanentError, StaleError, TransientError
@@ -13,7 +13,7 @@ from slipway.runtime import log
 _log = log.get_logger(__name__)
 
 
-async def look_again(parts: Parts, allocation: Allocation) -> Allocation:
+async def look_again(parts: ApiDeps, allocation: Allocation) -> Allocation:
     """The object, shared among all that poll it; as it was when the API server does not answer right now."""
     meta = allocation.metadata
     try:
@@ -25,14 +25,14 @@ async def look_again(parts: Parts, allocation: Allocation) -> Allocation:
     return found if found.metadata.uid == meta.uid else allocation
 
 
-async def still_on(parts: Parts, allocation: Allocation) -> Allocation:
+async def still_on(parts: ApiDeps, allocation: Allocation) -> Allocation:
     """The same, while its attempt goes on. Raises ConflictError when that, or the allocation, is over."""
     found = await look_again(parts, allocation)
     check_attempt(found, allocation.status.attempt)
     return found
 
 
-async def make_ready(parts: Parts, allocation: Allocation) -> None:
+async def make_ready(parts: ApiDeps, allocation: Allocation) -> None:
     """Note that the ranks have met, as they would themselves; once, whichever of them come. Best effort."""
     if not parts.readied.may(f"{allocation.metadata.uid}/{allocation.status.attempt}"):
         return

@@ -9,7 +9,7 @@ class Kube(Gets, Lists, Creates, Replaces, Patches, Deletes, ReadsLogs, Protocol
     """Reads of everything that is shown, and writes of specs; never of a status."""
 
 
-class Stop(Protocol):
+class ShutdownSignal(Protocol):
     """Set once, when the process is to end."""
 
     def is_set(self) -> bool: ...

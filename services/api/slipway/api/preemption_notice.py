@@ -14,7 +14,7 @@ DEADLINE = "preemption"
 _EVICTIONS = (Reason.PREEMPTED, Reason.PREEMPTION_GRACE)
 
 
-class Asked(msgspec.Struct, frozen=True, kw_only=True):
+class PreemptionNotice(msgspec.Struct, frozen=True, kw_only=True):
     """A standing request. `n` is what an acknowledgement names."""
 
     n: int
@@ -39,17 +39,19 @@ def signals_of(allocation: Allocation) -> Signals:
     return signals if signals is not None and signals.attempt == attempt else Signals(attempt=attempt)
 
 
-def asked_of(allocation: Allocation) -> Asked | None:
+def asked_of(allocation: Allocation) -> PreemptionNotice | None:
     """What the current attempt is asked, if it is."""
     status, signal = allocation.status, signals_of(allocation).preempt
     deadline, stop = status.deadlines.get(DEADLINE, ""), _stop(allocation)
     if stop is not None and (stop.reason in _EVICTIONS or deadline):
         n = max(1, signal.n) if signal is not None else 1
-        return Asked(n=n, reason=stop.reason, at=stop.at, deadline=deadline, requeue=stop.requeue, by=stop.by)
+        return PreemptionNotice(
+            n=n, reason=stop.reason, at=stop.at, deadline=deadline, requeue=stop.requeue, by=stop.by
+        )
     if signal is None:
         return None
     requeue = signal.requeue or allocation.spec.hold
-    return Asked(n=signal.n, reason=signal.reason, at=signal.at, deadline=deadline, requeue=requeue)
+    return PreemptionNotice(n=signal.n, reason=signal.reason, at=signal.at, deadline=deadline, requeue=requeue)
 
 
 def _stop(allocation: Allocation) -> Stop | None:

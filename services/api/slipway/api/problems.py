@@ -41,7 +41,7 @@ RETRY_AFTER_S = 2.0
 _RETRY_AFTER_S_MAX = 600
 
 
-class Row(NamedTuple):
+class ProblemRow(NamedTuple):
     """What an error is answered with."""
 
     status: int
@@ -50,45 +50,49 @@ class Row(NamedTuple):
     retry: bool = False
 
 
-TABLE: dict[type[BaseException], Row] = {
-    http_errors.MalformedError: Row(400, "malformed", "The request cannot be read"),
-    http_errors.UnsupportedMediaError: Row(415, "unsupported-media-type", "The body is of a type that is not taken"),
-    http_errors.NotAcceptableError: Row(406, "not-acceptable", "No representation of an accepted type"),
-    http_errors.BodyTooLargeError: Row(413, "body-too-large", "The body is too large"),
-    http_errors.ArchiveRefusedError: Row(422, "invalid-archive", "The archive cannot be taken"),
-    http_errors.PreconditionError: Row(412, "precondition-failed", "The object has changed"),
-    http_errors.PageExpiredError: Row(410, "page-expired", "The list has moved on"),
-    http_errors.KeyReusedError: Row(422, "idempotency-key-reused", "The Idempotency-Key was used for another request"),
-    http_errors.AmbiguousError: Row(409, "ambiguous-id", "The id fits several allocations"),
-    http_errors.UnauthorizedError: Row(401, "unauthorized", "A token that counts is needed"),
-    http_errors.ForbiddenError: Row(403, "forbidden", "Not with this token"),
-    http_errors.ReplacedError: Row(409, "replaced", "The same request came again"),
-    http_errors.PeersMissingError: Row(408, "peers-missing", "Not all peers are there", retry=True),
-    http_errors.ConflictError: Row(409, "conflict", "The request contradicts the state of the object"),
-    http_errors.TooManyStreamsError: Row(503, "too-many-streams", "Too many open streams", retry=True),
-    http_errors.BadGatewayError: Row(502, "bad-gateway", "The workload gave no proper answer"),
-    http_errors.NotListeningError: Row(503, "not-running", "The workload does not answer yet", retry=True),
-    http_errors.RedisAwayError: Row(503, "redis-unavailable", "Redis cannot be reached", retry=True),
-    InvalidError: Row(422, "invalid", "The request is not valid"),
-    NotFoundError: Row(404, "not-found", "There is no such object"),
-    AlreadyExistsError: Row(409, "already-exists", "The name is taken"),
-    DeniedError: Row(502, "not-permitted", "Slipway's account lacks a Kubernetes permission"),
-    TerminatingError: Row(409, "terminating", "The object is being deleted", retry=True),
-    TooLargeError: Row(413, "too-large", "The object is too large"),
-    StaleError: Row(409, "stale", "Somebody else changed the object at the same time", retry=True),
-    ExpiredError: Row(503, "not-now", "Not possible right now", retry=True),
-    ThrottledError: Row(429, "throttled", "Too many requests", retry=True),
-    QuotaExceededError: Row(429, "quota-exceeded", "A quota of the workspace is used up", retry=True),
-    DeadlineError: Row(503, "deadline", "No answer in time", retry=True),
-    UnavailableError: Row(503, "unavailable", "The Kubernetes API cannot be reached", retry=True),
-    TransientError: Row(503, "not-now", "Not possible right now", retry=True),
-    PermanentError: Row(422, "refused", "The request is refused"),
-    InvariantError: Row(500, "internal", "A fault of ours"),
-    ControlPlaneError: Row(500, "internal", "A fault of ours"),
+TABLE: dict[type[BaseException], ProblemRow] = {
+    http_errors.MalformedError: ProblemRow(400, "malformed", "The request cannot be read"),
+    http_errors.UnsupportedMediaError: ProblemRow(
+        415, "unsupported-media-type", "The body is of a type that is not taken"
+    ),
+    http_errors.NotAcceptableError: ProblemRow(406, "not-acceptable", "No representation of an accepted type"),
+    http_errors.BodyTooLargeError: ProblemRow(413, "body-too-large", "The body is too large"),
+    http_errors.ArchiveRefusedError: ProblemRow(422, "invalid-archive", "The archive cannot be taken"),
+    http_errors.PreconditionError: ProblemRow(412, "precondition-failed", "The object has changed"),
+    http_errors.PageExpiredError: ProblemRow(410, "page-expired", "The list has moved on"),
+    http_errors.KeyReusedError: ProblemRow(
+        422, "idempotency-key-reused", "The Idempotency-Key was used for another request"
+    ),
+    http_errors.AmbiguousError: ProblemRow(409, "ambiguous-id", "The id fits several allocations"),
+    http_errors.UnauthorizedError: ProblemRow(401, "unauthorized", "A token that counts is needed"),
+    http_errors.ForbiddenError: ProblemRow(403, "forbidden", "Not with this token"),
+    http_errors.ReplacedError: ProblemRow(409, "replaced", "The same request came again"),
+    http_errors.PeersMissingError: ProblemRow(408, "peers-missing", "Not all peers are there", retry=True),
+    http_errors.ConflictError: ProblemRow(409, "conflict", "The request contradicts the state of the object"),
+    http_errors.TooManyStreamsError: ProblemRow(503, "too-many-streams", "Too many open streams", retry=True),
+    http_errors.BadGatewayError: ProblemRow(502, "bad-gateway", "The workload gave no proper answer"),
+    http_errors.NotListeningError: ProblemRow(503, "not-running", "The workload does not answer yet", retry=True),
+    http_errors.RedisAwayError: ProblemRow(503, "redis-unavailable", "Redis cannot be reached", retry=True),
+    InvalidError: ProblemRow(422, "invalid", "The request is not valid"),
+    NotFoundError: ProblemRow(404, "not-found", "There is no such object"),
+    AlreadyExistsError: ProblemRow(409, "already-exists", "The name is taken"),
+    DeniedError: ProblemRow(502, "not-permitted", "Slipway's account lacks a Kubernetes permission"),
+    TerminatingError: ProblemRow(409, "terminating", "The object is being deleted", retry=True),
+    TooLargeError: ProblemRow(413, "too-large", "The object is too large"),
+    StaleError: ProblemRow(409, "stale", "Somebody else changed the object at the same time", retry=True),
+    ExpiredError: ProblemRow(503, "not-now", "Not possible right now", retry=True),
+    ThrottledError: ProblemRow(429, "throttled", "Too many requests", retry=True),
+    QuotaExceededError: ProblemRow(429, "quota-exceeded", "A quota of the workspace is used up", retry=True),
+    DeadlineError: ProblemRow(503, "deadline", "No answer in time", retry=True),
+    UnavailableError: ProblemRow(503, "unavailable", "The Kubernetes API cannot be reached", retry=True),
+    TransientError: ProblemRow(503, "not-now", "Not possible right now", retry=True),
+    PermanentError: ProblemRow(422, "refused", "The request is refused"),
+    InvariantError: ProblemRow(500, "internal", "A fault of ours"),
+    ControlPlaneError: ProblemRow(500, "internal", "A fault of ours"),
 }
 """Looked up along the error's class hierarchy: the most derived class wins."""
 
-UNEXPECTED = Row(500, "internal", "A fault of ours")
+UNEXPECTED = ProblemRow(500, "internal", "A fault of ours")
 _HTTP_CODES = {404: "no-such-path", 405: "method-not-allowed"}
 _HTTP_TITLES = {404: "There is nothing at this path", 405: "This method is not taken here"}
 
@@ -107,7 +111,7 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_de
     trace_id: str = ""
 
 
-def row_of(error: BaseException) -> Row:
+def row_of(error: BaseException) -> ProblemRow:
     """The row for `error`."""
     return next((TABLE[kind] for kind in type(error).__mro__ if kind in TABLE), UNEXPECTED)
 
@@ -129,7 +133,7 @@ def response_of(error: ControlPlaneError, instance: str) -> Response:
 
 
 def problem_response(
-    row: Row,
+    row: ProblemRow,
     detail: str,
     instance: str,
     *,
@@ -168,7 +172,7 @@ async def on_http_exception(request: Request, error: Exception) -> Response:
     """Starlette's handler for its own refusals: unknown paths and methods."""
     assert isinstance(error, HTTPException)  # noqa: S101 - registered for this class only
     code = _HTTP_CODES.get(error.status_code, "http")
-    row = Row(error.status_code, code, _HTTP_TITLES.get(error.status_code, error.detail))
+    row = ProblemRow(error.status_code, code, _HTTP_TITLES.get(error.status_code, error.detail))
     detail = "the paths are listed in /openapi.json and shown at /docs" if error.status_code == 404 else error.detail
     return problem_response(row, detail, request.url.path, headers=dict(error.headers or {}))
 

@@ -15,7 +15,7 @@ from slipway.errors import PermanentError, StaleError, TransientError
 from slipway.runtime import liveness, log
 from slipway.runtime.clock import Clock
 from slipway.streams import keys
-from slipway.streams.ports import Entry, EventLog, Wake
+from slipway.streams.ports import EventLog, StreamEntry, Wake
 
 BUFFER_MAX = 2000
 BATCH_MAX = 200
@@ -24,7 +24,7 @@ WAKE_REASON = "launch"
 _log = log.get_logger(__name__)
 
 
-class Announcer:
+class LaunchPublisher:
     """Appends `requested` and rings for the scheduler, in batches."""
 
     def __init__(self, events: EventLog, wake: Wake, clock: Clock) -> None:
@@ -81,5 +81,5 @@ class Announcer:
             self._is_busy = False
 
 
-def _entry(allocation: Allocation) -> Entry:
-    return Entry(event=event_of(allocation, requested(allocation)), oldest_seq=1)
+def _entry(allocation: Allocation) -> StreamEntry:
+    return StreamEntry(event=event_of(allocation, requested(allocation)), oldest_seq=1)

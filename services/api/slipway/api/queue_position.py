@@ -17,7 +17,7 @@ from slipway.model.position import NoRoomError, between, place_key
 Subject = Allocation | Job
 
 
-class Place(msgspec.Struct, frozen=True, kw_only=True):
+class QueuePosition(msgspec.Struct, frozen=True, kw_only=True):
     """Where something goes; `priority` is set when it has to change for that."""
 
     position: str
@@ -39,7 +39,7 @@ def members_of(subject: Subject, allocations: Iterable[Allocation]) -> list[Allo
 
 def place_beside(
     subject: Subject, anchor: Subject, pending: Iterable[Allocation], jobs: Jobs, *, ahead: bool
-) -> Place | None:
+) -> QueuePosition | None:
     """Where `subject` goes to stand right before (or behind) `anchor`; None when it stands there.
 
     Raises:
@@ -69,7 +69,7 @@ def place_beside(
         position = between(low, high)
     except NoRoomError as error:
         raise ConflictError(f"{error}; set queuePosition of one of them by hand") from error
-    return Place(position=position, priority=None if is_same_lane else priority)
+    return QueuePosition(position=position, priority=None if is_same_lane else priority)
 
 
 def _movable(subject: Subject, waiting: Iterable[Allocation]) -> list[Allocation]:

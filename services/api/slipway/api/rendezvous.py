@@ -9,7 +9,7 @@ address); a wait ends with an error when the attempt does.
 
 from collections.abc import Awaitable, Callable, Sequence
 
-from slipway.api.ports import Kube, Stop
+from slipway.api.ports import Kube, ShutdownSignal
 from slipway.api.schemas import Address, RendezvousView
 from slipway.api.ttl_cache import Recent
 from slipway.api.view import number_label
@@ -31,7 +31,7 @@ Again = Callable[[], Awaitable[Allocation]]
 class Rendezvous:
     """Reads and waits for the addresses of gangs."""
 
-    def __init__(self, kube: Kube, clock: Clock, stop: Stop) -> None:
+    def __init__(self, kube: Kube, clock: Clock, stop: ShutdownSignal) -> None:
         self._kube = kube
         self._clock = clock
         self._stop = stop

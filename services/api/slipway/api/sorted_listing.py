@@ -14,7 +14,7 @@ from functools import cmp_to_key
 import msgspec
 
 from slipway.api.endpoint import bad_param
-from slipway.api.listing import Filter
+from slipway.api.listing import ListFilter
 from slipway.api.ports import Kube
 from slipway.crd.transitions import user_of
 from slipway.crd.v1alpha1 import Allocation
@@ -79,7 +79,9 @@ class Sorting(msgspec.Struct, frozen=True):
         return (one[1] > other[1]) - (one[1] < other[1])
 
 
-async def ordered_page(kube: Kube, wanted: Filter, order: Sorting, *, limit: int, continue_: str) -> Listed[Allocation]:
+async def ordered_page(
+    kube: Kube, wanted: ListFilter, order: Sorting, *, limit: int, continue_: str
+) -> Listed[Allocation]:
     """The next page in this order."""
     after = _read(continue_, order) if continue_ else None
     listed = await kube.list(

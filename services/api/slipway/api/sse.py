@@ -13,7 +13,7 @@ from starlette.types import Receive, Scope, Send
 
 from slipway.api.first_completed import first_of
 from slipway.api.http_errors import TooManyStreamsError
-from slipway.api.ports import Stop
+from slipway.api.ports import ShutdownSignal
 from slipway.errors import TransientError
 from slipway.runtime import log, telemetry
 from slipway.runtime.clock import Clock
@@ -85,7 +85,7 @@ class PushResponse(Response):
     """Runs a writer until it returns, the client leaves or the process drains."""
 
     def __init__(
-        self, writer: Writer, *, kind: str, media_type: str, clock: Clock, stop: Stop, streams: OpenStreams
+        self, writer: Writer, *, kind: str, media_type: str, clock: Clock, stop: ShutdownSignal, streams: OpenStreams
     ) -> None:
         streams.check()
         super().__init__(headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"}, media_type=media_type)

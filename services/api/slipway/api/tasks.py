@@ -15,8 +15,8 @@ import hashlib
 import msgspec
 from starlette.requests import HTTPConnection
 
-from slipway.api.access.permissions import Sight
-from slipway.api.bearer import Claims, bearer, claims_of
+from slipway.api.access.permissions import VisibleWorkspaces
+from slipway.api.bearer import TokenClaims, bearer, claims_of
 from slipway.api.http_errors import ForbiddenError, UnauthorizedError
 from slipway.api.lookup import Lookup
 from slipway.api.ports import Kube
@@ -93,11 +93,11 @@ class TaskTokens:
             )
         return await self._rank(pod, str(connection.path_params["id"]))
 
-    def _is_ours(self, claims: Claims) -> bool:
+    def _is_ours(self, claims: TokenClaims) -> bool:
         """Whether a token of an account is a task's: by its audience where accounts call as users too."""
         return bool(self._audience) and (not self._is_shared or self._audience in claims.audiences)
 
-    async def _pod(self, token: str, claims: Claims) -> _Pod:
+    async def _pod(self, token: str, claims: TokenClaims) -> _Pod:
         now = self._clock.now()
         if self._audience not in claims.audiences:
             meant = ", ".join(claims.audiences)[:_WORDS_MAX] or "nobody"
@@ -129,7 +129,7 @@ class TaskTokens:
 
     async def _rank(self, pod: _Pod, id_: str) -> Caller:
         """Which rank of that allocation the pod is. What is in other workspaces it does not find."""
-        lookup, key = self._lookup.within(Sight(frozenset([pod.namespace]))), (pod.namespace, id_)
+        lookup, key = self._lookup.within(VisibleWorkspaces(frozenset([pod.namespace]))), (pod.namespace, id_)
         allocation = await self._found.get(key, lambda: lookup.find(id_))
         found = _caller(allocation, pod)
         if found is None:

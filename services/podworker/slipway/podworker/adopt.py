@@ -12,7 +12,7 @@ from enum import StrEnum
 from slipway.crd.meta import ANNOTATION_SPEC_HASH, LABEL_ALLOCATION_UID, ObjectMeta
 
 
-class Verdict(StrEnum):
+class AdoptVerdict(StrEnum):
     """What an existing object is to us."""
 
     ADOPT = "adopt"
@@ -27,13 +27,13 @@ def is_ours(found: ObjectMeta, uid: str) -> bool:
     return owned and found.labels.get(LABEL_ALLOCATION_UID) == uid
 
 
-def judge(found: ObjectMeta, *, uid: str, spec_hash: str) -> Verdict:
+def judge(found: ObjectMeta, *, uid: str, spec_hash: str) -> AdoptVerdict:
     """The verdict on `found` for the allocation with `uid`, where an object of `spec_hash` is wanted."""
     if found.deletion_timestamp is not None:
         # Also a foreign one: the name is about to be free.
-        return Verdict.WAIT
+        return AdoptVerdict.WAIT
     if not is_ours(found, uid):
-        return Verdict.FOREIGN
+        return AdoptVerdict.FOREIGN
     if found.annotations.get(ANNOTATION_SPEC_HASH) != spec_hash:
-        return Verdict.REPLACE
-    return Verdict.ADOPT
+        return AdoptVerdict.REPLACE
+    return AdoptVerdict.ADOPT

@@ -25,7 +25,7 @@ T = TypeVar("T")
 Call = Callable[[], Awaitable[None]]
 
 
-class Stage(IntEnum):
+class LaunchStage(IntEnum):
     """How far what a call belongs to has come; the first goes first.
 
     Many launches that went on side by side would all be made before the first of them is bound. What begins waits for
@@ -46,19 +46,19 @@ class Lanes:
         self._limit, self._clock = limit, clock
         self._moved_at = 0.0
         self._left = limit
-        self._waiting: list[tuple[Stage, int, asyncio.Future[None]]] = []
+        self._waiting: list[tuple[LaunchStage, int, asyncio.Future[None]]] = []
         self._numbers = count()
 
     def since(self) -> float:
         """From when on a hint may count as standing still: while all lanes are taken, from the last call that ended."""
         return self._moved_at if self._waiting else 0.0
 
-    async def one(self, call: Callable[[], Awaitable[T]], stage: Stage = Stage.LAST) -> T:
+    async def one(self, call: Callable[[], Awaitable[T]], stage: LaunchStage = LaunchStage.LAST) -> T:
         """Runs one call in a lane."""
         async with self._lane(stage):
             return await call()
 
-    async def all(self, calls: Iterable[Call], stage: Stage = Stage.LAST) -> None:
+    async def all(self, calls: Iterable[Call], stage: LaunchStage = LaunchStage.LAST) -> None:
         """Runs all calls, in their order as lanes become free.
 
         Raises:
@@ -77,7 +77,7 @@ class Lanes:
         if failures:
             raise min(failures, key=_gravity)
 
-    async def _work(self, rest: Iterator[Call], failures: list[ControlPlaneError], stage: Stage) -> None:
+    async def _work(self, rest: Iterator[Call], failures: list[ControlPlaneError], stage: LaunchStage) -> None:
         for call in rest:
             async with self._lane(stage):
                 if failures:
@@ -88,7 +88,7 @@ class Lanes:
                     failures.append(error)
 
     @contextlib.asynccontextmanager
-    async def _lane(self, stage: Stage) -> AsyncGenerator[None]:
+    async def _lane(self, stage: LaunchStage) -> AsyncGenerator[None]:
         if self._left:
             self._left -= 1
         else:

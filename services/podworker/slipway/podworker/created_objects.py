@@ -14,7 +14,7 @@ BUNDLES_MAX = 16_384
 """The oldest are forgotten beyond; an entry takes some 300 bytes."""
 
 
-class Bundles:
+class CreatedObjects:
     """The memory of one process."""
 
     def __init__(self) -> None:

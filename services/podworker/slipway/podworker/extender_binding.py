@@ -26,7 +26,7 @@ VERB = "bind"
 _log = log.get_logger(__name__)
 
 
-class Posts(Protocol):
+class BindCalls(Protocol):
     """One call of an extender."""
 
     async def post(self, extender: ExtenderFact, verb: str, body: bytes) -> bytes: ...
@@ -42,7 +42,7 @@ class Binder(msgspec.Struct, frozen=True, kw_only=True):
 class Extended:
     """Binds through extenders."""
 
-    def __init__(self, kube: Kube, pools: Pools, client: Posts) -> None:
+    def __init__(self, kube: Kube, pools: Pools, client: BindCalls) -> None:
         self._kube = kube
         self._pools = pools
         self._client = client

@@ -26,25 +26,25 @@ TRIES_MAX = 3
 _OPENED = f"/metadata/annotations/{ANNOTATION_OPENED.replace('/', '~1')}"
 
 
-class Gate(msgspec.Struct, frozen=True, kw_only=True):
+class PodGate(msgspec.Struct, frozen=True, kw_only=True):
     """Our gate on one pod: its place among the gates, and the affinity that the pod has without the pin."""
 
     index: int
     affinity: RawObject
 
 
-def gate_of(pod: Pod) -> Gate | None:
+def gate_of(pod: Pod) -> PodGate | None:
     """Our gate, while it is closed."""
     names = [gate.name for gate in pod.spec.scheduling_gates]
-    return Gate(index=names.index(LAUNCH_GATE), affinity=pod.spec.affinity) if LAUNCH_GATE in names else None
+    return PodGate(index=names.index(LAUNCH_GATE), affinity=pod.spec.affinity) if LAUNCH_GATE in names else None
 
 
-def gate_made(spec: Mapping[str, Any]) -> Gate:
+def gate_made(spec: Mapping[str, Any]) -> PodGate:
     """Our gate on a pod that has just been made from this spec."""
-    return Gate(index=0, affinity=dict(object_of(spec.get("affinity"))))
+    return PodGate(index=0, affinity=dict(object_of(spec.get("affinity"))))
 
 
-async def open_gate(kube: Kube, namespace: str, pod: str, *, uid: str, node: str, gate: Gate, now: float) -> None:
+async def open_gate(kube: Kube, namespace: str, pod: str, *, uid: str, node: str, gate: PodGate, now: float) -> None:
     """Pins the pod to `node` and removes our gate, unless that is done already.
 
     Raises:
@@ -83,7 +83,7 @@ def check_place(pod: Pod, node: str) -> None:
         raise StaleError(f"the gate of pod {pod.metadata.name} was opened by somebody else")
 
 
-def _opening(gate: Gate, uid: str, node: str, now: float) -> list[RawObject]:
+def _opening(gate: PodGate, uid: str, node: str, now: float) -> list[RawObject]:
     return [
         {"op": "test", "path": "/metadata/uid", "value": uid},
         {"op": "test", "path": f"/spec/schedulingGates/{gate.index}/name", "value": LAUNCH_GATE},

@@ -27,7 +27,7 @@ _OVER = (Phase.TERMINATING, Phase.TERMINATED)
 _GOING = (RankState.RELEASING, RankState.SUCCEEDED, RankState.FAILED)
 
 
-class Launch(msgspec.Struct, frozen=True, tag=True):
+class LaunchIntent(msgspec.Struct, frozen=True, tag=True):
     """Create what the attempt needs, release it, bind it; then remove what attempts up to `past` left (0: none)."""
 
     past: int
@@ -57,7 +57,7 @@ class Nothing(msgspec.Struct, frozen=True, tag=True):
     why: str
 
 
-Intent = Launch | Bind | Teardown | Shed | Nothing
+Intent = LaunchIntent | Bind | Teardown | Shed | Nothing
 
 
 def decide(allocation: Allocation, *, namespace_terminating: bool = False) -> Intent:
@@ -89,7 +89,7 @@ def decide(allocation: Allocation, *, namespace_terminating: bool = False) -> In
         return Nothing("no finalizer")
     if is_refused(allocation):
         return Nothing("refused")
-    return Launch(past)
+    return LaunchIntent(past)
 
 
 def _to_go(allocation: Allocation) -> tuple[int, ...]:

@@ -39,11 +39,11 @@ from slipway.pods import manifest
 from slipway.pods.manifest import Manifests, RankPod
 from slipway.pods.podspec import SCHEDULER_NAME, TaskOptions
 from slipway.podworker import gates, status
-from slipway.podworker.adopt import Verdict, judge
-from slipway.podworker.concurrency import Lanes, Stage
-from slipway.podworker.created_objects import Bundles
+from slipway.podworker.adopt import AdoptVerdict, judge
+from slipway.podworker.concurrency import Lanes, LaunchStage
+from slipway.podworker.created_objects import CreatedObjects
 from slipway.podworker.extender_binding import Binder, Extended
-from slipway.podworker.gates import Gate
+from slipway.podworker.gates import PodGate
 from slipway.podworker.pools import Pinned
 from slipway.podworker.ports import Kube
 from slipway.podworker.steps import step
@@ -80,21 +80,28 @@ class Made:
         return (self.uid, self.attempt) == (allocation.metadata.uid, allocation.status.attempt)
 
 
-class Target(msgspec.Struct, frozen=True, kw_only=True):
+class BindTarget(msgspec.Struct, frozen=True, kw_only=True):
     """A released pod and where it belongs; one with a gate is bound by kube-scheduler once that is open."""
 
     pod: str
     uid: str
     node: str
-    gate: Gate | None = None
+    gate: PodGate | None = None
     rank: int = -1
 
 
-class Launcher:
+class AttemptLauncher:
     """Carries out launches."""
 
     def __init__(
-        self, kube: Kube, lanes: Lanes, clock: Clock, options: TaskOptions, extended: Extended, *, bundles: Bundles
+        self,
+        kube: Kube,
+        lanes: Lanes,
+        clock: Clock,
+        options: TaskOptions,
+        extended: Extended,
+        *,
+        bundles: CreatedObjects,
     ) -> None:
         self._kube = kube
         self._bundles = bundles
@@ -133,7 +140,7 @@ class Launcher:
         if creates:
             with step("pods", self._clock, count=len(missing)):
                 try:
-                    await self._lanes.all(creates, Stage.RANKS)
+                    await self._lanes.all(creates, LaunchStage.RANKS)
                 except QuotaExceededError:
                     await self._give_back(allocation, made)
                     raise
@@ -165,7 +172,7 @@ class Launcher:
     async def _make_config(self, allocation: Allocation, manifests: Manifests, made: Made) -> None:
         """The ConfigMap. When it was there, somebody has begun: see which pods are."""
         create = partial(self._ensure, CONFIG_MAPS, manifests.configmap, allocation)
-        config_map, is_new = await self._lanes.one(create, Stage.FIRST)
+        config_map, is_new = await self._lanes.one(create, LaunchStage.FIRST)
         self._bundles.note(CONFIG_MAPS, config_map)
         if not is_new and len(manifests.pods) >= LIST_RANKS_MIN:
             await self._find_pods(allocation, manifests, made)
@@ -175,7 +182,7 @@ class Launcher:
         found = {pod.metadata.name: pod for pod in await self._pods(allocation)}
         for pod in manifests.pods:
             known = found.get(pod.name)
-            if known is not None and _judge_pod(known, pod, made.uid) is Verdict.ADOPT:
+            if known is not None and _judge_pod(known, pod, made.uid) is AdoptVerdict.ADOPT:
                 made.pod_uids[pod.position] = known.metadata.uid
 
     async def _create_pod(self, allocation: Allocation, pod: RankPod, made: Made) -> None:
@@ -207,19 +214,19 @@ class Launcher:
             raise UnavailableError(f"{what} went away as it was looked at", retry_after_s=0.0) from error
         meta = metadata_of(found)
         verdict = judge(meta, uid=allocation.metadata.uid, spec_hash=manifest.hash_of(body))
-        if verdict is Verdict.ADOPT and isinstance(found, Pod) and not _is_usable(found):
-            verdict = Verdict.REPLACE
+        if verdict is AdoptVerdict.ADOPT and isinstance(found, Pod) and not _is_usable(found):
+            verdict = AdoptVerdict.REPLACE
         match verdict:
-            case Verdict.ADOPT:
+            case AdoptVerdict.ADOPT:
                 return meta
-            case Verdict.WAIT:
+            case AdoptVerdict.WAIT:
                 raise UnavailableError(f"{what} is on its way out")
-            case Verdict.REPLACE:
+            case AdoptVerdict.REPLACE:
                 await self._check_unreleased(allocation)
                 version = meta.resource_version
                 await self._kube.delete(resource, name, namespace=namespace, uid=meta.uid, resource_version=version)
                 raise UnavailableError(f"{what} is of another version and was deleted", retry_after_s=REPLACED_AFTER_S)
-            case Verdict.FOREIGN:
+            case AdoptVerdict.FOREIGN:
                 raise AlreadyExistsError(f"{what} exists and belongs to somebody else")
 
     async def _check_unreleased(self, allocation: Allocation) -> None:
@@ -255,16 +262,16 @@ class Launcher:
         selector = f"{LABEL_ALLOCATION_UID}={allocation.metadata.uid},{LABEL_ATTEMPT}={allocation.status.attempt}"
         return (await self._kube.list(PODS, namespace=allocation.metadata.namespace, label_selector=selector)).items
 
-    def _is_fresh(self, made: Made, targets: Sequence[Target]) -> bool:
+    def _is_fresh(self, made: Made, targets: Sequence[BindTarget]) -> bool:
         """Whether these are pods that this process has just made to be bound: nobody needs to look at them again."""
         if made.manifests is None or self._clock.monotonic() >= made.fresh_until_s:
             return False
         return [made.pod_uids.get(pod.position) for pod in made.manifests.pods] == [item.uid for item in targets]
 
-    async def _unbound(self, allocation: Allocation, released: Sequence[Target]) -> list[Target]:
+    async def _unbound(self, allocation: Allocation, released: Sequence[BindTarget]) -> list[BindTarget]:
         """Those of the released pods that wait for their node, or behind their gate."""
         pods = {pod.metadata.uid: pod for pod in await self._pods(allocation)}
-        waiting: list[Target] = []
+        waiting: list[BindTarget] = []
         for target in released:
             pod = pods.get(target.uid)
             if pod is None:
@@ -280,7 +287,7 @@ class Launcher:
                 gates.check_place(pod, target.node)
         return waiting
 
-    async def _bind(self, namespace: str, target: Target, binder: Binder | None) -> None:
+    async def _bind(self, namespace: str, target: BindTarget, binder: Binder | None) -> None:
         if binder is not None and target.rank in binder.ranks:
             extender, uid, node = binder.extender, target.uid, target.node
             if await self._extended.bind(extender, namespace, target.pod, uid=uid, node=node):
@@ -305,7 +312,7 @@ class Launcher:
         except (NotFoundError, InvalidError) as error:
             raise StaleError(f"pod {target.pod} cannot be bound: {error}") from error
 
-    async def _check_bound(self, namespace: str, target: Target) -> None:
+    async def _check_bound(self, namespace: str, target: BindTarget) -> None:
         """Bound already: by us, when it is this pod on this node."""
         try:
             pod = await self._kube.get(PODS, target.pod, namespace=namespace)
@@ -316,7 +323,7 @@ class Launcher:
         gates.check_place(pod, target.node)
 
 
-def _targets(allocation: Allocation) -> list[Target]:
+def _targets(allocation: Allocation) -> list[BindTarget]:
     """The pods of the release with the nodes of the admission, in the order of both."""
     places = manifest.placed(allocation)
     release = allocation.status.release
@@ -324,12 +331,12 @@ def _targets(allocation: Allocation) -> list[Target]:
     if len(uids) != len(places):
         raise StaleError("the release does not match the admission")
     return [
-        Target(pod=manifest.pod_name(allocation, placement.rank), uid=uid, node=placement.node, rank=placement.rank)
+        BindTarget(pod=manifest.pod_name(allocation, placement.rank), uid=uid, node=placement.node, rank=placement.rank)
         for placement, uid in zip(places, uids, strict=True)
     ]
 
 
-def _as_made(targets: Sequence[Target], made: Made) -> list[Target]:
+def _as_made(targets: Sequence[BindTarget], made: Made) -> list[BindTarget]:
     """The targets with the gates of the pods that were made for them."""
     if made.manifests is None or not made.manifests.is_delegate:
         return list(targets)
@@ -339,9 +346,9 @@ def _as_made(targets: Sequence[Target], made: Made) -> list[Target]:
     ]
 
 
-def _judge_pod(found: Pod, wanted: RankPod, uid: str) -> Verdict:
+def _judge_pod(found: Pod, wanted: RankPod, uid: str) -> AdoptVerdict:
     verdict = judge(found.metadata, uid=uid, spec_hash=wanted.spec_hash)
-    return Verdict.REPLACE if verdict is Verdict.ADOPT and not _is_usable(found) else verdict
+    return AdoptVerdict.REPLACE if verdict is AdoptVerdict.ADOPT and not _is_usable(found) else verdict
 
 
 def _is_usable(pod: Pod) -> bool:

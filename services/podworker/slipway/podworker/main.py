@@ -14,20 +14,20 @@ from slipway.kube import client
 from slipway.kube.extender import ExtenderClient
 from slipway.pods.podspec import TaskOptions
 from slipway.podworker.concurrency import Lanes
-from slipway.podworker.created_objects import Bundles
-from slipway.podworker.extender_binding import Extended, Posts
-from slipway.podworker.launch import Launcher
+from slipway.podworker.created_objects import CreatedObjects
+from slipway.podworker.extender_binding import BindCalls, Extended
+from slipway.podworker.launch import AttemptLauncher
 from slipway.podworker.loops import HINT, POLL, Watch, unwatched
 from slipway.podworker.poll import Poller
 from slipway.podworker.pools import Pools
 from slipway.podworker.ports import Kube, Pinger
 from slipway.podworker.settings import Settings
-from slipway.podworker.teardown import Remover
+from slipway.podworker.teardown import AttemptRemover
 from slipway.podworker.worker import Worker
 from slipway.runtime import log, retry, service, telemetry
 from slipway.runtime.clock import Clock, Random
-from slipway.runtime.health import Health
-from slipway.runtime.service import Context
+from slipway.runtime.health import ProcessHealth
+from slipway.runtime.service import ServiceContext
 from slipway.runtime.tasks import TaskGroup
 from slipway.streams.consumer import ConsumerSettings, WorkConsumer
 from slipway.streams.factory import MetricTally, TraceWriter, open_streams, write_behind
@@ -47,7 +47,7 @@ def main() -> int:
     return service.run(NAME, Settings, build)
 
 
-async def build(context: Context[Settings]) -> None:
+async def build(context: ServiceContext[Settings]) -> None:
     """Make the clients and start working; with `--once`, do what there is to do."""
     settings = context.settings
     kube = await context.resources.enter_async_context(
@@ -73,7 +73,7 @@ async def build(context: Context[Settings]) -> None:
     compose(context, kube, streams)
 
 
-def compose(context: Context[Settings], kube: Kube, streams: Streams) -> None:
+def compose(context: ServiceContext[Settings], kube: Kube, streams: Streams) -> None:
     """Start working on these clients: real ones in a process, models in the simulation."""
     settings, health = context.settings, context.health
     lanes = Lanes(settings.worker_calls, context.clock)
@@ -98,7 +98,7 @@ def compose(context: Context[Settings], kube: Kube, streams: Streams) -> None:
         context.tasks.create_task(_consume(consumer, poller, context), name="consumer")
 
 
-def _extenders(context: Context[Settings]) -> ExtenderClient:
+def _extenders(context: ServiceContext[Settings]) -> ExtenderClient:
     client_ = ExtenderClient()
     context.resources.push_async_callback(client_.aclose)
     return client_
@@ -110,11 +110,11 @@ def make_worker(
     clock: Clock,
     random: Random,
     *,
-    extenders: Posts | None = None,
+    extenders: BindCalls | None = None,
     lanes: Lanes | None = None,
 ) -> Worker:
     """A worker on these clients, whose writes go through `lanes`."""
-    lanes, pools, bundles = lanes or Lanes(settings.worker_calls), Pools(kube, clock), Bundles()
+    lanes, pools, bundles = lanes or Lanes(settings.worker_calls), Pools(kube, clock), CreatedObjects()
     patience = msgspec.structs.replace(retry.KUBE_WRITE, name="podworker_hint", total_s=settings.worker_patience_s)
     options = TaskOptions(
         api_url=settings.task_api_url,
@@ -124,10 +124,10 @@ def make_worker(
     )
     return Worker(
         kube=kube,
-        launcher=Launcher(
+        launcher=AttemptLauncher(
             kube, lanes, clock, options, Extended(kube, pools, extenders or ExtenderClient()), bundles=bundles
         ),
-        remover=Remover(kube, lanes, clock, bundles),
+        remover=AttemptRemover(kube, lanes, clock, bundles),
         pools=pools,
         clock=clock,
         random=random,
@@ -167,7 +167,7 @@ def make_consumer(
     *,
     is_patient: bool = True,
     troubled: Callable[[], object] = lambda: None,
-    health: Health | None = None,
+    health: ProcessHealth | None = None,
     watch: Watch = unwatched,
 ) -> WorkConsumer:
     """The consumer of the work stream that feeds a worker. `troubled` and `health`: as of a WorkConsumer."""
@@ -187,7 +187,7 @@ def make_consumer(
     )
 
 
-async def _consume(consumer: WorkConsumer, poller: Poller, context: Context[Settings]) -> None:
+async def _consume(consumer: WorkConsumer, poller: Poller, context: ServiceContext[Settings]) -> None:
     """Until the stop, then the hints in hand are finished."""
     ended = asyncio.Event()
     async with TaskGroup() as tasks:

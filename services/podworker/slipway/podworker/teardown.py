@@ -28,7 +28,7 @@ from slipway.pods import manifest
 from slipway.pods.ended import attempt_of, recorded, waits_for_reader
 from slipway.podworker.adopt import is_ours
 from slipway.podworker.concurrency import Lanes
-from slipway.podworker.created_objects import Bundles
+from slipway.podworker.created_objects import CreatedObjects
 from slipway.podworker.ports import Kube
 from slipway.podworker.steps import step
 from slipway.runtime.clock import Clock
@@ -39,10 +39,10 @@ ASKED_MAX = 16_384
 """Allocations whose teardown is remembered; an entry takes some 200 bytes."""
 
 
-class Remover:
+class AttemptRemover:
     """Carries out teardowns."""
 
-    def __init__(self, kube: Kube, lanes: Lanes, clock: Clock, bundles: Bundles) -> None:
+    def __init__(self, kube: Kube, lanes: Lanes, clock: Clock, bundles: CreatedObjects) -> None:
         self._kube = kube
         self._lanes = lanes
         self._clock = clock

@@ -35,14 +35,23 @@ from slipway.model.ids import split_allocation_id
 from slipway.model.times import parse_time
 from slipway.podworker import status
 from slipway.podworker.concurrency import Turns
-from slipway.podworker.intent import CONDITION_REFUSED, CONDITION_STUCK, Bind, Launch, Nothing, Shed, Teardown, decide
-from slipway.podworker.launch import Launcher, Made
+from slipway.podworker.intent import (
+    CONDITION_REFUSED,
+    CONDITION_STUCK,
+    Bind,
+    LaunchIntent,
+    Nothing,
+    Shed,
+    Teardown,
+    decide,
+)
+from slipway.podworker.launch import AttemptLauncher, Made
 from slipway.podworker.pools import Drifted, Pools
 from slipway.podworker.ports import Kube
-from slipway.podworker.teardown import Remover
+from slipway.podworker.teardown import AttemptRemover
 from slipway.runtime import log, retry, semconv, telemetry
 from slipway.runtime.clock import Clock, Random
-from slipway.runtime.retry import Policy
+from slipway.runtime.retry import RetryPolicy
 from slipway.runtime.telemetry import ActiveSpan
 from slipway.streams import keys
 from slipway.streams.consumer import received
@@ -52,7 +61,7 @@ DECISIONS_MAX = 5
 """How often a conflict leads to a new decision before the hint is given back."""
 BOUND_MAX = 8192
 """How many finished launches are remembered, to answer the hints that they cause themselves without a LIST."""
-ONCE = Policy(name="podworker_once", attempts_max=1, total_s=0.0, first_s=0.0, cap_s=0.0)
+ONCE = RetryPolicy(name="podworker_once", attempts_max=1, total_s=0.0, first_s=0.0, cap_s=0.0)
 REASON_BIND_REFUSED = "BindRefused"
 TELL_AFTER_S = 3.0
 """A launch that fails for so long is told to its user; a server that is away for a moment is not."""
@@ -62,7 +71,7 @@ _STATES = (ClaimPendingError, QuotaExceededError)
 _log = log.get_logger(__name__)
 
 
-class Sight:
+class TrySight:
     """What the tries for one hint have in common: the last state read, and what they made."""
 
     def __init__(self) -> None:
@@ -85,12 +94,12 @@ class Worker:
         self,
         *,
         kube: Kube,
-        launcher: Launcher,
-        remover: Remover,
+        launcher: AttemptLauncher,
+        remover: AttemptRemover,
         pools: Pools,
         clock: Clock,
         random: Random,
-        patience: Policy,
+        patience: RetryPolicy,
         stuck_after_s: float,
     ) -> None:
         self._kube = kube
@@ -125,7 +134,7 @@ class Worker:
             TransientError, StaleError: not now; the hint should come again.
             PermanentError: given up; the hint is a dead letter.
         """
-        sight = Sight()
+        sight = TrySight()
         async with self._turns.of(hint.key):
             with (
                 log.bind(allocation=hint.allocation, namespace=hint.namespace),
@@ -139,7 +148,7 @@ class Worker:
                     await self._give_up(sight.allocation, error)
                     line.outcome = "stuck"
 
-    async def _try_aloud(self, hint: WorkHint, sight: Sight) -> str:
+    async def _try_aloud(self, hint: WorkHint, sight: TrySight) -> str:
         """One pass; what is in its way is on the allocation before the patience for this hint is over."""
         try:
             return await self._try(hint, sight)
@@ -150,7 +159,7 @@ class Worker:
                 await self._tell(sight.allocation, error)
             raise
 
-    async def _try(self, hint: WorkHint, sight: Sight) -> str:
+    async def _try(self, hint: WorkHint, sight: TrySight) -> str:
         """One pass: read, decide, act; again on a conflict. Answers the outcome, a short constant."""
         parts = split_allocation_id(hint.allocation)
         if parts is None:
@@ -176,7 +185,7 @@ class Worker:
                     raise
         raise InvariantError("unreachable")
 
-    async def _act(self, allocation: Allocation, sight: Sight, hint_trace: str) -> str:
+    async def _act(self, allocation: Allocation, sight: TrySight, hint_trace: str) -> str:
         match decide(allocation):
             case Nothing(why):
                 return why
@@ -191,7 +200,7 @@ class Worker:
                     return "bound before"
                 with self._span("launch", allocation, hint_trace):
                     return await self._finish(allocation, sight, past)
-            case Launch(past):
+            case LaunchIntent(past):
                 with self._span("launch", allocation, hint_trace) as span:
                     return await self._launch(allocation, sight, past, span.traceparent)
 
@@ -209,7 +218,7 @@ class Worker:
             raise UnavailableError(f"the ranks cannot be deleted: {error}") from error
         return "shed"
 
-    async def _launch(self, allocation: Allocation, sight: Sight, past: int, traceparent: str) -> str:
+    async def _launch(self, allocation: Allocation, sight: TrySight, past: int, traceparent: str) -> str:
         made = sight.made_for(allocation)
         try:
             pinned = await self._pools.pinned(allocation)
@@ -229,7 +238,7 @@ class Worker:
         sight.allocation = released
         return await self._finish(released, sight, past)
 
-    async def _finish(self, allocation: Allocation, sight: Sight, past: int) -> str:
+    async def _finish(self, allocation: Allocation, sight: TrySight, past: int) -> str:
         """Binds what the release lists, then removes what earlier attempts left."""
         try:
             await self._launcher.bind(allocation, sight.made_for(allocation))
@@ -266,7 +275,7 @@ class Worker:
 
     async def _tell(self, allocation: Allocation | None, error: TransientError) -> None:
         """Say on the allocation that it is tried again, and why, unless it says so already."""
-        if allocation is None or not isinstance(decide(allocation), Launch | Bind):
+        if allocation is None or not isinstance(decide(allocation), LaunchIntent | Bind):
             return
         known = _stuck_of(allocation)
         if known is not None and known.status != "False":
@@ -281,7 +290,7 @@ class Worker:
         Raises:
             PermanentError: it has been so for too long; this is a dead letter.
         """
-        if allocation is None or not isinstance(decide(allocation), Launch | Bind):
+        if allocation is None or not isinstance(decide(allocation), LaunchIntent | Bind):
             raise error
         known = _stuck_of(allocation)
         if known is not None and known.status == "True":

@@ -29,11 +29,11 @@ from slipway.scheduler.blind_admission import object_of
 from slipway.scheduler.ledger import node_names
 from slipway.scheduler.ports import Kube
 
-Write = Callable[[Allocation], "Awaitable[Applied]"]
+Write = Callable[[Allocation], "Awaitable[AppliedEffect]"]
 STALE_ATTEMPTS_MAX = 5
 
 
-class Outcome(StrEnum):
+class EffectOutcome(StrEnum):
     """What became of one effect."""
 
     APPLIED = "applied"
@@ -41,10 +41,10 @@ class Outcome(StrEnum):
     VOID = "void"
 
 
-class Applied(msgspec.Struct, frozen=True, kw_only=True):
+class AppliedEffect(msgspec.Struct, frozen=True, kw_only=True):
     """The outcome, and the object as it stands now (None when it is gone)."""
 
-    outcome: Outcome
+    outcome: EffectOutcome
     allocation: Allocation | None
     traceparent: str = ""
     """of the span in which it was written; empty where nothing was"""
@@ -67,7 +67,7 @@ class Applier:
         except (NotFoundError, TransientError):
             return None
 
-    async def decision(self, decision: Decision, nodes: Sequence[str], seen: Allocation | None = None) -> Applied:
+    async def decision(self, decision: Decision, nodes: Sequence[str], seen: Allocation | None = None) -> AppliedEffect:
         """Apply one decision of the ledger; its own epoch is kept, whoever finishes it.
 
         `seen` saves the first read: it may be old, the write under its version tells.
@@ -81,19 +81,19 @@ class Applier:
             return await self._retried(namespace, name, lambda found: self._evict(found, decision), seen)
         return await self._retried(namespace, name, lambda found: self._admit(found, decision, nodes), seen)
 
-    async def stop(self, namespace: str, name: str, uid: str, attempt: int, reason: Reason) -> Applied:
+    async def stop(self, namespace: str, name: str, uid: str, attempt: int, reason: Reason) -> AppliedEffect:
         """Write `status.stop` for a deadline that has passed."""
         stop = Stop(reason=reason.value, at=format_time(self._clock.now()), attempt=attempt)
         return await self._retried(namespace, name, lambda found: self._stop(found, uid, stop))
 
-    async def explain(self, fact: AllocationFact, gate: Gate, message: str) -> Applied:
+    async def explain(self, fact: AllocationFact, gate: Gate, message: str) -> AppliedEffect:
         """Write why it waits as a condition (or, for a spec that can never run, that it is invalid)."""
 
-        async def write(found: Allocation) -> Applied:
+        async def write(found: Allocation) -> AppliedEffect:
             status, attempt = found.status, fact.attempt
             is_other = found.metadata.uid != fact.uid or status.attempt != attempt
             if is_other or status.phase is not Phase.PENDING or stop_reason(found) is not None:
-                return Applied(outcome=Outcome.VOID, allocation=found)
+                return AppliedEffect(outcome=EffectOutcome.VOID, allocation=found)
             invalid = gate is Gate.INVALID
             condition = Condition(
                 type=CONDITION_INVALID if invalid else CONDITION_ADMITTED,
@@ -106,18 +106,18 @@ class Applier:
             )
             before = condition_of(status.conditions, condition.type)
             if before is not None and _says_the_same(before, condition):
-                return Applied(outcome=Outcome.UNCHANGED, allocation=found)
+                return AppliedEffect(outcome=EffectOutcome.UNCHANGED, allocation=found)
             return await self._put(found, conditions=_with(status.conditions, condition))
 
         return await self._retried(fact.namespace, fact.name, write, object_of(fact))
 
-    async def _admit(self, found: Allocation, decision: Decision, nodes: Sequence[str]) -> Applied:
+    async def _admit(self, found: Allocation, decision: Decision, nodes: Sequence[str]) -> AppliedEffect:
         status = found.status
         if status.admission is not None and status.admission.decision_id == decision.id:
-            return Applied(outcome=Outcome.UNCHANGED, allocation=found)
+            return AppliedEffect(outcome=EffectOutcome.UNCHANGED, allocation=found)
         is_other = found.metadata.uid != decision.uid or status.attempt != decision.attempt
         if is_other or status.phase is not Phase.PENDING or stop_reason(found) is not None:
-            return Applied(outcome=Outcome.VOID, allocation=found)
+            return AppliedEffect(outcome=EffectOutcome.VOID, allocation=found)
         with telemetry.span(
             "scheduler.admit",
             parent=traceparent_of(found.metadata),
@@ -135,7 +135,7 @@ class Applier:
             applied = await self._write_admission(found, decision, nodes)
             return msgspec.structs.replace(applied, traceparent=span.traceparent)
 
-    async def _write_admission(self, found: Allocation, decision: Decision, nodes: Sequence[str]) -> Applied:
+    async def _write_admission(self, found: Allocation, decision: Decision, nodes: Sequence[str]) -> AppliedEffect:
         status = found.status
         if TEARDOWN_FINALIZER not in found.metadata.finalizers:
             found = await self._finalize(found)
@@ -168,9 +168,9 @@ class Applier:
             conditions=_with(status.conditions, admitted),
             reason="",
         )
-        return Applied(outcome=Outcome.APPLIED, allocation=await self._send(written))
+        return AppliedEffect(outcome=EffectOutcome.APPLIED, allocation=await self._send(written))
 
-    async def _evict(self, found: Allocation, decision: Decision) -> Applied:
+    async def _evict(self, found: Allocation, decision: Decision) -> AppliedEffect:
         now = format_time(self._clock.now())
         reason = decision.reason or Reason.PREEMPTED.value
         if decision.ranks:
@@ -178,16 +178,16 @@ class Applier:
         stop = Stop(reason=reason, at=now, attempt=decision.attempt, requeue=True, by=decision.by)
         return await self._stop(found, decision.uid, stop, preemptions=_told_of(found, decision, now))
 
-    async def _shrink(self, found: Allocation, decision: Decision, reason: str, now: str) -> Applied:
+    async def _shrink(self, found: Allocation, decision: Decision, reason: str, now: str) -> AppliedEffect:
         """Surplus ranks are to go. Those that were told before stay told: the pod worker may have deleted them."""
         status = found.status
         is_other = found.metadata.uid != decision.uid or status.attempt != decision.attempt
         if is_other or status.phase is Phase.TERMINATED:
-            return Applied(outcome=Outcome.VOID, allocation=found)
+            return AppliedEffect(outcome=EffectOutcome.VOID, allocation=found)
         known = leaving_ranks(found)
         fresh = tuple(rank for rank in decision.ranks if rank not in known)
         if stop_reason(found) is not None or status.phase is Phase.TERMINATING or not fresh:
-            return Applied(outcome=Outcome.UNCHANGED, allocation=found)
+            return AppliedEffect(outcome=EffectOutcome.UNCHANGED, allocation=found)
         shrink = Shrink(
             ranks=[*known, *fresh],
             attempt=decision.attempt,
@@ -198,13 +198,13 @@ class Applier:
         )
         return await self._put(found, shrink=shrink, preemptions=_told_of(found, decision, now))
 
-    async def _stop(self, found: Allocation, uid: str, stop: Stop, **changes: object) -> Applied:
+    async def _stop(self, found: Allocation, uid: str, stop: Stop, **changes: object) -> AppliedEffect:
         status = found.status
         is_other = found.metadata.uid != uid or status.attempt != stop.attempt
         if is_other or status.phase is Phase.TERMINATED:
-            return Applied(outcome=Outcome.VOID, allocation=found)
+            return AppliedEffect(outcome=EffectOutcome.VOID, allocation=found)
         if stop_reason(found) is not None:
-            return Applied(outcome=Outcome.UNCHANGED, allocation=found)
+            return AppliedEffect(outcome=EffectOutcome.UNCHANGED, allocation=found)
         return await self._put(found, stop=stop, **changes)
 
     async def _finalize(self, found: Allocation) -> Allocation:
@@ -221,9 +221,9 @@ class Applier:
             namespace=meta.namespace,
         )
 
-    async def _put(self, found: Allocation, **changes: object) -> Applied:
+    async def _put(self, found: Allocation, **changes: object) -> AppliedEffect:
         written = with_status(found, msgspec.structs.replace(found.status, **changes))
-        return Applied(outcome=Outcome.APPLIED, allocation=await self._send(written))
+        return AppliedEffect(outcome=EffectOutcome.APPLIED, allocation=await self._send(written))
 
     async def _send(self, written: Allocation) -> Allocation:
         """Its status alone: the server takes nothing else from a PUT of `/status`, and a spec may be large."""
@@ -231,14 +231,14 @@ class Applier:
             ALLOCATIONS, {"metadata": written.metadata.fence, "status": written.status}
         )
 
-    async def _retried(self, namespace: str, name: str, write: Write, seen: Allocation | None = None) -> Applied:
+    async def _retried(self, namespace: str, name: str, write: Write, seen: Allocation | None = None) -> AppliedEffect:
         """Read, write; on a stale read do both again, a few times."""
         for attempt in range(STALE_ATTEMPTS_MAX):
             found, seen = seen, None
             try:
                 return await write(found or await self._kube.get(ALLOCATIONS, name, namespace=namespace))
             except NotFoundError:
-                return Applied(outcome=Outcome.VOID, allocation=None)
+                return AppliedEffect(outcome=EffectOutcome.VOID, allocation=None)
             except StaleError:
                 if attempt + 1 == STALE_ATTEMPTS_MAX:
                     raise

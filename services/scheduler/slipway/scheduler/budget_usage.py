@@ -1,7 +1,7 @@
 """What the queues of a pool have used, for their budgets: read now and then, and only while a queue has a budget.
 
 Owns the reads: the allocations, then the daily totals that the watcher writes. Nothing is kept beyond the process, so a
-new leader knows as much as the old one. Between two reads what is held goes on to be used (`Accounts`).
+new leader knows as much as the old one. Between two reads what is held goes on to be used (`QueueUsage`).
 
 Promises: what was read before stays when it cannot be read again; a pool without budgets costs nothing.
 """
@@ -21,7 +21,7 @@ from slipway.runtime import liveness, log
 from slipway.runtime.clock import Clock
 from slipway.scheduler.cluster import Cluster
 from slipway.scheduler.plan.state import budgets
-from slipway.scheduler.plan.state.budgets import Accounts
+from slipway.scheduler.plan.state.budgets import QueueUsage
 from slipway.scheduler.ports import Kube
 
 LOOK_S = 5.0
@@ -74,7 +74,7 @@ class Spending:
             _log.info("budgets are used up", pool=self._pool, queues=len(before))
         self._cluster.set_accounts(accounts)
 
-    async def _read(self, days: Sequence[str]) -> Accounts:
+    async def _read(self, days: Sequence[str]) -> QueueUsage:
         """The objects come first: what goes into the totals meanwhile is marked there."""
         listed = (await self._kube.list(ALLOCATIONS)).items
         slots = asyncio.Semaphore(READS_AT_ONCE)
@@ -88,7 +88,7 @@ class Spending:
         stored = dict(zip(days, await asyncio.gather(*map(read, days)), strict=True))
         now = self._clock.now()
         used = gpu_ms(gather(days, stored, listed, now), self._pool)
-        return Accounts(
+        return QueueUsage(
             at=now,
             days={ms_of(f"{day}T00:00:00Z") / 1000: by_queue for day, by_queue in used.items()},
             held=gpus_held(listed, self._pool),

@@ -23,14 +23,14 @@ from slipway.model.facts import (
     WorkspaceFact,
 )
 from slipway.model.limitrange import Ranges
-from slipway.scheduler.plan.state.budgets import Accounts
+from slipway.scheduler.plan.state.budgets import QueueUsage
 
 T = TypeVar("T")
 
 TOMBSTONES_MAX = 10_000
 
 
-class Changes:
+class ChangedKeys:
     """The keys that have changed since this reader last took them."""
 
     def __init__(self, keys: Iterable[str]) -> None:
@@ -46,7 +46,7 @@ class Changes:
         return list(taken)
 
 
-class Table(Generic[T]):
+class FactTable(Generic[T]):
     """Facts of one kind by key, each at its version (resourceVersion as an integer).
 
     `read` makes of a fact, and of what was known before it, what is taken.
@@ -58,7 +58,7 @@ class Table(Generic[T]):
         self._versions: dict[str, int] = {}
         self._gone: dict[str, int] = {}
         self._changed: dict[str, T | None] = {}
-        self._readers: list[Changes] = []
+        self._readers: list[ChangedKeys] = []
         self.generation = 0
         """Rises with each change, so that an unchanged table is cheap to recognise."""
 
@@ -117,9 +117,9 @@ class Table(Generic[T]):
         changed, self._changed = self._changed, {}
         return [(before, self._facts.get(key)) for key, before in changed.items()]
 
-    def changes(self) -> Changes:
+    def changes(self) -> ChangedKeys:
         """Another reader of what changes, which begins with all there is."""
-        reader = Changes(self._facts)
+        reader = ChangedKeys(self._facts)
         self._readers.append(reader)
         return reader
 
@@ -158,21 +158,21 @@ class Cluster:
     """Every table of one pool's leader. `now` tells its time (epoch seconds); without one, no clock is compared."""
 
     def __init__(self, now: Callable[[], float] = lambda: math.inf) -> None:
-        self.nodes: Table[NodeFact] = Table()
-        self.pods: Table[PodFact] = Table()
-        self.allocations: Table[AllocationFact] = Table(lambda fact, before: by_our_clock(fact, before, now()))
-        self.queues: Table[QueueFact] = Table()
-        self.jobs: Table[JobFact] = Table()
-        self.pools: Table[PoolFact] = Table()
-        self.workspaces: Table[WorkspaceFact] = Table()
-        self.quotas: Table[QuotaFact] = Table()
-        self.ranges: Table[LimitRangeFact] = Table()
+        self.nodes: FactTable[NodeFact] = FactTable()
+        self.pods: FactTable[PodFact] = FactTable()
+        self.allocations: FactTable[AllocationFact] = FactTable(lambda fact, before: by_our_clock(fact, before, now()))
+        self.queues: FactTable[QueueFact] = FactTable()
+        self.jobs: FactTable[JobFact] = FactTable()
+        self.pools: FactTable[PoolFact] = FactTable()
+        self.workspaces: FactTable[WorkspaceFact] = FactTable()
+        self.quotas: FactTable[QuotaFact] = FactTable()
+        self.ranges: FactTable[LimitRangeFact] = FactTable()
         """what of them changes a plan is in the facts of allocations"""
-        self.accounts = Accounts()
+        self.accounts = QueueUsage()
         """what the queues have used, where any has a budget"""
         self._accounts_seen = 0
 
-    def table(self, kind: str) -> Table[Any] | None:
+    def table(self, kind: str) -> FactTable[Any] | None:
         """The table of a feed kind (the plural of a resource), or None."""
         return {
             "nodes": self.nodes,
@@ -206,7 +206,7 @@ class Cluster:
         own = (fact for fact in self.ranges.values() if fact.namespace == namespace)
         return tuple(sorted(own, key=lambda fact: fact.name))
 
-    def set_accounts(self, accounts: Accounts) -> None:
+    def set_accounts(self, accounts: QueueUsage) -> None:
         """What the queues have used, as it was just read."""
         self.accounts = accounts
         self._accounts_seen += 1

@@ -26,7 +26,7 @@ from slipway.model.times import format_time
 from slipway.runtime import liveness, log, telemetry
 from slipway.runtime.clock import Clock
 from slipway.scheduler import ledger, ledger_entries
-from slipway.scheduler.apply import Applied, Applier, Outcome
+from slipway.scheduler.apply import AppliedEffect, Applier, EffectOutcome
 from slipway.scheduler.blind_admission import allocation_of, is_same_spec
 from slipway.scheduler.cluster import Cluster
 from slipway.scheduler.deadlines import Deadlines, Fired
@@ -40,13 +40,13 @@ from slipway.scheduler.plan import planner
 from slipway.scheduler.plan.explanation.explanations import Explained
 from slipway.scheduler.plan.lint import lint
 from slipway.scheduler.plan.placement.plan_trace import Trail
-from slipway.scheduler.plan.placement.policy import Policy
+from slipway.scheduler.plan.placement.policy import PlacementPolicy
 from slipway.scheduler.plan.state.extender_results import Answers
 from slipway.scheduler.plan.state.plan_types import Plan
-from slipway.scheduler.plan.state.snapshot import Snapshot
+from slipway.scheduler.plan.state.snapshot import PoolSnapshot
 from slipway.scheduler.policies import Policies
-from slipway.scheduler.pool_view import PoolView
-from slipway.scheduler.ports import Hints
+from slipway.scheduler.pool_view import PlannerView
+from slipway.scheduler.ports import LaunchHints
 from slipway.scheduler.recorder import Inputs, Recorder, Taken
 from slipway.scheduler.shadow import Shadow
 from slipway.streams.hinted import hinted
@@ -99,7 +99,7 @@ class Cycle:
         cluster: Cluster,
         store: LedgerStore,
         applier: Applier,
-        hints: Hints,
+        hints: LaunchHints,
         idleness: Idleness,
         clock: Clock,
         width: int,
@@ -117,7 +117,7 @@ class Cycle:
         self._planned_at: tuple[int, ...] = ()
         self.due: float | None = None
         """When time alone will give the cycle something to do (epoch seconds)."""
-        self._view = PoolView(pool, cluster)
+        self._view = PlannerView(pool, cluster)
         self._policies = Policies()
         self._explainer = Explainer(pool, applier, clock, cluster)
         self._deadlines = Deadlines(pool, cluster.allocations)
@@ -173,7 +173,7 @@ class Cycle:
             InvariantError: the plan breaks one of its own rules; nothing of it was committed.
         """
         # 1. What the snapshot already shows is settled; what is still open is finished first.
-        finished: list[Applied] = []
+        finished: list[AppliedEffect] = []
         if self._ledger.decisions:
             with _timed("finish"):
                 self._settle()
@@ -194,7 +194,7 @@ class Cycle:
         # 4. The ledger first (the fence), then the admissions.
         placed = ledger_entries.of(plan)
         before, standing = self._ledger, ledger_entries.standing(self._ledger, plan)
-        applied: list[Applied] = []
+        applied: list[AppliedEffect] = []
         decided: tuple[Decision, ...] = ()
         if placed:
             together = ledger_entries.together(plan, placed)
@@ -256,7 +256,7 @@ class Cycle:
 
     async def _apply(
         self, decisions: Sequence[Decision], nodes: Sequence[str], seen: Seen = MappingProxyType({})
-    ) -> list[Applied]:
+    ) -> list[AppliedEffect]:
         decisions = [each for each in decisions if not ledger.is_held(each)]
         if not decisions:
             return []
@@ -267,7 +267,9 @@ class Cycle:
             await self._send(hints)
         return done
 
-    async def _apply_one(self, decision: Decision, nodes: Sequence[str], seen: Allocation | None) -> Applied | None:
+    async def _apply_one(
+        self, decision: Decision, nodes: Sequence[str], seen: Allocation | None
+    ) -> AppliedEffect | None:
         fact = self._cluster.allocations.get(decision.allocation)
         async with self._slots:
             try:
@@ -280,10 +282,10 @@ class Cycle:
             finally:
                 liveness.beat()
         self._observe(decision.allocation, result.allocation, fact)
-        if result.outcome is Outcome.VOID:
+        if result.outcome is EffectOutcome.VOID:
             telemetry.DECISIONS.labels(pool=self._pool, kind="void").inc()
             self._ledger = ledger.settle(self._ledger, (decision.id,))
-        elif result.outcome is Outcome.APPLIED and fact is not None and decision.kind is DecisionKind.ADMIT:
+        elif result.outcome is EffectOutcome.APPLIED and fact is not None and decision.kind is DecisionKind.ADMIT:
             waited_s = max(0.0, self._clock.now() - fact.phase_since)
             wait = telemetry.QUEUE_WAIT.labels(pool=self._pool, reason=fact.gate or NO_GATE)
             wait.observe(waited_s, of=traceparent_of(result.allocation.metadata) if result.allocation else None)
@@ -329,7 +331,7 @@ class Cycle:
             return True
         return self.due is not None and now >= self.due
 
-    async def _plan(self, now: float) -> tuple[Snapshot, Plan, Taken | None]:
+    async def _plan(self, now: float) -> tuple[PoolSnapshot, Plan, Taken | None]:
         """The plan, what it was made on, and what of it may be kept."""
         with _timed("snapshot"):
             snapshot = self._view.snapshot(self._ledger, now)
@@ -348,11 +350,11 @@ class Cycle:
         inputs = Inputs(ledger=self._ledger, at=now, seed=self._ledger.tick, policy=policy, answers=answers)
         return snapshot, plan, self._recorder.take(plan, trail, inputs)
 
-    def _planned(self, snapshot: Snapshot, policy: Policy, now: float, answers: Answers | None) -> Plan:
+    def _planned(self, snapshot: PoolSnapshot, policy: PlacementPolicy, now: float, answers: Answers | None) -> Plan:
         self._watched = trail, _ = self._recorder.trail(), answers
         return planner.plan(snapshot, policy, now, self._ledger.tick, answers=answers, watch=trail)
 
-    async def _consulted(self, snapshot: Snapshot, policy: Policy, now: float) -> Plan:
+    async def _consulted(self, snapshot: PoolSnapshot, policy: PlacementPolicy, now: float) -> Plan:
         """The plan with what extenders say, as far as they say it soon enough; the rest is the next tick's."""
         extenders, clock = self._extenders, self._clock
         until_s = clock.monotonic() + PATIENCE_S
@@ -398,7 +400,7 @@ class Cycle:
 
     def _report(
         self,
-        results: Sequence[Applied],
+        results: Sequence[AppliedEffect],
         *,
         stopped: int,
         planned: bool = False,
@@ -406,7 +408,7 @@ class Cycle:
         explained: int = 0,
         is_stale: bool = False,
     ) -> Tick:
-        applied = sum(result.outcome is Outcome.APPLIED for result in results)
+        applied = sum(result.outcome is EffectOutcome.APPLIED for result in results)
         self._settle()
         outcome = "stale" if is_stale else "decided" if decided else "idle"
         telemetry.TICKS.labels(pool=self._pool, outcome=outcome).inc()
@@ -415,7 +417,7 @@ class Cycle:
             planned=planned,
             decided=decided,
             applied=applied,
-            void=sum(result.outcome is Outcome.VOID for result in results),
+            void=sum(result.outcome is EffectOutcome.VOID for result in results),
             open=sum(not ledger.is_held(decision) for decision in self._ledger.decisions),
             explained=explained,
             stopped=stopped,
@@ -432,11 +434,11 @@ def _timed(phase: str) -> AbstractContextManager[object]:
     return telemetry.TICK_DURATION.labels(phase=phase).time()
 
 
-def _needs_work(result: Applied) -> bool:
-    return result.outcome is not Outcome.VOID and result.allocation is not None
+def _needs_work(result: AppliedEffect) -> bool:
+    return result.outcome is not EffectOutcome.VOID and result.allocation is not None
 
 
-def _hint(result: Applied) -> WorkHint:
+def _hint(result: AppliedEffect) -> WorkHint:
     """The hint that follows, with the span of what caused it, for the pod worker to link to."""
     if result.allocation is None:
         raise InvariantError("a hint needs an object")

@@ -14,7 +14,7 @@ from slipway.crd.facts import is_settled
 from slipway.model.facts import AllocationFact
 from slipway.model.lifecycle import Phase
 from slipway.model.reasons import Reason
-from slipway.scheduler.cluster import Table
+from slipway.scheduler.cluster import FactTable
 from slipway.scheduler.timer_queue import Alarms
 
 IDLE = "idle"
@@ -37,7 +37,7 @@ class Fired(msgspec.Struct, frozen=True):
 class Deadlines:
     """The deadlines of one pool's allocations."""
 
-    def __init__(self, pool: str, table: Table[AllocationFact]) -> None:
+    def __init__(self, pool: str, table: FactTable[AllocationFact]) -> None:
         self._pool = pool
         self._table = table
         self._changes = table.changes()

@@ -26,11 +26,11 @@ from slipway.model.position import WorkKey
 from slipway.model.reasons import Gate
 from slipway.runtime import liveness, log
 from slipway.runtime.clock import Clock
-from slipway.scheduler.apply import Applier, Outcome
+from slipway.scheduler.apply import Applier, EffectOutcome
 from slipway.scheduler.cluster import Cluster
 from slipway.scheduler.plan.explanation.explanations import Alike, Explained
 from slipway.scheduler.plan.state.plan_types import Explanation
-from slipway.scheduler.rate_limit import Pace
+from slipway.scheduler.rate_limit import RateLimit
 
 WRITES_MAX = 20
 """Explanations written in one tick; the rest follow in the next ones."""
@@ -109,8 +109,8 @@ class Explainer:
         """those of them of which the API server would not take a word"""
         self._told: dict[str, _Told] = {}
         """{key: what it was told under its present gate}"""
-        self._telling = Pace(TOLD_PER_S, TOLD_BURST)
-        self._retelling = Pace(RETOLD_PER_S, RETOLD_BURST)
+        self._telling = RateLimit(TOLD_PER_S, TOLD_BURST)
+        self._retelling = RateLimit(RETOLD_PER_S, RETOLD_BURST)
         self._decided_at = float("-inf")
 
     async def write(self, explanations: Mapping[str, Explanation], observe: Observe, *, is_deciding: bool) -> Said:
@@ -125,7 +125,7 @@ class Explainer:
         told = self._due(explained, moment, is_busy=is_busy)
         outcomes = await asyncio.gather(*(self._write_one(key, *each, observe) for key, each in told.items()))
         return Said(
-            written=sum(outcome is Outcome.APPLIED for outcome in outcomes),
+            written=sum(outcome is EffectOutcome.APPLIED for outcome in outcomes),
             again_at=self._again_at(moment, is_busy=is_busy),
         )
 
@@ -245,7 +245,7 @@ class Explainer:
 
     async def _write_one(
         self, key: str, fact: AllocationFact, explanation: Explanation, observe: Observe
-    ) -> Outcome | None:
+    ) -> EffectOutcome | None:
         """What became of it; None: the API server did not take it."""
         try:
             applied = await self._applier.explain(fact, explanation.gate, explanation.message)

@@ -22,7 +22,7 @@ from slipway.model.facts import PodFact
 from slipway.runtime import liveness, log, telemetry
 from slipway.runtime.clock import Clock
 from slipway.runtime.tasks import TaskGroup
-from slipway.scheduler.plan.state.extender_results import Answer, Answers, Key, Question, Verb
+from slipway.scheduler.plan.state.extender_results import Answers, ExtenderAnswer, ExtenderVerb, Key, Question
 from slipway.scheduler.plan.state.nodes import NodeTable
 
 PATIENCE_S = 0.25
@@ -39,14 +39,14 @@ PER_EXTENDER_MAX = 8
 _log = log.get_logger(__name__)
 
 
-class Posts(Protocol):
+class ExtenderCalls(Protocol):
     """One call of an extender."""
 
     async def post(self, extender: ExtenderFact, verb: str, body: bytes) -> bytes: ...
 
 
 class _Known(msgspec.Struct):
-    answer: Answer
+    answer: ExtenderAnswer
     table: NodeTable | None
     """the nodes that it speaks of; None: of any"""
     until_s: float
@@ -67,7 +67,7 @@ class Extenders:
 
     def __init__(
         self,
-        client: Posts,
+        client: ExtenderCalls,
         clock: Clock,
         on_news: Callable[[], None] = lambda: None,
         pods: Callable[[], Iterable[PodFact]] = tuple,
@@ -77,7 +77,7 @@ class Extenders:
         self._client = client
         self._clock = clock
         self._known: dict[Key, _Known] = {}
-        self._contacts: dict[tuple[str, Verb], _Contact] = {}
+        self._contacts: dict[tuple[str, ExtenderVerb], _Contact] = {}
         self._under_way: dict[Key, asyncio.Task[None]] = {}
         self._tasks: TaskGroup | None = None
         self.on_news = on_news
@@ -97,7 +97,7 @@ class Extenders:
     def answers(self, table: NodeTable) -> Answers:
         """What is known of these nodes."""
         now_s = self._clock.monotonic()
-        found: dict[Key, Answer] = {}
+        found: dict[Key, ExtenderAnswer] = {}
         for key, known in list(self._known.items()):
             if now_s > known.until_s + KEPT_S or (known.table is not None and known.table is not table):
                 del self._known[key]
@@ -141,7 +141,7 @@ class Extenders:
         contact, key = self._contact(question), question.key
         if self._clock.monotonic() < contact.closed_until_s:
             if key not in self._known:
-                self._put(key, Answer(fault=contact.fault), None, contact.closed_until_s)
+                self._put(key, ExtenderAnswer(fault=contact.fault), None, contact.closed_until_s)
             return None
         task = self._under_way.get(key)
         if task is None and self._tasks is not None and len(self._under_way) < UNDER_WAY_MAX:
@@ -162,7 +162,7 @@ class Extenders:
         extender, verb = question.extender, question.verb
         started_s = self._clock.monotonic()
         if started_s < contact.closed_until_s:
-            self._put(question.key, Answer(fault=contact.fault), None, contact.closed_until_s)
+            self._put(question.key, ExtenderAnswer(fault=contact.fault), None, contact.closed_until_s)
             return
         try:
             answer = await self._post(question, table)
@@ -176,21 +176,21 @@ class Extenders:
         contact.is_slow = took_s > PATIENCE_S / 2 or contact.failures > 0
         telemetry.EXTENDER_DURATION.labels(extender=extender.name, verb=verb.value).observe(took_s)
 
-    async def _post(self, question: Question, table: NodeTable) -> Answer:
+    async def _post(self, question: Question, table: NodeTable) -> ExtenderAnswer:
         extender, asked = question.extender, frozenset(question.nodes)
         pod = wire.pod_object(question.role, question.owner)
-        if question.verb is Verb.PREEMPT:
+        if question.verb is ExtenderVerb.PREEMPT:
             return await self._post_offers(question, pod)
         nodes = [table.facts[table.index[name]] for name in question.nodes]
         body = wire.filter_args(pod, nodes, names_only=extender.node_cache_capable)
-        if question.verb is Verb.PRIORITIZE:
+        if question.verb is ExtenderVerb.PRIORITIZE:
             scores = wire.read_scores(await self._client.post(extender, extender.prioritize_verb, body), asked)
-            return Answer(asked=asked, scores=scores)
+            return ExtenderAnswer(asked=asked, scores=scores)
         said = await self._client.post(extender, extender.filter_verb, body)
         found = wire.read_filter(said, asked, names_only=extender.node_cache_capable)
-        return Answer(asked=asked, passed=found.passed, reasons=found.reasons, final=found.final)
+        return ExtenderAnswer(asked=asked, passed=found.passed, reasons=found.reasons, final=found.final)
 
-    async def _post_offers(self, question: Question, pod: wire.Json) -> Answer:
+    async def _post_offers(self, question: Question, pod: wire.Json) -> ExtenderAnswer:
         extender = question.extender
         uids = {(pod.allocation_uid, pod.attempt, pod.rank): pod.uid for pod in self._pods() if pod.allocation_uid}
         victims: dict[str, list[wire.Json]] = {}
@@ -204,7 +204,7 @@ class Extenders:
         offered = {node: frozenset(each["metadata"]["uid"] for each in pods) for node, pods in victims.items()}
         passed = wire.read_preempt(await self._client.post(extender, extender.preempt_verb, body), offered)
         offers = {offer.node: offer.ids for offer in question.offers}
-        return Answer(asked=frozenset(question.nodes), passed=passed, offered=offers)
+        return ExtenderAnswer(asked=frozenset(question.nodes), passed=passed, offered=offers)
 
     def _fail(self, question: Question, contact: _Contact, fault: str) -> None:
         extender = question.extender
@@ -212,7 +212,7 @@ class Extenders:
         pause_s = min(PAUSE_MAX_S, PAUSE_FIRST_S * 2.0 ** min(contact.failures - 1, 10))
         contact.closed_until_s = self._clock.monotonic() + pause_s
         contact.fault = fault
-        self._put(question.key, Answer(fault=fault), None, contact.closed_until_s)
+        self._put(question.key, ExtenderAnswer(fault=fault), None, contact.closed_until_s)
         telemetry.EXTENDER_CALLS.labels(extender=extender.name, verb=question.verb.value, outcome="fault").inc()
         _log.warning("extender fails", extender=extender.name, verb=question.verb.value, error=fault, pause_s=pause_s)
 
@@ -226,7 +226,7 @@ class Extenders:
             del self._known[key]
         _log.info("extender answers again", extender=question.extender.name)
 
-    def _put(self, key: Key, answer: Answer, table: NodeTable | None, until_s: float) -> None:
+    def _put(self, key: Key, answer: ExtenderAnswer, table: NodeTable | None, until_s: float) -> None:
         self._known[key] = _Known(answer, table, until_s)
         self.news += 1
 

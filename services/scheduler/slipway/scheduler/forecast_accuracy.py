@@ -7,7 +7,7 @@ from typing import Final
 
 from slipway.model.ledger import Decision, DecisionKind
 from slipway.runtime import telemetry
-from slipway.scheduler.plan.state.plan_types import Kept
+from slipway.scheduler.plan.state.plan_types import ReservedPlaces
 
 TOLD_MAX: Final = 4_096
 
@@ -19,7 +19,7 @@ class Calibration:
         self._pool = pool
         self._told: dict[str, float] = {}
 
-    def note(self, kept: Iterable[Kept]) -> None:
+    def note(self, kept: Iterable[ReservedPlaces]) -> None:
         """Remember what is foreseen for the first time."""
         for each in kept:
             if each.start is not None and each.uid not in self._told:

@@ -25,7 +25,7 @@ READ_DEADLINE_S = 2.0
 _log = log.get_logger(__name__)
 
 
-class Activity(Protocol):
+class ActivityReads(Protocol):
     """When allocations were last in use, by source."""
 
     async def touch(self, times: Mapping[AllocationId, Mapping[str, float]]) -> None: ...
@@ -36,7 +36,7 @@ class Activity(Protocol):
 class Idleness:
     """Asks Redis."""
 
-    def __init__(self, activity: Activity, clock: Clock) -> None:
+    def __init__(self, activity: ActivityReads, clock: Clock) -> None:
         self._activity = activity
         self._clock = clock
 

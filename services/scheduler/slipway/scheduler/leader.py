@@ -20,7 +20,7 @@ from slipway.scheduler.cluster_sync import Follower
 from slipway.scheduler.cycle import Cycle, Tick
 from slipway.scheduler.ledger_store import DeposedError
 from slipway.scheduler.loops import CANDIDACY, TICK, WAKE_UPS
-from slipway.scheduler.standby import Parts, Standby
+from slipway.scheduler.standby import SchedulerDeps, Standby
 from slipway.streams import keys
 
 BACKOFF_MAX_S = 5.0
@@ -39,7 +39,7 @@ _log = log.get_logger(__name__)
 class PoolScheduler:
     """Competes for one pool and schedules it while it leads."""
 
-    def __init__(self, pool: str, elector: LeaseElector, parts: Parts) -> None:
+    def __init__(self, pool: str, elector: LeaseElector, parts: SchedulerDeps) -> None:
         self.pool = pool
         self._elector = elector
         self._parts = parts

@@ -20,7 +20,7 @@ from slipway.model.lifecycle import Phase
 NOT_PLACED = -1
 
 
-class Placed(msgspec.Struct, frozen=True, kw_only=True):
+class PlacedDecision(msgspec.Struct, frozen=True, kw_only=True):
     """A decision with its node names: what the planner says and what is applied."""
 
     kind: DecisionKind
@@ -48,7 +48,7 @@ def seen_through(ledger: Ledger, version: int) -> Ledger:
 
 
 def commit(
-    ledger: Ledger, placed: Sequence[Placed], *, at: str, together: Sequence[Sequence[int]] = ()
+    ledger: Ledger, placed: Sequence[PlacedDecision], *, at: str, together: Sequence[Sequence[int]] = ()
 ) -> tuple[Ledger, tuple[Decision, ...]]:
     """The ledger with new decisions, and those decisions; the tick rises by one.
 
@@ -164,7 +164,7 @@ def node_names(decision: Decision, nodes: Sequence[str]) -> dict[int, str]:
     return {rank: nodes[index] for rank, index in enumerate(decision.placements) if index != NOT_PLACED}
 
 
-def _indexes(item: Placed, nodes: dict[str, int]) -> tuple[int, ...]:
+def _indexes(item: PlacedDecision, nodes: dict[str, int]) -> tuple[int, ...]:
     def index(rank: int) -> int:
         name = item.placements.get(rank)
         return NOT_PLACED if name is None else nodes.setdefault(name, len(nodes))

@@ -14,10 +14,10 @@ from slipway.scheduler.plan.deferred import bundles
 from slipway.scheduler.plan.state.plan_types import Admit, Plan
 
 
-def of(plan: Plan) -> list[ledger.Placed]:
+def of(plan: Plan) -> list[ledger.PlacedDecision]:
     """Evictions first, so that what they free is free when the rest applies."""
     evictions = [
-        ledger.Placed(
+        ledger.PlacedDecision(
             kind=DecisionKind.EVICT,
             allocation=evict.allocation,
             uid=evict.uid,
@@ -31,7 +31,7 @@ def of(plan: Plan) -> list[ledger.Placed]:
     return [*evictions, *(_placed(admit, is_deferred=admit.uid in plan.deferred) for admit in plan.admits)]
 
 
-def together(plan: Plan, placed: Sequence[ledger.Placed]) -> list[list[int]]:
+def together(plan: Plan, placed: Sequence[ledger.PlacedDecision]) -> list[list[int]]:
     """The places in `placed` of what stands or falls together."""
     return [[at for at, item in enumerate(placed) if item.uid in bundle] for bundle in bundles(plan)]
 
@@ -47,8 +47,8 @@ def standing(before: Ledger, plan: Plan) -> Ledger:
     return ledger.settle(before, over)
 
 
-def _placed(admit: Admit, *, is_deferred: bool) -> ledger.Placed:
-    return ledger.Placed(
+def _placed(admit: Admit, *, is_deferred: bool) -> ledger.PlacedDecision:
+    return ledger.PlacedDecision(
         kind=DecisionKind.NOMINATE if is_deferred else DecisionKind.ADMIT,
         allocation=admit.allocation,
         uid=admit.uid,

@@ -7,12 +7,12 @@ from slipway.kube import client
 from slipway.kube.extender import ExtenderClient
 from slipway.kube.ports import KubeApi
 from slipway.runtime import log, service, telemetry
-from slipway.runtime.service import Context, Stop
+from slipway.runtime.service import ServiceContext, ServiceStop
 from slipway.scheduler.leader import PoolScheduler
 from slipway.scheduler.loops import DISCOVER, POOL
 from slipway.scheduler.scheduler import Scheduler
 from slipway.scheduler.settings import Settings
-from slipway.scheduler.standby import Parts
+from slipway.scheduler.standby import SchedulerDeps
 from slipway.streams.factory import MetricTally, TraceWriter, open_streams, write_behind
 from slipway.streams.ports import Streams
 from slipway.streams.producer import BestEffort
@@ -29,7 +29,7 @@ def main() -> int:
     return service.run(NAME, Settings, build)
 
 
-async def build(context: Context[Settings]) -> None:
+async def build(context: ServiceContext[Settings]) -> None:
     """Make the clients and start competing; with `--once`, tick every pool until nothing changes."""
     settings = context.settings
     kube = await context.resources.enter_async_context(
@@ -46,11 +46,11 @@ async def build(context: Context[Settings]) -> None:
     compose(context, kube, streams)
 
 
-def make_scheduler(context: Context[Settings], kube: KubeApi, streams: Streams) -> Scheduler:
+def make_scheduler(context: ServiceContext[Settings], kube: KubeApi, streams: Streams) -> Scheduler:
     """A scheduler on these clients."""
     extenders = ExtenderClient()
     context.resources.push_async_callback(extenders.aclose)
-    parts = Parts(
+    parts = SchedulerDeps(
         kube=kube,
         streams=streams,
         clock=context.clock,
@@ -63,7 +63,7 @@ def make_scheduler(context: Context[Settings], kube: KubeApi, streams: Streams) 
     return Scheduler(parts)
 
 
-def compose(context: Context[Settings], kube: KubeApi, streams: Streams) -> None:
+def compose(context: ServiceContext[Settings], kube: KubeApi, streams: Streams) -> None:
     """Start competing for every pool, on these clients: real ones in a process, models in the simulation."""
     scheduler = make_scheduler(context, kube, streams)
     context.health.add_check("warm", scheduler.not_ready)
@@ -85,7 +85,7 @@ async def _run_once(scheduler: Scheduler, behind: BestEffort) -> None:
     await behind.flush()
 
 
-def _compete(context: Context[Settings], candidate: PoolScheduler, stop: Stop) -> None:
+def _compete(context: ServiceContext[Settings], candidate: PoolScheduler, stop: ServiceStop) -> None:
     """Run one candidate under the shared loop: an error of a leadership is logged, backed off and tried again."""
     running = service.loop(
         POOL.of(candidate.pool),
@@ -100,7 +100,7 @@ def _compete(context: Context[Settings], candidate: PoolScheduler, stop: Stop) -
     context.tasks.create_task(running, name=f"pool:{candidate.pool}")
 
 
-async def _stop_with(scheduler: Scheduler, stop: Stop) -> None:
+async def _stop_with(scheduler: Scheduler, stop: ServiceStop) -> None:
     await stop.wait()
     scheduler.stop()
 

@@ -6,7 +6,7 @@ ResourcePool, and as a number in `slipway_policy_faults`.
 
 from slipway.model.facts import PoolFact
 from slipway.runtime import log, telemetry
-from slipway.scheduler.plan.placement.policy import Policy, faults_of, policy_of
+from slipway.scheduler.plan.placement.policy import PlacementPolicy, faults_of, policy_of
 
 _log = log.get_logger(__name__)
 
@@ -16,9 +16,9 @@ class Policies:
 
     def __init__(self) -> None:
         self._pool: PoolFact | None = None
-        self._policy = Policy()
+        self._policy = PlacementPolicy()
 
-    def of(self, pool: PoolFact) -> Policy:
+    def of(self, pool: PoolFact) -> PlacementPolicy:
         """The pool's policy; whatever is wrong with a new one is told."""
         if pool != self._pool:
             self._pool, self._policy = pool, policy_of(pool)

@@ -10,10 +10,10 @@ from slipway.model.ledger import Ledger
 from slipway.scheduler.cluster import Cluster
 from slipway.scheduler.plan.state import budgets
 from slipway.scheduler.plan.state.pool_state import Columns
-from slipway.scheduler.plan.state.snapshot import Snapshot, nodes_of_pool
+from slipway.scheduler.plan.state.snapshot import PoolSnapshot, nodes_of_pool
 
 
-class PoolView:
+class PlannerView:
     """The planner's view of one pool."""
 
     def __init__(self, pool: str, cluster: Cluster) -> None:
@@ -22,7 +22,7 @@ class PoolView:
         self._columns = Columns(PoolFact(name=pool))
         self._windows: list[float] = []
 
-    def snapshot(self, ledger: Ledger, now: float) -> Snapshot:
+    def snapshot(self, ledger: Ledger, now: float) -> PoolSnapshot:
         """The pool as it is known now, with the ledger's open decisions standing for admissions not yet seen."""
         cluster, columns = self._cluster, self._columns
         if cluster.pools.take_changes():

@@ -23,7 +23,7 @@ class RecordSink(Protocol):
         ...
 
 
-class Hints(Protocol):
+class LaunchHints(Protocol):
     """Where work is announced; what is lost here is announced again by the watcher."""
 
     async def send(self, hints: Sequence[WorkHint]) -> None: ...

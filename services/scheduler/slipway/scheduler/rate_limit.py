@@ -4,7 +4,7 @@ Pure: the time is passed in.
 """
 
 
-class Pace:
+class RateLimit:
     """An allowance that fills up again by `per_s`, to at most `burst`."""
 
     def __init__(self, per_s: float, burst: int) -> None:

@@ -21,15 +21,15 @@ from slipway.model.facts import AllocationFact
 from slipway.model.ledger import Ledger
 from slipway.runtime import liveness, log, telemetry
 from slipway.runtime.clock import Clock
-from slipway.scheduler.cluster import Changes, Cluster, Table
+from slipway.scheduler.cluster import ChangedKeys, Cluster, FactTable
 from slipway.scheduler.decisions import record
 from slipway.scheduler.decisions.decided import decided_of
 from slipway.scheduler.decisions.facts import EncodedFacts
-from slipway.scheduler.decisions.record import Decided, Record, Shadowed
+from slipway.scheduler.decisions.record import Decided, DecisionRecord, Shadowed
 from slipway.scheduler.plan.placement.plan_trace import Trail
-from slipway.scheduler.plan.placement.policy import Policy
-from slipway.scheduler.plan.state.budgets import Accounts
-from slipway.scheduler.plan.state.extender_results import Answer, Answers
+from slipway.scheduler.plan.placement.policy import PlacementPolicy
+from slipway.scheduler.plan.state.budgets import QueueUsage
+from slipway.scheduler.plan.state.extender_results import Answers, ExtenderAnswer
 from slipway.scheduler.plan.state.plan_types import Plan
 from slipway.scheduler.ports import RecordSink
 from slipway.streams.decisions import CHAIN_MAX, DecisionEntry
@@ -52,7 +52,7 @@ _answers = msgspec.json.Encoder(order="deterministic")
 _log = log.get_logger(__name__)
 
 
-Kept = Fact | Answer | Accounts | None
+Kept = Fact | ExtenderAnswer | QueueUsage | None
 
 
 class Inputs(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,7 +61,7 @@ class Inputs(msgspec.Struct, frozen=True, kw_only=True):
     ledger: Ledger
     at: float
     seed: int
-    policy: Policy
+    policy: PlacementPolicy
     answers: Answers | None = None
 
 
@@ -81,12 +81,12 @@ class Taken(msgspec.Struct, kw_only=True):
 class Recorder:
     """The decision log of one leadership."""
 
-    def __init__(self, pool: str, cluster: Cluster, writers: Sequence["LogWriter"], *, version: str) -> None:
+    def __init__(self, pool: str, cluster: Cluster, writers: Sequence["DecisionLogWriter"], *, version: str) -> None:
         self._pool = pool
         self.writers = writers
         """each runs by itself: `run`"""
         self._version = version
-        self._readers: list[tuple[str, Table[Any], Changes]] = []
+        self._readers: list[tuple[str, FactTable[Any], ChangedKeys]] = []
         for kind in FEED_KINDS if writers else ():
             table = cluster.table(kind)
             if table is not None:
@@ -153,7 +153,7 @@ class Recorder:
         return fact
 
 
-class LogWriter:
+class DecisionLogWriter:
     """One place where the log is kept."""
 
     def __init__(self, pool: str, sink: RecordSink, clock: Clock) -> None:
@@ -265,9 +265,9 @@ class LogWriter:
         telemetry.DECISION_LOG_BYTES.labels(pool=self._pool).inc(len(data))
         return True
 
-    def _record(self, taken: Taken, facts: record.Facts) -> Record:
+    def _record(self, taken: Taken, facts: record.Facts) -> DecisionRecord:
         inputs = taken.inputs
-        return Record(
+        return DecisionRecord(
             format=record.FORMAT,
             pool=self._pool,
             epoch=taken.epoch,
@@ -292,11 +292,11 @@ class LogWriter:
         telemetry.DECISION_LOG.labels(pool=self._pool, outcome=outcome).inc()
 
 
-def _encoded(fact: Fact | Answer | Accounts) -> bytes:
+def _encoded(fact: Fact | ExtenderAnswer | QueueUsage) -> bytes:
     """As the feed has it; sets of node names in an order."""
-    if isinstance(fact, Answer):
+    if isinstance(fact, ExtenderAnswer):
         return _answers.encode(fact)
-    return msgspec.json.encode(fact) if isinstance(fact, Accounts) else encode_fact(fact)
+    return msgspec.json.encode(fact) if isinstance(fact, QueueUsage) else encode_fact(fact)
 
 
 async def record_data(text: bytes, clock: Clock) -> bytes:

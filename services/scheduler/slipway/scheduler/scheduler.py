@@ -8,9 +8,9 @@ import math
 from slipway.kube.lease import LeaseElector, LeaseTiming
 from slipway.kube.resources import RESOURCE_POOLS
 from slipway.runtime import log
-from slipway.runtime.service import Stop
+from slipway.runtime.service import ServiceStop
 from slipway.scheduler.leader import PoolScheduler
-from slipway.scheduler.standby import Parts
+from slipway.scheduler.standby import SchedulerDeps
 
 LIST_S = 30.0
 """The pools are listed so often at least, whatever the feed tells."""
@@ -22,15 +22,15 @@ _log = log.get_logger(__name__)
 class Scheduler:
     """Makes the candidates."""
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: SchedulerDeps) -> None:
         self._parts = parts
-        self._stops: dict[str, Stop] = {}
+        self._stops: dict[str, ServiceStop] = {}
         self._candidates: dict[str, PoolScheduler] = {}
         self._there: frozenset[str] = frozenset()
         """the pools of the last LIST"""
         self._listed_at = -math.inf
 
-    async def discover(self) -> list[tuple[PoolScheduler, Stop]]:
+    async def discover(self) -> list[tuple[PoolScheduler, ServiceStop]]:
         """Candidates for the pools that are new since the last call; those of pools that are gone are told to stop.
 
         What a candidate hears by the feed says when to look; a LIST says what there is.
@@ -50,7 +50,7 @@ class Scheduler:
             del self._candidates[name]
         fresh = sorted(names - self._stops.keys())
         for name in fresh:
-            self._stops[name] = Stop()
+            self._stops[name] = ServiceStop()
             self._candidates[name] = self._candidate(name)
         return [(self._candidates[name], self._stops[name]) for name in fresh]
 

@@ -18,7 +18,7 @@ from slipway.scheduler.plan.planner import plan
 from slipway.scheduler.plan.state.extender_results import Answers
 from slipway.scheduler.plan.state.plan_cache import Memo
 from slipway.scheduler.plan.state.plan_types import Plan
-from slipway.scheduler.plan.state.snapshot import Snapshot
+from slipway.scheduler.plan.state.snapshot import PoolSnapshot
 
 PART: Final = 10
 """A shadow takes at most one part in so many of the time."""
@@ -36,7 +36,7 @@ class Shadow:
         self._memo = Memo()
         self._memo_of: Memo | None = None
 
-    def look(self, snapshot: Snapshot, live: Plan, seed: int, answers: Answers | None = None) -> Shadowed | None:
+    def look(self, snapshot: PoolSnapshot, live: Plan, seed: int, answers: Answers | None = None) -> Shadowed | None:
         """What the shadow says of the snapshot that `live` was made on; None when there is none, or not now."""
         if snapshot.pool.shadow is None:
             return None
@@ -52,7 +52,7 @@ class Shadow:
         telemetry.SHADOW_DECISIONS.labels(pool=self._pool, outcome="different").inc(shadowed.different)
         return shadowed
 
-    def _plan(self, snapshot: Snapshot, live: Plan, seed: int, answers: Answers | None) -> Shadowed:
+    def _plan(self, snapshot: PoolSnapshot, live: Plan, seed: int, answers: Answers | None) -> Shadowed:
         pool = snapshot.pool.shadow or snapshot.pool
         policy = policy_of(pool)
         if snapshot.memo is not self._memo_of:

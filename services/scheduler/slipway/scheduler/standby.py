@@ -16,7 +16,7 @@ from pathlib import Path
 from slipway.kube.ports import KubeApi
 from slipway.runtime import liveness, memory
 from slipway.runtime.clock import Clock, Random
-from slipway.runtime.health import Health
+from slipway.runtime.health import ProcessHealth
 from slipway.runtime.service import version
 from slipway.runtime.tasks import TaskGroup
 from slipway.scheduler.apply import Applier
@@ -24,14 +24,14 @@ from slipway.scheduler.budget_usage import Spending
 from slipway.scheduler.cluster import Cluster
 from slipway.scheduler.cluster_sync import Follower
 from slipway.scheduler.cycle import Cycle
-from slipway.scheduler.extenders import Extenders, NoExtenders, Posts
+from slipway.scheduler.extenders import ExtenderCalls, Extenders, NoExtenders
 from slipway.scheduler.idleness import Idleness
 from slipway.scheduler.ledger_store import LedgerStore
 from slipway.scheduler.loops import FOLLOW, RECORDER, SPENDING, WARM
 from slipway.scheduler.plan.queueing.branches import run_limit_of
 from slipway.scheduler.ports import RecordSink
 from slipway.scheduler.record_sinks import FILE_BYTES_MAX, FileSink, StreamSink
-from slipway.scheduler.recorder import LogWriter, Recorder
+from slipway.scheduler.recorder import DecisionLogWriter, Recorder
 from slipway.scheduler.settings import Settings
 from slipway.streams.ports import Streams
 
@@ -46,23 +46,23 @@ SELDOM = 3
 
 
 @dataclass(frozen=True, kw_only=True)
-class Parts:
+class SchedulerDeps:
     """What a scheduler is built from: real clients in a process, models in the simulation."""
 
     kube: KubeApi
     streams: Streams
     clock: Clock
     random: Random
-    health: Health
+    health: ProcessHealth
     settings: Settings
     identity: str
-    extenders: Posts = field(default_factory=NoExtenders)
+    extenders: ExtenderCalls = field(default_factory=NoExtenders)
 
 
 class Standby:
     """One candidacy for one pool. `silent_s` says for how long nothing was heard of the lease's holder."""
 
-    def __init__(self, pool: str, parts: Parts, *, silent_s: Callable[[], float]) -> None:
+    def __init__(self, pool: str, parts: SchedulerDeps, *, silent_s: Callable[[], float]) -> None:
         self.is_leading = False
         self.is_warm = False
         """Whether the cluster has been read, and the columns made of it: from then on it can take over at once."""
@@ -167,5 +167,5 @@ class Standby:
             sinks.append(StreamSink(parts.streams.decisions, size_max=settings.decision_log_bytes))
         if settings.decision_log:
             sinks.append(FileSink(Path(settings.decision_log), size_max=FILE_BYTES_MAX))
-        writers = [LogWriter(pool, sink, parts.clock) for sink in sinks]
+        writers = [DecisionLogWriter(pool, sink, parts.clock) for sink in sinks]
         return Recorder(pool, self._cluster, writers, version=version())

@@ -17,19 +17,19 @@ from slipway.model.reasons import Reason
 from slipway.model.times import format_time
 from slipway.watcher import ends, exits, obstacles
 from slipway.watcher.delegated_binding import unplaced
-from slipway.watcher.exits import Exit
-from slipway.watcher.gang import Gang, Rank
-from slipway.watcher.view import View
+from slipway.watcher.exits import RankExit
+from slipway.watcher.gang import ObservedGang, Rank
+from slipway.watcher.view import ReductionView
 
 _MESSAGE_IN_RING_MAX = 160
 
 
-class Cause(msgspec.Struct, frozen=True, kw_only=True):
+class EndCause(msgspec.Struct, frozen=True, kw_only=True):
     """Why the attempt ends; `rank` and `end` when it was one rank's doing."""
 
     reason: Reason
     rank: Rank | None = None
-    end: Exit | None = None
+    end: RankExit | None = None
     by: str = ""
     """who needs the room"""
 
@@ -63,7 +63,7 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True):
         return text[: exits.MESSAGE_CHARS_MAX]
 
 
-def preempted(view: View, allocation: Allocation) -> tuple[Allocation, Cause | None]:
+def preempted(view: ReductionView, allocation: Allocation) -> tuple[Allocation, EndCause | None]:
     """The allocation told to make room, if it is asked to and can use the time; the cause when that ends it now."""
     preempt, found = ends.preemption(allocation), view.gang
     if preempt is None or view.stop in ends.CANCELS:
@@ -76,7 +76,7 @@ def preempted(view: View, allocation: Allocation) -> tuple[Allocation, Cause | N
     if preempt.by_system:
         is_heard = allocation.status.ready and allocation.status.phase is Phase.RUNNING
     if not is_heard or found.is_broken:
-        return allocation, Cause(reason=preempt.reason, by=preempt.by)
+        return allocation, EndCause(reason=preempt.reason, by=preempt.by)
     deadline = format_time(view.now + ends.preemption_grace_s(allocation, view.policy))
     data: dict[str, Any] = {"n": preempt.n, "requeue": preempt.requeue, "deadline": deadline}
     if preempt.by:
@@ -92,34 +92,34 @@ def preempted(view: View, allocation: Allocation) -> tuple[Allocation, Cause | N
     return told, None
 
 
-def ending(view: View, allocation: Allocation) -> Cause | None:
+def ending(view: ReductionView, allocation: Allocation) -> EndCause | None:
     """The cause of an end that is due now."""
     stop, found = view.stop, view.gang
     if stop is not None and stop in ends.CANCELS:
-        return Cause(reason=stop)
+        return EndCause(reason=stop)
     refused = ends.refusal(allocation)
     if refused is not None:
-        end = Exit(state=RankState.FAILED, reason=refused.reason, message=refused.message)
-        return Cause(reason=refused.reason, end=end)
+        end = RankExit(state=RankState.FAILED, reason=refused.reason, message=refused.message)
+        return EndCause(reason=refused.reason, end=end)
     preempt = ends.preemption(allocation)
     is_preempting = preempt is not None and ends.is_preempting(allocation)
     if found.has_succeeded:
-        return Cause(reason=Reason.USER_STOPPED if is_preempting else Reason.COMPLETED)
+        return EndCause(reason=Reason.USER_STOPPED if is_preempting else Reason.COMPLETED)
     if stop is not None and not (preempt is not None and preempt.by_system) and not _is_early(view, allocation):
-        return Cause(reason=stop, end=_what_stopped_it(allocation, stop))
+        return EndCause(reason=stop, end=_what_stopped_it(allocation, stop))
     is_excused = is_preempting and preempt is not None and ends.is_acknowledged(allocation, preempt)
     first = found.cause
     if found.is_broken and first is not None and first.failure is not None and not is_excused:
         is_over = is_preempting and preempt is not None and preempt.is_time_up
         reason = preempt.reason if preempt is not None and is_over else first.failure.reason
-        return Cause(reason=reason, rank=first, end=first.failure)
+        return EndCause(reason=reason, rank=first, end=first.failure)
     stuck_until = ends.stuck_until(allocation, view.policy)
     if stuck_until is not None and view.now >= stuck_until:
-        return Cause(reason=Reason.LAUNCH_STUCK)
+        return EndCause(reason=Reason.LAUNCH_STUCK)
     return _misplaced(view) or _blocked(view) or _refused(view) or _given_up(view, allocation)
 
 
-def next_look(view: View, allocation: Allocation) -> float | None:
+def next_look(view: ReductionView, allocation: Allocation) -> float | None:
     """When time alone changes the answer (epoch seconds)."""
     times = [
         ends.stuck_until(allocation, view.policy),
@@ -136,66 +136,66 @@ def next_look(view: View, allocation: Allocation) -> float | None:
     return min((at for at in times if at is not None and at > view.now), default=None)
 
 
-def _preemption_over(view: View, allocation: Allocation, preempt: ends.Preemption) -> Cause | None:
+def _preemption_over(view: ReductionView, allocation: Allocation, preempt: ends.PreemptionRequest) -> EndCause | None:
     found, deadline = view.gang, ends.preemption_deadline(allocation)
     is_acknowledged = ends.is_acknowledged(allocation, preempt)
     if is_acknowledged and (found.has_ended or _is_lost_to_infrastructure(found)):
-        return Cause(reason=preempt.reason, by=preempt.by)
+        return EndCause(reason=preempt.reason, by=preempt.by)
     if deadline is not None and view.now >= deadline and not found.has_succeeded:
-        return Cause(reason=preempt.overdue, by=preempt.by)
+        return EndCause(reason=preempt.overdue, by=preempt.by)
     return None
 
 
-def _is_early(view: View, allocation: Allocation) -> bool:
+def _is_early(view: ReductionView, allocation: Allocation) -> bool:
     """Whether the stop says that a grace is over, and by our clock it is not: one of two clocks is wrong, and work that
     is cut off in its grace is lost. We look again when it is over."""
     deadline = ends.preemption_deadline(allocation)
     return view.stop is Reason.PREEMPTION_GRACE and deadline is not None and view.now < deadline
 
 
-def _misplaced(view: View) -> Cause | None:
+def _misplaced(view: ReductionView) -> EndCause | None:
     """A rank that somebody else bound to a node that it was not given: its room there was never counted."""
     for rank in view.gang.ranks:
         node = rank.pod.spec.node_name if rank.pod is not None and rank.exit is None else ""
         if node and rank.placed_on and node != rank.placed_on:
             message = f"bound to {node}, not to {rank.placed_on}"
-            end = Exit(state=RankState.FAILED, reason=Reason.LAUNCH_STUCK, message=message)
-            return Cause(reason=Reason.LAUNCH_STUCK, rank=rank, end=end)
+            end = RankExit(state=RankState.FAILED, reason=Reason.LAUNCH_STUCK, message=message)
+            return EndCause(reason=Reason.LAUNCH_STUCK, rank=rank, end=end)
     return None
 
 
-def _blocked(view: View) -> Cause | None:
+def _blocked(view: ReductionView) -> EndCause | None:
     """A rank whose container cannot be started for longer than the limit."""
     for rank in view.gang.ranks:
         held = exits.blocked(rank.pod) if rank.pod is not None and rank.exit is None else None
         if held is not None and view.now >= view.blocked_until(held):
-            end = Exit(state=RankState.FAILED, reason=held.reason, message=held.message)
-            return Cause(reason=held.reason, rank=rank, end=end)
+            end = RankExit(state=RankState.FAILED, reason=held.reason, message=held.message)
+            return EndCause(reason=held.reason, rank=rank, end=end)
     return None
 
 
-def _refused(view: View) -> Cause | None:
+def _refused(view: ReductionView) -> EndCause | None:
     """A rank that another scheduler does not place for longer than the limit: the gang starts whole or not at all."""
     for rank in view.gang.ranks:
         waits = unplaced(rank.pod, view.policy) if rank.pod is not None and rank.exit is None else None
         if waits is not None and view.now >= waits.until:
-            end = Exit(state=RankState.FAILED, reason=waits.reason, message=waits.message)
-            return Cause(reason=waits.reason, rank=rank, end=end)
+            end = RankExit(state=RankState.FAILED, reason=waits.reason, message=waits.message)
+            return EndCause(reason=waits.reason, rank=rank, end=end)
     return None
 
 
-def _given_up(view: View, allocation: Allocation) -> Cause | None:
+def _given_up(view: ReductionView, allocation: Allocation) -> EndCause | None:
     """A start that something keeps from going on for longer than the limit."""
     over = obstacles.expired(view, allocation)
-    return Cause(reason=over.reason, end=over) if over is not None else None
+    return EndCause(reason=over.reason, end=over) if over is not None else None
 
 
-def _what_stopped_it(allocation: Allocation, stop: Reason) -> Exit | None:
+def _what_stopped_it(allocation: Allocation, stop: Reason) -> RankExit | None:
     """For a start that took longer than its pendingTimeout: what kept it."""
     known = obstacles.standing(allocation) if stop is Reason.PENDING_TIMEOUT else None
-    return Exit(state=RankState.FAILED, reason=stop, message=known.message) if known is not None else None
+    return RankExit(state=RankState.FAILED, reason=stop, message=known.message) if known is not None else None
 
 
-def _is_lost_to_infrastructure(found: Gang) -> bool:
+def _is_lost_to_infrastructure(found: ObservedGang) -> bool:
     first = found.cause
     return found.is_broken and first is not None and first.failure is not None and first.failure.is_infrastructure

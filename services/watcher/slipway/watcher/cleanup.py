@@ -15,10 +15,10 @@ from slipway.model.reasons import Reason
 from slipway.pods.ended import attempt_of, recorded, waits_for_reader
 from slipway.watcher import exits
 from slipway.watcher.gang import Rank
-from slipway.watcher.view import View
+from slipway.watcher.view import ReductionView
 
 
-def droppable(view: View, after: Allocation) -> tuple[Pod, ...]:
+def droppable(view: ReductionView, after: Allocation) -> tuple[Pod, ...]:
     """Pods whose tracking finalizer has served, once `after` is written."""
     return tuple(
         pod
@@ -28,7 +28,7 @@ def droppable(view: View, after: Allocation) -> tuple[Pod, ...]:
     )
 
 
-def deletable(view: View, after: Allocation) -> tuple[Pod, ...]:
+def deletable(view: ReductionView, after: Allocation) -> tuple[Pod, ...]:
     """Pods that ended by themselves in an attempt that is over, once `after` is written; nothing else deletes them.
 
     Their end is seen, too: of a view that is older than the record nobody knows which logs there are to read.
@@ -36,12 +36,12 @@ def deletable(view: View, after: Allocation) -> tuple[Pod, ...]:
     return tuple(pod for pod in view.pods if waits_for_reader(pod, after) and exits.exit_of(pod) is not None)
 
 
-def unreachable(view: View) -> tuple[Pod, ...]:
+def unreachable(view: ReductionView) -> tuple[Pod, ...]:
     """Pods whose node is gone: no kubelet will ever confirm their end, also where the rest of a gang goes on."""
     return tuple(pod for pod in view.live_pods if pod.spec.node_name in view.nodes_gone)
 
 
-def hurried(view: View) -> tuple[tuple[Pod, int], ...]:
+def hurried(view: ReductionView) -> tuple[tuple[Pod, int], ...]:
     """Pods of a cancelled attempt that have longer to end than the user gives them, with what they get (seconds)."""
     signals, status = view.allocation.spec.signals, view.allocation.status
     is_current = signals is not None and signals.attempt == status.attempt
@@ -52,7 +52,7 @@ def hurried(view: View) -> tuple[tuple[Pod, int], ...]:
     return tuple((pod, grace_s) for pod in leaving if (pod.metadata.deletion_grace_period_seconds or 0) > grace_s)
 
 
-def needs_worker(view: View, after: Allocation) -> bool:
+def needs_worker(view: ReductionView, after: Allocation) -> bool:
     """Whether the pod worker has something to do for `after`."""
     status = after.status
     if status.admission is None:
@@ -77,7 +77,7 @@ def _is_to_go(rank: Rank) -> bool:
     return rank.leaving and rank.is_live and rank.pod is not None and rank.pod.metadata.deletion_timestamp is None
 
 
-def _is_done(view: View, pod: Pod, after: Allocation) -> bool:
+def _is_done(view: ReductionView, pod: Pod, after: Allocation) -> bool:
     """Whether nothing more is to be learnt from the pod."""
     is_leaving = pod.metadata.deletion_timestamp is not None
     if not is_leaving and not exits.is_over(pod):

@@ -16,10 +16,10 @@ from slipway.crd.v1alpha1 import Allocation
 from slipway.model.lifecycle import Phase
 from slipway.model.times import SKEW_S, format_time, parse_time
 from slipway.watcher import ends, obstacles
-from slipway.watcher.ends import Policy
+from slipway.watcher.ends import LifecyclePolicy
 
 
-def put_right(allocation: Allocation, *, now: float, policy: Policy) -> Allocation:
+def put_right(allocation: Allocation, *, now: float, policy: LifecyclePolicy) -> Allocation:
     """The allocation with the waits that end too late ending as if they began at `now` (epoch seconds); the very same
     object when there are none."""
     status = allocation.status

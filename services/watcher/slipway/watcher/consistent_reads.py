@@ -16,8 +16,8 @@ from slipway.kube.objects import Pod
 from slipway.kube.resources import CONFIG_MAPS, NODES, PODS, SERVICES, Resource
 from slipway.model import ids
 from slipway.watcher.gang import rank_count
-from slipway.watcher.informers import World, is_out_of_service
-from slipway.watcher.ports import Reader
+from slipway.watcher.informers import Informers, is_out_of_service
+from slipway.watcher.ports import ConsistentReader
 
 T = TypeVar("T")
 
@@ -27,10 +27,10 @@ BY_NAME_MAX = 8
 """Up to so many are read by name, which costs the server less than a LIST of the namespace."""
 
 
-class Evidence:
+class ConsistentReads:
     """Reads for certainty."""
 
-    def __init__(self, reader: Reader, world: World) -> None:
+    def __init__(self, reader: ConsistentReader, world: Informers) -> None:
         self._reader = reader
         self._world = world
         self._gone: set[str] = set()

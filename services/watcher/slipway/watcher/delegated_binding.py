@@ -13,7 +13,7 @@ from slipway.kube.objects import Pod
 from slipway.model.reasons import Reason
 from slipway.model.times import parse_time
 from slipway.watcher import exits
-from slipway.watcher.ends import Policy
+from slipway.watcher.ends import LifecyclePolicy
 
 _REFUSALS = frozenset({"Unschedulable", "SchedulerError"})
 
@@ -26,7 +26,7 @@ class Unplaced(msgspec.Struct, frozen=True, kw_only=True):
     message: str
 
 
-def unplaced(pod: Pod, policy: Policy) -> Unplaced | None:
+def unplaced(pod: Pod, policy: LifecyclePolicy) -> Unplaced | None:
     """Set while the pod waits for another scheduler; None once it has a node, or is not left to one."""
     opened = pod.metadata.annotations.get(ANNOTATION_OPENED)
     if not opened or exits.is_over(pod) or exits.is_bound(pod):

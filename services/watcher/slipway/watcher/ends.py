@@ -57,7 +57,7 @@ _NODE_FAULTS = frozenset(
 )
 
 
-class Policy(msgspec.Struct, frozen=True, kw_only=True):
+class LifecyclePolicy(msgspec.Struct, frozen=True, kw_only=True):
     """The settings that the decisions depend on; durations in seconds."""
 
     image_pull_limit_s: float = 300.0
@@ -91,7 +91,7 @@ class Again(msgspec.Struct, frozen=True, kw_only=True, tag=True):
         return not self.counted and self.not_before > 0
 
 
-class Preemption(msgspec.Struct, frozen=True, kw_only=True):
+class PreemptionRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A request to preempt this attempt. `requeue`: another attempt follows; `reason`: what its end is called."""
 
     n: int
@@ -126,7 +126,7 @@ def refusal(allocation: Allocation) -> End | None:
     return None
 
 
-def stuck_until(allocation: Allocation, policy: Policy) -> float | None:
+def stuck_until(allocation: Allocation, policy: LifecyclePolicy) -> float | None:
     """When a launch that is stuck is given up (epoch seconds), or None when it is not stuck."""
     found = _condition(allocation, CONDITION_STUCK)
     if found is None or not found.last_transition_time:
@@ -138,7 +138,7 @@ def stuck_until(allocation: Allocation, policy: Policy) -> float | None:
     return since + patience_s
 
 
-def patience_of(allocation: Allocation, policy: Policy) -> float:
+def patience_of(allocation: Allocation, policy: LifecyclePolicy) -> float:
     """How long a start may be kept up before another attempt is made, in seconds.
 
     Another attempt waits anew, so who set a longer `pendingTimeout` gets that in one piece, and then the end.
@@ -153,22 +153,22 @@ def standing_stop(allocation: Allocation) -> Stop | None:
     return stop if stop is not None and stop.attempt == allocation.status.attempt else None
 
 
-def preemption(allocation: Allocation) -> Preemption | None:
+def preemption(allocation: Allocation) -> PreemptionRequest | None:
     """Who asks this attempt to make room, if anybody does."""
     spec, stop = allocation.spec, standing_stop(allocation)
     signal = _preempt_signal(allocation)
     by_system = stop is not None and stop.requeue and stop.reason in (Reason.PREEMPTED, Reason.PREEMPTION_GRACE)
     if by_system and stop is not None:
-        return Preemption(n=signal.n if signal else 0, requeue=True, by_system=True, by=stop.by)
+        return PreemptionRequest(n=signal.n if signal else 0, requeue=True, by_system=True, by=stop.by)
     if stop is not None and stop.reason in _TIME_IS_UP and (spec.preemptible or is_preempting(allocation)):
         if signal is not None and signal.requeue and is_preempting(allocation):
             # It is being paused: its attempt is over anyway, and the next one has limits of its own.
-            return Preemption(n=signal.n, requeue=True, by_system=True)
+            return PreemptionRequest(n=signal.n, requeue=True, by_system=True)
         n = signal.n if signal else 0
-        return Preemption(n=n, requeue=False, by_system=True, reason=Reason(stop.reason))
+        return PreemptionRequest(n=n, requeue=False, by_system=True, reason=Reason(stop.reason))
     # A preemption of a held allocation is a pause: the next attempt waits until it is resumed. The signal says so too,
     # because it may be resumed before its ranks have ended.
-    return Preemption(n=signal.n, requeue=signal.requeue or spec.hold, by_system=False) if signal else None
+    return PreemptionRequest(n=signal.n, requeue=signal.requeue or spec.hold, by_system=False) if signal else None
 
 
 def is_preempting(allocation: Allocation) -> bool:
@@ -182,7 +182,7 @@ def preemption_deadline(allocation: Allocation) -> float | None:
     return parse_time(at) if at else None
 
 
-def is_acknowledged(allocation: Allocation, preempt: Preemption) -> bool:
+def is_acknowledged(allocation: Allocation, preempt: PreemptionRequest) -> bool:
     """Whether a rank has said that it makes room."""
     signals = allocation.spec.signals
     if signals is None or signals.attempt != allocation.status.attempt:
@@ -190,7 +190,7 @@ def is_acknowledged(allocation: Allocation, preempt: Preemption) -> bool:
     return any(n >= preempt.n for n in signals.acks.values())
 
 
-def preemption_grace_s(allocation: Allocation, policy: Policy) -> float:
+def preemption_grace_s(allocation: Allocation, policy: LifecyclePolicy) -> float:
     """How long the ranks have, in seconds."""
     grace = allocation.spec.preemption_grace
     return stored_duration(grace) if grace else policy.preemption_grace_s
@@ -201,7 +201,7 @@ def outcome(
     cause: Reason,
     *,
     now: float,
-    policy: Policy,
+    policy: LifecyclePolicy,
     namespace_terminating: bool = False,
 ) -> End | Again:
     """What follows from an attempt that was ended for `cause` and of which nothing runs any more."""
@@ -229,7 +229,7 @@ def outcome(
 
 
 def unstarted(
-    allocation: Allocation, *, now: float, policy: Policy, namespace_terminating: bool = False
+    allocation: Allocation, *, now: float, policy: LifecyclePolicy, namespace_terminating: bool = False
 ) -> End | Again | None:
     """What becomes of an attempt that was never released, if it is not to go on."""
     stop = stop_reason(allocation, namespace_terminating=namespace_terminating)
@@ -270,7 +270,7 @@ def _end(reason: Reason) -> End:
     return End(result=result_of(reason), reason=reason)
 
 
-def _again(allocation: Allocation, reason: Reason, *, counted: bool, now: float, policy: Policy) -> Again:
+def _again(allocation: Allocation, reason: Reason, *, counted: bool, now: float, policy: LifecyclePolicy) -> Again:
     """Another attempt after a backoff that doubles with each attempt of the same kind of fault."""
     status = allocation.status
     before = status.restarts if counted else status.infra_restarts

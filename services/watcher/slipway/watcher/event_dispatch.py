@@ -14,9 +14,9 @@ from slipway.kube.workqueue import WorkQueue
 from slipway.model.lifecycle import Phase
 from slipway.watcher import exits
 from slipway.watcher.active_standby import Duty
-from slipway.watcher.consistent_reads import Evidence
+from slipway.watcher.consistent_reads import ConsistentReads
 from slipway.watcher.hints import HintSender, Ringer
-from slipway.watcher.informers import BY_NAMESPACE, BY_NODE, World, is_out_of_service
+from slipway.watcher.informers import BY_NAMESPACE, BY_NODE, Informers, is_out_of_service
 from slipway.watcher.podlogs import PodLogs
 from slipway.watcher.relay import Relay
 
@@ -35,13 +35,13 @@ class Audience:
     hints: HintSender
     bell: Ringer
     logs: PodLogs
-    evidence: Evidence
+    evidence: ConsistentReads
 
 
 class Dispatch:
     """Listens to every store of a world from its construction on."""
 
-    def __init__(self, world: World, audience: Audience, duty: Duty) -> None:
+    def __init__(self, world: Informers, audience: Audience, duty: Duty) -> None:
         self._world = world
         self._to = audience
         self._duty = duty

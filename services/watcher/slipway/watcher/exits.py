@@ -52,7 +52,7 @@ HELD_UP_WORDS = _PULL_TRIES | _CREATE_WAITS | {"RunContainerError", "PostStartHo
 """Reasons of waiting containers that say what is wrong."""
 
 
-class Exit(msgspec.Struct, frozen=True, kw_only=True):
+class RankExit(msgspec.Struct, frozen=True, kw_only=True):
     """How a rank ended. `at` is epoch seconds (None: unknown); `killed`: it ended after its deletion was asked for."""
 
     state: RankState
@@ -68,7 +68,7 @@ class Exit(msgspec.Struct, frozen=True, kw_only=True):
         return self.reason in INFRASTRUCTURE
 
 
-class Blocked(msgspec.Struct, frozen=True, kw_only=True):
+class BlockedStart(msgspec.Struct, frozen=True, kw_only=True):
     """A container that cannot start, since when (epoch seconds) and why; `word` is Kubernetes' own for it."""
 
     reason: Reason
@@ -151,29 +151,31 @@ def is_pod_ready(pod: Pod) -> bool:
     return ready is not None and ready.status == "True" and is_running(pod)
 
 
-def exit_of(pod: Pod, *, told_at: float | None = None) -> Exit | None:
+def exit_of(pod: Pod, *, told_at: float | None = None) -> RankExit | None:
     """How the rank ended, or None while it has not. `told_at`: when its allocation told it to end (epoch seconds)."""
     main = main_status(pod)
     ended = main.state.terminated if main else None
     if ended is not None:
         return _exit_of_main(pod, ended, told_at)
     if pod.status.phase == "Succeeded":
-        return Exit(state=RankState.SUCCEEDED, code=0)
+        return RankExit(state=RankState.SUCCEEDED, code=0)
     if pod.status.phase == "Failed":
         return _exit_without_main(pod)
     if is_over(pod):
         asked_at = deletion_asked_at(pod)
-        return Exit(state=RankState.FAILED, reason=Reason.POD_DELETED, message="never ran", at=asked_at, killed=True)
+        return RankExit(
+            state=RankState.FAILED, reason=Reason.POD_DELETED, message="never ran", at=asked_at, killed=True
+        )
     return None
 
 
-def leaving(pod: Pod) -> Exit | None:
+def leaving(pod: Pod) -> RankExit | None:
     """The loss that is certain although the pod still lives: somebody asked for its deletion."""
     asked_at = deletion_asked_at(pod)
     if asked_at is None or exit_of(pod) is not None:
         return None
     reason = _disruption(pod) or Reason.POD_DELETED
-    return Exit(state=RankState.FAILED, reason=reason, message=_disruption_message(pod), at=asked_at, killed=True)
+    return RankExit(state=RankState.FAILED, reason=reason, message=_disruption_message(pod), at=asked_at, killed=True)
 
 
 def deletion_asked_at(pod: Pod) -> float | None:
@@ -182,7 +184,7 @@ def deletion_asked_at(pod: Pod) -> float | None:
     return None if deadline is None else deadline - (pod.metadata.deletion_grace_period_seconds or 0)
 
 
-def blocked(pod: Pod) -> Blocked | None:
+def blocked(pod: Pod) -> BlockedStart | None:
     """The first container that cannot start: its image cannot be had, or its configuration is missing."""
     if is_over(pod):
         return None
@@ -196,15 +198,15 @@ def blocked(pod: Pod) -> Blocked | None:
             is_throttled = any(word in waiting.message.lower() for word in _THROTTLED)
             reason = Reason.IMAGE_PULL_THROTTLED if is_throttled else Reason.IMAGE_PULL
             since = _waiting_since(pod, waiting.reason)
-            return Blocked(reason=reason, message=_short(text), since=since, word=waiting.reason)
+            return BlockedStart(reason=reason, message=_short(text), since=since, word=waiting.reason)
         if waiting.reason in _CREATE_WAITS:
             text = f"container {status.name} cannot be created ({waiting.reason}): {waiting.message}"
             since = _waiting_since(pod, "")
-            return Blocked(reason=Reason.LAUNCH_REFUSED, message=_short(text), since=since, word=waiting.reason)
+            return BlockedStart(reason=Reason.LAUNCH_REFUSED, message=_short(text), since=since, word=waiting.reason)
     return None
 
 
-def held_up(pod: Pod) -> Blocked | None:
+def held_up(pod: Pod) -> BlockedStart | None:
     """What keeps the pod from starting as its containers tell it, also while the kubelet still tries.
 
     For users, who are told at once; what ends an attempt is `blocked`.
@@ -219,7 +221,7 @@ def held_up(pod: Pod) -> Blocked | None:
         what = f"container {status.name} cannot start"
         if waiting.reason in _PULL_TRIES:
             what = f"image {status.image or _image_of(pod, status.name)} cannot be pulled"
-        return Blocked(
+        return BlockedStart(
             reason=Reason.IMAGE_PULL if waiting.reason in _PULL_TRIES else Reason.LAUNCH_REFUSED,
             message=_short(f"{what} ({waiting.reason}): {waiting.message}"),
             since=_waiting_since(pod, ""),
@@ -238,14 +240,14 @@ def is_pull(word: str) -> bool:
     return word in _PULL_TRIES
 
 
-def _exit_of_main(pod: Pod, ended: StateTerminated, told_at: float | None) -> Exit:
+def _exit_of_main(pod: Pod, ended: StateTerminated, told_at: float | None) -> RankExit:
     at = _epoch(ended.finished_at)
     killed = _was_killed(pod, ended, at, told_at)
     if ended.reason in _LOST:
         message = "the node lost the container; its exit is not known"
-        return Exit(state=RankState.FAILED, reason=Reason.NODE_LOST, message=message, at=at, killed=killed)
+        return RankExit(state=RankState.FAILED, reason=Reason.NODE_LOST, message=message, at=at, killed=killed)
     if ended.exit_code == 0:
-        return Exit(state=RankState.SUCCEEDED, code=0, at=at, killed=killed)
+        return RankExit(state=RankState.SUCCEEDED, code=0, at=at, killed=killed)
     reason = _disruption(pod)
     if reason is None and killed:
         reason = Reason.POD_DELETED
@@ -254,20 +256,22 @@ def _exit_of_main(pod: Pod, ended: StateTerminated, told_at: float | None) -> Ex
     text = ended_text(ended.exit_code, said=ended.reason, message=ended.message)
     if _is_over_its_limits(pod):
         text = _status_text(pod)
-    return Exit(state=RankState.FAILED, code=ended.exit_code, reason=reason, message=_short(text), at=at, killed=killed)
+    return RankExit(
+        state=RankState.FAILED, code=ended.exit_code, reason=reason, message=_short(text), at=at, killed=killed
+    )
 
 
-def _exit_without_main(pod: Pod) -> Exit:
+def _exit_without_main(pod: Pod) -> RankExit:
     """A Failed pod whose main container never reported an exit."""
     disruption = _disruption(pod)
     if disruption is not None:
-        return Exit(state=RankState.FAILED, reason=disruption, message=_disruption_message(pod))
+        return RankExit(state=RankState.FAILED, reason=disruption, message=_disruption_message(pod))
     for status in pod.status.init_container_statuses:
         ended = status.state.terminated
         if ended is not None and ended.exit_code != 0:
             said = ended_text(ended.exit_code, said=ended.reason, message=ended.message)
             text = f"init container {status.name}: {said}"
-            return Exit(
+            return RankExit(
                 state=RankState.FAILED,
                 code=ended.exit_code,
                 reason=Reason.INIT_FAILED,
@@ -275,13 +279,15 @@ def _exit_without_main(pod: Pod) -> Exit:
                 at=_epoch(ended.finished_at),
             )
     if deletion_asked_at(pod) is not None:
-        return Exit(state=RankState.FAILED, reason=Reason.POD_DELETED, at=deletion_asked_at(pod), killed=True)
+        return RankExit(state=RankState.FAILED, reason=Reason.POD_DELETED, at=deletion_asked_at(pod), killed=True)
     text = _short(_status_text(pod))
     if pod.status.reason == "DeadlineExceeded" or _is_over_its_limits(pod):
-        return Exit(state=RankState.FAILED, reason=Reason.RANK_FAILED, message=text)
+        return RankExit(state=RankState.FAILED, reason=Reason.RANK_FAILED, message=text)
     if pod.status.reason and not any(_has_run(status) for status in pod.status.container_statuses):
-        return Exit(state=RankState.FAILED, reason=Reason.REJECTED, message=text)
-    return Exit(state=RankState.FAILED, reason=Reason.UNKNOWN_EXIT, message=text or "the pod failed without an exit")
+        return RankExit(state=RankState.FAILED, reason=Reason.REJECTED, message=text)
+    return RankExit(
+        state=RankState.FAILED, reason=Reason.UNKNOWN_EXIT, message=text or "the pod failed without an exit"
+    )
 
 
 def _status_text(pod: Pod) -> str:

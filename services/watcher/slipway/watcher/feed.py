@@ -31,7 +31,7 @@ from slipway.runtime.clock import Clock
 from slipway.runtime.tasks import TaskGroup
 from slipway.streams.feed import EPOCHS_PER_TERM, Delta, FeedPublisher
 from slipway.streams.ports import Feed, FeedOp
-from slipway.watcher.informers import BY_NAMESPACE, World
+from slipway.watcher.informers import BY_NAMESPACE, Informers
 from slipway.watcher.snapshots import Snapshots
 
 WATCH_S = 0.5
@@ -50,7 +50,7 @@ class ClusterFeed:
     def __init__(
         self,
         feed: Feed,
-        world: World,
+        world: Informers,
         clock: Clock,
         *,
         gaps: Callable[[], int],

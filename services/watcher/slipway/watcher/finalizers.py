@@ -10,7 +10,7 @@ from slipway.crd.meta import ObjectMeta, RawObject
 from slipway.errors import InvalidError, NotFoundError, StaleError
 from slipway.kube.ports import PatchType
 from slipway.kube.resources import Resource
-from slipway.watcher.ports import Writer
+from slipway.watcher.ports import WatcherWriter
 
 T = TypeVar("T")
 
@@ -20,7 +20,7 @@ Mark = tuple[str, str]
 
 
 async def drop(
-    kube: Writer,
+    kube: WatcherWriter,
     resource: Resource[T],
     meta: ObjectMeta,
     finalizer: str,

@@ -21,7 +21,7 @@ from slipway.model.reasons import INFRASTRUCTURE, Reason
 from slipway.model.times import parse_time
 from slipway.pods.ended import recorded
 from slipway.watcher import exits
-from slipway.watcher.exits import Exit
+from slipway.watcher.exits import RankExit
 from slipway.watcher.ranks import joined
 
 NODES_CHARS_MAX = 96
@@ -53,8 +53,8 @@ class Rank(msgspec.Struct, frozen=True, kw_only=True):
     uid: str
     pod: Pod | None = None
     stored: RankStatus | None = None
-    exit: Exit | None = None
-    loss: Exit | None = None
+    exit: RankExit | None = None
+    loss: RankExit | None = None
     missing: bool = False
     daemon: bool = False
     placed_on: str = ""
@@ -94,7 +94,7 @@ class Rank(msgspec.Struct, frozen=True, kw_only=True):
         return self.exit is not None and self.exit.state is RankState.SUCCEEDED
 
     @property
-    def failure(self) -> Exit | None:
+    def failure(self) -> RankExit | None:
         """Why the gang cannot count on it, if so: a failed end, a certain loss, or a killed success."""
         if self.loss is not None:
             return self.loss
@@ -135,7 +135,7 @@ class Rank(msgspec.Struct, frozen=True, kw_only=True):
         return self.failure.reason.value if self.failure else ""
 
 
-class Gang(msgspec.Struct, frozen=True, kw_only=True):
+class ObservedGang(msgspec.Struct, frozen=True, kw_only=True):
     """The placed ranks of the attempt, in order; empty before the release. `count` is all ranks, placed or not."""
 
     ranks: tuple[Rank, ...]
@@ -260,7 +260,7 @@ class Gang(msgspec.Struct, frozen=True, kw_only=True):
         return any(count > self.spare_by_role.get(role, 0) for role, count in by_role.items())
 
 
-def is_unrecorded(allocation: Allocation, found: Gang) -> bool:
+def is_unrecorded(allocation: Allocation, found: ObservedGang) -> bool:
     """Whether an end is seen that is not on record yet."""
     known = recorded(allocation)
     return any(rank.exit is not None and rank.uid not in known for rank in found.ranks)
@@ -280,11 +280,11 @@ def rank_count(allocation: Allocation) -> int:
 
 def assemble(
     allocation: Allocation, pods: Iterable[Pod], *, nodes_gone: Set[str] = frozenset(), consistent: bool = False
-) -> Gang:
+) -> ObservedGang:
     """The gang of the current attempt; `consistent` says that `pods` come from a consistent read."""
     status = allocation.status
     if not is_released(allocation) or status.release is None:
-        return Gang(ranks=(), count=rank_count(allocation), spare=0, spare_by_role={})
+        return ObservedGang(ranks=(), count=rank_count(allocation), spare=0, spare_by_role={})
     seen = {pod.metadata.uid: pod for pod in pods}
     roles = _roles(allocation)
     placements = _placements(allocation)
@@ -314,7 +314,7 @@ def assemble(
     placed: dict[str, int] = {}
     for rank in ranks:
         placed[rank.role] = placed.get(rank.role, 0) + 1
-    return Gang(
+    return ObservedGang(
         ranks=tuple(ranks),
         count=max(rank_count(allocation), len(stored), *(rank.index + 1 for rank in ranks)),
         spare=max(0, len(ranks) - minimum),
@@ -332,7 +332,7 @@ def _judged(rank: Rank, *, nodes_gone: Set[str], consistent: bool) -> Rank:
             return msgspec.structs.replace(rank, missing=True)
         # Why it was to be lost, if that was seen before it went.
         known = Reason(stored.reason) if stored is not None and stored.reason in INFRASTRUCTURE else Reason.POD_LOST
-        lost = Exit(state=RankState.FAILED, reason=known, message="the pod is gone", killed=True)
+        lost = RankExit(state=RankState.FAILED, reason=known, message="the pod is gone", killed=True)
         return msgspec.structs.replace(rank, exit=lost)
     end = exits.exit_of(pod, told_at=rank.told_at)
     if end is not None:
@@ -343,7 +343,7 @@ def _judged(rank: Rank, *, nodes_gone: Set[str], consistent: bool) -> Rank:
     if pod.spec.node_name in nodes_gone:
         text = f"node {pod.spec.node_name} is gone"
         return msgspec.structs.replace(
-            rank, loss=Exit(state=RankState.FAILED, reason=Reason.NODE_LOST, message=text, killed=True)
+            rank, loss=RankExit(state=RankState.FAILED, reason=Reason.NODE_LOST, message=text, killed=True)
         )
     return msgspec.structs.replace(rank, loss=exits.leaving(pod))
 
@@ -381,13 +381,13 @@ def _told_at(allocation: Allocation, *, is_leaving: bool) -> float | None:
     return min(times, default=None)
 
 
-def _recorded(stored: RankStatus) -> Exit:
+def _recorded(stored: RankStatus) -> RankExit:
     reason = Reason.UNKNOWN_EXIT if stored.phase is RankState.FAILED else Reason.NONE
     with suppress(ValueError):
         reason = Reason(stored.reason)
     text = f"exit code {stored.exit_code}" if stored.exit_code else ""
     killed = stored.phase is RankState.SUCCEEDED and reason in (Reason.POD_DELETED, Reason.PREEMPTED)
-    return Exit(state=stored.phase, code=stored.exit_code, reason=reason, message=text, killed=killed)
+    return RankExit(state=stored.phase, code=stored.exit_code, reason=reason, message=text, killed=killed)
 
 
 def _placements(allocation: Allocation) -> list[Placement]:

@@ -15,7 +15,7 @@ from slipway.runtime.clock import Clock
 from slipway.streams import keys
 from slipway.streams.hinted import hinted
 from slipway.streams.ports import WorkHint
-from slipway.watcher.ports import Bell, Hints
+from slipway.watcher.ports import Bell, HintSink
 
 RESEND_S = 15.0
 _BATCH_MAX = 512
@@ -24,7 +24,7 @@ _BATCH_MAX = 512
 class HintSender:
     """Sends each hint once per version of its object, and again after `RESEND_S`."""
 
-    def __init__(self, hints: Hints, clock: Clock) -> None:
+    def __init__(self, hints: HintSink, clock: Clock) -> None:
         self._hints = hints
         self._clock = clock
         self._sent: dict[str, tuple[int, float]] = {}

@@ -13,7 +13,7 @@ from slipway.kube.claims import CLAIM_MAPS, KEPT_S, ClaimMap
 from slipway.kube.resources import ALLOCATIONS, CONFIG_MAPS
 from slipway.runtime import liveness, log, telemetry
 from slipway.runtime.clock import Clock
-from slipway.watcher.informers import World
+from slipway.watcher.informers import Informers
 from slipway.watcher.ports import Kube
 
 DELETES_MAX = 1000
@@ -25,7 +25,7 @@ _log = log.get_logger(__name__)
 class ClaimSweeper:
     """Sweeps claims."""
 
-    def __init__(self, kube: Kube, world: World, clock: Clock) -> None:
+    def __init__(self, kube: Kube, world: Informers, clock: Clock) -> None:
         self._kube = kube
         self._world = world
         self._clock = clock

@@ -23,9 +23,9 @@ from slipway.kube.resources import (
     RESOURCE_QUOTAS,
     Resource,
 )
-from slipway.kube.store import Store, by_label
+from slipway.kube.store import ObjectStore, by_label
 from slipway.watcher.podwarnings import PodWarnings
-from slipway.watcher.ports import Reader
+from slipway.watcher.ports import ConsistentReader
 
 BY_ALLOCATION = "allocation"
 BY_NODE = "node"
@@ -41,35 +41,35 @@ def _namespace_of(obj: Allocation | LimitRange) -> Iterable[str]:
     return (obj.metadata.namespace,)
 
 
-def _allocations() -> Store[Allocation]:
-    return Store({BY_NAMESPACE: _namespace_of})
+def _allocations() -> ObjectStore[Allocation]:
+    return ObjectStore({BY_NAMESPACE: _namespace_of})
 
 
-def _ranges() -> Store[LimitRange]:
-    return Store({BY_NAMESPACE: _namespace_of})
+def _ranges() -> ObjectStore[LimitRange]:
+    return ObjectStore({BY_NAMESPACE: _namespace_of})
 
 
-def _pods() -> Store[Pod]:
-    return Store({BY_ALLOCATION: by_label(LABEL_ALLOCATION_UID), BY_NODE: _node_of})
+def _pods() -> ObjectStore[Pod]:
+    return ObjectStore({BY_ALLOCATION: by_label(LABEL_ALLOCATION_UID), BY_NODE: _node_of})
 
 
 @dataclass(frozen=True)
-class World:
+class Informers:
     """The stores."""
 
-    allocations: Store[Allocation] = field(default_factory=_allocations)
-    pods: Store[Pod] = field(default_factory=_pods)
-    nodes: Store[Node] = field(default_factory=Store[Node])
-    namespaces: Store[Namespace] = field(default_factory=Store[Namespace])
-    pools: Store[ResourcePool] = field(default_factory=Store[ResourcePool])
-    queues: Store[Queue] = field(default_factory=Store[Queue])
-    jobs: Store[Job] = field(default_factory=Store[Job])
-    quotas: Store[ResourceQuota] = field(default_factory=Store[ResourceQuota])
-    ranges: Store[LimitRange] = field(default_factory=_ranges)
+    allocations: ObjectStore[Allocation] = field(default_factory=_allocations)
+    pods: ObjectStore[Pod] = field(default_factory=_pods)
+    nodes: ObjectStore[Node] = field(default_factory=ObjectStore[Node])
+    namespaces: ObjectStore[Namespace] = field(default_factory=ObjectStore[Namespace])
+    pools: ObjectStore[ResourcePool] = field(default_factory=ObjectStore[ResourcePool])
+    queues: ObjectStore[Queue] = field(default_factory=ObjectStore[Queue])
+    jobs: ObjectStore[Job] = field(default_factory=ObjectStore[Job])
+    quotas: ObjectStore[ResourceQuota] = field(default_factory=ObjectStore[ResourceQuota])
+    ranges: ObjectStore[LimitRange] = field(default_factory=_ranges)
     warnings: PodWarnings = field(default_factory=PodWarnings)
     """what Events say of the start of pods; only the primary is told"""
 
-    def stores(self) -> tuple[tuple[Resource[Any], Store[Any]], ...]:
+    def stores(self) -> tuple[tuple[Resource[Any], ObjectStore[Any]], ...]:
         """Each resource with its store; pools and LimitRanges first, because an allocation's fact depends on them."""
         return (
             (RESOURCE_POOLS, self.pools),
@@ -104,7 +104,7 @@ class World:
         return found.metadata.deletion_timestamp is not None or found.status.phase == "Terminating"
 
 
-async def fill(world: World, api: Reader) -> None:
+async def fill(world: Informers, api: ConsistentReader) -> None:
     """One consistent LIST of everything, for a run without watches."""
     for resource, store in world.stores():
         listing = await api.list(resource)

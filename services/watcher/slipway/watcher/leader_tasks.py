@@ -17,7 +17,7 @@ from slipway.watcher import context_gc, idempotency_gc, loops
 from slipway.watcher.context_gc import ArchiveSweeper
 from slipway.watcher.feed import ClusterFeed
 from slipway.watcher.idempotency_gc import ClaimSweeper
-from slipway.watcher.informers import World
+from slipway.watcher.informers import Informers
 from slipway.watcher.podevents import PodEvents
 from slipway.watcher.podlogs import PodLogs
 from slipway.watcher.relay import Relay
@@ -64,7 +64,7 @@ class Errands:
 class Primary:
     """Runs the errands of one process in each of its terms."""
 
-    def __init__(self, errands: Errands, world: World, settings: Settings, *, loop: RunsLoop) -> None:
+    def __init__(self, errands: Errands, world: Informers, settings: Settings, *, loop: RunsLoop) -> None:
         self._errands = errands
         self._world = world
         self._settings = settings

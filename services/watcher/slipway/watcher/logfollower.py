@@ -26,9 +26,9 @@ from slipway.model.times import format_time, parse_time
 from slipway.runtime import liveness, log, telemetry
 from slipway.runtime.clock import Clock
 from slipway.runtime.tasks import TaskGroup
-from slipway.streams.logpacks import EVENT, EVENT_SHARE_BYTES, LogAppended, LogPack, LogPosition, LogSource
+from slipway.streams.logpacks import EVENT, EVENT_SHARE_BYTES, LogAppended, LogKey, LogPack, LogPosition
 from slipway.watcher import exits
-from slipway.watcher.informers import World
+from slipway.watcher.informers import Informers
 from slipway.watcher.loglines import LineCutter
 from slipway.watcher.ports import LogReader, LogStore
 
@@ -60,7 +60,7 @@ _log = log.get_logger(__name__)
 T = TypeVar("T")
 
 
-class LogWriter:
+class LogPackWriter:
     """Stores packs of many logs together: who writes waits for the answer."""
 
     def __init__(self, store: LogStore) -> None:
@@ -154,8 +154,8 @@ class LogMeans(msgspec.Struct, frozen=True, kw_only=True):
 
     reader: LogReader
     store: LogStore
-    writer: LogWriter
-    world: World
+    writer: LogPackWriter
+    world: Informers
     clock: Clock
     leads: Callable[[], bool]
     """whether this process follows the logs of what runs; another one may have a log open that cannot be opened now"""
@@ -165,7 +165,7 @@ class LogFollower:
     """Reads one log to its end, and stores it."""
 
     def __init__(
-        self, means: LogMeans, *, pod: Pod, source: LogSource, container: str, is_fresh: bool, share_bytes: int
+        self, means: LogMeans, *, pod: Pod, source: LogKey, container: str, is_fresh: bool, share_bytes: int
     ) -> None:
         self.pod = pod
         self.news = asyncio.Event()
@@ -501,20 +501,20 @@ class Lag:
         return self._clock.now() - parse_time(newest) - self._offset_s if newest else 0.0
 
 
-def unread_text(source: LogSource, why: str) -> str:
+def unread_text(source: LogKey, why: str) -> str:
     """What readers of a log are told whose end is missing."""
     return f"the end of the log of {_whose(source)} could not be read from its node: {why}"
 
 
-def _whose(source: LogSource) -> str:
+def _whose(source: LogKey) -> str:
     return f"container {source.container}" if source.container else "this rank"
 
 
-def event_pack(allocation: AllocationId, source: LogSource, line: str, key: str, count: int) -> LogPack:
+def event_pack(allocation: AllocationId, source: LogKey, line: str, key: str, count: int) -> LogPack:
     """What was said about a rank; `key` and `count` as in `LogPack`."""
     return LogPack(
         allocation=allocation,
-        source=LogSource(attempt=source.attempt, rank=source.rank, stream=EVENT),
+        source=LogKey(attempt=source.attempt, rank=source.rank, stream=EVENT),
         after=LogPosition(),
         first=1,
         lines=[line.replace("\n", " ").encode("utf-8", "replace")],

@@ -8,14 +8,14 @@ from slipway.errors import TransientError
 from slipway.kube import client
 from slipway.kube.ports import KubeApi
 from slipway.runtime import service, telemetry
-from slipway.runtime.service import Context
+from slipway.runtime.service import ServiceContext
 from slipway.streams import keys
 from slipway.streams.factory import MetricTally, TraceWriter, open_streams, write_behind
-from slipway.streams.ports import Streams, WorkQueue
+from slipway.streams.ports import Streams, WorkStream
 from slipway.streams.producer import BestEffort
 from slipway.watcher.loops import LAG
 from slipway.watcher.settings import Settings
-from slipway.watcher.watcher import Parts, Watcher
+from slipway.watcher.watcher import Watcher, WatcherDeps
 
 NAME = "watcher"
 LAG_S = 5.0
@@ -27,7 +27,7 @@ def main() -> int:
     return service.run(NAME, Settings, build)
 
 
-async def build(context: Context[Settings]) -> None:
+async def build(context: ServiceContext[Settings]) -> None:
     """Make the clients and start; with `--once`, one pass over one LIST."""
     settings = context.settings
     kube = await context.resources.enter_async_context(
@@ -46,12 +46,12 @@ async def build(context: Context[Settings]) -> None:
         follow_lag(context, streams)
 
 
-def follow_lag(context: Context[Settings], streams: Streams) -> None:
+def follow_lag(context: ServiceContext[Settings], streams: Streams) -> None:
     """Measure the work queue every few seconds."""
     context.loop(LAG, partial(measure, streams.work_queue("lag")), min_interval_s=LAG_S, max_backoff_s=LAG_S)
 
 
-async def measure(queue: WorkQueue) -> None:
+async def measure(queue: WorkStream) -> None:
     """How many hints wait for a pod worker, and how many one has in hand: told here, because pod workers may be none.
 
     Raises:
@@ -68,10 +68,10 @@ async def measure(queue: WorkQueue) -> None:
         gauge.labels(stream="work", group=keys.WORK_GROUP).set(count)
 
 
-def make_watcher(context: Context[Settings], kube: KubeApi, streams: Streams, behind: BestEffort) -> Watcher:
+def make_watcher(context: ServiceContext[Settings], kube: KubeApi, streams: Streams, behind: BestEffort) -> Watcher:
     """A watcher on these clients."""
     return Watcher(
-        Parts(
+        WatcherDeps(
             kube=kube,
             streams=streams,
             behind=behind,
@@ -84,7 +84,7 @@ def make_watcher(context: Context[Settings], kube: KubeApi, streams: Streams, be
     )
 
 
-def compose(context: Context[Settings], kube: KubeApi, streams: Streams, behind: BestEffort) -> None:
+def compose(context: ServiceContext[Settings], kube: KubeApi, streams: Streams, behind: BestEffort) -> None:
     """Start watching on these clients: real ones in a process, models in the simulation."""
     watcher = make_watcher(context, kube, streams, behind)
     context.health.add_check("view", watcher.why_not_ready)

@@ -23,10 +23,10 @@ from slipway.model.times import format_time, parse_time
 from slipway.watcher import exits
 from slipway.watcher.delegated_binding import unplaced
 from slipway.watcher.ends import patience_of
-from slipway.watcher.exits import Exit
+from slipway.watcher.exits import RankExit
 from slipway.watcher.gang import Rank
 from slipway.watcher.podwarnings import OVERCOME, PodWarning
-from slipway.watcher.view import View
+from slipway.watcher.view import ReductionView
 
 DEADLINE_START = "start"
 """Of `status.deadlines`: when a start that is blocked is given up."""
@@ -49,7 +49,7 @@ class Obstacle(msgspec.Struct, frozen=True, kw_only=True):
     until: float
 
 
-def told(view: View, allocation: Allocation) -> Allocation:
+def told(view: ReductionView, allocation: Allocation) -> Allocation:
     """The allocation with the condition StartBlocked as it should be; the same object when that is no news."""
     if allocation.status.phase not in BEFORE_RUNNING:
         return allocation
@@ -81,7 +81,7 @@ def given_up_at(allocation: Allocation) -> float | None:
     return parse_time(at) if at and standing(allocation) is not None else None
 
 
-def expired(view: View, allocation: Allocation) -> Exit | None:
+def expired(view: ReductionView, allocation: Allocation) -> RankExit | None:
     """The end of an attempt whose start was blocked for too long, unless the pod itself says when that is."""
     known, until = standing(allocation), given_up_at(allocation)
     if known is None or until is None or view.now < until:
@@ -92,16 +92,16 @@ def expired(view: View, allocation: Allocation) -> Exit | None:
         return None
     is_refused = known.reason in exits.HELD_UP_WORDS or _MISSING.search(known.message) is not None
     reason = Reason.LAUNCH_REFUSED if is_refused else Reason.LAUNCH_STUCK
-    return Exit(state=RankState.FAILED, reason=reason, message=known.message)
+    return RankExit(state=RankState.FAILED, reason=reason, message=known.message)
 
 
-def _found(view: View, known: Condition | None) -> list[Obstacle]:
+def _found(view: ReductionView, known: Condition | None) -> list[Obstacle]:
     """The obstacles of the ranks, lowest rank first."""
     found = (_obstacle(view, rank, known) for rank in view.gang.ranks if rank.pod is not None and rank.exit is None)
     return [each for each in found if each is not None]
 
 
-def _obstacle(view: View, rank: Rank, known: Condition | None) -> Obstacle | None:
+def _obstacle(view: ReductionView, rank: Rank, known: Condition | None) -> Obstacle | None:
     pod = rank.pod
     if pod is None or _was_running(rank) or pod.metadata.deletion_timestamp is not None:
         return None
@@ -121,7 +121,7 @@ def _obstacle(view: View, rank: Rank, known: Condition | None) -> Obstacle | Non
     return _warned(view, rank, f"{where}: {warning.text}"[: exits.MESSAGE_CHARS_MAX], warning, known)
 
 
-def _warned(view: View, rank: Rank, message: str, warning: PodWarning, known: Condition | None) -> Obstacle:
+def _warned(view: ReductionView, rank: Rank, message: str, warning: PodWarning, known: Condition | None) -> Obstacle:
     is_missing = _MISSING.search(message) is not None
     policy = view.policy
     patience_s = policy.image_pull_limit_s if is_missing else patience_of(view.allocation, policy)
@@ -129,7 +129,7 @@ def _warned(view: View, rank: Rank, message: str, warning: PodWarning, known: Co
     return Obstacle(rank=rank.index, reason=warning.reason, message=message, until=since + patience_s)
 
 
-def _is_overcome(view: View, known: Condition) -> bool:
+def _is_overcome(view: ReductionView, known: Condition) -> bool:
     """Whether the rank that the condition names is seen to have got past it."""
     named = _RANK.match(known.message)
     rank = next((each for each in view.gang.ranks if named is not None and each.index == int(named[1])), None)
@@ -165,7 +165,7 @@ def _plain(message: str) -> str:
     return _NUMBERS.sub("#", message)
 
 
-def _blocked(view: View, allocation: Allocation, first: Obstacle) -> Allocation:
+def _blocked(view: ReductionView, allocation: Allocation, first: Obstacle) -> Allocation:
     condition = Condition(
         type=CONDITION_BLOCKED,
         status="True",
@@ -185,7 +185,7 @@ def _blocked(view: View, allocation: Allocation, first: Obstacle) -> Allocation:
     )
 
 
-def _overcome(view: View, allocation: Allocation) -> Allocation:
+def _overcome(view: ReductionView, allocation: Allocation) -> Allocation:
     left = {name: at for name, at in allocation.status.deadlines.items() if name != DEADLINE_START}
     return record(
         allocation,

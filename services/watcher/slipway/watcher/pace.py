@@ -27,7 +27,7 @@ _BEFORE = (Phase.ASSIGNED, Phase.PULLING)
 _AFTER = (Phase.PULLING, Phase.STARTING)
 
 
-class Pace:
+class WritePace:
     """Gives out the places of writes without delay: a bucket that fills with time.
 
     `acts_first` says whether this replica may take one: a standby leaves what is held back to the one that holds it.

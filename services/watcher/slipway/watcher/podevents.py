@@ -26,10 +26,10 @@ from slipway.model.times import format_time, parse_time
 from slipway.pods.ended import attempt_of
 from slipway.runtime import liveness, log
 from slipway.runtime.clock import Clock
-from slipway.streams.logpacks import LogPack, LogSource
+from slipway.streams.logpacks import LogKey, LogPack
 from slipway.watcher import pod_messages
-from slipway.watcher.informers import World
-from slipway.watcher.logfollower import LogWriter, event_pack
+from slipway.watcher.informers import Informers
+from slipway.watcher.logfollower import LogPackWriter, event_pack
 
 RETRY_S = 10.0
 AGAIN_S = 0.5
@@ -60,8 +60,8 @@ class PodEvents:
     def __init__(
         self,
         reader: KubeReader,
-        writer: LogWriter,
-        world: World,
+        writer: LogPackWriter,
+        world: Informers,
         clock: Clock,
         *,
         warned: Callable[[str], None] = lambda _uid: None,
@@ -177,9 +177,7 @@ def _pack(event: KubeEvent, whose: Whose, count: int) -> LogPack | None:
     if not text:
         return None
     line = f"{format_time(_epoch(event))} {pod_messages.with_count(text, count)}"
-    return event_pack(
-        whose.allocation, LogSource(attempt=whose.attempt, rank=whose.rank), line, event.metadata.uid, count
-    )
+    return event_pack(whose.allocation, LogKey(attempt=whose.attempt, rank=whose.rank), line, event.metadata.uid, count)
 
 
 def _epoch(event: KubeEvent) -> float:

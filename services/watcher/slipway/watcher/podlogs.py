@@ -30,15 +30,15 @@ from slipway.pods.ended import attempt_of
 from slipway.runtime import liveness, log, service
 from slipway.runtime.clock import Clock
 from slipway.runtime.tasks import TaskGroup
-from slipway.streams.logpacks import STDOUT, LogPack, LogPosition, LogSource, share_of
+from slipway.streams.logpacks import STDOUT, LogKey, LogPack, LogPosition, share_of
 from slipway.watcher import exits
-from slipway.watcher.informers import World
+from slipway.watcher.informers import Informers
 from slipway.watcher.logfollower import (
     OTHERS_S,
     RETRY_S,
     LogFollower,
     LogMeans,
-    LogWriter,
+    LogPackWriter,
     ended_at,
     event_pack,
     has_ended,
@@ -65,7 +65,7 @@ Key = tuple[str, str]
 """(uid of the pod, name of the container in the store: empty for the main one)"""
 
 
-class Limits(msgspec.Struct, frozen=True, kw_only=True):
+class LogLimits(msgspec.Struct, frozen=True, kw_only=True):
     """`enabled` is False without Redis: there is nowhere to put a line. `bytes_max` is what the logs of one allocation
     may take of the store."""
 
@@ -82,13 +82,13 @@ class PodLogs:
         self,
         reader: LogReader,
         store: LogStore,
-        world: World,
+        world: Informers,
         clock: Clock,
         *,
-        limits: Limits,
+        limits: LogLimits,
         woken: Callable[[str, float], None],
     ) -> None:
-        self.writer = LogWriter(store)
+        self.writer = LogPackWriter(store)
         self._means = LogMeans(
             reader=reader, store=store, writer=self.writer, world=world, clock=clock, leads=lambda: self._leads
         )
@@ -236,7 +236,7 @@ class PodLogs:
         open_ = {source: position for source, position in positions.items() if source.stream == STDOUT}
         for rank, each in enumerate(status.ranks or ()):
             if each.exit_code is not None:
-                open_.setdefault(LogSource(attempt=status.attempt, rank=rank), LogPosition())
+                open_.setdefault(LogKey(attempt=status.attempt, rank=rank), LogPosition())
         for source, position in open_.items():
             if position.is_ended:
                 continue
@@ -288,7 +288,7 @@ class PodLogs:
             self._followers[key] = follower = LogFollower(
                 self._means,
                 pod=pod,
-                source=LogSource(attempt=attempt_of(pod.metadata), rank=_rank_of(pod), container=source),
+                source=LogKey(attempt=attempt_of(pod.metadata), rank=_rank_of(pod), container=source),
                 container=container,
                 is_fresh=uid in self._fresh,
                 share_bytes=self._share(pod) // (EXTRA_PART if source else 1),

@@ -7,23 +7,23 @@ from slipway.crd.v1alpha1 import Allocation
 from slipway.kube.objects import Pod
 from slipway.kube.ports import Creates, Deletes, Gets, Lists, Patches, ReadsLogs, Replaces, ReplacesStatus
 from slipway.model.ids import AllocationId
-from slipway.streams.logpacks import LogAppended, LogPack, LogPosition, LogSource
-from slipway.streams.ports import Appended, Entry, WorkHint
+from slipway.streams.logpacks import LogAppended, LogKey, LogPack, LogPosition
+from slipway.streams.ports import Appended, StreamEntry, WorkHint
 
 
-class Reader(Gets, Lists, Protocol):
+class ConsistentReader(Gets, Lists, Protocol):
     """Consistent reads."""
 
 
-class Writer(ReplacesStatus, Patches, Deletes, Protocol):
+class WatcherWriter(ReplacesStatus, Patches, Deletes, Protocol):
     """The writes of the watcher: statuses, finalizers, deletes."""
 
 
-class Kube(Reader, Writer, Protocol):
+class Kube(ConsistentReader, WatcherWriter, Protocol):
     """Both."""
 
 
-class Ledger(Gets, Creates, Replaces, Protocol):
+class DailyTotals(Gets, Creates, Replaces, Protocol):
     """The daily totals."""
 
 
@@ -33,12 +33,12 @@ LogReader = ReadsLogs
 class Log(Protocol):
     """The event streams, as the relay writes them."""
 
-    async def append(self, entries: Sequence[Entry]) -> list[Appended]: ...
+    async def append(self, entries: Sequence[StreamEntry]) -> list[Appended]: ...
 
     async def last_seqs(self, allocations: Sequence[AllocationId]) -> list[int | None]: ...
 
 
-class Hints(Protocol):
+class HintSink(Protocol):
     """Where work is announced."""
 
     async def send(self, hints: Sequence[WorkHint]) -> None: ...
@@ -55,9 +55,9 @@ class LogStore(Protocol):
 
     async def append(self, packs: Sequence[LogPack]) -> list[LogAppended]: ...
 
-    async def position(self, allocation: AllocationId, source: LogSource) -> LogPosition: ...
+    async def position(self, allocation: AllocationId, source: LogKey) -> LogPosition: ...
 
-    async def positions(self, allocation: AllocationId) -> dict[LogSource, LogPosition]: ...
+    async def positions(self, allocation: AllocationId) -> dict[LogKey, LogPosition]: ...
 
 
 class Marks(Protocol):
@@ -78,7 +78,7 @@ class Outbox(Protocol):
         ...
 
 
-class Accounts(Protocol):
+class UsageLedger(Protocol):
     """Where what was used is added up before an allocation may go."""
 
     def offer(self, allocation: Allocation) -> None:

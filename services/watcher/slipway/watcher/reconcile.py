@@ -30,11 +30,11 @@ from slipway.runtime.clock import Clock
 from slipway.runtime.instruments import OTHER
 from slipway.streams import keys
 from slipway.watcher import exits, finalizers, spans
-from slipway.watcher.consistent_reads import Evidence
-from slipway.watcher.ends import Policy
-from slipway.watcher.informers import World
-from slipway.watcher.pace import Pace
-from slipway.watcher.ports import Accounts, HintBox, Kube, Marks, Outbox, Tails
+from slipway.watcher.consistent_reads import ConsistentReads
+from slipway.watcher.ends import LifecyclePolicy
+from slipway.watcher.informers import Informers
+from slipway.watcher.pace import WritePace
+from slipway.watcher.ports import HintBox, Kube, Marks, Outbox, Tails, UsageLedger
 from slipway.watcher.reduce import Reduction, reduce
 from slipway.watcher.view import last_transition_at
 from slipway.watcher.watch_lag import Late
@@ -57,11 +57,11 @@ class Hands:
     """What a reconciler acts with."""
 
     kube: Kube
-    world: World
-    evidence: Evidence
+    world: Informers
+    evidence: ConsistentReads
     queue: WorkQueue[str]
     outbox: Outbox
-    accounts: Accounts
+    accounts: UsageLedger
     hints: HintBox
     tails: Tails
     marks: Marks
@@ -79,7 +79,7 @@ class Reconciler:
         self,
         hands: Hands,
         *,
-        policy: Policy,
+        policy: LifecyclePolicy,
         relay_wait_s: float,
         orphaned: Callable[[], None] = lambda: None,
         wrote: Callable[[], None] = lambda: None,
@@ -104,7 +104,7 @@ class Reconciler:
         self._written: dict[str, tuple[AllocationStatus, float]] = {}
         """{uid: (the status as it is on record, since when at the latest)}, whichever replica wrote it."""
         self._patches = asyncio.Semaphore(PATCHES_AT_ONCE)
-        self._pace = Pace(hands.clock, acts_first)
+        self._pace = WritePace(hands.clock, acts_first)
         self._late = Late(hands.clock, lambda: self._world.pods.version)
 
     async def reconcile(self, uid: str) -> None:

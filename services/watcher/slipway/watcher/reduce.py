@@ -31,11 +31,11 @@ from slipway.model.reasons import Reason
 from slipway.model.times import SKEW_S, format_time, parse_time
 from slipway.watcher import causes, cleanup, clocks, ends, exits, gang, obstacles, usage
 from slipway.watcher.conditions import conditions_of
-from slipway.watcher.ends import Again, End, Policy
+from slipway.watcher.ends import Again, End, LifecyclePolicy
 from slipway.watcher.podwarnings import PodWarning
-from slipway.watcher.view import GRAIN_S, View, last_transition_at
+from slipway.watcher.view import GRAIN_S, ReductionView, last_transition_at
 
-DEFAULT_POLICY = Policy()
+DEFAULT_POLICY = LifecyclePolicy()
 NO_WARNINGS: Mapping[str, PodWarning] = {}
 _SERVICES = (Kind.NOTEBOOK, Kind.SHELL, Kind.TENSORBOARD)
 """Kinds that are ready when their pods are."""
@@ -86,7 +86,7 @@ def reduce(  # noqa: PLR0913 - all that was observed, each by its name
     pods: Iterable[Pod],
     *,
     now: float,
-    policy: Policy = DEFAULT_POLICY,
+    policy: LifecyclePolicy = DEFAULT_POLICY,
     namespace_terminating: bool = False,
     nodes_gone: Set[str] = frozenset(),
     consistent: bool = False,
@@ -102,7 +102,7 @@ def reduce(  # noqa: PLR0913 - all that was observed, each by its name
     found = tuple(pods)
     nodes_gone = nodes_gone | gang.given_up(allocation)
     righted = clocks.put_right(allocation, now=now, policy=policy)
-    view = View(
+    view = ReductionView(
         allocation=righted,
         pods=found,
         gang=gang.assemble(righted, found, nodes_gone=nodes_gone, consistent=consistent),
@@ -135,7 +135,7 @@ def reduce(  # noqa: PLR0913 - all that was observed, each by its name
 # --- before the release
 
 
-def _unstarted(view: View) -> _Moved:
+def _unstarted(view: ReductionView) -> _Moved:
     """Nothing of this attempt can run: it ends, or begins again, without more ado."""
     allocation = view.allocation
     decision = ends.unstarted(
@@ -150,7 +150,7 @@ def _unstarted(view: View) -> _Moved:
             return _unstarted_again(view, decision)
 
 
-def _held(view: View, allocation: Allocation) -> Allocation:
+def _held(view: ReductionView, allocation: Allocation) -> Allocation:
     """Whether it is held is told of what has a pending timeout: while it is held it does not wait."""
     hold = allocation.spec.hold
     is_pending = allocation.status.phase is Phase.PENDING
@@ -159,7 +159,7 @@ def _held(view: View, allocation: Allocation) -> Allocation:
     return record(allocation, Event.UPDATED, now=view.now, data={HELD: hold})
 
 
-def _unstarted_again(view: View, again: Again) -> _Moved:
+def _unstarted_again(view: ReductionView, again: Again) -> _Moved:
     allocation = view.allocation
     if allocation.status.phase is Phase.PENDING:
         # There is nothing to take back; a stop that stands would only keep it from being admitted.
@@ -179,7 +179,7 @@ def _unstarted_again(view: View, again: Again) -> _Moved:
 # --- after it
 
 
-def _started(view: View) -> _Moved:
+def _started(view: ReductionView) -> _Moved:
     """The pods of this attempt may run: follow them, and see whether the attempt is to end."""
     if view.allocation.status.phase is Phase.TERMINATING:
         return _finished(view, view.allocation)
@@ -204,7 +204,7 @@ def _started(view: View) -> _Moved:
     return _finished(view, ended)
 
 
-def _progressed(view: View, allocation: Allocation) -> Allocation:
+def _progressed(view: ReductionView, allocation: Allocation) -> Allocation:
     """Pulling and Starting once all ranks have a node, Running once all run."""
     found = view.gang
     if has_reached(allocation.status.phase, Phase.RUNNING) or not found.is_bound:
@@ -233,7 +233,7 @@ def _progressed(view: View, allocation: Allocation) -> Allocation:
     return with_status(running, msgspec.structs.replace(running.status, reason=""))
 
 
-def _limited(view: View, allocation: Allocation) -> Allocation:
+def _limited(view: ReductionView, allocation: Allocation) -> Allocation:
     """The deadlines of what runs, when a limit of it was changed or a wrong clock had written its start."""
     status = allocation.status
     if status.phase is not Phase.RUNNING or not status.started_at:
@@ -256,7 +256,7 @@ def _limited(view: View, allocation: Allocation) -> Allocation:
     )
 
 
-def _start_of(view: View, written: float) -> float:
+def _start_of(view: ReductionView, written: float) -> float:
     """When it began to run: as it is written, unless that is still to come by our clock and by those of its nodes.
 
     A clock that was ahead has written it then, and its limits would last longer by as much. Where its nodes say so too,
@@ -277,7 +277,7 @@ def _deadlines(allocation: Allocation, since: float) -> dict[str, str]:
     return {name: format_time(since + stored_duration(limit)) for name, limit in limits.items() if limit}
 
 
-def _ready(view: View, allocation: Allocation) -> Allocation:
+def _ready(view: ReductionView, allocation: Allocation) -> Allocation:
     """`ready` once it says so itself or, for a service, once its pods do; `waiting` as it says."""
     status, signals = allocation.status, allocation.spec.signals
     if status.phase is not Phase.RUNNING:
@@ -296,7 +296,7 @@ def _ready(view: View, allocation: Allocation) -> Allocation:
     return record(allocation, Event.READY, now=view.now, ready=True) if says_so or serves else allocation
 
 
-def _shrunk(view: View, allocation: Allocation) -> Allocation:
+def _shrunk(view: ReductionView, allocation: Allocation) -> Allocation:
     """Told once, when all ranks that make room have ended: the gang holds less from then on."""
     shrink, told = allocation.status.shrink, leaving_ranks(allocation)
     if shrink is None or allocation.status.phase is not Phase.RUNNING or len(told) <= shrink.told:
@@ -316,7 +316,7 @@ def _shrunk(view: View, allocation: Allocation) -> Allocation:
     )
 
 
-def _finished(view: View, allocation: Allocation) -> _Moved:
+def _finished(view: ReductionView, allocation: Allocation) -> _Moved:
     """The end of a Terminating attempt: once nothing of it runs, and that is certain."""
     found = view.gang
     if found.missing and not view.consistent:
@@ -346,7 +346,7 @@ def _finished(view: View, allocation: Allocation) -> _Moved:
             return _Moved(allocation=_restarted(view, allocation, decision))
 
 
-def _terminated(view: View, allocation: Allocation, end: End) -> Allocation:
+def _terminated(view: ReductionView, allocation: Allocation, end: End) -> Allocation:
     found, status = view.gang, allocation.status
     times = [rank.exit.at for rank in found.ranks if rank.exit is not None]
     last = max((at for at in times if at is not None), default=None) if end.reason is Reason.COMPLETED else None
@@ -368,7 +368,7 @@ def _terminated(view: View, allocation: Allocation, end: End) -> Allocation:
     )
 
 
-def _restarted(view: View, allocation: Allocation, again: Again) -> Allocation:
+def _restarted(view: ReductionView, allocation: Allocation, again: Again) -> Allocation:
     status = allocation.status
     said = f": {status.message}" if status.message else ""
     data: dict[str, Any] = {"counted": again.counted, **usage.of_attempt(allocation, view.now)}
@@ -394,7 +394,7 @@ def _restarted(view: View, allocation: Allocation, again: Again) -> Allocation:
 # --- what else the write holds
 
 
-def _with_details(view: View, moved: _Moved) -> _Moved:
+def _with_details(view: ReductionView, moved: _Moved) -> _Moved:
     """Ranks and conditions beside a transition; without one, what changed of the ranks, at most once an interval."""
     before, after = view.allocation, moved.allocation
     same_attempt = after.status.attempt == before.status.attempt

@@ -20,7 +20,7 @@ from slipway.model.times import parse_time
 from slipway.runtime import liveness, log, telemetry
 from slipway.runtime.clock import Clock
 from slipway.streams import keys
-from slipway.streams.ports import Entry, Outcome
+from slipway.streams.ports import EntryOutcome, StreamEntry
 from slipway.streams.producer import Ring, missing_entries
 from slipway.watcher.ports import Log
 
@@ -144,7 +144,7 @@ class Relay:
 
     async def _append(self, batch: Sequence[Allocation]) -> list[Allocation]:
         """Append what is missing; the allocations whose streams are not as we thought."""
-        entries: list[Entry] = []
+        entries: list[StreamEntry] = []
         owners: list[Allocation] = []
         for allocation in batch:
             found = self._missing(allocation)
@@ -157,11 +157,11 @@ class Relay:
         for allocation, answer in zip(owners, answers, strict=True):
             telemetry.STREAM_APPENDS.labels(stream="alloc", outcome=answer.outcome.value).inc()
             self._held[id_of(allocation)] = answer.last_seq or 0
-            if answer.outcome is Outcome.GAP:
+            if answer.outcome is EntryOutcome.GAP:
                 wrong[allocation.metadata.uid] = allocation
         return list(wrong.values())
 
-    def _missing(self, allocation: Allocation) -> list[Entry]:
+    def _missing(self, allocation: Allocation) -> list[StreamEntry]:
         life_s = self._life_s(allocation)
         if life_s == 0:
             return []

@@ -16,8 +16,8 @@ from slipway.model.lifecycle import Phase
 from slipway.model.times import parse_time
 from slipway.runtime import liveness, log
 from slipway.runtime.clock import Clock
-from slipway.watcher.informers import World
-from slipway.watcher.ports import Accounts, Writer
+from slipway.watcher.informers import Informers
+from slipway.watcher.ports import UsageLedger, WatcherWriter
 
 DELETES_MAX = 500
 """Deletes of one round."""
@@ -31,9 +31,9 @@ class Retention:
 
     def __init__(
         self,
-        kube: Writer,
-        world: World,
-        accounts: Accounts,
+        kube: WatcherWriter,
+        world: Informers,
+        accounts: UsageLedger,
         clock: Clock,
         *,
         age_s: float,

@@ -5,7 +5,7 @@ from typing import Annotated
 from msgspec import Meta
 
 from slipway.runtime.settings import CommonSettings
-from slipway.watcher.ends import Policy
+from slipway.watcher.ends import LifecyclePolicy
 
 
 class Settings(CommonSettings, kw_only=True, frozen=True):
@@ -117,9 +117,9 @@ class Settings(CommonSettings, kw_only=True, frozen=True):
         ),
     ] = 2.0
 
-    def policy(self) -> Policy:
+    def policy(self) -> LifecyclePolicy:
         """The part that the pure decisions depend on."""
-        return Policy(
+        return LifecyclePolicy(
             image_pull_limit_s=self.image_pull_limit_s,
             stuck_limit_s=self.stuck_limit_s,
             unschedulable_limit_s=self.unschedulable_limit_s,

@@ -24,7 +24,7 @@ from slipway.streams import keys
 from slipway.streams.feed import FeedPublisher
 from slipway.streams.ports import Feed
 from slipway.streams.snapshot import SnapshotPosition, SnapshotWriter
-from slipway.watcher.informers import World
+from slipway.watcher.informers import Informers
 
 PAGE_OBJECTS = 250
 """Facts made in one piece: some milliseconds of the loop."""
@@ -45,7 +45,7 @@ FactOf = Callable[[Any], Fact | None]
 class Snapshots:
     """Makes them, one after the other, while a publisher publishes. `objects_min`: the size from which on."""
 
-    def __init__(self, feed: Feed, world: World, clock: Clock, fact_of: FactOf, *, objects_min: int) -> None:
+    def __init__(self, feed: Feed, world: Informers, clock: Clock, fact_of: FactOf, *, objects_min: int) -> None:
         self._feed = feed
         self._world = world
         self._clock = clock

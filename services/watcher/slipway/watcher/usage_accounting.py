@@ -28,7 +28,7 @@ from slipway.kube.objects import ConfigMap
 from slipway.kube.resources import CONFIG_MAPS
 from slipway.runtime import liveness, log
 from slipway.runtime.clock import Clock
-from slipway.watcher.ports import Ledger
+from slipway.watcher.ports import DailyTotals
 
 BATCH_MAX = 500
 GATHER_S = 1.0
@@ -52,7 +52,7 @@ class Books:
 
     def __init__(
         self,
-        kube: Ledger,
+        kube: DailyTotals,
         clock: Clock,
         *,
         namespace: str,

@@ -13,22 +13,22 @@ from slipway.kube.objects import Pod
 from slipway.model.reasons import Reason
 from slipway.model.times import parse_time
 from slipway.watcher import exits
-from slipway.watcher.ends import Policy
-from slipway.watcher.gang import Gang
+from slipway.watcher.ends import LifecyclePolicy
+from slipway.watcher.gang import ObservedGang
 from slipway.watcher.podwarnings import PodWarning
 
 GRAIN_S = 1.0
 """Kubernetes cuts times to whole seconds: the moment may be up to this much later."""
 
 
-class View(msgspec.Struct, frozen=True, kw_only=True):
+class ReductionView(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that a reduction may look at; `allocation` is the object as it was read, its times put right."""
 
     allocation: Allocation
     pods: tuple[Pod, ...]
-    gang: Gang
+    gang: ObservedGang
     now: float
-    policy: Policy
+    policy: LifecyclePolicy
     namespace_terminating: bool
     nodes_gone: Set[str]
     consistent: bool
@@ -52,7 +52,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
             return self.now
         return max(last_transition_at(allocation), min(self.now, seen + GRAIN_S))
 
-    def blocked_until(self, held: exits.Blocked) -> float:
+    def blocked_until(self, held: exits.BlockedStart) -> float:
         """When a container that cannot start is given up."""
         since = self.written_at if held.since is None else held.since
         return since + self.policy.image_pull_limit_s

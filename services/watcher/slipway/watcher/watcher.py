@@ -25,23 +25,23 @@ from slipway.kube.workqueue import WorkQueue
 from slipway.model.lifecycle import Phase
 from slipway.runtime import liveness, log, service, telemetry
 from slipway.runtime.clock import Clock, Random
-from slipway.runtime.health import Health
+from slipway.runtime.health import ProcessHealth
 from slipway.runtime.liveness import Loop
 from slipway.runtime.tasks import TaskGroup
 from slipway.streams.ports import Streams
 from slipway.streams.producer import BestEffort
 from slipway.watcher import ends, loops
 from slipway.watcher.active_standby import Duty
-from slipway.watcher.consistent_reads import Evidence
+from slipway.watcher.consistent_reads import ConsistentReads
 from slipway.watcher.context_gc import ArchiveSweeper
 from slipway.watcher.event_dispatch import Audience, Dispatch
 from slipway.watcher.feed import ClusterFeed
 from slipway.watcher.hints import HintSender, Ringer
 from slipway.watcher.idempotency_gc import ClaimSweeper
-from slipway.watcher.informers import World, fill
+from slipway.watcher.informers import Informers, fill
 from slipway.watcher.leader_tasks import Errands, Primary
 from slipway.watcher.podevents import PodEvents
-from slipway.watcher.podlogs import Limits, PodLogs
+from slipway.watcher.podlogs import LogLimits, PodLogs
 from slipway.watcher.reconcile import Hands, Reconciler
 from slipway.watcher.relay import Relay
 from slipway.watcher.retention import Retention
@@ -65,7 +65,7 @@ _log = log.get_logger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Parts:
+class WatcherDeps:
     """What a watcher is built from: real clients in a process, models in the simulation."""
 
     kube: KubeApi
@@ -73,7 +73,7 @@ class Parts:
     behind: BestEffort
     clock: Clock
     random: Random
-    health: Health
+    health: ProcessHealth
     settings: Settings
     identity: str
 
@@ -81,14 +81,14 @@ class Parts:
 class Watcher:
     """See the module's docstring. `run` or `run_once`, once per instance."""
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: WatcherDeps) -> None:
         settings, clock = parts.settings, parts.clock
         has_redis = bool(settings.redis_url)
         self._parts = parts
         self._clock = clock
         self._settings = settings
         self._round = 0
-        self.world = World()
+        self.world = Informers()
         self.queue: WorkQueue[str] = WorkQueue(parts.random)
         self.duty = Duty(clock, standby_delay_s=settings.standby_delay_s, grace_s=settings.lease_duration_s)
         self.reflectors = [
@@ -113,7 +113,7 @@ class Watcher:
             limits=_log_limits(settings),
             woken=self.queue.add_after,
         )
-        evidence = Evidence(parts.kube, self.world)
+        evidence = ConsistentReads(parts.kube, self.world)
         self._dispatch = Dispatch(
             self.world,
             Audience(
@@ -174,7 +174,7 @@ class Watcher:
             )
             for what, step in steps:
                 tasks.create_task(self._loop(what, _until(stop, step), stop, max_backoff_s=2.0))
-            handed_over = service.Stop()
+            handed_over = service.ServiceStop()
             logs = _until(handed_over, self._logs.serve)
             tasks.create_task(self._loop(loops.LOGS, logs, stop, max_backoff_s=1.0))
             tasks.create_task(self._loop(loops.RESYNC, self._resync, stop, max_backoff_s=5.0))
@@ -351,8 +351,8 @@ class Watcher:
         )
 
 
-def _log_limits(settings: Settings) -> Limits:
-    return Limits(
+def _log_limits(settings: Settings) -> LogLimits:
+    return LogLimits(
         followers_max=settings.log_followers_max,
         drain_s=settings.log_drain_s,
         bytes_max=settings.log_bytes_max,
@@ -360,7 +360,7 @@ def _log_limits(settings: Settings) -> Limits:
     )
 
 
-def _elector(parts: Parts) -> LeaseElector:
+def _elector(parts: WatcherDeps) -> LeaseElector:
     """Competes for being the primary."""
     settings = parts.settings
     return LeaseElector(

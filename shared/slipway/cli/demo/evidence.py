@@ -5,14 +5,14 @@ from typing import Any, cast
 from urllib.parse import urlsplit
 
 from slipway.cli import labels, table, waterfall
-from slipway.cli.demo.stage import Launch, Stage
+from slipway.cli.demo.stage import DemoLaunch, DemoStage
 
 Json = dict[str, Any]
 READ_S = 5.0
 SERVICES = {"api", "scheduler", "podworker", "watcher"}
 
 
-def streams(stage: Stage, launched: Launch, redis_url: str) -> None:
+def streams(stage: DemoStage, launched: DemoLaunch, redis_url: str) -> None:
     """Every transition of it, as any Redis client reads them."""
     key = f"slipway:alloc:{{{launched.id}}}"
     items = cast("list[Json]", stage.look(launched, "events")["items"])
@@ -71,7 +71,7 @@ def _value(answer: Any) -> Any:
             return rest.decode()
 
 
-def placement(stage: Stage, launched: Launch) -> None:
+def placement(stage: DemoStage, launched: DemoLaunch) -> None:
     """Which rank was on which node."""
     ranks = labels.ranks_of(stage.view(launched))
     nodes = sorted({str(rank.get("node", "")) for rank in ranks})
@@ -88,10 +88,10 @@ def _on(node: str, ranks: list[Json]) -> int:
     return sum(rank.get("node") == node for rank in ranks)
 
 
-def trace(stage: Stage, launched: Launch) -> None:
+def trace(stage: DemoStage, launched: DemoLaunch) -> None:
     """Where the time of its launch went."""
 
-    def spans() -> list[waterfall.Span] | None:
+    def spans() -> list[waterfall.WorkSpan] | None:
         found = waterfall.spans_of(stage.look(launched, "trace"))
         names = {span.name for span in found}
         return found if {"podworker.bind", "scheduler.admit"} <= names and _services(found) >= SERVICES else None
@@ -102,11 +102,11 @@ def trace(stage: Stage, launched: Launch) -> None:
     stage.check("one trace goes through all four services", services >= SERVICES, services)
 
 
-def _services(spans: list[waterfall.Span]) -> set[str]:
+def _services(spans: list[waterfall.WorkSpan]) -> set[str]:
     return {span.service for span in spans}
 
 
-def summary(stage: Stage) -> bool:
+def summary(stage: DemoStage) -> bool:
     """A table of what was launched, and whether everything was as it should be."""
     rows: list[list[str]] = []
     for launched in stage.launches:

@@ -12,7 +12,7 @@ from typing import Any, cast
 from slipway.cli import labels
 from slipway.cli.credentials import Credential
 from slipway.cli.demo import allreduce
-from slipway.cli.demo.stage import Launch, Stage
+from slipway.cli.demo.stage import DemoLaunch, DemoStage
 from slipway.cli.launch import GPU
 from slipway.cli.verbs.show import explain_text
 
@@ -22,7 +22,7 @@ PAGE_S = 15.0
 SMALL = {"cpu": "100m", "memory": "128Mi"}
 
 
-def notebook(stage: Stage) -> Launch:
+def notebook(stage: DemoStage) -> DemoLaunch:
     """A notebook that really serves a page, fetched through the proxy of the API."""
     body = {"kind": "notebook", "ranks": [{"resources": {"cpu": "500m", "memory": "512Mi", GPU: 1}}]}
     launched = stage.launch(body, "a notebook")
@@ -50,7 +50,7 @@ def _page(url: str, credential: Credential | None) -> tuple[int, str] | None:
         return None
 
 
-def gang(stage: Stage) -> Launch:
+def gang(stage: DemoStage) -> DemoLaunch:
     """Four ranks that find each other and sum a vector round a ring of sockets."""
     program = resources.files("slipway.cli.demo").joinpath("allreduce.py").read_text(encoding="utf-8")
     body = {
@@ -80,13 +80,13 @@ def _complete(lines: list[tuple[int, str]], last: str) -> list[tuple[int, str]] 
     return lines if len({rank for rank, text in lines if text.startswith(last)}) == RANKS else None
 
 
-def _lines(stage: Stage, launched: Launch) -> list[tuple[int, str]]:
+def _lines(stage: DemoStage, launched: DemoLaunch) -> list[tuple[int, str]]:
     """(rank, text) of its log."""
     items = cast("list[Json]", stage.look(launched, "logs")["items"])
     return [(int(item["rank"]), str(item["text"])) for item in items]
 
 
-def failing(stage: Stage) -> Launch:
+def failing(stage: DemoStage) -> DemoLaunch:
     """A command that ends with exit code 3."""
     said = "no such data set: imagenet-22k"
     body = {
@@ -104,7 +104,7 @@ def failing(stage: Stage) -> Launch:
     return launched
 
 
-def too_large(stage: Stage) -> Launch:
+def too_large(stage: DemoStage) -> DemoLaunch:
     """A command that can never fit, and says why."""
     body = {"kind": "command", "command": ["true"], "ranks": [{"resources": {**SMALL, GPU: 64}}]}
     launched = stage.launch(body, "one too large")
@@ -117,7 +117,7 @@ def too_large(stage: Stage) -> Launch:
     return launched
 
 
-def killed(stage: Stage) -> Launch:
+def killed(stage: DemoStage) -> DemoLaunch:
     """A gang of sixteen that waits whole, because fifteen would fit, and is killed while it waits."""
     body = {
         "kind": "training",
@@ -136,7 +136,7 @@ def killed(stage: Stage) -> Launch:
     return launched
 
 
-def _waiting(stage: Stage, launched: Launch) -> Json:
+def _waiting(stage: DemoStage, launched: DemoLaunch) -> Json:
     """Its explanation, once the scheduler has looked at it."""
     path = f"/allocations/{launched.id}/explain"
 
@@ -147,7 +147,7 @@ def _waiting(stage: Stage, launched: Launch) -> Json:
     return stage.until(looked_at) or stage.api.get(path)
 
 
-def _kill(stage: Stage, launched: Launch) -> Json:
+def _kill(stage: DemoStage, launched: DemoLaunch) -> Json:
     """Kill it; the allocation when it has ended."""
     stage.api.post(f"/allocations/{launched.id}/kill")
     view = stage.watch(launched, set())
@@ -155,7 +155,7 @@ def _kill(stage: Stage, launched: Launch) -> Json:
     return view
 
 
-def farewell(stage: Stage, running: Launch) -> None:
+def farewell(stage: DemoStage, running: DemoLaunch) -> None:
     """Kill what still runs; afterwards nothing holds anything."""
     _kill(stage, running)
     left = stage.until(lambda: not [pod for each in stage.launches for pod in _pods(stage, each)])
@@ -168,5 +168,5 @@ def farewell(stage: Stage, running: Launch) -> None:
     stage.check("every node is free", bool(stage.until(is_free)))
 
 
-def _pods(stage: Stage, launched: Launch) -> list[Json]:
+def _pods(stage: DemoStage, launched: DemoLaunch) -> list[Json]:
     return cast("list[Json]", stage.look(launched, "pods")["items"])

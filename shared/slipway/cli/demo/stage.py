@@ -14,7 +14,7 @@ from slipway.cli import table
 from slipway.cli.background import Background, events_of
 from slipway.cli.launch import made_up_name
 from slipway.cli.terminal import Terminal
-from slipway.cli.verb import Session
+from slipway.cli.verb import CliSession
 from slipway.cli.verbs.streams import event_text
 
 Json = dict[str, Any]
@@ -23,7 +23,7 @@ INDENT = "   "
 LOOK_S = 0.05
 
 
-class Check(NamedTuple):
+class Expectation(NamedTuple):
     """One expectation."""
 
     name: str
@@ -31,7 +31,7 @@ class Check(NamedTuple):
     found: str
 
 
-class Launch(NamedTuple):
+class DemoLaunch(NamedTuple):
     """Something that was launched, and when."""
 
     id: str
@@ -39,15 +39,15 @@ class Launch(NamedTuple):
     at: datetime
 
 
-class Stage:
+class DemoStage:
     """Where the scenes play."""
 
     def __init__(self, terminal: Terminal, url: str) -> None:
         self.terminal = terminal
-        self.session = Session(terminal, server=url)
+        self.session = CliSession(terminal, server=url)
         self.api = self.session.api
-        self.checks: list[Check] = []
-        self.launches: list[Launch] = []
+        self.checks: list[Expectation] = []
+        self.launches: list[DemoLaunch] = []
         self._cursors: dict[str, str] = {}
 
     def title(self, text: str) -> None:
@@ -72,7 +72,7 @@ class Stage:
 
     def check(self, name: str, is_ok: bool, found: object = "") -> bool:
         """Note whether something is as it should be."""
-        self.checks.append(Check(name, is_ok, str(found)))
+        self.checks.append(Expectation(name, is_ok, str(found)))
         mark = self.terminal.paint("ok", "green", to_err=False) if is_ok else self.paint_bad("NO")
         self.terminal.line(f"   {mark} {name}" + ("" if is_ok else f" (found: {found})"))
         return is_ok
@@ -81,28 +81,28 @@ class Stage:
         """`text` as what is wrong."""
         return self.terminal.paint(text, "red", to_err=False)
 
-    def launch(self, body: Json, what: str) -> Launch:
+    def launch(self, body: Json, what: str) -> DemoLaunch:
         """POST a launch."""
         at, begin = table.now(), time.monotonic()
         view = self.api.launch({"name": made_up_name(str(body["kind"])), **body})
         took_ms = (time.monotonic() - begin) * 1000
-        launched = Launch(str(view["id"]), what, at)
+        launched = DemoLaunch(str(view["id"]), what, at)
         self.launches.append(launched)
         self.say(f"POST /api/v1/allocations: {view['id']} after {took_ms:.0f} ms")
         for warning in cast("list[str]", view["warnings"]):
             self.say(f"warning: {warning}")
         return launched
 
-    def view(self, launched: Launch) -> Json:
+    def view(self, launched: DemoLaunch) -> Json:
         """The allocation as it is now."""
         view: Json = self.api.get(f"/allocations/{launched.id}")
         return view
 
-    def look(self, launched: Launch, part: str) -> Any:
+    def look(self, launched: DemoLaunch, part: str) -> Any:
         """GET something below the allocation."""
         return self.api.get(f"/allocations/{launched.id}/{part}")
 
-    def watch(self, launched: Launch, goals: Collection[str]) -> Json:
+    def watch(self, launched: DemoLaunch, goals: Collection[str]) -> Json:
         """Show the events that were not shown yet, until one of `goals` or its end has come; the allocation then."""
         after = self._cursors.get(launched.id, "")
         with Background(self.session.connect) as background:
@@ -110,7 +110,7 @@ class Stage:
             self._show_until(launched, goals, background)
         return self.view(launched)
 
-    def _show_until(self, launched: Launch, goals: Collection[str], background: Background) -> None:
+    def _show_until(self, launched: DemoLaunch, goals: Collection[str], background: Background) -> None:
         until = time.monotonic() + WATCH_S
         while (left_s := until - time.monotonic()) > 0:
             news = background.next(left_s)

@@ -5,14 +5,14 @@ Owns the order of the scenes. It ends by itself; the exit code is 0 when everyth
 
 from slipway.cli import main
 from slipway.cli.demo import evidence, scenes
-from slipway.cli.demo.stage import Stage
+from slipway.cli.demo.stage import DemoStage
 from slipway.cli.terminal import Terminal
 from slipway.errors import ControlPlaneError
 
 
 def tell(terminal: Terminal, url: str, redis_url: str) -> int:
     """Play every scene against the API at `url`; the exit code."""
-    stage = Stage(terminal, url)
+    stage = DemoStage(terminal, url)
     try:
         _play(stage, redis_url)
     except ControlPlaneError as error:
@@ -21,7 +21,7 @@ def tell(terminal: Terminal, url: str, redis_url: str) -> int:
     return main.OK if evidence.summary(stage) else main.FAILED
 
 
-def _play(stage: Stage, redis_url: str) -> None:
+def _play(stage: DemoStage, redis_url: str) -> None:
     stage.title("a. a notebook that serves a page")
     notebook = scenes.notebook(stage)
     stage.title("b. a gang of four: all start or none; they find each other and sum a vector over sockets")

@@ -10,7 +10,7 @@ import json
 from typing import Any, cast
 
 from slipway.cli import labels, main, yamlfile
-from slipway.cli.verb import Session, Verb
+from slipway.cli.verb import CliSession, CliVerb
 from slipway.cli.verbs.run import add_launch_modes, launch_and_follow
 from slipway.errors import FieldError, InvalidError
 
@@ -24,7 +24,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_launch_modes(parser)
 
 
-def execute(arguments: argparse.Namespace, session: Session) -> int:
+def execute(arguments: argparse.Namespace, session: CliSession) -> int:
     """Launch each document."""
     bodies = bodies_of(arguments.filename)
     arguments.detach = not arguments.follow or len(bodies) > 1
@@ -39,7 +39,7 @@ def execute(arguments: argparse.Namespace, session: Session) -> int:
     return code
 
 
-def _was_launched(session: Session, view: Json) -> int | None:
+def _was_launched(session: CliSession, view: Json) -> int | None:
     """Say so when nothing was launched because the same file was applied before; its exit code if it has ended."""
     if not labels.has_ended(view):
         return None
@@ -99,4 +99,4 @@ def _digest(body: Json) -> str:
     return hashlib.sha256(json.dumps(body, sort_keys=True, default=str).encode()).hexdigest()[:32]
 
 
-VERBS = {"apply": Verb(configure, execute)}
+VERBS = {"apply": CliVerb(configure, execute)}

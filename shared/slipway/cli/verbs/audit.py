@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 from slipway.cli import table
 from slipway.cli.place import find_place
-from slipway.cli.verb import Session, Verb
+from slipway.cli.verb import CliSession, CliVerb
 from slipway.errors import ControlPlaneError
 from slipway.model.duration import parse_duration
 
 if TYPE_CHECKING:
-    from slipway.ops.audit.live.command import Place
-    from slipway.ops.audit.live.report import Line, Report
+    from slipway.ops.audit.live.command import AuditTarget
+    from slipway.ops.audit.live.report import AuditReport, InvariantLine
 
 OK, BROKEN, BLIND = 0, 1, 2
 WIDTH = 80
@@ -40,7 +40,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-o", "--output", choices=("table", "json"), default="table", help="form of the answer")
 
 
-def audit(arguments: argparse.Namespace, session: Session) -> int:
+def audit(arguments: argparse.Namespace, session: CliSession) -> int:
     """Look, and say what is broken."""
     from slipway.ops.audit.live import command
 
@@ -61,14 +61,14 @@ def audit(arguments: argparse.Namespace, session: Session) -> int:
     return BLIND if found.problem else OK
 
 
-def _find(kubeconfig: str) -> "Place":
-    from slipway.ops.audit.live.command import Place
+def _find(kubeconfig: str) -> "AuditTarget":
+    from slipway.ops.audit.live.command import AuditTarget
 
     found = find_place(kubeconfig)
-    return Place(kubeconfig=found.kubeconfig, redis_url=found.redis_url)
+    return AuditTarget(kubeconfig=found.kubeconfig, redis_url=found.redis_url)
 
 
-def _page(found: "Report") -> str:
+def _page(found: "AuditReport") -> str:
     rows = [(line.invariant, *_counts(line), line.promise) for line in found.invariants]
     parts = [table.render(("NAME", "LOOKED AT", "BROKEN", "PROMISE"), rows, width=WIDTH)]
     for line in found.invariants:
@@ -81,7 +81,7 @@ def _page(found: "Report") -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _summary(found: "Report") -> str:
+def _summary(found: "AuditReport") -> str:
     judged = sum(line.looked_at is not None for line in found.invariants)
     lines = [
         f"{found.violations} violations; {judged} of {len(found.invariants)} invariants judged on "
@@ -96,7 +96,7 @@ def _summary(found: "Report") -> str:
     return "\n".join(lines)
 
 
-def _counts(line: "Line") -> tuple[str, str]:
+def _counts(line: "InvariantLine") -> tuple[str, str]:
     return ("-", "-") if line.looked_at is None else (str(line.looked_at), str(len(line.violations)))
 
 
@@ -107,4 +107,4 @@ def _seconds(text: str) -> float:
         raise argparse.ArgumentTypeError(str(error)) from None
 
 
-VERBS = {"audit": Verb(configure, audit)}
+VERBS = {"audit": CliVerb(configure, audit)}

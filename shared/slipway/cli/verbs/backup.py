@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 from slipway.cli import main, table
 from slipway.cli.place import find_place
-from slipway.cli.verb import Session, Verb
+from slipway.cli.verb import CliSession, CliVerb
 from slipway.errors import InvalidError
 
 if TYPE_CHECKING:
-    from slipway.ops.backup.command import Place
+    from slipway.ops.backup.command import BackupTarget
 
 SHOWN_MAX = 20
 WIDTH = 80
@@ -53,7 +53,7 @@ def _common(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def backup(arguments: argparse.Namespace, session: Session) -> int:
+def backup(arguments: argparse.Namespace, session: CliSession) -> int:
     """Write a backup."""
     from slipway.ops.backup.command import take
 
@@ -72,7 +72,7 @@ def backup(arguments: argparse.Namespace, session: Session) -> int:
     return main.OK
 
 
-def restore(arguments: argparse.Namespace, session: Session) -> int:
+def restore(arguments: argparse.Namespace, session: CliSession) -> int:
     """Put a backup back; 1 when an object of it could not be."""
     from slipway.ops.backup.command import give
     from slipway.ops.backup.restore import Done
@@ -100,10 +100,10 @@ def restore(arguments: argparse.Namespace, session: Session) -> int:
     return main.FAILED if any(each.done is Done.FAILED for each in outcomes) else main.OK
 
 
-def _place(arguments: argparse.Namespace) -> "Place":
-    from slipway.ops.backup.command import Place
+def _place(arguments: argparse.Namespace) -> "BackupTarget":
+    from slipway.ops.backup.command import BackupTarget
 
-    return Place(kubeconfig=find_place(arguments.kubeconfig).kubeconfig, namespace=arguments.namespace)
+    return BackupTarget(kubeconfig=find_place(arguments.kubeconfig).kubeconfig, namespace=arguments.namespace)
 
 
-VERBS = {"backup": Verb(configure_backup, backup), "restore": Verb(configure_restore, restore)}
+VERBS = {"backup": CliVerb(configure_backup, backup), "restore": CliVerb(configure_restore, restore)}

@@ -9,8 +9,8 @@ from typing import Any, cast
 from urllib.parse import quote
 
 from slipway.cli import main, output, table, yamlfile
-from slipway.cli.http import Answer
-from slipway.cli.verb import Session, Verb
+from slipway.cli.http import ApiResponse
+from slipway.cli.verb import CliSession, CliVerb
 from slipway.cli.verbs import listing
 from slipway.errors import InvalidError
 
@@ -28,7 +28,7 @@ def configure_template(parser: argparse.ArgumentParser) -> None:
     output.add_options(parser, "table", "json", "yaml", "name")
 
 
-def template(arguments: argparse.Namespace, session: Session) -> int:
+def template(arguments: argparse.Namespace, session: CliSession) -> int:
     """List, show, set or remove templates."""
     if arguments.word == "ls":
         answer = session.api.call("GET", "/templates", query={"workspace": arguments.workspace})
@@ -58,10 +58,10 @@ def _template_row(item: Json) -> list[str]:
     return [str(item["name"]), str(item["workspace"]), age, " ".join(sorted(cast("Json", item["body"])))]
 
 
-_TEMPLATES = listing.Table(("TEMPLATE", "WORKSPACE", "AGE", "SETS"), _template_row)
+_TEMPLATES = listing.ListTable(("TEMPLATE", "WORKSPACE", "AGE", "SETS"), _template_row)
 
 
-def _show(arguments: argparse.Namespace, session: Session, answer: Answer) -> None:
+def _show(arguments: argparse.Namespace, session: CliSession, answer: ApiResponse) -> None:
     """Its body, as `set -f` takes it; with -o the whole answer."""
     if output.is_for_machines(arguments):
         output.write(session.terminal, arguments.output, answer)
@@ -81,4 +81,4 @@ def _body(arguments: argparse.Namespace) -> Json:
     return found[0]
 
 
-VERBS = {"template": Verb(configure_template, template)}
+VERBS = {"template": CliVerb(configure_template, template)}

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from slipway.cli import labels, launch, main
 from slipway.cli.follow import wait_until
-from slipway.cli.verb import Session, Verb
+from slipway.cli.verb import CliSession, CliVerb
 from slipway.errors import InvalidError
 
 Json = dict[str, Any]
@@ -31,7 +31,7 @@ def configure_kill(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def kill(arguments: argparse.Namespace, session: Session) -> int:
+def kill(arguments: argparse.Namespace, session: CliSession) -> int:
     """End it."""
     asked: Json = {"force": True} if arguments.force else {}
     asked |= {"grace": arguments.grace} if arguments.grace else {}
@@ -43,7 +43,7 @@ def kill(arguments: argparse.Namespace, session: Session) -> int:
     return _await_ends(arguments, session)
 
 
-def _await_ends(arguments: argparse.Namespace, session: Session) -> int:
+def _await_ends(arguments: argparse.Namespace, session: CliSession) -> int:
     """With `--wait` say how each has ended, once it has."""
     for id_ in arguments.ids if arguments.wait else ():
         view = wait_until(session, id_, "terminated", None)
@@ -58,7 +58,7 @@ def configure_preempt(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--reason", default="", help="what its ranks are told")
 
 
-def preempt(arguments: argparse.Namespace, session: Session) -> int:
+def preempt(arguments: argparse.Namespace, session: CliSession) -> int:
     """Ask its ranks to save their work and end."""
     for id_ in arguments.ids:
         session.api.post(f"/allocations/{id_}/preempt", {"reason": arguments.reason} if arguments.reason else None)
@@ -72,7 +72,7 @@ def configure_terminate(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--wait", action="store_true", help="return when it has ended")
 
 
-def terminate(arguments: argparse.Namespace, session: Session) -> int:
+def terminate(arguments: argparse.Namespace, session: CliSession) -> int:
     """End it, gently when it can save its work."""
     body = {"reason": arguments.reason} if arguments.reason else None
     for id_ in arguments.ids:
@@ -87,7 +87,7 @@ def terminate(arguments: argparse.Namespace, session: Session) -> int:
     return _await_ends(arguments, session)
 
 
-def pause(arguments: argparse.Namespace, session: Session) -> int:
+def pause(arguments: argparse.Namespace, session: CliSession) -> int:
     """Stop it in a way that it can go on later."""
     for id_ in arguments.ids:
         view: Json = session.api.post(f"/allocations/{id_}/hold")
@@ -97,24 +97,24 @@ def pause(arguments: argparse.Namespace, session: Session) -> int:
     return main.OK
 
 
-def hold(arguments: argparse.Namespace, session: Session) -> int:
+def hold(arguments: argparse.Namespace, session: CliSession) -> int:
     """Keep it from starting."""
     return _post(arguments, session, "hold", "is held")
 
 
-def resume(arguments: argparse.Namespace, session: Session) -> int:
+def resume(arguments: argparse.Namespace, session: CliSession) -> int:
     """Let it start."""
     return _post(arguments, session, "resume", "may start")
 
 
-def _post(arguments: argparse.Namespace, session: Session, call: str, done: str) -> int:
+def _post(arguments: argparse.Namespace, session: CliSession, call: str, done: str) -> int:
     for id_ in arguments.ids:
         session.api.post(f"/allocations/{id_}/{call}")
         session.terminal.line(f"{id_} {done}")
     return main.OK
 
 
-def forget(arguments: argparse.Namespace, session: Session) -> int:
+def forget(arguments: argparse.Namespace, session: CliSession) -> int:
     """Give up what runs on machines that are off."""
     for id_ in arguments.ids:
         view: Json = session.api.post(f"/allocations/{id_}/forget")
@@ -132,7 +132,7 @@ def configure_limit(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--pending-timeout", metavar="1h", help="give up when it has not started by then")
 
 
-def limit(arguments: argparse.Namespace, session: Session) -> int:
+def limit(arguments: argparse.Namespace, session: CliSession) -> int:
     """Change what ends it by itself, also while it runs."""
     given = {
         "maxRuntime": arguments.max_runtime,
@@ -161,7 +161,7 @@ def configure_update(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def update(arguments: argparse.Namespace, session: Session) -> int:
+def update(arguments: argparse.Namespace, session: CliSession) -> int:
     """Give what is held other work, before it is admitted."""
     variables: Json = launch.variables_of(arguments.env, os.environ) | dict.fromkeys(arguments.unset_env)
     given: Json = {
@@ -184,7 +184,7 @@ def configure_priority(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("priority", metavar="0..1000", type=int, help="higher goes first")
 
 
-def priority(arguments: argparse.Namespace, session: Session) -> int:
+def priority(arguments: argparse.Namespace, session: CliSession) -> int:
     """Set its priority."""
     view: Json = session.api.patch(f"/allocations/{arguments.id}", {"priority": arguments.priority})
     session.terminal.line(f"{view['id']} has priority {view['priority']}")
@@ -192,14 +192,14 @@ def priority(arguments: argparse.Namespace, session: Session) -> int:
 
 
 VERBS = {
-    "kill": Verb(configure_kill, kill),
-    "terminate": Verb(configure_terminate, terminate),
-    "preempt": Verb(configure_preempt, preempt),
-    "pause": Verb(_configure_ids, pause),
-    "hold": Verb(_configure_ids, hold),
-    "resume": Verb(_configure_ids, resume),
-    "forget": Verb(_configure_ids, forget),
-    "limit": Verb(configure_limit, limit),
-    "update": Verb(configure_update, update),
-    "priority": Verb(configure_priority, priority),
+    "kill": CliVerb(configure_kill, kill),
+    "terminate": CliVerb(configure_terminate, terminate),
+    "preempt": CliVerb(configure_preempt, preempt),
+    "pause": CliVerb(_configure_ids, pause),
+    "hold": CliVerb(_configure_ids, hold),
+    "resume": CliVerb(_configure_ids, resume),
+    "forget": CliVerb(_configure_ids, forget),
+    "limit": CliVerb(configure_limit, limit),
+    "update": CliVerb(configure_update, update),
+    "priority": CliVerb(configure_priority, priority),
 }

@@ -6,7 +6,7 @@ Verbs and options are in the script; ids are asked for when they are completed (
 import argparse
 
 from slipway.cli import main
-from slipway.cli.verb import Session, Verb, parser_of
+from slipway.cli.verb import CliSession, CliVerb, parser_of
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -15,7 +15,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.epilog = "bash: source <(slipway completion bash)   zsh: the same   fish: slipway completion fish | source"
 
 
-def execute(arguments: argparse.Namespace, session: Session) -> int:
+def execute(arguments: argparse.Namespace, session: CliSession) -> int:
     """Print the script."""
     words = {name: words_of(parser_of(name, main.load(name))) for name in main.VERBS}
     script = fish(words) if arguments.shell == "fish" else bash(words, zsh=arguments.shell == "zsh")
@@ -74,4 +74,4 @@ def fish(words: dict[str, list[str]]) -> str:
     return "\n".join(lines) + "\n"
 
 
-VERBS = {"completion": Verb(configure, execute)}
+VERBS = {"completion": CliVerb(configure, execute)}

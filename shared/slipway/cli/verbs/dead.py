@@ -6,8 +6,8 @@ from typing import Any, cast
 from urllib.parse import quote
 
 from slipway.cli import main, output, table
-from slipway.cli.http import Answer
-from slipway.cli.verb import Session, Verb
+from slipway.cli.http import ApiResponse
+from slipway.cli.verb import CliSession, CliVerb
 from slipway.errors import InvalidError
 
 Json = dict[str, Any]
@@ -24,7 +24,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     output.add_options(parser, "table", "json", "yaml", "name")
 
 
-def execute(arguments: argparse.Namespace, session: Session) -> int:
+def execute(arguments: argparse.Namespace, session: CliSession) -> int:
     """List, show, send again or drop dead letters."""
     if arguments.word == "ls":
         return _list(arguments, session)
@@ -53,7 +53,7 @@ def execute(arguments: argparse.Namespace, session: Session) -> int:
     return main.OK
 
 
-def _list(arguments: argparse.Namespace, session: Session) -> int:
+def _list(arguments: argparse.Namespace, session: CliSession) -> int:
     answer = _all(session, arguments.source)
     if output.is_for_machines(arguments):
         output.write(session.terminal, arguments.output, answer)
@@ -74,7 +74,7 @@ def _list(arguments: argparse.Namespace, session: Session) -> int:
     return main.OK
 
 
-def _all(session: Session, source: str) -> Answer:
+def _all(session: CliSession, source: str) -> ApiResponse:
     """The letters of all pages."""
     items: list[Json] = []
     after = ""
@@ -85,7 +85,7 @@ def _all(session: Session, source: str) -> Answer:
         items += page["items"]
         after = str(page["metadata"]["continue"] or "")
         if not after:
-            return Answer(answer.status, json.dumps({**page, "items": items}).encode(), answer.headers)
+            return ApiResponse(answer.status, json.dumps({**page, "items": items}).encode(), answer.headers)
 
 
 def about(letter: Json) -> str:
@@ -96,7 +96,7 @@ def about(letter: Json) -> str:
     return f"work on {fields['key']}" if "key" in fields else str(letter.get("source", ""))
 
 
-def _show(session: Session, letter: Json) -> None:
+def _show(session: CliSession, letter: Json) -> None:
     fields = cast("Json", letter.get("fields") or {})
     items = [
         ("letter", str(letter["id"])),
@@ -109,7 +109,7 @@ def _show(session: Session, letter: Json) -> None:
     session.terminal.line(table.pairs(items))
 
 
-def _replay_all(arguments: argparse.Namespace, session: Session) -> int:
+def _replay_all(arguments: argparse.Namespace, session: CliSession) -> int:
     body = {"source": arguments.source} if arguments.source else {}
     answer = session.api.call("POST", "/dead/replay", body=body)
     if output.is_for_machines(arguments):
@@ -122,4 +122,4 @@ def _replay_all(arguments: argparse.Namespace, session: Session) -> int:
     return main.OK if not told["refused"] else main.FAILED
 
 
-VERBS = {"dead": Verb(configure, execute)}
+VERBS = {"dead": CliVerb(configure, execute)}

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any
 
 from slipway.cli import main, table
 from slipway.cli.place import find_place, has_cluster
-from slipway.cli.verb import Session, Verb
+from slipway.cli.verb import CliSession, CliVerb
 from slipway.cli.verbs.version import own_version
 from slipway.errors import ControlPlaneError, NotFoundError
 from slipway.local.layout import Layout, default_folder, is_alive
-from slipway.ops.doctor.finding import Finding, State, failed, is_well, ok, skipped, warning
+from slipway.ops.doctor.finding import Finding, FindingState, failed, is_well, ok, skipped, warning
 
 if TYPE_CHECKING:
     from slipway.cli.terminal import Terminal
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 Json = dict[str, Any]
 PROBE_S = 3.0
 WIDTH = 80
-MARKS = {State.OK: "ok", State.WARNING: "!!", State.FAILED: "NO", State.SKIPPED: "--"}
+MARKS = {FindingState.OK: "ok", FindingState.WARNING: "!!", FindingState.FAILED: "NO", FindingState.SKIPPED: "--"}
 PAINT = {"ok": "green", "NO": "red", "!!": "yellow", "--": ""}
 
 
@@ -49,14 +49,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-o", "--output", choices=("table", "json"), default="table", help="form of the answer")
 
 
-def execute(arguments: argparse.Namespace, session: Session) -> int:
+def execute(arguments: argparse.Namespace, session: CliSession) -> int:
     """Print the findings; 1 when something that is needed is missing."""
-    from slipway.ops.doctor.command import Place, look
+    from slipway.ops.doctor.command import DoctorTarget, look
 
     found = find_place(arguments.kubeconfig)
     findings = [*_machine(), *_stack()]
     inside = _api(session, findings)
-    place = Place(
+    place = DoctorTarget(
         kubeconfig=found.kubeconfig if has_cluster(found) else None,
         redis_url=found.redis_url,
         namespace=arguments.namespace,
@@ -65,7 +65,7 @@ def execute(arguments: argparse.Namespace, session: Session) -> int:
     )
     findings += look(place)
     if arguments.output == "json":
-        counts = {state.value: sum(each.state is state for each in findings) for state in State}
+        counts = {state.value: sum(each.state is state for each in findings) for state in FindingState}
         rows = [{"check": e.check, "state": e.state.value, "found": e.found, "mend": e.mend} for e in findings]
         session.terminal.raw(json.dumps({"ok": is_well(findings), "counts": counts, "findings": rows}, indent=2) + "\n")
     else:
@@ -87,7 +87,7 @@ def _page(terminal: "Terminal", findings: Sequence[Finding]) -> None:
             terminal.line("\n".join(textwrap.wrap(said, WIDTH, subsequent_indent="   ", break_long_words=False)))
             # A command is to be copied: it is never broken.
             terminal.line(f"   mend: {each.mend}")
-    counts = {state: sum(each.state is state for each in findings) for state in State}
+    counts = {state: sum(each.state is state for each in findings) for state in FindingState}
     told = ", ".join(f"{count} {state.value}" for state, count in counts.items() if count)
     terminal.line(f"\n{len(findings)} checks: {told}.")
 
@@ -117,7 +117,7 @@ def _stack() -> Iterator[Finding]:
             yield failed(check, found + ("" if ready else ", not ready"), mend)
 
 
-def _api(session: Session, findings: list[Finding]) -> "Inside | None":
+def _api(session: CliSession, findings: list[Finding]) -> "Inside | None":
     """What the api shows to everybody, and, to an administrator, of its inside."""
     from slipway.ops.doctor.command import inside_of
 
@@ -150,4 +150,4 @@ def _answers(url: str) -> bool:
         return False
 
 
-VERBS = {"doctor": Verb(configure, execute)}
+VERBS = {"doctor": CliVerb(configure, execute)}

@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import Any, cast
 
 from slipway.cli import labels, main, output, table
-from slipway.cli.verb import Session, Verb
+from slipway.cli.verb import CliSession, CliVerb
 from slipway.errors import InvalidError
 from slipway.model.duration import format_duration, parse_duration
 
@@ -27,12 +27,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     output.add_options(parser, "table", "json", "yaml", "name")
 
 
-def history(arguments: argparse.Namespace, session: Session) -> int:
+def history(arguments: argparse.Namespace, session: CliSession) -> int:
     """What was."""
     return _at(arguments, session) if arguments.at else _ended(arguments, session)
 
 
-def _ended(arguments: argparse.Namespace, session: Session) -> int:
+def _ended(arguments: argparse.Namespace, session: CliSession) -> int:
     if not 1 <= arguments.limit <= 500:
         raise InvalidError("--limit: from 1 to 500")
     query = {
@@ -73,7 +73,7 @@ def _ended(arguments: argparse.Namespace, session: Session) -> int:
     return main.OK
 
 
-def _at(arguments: argparse.Namespace, session: Session) -> int:
+def _at(arguments: argparse.Namespace, session: CliSession) -> int:
     query = {"at": moment_of(arguments.at, "--at"), "workspace": arguments.workspace, "queue": arguments.queue}
     answer = session.api.call("GET", "/history", query=query)
     body = cast("Json", answer.json())
@@ -101,7 +101,7 @@ def _at(arguments: argparse.Namespace, session: Session) -> int:
     return main.OK
 
 
-def _is_plain(arguments: argparse.Namespace, session: Session, answer: Any, items: list[Json]) -> bool:
+def _is_plain(arguments: argparse.Namespace, session: CliSession, answer: Any, items: list[Json]) -> bool:
     if output.is_for_machines(arguments):
         output.write(session.terminal, arguments.output, answer)
         return True
@@ -135,4 +135,4 @@ def moment_of(text: str, option: str) -> str:
     return text
 
 
-VERBS = {"history": Verb(configure, history)}
+VERBS = {"history": CliVerb(configure, history)}

@@ -8,8 +8,8 @@ from typing import Any, cast
 from urllib.parse import quote
 
 from slipway.cli import main, output, table
-from slipway.cli.http import Answer
-from slipway.cli.verb import Session, Verb
+from slipway.cli.http import ApiResponse
+from slipway.cli.verb import CliSession, CliVerb
 from slipway.cli.verbs import listing
 from slipway.errors import InvalidError
 
@@ -57,7 +57,7 @@ def _configure_beside(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--no-interrupt", action="store_true", help="running work goes on under its old priority")
 
 
-def job(arguments: argparse.Namespace, session: Session) -> int:
+def job(arguments: argparse.Namespace, session: CliSession) -> int:
     """Jobs."""
     match arguments.word:
         case "ls":
@@ -82,7 +82,7 @@ def job(arguments: argparse.Namespace, session: Session) -> int:
             return main.OK
 
 
-def move(arguments: argparse.Namespace, session: Session) -> int:
+def move(arguments: argparse.Namespace, session: CliSession) -> int:
     """One allocation ahead of or behind another."""
     view: Json = session.api.post(f"/allocations/{quote(arguments.id, safe='')}/move", _beside(arguments))
     priority = "" if view["job"] else f", with priority {view['priority']}"
@@ -90,14 +90,14 @@ def move(arguments: argparse.Namespace, session: Session) -> int:
     return main.OK
 
 
-def _ls(arguments: argparse.Namespace, session: Session) -> int:
+def _ls(arguments: argparse.Namespace, session: CliSession) -> int:
     query = {"workspace": arguments.workspace, "queue": arguments.queue, "state": arguments.state}
     answer = session.api.call("GET", "/jobs", query=query)
     empty = "there are no jobs; make one with: slipway job create NAME --max-slots 4"
     return listing.show(arguments, session, answer, _JOBS, empty=empty)
 
 
-def _show(arguments: argparse.Namespace, session: Session) -> int:
+def _show(arguments: argparse.Namespace, session: CliSession) -> int:
     answer = _call(arguments, session, "GET")
     if output.is_for_machines(arguments):
         output.write(session.terminal, arguments.output, answer)
@@ -138,14 +138,14 @@ def _member_row(item: Json) -> list[str]:
     ]
 
 
-def _create(arguments: argparse.Namespace, session: Session, name: str) -> int:
+def _create(arguments: argparse.Namespace, session: CliSession, name: str) -> int:
     body = {"name": name, "workspace": arguments.workspace or DEFAULT_WORKSPACE, **_changes(arguments, without="queue")}
     view: Json = session.api.post("/jobs", body)
     session.terminal.line(f"job {view['name']} is there; launch into it with: slipway run --job {view['name']} -- ...")
     return main.OK
 
 
-def _update(arguments: argparse.Namespace, session: Session) -> int:
+def _update(arguments: argparse.Namespace, session: CliSession) -> int:
     changes = _changes(arguments)
     if not changes:
         raise InvalidError("job update: say what: --priority, --weight, --max-slots or --queue")
@@ -155,14 +155,14 @@ def _update(arguments: argparse.Namespace, session: Session) -> int:
     return main.OK
 
 
-def _move_job(arguments: argparse.Namespace, session: Session, name: str) -> int:
+def _move_job(arguments: argparse.Namespace, session: CliSession, name: str) -> int:
     changed: Json = _call(arguments, session, "POST", "/move", _beside(arguments)).json()
     session.terminal.line(f"job {name} stands {_where(arguments)}")
     _report(session, changed)
     return main.OK
 
 
-def _report(session: Session, changed: Json) -> None:
+def _report(session: CliSession, changed: Json) -> None:
     view = cast("Json", changed["job"])
     limits = [f"priority {view['priority']}" if view["priority"] is not None else "no priority of its own"]
     limits += [f"weight {view['weight']}"]
@@ -174,7 +174,7 @@ def _report(session: Session, changed: Json) -> None:
         session.terminal.line(f"  {each}")
 
 
-def _batch(arguments: argparse.Namespace, session: Session) -> int:
+def _batch(arguments: argparse.Namespace, session: CliSession) -> int:
     """Many changes; what is refused is said at the end, and the others are made."""
     if not arguments.names:
         raise InvalidError("job update-batch: say what: slipway job update-batch NAME.priority=70 OTHER.max-slots=4")
@@ -236,7 +236,9 @@ def _name(arguments: argparse.Namespace) -> str:
     return str(arguments.names[0])
 
 
-def _call(arguments: argparse.Namespace, session: Session, method: str, rest: str = "", body: Any = None) -> Answer:
+def _call(
+    arguments: argparse.Namespace, session: CliSession, method: str, rest: str = "", body: Any = None
+) -> ApiResponse:
     """A call about the job that is named."""
     query = {"workspace": arguments.workspace or DEFAULT_WORKSPACE}
     return session.api.call(method, f"/jobs/{quote(_name(arguments), safe='')}{rest}", query=query, body=body)
@@ -258,6 +260,6 @@ def _job_row(item: Json) -> list[str]:
 
 
 _HEAD = ("JOB", "WORKSPACE", "STATE", "#", "AHEAD", "WAITING", "RUNNING", "GPUS", "MAX", "PRIO", "WEIGHT")
-_JOBS = listing.Table(_HEAD, _job_row)
+_JOBS = listing.ListTable(_HEAD, _job_row)
 
-VERBS = {"job": Verb(configure_job, job), "move": Verb(configure_move, move)}
+VERBS = {"job": CliVerb(configure_job, job), "move": CliVerb(configure_move, move)}

@@ -8,14 +8,14 @@ from functools import partial
 
 from slipway.cli import launch, main, upload
 from slipway.cli.follow import wait_until
-from slipway.cli.verb import Session, Verb
+from slipway.cli.verb import CliSession, CliVerb
 from slipway.cli.verbs import change, listing, open_wait, render, run, shells, show, streams
 
 SHELL = "shell"
 SERVICES = ("notebook", "tensorboard", SHELL)
 SERVES_S = 60.0
 """How long a service that runs may take to listen before that is said."""
-SHELL_OPEN = Verb(shells.configure_open, shells.open_shell)
+SHELL_OPEN = CliVerb(shells.configure_open, shells.open_shell)
 _OPENS = {
     "notebook": "where its page is; opens a browser",
     "tensorboard": "where its page is; opens a browser",
@@ -49,12 +49,12 @@ def configure(kind: str, parser: argparse.ArgumentParser) -> None:
         each.set_defaults(verb=verb)
 
 
-def execute(kind: str, arguments: argparse.Namespace, session: Session) -> int:
+def execute(kind: str, arguments: argparse.Namespace, session: CliSession) -> int:
     """Do what the word says."""
     if arguments.word != "start":
         if arguments.word == "ls":
             arguments.kind = kind
-        verb: Verb = arguments.verb
+        verb: CliVerb = arguments.verb
         return verb.execute(arguments, session)
     body = launch.body_of(kind, arguments, run.command_of(arguments))
     upload.bring(session, body, arguments)
@@ -68,7 +68,7 @@ def execute(kind: str, arguments: argparse.Namespace, session: Session) -> int:
     return _serve(session, str(view["id"]), arguments)
 
 
-def _attach(session: Session, view: launch.Json, arguments: argparse.Namespace) -> int:
+def _attach(session: CliSession, view: launch.Json, arguments: argparse.Namespace) -> int:
     """A terminal in a shell that was just launched."""
     id_ = str(view["id"])
     session.terminal.note(f"{id_}: launched")
@@ -87,7 +87,7 @@ def _attach(session: Session, view: launch.Json, arguments: argparse.Namespace) 
     return code
 
 
-def _serve(session: Session, id_: str, arguments: argparse.Namespace) -> int:
+def _serve(session: CliSession, id_: str, arguments: argparse.Namespace) -> int:
     """Wait until it serves, and say where."""
     terminal = session.terminal
     terminal.note(f"{id_}: launched")
@@ -109,6 +109,6 @@ def _serve(session: Session, id_: str, arguments: argparse.Namespace) -> int:
 
 
 VERBS = {
-    kind: Verb(partial(configure, kind), partial(execute, kind))
+    kind: CliVerb(partial(configure, kind), partial(execute, kind))
     for kind in ("notebook", "shell", "command", "tensorboard")
 }

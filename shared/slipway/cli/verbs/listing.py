@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, cast
 
 from slipway.cli import labels, main, output, table
-from slipway.cli.http import Answer
+from slipway.cli.http import ApiResponse
 from slipway.cli.launch import GPU
-from slipway.cli.verb import Session, Verb
+from slipway.cli.verb import CliSession, CliVerb
 from slipway.model.duration import format_duration
 
 Json = dict[str, Any]
@@ -17,7 +17,7 @@ RECENT_S = 3600.0
 """Ended allocations are shown by `ps` for this long; `-a` shows all."""
 
 
-class Table(NamedTuple):
+class ListTable(NamedTuple):
     """A list as a table."""
 
     head: tuple[str, ...]
@@ -41,7 +41,7 @@ def configure_ps(parser: argparse.ArgumentParser) -> None:
     output.add_options(parser)
 
 
-def ps(arguments: argparse.Namespace, session: Session) -> int:
+def ps(arguments: argparse.Namespace, session: CliSession) -> int:
     """What waits and what runs."""
     query = {
         "workspace": arguments.workspace,
@@ -89,7 +89,7 @@ def _chosen(views: list[Json], arguments: argparse.Namespace) -> list[Json]:
     return sorted(chosen, key=lambda view: (str(view["createdAt"]), str(view["id"])))
 
 
-def _ps_table(views: list[Json], session: Session, *, wide: bool) -> str:
+def _ps_table(views: list[Json], session: CliSession, *, wide: bool) -> str:
     moment = table.now()
     head = ["ID", "KIND", "STATE", "RANKS", "QUEUE", "AGE", "NOTE"]
     more = ["USER", "PRIO", "ATTEMPT", "WORKSPACE"] if wide else []
@@ -109,7 +109,7 @@ def _ps_table(views: list[Json], session: Session, *, wide: bool) -> str:
     return _colourful([*head[:-1], *more, head[-1]], rows, session, cut=not wide)
 
 
-def _colourful(head: list[str], rows: list[list[str]], session: Session, *, cut: bool = True) -> str:
+def _colourful(head: list[str], rows: list[list[str]], session: CliSession, *, cut: bool = True) -> str:
     terminal = session.terminal
     return table.render(
         head,
@@ -119,7 +119,7 @@ def _colourful(head: list[str], rows: list[list[str]], session: Session, *, cut:
     )
 
 
-def _watch(arguments: argparse.Namespace, session: Session, query: Json) -> int:
+def _watch(arguments: argparse.Namespace, session: CliSession, query: Json) -> int:
     """On a terminal a table that is drawn again; elsewhere a line for each change."""
     terminal = session.terminal
     seen: dict[str, tuple[str, ...]] = {}
@@ -153,7 +153,7 @@ def configure_queue(parser: argparse.ArgumentParser) -> None:
     output.add_options(parser, "table", "json", "yaml", "name")
 
 
-def queue(arguments: argparse.Namespace, session: Session) -> int:
+def queue(arguments: argparse.Namespace, session: CliSession) -> int:
     """Queues, or one with who waits in it, or how much waits and how long it took."""
     if arguments.word == "stats":
         return _queue_stats(arguments, session)
@@ -162,7 +162,7 @@ def queue(arguments: argparse.Namespace, session: Session) -> int:
     return _list(arguments, session, "/queues", _QUEUES)
 
 
-def _queue_show(arguments: argparse.Namespace, session: Session) -> int:
+def _queue_show(arguments: argparse.Namespace, session: CliSession) -> int:
     answer = session.api.call("GET", f"/queues/{arguments.name or 'default'}")
     if output.is_for_machines(arguments):
         output.write(session.terminal, arguments.output, answer)
@@ -190,7 +190,7 @@ def _queue_show(arguments: argparse.Namespace, session: Session) -> int:
     return main.OK
 
 
-def _queue_stats(arguments: argparse.Namespace, session: Session) -> int:
+def _queue_stats(arguments: argparse.Namespace, session: CliSession) -> int:
     answer = session.api.call("GET", "/queue-stats", query={"pool": arguments.name})
     if output.is_for_machines(arguments):
         output.write(session.terminal, arguments.output, answer)
@@ -214,7 +214,7 @@ def _queue_stats(arguments: argparse.Namespace, session: Session) -> int:
     return main.OK
 
 
-def pool(arguments: argparse.Namespace, session: Session) -> int:
+def pool(arguments: argparse.Namespace, session: CliSession) -> int:
     """Pools."""
     return _list(arguments, session, "/pools", _POOLS)
 
@@ -224,7 +224,7 @@ def configure_nodes(parser: argparse.ArgumentParser) -> None:
     output.add_options(parser, "table", "json", "yaml", "name")
 
 
-def nodes(arguments: argparse.Namespace, session: Session) -> int:
+def nodes(arguments: argparse.Namespace, session: CliSession) -> int:
     """Nodes."""
     return _list(arguments, session, "/nodes", _NODES)
 
@@ -255,16 +255,18 @@ def _node_row(item: Json) -> list[str]:
     return [str(item["name"]), state, *amounts, str(len(item["ranks"])), " ".join(holders)]
 
 
-_QUEUES = Table(("QUEUE", "POOL", "WAITING", "RUNNING", "GPUS USED"), _queue_row)
-_POOLS = Table(("POOL", "NODES", "GPUS", "CPU", "MEMORY", "WAITING", "RUNNING"), _pool_row)
-_NODES = Table(("NODE", "STATE", "GPUS", "CPU", "MEMORY", "RANKS", "OF"), _node_row)
+_QUEUES = ListTable(("QUEUE", "POOL", "WAITING", "RUNNING", "GPUS USED"), _queue_row)
+_POOLS = ListTable(("POOL", "NODES", "GPUS", "CPU", "MEMORY", "WAITING", "RUNNING"), _pool_row)
+_NODES = ListTable(("NODE", "STATE", "GPUS", "CPU", "MEMORY", "RANKS", "OF"), _node_row)
 
 
-def _list(arguments: argparse.Namespace, session: Session, path: str, form: Table) -> int:
+def _list(arguments: argparse.Namespace, session: CliSession, path: str, form: ListTable) -> int:
     return show(arguments, session, session.api.call("GET", path), form)
 
 
-def show(arguments: argparse.Namespace, session: Session, answer: Answer, form: Table, *, empty: str = "") -> int:
+def show(
+    arguments: argparse.Namespace, session: CliSession, answer: ApiResponse, form: ListTable, *, empty: str = ""
+) -> int:
     """A list in the form that was asked for; `empty` is said beside a table that would have no rows."""
     if output.is_for_machines(arguments):
         output.write(session.terminal, arguments.output, answer)
@@ -282,8 +284,8 @@ def show(arguments: argparse.Namespace, session: Session, answer: Answer, form: 
 
 
 VERBS = {
-    "ps": Verb(configure_ps, ps),
-    "queue": Verb(configure_queue, queue),
-    "pool": Verb(configure_named, pool),
-    "nodes": Verb(configure_nodes, nodes),
+    "ps": CliVerb(configure_ps, ps),
+    "queue": CliVerb(configure_queue, queue),
+    "pool": CliVerb(configure_named, pool),
+    "nodes": CliVerb(configure_nodes, nodes),
 }

@@ -22,7 +22,7 @@ from typing import Any
 from slipway.cli import main
 from slipway.cli.address import ENV_SERVER
 from slipway.cli.terminal import Terminal
-from slipway.cli.verb import Session, Verb
+from slipway.cli.verb import CliSession, CliVerb
 from slipway.cli.verbs import open_wait
 from slipway.errors import InvalidError, UnavailableError
 from slipway.local.layout import Layout, StackState, default_folder, is_alive
@@ -56,7 +56,7 @@ def configure_up(parser: argparse.ArgumentParser) -> None:
     _add_folder(parser)
 
 
-def up(arguments: argparse.Namespace, session: Session) -> int:
+def up(arguments: argparse.Namespace, session: CliSession) -> int:
     """Start it and stay until Ctrl-C."""
     if arguments.detach:
         return _detached(arguments, session.terminal)
@@ -144,7 +144,7 @@ async def _in_thread(work: Callable[[], int], stop: asyncio.Event) -> int:
 
 def browser_link(terminal: Terminal, api: str) -> str:
     """A link that logs a browser in, once."""
-    session = Session(terminal, server=api)
+    session = CliSession(terminal, server=api)
     try:
         return open_wait.login_link(session)
     finally:
@@ -227,7 +227,7 @@ def configure_down(parser: argparse.ArgumentParser) -> None:
     _add_folder(parser)
 
 
-def down(arguments: argparse.Namespace, session: Session) -> int:
+def down(arguments: argparse.Namespace, session: CliSession) -> int:
     """Stop what `up` started."""
     terminal = session.terminal
     layout = Layout(_folder(arguments))
@@ -280,7 +280,7 @@ def configure_demo(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--stay", action="store_true", help="stay up afterwards until Ctrl-C")
 
 
-def demo(arguments: argparse.Namespace, session: Session) -> int:
+def demo(arguments: argparse.Namespace, session: CliSession) -> int:
     """Start, show, stop."""
     folder = Path(tempfile.mkdtemp(prefix="slipway-demo-"))
     begin = time.monotonic()
@@ -320,4 +320,4 @@ async def _demo(arguments: argparse.Namespace, terminal: Terminal, folder: Path)
     return code, pids
 
 
-VERBS = {"up": Verb(configure_up, up), "down": Verb(configure_down, down), "demo": Verb(configure_demo, demo)}
+VERBS = {"up": CliVerb(configure_up, up), "down": CliVerb(configure_down, down), "demo": CliVerb(configure_demo, demo)}

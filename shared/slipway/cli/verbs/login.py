@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from slipway.cli import address, contexts, main, table
-from slipway.cli.contexts import Context, Contexts
+from slipway.cli.contexts import CliContext, CliContexts
 from slipway.cli.credentials import AUDIENCE, Kubernetes, checked
 from slipway.cli.http import Api
-from slipway.cli.verb import Session, Verb, own_name
+from slipway.cli.verb import CliSession, CliVerb, own_name
 from slipway.errors import InvalidError, NotFoundError
 
 Json = dict[str, Any]
@@ -32,7 +32,7 @@ def configure_login(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--name", default="", help="what to call it (default: the server's host)")
 
 
-def login(arguments: argparse.Namespace, session: Session) -> int:
+def login(arguments: argparse.Namespace, session: CliSession) -> int:
     """Try what was given, say who that is, and keep it."""
     if arguments.url and arguments.server:
         raise InvalidError("login: name the server once, either as URL or with --server")
@@ -48,7 +48,7 @@ def login(arguments: argparse.Namespace, session: Session) -> int:
     if server.scheme == "http" and server.host not in LOOPBACK and context.way != "none":
         session.terminal.note(f"{server.url} is no HTTPS: whoever is on the way reads the token")
     known = contexts.read()
-    contexts.write(Contexts(name, {**known.all, name: context}))
+    contexts.write(CliContexts(name, {**known.all, name: context}))
     session.terminal.line(f"logged in at {server.url} as {me['user']} (context {name})")
     _tell(session, me)
     return main.OK
@@ -61,7 +61,7 @@ def configure_context(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-o", "--output", choices=("table", "json"), default="table")
 
 
-def context(arguments: argparse.Namespace, session: Session) -> int:
+def context(arguments: argparse.Namespace, session: CliSession) -> int:
     """List, choose or forget."""
     known = contexts.read()
     if arguments.word == "ls":
@@ -80,27 +80,27 @@ def context(arguments: argparse.Namespace, session: Session) -> int:
         session.terminal.line(f"context {name}: {known.all[name].server}")
         return main.OK
     rest = {other: each for other, each in known.all.items() if other != name}
-    contexts.write(Contexts("" if known.current == name else known.current, rest))
+    contexts.write(CliContexts("" if known.current == name else known.current, rest))
     session.terminal.line(f"context {name} is forgotten")
     return main.OK
 
 
-def _context(arguments: argparse.Namespace, url: str) -> Context:
+def _context(arguments: argparse.Namespace, url: str) -> CliContext:
     if arguments.account and not arguments.kubernetes:
         raise InvalidError("--account needs --kubernetes")
     if arguments.kubernetes:
         namespace, slash, name = arguments.account.partition("/")
         if arguments.account and not (namespace and slash and name):
             raise InvalidError(f"--account: {arguments.account!r} must be NAMESPACE/NAME")
-        return Context(url, kubernetes=Kubernetes(arguments.account, arguments.audience, arguments.kube_context))
+        return CliContext(url, kubernetes=Kubernetes(arguments.account, arguments.audience, arguments.kube_context))
     if arguments.token_file:
-        return Context(url, token_file=str(Path(arguments.token_file).expanduser().absolute()))
+        return CliContext(url, token_file=str(Path(arguments.token_file).expanduser().absolute()))
     if arguments.token == "-":  # noqa: S105 - stands for the standard input
-        return Context(url, token=checked(sys.stdin.read()))
-    return Context(url, token=checked(arguments.token) if arguments.token else "")
+        return CliContext(url, token=checked(sys.stdin.read()))
+    return CliContext(url, token=checked(arguments.token) if arguments.token else "")
 
 
-def _tell(session: Session, me: Json) -> None:
+def _tell(session: CliSession, me: Json) -> None:
     roles: dict[str, str] = me.get("roles") or {}
     if roles:
         session.terminal.line("roles: " + ", ".join(f"{role} in {place}" for place, role in sorted(roles.items())))
@@ -109,7 +109,7 @@ def _tell(session: Session, me: Json) -> None:
         session.terminal.line(f"until {me['expiresAt']}")
 
 
-def _list(arguments: argparse.Namespace, session: Session, known: Contexts) -> int:
+def _list(arguments: argparse.Namespace, session: CliSession, known: CliContexts) -> int:
     if arguments.output == "json":
         items = [
             {"name": name, "current": name == known.current, "server": each.server, "way": each.way}
@@ -127,4 +127,4 @@ def _list(arguments: argparse.Namespace, session: Session, known: Contexts) -> i
     return main.OK
 
 
-VERBS = {"login": Verb(configure_login, login), "context": Verb(configure_context, context)}
+VERBS = {"login": CliVerb(configure_login, login), "context": CliVerb(configure_context, context)}

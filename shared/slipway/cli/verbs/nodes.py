@@ -5,7 +5,7 @@ from typing import Any
 from urllib.parse import quote
 
 from slipway.cli import main, output
-from slipway.cli.verb import Session, Verb
+from slipway.cli.verb import CliSession, CliVerb
 from slipway.cli.verbs import listing
 from slipway.errors import InvalidError
 
@@ -25,7 +25,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     output.add_options(parser, "table", "json", "yaml", "name")
 
 
-def node(arguments: argparse.Namespace, session: Session) -> int:
+def node(arguments: argparse.Namespace, session: CliSession) -> int:
     """List nodes, or change what may be placed on them."""
     word: str = arguments.word
     if word == "ls":
@@ -43,4 +43,4 @@ def node(arguments: argparse.Namespace, session: Session) -> int:
     return main.OK
 
 
-VERBS = {"node": Verb(configure, node)}
+VERBS = {"node": CliVerb(configure, node)}

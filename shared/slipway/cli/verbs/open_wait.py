@@ -5,7 +5,7 @@ from typing import Any
 
 from slipway.cli import labels, main
 from slipway.cli.follow import wait_until
-from slipway.cli.verb import Session, Verb
+from slipway.cli.verb import CliSession, CliVerb
 from slipway.errors import InvalidError, PermanentError
 from slipway.model.duration import parse_duration
 from slipway.runtime.tasks import TaskGroup
@@ -20,7 +20,7 @@ def configure_open(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--no-browser", action="store_true", help="only print the address")
 
 
-def open_page(arguments: argparse.Namespace, session: Session) -> int:
+def open_page(arguments: argparse.Namespace, session: CliSession) -> int:
     """Where its page is."""
     shows = not arguments.no_browser and session.terminal.out.isatty()
     if not arguments.id:
@@ -39,17 +39,17 @@ def open_page(arguments: argparse.Namespace, session: Session) -> int:
     return main.OK
 
 
-def page_of(session: Session, view: Json) -> str:
+def page_of(session: CliSession, view: Json) -> str:
     """The address of its page."""
     return f"{session.api.server.url}{view['links']['proxy']}"
 
 
-def browse(session: Session, view: Json) -> None:
+def browse(session: CliSession, view: Json) -> None:
     """Open its page in a browser, where there is one."""
     lead(session, view, shows=True)
 
 
-def login_link(session: Session, view: Json | None = None, below: str = "") -> str:
+def login_link(session: CliSession, view: Json | None = None, below: str = "") -> str:
     """A link that logs a browser in, once, and leads to the page; the page's own address where no token is needed.
 
     Raises:
@@ -62,7 +62,7 @@ def login_link(session: Session, view: Json | None = None, below: str = "") -> s
     return str(session.api.post("/login-links", {"allocation": allocation, "path": path})["url"])
 
 
-def lead(session: Session, view: Json | None = None, below: str = "", *, shows: bool) -> None:
+def lead(session: CliSession, view: Json | None = None, below: str = "", *, shows: bool) -> None:
     """Open the page in a browser, or say how one gets in."""
     has_token = session.api.server.credential is not None
     try:
@@ -102,7 +102,7 @@ def configure_wait(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--timeout", metavar="5m", default="", help="give up after this time, with exit code 124")
 
 
-def wait(arguments: argparse.Namespace, session: Session) -> int:
+def wait(arguments: argparse.Namespace, session: CliSession) -> int:
     """Wait; 0 when it got there, 1 when it ended otherwise, 124 when the time is over."""
     timeout_s = None
     if arguments.timeout:
@@ -134,7 +134,7 @@ def configure_forward(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def forward(arguments: argparse.Namespace, session: Session) -> int:
+def forward(arguments: argparse.Namespace, session: CliSession) -> int:
     """Lead ports of this machine to ports of a workload, until Ctrl-C."""
     import asyncio
 
@@ -156,7 +156,7 @@ def forward(arguments: argparse.Namespace, session: Session) -> int:
     return main.OK
 
 
-async def _forward(session: Session, view: Json, pairs: list[tuple[int, int]]) -> None:
+async def _forward(session: CliSession, view: Json, pairs: list[tuple[int, int]]) -> None:
 
     from slipway.cli.tunnel import HOST, Tunnel
 
@@ -181,7 +181,7 @@ def _pair(text: str) -> tuple[int, int]:
 
 
 VERBS = {
-    "open": Verb(configure_open, open_page),
-    "wait": Verb(configure_wait, wait),
-    "port-forward": Verb(configure_forward, forward),
+    "open": CliVerb(configure_open, open_page),
+    "wait": CliVerb(configure_wait, wait),
+    "port-forward": CliVerb(configure_forward, forward),
 }

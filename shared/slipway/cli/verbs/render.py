@@ -10,7 +10,7 @@ from typing import Any, cast
 from slipway.cli import main, output
 from slipway.cli.rehearsal import tell
 from slipway.cli.terminal import Terminal
-from slipway.cli.verb import Session, Verb
+from slipway.cli.verb import CliSession, CliVerb
 from slipway.cli.verbs.apply import bodies_of, located
 from slipway.errors import InvalidError
 
@@ -32,7 +32,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     output.add_options(parser, "yaml", "json")
 
 
-def execute(arguments: argparse.Namespace, session: Session) -> int:
+def execute(arguments: argparse.Namespace, session: CliSession) -> int:
     """Show what each document would become."""
     terminal = session.terminal
     bodies = bodies_of(arguments.filename)
@@ -53,7 +53,7 @@ def configure_config(parser: argparse.ArgumentParser) -> None:
     output.add_options(parser, "yaml", "json")
 
 
-def config(arguments: argparse.Namespace, session: Session) -> int:
+def config(arguments: argparse.Namespace, session: CliSession) -> int:
     """The complete launch body of one; `slipway apply -f` takes it."""
     view: Json = session.api.get(f"/allocations/{arguments.id}")
     spec = {name: value for name, value in cast("Json", view["spec"]).items() if name not in _NOT_OF_A_BODY}
@@ -81,5 +81,5 @@ def _print(terminal: Terminal, value: Any, form: str) -> None:
         terminal.raw("---\n" + yaml.safe_dump(each, sort_keys=False, allow_unicode=True))
 
 
-VERBS = {"render": Verb(configure, execute)}
-CONFIG = Verb(configure_config, config)
+VERBS = {"render": CliVerb(configure, execute)}
+CONFIG = CliVerb(configure_config, config)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, BinaryIO
 from urllib.parse import quote
 
 from slipway.cli import output, yamlfile
-from slipway.cli.verb import Session, Verb
+from slipway.cli.verb import CliSession, CliVerb
 from slipway.errors import InvalidError
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     output.add_options(parser, "table", "json")
 
 
-def replay(arguments: argparse.Namespace, session: Session) -> int:
+def replay(arguments: argparse.Namespace, session: CliSession) -> int:
     """Plan the recorded ticks again."""
     from slipway.scheduler.decisions import command
 
@@ -58,7 +58,7 @@ def replay(arguments: argparse.Namespace, session: Session) -> int:
     return command.exit_code(report)
 
 
-def _recorded(session: Session, pool: str, arguments: argparse.Namespace) -> "Iterator[DecisionEntry]":
+def _recorded(session: CliSession, pool: str, arguments: argparse.Namespace) -> "Iterator[DecisionEntry]":
     """The log of a live system, page by page."""
     from slipway.scheduler.decisions import command
 
@@ -114,4 +114,4 @@ def _tick(text: str) -> int:
     return int(text)
 
 
-VERBS = {"replay": Verb(configure, replay)}
+VERBS = {"replay": CliVerb(configure, replay)}

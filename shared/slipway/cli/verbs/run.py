@@ -6,7 +6,7 @@ from typing import cast
 
 from slipway.cli import launch, main, output, rehearsal, upload
 from slipway.cli.follow import Following, wait_until
-from slipway.cli.verb import Session, Verb
+from slipway.cli.verb import CliSession, CliVerb
 from slipway.errors import InvalidError
 
 EXAMPLES = """examples:
@@ -42,7 +42,7 @@ def command_of(arguments: argparse.Namespace) -> list[str]:
     return words[1:] if words[:1] == ["--"] else words
 
 
-def execute(arguments: argparse.Namespace, session: Session) -> int:
+def execute(arguments: argparse.Namespace, session: CliSession) -> int:
     """Launch, then do what was asked for."""
     command = command_of(arguments)
     if not command and not arguments.template and not arguments.image:
@@ -54,11 +54,11 @@ def execute(arguments: argparse.Namespace, session: Session) -> int:
 
 
 def launch_and_follow(
-    session: Session,
+    session: CliSession,
     body: launch.Json,
     arguments: argparse.Namespace,
     *,
-    is_again: Callable[[Session, launch.Json], int | None] = lambda _session, _view: None,
+    is_again: Callable[[CliSession, launch.Json], int | None] = lambda _session, _view: None,
 ) -> int:
     """Launch the body; then print, wait or follow.
 
@@ -101,10 +101,10 @@ def configure_follow(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("id", metavar="ID")
 
 
-def follow(arguments: argparse.Namespace, session: Session) -> int:
+def follow(arguments: argparse.Namespace, session: CliSession) -> int:
     """What `run` shows: progress, all output, how it ended, and that as the exit code; also after the end."""
     view = cast("launch.Json", session.api.get(f"/allocations/{arguments.id}"))
     return Following(session, view, with_logs=True).run()
 
 
-VERBS = {"run": Verb(configure, execute), "follow": Verb(configure_follow, follow)}
+VERBS = {"run": CliVerb(configure, execute), "follow": CliVerb(configure_follow, follow)}

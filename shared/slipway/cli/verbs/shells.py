@@ -7,7 +7,7 @@ from typing import Any
 
 from slipway.cli import labels, main, table
 from slipway.cli.follow import wait_until
-from slipway.cli.verb import Session
+from slipway.cli.verb import CliSession
 from slipway.errors import InvalidError, PermanentError
 
 Json = dict[str, Any]
@@ -49,7 +49,7 @@ def _parted(arguments: argparse.Namespace) -> tuple[str, tuple[str, ...]]:
     return given[0], tuple(given[end + 1 :])
 
 
-def open_shell(arguments: argparse.Namespace, session: Session) -> int:
+def open_shell(arguments: argparse.Namespace, session: CliSession) -> int:
     """Attach to a shell."""
     named, command = _parted(arguments)
     view: Json = session.api.get(f"/allocations/{named}")
@@ -67,11 +67,11 @@ def open_shell(arguments: argparse.Namespace, session: Session) -> int:
 
 
 def attach(
-    session: Session, view: Json, arguments: argparse.Namespace, command: tuple[str, ...] = (), *, named: str = ""
+    session: CliSession, view: Json, arguments: argparse.Namespace, command: tuple[str, ...] = (), *, named: str = ""
 ) -> int:
     """Stay until it ends or is detached; the program's exit code."""
     from slipway.cli.attach import DETACH_NAME, Attachment
-    from slipway.cli.remote import Wanted
+    from slipway.cli.remote import RemoteSession
 
     id_, terminal = str(view["id"]), session.terminal
     if labels.has_ended(view):
@@ -83,7 +83,7 @@ def attach(
     is_tty = sys.stdin.isatty() and not arguments.no_tty
     if is_tty:
         terminal.note(f"{id_}: {DETACH_NAME} detaches, and it goes on")
-    attachment = Attachment(terminal, session.api.server, view["links"]["proxy"], Wanted(named, command, is_tty))
+    attachment = Attachment(terminal, session.api.server, view["links"]["proxy"], RemoteSession(named, command, is_tty))
     code = attachment.run()
     if code is None:
         terminal.note(f"\ndetached. Come back with: slipway shell open {id_} --session {attachment.session}")
@@ -91,7 +91,7 @@ def attach(
     return code
 
 
-def _list(session: Session, view: Json) -> int:
+def _list(session: CliSession, view: Json) -> int:
     items: list[Json] = session.api.get(f"/{view['links']['proxy']}sessions")["items"]
     if not items:
         session.terminal.note(f"no sessions; slipway shell open {view['id']} begins one")

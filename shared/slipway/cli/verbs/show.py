@@ -4,7 +4,7 @@ import argparse
 from typing import Any, cast
 
 from slipway.cli import labels, main, output, table, waterfall
-from slipway.cli.verb import Session, Verb
+from slipway.cli.verb import CliSession, CliVerb
 from slipway.cli.verbs.streams import event_text
 from slipway.model.duration import format_duration
 
@@ -18,7 +18,7 @@ def configure_get(parser: argparse.ArgumentParser) -> None:
     output.add_options(parser, "json", "yaml", "name")
 
 
-def get(arguments: argparse.Namespace, session: Session) -> int:
+def get(arguments: argparse.Namespace, session: CliSession) -> int:
     """As the API has it."""
     answer = session.api.call("GET", f"/allocations/{arguments.id}")
     if arguments.quiet or arguments.output == "name":
@@ -34,7 +34,7 @@ def configure_view(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-o", "--output", choices=("table", "json", "yaml"), default="table", help="form of the answer")
 
 
-def describe(arguments: argparse.Namespace, session: Session) -> int:
+def describe(arguments: argparse.Namespace, session: CliSession) -> int:
     """All about one, for people."""
     answer = session.api.call("GET", f"/allocations/{arguments.id}")
     if arguments.output != "table":
@@ -63,7 +63,7 @@ def describe(arguments: argparse.Namespace, session: Session) -> int:
     return main.OK
 
 
-def _facts(view: Json, session: Session, moment: Any) -> list[tuple[str, str]]:
+def _facts(view: Json, session: CliSession, moment: Any) -> list[tuple[str, str]]:
     spec = cast("Json", view["spec"])
     command, image = _program(spec)
     state = labels.state_of(view)
@@ -134,7 +134,7 @@ def _rank_rows(view: Json) -> list[list[str]]:
     ]
 
 
-def explain(arguments: argparse.Namespace, session: Session) -> int:
+def explain(arguments: argparse.Namespace, session: CliSession) -> int:
     """Why it stands where it stands."""
     answer = session.api.call("GET", f"/allocations/{arguments.id}/explain", query={"foresee": "true"})
     if arguments.output != "table":
@@ -211,7 +211,7 @@ def deadline_text(deadline: Json) -> str:
     return f"{name}: ends at {table.clock_time(at)[:8]} UTC, {ahead}"
 
 
-def timeline(arguments: argparse.Namespace, session: Session) -> int:
+def timeline(arguments: argparse.Namespace, session: CliSession) -> int:
     """How long it spent in each phase."""
     answer = session.api.call("GET", f"/allocations/{arguments.id}/timeline")
     if arguments.output != "table":
@@ -236,7 +236,7 @@ def timeline_text(body: Json) -> str:
     return f"{text}\ntotal {format_duration(float(body['totalSeconds']))}"
 
 
-def trace(arguments: argparse.Namespace, session: Session) -> int:
+def trace(arguments: argparse.Namespace, session: CliSession) -> int:
     """Its trace as a waterfall."""
     answer = session.api.call("GET", f"/allocations/{arguments.id}/trace")
     if arguments.output != "table":
@@ -248,9 +248,9 @@ def trace(arguments: argparse.Namespace, session: Session) -> int:
 
 
 VERBS = {
-    "get": Verb(configure_get, get),
-    "describe": Verb(configure_view, describe),
-    "explain": Verb(configure_view, explain),
-    "timeline": Verb(configure_view, timeline),
-    "trace": Verb(configure_view, trace),
+    "get": CliVerb(configure_get, get),
+    "describe": CliVerb(configure_view, describe),
+    "explain": CliVerb(configure_view, explain),
+    "timeline": CliVerb(configure_view, timeline),
+    "trace": CliVerb(configure_view, trace),
 }

@@ -5,7 +5,7 @@ With `--live` it is the API that is asked, about the cluster as it stands.
 
 import argparse
 
-from slipway.cli.verb import Session, Verb
+from slipway.cli.verb import CliSession, CliVerb
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -13,7 +13,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", metavar="FILE")
 
 
-def execute(arguments: argparse.Namespace, session: Session) -> int:
+def execute(arguments: argparse.Namespace, session: CliSession) -> int:
     """Run it."""
     words: list[str] = arguments.words
     if "--live" in words:
@@ -26,4 +26,4 @@ def execute(arguments: argparse.Namespace, session: Session) -> int:
     return main(words)
 
 
-VERBS = {"simulate": Verb(configure, execute, raw=True)}
+VERBS = {"simulate": CliVerb(configure, execute, raw=True)}

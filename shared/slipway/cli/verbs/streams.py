@@ -8,7 +8,7 @@ from typing import Any, cast
 from slipway.cli import labels, main, output, table
 from slipway.cli.background import events_of, lines_of
 from slipway.cli.follow import line_text
-from slipway.cli.verb import Session, Verb
+from slipway.cli.verb import CliSession, CliVerb
 from slipway.errors import InvalidError
 
 Json = dict[str, Any]
@@ -22,7 +22,7 @@ def configure_events(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-o", "--output", choices=("table", "json"), default="table", help="form of the answer")
 
 
-def events(arguments: argparse.Namespace, session: Session) -> int:
+def events(arguments: argparse.Namespace, session: CliSession) -> int:
     """Its transitions."""
     try:
         return _events(arguments, session)
@@ -30,7 +30,7 @@ def events(arguments: argparse.Namespace, session: Session) -> int:
         return main.DETACHED
 
 
-def _events(arguments: argparse.Namespace, session: Session) -> int:
+def _events(arguments: argparse.Namespace, session: CliSession) -> int:
     if arguments.id and not arguments.follow:
         answer = session.api.call("GET", f"/allocations/{arguments.id}/events", query={"after": arguments.after})
         if arguments.output == "json":
@@ -105,7 +105,7 @@ def configure_logs(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-o", "--output", choices=("text", "json"), default="text", help="form of the answer")
 
 
-def logs(arguments: argparse.Namespace, session: Session) -> int:
+def logs(arguments: argparse.Namespace, session: CliSession) -> int:
     """What its ranks print."""
     try:
         return _logs(arguments, session)
@@ -113,7 +113,7 @@ def logs(arguments: argparse.Namespace, session: Session) -> int:
         return main.DETACHED
 
 
-def _logs(arguments: argparse.Namespace, session: Session) -> int:
+def _logs(arguments: argparse.Namespace, session: CliSession) -> int:
     view: Json = session.api.get(f"/allocations/{arguments.id}")
     query = {name: getattr(arguments, name) for name in _LINE_FILTERS}
     if arguments.search and arguments.regex:
@@ -142,7 +142,7 @@ def _logs(arguments: argparse.Namespace, session: Session) -> int:
     return main.OK
 
 
-def _all_lines(session: Session, path: str, query: Json) -> Iterator[Json]:
+def _all_lines(session: CliSession, path: str, query: Json) -> Iterator[Json]:
     """Page after page, unless a number of lines was asked for."""
     cursor = ""
     is_one_page = query.get("head") is not None or query.get("tail") is not None or "order" in query
@@ -161,4 +161,4 @@ def _compact(value: Any) -> str:
     return json.dumps(value, separators=(",", ":"))
 
 
-VERBS = {"events": Verb(configure_events, events), "logs": Verb(configure_logs, logs)}
+VERBS = {"events": CliVerb(configure_events, events), "logs": CliVerb(configure_logs, logs)}

@@ -15,10 +15,10 @@ from typing import Any
 import msgspec
 
 from slipway.cli import credentials, main, output, table
-from slipway.cli.verb import Session, Verb
+from slipway.cli.verb import CliSession, CliVerb
 from slipway.errors import InvalidError, NotFoundError
 from slipway.model import apitokens
-from slipway.model.apitokens import EVERYWHERE, Record, Role
+from slipway.model.apitokens import EVERYWHERE, Role, TokenRecord
 from slipway.model.duration import parse_duration
 from slipway.model.times import format_time
 from slipway.runtime.clock import SystemClock
@@ -48,7 +48,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     output.add_options(parser, "table", "json", "yaml", "name")
 
 
-def execute(arguments: argparse.Namespace, session: Session) -> int:
+def execute(arguments: argparse.Namespace, session: CliSession) -> int:
     """Make, list or take away."""
     if arguments.apply and not arguments.secret:
         raise InvalidError("--apply needs --secret: a folder is changed at once")
@@ -61,7 +61,7 @@ def execute(arguments: argparse.Namespace, session: Session) -> int:
             return _list(arguments, session)
 
 
-def _create(arguments: argparse.Namespace, session: Session) -> int:
+def _create(arguments: argparse.Namespace, session: CliSession) -> int:
     if not arguments.owner or not arguments.role:
         raise InvalidError("token create: say whose it is (--for USER) and what it may do (--role WORKSPACE=editor)")
     if not (arguments.dir or arguments.secret):
@@ -94,7 +94,7 @@ def _create(arguments: argparse.Namespace, session: Session) -> int:
     return main.OK
 
 
-def _revoke(arguments: argparse.Namespace, session: Session) -> int:
+def _revoke(arguments: argparse.Namespace, session: CliSession) -> int:
     if not arguments.ids:
         raise InvalidError("token revoke: name the ids; `slipway token ls` lists them")
     for id_ in arguments.ids:
@@ -117,7 +117,7 @@ def _revoke(arguments: argparse.Namespace, session: Session) -> int:
     return main.OK
 
 
-def _list(arguments: argparse.Namespace, session: Session) -> int:
+def _list(arguments: argparse.Namespace, session: CliSession) -> int:
     items = _items(arguments, session)
     if output.is_for_machines(arguments):
         session.terminal.line(json.dumps({"items": items}))
@@ -141,7 +141,7 @@ def _list(arguments: argparse.Namespace, session: Session) -> int:
     return main.OK
 
 
-def _items(arguments: argparse.Namespace, session: Session) -> list[Json]:
+def _items(arguments: argparse.Namespace, session: CliSession) -> list[Json]:
     """From the folder or the Secret that is named, else what the API goes by."""
     if arguments.dir:
         folder = Path(arguments.dir)
@@ -162,7 +162,7 @@ def _items(arguments: argparse.Namespace, session: Session) -> list[Json]:
     return [_shown(record) for record in records.values()]
 
 
-def _shown(record: Record) -> Json:
+def _shown(record: TokenRecord) -> Json:
     """Without its hash."""
     told: Json = msgspec.to_builtins(record)
     del told["hash"]
@@ -182,7 +182,7 @@ def _write(folder: Path, name: str, raw: bytes) -> None:
         raise InvalidError(f"--dir: {folder} cannot be written: {error.strerror}") from error
 
 
-def _patch(arguments: argparse.Namespace, session: Session, data: dict[str, str | None]) -> None:
+def _patch(arguments: argparse.Namespace, session: CliSession, data: dict[str, str | None]) -> None:
     """Each token is a key of its own, so that nobody overwrites another's change."""
     namespace, name = _place(arguments.secret)
     patch = json.dumps({"data": data})
@@ -216,4 +216,4 @@ def _life_s(text: str) -> float:
     return life_s
 
 
-VERBS = {"token": Verb(configure, execute)}
+VERBS = {"token": CliVerb(configure, execute)}

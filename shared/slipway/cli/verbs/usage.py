@@ -4,7 +4,7 @@ import argparse
 from typing import Any, cast
 
 from slipway.cli import labels, main, output, table
-from slipway.cli.verb import Session, Verb
+from slipway.cli.verb import CliSession, CliVerb
 from slipway.errors import InvalidError
 from slipway.model.duration import format_duration
 
@@ -33,7 +33,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-o", "--output", choices=("table", "json", "yaml"), default="table", help="form of the answer")
 
 
-def usage(arguments: argparse.Namespace, session: Session) -> int:
+def usage(arguments: argparse.Namespace, session: CliSession) -> int:
     """What was used."""
     if arguments.csv and arguments.output != "table":
         raise InvalidError("say one of --csv and -o")
@@ -92,4 +92,4 @@ def _raw_table(items: list[Json]) -> str:
     return table.render(head, rows)
 
 
-VERBS = {"usage": Verb(configure, usage)}
+VERBS = {"usage": CliVerb(configure, usage)}

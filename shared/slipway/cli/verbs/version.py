@@ -4,14 +4,14 @@ import argparse
 from importlib import metadata
 
 from slipway.cli import main
-from slipway.cli.verb import Session, Verb
+from slipway.cli.verb import CliSession, CliVerb
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """It takes no arguments of its own."""
 
 
-def execute(arguments: argparse.Namespace, session: Session) -> int:
+def execute(arguments: argparse.Namespace, session: CliSession) -> int:
     """Print it."""
     session.terminal.line(f"slipway {own_version()}")
     return main.OK
@@ -25,4 +25,4 @@ def own_version() -> str:
         return "(not installed)"
 
 
-VERBS = {"version": Verb(configure, execute)}
+VERBS = {"version": CliVerb(configure, execute)}

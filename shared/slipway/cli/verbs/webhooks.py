@@ -7,7 +7,7 @@ from typing import Any, cast
 from urllib.parse import quote
 
 from slipway.cli import main, output, table
-from slipway.cli.verb import Session, Verb
+from slipway.cli.verb import CliSession, CliVerb
 from slipway.cli.verbs import listing
 from slipway.errors import InvalidError
 
@@ -33,7 +33,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     output.add_options(parser, "table", "json", "yaml", "name")
 
 
-def execute(arguments: argparse.Namespace, session: Session) -> int:
+def execute(arguments: argparse.Namespace, session: CliSession) -> int:
     """List, add, show, change, try or remove webhooks."""
     if arguments.word == "ls":
         empty = "there are no webhooks; add one with: slipway webhook create URL"
@@ -57,7 +57,7 @@ def execute(arguments: argparse.Namespace, session: Session) -> int:
     return main.OK
 
 
-def _create(arguments: argparse.Namespace, session: Session) -> int:
+def _create(arguments: argparse.Namespace, session: CliSession) -> int:
     body = {"url": arguments.name, **_filters(arguments), **_secret(arguments)}
     if arguments.called:
         body["name"] = arguments.called
@@ -76,7 +76,7 @@ def _create(arguments: argparse.Namespace, session: Session) -> int:
     return main.OK
 
 
-def _set(arguments: argparse.Namespace, session: Session, path: str) -> None:
+def _set(arguments: argparse.Namespace, session: CliSession, path: str) -> None:
     body = {**_filters(arguments), **_secret(arguments)}
     if arguments.url:
         body["url"] = arguments.url
@@ -89,7 +89,7 @@ def _set(arguments: argparse.Namespace, session: Session, path: str) -> None:
     _print(arguments, session, "PATCH", path, body)
 
 
-def _test(arguments: argparse.Namespace, session: Session, path: str) -> int:
+def _test(arguments: argparse.Namespace, session: CliSession, path: str) -> int:
     answer = session.api.call("POST", f"{path}/test")
     told = cast("Json", answer.json())
     if output.is_for_machines(arguments):
@@ -101,7 +101,7 @@ def _test(arguments: argparse.Namespace, session: Session, path: str) -> int:
     return main.OK if told["delivered"] else main.FAILED
 
 
-def _print(arguments: argparse.Namespace, session: Session, method: str, path: str, body: Json | None) -> None:
+def _print(arguments: argparse.Namespace, session: CliSession, method: str, path: str, body: Json | None) -> None:
     answer = session.api.call(method, path, body=body)
     if output.is_for_machines(arguments):
         output.write(session.terminal, arguments.output, answer)
@@ -152,6 +152,6 @@ def _row(item: Json) -> list[str]:
     return [str(item["name"]), state, waiting, ",".join(wanted) or "all", str(item["url"])]
 
 
-_TABLE = listing.Table(("WEBHOOK", "ENABLED", "WAITING", "EVENTS", "URL"), _row)
+_TABLE = listing.ListTable(("WEBHOOK", "ENABLED", "WAITING", "EVENTS", "URL"), _row)
 
-VERBS = {"webhook": Verb(configure, execute)}
+VERBS = {"webhook": CliVerb(configure, execute)}

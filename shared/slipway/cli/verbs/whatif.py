@@ -5,7 +5,7 @@ from typing import Any, cast
 
 from slipway.cli import output, table, yamlfile
 from slipway.cli.terminal import Terminal
-from slipway.cli.verb import Session, Verb
+from slipway.cli.verb import CliSession, CliVerb
 from slipway.errors import InvalidError
 from slipway.model.duration import format_duration, parse_duration
 
@@ -29,7 +29,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     output.add_options(parser, "table", "json", "yaml")
 
 
-def execute(arguments: argparse.Namespace, session: Session) -> int:
+def execute(arguments: argparse.Namespace, session: CliSession) -> int:
     """Ask, and show what differs."""
     answer = session.api.call("POST", "/simulate", body=body_of(arguments))
     if output.is_for_machines(arguments):
@@ -147,4 +147,4 @@ def _count(summary: Json) -> str:
     )
 
 
-LIVE = Verb(configure, execute)
+LIVE = CliVerb(configure, execute)

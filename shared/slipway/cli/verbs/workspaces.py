@@ -5,7 +5,7 @@ from typing import Any, cast
 from urllib.parse import quote
 
 from slipway.cli import main, output, table
-from slipway.cli.verb import Session, Verb
+from slipway.cli.verb import CliSession, CliVerb
 from slipway.cli.verbs import listing
 from slipway.errors import InvalidError
 
@@ -43,7 +43,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     remove.add_argument("name", metavar="NAME")
 
 
-def execute(arguments: argparse.Namespace, session: Session) -> int:
+def execute(arguments: argparse.Namespace, session: CliSession) -> int:
     """Do what the word says."""
     terminal = session.terminal
     if arguments.word == "ls":
@@ -105,5 +105,5 @@ def _row(item: Json) -> list[str]:
     return [str(item["name"]), str(item["phase"]), age, *defaults, pools, ", ".join(amounts) or "-"]
 
 
-_TABLE = listing.Table(("WORKSPACE", "PHASE", "AGE", "POOL", "QUEUE", "TEMPLATE", "MAY USE", "QUOTA"), _row)
-VERBS = {"workspace": Verb(configure, execute)}
+_TABLE = listing.ListTable(("WORKSPACE", "PHASE", "AGE", "POOL", "QUEUE", "TEMPLATE", "MAY USE", "QUOTA"), _row)
+VERBS = {"workspace": CliVerb(configure, execute)}

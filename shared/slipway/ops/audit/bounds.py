@@ -23,10 +23,10 @@ from slipway.ops.audit.evidence import (
     PODS,
     RSS_BYTES,
     STREAM_BYTES,
-    Evidence,
+    AuditEvidence,
+    InvariantViolation,
     Measured,
     Version,
-    Violation,
 )
 
 SPEC_BYTES_MAX = 256 * 1024
@@ -47,7 +47,7 @@ GROWTH_MAX = 0.1
 """The part by which the memory of a process may grow from the second quarter of its samples to the last one."""
 
 
-def objects_are_bounded(evidence: Evidence) -> Iterator[Violation]:
+def objects_are_bounded(evidence: AuditEvidence) -> Iterator[InvariantViolation]:
     """I24: an allocation's object stays within its bound, whatever happens to it. A spec that is too large is its
     author's; we refuse to work on it."""
     for history in evidence.allocations.values():
@@ -58,7 +58,7 @@ def objects_are_bounded(evidence: Evidence) -> Iterator[Violation]:
         is_refused = history[-1].allocation.status.result is Result.INVALID
         if (said > SPEC_BYTES_MAX and not is_refused) or added > most:
             message = f"its spec takes {said} bytes of {SPEC_BYTES_MAX}, the rest {added} of {most}"
-            yield Violation(
+            yield InvariantViolation(
                 invariant="I24",
                 subject=biggest.allocation.metadata.name,
                 message=message,
@@ -66,7 +66,7 @@ def objects_are_bounded(evidence: Evidence) -> Iterator[Violation]:
             )
 
 
-def writes_are_bounded(evidence: Evidence) -> Iterator[Violation]:
+def writes_are_bounded(evidence: AuditEvidence) -> Iterator[InvariantViolation]:
     """I24: an attempt of N ranks costs us 10 + 4N writes to Kubernetes at most, the Service of a gang apart. Orders
     (of users, or of the scheduler to stop or to make room) grant two more: their own, and the answer to them. Whatever
     interrupts us may cost an attempt's work again: who was held does what others have done, and undoes it. A pod that
@@ -103,10 +103,10 @@ def writes_are_bounded(evidence: Evidence) -> Iterator[Violation]:
         most = (WRITES_MAX + RANK_WRITES_MAX * ranks_of(end)) * tries + RANK_WRITES_MAX * again
         if count > most:
             message = f"took {count} of our writes in {end.status.attempt} attempts, {most} are granted"
-            yield Violation(invariant="I24", subject=end.metadata.name, message=message)
+            yield InvariantViolation(invariant="I24", subject=end.metadata.name, message=message)
 
 
-def streams_are_bounded(evidence: Evidence) -> Iterator[Violation]:
+def streams_are_bounded(evidence: AuditEvidence) -> Iterator[InvariantViolation]:
     """I24: what Redis keeps of a live allocation takes 8 KiB at most."""
     live = {
         str(id_of(history[-1].allocation))
@@ -116,10 +116,10 @@ def streams_are_bounded(evidence: Evidence) -> Iterator[Violation]:
     for sample in evidence.measures:
         if sample.kind == STREAM_BYTES and sample.value > STREAM_BYTES_MAX and sample.subject in live:
             message = f"takes {sample.value:.0f} bytes in Redis, {STREAM_BYTES_MAX} are granted"
-            yield Violation(invariant="I24", subject=sample.subject, message=message)
+            yield InvariantViolation(invariant="I24", subject=sample.subject, message=message)
 
 
-def memory_is_flat(evidence: Evidence) -> Iterator[Violation]:
+def memory_is_flat(evidence: AuditEvidence) -> Iterator[InvariantViolation]:
     """I24: the memory of a process does not grow while it runs."""
     samples = sorted((each for each in evidence.measures if each.kind == RSS_BYTES), key=lambda each: each.subject)
     for subject, group in groupby(samples, key=lambda each: each.subject):
@@ -130,7 +130,7 @@ def memory_is_flat(evidence: Evidence) -> Iterator[Violation]:
         early, late = _mean(ordered[quarter : 2 * quarter]), _mean(ordered[-quarter:])
         if late > early * (1 + GROWTH_MAX):
             message = f"grew from {early:.0f} to {late:.0f} bytes in {ordered[-1].at - ordered[0].at:.0f} s"
-            yield Violation(invariant="I24", subject=subject, message=message)
+            yield InvariantViolation(invariant="I24", subject=subject, message=message)
 
 
 def _is_second_half(version: Version, last: Version | None) -> bool:

@@ -5,21 +5,21 @@ I10. Pure: evidence in, violations out.
 
 from collections.abc import Iterator
 
-from slipway.ops.audit.evidence import Evidence, Violation
+from slipway.ops.audit.evidence import AuditEvidence, InvariantViolation
 from slipway.ops.audit.holds import ADMIT, Holds
 from slipway.ops.audit.quotas import Quotas
 
 
-def nothing_is_given_twice(evidence: Evidence) -> Iterator[Violation]:
+def nothing_is_given_twice(evidence: AuditEvidence) -> Iterator[InvariantViolation]:
     """I10: at every version what is decided, admitted and not yet over fits each node, and so does what is bound."""
     for holds, number, _ in _passing(evidence):
         if number <= evidence.listed_to or not holds.take_is_other():
             continue
         for node, message in holds.excess():
-            yield Violation(invariant="I10", subject=node, message=message, version=number)
+            yield InvariantViolation(invariant="I10", subject=node, message=message, version=number)
 
 
-def quotas_hold(evidence: Evidence) -> Iterator[Violation]:
+def quotas_hold(evidence: AuditEvidence) -> Iterator[InvariantViolation]:
     """I10: what a ledger newly decides fits the limits, quotas and borrowing limits of its queue and of those above."""
     quotas = Quotas(evidence.queues)
     if not quotas.is_bounded:
@@ -33,10 +33,10 @@ def quotas_hold(evidence: Evidence) -> Iterator[Violation]:
         admitted = [item.uid for item in fresh if item.kind == ADMIT]
         if admitted and number > evidence.listed_to:
             for queue, message in quotas.broken_by(admitted, holds, number):
-                yield Violation(invariant="I10", subject=queue, message=message, version=number)
+                yield InvariantViolation(invariant="I10", subject=queue, message=message, version=number)
 
 
-def _passing(evidence: Evidence) -> Iterator[tuple[Holds, int, bool]]:
+def _passing(evidence: AuditEvidence) -> Iterator[tuple[Holds, int, bool]]:
     """(what is held, the version, whether it is of a ledger) after each version that matters."""
     holds = Holds()
     pods = {change.version.number: change for change in evidence.pods}

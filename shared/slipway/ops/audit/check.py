@@ -26,14 +26,14 @@ from slipway.ops.audit import (
     rest,
     usage,
 )
-from slipway.ops.audit.evidence import Evidence, Violation
+from slipway.ops.audit.evidence import AuditEvidence, InvariantViolation
 from slipway.ops.audit.needs import Need, lacking
 
 
-class Check(msgspec.Struct, frozen=True):
+class InvariantCheck(msgspec.Struct, frozen=True):
     """One program that looks for breaks of an invariant. Without all it needs it does not run."""
 
-    find: Callable[[Evidence], Iterator[Violation]]
+    find: Callable[[AuditEvidence], Iterator[InvariantViolation]]
     needs: tuple[Need, ...] = ()
 
     @property
@@ -47,14 +47,14 @@ class Invariant(msgspec.Struct, frozen=True):
 
     id: str
     promise: str
-    checks: tuple[Check, ...]
+    checks: tuple[InvariantCheck, ...]
 
 
-class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+class InvariantVerdict(msgspec.Struct, frozen=True, kw_only=True):
     """What an audit says of one invariant. `judged` are the checks that ran, `missing` what the others lacked."""
 
     invariant: Invariant
-    violations: tuple[Violation, ...]
+    violations: tuple[InvariantViolation, ...]
     judged: tuple[str, ...]
     missing: tuple[Need, ...] = ()
 
@@ -66,187 +66,193 @@ INVARIANTS: tuple[Invariant, ...] = (
         "I1",
         "an acknowledged launch is never lost",
         (
-            Check(clients.acknowledged_launches_last, (_N.PROMISES,)),
-            Check(clients.what_lives_is_kept, (_N.EVERY_VERSION, _N.WRITERS)),
+            InvariantCheck(clients.acknowledged_launches_last, (_N.PROMISES,)),
+            InvariantCheck(clients.what_lives_is_kept, (_N.EVERY_VERSION, _N.WRITERS)),
         ),
     ),
     Invariant(
         "I2",
         "the same Idempotency-Key gives one allocation; another body is refused with 422",
-        (Check(clients.keys_launch_once, (_N.ANSWERS,)),),
+        (InvariantCheck(clients.keys_launch_once, (_N.ANSWERS,)),),
     ),
     Invariant(
         "I3",
         "at most one bound, live pod for each rank, over all attempts",
-        (Check(gangs.one_live_pod_per_rank),),
+        (InvariantCheck(gangs.one_live_pod_per_rank),),
     ),
     Invariant(
         "I4",
         "at most one start for each rank and attempt",
-        (Check(gangs.one_start_per_attempt),),
+        (InvariantCheck(gangs.one_start_per_attempt),),
     ),
     Invariant(
         "I5",
         "no pod is bound before all exist and the release record lists their uids",
-        (Check(gangs.release_before_bind, (_N.EVERY_VERSION,)),),
+        (InvariantCheck(gangs.release_before_bind, (_N.EVERY_VERSION,)),),
     ),
     Invariant(
         "I6",
         "at rest no rank runs, or at least the minimum",
-        (Check(rest.gangs_are_whole), Check(rest.lost_ranks_end_their_attempt)),
+        (InvariantCheck(rest.gangs_are_whole), InvariantCheck(rest.lost_ranks_end_their_attempt)),
     ),
     Invariant(
         "I7",
         "an end is an end; seq, attempt and epoch never fall; results are written once",
-        (Check(lives.terminal_is_absorbing), Check(lives.rules_are_installed, (_N.RULES,))),
+        (InvariantCheck(lives.terminal_is_absorbing), InvariantCheck(lives.rules_are_installed, (_N.RULES,))),
     ),
     Invariant(
         "I8",
         "only legal transitions",
-        (Check(lives.transitions_are_legal), Check(flows.writes_are_allowed, (_N.REQUESTS,))),
+        (InvariantCheck(lives.transitions_are_legal), InvariantCheck(flows.writes_are_allowed, (_N.REQUESTS,))),
     ),
     Invariant(
         "I9",
         "the epochs of a ledger rise, and every admission is a decision that stood in a ledger before it",
         (
-            Check(ledgers.epochs_rise),
-            Check(ledgers.admissions_come_from_decisions),
-            Check(ledgers.decisions_are_finished, (_N.EVERY_VERSION,)),
+            InvariantCheck(ledgers.epochs_rise),
+            InvariantCheck(ledgers.admissions_come_from_decisions),
+            InvariantCheck(ledgers.decisions_are_finished, (_N.EVERY_VERSION,)),
         ),
     ),
     Invariant(
         "I10",
         "no node and no quota is given twice",
         (
-            Check(capacity.nothing_is_given_twice, (_N.EVERY_VERSION,)),
-            Check(capacity.quotas_hold, (_N.EVERY_VERSION,)),
+            InvariantCheck(capacity.nothing_is_given_twice, (_N.EVERY_VERSION,)),
+            InvariantCheck(capacity.quotas_hold, (_N.EVERY_VERSION,)),
         ),
     ),
     Invariant(
         "I11",
         "no pod, ConfigMap, service or finalizer is left 60 s after the end",
-        (Check(rest.nothing_leaks),),
+        (InvariantCheck(rest.nothing_leaks),),
     ),
     Invariant(
         "I12",
         "nothing runs longer than its grace after its allocation ended",
-        (Check(gangs.nothing_outlives_its_end), Check(gangs.what_is_deleted_has_its_grace, (_N.WRITERS,))),
+        (
+            InvariantCheck(gangs.nothing_outlives_its_end),
+            InvariantCheck(gangs.what_is_deleted_has_its_grace, (_N.WRITERS,)),
+        ),
     ),
     Invariant(
         "I13",
         "a committed cancel wins",
-        (Check(lives.cancels_win), Check(lives.cancels_are_carried_out)),
+        (InvariantCheck(lives.cancels_win), InvariantCheck(lives.cancels_are_carried_out)),
     ),
     Invariant(
         "I14",
         "each stream is strictly ordered and contiguous, with one payload for each seq",
-        (Check(flows.streams_are_ordered, (_N.STREAMS,)),),
+        (InvariantCheck(flows.streams_are_ordered, (_N.STREAMS,)),),
     ),
     Invariant(
         "I15",
         "at rest each stream is complete",
-        (Check(flows.streams_are_complete, (_N.STREAMS,)),),
+        (InvariantCheck(flows.streams_are_complete, (_N.STREAMS,)),),
     ),
     Invariant(
         "I16",
         "no pending hint, idle consumer or unexplained dead letter is left",
         (
-            Check(hints.nothing_stays_pending, (_N.REST,)),
-            Check(hints.nothing_is_lost, (_N.DELIVERIES, _N.REST)),
-            Check(hints.consumers_leave, (_N.CONSUMERS,)),
-            Check(hints.dead_letters_are_named, (_N.DELIVERIES,)),
+            InvariantCheck(hints.nothing_stays_pending, (_N.REST,)),
+            InvariantCheck(hints.nothing_is_lost, (_N.DELIVERIES, _N.REST)),
+            InvariantCheck(hints.consumers_leave, (_N.CONSUMERS,)),
+            InvariantCheck(hints.dead_letters_are_named, (_N.DELIVERIES,)),
         ),
     ),
     Invariant(
         "I17",
         "what cannot be done is a dead letter after five deliveries, and delays nobody",
         (
-            Check(hints.poison_is_set_aside, (_N.DELIVERIES,)),
-            Check(hints.poison_delays_nobody, (_N.DELIVERIES,)),
+            InvariantCheck(hints.poison_is_set_aside, (_N.DELIVERIES,)),
+            InvariantCheck(hints.poison_delays_nobody, (_N.DELIVERIES,)),
         ),
     ),
     Invariant(
         "I18",
         "60 s after the last fault everything is as desired, and then nobody writes anything but leases",
         (
-            Check(quiet.everything_is_as_desired),
-            Check(quiet.nobody_writes_at_rest, (_N.SILENCE, _N.WRITERS)),
+            InvariantCheck(quiet.everything_is_as_desired),
+            InvariantCheck(quiet.nobody_writes_at_rest, (_N.SILENCE, _N.WRITERS)),
         ),
     ),
     Invariant(
         "I19",
         "no client sees an older state than it has seen, and what was answered holds at every replica",
         (
-            Check(clients.time_runs_forward, (_N.ANSWERS,)),
-            Check(clients.cancels_are_seen, (_N.ANSWERS,)),
-            Check(clients.launches_are_found, (_N.ANSWERS,)),
+            InvariantCheck(clients.time_runs_forward, (_N.ANSWERS,)),
+            InvariantCheck(clients.cancels_are_seen, (_N.ANSWERS,)),
+            InvariantCheck(clients.launches_are_found, (_N.ANSWERS,)),
         ),
     ),
     Invariant(
         "I20",
         "recorded exits are the containers' own",
-        (Check(exits.exits_are_true), Check(exits.failures_have_an_exit)),
+        (InvariantCheck(exits.exits_are_true), InvariantCheck(exits.failures_have_an_exit)),
     ),
     Invariant(
         "I21",
         "preemptions have a decision, a beneficiary and their full grace, and are rare",
         (
-            Check(preemptions.preemptions_are_decided, (_N.EVERY_VERSION, _N.BEGINNING, _N.WRITERS)),
-            Check(preemptions.nobody_else_makes_room, (_N.EVERY_VERSION, _N.WRITERS)),
-            Check(preemptions.preemptions_have_a_beneficiary, (_N.EVERY_VERSION,)),
-            Check(preemptions.preemptions_have_their_grace),
-            Check(preemptions.preemptions_are_rare),
+            InvariantCheck(preemptions.preemptions_are_decided, (_N.EVERY_VERSION, _N.BEGINNING, _N.WRITERS)),
+            InvariantCheck(preemptions.nobody_else_makes_room, (_N.EVERY_VERSION, _N.WRITERS)),
+            InvariantCheck(preemptions.preemptions_have_a_beneficiary, (_N.EVERY_VERSION,)),
+            InvariantCheck(preemptions.preemptions_have_their_grace),
+            InvariantCheck(preemptions.preemptions_are_rare),
         ),
     ),
     Invariant(
         "I22",
         "no answer to one workspace holds anything of another",
-        (Check(disclosure.workspaces_keep_apart, (_N.TENANTS,)), Check(disclosure.objects_stay_at_home)),
+        (
+            InvariantCheck(disclosure.workspaces_keep_apart, (_N.TENANTS,)),
+            InvariantCheck(disclosure.objects_stay_at_home),
+        ),
     ),
     Invariant(
         "I23",
         "secrets never reach Redis, ConfigMaps, events, logs, URLs or metrics",
-        (Check(disclosure.secrets_stay, (_N.SECRETS,)),),
+        (InvariantCheck(disclosure.secrets_stay, (_N.SECRETS,)),),
     ),
     Invariant(
         "I24",
         "objects, writes, streams and memory are bounded",
         (
-            Check(bounds.objects_are_bounded),
-            Check(bounds.writes_are_bounded, (_N.WRITERS, _N.BEGINNING)),
-            Check(bounds.streams_are_bounded, (_N.SIZES,)),
-            Check(bounds.memory_is_flat, (_N.SIZES,)),
+            InvariantCheck(bounds.objects_are_bounded),
+            InvariantCheck(bounds.writes_are_bounded, (_N.WRITERS, _N.BEGINNING)),
+            InvariantCheck(bounds.streams_are_bounded, (_N.SIZES,)),
+            InvariantCheck(bounds.memory_is_flat, (_N.SIZES,)),
         ),
     ),
     Invariant(
         "I25",
         "restarting all of us writes nothing to any pod and moves no phase",
-        (Check(quiet.restarts_change_nothing, (_N.RESTARTS,)),),
+        (InvariantCheck(quiet.restarts_change_nothing, (_N.RESTARTS,)),),
     ),
     Invariant(
         "I26",
         "the daily totals hold each ended allocation once, to the millisecond",
-        (Check(usage.usage_is_exact, (_N.REST, _N.BEGINNING, _N.EVERY_VERSION)),),
+        (InvariantCheck(usage.usage_is_exact, (_N.REST, _N.BEGINNING, _N.EVERY_VERSION)),),
     ),
     Invariant(
         "I27",
         "each line that a rank prints is stored once, or counted in a marked hole; its last line is never missing",
         (
-            Check(logs.lines_come_once, (_N.LOGS,)),
-            Check(logs.holes_are_counted, (_N.LOGS, _N.PRINTED)),
-            Check(logs.holes_are_marked, (_N.LOGS,)),
-            Check(logs.logs_are_whole, (_N.LOGS, _N.PRINTED, _N.REST)),
+            InvariantCheck(logs.lines_come_once, (_N.LOGS,)),
+            InvariantCheck(logs.holes_are_counted, (_N.LOGS, _N.PRINTED)),
+            InvariantCheck(logs.holes_are_marked, (_N.LOGS,)),
+            InvariantCheck(logs.logs_are_whole, (_N.LOGS, _N.PRINTED, _N.REST)),
         ),
     ),
     Invariant(
         "ACK",
         "a hint is acknowledged only after its effect",
-        (Check(hints.hints_are_acked_after_their_effect, (_N.ACKS,)),),
+        (InvariantCheck(hints.hints_are_acked_after_their_effect, (_N.ACKS,)),),
     ),
     Invariant(
         "FENCE",
         "every bind and delete names a uid, every replacement a version",
-        (Check(flows.writes_carry_fences, (_N.REQUESTS,)),),
+        (InvariantCheck(flows.writes_carry_fences, (_N.REQUESTS,)),),
     ),
 )
 """In the order in which they are told."""
@@ -254,7 +260,7 @@ INVARIANTS: tuple[Invariant, ...] = (
 BY_ID: Mapping[str, Invariant] = {invariant.id: invariant for invariant in INVARIANTS}
 
 
-def audit(evidence: Evidence) -> list[Violation]:
+def audit(evidence: AuditEvidence) -> list[InvariantViolation]:
     """Every violation that the checks find."""
     unknown = lacking(evidence)
     return [
@@ -266,15 +272,15 @@ def audit(evidence: Evidence) -> list[Violation]:
     ]
 
 
-def verdicts(evidence: Evidence) -> list[Verdict]:
+def verdicts(evidence: AuditEvidence) -> list[InvariantVerdict]:
     """The same, invariant by invariant, with what could not be judged and why."""
     unknown = lacking(evidence)
-    found: list[Verdict] = []
+    found: list[InvariantVerdict] = []
     for invariant in INVARIANTS:
         ran = [check for check in invariant.checks if unknown.isdisjoint(check.needs)]
         missing = {need for check in invariant.checks for need in check.needs if need in unknown}
         found.append(
-            Verdict(
+            InvariantVerdict(
                 invariant=invariant,
                 violations=tuple(violation for check in ran for violation in check.find(evidence)),
                 judged=tuple(check.name for check in ran),

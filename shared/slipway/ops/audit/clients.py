@@ -10,7 +10,7 @@ from itertools import pairwise
 from slipway.crd.hashing import key_hash
 from slipway.crd.meta import ANNOTATION_IDEMPOTENCY_KEY, ANNOTATION_USER
 from slipway.model.lifecycle import Phase
-from slipway.ops.audit.evidence import AllocationVersion, Answered, Evidence, Violation
+from slipway.ops.audit.evidence import AllocationVersion, Answered, AuditEvidence, InvariantViolation
 
 LAUNCH, CANCEL, DELETE = "launch", "cancel", "delete"
 KEY_REUSED = 422
@@ -18,7 +18,7 @@ _GONE = (404, 410)
 _API = "api"
 
 
-def acknowledged_launches_last(evidence: Evidence) -> Iterator[Violation]:
+def acknowledged_launches_last(evidence: AuditEvidence) -> Iterator[InvariantViolation]:
     """I1: what was answered 2xx exists, and goes only when it was deleted or has ended."""
     deleted = {promise.uid for promise in evidence.promises if promise.kind == "deleted"}
     deleted |= {answer.uid for answer in evidence.told if answer.verb == DELETE}
@@ -28,7 +28,7 @@ def acknowledged_launches_last(evidence: Evidence) -> Iterator[Violation]:
         history = evidence.allocations.get(uid, [])
         if not history:
             if not evidence.is_sampled:
-                yield Violation(invariant="I1", subject=uid, message="was acknowledged and never existed")
+                yield InvariantViolation(invariant="I1", subject=uid, message="was acknowledged and never existed")
             continue
         end = history[-1]
         was_told = any(each.allocation.metadata.deletion_timestamp for each in history)
@@ -39,10 +39,10 @@ def acknowledged_launches_last(evidence: Evidence) -> Iterator[Violation]:
             and end.allocation.status.phase != Phase.TERMINATED
         ):
             message = "is gone although nobody deleted it and it had not ended"
-            yield Violation(invariant="I1", subject=_name(end), message=message, version=end.version.number)
+            yield InvariantViolation(invariant="I1", subject=_name(end), message=message, version=end.version.number)
 
 
-def what_lives_is_kept(evidence: Evidence) -> Iterator[Violation]:
+def what_lives_is_kept(evidence: AuditEvidence) -> Iterator[InvariantViolation]:
     """I1: one of us deletes an allocation only when it has ended, or through the api for somebody who asked for it."""
     for history in evidence.allocations.values():
         for before, after in pairwise(history):
@@ -52,10 +52,12 @@ def what_lives_is_kept(evidence: Evidence) -> Iterator[Violation]:
             writer = after.version.writer
             if is_told and writer and not writer.startswith(_API):
                 message = f"is deleted by {writer} although it has not ended"
-                yield Violation(invariant="I1", subject=_name(after), message=message, version=after.version.number)
+                yield InvariantViolation(
+                    invariant="I1", subject=_name(after), message=message, version=after.version.number
+                )
 
 
-def keys_launch_once(evidence: Evidence) -> Iterator[Violation]:
+def keys_launch_once(evidence: AuditEvidence) -> Iterator[InvariantViolation]:
     """I2: one key of one user in one workspace is one allocation; another body is refused; a retry finds the first."""
     for (workspace, user, key), answers in _by_key(evidence).items():
         subject = f"{workspace}/{user}/{key}"
@@ -72,7 +74,7 @@ def keys_launch_once(evidence: Evidence) -> Iterator[Violation]:
         yield from _refused(evidence, subject, answers)
 
 
-def time_runs_forward(evidence: Evidence) -> Iterator[Violation]:
+def time_runs_forward(evidence: AuditEvidence) -> Iterator[InvariantViolation]:
     """I19: no client reads an older state than it has seen, and nothing that has ended lives again."""
     seen: dict[tuple[str, str], Answered] = {}
     for answer in sorted(evidence.told, key=_asked):
@@ -90,7 +92,7 @@ def time_runs_forward(evidence: Evidence) -> Iterator[Violation]:
             )
 
 
-def cancels_are_seen(evidence: Evidence) -> Iterator[Violation]:
+def cancels_are_seen(evidence: AuditEvidence) -> Iterator[InvariantViolation]:
     """I19: once a cancel is answered 2xx, every replica tells everybody so."""
     cancelled: dict[str, float] = {}
     for answer in evidence.told:
@@ -105,7 +107,7 @@ def cancels_are_seen(evidence: Evidence) -> Iterator[Violation]:
             yield _broken("I19", answer.allocation or answer.uid, message)
 
 
-def launches_are_found(evidence: Evidence) -> Iterator[Violation]:
+def launches_are_found(evidence: AuditEvidence) -> Iterator[InvariantViolation]:
     """I19: once a launch is answered 2xx, every replica knows it for as long as it exists."""
     since: dict[str, float] = {}
     for answer in evidence.told:
@@ -125,7 +127,7 @@ def launches_are_found(evidence: Evidence) -> Iterator[Violation]:
             yield _broken("I19", answer.allocation, f"{answer.replica} tells {answer.client} that there is none")
 
 
-def _by_key(evidence: Evidence) -> dict[tuple[str, str, str], list[Answered]]:
+def _by_key(evidence: AuditEvidence) -> dict[tuple[str, str, str], list[Answered]]:
     found: dict[tuple[str, str, str], list[Answered]] = {}
     for answer in evidence.told:
         if answer.verb == LAUNCH and answer.idempotency_key:
@@ -133,7 +135,7 @@ def _by_key(evidence: Evidence) -> dict[tuple[str, str, str], list[Answered]]:
     return found
 
 
-def _made_by(evidence: Evidence, workspace: str, user: str, key: str) -> list[str]:
+def _made_by(evidence: AuditEvidence, workspace: str, user: str, key: str) -> list[str]:
     """Uids of what exists side by side and carries this key; what was deleted in between may have a successor."""
     hashed, alive, most = key_hash(key), list[str](), list[str]()
     for version in evidence.versions:
@@ -152,7 +154,7 @@ def _made_by(evidence: Evidence, workspace: str, user: str, key: str) -> list[st
     return most
 
 
-def _are_successors(evidence: Evidence, uids: set[str]) -> bool:
+def _are_successors(evidence: AuditEvidence, uids: set[str]) -> bool:
     """Whether all but one of them are gone: a key is free again when its allocation is."""
     there = 0
     for uid in uids:
@@ -161,7 +163,7 @@ def _are_successors(evidence: Evidence, uids: set[str]) -> bool:
     return there <= 1 and all(evidence.allocations.get(uid) for uid in uids)
 
 
-def _refused(evidence: Evidence, subject: str, answers: Sequence[Answered]) -> Iterator[Violation]:
+def _refused(evidence: AuditEvidence, subject: str, answers: Sequence[Answered]) -> Iterator[InvariantViolation]:
     """Refusals that must not be: of the very body that the key has launched; and the wrong refusal of another one."""
     first = next((answer for answer in sorted(answers, key=_asked) if _is_yes(answer)), None)
     if first is None:
@@ -207,5 +209,5 @@ def _name(item: AllocationVersion) -> str:
     return item.allocation.metadata.name
 
 
-def _broken(invariant: str, subject: str, message: str) -> Violation:
-    return Violation(invariant=invariant, subject=subject, message=message)
+def _broken(invariant: str, subject: str, message: str) -> InvariantViolation:
+    return InvariantViolation(invariant=invariant, subject=subject, message=message)

@@ -11,14 +11,14 @@ import msgspec
 
 from slipway.crd.meta import LABEL_ALLOCATION_UID
 from slipway.model.events import AllocationEvent
-from slipway.ops.audit.evidence import CONFIG_MAPS, PODS, SERVICES, Canary, Evidence, Violation
+from slipway.ops.audit.evidence import CONFIG_MAPS, PODS, SERVICES, AuditEvidence, Canary, InvariantViolation
 
 _KEPT = (PODS, CONFIG_MAPS, SERVICES)
 EVENTS = "events"
 _TOLD = (CONFIG_MAPS, EVENTS)
 
 
-def workspaces_keep_apart(evidence: Evidence) -> Iterator[Violation]:
+def workspaces_keep_apart(evidence: AuditEvidence) -> Iterator[InvariantViolation]:
     """I22: nothing that is told to one workspace holds a string of another, and its objects are in its namespace."""
     planted = [canary for canary in evidence.canaries if canary.workspace]
     for answer in evidence.answers:
@@ -33,7 +33,7 @@ def workspaces_keep_apart(evidence: Evidence) -> Iterator[Violation]:
                 yield _broken("I22", spoken.name, message)
 
 
-def objects_stay_at_home(evidence: Evidence) -> Iterator[Violation]:
+def objects_stay_at_home(evidence: AuditEvidence) -> Iterator[InvariantViolation]:
     """I22: every object of an allocation is in its namespace."""
     homes = {uid: history[0].version.namespace for uid, history in evidence.allocations.items()}
     for version in evidence.of(*_KEPT):
@@ -41,10 +41,10 @@ def objects_stay_at_home(evidence: Evidence) -> Iterator[Violation]:
         home = homes.get(labels.get(LABEL_ALLOCATION_UID, ""))
         if home is not None and version.namespace != home and version.before is None:
             message = f"{version.resource} in {version.namespace}, its allocation is in {home}"
-            yield Violation(invariant="I22", subject=version.name, message=message, version=version.number)
+            yield InvariantViolation(invariant="I22", subject=version.name, message=message, version=version.number)
 
 
-def secrets_stay(evidence: Evidence) -> Iterator[Violation]:
+def secrets_stay(evidence: AuditEvidence) -> Iterator[InvariantViolation]:
     """I23: no planted secret is in anything that leaves us as text, or that is kept where secrets do not belong."""
     secrets = [canary for canary in evidence.canaries if canary.is_secret]
     if not secrets:
@@ -61,12 +61,12 @@ def secrets_stay(evidence: Evidence) -> Iterator[Violation]:
         yield from _told(secrets, _text(event), f"stream of {event.allocation_id}")
 
 
-def _told(secrets: Sequence[Canary], text: str, place: str, version: int = 0) -> Iterator[Violation]:
+def _told(secrets: Sequence[Canary], text: str, place: str, version: int = 0) -> Iterator[InvariantViolation]:
     for canary in secrets:
         if canary.text in text:
             digest = hashlib.sha256(canary.text.encode()).hexdigest()[:12]
             message = f"holds the secret {digest} that was planted in {canary.planted or 'it'}"
-            yield Violation(
+            yield InvariantViolation(
                 invariant="I23", subject=place.replace(canary.text, digest), message=message, version=version
             )
 
@@ -75,5 +75,5 @@ def _text(value: object) -> str:
     return msgspec.json.encode(value).decode()
 
 
-def _broken(invariant: str, subject: str, message: str) -> Violation:
-    return Violation(invariant=invariant, subject=subject, message=message)
+def _broken(invariant: str, subject: str, message: str) -> InvariantViolation:
+    return InvariantViolation(invariant=invariant, subject=subject, message=message)

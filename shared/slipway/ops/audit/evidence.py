@@ -37,6 +37,8 @@ from slipway.ops.audit.records import (
     Canary,
     Consumer,
     Delivered,
+    FencedWrite,
+    InvariantViolation,
     Logged,
     Measured,
     Passage,
@@ -44,16 +46,14 @@ from slipway.ops.audit.records import (
     Printed,
     Promised,
     Ran,
-    Request,
     Restarted,
     Spoken,
     Version,
-    Violation,
 )
 from slipway.ops.audit.starts import runs_of
 
 
-class Evidence(msgspec.Struct, kw_only=True, dict=True):
+class AuditEvidence(msgspec.Struct, kw_only=True, dict=True):
     """Everything that is known. `is_at_rest`: the history ends in a quiet state; `end_at` is when."""
 
     versions: Sequence[Version]
@@ -61,7 +61,7 @@ class Evidence(msgspec.Struct, kw_only=True, dict=True):
     """{AllocationID: what its stream holds now}"""
     appended: Sequence[AllocationEvent] = ()
     """every entry that was ever appended, in order"""
-    requests: Sequence[Request] = ()
+    requests: Sequence[FencedWrite] = ()
     containers: Sequence[Ran] = ()
     promises: Sequence[Promised] = ()
     acked: Sequence[AckedHint] = ()
@@ -202,10 +202,12 @@ __all__ = [
     "AckedHint",
     "AllocationVersion",
     "Answered",
+    "AuditEvidence",
     "Canary",
     "Consumer",
     "Delivered",
-    "Evidence",
+    "FencedWrite",
+    "InvariantViolation",
     "Logged",
     "Measured",
     "Passage",
@@ -213,9 +215,7 @@ __all__ = [
     "Printed",
     "Promised",
     "Ran",
-    "Request",
     "Restarted",
     "Spoken",
     "Version",
-    "Violation",
 ]

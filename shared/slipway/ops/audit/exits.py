@@ -9,7 +9,7 @@ from slipway.crd.meta import TRACKING_FINALIZER
 from slipway.kube.objects import Pod
 from slipway.model.lifecycle import Phase
 from slipway.model.reasons import Reason, Result
-from slipway.ops.audit.evidence import AllocationVersion, Evidence, Violation
+from slipway.ops.audit.evidence import AllocationVersion, AuditEvidence, InvariantViolation
 from slipway.ops.audit.labels import attempt_of, owner_of, rank_of
 
 _OF_AN_EXIT = (Reason.RANK_FAILED, Reason.OUT_OF_MEMORY)
@@ -18,7 +18,7 @@ _OF_AN_EXIT = (Reason.RANK_FAILED, Reason.OUT_OF_MEMORY)
 _LOST = ("ContainerStatusUnknown", "Unknown")
 
 
-def exits_are_true(evidence: Evidence) -> Iterator[Violation]:
+def exits_are_true(evidence: AuditEvidence) -> Iterator[InvariantViolation]:
     """I20: recorded exit codes are the containers' own, and a pod is let go only when its exit is on record."""
     codes = {ran.pod_uid: ran.code for ran in evidence.runs}
     is_sure = bool(evidence.containers)
@@ -39,7 +39,9 @@ def exits_are_true(evidence: Evidence) -> Iterator[Violation]:
         is_dropped = change.version.is_deletion or TRACKING_FINALIZER not in after.metadata.finalizers
         if is_dropped and _has_exit(before) and not _is_recorded(evidence, before, change.version.number):
             message = f"pod {before.metadata.name} is let go before its exit is on record"
-            yield Violation(invariant="I20", subject=owner_of(before), message=message, version=change.version.number)
+            yield InvariantViolation(
+                invariant="I20", subject=owner_of(before), message=message, version=change.version.number
+            )
 
 
 def _has_exit(pod: Pod) -> bool:
@@ -48,7 +50,7 @@ def _has_exit(pod: Pod) -> bool:
     return any(end is not None and end.reason not in _LOST for end in ends)
 
 
-def _is_recorded(evidence: Evidence, pod: Pod, version: int) -> bool:
+def _is_recorded(evidence: AuditEvidence, pod: Pod, version: int) -> bool:
     history = [item for item in evidence.allocations.get(owner_of(pod), []) if item.version.number < version]
     if not history or history[-1].version.is_deletion:
         return True
@@ -61,7 +63,7 @@ def _is_recorded(evidence: Evidence, pod: Pod, version: int) -> bool:
     return False
 
 
-def failures_have_an_exit(evidence: Evidence) -> Iterator[Violation]:
+def failures_have_an_exit(evidence: AuditEvidence) -> Iterator[InvariantViolation]:
     """I20: who is said to have failed has a container that did; a missing event is no failure."""
     for uid, history in evidence.allocations.items():
         end = history[-1].allocation.status
@@ -74,7 +76,7 @@ def failures_have_an_exit(evidence: Evidence) -> Iterator[Violation]:
             yield _broken("I20", history[-1], f"is said to have failed ({end.reason}), its containers ended {ended}")
 
 
-def _broken(invariant: str, item: AllocationVersion, message: str) -> Violation:
-    return Violation(
+def _broken(invariant: str, item: AllocationVersion, message: str) -> InvariantViolation:
+    return InvariantViolation(
         invariant=invariant, subject=item.allocation.metadata.name, message=message, version=item.version.number
     )

@@ -14,7 +14,7 @@ from slipway.model.events import AllocationEvent
 from slipway.model.ids import AllocationId
 from slipway.model.numbers import plain
 from slipway.model.times import parse_time
-from slipway.ops.audit.evidence import SETTLE_S, Evidence, Violation
+from slipway.ops.audit.evidence import SETTLE_S, AuditEvidence, InvariantViolation
 from slipway.streams.keys import ALLOCATION
 
 _REPLACES = "update"
@@ -23,7 +23,7 @@ _BINDS = "bind"
 _REFUSED = "InvalidError"
 
 
-def streams_are_ordered(evidence: Evidence) -> Iterator[Violation]:
+def streams_are_ordered(evidence: AuditEvidence) -> Iterator[InvariantViolation]:
     """I14: strictly ordered, contiguous (a hole is marked), and each entry is the object's own transition, byte for
     byte; told again it is the same bytes."""
     truth = _transitions(evidence)
@@ -51,7 +51,7 @@ def streams_are_ordered(evidence: Evidence) -> Iterator[Violation]:
             expected = event.seq + 1
 
 
-def streams_are_complete(evidence: Evidence) -> Iterator[Violation]:
+def streams_are_complete(evidence: AuditEvidence) -> Iterator[InvariantViolation]:
     """I15: at rest the stream of each object that exists ends with its last transition."""
     for history in evidence.allocations.values():
         if history[-1].version.is_deletion or not evidence.is_settled(history[-1].version):
@@ -66,7 +66,7 @@ def streams_are_complete(evidence: Evidence) -> Iterator[Violation]:
             yield _broken("I15", id_of(last), f"the stream ends with seq {found}, the object with {wanted}")
 
 
-def writes_carry_fences(evidence: Evidence) -> Iterator[Violation]:
+def writes_carry_fences(evidence: AuditEvidence) -> Iterator[InvariantViolation]:
     """Every bind and delete names a uid, every replacement a version."""
     for request in evidence.requests:
         verb = request.verb
@@ -76,7 +76,7 @@ def writes_carry_fences(evidence: Evidence) -> Iterator[Violation]:
             yield _broken("FENCE", request.name, f"{request.process}: {verb} {request.resource} without a version")
 
 
-def writes_are_allowed(evidence: Evidence) -> Iterator[Violation]:
+def writes_are_allowed(evidence: AuditEvidence) -> Iterator[InvariantViolation]:
     """I8: nobody of us asks for a status that the rules of its own resource refuse."""
     for request in evidence.requests:
         if request.verb == _REPLACES and request.resource.endswith("/status") and request.outcome == _REFUSED:
@@ -89,7 +89,7 @@ def _is_forgotten(allocation: Allocation, now: float) -> bool:
     return bool(ended) and parse_time(ended) + ALLOCATION.ttl_s < now + SETTLE_S
 
 
-def _transitions(evidence: Evidence) -> dict[str, bytes]:
+def _transitions(evidence: AuditEvidence) -> dict[str, bytes]:
     """{event id: how it must be told} of every transition that the objects' history holds."""
     found: dict[str, bytes] = {}
     for history in evidence.allocations.values():
@@ -120,5 +120,5 @@ def _spelled(event: AllocationEvent) -> bytes:
     return canonical_json(bare)
 
 
-def _broken(invariant: str, subject: str | AllocationId, message: str) -> Violation:
-    return Violation(invariant=invariant, subject=str(subject), message=message)
+def _broken(invariant: str, subject: str | AllocationId, message: str) -> InvariantViolation:
+    return InvariantViolation(invariant=invariant, subject=str(subject), message=message)

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from slipway.crd.v1alpha1 import Allocation
 from slipway.kube.objects import Pod
 from slipway.model.lifecycle import Phase
-from slipway.ops.audit.evidence import AllocationVersion, Evidence, PodVersion, Violation
+from slipway.ops.audit.evidence import AllocationVersion, AuditEvidence, InvariantViolation, PodVersion
 from slipway.ops.audit.labels import attempt_of, owner_of, rank_of
 from slipway.pods.podspec import SCHEDULER_NAME
 
@@ -18,7 +18,7 @@ DEFAULT_GRACE_S = 30.0
 _FINISHED = ("Succeeded", "Failed")
 
 
-def one_live_pod_per_rank(evidence: Evidence) -> Iterator[Violation]:
+def one_live_pod_per_rank(evidence: AuditEvidence) -> Iterator[InvariantViolation]:
     """I3: at every version at most one bound, live pod per rank, over all attempts."""
     live: dict[tuple[str, int], set[str]] = {}
     for change in _last_of(evidence.pods) if evidence.is_sampled else evidence.pods:
@@ -34,7 +34,7 @@ def one_live_pod_per_rank(evidence: Evidence) -> Iterator[Violation]:
             yield _broken("I3", change, f"rank {rank_of(pod)} has {len(pods)} live pods: {sorted(pods)}")
 
 
-def one_start_per_attempt(evidence: Evidence) -> Iterator[Violation]:
+def one_start_per_attempt(evidence: AuditEvidence) -> Iterator[InvariantViolation]:
     """I4: at most one pod of (allocation, rank, attempt) ever starts a container."""
     started: dict[tuple[str, int, int], set[str]] = {}
     for ran in evidence.runs:
@@ -42,10 +42,10 @@ def one_start_per_attempt(evidence: Evidence) -> Iterator[Violation]:
         pods.add(ran.pod_uid)
         if len(pods) > 1:
             message = f"attempt {ran.attempt} of rank {ran.rank} started {len(pods)} times"
-            yield Violation(invariant="I4", subject=ran.allocation_uid, message=message)
+            yield InvariantViolation(invariant="I4", subject=ran.allocation_uid, message=message)
 
 
-def release_before_bind(evidence: Evidence) -> Iterator[Violation]:
+def release_before_bind(evidence: AuditEvidence) -> Iterator[InvariantViolation]:
     """I5: a pod is bound only under a committed release that lists its uid, and that was made when all N existed.
 
     What somebody else deletes counts as if it existed: whoever releases cannot know of it in that moment.
@@ -76,7 +76,7 @@ def release_before_bind(evidence: Evidence) -> Iterator[Violation]:
             yield from _binding(change, allocations.get(owner_of(change.pod)))
 
 
-def nothing_outlives_its_end(evidence: Evidence) -> Iterator[Violation]:
+def nothing_outlives_its_end(evidence: AuditEvidence) -> Iterator[InvariantViolation]:
     """I12: no container runs longer than its grace (and a little) after its allocation ended or was forgotten."""
     graces = graces_of(evidence)
     for ran in evidence.runs:
@@ -87,10 +87,10 @@ def nothing_outlives_its_end(evidence: Evidence) -> Iterator[Violation]:
         ended_at = ran.ended_at if ran.ended_at is not None else evidence.end_at
         if ended_at > over.version.at + graces.get(ran.pod_uid, DEFAULT_GRACE_S) + ORPHAN_RUN_S:
             message = f"rank {ran.rank} of attempt {ran.attempt} runs {ended_at - over.version.at:.0f} s longer than it"
-            yield Violation(invariant="I12", subject=over.allocation.metadata.name, message=message)
+            yield InvariantViolation(invariant="I12", subject=over.allocation.metadata.name, message=message)
 
 
-def what_is_deleted_has_its_grace(evidence: Evidence) -> Iterator[Violation]:
+def what_is_deleted_has_its_grace(evidence: AuditEvidence) -> Iterator[InvariantViolation]:
     """I12: a running pod that one of us deletes has its own grace to end, unless its node is gone."""
     lost = lost_nodes(evidence)
     for change in evidence.pods:
@@ -105,7 +105,7 @@ def what_is_deleted_has_its_grace(evidence: Evidence) -> Iterator[Violation]:
             yield _broken("I12", change, f"{pod.metadata.name} has {given} s to end, its grace is {wanted} s")
 
 
-def lost_nodes(evidence: Evidence) -> set[str]:
+def lost_nodes(evidence: AuditEvidence) -> set[str]:
     """Nodes that were deleted, declared out of service, or given up by an admin, at any time."""
     lost = {version.name for version, node in evidence.nodes if version.is_deletion or node.spec.taints}
     for history in evidence.allocations.values():
@@ -114,7 +114,7 @@ def lost_nodes(evidence: Evidence) -> set[str]:
     return lost
 
 
-def graces_of(evidence: Evidence) -> dict[str, float]:
+def graces_of(evidence: AuditEvidence) -> dict[str, float]:
     """{uid of a pod: how long it may take to end}."""
     return {
         change.pod.metadata.uid: float(grace)
@@ -123,7 +123,7 @@ def graces_of(evidence: Evidence) -> dict[str, float]:
     }
 
 
-def grace_of(evidence: Evidence, uid: str) -> float:
+def grace_of(evidence: AuditEvidence, uid: str) -> float:
     """How long the pods of an allocation may take to end, and a little."""
     mine = {change.pod.metadata.uid for change in evidence.pods if owner_of(change.pod) == uid}
     graces = [grace for pod, grace in graces_of(evidence).items() if pod in mine]
@@ -140,7 +140,7 @@ def is_live(pod: Pod) -> bool:
     return bool(pod.spec.node_name) and pod.status.phase not in _FINISHED
 
 
-def _release(item: AllocationVersion, before: Allocation | None, existing: set[str]) -> Iterator[Violation]:
+def _release(item: AllocationVersion, before: Allocation | None, existing: set[str]) -> Iterator[InvariantViolation]:
     status = item.allocation.status
     old = before.status.release if before is not None else None
     if status.release is None or status.release == old:
@@ -157,7 +157,7 @@ def _release(item: AllocationVersion, before: Allocation | None, existing: set[s
         yield _wrong(item, f"release of pods that do not exist: {sorted(missing)}")
 
 
-def _binding(change: PodVersion, allocation: Allocation | None) -> Iterator[Violation]:
+def _binding(change: PodVersion, allocation: Allocation | None) -> Iterator[InvariantViolation]:
     pod = change.pod
     release = allocation.status.release if allocation is not None else None
     if allocation is None or release is None or release.attempt != attempt_of(pod):
@@ -172,12 +172,12 @@ def _binding(change: PodVersion, allocation: Allocation | None) -> Iterator[Viol
         yield _broken("I5", change, f"{pod.metadata.name} is bound to another node than it was given")
 
 
-def _is_strangers(change: PodVersion, evidence: Evidence) -> bool:
+def _is_strangers(change: PodVersion, evidence: AuditEvidence) -> bool:
     """Whether somebody else bound what is for us alone to bind."""
     return evidence.has_writers and not change.version.writer and change.pod.spec.scheduler_name == SCHEDULER_NAME
 
 
-def _is_taken_away(change: PodVersion, evidence: Evidence) -> bool:
+def _is_taken_away(change: PodVersion, evidence: AuditEvidence) -> bool:
     """Whether somebody else has just asked for its deletion, as far as is known who writes."""
     is_asked = change.version.is_deletion or change.pod.metadata.deletion_timestamp is not None
     was_asked = change.before is not None and change.before.metadata.deletion_timestamp is not None
@@ -189,13 +189,13 @@ def _is_over(item: AllocationVersion, attempt: int) -> bool:
     return item.version.is_deletion or status.phase is Phase.TERMINATED or status.attempt > attempt
 
 
-def _wrong(item: AllocationVersion, message: str) -> Violation:
-    return Violation(
+def _wrong(item: AllocationVersion, message: str) -> InvariantViolation:
+    return InvariantViolation(
         invariant="I5", subject=item.allocation.metadata.name, message=message, version=item.version.number
     )
 
 
-def _broken(invariant: str, change: PodVersion, message: str) -> Violation:
-    return Violation(
+def _broken(invariant: str, change: PodVersion, message: str) -> InvariantViolation:
+    return InvariantViolation(
         invariant=invariant, subject=change.pod.metadata.name, message=message, version=change.version.number
     )

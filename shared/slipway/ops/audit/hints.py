@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from slipway.crd.meta import condition_of
 from slipway.crd.transitions import id_of
-from slipway.ops.audit.evidence import Delivered, Evidence, Violation
+from slipway.ops.audit.evidence import AuditEvidence, Delivered, InvariantViolation
 
 DELIVERIES_MAX = 5
 IDLE_MAX_S = 3_600.0
@@ -17,13 +17,13 @@ DELAY_MIN_S = 1.0
 """What is quicker than this is not delayed, whatever is usual."""
 
 
-def nothing_stays_pending(evidence: Evidence) -> Iterator[Violation]:
+def nothing_stays_pending(evidence: AuditEvidence) -> Iterator[InvariantViolation]:
     """I16: at rest no delivered hint waits for its acknowledgement."""
     if evidence.pending_hints:
         yield _broken("I16", "work", f"{evidence.pending_hints} hints are pending at rest")
 
 
-def nothing_is_lost(evidence: Evidence) -> Iterator[Violation]:
+def nothing_is_lost(evidence: AuditEvidence) -> Iterator[InvariantViolation]:
     """I16: at rest each hint that was sent has been delivered, and is done or a dead letter."""
     for hint in evidence.deliveries:
         if hint.done_at is None and hint.dead_at is None:
@@ -31,7 +31,7 @@ def nothing_is_lost(evidence: Evidence) -> Iterator[Violation]:
             yield _broken("I16", hint.allocation, f"hint {hint.hint} {what}")
 
 
-def consumers_leave(evidence: Evidence) -> Iterator[Violation]:
+def consumers_leave(evidence: AuditEvidence) -> Iterator[InvariantViolation]:
     """I16: who has been idle for more than an hour and holds nothing is no member any more."""
     for consumer in evidence.consumers:
         if consumer.idle_s > IDLE_MAX_S and not consumer.pending:
@@ -39,7 +39,7 @@ def consumers_leave(evidence: Evidence) -> Iterator[Violation]:
             yield _broken("I16", consumer.stream, message)
 
 
-def dead_letters_are_named(evidence: Evidence) -> Iterator[Violation]:
+def dead_letters_are_named(evidence: AuditEvidence) -> Iterator[InvariantViolation]:
     """I16: a hint becomes a dead letter only when its allocation is, or was, said to be Stuck."""
     named = set[str]()
     known = set[str]()
@@ -53,7 +53,7 @@ def dead_letters_are_named(evidence: Evidence) -> Iterator[Violation]:
             yield _broken("I16", hint.allocation, f"hint {hint.hint} is a dead letter, and no condition says why")
 
 
-def poison_is_set_aside(evidence: Evidence) -> Iterator[Violation]:
+def poison_is_set_aside(evidence: AuditEvidence) -> Iterator[InvariantViolation]:
     """I17: what cannot be done is delivered five times at most, and is then a dead letter."""
     for hint in evidence.deliveries:
         if not hint.is_poison:
@@ -64,7 +64,7 @@ def poison_is_set_aside(evidence: Evidence) -> Iterator[Violation]:
             yield _broken("I17", hint.allocation, f"hint {hint.hint} is neither done nor a dead letter")
 
 
-def poison_delays_nobody(evidence: Evidence) -> Iterator[Violation]:
+def poison_delays_nobody(evidence: AuditEvidence) -> Iterator[InvariantViolation]:
     """I17: while a broken hint is about, the slowest of the others take less than twice what they take otherwise."""
     poison = [hint for hint in evidence.deliveries if hint.is_poison]
     during: list[float] = []
@@ -81,7 +81,7 @@ def poison_delays_nobody(evidence: Evidence) -> Iterator[Violation]:
         yield _broken("I17", "work", f"beside poison the slowest hints take {now:.2f} s, otherwise {usual:.2f} s")
 
 
-def hints_are_acked_after_their_effect(evidence: Evidence) -> Iterator[Violation]:
+def hints_are_acked_after_their_effect(evidence: AuditEvidence) -> Iterator[InvariantViolation]:
     """ACK: a hint is acknowledged only when what it asked for is done, or another hint still asks for it."""
     for ack in evidence.acked:
         if ack.demands and not ack.others:
@@ -101,5 +101,5 @@ def _slowest(values: Sequence[float]) -> float:
     return ordered[min(len(ordered) - 1, len(ordered) * 99 // 100)]
 
 
-def _broken(invariant: str, subject: str, message: str) -> Violation:
-    return Violation(invariant=invariant, subject=subject, message=message)
+def _broken(invariant: str, subject: str, message: str) -> InvariantViolation:
+    return InvariantViolation(invariant=invariant, subject=subject, message=message)

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 
 from slipway.crd.v1alpha1 import ResourcePool, WireDecision
 from slipway.model.lifecycle import Phase
-from slipway.ops.audit.evidence import AllocationVersion, Evidence, Version, Violation
+from slipway.ops.audit.evidence import AllocationVersion, AuditEvidence, InvariantViolation, Version
 from slipway.ops.audit.holds import ADMIT
 
 
-def epochs_rise(evidence: Evidence) -> Iterator[Violation]:
+def epochs_rise(evidence: AuditEvidence) -> Iterator[InvariantViolation]:
     """I9: the epoch of a ledger never falls, is one leader's, and is carried by the decisions made under it."""
     last: dict[str, ResourcePool] = {}
     writers: dict[tuple[str, int], str] = {}
@@ -33,7 +33,7 @@ def epochs_rise(evidence: Evidence) -> Iterator[Violation]:
                 yield _broken("I9", version, f"decision {item.id} of epoch {item.epoch} in epoch {pool.status.epoch}")
 
 
-def admissions_come_from_decisions(evidence: Evidence) -> Iterator[Violation]:
+def admissions_come_from_decisions(evidence: AuditEvidence) -> Iterator[InvariantViolation]:
     """I9: every admission equals a decision that stood in a ledger before it."""
     decided: dict[str, list[tuple[int, WireDecision, list[str]]]] = {}
     for version, pool in evidence.pools:
@@ -62,7 +62,7 @@ def admissions_come_from_decisions(evidence: Evidence) -> Iterator[Violation]:
                 yield _wrong("I9", item, f"admitted to {placed}, decided {wanted}")
 
 
-def decisions_are_finished(evidence: Evidence) -> Iterator[Violation]:
+def decisions_are_finished(evidence: AuditEvidence) -> Iterator[InvariantViolation]:
     """I9: a decision leaves the ledger only when it is applied, or can never be."""
     last: dict[str, ResourcePool] = {}
     for version, pool in evidence.pools:
@@ -76,7 +76,7 @@ def decisions_are_finished(evidence: Evidence) -> Iterator[Violation]:
                 yield _broken("I9", version, f"decision {item.id} for {item.allocation} is dropped unfinished")
 
 
-def _is_settled(evidence: Evidence, decision: WireDecision, version: int) -> bool:
+def _is_settled(evidence: AuditEvidence, decision: WireDecision, version: int) -> bool:
     history = [item for item in evidence.allocations.get(decision.uid, []) if item.version.number < version]
     if not history or history[-1].version.is_deletion:
         return True
@@ -96,11 +96,11 @@ def _is_settled(evidence: Evidence, decision: WireDecision, version: int) -> boo
     )
 
 
-def _wrong(invariant: str, item: AllocationVersion, message: str) -> Violation:
-    return Violation(
+def _wrong(invariant: str, item: AllocationVersion, message: str) -> InvariantViolation:
+    return InvariantViolation(
         invariant=invariant, subject=item.allocation.metadata.name, message=message, version=item.version.number
     )
 
 
-def _broken(invariant: str, version: Version, message: str) -> Violation:
-    return Violation(invariant=invariant, subject=version.name, message=message, version=version.number)
+def _broken(invariant: str, version: Version, message: str) -> InvariantViolation:
+    return InvariantViolation(invariant=invariant, subject=version.name, message=message, version=version.number)

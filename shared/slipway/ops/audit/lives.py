@@ -12,11 +12,11 @@ from slipway.crd.v1alpha1 import Allocation
 from slipway.errors import InvariantError
 from slipway.model.lifecycle import Phase, advance, is_behind, is_legal_step
 from slipway.model.reasons import Result
-from slipway.ops.audit.evidence import ALLOCATIONS, AllocationVersion, Evidence, Violation
+from slipway.ops.audit.evidence import ALLOCATIONS, AllocationVersion, AuditEvidence, InvariantViolation
 from slipway.ops.audit.gangs import DEFAULT_GRACE_S, ORPHAN_RUN_S, graces_of
 
 
-def terminal_is_absorbing(evidence: Evidence) -> Iterator[Violation]:
+def terminal_is_absorbing(evidence: AuditEvidence) -> Iterator[InvariantViolation]:
     """I7: Terminated stays; seq, attempt and epoch never fall; result, release and exits are written once."""
     for before, after in _steps(evidence):
         old, new = before.allocation.status, after.allocation.status
@@ -41,15 +41,17 @@ def terminal_is_absorbing(evidence: Evidence) -> Iterator[Violation]:
                 yield _broken("I7", after, f"the exit of rank {rank} is rewritten: {was} -> {now}")
 
 
-def rules_are_installed(evidence: Evidence) -> Iterator[Violation]:
+def rules_are_installed(evidence: AuditEvidence) -> Iterator[InvariantViolation]:
     """I7: the API server holds every rule that keeps an end an end, however wrong or old a writer is."""
     held = set(evidence.crd_rules or ())
     for rule in RULES:
         if rule.kind == Allocation.__name__ and rule.rule not in held:
-            yield Violation(invariant="I7", subject=ALLOCATIONS, message=f"the API server does not hold: {rule.rule}")
+            yield InvariantViolation(
+                invariant="I7", subject=ALLOCATIONS, message=f"the API server does not hold: {rule.rule}"
+            )
 
 
-def transitions_are_legal(evidence: Evidence) -> Iterator[Violation]:
+def transitions_are_legal(evidence: AuditEvidence) -> Iterator[InvariantViolation]:
     """I8: phases move as the table says; no rank goes back; the ring grows by one entry per seq, never rewritten.
 
     Of a history that was sampled, a step may hide several: then the ring tells them, as far as it reaches.
@@ -68,14 +70,16 @@ def transitions_are_legal(evidence: Evidence) -> Iterator[Violation]:
         yield from _ring_is_legal(before, after, is_sampled=evidence.is_sampled)
 
 
-def _ranks_move_on(before: AllocationVersion, after: AllocationVersion) -> Iterator[Violation]:
+def _ranks_move_on(before: AllocationVersion, after: AllocationVersion) -> Iterator[InvariantViolation]:
     ranks = zip(before.allocation.status.ranks or [], after.allocation.status.ranks or [], strict=False)
     for rank, (was, now) in enumerate(ranks):
         if was.pod_uid == now.pod_uid and is_behind(now.phase, was.phase):
             yield _broken("I8", after, f"rank {rank} goes back: {was.phase} -> {now.phase}")
 
 
-def _ring_is_legal(before: AllocationVersion, after: AllocationVersion, *, is_sampled: bool) -> Iterator[Violation]:
+def _ring_is_legal(
+    before: AllocationVersion, after: AllocationVersion, *, is_sampled: bool
+) -> Iterator[InvariantViolation]:
     new = after.allocation.status
     ring = ring_of(after.allocation)
     known = {entry.seq: entry for entry in ring_of(before.allocation)}
@@ -105,7 +109,7 @@ def _ring_is_legal(before: AllocationVersion, after: AllocationVersion, *, is_sa
         yield _broken("I8", after, f"the phase {new.phase} is not that of the ring, {phase}")
 
 
-def cancels_win(evidence: Evidence) -> Iterator[Violation]:
+def cancels_win(evidence: AuditEvidence) -> Iterator[InvariantViolation]:
     """I13: after a committed cancel no release commits; without an earlier one nothing starts; it ends Canceled."""
     for uid, history in evidence.allocations.items():
         stopped = next((item for item in history if _is_cancelled(item.allocation)), None)
@@ -132,7 +136,7 @@ def cancels_win(evidence: Evidence) -> Iterator[Violation]:
             yield _broken("I13", history[-1], f"ends {end.result} ({end.reason}) although it was cancelled before")
 
 
-def cancels_are_carried_out(evidence: Evidence) -> Iterator[Violation]:
+def cancels_are_carried_out(evidence: AuditEvidence) -> Iterator[InvariantViolation]:
     """I13: what a release before the cancel still starts is torn down within its grace."""
     graces = graces_of(evidence)
     for uid, history in evidence.allocations.items():
@@ -150,12 +154,12 @@ def _is_cancelled(allocation: Allocation) -> bool:
     return allocation.spec.desired == "Stopped" or allocation.metadata.deletion_timestamp is not None
 
 
-def _steps(evidence: Evidence) -> Iterator[tuple[AllocationVersion, AllocationVersion]]:
+def _steps(evidence: AuditEvidence) -> Iterator[tuple[AllocationVersion, AllocationVersion]]:
     for history in evidence.allocations.values():
         yield from pairwise(history)
 
 
-def _broken(invariant: str, item: AllocationVersion, message: str) -> Violation:
-    return Violation(
+def _broken(invariant: str, item: AllocationVersion, message: str) -> InvariantViolation:
+    return InvariantViolation(
         invariant=invariant, subject=item.allocation.metadata.name, message=message, version=item.version.number
     )

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
-from slipway.ops.audit.evidence import Evidence, Violation
+from slipway.ops.audit.evidence import AuditEvidence, InvariantViolation
 from slipway.ops.audit.records import SETTLE_S, Logged, Passage, Printed
 from slipway.streams.keys import LOGS
 from slipway.streams.logpacks import LogLine
@@ -40,7 +40,7 @@ def folded(lines: Iterable[LogLine], known: Sequence[Passage] = ()) -> list[Pass
     return found
 
 
-def lines_come_once(evidence: Evidence) -> Iterator[Violation]:
+def lines_come_once(evidence: AuditEvidence) -> Iterator[InvariantViolation]:
     """I27: the stored lines of a log have rising numbers, and its position is that of the last of them."""
     for log in evidence.logs or ():
         may_begin_again, last = _may_begin_again(evidence, log), 0
@@ -52,7 +52,7 @@ def lines_come_once(evidence: Evidence) -> Iterator[Violation]:
             yield _broken(log, f"the last stored line is {last}, and the log is said to end with {log.end}")
 
 
-def holes_are_counted(evidence: Evidence) -> Iterator[Violation]:
+def holes_are_counted(evidence: AuditEvidence) -> Iterator[InvariantViolation]:
     """I27: between two stored lines as many are missing as their numbers say, and none comes twice."""
     states = {(ran.allocation, ran.attempt, ran.rank): ran.states for ran in evidence.printed}
     for log in evidence.logs or ():
@@ -73,7 +73,7 @@ def holes_are_counted(evidence: Evidence) -> Iterator[Violation]:
             number, printed, was_state = passage.last_number, passage.last_printed, passage.is_state
 
 
-def holes_are_marked(evidence: Evidence) -> Iterator[Violation]:
+def holes_are_marked(evidence: AuditEvidence) -> Iterator[InvariantViolation]:
     """I27: who reads a log through the api finds a mark in the place of each hole, with its count, and no other."""
     for log in evidence.logs or ():
         if log.marks is None:
@@ -99,7 +99,7 @@ def holes_between(passages: Sequence[Passage]) -> list[tuple[int, int]]:
     return holes
 
 
-def logs_are_whole(evidence: Evidence) -> Iterator[Violation]:
+def logs_are_whole(evidence: AuditEvidence) -> Iterator[InvariantViolation]:
     """I27: at rest the log of what has ended is stored to its last line, and nothing is left out of one that fits."""
     is_troubled = bool(evidence.interruptions or evidence.last_fault_at)
     stored = {(log.allocation, log.attempt, log.rank): log for log in evidence.logs or () if log.marks is None}
@@ -121,7 +121,7 @@ def logs_are_whole(evidence: Evidence) -> Iterator[Violation]:
             yield _missing(ran, f"lines are left out of a log that fits: {numbered[:3]}")
 
 
-def judged(evidence: Evidence) -> Iterator[Printed]:
+def judged(evidence: AuditEvidence) -> Iterator[Printed]:
     """What ended when the store lost nothing, and little enough ago for its log to be kept."""
     since = evidence.end_at - LOGS.ttl_s + SETTLE_S
     for ran in evidence.printed:
@@ -132,12 +132,12 @@ def judged(evidence: Evidence) -> Iterator[Printed]:
             yield ran
 
 
-def _is_gone(evidence: Evidence, ran: Printed) -> bool:
+def _is_gone(evidence: AuditEvidence, ran: Printed) -> bool:
     versions = evidence.allocations.get(ran.allocation_uid, ())
     return bool(versions) and versions[-1].version.is_deletion
 
 
-def _may_begin_again(evidence: Evidence, log: Logged) -> bool:
+def _may_begin_again(evidence: AuditEvidence, log: Logged) -> bool:
     """Whether the store may have lost where a log stands, and kept its lines: then it is read from its beginning again,
     under the same numbers. Who reads it through the api meets each line once all the same."""
     return bool(evidence.store_losses) and log.marks is None
@@ -149,12 +149,12 @@ def _goes_on(last: Passage, number: int, printed: int, *, is_state: bool) -> boo
     return printed == last.last_printed + 1 if last.printed else not printed
 
 
-def _broken(log: Logged, message: str) -> Violation:
+def _broken(log: Logged, message: str) -> InvariantViolation:
     where = f"attempt {log.attempt} rank {log.rank}{f' {log.container}' if log.container else ''}"
-    return Violation(invariant="I27", subject=log.allocation, message=f"{where}: {message}")
+    return InvariantViolation(invariant="I27", subject=log.allocation, message=f"{where}: {message}")
 
 
-def _missing(ran: Printed, message: str) -> Violation:
-    return Violation(
+def _missing(ran: Printed, message: str) -> InvariantViolation:
+    return InvariantViolation(
         invariant="I27", subject=ran.allocation, message=f"attempt {ran.attempt} rank {ran.rank}: {message}"
     )

@@ -2,7 +2,7 @@
 
 from enum import StrEnum
 
-from slipway.ops.audit.evidence import Evidence
+from slipway.ops.audit.evidence import AuditEvidence
 
 
 class Need(StrEnum):
@@ -31,7 +31,7 @@ class Need(StrEnum):
     SILENCE = "since when there was nothing left to do"
 
 
-def lacking(evidence: Evidence) -> frozenset[Need]:
+def lacking(evidence: AuditEvidence) -> frozenset[Need]:
     """What this evidence does not tell."""
     known = {
         Need.EVERY_VERSION: not evidence.is_sampled,

@@ -13,7 +13,7 @@ from slipway.model.duration import stored_duration
 from slipway.model.lifecycle import Event, Phase
 from slipway.model.reasons import Reason
 from slipway.model.times import parse_time
-from slipway.ops.audit.evidence import AllocationVersion, Evidence, Violation
+from slipway.ops.audit.evidence import AllocationVersion, AuditEvidence, InvariantViolation
 from slipway.ops.audit.gangs import lost_nodes
 from slipway.ops.audit.labels import attempt_of, owner_of, rank_of
 
@@ -25,7 +25,7 @@ _SLACK_S = 0.001
 """Times have milliseconds."""
 
 
-def preemptions_are_decided(evidence: Evidence) -> Iterator[Violation]:
+def preemptions_are_decided(evidence: AuditEvidence) -> Iterator[InvariantViolation]:
     """I21: whoever is told to make room was evicted by a decision that stood in a ledger before, for somebody."""
     decided = _evictions(evidence)
     for uid, history in evidence.allocations.items():
@@ -45,7 +45,7 @@ def preemptions_are_decided(evidence: Evidence) -> Iterator[Violation]:
                     yield _broken(after, "makes room for nobody")
 
 
-def nobody_else_makes_room(evidence: Evidence) -> Iterator[Violation]:
+def nobody_else_makes_room(evidence: AuditEvidence) -> Iterator[InvariantViolation]:
     """I21: of an attempt that goes on, one of us deletes the pods of ranks that were told to make room, and no others.
 
     What is on a lost node makes no room.
@@ -62,10 +62,12 @@ def nobody_else_makes_room(evidence: Evidence) -> Iterator[Violation]:
             continue
         if rank_of(pod) not in leaving_ranks(history[at - 1].allocation):
             message = f"{change.version.writer} deletes rank {rank_of(pod)}, which was not told to make room"
-            yield Violation(invariant="I21", subject=pod.metadata.name, message=message, version=change.version.number)
+            yield InvariantViolation(
+                invariant="I21", subject=pod.metadata.name, message=message, version=change.version.number
+            )
 
 
-def preemptions_have_a_beneficiary(evidence: Evidence) -> Iterator[Violation]:
+def preemptions_have_a_beneficiary(evidence: AuditEvidence) -> Iterator[InvariantViolation]:
     """I21: an eviction for somebody comes into the ledger together with the places that are held for them."""
     known: set[str] = set()
     for version, pool in evidence.pools:
@@ -74,10 +76,10 @@ def preemptions_have_a_beneficiary(evidence: Evidence) -> Iterator[Violation]:
         for item in fresh:
             if item.kind == _EVICT and item.by and not _is_nominated(pool, item):
                 message = f"{item.allocation} is evicted for {item.by}, for whom no place is held"
-                yield Violation(invariant="I21", subject=version.name, message=message, version=version.number)
+                yield InvariantViolation(invariant="I21", subject=version.name, message=message, version=version.number)
 
 
-def preemptions_have_their_grace(evidence: Evidence) -> Iterator[Violation]:
+def preemptions_have_their_grace(evidence: AuditEvidence) -> Iterator[InvariantViolation]:
     """I21: ranks that were told to make room run until they end by themselves, or until their grace is over."""
     for history in evidence.allocations.values():
         seen: set[int] = set()
@@ -101,7 +103,7 @@ def preemptions_have_their_grace(evidence: Evidence) -> Iterator[Violation]:
                     seen.add(entry.seq)
 
 
-def preemptions_are_rare(evidence: Evidence) -> Iterator[Violation]:
+def preemptions_are_rare(evidence: AuditEvidence) -> Iterator[InvariantViolation]:
     """I21: nobody makes room more than three times within an hour."""
     for history in evidence.allocations.values():
         told = sorted(
@@ -120,7 +122,7 @@ def _goes_on(item: AllocationVersion, attempt: int) -> bool:
     return is_released and status.phase not in (Phase.TERMINATING, Phase.TERMINATED) and not item.version.is_deletion
 
 
-def _evictions(evidence: Evidence) -> dict[tuple[str, int], list[tuple[int, WireDecision]]]:
+def _evictions(evidence: AuditEvidence) -> dict[tuple[str, int], list[tuple[int, WireDecision]]]:
     found: dict[tuple[str, int], list[tuple[int, WireDecision]]] = {}
     for version, pool in evidence.pools:
         for item in pool.status.decisions:
@@ -147,7 +149,7 @@ def _is_nominated(pool: ResourcePool, evict: WireDecision) -> bool:
     return any(item.kind == _NOMINATE and item.allocation == evict.by for item in pool.status.decisions)
 
 
-def _broken(item: AllocationVersion, message: str) -> Violation:
-    return Violation(
+def _broken(item: AllocationVersion, message: str) -> InvariantViolation:
+    return InvariantViolation(
         invariant="I21", subject=item.allocation.metadata.name, message=message, version=item.version.number
     )

@@ -9,14 +9,14 @@ from typing import Any
 
 from slipway.crd.meta import condition_of
 from slipway.model.lifecycle import Phase
-from slipway.ops.audit.evidence import PODS, AllocationVersion, Evidence, Version, Violation
+from slipway.ops.audit.evidence import PODS, AllocationVersion, AuditEvidence, InvariantViolation, Version
 from slipway.ops.audit.gangs import grace_of
 
 LEASES = "leases"
 _SAID_MAX = 3
 
 
-def everything_is_as_desired(evidence: Evidence) -> Iterator[Violation]:
+def everything_is_as_desired(evidence: AuditEvidence) -> Iterator[InvariantViolation]:
     """I18: a while after the last change and the last fault nothing is half way, and what is to stop has ended."""
     for history in evidence.allocations.values():
         end = history[-1]
@@ -34,7 +34,7 @@ def everything_is_as_desired(evidence: Evidence) -> Iterator[Violation]:
             yield _broken(end, "does not come to its end")
 
 
-def nobody_writes_at_rest(evidence: Evidence) -> Iterator[Violation]:
+def nobody_writes_at_rest(evidence: AuditEvidence) -> Iterator[InvariantViolation]:
     """I18: once there is nothing left to do, none of us writes anything but leases."""
     said = 0
     for version in evidence.versions:
@@ -44,15 +44,15 @@ def nobody_writes_at_rest(evidence: Evidence) -> Iterator[Violation]:
         said += 1
         if said <= _SAID_MAX:
             message = f"{version.writer} writes {version.resource} at rest"
-            yield Violation(invariant="I18", subject=version.name, message=message, version=version.number)
+            yield InvariantViolation(invariant="I18", subject=version.name, message=message, version=version.number)
 
 
-def restarts_change_nothing(evidence: Evidence) -> Iterator[Violation]:
+def restarts_change_nothing(evidence: AuditEvidence) -> Iterator[InvariantViolation]:
     """I25: while all of us are restarted and no workload changes, no pod is written and no phase changes."""
     for span in evidence.restarts:
         for version in evidence.of(PODS):
             if span.begun_at <= version.at <= span.ended_at and _is_ours(version, evidence):
-                yield Violation(
+                yield InvariantViolation(
                     invariant="I25", subject=version.name, message="a restart writes a pod", version=version.number
                 )
         for history in evidence.allocations.values():
@@ -67,11 +67,11 @@ def _is_to_stop(item: AllocationVersion) -> bool:
     return item.allocation.spec.desired == "Stopped" or item.allocation.metadata.deletion_timestamp is not None
 
 
-def _is_overdue(evidence: Evidence, item: AllocationVersion, waited_s: float) -> bool:
+def _is_overdue(evidence: AuditEvidence, item: AllocationVersion, waited_s: float) -> bool:
     return evidence.is_at_rest or waited_s > grace_of(evidence, item.allocation.metadata.uid)
 
 
-def _is_ours(version: Version, evidence: Evidence) -> bool:
+def _is_ours(version: Version, evidence: AuditEvidence) -> bool:
     """Whether one of us wrote this version of a pod: by who wrote it, or by what of it changed."""
     if evidence.has_writers:
         return bool(version.writer)
@@ -90,7 +90,7 @@ def _ours(pod: Mapping[str, Any]) -> tuple[Any, ...]:
     )
 
 
-def _broken(item: AllocationVersion, message: str, *, invariant: str = "I18") -> Violation:
-    return Violation(
+def _broken(item: AllocationVersion, message: str, *, invariant: str = "I18") -> InvariantViolation:
+    return InvariantViolation(
         invariant=invariant, subject=item.allocation.metadata.name, message=message, version=item.version.number
     )

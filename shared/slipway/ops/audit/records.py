@@ -25,7 +25,7 @@ SETTLE_S = 60.0
 """What is granted for everything that has to happen after a change, or after the last fault."""
 
 
-class Violation(msgspec.Struct, frozen=True, kw_only=True):
+class InvariantViolation(msgspec.Struct, frozen=True, kw_only=True):
     """One broken promise. `version` is the resourceVersion at which it was broken, 0 when it is about the end."""
 
     invariant: str
@@ -57,7 +57,7 @@ class Version(msgspec.Struct, kw_only=True):
         return str(self.obj["metadata"]["uid"])
 
 
-class Request(msgspec.Struct, frozen=True, kw_only=True):
+class FencedWrite(msgspec.Struct, frozen=True, kw_only=True):
     """A write that one of our services asked for, with the fences it carried; `outcome` is `ok` or an error."""
 
     process: str

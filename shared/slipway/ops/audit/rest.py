@@ -9,14 +9,22 @@ from typing import Any
 from slipway.crd.meta import LABEL_ALLOCATION_UID, LABEL_ATTEMPT, TEARDOWN_FINALIZER
 from slipway.crd.v1alpha1 import Allocation
 from slipway.model.lifecycle import Phase
-from slipway.ops.audit.evidence import CONFIG_MAPS, PODS, SERVICES, Evidence, PodVersion, Version, Violation
+from slipway.ops.audit.evidence import (
+    CONFIG_MAPS,
+    PODS,
+    SERVICES,
+    AuditEvidence,
+    InvariantViolation,
+    PodVersion,
+    Version,
+)
 from slipway.ops.audit.gangs import is_live
 from slipway.ops.audit.labels import attempt_of, owner_of
 
 OURS = (PODS, CONFIG_MAPS, SERVICES)
 
 
-def gangs_are_whole(evidence: Evidence) -> Iterator[Violation]:
+def gangs_are_whole(evidence: AuditEvidence) -> Iterator[InvariantViolation]:
     """I6: at rest an allocation runs no rank at all, or at least the minimum of each role and of all together."""
     present: dict[str, dict[int, bool]] = {}
     for ran in evidence.runs:
@@ -32,10 +40,10 @@ def gangs_are_whole(evidence: Evidence) -> Iterator[Violation]:
             continue
         for who, count, minimum in _short(end.allocation, set(ranks)):
             message = f"{count} ranks {who}run at rest, its minimum is {minimum}"
-            yield Violation(invariant="I6", subject=end.allocation.metadata.name, message=message)
+            yield InvariantViolation(invariant="I6", subject=end.allocation.metadata.name, message=message)
 
 
-def lost_ranks_end_their_attempt(evidence: Evidence) -> Iterator[Violation]:
+def lost_ranks_end_their_attempt(evidence: AuditEvidence) -> Iterator[InvariantViolation]:
     """I6: at rest no pod of an earlier attempt is left bound and alive."""
     for change in _last_pods(evidence):
         pod, history = change.pod, evidence.allocations.get(owner_of(change.pod), [])
@@ -46,10 +54,10 @@ def lost_ranks_end_their_attempt(evidence: Evidence) -> Iterator[Violation]:
             message = (
                 f"{pod.metadata.name} of attempt {attempt_of(pod)} is alive in attempt {end.allocation.status.attempt}"
             )
-            yield Violation(invariant="I6", subject=end.allocation.metadata.name, message=message)
+            yield InvariantViolation(invariant="I6", subject=end.allocation.metadata.name, message=message)
 
 
-def nothing_leaks(evidence: Evidence) -> Iterator[Violation]:
+def nothing_leaks(evidence: AuditEvidence) -> Iterator[InvariantViolation]:
     """I11: at rest every object of ours belongs to the current attempt of a live allocation; no finalizer is left."""
     ends = [history[-1] for history in evidence.allocations.values()]
     owners = [end.allocation for end in ends if not end.version.is_deletion]
@@ -61,7 +69,7 @@ def nothing_leaks(evidence: Evidence) -> Iterator[Violation]:
     ]
     owners = [owner for owner in owners if evidence.is_at_rest or owner.metadata.uid not in recent]
     for name, message in leftovers(owners, objects):
-        yield Violation(invariant="I11", subject=name, message=message)
+        yield InvariantViolation(invariant="I11", subject=name, message=message)
 
 
 def leftovers(
@@ -91,7 +99,7 @@ def _owner(version: Version) -> str:
     return labels.get(LABEL_ALLOCATION_UID, "")
 
 
-def _last_pods(evidence: Evidence) -> Iterable[PodVersion]:
+def _last_pods(evidence: AuditEvidence) -> Iterable[PodVersion]:
     return {change.pod.metadata.uid: change for change in evidence.pods}.values()
 
 

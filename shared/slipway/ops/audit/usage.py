@@ -7,26 +7,26 @@ from collections.abc import Iterator
 
 import msgspec
 
-from slipway.crd.figures import DayTotals, DayUsage, Row
+from slipway.crd.figures import DayTotals, DayUsage, TotalsRow
 from slipway.crd.meta import TEARDOWN_FINALIZER
 from slipway.crd.totals import LABEL_USAGE, Key, bills_of, decode, name_of
 from slipway.crd.usage import sum_of
 from slipway.crd.v1alpha1 import Allocation
 from slipway.model.lifecycle import Phase
-from slipway.ops.audit.evidence import CONFIG_MAPS, Evidence, Violation
+from slipway.ops.audit.evidence import CONFIG_MAPS, AuditEvidence, InvariantViolation
 
 Sums = dict[tuple[str, Key], tuple[DayUsage, int]]
 """{(day, whose): (what was used, how many ended)}"""
 
 
-def usage_is_exact(evidence: Evidence) -> Iterator[Violation]:
+def usage_is_exact(evidence: AuditEvidence) -> Iterator[InvariantViolation]:
     """I26: the totals are the sum of what was let go: nothing is missing, nothing counts twice."""
     expected, found = _expected(evidence), _found(evidence)
     for key in sorted(expected.keys() | found.keys()):
         if expected.get(key) != found.get(key):
             day, whose = key
             message = f"{day}: the totals say {found.get(key)}, the allocations {expected.get(key)}"
-            yield Violation(invariant="I26", subject="/".join(whose), message=message)
+            yield InvariantViolation(invariant="I26", subject="/".join(whose), message=message)
 
 
 def was_let_go(history: list[Allocation]) -> bool:
@@ -36,7 +36,7 @@ def was_let_go(history: list[Allocation]) -> bool:
     return had_it and last.status.phase is Phase.TERMINATED and TEARDOWN_FINALIZER not in last.metadata.finalizers
 
 
-def _expected(evidence: Evidence) -> Sums:
+def _expected(evidence: AuditEvidence) -> Sums:
     sums: Sums = {}
     for versions in evidence.allocations.values():
         history = [each.allocation for each in versions]
@@ -56,7 +56,7 @@ def _unheld(allocation: Allocation) -> Allocation:
     return msgspec.structs.replace(allocation, metadata=meta)
 
 
-def _found(evidence: Evidence) -> Sums:
+def _found(evidence: AuditEvidence) -> Sums:
     sums: Sums = {}
     for version in evidence.last((CONFIG_MAPS,)).values():
         if LABEL_USAGE not in version.obj["metadata"].get("labels", {}):
@@ -68,5 +68,5 @@ def _found(evidence: Evidence) -> Sums:
     return sums
 
 
-def _key_of(row: Row) -> Key:
+def _key_of(row: TotalsRow) -> Key:
     return row.workspace, row.user, row.pool, row.queue, row.kind

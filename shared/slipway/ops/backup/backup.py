@@ -14,8 +14,8 @@ from slipway.crd.totals import ANNOTATION_USAGE, BOOKED
 from slipway.errors import UnavailableError
 from slipway.kube.ports import Lists
 from slipway.ops.backup import kinds
-from slipway.ops.backup.file import Kept, Line
-from slipway.ops.backup.kinds import Group
+from slipway.ops.backup.file import BackupLine, BackupObject
+from slipway.ops.backup.kinds import BackupKind
 
 ROUNDS_MAX = 10
 
@@ -33,13 +33,13 @@ class Taker:
         self._with_secrets = with_secrets
         self._secrets = secrets
 
-    async def take(self) -> list[Line]:
+    async def take(self) -> list[BackupLine]:
         """Every object, in the order in which it is put back.
 
         Raises:
             ControlPlaneError: something cannot be read: half of a backup is none.
         """
-        lines: list[Line] = []
+        lines: list[BackupLine] = []
         for group in kinds.BEFORE:
             lines += _lines(group, await self._list(group))
         if self._with_secrets:
@@ -50,9 +50,9 @@ class Taker:
         lines += _lines(kinds.USAGE, maps)
         # As they were made: what waits keeps its order also where nothing else tells it.
         allocations.sort(key=lambda each: (each.metadata.creation_timestamp or "", each.metadata.uid))
-        return lines + [Line(kinds.kind_of(kinds.KEPT_ALLOCATIONS), each) for each in allocations]
+        return lines + [BackupLine(kinds.kind_of(kinds.KEPT_ALLOCATIONS), each) for each in allocations]
 
-    async def _settled(self) -> tuple[list[Kept], list[Kept]]:
+    async def _settled(self) -> tuple[list[BackupObject], list[BackupObject]]:
         """The totals, and the allocations of a time at which they did not change."""
         maps = await self._list(kinds.USAGE)
         for _ in range(ROUNDS_MAX):
@@ -63,7 +63,7 @@ class Taker:
             maps = again
         raise UnavailableError("usage is being added faster than it can be read; try again")
 
-    async def _our_secrets(self) -> list[Kept]:
+    async def _our_secrets(self) -> list[BackupObject]:
         hooks = await self._list(kinds.HOOKS)
         names = {each.metadata.name for each in hooks if each.metadata.namespace == self._namespace}
         return hooks + [
@@ -72,27 +72,27 @@ class Taker:
             if each.metadata.name not in names and (kinds.are_tokens(each) or each.metadata.name in self._secrets)
         ]
 
-    async def _list(self, group: Group) -> list[Kept]:
+    async def _list(self, group: BackupKind) -> list[BackupObject]:
         namespace = self._namespace if group.is_own else None
         return (await self._kube.list(group.resource, namespace=namespace, label_selector=group.label_selector)).items
 
 
-def _lines(group: Group, found: list[Kept]) -> list[Line]:
-    return [Line(group.kind, each) for each in found]
+def _lines(group: BackupKind, found: list[BackupObject]) -> list[BackupLine]:
+    return [BackupLine(group.kind, each) for each in found]
 
 
-def _versions(found: list[Kept]) -> list[tuple[str, str]]:
+def _versions(found: list[BackupObject]) -> list[tuple[str, str]]:
     return sorted((each.metadata.name, each.metadata.resource_version) for each in found)
 
 
-def _totals(found: Kept) -> totals.DayTotals:
+def _totals(found: BackupObject) -> totals.DayTotals:
     try:
         return totals.decode(found.data)
     except msgspec.DecodeError:
         return totals.DayTotals()
 
 
-def _marked(allocation: Kept) -> Kept:
+def _marked(allocation: BackupObject) -> BackupObject:
     """It stands in the totals already: a later reader must not add it again."""
     annotations = {**allocation.metadata.annotations, ANNOTATION_USAGE: BOOKED}
     return msgspec.structs.replace(

@@ -14,7 +14,7 @@ from slipway.model.times import format_time
 from slipway.ops.backup import file
 from slipway.ops.backup.backup import Taker
 from slipway.ops.backup.file import FORMAT, Header
-from slipway.ops.backup.restore import Giver, Outcome
+from slipway.ops.backup.restore import Giver, RestoredObject
 from slipway.runtime.clock import SystemClock, SystemRandom
 from slipway.runtime.service import version
 
@@ -22,14 +22,14 @@ T = TypeVar("T")
 AGENT = "slipway-backup"
 
 
-class Place(msgspec.Struct, frozen=True, kw_only=True):
+class BackupTarget(msgspec.Struct, frozen=True, kw_only=True):
     """A cluster, and where the services run in it. `kubeconfig` empty: the pod's own account, or kubectl's file."""
 
     kubeconfig: str = ""
     namespace: str = "slipway-system"
 
 
-def take(place: Place, path: Path, *, with_secrets: bool, secrets: tuple[str, ...]) -> dict[str, int]:
+def take(place: BackupTarget, path: Path, *, with_secrets: bool, secrets: tuple[str, ...]) -> dict[str, int]:
     """Writes a backup; {kind: how many}.
 
     Raises:
@@ -53,7 +53,7 @@ def take(place: Place, path: Path, *, with_secrets: bool, secrets: tuple[str, ..
     return _connected(place, work)
 
 
-def give(place: Place, path: Path, *, is_dry: bool) -> tuple[Header, list[Outcome]]:
+def give(place: BackupTarget, path: Path, *, is_dry: bool) -> tuple[Header, list[RestoredObject]]:
     """Puts a backup back.
 
     Raises:
@@ -66,7 +66,7 @@ def give(place: Place, path: Path, *, is_dry: bool) -> tuple[Header, list[Outcom
             f"the backup is of namespace {header.namespace}; restore it with --namespace {header.namespace}"
         )
 
-    async def work(kube: KubeClient) -> list[Outcome]:
+    async def work(kube: KubeClient) -> list[RestoredObject]:
         giver = Giver(kube, SystemClock(), place.namespace, is_dry=is_dry)
         if not is_dry and (held := await giver.running()):
             raise InvalidError(
@@ -79,7 +79,7 @@ def give(place: Place, path: Path, *, is_dry: bool) -> tuple[Header, list[Outcom
     return header, _connected(place, work)
 
 
-def _connected(place: Place, work: Callable[[KubeClient], Awaitable[T]]) -> T:
+def _connected(place: BackupTarget, work: Callable[[KubeClient], Awaitable[T]]) -> T:
     async def main() -> T:
         async with client.connect(
             place.kubeconfig or None, clock=SystemClock(), random=SystemRandom(), user_agent=AGENT

@@ -19,7 +19,7 @@ FORMAT = 1
 LINE_BYTES_MAX = 8 * 1024 * 1024
 
 
-class Kept(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
+class BackupObject(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
     """Any object that is backed up."""
 
     metadata: ObjectMeta
@@ -34,11 +34,11 @@ class Kept(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename
         return f"Kept({self.metadata.name!r})"
 
 
-class Line(msgspec.Struct, frozen=True):
+class BackupLine(msgspec.Struct, frozen=True):
     """One object and its kind, as `Kind.group`."""
 
     kind: str
-    object: Kept
+    object: BackupObject
 
 
 class Header(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -52,7 +52,7 @@ class Header(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """where the services ran"""
 
 
-def write(path: Path, header: Header, lines: Iterable[Line]) -> None:
+def write(path: Path, header: Header, lines: Iterable[BackupLine]) -> None:
     """The whole file at once, readable by its owner only: it may hold Secrets. Raises OSError."""
     encoded = b"".join(msgspec.json.encode(each) + b"\n" for each in (header, *lines))
     content = gzip.compress(encoded) if path.suffix == ".gz" else encoded
@@ -65,7 +65,7 @@ def write(path: Path, header: Header, lines: Iterable[Line]) -> None:
     fresh.replace(path)
 
 
-def read(path: Path) -> tuple[Header, list[Line]]:
+def read(path: Path) -> tuple[Header, list[BackupLine]]:
     """What `write` wrote.
 
     Raises:
@@ -78,7 +78,7 @@ def read(path: Path) -> tuple[Header, list[Line]]:
             header = _decoded(next(lines, (1, b"")), Header)
             if header.slipway_backup != FORMAT:
                 raise InvalidError(f"{path}: a backup of form {header.slipway_backup}; this command reads {FORMAT}")
-            return header, [_decoded(each, Line) for each in lines]
+            return header, [_decoded(each, BackupLine) for each in lines]
         except (EOFError, gzip.BadGzipFile) as error:
             raise InvalidError(f"{path}: it is cut off, or no gzip: {error}") from error
 

@@ -20,16 +20,16 @@ from slipway.kube.resources import (
     Resource,
 )
 from slipway.model.apitokens import SUFFIX
-from slipway.ops.backup.file import Kept
+from slipway.ops.backup.file import BackupObject
 from slipway.pods.archive import LABEL_CONTEXT
 
 """of the Secrets that hold receivers of events"""
 
 
-class Group(msgspec.Struct, frozen=True, kw_only=True):
+class BackupKind(msgspec.Struct, frozen=True, kw_only=True):
     """One LIST of a backup. `is_own`: only in the namespace of the services."""
 
-    resource: Resource[Kept]
+    resource: Resource[BackupObject]
     label_selector: str = ""
     is_own: bool = False
 
@@ -44,14 +44,14 @@ def kind_of(resource: Resource[Any]) -> str:
     return f"{resource.kind}.{resource.group}" if resource.group else resource.kind
 
 
-def _kept(resource: Resource[Any]) -> Resource[Kept]:
+def _kept(resource: Resource[Any]) -> Resource[BackupObject]:
     return Resource(
         group=resource.group,
         version=resource.version,
         plural=resource.plural,
         kind=resource.kind,
         namespaced=resource.namespaced,
-        struct=Kept,
+        struct=BackupObject,
     )
 
 
@@ -61,27 +61,27 @@ KEPT_POOLS = _kept(RESOURCE_POOLS)
 KEPT_MAPS = _kept(CONFIG_MAPS)
 KEPT_SECRETS = _kept(SECRETS)
 
-WORKSPACES = Group(resource=KEPT_NAMESPACES, label_selector=f"{LABEL_WORKSPACE}=true")
-USAGE = Group(resource=KEPT_MAPS, label_selector=LABEL_USAGE, is_own=True)
-CONTEXTS = Group(resource=KEPT_MAPS, label_selector=LABEL_CONTEXT)
-HOOKS = Group(resource=KEPT_SECRETS, label_selector=LABEL_WEBHOOK)
+WORKSPACES = BackupKind(resource=KEPT_NAMESPACES, label_selector=f"{LABEL_WORKSPACE}=true")
+USAGE = BackupKind(resource=KEPT_MAPS, label_selector=LABEL_USAGE, is_own=True)
+CONTEXTS = BackupKind(resource=KEPT_MAPS, label_selector=LABEL_CONTEXT)
+HOOKS = BackupKind(resource=KEPT_SECRETS, label_selector=LABEL_WEBHOOK)
 """in a namespace of their own, or in that of the services"""
-ALL_SECRETS = Group(resource=KEPT_SECRETS, is_own=True)
-BEFORE: tuple[Group, ...] = (
+ALL_SECRETS = BackupKind(resource=KEPT_SECRETS, is_own=True)
+BEFORE: tuple[BackupKind, ...] = (
     WORKSPACES,
-    Group(resource=_kept(RESOURCE_QUOTAS), label_selector=f"{LABEL_WORKSPACE}=true"),
-    Group(resource=KEPT_POOLS),
-    Group(resource=_kept(QUEUES)),
-    Group(resource=_kept(TEMPLATES)),
-    Group(resource=_kept(JOBS)),
+    BackupKind(resource=_kept(RESOURCE_QUOTAS), label_selector=f"{LABEL_WORKSPACE}=true"),
+    BackupKind(resource=KEPT_POOLS),
+    BackupKind(resource=_kept(QUEUES)),
+    BackupKind(resource=_kept(TEMPLATES)),
+    BackupKind(resource=_kept(JOBS)),
     CONTEXTS,
-    Group(resource=KEPT_MAPS, label_selector=LABEL_LAUNCH_KEY),
+    BackupKind(resource=KEPT_MAPS, label_selector=LABEL_LAUNCH_KEY),
 )
 """All but usage, Secrets and the allocations themselves."""
 RESOURCES = {kind_of(each): each for each in (*(group.resource for group in BEFORE), KEPT_SECRETS, KEPT_ALLOCATIONS)}
 
 
-def are_tokens(secret: Kept) -> bool:
+def are_tokens(secret: BackupObject) -> bool:
     """Whether a Secret holds records of tokens, and nothing else."""
     names: Iterable[str] = secret.data.keys()
     return bool(secret.data) and all(name.endswith(SUFFIX) and len(name) == 16 + len(SUFFIX) for name in names)

@@ -27,7 +27,7 @@ from slipway.model.lifecycle import Phase
 from slipway.model.position import default_position
 from slipway.model.times import parse_time
 from slipway.ops.backup import kinds
-from slipway.ops.backup.file import Kept, Line
+from slipway.ops.backup.file import BackupLine, BackupObject
 from slipway.runtime.clock import Clock
 
 QUIET_S = 5.0
@@ -46,7 +46,7 @@ class Done(StrEnum):
     FAILED = "failed"
 
 
-class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+class RestoredObject(msgspec.Struct, frozen=True, kw_only=True):
     """One object of the backup; `why` where it is not simply restored."""
 
     kind: str
@@ -80,7 +80,7 @@ class Giver:
         after = await self._leases()
         return sorted(name for name, version in before.items() if after.get(name, version) != version)
 
-    async def give(self, lines: list[Line]) -> list[Outcome]:
+    async def give(self, lines: list[BackupLine]) -> list[RestoredObject]:
         """Every object in the order of the backup. One that fails is told of; the others are still put back."""
         return [await self._put(line) for line in lines]
 
@@ -88,7 +88,7 @@ class Giver:
         listed = await self._kube.list(LEASES, namespace=self._namespace)
         return {item.metadata.name: item.metadata.resource_version for item in listed.items}
 
-    async def _put(self, line: Line) -> Outcome:
+    async def _put(self, line: BackupLine) -> RestoredObject:
         meta = line.object.metadata
         resource = kinds.RESOURCES.get(line.kind)
         if resource is None:
@@ -108,7 +108,7 @@ class Giver:
         except ControlPlaneError as error:
             return _outcome(line, Done.FAILED, str(error))
 
-    async def _present(self, line: Line, found: Kept) -> Outcome:
+    async def _present(self, line: BackupLine, found: BackupObject) -> RestoredObject:
         """What is there stays; only that a namespace is a workspace is noted on it, as the setup does."""
         is_unlabelled = found.metadata.labels.get(LABEL_WORKSPACE) != "true"
         if line.kind != kinds.WORKSPACES.kind or not is_unlabelled:
@@ -119,7 +119,7 @@ class Giver:
             await self._kube.patch(kinds.KEPT_NAMESPACES, found.metadata.name, patch)
         return _outcome(line, Done.LABELLED)
 
-    async def _create(self, line: Line, resource: Any) -> Outcome:
+    async def _create(self, line: BackupLine, resource: Any) -> RestoredObject:
         if line.kind == kinds.kind_of(kinds.KEPT_ALLOCATIONS):
             await self._allocation(line.object)
             return _outcome(line, Done.RESTORED)
@@ -128,13 +128,13 @@ class Giver:
         body["metadata"] = self._meta(line.object.metadata)
         if line.kind == kinds.WORKSPACES.kind:
             body.pop("spec", None)
-        made: Kept = await self._kube.create(resource, body)
+        made: BackupObject = await self._kube.create(resource, body)
         self._uids[line.object.metadata.uid] = made.metadata.uid
         if line.kind == kinds.kind_of(kinds.KEPT_POOLS):
             await self._ledger(line.object, made)
         return _outcome(line, Done.RESTORED)
 
-    async def _ledger(self, kept: Kept, made: Kept) -> None:
+    async def _ledger(self, kept: BackupObject, made: BackupObject) -> None:
         """The fence goes on where it was; decisions were about pods that do not exist."""
         status = {name: kept.status[name] for name in ("epoch", "tick") if name in kept.status}
         if status:
@@ -142,7 +142,7 @@ class Giver:
                 kinds.KEPT_POOLS, {"metadata": _fence(made), "spec": made.spec, "status": status}
             )
 
-    async def _allocation(self, kept: Kept) -> None:
+    async def _allocation(self, kept: BackupObject) -> None:
         meta = self._meta(kept.metadata)
         former = [id_ for id_ in kept.metadata.annotations.get(ANNOTATION_FORMER_IDS, "").split(",") if id_]
         former.append(allocation_id(kept.metadata.name, kept.metadata.uid))
@@ -170,7 +170,7 @@ class Giver:
             raise
         self._uids[kept.metadata.uid] = made.metadata.uid
 
-    async def _forget(self, made: Kept) -> None:
+    async def _forget(self, made: BackupObject) -> None:
         name, namespace = made.metadata.name, made.metadata.namespace
         await self._surely(
             lambda: self._kube.patch(
@@ -190,9 +190,9 @@ class Giver:
                     raise
                 await self._clock.sleep(PAUSE_S)
 
-    async def _find(self, resource: Any, meta: ObjectMeta) -> Kept | None:
+    async def _find(self, resource: Any, meta: ObjectMeta) -> BackupObject | None:
         try:
-            found: Kept = await self._kube.get(resource, meta.name, namespace=meta.namespace or None)
+            found: BackupObject = await self._kube.get(resource, meta.name, namespace=meta.namespace or None)
         except NotFoundError:
             return None
         return found
@@ -212,7 +212,7 @@ class Giver:
         return meta
 
 
-def _status(kept: Kept) -> RawObject:
+def _status(kept: BackupObject) -> RawObject:
     """Its status, with the birth that was derived from the object until now."""
     status = dict(kept.status)
     if status and not status.get("transitions"):
@@ -222,12 +222,12 @@ def _status(kept: Kept) -> RawObject:
     return status
 
 
-def _fence(made: Kept) -> RawObject:
+def _fence(made: BackupObject) -> RawObject:
     meta = made.metadata
     found: RawObject = {"name": meta.name, "resourceVersion": meta.resource_version, "uid": meta.uid}
     return {**found, "namespace": meta.namespace} if meta.namespace else found
 
 
-def _outcome(line: Line, done: Done, why: str = "") -> Outcome:
+def _outcome(line: BackupLine, done: Done, why: str = "") -> RestoredObject:
     meta = line.object.metadata
-    return Outcome(kind=line.kind, namespace=meta.namespace, name=meta.name, done=done, why=why)
+    return RestoredObject(kind=line.kind, namespace=meta.namespace, name=meta.name, done=done, why=why)

@@ -20,11 +20,11 @@ from slipway.ops.doctor import redis
 from slipway.ops.doctor.clocks import judge_skew
 from slipway.ops.doctor.finding import Finding, failed, ok, skipped, warning
 from slipway.ops.doctor.installed import Installed, judge_version
-from slipway.ops.doctor.running import Running, judge_door
+from slipway.ops.doctor.running import RunningSystem, judge_door
 from slipway.runtime.clock import Clock, Random, SystemClock, SystemRandom
 from slipway.runtime.service import version
 from slipway.streams.factory import open_streams
-from slipway.streams.server_health import Condition
+from slipway.streams.server_health import ServerHealth
 
 AGENT = "slipway-doctor"
 KUBERNETES_FLOOR = (1, 31)
@@ -41,13 +41,13 @@ class Inside(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     time: str = ""
     auth: str = "none"
     has_redis: bool = False
-    redis: Condition | None = None
+    redis: ServerHealth | None = None
     redis_error: str = ""
     task_listen: str = ""
     task_door_answers: bool | None = None
 
 
-class Place(msgspec.Struct, frozen=True, kw_only=True):
+class DoctorTarget(msgspec.Struct, frozen=True, kw_only=True):
     """Where to look. `kubeconfig` None: Kubernetes is left out; empty: the pod's own account, or kubectl's file.
     `is_local`: a stack of processes, which has no accounts and no Deployments."""
 
@@ -58,7 +58,7 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     is_local: bool = False
 
 
-def look(place: Place) -> list[Finding]:
+def look(place: DoctorTarget) -> list[Finding]:
     """Every finding."""
     return asyncio.run(examine(place, SystemClock(), SystemRandom()))
 
@@ -71,7 +71,7 @@ def inside_of(answer: object) -> Inside:
         raise InvalidError(f"the api answers something else: {error}") from error
 
 
-async def examine(place: Place, clock: Clock, random: Random) -> list[Finding]:
+async def examine(place: DoctorTarget, clock: Clock, random: Random) -> list[Finding]:
     """Every finding, by these clocks."""
     findings: list[Finding] = []
     if place.kubeconfig is None:
@@ -84,7 +84,7 @@ async def examine(place: Place, clock: Clock, random: Random) -> list[Finding]:
     return findings
 
 
-async def _kubernetes(place: Place, clock: Clock, random: Random) -> list[Finding]:
+async def _kubernetes(place: DoctorTarget, clock: Clock, random: Random) -> list[Finding]:
     findings: list[Finding] = []
     try:
         async with asyncio.timeout(WITHIN_S), AsyncExitStack() as resources:
@@ -118,9 +118,11 @@ async def _server(kube: KubeClient, clock: Clock, findings: list[Finding]) -> fl
     return ahead_s
 
 
-async def _cluster(kube: KubeClient, place: Place, clock: Clock, ahead_s: float, findings: list[Finding]) -> None:
+async def _cluster(
+    kube: KubeClient, place: DoctorTarget, clock: Clock, ahead_s: float, findings: list[Finding]
+) -> None:
     installed = Installed(kube, place.namespace, version())
-    running = Running(kube, clock, place.namespace, ahead_s)
+    running = RunningSystem(kube, clock, place.namespace, ahead_s)
     accounts = {} if place.is_local else await installed.accounts()
     findings += await installed.definitions()
     if accounts:
@@ -135,7 +137,7 @@ async def _cluster(kube: KubeClient, place: Place, clock: Clock, ahead_s: float,
     findings += await running.leases()
 
 
-async def _redis(place: Place, clock: Clock, random: Random) -> list[Finding]:
+async def _redis(place: DoctorTarget, clock: Clock, random: Random) -> list[Finding]:
     inside = place.inside
     if place.redis_url:
         return await _own_redis(place.redis_url, clock, random)

@@ -17,7 +17,7 @@ from slipway.kube.resources import SUBJECT_ACCESS_REVIEWS
 from slipway.ops.doctor.finding import Finding, failed, ok, skipped, warning
 from slipway.ops.doctor.objects import ACCOUNTS, DEFINITIONS, DEPLOYMENTS, POLICIES, POLICY_BINDINGS, Plain
 from slipway.ops.doctor.rights import ACCOUNTS as SERVICES
-from slipway.ops.doctor.rights import Right, Scope, optional_rights, rights_of
+from slipway.ops.doctor.rights import Right, RightScope, optional_rights, rights_of
 from slipway.runtime.tasks import TaskGroup
 
 OURS = "app.kubernetes.io/part-of=slipway"
@@ -121,11 +121,14 @@ class Installed:
         return failed(check, f"may not {', '.join(missing[:SHOWN_MAX])}{more}", self._upgrade())
 
     async def _has(self, limit: asyncio.Semaphore, account: str, right: Right, workspaces: list[str]) -> bool:
-        own = {Scope.OWN: self._namespace, Scope.WEBHOOKS: f"{self._namespace[:54].removesuffix('-')}-webhooks"}
+        own = {
+            RightScope.OWN: self._namespace,
+            RightScope.WEBHOOKS: f"{self._namespace[:54].removesuffix('-')}-webhooks",
+        }
         where = own.get(right.scope, "")
         if await self._may(limit, account, right, where):
             return True
-        if right.scope is not Scope.WORKSPACES or not workspaces:
+        if right.scope is not RightScope.WORKSPACES or not workspaces:
             return False
         for name in workspaces:
             if not await self._may(limit, account, right, name):

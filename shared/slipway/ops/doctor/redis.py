@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from slipway.ops.doctor.clocks import judge_skew
 from slipway.ops.doctor.finding import Finding, failed, ok, skipped, warning
 from slipway.streams.accounts import BY_NAME
-from slipway.streams.server_health import STALE_S, Condition
+from slipway.streams.server_health import STALE_S, ServerHealth
 
 FLOOR = (7, 0)
 HEADROOM = 0.15
@@ -16,7 +16,7 @@ REFUSED_SHOWN = 5
 _NUMBERS = re.compile(r"(\d+)\.(\d+)")
 
 
-def judge(facts: Condition) -> Iterator[Finding]:
+def judge(facts: ServerHealth) -> Iterator[Finding]:
     """Every finding about the server."""
     yield from _version(facts)
     if facts.role not in ("", "master"):
@@ -31,7 +31,7 @@ def judge(facts: Condition) -> Iterator[Finding]:
     yield from _backlog(facts)
 
 
-def _version(facts: Condition) -> Iterator[Finding]:
+def _version(facts: ServerHealth) -> Iterator[Finding]:
     found = _NUMBERS.match(facts.version)
     if found is None:
         yield skipped("redis version", "our account may not ask for it", _grant("+info"))
@@ -42,7 +42,7 @@ def _version(facts: Condition) -> Iterator[Finding]:
         yield ok("redis version", facts.product)
 
 
-def _memory(facts: Condition) -> Iterator[Finding]:
+def _memory(facts: ServerHealth) -> Iterator[Finding]:
     set_policy = "redis-cli CONFIG SET maxmemory-policy noeviction   (and in its configuration, to last)"
     if facts.policy is None:
         yield skipped("redis eviction", "our account may not ask for maxmemory-policy", _grant("+info"))
@@ -70,7 +70,7 @@ def _memory(facts: Condition) -> Iterator[Finding]:
             yield ok("redis memory", said)
 
 
-def _persistence(facts: Condition) -> Iterator[Finding]:
+def _persistence(facts: ServerHealth) -> Iterator[Finding]:
     if facts.is_persisting is False:
         yield failed("redis disk", "its last write to disk failed: it may refuse writes", "redis-cli INFO persistence")
     elif facts.appendonly is None:
@@ -81,7 +81,7 @@ def _persistence(facts: Condition) -> Iterator[Finding]:
         yield ok("redis disk", "none: a restart costs logs, and time until streams are made again")
 
 
-def _account(facts: Condition) -> Iterator[Finding]:
+def _account(facts: ServerHealth) -> Iterator[Finding]:
     if facts.refused:
         account = BY_NAME[facts.account]
         shown = "; ".join(facts.refused[:REFUSED_SHOWN])
@@ -95,7 +95,7 @@ def _account(facts: Condition) -> Iterator[Finding]:
         yield ok("redis account", f"may do all that the {facts.account} needs")
 
 
-def _backlog(facts: Condition) -> Iterator[Finding]:
+def _backlog(facts: ServerHealth) -> Iterator[Finding]:
     if facts.dead is None:
         yield skipped("dead letters", "the login may not count them", "let the api look: unset SLIPWAY_REDIS_URL")
     elif facts.dead:

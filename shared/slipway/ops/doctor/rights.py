@@ -12,7 +12,7 @@ import msgspec
 from slipway.crd.meta import API_GROUP
 
 
-class Scope(StrEnum):
+class RightScope(StrEnum):
     """Where a right has to hold."""
 
     CLUSTER = "cluster"
@@ -27,7 +27,7 @@ class Scope(StrEnum):
 class Right(msgspec.Struct, frozen=True, kw_only=True, order=True):
     """One verb on one resource (`pods/log`); `name` of one object only."""
 
-    scope: Scope
+    scope: RightScope
     group: str
     resource: str
     verb: str
@@ -40,8 +40,8 @@ class Right(msgspec.Struct, frozen=True, kw_only=True, order=True):
 
 _LEASES = "coordination.k8s.io"
 _READ, _WATCH, _FOLLOW = ("get", "list"), ("list", "watch"), ("get", "list", "watch")
-Rows = tuple[tuple[Scope, str, tuple[str, ...], tuple[str, ...]], ...]
-_C, _W, _O = Scope.CLUSTER, Scope.WORKSPACES, Scope.OWN
+Rows = tuple[tuple[RightScope, str, tuple[str, ...], tuple[str, ...]], ...]
+_C, _W, _O = RightScope.CLUSTER, RightScope.WORKSPACES, RightScope.OWN
 
 _TABLE: dict[str, Rows] = {
     "api": (
@@ -55,7 +55,7 @@ _TABLE: dict[str, Rows] = {
         (_W, "", ("pods/log",), ("get",)),
         (_W, "", ("configmaps",), ("create", "delete", "get", "patch")),
         (_W, "", ("resourcequotas",), ("create", "delete", "patch")),
-        (Scope.WEBHOOKS, "", ("secrets",), ("create", "delete", "get", "list", "update")),
+        (RightScope.WEBHOOKS, "", ("secrets",), ("create", "delete", "get", "list", "update")),
     ),
     "scheduler": (
         (_C, API_GROUP, ("allocations", "resourcepools"), _READ),

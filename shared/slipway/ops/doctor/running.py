@@ -27,7 +27,7 @@ class Kube(Gets, Lists, Protocol):
     """The calls that this makes."""
 
 
-class Running:
+class RunningSystem:
     """Looks at one system. `ahead_s`: how far the API server's clock is ahead of ours."""
 
     def __init__(self, kube: Kube, clock: Clock, namespace: str, ahead_s: float) -> None:

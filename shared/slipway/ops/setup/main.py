@@ -6,7 +6,7 @@ from slipway.kube import client
 from slipway.ops.setup.furnish import Furnisher
 from slipway.ops.setup.settings import Settings
 from slipway.runtime import service
-from slipway.runtime.service import Context
+from slipway.runtime.service import ServiceContext
 
 NAME = "setup"
 
@@ -16,7 +16,7 @@ def main() -> int:
     return service.run(NAME, Settings, build, argv=["--once", *sys.argv[1:]])
 
 
-async def build(context: Context[Settings]) -> None:
+async def build(context: ServiceContext[Settings]) -> None:
     """Make what is missing."""
     settings = context.settings
     kube = await context.resources.enter_async_context(

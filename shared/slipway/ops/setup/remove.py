@@ -29,7 +29,7 @@ from slipway.kube.resources import ALLOCATIONS, CONFIG_MAPS, PODS, SERVICES, Res
 from slipway.ops.setup.settings import Settings
 from slipway.runtime import log, service
 from slipway.runtime.clock import Clock
-from slipway.runtime.service import Context
+from slipway.runtime.service import ServiceContext
 
 NAME = "remove"
 PATIENCE_S = 15.0
@@ -45,7 +45,7 @@ class Kube(Lists, Patches, Deletes, Protocol):
     """The calls that this makes."""
 
 
-class Remover:
+class ClusterRemover:
     """Removes what there is of one cluster's allocations."""
 
     def __init__(self, kube: Kube, clock: Clock) -> None:
@@ -114,14 +114,14 @@ def main() -> int:
     return service.run(NAME, Settings, build, argv=["--once", *sys.argv[1:]])
 
 
-async def build(context: Context[Settings]) -> None:
+async def build(context: ServiceContext[Settings]) -> None:
     """Remove what is there."""
     kube = await context.resources.enter_async_context(
         client.connect(
             context.settings.kubeconfig or None, clock=context.clock, random=context.random, user_agent="slipway-remove"
         )
     )
-    await Remover(kube, context.clock).remove()
+    await ClusterRemover(kube, context.clock).remove()
 
 
 if __name__ == "__main__":

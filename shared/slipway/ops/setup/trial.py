@@ -22,7 +22,7 @@ from slipway.model.reasons import Result
 from slipway.ops.setup.settings import TrialSettings
 from slipway.runtime import log, service
 from slipway.runtime.clock import Clock
-from slipway.runtime.service import Context
+from slipway.runtime.service import ServiceContext
 
 NAME = "trial"
 POLL_S = 0.5
@@ -37,7 +37,7 @@ class Kube(Creates, Gets, Deletes, Protocol):
     """The calls that this makes."""
 
 
-class Trial:
+class TrialLaunch:
     """One launch and its end; `name` tells it from others."""
 
     def __init__(self, kube: Kube, clock: Clock, settings: TrialSettings, name: str) -> None:
@@ -124,7 +124,7 @@ def main() -> int:
     return service.run(NAME, TrialSettings, build, argv=["--once", *sys.argv[1:]])
 
 
-async def build(context: Context[TrialSettings]) -> None:
+async def build(context: ServiceContext[TrialSettings]) -> None:
     """Try it."""
     kube = await context.resources.enter_async_context(
         client.connect(
@@ -132,7 +132,7 @@ async def build(context: Context[TrialSettings]) -> None:
         )
     )
     name = f"trial-{int(context.clock.now() * 1000):x}"
-    await Trial(kube, context.clock, context.settings, name).run()
+    await TrialLaunch(kube, context.clock, context.settings, name).run()
 
 
 if __name__ == "__main__":

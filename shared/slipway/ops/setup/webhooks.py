@@ -19,7 +19,7 @@ from slipway.kube.ports import Creates, Lists, Patches
 from slipway.kube.resources import NAMESPACES, SECRETS
 from slipway.ops.setup.settings import MoveSettings
 from slipway.runtime import log, service
-from slipway.runtime.service import Context
+from slipway.runtime.service import ServiceContext
 
 NAME = "webhooks"
 _log = log.get_logger(__name__)
@@ -70,7 +70,7 @@ def main() -> int:
     return service.run(NAME, MoveSettings, build, argv=["--once", *sys.argv[1:]])
 
 
-async def build(context: Context[MoveSettings]) -> None:
+async def build(context: ServiceContext[MoveSettings]) -> None:
     """Move them."""
     settings = context.settings
     kube = await context.resources.enter_async_context(

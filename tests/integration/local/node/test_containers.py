@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from slipway.crd.roleresources import objects_of
-from slipway.local.apiserver.accounts import Accounts
+from slipway.local.apiserver.accounts import ServiceAccountTokens
 from tests.support.clock import wait_until
 from tests.support.local_node import NodeWorld
 
@@ -241,6 +241,6 @@ async def test_the_account_token_of_a_pod(world: NodeWorld) -> None:
     )
     mode, said = (await world.log("holder")).split()
     assert mode == "600"
-    user, audiences = Accounts(world.core, b"the key of this cluster").read(said, ["slipway"])
+    user, audiences = ServiceAccountTokens(world.core, b"the key of this cluster").read(said, ["slipway"])
     assert audiences == ["slipway"]
     assert user.extra["authentication.kubernetes.io/pod-name"] == ["holder"]

@@ -8,20 +8,20 @@ from typing import Any
 import msgspec
 
 from slipway.api.webhooks import delivery, routing
-from slipway.api.webhooks.delivery import Courier, Limits
+from slipway.api.webhooks.delivery import Courier, DeliveryLimits
 from slipway.api.webhooks.hook import Config, Webhook
-from slipway.api.webhooks.registry import Registry
+from slipway.api.webhooks.registry import WebhookRegistry
 from slipway.api.webhooks.routing import Router
-from slipway.api.webhooks.sender import Answer, Message
+from slipway.api.webhooks.sender import DeliveryResult, Message
 from slipway.model.events import AllocationEvent
 from slipway.model.times import format_time
 from slipway.runtime import telemetry
 from slipway.runtime.clock import SeededRandom
-from slipway.runtime.service import Stop
+from slipway.runtime.service import ServiceStop
 from slipway.streams import keys
 from slipway.streams.memory_server import MemoryServer
 from slipway.streams.memory_side import MemoryStreams
-from slipway.streams.ports import DeadLetter, Entry
+from slipway.streams.ports import DeadLetter, StreamEntry
 from tests.support.kube_core import CoreKube
 from tests.support.otlp import collector
 from tests.support.redis import an_event
@@ -30,9 +30,9 @@ from tests.support.virtual_time import VirtualClock, run_virtual
 from tests.unit.runtime.test_telemetry import Kept
 
 NAMESPACE = "slipway-system"
-OK = Answer(delivered=True, status=200)
-ERROR = Answer(delivered=False, status=500, detail="answered 500")
-GONE = Answer(delivered=False, status=410, detail="answered 410", is_final=True)
+OK = DeliveryResult(delivered=True, status=200)
+ERROR = DeliveryResult(delivered=False, status=500, detail="answered 500")
+GONE = DeliveryResult(delivered=False, status=410, detail="answered 410", is_final=True)
 
 
 class Receivers:
@@ -41,11 +41,11 @@ class Receivers:
     def __init__(self, clock: VirtualClock) -> None:
         self.clock = clock
         self.seen: list[tuple[str, str, float]] = []
-        self.answers: dict[str, Callable[[Message], Awaitable[Answer]]] = {}
+        self.answers: dict[str, Callable[[Message], Awaitable[DeliveryResult]]] = {}
         self.under_way: dict[str, int] = {}
         self.most: dict[str, int] = {}
 
-    async def send(self, webhook: Webhook, message: Message) -> Answer:
+    async def send(self, webhook: Webhook, message: Message) -> DeliveryResult:
         name = webhook.name
         self.seen.append((name, message.id, self.clock.monotonic()))
         self.under_way[name] = self.under_way.get(name, 0) + 1
@@ -71,22 +71,22 @@ class Office:
         self.registry = self.a_registry()
         self.tasks: asyncio.TaskGroup | None = None
 
-    def a_registry(self) -> Registry:
-        return Registry(self.kube, self.clock, namespace=NAMESPACE)
+    def a_registry(self) -> WebhookRegistry:
+        return WebhookRegistry(self.kube, self.clock, namespace=NAMESPACE)
 
     async def add(self, name: str, **config: Any) -> None:
         settings = msgspec.convert({"url": "https://a.example/", **config}, Config)
         await self.registry.create(Webhook(name=name, config=settings, key=b"k" * 32))
 
     def replica(
-        self, tasks: asyncio.TaskGroup, name: str = "api-0", *, stop: Stop | None = None, **limits: Any
+        self, tasks: asyncio.TaskGroup, name: str = "api-0", *, stop: ServiceStop | None = None, **limits: Any
     ) -> asyncio.Task[None]:
         """A process; cancelling it is kill -9, `stop` is SIGTERM."""
-        return tasks.create_task(self._serve(name, Limits(**limits), stop or Stop()))
+        return tasks.create_task(self._serve(name, DeliveryLimits(**limits), stop or ServiceStop()))
 
     async def publish(self, *seqs: int, name: str = "train") -> None:
         streams = MemoryStreams(self.server)
-        await streams.events.append([Entry(event=self.event(seq, name)) for seq in seqs])
+        await streams.events.append([StreamEntry(event=self.event(seq, name)) for seq in seqs])
 
     def event(self, seq: int, name: str = "train") -> AllocationEvent:
         return an_event(seq, name=name, time=format_time(self.clock.now()))
@@ -97,7 +97,7 @@ class Office:
     async def backlog(self, name: str) -> int:
         return (await MemoryStreams(self.server).webhooks("test").backlog([name]))[0]
 
-    async def _serve(self, name: str, limits: Limits, stop: Stop) -> None:
+    async def _serve(self, name: str, limits: DeliveryLimits, stop: ServiceStop) -> None:
         queues, registry = MemoryStreams(self.server).webhooks(name), self.a_registry()
         courier = Courier(queues, registry, self.receivers, clock=self.clock, random=SeededRandom(name), limits=limits)
         router = Router(queues, registry, self.clock, routed=courier.wake)
@@ -106,7 +106,7 @@ class Office:
             tasks.create_task(self._loop(router.step, stop))
             tasks.create_task(self._loop(lambda: courier.step(is_first=router.is_first), stop))
 
-    async def _loop(self, step: Callable[[], Awaitable[float]], stop: Stop) -> None:
+    async def _loop(self, step: Callable[[], Awaitable[float]], stop: ServiceStop) -> None:
         while not stop.is_set():
             await self.clock.sleep(max(0.001, await step()))
 
@@ -187,7 +187,7 @@ def test_a_failed_try_is_repeated_and_holds_back_what_follows_of_its_subject() -
     async def story(office: Office, tasks: asyncio.TaskGroup) -> None:
         failures = {ids(1)[0]: [ERROR, ERROR, msgspec.structs.replace(ERROR, status=503, retry_after_s=40.0)]}
 
-        async def answer(message: Message) -> Answer:
+        async def answer(message: Message) -> DeliveryResult:
             left = failures.get(message.id)
             return left.pop(0) if left else OK
 
@@ -216,7 +216,7 @@ def test_what_is_given_up_is_a_dead_letter_that_can_be_sent_again() -> None:
     async def story(office: Office, tasks: asyncio.TaskGroup) -> None:
         is_broken = True
 
-        async def answer(message: Message) -> Answer:
+        async def answer(message: Message) -> DeliveryResult:
             return ERROR if is_broken and message.id == ids(1)[0] else OK
 
         await office.add("hook")
@@ -243,7 +243,7 @@ def test_what_can_never_be_delivered_is_given_up_at_once() -> None:
     """410 Gone, or an address that is not allowed."""
 
     async def story(office: Office, tasks: asyncio.TaskGroup) -> None:
-        async def answer(_message: Message) -> Answer:
+        async def answer(_message: Message) -> DeliveryResult:
             return GONE
 
         await office.add("hook")
@@ -262,9 +262,9 @@ def test_a_dead_receiver_holds_up_no_other_one() -> None:
     """A hundred events for one that hangs: the other has all of its own within seconds."""
 
     async def story(office: Office, tasks: asyncio.TaskGroup) -> None:
-        async def hang(_message: Message) -> Answer:
+        async def hang(_message: Message) -> DeliveryResult:
             await office.clock.sleep(10)
-            return Answer(delivered=False, detail="no answer within 10 s")
+            return DeliveryResult(delivered=False, detail="no answer within 10 s")
 
         await office.add("dead")
         await office.add("good")
@@ -285,7 +285,7 @@ def test_tries_to_one_receiver_are_bounded() -> None:
     """Never more at once than the limit, however many subjects there are."""
 
     async def story(office: Office, tasks: asyncio.TaskGroup) -> None:
-        async def slow(_message: Message) -> Answer:
+        async def slow(_message: Message) -> DeliveryResult:
             await office.clock.sleep(0.5)
             return OK
 
@@ -328,7 +328,7 @@ def test_a_killed_process_goes_on_with_what_it_had_in_hand() -> None:
     """Under the same name at once; under another one after a while. At least once."""
 
     async def story(office: Office, tasks: asyncio.TaskGroup) -> None:
-        async def hang(_message: Message) -> Answer:
+        async def hang(_message: Message) -> DeliveryResult:
             await asyncio.Event().wait()
             return OK
 
@@ -356,13 +356,13 @@ def test_a_process_that_is_stopped_finishes_its_tries_and_leaves_the_rest() -> N
     """SIGTERM: what is under way is delivered and removed, what waits is left to the next; nothing comes twice."""
 
     async def story(office: Office, tasks: asyncio.TaskGroup) -> None:
-        async def slow(message: Message) -> Answer:
+        async def slow(message: Message) -> DeliveryResult:
             await office.clock.sleep(2.0)
             return ERROR if message.id.startswith("waiting") else OK
 
         await office.add("hook")
         office.receivers.answers["hook"] = slow
-        stop = Stop()
+        stop = ServiceStop()
         first = office.replica(tasks, "api-0", stop=stop)
         await office.clock.sleep(5)
         await office.publish(1, name="waiting")
@@ -403,7 +403,7 @@ def test_what_a_disabled_or_removed_webhook_was_to_be_sent_is_dropped() -> None:
     """While others go on."""
 
     async def story(office: Office, tasks: asyncio.TaskGroup) -> None:
-        async def fail(_message: Message) -> Answer:
+        async def fail(_message: Message) -> DeliveryResult:
             return ERROR
 
         await office.add("off")
@@ -432,7 +432,7 @@ def test_each_try_is_in_the_trace_of_its_allocation() -> None:
     root = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
     told: list[str] = []
 
-    async def first_fails(message: Message) -> Answer:
+    async def first_fails(message: Message) -> DeliveryResult:
         told.append(message.traceparent)
         return ERROR if len(told) == 1 else OK
 
@@ -442,7 +442,7 @@ def test_each_try_is_in_the_trace_of_its_allocation() -> None:
         office.replica(tasks)
         await office.clock.sleep(5)
         event = msgspec.structs.replace(office.event(1), traceparent=root)
-        await MemoryStreams(office.server).events.append([Entry(event=event)])
+        await MemoryStreams(office.server).events.append([StreamEntry(event=event)])
         await office.clock.sleep(30)
 
     kept = Kept()

@@ -14,7 +14,7 @@ from starlette.responses import Response, StreamingResponse
 
 from slipway.api.webhooks.addresses import parse_networks
 from slipway.api.webhooks.hook import Config, Webhook
-from slipway.api.webhooks.sender import CONTENT_TYPE, Answer, Message, Sender
+from slipway.api.webhooks.sender import CONTENT_TYPE, DeliveryResult, Message, Sender
 from slipway.runtime.clock import SystemClock
 from tests.support.http_stub import HttpStub, serve
 
@@ -22,7 +22,9 @@ KEY = b"k" * 32
 MESSAGE = Message(id="train-0123abcd/3", body=b'{"specversion":"1.0"}')
 
 
-async def send(url: str, *, networks: tuple[str, ...] = ("127.0.0.0/8", "::1/128"), timeout_s: float = 5.0) -> Answer:
+async def send(
+    url: str, *, networks: tuple[str, ...] = ("127.0.0.0/8", "::1/128"), timeout_s: float = 5.0
+) -> DeliveryResult:
     sender = Sender(SystemClock(), timeout_s=timeout_s, allowed=parse_networks(networks))
     try:
         return await sender.send(Webhook(name="hook", config=Config(url=url), key=KEY), MESSAGE)

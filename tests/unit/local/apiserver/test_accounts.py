@@ -3,7 +3,7 @@
 import httpx
 import pytest
 
-from slipway.local.apiserver.accounts import Accounts, TokenError
+from slipway.local.apiserver.accounts import ServiceAccountTokens, TokenError
 from slipway.local.apiserver.core import ClusterCore
 from slipway.local.apiserver.http import create_app
 from tests.unit.local.apiserver.support import HandClock, a_core
@@ -12,14 +12,14 @@ PODS = "/api/v1/namespaces/default/pods"
 SELF = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
 
 
-def _token(accounts: Accounts, seconds: int = 600) -> str:
+def _token(accounts: ServiceAccountTokens, seconds: int = 600) -> str:
     return accounts.issue("default", "default", {"spec": {"expirationSeconds": seconds}})["status"]["token"]
 
 
 def test_token_expires() -> None:
     """Good to its last second, void after it."""
     clock = HandClock()
-    accounts = Accounts(a_core(clock), b"key")
+    accounts = ServiceAccountTokens(a_core(clock), b"key")
     token = _token(accounts)
     clock.now += 599
     assert accounts.read(token)[0].name == "system:serviceaccount:default:default"
@@ -31,10 +31,10 @@ def test_token_expires() -> None:
 def test_other_key_makes_other_tokens() -> None:
     """A token of one cluster is nonsense in another; one of the same key survives a restart."""
     core = a_core()
-    token = _token(Accounts(core, b"one"))
-    assert Accounts(core, b"one").read(token)[1]
+    token = _token(ServiceAccountTokens(core, b"one"))
+    assert ServiceAccountTokens(core, b"one").read(token)[1]
     with pytest.raises(TokenError):
-        Accounts(core, b"two").read(token)
+        ServiceAccountTokens(core, b"two").read(token)
 
 
 def test_token_of_a_deleting_pod_counts_a_little_longer() -> None:
@@ -44,7 +44,7 @@ def test_token_of_a_deleting_pod_counts_a_little_longer() -> None:
     spec = {"containers": [{"name": "m", "image": "i:1"}], "terminationGracePeriodSeconds": 30}
     core.create("pods", "default", {"metadata": {"name": "p"}, "spec": spec})
     core.bind("default", "p", {"metadata": {"name": "p"}, "target": {"name": "n"}})
-    accounts = Accounts(core, b"key")
+    accounts = ServiceAccountTokens(core, b"key")
     reference = {"apiVersion": "v1", "kind": "Pod", "name": "p"}
     token = accounts.issue("default", "default", {"spec": {"boundObjectRef": reference}})["status"]["token"]
     core.delete("pods", "default", "p")
@@ -81,7 +81,7 @@ async def test_account_in_open_mode_is_known_and_free() -> None:
     """It is told who it is, and may do everything all the same."""
     core: ClusterCore = a_core()
     app = create_app(core, token="t", accounts_key=b"key")
-    headers = {"authorization": f"Bearer {_token(Accounts(core, b'key'))}"}
+    headers = {"authorization": f"Bearer {_token(ServiceAccountTokens(core, b'key'))}"}
     async with _client(app) as client:
         who = (await client.post(SELF, headers=headers, json={})).json()
         pods = await client.get(PODS, headers=headers)

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from slipway.local.apiserver.store import ObjectKey, Store
+from slipway.local.apiserver.store import ApiStore, ObjectKey
 
 NAMESPACES = ("a", "a-b", "b")
 NAMES = ("x", "x-y", "y", "z")
@@ -13,7 +13,7 @@ NAMES = ("x", "x-y", "y", "z")
 @pytest.mark.parametrize("seed", range(5))
 def test_a_list_of_any_version_begins_at_any_key(seed: int) -> None:
     """Whatever was made, changed and deleted since: the same as if all of it had been written down at that version."""
-    chance, store = random.Random(seed), Store()
+    chance, store = random.Random(seed), ApiStore()
     there: dict[ObjectKey, int] = {}
     written = {store.version: dict(there)}
     for _ in range(60):

@@ -6,14 +6,14 @@ from typing import Any
 import pytest
 
 from slipway.crd.meta import ObjectMeta
-from slipway.local.node.environment import NotConfiguredError, Place, environment_of, expand
+from slipway.local.node.environment import NotConfiguredError, PodPlace, environment_of, expand
 from slipway.local.node.podview import NodePod
 from slipway.model.resources import Resources
 
 POD = NodePod(
     metadata=ObjectMeta(name="p", namespace="n", uid="u", annotations={"a/b": "x"}), spec={"nodeName": "node-0"}
 )
-PLACE = Place(pod_ip="127.70.0.1", host_ip="127.0.0.1", allocatable=Resources.parse({"cpu": 4, "memory": "8Gi"}))
+PLACE = PodPlace(pod_ip="127.70.0.1", host_ip="127.0.0.1", allocatable=Resources.parse({"cpu": 4, "memory": "8Gi"}))
 
 
 class Bundles:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from slipway.local.node.logs import FILES, LINE_BYTES, LogQuery, LogWriter, last_words, normal_time, read
+from slipway.local.node.logs import FILES, LINE_BYTES, ContainerLog, LogQuery, last_words, normal_time, read
 from tests.support.clock import FakeClock
 
 
@@ -19,7 +19,7 @@ def count_files(folder: Path) -> int:
 async def test_lines_have_times_that_rise_though_the_clock_stands(tmp_path: Path):
     """Also when it goes back."""
     clock = FakeClock()
-    writer = LogWriter(tmp_path, clock)
+    writer = ContainerLog(tmp_path, clock)
     writer.feed("stdout", b"a\nb\n")
     clock.advance(-5)
     writer.feed("stderr", b"c\n")
@@ -32,7 +32,7 @@ async def test_lines_have_times_that_rise_though_the_clock_stands(tmp_path: Path
 
 async def test_a_line_is_whole_when_its_end_comes(tmp_path: Path):
     """Pieces are put together per stream; the last one may have no end."""
-    writer = LogWriter(tmp_path, FakeClock())
+    writer = ContainerLog(tmp_path, FakeClock())
     writer.feed("stdout", b"hel")
     writer.feed("stderr", b"oops\n")
     writer.feed("stdout", b"lo\nrest")
@@ -43,7 +43,7 @@ async def test_a_line_is_whole_when_its_end_comes(tmp_path: Path):
 
 async def test_a_long_line_is_joined_again(tmp_path: Path):
     """Also with times, of which it has one."""
-    writer = LogWriter(tmp_path, FakeClock())
+    writer = ContainerLog(tmp_path, FakeClock())
     writer.feed("stdout", b"x" * (LINE_BYTES * 2 + 5) + b"\n")
     writer.close()
     assert await text_of(tmp_path) == "x" * (LINE_BYTES * 2 + 5) + "\n"
@@ -52,7 +52,7 @@ async def test_a_long_line_is_joined_again(tmp_path: Path):
 
 async def test_old_files_go(tmp_path: Path):
     """The size is bounded; the newest lines are kept."""
-    writer = LogWriter(tmp_path, FakeClock(), file_bytes=1000)
+    writer = ContainerLog(tmp_path, FakeClock(), file_bytes=1000)
     for number in range(200):
         writer.feed("stdout", b"line %d\n" % number)
     writer.close()
@@ -65,7 +65,7 @@ async def test_old_files_go(tmp_path: Path):
 async def test_a_log_goes_on_after_a_restart_of_the_node(tmp_path: Path):
     """A second writer appends."""
     for word in (b"one\n", b"two\n"):
-        writer = LogWriter(tmp_path, FakeClock())
+        writer = ContainerLog(tmp_path, FakeClock())
         writer.feed("stdout", word)
         writer.close()
     assert await text_of(tmp_path) == "one\ntwo\n"
@@ -73,7 +73,7 @@ async def test_a_log_goes_on_after_a_restart_of_the_node(tmp_path: Path):
 
 async def test_a_limit_of_bytes_is_kept(tmp_path: Path):
     """Exactly."""
-    writer = LogWriter(tmp_path, FakeClock())
+    writer = ContainerLog(tmp_path, FakeClock())
     writer.feed("stdout", b"one\ntwo\n")
     writer.close()
     assert await text_of(tmp_path, limit_bytes=5) == "one\nt"

@@ -4,12 +4,12 @@ from slipway.crd.meta import ObjectMeta, RawObject
 from slipway.crd.roleresources import objects_of
 from slipway.local.node.capacity import Capacity
 from slipway.local.node.containers import (
-    Container,
-    Running,
+    PodVerdict,
+    RunningContainer,
+    RunningState,
     State,
     Terminated,
-    Verdict,
-    Waiting,
+    WaitingState,
     exited,
     phase_of,
     status_of,
@@ -20,24 +20,24 @@ from slipway.model.resources import Resources
 NOW = 1_700_000_000.0
 GOOD = Terminated(exit_code=0, finished_at=NOW, started_at=NOW, reason="Completed")
 BAD = Terminated(exit_code=1, finished_at=NOW, started_at=NOW, reason="Error")
-RUNS = Running(started_at=NOW)
+RUNS = RunningState(started_at=NOW)
 
 
 def pod(policy: str = "Never", status: RawObject | None = None) -> NodePod:
     return NodePod(metadata=ObjectMeta(name="p"), spec={"restartPolicy": policy}, status=status or {})
 
 
-def mains(*states: State) -> list[Container]:
-    return [Container(spec={"name": f"c{n}"}, state=state, is_ready=True) for n, state in enumerate(states)]
+def mains(*states: State) -> list[RunningContainer]:
+    return [RunningContainer(spec={"name": f"c{n}"}, state=state, is_ready=True) for n, state in enumerate(states)]
 
 
 def test_phases():
     """As a kubelet's getPhase, by policy."""
     never, always, again = pod(), pod("Always"), pod("OnFailure")
-    init = [Container(spec={"name": "init"}, is_init=True, state=RUNS)]
-    crash = [Container(spec={"name": "c"}, state=Waiting(reason="CrashLoopBackOff"), last=BAD)]
-    assert phase_of(never, mains(Waiting())) == "Pending"
-    assert phase_of(never, [*init, *mains(Waiting())]) == "Pending"
+    init = [RunningContainer(spec={"name": "init"}, is_init=True, state=RUNS)]
+    crash = [RunningContainer(spec={"name": "c"}, state=WaitingState(reason="CrashLoopBackOff"), last=BAD)]
+    assert phase_of(never, mains(WaitingState())) == "Pending"
+    assert phase_of(never, [*init, *mains(WaitingState())]) == "Pending"
     assert phase_of(never, mains(RUNS, BAD)) == "Running"
     assert phase_of(never, mains(GOOD, GOOD)) == "Succeeded"
     assert phase_of(never, mains(GOOD, BAD)) == "Failed"
@@ -48,7 +48,7 @@ def test_phases():
 
 def test_a_terminal_pod_waits_for_its_sidecars():
     """What runs is not over."""
-    side = Container(spec={"name": "s", "restartPolicy": "Always"}, is_init=True, state=RUNS)
+    side = RunningContainer(spec={"name": "s", "restartPolicy": "Always"}, is_init=True, state=RUNS)
     assert phase_of(pod(), [side, *mains(GOOD)]) == "Running"
 
 
@@ -71,7 +71,7 @@ def test_conditions_of_others_are_kept_and_times_move_only_with_the_status():
 
 def test_a_verdict_overrules():
     """A shutdown fails the pod whatever its containers did, and says that it was the node's doing."""
-    verdict = Verdict(reason="Terminated", message="m", is_failed=True, is_disruption=True)
+    verdict = PodVerdict(reason="Terminated", message="m", is_failed=True, is_disruption=True)
     status = status_of(
         pod(), mains(GOOD), pod_ip="i", host_ip="h", started_at=NOW, now=NOW, verdict=verdict, is_final=True
     )

@@ -9,7 +9,7 @@ import pytest
 
 from slipway.errors import UnavailableError
 from slipway.kube.errors import Verb
-from slipway.local.apiserver.accounts import Accounts
+from slipway.local.apiserver.accounts import ServiceAccountTokens
 from slipway.local.apiserver.core import ClusterCore
 from slipway.local.node.disk import PodDisk
 from slipway.local.node.podview import PODS, NodePod
@@ -48,7 +48,7 @@ def a_kube(clock: Steps) -> CoreKube:
     core = ClusterCore(clock=clock.now, new_uid=lambda: str(uuid.uuid4()))
     core.bootstrap()
     core.settle()
-    return CoreKube(core, random=SeededRandom(1), accounts=Accounts(core, b"key"))
+    return CoreKube(core, random=SeededRandom(1), accounts=ServiceAccountTokens(core, b"key"))
 
 
 async def after(clock: Steps, count: int) -> None:

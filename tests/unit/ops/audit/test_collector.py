@@ -7,10 +7,10 @@ from contextlib import asynccontextmanager
 import msgspec
 
 from slipway.kube.resources import ALLOCATIONS, CONFIG_MAPS, PODS
-from slipway.local.apiserver.store import Change
+from slipway.local.apiserver.store import Commit
 from slipway.ops.audit.evidence import ALLOCATIONS as ALLOCATIONS_NAME
 from slipway.ops.audit.evidence import PODS as PODS_NAME
-from slipway.ops.audit.live.collector import Collector
+from slipway.ops.audit.live.collector import HistoryCollector
 from slipway.ops.audit.live.objects import Metadata, Observed, changed_at
 from tests.support.kube_core import CoreKube
 from tests.support.small_cluster import a_client, a_core, furnish, launch
@@ -28,9 +28,9 @@ class Bench:
         self.core = a_core(self.clock.now)
         self.kube = a_client(self.core)
         self.its: CoreKube = a_client(self.core, seed=2)
-        self.changes: list[Change] = []
+        self.changes: list[Commit] = []
         self.core.subscribe(self.changes.append)
-        self.collector = Collector(self.its, self.clock)
+        self.collector = HistoryCollector(self.its, self.clock)
 
     def committed(self, since: int) -> list[tuple[int, str, bool]]:
         """(version, name, is it a deletion) of what was committed after `since`, of the kinds that are recorded."""

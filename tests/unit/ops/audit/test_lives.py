@@ -12,7 +12,7 @@ from slipway.crd.v1alpha1 import Preempted, Release, Stop
 from slipway.model.lifecycle import Event, Phase, RankState
 from slipway.model.times import format_time
 from slipway.ops.audit.check import BY_ID, INVARIANTS, audit, verdicts
-from slipway.ops.audit.evidence import ALLOCATIONS, CONFIG_MAPS, PODS, Promised, Ran, Request
+from slipway.ops.audit.evidence import ALLOCATIONS, CONFIG_MAPS, PODS, FencedWrite, Promised, Ran
 from slipway.ops.audit.needs import Need
 from tests.support.history import BEGUN, History, exited, running
 
@@ -351,7 +351,7 @@ def test_the_rules_have_to_be_installed() -> None:
 def test_fences_are_looked_for() -> None:
     """A bind or a delete without a uid and a replacement without a version are told."""
     history = History()
-    good = Request(process="watcher-1", verb="delete", resource="pods", name="p", uid="u", outcome="ok")
+    good = FencedWrite(process="watcher-1", verb="delete", resource="pods", name="p", uid="u", outcome="ok")
     assert told(history, requests=[good]) == set()
     assert told(history, requests=[msgspec.structs.replace(good, uid="")]) == {"FENCE"}
     assert told(history, requests=[msgspec.structs.replace(good, verb="update", uid="")]) == {"FENCE"}

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from slipway.ops.doctor.rights import ACCOUNTS, Right, Scope, optional_rights, rights_of
+from slipway.ops.doctor.rights import ACCOUNTS, Right, RightScope, optional_rights, rights_of
 from tests.support import chart
 
 Json = dict[str, Any]
@@ -16,10 +16,10 @@ def granted(documents: list[Json], service: str) -> set[Right]:
     for role in documents:
         if role["kind"] not in ("Role", "ClusterRole") or not role["metadata"]["name"].startswith(f"slipway-{service}"):
             continue
-        scope = Scope.CLUSTER
+        scope = RightScope.CLUSTER
         if role["kind"] == "Role":
-            places = {"red": Scope.WORKSPACES, f"{chart.NAMESPACE}-webhooks": Scope.WEBHOOKS}
-            scope = places.get(role["metadata"]["namespace"], Scope.OWN)
+            places = {"red": RightScope.WORKSPACES, f"{chart.NAMESPACE}-webhooks": RightScope.WEBHOOKS}
+            scope = places.get(role["metadata"]["namespace"], RightScope.OWN)
         found |= {
             Right(scope=scope, group=group, resource=resource, verb=verb, name=name)
             for rule in role["rules"]

@@ -4,7 +4,7 @@ from slipway.crd.meta import LABEL_ALLOCATION_UID, TEARDOWN_FINALIZER, TRACKING_
 from slipway.crd.schema import crd_manifests
 from slipway.kube.claims import CLAIM_MAPS, claim_manifest
 from slipway.kube.resources import ALLOCATIONS, CONFIG_MAPS, CRDS, NAMESPACES, PODS, SERVICES
-from slipway.ops.setup.remove import Remover
+from slipway.ops.setup.remove import ClusterRemover
 from tests.support.kube_core import CoreKube
 from tests.support.small_cluster import a_client, a_core
 from tests.support.virtual_time import VirtualClock, run_virtual
@@ -41,7 +41,7 @@ def test_nothing_is_left_of_allocations() -> None:
         await kube.delete(ALLOCATIONS, "deleted", namespace=PLACE)
         await kube.create(CONFIG_MAPS, {"metadata": {"name": "theirs"}}, namespace=PLACE)
         await kube.create(CLAIM_MAPS, claim_manifest("run-k3x7q2m5ab", PLACE, "waits", clock.now()))
-        await Remover(kube, clock).remove()
+        await ClusterRemover(kube, clock).remove()
         assert not (await kube.list(ALLOCATIONS)).items
         assert not (await kube.list(PODS)).items
         assert not (await kube.list(SERVICES)).items

@@ -9,7 +9,7 @@ import pytest
 from slipway.errors import ControlPlaneError, NotFoundError, UnavailableError
 from slipway.kube.resources import ALLOCATIONS
 from slipway.ops.setup.settings import TrialSettings
-from slipway.ops.setup.trial import Trial
+from slipway.ops.setup.trial import TrialLaunch
 from tests.support.kube_core import CoreKube
 from tests.support.small_cluster import a_client, a_core, furnish
 from tests.support.virtual_time import VirtualClock, run_virtual
@@ -36,7 +36,7 @@ def _tried(status: Mapping[str, object] | None, settings: TrialSettings | None =
         async with asyncio.TaskGroup() as tasks:
             beside = tasks.create_task(services(kube, clock))
             try:
-                await Trial(kube, clock, settings or TrialSettings(), NAME).run()
+                await TrialLaunch(kube, clock, settings or TrialSettings(), NAME).run()
             except ControlPlaneError as error:
                 failure = error
             beside.cancel()

@@ -10,8 +10,8 @@ from slipway.model.extenders import ExtenderFact
 from slipway.model.facts import BudgetFact, PoolFact, QueueFact
 from slipway.scheduler import recorder
 from slipway.scheduler.decisions import record
-from slipway.scheduler.plan.state.budgets import Accounts
-from slipway.scheduler.plan.state.extender_results import Answer, Key
+from slipway.scheduler.plan.state.budgets import QueueUsage
+from slipway.scheduler.plan.state.extender_results import ExtenderAnswer, Key
 from tests.support.decision_desk import Desk, ListSink, replayed
 from tests.support.planner import a_node, a_role, an_allocation
 
@@ -247,7 +247,7 @@ async def test_what_budgets_have_used_is_kept() -> None:
     desk.put("queues", "gpus", QueueFact(name="gpus", budgets=(budget,)))
     day = desk.clock.now() // 86_400 * 86_400
     for number, used in enumerate((3_600_000, 0)):
-        desk.cluster.set_accounts(Accounts(at=desk.clock.now(), days={day: {"gpus": used}}))
+        desk.cluster.set_accounts(QueueUsage(at=desk.clock.now(), days={day: {"gpus": used}}))
         desk.submit(an_allocation(f"g{number}", a_role(1, gpus=1), queue="gpus"), an_allocation(f"c{number}"))
         admits = {admit.allocation for admit in desk.tick().admits}
         assert ("default/g0" in admits) == (used == 0)
@@ -263,7 +263,7 @@ async def test_what_extenders_have_said_is_kept() -> None:
     desk.put("resourcepools", "default", PoolFact(name="default", extenders=(extender,)))
     desk.submit(an_allocation("a"))
     [question] = desk.tick(answers={}).questions
-    desk.tick(answers={question.key: Answer(asked=frozenset(question.nodes), passed=frozenset({"n2"}))})
+    desk.tick(answers={question.key: ExtenderAnswer(asked=frozenset(question.nodes), passed=frozenset({"n2"}))})
     await desk.recorder.flush()
     [admit] = record.unpack(desk.log[0][0]).decided.admits
     assert set(admit.placements.values()) == {"n2"}
@@ -277,14 +277,14 @@ async def test_what_extenders_have_said_about_who_goes_is_kept() -> None:
     guard = ExtenderFact(url="http://e", preempt_verb="preempt")
     desk.put("resourcepools", "default", PoolFact(name="default", extenders=(guard,)))
     desk.put("queues", "default", QueueFact(name="default", within_queue="LowerPriority"))
-    answers: dict[Key, Answer] = {}
+    answers: dict[Key, ExtenderAnswer] = {}
     fillers = [an_allocation(f"low{number}", a_role(1, cpu=4), preemptible=True) for number in range(3)]
     desk.submit(*fillers)
     assert len(desk.tick(answers=answers).admits) == 3
     desk.submit(an_allocation("urgent", a_role(1, cpu=4), priority=9))
     [question] = desk.tick(answers=answers).questions
     chosen = question.offers[-1]
-    answers[question.key] = Answer(
+    answers[question.key] = ExtenderAnswer(
         asked=frozenset(question.nodes),
         passed=frozenset({chosen.node}),
         offered={offer.node: offer.ids for offer in question.offers},

@@ -11,8 +11,8 @@ from slipway.scheduler.plan.lint import Broken, lint
 from slipway.scheduler.plan.placement.policy import policy_of
 from slipway.scheduler.plan.placement.whatif import WhatIf
 from slipway.scheduler.plan.state import gang_size
-from slipway.scheduler.plan.state.plan_types import Change, Plan
-from slipway.scheduler.plan.state.snapshot import Snapshot
+from slipway.scheduler.plan.state.plan_types import Plan, Remedy
+from slipway.scheduler.plan.state.snapshot import PoolSnapshot
 from tests.support.planner import a_node, a_role, a_snapshot, amounts, an_allocation, gates, planned, running
 
 SHARED = {SHARING_LABEL: "true"}
@@ -72,7 +72,7 @@ def test_the_smallest_change_is_of_one_device() -> None:
     held = [on(an_allocation("a", a_share(800)), "n0", 0), on(an_allocation("b", a_share(750)), "n1", 0)]
     nodes = [a_gpu_node("n0", 1), a_gpu_node("n1", 1)]
     why = planned(a_snapshot(nodes, [*held, an_allocation("w", a_share(300))])).explanations["default/w"]
-    assert why.change == (Change(kind="free", node="n1", amounts={GPU_MILLI: 50}),)
+    assert why.change == (Remedy(kind="free", node="n1", amounts={GPU_MILLI: 50}),)
     assert f"needs 50 more {GPU_MILLI} on one node" in why.message
 
 
@@ -185,13 +185,13 @@ def test_a_plan_that_books_a_device_twice_is_found_out(numbers: tuple[int, ...],
     assert violation.message.startswith(message)
 
 
-def left(snapshot: Snapshot) -> list[list[int]]:
+def left(snapshot: PoolSnapshot) -> list[list[int]]:
     """Thousandths left, per device and node."""
     assert snapshot.usage.devices is not None
     return snapshot.usage.devices.left.tolist()
 
 
-def used(snapshot: Snapshot) -> tuple[int, int]:
+def used(snapshot: PoolSnapshot) -> tuple[int, int]:
     """(GPUs touched, thousandths) in use on the first node."""
     rows = snapshot.table.row
     return int(snapshot.usage.used[rows[GPU], 0]), int(snapshot.usage.used[rows[GPU_MILLI], 0])

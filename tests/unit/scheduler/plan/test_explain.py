@@ -9,7 +9,7 @@ from slipway.model.facts import AllocationFact, JobFact, NodeFact, PodFact, Pool
 from slipway.model.reasons import NEVER, Gate, says_never
 from slipway.model.resources import Resources
 from slipway.scheduler.plan.placement.explain import of_this_mix
-from slipway.scheduler.plan.state.plan_types import Change, Explanation, as_data
+from slipway.scheduler.plan.state.plan_types import Explanation, Remedy, as_data
 from tests.support.planner import a_node, a_role, a_snapshot, amounts, an_allocation, gates, nodes, planned, running
 
 
@@ -43,7 +43,7 @@ def test_a_pool_that_is_for_other_workspaces() -> None:
 
 def test_held_and_what_releases_it() -> None:
     found = why(an_allocation("a", hold=True))
-    assert (found.gate, found.change) == (Gate.HELD, (Change(kind="release"),))
+    assert (found.gate, found.change) == (Gate.HELD, (Remedy(kind="release"),))
 
 
 def test_backoff_says_until_when() -> None:
@@ -51,7 +51,7 @@ def test_backoff_says_until_when() -> None:
     found = why(an_allocation("a", not_before=60.0, attempt=3), now=10.0)
     assert found.gate is Gate.BACKOFF
     assert found.message == "attempt 3 waits until 1970-01-01T00:01:00Z before it tries again"
-    assert found.change == (Change(kind="wait", until=60.0),)
+    assert found.change == (Remedy(kind="wait", until=60.0),)
     assert planned(a_snapshot(nodes(1), [an_allocation("a", not_before=60.0)]), 60.0).admits
 
 
@@ -105,7 +105,7 @@ def test_one_rank_that_does_not_fit_now() -> None:
         "0 of 4 nodes fit: 3 lack 2 nvidia.com/gpu free, 1 is cordoned; needs 1 more nvidia.com/gpu on one node"
     )
     assert found.reasons == {"Insufficient nvidia.com/gpu": 3, "NodeUnschedulable": 1}
-    assert found.change == (Change(kind="free", node="n1", amounts={"nvidia.com/gpu": 1}),)
+    assert found.change == (Remedy(kind="free", node="n1", amounts={"nvidia.com/gpu": 1}),)
 
 
 def test_a_gang_larger_than_the_pool_is_told_so() -> None:
@@ -214,7 +214,7 @@ def test_job_slots() -> None:
     other = running(an_allocation("r", a_role(gpus=1), job="j"), {0: "n0"})
     found = why(an_allocation("a", a_role(gpus=2), job="j"), nodes=nodes(1, gpus=8), jobs=[job], others=[other])
     assert found.message == "job j may use 2 slots and 1 are in use; this needs 2"
-    assert (found.gate, found.change) == (Gate.JOB_MAX_SLOTS, (Change(kind="maxSlots", name="j", slots=1),))
+    assert (found.gate, found.change) == (Gate.JOB_MAX_SLOTS, (Remedy(kind="maxSlots", name="j", slots=1),))
     never = why(an_allocation("a", a_role(gpus=3), job="j"), nodes=nodes(1, gpus=8), jobs=[job])
     assert (never.gate, never.is_never) == (Gate.EXCEEDS_MAX_QUOTA, True)
     free = an_allocation("a", a_role(gpus=0), job="j")
@@ -228,8 +228,8 @@ def test_changes_of_two_gates_are_offered_together() -> None:
     found = why(an_allocation("a", a_role(cpu=2)), queues=[queue], pods=[pod])
     assert found.gate is Gate.EXCEEDS_MAX_QUOTA
     assert found.change == (
-        Change(kind="limit", name="default", amounts={"cpu": 1000}),
-        Change(kind="free", node="n0", amounts={"cpu": 1000}),
+        Remedy(kind="limit", name="default", amounts={"cpu": 1000}),
+        Remedy(kind="free", node="n0", amounts={"cpu": 1000}),
     )
 
 
@@ -251,7 +251,7 @@ def test_no_change_is_offered_that_another_would_take_by_evicting() -> None:
     node = a_node("n0", cpu=2)
     alone = planned(a_snapshot([node], [runs, second], queues=[queue])).explanations
     made = planned(a_snapshot([node], [runs, first, second], queues=[queue])).explanations
-    assert alone[second.key].change == (Change(kind="free", node="n0", amounts={"cpu": 1000}),)
+    assert alone[second.key].change == (Remedy(kind="free", node="n0", amounts={"cpu": 1000}),)
     assert made[second.key].change is None
 
 
@@ -263,8 +263,8 @@ def test_no_change_is_offered_that_another_would_take_from_what_has_just_started
     room = [a_node("n0", cpu=1), a_node("n1", cpu=1)]
     alone = planned(a_snapshot(room, [elastic, held]), 10.0).explanations
     made = planned(a_snapshot(room, [elastic, pair, held]), 10.0).explanations
-    freed = Change(kind="free", node="n0", amounts={"cpu": 1000})
-    assert alone[held.key].change == (Change(kind="release"), freed)
+    freed = Remedy(kind="free", node="n0", amounts={"cpu": 1000})
+    assert alone[held.key].change == (Remedy(kind="release"), freed)
     assert made[held.key].change is None
 
 
@@ -275,7 +275,7 @@ def test_no_change_is_offered_that_another_would_have_kept() -> None:
     runs = running(an_allocation("runs", a_role(cpu=2)), {0: "n1"})
     on_ssd = a_role(name="ssd", node_selector={"disk": "ssd"})
     gang, small = an_allocation("gang", on_ssd, a_role(cpu=2), created=1.0), an_allocation("small", on_ssd, created=2.0)
-    for aging, change in ((0.0, (Change(kind="free", node="n0", amounts={"cpu": 1000}),)), (5.0, None)):
+    for aging, change in ((0.0, (Remedy(kind="free", node="n0", amounts={"cpu": 1000}),)), (5.0, None)):
         pool = PoolFact(name="default", aging=aging)
         made = planned(a_snapshot(room, [runs, gang, small], pods=[pod], pool=pool), 10.0).explanations
         assert made[small.key].change == change

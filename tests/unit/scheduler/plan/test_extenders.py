@@ -10,21 +10,21 @@ from slipway.model.extenders import ExtenderFact
 from slipway.model.reasons import Gate
 from slipway.scheduler.plan.placement.policy import policy_of
 from slipway.scheduler.plan.planner import plan
-from slipway.scheduler.plan.state.extender_results import Answer, Answers, Key, Question, Verb
+from slipway.scheduler.plan.state.extender_results import Answers, ExtenderAnswer, ExtenderVerb, Key, Question
 from slipway.scheduler.plan.state.plan_types import Plan
-from slipway.scheduler.plan.state.snapshot import Snapshot
+from slipway.scheduler.plan.state.snapshot import PoolSnapshot
 from slipway.scheduler.simulate import lower
 from slipway.scheduler.simulate.scenario import Scenario, decode
-from slipway.scheduler.simulate.world import World
+from slipway.scheduler.simulate.world import SimulatedWorld
 
 URL = "http://gpu-share.tools:8888/scheduler"
 NODES = [{"name": "n", "count": 3, "cpu": 4}]
 
 
-def a_snapshot(**document: Any) -> Snapshot:
+def a_snapshot(**document: Any) -> PoolSnapshot:
     """Everything of the document has arrived."""
     scenario: Scenario = decode(json.dumps({"nodes": NODES, **document}))
-    world = World(scenario)
+    world = SimulatedWorld(scenario)
     for part in scenario.allocations:
         world.submit(part.name)
     return world.columns.snapshot((), 0.0)
@@ -34,7 +34,7 @@ def an_ask(name: str = "a", **rank: Any) -> dict[str, Any]:
     return {"name": name, "ranks": [{"cpu": 1, **rank}]}
 
 
-def planned(snapshot: Snapshot, answers: Answers | None, *extenders: ExtenderFact) -> Plan:
+def planned(snapshot: PoolSnapshot, answers: Answers | None, *extenders: ExtenderFact) -> Plan:
     policy = msgspec.structs.replace(policy_of(snapshot.pool), extenders=extenders)
     return plan(snapshot, policy, 0.0, answers=answers)
 
@@ -44,10 +44,10 @@ def a_filter(**changes: Any) -> ExtenderFact:
 
 
 def conversation(
-    snapshot: Snapshot, say: Callable[[Question], Answer], *extenders: ExtenderFact
-) -> tuple[Plan, dict[Key, Answer]]:
+    snapshot: PoolSnapshot, say: Callable[[Question], ExtenderAnswer], *extenders: ExtenderFact
+) -> tuple[Plan, dict[Key, ExtenderAnswer]]:
     """Plans and answers until nothing is asked any more; `say` answers a question."""
-    answers: dict[Key, Answer] = {}
+    answers: dict[Key, ExtenderAnswer] = {}
     for _ in range(10):
         decided = planned(snapshot, answers, *extenders)
         if not decided.questions:
@@ -57,9 +57,9 @@ def conversation(
 
 
 def passing(*names: str, **reasons: str) -> Any:
-    def say(question: Any) -> Answer:
+    def say(question: Any) -> ExtenderAnswer:
         asked = frozenset(question.nodes)
-        return Answer(asked=asked, passed=asked & frozenset(names), reasons=reasons)
+        return ExtenderAnswer(asked=asked, passed=asked & frozenset(names), reasons=reasons)
 
     return say
 
@@ -74,7 +74,7 @@ def test_what_is_not_answered_is_a_question_and_is_not_placed() -> None:
 
     assert not decided.admits
     [question] = decided.questions
-    assert (question.verb, question.nodes) == (Verb.FILTER, ("n-0", "n-1", "n-2"))
+    assert (question.verb, question.nodes) == (ExtenderVerb.FILTER, ("n-0", "n-1", "n-2"))
     assert question.owner is not None
     assert question.owner.name == "a"
     why = decided.explanations["default/a"]
@@ -127,7 +127,7 @@ def test_our_own_filters_hold_whatever_an_extender_says() -> None:
     [question] = planned(snapshot, {}, a_filter()).questions
     everything = frozenset({"full", "ok", "nowhere"})
 
-    decided = planned(snapshot, {question.key: Answer(asked=everything, passed=everything)}, a_filter())
+    decided = planned(snapshot, {question.key: ExtenderAnswer(asked=everything, passed=everything)}, a_filter())
     assert places(decided) == {"big": ["ok"]}
 
 
@@ -145,7 +145,7 @@ def test_managed_resources_leave_other_work_alone() -> None:
 def test_a_fault_makes_managed_work_wait_and_names_the_extender() -> None:
     """Not ignorable: the reason says who fails and how; nothing is asked before the shell asks again."""
     snapshot = a_snapshot(allocations=[an_ask()])
-    decided, _ = conversation(snapshot, lambda question: Answer(fault="no answer within 5 s"), a_filter())
+    decided, _ = conversation(snapshot, lambda question: ExtenderAnswer(fault="no answer within 5 s"), a_filter())
 
     why = decided.explanations["default/a"]
     assert (why.gate, why.reasons) == (Gate.WAITING_FOR_EXTENDER, {"ExtenderUnavailable": 3})
@@ -156,7 +156,7 @@ def test_a_fault_makes_managed_work_wait_and_names_the_extender() -> None:
 def test_an_ignorable_fault_is_as_if_it_were_not_there() -> None:
     """Work goes on."""
     snapshot = a_snapshot(allocations=[an_ask()])
-    decided, _ = conversation(snapshot, lambda question: Answer(fault="500"), a_filter(ignorable=True))
+    decided, _ = conversation(snapshot, lambda question: ExtenderAnswer(fault="500"), a_filter(ignorable=True))
 
     assert places(decided) == {"a": ["n-0"]}
 
@@ -166,7 +166,7 @@ def test_extenders_filter_one_after_another() -> None:
     second = ExtenderFact(url="http://second", filter_verb="f")
     snapshot = a_snapshot(allocations=[an_ask()])
     [first] = planned(snapshot, {}, a_filter(), second).questions
-    answers = {first.key: Answer(asked=frozenset(first.nodes), passed=frozenset({"n-1", "n-2"}))}
+    answers = {first.key: ExtenderAnswer(asked=frozenset(first.nodes), passed=frozenset({"n-1", "n-2"}))}
 
     [question] = planned(snapshot, answers, a_filter(), second).questions
     assert (question.extender.url, question.nodes) == ("http://second", ("n-1", "n-2"))
@@ -176,8 +176,8 @@ def test_scores_count_ten_times_their_weight() -> None:
     """A score of 1 weighs as 10 of one of our own: it wins over nodes that are alike, and shows in the scores."""
     extender = a_filter(prioritize_verb="prioritize", filter_verb="", weight=2)
 
-    def say(question: Any) -> Answer:
-        return Answer(asked=frozenset(question.nodes), scores={"n-1": 1})
+    def say(question: Any) -> ExtenderAnswer:
+        return ExtenderAnswer(asked=frozenset(question.nodes), scores={"n-1": 1})
 
     snapshot = a_snapshot(allocations=[an_ask()])
     decided, _ = conversation(snapshot, say, extender)
@@ -187,7 +187,9 @@ def test_scores_count_ten_times_their_weight() -> None:
 def test_a_fault_in_scoring_is_ignored() -> None:
     """Whatever `ignorable` says: the other scores decide."""
     extender = a_filter(prioritize_verb="prioritize", filter_verb="")
-    decided, _ = conversation(a_snapshot(allocations=[an_ask()]), lambda question: Answer(fault="500"), extender)
+    decided, _ = conversation(
+        a_snapshot(allocations=[an_ask()]), lambda question: ExtenderAnswer(fault="500"), extender
+    )
 
     assert places(decided) == {"a": ["n-0"]}
 
@@ -197,7 +199,7 @@ def test_a_node_that_became_feasible_is_asked_about_before_it_is_used() -> None:
     snapshot = a_snapshot(allocations=[an_ask(count=3, cpu=4)])
     [question] = planned(snapshot, {}, a_filter()).questions
     two = frozenset({"n-0", "n-1"})
-    decided = planned(snapshot, {question.key: Answer(asked=two, passed=two)}, a_filter())
+    decided = planned(snapshot, {question.key: ExtenderAnswer(asked=two, passed=two)}, a_filter())
 
     assert not decided.admits
     assert decided.questions[0].nodes == ("n-0", "n-1", "n-2")
@@ -208,7 +210,7 @@ def test_a_stale_answer_still_counts_and_is_asked_for_again() -> None:
     """So an explanation does not flicker while a slow extender is asked again."""
     snapshot = a_snapshot(allocations=[an_ask()])
     [question] = planned(snapshot, {}, a_filter()).questions
-    stale = Answer(asked=frozenset(question.nodes), passed=frozenset({"n-2"}), is_stale=True)
+    stale = ExtenderAnswer(asked=frozenset(question.nodes), passed=frozenset({"n-2"}), is_stale=True)
     decided = planned(snapshot, {question.key: stale}, a_filter())
 
     assert places(decided) == {"a": ["n-2"]}

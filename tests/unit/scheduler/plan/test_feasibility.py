@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from slipway.model.facts import NodeFact, RoleFact
-from slipway.scheduler.plan.placement.feasibility import SPARSE, Row
+from slipway.scheduler.plan.placement.feasibility import SPARSE, FeasibilityRow
 from slipway.scheduler.plan.placement.policy import policy_of
 from slipway.scheduler.plan.placement.whatif import WhatIf
 from tests.support.planner import a_node, a_role, a_snapshot, an_allocation
@@ -53,8 +53,8 @@ def a_whatif(*roles: RoleFact) -> WhatIf:
     return WhatIf(snapshot.usage, policy_of(snapshot.pool))
 
 
-def afresh(whatif: WhatIf, row: Row) -> Row:
-    return Row(row.ask, whatif.usage, whatif.weights(row.ask), whatif.scores)
+def afresh(whatif: WhatIf, row: FeasibilityRow) -> FeasibilityRow:
+    return FeasibilityRow(row.ask, whatif.usage, whatif.weights(row.ask), whatif.scores)
 
 
 def test_a_row_of_few_nodes_prefers_as_any_row_does() -> None:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from slipway.model.facts import NodeFact, RoleFact, TopologyFact
-from slipway.scheduler.plan.placement.gang import Blocked, Placed, extend, place, withdraw
+from slipway.scheduler.plan.placement.gang import PlacedGang, PlacementFailure, extend, place, withdraw
 from slipway.scheduler.plan.placement.policy import policy_of
 from slipway.scheduler.plan.placement.whatif import WhatIf
 from slipway.scheduler.plan.state.gang_size import next_role, targets
@@ -56,7 +56,7 @@ def test_nothing_is_left_taken_of_a_gang_that_does_not_fit() -> None:
     whatif = a_whatif(*nodes(2, cpu=2))
     before = whatif.usage.used.copy()
     found = place(whatif, an_allocation("g", a_role(2, name="a"), a_role(3, name="b")))
-    assert isinstance(found, Blocked)
+    assert isinstance(found, PlacementFailure)
     assert (found.role.name, found.needed, found.found) == ("b", 3, 2)
     assert np.array_equal(whatif.usage.used, before)
 
@@ -65,7 +65,7 @@ def test_withdrawing_gives_all_back() -> None:
     whatif = a_whatif(*nodes(2, cpu=2))
     before = whatif.usage.used.copy()
     found = place(whatif, an_allocation("g", a_role(3)))
-    assert isinstance(found, Placed)
+    assert isinstance(found, PlacedGang)
     assert not np.array_equal(whatif.usage.used, before)
     withdraw(whatif, found.parts)
     assert np.array_equal(whatif.usage.used, before)
@@ -75,7 +75,7 @@ def test_a_role_with_room_stands_in_for_one_without() -> None:
     """The gang needs three in all; the GPU role finds one place, the other makes up for it."""
     whatif = a_whatif(a_node("g", cpu=1, gpus=1), a_node("c", cpu=4))
     found = place(whatif, an_allocation("g", a_role(4, 0, name="gpu", gpus=1), a_role(4, 0, name="cpu"), minimum=4))
-    assert isinstance(found, Placed)
+    assert isinstance(found, PlacedGang)
     assert [len(part.nodes) for part in found.parts] == [1, 3]
     assert not found.is_as_wanted
 
@@ -106,14 +106,14 @@ def test_required_surplus_stays_in_the_domain() -> None:
 
 def test_required_without_a_domain_that_large_is_a_topology_matter() -> None:
     found = place(a_whatif(*racks(a=2, b=2)), an_allocation("g", a_role(3, topology=RACK)))
-    assert isinstance(found, Blocked)
+    assert isinstance(found, PlacementFailure)
     assert found.is_topology
-    assert isinstance(place(a_whatif(*racks(a=1, b=1)), an_allocation("g", a_role(3, topology=RACK))), Blocked)
+    assert isinstance(place(a_whatif(*racks(a=1, b=1)), an_allocation("g", a_role(3, topology=RACK))), PlacementFailure)
 
 
 def test_a_node_without_the_label_is_in_no_domain() -> None:
     found = place(a_whatif(*nodes(3)), an_allocation("g", a_role(2, topology=RACK)))
-    assert isinstance(found, Blocked)
+    assert isinstance(found, PlacementFailure)
 
 
 def test_preferred_takes_the_fewest_domains_and_overflows() -> None:
@@ -129,12 +129,12 @@ def test_a_gang_stays_within_the_nodes_that_may_be_used(topology: TopologyFact |
     whatif = a_whatif(*racks(r1=3, r2=3))
     within = np.array([False, True, True, False, False, False])
     placed = place(whatif, an_allocation("g", a_role(3, 1, topology=topology), minimum=1), within)
-    assert isinstance(placed, Placed)
+    assert isinstance(placed, PlacedGang)
     part = placed.parts[0]
     assert extend(whatif, part)
     assert not extend(whatif, part)
     assert sorted(part.nodes) == [1, 2]
     withdraw(whatif, placed.parts)
     blocked = place(whatif, an_allocation("g", a_role(3, topology=topology)), within)
-    assert isinstance(blocked, Blocked)
+    assert isinstance(blocked, PlacementFailure)
     assert (blocked.found, blocked.is_topology) == (2, False)

@@ -12,7 +12,7 @@ from slipway.model.facts import SHARING_LABEL, AllocationFact, NodeFact, PoolFac
 from slipway.scheduler.plan.placement.policy import policy_of
 from slipway.scheduler.plan.placement.scores.args import faults
 from slipway.scheduler.plan.placement.scores.gpu_fragmentation import after_ranks, devices_left, fragmentation
-from slipway.scheduler.plan.placement.tick_state import State
+from slipway.scheduler.plan.placement.tick_state import TickState
 from slipway.scheduler.plan.placement.whatif import WhatIf
 from slipway.scheduler.plan.planner import queue_tree
 from slipway.scheduler.plan.state.nodes import EVERY
@@ -67,11 +67,11 @@ def test_a_share_goes_where_it_strands_least() -> None:
 def test_without_a_mix_that_is_said_it_is_what_waits_and_runs() -> None:
     work = [held("a", 500, "n0", 0), an_allocation("w", a_role(3, gpus=1))]
     snapshot = a_snapshot([a_gpu_node("n0", 4)], work, pool=FRAGMENTATION)
-    mix = State(snapshot, policy_of(FRAGMENTATION), 0.0, queue_tree(snapshot)).whatif.usage.mix
+    mix = TickState(snapshot, policy_of(FRAGMENTATION), 0.0, queue_tree(snapshot)).whatif.usage.mix
     assert mix is not None
     assert sorted(zip(mix.counts.tolist(), mix.weights.tolist(), strict=True)) == [(1, 1), (1, 3)]
     other = PoolFact(name="default")
-    assert State(snapshot, policy_of(other), 0.0, queue_tree(snapshot)).whatif.usage.mix is None
+    assert TickState(snapshot, policy_of(other), 0.0, queue_tree(snapshot)).whatif.usage.mix is None
 
 
 def test_a_share_fills_a_device_best() -> None:

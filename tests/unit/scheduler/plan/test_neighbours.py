@@ -13,7 +13,7 @@ from slipway.scheduler.plan.placement.scores.args import faults, sound_args
 from slipway.scheduler.plan.placement.whatif import WhatIf
 from slipway.scheduler.plan.planner import plan
 from slipway.scheduler.plan.state.pool_state import Columns
-from slipway.scheduler.plan.state.sampling import Sample, feasible_to_find
+from slipway.scheduler.plan.state.sampling import SampleCursor, feasible_to_find
 from tests.support.planner import NAMESPACE, a_node, a_role, a_snapshot, amounts, an_allocation, places, planned
 
 HOST = "kubernetes.io/hostname"
@@ -163,7 +163,7 @@ def test_how_many_nodes_are_enough() -> None:
 
 def test_a_sample_begins_where_the_last_one_ended() -> None:
     """The first feasible nodes from the start on; what was looked at moves it."""
-    sample = Sample(300, seed=290)
+    sample = SampleCursor(300, seed=290)
     totals = np.arange(300, dtype=np.int64)
     totals[:5] = -1
     seen = np.flatnonzero(sample.of(totals) >= 0)

@@ -9,11 +9,11 @@ from slipway.model.ledger import Decision, DecisionKind
 from slipway.model.lifecycle import Phase
 from slipway.model.resources import CPU
 from slipway.scheduler.plan.state.pool_state import Columns
-from slipway.scheduler.plan.state.snapshot import Snapshot, nodes_of_pool
+from slipway.scheduler.plan.state.snapshot import PoolSnapshot, nodes_of_pool
 from tests.support.planner import a_node, a_role, a_snapshot, amounts, an_allocation, nodes, planned, running
 
 
-def used(snapshot: Snapshot) -> list[int]:
+def used(snapshot: PoolSnapshot) -> list[int]:
     """cpu in use per node."""
     return [amount // 1000 for amount in snapshot.usage.used[snapshot.table.row[CPU]].tolist()]
 

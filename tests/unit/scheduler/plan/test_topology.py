@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from slipway.model.facts import AllocationFact, NodeFact, PoolFact, RoleFact, TopologyFact
-from slipway.scheduler.plan.placement.gang import Blocked, Placed, extend, place
+from slipway.scheduler.plan.placement.gang import PlacedGang, PlacementFailure, extend, place
 from slipway.scheduler.plan.placement.policy import policy_of
 from slipway.scheduler.plan.placement.whatif import WhatIf
 from tests.support.planner import a_node, a_role, a_snapshot, an_allocation, gates, places, planned
@@ -102,7 +102,7 @@ def test_later_ranks_stay_near() -> None:
     blocks: Blocks = {"b1": {"r1": 9}, "b2": {"r2": 3, "r3": 2}}
     whatif = WhatIf(a_snapshot(cluster(blocks), pool=LEVELS).usage, policy_of(LEVELS))
     placed = place(whatif, an_allocation("g", want(3, "rack", "preferred")))
-    assert isinstance(placed, Placed)
+    assert isinstance(placed, PlacedGang)
     part = placed.parts[0]
     assert part.nodes == [1, 1, 1]
     assert [extend(whatif, part) for _ in range(4)] == [True] * 4
@@ -138,7 +138,7 @@ def test_roles_are_tried_in_another_order() -> None:
     anywhere, bound = a_role(2, name="any"), a_role(4, name="bound", node_selector={"kind": "special"})
     for fact in (a_pair(anywhere, bound), a_pair(bound, anywhere)):
         whatif = WhatIf(a_snapshot(nodes).usage, policy_of(PoolFact(name="default")))
-        assert isinstance(place(whatif, fact), Placed)
+        assert isinstance(place(whatif, fact), PlacedGang)
 
 
 def test_nothing_stays_taken_of_orders_that_failed() -> None:
@@ -146,7 +146,7 @@ def test_nothing_stays_taken_of_orders_that_failed() -> None:
     whatif = WhatIf(a_snapshot(nodes).usage, policy_of(PoolFact(name="default")))
     fact = a_pair(a_role(2, name="any"), a_role(4, name="bound", node_selector={"kind": "special"}))
     found = place(whatif, fact)
-    assert isinstance(found, Blocked)
+    assert isinstance(found, PlacementFailure)
     assert not whatif.usage.used.any()
 
 

@@ -12,14 +12,14 @@ import msgspec
 
 from slipway.local.apiserver import status
 from slipway.local.apiserver.fields import merging, ownership, paths
-from slipway.local.apiserver.fields.ownership import Applied, ApplyRequest, Author, ConflictError, Scope
+from slipway.local.apiserver.fields.ownership import ApplyRequest, ApplyResult, Author, FieldConflictError, FieldScope
 from slipway.local.apiserver.fields.paths import FieldSet
 from slipway.local.apiserver.fields.shapes import Shape
 from slipway.local.apiserver.objects import Json, is_list, is_map, mapping, metadata
 from slipway.local.apiserver.options import WriteOptions
 from slipway.local.apiserver.registry import ResourceKind
 from slipway.local.apiserver.status import StatusError, bad_request
-from slipway.local.apiserver.store import ObjectKey, Record
+from slipway.local.apiserver.store import ObjectKey, ObjectVersion
 
 KUBECTL = "kubectl"
 LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
@@ -53,7 +53,9 @@ def check(kind: ResourceKind, shape: Shape, at: ObjectKey, document: Any, option
     return {**document, "metadata": {**metadata(document), "name": name}}
 
 
-def apply(scope: Scope, record: Record | None, document: Json, writer: Author, time: str, *, force: bool) -> Applied:
+def apply(
+    scope: FieldScope, record: ObjectVersion | None, document: Json, writer: Author, time: str, *, force: bool
+) -> ApplyResult:
     """Raises: StatusError 409 with a cause for each field that somebody else set; 500 for duplicate items."""
     request = ApplyRequest(writer=writer, time=time, force=force)
     live = None if record is None else record.obj
@@ -61,12 +63,12 @@ def apply(scope: Scope, record: Record | None, document: Json, writer: Author, t
     try:
         try:
             result = ownership.applied(scope, live, document, claims, request)
-        except ConflictError as exc:
+        except FieldConflictError as exc:
             if writer.name != KUBECTL or live is None or not _was_ours(scope, live, exc):
                 raise
             forced = ApplyRequest(writer=writer, time=time, force=True)
             result = ownership.applied(scope, live, document, claims, forced)
-    except ConflictError as exc:
+    except FieldConflictError as exc:
         raise _conflict(exc) from exc
     except merging.DuplicateError as exc:
         raise StatusError(500, "", f"failed to create typed patch object: {exc}") from exc
@@ -75,7 +77,7 @@ def apply(scope: Scope, record: Record | None, document: Json, writer: Author, t
     return result
 
 
-def _conflict(error: ConflictError) -> StatusError:
+def _conflict(error: FieldConflictError) -> StatusError:
     causes = [
         {"reason": "FieldManagerConflict", "message": f"conflict with {writer.show()}", "field": paths.show(path)}
         for writer, path in error.conflicts
@@ -91,7 +93,7 @@ def _conflict(error: ConflictError) -> StatusError:
     return StatusError(409, "Conflict", words, {"causes": causes})
 
 
-def _was_ours(scope: Scope, live: Json, error: ConflictError) -> bool:
+def _was_ours(scope: FieldScope, live: Json, error: FieldConflictError) -> bool:
     """Whether `kubectl apply` on the client's side had set every field in conflict, and it still stands as set."""
     text = mapping(metadata(live), "annotations").get(LAST_APPLIED)
     try:
@@ -109,14 +111,14 @@ def _was_ours(scope: Scope, live: Json, error: ConflictError) -> bool:
     return not wanted.difference(ours)
 
 
-def _with_last_applied(result: Applied, document: Json) -> Applied:
+def _with_last_applied(result: ApplyResult, document: Json) -> ApplyResult:
     """The annotation follows, so that a later apply on the client's side knows what was applied."""
     annotations: Json = {**mapping(metadata(result.obj), "annotations")}
     kept = {key: value for key, value in mapping(metadata(document), "annotations").items() if key != LAST_APPLIED}
     shown = {**document, "metadata": {**metadata(document), "annotations": kept}}
     annotations[LAST_APPLIED] = msgspec.json.encode(shown, order="sorted").decode() + "\n"
     obj = {**result.obj, "metadata": {**metadata(result.obj), "annotations": annotations}}
-    return Applied(obj, result.ownership)
+    return ApplyResult(obj, result.ownership)
 
 
 def _undeclared(shape: Shape, value: Any, path: str) -> list[str]:

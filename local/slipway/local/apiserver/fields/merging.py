@@ -18,7 +18,7 @@ from slipway.local.apiserver.objects import Json, is_list, is_map
 _ABSENT: Any = msgspec.UNSET
 
 
-class Difference(msgspec.Struct, frozen=True):
+class FieldDifference(msgspec.Struct, frozen=True):
     """What a new value sets, and what of the old one is gone."""
 
     changed: FieldSet
@@ -39,9 +39,9 @@ class DuplicateError(Exception):
     """Two items of a list have the same keys."""
 
 
-def compare(shape: Shape, old: Json, new: Json, *, ignored: Ignored = NOTHING) -> Difference:
+def compare(shape: Shape, old: Json, new: Json, *, ignored: Ignored = NOTHING) -> FieldDifference:
     """`ignored` fields of the object, and of its metadata, are not looked at."""
-    found = Difference(FieldSet(), FieldSet())
+    found = FieldDifference(FieldSet(), FieldSet())
     for name in {**old, **new}:
         if name in ignored.fields:
             continue
@@ -108,7 +108,7 @@ def _splits(shape: Shape, left: Any, right: Any) -> str:
     return ""
 
 
-def _compare(shape: Shape, old: Any, new: Any, element: str, found: Difference) -> None:
+def _compare(shape: Shape, old: Any, new: Any, element: str, found: FieldDifference) -> None:
     if old is _ABSENT:
         _add(shape, new, element, found.changed)
         return
@@ -123,7 +123,7 @@ def _compare(shape: Shape, old: Any, new: Any, element: str, found: Difference) 
         if is_map(old) != is_map(new):
             _turn(shape, old, new, element, found)
         return
-    below = Difference(FieldSet(), FieldSet())
+    below = FieldDifference(FieldSet(), FieldSet())
     if sort == "map":
         before: Json = old or {}
         after: Json = new or {}
@@ -140,7 +140,7 @@ def _compare(shape: Shape, old: Any, new: Any, element: str, found: Difference) 
         found.removed.children[element] = below.removed
 
 
-def _turn(shape: Shape, old: Any, new: Any, element: str, found: Difference) -> None:
+def _turn(shape: Shape, old: Any, new: Any, element: str, found: FieldDifference) -> None:
     """An untyped value became a map, or was one: what is below came or went with it."""
     below = FieldSet()
     _add(shape, new if is_map(new) else old, element, below)

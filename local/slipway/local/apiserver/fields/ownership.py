@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from slipway.local.apiserver.fields import merging, paths
-from slipway.local.apiserver.fields.merging import Difference, Ignored
+from slipway.local.apiserver.fields.merging import FieldDifference, Ignored
 from slipway.local.apiserver.fields.paths import FieldSet, Path
 from slipway.local.apiserver.fields.shapes import Shape
 from slipway.local.apiserver.objects import Json, is_map, maps
@@ -38,7 +38,7 @@ _NOBODYS_SET = FieldSet(
 )
 
 
-class Scope(msgspec.Struct, frozen=True, kw_only=True):
+class FieldScope(msgspec.Struct, frozen=True, kw_only=True):
     """How to read the objects of one kind in one version.
 
     ignored: {subresource: what a write through it does not change}. empty: what an object is compared with
@@ -72,7 +72,7 @@ class Author(msgspec.Struct, frozen=True, kw_only=True):
         return f"{words} using {self.api_version}" if self.operation == UPDATE else words
 
 
-class Claim(msgspec.Struct):
+class FieldOwner(msgspec.Struct):
     """The fields of one writer, and when it set the last of them. Never changed; `shown` is made when asked for."""
 
     writer: Author
@@ -81,10 +81,10 @@ class Claim(msgspec.Struct):
     shown: msgspec.Raw | None = None
 
 
-Claims = dict[tuple[str, str, str, str], Claim]
+Claims = dict[tuple[str, str, str, str], FieldOwner]
 
 
-class ConflictError(Exception):
+class FieldConflictError(Exception):
     """An apply would change fields of others: (writer, path) of each."""
 
     def __init__(self, conflicts: list[tuple[Author, Path]]) -> None:
@@ -100,7 +100,7 @@ class ApplyRequest(msgspec.Struct, frozen=True, kw_only=True):
     force: bool = False
 
 
-class Applied(msgspec.Struct, frozen=True):
+class ApplyResult(msgspec.Struct, frozen=True):
     """What an apply leads to."""
 
     obj: Json
@@ -108,7 +108,7 @@ class Applied(msgspec.Struct, frozen=True):
 
 
 class _Write(msgspec.Struct, frozen=True):
-    scope: Scope
+    scope: FieldScope
     before: Json
     after: Json
     writer: Author
@@ -143,7 +143,7 @@ class Ownership:
         mine, others = self.claims, other.claims
         return mine.keys() == others.keys() and all(mine[key].fields == others[key].fields for key in mine)
 
-    def noted(self, scope: Scope, before: Json, after: Json, writer: Author, time: str) -> "Ownership":
+    def noted(self, scope: FieldScope, before: Json, after: Json, writer: Author, time: str) -> "Ownership":
         """After one more write. Repeated writes of one writer are told as one, as long as nobody looked between."""
         pending = self._pending
         last = pending[-1] if pending else None
@@ -178,13 +178,15 @@ def read(entries: Iterable[Any]) -> Ownership:
             subresource=str(entry.get("subresource", "")),
         )
         document = entry.get("fieldsV1")
-        claims[writer.key] = Claim(
+        claims[writer.key] = FieldOwner(
             writer, str(entry.get("time", "")), paths.of_json(document if is_map(document) else {})
         )
     return Ownership(claims)
 
 
-def applied(scope: Scope, live: Json | None, document: Json, ownership: Ownership, request: ApplyRequest) -> Applied:
+def applied(
+    scope: FieldScope, live: Json | None, document: Json, ownership: Ownership, request: ApplyRequest
+) -> ApplyResult:
     """`document` applied to `live`, which is None when the object is made by it.
 
     Raises: ConflictError unless forced; merging.DuplicateError.
@@ -198,19 +200,19 @@ def applied(scope: Scope, live: Json | None, document: Json, ownership: Ownershi
     last = claims.get(writer.key)
     ignored = scope.ignored.get(writer.subresource, NOBODYS)
     wanted = _without(merging.fields_of(scope.shape, document), ignored)
-    claims[writer.key] = Claim(writer, request.time, wanted)
+    claims[writer.key] = FieldOwner(writer, request.time, wanted)
     merged: Json = merging.merge(scope.shape, before, document)
     if last is not None and last.fields:
         merged = _prune(scope.shape, merged, claims, last.fields)
     if merged == before and live is not None:
-        claims[writer.key] = Claim(writer, last.time if last is not None else "", wanted)
+        claims[writer.key] = FieldOwner(writer, last.time if last is not None else "", wanted)
     difference = merging.compare(scope.shape, before, merged, ignored=ignored)
     after = _taken(claims, writer, difference, force=request.force)
     mine = after.pop(writer.key, claims[writer.key])
     left = mine.fields.difference(_NOBODYS_SET)
     if left:
-        after[writer.key] = Claim(writer, mine.time, left)
-    return Applied(merged, Ownership(after))
+        after[writer.key] = FieldOwner(writer, mine.time, left)
+    return ApplyResult(merged, Ownership(after))
 
 
 def _updated(claims: Claims, write: _Write) -> Claims:
@@ -226,11 +228,11 @@ def _updated(claims: Claims, write: _Write) -> Claims:
     after = _taken(claims, None, difference, force=True) if claims else {}
     if changed:
         own = after.get(writer.key)
-        after[writer.key] = Claim(writer, write.time, own.fields.union(changed) if own else changed)
+        after[writer.key] = FieldOwner(writer, write.time, own.fields.union(changed) if own else changed)
     return _capped(after) if len(after) > UPDATERS_MAX else after
 
 
-def _taken(claims: Claims, writer: Author | None, difference: Difference, *, force: bool) -> Claims:
+def _taken(claims: Claims, writer: Author | None, difference: FieldDifference, *, force: bool) -> Claims:
     """The claims after others lost what changed hands or is gone. Raises: ConflictError."""
     after: Claims = {}
     changed, removed = difference.changed, difference.removed
@@ -242,9 +244,9 @@ def _taken(claims: Claims, writer: Author | None, difference: Difference, *, for
         lost = claim.fields.intersection(changed)
         conflicts += [(claim.writer, path) for path in lost.paths()]
         left = claim.fields.difference(lost).difference(removed)
-        after[key] = claim if left is claim.fields else Claim(claim.writer, claim.time, left)
+        after[key] = claim if left is claim.fields else FieldOwner(claim.writer, claim.time, left)
     if conflicts and not force:
-        raise ConflictError(sorted(conflicts, key=lambda each: each[0].show()))
+        raise FieldConflictError(sorted(conflicts, key=lambda each: each[0].show()))
     return {key: claim for key, claim in after.items() if claim.fields}
 
 
@@ -272,7 +274,7 @@ def _capped(claims: Claims) -> Claims:
     updaters = sorted((claim for claim in claims.values() if claim.writer.operation == UPDATE), key=_order)
     surplus = len(updaters) - UPDATERS_MAX
     after = dict(claims)
-    firsts: dict[str, Claim] = {}
+    firsts: dict[str, FieldOwner] = {}
     for claim in updaters:
         version = claim.writer.api_version
         if surplus <= 0:
@@ -284,23 +286,23 @@ def _capped(claims: Claims) -> Claims:
         known = after.get(bucket.key) or first
         after.pop(first.writer.key, None)
         after.pop(claim.writer.key)
-        after[bucket.key] = Claim(bucket, claim.time, known.fields.union(claim.fields))
+        after[bucket.key] = FieldOwner(bucket, claim.time, known.fields.union(claim.fields))
         surplus -= 1
     return after
 
 
-def _order(claim: Claim) -> tuple[str, str, str, str, str]:
+def _order(claim: FieldOwner) -> tuple[str, str, str, str, str]:
     writer = claim.writer
     return (writer.operation, claim.time, writer.name, writer.api_version, writer.subresource)
 
 
-def _entry(claim: Claim) -> Any:
+def _entry(claim: FieldOwner) -> Any:
     if claim.shown is None:
         claim.shown = msgspec.Raw(msgspec.json.encode(_describe(claim)))
     return claim.shown
 
 
-def _describe(claim: Claim) -> Json:
+def _describe(claim: FieldOwner) -> Json:
     writer = claim.writer
     entry: Json = {"manager": writer.name, "operation": writer.operation, "apiVersion": writer.api_version}
     if claim.time:

@@ -6,7 +6,7 @@ scope.
 
 from slipway.local.apiserver.custom import CustomStrategy
 from slipway.local.apiserver.fields.merging import Ignored
-from slipway.local.apiserver.fields.ownership import NOBODYS, Scope
+from slipway.local.apiserver.fields.ownership import NOBODYS, FieldScope
 from slipway.local.apiserver.fields.shapes import ANY, Shape, builtin_shapes, of_schema
 from slipway.local.apiserver.objects import Json
 from slipway.local.apiserver.registry import ResourceKind
@@ -22,9 +22,9 @@ class Scopes:
     """Remembers the scopes of one server's kinds."""
 
     def __init__(self) -> None:
-        self._known: dict[str, tuple[ResourceKind, Scope]] = {}
+        self._known: dict[str, tuple[ResourceKind, FieldScope]] = {}
 
-    def of(self, kind: ResourceKind) -> Scope:
+    def of(self, kind: ResourceKind) -> FieldScope:
         known = self._known.get(kind.key)
         if known is None or known[0] is not kind:
             known = self._known[kind.key] = (kind, _scope(kind))
@@ -38,12 +38,12 @@ def shape_of(kind: ResourceKind) -> Shape | None:
     return builtin_shapes().of_kind(kind.api_version, kind.kind)
 
 
-def _scope(kind: ResourceKind) -> Scope:
+def _scope(kind: ResourceKind) -> FieldScope:
     shape = shape_of(kind)
     empty: Json = {"apiVersion": kind.api_version, "kind": kind.kind}
     if not kind.is_custom and shape is not None:
         empty |= _empty(shape)
-    return Scope(shape=shape or ANY, api_version=kind.api_version, ignored=_ignored(kind), empty=empty)
+    return FieldScope(shape=shape or ANY, api_version=kind.api_version, ignored=_ignored(kind), empty=empty)
 
 
 def _ignored(kind: ResourceKind) -> dict[str, Ignored]:

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import msgspec
 from starlette.requests import HTTPConnection
 
-from slipway.api.access.permissions import EVERYWHERE, Ask, Sight
+from slipway.api.access.permissions import EVERYWHERE, PermissionCheck, VisibleWorkspaces
 from slipway.api.access.principal import Principal
 from slipway.api.access.session import credential
 from slipway.api.bearer import TOKEN_LENGTH_MAX, claims_of
@@ -52,7 +52,7 @@ class _Known(msgspec.Struct, frozen=True):
     ends_at: float
 
 
-class Reviews:
+class KubernetesReviews:
     """Asks the API server. `workspaces` lists those that there are; an empty `audience` means the API server's own."""
 
     def __init__(self, kube: Kube, clock: Clock, *, audience: str, workspaces: Workspaces) -> None:
@@ -61,7 +61,7 @@ class Reviews:
         self._audience = audience
         self._workspaces = workspaces
         self._users = Recent[str, _Known](clock, ttl_s=TTL_S, keys_max=TOKENS_MAX)
-        self._access = Recent[tuple[str, Ask, str], bool](clock, ttl_s=TTL_S, keys_max=ACCESS_MAX)
+        self._access = Recent[tuple[str, PermissionCheck, str], bool](clock, ttl_s=TTL_S, keys_max=ACCESS_MAX)
         self._turns = asyncio.Semaphore(AT_ONCE_MAX)
         self._waiting = 0
 
@@ -84,18 +84,18 @@ class Reviews:
         digest = hashlib.sha256(token.encode()).hexdigest()
         return await self._users.get(digest, lambda: self._review(token, ends_at))
 
-    async def may(self, user: ReviewedUser, ask: Ask, workspace: str) -> bool:
+    async def may(self, user: ReviewedUser, ask: PermissionCheck, workspace: str) -> bool:
         """Whether the cluster's rules permit it."""
         key = (hashlib.sha256(msgspec.json.encode(user)).hexdigest(), ask, workspace)
         return await self._access.get(key, lambda: self._allowed(user, ask, workspace))
 
-    async def sight(self, user: ReviewedUser, ask: Ask) -> Sight:
+    async def sight(self, user: ReviewedUser, ask: PermissionCheck) -> VisibleWorkspaces:
         """Everywhere, or each workspace that they permit it in."""
         if await self.may(user, ask, EVERYWHERE):
-            return Sight()
+            return VisibleWorkspaces()
         names = await self._workspaces()
         allowed = await asyncio.gather(*(self.may(user, ask, name) for name in names))
-        return Sight(frozenset(name for name, is_allowed in zip(names, allowed, strict=True) if is_allowed))
+        return VisibleWorkspaces(frozenset(name for name, is_allowed in zip(names, allowed, strict=True) if is_allowed))
 
     async def _review(self, token: str, ends_at: float) -> _Known:
         spec: dict[str, Any] = {"token": token}
@@ -110,7 +110,7 @@ class Reviews:
             raise UnauthorizedError(f"the API server names no user for the token; {_HOW}")
         return _Known(status.user, ends_at)
 
-    async def _allowed(self, user: ReviewedUser, ask: Ask, workspace: str) -> bool:
+    async def _allowed(self, user: ReviewedUser, ask: PermissionCheck, workspace: str) -> bool:
         resource, _, subresource = ask.resource.partition("/")
         wanted = {"verb": ask.verb, "group": ask.group, "resource": resource}
         if subresource:
@@ -161,7 +161,7 @@ class Reviews:
 class Subject:
     """Somebody whom the cluster knows."""
 
-    def __init__(self, reviews: Reviews, token: str, user: ReviewedUser, ends_at: float) -> None:
+    def __init__(self, reviews: KubernetesReviews, token: str, user: ReviewedUser, ends_at: float) -> None:
         self._reviews = reviews
         self._token = token
         self._user = user
@@ -170,11 +170,11 @@ class Subject:
         self.roles: dict[str, str] = {}
         self.expires_at = format_time(ends_at) if ends_at else ""
 
-    async def may(self, ask: Ask, workspace: str) -> bool:
+    async def may(self, ask: PermissionCheck, workspace: str) -> bool:
         """By the cluster's own rules."""
         return await self._reviews.may(self._user, ask, workspace)
 
-    async def sight(self, ask: Ask) -> Sight:
+    async def sight(self, ask: PermissionCheck) -> VisibleWorkspaces:
         """By the cluster's own rules."""
         return await self._reviews.sight(self._user, ask)
 

@@ -27,7 +27,7 @@ class _Link(msgspec.Struct, frozen=True):
     ends_at: float
 
 
-class Links:
+class LoginLinks:
     """The codes that are good now."""
 
     def __init__(self, clock: Clock, random: Random) -> None:

@@ -10,17 +10,17 @@ from dataclasses import replace
 
 from starlette.requests import HTTPConnection
 
-from slipway.api.access.permissions import EVERYWHERE, GET, LIST, Ask, Sight
+from slipway.api.access.permissions import EVERYWHERE, GET, LIST, PermissionCheck, VisibleWorkspaces
 from slipway.api.access.principal import Anybody, Principal
 from slipway.api.access.redaction import Blinds, blinds
 from slipway.api.access.scoped_client import VisibleKube
 from slipway.api.access.session import is_by_cookie
-from slipway.api.access.table import PROXIED, Rule, Where
+from slipway.api.access.table import PROXIED, RouteRule, Where
 from slipway.api.audit import READING
-from slipway.api.deps import PARTS_KEY, Parts, parts_of
+from slipway.api.deps import PARTS_KEY, ApiDeps, parts_of
 from slipway.api.http_errors import ForbiddenError
 from slipway.api.identity import PRINCIPAL_KEY, principal_of
-from slipway.api.ports import Stop
+from slipway.api.ports import ShutdownSignal
 from slipway.crd.v1alpha1 import Allocation
 from slipway.errors import InvariantError, NotFoundError, TransientError
 from slipway.runtime.clock import Clock
@@ -35,7 +35,7 @@ ASKED_KEY = "slipway.asked"
 BLINDS_KEY = "slipway.blinds"
 
 
-async def admit(request: HTTPConnection, rule: Rule) -> None:
+async def admit(request: HTTPConnection, rule: RouteRule) -> None:
     """Finds out who calls and asks what the rule says; from here on the request sees what that one may see.
 
     Raises:
@@ -86,7 +86,7 @@ def check_asked(request: HTTPConnection) -> None:
         raise InvariantError(f"{request.scope['path']}: its handler has not asked whether this is permitted")
 
 
-async def permit(request: HTTPConnection, ask: Ask, workspace: str) -> None:
+async def permit(request: HTTPConnection, ask: PermissionCheck, workspace: str) -> None:
     """Asks for one workspace; that of a body, say.
 
     Raises:
@@ -105,7 +105,7 @@ async def permit(request: HTTPConnection, ask: Ask, workspace: str) -> None:
         raise _no_workspace(workspace)
 
 
-async def permit_on(request: HTTPConnection, ask: Ask, workspace: str, what: str) -> None:
+async def permit_on(request: HTTPConnection, ask: PermissionCheck, workspace: str, what: str) -> None:
     """The same for something that was found: `what` is how it is called. Raises ForbiddenError."""
     request.scope[ASKED_KEY] = True
     principal = principal_of(request)
@@ -113,7 +113,7 @@ async def permit_on(request: HTTPConnection, ask: Ask, workspace: str, what: str
         raise _forbidden(principal, ask, f"on {what}")
 
 
-async def permit_everywhere(request: HTTPConnection, ask: Ask) -> None:
+async def permit_everywhere(request: HTTPConnection, ask: PermissionCheck) -> None:
     """Asks for all of the cluster. Raises ForbiddenError."""
     request.scope[ASKED_KEY] = True
     await _check_cluster(principal_of(request), ask)
@@ -125,7 +125,7 @@ async def permit_member(request: HTTPConnection) -> None:
     await _check_member(principal_of(request))
 
 
-async def sight_of(request: HTTPConnection, ask: Ask = LIST) -> Sight:
+async def sight_of(request: HTTPConnection, ask: PermissionCheck = LIST) -> VisibleWorkspaces:
     """Where they may look."""
     return await principal_of(request).sight(ask)
 
@@ -151,7 +151,9 @@ async def blinds_of(request: HTTPConnection) -> Blinds | None:
 class Until:
     """A Stop that also comes when the one who calls may no longer do what they do."""
 
-    def __init__(self, stop: Stop, clock: Clock, principal: Principal, rule: Rule | None, workspace: str) -> None:
+    def __init__(
+        self, stop: ShutdownSignal, clock: Clock, principal: Principal, rule: RouteRule | None, workspace: str
+    ) -> None:
         self._stop = stop
         self._clock = clock
         self._principal = principal
@@ -206,7 +208,7 @@ def _check_own_page(request: HTTPConnection) -> None:
         raise ForbiddenError("a browser that is logged in may do this from our own pages only; programs send a token")
 
 
-def _seen(request: HTTPConnection, parts: Parts, principal: Principal) -> Parts:
+def _seen(request: HTTPConnection, parts: ApiDeps, principal: Principal) -> ApiDeps:
     """The parts as that one sees them."""
     seen = replace(parts, kube=VisibleKube(parts.kube, principal))
     request.scope[PARTS_KEY] = seen
@@ -223,11 +225,11 @@ def _no_workspace(name: str) -> NotFoundError:
     return NotFoundError(f"there is no workspace {name[:80]!r}; GET /api/v1/workspaces lists what there is")
 
 
-async def _limit_lookup(request: HTTPConnection, parts: Parts, principal: Principal) -> None:
+async def _limit_lookup(request: HTTPConnection, parts: ApiDeps, principal: Principal) -> None:
     request.scope[PARTS_KEY] = replace(parts, lookup=parts.lookup.within(await principal.sight(GET)))
 
 
-async def _find(request: HTTPConnection, parts: Parts, ask: Ask) -> Allocation:
+async def _find(request: HTTPConnection, parts: ApiDeps, ask: PermissionCheck) -> Allocation:
     """The allocation that the path means, for that one; it is not read again by the handler."""
     principal = principal_of(request)
     lookup = parts.lookup.within(await principal.sight(GET))
@@ -246,12 +248,12 @@ async def _check_member(principal: Principal) -> None:
         raise ForbiddenError(f"{principal.name[:128]} may look into no workspace, and so not at the cluster either")
 
 
-async def _check_cluster(principal: Principal, ask: Ask) -> None:
+async def _check_cluster(principal: Principal, ask: PermissionCheck) -> None:
     if not await principal.may(ask, EVERYWHERE):
         raise _forbidden(principal, ask, "in the whole cluster")
 
 
-def _forbidden(principal: Principal, ask: Ask, where: str) -> ForbiddenError:
+def _forbidden(principal: Principal, ask: PermissionCheck, where: str) -> ForbiddenError:
     return ForbiddenError(
         f"{principal.name[:128]} may not {ask} {where}: that needs the role {ask.role}, or in Kubernetes this very verb"
     )

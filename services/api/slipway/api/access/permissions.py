@@ -9,10 +9,10 @@ import msgspec
 from slipway.crd.meta import API_GROUP
 from slipway.model.apitokens import EVERYWHERE, Role
 
-__all__ = ["EVERYWHERE", "Ask", "Role", "Sight"]
+__all__ = ["EVERYWHERE", "PermissionCheck", "Role", "VisibleWorkspaces"]
 
 
-class Ask(msgspec.Struct, frozen=True):
+class PermissionCheck(msgspec.Struct, frozen=True):
     """May somebody do this? `resource` may have a subresource: `allocations/log`."""
 
     verb: str
@@ -25,7 +25,7 @@ class Ask(msgspec.Struct, frozen=True):
         return f"{self.verb} {self.resource}" + (f".{self.group}" if self.group else "")
 
 
-class Sight(msgspec.Struct, frozen=True):
+class VisibleWorkspaces(msgspec.Struct, frozen=True):
     """The workspaces that somebody may look into; None: all, and what belongs to none."""
 
     only: frozenset[str] | None = None
@@ -40,10 +40,10 @@ class Sight(msgspec.Struct, frozen=True):
         return self.only is None
 
 
-GET, LIST = Ask("get"), Ask("list")
-LOGS = Ask("get", "allocations/log")
-CREATE, PATCH, DELETE = (Ask(verb, role=Role.EDITOR) for verb in ("create", "patch", "delete"))
-FORGET = Ask("create", "allocations/forget", Role.ADMIN)
-LIMITS = Ask("create", "allocations/limits", Role.ADMIN)
+GET, LIST = PermissionCheck("get"), PermissionCheck("list")
+LOGS = PermissionCheck("get", "allocations/log")
+CREATE, PATCH, DELETE = (PermissionCheck(verb, role=Role.EDITOR) for verb in ("create", "patch", "delete"))
+FORGET = PermissionCheck("create", "allocations/forget", Role.ADMIN)
+LIMITS = PermissionCheck("create", "allocations/limits", Role.ADMIN)
 """to let something run beyond the limit of its queue"""
-PROXY = Ask("create", "allocations/proxy", Role.EDITOR)
+PROXY = PermissionCheck("create", "allocations/proxy", Role.EDITOR)

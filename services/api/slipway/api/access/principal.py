@@ -9,7 +9,7 @@ from typing import Protocol
 
 from starlette.requests import HTTPConnection
 
-from slipway.api.access.permissions import Ask, Sight
+from slipway.api.access.permissions import PermissionCheck, VisibleWorkspaces
 from slipway.api.http_errors import MalformedError
 
 USER_HEADER = "x-slipway-user"
@@ -41,7 +41,7 @@ class Principal(Protocol):
         """Until when the credential counts, RFC 3339; empty when that is not known."""
         ...
 
-    async def may(self, ask: Ask, workspace: str) -> bool:
+    async def may(self, ask: PermissionCheck, workspace: str) -> bool:
         """Whether that is permitted in a workspace, or with EVERYWHERE in all of them.
 
         Raises:
@@ -49,7 +49,7 @@ class Principal(Protocol):
         """
         ...
 
-    async def sight(self, ask: Ask) -> Sight:
+    async def sight(self, ask: PermissionCheck) -> VisibleWorkspaces:
         """Where that is permitted. Raises as `may` does."""
         ...
 
@@ -81,13 +81,13 @@ class Anybody:
         self.name = name or UNKNOWN
         self.roles: dict[str, str] = {}
 
-    async def may(self, ask: Ask, workspace: str) -> bool:
+    async def may(self, ask: PermissionCheck, workspace: str) -> bool:
         """Everything."""
         return True
 
-    async def sight(self, ask: Ask) -> Sight:
+    async def sight(self, ask: PermissionCheck) -> VisibleWorkspaces:
         """Everywhere."""
-        return Sight()
+        return VisibleWorkspaces()
 
     async def still(self) -> bool:
         """Always."""

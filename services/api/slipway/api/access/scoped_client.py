@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from slipway.api.access.permissions import Ask, Sight
+from slipway.api.access.permissions import PermissionCheck, VisibleWorkspaces
 from slipway.api.access.principal import Principal
 from slipway.api.ports import Kube
 from slipway.crd.meta import API_GROUP, RawObject
@@ -131,10 +131,10 @@ class VisibleKube:
         """As it is: of a pod that was found."""
         return self._kube.follow_log(namespace, pod, container=container, since_time=since_time)
 
-    async def _sight(self, verb: str, resource: Resource[Any]) -> Sight:
+    async def _sight(self, verb: str, resource: Resource[Any]) -> VisibleWorkspaces:
         """Where they may look for such things; what is not ours belongs to the allocations there."""
         kind = resource.plural if resource.group == API_GROUP else "allocations"
-        return await self._principal.sight(Ask(verb, kind))
+        return await self._principal.sight(PermissionCheck(verb, kind))
 
 
 def _workspace_of(resource: Resource[Any], item: Any) -> str:

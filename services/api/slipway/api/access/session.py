@@ -25,7 +25,7 @@ BY_COOKIE_KEY = "slipway.by_cookie"
 _VALUE = re.compile(r"(\d{1,12})\.([\x21\x23-\x2b\x2d-\x3a\x3c-\x5b\x5d-\x7e]+)")
 
 
-class Session(msgspec.Struct, frozen=True):
+class LoginSession(msgspec.Struct, frozen=True):
     """A login: whose token it is, and until when (epoch seconds) the browser was told to keep it."""
 
     token: str
@@ -49,12 +49,12 @@ def is_by_cookie(connection: HTTPConnection) -> bool:
     return bool(connection.scope.get(BY_COOKIE_KEY))
 
 
-def session_of(connection: HTTPConnection) -> Session | None:
+def session_of(connection: HTTPConnection) -> LoginSession | None:
     """What the cookie says. With both, the one that only this host can have set counts."""
     for name in (SECURE_NAME, NAME):
         found = _VALUE.fullmatch(connection.cookies.get(name, ""))
         if found is not None:
-            return Session(token=found[2], ends_at=float(found[1]))
+            return LoginSession(token=found[2], ends_at=float(found[1]))
     return None
 
 

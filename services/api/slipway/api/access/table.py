@@ -8,7 +8,7 @@ from enum import StrEnum
 
 import msgspec
 
-from slipway.api.access.permissions import CREATE, DELETE, FORGET, GET, LIST, LOGS, PATCH, PROXY, Ask, Role
+from slipway.api.access.permissions import CREATE, DELETE, FORGET, GET, LIST, LOGS, PATCH, PROXY, PermissionCheck, Role
 from slipway.errors import InvariantError
 from slipway.model.lifecycle import Kind
 
@@ -36,45 +36,45 @@ class Where(StrEnum):
     """for all of the cluster"""
 
 
-class Rule(msgspec.Struct, frozen=True):
+class RouteRule(msgspec.Struct, frozen=True):
     """What is asked, and where."""
 
     where: Where
-    ask: Ask = LIST
+    ask: PermissionCheck = LIST
 
 
-_NODES = Rule(Where.CLUSTER, Ask("patch", "nodes", Role.ADMIN, group=""))
+_NODES = RouteRule(Where.CLUSTER, PermissionCheck("patch", "nodes", Role.ADMIN, group=""))
 
 
-def _jobs(verb: str) -> Ask:
-    return Ask(verb, "jobs", Role.VIEWER if verb in ("get", "list") else Role.EDITOR)
+def _jobs(verb: str) -> PermissionCheck:
+    return PermissionCheck(verb, "jobs", Role.VIEWER if verb in ("get", "list") else Role.EDITOR)
 
 
-def _templates(verb: str) -> Ask:
-    return Ask(verb, "templates", Role.VIEWER if verb in ("get", "list") else Role.EDITOR)
+def _templates(verb: str) -> PermissionCheck:
+    return PermissionCheck(verb, "templates", Role.VIEWER if verb in ("get", "list") else Role.EDITOR)
 
 
-def _admin(verb: str, resource: str, group: str | None = None) -> Rule:
-    ask = Ask(verb, resource, Role.ADMIN)
-    return Rule(Where.CLUSTER, ask if group is None else msgspec.structs.replace(ask, group=group))
+def _admin(verb: str, resource: str, group: str | None = None) -> RouteRule:
+    ask = PermissionCheck(verb, resource, Role.ADMIN)
+    return RouteRule(Where.CLUSTER, ask if group is None else msgspec.structs.replace(ask, group=group))
 
 
-_GET, _PATCH = Rule(Where.OBJECT, GET), Rule(Where.OBJECT, PATCH)
+_GET, _PATCH = RouteRule(Where.OBJECT, GET), RouteRule(Where.OBJECT, PATCH)
 _ONE = "/api/v1/allocations/{id}"
 
-PROXIED = Rule(Where.OBJECT, PROXY)
+PROXIED = RouteRule(Where.OBJECT, PROXY)
 
-_TABLE: dict[str, Rule] = {
-    "POST /api/v1/allocations": Rule(Where.BODY, CREATE),
-    "GET /api/v1/allocations": Rule(Where.LISTED, LIST),
+_TABLE: dict[str, RouteRule] = {
+    "POST /api/v1/allocations": RouteRule(Where.BODY, CREATE),
+    "GET /api/v1/allocations": RouteRule(Where.LISTED, LIST),
     f"GET {_ONE}": _GET,
     f"PATCH {_ONE}": _PATCH,
-    f"DELETE {_ONE}": Rule(Where.OBJECT, DELETE),
+    f"DELETE {_ONE}": RouteRule(Where.OBJECT, DELETE),
     f"POST {_ONE}/kill": _PATCH,
     f"POST {_ONE}/terminate": _PATCH,
     f"POST {_ONE}/priority": _PATCH,
     f"POST {_ONE}/preempt": _PATCH,
-    f"POST {_ONE}/forget": Rule(Where.OBJECT, FORGET),
+    f"POST {_ONE}/forget": RouteRule(Where.OBJECT, FORGET),
     f"POST {_ONE}/hold": _PATCH,
     f"POST {_ONE}/resume": _PATCH,
     f"POST {_ONE}/move": _PATCH,
@@ -83,8 +83,8 @@ _TABLE: dict[str, Rule] = {
     f"GET {_ONE}/trace": _GET,
     f"GET {_ONE}/pods": _GET,
     f"GET {_ONE}/events": _GET,
-    f"GET {_ONE}/logs": Rule(Where.OBJECT, LOGS),
-    f"GET {_ONE}/context": Rule(Where.OBJECT, LOGS),
+    f"GET {_ONE}/logs": RouteRule(Where.OBJECT, LOGS),
+    f"GET {_ONE}/context": RouteRule(Where.OBJECT, LOGS),
     f"GET {_ONE}/signals/preemption": _GET,
     f"POST {_ONE}/signals/preemption/ack": _PATCH,
     f"GET {_ONE}/rendezvous": _GET,
@@ -95,37 +95,37 @@ _TABLE: dict[str, Rule] = {
     f"POST {_ONE}/activity": _PATCH,
     f"POST {_ONE}/ranks/{{rank}}/daemon": _PATCH,
     f"POST {_ONE}/allgather": _PATCH,
-    "GET /api/v1/events": Rule(Where.LISTED, LIST),
-    "GET /api/v1/usage": Rule(Where.LISTED, LIST),
-    "GET /api/v1/usage/raw": Rule(Where.LISTED, LIST),
-    "GET /api/v1/history": Rule(Where.LISTED, LIST),
-    "GET /api/v1/me": Rule(Where.KNOWN),
-    "POST /api/v1/login-links": Rule(Where.KNOWN),
+    "GET /api/v1/events": RouteRule(Where.LISTED, LIST),
+    "GET /api/v1/usage": RouteRule(Where.LISTED, LIST),
+    "GET /api/v1/usage/raw": RouteRule(Where.LISTED, LIST),
+    "GET /api/v1/history": RouteRule(Where.LISTED, LIST),
+    "GET /api/v1/me": RouteRule(Where.KNOWN),
+    "POST /api/v1/login-links": RouteRule(Where.KNOWN),
     "GET /api/v1/tokens": _admin("list", "tokens"),
-    "GET /api/v1/queues": Rule(Where.MEMBER),
-    "GET /api/v1/queues/{name}": Rule(Where.MEMBER),
-    "GET /api/v1/queue-stats": Rule(Where.MEMBER),
-    "GET /api/v1/pools": Rule(Where.MEMBER),
+    "GET /api/v1/queues": RouteRule(Where.MEMBER),
+    "GET /api/v1/queues/{name}": RouteRule(Where.MEMBER),
+    "GET /api/v1/queue-stats": RouteRule(Where.MEMBER),
+    "GET /api/v1/pools": RouteRule(Where.MEMBER),
     "GET /api/v1/pools/{pool}/decisions": _admin("get", "resourcepools/decisions"),
-    "GET /api/v1/nodes": Rule(Where.MEMBER),
-    "GET /api/v1/nodes/{name}": Rule(Where.MEMBER),
+    "GET /api/v1/nodes": RouteRule(Where.MEMBER),
+    "GET /api/v1/nodes/{name}": RouteRule(Where.MEMBER),
     "POST /api/v1/nodes/{name}/enable": _NODES,
     "POST /api/v1/nodes/{name}/drain": _NODES,
     "POST /api/v1/nodes/{name}/disable": _NODES,
-    "POST /api/v1/simulate": Rule(Where.BODY, LIST),
-    "GET /api/v1/jobs": Rule(Where.LISTED, _jobs("list")),
-    "POST /api/v1/jobs": Rule(Where.BODY, _jobs("create")),
-    "POST /api/v1/jobs/batch": Rule(Where.BODY, _jobs("patch")),
-    "GET /api/v1/jobs/{name}": Rule(Where.QUERY, _jobs("get")),
-    "PATCH /api/v1/jobs/{name}": Rule(Where.QUERY, _jobs("patch")),
-    "DELETE /api/v1/jobs/{name}": Rule(Where.QUERY, _jobs("delete")),
-    "POST /api/v1/jobs/{name}/move": Rule(Where.QUERY, _jobs("patch")),
-    "POST /api/v1/jobs/{name}/kill": Rule(Where.QUERY, PATCH),
-    "GET /api/v1/templates": Rule(Where.LISTED, _templates("list")),
-    "POST /api/v1/templates": Rule(Where.BODY, _templates("create")),
-    "GET /api/v1/templates/{name}": Rule(Where.QUERY, _templates("get")),
-    "PUT /api/v1/templates/{name}": Rule(Where.BODY, _templates("update")),
-    "DELETE /api/v1/templates/{name}": Rule(Where.QUERY, _templates("delete")),
+    "POST /api/v1/simulate": RouteRule(Where.BODY, LIST),
+    "GET /api/v1/jobs": RouteRule(Where.LISTED, _jobs("list")),
+    "POST /api/v1/jobs": RouteRule(Where.BODY, _jobs("create")),
+    "POST /api/v1/jobs/batch": RouteRule(Where.BODY, _jobs("patch")),
+    "GET /api/v1/jobs/{name}": RouteRule(Where.QUERY, _jobs("get")),
+    "PATCH /api/v1/jobs/{name}": RouteRule(Where.QUERY, _jobs("patch")),
+    "DELETE /api/v1/jobs/{name}": RouteRule(Where.QUERY, _jobs("delete")),
+    "POST /api/v1/jobs/{name}/move": RouteRule(Where.QUERY, _jobs("patch")),
+    "POST /api/v1/jobs/{name}/kill": RouteRule(Where.QUERY, PATCH),
+    "GET /api/v1/templates": RouteRule(Where.LISTED, _templates("list")),
+    "POST /api/v1/templates": RouteRule(Where.BODY, _templates("create")),
+    "GET /api/v1/templates/{name}": RouteRule(Where.QUERY, _templates("get")),
+    "PUT /api/v1/templates/{name}": RouteRule(Where.BODY, _templates("update")),
+    "DELETE /api/v1/templates/{name}": RouteRule(Where.QUERY, _templates("delete")),
     "GET /api/v1/webhooks": _admin("list", "webhooks"),
     "POST /api/v1/webhooks": _admin("create", "webhooks"),
     "GET /api/v1/webhooks/{name}": _admin("get", "webhooks"),
@@ -138,11 +138,11 @@ _TABLE: dict[str, Rule] = {
     "GET /api/v1/dead/{letter}": _admin("get", "deadletters"),
     "DELETE /api/v1/dead/{letter}": _admin("delete", "deadletters"),
     "POST /api/v1/dead/{letter}/replay": _admin("create", "deadletters"),
-    "PUT /api/v1/contexts": Rule(Where.QUERY, CREATE),
-    "GET /api/v1/contexts/{context}": Rule(Where.QUERY, CREATE),
-    "GET /api/v1/workspaces": Rule(Where.LISTED, LIST),
+    "PUT /api/v1/contexts": RouteRule(Where.QUERY, CREATE),
+    "GET /api/v1/contexts/{context}": RouteRule(Where.QUERY, CREATE),
+    "GET /api/v1/workspaces": RouteRule(Where.LISTED, LIST),
     "POST /api/v1/workspaces": _admin("create", "namespaces", group=""),
-    "GET /api/v1/workspaces/{name}": Rule(Where.PATH, LIST),
+    "GET /api/v1/workspaces/{name}": RouteRule(Where.PATH, LIST),
     "PATCH /api/v1/workspaces/{name}": _admin("patch", "namespaces", group=""),
     "DELETE /api/v1/workspaces/{name}": _admin("delete", "namespaces", group=""),
 }
@@ -150,34 +150,34 @@ for _kind in Kind:
     _root = f"/api/v1/{_kind.value}s"
     _TABLE.update(
         {
-            f"POST {_root}": Rule(Where.BODY, CREATE),
-            f"GET {_root}": Rule(Where.LISTED, LIST),
+            f"POST {_root}": RouteRule(Where.BODY, CREATE),
+            f"GET {_root}": RouteRule(Where.LISTED, LIST),
             f"GET {_root}/{{id}}": _GET,
             f"POST {_root}/{{id}}/kill": _PATCH,
             f"POST {_root}/{{id}}/priority": _PATCH,
         }
     )
 
-OTHERS: Mapping[str, Rule] = {
-    "/": Rule(Where.PUBLIC),
-    "/docs": Rule(Where.PUBLIC),
-    "/openapi.json": Rule(Where.PUBLIC),
-    "/assets/{path:path}": Rule(Where.PUBLIC),
-    "/trace/{id}": Rule(Where.PUBLIC),
-    "/livez": Rule(Where.PUBLIC),
-    "/readyz": Rule(Where.PUBLIC),
-    "/metrics": Rule(Where.PUBLIC),
-    "/login": Rule(Where.PUBLIC),
-    "/login/link": Rule(Where.PUBLIC),
-    "/logout": Rule(Where.PUBLIC),
-    "/.slipway/enter": Rule(Where.PUBLIC),
-    "/proxy/{id}": Rule(Where.PUBLIC),
+OTHERS: Mapping[str, RouteRule] = {
+    "/": RouteRule(Where.PUBLIC),
+    "/docs": RouteRule(Where.PUBLIC),
+    "/openapi.json": RouteRule(Where.PUBLIC),
+    "/assets/{path:path}": RouteRule(Where.PUBLIC),
+    "/trace/{id}": RouteRule(Where.PUBLIC),
+    "/livez": RouteRule(Where.PUBLIC),
+    "/readyz": RouteRule(Where.PUBLIC),
+    "/metrics": RouteRule(Where.PUBLIC),
+    "/login": RouteRule(Where.PUBLIC),
+    "/login/link": RouteRule(Where.PUBLIC),
+    "/logout": RouteRule(Where.PUBLIC),
+    "/.slipway/enter": RouteRule(Where.PUBLIC),
+    "/proxy/{id}": RouteRule(Where.PUBLIC),
     "/proxy/{id}/{path:path}": PROXIED,
 }
 """Paths beyond the REST API. `/proxy/{id}` only adds a slash, whatever the id."""
 
 
-def rule_of(method: str, path: str) -> Rule:
+def rule_of(method: str, path: str) -> RouteRule:
     """The row of a route of the REST API. Raises InvariantError when there is none: nobody may call it."""
     found = _TABLE.get(f"{method} {path}")
     if found is None:

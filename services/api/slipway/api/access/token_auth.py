@@ -13,20 +13,20 @@ from pathlib import Path
 
 from starlette.requests import HTTPConnection
 
-from slipway.api.access.permissions import EVERYWHERE, Ask, Sight
+from slipway.api.access.permissions import EVERYWHERE, PermissionCheck, VisibleWorkspaces
 from slipway.api.access.principal import Principal, said_name
 from slipway.api.access.session import credential
 from slipway.api.http_errors import UnauthorizedError
 from slipway.errors import UnavailableError
 from slipway.model import apitokens
-from slipway.model.apitokens import Record
+from slipway.model.apitokens import TokenRecord
 from slipway.runtime import log
 from slipway.runtime.clock import Clock
 
 LOOK_S = 2.0
 BACKOFF_S = 5.0
 _HOW = "send `Authorization: Bearer` with a token that counts, or log in: slipway login --token-file FILE"
-_NOBODY = Record(
+_NOBODY = TokenRecord(
     id="0" * 16, hash="0" * 64, user="nobody", roles={}, created_at="1970-01-01T00:00:00Z",
     expires_at="1970-01-01T00:00:00Z",
 )  # fmt: skip
@@ -41,7 +41,7 @@ class TokenBook:
     def __init__(self, folder: Path, clock: Clock) -> None:
         self._folder = folder
         self._clock = clock
-        self._records: Mapping[str, Record] | None = None
+        self._records: Mapping[str, TokenRecord] | None = None
         self._told: tuple[str, ...] = ()
 
     async def look(self) -> None:
@@ -60,13 +60,13 @@ class TokenBook:
             _log.info("the tokens that count", count=len(records))
         self._records, self._told = records, told
 
-    def all(self) -> list[Record]:
+    def all(self) -> list[TokenRecord]:
         """Every record, by id. Raises UnavailableError."""
         if self._records is None:
             raise UnavailableError("the tokens cannot be read right now")
         return [self._records[id_] for id_ in sorted(self._records)]
 
-    def find(self, id_: str) -> Record | None:
+    def find(self, id_: str) -> TokenRecord | None:
         """The record that counts now, if there is one. Raises UnavailableError."""
         if self._records is None:
             raise UnavailableError("the tokens cannot be read right now")
@@ -82,13 +82,13 @@ class TokenBook:
         is_right = (record or _NOBODY).is_of(token)
         if record is None or not is_right:
             raise UnauthorizedError(f"the token does not count (any more); {_HOW}")
-        return Holder(self, record, said_name(connection) if record.names_users else "")
+        return TokenHolder(self, record, said_name(connection) if record.names_users else "")
 
 
-class Holder:
+class TokenHolder:
     """Who holds a token. `named`: the user that one acts as, where the record permits that."""
 
-    def __init__(self, book: TokenBook, record: Record, named: str = "") -> None:
+    def __init__(self, book: TokenBook, record: TokenRecord, named: str = "") -> None:
         self._book = book
         self._record = record
         self.name = named or record.user
@@ -96,17 +96,17 @@ class Holder:
         self.roles = {workspace: role.value for workspace, role in sorted(record.roles.items())}
         self.expires_at = record.expires_at
 
-    async def may(self, ask: Ask, workspace: str) -> bool:
+    async def may(self, ask: PermissionCheck, workspace: str) -> bool:
         """What the record says now."""
         record = self._book.find(self._record.id)
         role = record.role_in(workspace) if record is not None and record.hash == self._record.hash else None
         return role is not None and role.includes(ask.role)
 
-    async def sight(self, ask: Ask) -> Sight:
+    async def sight(self, ask: PermissionCheck) -> VisibleWorkspaces:
         """The workspaces that the record names."""
         if await self.may(ask, EVERYWHERE):
-            return Sight()
-        return Sight(frozenset([name for name in self._record.roles if await self.may(ask, name)]))
+            return VisibleWorkspaces()
+        return VisibleWorkspaces(frozenset([name for name in self._record.roles if await self.may(ask, name)]))
 
     async def still(self) -> bool:
         """Whether it has neither expired nor been taken away."""

@@ -14,12 +14,12 @@ from slipway.api import audit
 from slipway.api.access import middleware, session
 from slipway.api.access.origins import workload_of
 from slipway.api.access.table import PROXIED
-from slipway.api.deps import Parts, parts_of
+from slipway.api.deps import ApiDeps, parts_of
 from slipway.api.http_errors import ForbiddenError, UnauthorizedError
 from slipway.api.proxy import tunnel
 from slipway.api.proxy.activity import is_use
 from slipway.api.proxy.sockets import forward_socket
-from slipway.api.proxy.target import ROOT, NotYet, Target
+from slipway.api.proxy.target import ROOT, NotYet, ProxyTarget
 from slipway.api.proxy.waiting import waiting_response
 from slipway.api.request_telemetry import PROXIED_KEY
 from slipway.api.routes import login
@@ -81,7 +81,7 @@ async def _serve_http(request: Request, send: Send) -> None:
         url = request.url.replace(path=request.url.path.replace(given, found.allocation, 1))
         await RedirectResponse(url, status_code=307)(request.scope, request.receive, send)
         return
-    if isinstance(found, Target):
+    if isinstance(found, ProxyTarget):
         _check_scheme(found)
         touch = _touching(parts, found, request.method)
         touch()
@@ -131,7 +131,7 @@ async def _serve_socket(socket: WebSocket) -> None:
         parts.open_streams.closed(STREAM_KIND)
 
 
-def _is_outside(connection: HTTPConnection, parts: Parts) -> bool:
+def _is_outside(connection: HTTPConnection, parts: ApiDeps) -> bool:
     """Whether a browser that is logged in asks for a workload in our own origin: its page would speak for its user."""
     host = connection.headers.get("host", "")
     return session.is_by_cookie(connection) and not workload_of(host, parts.settings.proxy_domain)
@@ -147,7 +147,7 @@ def _led_to_login(request: Request) -> Response:
     return RedirectResponse(f"{request.url.scheme}://{settings.hosts[0]}{port}{request.url.path}", status_code=303)
 
 
-async def _whole(parts: Parts, given: str) -> str:
+async def _whole(parts: ApiDeps, given: str) -> str:
     """The whole id, where it was looked up for somebody: others' targets are remembered under other ids."""
     return given if parts.settings.auth == "none" else id_of(await parts.lookup.find(given))
 
@@ -158,7 +158,7 @@ def _below(scope: Scope, given: str) -> bytes:
     return raw.partition(b"?")[0].removeprefix(f"{ROOT}/{given}".encode()) or b"/"
 
 
-def _check_scheme(target: Target) -> None:
+def _check_scheme(target: ProxyTarget) -> None:
     """A port that speaks neither HTTP nor WebSocket is reached by a tunnel only."""
     if target.scheme == "tcp":
         raise InvalidError(
@@ -167,7 +167,7 @@ def _check_scheme(target: Target) -> None:
         )
 
 
-def _touching(parts: Parts, target: Target, method: str) -> Callable[[], None]:
+def _touching(parts: ApiDeps, target: ProxyTarget, method: str) -> Callable[[], None]:
     """What notes activity for the traffic of one request; at most every few seconds for one allocation."""
     path = target.path.decode("latin-1").removeprefix(target.prefix)
     if not is_use(target.kind, method, path):

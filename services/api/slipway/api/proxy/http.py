@@ -13,9 +13,9 @@ from starlette.types import Message, Receive, Send
 
 from slipway.api.first_completed import first_of
 from slipway.api.http_errors import BadGatewayError, NotListeningError
-from slipway.api.ports import Stop
+from slipway.api.ports import ShutdownSignal
 from slipway.api.proxy.headers import raw_fields, request_fields, response_fields, wire_fields
-from slipway.api.proxy.target import Target
+from slipway.api.proxy.target import ProxyTarget
 from slipway.errors import DeadlineError
 from slipway.runtime import log
 
@@ -35,7 +35,7 @@ _log = log.get_logger(__name__)
 class HttpForwarder:
     """Sends requests to workloads. `token` tells them that it is us; empty: nothing does."""
 
-    def __init__(self, silence_s: float, stop: Stop, token: str = "") -> None:
+    def __init__(self, silence_s: float, stop: ShutdownSignal, token: str = "") -> None:
         self.token = token
         self._silence_s = silence_s
         self._stop = stop
@@ -47,7 +47,7 @@ class HttpForwarder:
         if client is not None:
             await client.aclose()
 
-    async def forward(self, request: Request, target: Target, send: Send, touch: Callable[[], None]) -> None:
+    async def forward(self, request: Request, target: ProxyTarget, send: Send, touch: Callable[[], None]) -> None:
         """One request, until its answer is through; `touch` is called for each piece of its bodies.
 
         Raises:
@@ -85,7 +85,7 @@ class HttpForwarder:
         finally:
             await response.aclose()
 
-    def _build(self, request: Request, target: Target, content: AsyncGenerator[bytes] | None) -> "httpx.Request":
+    def _build(self, request: Request, target: ProxyTarget, content: AsyncGenerator[bytes] | None) -> "httpx.Request":
         import httpx
 
         scheme = "https" if target.is_tls else "http"
@@ -105,7 +105,7 @@ class HttpForwarder:
         )
 
     async def _answer(
-        self, request: Request, send: Send, target: Target, response: "httpx.Response", uploaded: asyncio.Event
+        self, request: Request, send: Send, target: ProxyTarget, response: "httpx.Response", uploaded: asyncio.Event
     ) -> None:
         own = (target.authority, request.headers.get("host", ""))
         try:
@@ -123,7 +123,7 @@ class HttpForwarder:
         if "content-length" in response.headers:
             await asyncio.Event().wait()
 
-    async def _pump(self, response: "httpx.Response", send: Send, target: Target) -> None:
+    async def _pump(self, response: "httpx.Response", send: Send, target: ProxyTarget) -> None:
         import httpx
 
         try:

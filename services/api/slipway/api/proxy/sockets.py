@@ -15,9 +15,9 @@ from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
 from slipway.api.first_completed import first_of
 from slipway.api.http_errors import BadGatewayError, NotListeningError
-from slipway.api.ports import Stop
+from slipway.api.ports import ShutdownSignal
 from slipway.api.proxy.headers import handshake_fields, socket_fields, wire_fields
-from slipway.api.proxy.target import Target
+from slipway.api.proxy.target import ProxyTarget
 from slipway.runtime.http_server import WS_MESSAGE_BYTES_MAX
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ _OWN_HEADERS = ("host", "origin", "user-agent")
 
 
 async def forward_socket(
-    socket: WebSocket, target: Target, *, stop: Stop, touch: Callable[[], None], token: str = ""
+    socket: WebSocket, target: ProxyTarget, *, stop: ShutdownSignal, touch: Callable[[], None], token: str = ""
 ) -> None:
     """One WebSocket; `touch` is called for each message, of either side. `token` tells the workload that it is us.
 
@@ -60,7 +60,7 @@ async def forward_socket(
         await upstream.close()
 
 
-async def _connect(socket: WebSocket, target: Target, token: str) -> "ClientConnection | Response":
+async def _connect(socket: WebSocket, target: ProxyTarget, token: str) -> "ClientConnection | Response":
     """The workload's WebSocket, or its refusal."""
     from websockets.asyncio.client import connect
     from websockets.exceptions import InvalidHandshake, InvalidStatus
@@ -110,7 +110,7 @@ async def _connect(socket: WebSocket, target: Target, token: str) -> "ClientConn
         raise NotListeningError(f"{target.allocation} does not answer on port {target.port} yet") from error
 
 
-def _head(socket: WebSocket, target: Target, answer: "WireResponse") -> list[tuple[bytes, bytes]]:
+def _head(socket: WebSocket, target: ProxyTarget, answer: "WireResponse") -> list[tuple[bytes, bytes]]:
     """What the client is sent of the header of the workload's answer to the handshake."""
     own = (target.authority, socket.headers.get("host", ""))
     try:

@@ -27,7 +27,7 @@ PREFIX_AWARE = (Kind.NOTEBOOK, Kind.TENSORBOARD)
 """Kinds whose servers are started with the prefix (`$(SLIPWAY_PROXY_PREFIX)`) and expect it in every path."""
 
 
-class Target(msgspec.Struct, frozen=True, kw_only=True):
+class ProxyTarget(msgspec.Struct, frozen=True, kw_only=True):
     """A server to talk to. `path` is what it is asked for, with the query; `prefix` is where the client sees it."""
 
     allocation: AllocationId
@@ -75,7 +75,7 @@ class Targets:
         self._lookup = lookup
         self._places = Recent[str, _Place](clock, ttl_s=TTL_S)
 
-    async def find(self, given: str, path: bytes, query: bytes) -> Target | NotYet:
+    async def find(self, given: str, path: bytes, query: bytes) -> ProxyTarget | NotYet:
         """The target of a request for `path` (raw, below `/proxy/{id}`; begins with a slash).
 
         Raises:
@@ -91,7 +91,7 @@ class Targets:
         is_stripped = allocation.spec.kind not in PREFIX_AWARE or port != next(iter(_http(allocation)), None)
         prefix = f"{root}/{port.port}" if is_stripped and rest != path else root
         sent = rest if is_stripped else root.encode() + rest
-        return Target(
+        return ProxyTarget(
             allocation=allocation_id,
             kind=allocation.spec.kind,
             host=place.ip,

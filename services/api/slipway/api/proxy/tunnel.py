@@ -15,8 +15,8 @@ from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
 from slipway.api.first_completed import first_of
 from slipway.api.http_errors import NotListeningError
-from slipway.api.ports import Stop
-from slipway.api.proxy.target import Target
+from slipway.api.ports import ShutdownSignal
+from slipway.api.proxy.target import ProxyTarget
 
 PROTOCOL = "tcp.v1.slipway.dev"
 CONNECT_S = 10.0
@@ -26,7 +26,9 @@ GOING_AWAY = 1001
 EOF = "eof"
 
 
-async def forward_bytes(socket: WebSocket, target: Target, *, stop: Stop, touch: Callable[[], None]) -> None:
+async def forward_bytes(
+    socket: WebSocket, target: ProxyTarget, *, stop: ShutdownSignal, touch: Callable[[], None]
+) -> None:
     """One connection, until either side is gone or both have ended; `touch` is called for what passes.
 
     Raises:

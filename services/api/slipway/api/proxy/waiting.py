@@ -4,13 +4,13 @@ from html import escape
 
 from starlette.responses import Response
 
-from slipway.api.problems import Row, problem_response
+from slipway.api.problems import ProblemRow, problem_response
 from slipway.api.proxy.target import NotYet
 from slipway.api.view import allocation_path
 
 AGAIN_S = 2
-_NOT_YET = Row(503, "not-running", "The workload does not answer yet")
-_ENDED = Row(410, "ended", "The workload has ended")
+_NOT_YET = ProblemRow(503, "not-running", "The workload does not answer yet")
+_ENDED = ProblemRow(410, "ended", "The workload has ended")
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; base-uri 'none'; "
     "frame-ancestors 'self'"

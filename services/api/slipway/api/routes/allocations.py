@@ -22,7 +22,7 @@ from slipway.api.changes import (
 )
 from slipway.api.cluster_view import is_node_ready, is_node_silent
 from slipway.api.decoding import checked, read_object
-from slipway.api.deps import Parts, parts_of
+from slipway.api.deps import ApiDeps, parts_of
 from slipway.api.endpoint import Endpoint, Query, flag_param, json_response
 from slipway.api.explain import explain
 from slipway.api.forecast import foreseen
@@ -163,7 +163,7 @@ def _is_second_kill(allocation: Allocation, now: float) -> bool:
     return is_ending and (since_s >= SECOND_KILL_AFTER_S or since_s < -SKEW_S)
 
 
-async def _on_silent_nodes(parts: Parts, allocation: Allocation) -> set[str]:
+async def _on_silent_nodes(parts: ApiDeps, allocation: Allocation) -> set[str]:
     """The nodes that it is on and that do not answer."""
     on = {rank.node for rank in allocation.status.ranks or () if rank.node and rank.phase not in RANK_ENDS}
     nodes = (await parts.kube.list(NODES)).items if on and not has_ended(allocation) else []
@@ -254,14 +254,14 @@ async def explained(request: Request) -> Response:
     return json_response(view)
 
 
-async def _parents_of_queues(parts: Parts, code: str) -> dict[str, str]:
+async def _parents_of_queues(parts: ApiDeps, code: str) -> dict[str, str]:
     """{queue: the queue above it}, for what waits for quota."""
     if code != Gate.WAITING_FOR_QUOTA:
         return {}
     return {each.metadata.name: each.spec.parent or "" for each in (await parts.kube.list(QUEUES)).items}
 
 
-async def _missing_pool(parts: Parts, name: str) -> str:
+async def _missing_pool(parts: ApiDeps, name: str) -> str:
     """That there is no such pool, and which there are; empty when it is there."""
     try:
         await parts.catalog.pool(name)
@@ -307,7 +307,7 @@ async def pods(request: Request) -> Response:
     return json_response(Items(items=sorted(views, key=lambda view: (view.attempt, view.rank))))
 
 
-async def pending_of(parts: Parts, pool: str) -> tuple[list[Allocation], dict[tuple[str, str], Job]]:
+async def pending_of(parts: ApiDeps, pool: str) -> tuple[list[Allocation], dict[tuple[str, str], Job]]:
     """What waits in a pool, and the jobs that order it."""
     selector = f"status.phase={Phase.PENDING},spec.pool={pool}"
     listed = await parts.whole.list(ALLOCATIONS, field_selector=selector)
@@ -317,13 +317,13 @@ async def pending_of(parts: Parts, pool: str) -> tuple[list[Allocation], dict[tu
     return listed.items, {(job.metadata.namespace, job.metadata.name): job for job in jobs.items}
 
 
-async def live_of(parts: Parts, pool: str) -> list[Allocation]:
+async def live_of(parts: ApiDeps, pool: str) -> list[Allocation]:
     """What a pool has started and what has not ended, of everybody: the caller shows what may be seen."""
     selector = f"status.phase!={Phase.PENDING},status.phase!={Phase.TERMINATED},spec.pool={pool}"
     return (await parts.whole.list(ALLOCATIONS, field_selector=selector)).items
 
 
-async def aged_of(parts: Parts, pending: Sequence[Allocation]) -> Aged:
+async def aged_of(parts: ApiDeps, pending: Sequence[Allocation]) -> Aged:
     """Which of them go before all that is younger."""
     if not pending:
         return NOBODY
@@ -331,7 +331,7 @@ async def aged_of(parts: Parts, pending: Sequence[Allocation]) -> Aged:
     return aged(pending, pools.items, parts.clock.now())
 
 
-async def _seen(parts: Parts, allocation: Allocation) -> Seen | None:
+async def _seen(parts: ApiDeps, allocation: Allocation) -> Seen | None:
     """When it was last in use, by source; None while Redis cannot be asked."""
     try:
         (times,) = await parts.activity.read([id_of(allocation)])
@@ -345,7 +345,7 @@ def _nodes_of(allocation: Allocation) -> set[str]:
     return {rank.node for rank in allocation.status.ranks or () if rank.node and rank.phase not in RANK_ENDS}
 
 
-async def _nodes_that(parts: Parts, names: set[str], holds: Callable[[Node], bool]) -> set[str]:
+async def _nodes_that(parts: ApiDeps, names: set[str], holds: Callable[[Node], bool]) -> set[str]:
     """Those of these nodes for which `holds` is true."""
     found = (await parts.kube.list(NODES)).items if names else ()
     return {node.metadata.name for node in found if node.metadata.name in names and holds(node)}

@@ -13,7 +13,7 @@ from slipway.errors import ControlPlaneError
 from slipway.model.times import format_time
 from slipway.runtime.listen import parse_listen
 from slipway.runtime.service import version
-from slipway.streams.server_health import Condition
+from slipway.streams.server_health import ServerHealth
 
 DOOR_S = 2.0
 
@@ -25,7 +25,7 @@ class ConditionView(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     time: str
     auth: str
     has_redis: bool
-    redis: Condition | None
+    redis: ServerHealth | None
     redis_error: str
     task_listen: str
     """the tasks' door; empty: there is none"""

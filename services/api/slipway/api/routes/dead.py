@@ -5,7 +5,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from slipway.api.decoding import checked, read_object
-from slipway.api.deps import Parts, parts_of
+from slipway.api.deps import ApiDeps, parts_of
 from slipway.api.endpoint import Endpoint, Query, json_response, number_param
 from slipway.api.http_errors import ConflictError
 from slipway.api.redis_required import needs_redis
@@ -79,7 +79,7 @@ async def drop(request: Request) -> Response:
     return Response(status_code=204)
 
 
-async def _all(parts: Parts) -> list[DeadLetter]:
+async def _all(parts: ApiDeps) -> list[DeadLetter]:
     found: list[DeadLetter] = []
     while len(found) < keys.DEAD.length_max:
         page = await parts.dead.page(after=found[-1].id if found else None, limit=PAGE_MAX)
@@ -89,7 +89,7 @@ async def _all(parts: Parts) -> list[DeadLetter]:
     return found
 
 
-async def _check(parts: Parts, letter: DeadLetter) -> None:
+async def _check(parts: ApiDeps, letter: DeadLetter) -> None:
     """Refuses what would be sent to nobody. Raises ConflictError."""
     if letter.source != keys.DEAD_DELIVERY:
         return

@@ -4,13 +4,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from slipway.api.access.middleware import blinds_of, sight_of
-from slipway.api.access.permissions import Sight
+from slipway.api.access.permissions import VisibleWorkspaces
 from slipway.api.access.redaction import Blinds
 from slipway.api.cloudevents import cloud_event, page_of
-from slipway.api.deps import Parts, parts_of
+from slipway.api.deps import ApiDeps, parts_of
 from slipway.api.endpoint import JSON_TYPE, Endpoint, Query, accepts, flag_param, number_param
 from slipway.api.event_feed import PAGE_MAX, cursor_at, is_past_end, seq_of_cursor
-from slipway.api.firehose import Wanted, follow_all
+from slipway.api.firehose import FirehoseFilter, follow_all
 from slipway.api.redis_required import needs_redis
 from slipway.api.sse import SSE_TYPE, Outlet, PushResponse, Writer
 from slipway.model.events import AllocationEvent
@@ -47,7 +47,7 @@ async def all_events(request: Request) -> Response:
     """Every event of every allocation, at least once, as server-sent events; from now, or from Last-Event-ID."""
     parts = parts_of(request)
     query = request.query_params
-    wanted = Wanted(
+    wanted = FirehoseFilter(
         workspace=query.get("workspace", ""),
         types=frozenset(part for part in query.get("type", "").split(",") if part),
         allocation=query.get("allocation", ""),
@@ -57,7 +57,7 @@ async def all_events(request: Request) -> Response:
         # One read before the answer begins: a bad cursor and an absent server are refusals, not broken streams.
         await parts.firehose.read(after=cursor, limit=1)
 
-    async def look() -> tuple[Sight, Blinds | None]:
+    async def look() -> tuple[VisibleWorkspaces, Blinds | None]:
         return await sight_of(request), await blinds_of(request)
 
     async def write(outlet: Outlet) -> None:
@@ -66,7 +66,7 @@ async def all_events(request: Request) -> Response:
     return push(parts, write, kind="firehose")
 
 
-def push(parts: Parts, writer: Writer, *, kind: str, media_type: str = SSE_TYPE) -> PushResponse:
+def push(parts: ApiDeps, writer: Writer, *, kind: str, media_type: str = SSE_TYPE) -> PushResponse:
     """A streamed answer."""
     return PushResponse(
         writer, kind=kind, media_type=media_type, clock=parts.clock, stop=parts.stop, streams=parts.open_streams

@@ -8,9 +8,9 @@ from starlette.responses import Response
 
 from slipway.api import history
 from slipway.api.access.middleware import sight_of, workspaces_of
-from slipway.api.deps import Parts, parts_of
+from slipway.api.deps import ApiDeps, parts_of
 from slipway.api.endpoint import Endpoint, Query, bad_param, json_response, time_param
-from slipway.api.history import UNKNOWN, HistoryView, Standing
+from slipway.api.history import UNKNOWN, HistoryView, PastAllocation
 from slipway.api.named import Named, check_named
 from slipway.api.routes.usage import in_totals
 from slipway.crd.transitions import id_of
@@ -68,10 +68,10 @@ async def at_moment(request: Request) -> Response:
     return json_response(HistoryView(at=format_time(at), items=items, counts=history.counts(items), lossy=lossy))
 
 
-async def _of_objects(parts: Parts, allocations: list[Allocation], at: float) -> list[Standing]:
+async def _of_objects(parts: ApiDeps, allocations: list[Allocation], at: float) -> list[PastAllocation]:
     slots = asyncio.Semaphore(STREAMS_AT_ONCE)
 
-    async def standing(allocation: Allocation) -> Standing | None:
+    async def standing(allocation: Allocation) -> PastAllocation | None:
         if not history.needs_stream(allocation, at):
             return history.of_object(allocation, at)
         async with slots:
@@ -81,7 +81,7 @@ async def _of_objects(parts: Parts, allocations: list[Allocation], at: float) ->
     return [each for each in found if each is not None]
 
 
-async def _firehose(parts: Parts, at: float) -> tuple[list[AllocationEvent], bool]:
+async def _firehose(parts: ApiDeps, at: float) -> tuple[list[AllocationEvent], bool]:
     """What the firehose holds up to that time, and whether that was all of it."""
     found: list[AllocationEvent] = []
     cursor: str | None = None

@@ -9,10 +9,10 @@ from starlette.responses import Response
 
 from slipway.api import job_changes, usage_view
 from slipway.api.access.middleware import permit, permit_member, sight_of, workspaces_of
-from slipway.api.access.permissions import Ask, Role
+from slipway.api.access.permissions import PermissionCheck, Role
 from slipway.api.changes import has_ended
 from slipway.api.decoding import checked, read_object
-from slipway.api.deps import Parts, parts_of
+from slipway.api.deps import ApiDeps, parts_of
 from slipway.api.endpoint import Endpoint, Query, bad_param, json_response
 from slipway.api.http_errors import ConflictError, PreconditionError
 from slipway.api.identity import user_of
@@ -58,7 +58,7 @@ async def list_jobs(request: Request) -> Response:
         raise bad_param("state", f"must be one of {', '.join(STATES)}, not {state[:64]!r}")
     jobs = await job_changes.all_jobs(parts)
     workspace, queue = query.get("workspace", ""), query.get("queue", "")
-    sight = await sight_of(request, Ask("list", "jobs"))
+    sight = await sight_of(request, PermissionCheck("list", "jobs"))
     seen = [job for job in jobs.values() if sight.has(job.metadata.namespace)]
     wanted = [job for job in seen if workspace in ("", job.metadata.namespace)]
     allocations = await _allocations(parts)
@@ -74,7 +74,7 @@ async def create(request: Request) -> Response:
     """A new job."""
     parts = parts_of(request)
     body = checked(await read_object(request, parts.settings.body_bytes_max), JobBody)
-    await permit(request, Ask("create", "jobs", Role.EDITOR), body.workspace)
+    await permit(request, PermissionCheck("create", "jobs", Role.EDITOR), body.workspace)
     await parts.catalog.check_workspace(body.workspace)
     meta = {"name": body.name, "namespace": body.workspace, "annotations": {ANNOTATION_USER: user_of(request)}}
     given = {"maxSlots": body.max_slots, "priority": body.priority}
@@ -147,7 +147,7 @@ async def batch(request: Request) -> Response:
     await permit_member(request)
 
     async def permit_one(resource: str, workspace: str) -> None:
-        await permit(request, Ask("patch", resource, Role.EDITOR), workspace)
+        await permit(request, PermissionCheck("patch", resource, Role.EDITOR), workspace)
 
     return json_response(await job_changes.batch(parts, body.updates, permit_one))
 
@@ -182,7 +182,7 @@ def _waits(spent: Iterable[Spent]) -> list[DayWaits]:
     ]
 
 
-async def _allocations(parts: Parts) -> list[Allocation]:
+async def _allocations(parts: ApiDeps) -> list[Allocation]:
     """Those of everybody: places are among all."""
     return (await parts.whole.list(ALLOCATIONS)).items
 
@@ -192,7 +192,7 @@ async def _found(request: Request) -> Job:
     return await job_changes.find_job(parts_of(request), request.path_params["name"], workspace)
 
 
-async def _view(parts: Parts, job: Job) -> JobView:
+async def _view(parts: ApiDeps, job: Job) -> JobView:
     jobs = {**await job_changes.all_jobs(parts), (job.metadata.namespace, job.metadata.name): job}
     allocations = await _allocations(parts)
     aged = await aged_of(parts, allocations)
@@ -200,13 +200,13 @@ async def _view(parts: Parts, job: Job) -> JobView:
     return view
 
 
-async def _answer(parts: Parts, job: Job, *, status: int = 200) -> Response:
+async def _answer(parts: ApiDeps, job: Job, *, status: int = 200) -> Response:
     view = await _view(parts, job)
     headers = {"ETag": f'"{view.resource_version}"', "Location": f"{ROOT}/{view.name}"}
     return json_response(view, status=status, headers=headers)
 
 
-async def _changed(parts: Parts, effects: Effects) -> Response:
+async def _changed(parts: ApiDeps, effects: Effects) -> Response:
     view = await _view(parts, effects.job)
     answer = JobChanged(job=view, preempted=list(effects.preempted), unchanged=list(effects.unchanged))
     return json_response(answer, headers={"ETag": f'"{view.resource_version}"'})

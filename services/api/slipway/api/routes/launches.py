@@ -15,7 +15,7 @@ from slipway.api.deps import parts_of
 from slipway.api.endpoint import Endpoint, Query, bad_param, flag_param, json_response, number_param, time_param
 from slipway.api.identity import user_of
 from slipway.api.launch import DEFAULT_WORKSPACE, Order
-from slipway.api.listing import Filter, Span, list_page
+from slipway.api.listing import ListFilter, TimeRange, list_page
 from slipway.api.named import Named, check_named
 from slipway.api.request_telemetry import REQUEST_ID_KEY, SPAN_KEY
 from slipway.api.schemas import AllocationList, AllocationView, LaunchBody, ListMetadata
@@ -93,7 +93,7 @@ async def list_allocations(request: Request, kind: Kind | None = None) -> Respon
     """A page of allocations."""
     parts = parts_of(request)
     query = request.query_params
-    wanted = Filter(
+    wanted = ListFilter(
         workspace=query.get("workspace", ""),
         queue=query.get("queue", ""),
         pool=query.get("pool", ""),
@@ -150,8 +150,8 @@ def _results(text: str) -> frozenset[Result]:
         raise bad_param("result", f"must be of {', '.join(Result)}, not {text[:64]!r}") from error
 
 
-def _span(request: Request, what: str) -> Span:
-    return Span(after=time_param(request, f"{what}After"), before=time_param(request, f"{what}Before"))
+def _span(request: Request, what: str) -> TimeRange:
+    return TimeRange(after=time_param(request, f"{what}After"), before=time_param(request, f"{what}Before"))
 
 
 def _kind(text: str) -> Kind | None:

@@ -19,7 +19,7 @@ from slipway.api.endpoint import (
     number_param,
     optional_number,
 )
-from slipway.api.log_feed import LINES_MAX, Wanted
+from slipway.api.log_feed import LINES_MAX, LogFilter
 from slipway.api.pattern import Pattern, PatternError
 from slipway.api.routes.events import push
 from slipway.api.schemas import LogLineView
@@ -82,9 +82,9 @@ async def logs(request: Request) -> Response:
     return push(parts, write_all, kind="logs", media_type=TEXT_TYPE)
 
 
-def _wanted(request: Request, now: float, allocation: Allocation) -> Wanted:
+def _wanted(request: Request, now: float, allocation: Allocation) -> LogFilter:
     query = request.query_params
-    return Wanted(
+    return LogFilter(
         ranks=_several_ranks(",".join(query.getlist("rank"))),
         attempt=optional_number(request, "attempt"),
         container=_container(query.get("container", ""), allocation),

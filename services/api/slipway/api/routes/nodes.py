@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from slipway.api import cluster_view
 from slipway.api.access.middleware import sight_of
-from slipway.api.access.permissions import Sight
+from slipway.api.access.permissions import VisibleWorkspaces
 from slipway.api.decoding import checked, read_object
 from slipway.api.deps import parts_of
 from slipway.api.endpoint import Endpoint, json_response
@@ -80,7 +80,7 @@ async def _mark(request: Request, value: str | None) -> Response:
     return json_response(_view(found, await _live(request), await sight_of(request)))
 
 
-def _view(found: Node, live: list[Allocation], sight: Sight) -> NodeView:
+def _view(found: Node, live: list[Allocation], sight: VisibleWorkspaces) -> NodeView:
     """The node; what is used of it counts everybody, who uses it is told of those that the caller sees."""
     view = cluster_view.node_view(found, live)
     if sight.is_whole:

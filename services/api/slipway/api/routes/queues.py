@@ -6,7 +6,7 @@ from starlette.responses import Response
 
 from slipway.api import cluster_view
 from slipway.api.access.middleware import sight_of
-from slipway.api.access.permissions import Sight
+from slipway.api.access.permissions import VisibleWorkspaces
 from slipway.api.deps import parts_of
 from slipway.api.endpoint import Endpoint, json_response
 from slipway.api.identity import principal_of, user_of
@@ -52,7 +52,7 @@ async def pools(request: Request) -> Response:
     return json_response(Items(items=views if sight.is_whole else [_own(view, sight) for view in views]))
 
 
-def _own(view: PoolView, sight: Sight) -> PoolView:
+def _own(view: PoolView, sight: VisibleWorkspaces) -> PoolView:
     """The pool without the names of others that may use it."""
     named = view.spec.get("workspaces")
     if not named:

@@ -7,7 +7,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from slipway.api.access.middleware import permit, workspaces_of
-from slipway.api.access.permissions import Ask, Role
+from slipway.api.access.permissions import PermissionCheck, Role
 from slipway.api.decoding import checked, read_object
 from slipway.api.deps import parts_of
 from slipway.api.endpoint import Endpoint, Query, json_response
@@ -39,7 +39,7 @@ async def create(request: Request) -> Response:
     """A new template."""
     parts = parts_of(request)
     body = await _read(request)
-    await permit(request, Ask("create", "templates", Role.EDITOR), body.workspace)
+    await permit(request, PermissionCheck("create", "templates", Role.EDITOR), body.workspace)
     if not body.name:
         raise InvalidError("name: is required", fields=(FieldError("/name", "is required"),))
     await parts.catalog.check_workspace(body.workspace)
@@ -61,7 +61,7 @@ async def put(request: Request) -> Response:
     parts = parts_of(request)
     name = str(request.path_params["name"])
     body = await _read(request)
-    await permit(request, Ask("update", "templates", Role.EDITOR), body.workspace)
+    await permit(request, PermissionCheck("update", "templates", Role.EDITOR), body.workspace)
     if body.name not in ("", name):
         raise InvalidError("name: differs from the path", fields=(FieldError("/name", "differs from the path"),))
     await parts.catalog.check_workspace(body.workspace)

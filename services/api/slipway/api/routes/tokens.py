@@ -8,7 +8,7 @@ from slipway.api.deps import parts_of
 from slipway.api.endpoint import Endpoint, json_response
 from slipway.api.http_errors import ConflictError
 from slipway.api.schemas import Items
-from slipway.model.apitokens import Record
+from slipway.model.apitokens import TokenRecord
 
 
 class TokenView(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
@@ -32,7 +32,7 @@ async def list_tokens(request: Request) -> Response:
     return json_response(Items(items=[_view(record, now) for record in parts.tokens.all()]))
 
 
-def _view(record: Record, now: float) -> TokenView:
+def _view(record: TokenRecord, now: float) -> TokenView:
     return TokenView(
         id=record.id,
         user=record.user,

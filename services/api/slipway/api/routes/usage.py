@@ -15,8 +15,8 @@ from starlette.responses import Response
 
 from slipway.api import usage_view
 from slipway.api.access.middleware import sight_of, workspaces_of
-from slipway.api.access.permissions import Sight
-from slipway.api.deps import Parts, parts_of
+from slipway.api.access.permissions import VisibleWorkspaces
+from slipway.api.deps import ApiDeps, parts_of
 from slipway.api.endpoint import Endpoint, Query, accepts, bad_param, json_response
 from slipway.api.named import Named, Remembered, What, check_named
 from slipway.api.usage_view import DIMENSIONS, RawView, UsageView, Wanted
@@ -75,14 +75,14 @@ async def raw(request: Request) -> Response:
     return json_response(RawView(from_=days[0], to=days[-1], items=rows))
 
 
-async def spent_on(parts: Parts, days: Sequence[str]) -> list[Spent]:
+async def spent_on(parts: ApiDeps, days: Sequence[str]) -> list[Spent]:
     """Everything of these days, of everybody. The objects come first: what goes into the totals meanwhile is marked."""
     listed = await parts.whole.list(ALLOCATIONS)
     stored = await _stored(parts, days)
     return gather(days, stored, listed.items, parts.clock.now())
 
 
-async def _stored(parts: Parts, days: Sequence[str]) -> dict[str, DayTotals]:
+async def _stored(parts: ApiDeps, days: Sequence[str]) -> dict[str, DayTotals]:
     slots = asyncio.Semaphore(READS_AT_ONCE)
 
     async def read(day: str) -> DayTotals:
@@ -100,7 +100,7 @@ async def _stored(parts: Parts, days: Sequence[str]) -> dict[str, DayTotals]:
     return dict(zip(days, await asyncio.gather(*map(read, days)), strict=True))
 
 
-def in_totals(parts: Parts, sight: Sight) -> Remembered:
+def in_totals(parts: ApiDeps, sight: VisibleWorkspaces) -> Remembered:
     """Whether the totals name a workspace, a queue or a pool: work of it ended within the last DAYS_MAX days."""
 
     async def is_named(what: What, name: str) -> bool:

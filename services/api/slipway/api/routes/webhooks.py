@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from slipway.api.decoding import checked, read_object
-from slipway.api.deps import Parts, parts_of
+from slipway.api.deps import ApiDeps, parts_of
 from slipway.api.endpoint import Endpoint, json_response
 from slipway.api.http_errors import ConflictError
 from slipway.api.schemas import Items
@@ -139,7 +139,7 @@ class _Nothing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A body without fields."""
 
 
-def _check(parts: Parts, config: Config, secret: str) -> None:
+def _check(parts: ApiDeps, config: Config, secret: str) -> None:
     """Everything that can be said of a webhook before anything is sent. Raises InvalidError."""
     findings = Findings()
     try:
@@ -177,11 +177,11 @@ def _short(events: Sequence[str]) -> list[str]:
     return [event.removeprefix(TYPE_PREFIX) for event in events]
 
 
-def _new_key(parts: Parts) -> bytes:
+def _new_key(parts: ApiDeps) -> bytes:
     return bytes.fromhex(parts.random.token_hex(KEY_BYTES))
 
 
-async def _forget_quietly(parts: Parts, name: str) -> None:
+async def _forget_quietly(parts: ApiDeps, name: str) -> None:
     """Without Redis there is nothing to forget; a queue that stays is removed with the next webhook of the name."""
     try:
         await parts.deliveries.forget(name)
@@ -189,7 +189,7 @@ async def _forget_quietly(parts: Parts, name: str) -> None:
         return
 
 
-async def _views(parts: Parts, webhooks: Sequence[Webhook]) -> list[WebhookView]:
+async def _views(parts: ApiDeps, webhooks: Sequence[Webhook]) -> list[WebhookView]:
     backlogs: Sequence[int | None]
     try:
         backlogs = await parts.deliveries.backlog([webhook.name for webhook in webhooks])

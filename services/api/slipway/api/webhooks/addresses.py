@@ -30,7 +30,7 @@ class ForbiddenTargetError(PermanentError):
     """The receiver's address is not one that webhooks may be sent to."""
 
 
-class Target(msgspec.Struct, frozen=True, kw_only=True):
+class WebhookTarget(msgspec.Struct, frozen=True, kw_only=True):
     """A URL, taken apart. `path` holds the query too."""
 
     scheme: str
@@ -50,7 +50,7 @@ def parse_networks(texts: Sequence[str]) -> tuple[Network, ...]:
     return tuple(ipaddress.ip_network(text) for text in texts)
 
 
-def parse_target(url: str) -> Target:
+def parse_target(url: str) -> WebhookTarget:
     """The parts of a URL that webhooks may have. Raises InvalidError, which says what is wrong with it."""
     if not url or len(url) > URL_CHARS_MAX or not url.isascii() or any(char <= " " for char in url):
         raise InvalidError(f"must be an absolute URL of at most {URL_CHARS_MAX} printable ASCII characters")
@@ -66,7 +66,7 @@ def parse_target(url: str) -> Target:
     if parts.fragment:
         raise InvalidError("must have no fragment: it would never be sent")
     path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-    return Target(scheme=parts.scheme, host=parts.hostname, port=port or _PORTS[parts.scheme], path=path)
+    return WebhookTarget(scheme=parts.scheme, host=parts.hostname, port=port or _PORTS[parts.scheme], path=path)
 
 
 def check_address(address: IP, allowed: Sequence[Network]) -> None:
@@ -85,7 +85,7 @@ def check_address(address: IP, allowed: Sequence[Network]) -> None:
         )
 
 
-def check_literal(target: Target, allowed: Sequence[Network]) -> None:
+def check_literal(target: WebhookTarget, allowed: Sequence[Network]) -> None:
     """The check that needs no resolver, for when a webhook is written. Raises ForbiddenTargetError."""
     if target.host == "localhost" or target.host.endswith(".localhost"):
         check_address(ipaddress.ip_address("127.0.0.1"), allowed)
@@ -107,7 +107,7 @@ class Resolver:
         """Wait for nobody."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    async def resolve(self, target: Target, allowed: Sequence[Network]) -> list[str]:
+    async def resolve(self, target: WebhookTarget, allowed: Sequence[Network]) -> list[str]:
         """The addresses to connect to, the best first; all that the name resolves to are checked.
 
         Raises:

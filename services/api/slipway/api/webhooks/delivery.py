@@ -24,15 +24,15 @@ import msgspec
 
 from slipway.api.cloudevents import cloud_event
 from slipway.api.loops import WEBHOOKS_HEARTBEATS
-from slipway.api.ports import Stop
+from slipway.api.ports import ShutdownSignal
 from slipway.api.webhooks.hook import Webhook
-from slipway.api.webhooks.registry import Registry
-from slipway.api.webhooks.sender import Answer, Message
+from slipway.api.webhooks.registry import WebhookRegistry
+from slipway.api.webhooks.sender import DeliveryResult, Message
 from slipway.errors import InvalidError, TransientError
 from slipway.model.events import AllocationEvent
 from slipway.runtime import liveness, log, telemetry
 from slipway.runtime.clock import Clock, Random
-from slipway.runtime.health import Health
+from slipway.runtime.health import ProcessHealth
 from slipway.runtime.tasks import TaskGroup
 from slipway.streams import keys
 from slipway.streams.codec import decode_event
@@ -53,7 +53,7 @@ STREAM = "webhook"
 _log = log.get_logger(__name__)
 
 
-class Limits(msgspec.Struct, frozen=True, kw_only=True):
+class DeliveryLimits(msgspec.Struct, frozen=True, kw_only=True):
     """`retry_s` is the budget of one delivery, in seconds since it was queued."""
 
     concurrency: int = 8
@@ -64,7 +64,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 class Sends(Protocol):
     """One try."""
 
-    async def send(self, webhook: Webhook, message: Message) -> Answer: ...
+    async def send(self, webhook: Webhook, message: Message) -> DeliveryResult: ...
 
 
 class _Lane:
@@ -82,13 +82,13 @@ class Courier:
     def __init__(
         self,
         queues: Webhooks,
-        registry: Registry,
+        registry: WebhookRegistry,
         sender: Sends,
         *,
         clock: Clock,
         random: Random,
-        limits: Limits,
-        health: Health | None = None,
+        limits: DeliveryLimits,
+        health: ProcessHealth | None = None,
     ) -> None:
         self._health = health
         self._queues = queues
@@ -107,7 +107,7 @@ class Courier:
         self._has_begun = False
         self._news = asyncio.Event()
 
-    async def run(self, stop: Stop) -> None:
+    async def run(self, stop: ShutdownSignal) -> None:
         """Until `stop`; then the tries under way are finished, and the rest is left to others."""
         async with TaskGroup() as tasks:
             self._tasks = tasks
@@ -249,7 +249,9 @@ class Courier:
             lane.is_trying = False
             await self._clock.sleep(self._pause_s(answer, tries))
 
-    async def _try(self, webhook: Webhook, message: Message, event: AllocationEvent, last: str) -> tuple[Answer, str]:
+    async def _try(
+        self, webhook: Webhook, message: Message, event: AllocationEvent, last: str
+    ) -> tuple[DeliveryResult, str]:
         """One try in the trace of its allocation: (how it went, its span). It links to the try before.
 
         It is told to collectors only: who looks at an allocation need not know where webhooks go.
@@ -272,7 +274,7 @@ class Courier:
                 span.fail("not delivered")
             return answer, span.traceparent
 
-    def _pause_s(self, answer: Answer, tries: int) -> float:
+    def _pause_s(self, answer: DeliveryResult, tries: int) -> float:
         if answer.retry_after_s is not None:
             return answer.retry_after_s + self._random.uniform(0.0, PAUSE_FIRST_S)
         return self._random.uniform(0.5, 1.0) * min(PAUSE_MAX_S, PAUSE_FIRST_S * 2.0 ** min(tries - 1, 30))
@@ -297,7 +299,7 @@ class Courier:
                     _log.debug("no heartbeat for what is in hand", error=str(error))
 
 
-def _note(webhook: Webhook, event: AllocationEvent, answer: Answer, tries: int) -> None:
+def _note(webhook: Webhook, event: AllocationEvent, answer: DeliveryResult, tries: int) -> None:
     outcome = "delivered" if answer.delivered else "final" if answer.is_final else "failed"
     telemetry.WEBHOOK_TRIES.labels(outcome=outcome).inc()
     telemetry.WEBHOOK_DURATION.observe(answer.duration_s)

@@ -16,7 +16,7 @@ from slipway.runtime.clock import Clock
 KNOWN_S = 5.0
 
 
-class Registry:
+class WebhookRegistry:
     """The webhooks of an installation."""
 
     def __init__(self, kube: Kube, clock: Clock, *, namespace: str) -> None:

@@ -10,7 +10,7 @@ missed by a webhook that was there before it happened.
 from collections.abc import Callable, Mapping, Sequence
 
 from slipway.api.webhooks.hook import Webhook
-from slipway.api.webhooks.registry import Registry
+from slipway.api.webhooks.registry import WebhookRegistry
 from slipway.errors import InvalidError
 from slipway.runtime import telemetry
 from slipway.runtime.clock import Clock
@@ -31,7 +31,7 @@ class Router:
     """Runs in each replica; one of them has something to do."""
 
     def __init__(
-        self, queues: Webhooks, registry: Registry, clock: Clock, *, routed: Callable[[], None] = lambda: None
+        self, queues: Webhooks, registry: WebhookRegistry, clock: Clock, *, routed: Callable[[], None] = lambda: None
     ) -> None:
         self._queues = queues
         self._registry = registry

@@ -3,17 +3,17 @@
 Owns their names and rhythm. Everything is made by the composition root.
 """
 
-from slipway.api.deps import Parts
+from slipway.api.deps import ApiDeps
 from slipway.api.loops import WEBHOOKS_DELIVER, WEBHOOKS_ROUTE
 from slipway.api.settings import Settings
-from slipway.api.webhooks.delivery import Courier, Limits
+from slipway.api.webhooks.delivery import Courier, DeliveryLimits
 from slipway.api.webhooks.routing import Router
-from slipway.runtime.service import Context
+from slipway.runtime.service import ServiceContext
 
 BACKOFF_MAX_S = 15.0
 
 
-def start(context: Context[Settings], parts: Parts) -> None:
+def start(context: ServiceContext[Settings], parts: ApiDeps) -> None:
     """Route and deliver until the process stops; without Redis there is nothing to do."""
     settings = context.settings
     if not settings.redis_url:
@@ -25,7 +25,7 @@ def start(context: Context[Settings], parts: Parts) -> None:
         clock=context.clock,
         random=context.random,
         health=context.health,
-        limits=Limits(concurrency=settings.webhook_concurrency, retry_s=settings.webhook_retry_s),
+        limits=DeliveryLimits(concurrency=settings.webhook_concurrency, retry_s=settings.webhook_retry_s),
     )
 
     router = Router(parts.deliveries, parts.webhooks, context.clock, routed=courier.wake)

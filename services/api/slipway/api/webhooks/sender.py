@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from slipway.api.webhooks import signature
-from slipway.api.webhooks.addresses import ForbiddenTargetError, Network, Resolver, Target, parse_target
+from slipway.api.webhooks.addresses import ForbiddenTargetError, Network, Resolver, WebhookTarget, parse_target
 from slipway.api.webhooks.hook import Webhook
 from slipway.errors import ControlPlaneError, InvalidError
 from slipway.runtime.clock import Clock
@@ -40,7 +40,7 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
     """of the try"""
 
 
-class Answer(msgspec.Struct, frozen=True, kw_only=True):
+class DeliveryResult(msgspec.Struct, frozen=True, kw_only=True):
     """How a try went. `is_final`: another one would end the same way."""
 
     delivered: bool
@@ -68,21 +68,21 @@ class Sender:
         if transport is not None:
             await transport.aclose()
 
-    async def send(self, webhook: Webhook, message: Message) -> Answer:
+    async def send(self, webhook: Webhook, message: Message) -> DeliveryResult:
         """One try; never raises but for cancellation."""
         started_s = self._clock.monotonic()
         try:
             async with asyncio.timeout(self._timeout_s):
                 answer = await self._try(webhook, message)
         except TimeoutError:
-            answer = Answer(delivered=False, detail=f"no answer within {self._timeout_s:g} s")
+            answer = DeliveryResult(delivered=False, detail=f"no answer within {self._timeout_s:g} s")
         except (ForbiddenTargetError, InvalidError) as error:
-            answer = Answer(delivered=False, detail=str(error), is_final=True)
+            answer = DeliveryResult(delivered=False, detail=str(error), is_final=True)
         except ControlPlaneError as error:
-            answer = Answer(delivered=False, detail=str(error))
+            answer = DeliveryResult(delivered=False, detail=str(error))
         return msgspec.structs.replace(answer, duration_s=self._clock.monotonic() - started_s)
 
-    async def _try(self, webhook: Webhook, message: Message) -> Answer:
+    async def _try(self, webhook: Webhook, message: Message) -> DeliveryResult:
         import httpx
 
         target = parse_target(webhook.config.url)
@@ -96,15 +96,15 @@ class Sender:
                 said = said or _reason(error)  # nothing was sent yet: another address may answer
                 continue
             except (httpx.HTTPError, httpx.InvalidURL) as error:
-                return Answer(delivered=False, detail=f"the exchange broke: {type(error).__name__}")
+                return DeliveryResult(delivered=False, detail=f"the exchange broke: {type(error).__name__}")
             try:
                 return _judge(response.status_code, response.headers.get("retry-after", ""))
             finally:
                 await response.aclose()
-        return Answer(delivered=False, detail=said)
+        return DeliveryResult(delivered=False, detail=said)
 
     def _request(
-        self, webhook: Webhook, message: Message, target: Target, address: str, *, connect_s: float
+        self, webhook: Webhook, message: Message, target: WebhookTarget, address: str, *, connect_s: float
     ) -> "httpx.Request":
         import httpx
 
@@ -132,16 +132,16 @@ class Sender:
         return self._transport
 
 
-def _judge(status: int, retry_after: str) -> Answer:
+def _judge(status: int, retry_after: str) -> DeliveryResult:
     if 200 <= status < 300:
-        return Answer(delivered=True, status=status)
+        return DeliveryResult(delivered=True, status=status)
     detail = f"answered {status}"
     if 300 <= status < 400:
         detail += "; redirects are not followed"
     after_s = float(retry_after) if retry_after.isascii() and retry_after.isdigit() and len(retry_after) < 6 else None
     if str(status) not in _RETRY_AFTER or after_s is None:
-        return Answer(delivered=False, status=status, detail=detail, is_final=status == _GONE)
-    return Answer(delivered=False, status=status, detail=detail, retry_after_s=min(after_s, _RETRY_AFTER_S_MAX))
+        return DeliveryResult(delivered=False, status=status, detail=detail, is_final=status == _GONE)
+    return DeliveryResult(delivered=False, status=status, detail=detail, retry_after_s=min(after_s, _RETRY_AFTER_S_MAX))
 
 
 def _reason(error: Exception) -> str:

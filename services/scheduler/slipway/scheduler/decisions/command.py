@@ -16,7 +16,7 @@ from slipway.model.duration import parse_duration
 from slipway.model.facts import PoolFact
 from slipway.scheduler.decisions.logfile import entries_of, line_of
 from slipway.scheduler.decisions.record import Divergence
-from slipway.scheduler.decisions.replay import OtherPolicy, Replayer, Report, replay
+from slipway.scheduler.decisions.replay import OtherPolicy, Replayer, ReplayReport, replay
 from slipway.scheduler.plan.placement.policy import unknown_scores
 from slipway.streams.decisions import DecisionEntry
 
@@ -90,7 +90,7 @@ def shadow(pool: PoolFact) -> PoolFact | None:
 
 def run(
     entries: Iterable[DecisionEntry], *, first: int | None, last: int | None, other: OtherPolicy | None = None
-) -> Report:
+) -> ReplayReport:
     """Replay the entries.
 
     Raises:
@@ -100,17 +100,17 @@ def run(
     return replay(((entry.data, entry.tick) for entry in entries), replayer)
 
 
-def exit_code(report: Report) -> int:
+def exit_code(report: ReplayReport) -> int:
     """1 when something was not reproduced."""
     return 1 if report.differences else 0
 
 
-def as_json(report: Report) -> bytes:
+def as_json(report: ReplayReport) -> bytes:
     """The whole report."""
     return msgspec.json.format(msgspec.json.encode(msgspec.to_builtins(report, str_keys=True)), indent=2) + b"\n"
 
 
-def as_table(report: Report, *, is_other: bool) -> str:
+def as_table(report: ReplayReport, *, is_other: bool) -> str:
     """For people."""
     lines = [_head(report, is_other=is_other)]
     if is_other:
@@ -127,7 +127,7 @@ def as_table(report: Report, *, is_other: bool) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _head(report: Report, *, is_other: bool) -> str:
+def _head(report: ReplayReport, *, is_other: bool) -> str:
     if not report.ticks:
         return "nothing could be replayed"
     span = f"tick {report.first}" if report.first == report.last else f"ticks {report.first} to {report.last}"

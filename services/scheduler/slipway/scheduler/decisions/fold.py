@@ -10,11 +10,11 @@ from slipway.errors import InvalidError
 from slipway.kube.facts import FEED_KINDS, decode_fact
 from slipway.scheduler.cluster import Cluster
 from slipway.scheduler.decisions.facts import EncodedFacts
-from slipway.scheduler.decisions.record import ACCOUNTS, ANSWERS, GONE, Record, answer_key, input_hash
-from slipway.scheduler.plan.state.budgets import Accounts
-from slipway.scheduler.plan.state.extender_results import Answer, Answers, Key
-from slipway.scheduler.plan.state.snapshot import Snapshot
-from slipway.scheduler.pool_view import PoolView
+from slipway.scheduler.decisions.record import ACCOUNTS, ANSWERS, GONE, DecisionRecord, answer_key, input_hash
+from slipway.scheduler.plan.state.budgets import QueueUsage
+from slipway.scheduler.plan.state.extender_results import Answers, ExtenderAnswer, Key
+from slipway.scheduler.plan.state.snapshot import PoolSnapshot
+from slipway.scheduler.pool_view import PlannerView
 
 
 class BrokenChainError(InvalidError):
@@ -24,22 +24,22 @@ class BrokenChainError(InvalidError):
 class Fold:
     """One chain, as far as it has been read."""
 
-    def __init__(self, base: Record) -> None:
+    def __init__(self, base: DecisionRecord) -> None:
         if base.number != 0:
             raise BrokenChainError(f"tick {base.tick}: its base is not there any more")
         self.chain = base.chain
         self._cluster = Cluster()
-        self._view = PoolView(base.pool, self._cluster)
+        self._view = PlannerView(base.pool, self._cluster)
         self._facts = EncodedFacts()
         self._next = 0
-        self._answers: dict[Key, Answer] = {}
+        self._answers: dict[Key, ExtenderAnswer] = {}
 
     @property
     def answers(self) -> Answers:
         """What extenders had said."""
         return self._answers
 
-    def apply(self, record: Record) -> Snapshot:
+    def apply(self, record: DecisionRecord) -> PoolSnapshot:
         """The snapshot that `record` was planned on.
 
         Raises:
@@ -62,7 +62,7 @@ class Fold:
             if kind == ANSWERS:
                 self._hear(answer_key(key), data)
             elif kind == ACCOUNTS:
-                self._cluster.set_accounts(msgspec.json.decode(data or b"{}", type=Accounts))
+                self._cluster.set_accounts(msgspec.json.decode(data or b"{}", type=QueueUsage))
             else:
                 self._put(tick, kind, key, data)
         except (msgspec.DecodeError, ValueError) as exc:
@@ -81,4 +81,4 @@ class Fold:
         if data is None:
             self._answers.pop(key, None)
         else:
-            self._answers[key] = msgspec.json.decode(data, type=Answer)
+            self._answers[key] = msgspec.json.decode(data, type=ExtenderAnswer)

@@ -14,7 +14,7 @@ from slipway.errors import InvalidError
 from slipway.streams.decisions import DecisionEntry
 
 
-class Line(msgspec.Struct, frozen=True, kw_only=True):
+class DecisionLine(msgspec.Struct, frozen=True, kw_only=True):
     """One entry; `data` is base64. What is not known is passed over: another version may say more."""
 
     pool: str
@@ -24,13 +24,13 @@ class Line(msgspec.Struct, frozen=True, kw_only=True):
     data: str
 
 
-_lines = msgspec.json.Decoder(Line)
+_lines = msgspec.json.Decoder(DecisionLine)
 
 
 def line_of(pool: str, entry: DecisionEntry) -> bytes:
     """The line of an entry."""
     data = base64.b64encode(entry.data).decode()
-    line = Line(pool=pool, chain=entry.chain, number=entry.number, tick=entry.tick, data=data)
+    line = DecisionLine(pool=pool, chain=entry.chain, number=entry.number, tick=entry.tick, data=data)
     return msgspec.json.encode(line) + b"\n"
 
 

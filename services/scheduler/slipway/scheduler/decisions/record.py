@@ -14,9 +14,9 @@ import msgspec
 from slipway.errors import InvalidError
 from slipway.model.ledger import Ledger
 from slipway.scheduler.plan.placement.plan_trace import Scores
-from slipway.scheduler.plan.placement.policy import Policy
-from slipway.scheduler.plan.state.extender_results import Key, Verb
-from slipway.scheduler.plan.state.plan_types import Admit, Evict, Kept
+from slipway.scheduler.plan.placement.policy import PlacementPolicy
+from slipway.scheduler.plan.state.extender_results import ExtenderVerb, Key
+from slipway.scheduler.plan.state.plan_types import Admit, Evict, ReservedPlaces
 
 FORMAT = 1
 LEVEL = 1
@@ -50,7 +50,7 @@ class Decided(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, ren
     """uids of `admits` that start once the places of their victims are really free"""
     dropped: tuple[str, ...] = ()
     """ids of open decisions that hold no places any more"""
-    kept: tuple[Kept, ...] = ()
+    kept: tuple[ReservedPlaces, ...] = ()
     """places that are kept for blocked heads, and from when"""
     looked: tuple[str, ...] = ()
     """keys of the allocations that a place was sought for, in that order; the first ones"""
@@ -82,7 +82,7 @@ class Shadowed(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, re
     """the first of them"""
 
 
-class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
+class DecisionRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
     """One tick. `seed` and `at` are the planner's arguments, `ledger` what was open when it looked."""
 
     format: int
@@ -111,16 +111,16 @@ class _Head(msgspec.Struct, frozen=True):
 
 
 _encoder = msgspec.json.Encoder()
-_decoder = msgspec.json.Decoder(Record)
+_decoder = msgspec.json.Decoder(DecisionRecord)
 _head = msgspec.json.Decoder(_Head)
 
 
-def text_of(record: Record) -> bytes:
+def text_of(record: DecisionRecord) -> bytes:
     """The record as JSON."""
     return _encoder.encode(record)
 
 
-def pack(record: Record) -> bytes:
+def pack(record: DecisionRecord) -> bytes:
     """The record as it is kept."""
     return sealed(zlib.compress(text_of(record), LEVEL))
 
@@ -135,7 +135,7 @@ def packing() -> "zlib._Compress":  # pyright: ignore[reportPrivateUsage] - the 
     return zlib.compressobj(LEVEL)
 
 
-def unpack(data: bytes) -> Record:
+def unpack(data: bytes) -> DecisionRecord:
     """The record that was kept.
 
     Raises:
@@ -169,10 +169,10 @@ def answer_name(key: Key) -> str:
 def answer_key(name: str) -> Key:
     """The key of a name. Raises `ValueError` when it is none."""
     verb, ask, url = name.split(" ", 2)
-    return url, Verb(verb), bytes.fromhex(ask)
+    return url, ExtenderVerb(verb), bytes.fromhex(ask)
 
 
-def policy_hash(policy: Policy) -> str:
+def policy_hash(policy: PlacementPolicy) -> str:
     """The version of a policy: equal for policies that say the same."""
     return _short_hash(msgspec.json.encode(policy, order="sorted"))
 

@@ -15,9 +15,9 @@ from slipway.scheduler.decisions.decided import decided_of, divergences
 from slipway.scheduler.decisions.fold import BrokenChainError, Fold
 from slipway.scheduler.decisions.record import (
     Decided,
+    DecisionRecord,
     Divergence,
     OtherFormatError,
-    Record,
     canonical,
     policy_hash,
     unpack,
@@ -26,7 +26,7 @@ from slipway.scheduler.plan.placement.plan_trace import Trail
 from slipway.scheduler.plan.placement.policy import policy_of
 from slipway.scheduler.plan.planner import plan
 from slipway.scheduler.plan.state.extender_results import Answers
-from slipway.scheduler.plan.state.snapshot import Snapshot
+from slipway.scheduler.plan.state.snapshot import PoolSnapshot
 
 CHAINS_MAX = 2
 """Chains that are folded at the same time: a leader's, and one that was just replaced."""
@@ -35,7 +35,7 @@ OtherPolicy = Callable[[PoolFact], PoolFact | None]
 """The pool as it shall be for a replay; None: this tick has no other policy."""
 
 
-class Difference(msgspec.Struct, frozen=True, kw_only=True):
+class ReplayDifference(msgspec.Struct, frozen=True, kw_only=True):
     """Something that a replay does not reproduce. `allocation` is empty where it is about the whole tick."""
 
     tick: int
@@ -60,7 +60,7 @@ class Would(msgspec.Struct, frozen=True, kw_only=True):
     different: tuple[Divergence, ...]
 
 
-class Report(msgspec.Struct, kw_only=True, rename="camel"):
+class ReplayReport(msgspec.Struct, kw_only=True, rename="camel"):
     """What became of a replay."""
 
     pool: str = ""
@@ -71,7 +71,7 @@ class Report(msgspec.Struct, kw_only=True, rename="camel"):
     decisions: int = 0
     """recorded decisions in them"""
     same: int = 0
-    differences: list[Difference] = []
+    differences: list[ReplayDifference] = []
     would: list[Would] = []
     """by another policy; ticks in which it would have done the same are left out"""
     skipped: list[Skipped] = []
@@ -83,7 +83,7 @@ class Replayer:
     """Takes entries in the order of the log, of one pool, and keeps the report."""
 
     def __init__(self, *, first: int = 0, last: int | None = None, other: OtherPolicy | None = None) -> None:
-        self.report = Report()
+        self.report = ReplayReport()
         self._first = first
         self._last = last
         self._other = other
@@ -107,7 +107,7 @@ class Replayer:
         if record.tick >= self._first:
             self._compare(record, snapshot, fold.answers if record.consulted else None)
 
-    def _snapshot(self, record: Record) -> tuple[Fold, Snapshot]:
+    def _snapshot(self, record: DecisionRecord) -> tuple[Fold, PoolSnapshot]:
         fold = self._folds.pop(record.chain, None)
         if fold is None or record.number == 0:
             fold = Fold(record)
@@ -117,7 +117,7 @@ class Replayer:
             del self._folds[next(iter(self._folds))]
         return fold, snapshot
 
-    def _compare(self, record: Record, snapshot: Snapshot, answers: Answers | None) -> None:
+    def _compare(self, record: DecisionRecord, snapshot: PoolSnapshot, answers: Answers | None) -> None:
         report, decided = self.report, record.decided
         report.pool = record.pool
         report.first = record.tick if report.first is None else report.first
@@ -135,7 +135,9 @@ class Replayer:
         report.same += divergences(decided, again)[0]
         report.differences += differences(record, again, policy_hash(policy_of(snapshot.pool)))
 
-    def _plan_otherwise(self, record: Record, snapshot: Snapshot, answers: Answers | None, pool: PoolFact) -> None:
+    def _plan_otherwise(
+        self, record: DecisionRecord, snapshot: PoolSnapshot, answers: Answers | None, pool: PoolFact
+    ) -> None:
         decided = replayed(record, msgspec.structs.replace(snapshot, pool=pool), answers)
         same, different = divergences(record.decided, decided)
         self.report.same += same
@@ -143,21 +145,21 @@ class Replayer:
             self.report.would.append(Would(tick=record.tick, same=same, different=tuple(different)))
 
 
-def replayed(record: Record, snapshot: Snapshot, answers: Answers | None = None) -> Decided:
+def replayed(record: DecisionRecord, snapshot: PoolSnapshot, answers: Answers | None = None) -> Decided:
     """What the planner says of a recorded tick now, under the policy of the snapshot's pool."""
     trail = Trail()
     policy = policy_of(snapshot.pool)
     return decided_of(plan(snapshot, policy, record.at, record.seed, answers=answers, watch=trail), trail)
 
 
-def differences(record: Record, again: Decided, policy: str) -> list[Difference]:
+def differences(record: DecisionRecord, again: Decided, policy: str) -> list[ReplayDifference]:
     """Everything in which a replay differs from what was recorded."""
-    found: list[Difference] = []
+    found: list[ReplayDifference] = []
     if policy != record.policy_hash:
-        found.append(Difference(tick=record.tick, what="policy", recorded=record.policy_hash, replayed=policy))
+        found.append(ReplayDifference(tick=record.tick, what="policy", recorded=record.policy_hash, replayed=policy))
     _, different = divergences(record.decided, again)
     found += [
-        Difference(
+        ReplayDifference(
             tick=record.tick,
             what=each.kind,
             allocation=each.allocation,
@@ -182,18 +184,18 @@ def _parts(before: Decided, after: Decided) -> Iterator[tuple[str, Any, Any]]:
     yield "scores", {key: before.scores[key] for key in scored}, {key: after.scores[key] for key in scored}
 
 
-def _of_part(tick: int, name: str, before: Any, after: Any) -> list[Difference]:
+def _of_part(tick: int, name: str, before: Any, after: Any) -> list[ReplayDifference]:
     if not (isinstance(before, dict) and isinstance(after, dict)) or name == "waiting":
-        return [Difference(tick=tick, what=name, recorded=before, replayed=after)]
+        return [ReplayDifference(tick=tick, what=name, recorded=before, replayed=after)]
     one, two = cast("dict[str, Any]", before), cast("dict[str, Any]", after)
     return [
-        Difference(tick=tick, what=name, allocation=key, recorded=one.get(key), replayed=two.get(key))
+        ReplayDifference(tick=tick, what=name, allocation=key, recorded=one.get(key), replayed=two.get(key))
         for key in sorted(one.keys() | two.keys())
         if canonical(one.get(key)) != canonical(two.get(key))
     ]
 
 
-def replay(entries: Iterable[tuple[bytes, int]], replayer: Replayer) -> Report:
+def replay(entries: Iterable[tuple[bytes, int]], replayer: Replayer) -> ReplayReport:
     """All of (data, tick), in order.
 
     Raises:

@@ -10,11 +10,11 @@ from slipway.model.resources import total
 from slipway.scheduler.plan.queueing.queue_tree import QueueTree
 from slipway.scheduler.plan.state.committed_usage import book, charges_of, is_over
 from slipway.scheduler.plan.state.plan_types import Admit, Evict, Plan
-from slipway.scheduler.plan.state.snapshot import Snapshot
+from slipway.scheduler.plan.state.snapshot import PoolSnapshot
 
 
 def deferred(
-    snapshot: Snapshot, tree: QueueTree, admits: Sequence[Admit], evictions: Sequence[Evict]
+    snapshot: PoolSnapshot, tree: QueueTree, admits: Sequence[Admit], evictions: Sequence[Evict]
 ) -> frozenset[str]:
     """uids of those of `admits` that cannot start yet, because they take places, quota or slots of what leaves: they
     are nominated. `tree` is what is used now; it is written on."""
@@ -53,7 +53,7 @@ def bundles(plan: Plan) -> list[frozenset[str]]:
     return found
 
 
-def _exceeds(snapshot: Snapshot, slots: dict[tuple[str, str], int], fact: AllocationFact, asked: int) -> bool:
+def _exceeds(snapshot: PoolSnapshot, slots: dict[tuple[str, str], int], fact: AllocationFact, asked: int) -> bool:
     """Whether its job has too many slots in use for `asked` more."""
     job = snapshot.job_of(fact)
     used = slots.get((fact.namespace, fact.job), 0)

@@ -18,7 +18,7 @@ from slipway.scheduler.plan.state.devices import Devices
 from slipway.scheduler.plan.state.nodes import NodeTable
 from slipway.scheduler.plan.state.plan_types import Admit, Evict, Plan
 from slipway.scheduler.plan.state.rank_request import requests_of
-from slipway.scheduler.plan.state.snapshot import Holding, Snapshot
+from slipway.scheduler.plan.state.snapshot import Holding, PoolSnapshot
 from slipway.scheduler.plan.state.usage import Charge
 
 
@@ -39,7 +39,7 @@ Gone = list[tuple[Holding, tuple[int, ...]]]
 """What makes room, and which of its ranks."""
 
 
-class Violation(msgspec.Struct, frozen=True):
+class PlanViolation(msgspec.Struct, frozen=True):
     """One broken rule."""
 
     rule: Broken
@@ -47,9 +47,9 @@ class Violation(msgspec.Struct, frozen=True):
     message: str
 
 
-def lint(snapshot: Snapshot, plan: Plan) -> tuple[Violation, ...]:
+def lint(snapshot: PoolSnapshot, plan: Plan) -> tuple[PlanViolation, ...]:
     """Everything that `plan` breaks; empty for a sound plan."""
-    found: list[Violation] = []
+    found: list[PlanViolation] = []
     admitted: list[tuple[Admit, AllocationFact]] = []
     seen: set[str] = set()
     moved = {evict.uid for evict in plan.evictions if evict.by and not evict.ranks and evict.uid in snapshot.holdings}
@@ -59,9 +59,9 @@ def lint(snapshot: Snapshot, plan: Plan) -> tuple[Violation, ...]:
         else:
             fact = snapshot.backlog.get(admit.uid)
         if fact is None or fact.attempt != admit.attempt or fact.hold or not fact.is_wanted:
-            found.append(Violation(Broken.STRANGE, admit.allocation, "admitted although it is not to be started"))
+            found.append(PlanViolation(Broken.STRANGE, admit.allocation, "admitted although it is not to be started"))
         elif admit.uid in seen or (admit.uid in snapshot.holdings and admit.uid not in moved):
-            found.append(Violation(Broken.DOUBLE, admit.allocation, "admitted although it has places"))
+            found.append(PlanViolation(Broken.DOUBLE, admit.allocation, "admitted although it has places"))
         else:
             seen.add(admit.uid)
             admitted.append((admit, fact))
@@ -96,32 +96,34 @@ def _demand(admit: Admit, fact: AllocationFact) -> Resources:
     return total(requests_of(role) * len(nodes) for role, nodes in _roles(admit, fact))
 
 
-def _atomic(admit: Admit, fact: AllocationFact) -> list[Violation]:
-    found: list[Violation] = []
+def _atomic(admit: Admit, fact: AllocationFact) -> list[PlanViolation]:
+    found: list[PlanViolation] = []
     strangers = [rank for rank in admit.placements if not 0 <= rank < fact.rank_count]
     if strangers:
-        found.append(Violation(Broken.DOUBLE, fact.key, f"it has no rank {strangers[0]}"))
+        found.append(PlanViolation(Broken.DOUBLE, fact.key, f"it has no rank {strangers[0]}"))
     for role, nodes in _roles(admit, fact):
         if len(nodes) < role.minimum:
-            found.append(Violation(Broken.ATOMIC, fact.key, f"role {role.name}: {len(nodes)} of {role.minimum} ranks"))
+            found.append(
+                PlanViolation(Broken.ATOMIC, fact.key, f"role {role.name}: {len(nodes)} of {role.minimum} ranks")
+            )
     if len(admit.placements) < fact.minimum:
-        found.append(Violation(Broken.ATOMIC, fact.key, f"{len(admit.placements)} of {fact.minimum} ranks"))
+        found.append(PlanViolation(Broken.ATOMIC, fact.key, f"{len(admit.placements)} of {fact.minimum} ranks"))
     return found
 
 
-def _strange_evictions(snapshot: Snapshot, plan: Plan) -> list[Violation]:
+def _strange_evictions(snapshot: PoolSnapshot, plan: Plan) -> list[PlanViolation]:
     uids = [evict.uid for evict in plan.evictions]
     found = [
-        Violation(Broken.STRANGE, evict.allocation, "evicted although it has no places")
+        PlanViolation(Broken.STRANGE, evict.allocation, "evicted although it has no places")
         for evict in plan.evictions
         if evict.uid not in snapshot.holdings
     ]
     if len(set(uids)) != len(uids):
-        found.append(Violation(Broken.DOUBLE, "", "an allocation is evicted twice"))
+        found.append(PlanViolation(Broken.DOUBLE, "", "an allocation is evicted twice"))
     return found
 
 
-def _gone(snapshot: Snapshot, plan: Plan) -> Gone:
+def _gone(snapshot: PoolSnapshot, plan: Plan) -> Gone:
     """What this plan evicts for others; and, where somebody waits for victims, what is on its way out already."""
     found: Gone = []
     told = {evict.uid: evict for evict in plan.evictions if evict.by}
@@ -136,20 +138,22 @@ def _gone(snapshot: Snapshot, plan: Plan) -> Gone:
     return found
 
 
-def _victims(snapshot: Snapshot, plan: Plan) -> list[Violation]:
+def _victims(snapshot: PoolSnapshot, plan: Plan) -> list[PlanViolation]:
     """Only what can be preempted goes, for somebody who comes, and what goes on keeps its minimum."""
-    found: list[Violation] = []
+    found: list[PlanViolation] = []
     coming = {admit.allocation for admit in plan.admits}
     for evict in plan.evictions:
         holding = snapshot.holdings.get(evict.uid)
         if holding is None or not evict.by:
             continue
         if not holding.allocation.preemptible:
-            found.append(Violation(Broken.VICTIM, evict.allocation, "evicted although it cannot be preempted"))
+            found.append(PlanViolation(Broken.VICTIM, evict.allocation, "evicted although it cannot be preempted"))
         if evict.by not in coming:
-            found.append(Violation(Broken.VICTIM, evict.allocation, f"evicted for {evict.by}, which does not start"))
+            found.append(
+                PlanViolation(Broken.VICTIM, evict.allocation, f"evicted for {evict.by}, which does not start")
+            )
         if evict.ranks and not _goes_on(holding, evict):
-            found.append(Violation(Broken.ATOMIC, evict.allocation, "shrunk below its minimum"))
+            found.append(PlanViolation(Broken.ATOMIC, evict.allocation, "shrunk below its minimum"))
     return found
 
 
@@ -162,7 +166,7 @@ def _goes_on(holding: Holding, evict: Evict) -> bool:
     return is_enough and len(staying) >= fact.minimum and set(evict.ranks) <= holding.charges.keys()
 
 
-def _nodes(snapshot: Snapshot, admitted: list[tuple[Admit, AllocationFact]], gone: Gone) -> list[Violation]:
+def _nodes(snapshot: PoolSnapshot, admitted: list[tuple[Admit, AllocationFact]], gone: Gone) -> list[PlanViolation]:
     """Amounts and devices, recounted on a copy of the usage."""
     if not admitted:
         return []
@@ -173,65 +177,70 @@ def _nodes(snapshot: Snapshot, admitted: list[tuple[Admit, AllocationFact]], gon
             if charge is not None and charge.node in table.index:
                 usage.charge(charge, table.index[charge.node], -1)
     before = usage.copy()
-    found: list[Violation] = []
+    found: list[PlanViolation] = []
     for admit, fact in admitted:
         for rank, node in admit.placements.items():
             role = fact.role_of(rank)
             if node not in table.index:
-                found.append(Violation(Broken.STRANGE, node, "the pool has no such node"))
+                found.append(PlanViolation(Broken.STRANGE, node, "the pool has no such node"))
             elif role is not None:
                 charge = Charge(node=node, requests=requests_of(role), devices=admit.devices.get(rank, ()))
                 usage.charge(charge, table.index[node])
                 found += [
-                    Violation(Broken.NODE, node, f"{name}: no node has it")
+                    PlanViolation(Broken.NODE, node, f"{name}: no node has it")
                     for name in charge.requests.amounts
                     if name not in table.row and name != GPU_SHARES
                 ]
     over = (usage.used > table.allocatable) & (usage.used > before.used)
     for row, at in np.argwhere(over).tolist():
         used, most = int(usage.used[row, at]), int(table.allocatable[row, at])
-        found.append(Violation(Broken.NODE, table.names[at], f"{table.resources[row]}: {used} used of {most}"))
+        found.append(PlanViolation(Broken.NODE, table.names[at], f"{table.resources[row]}: {used} used of {most}"))
     if usage.devices is not None and before.devices is not None:
         found += _devices(table, before.devices, usage.devices)
     return found
 
 
-def _devices(table: NodeTable, before: Devices, after: Devices) -> list[Violation]:
+def _devices(table: NodeTable, before: Devices, after: Devices) -> list[PlanViolation]:
     """No device beyond its whole, and none that is not named."""
     found = [
-        Violation(Broken.DEVICE, table.names[at], f"device {number}: {MILLI + beyond} thousandths used")
+        PlanViolation(Broken.DEVICE, table.names[at], f"device {number}: {MILLI + beyond} thousandths used")
         for (number, at), beyond in sorted(after.over.items())
         if beyond > before.over.get((number, at), 0)
     ]
     unnamed: list[int] = np.flatnonzero(after.unknown > before.unknown).tolist()
-    return [*found, *(Violation(Broken.DEVICE, table.names[at], "GPUs given without their numbers") for at in unnamed)]
+    return [
+        *found,
+        *(PlanViolation(Broken.DEVICE, table.names[at], "GPUs given without their numbers") for at in unnamed),
+    ]
 
 
-def _quota(snapshot: Snapshot, admitted: list[tuple[Admit, AllocationFact]], gone: Gone) -> list[Violation]:
+def _quota(snapshot: PoolSnapshot, admitted: list[tuple[Admit, AllocationFact]], gone: Gone) -> list[PlanViolation]:
     tree = queue_tree(snapshot)
     for holding, ranks in gone:
         fact = holding.allocation
         less = {name: -amount for name, amount in holding.used_by(ranks).amounts.items()}
         tree.take(fact.queue, less, preemptible=fact.preemptible)
-    found: list[Violation] = []
+    found: list[PlanViolation] = []
     for admit, fact in admitted:
         demand = _demand(admit, fact).amounts
         if tree.queue(fact.queue) is None:
-            found.append(Violation(Broken.QUOTA, fact.key, f"there is no queue {fact.queue}"))
+            found.append(PlanViolation(Broken.QUOTA, fact.key, f"there is no queue {fact.queue}"))
             continue
         short = tree.shortfall(fact.queue, demand, preemptible=fact.preemptible)
         if short is not None:
-            found.append(Violation(Broken.QUOTA, short.queue, f"{short.short} {short.resource} above its {short.kind}"))
+            found.append(
+                PlanViolation(Broken.QUOTA, short.queue, f"{short.short} {short.resource} above its {short.kind}")
+            )
         tree.take(fact.queue, demand, preemptible=fact.preemptible)
     return found
 
 
-def _slots(snapshot: Snapshot, admitted: list[tuple[Admit, AllocationFact]], gone: Gone) -> list[Violation]:
+def _slots(snapshot: PoolSnapshot, admitted: list[tuple[Admit, AllocationFact]], gone: Gone) -> list[PlanViolation]:
     used = dict(snapshot.slots)
     for holding, ranks in gone:
         job = (holding.allocation.namespace, holding.allocation.job)
         used[job] = used.get(job, 0) - holding.used_by(ranks).gpus()
-    found: list[Violation] = []
+    found: list[PlanViolation] = []
     for admit, fact in admitted:
         job = snapshot.job_of(fact)
         slots = _demand(admit, fact).gpus()
@@ -240,5 +249,5 @@ def _slots(snapshot: Snapshot, admitted: list[tuple[Admit, AllocationFact]], gon
         key = (fact.namespace, fact.job)
         used[key] = used.get(key, 0) + slots
         if used[key] > job.max_slots:
-            found.append(Violation(Broken.SLOTS, fact.job, f"{used[key]} slots in use, at most {job.max_slots}"))
+            found.append(PlanViolation(Broken.SLOTS, fact.job, f"{used[key]} slots in use, at most {job.max_slots}"))
     return found

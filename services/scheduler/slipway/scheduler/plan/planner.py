@@ -22,27 +22,27 @@ from slipway.model.reasons import Gate, Reason
 from slipway.model.resources import Resources
 from slipway.scheduler.plan.deferred import deferred
 from slipway.scheduler.plan.explanation.explanations import Explained
-from slipway.scheduler.plan.explanation.offers import Offers
-from slipway.scheduler.plan.explanation.remedies import Standing
+from slipway.scheduler.plan.explanation.offers import RemedyOffers
+from slipway.scheduler.plan.explanation.remedies import RemedyState
 from slipway.scheduler.plan.placement import explain, gang
 from slipway.scheduler.plan.placement.extenders import Panel
-from slipway.scheduler.plan.placement.policy import Policy
-from slipway.scheduler.plan.placement.tick_state import Admitted, State
+from slipway.scheduler.plan.placement.policy import PlacementPolicy
+from slipway.scheduler.plan.placement.tick_state import Admitted, TickState
 from slipway.scheduler.plan.placement.whatif import WhatIf
 from slipway.scheduler.plan.preemption.consolidation import hold_places, let_go
 from slipway.scheduler.plan.preemption.nominations import Nominations
 from slipway.scheduler.plan.preemption.preemptor import make_room
 from slipway.scheduler.plan.queueing.fair_share import Contest
-from slipway.scheduler.plan.queueing.queue_cursor import Line, Walk, line_up
+from slipway.scheduler.plan.queueing.queue_cursor import QueueCursor, Walk, line_up
 from slipway.scheduler.plan.queueing.queue_tree import QueueTree
 from slipway.scheduler.plan.reservation import Reservations
 from slipway.scheduler.plan.state import gang_size
 from slipway.scheduler.plan.state.extender_results import Answers
 from slipway.scheduler.plan.state.ordering import head_key
-from slipway.scheduler.plan.state.pending import Group
+from slipway.scheduler.plan.state.pending import PendingGroup
 from slipway.scheduler.plan.state.plan_cache import Memo
 from slipway.scheduler.plan.state.plan_types import Admit, Evict, Explanation, Plan
-from slipway.scheduler.plan.state.snapshot import Snapshot
+from slipway.scheduler.plan.state.snapshot import PoolSnapshot
 
 FORESEEN_MAX = 8
 """Groups of a queue among which its head is looked for before anybody has had a turn."""
@@ -55,8 +55,8 @@ Watch = Callable[[AllocationFact, WhatIf], None]
 
 
 def plan(
-    snapshot: Snapshot,
-    policy: Policy,
+    snapshot: PoolSnapshot,
+    policy: PlacementPolicy,
     now: float,
     seed: int = 0,
     *,
@@ -79,7 +79,7 @@ def plan(
     return tick.run(evictions)
 
 
-def queue_tree(snapshot: Snapshot) -> QueueTree:
+def queue_tree(snapshot: PoolSnapshot) -> QueueTree:
     """The snapshot's queues with what its holdings use."""
     tree = QueueTree(snapshot.queues, snapshot.table.total)
     for name, use in sorted(snapshot.use.items()):
@@ -89,7 +89,7 @@ def queue_tree(snapshot: Snapshot) -> QueueTree:
     return tree
 
 
-def _to_take_down(snapshot: Snapshot) -> tuple[Evict, ...]:
+def _to_take_down(snapshot: PoolSnapshot) -> tuple[Evict, ...]:
     """Gangs that were placed with less than their minimum, and what stands on a disabled node: they go at once."""
     reasons = {holding.allocation.uid: (holding.allocation, Reason.BELOW_MINIMUM) for holding in snapshot.broken}
     disabled = frozenset(snapshot.table.labelled(SCHEDULING_LABEL, DISABLED))
@@ -123,17 +123,17 @@ class _Tick:
     """One call of `plan`."""
 
     def __init__(
-        self, snapshot: Snapshot, policy: Policy, now: float, watch: Watch | None, panel: Panel | None
+        self, snapshot: PoolSnapshot, policy: PlacementPolicy, now: float, watch: Watch | None, panel: Panel | None
     ) -> None:
         self.watch = watch
         self.snapshot = snapshot
         self.policy = policy
         self.now = now
-        self.state = State(snapshot, policy, now, queue_tree(snapshot), panel)
+        self.state = TickState(snapshot, policy, now, queue_tree(snapshot), panel)
         self.nominations = Nominations(self.state)
         self.reservations = Reservations(self.state)
         self.contest = Contest(self.state.tree)
-        self.lines: dict[str, Line] = {}
+        self.lines: dict[str, QueueCursor] = {}
         self.shut: list[Walk] = []
         self.no_place: dict[bytes, _NoPlace] = {}
         """{shape: why it has no place}"""
@@ -164,8 +164,8 @@ class _Tick:
         let_go(state, held)
         self._say_why_now()
         self._say_who_stays()
-        standing = Standing(state.whatif, state.tree, state.slots, dict(self.snapshot.jobs))
-        offers = Offers(
+        standing = RemedyState(state.whatif, state.tree, state.slots, dict(self.snapshot.jobs))
+        offers = RemedyOffers(
             self.snapshot,
             standing,
             self.lines,
@@ -223,14 +223,14 @@ class _Tick:
             self._walk()
         self.may_evict = may_evict
 
-    def _enter(self, line: Line) -> None:
+    def _enter(self, line: QueueCursor) -> None:
         found = line.next()
         if found is not None:
             head, group = found
             key = head_key(line.queue, head, self.snapshot.job_of(head))
             self.contest.enter(line.queue.name, group.demand.amounts, key)
 
-    def _step(self, line: Line) -> None:
+    def _step(self, line: QueueCursor) -> None:
         """Admit the next of a line, or say why not."""
         found = line.next()
         if found is None:
@@ -261,12 +261,12 @@ class _Tick:
             return frozenset()
         return deferred(self.snapshot, queue_tree(self.snapshot), admits, evicted)
 
-    def _retry(self, fact: AllocationFact, group: Group) -> bool:
+    def _retry(self, fact: AllocationFact, group: PendingGroup) -> bool:
         """The same after others have given something up."""
         self.no_place.pop(group.shape, None)
         return self._try(fact, group) is None
 
-    def _keep_for(self, line: Line, fact: AllocationFact, group: Group, why: Explanation) -> None:
+    def _keep_for(self, line: QueueCursor, fact: AllocationFact, group: PendingGroup, why: Explanation) -> None:
         """What a blocked head of line keeps from others; who waits for another's reservation keeps no quota from it."""
         if fact.uid in self.reserved:
             return
@@ -275,7 +275,7 @@ class _Tick:
         if line.queue.reclaim != "Any" and why.gate is not Gate.BEHIND_RESERVATION:
             self.state.tree.keep(line.queue.name, group.demand.amounts)
 
-    def _try(self, fact: AllocationFact, group: Group) -> Explanation | None:
+    def _try(self, fact: AllocationFact, group: PendingGroup) -> Explanation | None:
         """Quota, job slots, then a place: takes all of it, or nothing and the reason."""
         demand, state = group.demand, self.state
         why = state.may_use(fact, demand)
@@ -290,7 +290,7 @@ class _Tick:
             if self.watch is not None:
                 self.watch(fact, state.whatif)
             placed = gang.place(state.whatif, fact)
-            if not isinstance(placed, gang.Blocked):
+            if not isinstance(placed, gang.PlacementFailure):
                 return self._settle(placed, demand)
             why = explain.fit_gate(state.whatif, fact, placed)
             if memo is not None:
@@ -307,7 +307,7 @@ class _Tick:
             row.refresh()
         return all(bool(row.fits.any()) for row in rows)
 
-    def _settle(self, placed: gang.Placed, demand: Resources) -> Explanation | None:
+    def _settle(self, placed: gang.PlacedGang, demand: Resources) -> Explanation | None:
         """Admit what has its places, if quota and reservations let it have just these."""
         fact, state = placed.allocation, self.state
         actual = demand if placed.is_as_wanted else placed.demand()
@@ -342,7 +342,7 @@ class _Tick:
         """Ranks beyond the minimum, once all minima were tried: by the share that one more would give the queue, as
         heads are compared; within a queue in order of admission."""
         contest = Contest(self.state.tree)
-        open_gangs: dict[str, deque[gang.Placed]] = {}
+        open_gangs: dict[str, deque[gang.PlacedGang]] = {}
         for admitted in self.state.admitted:
             open_gangs.setdefault(admitted.placed.allocation.queue, deque()).append(admitted.placed)
         order = {name: number for number, name in enumerate(open_gangs)}
@@ -353,7 +353,7 @@ class _Tick:
                 open_gangs[name].popleft()
             self._enter_surplus(contest, name, open_gangs[name], order[name])
 
-    def _enter_surplus(self, contest: Contest, name: str, gangs: deque[gang.Placed], number: int) -> None:
+    def _enter_surplus(self, contest: Contest, name: str, gangs: deque[gang.PlacedGang], number: int) -> None:
         """The next rank that queue `name` may add to one of its `gangs`."""
         while gangs:
             fact = gangs[0].allocation
@@ -363,7 +363,7 @@ class _Tick:
                 return
             gangs.popleft()
 
-    def _extend(self, placed: gang.Placed) -> bool:
+    def _extend(self, placed: gang.PlacedGang) -> bool:
         """One more rank for a gang: of the role that is most behind and that may have one."""
         fact = placed.allocation
         full: frozenset[int] = frozenset()
@@ -389,7 +389,7 @@ class _Tick:
         now: dict[int, Explanation] = {}
         for known in list(self.no_place.values())[:RETOLD_MAX]:
             placed = gang.place(whatif, known.fact)
-            if isinstance(placed, gang.Blocked):
+            if isinstance(placed, gang.PlacementFailure):
                 now[id(known.why)] = explain.fit_gate(whatif, known.fact, placed)
             else:
                 gang.withdraw(whatif, placed.parts)

@@ -12,14 +12,14 @@ from slipway.model.resources import CPU, GPU, GPU_MILLI, MILLI, total
 from slipway.scheduler.plan.state.plan_types import as_data
 from slipway.scheduler.simulate.forecast import Estimate
 from slipway.scheduler.simulate.lower import NAMESPACE
-from slipway.scheduler.simulate.run import Outcome, Sample
+from slipway.scheduler.simulate.run import SimulationOutcome, UseSample
 from slipway.scheduler.simulate.world import Life
 
 Json = dict[str, Any]
 Estimates = Mapping[str, Estimate]
 
 
-def as_json(outcome: Outcome, warnings: Sequence[str], estimates: Estimates = MappingProxyType({})) -> Json:
+def as_json(outcome: SimulationOutcome, warnings: Sequence[str], estimates: Estimates = MappingProxyType({})) -> Json:
     """The whole answer; `estimates` say when what waits will start."""
     answer: Json = {
         "allocations": {
@@ -37,7 +37,7 @@ def as_json(outcome: Outcome, warnings: Sequence[str], estimates: Estimates = Ma
     return answer
 
 
-def allocation_data(outcome: Outcome, life: Life) -> Json:
+def allocation_data(outcome: SimulationOutcome, life: Life) -> Json:
     """One allocation of the answer."""
     why = outcome.explanations.get(f"{NAMESPACE}/{life.fact.name}")
     is_waiting = life.is_submitted and life.phase is Phase.PENDING and why is not None
@@ -61,7 +61,7 @@ def _estimated(data: Json, estimate: Estimate | None) -> Json:
     )
 
 
-def metrics(outcome: Outcome) -> Json:
+def metrics(outcome: SimulationOutcome) -> Json:
     """utilisation: part of the time-weighted GPUs (of cpu, where there are none) in use from the first arrival to
     the end; gpuAllocationRatio: the most GPUs in use at one time, of all; waits of what has started, nearest rank."""
     lives = list(outcome.world.lives.values())
@@ -84,12 +84,12 @@ def metrics(outcome: Outcome) -> Json:
     }
 
 
-def _used(sample: Sample, name: str) -> float:
+def _used(sample: UseSample, name: str) -> float:
     parts = sample.used.get(GPU_MILLI, 0) / MILLI if name == GPU else 0
     return sample.used.get(name, 0) + parts
 
 
-def _utilisation(samples: Sequence[Sample], name: str, capacity: int, end: float) -> float:
+def _utilisation(samples: Sequence[UseSample], name: str, capacity: int, end: float) -> float:
     if not samples or capacity <= 0 or end <= samples[0].at:
         return 0.0
     following = [sample.at for sample in samples[1:]] + [end]

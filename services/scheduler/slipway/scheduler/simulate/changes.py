@@ -64,7 +64,7 @@ class PolicyChange(_Strict, frozen=True, kw_only=True):
     backfill: bool | None = None
 
 
-class Changes(_Strict, frozen=True, kw_only=True):
+class WhatIfChanges(_Strict, frozen=True, kw_only=True):
     """All of them; none is no change, which shows what will happen as things stand."""
 
     pool: str = lower.POOL
@@ -81,7 +81,7 @@ class Changes(_Strict, frozen=True, kw_only=True):
     until: Annotated[Seconds, Meta(le=30 * 86_400)] = 86_400.0
 
 
-class Standing(msgspec.Struct, kw_only=True):
+class PoolStanding(msgspec.Struct, kw_only=True):
     """One pool as it stands: what changes are applied to."""
 
     pool: PoolFact
@@ -96,26 +96,26 @@ class Standing(msgspec.Struct, kw_only=True):
     added: list[AllocationPart] = []
     """allocations that are only supposed, submitted so many seconds from now"""
 
-    def copy(self) -> "Standing":
+    def copy(self) -> "PoolStanding":
         """One to be changed."""
         return msgspec.structs.replace(
             self, nodes=dict(self.nodes), queues=dict(self.queues), allocations=dict(self.allocations)
         )
 
 
-def decode(document: dict[str, Any]) -> Changes:
+def decode(document: dict[str, Any]) -> WhatIfChanges:
     """The changes that a request asks for.
 
     Raises:
         InvalidError: what is wrong and at which field.
     """
     try:
-        return msgspec.convert(document, Changes)
+        return msgspec.convert(document, WhatIfChanges)
     except msgspec.ValidationError as exc:
         raise InvalidError(located(str(exc))) from exc
 
 
-def apply(standing: Standing, changes: Changes) -> Standing:
+def apply(standing: PoolStanding, changes: WhatIfChanges) -> PoolStanding:
     """The pool as it would stand.
 
     Raises:
@@ -132,7 +132,7 @@ def apply(standing: Standing, changes: Changes) -> Standing:
     return changed
 
 
-def _add(standing: Standing, changes: Changes) -> None:
+def _add(standing: PoolStanding, changes: WhatIfChanges) -> None:
     """Nodes and allocations, by the rules of a scenario file."""
     # What they refer to is the pool's, and exists as far as the file's own rules are concerned.
     names = {str(part.get("job") or "") for part in changes.add_allocations}
@@ -165,7 +165,7 @@ def _add(standing: Standing, changes: Changes) -> None:
     standing.added = list(scenario.allocations)
 
 
-def _change_nodes(standing: Standing, changes: Changes) -> None:
+def _change_nodes(standing: PoolStanding, changes: WhatIfChanges) -> None:
     for field, names in (
         ("removeNodes", changes.remove_nodes),
         ("cordonNodes", changes.cordon_nodes),
@@ -181,7 +181,7 @@ def _change_nodes(standing: Standing, changes: Changes) -> None:
                 standing.nodes[name] = msgspec.structs.replace(standing.nodes[name], unschedulable=is_cordoned)
 
 
-def _change_allocation(standing: Standing, change: AllocationChange, path: str) -> None:
+def _change_allocation(standing: PoolStanding, change: AllocationChange, path: str) -> None:
     if not (change.allocation or change.id):
         raise InvalidError(f"{path}.allocation: required")
     key = _find(standing, change.allocation or change.id, path)
@@ -198,12 +198,12 @@ def _change_allocation(standing: Standing, change: AllocationChange, path: str) 
     standing.allocations[key] = msgspec.structs.replace(standing.allocations[key], **wanted)
 
 
-def _check_queue(standing: Standing, name: str, path: str) -> None:
+def _check_queue(standing: PoolStanding, name: str, path: str) -> None:
     if name not in standing.queues:
         raise InvalidError(f"{path}: pool {standing.pool.name} has no queue {name[:80]}")
 
 
-def _find(standing: Standing, text: str, path: str) -> str:
+def _find(standing: PoolStanding, text: str, path: str) -> str:
     if text in standing.allocations:
         return text
     found = [
@@ -218,7 +218,7 @@ def _find(standing: Standing, text: str, path: str) -> str:
     raise InvalidError(f"{path}.allocation: nothing that waits or runs in this pool is called {text[:80]}")
 
 
-def _change_queue(standing: Standing, raw: dict[str, Any], path: str) -> None:
+def _change_queue(standing: PoolStanding, raw: dict[str, Any], path: str) -> None:
     """Only the fields that are given; null takes a quota away."""
     name = raw.get("name")
     if not isinstance(name, str) or not name:
@@ -240,7 +240,7 @@ def _change_queue(standing: Standing, raw: dict[str, Any], path: str) -> None:
     standing.queues[name] = msgspec.structs.replace(before, **{field: getattr(made, field) for field in fields})
 
 
-def _change_policy(standing: Standing, policy: PolicyChange) -> None:
+def _change_policy(standing: PoolStanding, policy: PolicyChange) -> None:
     named = {name: value for name, value in msgspec.structs.asdict(policy).items() if value is not None}
     if policy.aging is not None:
         named["aging"] = _span(policy.aging, "policy.aging")

@@ -20,7 +20,7 @@ from slipway.scheduler.simulate.scenario import checked
 from slipway.scheduler.simulate.support import check_scores, unsupported
 
 
-class Request(msgspec.Struct, frozen=True, kw_only=True):
+class SimulationRequest(msgspec.Struct, frozen=True, kw_only=True):
     """What is asked: `body` as a client sent it. With a `scenario` in it, `facts` are not looked at. Or `explain`, the
     key of an allocation of `pool` that waits."""
 
@@ -37,7 +37,7 @@ def main() -> int:
     if limit:
         resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
     try:
-        said = {"answer": answered(msgspec.json.decode(sys.stdin.buffer.read(), type=Request))}
+        said = {"answer": answered(msgspec.json.decode(sys.stdin.buffer.read(), type=SimulationRequest))}
     except InvalidError as exc:
         said = {"error": str(exc)}
     except MemoryError:
@@ -46,7 +46,7 @@ def main() -> int:
     return 0
 
 
-def answered(request: Request) -> dict[str, Any]:
+def answered(request: SimulationRequest) -> dict[str, Any]:
     """The answer.
 
     Raises:

@@ -13,7 +13,7 @@ import msgspec
 from slipway.model.lifecycle import Phase
 from slipway.scheduler.simulate import lower
 from slipway.scheduler.simulate.parts import AllocationPart, PlacedPart, Scenario
-from slipway.scheduler.simulate.run import Outcome, simulate
+from slipway.scheduler.simulate.run import SimulationOutcome, simulate
 from slipway.scheduler.simulate.world import Life
 
 HORIZON_S = 30 * 86_400.0
@@ -34,7 +34,7 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True):
         return {"earliest": self.earliest, "latest": self.latest}
 
 
-def forecast(scenario: Scenario, outcome: Outcome) -> dict[str, Estimate]:
+def forecast(scenario: Scenario, outcome: SimulationOutcome) -> dict[str, Estimate]:
     """{name: when it starts} of what waits at the end of a run; empty where there is too much of it."""
     lives = [life for life in outcome.world.lives.values() if life.is_submitted and life.phase is not Phase.TERMINATED]
     waiting = [life for life in lives if life.phase is Phase.PENDING]

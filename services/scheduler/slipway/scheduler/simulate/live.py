@@ -22,10 +22,10 @@ from slipway.scheduler.plan.state.plan_types import as_data
 from slipway.scheduler.plan.state.snapshot import nodes_of_pool
 from slipway.scheduler.simulate import changes as wishes
 from slipway.scheduler.simulate import lower
-from slipway.scheduler.simulate.changes import Standing
+from slipway.scheduler.simulate.changes import PoolStanding
 from slipway.scheduler.simulate.forecast import HORIZON_S
 from slipway.scheduler.simulate.parts import AllocationPart, PlacedPart, RankPart, Scenario
-from slipway.scheduler.simulate.run import Outcome, simulate
+from slipway.scheduler.simulate.run import SimulationOutcome, simulate
 from slipway.scheduler.simulate.world import Life
 
 Json = dict[str, Any]
@@ -91,7 +91,7 @@ def foreseen(facts: Mapping[str, Mapping[str, msgspec.Raw]], pool: str, key: str
     }
 
 
-def standing_of(facts: Mapping[str, Mapping[str, msgspec.Raw]], pool: str) -> Standing:
+def standing_of(facts: Mapping[str, Mapping[str, msgspec.Raw]], pool: str) -> PoolStanding:
     """The pool as the facts have it.
 
     Raises:
@@ -105,7 +105,7 @@ def standing_of(facts: Mapping[str, Mapping[str, msgspec.Raw]], pool: str) -> St
     own_work = [fact for fact in _of(every, "allocations") if fact.pool == pool]
     allocations = [fact for fact in own_work if _stays(fact)]
     uids = {fact.uid for fact in _of(every, "allocations")}
-    return Standing(
+    return PoolStanding(
         pool=own,
         nodes={node.name: node for node in nodes_of_pool(pools, _of(every, "nodes"))[pool]},
         queues={queue.name: queue for queue in _of(every, "queues") if queue.pool == pool},
@@ -140,7 +140,7 @@ def _stays(fact: AllocationFact) -> bool:
     return not (is_ending or fact.deleting or fact.desired == "Stopped")
 
 
-def _run(standing: Standing, now: float, horizon: float) -> Outcome:
+def _run(standing: PoolStanding, now: float, horizon: float) -> SimulationOutcome:
     parts = [_part(fact, standing, now) for fact in standing.allocations.values()]
     supposed = [msgspec.structs.replace(part, submit=now + max(0.0, part.submit)) for part in standing.added]
     given = lower.Given(
@@ -159,7 +159,7 @@ def _run(standing: Standing, now: float, horizon: float) -> Outcome:
     return simulate(scenario, given=given, start=now)
 
 
-def _part(fact: AllocationFact, standing: Standing, now: float) -> AllocationPart:
+def _part(fact: AllocationFact, standing: PoolStanding, now: float) -> AllocationPart:
     """When it comes, and where it runs already; everything else is in its fact."""
     since = fact.started or fact.phase_since or now
     is_whole = all(node in standing.nodes for node in fact.placements.values())
@@ -190,12 +190,12 @@ def _supposed(part: AllocationPart, pool: PoolFact) -> AllocationFact:
     return msgspec.structs.replace(lower.allocation(part), pool=pool.name, kind=SUPPOSED)
 
 
-def _views(outcome: Outcome, now: float) -> dict[str, Json]:
+def _views(outcome: SimulationOutcome, now: float) -> dict[str, Json]:
     """{allocation key: what becomes of it}"""
     return {life.fact.key: _view(outcome, life, now) for life in outcome.world.lives.values()}
 
 
-def _view(outcome: Outcome, life: Life, now: float) -> Json:
+def _view(outcome: SimulationOutcome, life: Life, now: float) -> Json:
     fact = life.fact
     why = outcome.explanations.get(fact.key) if life.phase is Phase.PENDING and life.is_submitted else None
     return {
@@ -218,7 +218,7 @@ def _fate(view: Json | None) -> Json | None:
     return {**view, "explain": view["explain"]["code"]}
 
 
-def _summary(outcome: Outcome, views: Mapping[str, Json]) -> Json:
+def _summary(outcome: SimulationOutcome, views: Mapping[str, Json]) -> Json:
     starts = [view["start"] for view in views.values() if view["start"] is not None and view["start"] >= 0]
     return {
         "started": len(starts),

@@ -15,11 +15,11 @@ from slipway.scheduler.plan.lint import lint
 from slipway.scheduler.plan.placement.policy import policy_of
 from slipway.scheduler.plan.placement.whatif import WhatIf
 from slipway.scheduler.plan.planner import plan
-from slipway.scheduler.plan.state.plan_types import Explanation, Kept, Plan
-from slipway.scheduler.plan.state.snapshot import Snapshot
+from slipway.scheduler.plan.state.plan_types import Explanation, Plan, ReservedPlaces
+from slipway.scheduler.plan.state.snapshot import PoolSnapshot
 from slipway.scheduler.simulate.lower import Given
 from slipway.scheduler.simulate.scenario import Scenario
-from slipway.scheduler.simulate.world import World
+from slipway.scheduler.simulate.world import SimulatedWorld
 
 SEED = 0
 OFFERED_MAX = 64
@@ -30,30 +30,30 @@ _ENDS, _ARRIVES, _WAKES = 0, 1, 2
 Scores = dict[str, dict[str, int]]
 
 
-class Sample(msgspec.Struct, frozen=True):
+class UseSample(msgspec.Struct, frozen=True):
     """GPUs and cpu in use from `at` on."""
 
     at: float
     used: Mapping[str, int]
 
 
-class Outcome(msgspec.Struct, kw_only=True):
+class SimulationOutcome(msgspec.Struct, kw_only=True):
     """Everything that the answer is made of."""
 
-    world: World
+    world: SimulatedWorld
     ticks: int = 0
     end: float = 0.0
     explanations: Mapping[str, Explanation] = {}
     scores: dict[str, Scores] | None = None
     """{allocation: node -> plugin -> value}, as first looked at; None when nobody asked for them"""
-    samples: list[Sample] = []
-    kept: dict[str, list[tuple[float, Kept]]] = {}
+    samples: list[UseSample] = []
+    kept: dict[str, list[tuple[float, ReservedPlaces]]] = {}
     """{allocation: (when it was found, what was kept for it)}, each time that it was news"""
 
 
 def simulate(
     scenario: Scenario, *, with_scores: bool = False, given: Given | None = None, start: float = 0.0
-) -> Outcome:
+) -> SimulationOutcome:
     """Run `scenario` from `start` to its `until`, or until nothing more can happen."""
     return _Run(scenario, with_scores=with_scores, given=given, start=start).run()
 
@@ -62,7 +62,7 @@ class _Run:
     def __init__(self, scenario: Scenario, *, with_scores: bool, given: Given | None, start: float) -> None:
         self.scenario = scenario
         self.start = start
-        self.outcome = Outcome(world=World(scenario, given))
+        self.outcome = SimulationOutcome(world=SimulatedWorld(scenario, given))
         self.world = self.outcome.world
         self.policy = policy_of(self.world.columns.snapshot().pool)
         self.brief = msgspec.structs.replace(self.policy, changes_max=0)
@@ -75,7 +75,7 @@ class _Run:
         self.events: list[tuple[float, int, str, int]] = []
         self.wakes: set[float] = set()
 
-    def run(self) -> Outcome:
+    def run(self) -> SimulationOutcome:
         for part in self.scenario.allocations:
             at = self.start if part.placed else max(part.submit, self.start)
             heapq.heappush(self.events, (at, _ARRIVES, part.name, 1))
@@ -148,7 +148,7 @@ class _Run:
             raise InvariantError(f"the plan breaks its own rules: {broken[0]}")
         return decided
 
-    def _look(self, now: float) -> Snapshot:
+    def _look(self, now: float) -> PoolSnapshot:
         self.world.save_work(now)
         self.world.columns.set_spent(self.world.spent(now))
         return self.world.columns.snapshot((), now)
@@ -179,7 +179,7 @@ class _Run:
             heapq.heappush(self.events, (max(ends_at, now), _ENDS, name, self.world.lives[name].fact.attempt))
 
     def _sample(self, now: float) -> None:
-        self.outcome.samples.append(Sample(now, dict(self.world.used)))
+        self.outcome.samples.append(UseSample(now, dict(self.world.used)))
 
     def _watch(self, fact: AllocationFact, whatif: WhatIf) -> None:
         """Keep the scores of the first rank, as the planner first saw them."""

@@ -13,7 +13,7 @@ from slipway.model.lifecycle import Phase
 from slipway.scheduler.simulate.answer import Estimates, allocation_data, metrics
 from slipway.scheduler.simulate.forecast import Estimate
 from slipway.scheduler.simulate.lower import NAMESPACE
-from slipway.scheduler.simulate.run import Outcome, Scores
+from slipway.scheduler.simulate.run import Scores, SimulationOutcome
 
 Json = dict[str, Any]
 WIDTH = 80
@@ -27,7 +27,7 @@ NODES_MIN = 10
 
 
 def as_table(
-    outcome: Outcome, warnings: Sequence[str], estimates: Estimates = MappingProxyType({}), width: int = WIDTH
+    outcome: SimulationOutcome, warnings: Sequence[str], estimates: Estimates = MappingProxyType({}), width: int = WIDTH
 ) -> str:
     """The whole answer."""
     width = max(width, WIDTH_MIN)
@@ -51,7 +51,7 @@ def number(value: float | None) -> str:
     return text if len(text) <= 10 else f"{value:.4g}"
 
 
-def _rows(outcome: Outcome, width: int) -> list[str]:
+def _rows(outcome: SimulationOutcome, width: int) -> list[str]:
     lives = list(outcome.world.lives.items())
     cells: list[tuple[list[str], list[str]]] = []
     for name, life in lives[:ROWS_MAX]:
@@ -102,7 +102,7 @@ def _cut_nodes(nodes: Sequence[str], width: int) -> str:
     return text
 
 
-def _reasons(outcome: Outcome, estimates: Estimates) -> list[str]:
+def _reasons(outcome: SimulationOutcome, estimates: Estimates) -> list[str]:
     """Why what waits does, each reason once."""
     groups: dict[str, list[str]] = {}
     for name, life in outcome.world.lives.items():

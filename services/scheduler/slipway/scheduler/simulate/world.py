@@ -28,7 +28,7 @@ _AT_ZERO = 1e-9
 """A checkpoint at time 0, which means none in a fact."""
 
 
-class Place(msgspec.Struct, kw_only=True):
+class SimulatedRank(msgspec.Struct, kw_only=True):
     """One rank of the last attempt."""
 
     rank: int
@@ -61,10 +61,10 @@ class Life(msgspec.Struct, kw_only=True):
     ends_at: float | None = None
     saved: float = 0.0
     """seconds of running that its checkpoints have saved in earlier attempts"""
-    places: list[Place] = []
+    places: list[SimulatedRank] = []
 
 
-class World:
+class SimulatedWorld:
     """All lives, and the columns that the planner sees."""
 
     def __init__(self, scenario: Scenario, given: lower.Given | None = None) -> None:
@@ -174,11 +174,11 @@ class World:
                     used[stretch.queue] = used.get(stretch.queue, 0) + round(seconds * stretch.gpu_milli)
         return spent
 
-    def _account(self, life: Life, gone: list[Place]) -> None:
+    def _account(self, life: Life, gone: list[SimulatedRank]) -> None:
         if self._windows:
             self._stretches += _stretches(life, gone, 0.0)
 
-    def _run(self, life: Life, places: list[Place], start: float) -> None:
+    def _run(self, life: Life, places: list[SimulatedRank], start: float) -> None:
         life.phase, life.start, life.places = Phase.RUNNING, start, sorted(places, key=lambda place: place.rank)
         life.first_start = start if life.first_start is None else life.first_start
         left = None if life.part.duration is None else max(0.0, life.part.duration - life.saved)
@@ -187,7 +187,7 @@ class World:
         limits = [each for each in (left, limit) if each is not None]
         life.ends_at = start + min(limits) if limits else None
 
-    def _place(self, life: Life, rank: int, node: str, start: float, told: Devices | None = None) -> Place:
+    def _place(self, life: Life, rank: int, node: str, start: float, told: Devices | None = None) -> SimulatedRank:
         role = _role_of(life.fact, rank)
         gpus, milli = requests_of(role).get(GPU), requests_of(role).get(GPU_MILLI)
         left = self._left[node]
@@ -195,9 +195,9 @@ class World:
         for number in device:
             left[number] -= milli or MILLI
         self._use(role, 1)
-        return Place(rank=rank, role=role.name, node=node, device=device, start=start)
+        return SimulatedRank(rank=rank, role=role.name, node=node, device=device, start=start)
 
-    def _release(self, life: Life, places: list[Place]) -> None:
+    def _release(self, life: Life, places: list[SimulatedRank]) -> None:
         for place in places:
             role = _role_of(life.fact, place.rank)
             self._use(role, -1)
@@ -239,7 +239,7 @@ class World:
         self.columns.set_allocation(life.fact)
 
 
-def _stretches(life: Life, places: list[Place], now: float) -> "list[Stretch]":
+def _stretches(life: Life, places: list[SimulatedRank], now: float) -> "list[Stretch]":
     """What `places` used of GPUs, up to `now` where they still do."""
     found: list[Stretch] = []
     for place in places:

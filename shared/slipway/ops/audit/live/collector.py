@@ -17,8 +17,8 @@ from typing import Any, Protocol, cast
 from slipway.errors import ControlPlaneError, ExpiredError, InvariantError
 from slipway.kube.ports import Lists, Watches, WatchEvent, WatchType
 from slipway.model.events import AllocationEvent
-from slipway.ops.audit.evidence import Evidence, Version
-from slipway.ops.audit.live.objects import KINDS, Kind, Observed, changed_at
+from slipway.ops.audit.evidence import AuditEvidence, Version
+from slipway.ops.audit.live.objects import KINDS, AuditedResource, Observed, changed_at
 from slipway.ops.audit.records import SETTLE_S
 from slipway.runtime import log
 from slipway.runtime.clock import Clock
@@ -34,14 +34,14 @@ Key = tuple[str, str, str]
 _log = log.get_logger(__name__)
 
 
-class Reader(Lists, Watches, Protocol):
+class AuditReader(Lists, Watches, Protocol):
     """What is asked of Kubernetes."""
 
 
-class Collector:
+class HistoryCollector:
     """Records while `follow` runs."""
 
-    def __init__(self, kube: Reader, clock: Clock, *, kinds: Sequence[Kind] = KINDS) -> None:
+    def __init__(self, kube: AuditReader, clock: Clock, *, kinds: Sequence[AuditedResource] = KINDS) -> None:
         self.versions: list[Version] = []
         self.is_sampled = False
         self._kube = kube
@@ -69,10 +69,10 @@ class Collector:
 
     def evidence(
         self, *, streams: Mapping[str, Sequence[AllocationEvent]] | None = None, pending_hints: int = 0
-    ) -> Evidence:
+    ) -> AuditEvidence:
         """All that was recorded, as of now. `streams` is None where there are none."""
         now = self._clock.now()
-        return Evidence(
+        return AuditEvidence(
             versions=sorted(self.versions, key=lambda version: version.number),
             streams=streams or {},
             has_streams=streams is not None,
@@ -87,7 +87,7 @@ class Collector:
 
     # --- one kind -------------------------------------------------------------------------------------------------
 
-    async def _follow(self, kind: Kind) -> None:
+    async def _follow(self, kind: AuditedResource) -> None:
         while True:
             try:
                 if kind.name not in self._positions:
@@ -106,7 +106,7 @@ class Collector:
                 _log.warning("watch interrupted", resource=kind.name, error=str(error), retry_s=AGAIN_S)
                 await self._clock.sleep(AGAIN_S)
 
-    async def _list(self, kind: Kind) -> None:
+    async def _list(self, kind: AuditedResource) -> None:
         listed = await self._kube.list(kind.resource, label_selector=kind.label_selector)
         number = int(listed.resource_version) if listed.resource_version.isdigit() else 0
         now, there, is_first = self._clock.now(), set[Key](), kind.name not in self._listed
@@ -126,7 +126,7 @@ class Collector:
             self.is_sampled = True
         self._positions[kind.name] = listed.resource_version
 
-    async def _watch(self, kind: Kind) -> None:
+    async def _watch(self, kind: AuditedResource) -> None:
         """Record what one watch tells, until it ends."""
         stream = self._kube.watch(
             kind.resource, resource_version=self._positions[kind.name], label_selector=kind.label_selector
@@ -139,7 +139,7 @@ class Collector:
                 if event.resource_version:
                     self._positions[kind.name] = event.resource_version
 
-    def _record(self, kind: Kind, item: Observed, *, at: float, is_deletion: bool = False) -> None:
+    def _record(self, kind: AuditedResource, item: Observed, *, at: float, is_deletion: bool = False) -> None:
         self._add(_key(kind, item), item.metadata.version, at, item.body, is_deletion=is_deletion)
 
     def _add(self, key: Key, number: int, at: float, obj: Mapping[str, Any], *, is_deletion: bool) -> None:
@@ -165,7 +165,7 @@ class Collector:
             self.is_sampled = True
 
 
-def _key(kind: Kind, item: Observed) -> Key:
+def _key(kind: AuditedResource, item: Observed) -> Key:
     return kind.name, item.metadata.namespace, item.metadata.name
 
 

@@ -20,15 +20,15 @@ from slipway.kube import client
 from slipway.kube.ports import Gets, KubeApi
 from slipway.kube.resources import CRDS
 from slipway.ops.audit.check import audit
-from slipway.ops.audit.evidence import Evidence
+from slipway.ops.audit.evidence import AuditEvidence
 from slipway.ops.audit.live import flows
-from slipway.ops.audit.live.collector import Collector
+from slipway.ops.audit.live.collector import HistoryCollector
 from slipway.ops.audit.live.flows import Flows
-from slipway.ops.audit.live.report import Report, keys, report
+from slipway.ops.audit.live.report import AuditReport, keys, report
 from slipway.runtime import service, telemetry
 from slipway.runtime.clock import Clock, Random, SystemClock, SystemRandom
 from slipway.runtime.liveness import BOUND_MAX_S, Loop
-from slipway.runtime.service import Context
+from slipway.runtime.service import ServiceContext
 from slipway.runtime.settings import CommonSettings
 from slipway.runtime.tasks import TaskGroup
 from slipway.streams.factory import open_streams
@@ -46,14 +46,14 @@ class Settings(CommonSettings, kw_only=True, frozen=True):
     """Where to look: the same variables that the services read."""
 
 
-class Place(msgspec.Struct, frozen=True, kw_only=True):
+class AuditTarget(msgspec.Struct, frozen=True, kw_only=True):
     """A system: its kubeconfig (empty: the pod's own account, or kubectl's), and its Redis (empty: none)."""
 
     kubeconfig: str = ""
     redis_url: str = ""
 
 
-def look(place: Place, *, for_s: float) -> Report:
+def look(place: AuditTarget, *, for_s: float) -> AuditReport:
     """One audit, watching for so long (0: what is there now).
 
     Raises:
@@ -62,12 +62,12 @@ def look(place: Place, *, for_s: float) -> Report:
     return asyncio.run(_look(place, for_s))
 
 
-def as_json(found: Report) -> str:
+def as_json(found: AuditReport) -> str:
     """For machines."""
     return msgspec.json.format(msgspec.json.encode(found), indent=2).decode() + "\n"
 
 
-def serve(place: Place, *, listen: str, every_s: float, for_s: float) -> int:
+def serve(place: AuditTarget, *, listen: str, every_s: float, for_s: float) -> int:
     """Audit for ever, and answer `/metrics`, `/livez` and `/readyz`; the exit code."""
     env = {
         **{name: value for name, value in os.environ.items() if name.startswith("SLIPWAY_LOG_")},
@@ -77,7 +77,7 @@ def serve(place: Place, *, listen: str, every_s: float, for_s: float) -> int:
     if place.kubeconfig:
         env["KUBECONFIG"] = place.kubeconfig
 
-    async def build(context: Context[Settings]) -> None:
+    async def build(context: ServiceContext[Settings]) -> None:
         kube = await context.resources.enter_async_context(
             client.connect(place.kubeconfig or None, clock=context.clock, random=context.random, user_agent=AGENT)
         )
@@ -96,7 +96,7 @@ def serve(place: Place, *, listen: str, every_s: float, for_s: float) -> int:
     return service.run(NAME, Settings, build, argv=[], env=env)
 
 
-def export(found: Report, *, took_s: float) -> None:
+def export(found: AuditReport, *, took_s: float) -> None:
     """The gauges of one audit; an invariant that could not be judged has none."""
     for line in found.invariants:
         if line.looked_at is not None:
@@ -114,13 +114,13 @@ class Auditor:
         self._clock = clock
         self._problem = ""
 
-    async def audit(self, for_s: float) -> Report:
+    async def audit(self, for_s: float) -> AuditReport:
         """Watch for so long, look, and look again at what was found.
 
         Raises:
             ControlPlaneError: Kubernetes cannot be read.
         """
-        collector = Collector(self._kube, self._clock)
+        collector = HistoryCollector(self._kube, self._clock)
         began_s = self._clock.monotonic()
         await collector.begin()
         rules = await _rules(self._kube)
@@ -136,7 +136,7 @@ class Auditor:
         watched_s = self._clock.monotonic() - began_s
         return report(evidence, watched_s=watched_s, problem=self._problem, confirmed=confirmed)
 
-    async def _evidence(self, collector: Collector, rules: tuple[str, ...] | None) -> Evidence:
+    async def _evidence(self, collector: HistoryCollector, rules: tuple[str, ...] | None) -> AuditEvidence:
         found = await self._flows(collector) if self._streams is not None else None
         await self._clock.sleep(CATCH_UP_S)
         evidence = collector.evidence(
@@ -147,7 +147,7 @@ class Auditor:
         evidence.crd_rules = rules
         return evidence
 
-    async def _flows(self, collector: Collector) -> Flows | None:
+    async def _flows(self, collector: HistoryCollector) -> Flows | None:
         if self._streams is None:
             raise InvariantError("there are no streams")
         ends = [history[-1] for history in collector.evidence().allocations.values()]
@@ -160,7 +160,7 @@ class Auditor:
             return None
 
 
-async def _look(place: Place, for_s: float) -> Report:
+async def _look(place: AuditTarget, for_s: float) -> AuditReport:
     clock: Clock = SystemClock()
     random: Random = SystemRandom()
     async with AsyncExitStack() as resources:

@@ -52,7 +52,7 @@ class Observed(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return body
 
 
-class Kind(msgspec.Struct, frozen=True, kw_only=True):
+class AuditedResource(msgspec.Struct, frozen=True, kw_only=True):
     """What is listed and watched of one resource."""
 
     resource: Resource[Observed]
@@ -64,8 +64,8 @@ class Kind(msgspec.Struct, frozen=True, kw_only=True):
         return self.resource.plural
 
 
-def _kind(resource: Resource[Any], label_selector: str = "") -> Kind:
-    return Kind(
+def _kind(resource: Resource[Any], label_selector: str = "") -> AuditedResource:
+    return AuditedResource(
         resource=Resource(
             group=resource.group,
             version=resource.version,
@@ -78,7 +78,7 @@ def _kind(resource: Resource[Any], label_selector: str = "") -> Kind:
     )
 
 
-KINDS: tuple[Kind, ...] = (
+KINDS: tuple[AuditedResource, ...] = (
     _kind(RESOURCE_POOLS),
     _kind(QUEUES),
     _kind(NODES),

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import msgspec
 
 from slipway.ops.audit.check import INVARIANTS, verdicts
-from slipway.ops.audit.evidence import CONFIG_MAPS, PODS, SERVICES, Evidence, Violation
+from slipway.ops.audit.evidence import CONFIG_MAPS, PODS, SERVICES, AuditEvidence, InvariantViolation
 
 ADVICE: dict[str, str] = {
     "I1": "search the audit log of the API server for its DELETE; launch it again with the same key",
@@ -46,7 +46,7 @@ _LEDGERS = frozenset({"I9", "I10"})
 _STREAMS = frozenset({"I14", "I15", "I16", "I17"})
 
 
-class Found(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class ReportedViolation(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """One violation, and what to do next."""
 
     subject: str
@@ -55,18 +55,18 @@ class Found(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     version: int = 0
 
 
-class Line(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class InvariantLine(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """One invariant. `looked_at` is how many objects or streams it was judged on; None: it could not be judged."""
 
     invariant: str
     promise: str
     looked_at: int | None
-    violations: list[Found] = []
+    violations: list[ReportedViolation] = []
     unknown: list[str] = []
     """what some of its checks would have needed to know"""
 
 
-class Report(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class AuditReport(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """One audit. `problem` says what could not be looked at, in words; empty when all could."""
 
     at: float
@@ -74,7 +74,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     versions: int
     is_complete: bool
     """every version since the beginning was seen"""
-    invariants: list[Line]
+    invariants: list[InvariantLine]
     problem: str = ""
 
     @property
@@ -84,15 +84,15 @@ class Report(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 def report(
-    evidence: Evidence, *, watched_s: float, problem: str = "", confirmed: frozenset[tuple[str, str]] | None = None
-) -> Report:
+    evidence: AuditEvidence, *, watched_s: float, problem: str = "", confirmed: frozenset[tuple[str, str]] | None = None
+) -> AuditReport:
     """The audit of this evidence. Of `confirmed` only those (invariant, subject) are told; None: all."""
-    lines: list[Line] = []
+    lines: list[InvariantLine] = []
     for verdict in verdicts(evidence):
         name = verdict.invariant.id
         told = [each for each in verdict.violations if confirmed is None or _key(each) in confirmed]
         lines.append(
-            Line(
+            InvariantLine(
                 invariant=name,
                 promise=verdict.invariant.promise,
                 looked_at=_looked_at(name, evidence) if verdict.judged else None,
@@ -100,7 +100,7 @@ def report(
                 unknown=[need.value for need in verdict.missing],
             )
         )
-    return Report(
+    return AuditReport(
         at=evidence.end_at,
         watched_s=watched_s,
         versions=len(evidence.versions),
@@ -110,17 +110,17 @@ def report(
     )
 
 
-def keys(violations: Sequence[Violation]) -> frozenset[tuple[str, str]]:
+def keys(violations: Sequence[InvariantViolation]) -> frozenset[tuple[str, str]]:
     """What two looks are compared by."""
     return frozenset(map(_key, violations))
 
 
-def _key(violation: Violation) -> tuple[str, str]:
+def _key(violation: InvariantViolation) -> tuple[str, str]:
     return violation.invariant, violation.subject
 
 
-def _found(violation: Violation) -> Found:
-    return Found(
+def _found(violation: InvariantViolation) -> ReportedViolation:
+    return ReportedViolation(
         subject=violation.subject,
         message=violation.message,
         next=ADVICE.get(violation.invariant, _REPORT_IT),
@@ -128,7 +128,7 @@ def _found(violation: Violation) -> Found:
     )
 
 
-def _looked_at(invariant: str, evidence: Evidence) -> int:
+def _looked_at(invariant: str, evidence: AuditEvidence) -> int:
     if invariant in _STREAMS:
         return len(evidence.streams)
     if invariant in _LEDGERS:

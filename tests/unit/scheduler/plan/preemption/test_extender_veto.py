@@ -12,11 +12,11 @@ from slipway.model.reasons import Gate
 from slipway.scheduler.plan.lint import lint
 from slipway.scheduler.plan.placement.policy import policy_of
 from slipway.scheduler.plan.planner import plan
-from slipway.scheduler.plan.state.extender_results import Answer, Answers, Question, Verb
+from slipway.scheduler.plan.state.extender_results import Answers, ExtenderAnswer, ExtenderVerb, Question
 from slipway.scheduler.plan.state.plan_types import Plan
-from slipway.scheduler.plan.state.snapshot import Snapshot
+from slipway.scheduler.plan.state.snapshot import PoolSnapshot
 from slipway.scheduler.simulate.scenario import decode
-from slipway.scheduler.simulate.world import World
+from slipway.scheduler.simulate.world import SimulatedWorld
 
 GUARD = ExtenderFact(url="http://guard:1/s", preempt_verb="preempt")
 QUEUES = [{"name": "q", "preemption": {"withinQueue": "LowerPriority"}}]
@@ -32,10 +32,10 @@ def urgent(name: str = "urgent", priority: int = 9, **rank: Any) -> dict[str, An
     return {"name": name, "ranks": [{"cpu": 4, **rank}], "queue": "q", "priority": priority}
 
 
-def a_snapshot(*work: dict[str, Any], nodes: int | list[dict[str, Any]] = 3, queues: Any = QUEUES) -> Snapshot:
+def a_snapshot(*work: dict[str, Any], nodes: int | list[dict[str, Any]] = 3, queues: Any = QUEUES) -> PoolSnapshot:
     """Everything has arrived."""
     listed = [{"name": "n", "count": nodes, "cpu": 4}] if isinstance(nodes, int) else nodes
-    world = World(decode(json.dumps({"nodes": listed, "queues": queues, "allocations": list(work)})))
+    world = SimulatedWorld(decode(json.dumps({"nodes": listed, "queues": queues, "allocations": list(work)})))
     for item in work:
         world.submit(item["name"])
     return world.columns.snapshot((), 0.0)
@@ -46,29 +46,29 @@ def full(nodes: int = 3) -> list[dict[str, Any]]:
     return [running(f"low-{index}", f"n-{index}", priority=index) for index in range(nodes)]
 
 
-def planned(snapshot: Snapshot, answers: Answers | None, *extenders: ExtenderFact) -> Plan:
+def planned(snapshot: PoolSnapshot, answers: Answers | None, *extenders: ExtenderFact) -> Plan:
     policy = msgspec.structs.replace(policy_of(snapshot.pool), extenders=extenders)
     made = plan(snapshot, policy, 0.0, answers=answers)
     assert lint(snapshot, made) == ()
     return made
 
 
-def agreeing(*nodes: str, **changes: Any) -> Callable[[Question], Answer]:
-    def say(question: Question) -> Answer:
+def agreeing(*nodes: str, **changes: Any) -> Callable[[Question], ExtenderAnswer]:
+    def say(question: Question) -> ExtenderAnswer:
         offered = {offer.node: offer.ids for offer in question.offers}
         asked = frozenset(question.nodes)
-        return Answer(asked=asked, passed=asked & frozenset(nodes), offered=offered, **changes)
+        return ExtenderAnswer(asked=asked, passed=asked & frozenset(nodes), offered=offered, **changes)
 
     return say
 
 
-def failing(_: Question) -> Answer:
-    return Answer(fault="no answer within 5 s")
+def failing(_: Question) -> ExtenderAnswer:
+    return ExtenderAnswer(fault="no answer within 5 s")
 
 
-def talk(snapshot: Snapshot, say: Callable[[Question], Answer], *extenders: ExtenderFact) -> Plan:
+def talk(snapshot: PoolSnapshot, say: Callable[[Question], ExtenderAnswer], *extenders: ExtenderFact) -> Plan:
     """Plans and answers until nothing new is asked."""
-    answers: dict[Any, Answer] = {}
+    answers: dict[Any, ExtenderAnswer] = {}
     for _ in range(10):
         made = planned(snapshot, answers, *extenders)
         fresh = {question.key: say(question) for question in made.questions}
@@ -92,7 +92,7 @@ def test_nobody_goes_before_the_answer_is_there() -> None:
 
     assert (made.admits, made.evictions) == ((), ())
     [question] = made.questions
-    assert (question.verb, question.nodes) == (Verb.PREEMPT, ("n-0", "n-1", "n-2"))
+    assert (question.verb, question.nodes) == (ExtenderVerb.PREEMPT, ("n-0", "n-1", "n-2"))
     assert [offer.ids for offer in question.offers] == [("low-0-1-0",), ("low-1-1-0",), ("low-2-1-0",)]
     assert question.owner is not None
     assert question.owner.name == "urgent"
@@ -153,7 +153,7 @@ def test_an_answer_counts_for_those_that_it_was_asked_about() -> None:
     """Others would go from the node now: it is asked again."""
     snapshot = a_snapshot(*full(1), urgent(), nodes=[{"name": "n-0", "cpu": 4}])
     [question] = planned(snapshot, {}, GUARD).questions
-    old = Answer(asked=frozenset({"n-0"}), passed=frozenset({"n-0"}), offered={"n-0": ("another-1-0",)})
+    old = ExtenderAnswer(asked=frozenset({"n-0"}), passed=frozenset({"n-0"}), offered={"n-0": ("another-1-0",)})
     made = planned(snapshot, {question.key: old}, GUARD)
 
     assert not made.evictions
@@ -164,7 +164,7 @@ def test_a_node_that_nobody_offered_is_nowhere() -> None:
     """Whatever an answer says, somebody goes only where he was offered."""
     snapshot = a_snapshot(*full(), urgent())
     [question] = planned(snapshot, {}, GUARD).questions
-    lie = Answer(
+    lie = ExtenderAnswer(
         asked=frozenset({"moon"}), passed=frozenset({"moon", "n-1"}), offered={"moon": ("x",), "n-1": ("low-2-1-0",)}
     )
     assert not planned(snapshot, {question.key: lie}, GUARD).evictions

@@ -8,10 +8,10 @@ from slipway.model.lifecycle import Phase
 from slipway.model.reasons import Gate, Reason
 from slipway.scheduler.plan.deferred import bundles, deferred
 from slipway.scheduler.plan.lint import lint
-from slipway.scheduler.plan.placement.policy import Policy
+from slipway.scheduler.plan.placement.policy import PlacementPolicy
 from slipway.scheduler.plan.planner import plan, queue_tree
 from slipway.scheduler.plan.state.plan_types import Admit, Evict, Plan
-from slipway.scheduler.plan.state.snapshot import OpenDecision, Snapshot
+from slipway.scheduler.plan.state.snapshot import OpenDecision, PoolSnapshot
 from tests.support.planner import a_role, a_snapshot, amounts, an_allocation, nodes, running
 
 NOW = 1000.0
@@ -45,8 +45,8 @@ def leaving(fact: AllocationFact, *places: str, grace: float = 0.0) -> Allocatio
     )
 
 
-def decide(snapshot: Snapshot, now: float = NOW) -> Plan:
-    return plan(snapshot, Policy(), now)
+def decide(snapshot: PoolSnapshot, now: float = NOW) -> Plan:
+    return plan(snapshot, PlacementPolicy(), now)
 
 
 def test_a_place_is_held_while_its_victim_leaves() -> None:

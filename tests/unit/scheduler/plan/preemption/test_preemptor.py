@@ -5,7 +5,7 @@ import msgspec
 from slipway.model.facts import AllocationFact, JobFact, PoolFact, QueueFact, TopologyFact
 from slipway.scheduler.plan.lint import Broken, lint
 from slipway.scheduler.plan.state.plan_types import Evict, Plan
-from slipway.scheduler.plan.state.snapshot import Snapshot
+from slipway.scheduler.plan.state.snapshot import PoolSnapshot
 from tests.support.planner import a_node, a_role, a_snapshot, an_allocation, gates, nodes, places, planned, running
 
 EAGER = QueueFact(name="default", within_queue="LowerPriority")
@@ -23,7 +23,7 @@ def evicted(decided: Plan) -> dict[str, tuple[int, ...]]:
     return {evict.allocation.partition("/")[2]: evict.ranks for evict in decided.evictions}
 
 
-def crowded(*facts: AllocationFact, queue: QueueFact = EAGER, count: int = 2) -> Snapshot:
+def crowded(*facts: AllocationFact, queue: QueueFact = EAGER, count: int = 2) -> PoolSnapshot:
     """Nodes of 4 cpu."""
     return a_snapshot(nodes(count, cpu=4), facts, queues=[queue])
 

@@ -5,7 +5,7 @@ import random
 from slipway.model.facts import QueueFact
 from slipway.model.resources import CPU, GPU, Resources
 from slipway.scheduler.plan.planner import queue_tree
-from slipway.scheduler.plan.preemption.reclaim_rule import NOT, Claim
+from slipway.scheduler.plan.preemption.reclaim_rule import NOT, ReclaimClaim
 from slipway.scheduler.plan.queueing.queue_tree import QueueTree
 from tests.support.planner import a_snapshot, nodes
 
@@ -38,7 +38,7 @@ def test_verdicts_at_once_are_those_one_by_one() -> None:
         else:
             taken.append((chance.choice(leaves), chance.choice(USES)))
             tree.take(taken[-1][0], taken[-1][1], preemptible=True)
-        claim = Claim(tree, chance.choice(leaves), DEMAND)
+        claim = ReclaimClaim(tree, chance.choice(leaves), DEMAND)
         found = claim.judge_all(kinds, len(leaves) * len(USES))
         for name, own in kinds.items():
             for kind, use in own:

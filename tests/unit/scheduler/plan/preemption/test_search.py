@@ -7,16 +7,16 @@ import pytest
 
 from slipway.model.facts import AllocationFact, QueueFact
 from slipway.scheduler.plan.placement.policy import policy_of
-from slipway.scheduler.plan.placement.tick_state import State
+from slipway.scheduler.plan.placement.tick_state import TickState
 from slipway.scheduler.plan.planner import queue_tree
-from slipway.scheduler.plan.preemption.reclaim_rule import FIRST, Claim
+from slipway.scheduler.plan.preemption.reclaim_rule import FIRST, ReclaimClaim
 from slipway.scheduler.plan.preemption.search import NodeSearch
-from slipway.scheduler.plan.preemption.trial import Trial
+from slipway.scheduler.plan.preemption.trial import EvictionTrial
 from slipway.scheduler.plan.preemption.victims import victims_of
 from tests.support.planner import a_node, a_role, a_snapshot, an_allocation, running
 
 
-def a_state(seed: int) -> State:
+def a_state(seed: int) -> TickState:
     """A few nodes with gangs, elastic gangs and lone ranks of two queues, some on host ports."""
     chance = random.Random(seed)
     names = [f"n{number}" for number in range(6)]
@@ -37,7 +37,7 @@ def a_state(seed: int) -> State:
     snapshot = a_snapshot(
         [a_node(name, cpu=12) for name in names], facts, queues=[QueueFact(name="default"), QueueFact(name="other")]
     )
-    return State(snapshot, policy_of(snapshot.pool), 0.0, queue_tree(snapshot))
+    return TickState(snapshot, policy_of(snapshot.pool), 0.0, queue_tree(snapshot))
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -64,7 +64,7 @@ def test_what_a_trial_takes_off_it_puts_back(seed: int) -> None:
     """After `undo` usage, queues and slots are as they were, whatever was taken off in between."""
     state = a_state(seed)
     before = (state.whatif.usage.used.copy(), state.tree.whole("default"), state.tree.whole("other"))
-    trial = Trial(state, Claim(state.tree, "default", {"cpu": 1000}), "default", FIRST)
+    trial = EvictionTrial(state, ReclaimClaim(state.tree, "default", {"cpu": 1000}), "default", FIRST)
     units = victims_of(state.snapshot).units
     for unit in random.Random(seed).sample(units, len(units) // 2):
         trial.remove(unit)

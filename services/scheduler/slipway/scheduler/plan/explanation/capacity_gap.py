@@ -9,15 +9,15 @@ import numpy as np
 
 from slipway.model.facts import AllocationFact
 from slipway.model.resources import GPU, GPU_MILLI, MILLI
-from slipway.scheduler.plan.placement.feasibility import Row
+from slipway.scheduler.plan.placement.feasibility import FeasibilityRow
 from slipway.scheduler.plan.placement.fill import fill
 from slipway.scheduler.plan.placement.topology import REQUIRED
 from slipway.scheduler.plan.placement.whatif import WhatIf
 from slipway.scheduler.plan.state.gang_size import targets
 from slipway.scheduler.plan.state.nodes import EVERY, At, Bools, Ints
-from slipway.scheduler.plan.state.plan_types import Change
-from slipway.scheduler.plan.state.rank_request import Ask
-from slipway.scheduler.plan.state.usage import Usage
+from slipway.scheduler.plan.state.plan_types import Remedy
+from slipway.scheduler.plan.state.rank_request import RankRequest
+from slipway.scheduler.plan.state.usage import NodeUsage
 
 RANKS_MAX = 64
 DOMAINS_MAX = 32
@@ -25,7 +25,7 @@ _MILLION = 1_000_000
 IMPOSSIBLE = 2**62
 
 
-def to_free(whatif: WhatIf, allocation: AllocationFact) -> tuple[Change, ...] | None:
+def to_free(whatif: WhatIf, allocation: AllocationFact) -> tuple[Remedy, ...] | None:
     """What to free for the smallest gang that may start; None when it is too large to say or nothing helps.
 
     Works on a copy of the usage.
@@ -45,7 +45,7 @@ def to_free(whatif: WhatIf, allocation: AllocationFact) -> tuple[Change, ...] | 
     return _deficits(trial.usage, ours, owed)
 
 
-def _squeeze_role(row: Row, ours: Ints, want: int) -> bool:
+def _squeeze_role(row: FeasibilityRow, ours: Ints, want: int) -> bool:
     """Put `want` ranks on nodes, over-committing where it must; required topologies into the cheapest domain."""
     topology = row.ask.topology
     if topology is None or topology.mode != REQUIRED:
@@ -59,7 +59,7 @@ def _squeeze_role(row: Row, ours: Ints, want: int) -> bool:
     return best is not None and _squeeze(row, ours, want, row.passed & (column.codes == best[1])) is not None
 
 
-def _squeeze(row: Row, ours: Ints, want: int, allowed: Bools, *, keep: bool = True) -> int | None:
+def _squeeze(row: FeasibilityRow, ours: Ints, want: int, allowed: Bools, *, keep: bool = True) -> int | None:
     """The cost of `want` ranks among `allowed`, None if they do not go there at all; taken when `keep`."""
     nodes: list[int] = []
     cost = 0
@@ -83,12 +83,12 @@ def _squeeze(row: Row, ours: Ints, want: int, allowed: Bools, *, keep: bool = Tr
     return cost if is_enough else None
 
 
-def _book(row: Row, ours: Ints, node: int, times: int) -> None:
+def _book(row: FeasibilityRow, ours: Ints, node: int, times: int) -> None:
     row.usage.take(row.ask, [node], times)
     ours[row.ask.step_rows, node] += row.ask.step_amounts[:, 0] * times
 
 
-def _costs(ask: Ask, usage: Usage, ours: Ints, allowed: Bools, at: At) -> Ints:
+def _costs(ask: RankRequest, usage: NodeUsage, ours: Ints, allowed: Bools, at: At) -> Ints:
     """What one more rank would over-commit on each node of `at`, in millionths of the pool; IMPOSSIBLE where it can
     not go."""
     table = usage.table
@@ -112,16 +112,16 @@ def _costs(ask: Ask, usage: Usage, ours: Ints, allowed: Bools, at: At) -> Ints:
     return np.where(possible, costs, IMPOSSIBLE)
 
 
-def _deficits(usage: Usage, ours: Ints, owed: dict[int, int]) -> tuple[Change, ...]:
+def _deficits(usage: NodeUsage, ours: Ints, owed: dict[int, int]) -> tuple[Remedy, ...]:
     """Per node of ours, by how much it is over-committed in what we ask for; `owed` is by how much its devices are."""
     table = usage.table
     over = np.where(ours > 0, np.maximum(usage.used - table.allocatable, 0), 0)
     if GPU_MILLI in table.row:
         over[table.row[GPU_MILLI]] = 0
         over[table.row[GPU_MILLI], list(owed)] = list(owed.values())
-    changes: list[Change] = []
+    changes: list[Remedy] = []
     for node in np.flatnonzero(over.any(axis=0)).tolist():
         rows = np.flatnonzero(over[:, node]).tolist()
         amounts = {table.resources[row]: int(over[row, node]) for row in rows}
-        changes.append(Change(kind="free", node=table.names[node], amounts=amounts))
+        changes.append(Remedy(kind="free", node=table.names[node], amounts=amounts))
     return tuple(changes)

@@ -9,9 +9,9 @@ from typing import NamedTuple, cast
 
 from slipway.model.facts import AllocationFact
 from slipway.scheduler.plan.placement import explain
-from slipway.scheduler.plan.queueing.queue_cursor import NOT_YET, Line, Walk
+from slipway.scheduler.plan.queueing.queue_cursor import NOT_YET, QueueCursor, Walk
 from slipway.scheduler.plan.state.members import Member, Members
-from slipway.scheduler.plan.state.pending import Backlog
+from slipway.scheduler.plan.state.pending import PendingWork
 from slipway.scheduler.plan.state.plan_types import Explanation
 
 _HEAD = b"head"
@@ -29,13 +29,17 @@ class Explained(Mapping[str, Explanation]):
     """{allocation key: why it waits}, ascending keys. `own` are texts that hold for one allocation alone."""
 
     def __init__(
-        self, backlog: Backlog, lines: Mapping[str, Line], shut: Sequence[Walk], own: Mapping[str, Explanation]
+        self,
+        backlog: PendingWork,
+        lines: Mapping[str, QueueCursor],
+        shut: Sequence[Walk],
+        own: Mapping[str, Explanation],
     ) -> None:
         self._backlog = backlog
         self._lines = lines
         self._shut = shut
         self._own = own
-        self._walks: dict[bytes, tuple[Line | None, Walk]] | None = None
+        self._walks: dict[bytes, tuple[QueueCursor | None, Walk]] | None = None
         self._all: dict[str, Explanation] | None = None
 
     def alike(self) -> Iterator[Alike]:

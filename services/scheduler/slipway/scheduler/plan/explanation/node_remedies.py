@@ -13,7 +13,7 @@ from slipway.scheduler.plan.placement.filters.node_unschedulable import CORDON
 from slipway.scheduler.plan.placement.filters.taint_toleration import HARD
 from slipway.scheduler.plan.placement.whatif import WhatIf
 from slipway.scheduler.plan.state.nodes import Bools
-from slipway.scheduler.plan.state.plan_types import Change
+from slipway.scheduler.plan.state.plan_types import Remedy
 
 TAINTS_MAX = 8
 """Different taints that are tried."""
@@ -23,7 +23,7 @@ NODES_MAX = 16
 """More nodes than this to uncordon are no small change."""
 
 
-def uncordoned(whatif: WhatIf, fact: AllocationFact) -> tuple[Bools, tuple[Change, ...]] | None:
+def uncordoned(whatif: WhatIf, fact: AllocationFact) -> tuple[Bools, tuple[Remedy, ...]] | None:
     """(the nodes that may be used then, the nodes to uncordon) for `fact` to have its places; None: that is not it."""
     table = whatif.table
     if table.is_clear:
@@ -40,17 +40,17 @@ def uncordoned(whatif: WhatIf, fact: AllocationFact) -> tuple[Bools, tuple[Chang
         if not _used(trial, fact, allowed):
             allowed[node] = True
     left = [node for node in sorted(chosen) if allowed[node]]
-    return allowed, tuple(Change(kind="uncordon", node=table.names[node]) for node in left)
+    return allowed, tuple(Remedy(kind="uncordon", node=table.names[node]) for node in left)
 
 
-def tolerated(whatif: WhatIf, fact: AllocationFact) -> tuple[tuple[Change, ...], Taint] | None:
+def tolerated(whatif: WhatIf, fact: AllocationFact) -> tuple[tuple[Remedy, ...], Taint] | None:
     """The one taint that `fact` would have to tolerate; None: that is not it."""
     every_taint = (taint for taints in whatif.table.taint_sets for taint in taints)
     taints = {each for each in every_taint if each.effect in HARD and not each.key.startswith(OF_NODES)}
     every: Bools = ~whatif.table.unschedulable
     for taint in sorted(taints, key=lambda each: (each.key, each.value, each.effect))[:TAINTS_MAX]:
         if _used(tolerating(whatif, taint), fact, every):
-            return (Change(kind="tolerate", name=f"{taint.key}={taint.value}:{taint.effect}"),), taint
+            return (Remedy(kind="tolerate", name=f"{taint.key}={taint.value}:{taint.effect}"),), taint
     return None
 
 
@@ -67,7 +67,7 @@ def _toleration(taint: Taint) -> Toleration:
 def _used(trial: WhatIf, fact: AllocationFact, allowed: Bools) -> list[int]:
     """The nodes on which `fact` stands within `allowed`; empty when it does not. Takes nothing."""
     placed = gang.place(trial, fact, allowed)
-    if isinstance(placed, gang.Blocked):
+    if isinstance(placed, gang.PlacementFailure):
         return []
     gang.withdraw(trial, placed.parts)
     return sorted({node for part in placed.parts for node in part.nodes})

@@ -12,30 +12,30 @@ import msgspec
 from slipway.model.facts import AllocationFact
 from slipway.model.position import WorkKey
 from slipway.scheduler.plan.explanation.preempting_rivals import Takers
-from slipway.scheduler.plan.explanation.remedies import BY_ITSELF, CHANGEABLE, Standing, smallest_change
+from slipway.scheduler.plan.explanation.remedies import BY_ITSELF, CHANGEABLE, RemedyState, smallest_change
 from slipway.scheduler.plan.placement import explain
 from slipway.scheduler.plan.placement.tick_state import Admitted
 from slipway.scheduler.plan.placement.topology import REQUIRED
 from slipway.scheduler.plan.queueing.admission_checks import closed_gate
-from slipway.scheduler.plan.queueing.queue_cursor import STRICT, Line, Walk
+from slipway.scheduler.plan.queueing.queue_cursor import STRICT, QueueCursor, Walk
 from slipway.scheduler.plan.reservation import Reservations
 from slipway.scheduler.plan.state.plan_cache import Memo
-from slipway.scheduler.plan.state.plan_types import Change, Explanation
-from slipway.scheduler.plan.state.snapshot import Snapshot
+from slipway.scheduler.plan.state.plan_types import Explanation, Remedy
+from slipway.scheduler.plan.state.snapshot import PoolSnapshot
 
 NO_ROOM_MADE = frozenset({"release", "wait", "limit", "nominal", "borrowing", "maxSlots"})
 """Changes after which the nodes are as they were."""
 _RivalKey = tuple[bytes, str, str, bool]
 
 
-class Offers:
+class RemedyOffers:
     """The offers of one tick, on the state after its plan."""
 
     def __init__(
         self,
-        snapshot: Snapshot,
-        standing: Standing,
-        lines: Mapping[str, Line],
+        snapshot: PoolSnapshot,
+        standing: RemedyState,
+        lines: Mapping[str, QueueCursor],
         shut: Sequence[Walk],
         *,
         now: float,
@@ -83,16 +83,16 @@ class Offers:
             change = self._past_reservations(fact, self._change(fact, first, self._rivals(order, fact)))
         return explain.with_change(why, change, self._domain(fact, change or ()))
 
-    def _past_reservations(self, fact: AllocationFact, change: tuple[Change, ...] | None) -> tuple[Change, ...] | None:
+    def _past_reservations(self, fact: AllocationFact, change: tuple[Remedy, ...] | None) -> tuple[Remedy, ...] | None:
         """Where room is kept from `fact`, a change that makes no room holds if it also ends in time; others do not."""
         if change is None or self._reservations is None or not self._reservations.holds_up(fact):
             return change
         limit = self._reservations.passing_limit(fact)
         if limit is None or any(part.kind not in NO_ROOM_MADE for part in change):
             return None
-        return (*change, Change(kind="maxRuntime", seconds=limit))
+        return (*change, Remedy(kind="maxRuntime", seconds=limit))
 
-    def _domain(self, fact: AllocationFact, change: tuple[Change, ...]) -> str:
+    def _domain(self, fact: AllocationFact, change: tuple[Remedy, ...]) -> str:
         """`rack r7`, when it has to be in one and all that has to be freed is there."""
         keys = sorted({role.topology.key for role in fact.roles if role.topology and role.topology.mode == REQUIRED})
         table = self._standing.whatif.table
@@ -105,8 +105,8 @@ class Offers:
         return ""
 
     def _change(
-        self, fact: AllocationFact, first: tuple[Change, ...], rivals: list[AllocationFact]
-    ) -> tuple[Change, ...] | None:
+        self, fact: AllocationFact, first: tuple[Remedy, ...], rivals: list[AllocationFact]
+    ) -> tuple[Remedy, ...] | None:
         """The smallest change, from memory where it was found before."""
         if self._memo is None:
             return smallest_change(self._standing, fact, first, rivals, self._takers)

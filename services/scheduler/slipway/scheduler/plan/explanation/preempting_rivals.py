@@ -18,7 +18,7 @@ from slipway.scheduler.plan.reservation import Reservations
 from slipway.scheduler.plan.state import gang_size
 from slipway.scheduler.plan.state.nodes import Bools
 from slipway.scheduler.plan.state.ordering import priority_of
-from slipway.scheduler.plan.state.snapshot import Snapshot
+from slipway.scheduler.plan.state.snapshot import PoolSnapshot
 
 KEPT_MAX = 16
 
@@ -28,7 +28,7 @@ class Takers:
 
     def __init__(
         self,
-        snapshot: Snapshot,
+        snapshot: PoolSnapshot,
         whatif: WhatIf,
         admitted: Sequence[Admitted] = (),
         reservations: Reservations | None = None,
@@ -53,7 +53,7 @@ class Takers:
             return False  # What may be evicted is not in the way of that.
         after = made(self._without_lesser(rival, queue))
         placed = gang.place(after, rival, within)
-        return not isinstance(placed, gang.Blocked)
+        return not isinstance(placed, gang.PlacementFailure)
 
     def would_keep(self, rival: AllocationFact, made: Callable[[WhatIf], WhatIf], tree: QueueTree) -> bool:
         """Whether a place for `rival`, which has none yet, would be kept with the change."""

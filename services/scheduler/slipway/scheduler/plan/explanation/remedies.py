@@ -24,8 +24,8 @@ from slipway.scheduler.plan.placement.whatif import WhatIf
 from slipway.scheduler.plan.queueing.queue_tree import ROOT, QueueTree
 from slipway.scheduler.plan.state import gang_size
 from slipway.scheduler.plan.state.nodes import Bools
-from slipway.scheduler.plan.state.plan_types import Change
-from slipway.scheduler.plan.state.usage import Usage
+from slipway.scheduler.plan.state.plan_types import Remedy
+from slipway.scheduler.plan.state.usage import NodeUsage
 
 RAISES_MAX = 8
 RIVALS_MAX = 16
@@ -49,7 +49,7 @@ class Contenders(Protocol):
         ...
 
 
-class Standing(msgspec.Struct):
+class RemedyState(msgspec.Struct):
     """Where an allocation stands: the state after the plan, or the same with a change made."""
 
     whatif: WhatIf
@@ -64,7 +64,7 @@ class Standing(msgspec.Struct):
         if not self._may_use(fact, gang_size.smallest_demand(fact)):
             return False
         placed = gang.place(self.whatif, fact, self.within)
-        if isinstance(placed, gang.Blocked):
+        if isinstance(placed, gang.PlacementFailure):
             return False
         gang.withdraw(self.whatif, placed.parts)
         return placed.is_as_wanted or self._may_use(fact, placed.demand())
@@ -84,12 +84,12 @@ class Standing(msgspec.Struct):
 
 
 def smallest_change(
-    standing: Standing,
+    standing: RemedyState,
     fact: AllocationFact,
-    first: tuple[Change, ...],
+    first: tuple[Remedy, ...],
     rivals: list[AllocationFact],
     takers: Contenders,
-) -> tuple[Change, ...] | None:
+) -> tuple[Remedy, ...] | None:
     """The changes that together let `fact` start, beginning with `first` (what opens its own gate).
 
     `rivals` wait too and might take what the change gives, also by evicting: `takers` knows who.
@@ -104,13 +104,13 @@ def smallest_change(
     jobs = dict(standing.jobs)
     if slots:
         key = (fact.namespace, fact.job)
-        changes = (*changes, Change(kind="maxSlots", name=fact.job, slots=slots))
+        changes = (*changes, Remedy(kind="maxSlots", name=fact.job, slots=slots))
         jobs[key] = msgspec.structs.replace(jobs[key], max_slots=(jobs[key].max_slots or 0) + slots)
     ways = (_by_freeing, _by_uncordoning, _by_tolerating)
     made = next((found for way in ways if (found := way(standing.whatif, fact)) is not None), None)
     if made is None:
         return None
-    after = Standing(made.make(standing.whatif), tree, standing.slots, jobs, made.within)
+    after = RemedyState(made.make(standing.whatif), tree, standing.slots, jobs, made.within)
     theirs = after if made.is_for_all else msgspec.structs.replace(after, whatif=standing.whatif)
     if any(theirs.admits(rival) for rival in rivals) or not after.admits(fact):
         return None
@@ -126,7 +126,7 @@ class _Made(msgspec.Struct, frozen=True):
     """A change of nodes; one that is not `is_for_all` helps only the one that it was made for."""
 
     make: Callable[[WhatIf], WhatIf]
-    changes: tuple[Change, ...]
+    changes: tuple[Remedy, ...]
     within: Bools | None = None
     is_for_all: bool = True
 
@@ -155,14 +155,14 @@ def _by_tolerating(whatif: WhatIf, fact: AllocationFact) -> _Made | None:
     return _Made(partial(node_remedies.tolerating, taint=taint), changes, ~whatif.table.unschedulable, is_for_all=False)
 
 
-def _raise_quota(tree: QueueTree, fact: AllocationFact) -> tuple[QueueTree, tuple[Change, ...]] | None:
+def _raise_quota(tree: QueueTree, fact: AllocationFact) -> tuple[QueueTree, tuple[Remedy, ...]] | None:
     """Raise bound after bound until the demand passes; None when a bound cannot be raised."""
     demand = gang_size.smallest_demand(fact).amounts
     raised: dict[tuple[str, str], dict[str, int]] = {}
     for _ in range(RAISES_MAX):
         short = tree.shortfall(fact.queue, demand, preemptible=fact.preemptible)
         if short is None:
-            changes = (Change(kind=kind, name=name, amounts=amounts) for (name, kind), amounts in raised.items())
+            changes = (Remedy(kind=kind, name=name, amounts=amounts) for (name, kind), amounts in raised.items())
             return tree, tuple(changes)
         if short.queue == ROOT:
             return None
@@ -172,7 +172,7 @@ def _raise_quota(tree: QueueTree, fact: AllocationFact) -> tuple[QueueTree, tupl
     return None
 
 
-def _free(usage: Usage, freed: tuple[Change, ...]) -> Usage:
+def _free(usage: NodeUsage, freed: tuple[Remedy, ...]) -> NodeUsage:
     """A copy of `usage` with the changes' amounts given back."""
     copy = usage.copy()
     for change in freed:

@@ -7,18 +7,18 @@ ranks standing where they would go.
 import msgspec
 import numpy as np
 
-from slipway.scheduler.plan.placement.filters import DYNAMIC, STATIC, Refusal
+from slipway.scheduler.plan.placement.filters import DYNAMIC, STATIC, NodeRefusal
 from slipway.scheduler.plan.state.nodes import EVERY
-from slipway.scheduler.plan.state.rank_request import Ask
-from slipway.scheduler.plan.state.usage import Usage
+from slipway.scheduler.plan.state.rank_request import RankRequest
+from slipway.scheduler.plan.state.usage import NodeUsage
 
 
-class Verdict(msgspec.Struct, frozen=True):
+class NodeVerdict(msgspec.Struct, frozen=True):
     """`refused` nodes per refusal, in filter order; `fitting` nodes pass every filter."""
 
     nodes: int
     fitting: int
-    refused: tuple[tuple[Refusal, int], ...]
+    refused: tuple[tuple[NodeRefusal, int], ...]
 
     def reasons(self) -> dict[str, int]:
         """{reason: nodes}, by reason."""
@@ -33,14 +33,14 @@ class Verdict(msgspec.Struct, frozen=True):
         return ", ".join(refusal.phrase(count) for refusal, count in ordered)
 
 
-def diagnose(ask: Ask, usage: Usage) -> Verdict:
+def diagnose(ask: RankRequest, usage: NodeUsage) -> NodeVerdict:
     """The verdict on one more rank of `ask`."""
     left = np.ones(len(usage.table), dtype=np.bool_)
-    refused: list[tuple[Refusal, int]] = []
+    refused: list[tuple[NodeRefusal, int]] = []
     for entry in (*STATIC, *DYNAMIC):
         for refusal, mask in entry.refuse(ask, usage, EVERY):
             count = int(np.count_nonzero(left & mask))
             if count:
                 refused.append((refusal, count))
                 left &= ~mask
-    return Verdict(len(usage.table), int(np.count_nonzero(left)), tuple(refused))
+    return NodeVerdict(len(usage.table), int(np.count_nonzero(left)), tuple(refused))

@@ -14,13 +14,13 @@ from slipway.model.times import format_time
 from slipway.scheduler.plan.placement.extenders import WAITING
 from slipway.scheduler.plan.placement.feasibility import admitting, empty_room
 from slipway.scheduler.plan.placement.filters.node_resources_fit import spell
-from slipway.scheduler.plan.placement.gang import Blocked
+from slipway.scheduler.plan.placement.gang import PlacementFailure
 from slipway.scheduler.plan.placement.topology import REQUIRED, largest_domain
 from slipway.scheduler.plan.placement.whatif import WhatIf
 from slipway.scheduler.plan.queueing.queue_tree import ROOT, Shortfall
 from slipway.scheduler.plan.state.gang_size import smallest_demand
-from slipway.scheduler.plan.state.plan_types import Change, Explanation
-from slipway.scheduler.plan.state.rank_request import Ask, requests_of
+from slipway.scheduler.plan.state.plan_types import Explanation, Remedy
+from slipway.scheduler.plan.state.rank_request import RankRequest, requests_of
 
 PLACE = frozenset({Gate.NO_FIT, Gate.TOPOLOGY_TOO_SMALL})
 """Gates of what finds no room on the nodes."""
@@ -112,7 +112,7 @@ def _of_quota(name: str, thousandths: int) -> str:
     return format_quantity(thousandths // MILLI, scale=1)
 
 
-def fit_gate(whatif: WhatIf, allocation: AllocationFact, blocked: Blocked) -> Explanation:
+def fit_gate(whatif: WhatIf, allocation: AllocationFact, blocked: PlacementFailure) -> Explanation:
     """NoFit or TopologyTooSmall, with every node counted once."""
     verdict = blocked.verdict
     ask = whatif.row(blocked.role).ask
@@ -137,19 +137,19 @@ def fit_gate(whatif: WhatIf, allocation: AllocationFact, blocked: Blocked) -> Ex
     )
 
 
-def _fit_gate(blocked: Blocked, reasons: dict[str, int]) -> Gate:
+def _fit_gate(blocked: PlacementFailure, reasons: dict[str, int]) -> Gate:
     if not WAITING.isdisjoint(reasons):
         return Gate.WAITING_FOR_EXTENDER
     return Gate.TOPOLOGY_TOO_SMALL if blocked.is_topology else Gate.NO_FIT
 
 
-def _topology_text(blocked: Blocked, ask: Ask) -> str:
+def _topology_text(blocked: PlacementFailure, ask: RankRequest) -> str:
     key = ask.topology.key if ask.topology else ""
     ranks = f"{blocked.largest} of {blocked.needed} ranks of role {blocked.role.name}"
     return f"the largest {key} has room for {ranks}, though the pool has in all"
 
 
-def _of_role(allocation: AllocationFact, blocked: Blocked) -> str:
+def _of_role(allocation: AllocationFact, blocked: PlacementFailure) -> str:
     return f" of role {blocked.role.name}" if len(allocation.roles) > 1 else ""
 
 
@@ -160,7 +160,7 @@ _NOT_OF_NODES = (PODS, GPU_MILLI, GPU_SHARES)
 """Not in what nodes say that they have."""
 
 
-def _never(whatif: WhatIf, allocation: AllocationFact, blocked: Blocked, ask: Ask) -> str:
+def _never(whatif: WhatIf, allocation: AllocationFact, blocked: PlacementFailure, ask: RankRequest) -> str:
     """Why it cannot start even on an empty pool, and what would fit there; "" when it could start."""
     demand = smallest_demand(allocation)
     if len(allocation.roles) > 1:
@@ -189,7 +189,7 @@ def _never(whatif: WhatIf, allocation: AllocationFact, blocked: Blocked, ask: As
     return f"{NEVER} as the pool stands: even empty it has no place for a rank like this{_largest(whatif, ask)}"
 
 
-def _largest(whatif: WhatIf, ask: Ask) -> str:
+def _largest(whatif: WhatIf, ask: RankRequest) -> str:
     """What one node has at most of that of which a rank asks for too much; "" where the amounts are not the trouble.
 
     It is the node that is closest: it has the most of the rarest among those that hold the rest.
@@ -246,11 +246,11 @@ def behind_reservation(head: AllocationFact, start: float | None, now: float) ->
         return Explanation(gate=Gate.BEHIND_RESERVATION, message=text)
     until = format_time(start, "seconds")
     text = f"room is kept for {head.key}, which starts at {until} at the latest; what ends by then may pass"
-    change = (Change(kind="maxRuntime", seconds=start - now),) if start > now else None
+    change = (Remedy(kind="maxRuntime", seconds=start - now),) if start > now else None
     return Explanation(gate=Gate.BEHIND_RESERVATION, message=text, change=change)
 
 
-def with_change(why: Explanation, change: tuple[Change, ...] | None, domain: str = "") -> Explanation:
+def with_change(why: Explanation, change: tuple[Remedy, ...] | None, domain: str = "") -> Explanation:
     """`why` with what would help; said in words too where room has to be made on nodes, all of them in `domain`."""
     words = in_words(change, domain) if change and why.gate in PLACE else ""
     message = f"{why.message}; {words}" if words else why.message
@@ -273,7 +273,7 @@ def at_position(why: Explanation, ahead: int, ahead_slots: int) -> Explanation:
     return msgspec.structs.replace(why, position=ahead + 1, ahead=ahead, ahead_slots=ahead_slots)
 
 
-def spelled(change: Change) -> str:
+def spelled(change: Remedy) -> str:
     """One part of a change as an instruction."""
     more = " and ".join(
         spell(name, amount).replace(" ", " more ", 1) for name, amount in sorted(change.amounts.items())
@@ -301,7 +301,7 @@ def spelled(change: Change) -> str:
             return change.kind
 
 
-def in_words(changes: tuple[Change, ...], domain: str = "") -> str:
+def in_words(changes: tuple[Remedy, ...], domain: str = "") -> str:
     """`needs 2 more nvidia.com/gpu on one node`, `uncordoning n3 would help`; "" when nothing is to be done to nodes.
 
     `domain` is where all of them are, for a gang that needs one.

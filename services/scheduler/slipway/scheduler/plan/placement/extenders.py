@@ -16,9 +16,17 @@ import numpy as np
 from slipway.model.extenders import ExtenderFact
 from slipway.model.facts import AllocationFact, RoleFact
 from slipway.model.resources import Resources
-from slipway.scheduler.plan.state.extender_results import Answer, Answers, Key, Outside, Question, Saying, Verb
+from slipway.scheduler.plan.state.extender_results import (
+    Answers,
+    ExtenderAnswer,
+    ExtenderVerb,
+    Key,
+    Outside,
+    Question,
+    Saying,
+)
 from slipway.scheduler.plan.state.nodes import Bools, Ints, NodeTable
-from slipway.scheduler.plan.state.rank_request import Ask
+from slipway.scheduler.plan.state.rank_request import RankRequest
 
 UNANSWERED = "ExtenderUnanswered"
 UNAVAILABLE = "ExtenderUnavailable"
@@ -29,7 +37,7 @@ REASONS_MAX = 8
 """Different reasons of one answer that are told apart."""
 
 
-def large_enough(ask: Ask, table: NodeTable) -> Bools:
+def large_enough(ask: RankRequest, table: NodeTable) -> Bools:
     """The nodes with as much in all as one rank asks for, whatever is used there."""
     if ask.missing:
         return np.zeros(len(table), dtype=np.bool_)
@@ -91,7 +99,7 @@ class Panel:
                 sitting.prioritize(extender)
         return sitting.outcome()
 
-    def answer(self, key: Key) -> Answer | None:
+    def answer(self, key: Key) -> ExtenderAnswer | None:
         """What is known."""
         return self._answers.get(key)
 
@@ -144,9 +152,9 @@ class _Sitting:
         """One more filters what is left."""
         if not self._is_open:
             return
-        answer = self._panel.answer((extender.url, Verb.FILTER, self._ask))
+        answer = self._panel.answer((extender.url, ExtenderVerb.FILTER, self._ask))
         if answer is not None and answer.is_stale:
-            self._put(extender, Verb.FILTER)
+            self._put(extender, ExtenderVerb.FILTER)
         if answer is not None and answer.fault:
             if not extender.ignorable:
                 self._wait(UNAVAILABLE, f"for extender {extender.name}, which fails: {answer.fault}")
@@ -154,7 +162,7 @@ class _Sitting:
         asked = self._panel.mask(answer.asked if answer else ())
         missing = self._left & ~asked
         if missing.any():
-            self._put(extender, Verb.FILTER)
+            self._put(extender, ExtenderVerb.FILTER)
         if answer is None:
             self._wait(UNANSWERED, _late(extender))
             return
@@ -168,15 +176,15 @@ class _Sitting:
         """One more scores what passed all filters; what it fails to say counts nothing."""
         if not self._is_open or not self._left.any():
             return
-        answer = self._panel.answer((extender.url, Verb.PRIORITIZE, self._ask))
+        answer = self._panel.answer((extender.url, ExtenderVerb.PRIORITIZE, self._ask))
         if answer is not None and answer.is_stale:
-            self._put(extender, Verb.PRIORITIZE)
+            self._put(extender, ExtenderVerb.PRIORITIZE)
         if answer is not None and answer.fault:
             return
         asked = self._panel.mask(answer.asked if answer else ())
         missing = self._left & ~asked
         if missing.any():
-            self._put(extender, Verb.PRIORITIZE)
+            self._put(extender, ExtenderVerb.PRIORITIZE)
             self._sayings.append(_waiting(UNANSWERED, _late(extender), missing))
             self._allowed &= ~missing
         if answer is not None:
@@ -188,7 +196,7 @@ class _Sitting:
         """All of it."""
         return Outside(self._allowed, tuple(self._sayings), self._bonus, tuple(self._scores))
 
-    def _put(self, extender: ExtenderFact, verb: Verb) -> None:
+    def _put(self, extender: ExtenderFact, verb: ExtenderVerb) -> None:
         question = Question(extender=extender, verb=verb, ask=self._ask, role=self._role, owner=self._owner, nodes=())
         self._panel.put(question, self._left)
 
@@ -197,7 +205,7 @@ class _Sitting:
         self._allowed[:] = False
         self._is_open = False
 
-    def _refuse(self, extender: ExtenderFact, answer: Answer, nodes: Bools) -> None:
+    def _refuse(self, extender: ExtenderFact, answer: ExtenderAnswer, nodes: Bools) -> None:
         """The refused nodes by its own reasons; those beyond the most frequent are one."""
         names: dict[tuple[str, bool], list[str]] = {}
         for name in sorted(answer.asked - answer.passed):

@@ -15,8 +15,8 @@ from slipway.scheduler.plan.placement.scores import SCORES, Normalise, Score, no
 from slipway.scheduler.plan.placement.scores.base import Extra
 from slipway.scheduler.plan.placement.sequential_fill import is_coupled, without_its_like
 from slipway.scheduler.plan.state.nodes import EVERY, At, Bools, Ints, NodeTable
-from slipway.scheduler.plan.state.rank_request import Ask
-from slipway.scheduler.plan.state.usage import Usage
+from slipway.scheduler.plan.state.rank_request import RankRequest
+from slipway.scheduler.plan.state.usage import NodeUsage
 
 INFEASIBLE = -1
 RUNGS_MAX = 128
@@ -28,10 +28,12 @@ _OFF_LADDER = -1
 _ROOM_MAX = 1 << 30
 
 
-class Row:
+class FeasibilityRow:
     """One ask against all nodes of a what-if usage."""
 
-    def __init__(self, ask: Ask, usage: Usage, weights: dict[str, int], scores: Mapping[str, Score] = SCORES) -> None:
+    def __init__(
+        self, ask: RankRequest, usage: NodeUsage, weights: dict[str, int], scores: Mapping[str, Score] = SCORES
+    ) -> None:
         self.ask = ask
         self.usage = usage
         every = [(scores[name], weight) for name, weight in sorted(weights.items())]
@@ -280,7 +282,7 @@ class Row:
         return result
 
 
-def _passed(ask: Ask, usage: Usage) -> Bools:
+def _passed(ask: RankRequest, usage: NodeUsage) -> Bools:
     passed = np.ones(len(usage.table), dtype=np.bool_)
     for entry in STATIC:
         for _, refused in entry.refuse(ask, usage, EVERY):
@@ -288,9 +290,9 @@ def _passed(ask: Ask, usage: Usage) -> Bools:
     return passed
 
 
-def admitting(ask: Ask, table: NodeTable) -> Bools:
+def admitting(ask: RankRequest, table: NodeTable) -> Bools:
     """The nodes that `ask` may use, whatever they hold, once they are ready and not cordoned."""
-    usage = Usage(table)
+    usage = NodeUsage(table)
     passed = np.ones(len(table), dtype=np.bool_)
     for entry in STATIC:
         for _, refused in entry.refuse(ask, usage, EVERY) if not entry.is_passing else ():
@@ -298,7 +300,7 @@ def admitting(ask: Ask, table: NodeTable) -> Bools:
     return passed
 
 
-def empty_room(ask: Ask, table: NodeTable, most: int) -> Ints:
+def empty_room(ask: RankRequest, table: NodeTable, most: int) -> Ints:
     """How many ranks each node would hold if it were empty, ready and not cordoned."""
-    usage = Usage(table)
+    usage = NodeUsage(table)
     return without_its_like(ask, usage, np.where(admitting(ask, table), usage.room(ask, EVERY, most), 0))

@@ -9,7 +9,7 @@ import heapq
 
 import numpy as np
 
-from slipway.scheduler.plan.placement.feasibility import Row
+from slipway.scheduler.plan.placement.feasibility import FeasibilityRow
 from slipway.scheduler.plan.placement.sequential_fill import fill_in_turn
 from slipway.scheduler.plan.state.nodes import Bools, Ints
 
@@ -17,7 +17,7 @@ FEW = 16
 """Ranks up to which placing one by one is the cheaper way."""
 
 
-def fill(row: Row, want: int, allowed: Bools | None = None) -> list[int]:
+def fill(row: FeasibilityRow, want: int, allowed: Bools | None = None) -> list[int]:
     """The nodes for up to `want` ranks, in the order of placing (a node as often as it takes ranks).
 
     Takes nothing: the caller does. Shorter than `want` when there is no more room among the `allowed` nodes.
@@ -39,7 +39,7 @@ def fill(row: Row, want: int, allowed: Bools | None = None) -> list[int]:
     return _merge(row, candidates, room, want)
 
 
-def _one_by_one(row: Row, total: Ints, want: int) -> list[int]:
+def _one_by_one(row: FeasibilityRow, total: Ints, want: int) -> list[int]:
     """Best node, next best with that one's new total, and so on: for a few ranks the cheapest way."""
     if total.size == 0:
         return []
@@ -69,7 +69,7 @@ def _best(total: Ints, want: int) -> Ints:
     return nodes[np.argsort(-keys)]
 
 
-def _merge(row: Row, candidates: Ints, room: Ints, want: int) -> list[int]:
+def _merge(row: FeasibilityRow, candidates: Ints, room: Ints, want: int) -> list[int]:
     """Merge the candidates' falling or rising score sequences; level j is computed for all when first needed."""
     levels: list[list[int]] = [row.levels(candidates, 0).tolist()]
     nodes: list[int] = candidates.tolist()

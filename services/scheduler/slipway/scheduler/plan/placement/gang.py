@@ -17,8 +17,8 @@ import msgspec
 from slipway.model.facts import AllocationFact
 from slipway.model.resources import Resources, total
 from slipway.scheduler.plan.placement.diagnose import diagnose
-from slipway.scheduler.plan.placement.role_placement import Blocked as Blocked
 from slipway.scheduler.plan.placement.role_placement import Part as Part
+from slipway.scheduler.plan.placement.role_placement import PlacementFailure as PlacementFailure
 from slipway.scheduler.plan.placement.role_placement import next_node, place_role
 from slipway.scheduler.plan.placement.sequential_fill import needs_others
 from slipway.scheduler.plan.placement.topology import REQUIRED, shared_domains
@@ -33,7 +33,7 @@ SHARED_DOMAINS_MAX = 8
 """Domains that are tried for several roles together."""
 
 
-class Placed(msgspec.Struct, frozen=True):
+class PlacedGang(msgspec.Struct, frozen=True):
     """A gang that stands on the what-if copy; `parts` in the order of the roles."""
 
     allocation: AllocationFact
@@ -67,7 +67,7 @@ class Placed(msgspec.Struct, frozen=True):
         return {rank: numbers for rank, numbers in result.items() if numbers}
 
 
-def place(whatif: WhatIf, allocation: AllocationFact, within: Bools | None = None) -> Placed | Blocked:
+def place(whatif: WhatIf, allocation: AllocationFact, within: Bools | None = None) -> PlacedGang | PlacementFailure:
     """Place the smallest gang that may start, off the nodes to avoid if that is possible; takes what it places.
 
     `within` are the nodes that may be used at all (None: every node of the pool).
@@ -76,7 +76,7 @@ def place(whatif: WhatIf, allocation: AllocationFact, within: Bools | None = Non
     avoid = tuple(name for name in allocation.avoid_nodes if name in whatif.table.index)
     if avoid:
         first = _place(whatif, allocation, avoid, within)
-        if isinstance(first, Placed):
+        if isinstance(first, PlacedGang):
             return first
     return _place(whatif, allocation, (), within)
 
@@ -102,31 +102,31 @@ def withdraw(whatif: WhatIf, parts: tuple[Part, ...] | list[Part]) -> None:
 
 def _place(
     whatif: WhatIf, allocation: AllocationFact, avoid: tuple[str, ...], within: Bools | None
-) -> Placed | Blocked:
+) -> PlacedGang | PlacementFailure:
     wanted = targets(allocation)
     if len(wanted) == 1:
         return _place_one(whatif, allocation, avoid, within, wanted[0])
     for allowed in _together(whatif, allocation, avoid, within, wanted):
         found = _place_roles(whatif, allocation, avoid, allowed)
-        if isinstance(found, Placed):
+        if isinstance(found, PlacedGang):
             return found
     found = _place_roles(whatif, allocation, avoid, [within] * len(wanted))
-    if isinstance(found, Placed):
+    if isinstance(found, PlacedGang):
         return found
     # Spread out, one role may have left no node whole enough for another: packed, it leaves what it can.
     whatif.is_packing = True
     packed = _place_roles(whatif, allocation, avoid, [within] * len(wanted))
     whatif.is_packing = False
-    return packed if isinstance(packed, Placed) else found
+    return packed if isinstance(packed, PlacedGang) else found
 
 
 def _place_one(
     whatif: WhatIf, allocation: AllocationFact, avoid: tuple[str, ...], within: Bools | None, want: int
-) -> Placed | Blocked:
+) -> PlacedGang | PlacementFailure:
     """A gang of one role: there is no order to find, and nobody to stand in."""
     role = allocation.roles[0]
     part = place_role(whatif, whatif.row(role, avoid), role, want, within)
-    if isinstance(part, Blocked):
+    if isinstance(part, PlacementFailure):
         return part
     whatif.take(part.row, part.nodes)
     if len(part.nodes) < want:
@@ -134,7 +134,7 @@ def _place_one(
         if blocked is not None:
             withdraw(whatif, (part,))
             return blocked
-    return Placed(allocation, (part,), len(part.nodes) == want)
+    return PlacedGang(allocation, (part,), len(part.nodes) == want)
 
 
 def _together(
@@ -157,7 +157,7 @@ def _together(
 
 def _place_roles(
     whatif: WhatIf, allocation: AllocationFact, avoid: tuple[str, ...], allowed: list[Bools | None]
-) -> Placed | Blocked:
+) -> PlacedGang | PlacementFailure:
     """The roles in one order after the other, until the gang stands or the role in trouble would be even alone."""
     roles = allocation.roles
     order = tuple(
@@ -168,7 +168,7 @@ def _place_roles(
     )
     first = found = _place_in_order(whatif, allocation, avoid, allowed, order)
     tried = {order}
-    while isinstance(found, Blocked) and len(tried) < ORDERS_MAX:
+    while isinstance(found, PlacementFailure) and len(tried) < ORDERS_MAX:
         trouble = found.role
         short = next(index for index in order if roles[index] is trouble)
         is_alone_in_trouble = short == order[0] and found.least
@@ -177,7 +177,7 @@ def _place_roles(
             break
         tried.add(order)
         found = _place_in_order(whatif, allocation, avoid, allowed, order)
-    return first if isinstance(found, Blocked) else found
+    return first if isinstance(found, PlacementFailure) else found
 
 
 def _next_order(order: tuple[int, ...], short: int, tried: set[tuple[int, ...]]) -> tuple[int, ...]:
@@ -194,13 +194,13 @@ def _place_in_order(
     avoid: tuple[str, ...],
     allowed: list[Bools | None],
     order: tuple[int, ...],
-) -> Placed | Blocked:
+) -> PlacedGang | PlacementFailure:
     wanted = targets(allocation)
     parts: dict[int, Part] = {}
     for index in order:
         role = allocation.roles[index]
         part = place_role(whatif, whatif.row(role, avoid), role, wanted[index], allowed[index])
-        if isinstance(part, Blocked):
+        if isinstance(part, PlacementFailure):
             withdraw(whatif, list(parts.values()))
             return part
         whatif.take(part.row, part.nodes)
@@ -210,10 +210,12 @@ def _place_in_order(
     if blocked is not None:
         withdraw(whatif, ordered)
         return blocked
-    return Placed(allocation, ordered, all(len(part.nodes) == want for part, want in zip(ordered, wanted, strict=True)))
+    return PlacedGang(
+        allocation, ordered, all(len(part.nodes) == want for part, want in zip(ordered, wanted, strict=True))
+    )
 
 
-def _reach(whatif: WhatIf, allocation: AllocationFact, parts: tuple[Part, ...], needed: int) -> Blocked | None:
+def _reach(whatif: WhatIf, allocation: AllocationFact, parts: tuple[Part, ...], needed: int) -> PlacementFailure | None:
     """Let roles with room stand in for ranks that other roles found no place for."""
     full: frozenset[int] = frozenset()
     while (found := sum(len(part.nodes) for part in parts)) < needed:
@@ -221,7 +223,7 @@ def _reach(whatif: WhatIf, allocation: AllocationFact, parts: tuple[Part, ...], 
         if chosen is None:
             short = min(full, default=0)
             row = parts[short].row
-            return Blocked(parts[short].role, needed, found, 0, diagnose(row.ask, row.usage))
+            return PlacementFailure(parts[short].role, needed, found, 0, diagnose(row.ask, row.usage))
         if not extend(whatif, parts[chosen]):
             full |= {chosen}
     return None

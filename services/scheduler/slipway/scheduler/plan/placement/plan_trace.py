@@ -7,7 +7,7 @@ What a plan remembers of an unmoved state it does not look at again: two trails 
 import numpy as np
 
 from slipway.model.facts import AllocationFact
-from slipway.scheduler.plan.placement.feasibility import INFEASIBLE, Row
+from slipway.scheduler.plan.placement.feasibility import INFEASIBLE, FeasibilityRow
 from slipway.scheduler.plan.placement.whatif import WhatIf
 
 LOOKED_MAX = 256
@@ -38,7 +38,7 @@ class Trail:
             self.scores[fact.key] = best_of(whatif.row(fact.roles[0]))
 
 
-def best_of(row: Row, count: int = TOP) -> Scores:
+def best_of(row: FeasibilityRow, count: int = TOP) -> Scores:
     """{node: plugin -> value 0..100, and the total}, the best first, the earlier of equals first."""
     row.refresh()
     totals = row.total

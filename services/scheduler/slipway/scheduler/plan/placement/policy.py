@@ -31,7 +31,7 @@ IMAGE_LOCALITY = "ImageLocality"
 POD_TOPOLOGY_SPREAD = "PodTopologySpread"
 
 
-class Policy(msgspec.Struct, frozen=True, kw_only=True):
+class PlacementPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """`spread` weighs nodes for asks without GPUs, `pack` for those with, `share` for those with a part of one."""
 
     spread: dict[str, int] = msgspec.field(default_factory=lambda: dict(SPREAD))
@@ -64,10 +64,10 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
         return is_scored and spreads_by_default(self.args.get(POD_TOPOLOGY_SPREAD, {}))
 
 
-def policy_of(pool: PoolFact) -> Policy:
+def policy_of(pool: PoolFact) -> PlacementPolicy:
     """The pool's policy. Score names that nobody knows are left out: `unknown_scores` names them."""
     weights = {name: weight for name, weight in pool.scores.items() if name in SCORES and weight > 0}
-    return Policy(
+    return PlacementPolicy(
         spread=weights or SPREAD,
         pack=weights or PACK,
         share=weights or SHARE,

@@ -6,8 +6,8 @@ Takes nothing of the what-if copy: the gang does, once all of its roles have pla
 import msgspec
 
 from slipway.model.facts import RoleFact
-from slipway.scheduler.plan.placement.diagnose import Verdict, diagnose
-from slipway.scheduler.plan.placement.feasibility import Row
+from slipway.scheduler.plan.placement.diagnose import NodeVerdict, diagnose
+from slipway.scheduler.plan.placement.feasibility import FeasibilityRow
 from slipway.scheduler.plan.placement.fill import fill
 from slipway.scheduler.plan.placement.topology import REQUIRED, Goal, largest_domain, near, pack
 from slipway.scheduler.plan.placement.whatif import WhatIf
@@ -18,12 +18,12 @@ class Part(msgspec.Struct):
     """The placed ranks of one role; later ranks may go to `allowed` (None: anywhere)."""
 
     role: RoleFact
-    row: Row
+    row: FeasibilityRow
     nodes: list[int]
     allowed: Bools | None = None
 
 
-class Blocked(msgspec.Struct, frozen=True):
+class PlacementFailure(msgspec.Struct, frozen=True):
     """Why it does not stand: `found` of `needed` ranks have a place, those of `role` being the trouble.
 
     `least` is what `role` alone cannot do without; 0 when only all roles together are too few.
@@ -33,7 +33,7 @@ class Blocked(msgspec.Struct, frozen=True):
     needed: int
     found: int
     least: int
-    verdict: Verdict
+    verdict: NodeVerdict
     """on the first rank without a place"""
     is_topology: bool = False
     """there is room for all of them, but not within one domain"""
@@ -41,14 +41,16 @@ class Blocked(msgspec.Struct, frozen=True):
     """then: ranks that the largest domain has room for"""
 
 
-def place_role(whatif: WhatIf, row: Row, role: RoleFact, want: int, within: Bools | None) -> Part | Blocked:
+def place_role(
+    whatif: WhatIf, row: FeasibilityRow, role: RoleFact, want: int, within: Bools | None
+) -> Part | PlacementFailure:
     if want == 0:
         return Part(role, row, [], within)
     if role.topology is None:
         nodes = fill(row, want, within)
         if len(nodes) >= role.minimum:
             return Part(role, row, nodes, within)
-        return Blocked(role, want, len(nodes), role.minimum, _verdict(row, nodes))
+        return PlacementFailure(role, want, len(nodes), role.minimum, _verdict(row, nodes))
     goal = Goal(least=role.minimum, want=want, most=role.count)
     packed = pack(row, role.topology, goal, ordered=whatif.policy.topology, within=within)
     if packed is not None:
@@ -58,7 +60,7 @@ def place_role(whatif: WhatIf, row: Row, role: RoleFact, want: int, within: Bool
     is_topology = role.topology.mode == REQUIRED and room >= role.minimum
     nodes = [] if is_topology else fill(row, want, within)
     largest = largest_domain(rooms, whatif.table.label(role.topology.key)) if is_topology else 0
-    return Blocked(role, want, min(room, want), role.minimum, _verdict(row, nodes), is_topology, largest)
+    return PlacementFailure(role, want, min(room, want), role.minimum, _verdict(row, nodes), is_topology, largest)
 
 
 def next_node(whatif: WhatIf, part: Part) -> list[int]:
@@ -81,7 +83,7 @@ def next_node(whatif: WhatIf, part: Part) -> list[int]:
     return fill(part.row, 1, part.allowed)
 
 
-def _verdict(row: Row, nodes: list[int]) -> Verdict:
+def _verdict(row: FeasibilityRow, nodes: list[int]) -> NodeVerdict:
     """On one more rank, with those that have a place in theirs."""
     row.usage.take(row.ask, nodes)
     verdict = diagnose(row.ask, row.usage)

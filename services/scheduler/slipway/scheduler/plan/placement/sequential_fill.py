@@ -11,8 +11,8 @@ import numpy as np
 
 from slipway.scheduler.plan.placement.filters.inter_pod_affinity import means, starts_series
 from slipway.scheduler.plan.state.nodes import Bools, Ints
-from slipway.scheduler.plan.state.rank_request import Ask
-from slipway.scheduler.plan.state.usage import Usage
+from slipway.scheduler.plan.state.rank_request import RankRequest
+from slipway.scheduler.plan.state.usage import NodeUsage
 
 DOMAINS_MAX = 64
 """Domains that are tried for a series that has to stay together, the roomiest first."""
@@ -21,8 +21,8 @@ DOMAINS_MAX = 64
 class CoupledRow(Protocol):
     """What filling needs of a feasibility row."""
 
-    ask: Ask
-    usage: Usage
+    ask: RankRequest
+    usage: NodeUsage
     total: Ints
 
     def refresh(self) -> None: ...
@@ -30,7 +30,7 @@ class CoupledRow(Protocol):
     def room(self, most: int) -> Ints: ...
 
 
-def is_coupled(ask: Ask, usage: Usage) -> bool:
+def is_coupled(ask: RankRequest, usage: NodeUsage) -> bool:
     """Whether who stands beside it matters to the ask."""
     peers = usage.peers
     if not peers.is_watched:
@@ -46,7 +46,7 @@ def needs_others(row: CoupledRow) -> bool:
     return bool(near) and not all(means(term, row.ask, row.usage) for term in near)
 
 
-def without_its_like(ask: Ask, usage: Usage, room: Ints) -> Ints:
+def without_its_like(ask: RankRequest, usage: NodeUsage, room: Ints) -> Ints:
     """`room` for ranks of the ask per node, where it requires its own like to be elsewhere: one in each domain."""
     for term in ask.peer.wishes.apart:
         if means(term, ask, usage):

@@ -13,12 +13,12 @@ from slipway.model.facts import AllocationFact, RoleFact
 from slipway.model.resources import Resources
 from slipway.scheduler.plan.placement import explain, gang
 from slipway.scheduler.plan.placement.extenders import Panel
-from slipway.scheduler.plan.placement.policy import Policy
+from slipway.scheduler.plan.placement.policy import PlacementPolicy
 from slipway.scheduler.plan.placement.whatif import WhatIf
 from slipway.scheduler.plan.queueing.namespace_quota import NamespaceQuotas
 from slipway.scheduler.plan.queueing.queue_tree import QueueTree
 from slipway.scheduler.plan.state.plan_types import Evict, Explanation
-from slipway.scheduler.plan.state.snapshot import Holding, Snapshot
+from slipway.scheduler.plan.state.snapshot import Holding, PoolSnapshot
 from slipway.scheduler.plan.state.workload_mix import mix_of
 
 Ranks = tuple[int, ...]
@@ -27,16 +27,16 @@ Ranks = tuple[int, ...]
 class Admitted(msgspec.Struct, frozen=True, kw_only=True):
     """A gang that this tick admits, once its `victims` (uids evicted by this plan) are gone."""
 
-    placed: gang.Placed
+    placed: gang.PlacedGang
     demand: Resources
     victims: tuple[str, ...] = ()
 
 
-class State:
+class TickState:
     """The what-if of one tick."""
 
     def __init__(
-        self, snapshot: Snapshot, policy: Policy, now: float, tree: QueueTree, panel: Panel | None = None
+        self, snapshot: PoolSnapshot, policy: PlacementPolicy, now: float, tree: QueueTree, panel: Panel | None = None
     ) -> None:
         self.snapshot = snapshot
         self.policy = policy
@@ -98,7 +98,7 @@ class State:
         if self.spaces is not None:
             self.spaces.take(fact, demand, times)
 
-    def withdraw(self, placed: gang.Placed, demand: Resources | None = None) -> None:
+    def withdraw(self, placed: gang.PlacedGang, demand: Resources | None = None) -> None:
         """Give back the places, and `demand` where it was counted."""
         gang.withdraw(self.whatif, placed.parts)
         if demand is not None:
@@ -141,7 +141,7 @@ class State:
         return used
 
 
-def _work(snapshot: Snapshot, now: float) -> Iterator[tuple[tuple[RoleFact, ...], int]]:
+def _work(snapshot: PoolSnapshot, now: float) -> Iterator[tuple[tuple[RoleFact, ...], int]]:
     """What waits and what runs, as (roles, how many such gangs)."""
     for group in snapshot.backlog.groups(now):
         yield group.sample.roles, len(group.members)

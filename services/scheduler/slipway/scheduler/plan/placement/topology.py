@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 
 from slipway.model.facts import TopologyFact
-from slipway.scheduler.plan.placement.feasibility import Row
+from slipway.scheduler.plan.placement.feasibility import FeasibilityRow
 from slipway.scheduler.plan.placement.fill import fill
 from slipway.scheduler.plan.state.nodes import Bools, Ints, LabelColumn, NodeTable
 
@@ -65,7 +65,7 @@ def levels_of(table: NodeTable, key: str, ordered: Sequence[str]) -> Levels:
 
 
 def pack(
-    row: Row, topology: TopologyFact, goal: Goal, *, ordered: Sequence[str] = (), within: Bools | None = None
+    row: FeasibilityRow, topology: TopologyFact, goal: Goal, *, ordered: Sequence[str] = (), within: Bools | None = None
 ) -> Packed | None:
     """Nodes for between `goal.least` and `goal.want` ranks; None when fewer fit as the mode demands."""
     levels = levels_of(row.usage.table, topology.key, ordered)
@@ -87,7 +87,7 @@ def pack(
 
 
 def _pack_in_turn(
-    row: Row, column: LabelColumn, room: Ints, goal: Goal, *, is_required: bool, within: Bools | None
+    row: FeasibilityRow, column: LabelColumn, room: Ints, goal: Goal, *, is_required: bool, within: Bools | None
 ) -> Packed | None:
     """The same for ranks that see each other: how many a domain holds is found out by placing them there.
 
@@ -209,7 +209,7 @@ def _needed(column: LabelColumn, room: Ints, want: int, allowed: Bools) -> int:
     return int(np.searchsorted(np.cumsum(capacity), want)) + 1
 
 
-def _descend(row: Row, room: Ints, want: int, allowed: Bools, below: tuple[LabelColumn, ...]) -> list[int]:
+def _descend(row: FeasibilityRow, room: Ints, want: int, allowed: Bools, below: tuple[LabelColumn, ...]) -> list[int]:
     """Nodes for up to `want` ranks among `allowed`, in the fewest domains of each level below, the outer ones first."""
     if not below or want <= 0:
         return fill(row, want, allowed)

@@ -7,12 +7,19 @@ import msgspec
 
 from slipway.model.facts import AllocationFact, RoleFact
 from slipway.scheduler.plan.placement.extenders import Panel, large_enough
-from slipway.scheduler.plan.placement.feasibility import Row
-from slipway.scheduler.plan.placement.policy import IMAGE_LOCALITY, Policy
+from slipway.scheduler.plan.placement.feasibility import FeasibilityRow
+from slipway.scheduler.plan.placement.policy import IMAGE_LOCALITY, PlacementPolicy
 from slipway.scheduler.plan.placement.scores import scores_under
-from slipway.scheduler.plan.state.rank_request import Ask, ask_key, compile_ask, image_key, label_key, requests_of
-from slipway.scheduler.plan.state.sampling import NODES_MIN, Sample
-from slipway.scheduler.plan.state.usage import Usage
+from slipway.scheduler.plan.state.rank_request import (
+    RankRequest,
+    ask_key,
+    compile_ask,
+    image_key,
+    label_key,
+    requests_of,
+)
+from slipway.scheduler.plan.state.sampling import NODES_MIN, SampleCursor
+from slipway.scheduler.plan.state.usage import NodeUsage
 
 PACKED = {"MostAllocated": 1}
 
@@ -20,7 +27,7 @@ PACKED = {"MostAllocated": 1}
 class WhatIf:
     """A private copy of a usage, with one row per distinct ask."""
 
-    def __init__(self, usage: Usage, policy: Policy, panel: Panel | None = None) -> None:
+    def __init__(self, usage: NodeUsage, policy: PlacementPolicy, panel: Panel | None = None) -> None:
         self.usage = usage.copy()
         self.table = usage.table
         self.policy = policy
@@ -34,14 +41,14 @@ class WhatIf:
         """whose ranks are being placed"""
         self.is_packing = False
         """rows are asked for that fill the fullest nodes first, whatever the policy says"""
-        self._rows: dict[bytes, Row] = {}
+        self._rows: dict[bytes, FeasibilityRow] = {}
         self._handed: dict[tuple[bytes, int], int] = {}
         self._keys: dict[tuple[int, tuple[str, ...]], tuple[RoleFact, bytes]] = {}
 
     def sample_from(self, seed: int) -> None:
         """Look at a part of the nodes from now on, where the pool wants that."""
         if self.policy.sampling and len(self.table) >= NODES_MIN:
-            self.usage.sample = Sample(len(self.table), seed)
+            self.usage.sample = SampleCursor(len(self.table), seed)
 
     def key_of(self, role: RoleFact, avoid: tuple[str, ...] = ()) -> bytes:
         """The ask key of `role`, computed once per role object (which is kept alive, so its identity is its own)."""
@@ -56,7 +63,7 @@ class WhatIf:
             self._keys[id(role), avoid] = known
         return known[1]
 
-    def row(self, role: RoleFact, avoid: tuple[str, ...] = ()) -> Row:
+    def row(self, role: RoleFact, avoid: tuple[str, ...] = ()) -> FeasibilityRow:
         """The row of `role`, shared by all that ask the same."""
         key = self.key_of(role, avoid)
         if self.is_packing:
@@ -65,13 +72,13 @@ class WhatIf:
         if row is None:
             asked = role if self.panel is None else self.panel.without_ignored(role)
             ask = compile_ask(asked, self.table, tolerations=self.policy.tolerations, avoid=avoid)
-            row = Row(ask, self.usage, self.weights(ask), self.scores)
+            row = FeasibilityRow(ask, self.usage, self.weights(ask), self.scores)
             if self.panel is not None:
                 row = self._consulted(self.panel, role, row)
             self._rows[key] = row
         return row
 
-    def _consulted(self, panel: Panel, role: RoleFact, row: Row) -> Row:
+    def _consulted(self, panel: Panel, role: RoleFact, row: FeasibilityRow) -> FeasibilityRow:
         """The row with what the extenders say of it."""
         fits = row.fits
         if panel.looks_beyond(self.owner):
@@ -79,9 +86,11 @@ class WhatIf:
         outside = panel.consult(role, requests_of(role), fits, ask=self.key_of(role), owner=self.owner)
         if outside is None:
             return row
-        return Row(msgspec.structs.replace(row.ask, outside=outside), self.usage, self.weights(row.ask), self.scores)
+        return FeasibilityRow(
+            msgspec.structs.replace(row.ask, outside=outside), self.usage, self.weights(row.ask), self.scores
+        )
 
-    def weights(self, ask: Ask) -> dict[str, int]:
+    def weights(self, ask: RankRequest) -> dict[str, int]:
         """The scores that weigh nodes for `ask`."""
         if self.is_packing:
             return PACKED
@@ -89,16 +98,16 @@ class WhatIf:
             return self.policy.share
         return self.policy.pack if ask.requests.gpus() else self.policy.spread
 
-    def take(self, row: Row, nodes: list[int]) -> None:
+    def take(self, row: FeasibilityRow, nodes: list[int]) -> None:
         """One rank of the row's ask on each of `nodes`, which the row has just been asked for."""
         self.usage.take(row.ask, nodes)
         row.took(nodes)
 
-    def give(self, row: Row, nodes: list[int]) -> None:
+    def give(self, row: FeasibilityRow, nodes: list[int]) -> None:
         """Undo `take`."""
         self.usage.take(row.ask, nodes, -1)
 
-    def hand_out(self, row: Row, node: int) -> tuple[int, ...]:
+    def hand_out(self, row: FeasibilityRow, node: int) -> tuple[int, ...]:
         """The devices of the next rank of the row's ask on `node`, once all is taken; each is handed out once."""
         devices = self.usage.devices
         if devices is None or not devices.count[node]:

@@ -13,9 +13,9 @@ import numpy as np
 from slipway.model.facts import AllocationFact
 from slipway.model.lifecycle import Phase
 from slipway.scheduler.plan.placement import gang
-from slipway.scheduler.plan.placement.tick_state import Admitted, Ranks, State
+from slipway.scheduler.plan.placement.tick_state import Admitted, Ranks, TickState
 from slipway.scheduler.plan.preemption.minimise import Accept, Settled, put_back
-from slipway.scheduler.plan.preemption.trial import Trial
+from slipway.scheduler.plan.preemption.trial import EvictionTrial
 from slipway.scheduler.plan.state import gang_size
 from slipway.scheduler.plan.state.nodes import Bools
 from slipway.scheduler.plan.state.plan_types import Explanation
@@ -26,7 +26,7 @@ MOVES_MAX = 64
 
 
 def move(
-    state: State, trial: Trial, fact: AllocationFact, accept: Accept | None, proposals: Iterator[bool]
+    state: TickState, trial: EvictionTrial, fact: AllocationFact, accept: Accept | None, proposals: Iterator[bool]
 ) -> Settled | None:
     """Admit `fact` where others have moved out of its way; they stand in `state.admitted` after it answers."""
     for is_fit in proposals:
@@ -37,9 +37,11 @@ def move(
     return None
 
 
-def _settle(state: State, trial: Trial, fact: AllocationFact, accept: Accept | None, is_fit: bool) -> Settled | None:
+def _settle(
+    state: TickState, trial: EvictionTrial, fact: AllocationFact, accept: Accept | None, is_fit: bool
+) -> Settled | None:
     placed = gang.place(state.whatif, fact, trial.within)
-    if isinstance(placed, gang.Blocked):
+    if isinstance(placed, gang.PlacementFailure):
         return None
     if not is_fit:
         kept = put_back(state, trial, placed)
@@ -72,7 +74,7 @@ def _settle(state: State, trial: Trial, fact: AllocationFact, accept: Accept | N
     return Settled(Admitted(placed=placed, demand=demand, victims=tuple(sorted(victims))), victims)
 
 
-def hold_places(state: State) -> list[Admitted]:
+def hold_places(state: TickState) -> list[Admitted]:
     """Places for what this plan evicts, where it has some elsewhere: their minima come before anybody's surplus.
     `let_go` gives them back; the next tick admits them."""
     held: list[Admitted] = []
@@ -86,19 +88,19 @@ def hold_places(state: State) -> list[Admitted]:
         if not _has_node(state, fact) or state.may_use(fact, gang_size.smallest_demand(fact)) is not None:
             continue
         placed = gang.place(state.whatif, fact)
-        if not isinstance(placed, gang.Blocked):
+        if not isinstance(placed, gang.PlacementFailure):
             demand = placed.demand()
             state.count(fact, demand)
             held.append(Admitted(placed=placed, demand=demand))
     return held
 
 
-def _is_elastic(placed: gang.Placed) -> bool:
+def _is_elastic(placed: gang.PlacedGang) -> bool:
     """Whether it would take more ranks than it has."""
     return any(len(part.nodes) < part.role.count for part in placed.parts)
 
 
-def _has_node(state: State, fact: AllocationFact) -> bool:
+def _has_node(state: TickState, fact: AllocationFact) -> bool:
     """Whether each role that is needed has a node for one rank."""
     rows = [state.whatif.row(role) for role, want in zip(fact.roles, gang_size.targets(fact), strict=True) if want]
     for row in rows:
@@ -106,12 +108,12 @@ def _has_node(state: State, fact: AllocationFact) -> bool:
     return all(bool(row.fits.any()) for row in rows)
 
 
-def let_go(state: State, held: list[Admitted]) -> None:
+def let_go(state: TickState, held: list[Admitted]) -> None:
     """Undo `hold_places`."""
     _take_back(state, held)
 
 
-def _whole(state: State, trial: Trial) -> dict[str, tuple[Holding, Ranks]]:
+def _whole(state: TickState, trial: EvictionTrial) -> dict[str, tuple[Holding, Ranks]]:
     """Take off the rest of what was taken in part: {uid: (what, ranks that went just now)}."""
     result: dict[str, tuple[Holding, Ranks]] = {}
     for uid, (holding, _) in trial.victims().items():
@@ -122,20 +124,20 @@ def _whole(state: State, trial: Trial) -> dict[str, tuple[Holding, Ranks]]:
     return result
 
 
-def _partly(state: State, wholes: dict[str, tuple[Holding, Ranks]]) -> None:
+def _partly(state: TickState, wholes: dict[str, tuple[Holding, Ranks]]) -> None:
     """Undo `_whole`."""
     for holding, rest in wholes.values():
         if rest:
             state.put_back(holding, rest)
 
 
-def _land(state: State, wholes: dict[str, tuple[Holding, Ranks]]) -> list[Admitted] | None:
+def _land(state: TickState, wholes: dict[str, tuple[Holding, Ranks]]) -> list[Admitted] | None:
     """Find a place for each, the largest first; None when one has none."""
     landed: list[Admitted] = []
     for holding, _ in sorted(wholes.values(), key=lambda each: _size(each[0])):
         moved = next_attempt(holding.allocation)
         placed = gang.place(state.whatif, moved, _not_avoided(state, moved))
-        if isinstance(placed, gang.Blocked):
+        if isinstance(placed, gang.PlacementFailure):
             _take_back(state, landed)
             return None
         demand = placed.demand()
@@ -148,7 +150,7 @@ def _land(state: State, wholes: dict[str, tuple[Holding, Ranks]]) -> list[Admitt
     return landed
 
 
-def _not_avoided(state: State, fact: AllocationFact) -> Bools | None:
+def _not_avoided(state: TickState, fact: AllocationFact) -> Bools | None:
     """The nodes that have not failed it: what waits takes one that has rather than none, what runs does not."""
     index = state.whatif.table.index
     avoid = [index[name] for name in fact.avoid_nodes if name in index]
@@ -159,7 +161,7 @@ def _not_avoided(state: State, fact: AllocationFact) -> Bools | None:
     return nodes
 
 
-def _take_back(state: State, landed: list[Admitted]) -> None:
+def _take_back(state: TickState, landed: list[Admitted]) -> None:
     for admitted in reversed(landed):
         state.withdraw(admitted.placed, admitted.demand)
 

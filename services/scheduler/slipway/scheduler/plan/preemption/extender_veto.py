@@ -17,16 +17,16 @@ from slipway.model.reasons import Gate
 from slipway.model.resources import Resources
 from slipway.scheduler.plan.placement import gang
 from slipway.scheduler.plan.placement.extenders import Panel
-from slipway.scheduler.plan.placement.tick_state import State
-from slipway.scheduler.plan.preemption.trial import Trial
-from slipway.scheduler.plan.state.extender_results import Leaver, Offer, Question, Verb
+from slipway.scheduler.plan.placement.tick_state import TickState
+from slipway.scheduler.plan.preemption.trial import EvictionTrial
+from slipway.scheduler.plan.state.extender_results import ExtenderVerb, Leaver, Offer, Question
 from slipway.scheduler.plan.state.plan_types import Explanation
 
 OFFERS_MIN = 100
 OFFERS_PART = 10
 """One node of that many is offered, and at least OFFERS_MIN. Source: kube-scheduler's DefaultPreemptionArgs."""
 
-Accept = Callable[[gang.Placed, Resources], gang.Placed | Explanation]
+Accept = Callable[[gang.PlacedGang, Resources], gang.PlacedGang | Explanation]
 
 _NOT_AGREED = Explanation(gate=Gate.NO_FIT, message="its places are not those that extenders agree to")
 
@@ -54,7 +54,7 @@ def offers_max(nodes: int) -> int:
     return max(OFFERS_MIN, nodes // OFFERS_PART)
 
 
-def offer(trial: Trial, node: str) -> Offer:
+def offer(trial: EvictionTrial, node: str) -> Offer:
     """What is off now, as far as it stood on `node`."""
     leavers = [
         Leaver(step.unit.fact, rank)
@@ -71,7 +71,7 @@ def consent(asking: Asking, offers: Sequence[Offer]) -> Consent:
     for extender in asking.guards if left else ():
         question = Question(
             extender=extender,
-            verb=Verb.PREEMPT,
+            verb=ExtenderVerb.PREEMPT,
             ask=asking.ask,
             role=asking.role,
             owner=asking.owner,
@@ -96,12 +96,12 @@ def consent(asking: Asking, offers: Sequence[Offer]) -> Consent:
     return Consent(nodes=frozenset(each.node for each in left))
 
 
-def held_to(state: State, trial: Trial, accept: Accept | None) -> Accept | None:
+def held_to(state: TickState, trial: EvictionTrial, accept: Accept | None) -> Accept | None:
     """`accept`, which may choose other places, held to the nodes that were agreed to."""
     if accept is None or state.whatif.panel is None:
         return accept
 
-    def accepts(placed: gang.Placed, demand: Resources) -> gang.Placed | Explanation:
+    def accepts(placed: gang.PlacedGang, demand: Resources) -> gang.PlacedGang | Explanation:
         found = accept(placed, demand)
         if isinstance(found, Explanation) or trial.within is None:
             return found

@@ -11,8 +11,8 @@ import msgspec
 from slipway.model.facts import AllocationFact
 from slipway.model.resources import Resources
 from slipway.scheduler.plan.placement import gang
-from slipway.scheduler.plan.placement.tick_state import Admitted, Ranks, State
-from slipway.scheduler.plan.preemption.trial import Step, Trial
+from slipway.scheduler.plan.placement.tick_state import Admitted, Ranks, TickState
+from slipway.scheduler.plan.preemption.trial import EvictionTrial, TrialStep
 from slipway.scheduler.plan.preemption.victims import Unit
 from slipway.scheduler.plan.queueing.queue_tree import counted
 from slipway.scheduler.plan.state import gang_size
@@ -25,7 +25,7 @@ EXACT_RANKS = 2048
 """Ranks that are placed again for that, in all."""
 EXACT_MIN = 4
 
-Accept = Callable[[gang.Placed, Resources], gang.Placed | Explanation]
+Accept = Callable[[gang.PlacedGang, Resources], gang.PlacedGang | Explanation]
 
 
 class Settled(msgspec.Struct, frozen=True):
@@ -36,8 +36,8 @@ class Settled(msgspec.Struct, frozen=True):
 
 
 def settle(
-    state: State,
-    trial: Trial,
+    state: TickState,
+    trial: EvictionTrial,
     fact: AllocationFact,
     accept: Accept | None,
     *,
@@ -53,7 +53,7 @@ def settle(
     if not _relieve(state, trial, fact, demand, units):
         return None
     placed = gang.place(state.whatif, fact, trial.within)
-    if isinstance(placed, gang.Blocked):
+    if isinstance(placed, gang.PlacementFailure):
         return None
     if not placed.is_as_wanted:
         demand = placed.demand()
@@ -81,7 +81,7 @@ def settle(
     return Settled(Admitted(placed=placed, demand=demand, victims=tuple(sorted(victims))), victims)
 
 
-def put_back(state: State, trial: Trial, placed: gang.Placed) -> gang.Placed | None:
+def put_back(state: TickState, trial: EvictionTrial, placed: gang.PlacedGang) -> gang.PlacedGang | None:
     """Put back what is not needed, the most important first; answers the places, which may be others then. None, and
     nothing is placed, where that cannot be told."""
     fact = placed.allocation
@@ -98,25 +98,25 @@ def put_back(state: State, trial: Trial, placed: gang.Placed) -> gang.Placed | N
         state.withdraw(placed)
         if trial.put_back(step):
             again = gang.place(state.whatif, fact, trial.within)
-            if not isinstance(again, gang.Blocked):
+            if not isinstance(again, gang.PlacementFailure):
                 if state.may_use(fact, again.demand()) is None:
                     placed = again
                     continue
                 state.withdraw(again)
             trial.again(step, at)
         again = gang.place(state.whatif, fact, trial.within)
-        if isinstance(again, gang.Blocked):
+        if isinstance(again, gang.PlacementFailure):
             return None  # Something stands beside it now that it cannot stand beside, though there is room.
         placed = again
     return placed
 
 
-def _by_importance(trial: Trial) -> list[Step]:
+def _by_importance(trial: EvictionTrial) -> list[TrialStep]:
     ordered = sorted(trial.steps, key=lambda step: (step.unit.fact.queue == trial.queue, step.unit.index))
     return ordered[::-1]
 
 
-def _put_beside(state: State, trial: Trial, step: Step, fact: AllocationFact) -> None:
+def _put_beside(state: TickState, trial: EvictionTrial, step: TrialStep, fact: AllocationFact) -> None:
     """Put a unit back if it has room beside the places as they are taken, and quota allows it."""
     at = trial.steps.index(step)
     if not trial.put_back(step):
@@ -129,7 +129,7 @@ def _put_beside(state: State, trial: Trial, step: Step, fact: AllocationFact) ->
 
 
 def _relieve(
-    state: State, trial: Trial, fact: AllocationFact, demand: Resources, in_order: Callable[[], list[Unit]]
+    state: TickState, trial: EvictionTrial, fact: AllocationFact, demand: Resources, in_order: Callable[[], list[Unit]]
 ) -> bool:
     """Take off more, in order, until quota and job slots let `fact` be; False when nothing helps."""
     if state.may_use(fact, demand) is None:
@@ -144,11 +144,11 @@ def _relieve(
     return True
 
 
-def _remove(trial: Trial, unit: Unit) -> bool:
+def _remove(trial: EvictionTrial, unit: Unit) -> bool:
     return not trial.is_off(unit) and trial.remove(unit)
 
 
-def _relieves(state: State, unit: Unit, fact: AllocationFact, demand: Resources) -> bool:
+def _relieves(state: TickState, unit: Unit, fact: AllocationFact, demand: Resources) -> bool:
     """Whether the unit uses some of what is short."""
     short = state.tree.shortfall(fact.queue, demand.amounts, preemptible=fact.preemptible)
     victim = unit.fact

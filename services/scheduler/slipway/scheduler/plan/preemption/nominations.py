@@ -20,7 +20,7 @@ from slipway.model.lifecycle import Phase
 from slipway.model.reasons import Gate
 from slipway.model.resources import Resources, total
 from slipway.scheduler.plan.placement import gang
-from slipway.scheduler.plan.placement.tick_state import Admitted, State
+from slipway.scheduler.plan.placement.tick_state import Admitted, TickState
 from slipway.scheduler.plan.queueing.admission_checks import closed_gate
 from slipway.scheduler.plan.state import gang_size
 from slipway.scheduler.plan.state.committed_usage import book, charges_of, is_over
@@ -30,7 +30,7 @@ from slipway.scheduler.plan.state.snapshot import Holding, Nomination
 from slipway.scheduler.plan.state.usage import Charge
 
 NAMES_SHOWN = 3
-Accept = Callable[[gang.Placed, Resources], gang.Placed | Explanation]
+Accept = Callable[[gang.PlacedGang, Resources], gang.PlacedGang | Explanation]
 """Whether reservations let a placement be; a refused one is withdrawn by whoever refuses it."""
 
 
@@ -48,7 +48,7 @@ class _Held(msgspec.Struct):
 class Nominations:
     """The nominations of one tick."""
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: TickState) -> None:
         self._state = state
         self._held: list[_Held] = []
         self._leaving: list[Holding] = []
@@ -197,13 +197,13 @@ class Nominations:
         within = np.zeros(len(state.whatif.table), dtype=np.bool_)
         within[[state.whatif.table.index[node] for node in held.nomination.placements.values()]] = True
         placed = gang.place(state.whatif, fact, within)
-        if isinstance(placed, gang.Blocked):
+        if isinstance(placed, gang.PlacementFailure):
             placed = gang.place(state.whatif, fact)
         else:
             # What it takes beyond its minimum may go elsewhere, but for a topology.
             for part in placed.parts:
                 part.allowed = part.allowed if part.role.topology is not None else None
-        if isinstance(placed, gang.Blocked):
+        if isinstance(placed, gang.PlacementFailure):
             return None
         demand = placed.demand()
         if state.may_use(fact, demand) is not None:
@@ -221,7 +221,7 @@ class Nominations:
         placed = (
             gang.place(state.whatif, fact) if state.may_use(fact, gang_size.smallest_demand(fact)) is None else None
         )
-        if isinstance(placed, gang.Placed):
+        if isinstance(placed, gang.PlacedGang):
             demand = placed.demand()
             if state.may_use(fact, demand) is not None:
                 state.withdraw(placed)

@@ -17,15 +17,15 @@ from slipway.model.facts import AllocationFact, QueueFact
 from slipway.model.reasons import Reason
 from slipway.model.resources import Resources
 from slipway.scheduler.plan.placement import gang
-from slipway.scheduler.plan.placement.tick_state import Admitted, State
+from slipway.scheduler.plan.placement.tick_state import Admitted, TickState
 from slipway.scheduler.plan.preemption import loop_guard
 from slipway.scheduler.plan.preemption.consolidation import move
 from slipway.scheduler.plan.preemption.extender_veto import held_to
 from slipway.scheduler.plan.preemption.minimise import Settled, settle
 from slipway.scheduler.plan.preemption.proposal import Proposals
-from slipway.scheduler.plan.preemption.reclaim_rule import FIRST, SECOND, Claim
+from slipway.scheduler.plan.preemption.reclaim_rule import FIRST, SECOND, ReclaimClaim
 from slipway.scheduler.plan.preemption.rules import ANY, NEVER, NEWER
-from slipway.scheduler.plan.preemption.trial import Trial
+from slipway.scheduler.plan.preemption.trial import EvictionTrial
 from slipway.scheduler.plan.preemption.victims import Unit, lowest_of, victims_of
 from slipway.scheduler.plan.state import gang_size
 from slipway.scheduler.plan.state.nodes import Bools
@@ -37,11 +37,11 @@ KEPT_MAX = 64
 SEARCHES_MAX = 128
 """Searches of one tick that find nothing; what comes after them waits for the next tick."""
 
-Accept = Callable[[gang.Placed, Resources], gang.Placed | Explanation]
+Accept = Callable[[gang.PlacedGang, Resources], gang.PlacedGang | Explanation]
 """Whether reservations let a placement be; a refused one is withdrawn by whoever refuses it."""
 
 
-def make_room(state: State, fact: AllocationFact, accept: Accept | None = None) -> Admitted | None:
+def make_room(state: TickState, fact: AllocationFact, accept: Accept | None = None) -> Admitted | None:
     """Remove the least that lets `fact` have its places, and take them; None, and nothing changed, when nothing does.
 
     The victims' evictions stand in `state.evicted` when it answers, and what was moved in `state.admitted`. Why there
@@ -55,7 +55,7 @@ def make_room(state: State, fact: AllocationFact, accept: Accept | None = None) 
     return state.rooms.make(fact, queue, accept)
 
 
-def _is_possible(state: State, fact: AllocationFact, queue: QueueFact) -> bool:
+def _is_possible(state: TickState, fact: AllocationFact, queue: QueueFact) -> bool:
     """Whether there is anything at all that it might take: cheap, and mostly false."""
     snapshot = state.snapshot
     if not any(use.preemptible for use in snapshot.use.values()):
@@ -75,7 +75,7 @@ def _is_possible(state: State, fact: AllocationFact, queue: QueueFact) -> bool:
 class Rooms:
     """What preemption knows of one tick."""
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: TickState) -> None:
         self._state = state
         self.victims = victims_of(state.snapshot)
         self._is_free: Bools = np.ones(len(self.victims.units), dtype=np.bool_)
@@ -136,7 +136,7 @@ class Rooms:
         if not self._leaving or state.may_use(fact, demand) is not None:
             return []
         placed = gang.place(state.whatif, fact)
-        if isinstance(placed, gang.Blocked):
+        if isinstance(placed, gang.PlacementFailure):
             return []
         state.withdraw(placed)
         return self._leaving
@@ -147,14 +147,14 @@ class Rooms:
         """By what its queue may preempt or reclaim."""
         if queue.within_queue == NEVER and queue.reclaim == NEVER:
             return None
-        claim = Claim(self._state.tree, fact.queue, demand.amounts)
+        claim = ReclaimClaim(self._state.tree, fact.queue, demand.amounts)
         before: Bools | None = None
         for rule in (FIRST, SECOND) if queue.reclaim != NEVER else (FIRST,):
             eligible = self._eligible(fact, queue, claim, rule)
             if not eligible.any() or (before is not None and bool((before == eligible).all())):
                 continue
             before = eligible
-            trial = Trial(self._state, claim, fact.queue, rule)
+            trial = EvictionTrial(self._state, claim, fact.queue, rule)
             for is_fit in self._proposals.of(fact, trial, eligible):
                 settled = settle(
                     self._state,
@@ -173,7 +173,7 @@ class Rooms:
                 return None
         return None
 
-    def _heard_out(self, fact: AllocationFact, trial: Trial) -> bool:
+    def _heard_out(self, fact: AllocationFact, trial: EvictionTrial) -> bool:
         """Keep what extenders said to a trial that led to nothing; whether they have to be heard before another."""
         self._refused = trial.refused or self._refused
         if trial.waits:
@@ -187,8 +187,8 @@ class Rooms:
         eligible = self._allowed(fact) & (victims.queue == self._code(fact.queue)) & (victims.priority <= priority)
         if not eligible.any() or not _has_room(state, gang_size.smallest_demand(fact)):
             return None
-        claim = Claim(state.tree, fact.queue, {})
-        trial = Trial(state, claim, fact.queue, FIRST)
+        claim = ReclaimClaim(state.tree, fact.queue, {})
+        trial = EvictionTrial(state, claim, fact.queue, FIRST)
         proposals = self._proposals.of(fact, trial, eligible, is_moving=True)
         settled = move(state, trial, fact, held_to(state, trial, accept), proposals)
         if settled is not None:
@@ -197,11 +197,11 @@ class Rooms:
             self._heard_out(fact, trial)
         return settled
 
-    def _eligible(self, fact: AllocationFact, queue: QueueFact, claim: Claim, rule: int) -> Bools:
+    def _eligible(self, fact: AllocationFact, queue: QueueFact, claim: ReclaimClaim, rule: int) -> Bools:
         """The units that may go for `fact` as things stand."""
         return self._willing(fact, queue, claim, rule) & self._allowed(fact)
 
-    def _willing(self, fact: AllocationFact, queue: QueueFact, claim: Claim, rule: int) -> Bools:
+    def _willing(self, fact: AllocationFact, queue: QueueFact, claim: ReclaimClaim, rule: int) -> Bools:
         """The units that its queue may preempt or reclaim for `fact`."""
         victims = self.victims
         priority = priority_of(fact, self._state.snapshot.job_of(fact))
@@ -261,7 +261,7 @@ class Rooms:
 
     def _wants_more_of_them(self, fact: AllocationFact, queue: QueueFact, demand: Resources) -> bool:
         """Whether it might take from a gang that has just been shrunk: better a tick later than somebody else now."""
-        willing = self._willing(fact, queue, Claim(self._state.tree, fact.queue, demand.amounts), SECOND)
+        willing = self._willing(fact, queue, ReclaimClaim(self._state.tree, fact.queue, demand.amounts), SECOND)
         return bool(willing[self._shrunk].any())
 
     def _held_back(self, fact: AllocationFact, queue: QueueFact) -> list[AllocationFact]:
@@ -269,7 +269,7 @@ class Rooms:
         spared = loop_guard.displacers(fact, self._state.now)
         if not spared and not self._worn:
             return []
-        claim = Claim(self._state.tree, fact.queue, gang_size.smallest_demand(fact).amounts)
+        claim = ReclaimClaim(self._state.tree, fact.queue, gang_size.smallest_demand(fact).amounts)
         willing = self._willing(fact, queue, claim, SECOND)
         held = [self.victims.units[index].fact for index in self._worn if willing[index]]
         is_spared = any(willing[unit.index] and unit.fact.key in spared for unit in self.victims.units)
@@ -287,7 +287,7 @@ class Rooms:
         return "what might make room for it was evicted too often of late, or has just taken its place"
 
 
-def _has_room(state: State, demand: Resources) -> bool:
+def _has_room(state: TickState, demand: Resources) -> bool:
     """Whether the pool has as much free in all as `demand`: if not, nobody can be moved out of its way."""
     usage, table = state.whatif.usage, state.whatif.table
     for name, amount in demand.amounts.items():

@@ -14,13 +14,13 @@ import numpy as np
 
 from slipway.model.facts import AllocationFact, RoleFact
 from slipway.scheduler.plan.placement import gang
-from slipway.scheduler.plan.placement.feasibility import Row
+from slipway.scheduler.plan.placement.feasibility import FeasibilityRow
 from slipway.scheduler.plan.placement.fill import fill
-from slipway.scheduler.plan.placement.tick_state import State
+from slipway.scheduler.plan.placement.tick_state import TickState
 from slipway.scheduler.plan.placement.topology import REQUIRED
 from slipway.scheduler.plan.preemption.extender_veto import Asking, consent, offer, offers_max
 from slipway.scheduler.plan.preemption.search import NodeSearch
-from slipway.scheduler.plan.preemption.trial import Trial
+from slipway.scheduler.plan.preemption.trial import EvictionTrial
 from slipway.scheduler.plan.preemption.victims import Victims
 from slipway.scheduler.plan.state import gang_size
 from slipway.scheduler.plan.state.extender_results import Offer
@@ -35,20 +35,22 @@ UNITS_MAX = 512
 """Units up to which they are also tried in their order, whatever the nodes."""
 SEARCHES_KEPT = 64
 
-Taken = list[tuple[Row, list[int]]]
+Taken = list[tuple[FeasibilityRow, list[int]]]
 DomainCost = tuple[int, int, int, int]
 
 
 class Proposals:
     """What might be taken off for the allocations of one tick."""
 
-    def __init__(self, state: State, victims: Victims) -> None:
+    def __init__(self, state: TickState, victims: Victims) -> None:
         self._state = state
         self._victims = victims
         self._searches: dict[tuple[bytes, int, int], NodeSearch] = {}
         self._cleared = 0
 
-    def of(self, fact: AllocationFact, trial: Trial, eligible: Bools, *, is_moving: bool = False) -> Iterator[bool]:
+    def of(
+        self, fact: AllocationFact, trial: EvictionTrial, eligible: Bools, *, is_moving: bool = False
+    ) -> Iterator[bool]:
         """One proposal after the other; true where it is known to be minimal and the nodes to have room. Where
         extenders have a say in who goes from a node, what they agree to alone."""
         wanted = gang_size.targets(fact)
@@ -77,7 +79,7 @@ class Proposals:
         ask = b"%s %s %d %s" % (self._state.whatif.row(role).ask.key, fact.uid.encode(), fact.attempt, why)
         return Asking(panel, guards, role, fact, ask)
 
-    def _single(self, role: RoleFact, trial: Trial, eligible: Bools, asking: Asking | None) -> Iterator[bool]:
+    def _single(self, role: RoleFact, trial: EvictionTrial, eligible: Bools, asking: Asking | None) -> Iterator[bool]:
         """For one rank: nothing, where there is a free node and something else is short; then node after node."""
         row = self._state.whatif.row(role)
         row.refresh()
@@ -102,7 +104,7 @@ class Proposals:
             barred = np.zeros(len(row.fits), dtype=np.bool_) if barred is None else barred
             barred[node] = True
 
-    def _agreed(self, search: NodeSearch, trial: Trial, eligible: Bools, asking: Asking) -> Iterator[bool]:
+    def _agreed(self, search: NodeSearch, trial: EvictionTrial, eligible: Bools, asking: Asking) -> Iterator[bool]:
         """Node after node, of those that the extenders agree to."""
         offers = self._offers(search, trial, eligible)
         said = consent(asking, list(offers.values()))
@@ -118,7 +120,7 @@ class Proposals:
             trial.within = None
             search.refresh(eligible)
 
-    def _offers(self, search: NodeSearch, trial: Trial, eligible: Bools) -> dict[int, Offer]:
+    def _offers(self, search: NodeSearch, trial: EvictionTrial, eligible: Bools) -> dict[int, Offer]:
         """{node: who would go}, the best first."""
         names = self._state.whatif.table.names
         found: dict[int, Offer] = {}
@@ -136,14 +138,14 @@ class Proposals:
             search.refresh(eligible)
         return found
 
-    def _is_local(self, trial: Trial, node: int) -> bool:
+    def _is_local(self, trial: EvictionTrial, node: int) -> bool:
         """Whether what is off stood on the one node alone, so that no other node has gained."""
         name = self._state.whatif.table.names[node]
         return bool(trial.steps) and all(
             step.unit.holding.charges[rank].node == name for step in trial.steps for rank in step.ranks
         )
 
-    def _propose(self, fact: AllocationFact, trial: Trial, eligible: Bools, barred: Bools) -> bool:
+    def _propose(self, fact: AllocationFact, trial: EvictionTrial, eligible: Bools, barred: Bools) -> bool:
         """Clear nodes for all ranks; false, and nothing is off, when it does not work."""
         wanted = gang_size.targets(fact)
         order = sorted(range(len(wanted)), key=lambda index: (-fact.roles[index].requests.gpus(), index))
@@ -160,7 +162,7 @@ class Proposals:
         return is_done
 
     def _clear_role(
-        self, role: RoleFact, want: int, trial: Trial, eligible: Bools, barred: Bools, *, taken: Taken
+        self, role: RoleFact, want: int, trial: EvictionTrial, eligible: Bools, barred: Bools, *, taken: Taken
     ) -> bool:
         row = self._state.whatif.row(role)
         for step in trial.steps:
@@ -186,7 +188,7 @@ class Proposals:
         chosen = domains[0] if best is None else best[1]
         return self._clear(search, want, trial, barred | (column.codes != chosen), taken)
 
-    def _clear(self, search: NodeSearch, want: int, trial: Trial, barred: Bools, taken: Taken) -> bool:
+    def _clear(self, search: NodeSearch, want: int, trial: EvictionTrial, barred: Bools, taken: Taken) -> bool:
         """Find places for `want` ranks off the `barred` nodes: free ones, then what costs least."""
         row, barred, open_units = search.row, barred.copy(), search.eligible
         left, tries = want, 0
@@ -216,7 +218,7 @@ class Proposals:
                 if unit.is_whole and unit.fact.rank_count > 1:
                     open_units[self._victims.whole == unit.index] = False
 
-    def _fits(self, row: Row, node: int) -> bool:
+    def _fits(self, row: FeasibilityRow, node: int) -> bool:
         row.refresh()
         return bool(row.fits[node])
 
@@ -224,7 +226,7 @@ class Proposals:
         while len(taken) > count:
             self._state.whatif.give(*taken.pop())
 
-    def _cost(self, trial: Trial, before: int) -> DomainCost:
+    def _cost(self, trial: EvictionTrial, before: int) -> DomainCost:
         victims = self._victims
         units = [step.unit.index for step in trial.steps[before:]]
         if not units:
@@ -237,7 +239,7 @@ class Proposals:
             -min(int(victims.safe[unit]) for unit in units if victims.level[unit] == highest),
         )
 
-    def _search(self, row: Row, trial: Trial, eligible: Bools) -> NodeSearch:
+    def _search(self, row: FeasibilityRow, trial: EvictionTrial, eligible: Bools) -> NodeSearch:
         own = self._victims.queues.index(trial.queue) if trial.queue in self._victims.queues else -1
         key = (row.ask.key, own, trial.rule)
         known = self._searches.get(key)
@@ -249,7 +251,7 @@ class Proposals:
             known.refresh(eligible)
         return known
 
-    def _is_within_reach(self, fact: AllocationFact, trial: Trial, eligible: Bools) -> bool:
+    def _is_within_reach(self, fact: AllocationFact, trial: EvictionTrial, eligible: Bools) -> bool:
         """Whether its ranks would have room with everything gone."""
         for role in fact.roles:
             row = self._state.whatif.row(role)
@@ -259,7 +261,7 @@ class Proposals:
                 return False
         return True
 
-    def _in_order(self, fact: AllocationFact, trial: Trial, eligible: Bools) -> Iterator[bool]:
+    def _in_order(self, fact: AllocationFact, trial: EvictionTrial, eligible: Bools) -> Iterator[bool]:
         """The shortest run of units, in order, after which there is a place."""
         victims = self._victims
         own = victims.queues.index(trial.queue) if trial.queue in victims.queues else -1
@@ -282,7 +284,7 @@ class Proposals:
 
     def _has_place(self, fact: AllocationFact) -> bool:
         placed = gang.place(self._state.whatif, fact)
-        if isinstance(placed, gang.Blocked):
+        if isinstance(placed, gang.PlacementFailure):
             return False
         gang.withdraw(self._state.whatif, placed.parts)
         return True

@@ -21,7 +21,7 @@ NOT, SECOND, FIRST = 0, 1, 2
 """How a step is allowed."""
 
 
-class Claim:
+class ReclaimClaim:
     """What work of `queue` with `demand` may take, as the tree stands when it is asked."""
 
     def __init__(self, tree: QueueTree, queue: str, demand: Mapping[str, int]) -> None:

@@ -12,7 +12,7 @@ Source: kube-scheduler's defaultpreemption (SelectVictimsOnNode, pickOneNodeForP
 
 import numpy as np
 
-from slipway.scheduler.plan.placement.feasibility import Row
+from slipway.scheduler.plan.placement.feasibility import FeasibilityRow
 from slipway.scheduler.plan.preemption.victims import Victims
 from slipway.scheduler.plan.state.nodes import EVERY, Bools, Ints
 
@@ -24,7 +24,7 @@ _NEVER = -(2**62)
 class NodeSearch:
     """The costs of all nodes for one ask, kept current."""
 
-    def __init__(self, row: Row, victims: Victims, own: int, eligible: Bools) -> None:
+    def __init__(self, row: FeasibilityRow, victims: Victims, own: int, eligible: Bools) -> None:
         """`own` is the code of the preemptor's queue: its work goes last. `eligible` tells for each unit."""
         self.row = row
         self._victims = victims

@@ -5,30 +5,30 @@ Invariant: `undo` leaves the state as it was found. A gang is taken whole or dow
 
 import msgspec
 
-from slipway.scheduler.plan.placement.tick_state import Ranks, State
-from slipway.scheduler.plan.preemption.reclaim_rule import NOT, Claim
+from slipway.scheduler.plan.placement.tick_state import Ranks, TickState
+from slipway.scheduler.plan.preemption.reclaim_rule import NOT, ReclaimClaim
 from slipway.scheduler.plan.preemption.victims import Unit, role_index, spare_of
 from slipway.scheduler.plan.state.nodes import Bools
 from slipway.scheduler.plan.state.snapshot import Holding
 
 
-class Step(msgspec.Struct, frozen=True):
+class TrialStep(msgspec.Struct, frozen=True):
     """One unit that is off, and the ranks that went with it."""
 
     unit: Unit
     ranks: Ranks
 
 
-class Trial:
+class EvictionTrial:
     """The units that are off the state."""
 
-    def __init__(self, state: State, claim: Claim, queue: str, rule: int) -> None:
+    def __init__(self, state: TickState, claim: ReclaimClaim, queue: str, rule: int) -> None:
         """Work of other queues than `queue` goes as `claim` allows, by `rule` or a stricter one."""
         self._state = state
         self._claim = claim
         self.queue = queue
         self.rule = rule
-        self.steps: list[Step] = []
+        self.steps: list[TrialStep] = []
         self.within: Bools | None = None
         """the nodes where the preemptor may go with what is off; None for all"""
         self.waits = ""
@@ -53,7 +53,7 @@ class Trial:
         left = self._state.left_of(unit.holding)
         staying = [rank for rank in left if rank not in unit.holding.leaving]
         ranks = tuple(staying) if unit.is_whole else (unit.rank,)
-        self._take(Step(unit, ranks), len(self.steps))
+        self._take(TrialStep(unit, ranks), len(self.steps))
         return True
 
     def remove_all(self, units: list[Unit]) -> bool:
@@ -65,7 +65,7 @@ class Trial:
                 return False
         return True
 
-    def put_back(self, step: Step) -> bool:
+    def put_back(self, step: TrialStep) -> bool:
         """Put one unit back; False when it cannot be without its allocation."""
         if not step.unit.is_whole and step.unit.whole in self._off:
             return False
@@ -73,7 +73,7 @@ class Trial:
         self._give(step)
         return True
 
-    def again(self, step: Step, at: int) -> None:
+    def again(self, step: TrialStep, at: int) -> None:
         """Undo `put_back`: it stood at place `at`."""
         self._take(step, at)
 
@@ -82,7 +82,7 @@ class Trial:
         while len(self.steps) > count:
             self._give(self.steps.pop())
 
-    def redo(self, steps: list[Step]) -> None:
+    def redo(self, steps: list[TrialStep]) -> None:
         """Take off again what was off before, in the same order."""
         for step in steps:
             self._take(step, len(self.steps))
@@ -113,12 +113,12 @@ class Trial:
             found[uid] = (step.unit.holding, tuple(sorted(ranks)))
         return found
 
-    def _take(self, step: Step, at: int) -> None:
+    def _take(self, step: TrialStep, at: int) -> None:
         self._state.remove(step.unit.holding, step.ranks)
         self.steps.insert(at, step)
         self._off.add(step.unit.index)
 
-    def _give(self, step: Step) -> None:
+    def _give(self, step: TrialStep) -> None:
         self._state.put_back(step.unit.holding, step.ranks)
         self._off.discard(step.unit.index)
 

@@ -20,7 +20,7 @@ from slipway.model.lifecycle import Phase
 from slipway.model.position import milliseconds
 from slipway.scheduler.plan.state.nodes import Ints
 from slipway.scheduler.plan.state.ordering import priority_of
-from slipway.scheduler.plan.state.snapshot import Holding, Snapshot
+from slipway.scheduler.plan.state.snapshot import Holding, PoolSnapshot
 from slipway.scheduler.plan.state.usage import Charge
 
 _SURPLUS, _LONE, _GANG = 0, 1, 2
@@ -58,7 +58,7 @@ class Unit(msgspec.Struct, eq=False):
 class Victims:
     """All units of a snapshot and their pieces."""
 
-    def __init__(self, snapshot: Snapshot, priorities: Mapping[str, int]) -> None:
+    def __init__(self, snapshot: PoolSnapshot, priorities: Mapping[str, int]) -> None:
         """`priorities` are the queues' own."""
         found: list[Unit] = []
         for holding in snapshot.holdings.values():
@@ -102,7 +102,7 @@ class Victims:
         indices: list[int] = units.tolist()
         return {node for unit in indices for node in self._nodes[unit]}
 
-    def _lay_out(self, snapshot: Snapshot) -> None:
+    def _lay_out(self, snapshot: PoolSnapshot) -> None:
         table = snapshot.table
         pieces: list[tuple[int, int, list[Charge]]] = []
         for unit in self.units:
@@ -141,14 +141,14 @@ class Victims:
         self._starts: list[int] = [0, *np.cumsum(counts).tolist()]
 
 
-def victims_of(snapshot: Snapshot) -> Victims:
+def victims_of(snapshot: PoolSnapshot) -> Victims:
     """The victims of a snapshot, laid out once for a state."""
     if not isinstance(snapshot.memo.victims, Victims):
         snapshot.memo.victims = Victims(snapshot, {queue.name: queue.priority for queue in snapshot.queues})
     return snapshot.memo.victims
 
 
-def lowest_of(snapshot: Snapshot) -> Mapping[str, int]:
+def lowest_of(snapshot: PoolSnapshot) -> Mapping[str, int]:
     """{queue: the lowest priority of its work that may be evicted}: tells cheaply that there is nothing to be had."""
     if snapshot.memo.lowest is None:
         lowest: dict[str, int] = {}
@@ -210,7 +210,7 @@ def _live(holding: Holding) -> tuple[int, ...]:
     return tuple(rank for rank in holding.charges if rank not in holding.leaving)
 
 
-def _units(holding: Holding, snapshot: Snapshot, queue_priority: int) -> list[Unit]:
+def _units(holding: Holding, snapshot: PoolSnapshot, queue_priority: int) -> list[Unit]:
     fact = holding.allocation
     priority = priority_of(fact, snapshot.job_of(fact))
     safe = -milliseconds(safe_point(fact))

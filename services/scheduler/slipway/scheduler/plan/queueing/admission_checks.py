@@ -9,13 +9,13 @@ from slipway.model.duration import format_duration
 from slipway.model.facts import AllocationFact
 from slipway.model.reasons import NEVER, Gate
 from slipway.scheduler.plan.queueing.queue_tree import QueueTree
-from slipway.scheduler.plan.state.plan_types import Change, Explanation
-from slipway.scheduler.plan.state.snapshot import Snapshot
+from slipway.scheduler.plan.state.plan_types import Explanation, Remedy
+from slipway.scheduler.plan.state.snapshot import PoolSnapshot
 
 WORKSPACES_SHOWN = 5
 
 
-def closed_gate(allocation: AllocationFact, snapshot: Snapshot, tree: QueueTree, now: float) -> Explanation | None:
+def closed_gate(allocation: AllocationFact, snapshot: PoolSnapshot, tree: QueueTree, now: float) -> Explanation | None:
     """The first closed gate, from Invalid to OutsideLimitRange; then budgets, which close a queue whatever it has."""
     if allocation.invalid:
         return Explanation(gate=Gate.INVALID, message=allocation.invalid, is_never=True)
@@ -32,13 +32,13 @@ def closed_gate(allocation: AllocationFact, snapshot: Snapshot, tree: QueueTree,
             is_never=True,
         )
     if allocation.hold:
-        change = (Change(kind="release"),)
+        change = (Remedy(kind="release"),)
         return Explanation(gate=Gate.HELD, message="held; release it to let it start", change=change)
     if allocation.not_before > now:
         return Explanation(
             gate=Gate.BACKOFF,
             message=f"attempt {allocation.attempt} waits until {_clock(allocation.not_before)} before it tries again",
-            change=(Change(kind="wait", until=allocation.not_before),),
+            change=(Remedy(kind="wait", until=allocation.not_before),),
         )
     return (
         _queue_gate(allocation, snapshot, tree)
@@ -49,7 +49,7 @@ def closed_gate(allocation: AllocationFact, snapshot: Snapshot, tree: QueueTree,
     )
 
 
-def _queue_gate(allocation: AllocationFact, snapshot: Snapshot, tree: QueueTree) -> Explanation | None:
+def _queue_gate(allocation: AllocationFact, snapshot: PoolSnapshot, tree: QueueTree) -> Explanation | None:
     aside = tree.aside(allocation.queue)
     if aside:
         return Explanation(
@@ -70,7 +70,7 @@ def _queue_gate(allocation: AllocationFact, snapshot: Snapshot, tree: QueueTree)
     return None
 
 
-def _job_gate(allocation: AllocationFact, snapshot: Snapshot) -> Explanation | None:
+def _job_gate(allocation: AllocationFact, snapshot: PoolSnapshot) -> Explanation | None:
     """Without its job nothing would hold the job's limits."""
     if not allocation.job or snapshot.job_of(allocation) is not None:
         return None

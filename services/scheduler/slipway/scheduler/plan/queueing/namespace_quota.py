@@ -16,7 +16,7 @@ from slipway.model.facts import AllocationFact, QuotaFact, RoleFact
 from slipway.model.podquota import is_counted, usage_of
 from slipway.model.resources import PODS, Resources
 from slipway.scheduler.plan.state import gang_size
-from slipway.scheduler.plan.state.snapshot import Holding, Snapshot
+from slipway.scheduler.plan.state.snapshot import Holding, PoolSnapshot
 
 Amounts = dict[str, int]
 Refusal = tuple[QuotaFact, str, int, int]
@@ -26,7 +26,7 @@ Refusal = tuple[QuotaFact, str, int, int]
 class NamespaceQuotas:
     """The ResourceQuotas of a snapshot, with what is in use of them."""
 
-    def __init__(self, snapshot: Snapshot) -> None:
+    def __init__(self, snapshot: PoolSnapshot) -> None:
         self._quotas = snapshot.quotas
         self._used: dict[tuple[str, str], Amounts] = {}
         self._asks: dict[tuple[int, str], Amounts] = {}

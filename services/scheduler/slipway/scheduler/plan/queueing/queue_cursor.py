@@ -13,9 +13,9 @@ from slipway.model.reasons import Gate
 from slipway.scheduler.plan.queueing.admission_checks import closed_gate
 from slipway.scheduler.plan.queueing.queue_tree import QueueTree
 from slipway.scheduler.plan.state.members import Member, Members
-from slipway.scheduler.plan.state.pending import Group
+from slipway.scheduler.plan.state.pending import PendingGroup
 from slipway.scheduler.plan.state.plan_types import Explanation
-from slipway.scheduler.plan.state.snapshot import Snapshot
+from slipway.scheduler.plan.state.snapshot import PoolSnapshot
 
 STRICT = "StrictFIFO"
 
@@ -34,7 +34,7 @@ def behind_head(queue: str, head: AllocationFact) -> Explanation:
 class Walk:
     """One group in its line: members before `at` are dealt with, the rest waits for `why`, once that is known."""
 
-    def __init__(self, group: Group) -> None:
+    def __init__(self, group: PendingGroup) -> None:
         self.group = group
         self.at = 0
         self.why: Explanation | None = None
@@ -52,10 +52,10 @@ class Walk:
         return begin[at : at + most] if at + most <= len(begin) else members[at : at + most]
 
 
-class Line:
+class QueueCursor:
     """One queue's pending work. `settled` (uids) was dealt with before the line was walked, and is passed over."""
 
-    def __init__(self, queue: QueueFact, groups: Iterable[Group], settled: frozenset[str] = frozenset()) -> None:
+    def __init__(self, queue: QueueFact, groups: Iterable[PendingGroup], settled: frozenset[str] = frozenset()) -> None:
         self.queue = queue
         self.walks = [Walk(group) for group in groups]
         self.settled = settled
@@ -67,7 +67,7 @@ class Line:
         for number in range(len(self.walks)):
             self._push(number)
 
-    def next(self) -> tuple[AllocationFact, Group] | None:
+    def next(self) -> tuple[AllocationFact, PendingGroup] | None:
         """The next to be looked at, and its group; None at the end or behind a head that nothing may pass."""
         if self.is_closed or not self._heap:
             return None
@@ -143,10 +143,10 @@ class Line:
 
 
 def line_up(
-    snapshot: Snapshot, tree: QueueTree, now: float, settled: frozenset[str] = frozenset()
-) -> tuple[dict[str, Line], list[Walk]]:
+    snapshot: PoolSnapshot, tree: QueueTree, now: float, settled: frozenset[str] = frozenset()
+) -> tuple[dict[str, QueueCursor], list[Walk]]:
     """({queue: its line}, the groups that stand at a closed gate and in no line)."""
-    open_groups: dict[str, list[Group]] = {}
+    open_groups: dict[str, list[PendingGroup]] = {}
     shut: list[Walk] = []
     for group in snapshot.groups:
         closed = closed_gate(group.sample, snapshot, tree, now)
@@ -157,6 +157,7 @@ def line_up(
             walk.why = closed
             shut.append(walk)
     lines = {
-        name: Line(tree.queue(name) or QueueFact(name=name), open_groups[name], settled) for name in sorted(open_groups)
+        name: QueueCursor(tree.queue(name) or QueueFact(name=name), open_groups[name], settled)
+        for name in sorted(open_groups)
     }
     return lines, shut

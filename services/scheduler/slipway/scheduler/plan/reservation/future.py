@@ -13,14 +13,14 @@ import msgspec
 from slipway.model.facts import AllocationFact
 from slipway.model.resources import Resources
 from slipway.scheduler.plan.placement import gang
-from slipway.scheduler.plan.placement.tick_state import Admitted, State
+from slipway.scheduler.plan.placement.tick_state import Admitted, TickState
 from slipway.scheduler.plan.placement.whatif import WhatIf
 from slipway.scheduler.plan.state import gang_size
 from slipway.scheduler.plan.state.nodes import Bools
 from slipway.scheduler.plan.state.snapshot import Holding
 
 
-class Release(msgspec.Struct, frozen=True):
+class FutureRelease(msgspec.Struct, frozen=True):
     """What frees its places at `at` (epoch seconds) at the latest: `ranks` of a holding, or a gang of this tick."""
 
     at: float
@@ -32,7 +32,7 @@ class Release(msgspec.Struct, frozen=True):
 class Future:
     """What a head would find at one later instant."""
 
-    def __init__(self, state: State, made: Callable[[WhatIf], WhatIf] | None = None) -> None:
+    def __init__(self, state: TickState, made: Callable[[WhatIf], WhatIf] | None = None) -> None:
         """Now, or now on the nodes that `made` gives."""
         self._state = state
         now = state.whatif if made is None else made(state.whatif)
@@ -50,15 +50,15 @@ class Future:
         other._slots = dict(self._slots)
         return other
 
-    def release(self, release: Release) -> None:
+    def release(self, release: FutureRelease) -> None:
         """It has ended."""
         self._move(release, -1)
 
-    def restore(self, release: Release) -> None:
+    def restore(self, release: FutureRelease) -> None:
         """Undo `release`."""
         self._move(release, 1)
 
-    def _move(self, release: Release, times: int) -> None:
+    def _move(self, release: FutureRelease, times: int) -> None:
         what, usage = release.what, self.whatif.usage
         if isinstance(what, Admitted):
             for part in what.placed.parts:
@@ -74,24 +74,24 @@ class Future:
         used = Resources(what.used) if is_whole else what.used_by(release.ranks)
         self._count(what.allocation, used, times)
 
-    def add(self, placed: gang.Placed) -> None:
+    def add(self, placed: gang.PlacedGang) -> None:
         """It runs then, where it was placed in another what-if."""
         for part in placed.parts:
             self.whatif.usage.take(part.row.ask, part.nodes)
         self._count(placed.allocation, placed.demand(), 1)
 
-    def drop(self, placed: gang.Placed) -> None:
+    def drop(self, placed: gang.PlacedGang) -> None:
         """Undo `add`, or the placing of a head."""
         for part in placed.parts:
             self.whatif.usage.take(part.row.ask, part.nodes, -1)
         self._count(placed.allocation, placed.demand(), -1)
 
-    def place(self, fact: AllocationFact, within: Bools | None = None) -> gang.Placed | None:
+    def place(self, fact: AllocationFact, within: Bools | None = None) -> gang.PlacedGang | None:
         """Places for `fact`, taken together with its quota and slots; None, and nothing changed, without."""
         if not self._may_use(fact, gang_size.smallest_demand(fact)):
             return None
         placed = gang.place(self.whatif, fact, within)
-        if isinstance(placed, gang.Blocked):
+        if isinstance(placed, gang.PlacementFailure):
             return None
         demand = placed.demand()
         if not placed.is_as_wanted and not self._may_use(fact, demand):
@@ -100,7 +100,7 @@ class Future:
         self._count(fact, demand, 1)
         return placed
 
-    def has_room_for(self, placed: gang.Placed) -> bool:
+    def has_room_for(self, placed: gang.PlacedGang) -> bool:
         """Whether all ranks of `placed` fit where they are, beside all that runs and is kept; takes nothing."""
         usage = self.whatif.usage
         taken: list[tuple[gang.Part, int]] = []

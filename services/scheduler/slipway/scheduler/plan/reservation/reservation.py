@@ -15,14 +15,14 @@ class Reservation(msgspec.Struct):
     start: float | None
     ends: float | None
     future: Future
-    placed: gang.Placed
+    placed: gang.PlacedGang
     removed: dict[str, frozenset[int]]
     """{uid: ranks} that had been taken off when it was made"""
     is_due: bool = True
     """its head has had its turn: whatever comes after, respects it"""
 
 
-def bears(reservation: Reservation, placed: gang.Placed) -> bool:
+def bears(reservation: Reservation, placed: gang.PlacedGang) -> bool:
     """Whether the head has its start still with `placed` running then; it may have to take other places for it.
 
     Several roles are placed again even where nothing overlaps: which of them goes where depends on what is beside them.
@@ -57,7 +57,7 @@ def ends_before(ends: float | None, reservation: Reservation) -> bool:
     return ends is not None and reservation.start is not None and ends <= reservation.start
 
 
-def without(within: Bools, placed: gang.Placed) -> Bools:
+def without(within: Bools, placed: gang.PlacedGang) -> Bools:
     left = within.copy()
     for part in placed.parts:
         left[part.nodes] = False

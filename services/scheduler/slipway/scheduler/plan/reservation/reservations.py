@@ -15,15 +15,15 @@ import msgspec
 from slipway.model.facts import AllocationFact, QueueFact
 from slipway.model.resources import Resources
 from slipway.scheduler.plan.placement import explain, gang
-from slipway.scheduler.plan.placement.tick_state import Admitted, State
+from slipway.scheduler.plan.placement.tick_state import Admitted, TickState
 from slipway.scheduler.plan.placement.whatif import WhatIf
 from slipway.scheduler.plan.queueing.queue_tree import QueueTree
-from slipway.scheduler.plan.reservation.future import Future, Release
+from slipway.scheduler.plan.reservation.future import Future, FutureRelease
 from slipway.scheduler.plan.reservation.limits import ends_if_started, known_end, run_limit
 from slipway.scheduler.plan.reservation.reservation import Reservation, bears, ends_before, order_of, without
-from slipway.scheduler.plan.reservation.search import Box, Found, Step, earliest, steps_of
+from slipway.scheduler.plan.reservation.search import Box, EarliestStart, ReleaseStep, earliest, steps_of
 from slipway.scheduler.plan.state.ordering import priority_of
-from slipway.scheduler.plan.state.plan_types import Explanation, Kept
+from slipway.scheduler.plan.state.plan_types import Explanation, ReservedPlaces
 from slipway.scheduler.plan.state.snapshot import Holding
 
 BACKFILL = "Backfill"
@@ -34,7 +34,7 @@ TRIES_MAX = 4
 class Reservations:
     """Who keeps what, and who may pass."""
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: TickState) -> None:
         self._state = state
         self._made: list[Reservation] = []
         self._foreseen: set[str] = set()
@@ -79,7 +79,7 @@ class Reservations:
         if self.entitles(fact):
             self._make(fact, is_due=True)
 
-    def settle(self, placed: gang.Placed, demand: Resources) -> gang.Placed | Explanation:
+    def settle(self, placed: gang.PlacedGang, demand: Resources) -> gang.PlacedGang | Explanation:
         """`placed`, which has taken places for `demand`, if it delays no reserved start; the same in other places; or
         why not, and then nothing of it is taken any more."""
         if not self._made:
@@ -97,11 +97,11 @@ class Reservations:
             return other
         return explain.behind_reservation(blocking.fact, blocking.start, self._state.now)
 
-    def may_extend(self, placed: gang.Placed, part: gang.Part) -> bool:
+    def may_extend(self, placed: gang.PlacedGang, part: gang.Part) -> bool:
         """Whether a gang may keep the last rank of `part`, which is surplus."""
         if not self._made:
             return True
-        one = gang.Placed(placed.allocation, (msgspec.structs.replace(part, nodes=part.nodes[-1:]),), False)
+        one = gang.PlacedGang(placed.allocation, (msgspec.structs.replace(part, nodes=part.nodes[-1:]),), False)
         binding = self._binding(placed.allocation)
         if self._delayed_by(one, binding) is not None:
             return False
@@ -132,12 +132,12 @@ class Reservations:
         limit = min(known, default=0.0) - self._state.now
         return limit if limit > 0 and len(known) == len(starts) else None
 
-    def kept(self) -> tuple[Kept, ...]:
+    def kept(self) -> tuple[ReservedPlaces, ...]:
         """All reservations, as data."""
         self._renew()
         names = self._state.whatif.table.names
         return tuple(
-            Kept(
+            ReservedPlaces(
                 allocation=each.fact.key,
                 uid=each.fact.uid,
                 start=each.start,
@@ -161,7 +161,7 @@ class Reservations:
         limit = run_limit(fact, self._queue(fact))
         known, _ = self._releases()
         boxes = [Box(each.start, each.ends, each.placed) for each in self._made if each.start is not None]
-        steps = [Step(state.now, ()), *steps_of(known, boxes)]
+        steps = [ReleaseStep(state.now, ()), *steps_of(known, boxes)]
         found = earliest(Future(state), fact, limit, steps, boxes)
         if found is not None:
             ends = None if limit is None else found.at + limit
@@ -171,23 +171,23 @@ class Reservations:
             None if drained is None else Reservation(fact, None, None, drained.future, drained.placed, state.removed())
         )
 
-    def _drained(self, fact: AllocationFact, made: Callable[[WhatIf], WhatIf] | None = None) -> Found | None:
+    def _drained(self, fact: AllocationFact, made: Callable[[WhatIf], WhatIf] | None = None) -> EarliestStart | None:
         """How it would stand if everything had ended that may end, on the nodes that `made` gives."""
         future = Future(self._state, made)
         for releases in self._releases():
             for release in releases:
                 future.release(release)
         placed = future.place(fact)
-        return None if placed is None else Found(self._state.now, future, placed)
+        return None if placed is None else EarliestStart(self._state.now, future, placed)
 
-    def _releases(self) -> tuple[list[Release], list[Release]]:
+    def _releases(self) -> tuple[list[FutureRelease], list[FutureRelease]]:
         """What will free its places: at a known time, and who knows when."""
         state = self._state
-        known: list[Release] = []
-        unknown: list[Release] = []
+        known: list[FutureRelease] = []
+        unknown: list[FutureRelease] = []
 
         def put(end: float | None, fact: AllocationFact, what: Holding | Admitted, ranks: tuple[int, ...]) -> None:
-            release = Release(0.0 if end is None else end, fact.uid, what, ranks)
+            release = FutureRelease(0.0 if end is None else end, fact.uid, what, ranks)
             (unknown if end is None else known).append(release)
 
         for uid, holding in state.snapshot.holdings.items():
@@ -237,12 +237,12 @@ class Reservations:
         priority = priority_of(fact, self._state.snapshot.job_of(fact))
         return (queue.priority if queue else 0, priority, -self._since(fact))
 
-    def _delayed_by(self, placed: gang.Placed, binding: list[Reservation]) -> Reservation | None:
+    def _delayed_by(self, placed: gang.PlacedGang, binding: list[Reservation]) -> Reservation | None:
         """The first start that `placed` would delay."""
         delayed = [each for each in binding if not self._bears(each, placed)]
         return min(delayed, key=order_of, default=None)
 
-    def _bears(self, reservation: Reservation, placed: gang.Placed) -> bool:
+    def _bears(self, reservation: Reservation, placed: gang.PlacedGang) -> bool:
         """The same with what has been taken off meanwhile, to make room for `placed`, gone from that time too."""
         gone = self._gone_since(reservation)
         for release in gone:
@@ -252,9 +252,9 @@ class Reservations:
             reservation.future.restore(release)
         return is_borne
 
-    def _gone_since(self, reservation: Reservation) -> list[Release]:
+    def _gone_since(self, reservation: Reservation) -> list[FutureRelease]:
         state, start = self._state, reservation.start
-        found: list[Release] = []
+        found: list[FutureRelease] = []
         for uid, ranks in state.removed().items():
             fresh = tuple(sorted(ranks - reservation.removed.get(uid, frozenset())))
             holding = state.snapshot.holdings.get(uid)
@@ -262,10 +262,10 @@ class Reservations:
                 continue
             end = known_end(holding.allocation, self._queue(holding.allocation), state.now)
             if end is None or end > start:
-                found.append(Release(start, uid, holding, fresh))
+                found.append(FutureRelease(start, uid, holding, fresh))
         return found
 
-    def _let_pass(self, placed: gang.Placed, binding: list[Reservation]) -> None:
+    def _let_pass(self, placed: gang.PlacedGang, binding: list[Reservation]) -> None:
         """It is admitted next: whom it is bound by counts with it; others that it meets are made anew."""
         for reservation in binding:
             reservation.future.add(placed)
@@ -273,14 +273,14 @@ class Reservations:
         is_known = all(each in binding or ends_before(ends, each) for each in self._made)
         self._known += 1 if is_known else 0
 
-    def _elsewhere(self, fact: AllocationFact, demand: Resources, binding: list[Reservation]) -> gang.Placed | None:
+    def _elsewhere(self, fact: AllocationFact, demand: Resources, binding: list[Reservation]) -> gang.PlacedGang | None:
         """Places for `demand`, taken, that delay nobody."""
         within = binding[0].future.open_nodes(fact)
         for each in binding[1:]:
             within &= each.future.open_nodes(fact)
         for _ in range(TRIES_MAX):
             placed = gang.place(self._state.whatif, fact, within)
-            if isinstance(placed, gang.Blocked):
+            if isinstance(placed, gang.PlacementFailure):
                 return None
             if placed.demand() == demand and self._delayed_by(placed, binding) is None:
                 return placed

@@ -10,17 +10,17 @@ import msgspec
 
 from slipway.model.facts import AllocationFact
 from slipway.scheduler.plan.placement import gang
-from slipway.scheduler.plan.reservation.future import Future, Release
+from slipway.scheduler.plan.reservation.future import Future, FutureRelease
 
 SCAN_MAX = 64
 """Instants that are looked at one by one."""
 
 
-class Step(msgspec.Struct, frozen=True):
+class ReleaseStep(msgspec.Struct, frozen=True):
     """Everything that ends at one instant."""
 
     at: float
-    releases: tuple[Release, ...]
+    releases: tuple[FutureRelease, ...]
 
 
 class Box(msgspec.Struct, frozen=True):
@@ -28,41 +28,41 @@ class Box(msgspec.Struct, frozen=True):
 
     start: float
     ends: float | None
-    placed: gang.Placed
+    placed: gang.PlacedGang
 
     def overlaps(self, start: float, ends: float | None) -> bool:
         """Whether a run from `start` to `ends` meets it."""
         return (ends is None or self.start < ends) and (self.ends is None or start < self.ends)
 
 
-class Found(msgspec.Struct, frozen=True):
+class EarliestStart(msgspec.Struct, frozen=True):
     """The head stands in `future`, together with the boxes that its run meets."""
 
     at: float
     future: Future
-    placed: gang.Placed
+    placed: gang.PlacedGang
 
 
-def steps_of(releases: Sequence[Release], boxes: Sequence[Box]) -> list[Step]:
+def steps_of(releases: Sequence[FutureRelease], boxes: Sequence[Box]) -> list[ReleaseStep]:
     """The instants in order; the end of a box is one too."""
-    by_instant: dict[float, list[Release]] = {box.ends: [] for box in boxes if box.ends is not None}
+    by_instant: dict[float, list[FutureRelease]] = {box.ends: [] for box in boxes if box.ends is not None}
     for release in sorted(releases, key=lambda each: (each.at, each.uid)):
         by_instant.setdefault(release.at, []).append(release)
-    return [Step(at, tuple(by_instant[at])) for at in sorted(by_instant)]
+    return [ReleaseStep(at, tuple(by_instant[at])) for at in sorted(by_instant)]
 
 
 def earliest(
-    future: Future, fact: AllocationFact, limit: float | None, steps: Sequence[Step], boxes: Sequence[Box]
-) -> Found | None:
+    future: Future, fact: AllocationFact, limit: float | None, steps: Sequence[ReleaseStep], boxes: Sequence[Box]
+) -> EarliestStart | None:
     """The first of `steps` at which `fact` has its places for its whole run; None when it has them at none."""
 
-    def look(there: Future, at: float) -> Found | None:
+    def look(there: Future, at: float) -> EarliestStart | None:
         met = [box for box in boxes if box.overlaps(at, None if limit is None else at + limit)]
         for box in met:
             there.add(box.placed)
         placed = there.place(fact)
         if placed is not None:
-            return Found(at, there, placed)
+            return EarliestStart(at, there, placed)
         for box in met:
             there.drop(box.placed)
         return None
@@ -70,10 +70,10 @@ def earliest(
     return _scan(future, steps, look) if len(steps) <= SCAN_MAX else _halve(future, steps, look)
 
 
-Look = Callable[[Future, float], Found | None]
+Look = Callable[[Future, float], EarliestStart | None]
 
 
-def _scan(future: Future, steps: Sequence[Step], look: Look) -> Found | None:
+def _scan(future: Future, steps: Sequence[ReleaseStep], look: Look) -> EarliestStart | None:
     for step in steps:
         _forward(future, [step])
         found = look(future, step.at)
@@ -82,7 +82,7 @@ def _scan(future: Future, steps: Sequence[Step], look: Look) -> Found | None:
     return None
 
 
-def _halve(future: Future, steps: Sequence[Step], look: Look) -> Found | None:
+def _halve(future: Future, steps: Sequence[ReleaseStep], look: Look) -> EarliestStart | None:
     """`future` stands before `steps[low]`, where it does not fit; at `steps[high]` it does."""
     low, high = 0, len(steps) - 1
     last = future.copy()
@@ -103,7 +103,7 @@ def _halve(future: Future, steps: Sequence[Step], look: Look) -> Found | None:
     return best
 
 
-def _forward(future: Future, steps: Sequence[Step]) -> None:
+def _forward(future: Future, steps: Sequence[ReleaseStep]) -> None:
     for step in steps:
         for release in step.releases:
             future.release(release)

@@ -13,7 +13,7 @@ import msgspec
 from slipway.scheduler.plan.state.selectors import (
     IN,
     NOT_IN,
-    Requirement,
+    LabelRequirement,
     Selector,
     mapping_of,
     mappings_of,
@@ -102,7 +102,7 @@ def default_spreads(labels: Mapping[str, str]) -> tuple[Spread, ...]:
     """What kube-scheduler asks for where a pod does not say: softly over hosts and zones, among pods that are alike."""
     if not labels:
         return ()
-    selector = Selector(tuple(Requirement(key, IN, (value,)) for key, value in sorted(labels.items())))
+    selector = Selector(tuple(LabelRequirement(key, IN, (value,)) for key, value in sorted(labels.items())))
     return (
         Spread(HOSTNAME, selector, max_skew=3, is_hard=False),
         Spread(ZONE, selector, max_skew=5, is_hard=False),
@@ -127,8 +127,8 @@ def _term(item: Mapping[str, Any], namespace: str, labels: Mapping[str, str]) ->
     return Term(str(item.get("topologyKey") or ""), selector, own, chosen)
 
 
-def _requirements(keys: Any, labels: Mapping[str, str], operator: str) -> tuple[Requirement, ...]:
-    return tuple(Requirement(key, operator, (labels[key],)) for key in strings_of(keys) if key in labels)
+def _requirements(keys: Any, labels: Mapping[str, str], operator: str) -> tuple[LabelRequirement, ...]:
+    return tuple(LabelRequirement(key, operator, (labels[key],)) for key in strings_of(keys) if key in labels)
 
 
 def _spread(item: Mapping[str, Any], labels: Mapping[str, str]) -> Spread:

@@ -15,7 +15,7 @@ Spent = Mapping[float, Mapping[str, int]]
 """{length of a window (seconds): {queue: GPU-milliseconds that its own work used in the current one}}"""
 
 
-class Accounts(msgspec.Struct, frozen=True, kw_only=True):
+class QueueUsage(msgspec.Struct, frozen=True, kw_only=True):
     """What the queues had used at one moment, by the day, and what they held then: from that it goes on."""
 
     at: float = 0.0

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from slipway.model.facts import AllocationFact
 from slipway.model.resources import GPU, GPU_MILLI
 from slipway.scheduler.plan.state.pool_state import charge_of_rank
-from slipway.scheduler.plan.state.usage import Charge, Usage
+from slipway.scheduler.plan.state.usage import Charge, NodeUsage
 
 
 def charges_of(
@@ -19,7 +19,7 @@ def charges_of(
     return [charge_of_rank(role, node, devices.get(rank, ()), fact) for rank, role, node in roles]
 
 
-def book(usage: Usage, charges: Iterable[Charge], times: int = 1) -> None:
+def book(usage: NodeUsage, charges: Iterable[Charge], times: int = 1) -> None:
     """Charge all of them, -1 gives them back; what is on no node of the table is left out."""
     for charge in charges:
         node = usage.table.index.get(charge.node)
@@ -27,7 +27,7 @@ def book(usage: Usage, charges: Iterable[Charge], times: int = 1) -> None:
             usage.charge(charge, node, times)
 
 
-def is_over(usage: Usage, charges: Iterable[Charge]) -> bool:
+def is_over(usage: NodeUsage, charges: Iterable[Charge]) -> bool:
     """Whether a node has less than what `charges`, which are booked, and all others take there: amounts, devices,
     ports."""
     table = usage.table

@@ -58,7 +58,7 @@ class Outside(msgspec.Struct, frozen=True, eq=False):
     """(extender, its 0..100 before its weight)"""
 
 
-class Verb(StrEnum):
+class ExtenderVerb(StrEnum):
     """What is asked."""
 
     FILTER = "filter"
@@ -66,11 +66,11 @@ class Verb(StrEnum):
     PREEMPT = "preempt"
 
 
-Key = tuple[str, Verb, bytes]
+Key = tuple[str, ExtenderVerb, bytes]
 """(the extender's url, verb, key of the ask)"""
 
 
-class Answer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class ExtenderAnswer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One extender's word on one ask; with a `fault` it has not given any."""
 
     asked: frozenset[str] = frozenset()
@@ -89,14 +89,14 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """it still counts, and is asked for again"""
 
 
-Answers = Mapping[Key, Answer]
+Answers = Mapping[Key, ExtenderAnswer]
 
 
 class Question(msgspec.Struct, frozen=True, kw_only=True):
     """To be asked: `extender` about ranks of `role` on `nodes`, in the order of the table."""
 
     extender: ExtenderFact
-    verb: Verb
+    verb: ExtenderVerb
     ask: bytes
     role: RoleFact
     owner: AllocationFact | None

@@ -22,7 +22,7 @@ JobKey = tuple[str, str]
 _encode = msgspec.msgpack.Encoder(order="deterministic").encode
 
 
-class Group(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+class PendingGroup(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """Pending work that is alike; never empty."""
 
     key: bytes
@@ -55,10 +55,10 @@ class _Open(msgspec.Struct):
     shape: bytes
     demand: Resources
     members: Roll
-    frozen: Group | None = None
+    frozen: PendingGroup | None = None
 
 
-class Backlog:
+class PendingWork:
     """All pending work of one pool that somebody wants."""
 
     def __init__(self) -> None:
@@ -70,7 +70,7 @@ class Backlog:
         self._aging = 0.0
         self._timers: list[tuple[float, str]] = []
         """(when its group or its order changes by itself, uid)"""
-        self._frozen: tuple[Group, ...] | None = None
+        self._frozen: tuple[PendingGroup, ...] | None = None
 
     def put(self, fact: AllocationFact, now: float) -> None:
         """Pending work, new or changed."""
@@ -137,7 +137,7 @@ class Backlog:
             heapq.heappop(self._timers)
         return self._timers[0][0] if self._timers else None
 
-    def groups(self, now: float) -> tuple[Group, ...]:
+    def groups(self, now: float) -> tuple[PendingGroup, ...]:
         """The groups, in the order of their keys."""
         while self._timers and self._timers[0][0] <= now:
             _, uid = heapq.heappop(self._timers)
@@ -190,9 +190,9 @@ class Backlog:
             self._shapes = {shape: known for shape, known in self._shapes.items() if shape in used}
 
 
-def _freeze(key: bytes, group: _Open) -> Group:
+def _freeze(key: bytes, group: _Open) -> PendingGroup:
     if group.frozen is None:
-        group.frozen = Group(key=key, shape=group.shape, demand=group.demand, members=group.members.freeze())
+        group.frozen = PendingGroup(key=key, shape=group.shape, demand=group.demand, members=group.members.freeze())
     return group.frozen
 
 

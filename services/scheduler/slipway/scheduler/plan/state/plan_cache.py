@@ -7,7 +7,7 @@ and writes it only while it has taken nothing itself.
 
 from collections.abc import Hashable
 
-from slipway.scheduler.plan.state.plan_types import Change, Explanation
+from slipway.scheduler.plan.state.plan_types import Explanation, Remedy
 
 ENTRIES_MAX = 4096
 ChangeKey = tuple[str, tuple[str, ...], tuple[str, ...], tuple[str, ...]]
@@ -25,7 +25,7 @@ class Memo:
         """what may be evicted (`preempt/victims.py`): of the state alone, under any policy"""
         self.lowest: dict[str, int] | None = None
         """{queue: the lowest priority of its work that may be evicted}; likewise"""
-        self.changes: dict[ChangeKey, tuple[Change, ...] | None] = {}
+        self.changes: dict[ChangeKey, tuple[Remedy, ...] | None] = {}
 
     def under(self, policy: Hashable) -> "Memo":
         """The findings, emptied if they were made under another policy or have become too many."""

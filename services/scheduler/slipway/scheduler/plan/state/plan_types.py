@@ -42,7 +42,7 @@ class Evict(msgspec.Struct, frozen=True, kw_only=True):
     """surplus ranks of an elastic gang, which goes on with the rest; all of it when empty"""
 
 
-class Change(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Remedy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One part of a smallest unblocking change. Only the fields that its `kind` names are set.
 
     maxRuntime: it asks for a run limit of at most `seconds`. uncordon: `node` takes new work again. tolerate: it
@@ -69,7 +69,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     message: str
     reasons: dict[str, int] = {}
     """{reason: nodes}, each node once, at its first failing filter"""
-    change: tuple[Change, ...] | None = None
+    change: tuple[Remedy, ...] | None = None
     """together, the smallest change that would admit it; None when it is not known"""
     position: int = 0
     """1 for the first that waits in its queue; 0 where there is no queue to stand in"""
@@ -81,7 +81,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     """it can never start as the pool and its queues stand"""
 
 
-class Kept(msgspec.Struct, frozen=True, kw_only=True):
+class ReservedPlaces(msgspec.Struct, frozen=True, kw_only=True):
     """Places that are kept for the blocked head of a queue."""
 
     allocation: str
@@ -105,7 +105,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """nominations (ids of decisions) that hold no longer"""
     look_again: float = 0.0
     """when time alone may change the plan, beside deadlines and backoffs (epoch seconds); 0 for never"""
-    kept: tuple[Kept, ...] = ()
+    kept: tuple[ReservedPlaces, ...] = ()
     """the reservations that held in this tick, in the order of their heads"""
     questions: tuple[Question, ...] = ()
     """what extenders have to be asked before more can be decided"""

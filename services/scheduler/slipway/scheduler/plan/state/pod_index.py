@@ -21,7 +21,7 @@ from slipway.scheduler.plan.state.nodes import Ints
 _BESIDE = frozenset({"podAffinity", "podAntiAffinity"})
 
 
-class Kind(Flag):
+class TermKind(Flag):
     """How somebody means a term."""
 
     APART = auto()
@@ -29,7 +29,7 @@ class Kind(Flag):
     LIKED = auto()
 
 
-class Peer(msgspec.Struct, frozen=True, kw_only=True):
+class PodClass(msgspec.Struct, frozen=True, kw_only=True):
     """Pods that are alike to everybody who looks for neighbours."""
 
     namespace: str = ""
@@ -56,12 +56,12 @@ def sorted_labels(labels: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
     return tuple(sorted(labels.items()))
 
 
-NOBODY = Peer()
+NOBODY = PodClass()
 
 
-def peer_of(role: RoleFact, owner: AllocationFact | None = None) -> Peer:
+def peer_of(role: RoleFact, owner: AllocationFact | None = None) -> PodClass:
     """The pods of `role`, of `owner`, before they exist."""
-    return Peer(
+    return PodClass(
         namespace=role.namespace,
         labels=sorted_labels(role.labels) if role.labels else (),
         uid=owner.uid if owner else "",
@@ -71,9 +71,9 @@ def peer_of(role: RoleFact, owner: AllocationFact | None = None) -> Peer:
     )
 
 
-def peer_of_pod(pod: PodFact) -> Peer:
+def peer_of_pod(pod: PodFact) -> PodClass:
     """A pod that stands."""
-    return Peer(
+    return PodClass(
         namespace=pod.namespace,
         labels=sorted_labels(pod.labels) if pod.labels else (),
         uid=pod.allocation_uid,
@@ -89,9 +89,9 @@ def is_watching(roles: Iterable[RoleFact]) -> bool:
     return any(role.spread or (role.affinity and not _BESIDE.isdisjoint(role.affinity)) for role in roles)
 
 
-Weigh = Callable[[Peer, Mapping[str, str]], int]
+Weigh = Callable[[PodClass, Mapping[str, str]], int]
 """How much one pod of a peer counts, given all its labels."""
-Standing = dict[tuple[Peer, int], int]
+Standing = dict[tuple[PodClass, int], int]
 """{(peer, node): pods}"""
 
 
@@ -102,7 +102,7 @@ class _Tally:
         self.weigh = weigh
         self.counts: Ints = np.zeros(nodes, dtype=np.int64)
         self.at = at
-        self.weights: dict[Peer, int] = {}
+        self.weights: dict[PodClass, int] = {}
 
 
 class Peers:
@@ -117,9 +117,9 @@ class Peers:
         self._nodes = nodes
         self._base: Standing = {}
         self._is_shared = False
-        self._log: list[tuple[Peer, tuple[int, ...], int]] = []
+        self._log: list[tuple[PodClass, tuple[int, ...], int]] = []
         self._tallies: dict[Hashable, _Tally] = {}
-        self.terms: dict[Term, Kind] = {}
+        self.terms: dict[Term, TermKind] = {}
         """every term of whoever ever stood here, once; it only grows between two copies"""
 
     def copy(self) -> "Peers":
@@ -131,7 +131,7 @@ class Peers:
         self._is_shared = other._is_shared = True
         return other
 
-    def move(self, who: Peer, nodes: tuple[int, ...], times: int) -> None:
+    def move(self, who: PodClass, nodes: tuple[int, ...], times: int) -> None:
         """`times` more pods of `who` on each of `nodes`; negative takes away."""
         self._log.append((who, nodes, times))
         if who.wishes:
@@ -156,11 +156,15 @@ class Peers:
         return found.counts
 
     def _learn(self, wishes: Wishes) -> None:
-        for kind, terms in ((Kind.APART, wishes.apart), (Kind.NEAR, wishes.near), (Kind.LIKED, wishes.liked)):
+        for kind, terms in (
+            (TermKind.APART, wishes.apart),
+            (TermKind.NEAR, wishes.near),
+            (TermKind.LIKED, wishes.liked),
+        ):
             for term in terms:
-                self.terms[term] = self.terms.get(term, Kind(0)) | kind
+                self.terms[term] = self.terms.get(term, TermKind(0)) | kind
 
-    def _weight(self, tally: _Tally, peer: Peer) -> int:
+    def _weight(self, tally: _Tally, peer: PodClass) -> int:
         known = tally.weights.get(peer)
         if known is None:
             known = tally.weights[peer] = tally.weigh(peer, peer.all_labels())

@@ -26,12 +26,12 @@ from slipway.model.lifecycle import Phase
 from slipway.model.times import parse_time
 from slipway.scheduler.plan.state.budgets import Spent
 from slipway.scheduler.plan.state.nodes import NodeTable
-from slipway.scheduler.plan.state.pending import Backlog
+from slipway.scheduler.plan.state.pending import PendingWork
 from slipway.scheduler.plan.state.plan_cache import Memo
 from slipway.scheduler.plan.state.pod_index import is_watching, peer_of, peer_of_pod
 from slipway.scheduler.plan.state.rank_request import requests_of
-from slipway.scheduler.plan.state.snapshot import Holding, Nomination, OpenDecision, Snapshot, Use
-from slipway.scheduler.plan.state.usage import Charge, Usage
+from slipway.scheduler.plan.state.snapshot import Holding, Nomination, OpenDecision, PoolSnapshot, Use
+from slipway.scheduler.plan.state.usage import Charge, NodeUsage
 
 PodKey = tuple[str, str, str]
 
@@ -43,7 +43,7 @@ class Columns:
         self._pool = pool
         self._nodes: dict[str, NodeFact] = {}
         self._table: NodeTable | None = None
-        self._usage: Usage | None = None
+        self._usage: NodeUsage | None = None
         self._pods: dict[PodKey, PodFact] = {}
         self._pods_of: dict[str, dict[PodKey, PodFact]] = {}
         self._allocations: dict[str, AllocationFact] = {}
@@ -55,7 +55,7 @@ class Columns:
         self._nominations: tuple[OpenDecision, ...] = ()
         self._charges: dict[str, list[Charge]] = {}
         self._holdings: dict[str, Holding] = {}
-        self._backlog = Backlog()
+        self._backlog = PendingWork()
         self._memo = Memo()
         self._broken: dict[str, Holding] = {}
         self._use: dict[tuple[str, bool], dict[str, int]] = {}
@@ -175,7 +175,7 @@ class Columns:
         self._volumes = {(volume.namespace, volume.name): volume for volume in volumes}
         self._memo = Memo()
 
-    def snapshot(self, open_decisions: Iterable[OpenDecision] = (), now: float = 0.0) -> Snapshot:
+    def snapshot(self, open_decisions: Iterable[OpenDecision] = (), now: float = 0.0) -> PoolSnapshot:
         """The state as it is known, with `open_decisions` of the ledger standing for admissions not yet seen."""
         self._set_decisions(open_decisions)
         if self._is_jobs_new:
@@ -185,7 +185,7 @@ class Columns:
         table, usage = self._current(now)
         seen = usage.copy()
         seen.see(self._namespaces, self._volumes, is_watched=bool(self._watching))
-        return Snapshot(
+        return PoolSnapshot(
             pool=self._pool,
             table=table,
             usage=seen,
@@ -205,11 +205,11 @@ class Columns:
             nominations=tuple(self._nomination(number, each) for number, each in enumerate(self._nominations)),
         )
 
-    def _current(self, now: float) -> tuple[NodeTable, Usage]:
+    def _current(self, now: float) -> tuple[NodeTable, NodeUsage]:
         """Table and usage, with every dirty allocation booked afresh."""
         if self._table is None or self._usage is None:
             self._table = NodeTable(self._nodes.values())
-            self._usage = Usage(self._table)
+            self._usage = NodeUsage(self._table)
             for pod in self._pods.values():
                 self._charge_pod(pod, 1)
             self._charges.clear()
@@ -273,7 +273,7 @@ class Columns:
                 del self._pods_of[pod.allocation_uid]
             self._dirty.add(pod.allocation_uid)
 
-    def _book(self, uid: str, usage: Usage, now: float) -> None:
+    def _book(self, uid: str, usage: NodeUsage, now: float) -> None:
         """Give back what was booked for `uid` beyond its pods, and book what stands now."""
         self._apply(self._charges.pop(uid, []), usage, -1)
         self._broken.pop(uid, None)
@@ -333,7 +333,7 @@ class Columns:
             fixed=dict(self._use.get((queue, False), {})),
         )
 
-    def _apply(self, charges: list[Charge], usage: Usage, times: int) -> None:
+    def _apply(self, charges: list[Charge], usage: NodeUsage, times: int) -> None:
         for charge in charges:
             node = usage.table.index.get(charge.node)
             if node is not None:
@@ -435,7 +435,7 @@ def build(  # noqa: PLR0913 - one argument per kind of fact
     workspaces: frozenset[str] = frozenset(),
     quotas: Iterable[QuotaFact] = (),
     now: float = 0.0,
-) -> Snapshot:
+) -> PoolSnapshot:
     """The snapshot of `pool`: its `nodes`, all pods, and those of `allocations`, `queues` that are the pool's."""
     columns = Columns(pool)
     columns.set_nodes(nodes)

@@ -14,13 +14,13 @@ from slipway.model.resources import CPU, GPU, GPU_MILLI, GPU_SHARES, MEMORY, POD
 from slipway.scheduler.plan.state.affinity_terms import Spread, spreads_of
 from slipway.scheduler.plan.state.extender_results import Outside
 from slipway.scheduler.plan.state.nodes import Bools, Ints, NodeTable
-from slipway.scheduler.plan.state.pod_index import Peer, peer_of
+from slipway.scheduler.plan.state.pod_index import PodClass, peer_of
 
 SCORED_DEFAULTS = {CPU: 100, MEMORY: 200 * 1024 * 1024}
 """What a rank without a request counts as, in scoring only (milli-cpu, bytes). Source: kube-scheduler's util."""
 
 
-class Ask(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+class RankRequest(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """One rank's needs. `missing` are the resources asked for that no node has."""
 
     key: bytes
@@ -49,7 +49,7 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     topology: TopologyFact | None
     role: RoleFact
     """one of those that ask so; wherever anybody looks at labels they all have the same"""
-    peer: Peer
+    peer: PodClass
     """what its pods are to others"""
     spread: tuple[Spread, ...]
     memo: dict[Hashable, Bools] = msgspec.field(default_factory=dict[Hashable, Bools])
@@ -105,7 +105,7 @@ def image_key(role: RoleFact) -> bytes:
 
 def compile_ask(
     role: RoleFact, table: NodeTable, *, tolerations: tuple[Toleration, ...] = (), avoid: tuple[str, ...] = ()
-) -> Ask:
+) -> RankRequest:
     """Compile `role`; `tolerations` are the pool's, `avoid` the nodes to leave out."""
     requests = requests_of(role)
     names = sorted(requests.amounts.keys() - {GPU_SHARES})
@@ -113,7 +113,7 @@ def compile_ask(
     scored = [CPU, MEMORY, *(name for name in known if name not in (CPU, MEMORY, PODS))]
     counted = role.scored.amounts
     scored_amounts = [counted.get(name) or requests.get(name) or SCORED_DEFAULTS.get(name, 0) for name in scored]
-    return Ask(
+    return RankRequest(
         key=ask_key(role, avoid),
         requests=requests,
         steps=tuple((table.row[name], requests.get(name)) for name in known),

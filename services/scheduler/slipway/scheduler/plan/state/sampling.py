@@ -16,7 +16,7 @@ PERCENT_TOP = 50
 NODES_PER_PERCENT = 125
 
 
-class Sample:
+class SampleCursor:
     """Where the next look begins; it moves with every look."""
 
     def __init__(self, nodes: int, seed: int = 0) -> None:

@@ -13,7 +13,7 @@ IN, NOT_IN, EXISTS, ABSENT = "In", "NotIn", "Exists", "DoesNotExist"
 OPERATORS = (IN, NOT_IN, EXISTS, ABSENT)
 
 
-class Requirement(msgspec.Struct, frozen=True):
+class LabelRequirement(msgspec.Struct, frozen=True):
     """One condition on one label."""
 
     key: str
@@ -37,7 +37,7 @@ class Requirement(msgspec.Struct, frozen=True):
 class Selector(msgspec.Struct, frozen=True):
     """All `requirements` together; `is_nothing` matches nothing at all."""
 
-    requirements: tuple[Requirement, ...] = ()
+    requirements: tuple[LabelRequirement, ...] = ()
     is_nothing: bool = False
 
     @property
@@ -49,7 +49,7 @@ class Selector(msgspec.Struct, frozen=True):
         """Whether `labels` are selected."""
         return not self.is_nothing and all(item.matches(labels) for item in self.requirements)
 
-    def also(self, more: tuple[Requirement, ...]) -> "Selector":
+    def also(self, more: tuple[LabelRequirement, ...]) -> "Selector":
         """The same with more requirements; nothing stays nothing."""
         return self if self.is_nothing or not more else Selector((*self.requirements, *more))
 
@@ -61,14 +61,14 @@ def selector_of(data: Any) -> Selector:
     """A metav1.LabelSelector as JSON."""
     if not isinstance(data, Mapping):
         return NOTHING
-    requirements: list[Requirement] = []
+    requirements: list[LabelRequirement] = []
     for key, value in sorted(mapping_of(cast("Mapping[str, Any]", data).get("matchLabels")).items()):
-        requirements.append(Requirement(key, IN, (str(value),)))
+        requirements.append(LabelRequirement(key, IN, (str(value),)))
     for item in mappings_of(cast("Mapping[str, Any]", data).get("matchExpressions")):
         operator = str(item.get("operator"))
         if operator not in OPERATORS:
             return NOTHING
-        requirements.append(Requirement(str(item.get("key")), operator, strings_of(item.get("values"))))
+        requirements.append(LabelRequirement(str(item.get("key")), operator, strings_of(item.get("values"))))
     return Selector(tuple(requirements))
 
 

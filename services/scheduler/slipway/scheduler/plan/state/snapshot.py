@@ -15,10 +15,10 @@ from slipway.model.resources import Resources, total
 from slipway.scheduler.plan.state.budgets import Spent
 from slipway.scheduler.plan.state.nodes import NodeTable
 from slipway.scheduler.plan.state.ordering import work_key
-from slipway.scheduler.plan.state.pending import Backlog, Group
+from slipway.scheduler.plan.state.pending import PendingGroup, PendingWork
 from slipway.scheduler.plan.state.plan_cache import Memo
 from slipway.scheduler.plan.state.rank_request import requests_of
-from slipway.scheduler.plan.state.usage import Charge, Usage
+from slipway.scheduler.plan.state.usage import Charge, NodeUsage
 
 OpenDecision = tuple[Decision, tuple[str, ...]]
 """A decision and the node table that its placements index."""
@@ -79,16 +79,16 @@ class Use(msgspec.Struct, frozen=True, kw_only=True):
     """the part that cannot be preempted"""
 
 
-class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
+class PoolSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """Read only, although its columns are arrays: a plan copies the usage before it writes."""
 
     pool: PoolFact
     table: NodeTable
-    usage: Usage
-    backlog: Backlog
+    usage: NodeUsage
+    backlog: PendingWork
     """what waits: of phase Pending, wanted, without an open decision. Live: it is the columns' own, and what is read
     of it holds until they change"""
-    groups: tuple[Group, ...]
+    groups: tuple[PendingGroup, ...]
     """the same in groups, by key; frozen"""
     memo: Memo
     """what earlier plans of the same state found out"""

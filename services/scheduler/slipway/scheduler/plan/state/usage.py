@@ -15,9 +15,9 @@ from slipway.model.resources import GPU, GPU_MILLI, Resources
 from slipway.scheduler.plan.state.affinity_terms import Namespaces
 from slipway.scheduler.plan.state.devices import Deltas, Devices
 from slipway.scheduler.plan.state.nodes import At, Bools, Ints, NodeTable
-from slipway.scheduler.plan.state.pod_index import NOBODY, Peer, Peers
-from slipway.scheduler.plan.state.rank_request import SCORED_DEFAULTS, Ask
-from slipway.scheduler.plan.state.sampling import Sample
+from slipway.scheduler.plan.state.pod_index import NOBODY, Peers, PodClass
+from slipway.scheduler.plan.state.rank_request import SCORED_DEFAULTS, RankRequest
+from slipway.scheduler.plan.state.sampling import SampleCursor
 from slipway.scheduler.plan.state.workload_mix import Mix
 
 _MANY = 8
@@ -31,7 +31,7 @@ class Charge(msgspec.Struct, frozen=True, kw_only=True):
     requests: Resources
     """one place for a pod included"""
     ports: tuple[int, ...] = ()
-    peer: Peer = NOBODY
+    peer: PodClass = NOBODY
     """what it is to those that count pods by their labels"""
     scored: Resources = Resources()
     """cpu and memory as scores count them, where that is not the requests"""
@@ -39,7 +39,7 @@ class Charge(msgspec.Struct, frozen=True, kw_only=True):
     """numbers of the GPUs it uses; empty when nobody knows"""
 
 
-class Usage:
+class NodeUsage:
     """`used[row, node]` in base units; `scored` the same as scores count it (ranks without requests count too)."""
 
     def __init__(self, table: NodeTable) -> None:
@@ -48,7 +48,7 @@ class Usage:
         self.scored: Ints = np.zeros_like(table.allocatable)
         self.ports: dict[int, Ints] = {}
         self.peers = Peers(len(table))
-        self.sample: Sample | None = None
+        self.sample: SampleCursor | None = None
         """set where only a part of the feasible nodes is looked at"""
         self.volumes: Mapping[tuple[str, str], VolumeFact] = {}
         """{(namespace, claim): where it can be reached}"""
@@ -60,9 +60,9 @@ class Usage:
         self._state_of: dict[int, int] = {}
         self._states: dict[tuple[int, bytes, bytes], int] = {}
 
-    def copy(self) -> "Usage":
+    def copy(self) -> "NodeUsage":
         """An independent copy with an empty log."""
-        other = Usage.__new__(Usage)
+        other = NodeUsage.__new__(NodeUsage)
         other.table = self.table
         other.used = self.used.copy()
         other.scored = self.scored.copy()
@@ -79,7 +79,7 @@ class Usage:
         self.volumes, self.peers.namespaces = volumes, namespaces
         self.peers.is_watched = is_watched or bool(self.peers.terms)
 
-    def take(self, ask: Ask, nodes: list[int], times: int = 1) -> None:
+    def take(self, ask: RankRequest, nodes: list[int], times: int = 1) -> None:
         """`times` more ranks of `ask` on each of `nodes` (a node as often as it is named); negative gives back."""
         if len(nodes) >= _MANY:
             at, counts = np.unique(np.array(nodes, dtype=np.int64), return_counts=True)
@@ -129,7 +129,7 @@ class Usage:
         self.touched.append(node)
         self._state_of.pop(node, None)
 
-    def _take_devices(self, devices: Devices, ask: Ask, nodes: list[int], times: int) -> None:
+    def _take_devices(self, devices: Devices, ask: RankRequest, nodes: list[int], times: int) -> None:
         for node, count in Counter(nodes).items():
             if not self.table.shares[node]:
                 continue
@@ -182,7 +182,7 @@ class Usage:
         """Allocatable less used of one resource."""
         return self.table.allocatable[row, at] - self.used[row, at]
 
-    def fits(self, ask: Ask, at: At) -> Bools:
+    def fits(self, ask: RankRequest, at: At) -> Bools:
         """Whether one more rank fits each node of `at` by resources and ports alone."""
         if ask.missing:
             return np.zeros(self.table.ready[at].shape, dtype=np.bool_)
@@ -193,7 +193,7 @@ class Usage:
         devices = self.devices_for(ask)
         return fits if devices is None else fits & devices.fits(ask.gpu_milli, at)
 
-    def room(self, ask: Ask, at: At, most: int) -> Ints:
+    def room(self, ask: RankRequest, at: At, most: int) -> Ints:
         """How many more ranks of `ask` each node of `at` holds by resources and ports alone, at most `most`."""
         if ask.missing:
             return np.zeros(self.table.ready[at].shape, dtype=np.int64)
@@ -209,7 +209,7 @@ class Usage:
             np.minimum(counts, devices.room(ask.gpu_milli, at, most), out=counts)
         return np.maximum(counts, 0)
 
-    def devices_for(self, ask: Ask) -> Devices | None:
+    def devices_for(self, ask: RankRequest) -> Devices | None:
         """The devices, where amounts alone do not say whether a rank fits: for shares, and where some are unknown."""
         if self.devices is None or not (ask.gpu_milli or (ask.gpus and self.devices.unknowns)):
             return None

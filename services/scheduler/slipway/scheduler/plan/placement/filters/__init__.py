@@ -19,26 +19,26 @@ from slipway.scheduler.plan.placement.filters import (
     taint_toleration,
     volume_zone,
 )
-from slipway.scheduler.plan.placement.filters.base import Filter, Refusal
+from slipway.scheduler.plan.placement.filters.base import NodeFilter, NodeRefusal
 
-FILTERS: tuple[Filter, ...] = (
-    Filter(node_scheduling.NAME, node_scheduling.refuse, is_passing=True),
-    Filter(node_unschedulable.NAME, node_unschedulable.refuse, is_passing=True),
-    Filter(node_name.NAME, node_name.refuse),
-    Filter(node_health.NAME, node_health.refuse, is_passing=True),
-    Filter(taint_toleration.NAME, taint_toleration.refuse),
-    Filter(node_affinity.NAME, node_affinity.refuse),
-    Filter(volume_zone.NAME, volume_zone.refuse),
-    Filter(avoid_nodes.NAME, avoid_nodes.refuse, is_passing=True),
-    Filter(gpu_sharing.NAME, gpu_sharing.refuse),
-    Filter(node_ports.NAME, node_ports.refuse, is_static=False),
-    Filter(node_resources_fit.NAME, node_resources_fit.refuse, is_static=False),
-    Filter(pod_topology_spread.NAME, pod_topology_spread.refuse, is_static=False, is_coupled=True),
-    Filter(inter_pod_affinity.NAME, inter_pod_affinity.refuse, is_static=False, is_coupled=True),
-    Filter(extenders.NAME, extenders.refuse, is_static=False, is_passing=True),
+FILTERS: tuple[NodeFilter, ...] = (
+    NodeFilter(node_scheduling.NAME, node_scheduling.refuse, is_passing=True),
+    NodeFilter(node_unschedulable.NAME, node_unschedulable.refuse, is_passing=True),
+    NodeFilter(node_name.NAME, node_name.refuse),
+    NodeFilter(node_health.NAME, node_health.refuse, is_passing=True),
+    NodeFilter(taint_toleration.NAME, taint_toleration.refuse),
+    NodeFilter(node_affinity.NAME, node_affinity.refuse),
+    NodeFilter(volume_zone.NAME, volume_zone.refuse),
+    NodeFilter(avoid_nodes.NAME, avoid_nodes.refuse, is_passing=True),
+    NodeFilter(gpu_sharing.NAME, gpu_sharing.refuse),
+    NodeFilter(node_ports.NAME, node_ports.refuse, is_static=False),
+    NodeFilter(node_resources_fit.NAME, node_resources_fit.refuse, is_static=False),
+    NodeFilter(pod_topology_spread.NAME, pod_topology_spread.refuse, is_static=False, is_coupled=True),
+    NodeFilter(inter_pod_affinity.NAME, inter_pod_affinity.refuse, is_static=False, is_coupled=True),
+    NodeFilter(extenders.NAME, extenders.refuse, is_static=False, is_passing=True),
 )
 STATIC = tuple(entry for entry in FILTERS if entry.is_static)
 DYNAMIC = tuple(entry for entry in FILTERS if not entry.is_static)
 COUPLED = tuple(entry for entry in FILTERS if entry.is_coupled)
 
-__all__ = ["COUPLED", "DYNAMIC", "FILTERS", "STATIC", "Filter", "Refusal"]
+__all__ = ["COUPLED", "DYNAMIC", "FILTERS", "STATIC", "NodeFilter", "NodeRefusal"]

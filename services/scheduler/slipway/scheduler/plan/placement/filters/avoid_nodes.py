@@ -5,16 +5,16 @@ It is a preference: the planner tries with it and, when that leaves no place, wi
 
 import numpy as np
 
-from slipway.scheduler.plan.placement.filters.base import Refusal, Refused
+from slipway.scheduler.plan.placement.filters.base import NodeRefusal, Refused
 from slipway.scheduler.plan.state.nodes import At
-from slipway.scheduler.plan.state.rank_request import Ask
-from slipway.scheduler.plan.state.usage import Usage
+from slipway.scheduler.plan.state.rank_request import RankRequest
+from slipway.scheduler.plan.state.usage import NodeUsage
 
 NAME = "AvoidNodes"
-REFUSAL = Refusal("AvoidNodes", "failed an earlier attempt", "failed an earlier attempt")
+REFUSAL = NodeRefusal("AvoidNodes", "failed an earlier attempt", "failed an earlier attempt")
 
 
-def refuse(ask: Ask, usage: Usage, at: At) -> Refused:
+def refuse(ask: RankRequest, usage: NodeUsage, at: At) -> Refused:
     """The nodes to avoid."""
     if ask.avoid:
         mask = np.zeros(len(usage.table), dtype=np.bool_)

@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterator
 import msgspec
 
 from slipway.scheduler.plan.state.nodes import At, Bools
-from slipway.scheduler.plan.state.rank_request import Ask
-from slipway.scheduler.plan.state.usage import Usage
+from slipway.scheduler.plan.state.rank_request import RankRequest
+from slipway.scheduler.plan.state.usage import NodeUsage
 
 
-class Refusal(msgspec.Struct, frozen=True):
+class NodeRefusal(msgspec.Struct, frozen=True):
     """Why a node does not do. `reason` is the stable word; `one` and `many` are its verb phrases in a sentence.
 
     `is_final` refusals are not cured by freeing what is used on the node.
@@ -29,11 +29,11 @@ class Refusal(msgspec.Struct, frozen=True):
         return f"{count} {self.one if count == 1 else self.many}"
 
 
-Refused = Iterator[tuple[Refusal, Bools]]
-Refuse = Callable[[Ask, Usage, At], Refused]
+Refused = Iterator[tuple[NodeRefusal, Bools]]
+Refuse = Callable[[RankRequest, NodeUsage, At], Refused]
 
 
-class Filter(msgspec.Struct, frozen=True):
+class NodeFilter(msgspec.Struct, frozen=True):
     """One entry of the registry. A static filter does not look at what is used; a passing state is expected to
     end by itself, so that what only it refuses is not hopeless."""
 

@@ -6,8 +6,8 @@ from slipway.scheduler.plan.placement.filters.node_affinity import refuse as ref
 from slipway.scheduler.plan.placement.filters.taint_toleration import refuse as refuse_taints
 from slipway.scheduler.plan.state.affinity_terms import Spread
 from slipway.scheduler.plan.state.nodes import EVERY, Bools, Ints, LabelColumn
-from slipway.scheduler.plan.state.rank_request import Ask
-from slipway.scheduler.plan.state.usage import Usage
+from slipway.scheduler.plan.state.rank_request import RankRequest
+from slipway.scheduler.plan.state.usage import NodeUsage
 
 
 def sums_of(counts: Ints, column: LabelColumn, where: Bools | None = None) -> Ints:
@@ -25,7 +25,7 @@ def at_nodes(sums: Ints, column: LabelColumn) -> Ints:
     return np.append(sums, 0)[column.codes]
 
 
-def alike(spread: Spread, ask: Ask, usage: Usage) -> Ints:
+def alike(spread: Spread, ask: RankRequest, usage: NodeUsage) -> Ints:
     """Pods per node that `spread` counts: selected, in the ask's namespace, and not being deleted."""
     if spread.selector.is_everything:
         return np.zeros(len(usage.table), dtype=np.int64)
@@ -38,7 +38,7 @@ def alike(spread: Spread, ask: Ask, usage: Usage) -> Ints:
     )
 
 
-def has_all(usage: Usage, ask: Ask, spreads: tuple[Spread, ...]) -> Bools:
+def has_all(usage: NodeUsage, ask: RankRequest, spreads: tuple[Spread, ...]) -> Bools:
     """The nodes that have every label of `spreads`; found out once per ask."""
     known = ask.memo.get(spreads)
     if known is None:
@@ -49,7 +49,7 @@ def has_all(usage: Usage, ask: Ask, spreads: tuple[Spread, ...]) -> Bools:
     return known
 
 
-def included(spread: Spread, ask: Ask, usage: Usage) -> Bools:
+def included(spread: Spread, ask: RankRequest, usage: NodeUsage) -> Bools:
     """The nodes that count for `spread`, by its node inclusion policies; found out once per ask."""
     known = ask.memo.get(spread)
     if known is None:
@@ -64,7 +64,7 @@ def included(spread: Spread, ask: Ask, usage: Usage) -> Bools:
     return known
 
 
-def present(spread: Spread, ask: Ask, column: LabelColumn, counted: Bools) -> Bools:
+def present(spread: Spread, ask: RankRequest, column: LabelColumn, counted: Bools) -> Bools:
     """The domains that `counted` nodes are in; found out once per ask."""
     name = ("present", spread)
     known = ask.memo.get(name)

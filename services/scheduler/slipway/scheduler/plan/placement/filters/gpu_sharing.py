@@ -6,20 +6,20 @@ another pod was given whole. Nodes without GPUs are left to NodeResourcesFit, wh
 
 from slipway.model.facts import SHARING_LABEL
 from slipway.model.resources import GPU
-from slipway.scheduler.plan.placement.filters.base import Refusal, Refused
+from slipway.scheduler.plan.placement.filters.base import NodeRefusal, Refused
 from slipway.scheduler.plan.state.nodes import At
-from slipway.scheduler.plan.state.rank_request import Ask
-from slipway.scheduler.plan.state.usage import Usage
+from slipway.scheduler.plan.state.rank_request import RankRequest
+from slipway.scheduler.plan.state.usage import NodeUsage
 
 NAME = "GpuSharing"
-NOT_SHARED = Refusal(
+NOT_SHARED = NodeRefusal(
     "GpusNotShared",
     f"does not share its GPUs (label {SHARING_LABEL})",
     f"do not share their GPUs (label {SHARING_LABEL})",
 )
 
 
-def refuse(ask: Ask, usage: Usage, at: At) -> Refused:
+def refuse(ask: RankRequest, usage: NodeUsage, at: At) -> Refused:
     """Nodes that have GPUs and do not share them."""
     table = usage.table
     if ask.gpu_milli and GPU in table.row:

@@ -9,21 +9,21 @@ Source: kube-scheduler 1.36 interpodaffinity/filtering.go.
 import numpy as np
 
 from slipway.scheduler.plan.placement.filters import domains
-from slipway.scheduler.plan.placement.filters.base import Refusal, Refused
+from slipway.scheduler.plan.placement.filters.base import NodeRefusal, Refused
 from slipway.scheduler.plan.state.affinity_terms import Namespaces, Term
 from slipway.scheduler.plan.state.nodes import At, Bools, Ints
-from slipway.scheduler.plan.state.pod_index import Kind, Peer
-from slipway.scheduler.plan.state.rank_request import Ask
-from slipway.scheduler.plan.state.usage import Usage
+from slipway.scheduler.plan.state.pod_index import PodClass, TermKind
+from slipway.scheduler.plan.state.rank_request import RankRequest
+from slipway.scheduler.plan.state.usage import NodeUsage
 
 NAME = "InterPodAffinity"
-AFFINITY = Refusal(
+AFFINITY = NodeRefusal(
     "PodAffinityMismatch", "has no pod beside it that is required", "have no pod beside them that is required"
 )
-ANTI_AFFINITY = Refusal(
+ANTI_AFFINITY = NodeRefusal(
     "PodAntiAffinityMismatch", "has a pod that must not be near", "have a pod that must not be near", is_final=False
 )
-EXISTING = Refusal(
+EXISTING = NodeRefusal(
     "ExistingPodAntiAffinity",
     "has a pod near that keeps it away",
     "have a pod near that keeps it away",
@@ -31,7 +31,7 @@ EXISTING = Refusal(
 )
 
 
-def refuse(ask: Ask, usage: Usage, at: At) -> Refused:
+def refuse(ask: RankRequest, usage: NodeUsage, at: At) -> Refused:
     """Nodes without what is required, with what must not be, and with what does not want it."""
     wishes = ask.peer.wishes
     if wishes.near:
@@ -41,7 +41,7 @@ def refuse(ask: Ask, usage: Usage, at: At) -> Refused:
         for term in wishes.apart:
             mask |= _has(term.key, ("apart", term), usage, term)
         yield ANTI_AFFINITY, mask[at]
-    theirs = [term for term, kinds in usage.peers.terms.items() if kinds & Kind.APART]
+    theirs = [term for term, kinds in usage.peers.terms.items() if kinds & TermKind.APART]
     keys = sorted({term.key for term in theirs if means(term, ask, usage)})
     if keys:
         mask = np.zeros(len(usage.table), dtype=np.bool_)
@@ -50,12 +50,12 @@ def refuse(ask: Ask, usage: Usage, at: At) -> Refused:
         yield EXISTING, mask[at]
 
 
-def means(term: Term, ask: Ask, usage: Usage) -> bool:
+def means(term: Term, ask: RankRequest, usage: NodeUsage) -> bool:
     """Whether a term of another pod means the ask."""
     return term.matches(ask.role.namespace, ask.role.labels, usage.peers.namespaces)
 
 
-def starts_series(ask: Ask, usage: Usage) -> bool:
+def starts_series(ask: RankRequest, usage: NodeUsage) -> bool:
     """Whether the ask matches its own required terms and nobody else does yet."""
     near = ask.peer.wishes.near
     if not near or not all(means(term, ask, usage) for term in near):
@@ -64,7 +64,7 @@ def starts_series(ask: Ask, usage: Usage) -> bool:
     return not any((counts[usage.table.label(term.key).codes >= 0] > 0).any() for term in near)
 
 
-def _near(ask: Ask, usage: Usage) -> Bools:
+def _near(ask: RankRequest, usage: NodeUsage) -> Bools:
     near, table = ask.peer.wishes.near, usage.table
     labelled = np.ones(len(table), dtype=np.bool_)
     found = np.ones(len(table), dtype=np.bool_)
@@ -76,7 +76,7 @@ def _near(ask: Ask, usage: Usage) -> Bools:
     return labelled if starts_series(ask, usage) else labelled & found
 
 
-def _all_matching(near: tuple[Term, ...], usage: Usage) -> Ints:
+def _all_matching(near: tuple[Term, ...], usage: NodeUsage) -> Ints:
     """Pods per node that match every one of the terms."""
     spaces = usage.peers.namespaces
     return usage.peers.tally(
@@ -85,14 +85,14 @@ def _all_matching(near: tuple[Term, ...], usage: Usage) -> Ints:
     )
 
 
-def _has(key: str, name: tuple[str, Term], usage: Usage, term: Term) -> Bools:
+def _has(key: str, name: tuple[str, Term], usage: NodeUsage, term: Term) -> Bools:
     spaces = usage.peers.namespaces
     counts = usage.peers.tally(name, lambda peer, labels: int(term.matches(peer.namespace, labels, spaces)))
     column = usage.table.label(key)
     return domains.at_nodes(domains.sums_of(counts, column), column) > 0
 
 
-def _against(key: str, ask: Ask, usage: Usage) -> Bools:
+def _against(key: str, ask: RankRequest, usage: NodeUsage) -> Bools:
     """Nodes in whose domain of `key` a pod stands that requires the ask to be elsewhere."""
     namespace, own, spaces = ask.role.namespace, ask.role.labels, usage.peers.namespaces
     counts = usage.peers.tally(
@@ -103,5 +103,5 @@ def _against(key: str, ask: Ask, usage: Usage) -> Bools:
     return domains.at_nodes(domains.sums_of(counts, column), column) > 0
 
 
-def _terms_against(peer: Peer, key: str, namespace: str, own: dict[str, str], spaces: Namespaces) -> int:
+def _terms_against(peer: PodClass, key: str, namespace: str, own: dict[str, str], spaces: Namespaces) -> int:
     return sum(1 for term in peer.wishes.apart if term.key == key and term.matches(namespace, own, spaces))

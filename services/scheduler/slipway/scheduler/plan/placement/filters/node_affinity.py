@@ -8,19 +8,19 @@ from typing import Any, cast
 
 import numpy as np
 
-from slipway.scheduler.plan.placement.filters.base import Refusal, Refused
+from slipway.scheduler.plan.placement.filters.base import NodeRefusal, Refused
 from slipway.scheduler.plan.state.nodes import At, Bools, LabelColumn, NodeTable
-from slipway.scheduler.plan.state.rank_request import Ask
-from slipway.scheduler.plan.state.usage import Usage
+from slipway.scheduler.plan.state.rank_request import RankRequest
+from slipway.scheduler.plan.state.usage import NodeUsage
 
 NAME = "NodeAffinity"
-SELECTOR = Refusal("NodeSelectorMismatch", "does not match the node selector", "do not match the node selector")
-AFFINITY = Refusal("NodeAffinityMismatch", "does not match the node affinity", "do not match the node affinity")
+SELECTOR = NodeRefusal("NodeSelectorMismatch", "does not match the node selector", "do not match the node selector")
+AFFINITY = NodeRefusal("NodeAffinityMismatch", "does not match the node affinity", "do not match the node affinity")
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 
 
-def refuse(ask: Ask, usage: Usage, at: At) -> Refused:
+def refuse(ask: RankRequest, usage: NodeUsage, at: At) -> Refused:
     """Nodes outside the selector, then nodes that match no required term."""
     table = usage.table
     if ask.node_selector:

@@ -1,15 +1,15 @@
 """NodeHealth: a node that is not Ready takes nothing new."""
 
-from slipway.scheduler.plan.placement.filters.base import Refusal, Refused
+from slipway.scheduler.plan.placement.filters.base import NodeRefusal, Refused
 from slipway.scheduler.plan.state.nodes import At
-from slipway.scheduler.plan.state.rank_request import Ask
-from slipway.scheduler.plan.state.usage import Usage
+from slipway.scheduler.plan.state.rank_request import RankRequest
+from slipway.scheduler.plan.state.usage import NodeUsage
 
 NAME = "NodeHealth"
-REFUSAL = Refusal("NodeNotReady", "is not ready", "are not ready")
+REFUSAL = NodeRefusal("NodeNotReady", "is not ready", "are not ready")
 
 
-def refuse(ask: Ask, usage: Usage, at: At) -> Refused:
+def refuse(ask: RankRequest, usage: NodeUsage, at: At) -> Refused:
     """Nodes that are not ready."""
     if not usage.table.is_ready:
         yield REFUSAL, ~usage.table.ready[at]

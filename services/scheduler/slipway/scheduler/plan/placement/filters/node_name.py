@@ -1,15 +1,15 @@
 """NodeName: a rank that is pinned to one node goes there or nowhere."""
 
-from slipway.scheduler.plan.placement.filters.base import Refusal, Refused
+from slipway.scheduler.plan.placement.filters.base import NodeRefusal, Refused
 from slipway.scheduler.plan.state.nodes import At
-from slipway.scheduler.plan.state.rank_request import Ask
-from slipway.scheduler.plan.state.usage import Usage
+from slipway.scheduler.plan.state.rank_request import RankRequest
+from slipway.scheduler.plan.state.usage import NodeUsage
 
 NAME = "NodeName"
-REFUSAL = Refusal("NodeName", "is not the node that is asked for", "are not the node that is asked for")
+REFUSAL = NodeRefusal("NodeName", "is not the node that is asked for", "are not the node that is asked for")
 
 
-def refuse(ask: Ask, usage: Usage, at: At) -> Refused:
+def refuse(ask: RankRequest, usage: NodeUsage, at: At) -> Refused:
     """All nodes but one."""
     if ask.role.node_name:
         yield REFUSAL, ~usage.table.name_column().select((ask.role.node_name,))[at]

@@ -8,16 +8,16 @@ import numpy as np
 
 from slipway.model.quantity import format_quantity
 from slipway.model.resources import CPU, GPU, GPU_MILLI, MEMORY, PODS, scale_of
-from slipway.scheduler.plan.placement.filters.base import Refusal, Refused
+from slipway.scheduler.plan.placement.filters.base import NodeRefusal, Refused
 from slipway.scheduler.plan.state.nodes import At
-from slipway.scheduler.plan.state.rank_request import Ask
-from slipway.scheduler.plan.state.usage import Usage
+from slipway.scheduler.plan.state.rank_request import RankRequest
+from slipway.scheduler.plan.state.usage import NodeUsage
 
 NAME = "NodeResourcesFit"
 _COMMON = (CPU, MEMORY, PODS)
 
 
-def refuse(ask: Ask, usage: Usage, at: At) -> Refused:
+def refuse(ask: RankRequest, usage: NodeUsage, at: At) -> Refused:
     """Nodes that could never hold the rank, then nodes that lack something now."""
     table = usage.table
     devices = usage.devices_for(ask)
@@ -37,13 +37,13 @@ def _rarity(name: str) -> tuple[int, str]:
     return (_COMMON.index(name) + 1 if name in _COMMON else 0, name)
 
 
-def no_device(milli: int) -> Refusal:
+def no_device(milli: int) -> NodeRefusal:
     """There may be as much free over all devices, but not on one."""
     words = f"no device with {milli} thousandths free"
-    return Refusal(f"Insufficient {GPU_MILLI}", f"has {words}", f"have {words}", is_final=False)
+    return NodeRefusal(f"Insufficient {GPU_MILLI}", f"has {words}", f"have {words}", is_final=False)
 
 
-UNKNOWN_DEVICES = Refusal(
+UNKNOWN_DEVICES = NodeRefusal(
     "UnknownDevices",
     "shares its GPUs and runs others' work on devices that are not known",
     "share their GPUs and run others' work on devices that are not known",
@@ -51,19 +51,19 @@ UNKNOWN_DEVICES = Refusal(
 )
 
 
-def too_small(name: str, amount: int) -> Refusal:
+def too_small(name: str, amount: int) -> NodeRefusal:
     """The node's allocatable is less than one rank asks for."""
     name, amount = (GPU, 1) if name == GPU_MILLI else (name, amount)
     asked = spell(name, amount)
-    return Refusal(f"NodeTooSmall {name}", f"has less than {asked} in all", f"have less than {asked} in all")
+    return NodeRefusal(f"NodeTooSmall {name}", f"has less than {asked} in all", f"have less than {asked} in all")
 
 
-def insufficient(name: str, amount: int) -> Refusal:
+def insufficient(name: str, amount: int) -> NodeRefusal:
     """The node has enough, but not enough of it free."""
     if name == PODS:
-        return Refusal(f"Insufficient {name}", "is full of pods", "are full of pods", is_final=False)
+        return NodeRefusal(f"Insufficient {name}", "is full of pods", "are full of pods", is_final=False)
     asked = spell(name, amount)
-    return Refusal(f"Insufficient {name}", f"lacks {asked} free", f"lack {asked} free", is_final=False)
+    return NodeRefusal(f"Insufficient {name}", f"lacks {asked} free", f"lack {asked} free", is_final=False)
 
 
 def spell(name: str, amount: int) -> str:

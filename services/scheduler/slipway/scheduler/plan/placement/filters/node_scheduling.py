@@ -6,17 +6,17 @@ Nothing tolerates it: who wants the node back enables it. What runs on a disable
 import numpy as np
 
 from slipway.model.facts import DISABLED, DRAINING, SCHEDULING_LABEL
-from slipway.scheduler.plan.placement.filters.base import Refusal, Refused
+from slipway.scheduler.plan.placement.filters.base import NodeRefusal, Refused
 from slipway.scheduler.plan.state.nodes import At
-from slipway.scheduler.plan.state.rank_request import Ask
-from slipway.scheduler.plan.state.usage import Usage
+from slipway.scheduler.plan.state.rank_request import RankRequest
+from slipway.scheduler.plan.state.usage import NodeUsage
 
 NAME = "NodeScheduling"
 NAMES_SHOWN_MAX = 3
 _WORDS = ((DRAINING, "NodeDraining", "draining"), (DISABLED, "NodeDisabled", "disabled"))
 
 
-def refuse(ask: Ask, usage: Usage, at: At) -> Refused:
+def refuse(ask: RankRequest, usage: NodeUsage, at: At) -> Refused:
     """Nodes that are draining, nodes that are disabled; few of them by name."""
     column = usage.table.label(SCHEDULING_LABEL)
     for value, reason, word in _WORDS:
@@ -26,4 +26,4 @@ def refuse(ask: Ask, usage: Usage, at: At) -> Refused:
         first: list[int] = np.flatnonzero(mask)[: NAMES_SHOWN_MAX + 1].tolist()
         names = [usage.table.names[index] for index in first]
         which = f" ({', '.join(names)})" if len(names) <= NAMES_SHOWN_MAX else ""
-        yield Refusal(reason, f"is {word}{which}", f"are {word}{which}"), mask[at]
+        yield NodeRefusal(reason, f"is {word}{which}", f"are {word}{which}"), mask[at]

@@ -1,18 +1,18 @@
 """NodeUnschedulable: a cordoned node takes nothing new, unless the cordon is tolerated."""
 
 from slipway.model.facts import Taint
-from slipway.scheduler.plan.placement.filters.base import Refusal, Refused
+from slipway.scheduler.plan.placement.filters.base import NodeRefusal, Refused
 from slipway.scheduler.plan.placement.filters.taint_toleration import tolerates
 from slipway.scheduler.plan.state.nodes import At
-from slipway.scheduler.plan.state.rank_request import Ask
-from slipway.scheduler.plan.state.usage import Usage
+from slipway.scheduler.plan.state.rank_request import RankRequest
+from slipway.scheduler.plan.state.usage import NodeUsage
 
 NAME = "NodeUnschedulable"
-REFUSAL = Refusal("NodeUnschedulable", "is cordoned", "are cordoned")
+REFUSAL = NodeRefusal("NodeUnschedulable", "is cordoned", "are cordoned")
 CORDON = Taint(key="node.kubernetes.io/unschedulable", effect="NoSchedule")
 
 
-def refuse(ask: Ask, usage: Usage, at: At) -> Refused:
+def refuse(ask: RankRequest, usage: NodeUsage, at: At) -> Refused:
     """Cordoned nodes."""
     if not usage.table.is_clear and not tolerates(ask.tolerations, CORDON):
         yield REFUSAL, usage.table.unschedulable[at]

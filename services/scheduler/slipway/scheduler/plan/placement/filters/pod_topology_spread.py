@@ -6,15 +6,15 @@ Source: kube-scheduler 1.36 podtopologyspread/filtering.go.
 """
 
 from slipway.scheduler.plan.placement.filters import domains
-from slipway.scheduler.plan.placement.filters.base import Refusal, Refused
+from slipway.scheduler.plan.placement.filters.base import NodeRefusal, Refused
 from slipway.scheduler.plan.state.nodes import At
-from slipway.scheduler.plan.state.rank_request import Ask
-from slipway.scheduler.plan.state.usage import Usage
+from slipway.scheduler.plan.state.rank_request import RankRequest
+from slipway.scheduler.plan.state.usage import NodeUsage
 
 NAME = "PodTopologySpread"
 
 
-def refuse(ask: Ask, usage: Usage, at: At) -> Refused:
+def refuse(ask: RankRequest, usage: NodeUsage, at: At) -> Refused:
     """Per constraint the nodes without its label, then those whose domain has too many already."""
     hard = tuple(spread for spread in ask.spread if spread.is_hard)
     if not hard:
@@ -32,12 +32,12 @@ def refuse(ask: Ask, usage: Usage, at: At) -> Refused:
         yield _skewed(spread.key), ((column.codes >= 0) & (skew > spread.max_skew))[at]
 
 
-def _unlabelled(key: str) -> Refusal:
-    return Refusal(
+def _unlabelled(key: str) -> NodeRefusal:
+    return NodeRefusal(
         "PodTopologySpreadLabel", f"has no label {key} to spread over", f"have no label {key} to spread over"
     )
 
 
-def _skewed(key: str) -> Refusal:
+def _skewed(key: str) -> NodeRefusal:
     text = f"too many pods that are alike in one {key}"
-    return Refusal("PodTopologySpread", f"would have {text}", f"would have {text}", is_final=False)
+    return NodeRefusal("PodTopologySpread", f"would have {text}", f"would have {text}", is_final=False)

@@ -6,16 +6,16 @@ Source: kube-scheduler's plugin of the same name; `ToleratesTaint` of k8s.io/api
 from collections.abc import Iterable
 
 from slipway.model.facts import Taint, Toleration
-from slipway.scheduler.plan.placement.filters.base import Refusal, Refused
+from slipway.scheduler.plan.placement.filters.base import NodeRefusal, Refused
 from slipway.scheduler.plan.state.nodes import At
-from slipway.scheduler.plan.state.rank_request import Ask
-from slipway.scheduler.plan.state.usage import Usage
+from slipway.scheduler.plan.state.rank_request import RankRequest
+from slipway.scheduler.plan.state.usage import NodeUsage
 
 NAME = "TaintToleration"
 HARD = frozenset({"NoSchedule", "NoExecute"})
 
 
-def refuse(ask: Ask, usage: Usage, at: At) -> Refused:
+def refuse(ask: RankRequest, usage: NodeUsage, at: At) -> Refused:
     """One refusal per taint that is not tolerated, the first of each node."""
     table = usage.table
     first = [_first_untolerated(taints, ask.tolerations) for taints in table.taint_sets]
@@ -23,7 +23,7 @@ def refuse(ask: Ask, usage: Usage, at: At) -> Refused:
         mask = table.by_taints([found == taint for found in first])
         text = f"{taint.key}={taint.value}" if taint.value else taint.key
         yield (
-            Refusal(
+            NodeRefusal(
                 "UntoleratedTaint",
                 f"has the taint {text} that is not tolerated",
                 f"have the taint {text} that is not tolerated",

@@ -7,10 +7,10 @@ Source: kube-scheduler 1.36 volumezone/volume_zone.go.
 
 import numpy as np
 
-from slipway.scheduler.plan.placement.filters.base import Refusal, Refused
+from slipway.scheduler.plan.placement.filters.base import NodeRefusal, Refused
 from slipway.scheduler.plan.state.nodes import At, Bools, NodeTable
-from slipway.scheduler.plan.state.rank_request import Ask
-from slipway.scheduler.plan.state.usage import Usage
+from slipway.scheduler.plan.state.rank_request import RankRequest
+from slipway.scheduler.plan.state.usage import NodeUsage
 
 NAME = "VolumeZone"
 BETA_ZONE, BETA_REGION = "failure-domain.beta.kubernetes.io/zone", "failure-domain.beta.kubernetes.io/region"
@@ -19,7 +19,7 @@ LABELS = (BETA_ZONE, BETA_REGION, ZONE, REGION)
 _SUCCESSOR = {BETA_ZONE: ZONE, BETA_REGION: REGION}
 
 
-def refuse(ask: Ask, usage: Usage, at: At) -> Refused:
+def refuse(ask: RankRequest, usage: NodeUsage, at: At) -> Refused:
     """Per claim the nodes from which its volume cannot be reached."""
     table = usage.table
     for claim in ask.role.claims:
@@ -31,7 +31,7 @@ def refuse(ask: Ask, usage: Usage, at: At) -> Refused:
             reached &= _is_in(table, key, values)
         zoned = np.logical_or.reduce([table.label(key).codes >= 0 for key in LABELS])
         text = f"cannot reach the volume of claim {claim}"
-        yield Refusal("VolumeZone", text, text), (zoned & ~reached)[at]
+        yield NodeRefusal("VolumeZone", text, text), (zoned & ~reached)[at]
 
 
 def _is_in(table: NodeTable, key: str, values: tuple[str, ...]) -> Bools:

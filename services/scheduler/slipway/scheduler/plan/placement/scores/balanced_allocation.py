@@ -13,15 +13,15 @@ import numpy.typing as npt
 
 from slipway.scheduler.plan.placement.scores.base import NO_ARGS, SCORE_MAX, Extra, ScoreNodes, weights_of
 from slipway.scheduler.plan.state.nodes import At, Ints
-from slipway.scheduler.plan.state.rank_request import Ask
-from slipway.scheduler.plan.state.usage import Usage, pick
+from slipway.scheduler.plan.state.rank_request import RankRequest
+from slipway.scheduler.plan.state.usage import NodeUsage, pick
 
 NAME = "BalancedAllocation"
 _HALF = SCORE_MAX // 2
 Floats = npt.NDArray[np.float64]
 
 
-def score(ask: Ask, usage: Usage, at: At, extra: Extra, args: Mapping[str, Any] = NO_ARGS) -> Ints:
+def score(ask: RankRequest, usage: NodeUsage, at: At, extra: Extra, args: Mapping[str, Any] = NO_ARGS) -> Ints:
     """From 50 (makes it worse) to 100."""
     table = usage.table
     counted = weights_of(ask, table, args) > 0 if args else np.True_

@@ -14,18 +14,18 @@ import msgspec
 import numpy as np
 
 from slipway.scheduler.plan.state.nodes import At, Bools, Ints, NodeTable
-from slipway.scheduler.plan.state.rank_request import Ask
-from slipway.scheduler.plan.state.usage import Usage, pick
+from slipway.scheduler.plan.state.rank_request import RankRequest
+from slipway.scheduler.plan.state.usage import NodeUsage, pick
 
 SCORE_MAX = 100
 NO_ARGS: Mapping[str, Any] = {}
 Extra = int | Ints
-ScoreNodes = Callable[[Ask, Usage, At, Extra], Ints]
-ScoreWhole = Callable[[Ask, Usage, Bools], Ints]
+ScoreNodes = Callable[[RankRequest, NodeUsage, At, Extra], Ints]
+ScoreWhole = Callable[[RankRequest, NodeUsage, Bools], Ints]
 """(ask, usage, feasible nodes) -> 0..100 over all nodes"""
 
 
-def zeros(ask: Ask, usage: Usage, at: At, extra: Extra) -> Ints:
+def zeros(ask: RankRequest, usage: NodeUsage, at: At, extra: Extra) -> Ints:
     """Nothing to say of any node."""
     return np.zeros(usage.table.ready[at].shape, dtype=np.int64)
 
@@ -86,12 +86,12 @@ def normalised_alike(raw: int, how: Normalise) -> int:
     return SCORE_MAX if (raw > 0) is (how is Normalise.MAX) else 0
 
 
-def requested_with(ask: Ask, usage: Usage, at: At, extra: Extra) -> Ints:
+def requested_with(ask: RankRequest, usage: NodeUsage, at: At, extra: Extra) -> Ints:
     """What is requested of each scored resource once the rank is there too, shape (resources, nodes)."""
     return pick(usage.scored, ask.scored_rows, at) + ask.scored_amounts * (extra + 1)
 
 
-def mean_percent(ask: Ask, usage: Usage, at: At, amounts: Ints, args: Mapping[str, Any] = NO_ARGS) -> Ints:
+def mean_percent(ask: RankRequest, usage: NodeUsage, at: At, amounts: Ints, args: Mapping[str, Any] = NO_ARGS) -> Ints:
     """The mean over the scored resources of floor(amount * 100 / allocatable), by the weights of `args`, each 1 without
     any; a resource of which a node has none is left out there."""
     table = usage.table
@@ -102,7 +102,7 @@ def mean_percent(ask: Ask, usage: Usage, at: At, amounts: Ints, args: Mapping[st
     return (percents * weights).sum(axis=0) // np.maximum(weights.sum(axis=0), 1)
 
 
-def weights_of(ask: Ask, table: NodeTable, args: Mapping[str, Any]) -> Ints:
+def weights_of(ask: RankRequest, table: NodeTable, args: Mapping[str, Any]) -> Ints:
     """Per scored resource its weight, shape (resources, 1); those that the args leave out weigh 0."""
     named: Mapping[str, int] | None = args.get("resources")
     names = [table.resources[row] for row, _ in ask.scored_steps]

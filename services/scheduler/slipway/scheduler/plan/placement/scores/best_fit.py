@@ -9,14 +9,14 @@ from slipway.model.resources import CPU, GPU, MILLI
 from slipway.scheduler.plan.placement.scores.base import SCORE_MAX, Extra
 from slipway.scheduler.plan.placement.scores.gpu_fragmentation import after_ranks, devices_left
 from slipway.scheduler.plan.state.nodes import At, Ints
-from slipway.scheduler.plan.state.rank_request import Ask
-from slipway.scheduler.plan.state.usage import Usage
+from slipway.scheduler.plan.state.rank_request import RankRequest
+from slipway.scheduler.plan.state.usage import NodeUsage
 
 NAME = "BestFit"
 _HALF = SCORE_MAX // 2
 
 
-def score(ask: Ask, usage: Usage, at: At, extra: Extra) -> Ints:
+def score(ask: RankRequest, usage: NodeUsage, at: At, extra: Extra) -> Ints:
     """100 where nothing would be left; cpu and GPU count half each."""
     table = usage.table
     cpu = usage.free(table.row[CPU], at) - ask.requests.get(CPU) * (extra + 1)

@@ -9,13 +9,13 @@ from slipway.model.resources import MILLI
 from slipway.scheduler.plan.placement.scores.base import SCORE_MAX, Extra, zeros
 from slipway.scheduler.plan.placement.scores.gpu_fragmentation import after_ranks
 from slipway.scheduler.plan.state.nodes import At, Ints
-from slipway.scheduler.plan.state.rank_request import Ask
-from slipway.scheduler.plan.state.usage import Usage
+from slipway.scheduler.plan.state.rank_request import RankRequest
+from slipway.scheduler.plan.state.usage import NodeUsage
 
 NAME = "DeviceBestFit"
 
 
-def score(ask: Ask, usage: Usage, at: At, extra: Extra) -> Ints:
+def score(ask: RankRequest, usage: NodeUsage, at: At, extra: Extra) -> Ints:
     """100 where nothing is left of the device, 0 where there is none or where all but nothing is left."""
     if not ask.gpu_milli or usage.devices is None:
         return zeros(ask, usage, at, extra)

@@ -18,8 +18,8 @@ import numpy as np
 from slipway.model.resources import CPU, GPU, MILLI
 from slipway.scheduler.plan.placement.scores.base import SCORE_MAX, Extra, ScoreNodes
 from slipway.scheduler.plan.state.nodes import At, Ints
-from slipway.scheduler.plan.state.rank_request import Ask
-from slipway.scheduler.plan.state.usage import Usage
+from slipway.scheduler.plan.state.rank_request import RankRequest
+from slipway.scheduler.plan.state.usage import NodeUsage
 from slipway.scheduler.plan.state.workload_mix import Mix, mix_said
 
 NAME = "GpuFragmentation"
@@ -28,7 +28,7 @@ STEP = 80
 _MIDDLE = SCORE_MAX // 2
 
 
-def score(ask: Ask, usage: Usage, at: At, extra: Extra) -> Ints:
+def score(ask: RankRequest, usage: NodeUsage, at: At, extra: Extra) -> Ints:
     """50 where nothing changes."""
     return _score(usage.mix, ask, usage, at, extra)
 
@@ -39,7 +39,7 @@ def bind(args: Mapping[str, Any]) -> ScoreNodes:
     return lambda ask, usage, at, extra: _score(mix or usage.mix, ask, usage, at, extra)
 
 
-def _score(mix: Mix | None, ask: Ask, usage: Usage, at: At, extra: Extra) -> Ints:
+def _score(mix: Mix | None, ask: RankRequest, usage: NodeUsage, at: At, extra: Extra) -> Ints:
     table = usage.table
     if mix is None or GPU not in table.row:
         return np.full(table.ready[at].shape, _MIDDLE, dtype=np.int64)
@@ -50,7 +50,7 @@ def _score(mix: Mix | None, ask: Ask, usage: Usage, at: At, extra: Extra) -> Int
     return np.clip(_MIDDLE + change // (STEP * mix.total), 0, SCORE_MAX)
 
 
-def devices_left(usage: Usage, at: At) -> Ints:
+def devices_left(usage: NodeUsage, at: At) -> Ints:
     """Thousandths left per device, shape (devices, nodes); free GPUs of nodes that do not share them are whole."""
     table = usage.table
     free = usage.free(table.row[GPU], at)
@@ -64,7 +64,7 @@ def devices_left(usage: Usage, at: At) -> Ints:
     return np.where(table.shares[at], padded, whole)
 
 
-def after_ranks(left: Ints, ask: Ask, ranks: Extra) -> Ints:
+def after_ranks(left: Ints, ask: RankRequest, ranks: Extra) -> Ints:
     """`left` once `ranks` more are there (a number, or one per node): whole GPUs from untouched devices, shares where
     the least is left."""
     if not (ask.gpus or ask.gpu_milli) or (isinstance(ranks, int) and ranks == 0):

@@ -9,8 +9,8 @@ import numpy as np
 
 from slipway.scheduler.plan.placement.scores.base import SCORE_MAX, Extra
 from slipway.scheduler.plan.state.nodes import At, Ints
-from slipway.scheduler.plan.state.rank_request import Ask
-from slipway.scheduler.plan.state.usage import Usage
+from slipway.scheduler.plan.state.rank_request import RankRequest
+from slipway.scheduler.plan.state.usage import NodeUsage
 
 NAME = "ImageLocality"
 _MEBI = 1024 * 1024
@@ -18,7 +18,7 @@ LEAST = 23 * _MEBI
 MOST_PER_CONTAINER = 1000 * _MEBI
 
 
-def score(ask: Ask, usage: Usage, at: At, extra: Extra) -> Ints:
+def score(ask: RankRequest, usage: NodeUsage, at: At, extra: Extra) -> Ints:
     """0 for a node without any of the images."""
     table, images = usage.table, ask.role.images
     if not table.has_images or not images:

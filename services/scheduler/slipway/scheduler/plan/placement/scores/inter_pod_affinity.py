@@ -15,15 +15,15 @@ from slipway.scheduler.plan.placement.filters import domains
 from slipway.scheduler.plan.placement.filters.inter_pod_affinity import means
 from slipway.scheduler.plan.placement.scores.base import SCORE_MAX, ScoreWhole
 from slipway.scheduler.plan.state.nodes import Bools, Ints
-from slipway.scheduler.plan.state.pod_index import Kind, Peer
-from slipway.scheduler.plan.state.rank_request import Ask
-from slipway.scheduler.plan.state.usage import Usage
+from slipway.scheduler.plan.state.pod_index import PodClass, TermKind
+from slipway.scheduler.plan.state.rank_request import RankRequest
+from slipway.scheduler.plan.state.usage import NodeUsage
 
 NAME = "InterPodAffinity"
 HARD_WEIGHT = 1
 
 
-def score_all(ask: Ask, usage: Usage, feasible: Bools) -> Ints:
+def score_all(ask: RankRequest, usage: NodeUsage, feasible: Bools) -> Ints:
     """0..100 over all nodes; all 0 where nobody likes or dislikes anybody."""
     return _score(ask, usage, feasible, {})
 
@@ -33,7 +33,7 @@ def bind_all(args: Mapping[str, Any]) -> ScoreWhole:
     return lambda ask, usage, feasible: _score(ask, usage, feasible, args)
 
 
-def _score(ask: Ask, usage: Usage, feasible: Bools, args: Mapping[str, Any]) -> Ints:
+def _score(ask: RankRequest, usage: NodeUsage, feasible: Bools, args: Mapping[str, Any]) -> Ints:
     raw = np.zeros(len(usage.table), dtype=np.int64)
     keys = _keys(ask, usage)
     if not keys or not feasible.any():
@@ -50,14 +50,14 @@ def _score(ask: Ask, usage: Usage, feasible: Bools, args: Mapping[str, Any]) -> 
     return np.where(feasible, scaled.astype(np.int64), 0)
 
 
-def _keys(ask: Ask, usage: Usage) -> list[str]:
+def _keys(ask: RankRequest, usage: NodeUsage) -> list[str]:
     """The node labels of all terms that may count."""
     keys = {term.key for term in ask.peer.wishes.liked}
-    theirs = [term for term, kinds in usage.peers.terms.items() if kinds & (Kind.LIKED | Kind.NEAR)]
+    theirs = [term for term, kinds in usage.peers.terms.items() if kinds & (TermKind.LIKED | TermKind.NEAR)]
     return sorted(keys | {term.key for term in theirs if means(term, ask, usage)})
 
 
-def _name(key: str, ask: Ask, hard_weight: int) -> tuple[object, ...]:
+def _name(key: str, ask: RankRequest, hard_weight: int) -> tuple[object, ...]:
     peer = ask.peer
     return ("liked", key, hard_weight, peer.namespace, peer.labels, peer.wishes.liked)
 
@@ -65,10 +65,10 @@ def _name(key: str, ask: Ask, hard_weight: int) -> tuple[object, ...]:
 class _Weigh:
     """What one pod of a peer adds to the nodes of its domain of `key`."""
 
-    def __init__(self, key: str, ask: Ask, usage: Usage, hard_weight: int) -> None:
+    def __init__(self, key: str, ask: RankRequest, usage: NodeUsage, hard_weight: int) -> None:
         self.key, self.ask, self.usage, self.hard_weight = key, ask, usage, hard_weight
 
-    def __call__(self, peer: Peer, labels: Mapping[str, str]) -> int:
+    def __call__(self, peer: PodClass, labels: Mapping[str, str]) -> int:
         spaces, key = self.usage.peers.namespaces, self.key
         own = [term for term in self.ask.peer.wishes.liked if term.key == key]
         total = sum(term.weight for term in own if term.matches(peer.namespace, labels, spaces))

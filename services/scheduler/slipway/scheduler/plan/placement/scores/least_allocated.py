@@ -10,13 +10,13 @@ import numpy as np
 
 from slipway.scheduler.plan.placement.scores.base import NO_ARGS, Extra, ScoreNodes, mean_percent, requested_with
 from slipway.scheduler.plan.state.nodes import At, Ints
-from slipway.scheduler.plan.state.rank_request import Ask
-from slipway.scheduler.plan.state.usage import Usage, pick
+from slipway.scheduler.plan.state.rank_request import RankRequest
+from slipway.scheduler.plan.state.usage import NodeUsage, pick
 
 NAME = "LeastAllocated"
 
 
-def score(ask: Ask, usage: Usage, at: At, extra: Extra, args: Mapping[str, Any] = NO_ARGS) -> Ints:
+def score(ask: RankRequest, usage: NodeUsage, at: At, extra: Extra, args: Mapping[str, Any] = NO_ARGS) -> Ints:
     """0 where a resource would be more than full."""
     allocatable = pick(usage.table.allocatable, ask.scored_rows, at)
     return mean_percent(ask, usage, at, np.maximum(allocatable - requested_with(ask, usage, at, extra), 0), args)

@@ -7,13 +7,13 @@ import numpy as np
 from slipway.scheduler.plan.placement.filters.node_affinity import PREFERRED, match_term, node_affinity
 from slipway.scheduler.plan.placement.scores.base import Extra
 from slipway.scheduler.plan.state.nodes import At, Ints
-from slipway.scheduler.plan.state.rank_request import Ask
-from slipway.scheduler.plan.state.usage import Usage
+from slipway.scheduler.plan.state.rank_request import RankRequest
+from slipway.scheduler.plan.state.usage import NodeUsage
 
 NAME = "NodeAffinity"
 
 
-def score(ask: Ask, usage: Usage, at: At, extra: Extra) -> Ints:
+def score(ask: RankRequest, usage: NodeUsage, at: At, extra: Extra) -> Ints:
     """Raw: the sum of weights."""
     weights = np.zeros(len(usage.table), dtype=np.int64)
     for term in cast("list[dict[str, Any]]", node_affinity(ask.affinity).get(PREFERRED) or []):

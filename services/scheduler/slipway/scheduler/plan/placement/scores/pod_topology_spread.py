@@ -17,14 +17,14 @@ from slipway.scheduler.plan.placement.filters import domains
 from slipway.scheduler.plan.placement.scores.base import SCORE_MAX, ScoreWhole
 from slipway.scheduler.plan.state.affinity_terms import HOSTNAME, Spread, default_spreads
 from slipway.scheduler.plan.state.nodes import Bools, Ints
-from slipway.scheduler.plan.state.rank_request import Ask
-from slipway.scheduler.plan.state.usage import Usage
+from slipway.scheduler.plan.state.rank_request import RankRequest
+from slipway.scheduler.plan.state.usage import NodeUsage
 
 NAME = "PodTopologySpread"
 SYSTEM = "System"
 
 
-def score_all(ask: Ask, usage: Usage, feasible: Bools) -> Ints:
+def score_all(ask: RankRequest, usage: NodeUsage, feasible: Bools) -> Ints:
     """0..100 over all nodes, by the constraints of the role alone."""
     return _score(ask, usage, feasible, {})
 
@@ -39,7 +39,7 @@ def spreads_by_default(args: Mapping[str, Any]) -> bool:
     return args.get("defaulting") == SYSTEM
 
 
-def _score(ask: Ask, usage: Usage, feasible: Bools, args: Mapping[str, Any]) -> Ints:
+def _score(ask: RankRequest, usage: NodeUsage, feasible: Bools, args: Mapping[str, Any]) -> Ints:
     nothing = np.zeros(len(usage.table), dtype=np.int64)
     soft = tuple(spread for spread in ask.spread if not spread.is_hard)
     is_default = not ask.spread and spreads_by_default(args)
@@ -65,7 +65,7 @@ def _score(ask: Ask, usage: Usage, feasible: Bools, args: Mapping[str, Any]) -> 
     return np.where(scored, SCORE_MAX * (most + least - whole) // most, 0)
 
 
-def _counts(spread: Spread, ask: Ask, usage: Usage, labelled: Bools, scored: Bools) -> Ints:
+def _counts(spread: Spread, ask: RankRequest, usage: NodeUsage, labelled: Bools, scored: Bools) -> Ints:
     """Pods that are alike: on the node itself for a constraint on hosts, else in its domain."""
     alike = domains.alike(spread, ask, usage)
     if spread.key == HOSTNAME:

@@ -12,8 +12,8 @@ import numpy as np
 
 from slipway.scheduler.plan.placement.scores.base import SCORE_MAX, Extra, ScoreNodes, requested_with, weights_of
 from slipway.scheduler.plan.state.nodes import At, Ints
-from slipway.scheduler.plan.state.rank_request import Ask
-from slipway.scheduler.plan.state.usage import Usage, pick
+from slipway.scheduler.plan.state.rank_request import RankRequest
+from slipway.scheduler.plan.state.usage import NodeUsage, pick
 
 NAME = "RequestedToCapacityRatio"
 SHAPE_SCORE_MAX = 10
@@ -22,7 +22,7 @@ Shape = tuple[tuple[int, int], ...]
 PACKING: Shape = ((0, 0), (100, SCORE_MAX))
 
 
-def score(ask: Ask, usage: Usage, at: At, extra: Extra) -> Ints:
+def score(ask: RankRequest, usage: NodeUsage, at: At, extra: Extra) -> Ints:
     """By the default shape."""
     return _score(ask, usage, at, extra, {})
 
@@ -32,7 +32,7 @@ def bind(args: Mapping[str, Any]) -> ScoreNodes:
     return lambda ask, usage, at, extra: _score(ask, usage, at, extra, args)
 
 
-def _score(ask: Ask, usage: Usage, at: At, extra: Extra, args: Mapping[str, Any]) -> Ints:
+def _score(ask: RankRequest, usage: NodeUsage, at: At, extra: Extra, args: Mapping[str, Any]) -> Ints:
     allocatable = pick(usage.table.allocatable, ask.scored_rows, at)
     requested = requested_with(ask, usage, at, extra)
     percents = requested * SCORE_MAX // np.maximum(allocatable, 1)

@@ -6,14 +6,14 @@ from slipway.model.facts import Taint, Toleration
 from slipway.scheduler.plan.placement.filters.taint_toleration import tolerates
 from slipway.scheduler.plan.placement.scores.base import Extra
 from slipway.scheduler.plan.state.nodes import At, Ints
-from slipway.scheduler.plan.state.rank_request import Ask
-from slipway.scheduler.plan.state.usage import Usage
+from slipway.scheduler.plan.state.rank_request import RankRequest
+from slipway.scheduler.plan.state.usage import NodeUsage
 
 NAME = "TaintToleration"
 _SOFT = "PreferNoSchedule"
 
 
-def score(ask: Ask, usage: Usage, at: At, extra: Extra) -> Ints:
+def score(ask: RankRequest, usage: NodeUsage, at: At, extra: Extra) -> Ints:
     """Raw: the number of such taints."""
     table = usage.table
     if not any(taint.effect == _SOFT for taints in table.taint_sets for taint in taints):

@@ -8,14 +8,14 @@ import numpy as np
 
 from slipway.scheduler.plan.placement.scores.base import SCORE_MAX, Extra
 from slipway.scheduler.plan.state.nodes import At, Ints
-from slipway.scheduler.plan.state.rank_request import Ask
-from slipway.scheduler.plan.state.usage import Usage
+from slipway.scheduler.plan.state.rank_request import RankRequest
+from slipway.scheduler.plan.state.usage import NodeUsage
 
 NAME = "TopologyPacking"
 ROOM_MAX = 1 << 20
 
 
-def score(ask: Ask, usage: Usage, at: At, extra: Extra) -> Ints:
+def score(ask: RankRequest, usage: NodeUsage, at: At, extra: Extra) -> Ints:
     """100 for the domain with the least room left, down to 1 for the one with the most; 0 outside any domain."""
     if ask.topology is None:
         return np.zeros(len(usage.table), dtype=np.int64)[at]
