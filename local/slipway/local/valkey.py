@@ -22,7 +22,7 @@ from slipway.errors import NotFoundError, UnavailableError
 from slipway.runtime import private_files
 from slipway.runtime.clock import Clock, SystemClock
 
-_READY_S: Final = 10.0
+_READY_S: Final = 30.0
 _STOP_S: Final = 5.0
 _PROBE_S: Final = 0.01
 _NAMES_ON_PATH: Final = ("valkey-server", "redis-server")

@@ -11,6 +11,7 @@ without an answer.
 import contextlib
 import http.client
 import json
+import re
 import shlex
 import socket
 import ssl
@@ -56,6 +57,19 @@ BLOCK_BYTES = 256 * 1024
 LINE_BYTES_MAX = 4 * 1024 * 1024
 _CREDENTIAL = "Authorization: Bearer $SLIPWAY_API_TOKEN"
 """How a command is shown: a token is not for a screen."""
+_ROUTE = re.compile(r"GET /api/v1/([a-z-]+) lists\b")
+_VERBS = {
+    "allocations": "slipway ps",
+    "dead": "slipway dead ls",
+    "jobs": "slipway job",
+    "nodes": "slipway nodes",
+    "pools": "slipway pool",
+    "queues": "slipway queue",
+    "templates": "slipway template ls",
+    "webhooks": "slipway webhook ls",
+    "workspaces": "slipway workspace",
+}
+"""{what a route lists: the verb that shows it}"""
 _LOST = (ConnectionError, http.client.HTTPException, ssl.SSLError, socket.gaierror, OSError)
 
 
@@ -378,6 +392,11 @@ def _decoded(text: str) -> Any:
         return text
 
 
+def _in_our_words(text: str) -> str:
+    """A route that the server names as the verb that asks for it."""
+    return _ROUTE.sub(lambda found: f"`{_VERBS[found[1]]}` lists" if found[1] in _VERBS else found[0], text)
+
+
 def error_of(answer: ApiResponse) -> ControlPlaneError:
     """What a refusal means; problem+json is read when it is one."""
     try:
@@ -386,12 +405,14 @@ def error_of(answer: ApiResponse) -> ControlPlaneError:
         problem = {}
     problem = cast("Json", problem) if isinstance(problem, dict) else {}
     code = str(problem.get("code") or "")
-    detail = str(problem.get("detail") or problem.get("title") or f"the server answered {answer.status}")
+    said = problem.get("detail") or problem.get("title") or f"the server answered {answer.status}"
+    detail = _in_our_words(str(said))
     trace = str(problem.get("traceId") or "")
     if answer.status >= 500 and trace:
         detail = f"{detail} (trace {trace})"
     errors = cast("list[Json]", problem.get("errors") or [])
-    fields = tuple(FieldError(str(each.get("pointer", "")), str(each.get("detail", ""))) for each in errors)
+    told = [(str(each.get("pointer", "")), str(each.get("detail", ""))) for each in errors]
+    fields = tuple(FieldError(at, _in_our_words(text)) for at, text in told)
     retry = {name.lower(): value for name, value in answer.headers.items()}.get("retry-after", "")
     retry_after_s = float(retry) if retry.isdigit() else None
     match answer.status:

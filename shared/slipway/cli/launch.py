@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from slipway.cli import packing, upload
+from slipway.cli.verb import whole_number
 from slipway.crd.expansion import literal
 from slipway.errors import InvalidError
 
@@ -27,8 +28,8 @@ def add_options(parser: argparse.ArgumentParser, *, with_ranks: bool) -> None:
     ask = parser.add_argument_group("what it asks for (of each rank)")
     add_resources(ask)
     if with_ranks:
-        ask.add_argument("--ranks", metavar="N", type=int, help="how many; they start together or not at all")
-        ask.add_argument("--min-available", metavar="N", type=int, help="start with so many (default: all)")
+        ask.add_argument("--ranks", metavar="N", type=whole_number, help="how many; they start together or not at all")
+        ask.add_argument("--min-available", metavar="N", type=whole_number, help="start with so many (default: all)")
     what = parser.add_argument_group("what it runs")
     what.add_argument("--image", metavar="I", help="container image")
     add_variables(what)
@@ -57,7 +58,7 @@ def add_options(parser: argparse.ArgumentParser, *, with_ranks: bool) -> None:
     where.add_argument("--pool", metavar="P")
     where.add_argument("--queue", metavar="Q")
     where.add_argument("--job", metavar="J", help="group it with others")
-    where.add_argument("--priority", metavar="0..1000", type=int, help="higher goes first (default: 50)")
+    where.add_argument("--priority", metavar="0..1000", type=whole_number, help="higher goes first (default: 50)")
     where.add_argument("--preemptible", action="store_true", help="may be preempted for others")
     where.add_argument("--hold", action="store_true", help="do not start before `slipway resume`")
     where.add_argument("--label", metavar="NAME=VALUE", action="append", default=[], help="(repeat)")
@@ -65,12 +66,12 @@ def add_options(parser: argparse.ArgumentParser, *, with_ranks: bool) -> None:
     limits.add_argument("--max-runtime", metavar="2h", help="end it after this time")
     limits.add_argument("--idle-timeout", metavar="30m", help="end it when nobody uses it for this time")
     limits.add_argument("--pending-timeout", metavar="1h", help="give up when it has not started by then")
-    limits.add_argument("--max-restarts", metavar="N", type=int, help="start it again so often when it fails")
+    limits.add_argument("--max-restarts", metavar="N", type=whole_number, help="start it again so often when it fails")
 
 
 def add_resources(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:  # pyright: ignore[reportPrivateUsage]
     """The options of what a rank asks for; `resources_of` reads them."""
-    parser.add_argument("--gpus", metavar="N", type=int, help="whole GPUs")
+    parser.add_argument("--gpus", metavar="N", type=whole_number, help="whole GPUs")
     parser.add_argument("--cpus", metavar="N", help="such as 2 or 500m")
     parser.add_argument("--memory", metavar="SIZE", help="such as 4Gi")
 

@@ -5,8 +5,9 @@ Owns the options that all verbs share and the translation of the error tree to e
 
 import argparse
 import os
+import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 from typing import Any, NamedTuple, TypeGuard
 
@@ -22,6 +23,15 @@ from slipway.errors import (
     NotFoundError,
     TransientError,
 )
+
+_OPTIONS = {
+    "ranks/0/count": "--ranks",
+    "ranks/0/resources/cpu": "--cpus",
+    "ranks/0/resources/memory": "--memory",
+    "ranks/0/resources/nvidia.com~1gpu": "--gpus",
+}
+"""{a field of a launch: the option that sets it}, where the option is not called as the field"""
+_UPPER = re.compile(r"[A-Z]")
 
 
 class CliSession:
@@ -133,28 +143,48 @@ def execute(name: str, verb: CliVerb, words: list[str]) -> int:
         return code
     except ControlPlaneError as error:
         terminal.clear()
-        terminal.note(f"{terminal.paint('error:', 'red')} {describe(error)}")
+        terminal.note(f"{terminal.paint('error:', 'red')} {describe(error, given_options(arguments))}")
         return exit_code(error)
     finally:
         session.close()
 
 
-def describe(error: ControlPlaneError) -> str:
-    """The error with every field that it names."""
-    fields = [_field(field) for field in error.fields] if _has_fields(error) else []
+def describe(error: ControlPlaneError, given: Collection[str] = ()) -> str:
+    """The error with every field that it names; one that an option of those `given` has set, by that option."""
+    fields = [_field(field, given) for field in error.fields] if _has_fields(error) else []
     return fields[0] if len(fields) == 1 else "\n  ".join([str(error), *fields])
 
 
-def _field(field: FieldError) -> str:
+def given_options(arguments: argparse.Namespace) -> set[str]:
+    """The long options that have a value: `--max-runtime`. A word in its place counts as well, and harms nothing."""
+    given = [name for name, value in vars(arguments).items() if value is not False and value not in (None, "", [])]
+    return {"--" + name.replace("_", "-") for name in given}
+
+
+def _field(field: FieldError, given: Collection[str]) -> str:
     """`name: detail`; the api writes a parameter of the query as `?name= detail`, with no pointer."""
     if not field.pointer and field.detail.startswith("?"):
         name, _, detail = field.detail.removeprefix("?").partition("= ")
-        return f"{name}: {detail}"
-    return f"{named(field.pointer)}: {field.detail}"
+        return f"{_option(name, given) or name}: {detail}"
+    return f"{_option(field.pointer.removeprefix('/'), given) or named(field.pointer)}: {field.detail}"
+
+
+def _option(field: str, given: Collection[str]) -> str:
+    """The option that sets a field of a launch or a parameter, if it was given: else the field was in a file."""
+    name = _OPTIONS.get(field) or "--" + _UPPER.sub(lambda found: "-" + found[0].lower(), field)
+    return name if name in given else ""
 
 
 def _has_fields(error: ControlPlaneError) -> TypeGuard[InvalidError]:
     return isinstance(error, InvalidError) and bool(error.fields)
+
+
+def whole_number(text: str) -> int:
+    """The type of an option that takes a whole number."""
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text[:64]!r} is not a whole number") from None
 
 
 def named(pointer: str) -> str:

@@ -57,13 +57,13 @@ def test_strict_reading_points_at_each_problem(value: dict[str, object], pointer
 @pytest.mark.parametrize(
     ("message", "place"),
     [
-        ("Expected `int`, got `str` - at `$.ranks[0].count`", ("/ranks/0/count", "Expected `int`, got `str`")),
-        ("Expected `int`, got `str`", ("", "Expected `int`, got `str`")),
-        ("Expected `str`, got `int` - at `$.env[...]`", ("/env", "Expected `str`, got `int`")),
+        ("Expected `int`, got `str` - at `$.ranks[0].count`", ("/ranks/0/count", "must be a whole number, not text")),
+        ("Expected `int`, got `str`", ("", "must be a whole number, not text")),
+        ("Expected `str`, got `int` - at `$.env[...]`", ("/env", "must be text, not a whole number")),
     ],
 )
 def test_places_in_messages(message: str, place: tuple[str, str]) -> None:
-    """msgspec's paths as pointers."""
+    """msgspec's paths as pointers, and its types in plain words."""
     assert place_of(message) == place
 
 

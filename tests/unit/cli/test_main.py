@@ -75,6 +75,7 @@ def test_an_unknown_verb_is_a_usage_error() -> None:
         (("ps", "--worksapce=x"), "--worksapce=x; did you mean --workspace?"),
         (("token", "create", "ada", "--rol", "admin"), "did you mean --role?"),
         (("ps", "--zzz"), "unrecognized arguments: --zzz\n"),
+        (("run", "--gpus", "two", "--", "true"), "argument --gpus: 'two' is not a whole number\n"),
     ],
 )
 def test_an_option_that_does_not_exist_is_answered_with_the_one_that_is_close(

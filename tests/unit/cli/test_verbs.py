@@ -121,10 +121,11 @@ async def test_one_key_launches_once(world: ApiWorld, desk: Desk) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--cpus", "many", "--", "true"), "ranks[0].resources"),
+        (("--cpus", "many", "--", "true"), "--cpus: 'many' is not a quantity"),
         (("--image", "", "--", "true"), "image"),
-        (("--priority", "2000", "--", "true"), "priority"),
-        (("--max-runtime", "soon", "--", "true"), "such as 90s"),
+        (("--priority", "2000", "--", "true"), "--priority: must be at most 1000"),
+        (("--ranks", "0", "--", "true"), "--ranks: must be at least 1"),
+        (("--max-runtime", "soon", "--", "true"), "--max-runtime: 'soon' is not valid; such as 90s"),
         (("--env", "A_NAME", "--", "true"), "--env: A_NAME is not set here; set it, or write A_NAME=VALUE"),
         (("--env", "=1", "--", "true"), "--env: '=1' is not NAME=VALUE or NAME"),
         (("--secret", "A", "--", "true"), "--secret: 'A' is not NAME=SECRET/KEY"),
@@ -140,6 +141,24 @@ async def test_what_is_wrong_is_named(desk: Desk, words: tuple[str, ...], said: 
     assert done.code == main.USAGE
     assert said in done.err
     assert done.out == ""
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("describe", "nosuch"), "there is no allocation 'nosuch'; `slipway ps` lists what there is"),
+        (("job", "update", "nosuch", "--weight", "2"), "`slipway job` lists them"),
+        (("queue", "show", "nosuch"), "there is no queue 'nosuch'; `slipway queue` lists them"),
+        (("template", "show", "nosuch"), "there is no template 'nosuch'; `slipway template ls` lists them"),
+    ],
+)
+async def test_what_is_not_there_is_named_with_the_verb_that_lists_it(
+    desk: Desk, words: tuple[str, ...], said: str
+) -> None:
+    """The API names a route there; Kubernetes its own name of the kind."""
+    done = await desk.run(*words)
+    assert (done.code, done.out) == (main.NOT_FOUND, "")
+    assert said in done.err
 
 
 async def test_no_command(desk: Desk) -> None:
@@ -444,10 +463,10 @@ async def test_a_filter_that_names_what_does_not_exist_is_refused(world: ApiWorl
 
 
 async def test_memory_without_a_unit_is_asked_back(desk: Desk) -> None:
-    """8 bytes are a slip: the field and what to write are named."""
+    """8 bytes are a slip: the option and what to write are named."""
     done = await desk.run("run", "--image", "a", "--memory", "8", "--", "true")
     assert done.code == main.USAGE
-    assert "ranks[0].resources.memory: 8 is 8 bytes; write the unit, such as 8Gi or 8Mi" in done.err
+    assert "--memory: 8 is 8 bytes; write the unit, such as 8Gi or 8Mi" in done.err
 
 
 async def test_follow_shows_what_run_shows(world: ApiWorld, desk: Desk) -> None:

@@ -7,11 +7,12 @@ Invariant: what passes converts without error, and no field that the client sent
 """
 
 import difflib
+import enum
 import re
 import types
 import typing
 from collections.abc import Mapping
-from typing import Annotated, Any, TypeVar, cast
+from typing import Annotated, Any, Literal, TypeVar, cast
 
 import msgspec
 from msgspec import Meta
@@ -35,6 +36,22 @@ _GUESS_MAX = 64
 _PATH = re.compile(r"^(?P<text>.*?)(?: - at `(?:key in )?\$(?P<path>.*)`)?$", re.DOTALL)
 _STEP = re.compile(r"\[\.\.\.\]|\.([^.\[]+)|\[(\d+)\]")
 """`[...]` is the key of a map, which msgspec does not tell."""
+_TYPE = re.compile(r"^Expected `(?P<wanted>[^`]+)`, got `(?P<got>[^`]+)`$")
+_BOUND = re.compile(r"^Expected `(?:int|float)[^`]*` (?P<sign>>=|<=|>|<) (?P<bound>\S+)$")
+_LENGTH = re.compile(r"^Expected `(?P<type>\w+)[^`]*` of length (?P<sign>>=|<=|==) (?P<bound>\d+)$")
+_PATTERN = re.compile(r"^Expected `str[^`]*` matching regex '(?P<pattern>.*)'$", re.DOTALL)
+_TYPES = {
+    "int": "a whole number",
+    "float": "a number",
+    "str": "text",
+    "bool": "true or false",
+    "array": "a list",
+    "object": "an object",
+}
+_BOUNDS = {">=": "at least", "<=": "at most", ">": "more than", "<": "less than"}
+_LENGTHS = {">=": "at least", "<=": "at most", "==": "exactly"}
+_SHOWN_MAX = 64
+"""Characters of a value that an answer repeats."""
 _JSON_TYPES = ("application/json", "text/json")
 
 
@@ -111,12 +128,27 @@ def summary(what: str, errors: tuple[FieldError, ...]) -> str:
 
 
 def place_of(message: str) -> tuple[str, str]:
-    """(JSON pointer, text) of a message of msgspec, which ends with a path such as `$.ranks[0].count`."""
+    """(JSON pointer, text in plain words) of a message of msgspec, which ends with a path: `$.ranks[0].count`."""
     found = _PATH.match(message)
     if found is None:
         return "", message
     steps = [name or int(index) for name, index in _STEP.findall(found["path"] or "") if name or index]
-    return pointer(*steps), found["text"]
+    return pointer(*steps), _in_words(found["text"])
+
+
+def _in_words(text: str) -> str:
+    """What msgspec says, for somebody who does not know its types."""
+    if (found := _TYPE.match(text)) is not None:
+        wanted = " or ".join(_TYPES.get(name, name) for name in found["wanted"].split(" | "))
+        return f"must be {wanted}, not {_TYPES.get(found['got'], found['got'])}"
+    if (found := _BOUND.match(text)) is not None:
+        return f"must be {_BOUNDS[found['sign']]} {found['bound']}"
+    if (found := _LENGTH.match(text)) is not None:
+        what = "characters" if found["type"] == "str" else "entries"
+        return f"must have {_LENGTHS[found['sign']]} {found['bound']} {what}"
+    if (found := _PATTERN.match(text)) is not None:
+        return f"must match the pattern {found['pattern']}"
+    return text
 
 
 def _walk(kind: Any, value: Any, at: str, findings: Findings) -> None:
@@ -179,7 +211,19 @@ def _convert(kind: Any, value: Any, metas: list[Meta], at: str, findings: Findin
     except msgspec.ValidationError as error:
         inner, text = place_of(str(error))
         hints = [meta.description for meta in metas if meta.description]
+        if text.startswith("Invalid enum value"):
+            options = ", ".join(map(str, _options(kind)))
+            text = f"must be one of {options}, not {str(value)[:_SHOWN_MAX]!r}" if options else text
+        elif hints and "matching regex" in str(error):
+            text = f"{str(value)[:_SHOWN_MAX]!r} is not valid"
         findings.refuse(at + inner, "; ".join([text, *hints]))
+
+
+def _options(kind: Any) -> list[Any]:
+    """The values of an enumeration."""
+    if typing.get_origin(kind) is Literal:
+        return list(typing.get_args(kind))
+    return [option.value for option in kind] if isinstance(kind, type) and issubclass(kind, enum.Enum) else []
 
 
 def _is_few(value: Json | list[Any], metas: list[Meta], at: str, findings: Findings) -> bool:

@@ -6,6 +6,7 @@ here: adapters have translated it.
 Source: RFC 9457.
 """
 
+import re
 from typing import Any, NamedTuple
 
 import msgspec
@@ -92,6 +93,9 @@ TABLE: dict[type[BaseException], ProblemRow] = {
 }
 """Looked up along the error's class hierarchy: the most derived class wins."""
 
+ROOT = "/api/v1"
+_NOT_FOUND = re.compile(r'^(?P<plural>\w+)\.slipway\.dev "(?P<name>[^"]*)" not found$')
+_KINDS = {"queues": "queue", "templates": "template", "resourcepools": "pool", "jobs": "job"}
 UNEXPECTED = ProblemRow(500, "internal", "A fault of ours")
 _HTTP_CODES = {404: "no-such-path", 405: "method-not-allowed"}
 _HTTP_TITLES = {404: "There is nothing at this path", 405: "This method is not taken here"}
@@ -121,7 +125,7 @@ def response_of(error: ControlPlaneError, instance: str) -> Response:
     row = row_of(error)
     fields = error.fields if isinstance(error, InvalidError) else ()
     retry_after_s = error.retry_after_s if isinstance(error, TransientError) else None
-    detail = str(error) if row.status != UNEXPECTED.status else "see the log under the trace id"
+    detail = _in_words(str(error)) if row.status != UNEXPECTED.status else "see the log under the trace id"
     return problem_response(
         row,
         detail,
@@ -130,6 +134,15 @@ def response_of(error: ControlPlaneError, instance: str) -> Response:
         retry_after_s=(retry_after_s or RETRY_AFTER_S) if row.retry else None,
         headers={"WWW-Authenticate": "Bearer"} if row.status == 401 else None,
     )
+
+
+def _in_words(text: str) -> str:
+    """What Kubernetes says of an object of ours that is not there, in the words of the API."""
+    found = _NOT_FOUND.match(text)
+    kind = _KINDS.get(found["plural"]) if found is not None else None
+    if found is None or kind is None:
+        return text
+    return f"there is no {kind} {found['name']!r}; GET {ROOT}/{kind}s lists them"
 
 
 def problem_response(

@@ -57,7 +57,7 @@ class Sorting(msgspec.Struct, frozen=True):
         for part in filter(None, (piece.strip() for piece in text.split(","))):
             name = part.lstrip("-")
             if name not in FIELDS or part.count("-") > 1:
-                raise bad_param("sort", f"must be of {', '.join(FIELDS)}, with - for descending, not {part[:64]!r}")
+                raise bad_param("sort", f"must be one of {', '.join(FIELDS)}, with - for descending, not {part[:64]!r}")
             found.append((name, part.startswith("-")))
         if len(found) > FIELDS_MAX:
             raise bad_param("sort", f"at most {FIELDS_MAX} fields")

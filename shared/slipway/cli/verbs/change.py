@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from slipway.cli import labels, launch, main
 from slipway.cli.follow import wait_until
-from slipway.cli.verb import CliSession, CliVerb
+from slipway.cli.verb import CliSession, CliVerb, whole_number
 from slipway.errors import InvalidError
 
 Json = dict[str, Any]
@@ -181,7 +181,7 @@ def update(arguments: argparse.Namespace, session: CliSession) -> int:
 def configure_priority(parser: argparse.ArgumentParser) -> None:
     """Arguments of `priority`."""
     parser.add_argument("id", metavar="ID")
-    parser.add_argument("priority", metavar="0..1000", type=int, help="higher goes first")
+    parser.add_argument("priority", metavar="0..1000", type=whole_number, help="higher goes first")
 
 
 def priority(arguments: argparse.Namespace, session: CliSession) -> int:

@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import Any, cast
 
 from slipway.cli import labels, main, output, table
-from slipway.cli.verb import CliSession, CliVerb
+from slipway.cli.verb import CliSession, CliVerb, whole_number
 from slipway.errors import InvalidError
 from slipway.model.duration import format_duration, parse_duration
 
@@ -23,7 +23,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-n", "--workspace", metavar="W", help="only of this workspace")
     parser.add_argument("--queue", help="only of this queue")
     parser.add_argument("--owner", metavar="USER", help="only of this user (not with --at)")
-    parser.add_argument("--limit", type=int, default=50, metavar="N", help="so many of what ended (default 50)")
+    parser.add_argument("--limit", type=whole_number, default=50, metavar="N", help="how many have ended (default 50)")
     output.add_options(parser, "table", "json", "yaml", "name")
 
 

@@ -22,7 +22,7 @@ from typing import Any
 from slipway.cli import main
 from slipway.cli.address import ENV_SERVER
 from slipway.cli.terminal import Terminal
-from slipway.cli.verb import CliSession, CliVerb
+from slipway.cli.verb import CliSession, CliVerb, whole_number
 from slipway.cli.verbs import open_wait
 from slipway.errors import InvalidError, UnavailableError
 from slipway.local.layout import Layout, StackState, default_folder, is_alive
@@ -40,11 +40,11 @@ def _add_folder(parser: argparse.ArgumentParser) -> None:
 
 def configure_up(parser: argparse.ArgumentParser) -> None:
     """Arguments of `up`."""
-    parser.add_argument("--nodes", metavar="N", type=int, default=2, help="local nodes (default: 2)")
-    parser.add_argument("--gpus", metavar="N", type=int, default=8, help="pretended GPUs of each (default: 8)")
-    parser.add_argument("--cpus", metavar="N", type=int, default=4, help="CPUs of each (default: 4)")
+    parser.add_argument("--nodes", metavar="N", type=whole_number, default=2, help="local nodes (default: 2)")
+    parser.add_argument("--gpus", metavar="N", type=whole_number, default=8, help="pretended GPUs of each (default: 8)")
+    parser.add_argument("--cpus", metavar="N", type=whole_number, default=4, help="CPUs of each (default: 4)")
     parser.add_argument("--memory", metavar="SIZE", default="16Gi", help="of each (default: 16Gi)")
-    parser.add_argument("--port", metavar="P", type=int, default=8080, help="of the API (default: 8080; 0: any)")
+    parser.add_argument("--port", metavar="P", default=8080, type=whole_number, help="of the API (0: any; 8080)")
     parser.add_argument("--keep", action="store_true", help="keep the data for the next `up` (--data keeps it too)")
     parser.add_argument(
         "--no-redis", action="store_true", help="do without Redis: slower, and logs are read from the pods only"

@@ -5,7 +5,7 @@ from typing import Any
 
 from slipway.cli import labels, main
 from slipway.cli.follow import wait_until
-from slipway.cli.verb import CliSession, CliVerb
+from slipway.cli.verb import CliSession, CliVerb, whole_number
 from slipway.errors import InvalidError, PermanentError
 from slipway.model.duration import parse_duration
 from slipway.runtime.tasks import TaskGroup
@@ -16,7 +16,7 @@ Json = dict[str, Any]
 def configure_open(parser: argparse.ArgumentParser) -> None:
     """Arguments of `open`."""
     parser.add_argument("id", metavar="ID", nargs="?", default="", help="(default: the page of the API itself)")
-    parser.add_argument("--port", metavar="P", type=int, help="another port than the first")
+    parser.add_argument("--port", metavar="P", type=whole_number, help="another port than the first")
     parser.add_argument("--no-browser", action="store_true", help="only print the address")
 
 

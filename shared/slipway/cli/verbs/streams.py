@@ -8,7 +8,7 @@ from typing import Any, cast
 from slipway.cli import labels, main, output, table
 from slipway.cli.background import events_of, lines_of
 from slipway.cli.follow import line_text
-from slipway.cli.verb import CliSession, CliVerb
+from slipway.cli.verb import CliSession, CliVerb, whole_number
 from slipway.errors import InvalidError
 
 Json = dict[str, Any]
@@ -89,10 +89,10 @@ def configure_logs(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("id", metavar="ID")
     parser.add_argument("-f", "--follow", action="store_true", help="go on until it has ended")
     parser.add_argument("--rank", metavar="N", help="only of these ranks: 3, or 0,2, or 4-7")
-    parser.add_argument("--attempt", metavar="N", type=int, help="only of this attempt")
+    parser.add_argument("--attempt", metavar="N", type=whole_number, help="only of this attempt")
     parser.add_argument("--container", metavar="NAME", help="of this init container or sidecar, not the main one")
-    parser.add_argument("--head", metavar="N", type=int, help="only the first lines")
-    parser.add_argument("--tail", metavar="N", type=int, help="only the last lines")
+    parser.add_argument("--head", metavar="N", type=whole_number, help="only the first lines")
+    parser.add_argument("--tail", metavar="N", type=whole_number, help="only the last lines")
     parser.add_argument("--since", metavar="10m", default="", help="only of the last time, or since this time")
     parser.add_argument("--until", metavar="1m", default="", help="only until so long ago, or until this time")
     parser.add_argument("--search", metavar="TEXT", default="", help="only lines with this text, in any case")

@@ -85,7 +85,7 @@ async def test_a_name_is_made_up_and_a_taken_one_refused(world: ApiWorld) -> Non
         ({"url": URL, "workspaces": ["Not One"]}, "/workspaces/0", ""),
         ({"url": URL, "secret": "hunter2"}, "/secret", "whsec_"),
         ({"url": URL, "colour": "red"}, "/colour", "unknown field"),
-        ({"url": URL, "enabled": "yes"}, "/enabled", "bool"),
+        ({"url": URL, "enabled": "yes"}, "/enabled", "must be true or false"),
     ],
 )
 async def test_bad_input_is_refused_at_its_field(

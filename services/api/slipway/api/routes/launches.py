@@ -140,14 +140,14 @@ def _phases(text: str) -> frozenset[Phase]:
     try:
         return frozenset(Phase(part) for part in text.split(",") if part)
     except ValueError as error:
-        raise bad_param("phase", f"must be of {', '.join(Phase)}, not {text[:64]!r}") from error
+        raise bad_param("phase", f"must be one of {', '.join(Phase)}, not {text[:64]!r}") from error
 
 
 def _results(text: str) -> frozenset[Result]:
     try:
         return frozenset(Result(part) for part in text.split(",") if part)
     except ValueError as error:
-        raise bad_param("result", f"must be of {', '.join(Result)}, not {text[:64]!r}") from error
+        raise bad_param("result", f"must be one of {', '.join(Result)}, not {text[:64]!r}") from error
 
 
 def _span(request: Request, what: str) -> TimeRange:

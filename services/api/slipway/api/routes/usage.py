@@ -140,7 +140,7 @@ def _by(text: str) -> list[str]:
     names = list(dict.fromkeys(part.strip() for part in text.split(",") if part.strip())) or ["user"]
     for name in names:
         if name not in DIMENSIONS:
-            raise bad_param("by", f"must be of {', '.join(DIMENSIONS)}, not {name[:64]!r}")
+            raise bad_param("by", f"must be one of {', '.join(DIMENSIONS)}, not {name[:64]!r}")
     return names
 
 
