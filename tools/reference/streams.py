@@ -26,7 +26,7 @@ _CONTENT = {
     keys.SNAPSHOT.prefix: "what the cluster feed had told up to a moment, in pages, for a scheduler that starts",
     keys.BELL.prefix: "rung after work hints, on a Redis Cluster only",
     keys.WAKE.prefix: "wake-ups for the scheduler",
-    keys.HEALTH.prefix: "written to see whether writes are taken",
+    keys.HEALTH.prefix: "written to see whether writes are accepted",
     keys.LOGS.prefix: "log lines of one allocation, packed: first and last ones of each rank",
     keys.LOG_STATE.prefix: "how far each log of one allocation is stored",
     keys.LOG_PACKS.prefix: "which packs of each log may be removed, oldest first",

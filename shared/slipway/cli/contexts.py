@@ -102,7 +102,7 @@ def of_server(url: str) -> CliContext | None:
 def check_name(name: str) -> str:
     """The name. Raises InvalidError when it can be none."""
     if _NAME.fullmatch(name) is None:
-        raise InvalidError(f"{name!r} is no name of a context: letters, digits and . _ @ : - are taken")
+        raise InvalidError(f"{name!r} is not a valid name of a context: use letters, digits and . _ @ : -")
     return name
 
 

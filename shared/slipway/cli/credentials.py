@@ -44,7 +44,7 @@ class Credential:
         return "Credential(***)"
 
     def token(self) -> str:
-        """A token that counts for a while yet.
+        """A token that is valid for a while yet.
 
         Raises:
             ControlPlaneError: there is none to be had.

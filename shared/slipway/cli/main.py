@@ -37,7 +37,7 @@ GROUPS: dict[str, dict[str, VerbEntry]] = {
         "up": VerbEntry("local", "start Slipway here: a cluster, a Valkey and the four services"),
         "down": VerbEntry("local", "stop what `up` started"),
         "demo": VerbEntry("local", "start it, do the main job once, visibly, and stop it"),
-        "doctor": VerbEntry("doctor", "is everything there, set up right and answering? what mends it"),
+        "doctor": VerbEntry("doctor", "diagnose the installation and suggest fixes"),
     },
     "Who and where": {
         "login": VerbEntry("login", "log in at a server with a token, or as Kubernetes knows you"),
@@ -96,7 +96,7 @@ GROUPS: dict[str, dict[str, VerbEntry]] = {
         "restore": VerbEntry("backup", "put a backup back into a cluster; changes nothing that is there"),
         "audit": VerbEntry("audit", "are the invariants kept? reads everything, writes nothing"),
         "webhook": VerbEntry("webhooks", "receivers of events outside: list, create, show, set, test, rm"),
-        "dead": VerbEntry("dead", "messages that could not be worked off: list, show, replay, drop"),
+        "dead": VerbEntry("dead", "manage dead-letter messages: list, show, replay, drop"),
         "completion": VerbEntry("completion", "completion for bash, zsh or fish"),
         "version": VerbEntry("version", "which version this is"),
     },

@@ -222,7 +222,7 @@ def _check_pod(spec: Mapping[str, Any], at: str, findings: Findings, *, privileg
     for group in ("containers", "initContainers"):
         containers = findings.items(spec.get(group), f"{at}/{group}")
         if len(containers) > CONTAINERS_MAX:
-            findings.refuse(f"{at}/{group}", f"has {len(containers)} containers; at most {CONTAINERS_MAX} are taken")
+            findings.refuse(f"{at}/{group}", f"has {len(containers)} containers; at most {CONTAINERS_MAX} are allowed")
         for index, item in enumerate(containers[:CONTAINERS_MAX]):
             here = f"{at}/{group}/{index}"
             container = findings.mapping(item, here)
@@ -262,7 +262,7 @@ def _check_container(
         here = at + pointer(field)
         if field == "restartPolicy":
             if not is_init or value != "Always":
-                findings.refuse(here, "leave it out; only Always is taken, on an init container that is a sidecar")
+                findings.refuse(here, "leave it out; only Always is allowed, on an init container that is a sidecar")
         elif field in _CONTAINER_REFUSED:
             findings.refuse(here, _CONTAINER_REFUSED[field])
         elif field not in _CONTAINER_FIELDS:

@@ -42,7 +42,7 @@ def check_spec(spec: AllocationSpec, findings: Findings, *, slots_per_pod_max: i
         findings.refuse("", "the spec is nested far deeper than any pod template")
         return
     if size > SPEC_BYTES_MAX:
-        findings.refuse("", f"the spec has {size} bytes, at most {SPEC_BYTES_MAX} are taken; move files to a volume")
+        findings.refuse("", f"the spec has {size} bytes, at most {SPEC_BYTES_MAX} are allowed; move files to a volume")
     _check_gang(spec, findings)
     for index, role in enumerate(spec.ranks):
         _check_role(role, pointer("ranks", index), findings, slots_per_pod_max)
@@ -90,7 +90,7 @@ def check_role_resources(resources: Mapping[str, Any], at: str, findings: Findin
 def _check_gang(spec: AllocationSpec, findings: Findings) -> None:
     count = sum(role.count for role in spec.ranks) or 1
     if count > RANKS_MAX:
-        findings.refuse("/ranks", f"{count} ranks in all; at most {RANKS_MAX} are taken")
+        findings.refuse("/ranks", f"{count} ranks in all; at most {RANKS_MAX} are allowed")
     if spec.min_available is not None and spec.min_available > count:
         findings.refuse("/minAvailable", f"{spec.min_available} is above the {count} ranks; lower it or raise count")
     if spec.ranks and all(role.daemon for role in spec.ranks):
@@ -179,7 +179,7 @@ def _check_requests_and_limits(parts: Mapping[str, Any], at: str, findings: Find
 def _check_quantities(quantities: Mapping[str, Any], at: str, findings: Findings) -> dict[str, int]:
     amounts: dict[str, int] = {}
     if len(quantities) > OPAQUE_MAX:
-        findings.refuse(at, f"has {len(quantities)} resources; at most {OPAQUE_MAX} are taken")
+        findings.refuse(at, f"has {len(quantities)} resources; at most {OPAQUE_MAX} are allowed")
         return amounts
     for name, value in quantities.items():
         here = at + pointer(name)

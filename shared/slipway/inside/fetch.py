@@ -203,7 +203,7 @@ def _member(head: tarfile.TarInfo) -> ArchiveMember | None:
     """The member as it will be written; None for the folder itself."""
     if not (head.isreg() or head.isdir()) or head.issparse():
         what = _KINDS.get(head.type, "neither a file nor a folder")
-        raise ArchiveError(f"{_shown(head.name)}: is {what}; only files and folders are taken")
+        raise ArchiveError(f"{_shown(head.name)}: is {what}; only files and folders are allowed")
     path = head.name
     if path.startswith("/") or "\0" in path or "\\" in path:
         raise ArchiveError(f"{_shown(path)}: must be a path below the folder")

@@ -46,13 +46,13 @@ def cookie_of(answer: httpx.Response) -> dict[str, str]:
 
 
 async def test_a_login_and_a_logout(teams: Teams) -> None:
-    """The page, a token that does not count, one that does; then the REST API knows who calls; then no more."""
+    """The page, a token that is not valid, one that is; then the REST API knows who calls; then no more."""
     page = await teams.world.http.get("/login?next=/docs")
     assert (page.status_code, 'value="/docs"' in page.text) == (200, True)
     assert "form-action 'self'" in page.headers["Content-Security-Policy"]
     wrong = await log_in(teams, "slipway_" + "0" * 16 + "_" + "a" * 43)
     assert (wrong.status_code, "Set-Cookie" in wrong.headers) == (401, False)
-    assert "does not count" in wrong.text
+    assert "unknown, expired or revoked token" in wrong.text
     token = await teams.token("ada", {"team-red": "editor"})
     answer = await log_in(teams, raw(token), following="/docs")
     assert (answer.status_code, answer.headers["Location"]) == (303, "/docs")

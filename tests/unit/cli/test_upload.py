@@ -74,4 +74,4 @@ async def test_a_server_that_takes_less(tmp_path: Path) -> None:
     ):
         ran = await Desk(url).run(*RUN, "-c", str(tmp_path / "in"), "--", "true")
     assert ran.code == 1
-    assert "at most 1000000 bytes are taken" in ran.err
+    assert "at most 1000000 bytes are allowed" in ran.err

@@ -48,7 +48,7 @@ _BOUND = {"Pod": "pods", "Node": "nodes", "Secret": "secrets"}
 
 
 class TokenError(Exception):
-    """Not a token that counts."""
+    """Not a valid token."""
 
 
 class ServiceAccountTokens:

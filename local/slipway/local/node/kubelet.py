@@ -251,7 +251,7 @@ class Kubelet:
                     await renew(self._kube, name, self._clock)
                     await report(self._kube, name, self._clock)
                 except ControlPlaneError as error:
-                    _log.warning("node said no sign of life", node=name, error=str(error))
+                    _log.warning("node heartbeat failed", node=name, error=str(error))
 
 
 async def _lost(identity: str) -> AsyncGenerator[bytes]:

@@ -169,7 +169,7 @@ class ContextArchives:
     def _too_large(self, size: int | None) -> BodyTooLargeError:
         has = f"has {size} bytes" if size else "is too long"
         return BodyTooLargeError(
-            f"the archive {has}; at most {self._bytes_max} bytes are taken. Leave out what is not needed (a file "
+            f"the archive {has}; at most {self._bytes_max} bytes are allowed. Leave out what is not needed (a file "
             ".slipwayignore says what the command line skips), and put data on a volume or into the image"
         )
 

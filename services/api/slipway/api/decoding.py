@@ -231,7 +231,7 @@ def _is_few(value: Json | list[Any], metas: list[Meta], at: str, findings: Findi
     most = min((meta.max_length for meta in metas if meta.max_length is not None), default=None)
     if most is None or len(value) <= most:
         return True
-    findings.refuse(at, f"has {len(value)} entries; at most {most} are taken")
+    findings.refuse(at, f"has {len(value)} entries; at most {most} are allowed")
     return False
 
 
@@ -270,5 +270,5 @@ def _too_deep() -> MalformedError:
 def _too_large(bytes_max: int, size: int | None) -> BodyTooLargeError:
     has = f"has {size} bytes" if size else "is too long"
     return BodyTooLargeError(
-        f"the body {has}; at most {bytes_max} bytes are taken. Put large files on a volume or into the image"
+        f"the body {has}; at most {bytes_max} bytes are allowed. Put large files on a volume or into the image"
     )

@@ -92,7 +92,7 @@ def _dispatch(rows: dict[str, Endpoint]) -> Handler:
 
 
 async def _admit(request: Request, row: Endpoint, rule: RouteRule) -> None:
-    """Notes which task calls, if one does; refuses a token that does not count, or not here."""
+    """Notes which task calls, if one does; refuses a token that is not valid, or not valid here."""
     parts, is_required = parts_of(request), bool(request.app.state.needs_token)
     caller = await parts.tasks.admit(request, for_tasks=row.for_tasks, is_required=is_required)
     request.state.caller = caller

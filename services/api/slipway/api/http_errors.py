@@ -59,7 +59,7 @@ class NotListeningError(UnavailableError):
 
 
 class UnauthorizedError(PermanentError):
-    """Who calls has to say who they are, with a token that counts."""
+    """The caller must authenticate with a valid token."""
 
 
 class ForbiddenError(PermanentError):

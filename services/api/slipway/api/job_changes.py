@@ -235,7 +235,7 @@ async def _maybe_move(parts: ApiDeps, subject: Subject, update: QueueUpdate, *, 
     if isinstance(body.ahead_of, str) or isinstance(body.behind, str):
         await move(parts, subject, body)
     elif not is_changed:
-        raise MalformedError("it says nothing to change: priority, queue, maxSlots, weight, aheadOf or behind")
+        raise MalformedError("empty patch: set at least one of priority, queue, maxSlots, weight, aheadOf, behind")
 
 
 def _fields(change: JobChange) -> dict[str, Any]:

@@ -332,7 +332,7 @@ def _deleting(found: Allocation | None) -> ControlPlaneError:
 
 def _check_key(key: str) -> None:
     if key and KEY_PATTERN.fullmatch(key) is None:
-        raise InvalidError("Idempotency-Key: 1 to 255 printable ASCII characters are taken")
+        raise InvalidError("Idempotency-Key: must be 1 to 255 printable ASCII characters")
 
 
 def _check_kind(request: Json, kind: Kind) -> None:

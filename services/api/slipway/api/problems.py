@@ -58,14 +58,14 @@ TABLE: dict[type[BaseException], ProblemRow] = {
     ),
     http_errors.NotAcceptableError: ProblemRow(406, "not-acceptable", "No representation of an accepted type"),
     http_errors.BodyTooLargeError: ProblemRow(413, "body-too-large", "The body is too large"),
-    http_errors.ArchiveRefusedError: ProblemRow(422, "invalid-archive", "The archive cannot be taken"),
+    http_errors.ArchiveRefusedError: ProblemRow(422, "invalid-archive", "The archive is refused"),
     http_errors.PreconditionError: ProblemRow(412, "precondition-failed", "The object has changed"),
     http_errors.PageExpiredError: ProblemRow(410, "page-expired", "The list has moved on"),
     http_errors.KeyReusedError: ProblemRow(
         422, "idempotency-key-reused", "The Idempotency-Key was used for another request"
     ),
     http_errors.AmbiguousError: ProblemRow(409, "ambiguous-id", "The id fits several allocations"),
-    http_errors.UnauthorizedError: ProblemRow(401, "unauthorized", "A token that counts is needed"),
+    http_errors.UnauthorizedError: ProblemRow(401, "unauthorized", "A valid token is needed"),
     http_errors.ForbiddenError: ProblemRow(403, "forbidden", "Not with this token"),
     http_errors.ReplacedError: ProblemRow(409, "replaced", "The same request came again"),
     http_errors.PeersMissingError: ProblemRow(408, "peers-missing", "Not all peers are there", retry=True),
@@ -98,7 +98,7 @@ _NOT_FOUND = re.compile(r'^(?P<plural>\w+)\.slipway\.dev "(?P<name>[^"]*)" not f
 _KINDS = {"queues": "queue", "templates": "template", "resourcepools": "pool", "jobs": "job"}
 UNEXPECTED = ProblemRow(500, "internal", "A fault of ours")
 _HTTP_CODES = {404: "no-such-path", 405: "method-not-allowed"}
-_HTTP_TITLES = {404: "There is nothing at this path", 405: "This method is not taken here"}
+_HTTP_TITLES = {404: "There is nothing at this path", 405: "This method is not allowed here"}
 
 
 class Problem(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):

@@ -4,7 +4,7 @@ A task's token is a service account token for our audience that the kubelet proj
 API server says whose it is (TokenReview): a pod, by uid. It opens the help for what runs inside (`Endpoint.for_tasks`)
 of the one allocation whose current attempt that pod is a rank of, and nothing else.
 
-Invariants: a token that does not count is refused, it never counts as none; nothing that is read from a token before
+Invariants: an invalid token is refused and never treated as none; nothing that is read from a token before
 the API server has confirmed it opens anything (it may only refuse sooner); no token is kept, logged or answered; what
 the API server said of one is used for at most `TTL_S`, and never beyond its own end.
 """
@@ -75,7 +75,7 @@ class TaskTokens:
         """Who calls; None for a call without a task's token, where none is required.
 
         Raises:
-            UnauthorizedError: there is no token, or it does not count.
+            UnauthorizedError: there is no token, or it is not valid.
             ForbiddenError: it counts, and not for this.
         """
         token = bearer(connection)
@@ -83,7 +83,7 @@ class TaskTokens:
         if not is_required and not (claims is not None and claims.is_account and self._is_ours(claims)):
             return None
         if claims is None:
-            what = "the token is none of a service account" if token else "no token came along"
+            what = "the token is none of a service account" if token else "missing bearer token"
             raise UnauthorizedError(f"{what}; this door is for tasks: {_HOW}")
         pod = await self._pod(token, claims)
         if not for_tasks:

@@ -87,7 +87,7 @@ class ClusterFeed:
                     await self._run(publisher, leadership)
                 except StaleError as error:
                     # The lease was deleted and counts from 0 again, or its last holder wrote late: go beyond.
-                    _log.warning("the feed is another's", error=str(error))
+                    _log.warning("lost the cluster-feed lease", error=str(error))
                     await self._clock.sleep(WATCH_S)
                     term = max(term, await self._term_in_feed() + 1)
         # Whoever keeps the lease ends this term now; a loop that is called again at once must not spin until then.

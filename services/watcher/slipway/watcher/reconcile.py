@@ -332,7 +332,7 @@ class Reconciler:
             self._queue.add_after(uid, LEFTOVER_RECHECK_S)
             return False
         if not is_told:
-            _log.warning("let go without its last event", allocation=id_of(allocation))
+            _log.warning("finalizer removed before the last event was relayed", allocation=id_of(allocation))
         try:
             mark = (ANNOTATION_USAGE, BOOKED) if self._accounts.is_added(allocation) else None
             left = await finalizers.drop(self._kube, ALLOCATIONS, allocation.metadata, TEARDOWN_FINALIZER, mark=mark)

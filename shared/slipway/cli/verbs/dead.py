@@ -1,4 +1,4 @@
-"""`slipway dead`: messages that could not be worked off: looking at them, sending them again, dropping them."""
+"""`slipway dead`: messages that could not be processed: looking at them, sending them again, dropping them."""
 
 import argparse
 import json

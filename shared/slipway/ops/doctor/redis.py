@@ -103,7 +103,7 @@ def _backlog(facts: ServerHealth) -> Iterator[Finding]:
     else:
         yield ok("dead letters", "none")
     if facts.stale_consumers is None:
-        yield skipped("consumers", "the login may not look at them", "let the api look: unset SLIPWAY_REDIS_URL")
+        yield skipped("consumers", "this login may not read them", "let the api look: unset SLIPWAY_REDIS_URL")
     elif facts.stale_consumers:
         yield failed(
             "consumers",

@@ -66,17 +66,17 @@ class KubernetesReviews:
         self._waiting = 0
 
     async def who(self, connection: HTTPConnection) -> Principal:
-        """Whose token came along, by the word of the API server."""
+        """Who the bearer of the token is, by the API server's review."""
         token = credential(connection, self._clock.now())
         if not token:
-            raise UnauthorizedError(f"no token came along; {_HOW}")
+            raise UnauthorizedError(f"missing bearer token; {_HOW}")
         if len(token) > TOKEN_LENGTH_MAX:
             raise UnauthorizedError(f"the token is longer than any is; {_HOW}")
         known = await self.known(token)
         return Subject(self, token, known.user, known.ends_at)
 
     async def known(self, token: str) -> _Known:
-        """Whose it is. Raises UnauthorizedError when it does not count."""
+        """Whose it is. Raises UnauthorizedError when it is not valid."""
         claims = claims_of(token)
         ends_at = claims.ends_at if claims is not None else 0.0
         if ends_at and self._clock.now() >= ends_at:

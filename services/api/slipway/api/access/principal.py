@@ -65,7 +65,7 @@ class Authenticator(Protocol):
         """Who calls.
 
         Raises:
-            UnauthorizedError: there is no credential, or it does not count.
+            UnauthorizedError: there is no credential, or it is not valid.
             TransientError: nobody can say right now.
         """
         ...

@@ -25,7 +25,7 @@ from slipway.runtime.clock import Clock
 
 LOOK_S = 2.0
 BACKOFF_S = 5.0
-_HOW = "send `Authorization: Bearer` with a token that counts, or log in: slipway login --token-file FILE"
+_HOW = "send `Authorization: Bearer` with a valid token, or log in: slipway login --token-file FILE"
 _NOBODY = TokenRecord(
     id="0" * 16, hash="0" * 64, user="nobody", roles={}, created_at="1970-01-01T00:00:00Z",
     expires_at="1970-01-01T00:00:00Z",
@@ -55,7 +55,7 @@ class TokenBook:
         told = tuple(wrong)
         if told != self._told:
             for each in told:
-                _log.warning("this does not count as a token", why=each)
+                _log.warning("token ignored", why=each)
         if self._records is None or records.keys() != self._records.keys():
             _log.info("the tokens that count", count=len(records))
         self._records, self._told = records, told
@@ -74,14 +74,14 @@ class TokenBook:
         return None if found is None or found.has_expired(self._clock.now()) else found
 
     async def who(self, connection: HTTPConnection) -> Principal:
-        """Whose token came along."""
+        """Who the bearer of the token is."""
         token = credential(connection, self._clock.now())
         if not token:
-            raise UnauthorizedError(f"no token came along; {_HOW}")
+            raise UnauthorizedError(f"missing bearer token; {_HOW}")
         record = self.find(apitokens.id_of(token))
         is_right = (record or _NOBODY).is_of(token)
         if record is None or not is_right:
-            raise UnauthorizedError(f"the token does not count (any more); {_HOW}")
+            raise UnauthorizedError(f"unknown, expired or revoked token; {_HOW}")
         return TokenHolder(self, record, said_name(connection) if record.names_users else "")
 
 

@@ -1,4 +1,4 @@
-"""Dead letters: messages that could not be worked off, kept for somebody to look at, send again, or drop."""
+"""Dead letters: messages that could not be processed, kept for somebody to look at, send again, or drop."""
 
 import msgspec
 from starlette.requests import Request

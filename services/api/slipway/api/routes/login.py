@@ -193,7 +193,7 @@ class Methods:
 async def _enter(request: Request, token: str) -> Request:
     """The request as if the token had come in its header: the same ways find out whose it is.
 
-    Raises UnauthorizedError when it does not count.
+    Raises UnauthorizedError when it is not valid.
     """
     if not token or len(token) > session.TOKEN_CHARS_MAX:
         raise UnauthorizedError("that is no token, or longer than a browser keeps")

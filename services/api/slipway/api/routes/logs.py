@@ -107,7 +107,7 @@ def _search(text: str, *, is_pattern: bool) -> str | Pattern | None:
     try:
         return Pattern(text)
     except PatternError as error:
-        raise bad_param("search", f"is no regular expression that is taken: {error}") from error
+        raise bad_param("search", f"is not a regular expression that RE2 accepts: {error}") from error
 
 
 def _several_ranks(text: str) -> frozenset[int] | None:

@@ -173,7 +173,7 @@ def _refused(pointer: str, detail: str) -> InvalidError:
 
 
 def _short(events: Sequence[str]) -> list[str]:
-    """Names of transitions; the whole types of CloudEvents are taken too."""
+    """Names of transitions; the full types of CloudEvents are accepted too."""
     return [event.removeprefix(TYPE_PREFIX) for event in events]
 
 

@@ -45,7 +45,7 @@ def quota_gate(short: Shortfall, *, is_never: bool) -> Explanation:
         case "nominal":
             text = f"work that cannot be preempted stays within the nominal {bound} of {where}; {used} is in use"
         case _ if short.queue == ROOT:
-            text = f"beyond what other queues do not lend, the pool has {bound} and {used} of that is in use"
+            text = f"{bound} of the pool is not reserved by other queues; {used} of it is in use"
         case _:
             text = f"{where} may use up to {bound}, its own and borrowed, and {used} is in use or lent"
     if is_never:
