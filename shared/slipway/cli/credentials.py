@@ -67,7 +67,8 @@ def of_file(path: Path) -> Credential:
         try:
             return path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
-            raise InvalidError(f"the token file {path} cannot be read: {error}") from error
+            why = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+            raise InvalidError(f"the token file {path} cannot be read: {why}") from error
 
     return Credential(read)
 

@@ -29,6 +29,9 @@ _OPTIONS = {
     "ranks/0/resources/cpu": "--cpus",
     "ranks/0/resources/memory": "--memory",
     "ranks/0/resources/nvidia.com~1gpu": "--gpus",
+    "ports/0/port": "--port",
+    "env": "--env",
+    "labels": "--label",
 }
 """{a field of a launch: the option that sets it}, where the option is not called as the field"""
 _UPPER = re.compile(r"[A-Z]")
@@ -135,7 +138,8 @@ def execute(name: str, verb: CliVerb, words: list[str]) -> int:
     terminal = Terminal()
     if verb.raw:
         return verb.execute(argparse.Namespace(words=words), CliSession(terminal))
-    arguments = _parsed(parser_of(name, verb), words)
+    parser = parser_of(name, verb)
+    arguments = _parsed(parser, words)
     session = CliSession(terminal, server=arguments.server, user=arguments.user, curl=arguments.curl)
     try:
         code = verb.execute(arguments, session)
@@ -143,7 +147,8 @@ def execute(name: str, verb: CliVerb, words: list[str]) -> int:
         return code
     except ControlPlaneError as error:
         terminal.clear()
-        terminal.note(f"{terminal.paint('error:', 'red')} {describe(error, given_options(arguments))}")
+        given = given_options(arguments, _options(parser))
+        terminal.note(f"{terminal.paint('error:', 'red')} {describe(error, given)}")
         return exit_code(error)
     finally:
         session.close()
@@ -155,10 +160,10 @@ def describe(error: ControlPlaneError, given: Collection[str] = ()) -> str:
     return fields[0] if len(fields) == 1 else "\n  ".join([str(error), *fields])
 
 
-def given_options(arguments: argparse.Namespace) -> set[str]:
-    """The long options that have a value: `--max-runtime`. A word in its place counts as well, and harms nothing."""
+def given_options(arguments: argparse.Namespace, known: Collection[str]) -> set[str]:
+    """Those of the `known` long options that have a value: `--max-runtime`."""
     given = [name for name, value in vars(arguments).items() if value is not False and value not in (None, "", [])]
-    return {"--" + name.replace("_", "-") for name in given}
+    return {"--" + name.replace("_", "-") for name in given}.intersection(known)
 
 
 def _field(field: FieldError, given: Collection[str]) -> str:
@@ -171,7 +176,8 @@ def _field(field: FieldError, given: Collection[str]) -> str:
 
 def _option(field: str, given: Collection[str]) -> str:
     """The option that sets a field of a launch or a parameter, if it was given: else the field was in a file."""
-    name = _OPTIONS.get(field) or "--" + _UPPER.sub(lambda found: "-" + found[0].lower(), field)
+    first = field.partition("/")[0]
+    name = _OPTIONS.get(field) or _OPTIONS.get(first) or "--" + _UPPER.sub(lambda found: "-" + found[0].lower(), field)
     return name if name in given else ""
 
 

@@ -24,7 +24,7 @@ CASES: list[tuple[Json, str, str]] = [
     ({"kind": "training"}, "/command", "no command"),
     ({**COMMAND, "name": "Bad_Name"}, "/name", "lower case"),
     ({**COMMAND, "name": "a" * 41}, "/name", "must have at most 40 characters"),
-    ({**COMMAND, "workspace": "No Such"}, "/workspace", "must match the pattern"),
+    ({**COMMAND, "workspace": "No Such"}, "/workspace", "use lower case letters, digits and hyphens"),
     ({**COMMAND, "priority": 1001}, "/priority", "must be at most 1000"),
     ({**COMMAND, "maxRuntime": "soon"}, "/maxRuntime", "'soon' is not valid; such as 90s, 30m or 2h45m"),
     ({**COMMAND, "command": "python"}, "/command", "must be a list, not text"),

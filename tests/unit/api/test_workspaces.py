@@ -87,7 +87,7 @@ async def test_one_in_which_something_goes_on_stays(world: ApiWorld) -> None:
     ("body", "pointer", "said"),
     [
         ({}, "/name", "is required"),
-        ({"name": "Bad Name"}, "/name", "must match the pattern"),
+        ({"name": "Bad Name"}, "/name", "use lower case letters, digits and hyphens"),
         ({"name": "kube-public"}, "/name", "belongs to the system"),
         ({"name": "slipway-system"}, "/name", "belongs to the system"),
         ({"name": "a" * 64}, "/name", "at most 63 characters"),
@@ -98,6 +98,7 @@ async def test_one_in_which_something_goes_on_stays(world: ApiWorld) -> None:
         ({"name": "team", "quota": {"cpu": "many"}}, "/quota/cpu", "is not a quantity"),
         ({"name": "team", "quota": {"cpu": "-1"}}, "/quota/cpu", "negative"),
         ({"name": "team", "quota": {"a b": 1}}, "/quota/a b", "not the name of a resource"),
+        ({"name": "team", "quota": {"gpus": 1}}, "/quota/gpus", "is not the name of a resource"),
         ({"name": "team", "quota": {"cpu": True}}, "/quota/cpu", "must be a whole number or text"),
         ({"name": "team", "defaultpool": "default"}, "/defaultpool", "did you mean defaultPool?"),
     ],

@@ -128,6 +128,7 @@ async def test_one_key_launches_once(world: ApiWorld, desk: Desk) -> None:
         (("--max-runtime", "soon", "--", "true"), "--max-runtime: 'soon' is not valid; such as 90s"),
         (("--env", "A_NAME", "--", "true"), "--env: A_NAME is not set here; set it, or write A_NAME=VALUE"),
         (("--env", "=1", "--", "true"), "--env: '=1' is not NAME=VALUE or NAME"),
+        (("--env", "1A=x", "--", "true"), "--env: '1A' cannot name an environment variable"),
         (("--secret", "A", "--", "true"), "--secret: 'A' is not NAME=SECRET/KEY"),
         (("--secret", "A=hub", "--", "true"), "write SECRET/KEY"),
         (("--file", "/no/such", "--", "true"), "--file: /no/such cannot be read"),

@@ -50,6 +50,10 @@ _TYPES = {
 }
 _BOUNDS = {">=": "at least", "<=": "at most", ">": "more than", "<": "less than"}
 _LENGTHS = {">=": "at least", "<=": "at most", "==": "exactly"}
+_OPTIONS = re.compile(r"^\^\(([\w|]+)\)\$$")
+_PATTERNS = {
+    "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$": "use lower case letters, digits and hyphens, the first and last no hyphen",
+}
 _SHOWN_MAX = 64
 """Characters of a value that an answer repeats."""
 _JSON_TYPES = ("application/json", "text/json")
@@ -147,8 +151,14 @@ def _in_words(text: str) -> str:
         what = "characters" if found["type"] == "str" else "entries"
         return f"must have {_LENGTHS[found['sign']]} {found['bound']} {what}"
     if (found := _PATTERN.match(text)) is not None:
-        return f"must match the pattern {found['pattern']}"
+        return _pattern_in_words(found["pattern"])
     return text
+
+
+def _pattern_in_words(pattern: str) -> str:
+    if (options := _OPTIONS.match(pattern)) is not None:
+        return f"must be one of {', '.join(filter(None, options[1].split('|')))}"
+    return _PATTERNS.get(pattern.removeprefix("^$|"), f"must match the pattern {pattern}")
 
 
 def _walk(kind: Any, value: Any, at: str, findings: Findings) -> None:

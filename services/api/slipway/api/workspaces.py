@@ -252,6 +252,16 @@ class Workspaces:
             await self._kube.patch(RESOURCE_QUOTAS, QUOTA, {"spec": {"hard": {**gone, **hard}}}, namespace=name)
 
 
+_QUOTAS = frozenset(
+    {
+        *(f"{prefix}{name}" for prefix in ("", "requests.", "limits.") for name in COMPUTE),
+        *("pods", "requests.storage", "persistentvolumeclaims", "secrets", "configmaps", "resourcequotas"),
+        *("replicationcontrollers", "services", "services.nodeports", "services.loadbalancers"),
+    }
+)
+"""What a ResourceQuota may bound without a prefix. Source: Kubernetes, pkg/apis/core/helper (v1.36)."""
+
+
 def hard_of(quota: Mapping[str, Quantity]) -> dict[str, str]:
     """The `hard` of a ResourceQuota: what is short for requests is spelled out. Raises InvalidError."""
     findings = Findings()
@@ -263,7 +273,9 @@ def hard_of(quota: Mapping[str, Quantity]) -> dict[str, str]:
                 raise ValueError("must not be negative")
         except (ValueError, ArithmeticError) as error:
             findings.refuse(at, str(error))
-        if not re.fullmatch(r"[A-Za-z0-9]([-A-Za-z0-9_./]*[A-Za-z0-9])?", name) or len(name) > 253:
+        is_name = re.fullmatch(r"[A-Za-z0-9]([-A-Za-z0-9_./]*[A-Za-z0-9])?", name) and len(name) <= 253
+        is_known = "/" in name or name in _QUOTAS or name.removeprefix("requests.").startswith("hugepages-")
+        if not is_name or not is_known:
             findings.refuse(at, "is not the name of a resource; use cpu, memory, pods or such as nvidia.com/gpu")
         is_short = name in COMPUTE or ("/" in name and not name.startswith(("requests.", "limits.", "count/")))
         hard[f"requests.{name}" if is_short else name] = str(amount)

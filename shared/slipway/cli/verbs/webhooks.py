@@ -141,7 +141,8 @@ def _secret(arguments: argparse.Namespace) -> Json:
     try:
         text = sys.stdin.read() if arguments.key_file == "-" else Path(arguments.key_file).read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise InvalidError(f"--key-file: {arguments.key_file} cannot be read: {error}") from error
+        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise InvalidError(f"--key-file: {arguments.key_file} cannot be read: {why}") from error
     return {"secret": text.strip()}
 
 
