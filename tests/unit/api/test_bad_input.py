@@ -13,6 +13,7 @@ Json = dict[str, Any]
 
 CASES: list[tuple[Json, str, str]] = [
     ({**COMMAND, "immage": "x"}, "/immage", "did you mean image?"),
+    ({**COMMAND, "resources": {"cpu": 1}}, "/resources", "did you mean ranks[].resources?"),
     ({**COMMAND, "ranks": [{"cont": 2}]}, "/ranks/0/cont", "did you mean count?"),
     ({**COMMAND, "kind": "jobb"}, "/kind", "must be one of notebook, "),
     ({"image": "a", "command": ["x"]}, "/kind", "is required"),

@@ -264,8 +264,8 @@ def test_exit_codes(error: Any, code: int) -> None:
 def test_errors_name_every_field() -> None:
     """Pointers are spelled as people write them."""
     fields = (FieldError("/ranks/0/count", "too many"), FieldError("/labels/a~1b", "not yours"))
-    text = describe(InvalidError("2 problems in the launch", fields=fields))
-    assert text.splitlines() == ["2 problems in the launch", "  ranks[0].count: too many", "  labels.a/b: not yours"]
+    text = describe(InvalidError("2 problems in the launch; each is listed under errors", fields=fields))
+    assert text.splitlines() == ["2 problems in the launch:", "  ranks[0].count: too many", "  labels.a/b: not yours"]
     assert named("") == "(the whole)"
 
 

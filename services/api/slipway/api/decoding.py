@@ -11,11 +11,12 @@ import enum
 import re
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal, TypeVar, cast
 
 import msgspec
 from msgspec import Meta
+from msgspec.structs import FieldInfo
 from starlette.requests import Request
 
 from slipway.api import audit
@@ -54,6 +55,7 @@ _OPTIONS = re.compile(r"^\^\(([\w|]+)\)\$$")
 _PATTERNS = {
     "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$": "use lower case letters, digits and hyphens, the first and last no hyphen",
 }
+_PLAIN_PATTERN = "must match the pattern"
 _SHOWN_MAX = 64
 """Characters of a value that an answer repeats."""
 _JSON_TYPES = ("application/json", "text/json")
@@ -158,7 +160,7 @@ def _in_words(text: str) -> str:
 def _pattern_in_words(pattern: str) -> str:
     if (options := _OPTIONS.match(pattern)) is not None:
         return f"must be one of {', '.join(filter(None, options[1].split('|')))}"
-    return _PATTERNS.get(pattern.removeprefix("^$|"), f"must match the pattern {pattern}")
+    return _PATTERNS.get(pattern.removeprefix("^$|"), f"{_PLAIN_PATTERN} {pattern}")
 
 
 def _walk(kind: Any, value: Any, at: str, findings: Findings) -> None:
@@ -208,11 +210,23 @@ def _walk_struct(kind: type[msgspec.Struct], value: Json, at: str, findings: Fin
             findings.refuse(at + pointer(name), "is required")
 
 
-def _unknown(name: str, known: Mapping[str, object]) -> str:
+def _unknown(name: str, known: Mapping[str, FieldInfo]) -> str:
     close = difflib.get_close_matches(name, known, n=1, cutoff=0.6) if len(name) <= _GUESS_MAX else ()
-    if close:
-        return f"unknown field; did you mean {close[0]}?"
+    meant = close[0] if close else next((f"{at}.{name}" for at, inner in _inner(known) if name in inner), "")
+    if meant:
+        return f"unknown field; did you mean {meant}?"
     return f"unknown field; known are {', '.join(sorted(known))}"
+
+
+def _inner(known: Mapping[str, FieldInfo]) -> Iterator[tuple[str, set[str]]]:
+    """The fields of what is in the lists of structs: (`ranks[]`, their names)."""
+    for name, field in known.items():
+        for kind in (field.type, *typing.get_args(field.type)):
+            if typing.get_origin(kind) is Annotated:
+                kind = typing.get_args(kind)[0]
+            item = typing.get_args(kind)[0] if typing.get_origin(kind) is list else None
+            if isinstance(item, type) and issubclass(item, msgspec.Struct):
+                yield f"{name}[]", {each.encode_name for each in msgspec.structs.fields(item)}
 
 
 def _convert(kind: Any, value: Any, metas: list[Meta], at: str, findings: Findings) -> None:
@@ -224,8 +238,11 @@ def _convert(kind: Any, value: Any, metas: list[Meta], at: str, findings: Findin
         if text.startswith("Invalid enum value"):
             options = ", ".join(map(str, _options(kind)))
             text = f"must be one of {options}, not {str(value)[:_SHOWN_MAX]!r}" if options else text
-        elif hints and "matching regex" in str(error):
-            text = f"{str(value)[:_SHOWN_MAX]!r} is not valid"
+        elif "matching regex" in str(error):
+            if hints and text.startswith(_PLAIN_PATTERN):
+                text = f"{str(value)[:_SHOWN_MAX]!r} is not valid"
+            else:
+                hints = []
         findings.refuse(at + inner, "; ".join([text, *hints]))
 
 
