@@ -1,10 +1,12 @@
-"""Many calls at once, but never too many: the one place where the pod worker starts tasks.
+"""Runs many calls at once, within one limit: the only place where the pod worker starts tasks.
 
-Owns the limit on calls under way in this process and what happens when some of them fail. Knows nothing of the calls.
+Owns the limit on concurrent calls of this process, and what happens when some of them fail. It does not know what the
+calls do.
 
-Invariants: never more than the limit at once, over everything that runs; a free lane goes to what is nearest to its
-end, and among equals to who came first; after a first failure no further call is begun, and those under way are
-finished (a cancelled write is a write of unknown outcome); of several failures the one that matters most is raised.
+Invariants: the number of running calls never exceeds the limit, over all work of the process. A free lane goes to the
+call whose launch has progressed furthest; among equal ones, the first that asked. After the first failure no further
+call of the group begins; calls that are running are finished, because a cancelled write has an unknown outcome. Of
+several failures the most important one is raised.
 """
 
 import asyncio

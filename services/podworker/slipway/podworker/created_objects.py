@@ -1,7 +1,7 @@
-"""Which ConfigMaps and Services this process has made or adopted, until it deletes them.
+"""Remembers the ConfigMaps and Services that this process has created or adopted, until it deletes them.
 
-Owns a memory that spares the teardown its reads. Never the truth: what it does not know is read, and what it says may
-be gone or replaced by now, which the uid in a delete finds out.
+It spares the teardown its reads. It is not the truth: an object that it does not know is read from the API server, and
+one that it knows may have been deleted or replaced since. The uid in each delete detects that.
 """
 
 from collections import OrderedDict

@@ -1,13 +1,13 @@
-"""What happens for one hint: read the allocation, decide, do it, and come back well or badly.
+"""Handles one hint: read the allocation, decide, act, and report the outcome.
 
-Owns the order read -> decide -> act, the retries of the whole, and what is told to the user when they run out. Must
-not know where hints come from: the stream, the poll and `--once` all call `handle`.
+Owns the order read -> decide -> act, the retries of the whole, and what users are told when the retries are used up. It
+does not know where hints come from: the stream, the poll and `--once` all call `handle`.
 
-Promises: an allocation is read before anything is done about it, and again before each retry; for one key nothing
-overlaps within this process; a conflict leads to a new decision; a transient error is never the user's failure. What
-exceeds the patience of one hint is left to the next one (the watcher sends one every 30 s), so that an allocation
-that cannot be helped now holds nobody up. After `stuck_after_s` of that the condition Stuck is True and the hint goes
-to the dead letters.
+Promises: an allocation is read before anything is done about it, and again before each retry. Work on one key never
+overlaps within this process. A conflict leads to a new decision. A transient error is never reported as the user's
+failure. Work that takes longer than the patience of one hint is left to the next hint (the watcher sends one every
+30 s), so that an allocation that cannot progress does not block others. After `stuck_after_s` of this, the condition
+Stuck becomes True and the hint goes to the dead letters.
 """
 
 import contextlib

@@ -1,9 +1,9 @@
-"""An allocation that nobody has written to yet, from its fact alone: what saves the read before its admission, and
-before it is told why it waits.
+"""Builds an allocation object that was never written to from its fact alone, which saves a read.
 
-Pure. Owns which fact is enough for that; to have been told why it waits counts as nothing written, for the fact says
-all of it. The object that is made up has what a first status is made from, and the version that the fact was seen at:
-if it has changed since, the write under that version is refused and the object is read after all.
+The read is saved before the admission, and before users are told why the allocation waits. Pure. Owns the rule of when
+a fact is enough: nothing but "why it waits" may have been written to the object. The object that is built has the
+fields from which a first status is made, and the version at which the fact was seen. If the object has changed since,
+the write under that version is refused, and the object is read after all.
 """
 
 from slipway.crd.facts import CONDITION_ADMITTED

@@ -1,7 +1,7 @@
-"""How the leader learns of the cluster: a consistent LIST of everything, then the deltas of the feed.
+"""How the leader reads the cluster: a consistent LIST of everything, then the deltas of the feed.
 
-Owns the LISTs and the translation of feed entries into the tables of `cluster.py`. A LIST is the truth; the feed
-only makes it quick. Must not decide anything.
+Owns the LISTs and the translation of feed entries into the tables of `cluster.py`. The LIST is the truth; the feed only
+makes changes arrive sooner. Decides nothing.
 """
 
 import asyncio

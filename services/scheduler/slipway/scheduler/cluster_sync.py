@@ -1,8 +1,8 @@
-"""Keeps the leader's tables current: a LIST or a snapshot first, then the feed; LISTs whenever that cannot be trusted.
+"""Keeps the leader's tables current: first a LIST or a snapshot, then the feed; LISTs where the feed may have gaps.
 
-Owns the choice between them. Promises: after `reach` the tables hold every allocation up to a version that is asked
-for, and everything else as it was moments ago; every change published after it reaches them, by the feed or by the next
-LIST, at most `list_pause_s()` (and a LIST) late. Not promised: that intermediate states are seen.
+Owns the choice between these sources. Promises: after `reach(version)` the tables hold every allocation up to that
+version, and everything else as it was a moment ago. Every later change arrives, by the feed or by the next LIST, at
+most `list_pause_s()` and one LIST late. Not promised: that intermediate states are seen.
 """
 
 import asyncio

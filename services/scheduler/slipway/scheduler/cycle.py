@@ -1,10 +1,10 @@
-"""The tick: observe, plan, lint, commit to the ledger, apply, explain.
+"""The tick: observe, plan, check the plan, commit it to the ledger, apply it, explain what waits.
 
-Owns the order of the steps and nothing else: facts come from `cluster.py`, the choice from `plan/`, the fence
+Owns the order of these steps and nothing else: facts come from `cluster.py`, the choice from `plan/`, the fence
 from `ledger_store.py`, the effects from `apply.py`. One `Cycle` belongs to one leadership of one pool.
 
-Invariants: nothing is applied that does not stand in the ledger; what stands there from a predecessor is
-finished before anything new is decided; a tick that decides nothing writes nothing.
+Invariants: nothing is applied that is not in the ledger. Entries of an earlier leader are completed before anything new
+is decided. A tick that decides nothing writes nothing.
 """
 
 import asyncio

@@ -1,12 +1,12 @@
-"""Writes why pending allocations wait, as a condition on each: only when it is news, and never in the way of decisions.
+"""Writes to each pending allocation, as a condition, why it waits: only what is new, and without delaying decisions.
 
-Owns the pace. The words are the planner's; the write is `apply.py`'s. What is alike waits for the same, so a tick looks
-at what has changed and at groups whose text has, never at the whole queue.
+Owns the rate of these writes. The planner makes the text; `apply.py` makes the write. Allocations that are alike wait
+for the same reason, so a tick looks at what has changed and at groups whose text has changed, not at the whole queue.
 
-What is news is another gate, or the first word: it is written at once, `WRITES_MAX` in a tick, but while work is being
-decided at `TOLD_PER_S`: most of what waits then is admitted before anybody could read why it waited. Another text under
-the same gate (numbers, mostly) is no news: it is written at `RETOLD_PER_S`, and for one allocation after `INTERVAL_S`,
-then after twice that, up to `INTERVAL_MAX_S`. What cannot be written now is written later: `Said.again_at` says when.
+A new gate, or the first text, is written at once: up to `WRITES_MAX` per tick. While work is being admitted the rate is
+`TOLD_PER_S`, because most of what waits then is admitted before a user could read the reason. Another text under the
+same gate (mostly other numbers) is written at `RETOLD_PER_S`: for one allocation first after `INTERVAL_S`, then after
+twice that, up to `INTERVAL_MAX_S`. What cannot be written now is written later: `Said.again_at` says when.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
-"""Hints for the pod worker and rings for the scheduler: derived, lossy, sent again.
+"""Hints for the pod worker and wake-ups for the scheduler: derived from the objects, lossy, repeated.
 
-Owns when a hint was last sent for which version. A hint that is lost costs at most the resync interval; one too many
-costs the pod worker a read.
+Owns when a hint was last sent for which version. A lost hint costs at most one resync interval; a superfluous one costs
+the pod worker one read.
 """
 
 import asyncio

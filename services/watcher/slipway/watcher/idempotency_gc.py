@@ -1,10 +1,10 @@
-"""Clears away claims of Idempotency-Keys that nothing stands behind any more.
+"""Deletes claims of Idempotency-Keys that no allocation stands behind any more.
 
-Owns when: a claim goes an hour after it was last written, when there is no allocation of the name that it is for. The
-api takes no claim anew without writing it, so what has not been written for so long is nobody's at this moment.
+Owns when: a claim is deleted one hour after its last write, if there is no allocation of the name that it claims. The
+api writes a claim whenever it uses one, so a claim that was not written for an hour is not in use.
 
-Invariants: that the allocation is gone is read from the API server itself; any error means that nothing is deleted; a
-delete carries uid and resourceVersion, so that a claim that is taken anew in this moment stays.
+Invariants: that the allocation is gone is read from the API server, not from a cache. On any error nothing is deleted.
+Each delete carries uid and resourceVersion, so that a claim that is used again at this moment stays.
 """
 
 from slipway.crd.meta import LABEL_LAUNCH_KEY

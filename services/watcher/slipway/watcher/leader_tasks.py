@@ -1,6 +1,6 @@
-"""What one replica does for all, while it holds the lease: the feed, lost streams, the logs, sweeps, retention.
+"""The tasks that one replica does for all while it holds the lease: the feed, lost streams, logs, sweeps, retention.
 
-Owns the rhythm of these. None of them is needed for the life of an allocation to go on.
+Owns the intervals of these tasks. No allocation needs any of them to make progress.
 """
 
 import asyncio

@@ -1,12 +1,11 @@
-"""When a status that tells of progress only is written: at once, or under load together with what follows.
+"""Decides when a status that only reports progress is written: at once or, under load, together with the next one.
 
-Owns the pace. A status write costs the API server as much as everything else of a launch together, and a pod that has
-a node usually runs a moment later: while many allocations start, Pulling and Starting are held back for a while and
-then told in one write with Running. Must not know how anything is written.
+A status write costs the API server about as much as the rest of a launch together, and a pod that has a node usually
+runs a moment later. While many allocations start, the transitions Pulling and Starting are therefore delayed and
+written together with Running. Does not know how anything is written.
 
-Promises: what is more than progress to Starting is never held back; what is held back is written `HELD_S_MAX` after
-it was first seen at the latest; a replica that acts first, on a system with little to do, holds nothing back but the
-progress of large gangs.
+Promises: anything beyond progress to Starting is never delayed. What is delayed is written at most `HELD_S_MAX` after
+it was first seen. While there is little to do, the active replica delays nothing but the progress of large gangs.
 """
 
 from collections.abc import Callable

@@ -1,12 +1,13 @@
-"""What is on record of one rank, moved on by what is seen of its pod.
+"""The recorded state of one rank, updated from its pod.
 
-Owns in which direction a record moves. Pure; must not know how a pod is read, or when a record is written.
+Owns in which direction a record may change. Pure; does not know how a pod is read, or when a record is written.
 
-Two watchers may look at one pod through views of different ages, and both may have to act. So a record is a join: it
-takes in what is newer of a view and never gives up what another one saw, whatever order the views come in.
+Two watchers may look at one pod through views of different ages, and both may have to act. A record is therefore a
+join: it takes newer information from a view and never drops what another watcher has seen, in whatever order the views
+arrive.
 
-Invariants: of one pod the state never goes back, the node stays, and why it is to be lost only becomes more certain;
-joining a view twice changes nothing; an end that is recorded stays as it is.
+Invariants: the state of one pod never goes back, its node stays, and the reason why it will be lost only becomes more
+certain. Joining a view twice changes nothing. A recorded end stays as it is.
 """
 
 from slipway.crd.v1alpha1 import RankStatus

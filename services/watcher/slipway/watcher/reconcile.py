@@ -1,11 +1,11 @@
-"""One allocation at a time: store -> reduce -> write -> relay -> clear away -> hint.
+"""Handles one allocation: read the stores, reduce, write, relay events, clean up, send a hint.
 
-Owns the effects of the watcher on one allocation and their order. It makes no choices: `reduce.py` does. Level-
-triggered: a key says only "look"; whatever is found is right to act on, however late.
+Owns the effects of the watcher on one allocation and their order. All choices are made by `reduce.py`. Level-triggered:
+a key only says "look at this allocation", and acting on the state that is found is right, however late.
 
-Invariants: a status is written under the resourceVersion it was reduced from; nothing is done on a view older than
-our own last write; a finalizer goes after the write that holds what it guarded; a conflict is quiet and leads to a
-fresh read.
+Invariants: a status is written under the resourceVersion that it was computed from. Nothing is done on a view that is
+older than our own last write. A finalizer is removed only after the write that stores what it protected. A conflict
+is not logged; it leads to a fresh read.
 """
 
 import asyncio

@@ -1,11 +1,11 @@
-"""The ring of each allocation -> its event stream and the firehose.
+"""Copies the transitions of each allocation to its event stream and to the firehose.
 
-Owns what is on its way, and what each stream is known to hold. The rule of what a stream lacks is the streams' own
-(`producer.missing_entries`), and the server refuses what is out of order, so several relays may run.
+Owns what is being sent, and what each stream is known to hold. `producer.missing_entries` says what a stream lacks, and
+the server refuses entries that are out of order, so several relays may run.
 
-Promises: a transition is offered to the streams as soon as its status is observed or written; whatever is lost on the
-way, or by the server, is found again by `check` (every allocation that lives, or whose stream has not expired yet).
-Not promised: that it is there at all without Redis; then nothing here waits.
+Promises: a transition is offered to the streams as soon as its status is observed or written. Entries that are lost on
+the way, or by the server, are found by `check` and sent again, for every allocation that is live or whose stream has
+not expired. Without Redis no stream exists, and nothing here waits for one.
 """
 
 import asyncio

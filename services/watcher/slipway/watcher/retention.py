@@ -1,7 +1,7 @@
-"""Forgets what ended long ago: ended allocations beyond an age, or beyond a number per workspace.
+"""Deletes allocations that ended long ago: beyond an age, or beyond a number per workspace.
 
-Owns which. The object is the record: once it is gone, so are its exits, and its stream expires by itself. What it used
-stays: nothing is deleted that does not stand in the daily totals.
+Owns which. The object is the record: once it is deleted, the exits of its ranks are gone too, and its stream expires by
+itself. Usage is kept: nothing is deleted before it is in the daily totals.
 """
 
 import asyncio

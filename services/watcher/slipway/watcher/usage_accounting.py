@@ -1,10 +1,10 @@
-"""Adds what ended allocations used to the daily totals, before they may go.
+"""Adds the usage of ended allocations to the daily totals, before the allocations may be deleted.
 
-Owns the writes of the totals: many allocations in one compare-and-swap a day. The sums are `crd/totals.py`'s.
+Owns the writes of the totals: one compare-and-swap per day for many allocations. `crd/totals.py` makes the sums.
 
-Promises: an allocation that `is_settled` stands in the totals of each day that it used, once, whoever wrote it and
-however often that was tried; or it cannot be added for a reason that waiting does not mend, which is logged. Nothing
-of it is remembered beyond this process: the totals themselves, and the mark on the object, say what is in them.
+Promises: the usage of an allocation that `is_settled` is in the totals of each of its days exactly once, however many
+writers tried and however often; or it cannot be added for a reason that waiting does not remove, which is logged. No
+state is kept outside the totals and the mark on the object.
 """
 
 import asyncio

@@ -1,14 +1,14 @@
-"""How long the watch of pods may be behind that of allocations before anybody reads what it has not shown.
+"""How long the watch of pods may be behind the watch of allocations before missing pods are read directly.
 
-Owns the patience with released pods that were never seen. Each resource has a watch of its own, so that under load a
-release is often known before the pods that it lists: to read them all by name would cost the server more than their
-creation did, just when it has least to spare. Must not know what an absence means.
+Owns the patience with released pods that were never seen. Each resource has its own watch, so under load a release is
+often known before the pods that it lists. Reading all of them by name would cost the API server more than creating
+them did, at the time of highest load. Does not know what a missing pod means.
 
-Pods are created before their release, so a watch that has come as far as the release has shown them; versions of two
-resources compare where one etcd holds both. Where they do not, time decides.
+Pods are created before their release, so a pod watch that has reached the version of the release has shown them. The
+versions of two resources can be compared where one etcd holds both; elsewhere time decides.
 
-Promises: nobody waits for a pod that was seen and is gone, nor once the ranks run or are to end, nor once the watch
-has come so far; what is late is read `LATE_S` after it was missed first, and again after as long.
+Promises: nothing waits for a pod that was seen and is gone, nor once the ranks run or are to end, nor once the pod
+watch has come far enough. A missing pod is read `LATE_S` after it was first missed, and again after each `LATE_S`.
 """
 
 from collections.abc import Callable, Iterable, Set
