@@ -1,12 +1,12 @@
-"""Asks extenders what a plan would like to know, in the background, and remembers what they said.
+"""Asks HTTP extenders in the background what a plan needs to know, and caches their answers.
 
-Owns pace and patience: how old an answer may be, how long a tick waits, whom to leave alone for a while. Must not know
-the protocol (`kube/extender_wire.py`) nor what an answer means for a plan (`placement/extenders.py`).
+Owns the rates and limits: how old an answer may be, how long a tick waits, which extender is not asked for a while.
+Does not know the protocol (`kube/extender_wire.py`), nor what an answer means for a plan (`placement/extenders.py`).
 
-Promises: a tick waits for extenders `PATIENCE_S` at most in all, and not at all for those that were slow or failed the
-last time; a question is under way once; one that fails is left alone for a while that doubles, and during it all that
-it manages is answered with that fault at once. What is decided may change what an extender says, so then the answers
-are given up. A late answer is news: the next tick plans with it.
+Promises: a tick waits at most `PATIENCE_S` in all for extenders, and not at all for one that was slow or failed the
+last time. Each question is in progress at most once. An extender that fails is not asked for a while, which doubles
+with each failure; until then every question that it would answer is answered with that fault at once. An admission may
+change what an extender says, so the cached answers are dropped then. A late answer is used by the next tick.
 """
 
 import asyncio

@@ -1,5 +1,6 @@
-"""How true the starts were that the planner foresaw: for each head that places were kept for, the first start that was
-told against the real one. Owns the figures; decides nothing.
+"""How accurate the start forecasts of the planner were: of each head with a reservation, the first one and the start.
+
+Owns the figures; decides nothing.
 """
 
 from collections.abc import Iterable

@@ -1,7 +1,8 @@
-"""What a leader tells of its pool in numbers: who waits, where, why and since when; who has a place.
+"""The gauges of a pool: how much waits, in which queue, for which reason and since when; how much is admitted.
 
-Owns the gauges that only a leader knows, and that they go with its leadership: two processes that tell of one pool
-would be added up. What is told of time is told as the moment since when, so that it holds while nothing happens.
+Owns the gauges that only a leader can set, and their removal at the end of its leadership: two processes that report
+the same pool would be added up. Times are reported as the moment since when, so that they stay true while nothing
+changes.
 """
 
 from collections.abc import Iterable

@@ -1,11 +1,11 @@
-"""Whether an allocation whose idle deadline has passed is really out of use.
+"""Whether an allocation whose idle deadline has passed is really unused.
 
-Owns the reading of activity. The stored deadline is the earliest that can be; use puts it off and is kept in Redis
-alone, so that work at rest costs no writes of the object. Must not stop anything.
+Owns the reads of activity. The stored deadline is the earliest possible one. Use postpones it and is stored in Redis
+only, so that an idle system writes no objects. Stops nothing.
 
-Promises: what was used within its idle timeout is never called idle. What cannot be read, or was lost (the mark that
-is set when an attempt begins to run is missing), counts as used now; a lost mark is set again. Without any Redis
-nothing is ever idle.
+Promises: an allocation that was used within its idle timeout is never called idle. Activity that cannot be read, or
+that was lost (the mark that is set when an attempt begins to run is missing), counts as use at this moment; a lost mark
+is set again. Without Redis no allocation is ever idle.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
-"""The policy of the pool that is led, and the mistakes in it, which are said once and never stop a tick.
+"""The scheduling policy of the led pool, and the mistakes in it.
 
-What is wrong with a score or its args is left out alone; an admin finds it in the log, by its path in the
-ResourcePool, and as a number in `slipway_policy_faults`.
+Each mistake is reported once and never stops a tick. Only the score or argument that is wrong is ignored. An admin
+finds the mistake in the log, with its path in the ResourcePool, and as a number in `slipway_policy_faults`.
 """
 
 from slipway.model.facts import PoolFact

@@ -1,4 +1,4 @@
-"""How many writes that nobody waits for may be made: so many at once, and so many a second from then on.
+"""A limit for writes that nothing waits for: a burst, then a number per second.
 
 Pure: the time is passed in.
 """

@@ -1,9 +1,9 @@
-"""The decision log's writing side: what a tick saw and decided, kept behind its back.
+"""Writes the decision log: what each tick saw and decided, without slowing the tick.
 
-Owns the pace, the chains and what is lost. `take` gathers what has changed since the tick that was kept before, `keep`
-hands it over once the ledger holds the decisions; encoding and writing happen in `run`, a few facts at a time. A tick
-never waits for any of it and never fails by it: what does not fit or cannot be written is dropped and counted, and the
-next record is a new base. The log is no truth: nobody decides by it.
+Owns the rate, the chains of records and the count of what is lost. `take` collects what has changed since the last
+recorded tick. `keep` hands it over once the ledger holds the decisions. Encoding and writing happen in `run`, a few
+facts at a time. A tick never waits for the log and never fails because of it: what does not fit or cannot be written is
+dropped and counted, and the next record is a new base. No decision is made from the log.
 """
 
 import asyncio

@@ -1,8 +1,8 @@
-"""A second policy, tried on what the leader really sees: what it would have decided, compared and counted.
+"""Tries a second policy on the leader's real snapshots, and counts what it would have decided differently.
 
-Owns the pace: a shadow is planned after the tick, when everything of the tick is written, and only so often that it
-takes a small part of the time; ticks that come too soon after the last one are passed over and counted. It touches
-nothing: its plan goes nowhere but into metrics and the decision log.
+Owns the rate: a shadow plan is made after the tick, when all of the tick is written, and only as often as it takes a
+small part of the time. Ticks that follow too soon are skipped and counted. The shadow plan is used for metrics and the
+decision log only.
 """
 
 from typing import Final

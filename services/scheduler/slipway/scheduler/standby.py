@@ -1,11 +1,11 @@
-"""What one candidate knows of the cluster, and how it plans: kept warm while another leads, used while it leads itself.
+"""What one candidate knows of the cluster, and how it plans: kept current while another process leads.
 
-Owns the parts of one candidacy, from its start to the end of its term, and how often they are brought up to date. Must
-not know leases, nor when to tick.
+Owns the parts of one candidacy, from its start to the end of its term, and how often they are updated. Does not know
+leases, nor when to tick.
 
-Promises: while it waits, the tables follow the feed as a leader's do, and the planner's columns follow the tables; so
-a term begins with the ledger and not with a LIST, if the feed reaches as far as the ledger says. Without a feed it
-LISTs: seldom while the holder of the lease is heard of, and as often as a leader once it falls silent.
+Promises: while the candidate waits, its tables follow the feed as a leader's do, and the planner's columns follow the
+tables. So a term begins with the ledger and not with a LIST, if the feed reaches as far as the ledger. Without a feed
+the candidate LISTs: rarely while the holder of the lease renews it, and as often as a leader once it does not.
 """
 
 import asyncio

@@ -1,9 +1,9 @@
-"""What an attempt leaves behind: finalizers to give up, pods that no node will ever end, work for the pod worker.
+"""What an attempt leaves behind: finalizers to remove, pods that no node will ever end, work for the pod worker.
 
-Pure. Must not know why the attempt ended.
+Pure. Does not know why the attempt ended.
 
-Invariants: a finalizer is given up only when the exit is on record or the pod cannot have run, or when the namespace
-is going and no exit is seen yet; a pod is force-deleted only when its node is confirmed gone.
+Invariants: a finalizer is removed only when the exit is recorded, when the pod cannot have run, or when the namespace
+is being deleted and no exit was seen yet. A pod is force-deleted only when its node is confirmed to be gone.
 """
 
 from slipway.crd.meta import TEARDOWN_FINALIZER, TRACKING_FINALIZER

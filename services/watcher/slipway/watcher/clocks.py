@@ -1,9 +1,9 @@
-"""Times that a watcher whose clock was ahead has written, put right by the next one whose clock is not. Pure.
+"""Corrects times that a watcher with a clock that was ahead has written. Pure.
 
-A wait that ends at a time on record would last longer by as much as that clock was ahead. So no wait on record ends
-later than it would if it began now: what does, begins now. A clock that is behind does the same to a record that is
-right, and the wait still lasts no longer than it should, by that clock. Whose clock is right cannot be told from one
-record, so times that other services write are left to them.
+A wait that ends at a recorded time would last longer by as much as that clock was ahead. So no recorded wait may end
+later than it would if it began now; a wait that does, begins now. A watcher whose clock is behind does the same to a
+record that is right, and by its own clock the wait still lasts no longer than it should. One record cannot show which
+clock is right, so each service corrects only the times that it writes itself.
 """
 
 import math

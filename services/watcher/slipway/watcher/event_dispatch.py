@@ -1,7 +1,7 @@
-"""Who is told of which change: stores -> queue, relay, logs, evidence, bell.
+"""Which parts are notified of which change: the queue, the relay, the logs, the consistent reads, the scheduler.
 
 Owns the mapping from a change of any object to the allocations that it concerns. Decides nothing about them: a key in
-the queue says only "look".
+the queue only says "look at this allocation".
 """
 
 from dataclasses import dataclass

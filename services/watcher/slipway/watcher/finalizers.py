@@ -1,7 +1,7 @@
-"""Taking one finalizer off one object, and nothing else but a mark that says what was done before.
+"""Removes one finalizer from one object, and writes nothing else but a mark that says what was done before.
 
-Owns the patch. It tests the object's uid and the finalizer's place, so it can hit neither a successor of the same name
-nor another finalizer; and the object's version, for callers to whom it matters what happened since it was seen.
+Owns the patch. It tests the object's uid and the position of the finalizer, so it can change neither a later object of
+the same name nor another finalizer. Callers that need it also test the version that they have seen.
 """
 
 from typing import TypeVar
