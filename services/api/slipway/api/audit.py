@@ -1,8 +1,8 @@
-"""The audit log: one line for every call that changes something, with who made it, of what, and how it ended.
+"""The audit log: one line for each call that changes something: the caller, the object, the outcome.
 
-Owns which calls those are: every method but the reading ones, and every WebSocket to a workload. Refused ones are told
-too. The line names the object and its workspace: those of the path, those that a body asks for, and those that were
-made. It holds nothing else of a body, and no credentials.
+Owns which calls those are: all methods except the reading ones, and every WebSocket to a workload. Refused calls are
+logged too. The line names the object and its workspace: those of the path, those that the body asks for, and those that
+were created. It contains nothing else of the body, and no credentials.
 """
 
 import contextlib

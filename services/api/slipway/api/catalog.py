@@ -1,6 +1,6 @@
-"""What launches look up again and again: pools, workspaces, queues, templates, nodes. A second old at most.
+"""A cache of what launches look up again and again: pools, workspaces, queues, templates, nodes. At most a second old.
 
-Owns the answers for what is missing: which field is wrong, and what there is instead. Nodes, on which only a warning
+Owns the errors for what is missing: which field is wrong, and which values exist. Nodes, on which only a warning
 depends, may be some seconds old.
 """
 

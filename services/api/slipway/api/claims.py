@@ -1,14 +1,14 @@
-"""What makes one Idempotency-Key one allocation, also when it comes with a name, and with another one the next time.
+"""Makes one Idempotency-Key one allocation, also when the same key comes with a name, or with another name.
 
-Owns the claim of a key that comes with a name (`kube/claims.py`): who takes it, who is refused, and when it may be
-taken anew. Must not know how an allocation is made.
+Owns the claim of a key that comes with a name (`kube/claims.py`): which request takes it, which is refused, and when it
+may be taken again. Does not know how an allocation is created.
 
-Promises: of requests with one key and different names, at any replicas and at any time, at most one gets to create; a
-key with a name and the same key without one meet whoever comes second; a request that comes again is never refused. It
-costs a create for a key with a name, and a read for one without.
+Promises: of all requests with one key and different names, at any replicas and times, at most one creates an
+allocation. A request with the key and a name, and one with the key alone, meet the same allocation. A repeated request
+is never refused. The cost is one create for a key with a name, and one read for a key without.
 
 Not promised: two requests with one key at two replicas within the same few milliseconds, one with a name and one
-without. At one replica they take turns (`turn`).
+without. At one replica they are handled one after the other (`turn`).
 """
 
 import asyncio

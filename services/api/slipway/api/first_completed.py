@@ -1,4 +1,4 @@
-"""Doing several things until the first of them is done."""
+"""Runs several awaitables until the first of them completes."""
 
 import asyncio
 from collections.abc import Coroutine

@@ -1,7 +1,7 @@
-"""What the planner itself says of something that waits: the smallest change and the start that it can promise.
+"""The forecast for one waiting allocation: the smallest change that lets it start, and the start that can be promised.
 
-Owns nothing of either: the words and the times are the planner's, which is asked in a process of its own
-(`simulation.py`). Who cannot be answered now gets the explanation without it.
+Owns neither: the words and the times are the planner's, which runs in a process of its own (`simulation.py`). A caller
+who cannot be answered now gets the explanation without the forecast.
 """
 
 from slipway.api.queue_view import is_waiting

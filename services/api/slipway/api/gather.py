@@ -1,12 +1,12 @@
-"""All-gathers: requests of the ranks of an attempt that wait for each other, over all replicas of the api.
+"""All-gathers: requests of the ranks of one attempt that wait for each other, over all replicas of the api.
 
-Owns who waits here for which gathering, and how each hears that it is complete, replaced, or over. What everybody
-brought is in Redis. There is no task of its own: while several wait for the same gathering, one of them looks for all
-(the leader), and hands that on when it goes.
+Owns which requests wait in this process for which gathering, and how each learns that it is complete, replaced, or
+over. The data of all ranks are in Redis. There is no background task: of the requests that wait for one gathering, one
+polls for all (the leader), and hands this over when it ends.
 
-Promises: everybody of a complete gathering is answered with the same data in the same order; who comes again under the
-same request id takes its old place, and the old request is refused; who goes away takes its data along; after a loss
-of Redis those who wait here bring their data again. Every wait ends: with the time, the attempt, or the process.
+Promises: all ranks of a complete gathering get the same data in the same order. A rank that comes again with the same
+request id takes its old place, and the old request is refused. A rank that leaves takes its data along. After a loss of
+Redis the waiting requests bring their data again. Every wait ends: with the time limit, the attempt, or the process.
 """
 
 import asyncio

@@ -1,6 +1,6 @@
-"""Telling the streams about a launch, after it has committed and without making anybody wait.
+"""Publishes a launch to the streams after it has committed, without delaying the request.
 
-Owns the bounded buffer between requests and Redis. What is lost here costs time only: the watcher publishes the same
+Owns the bounded buffer between requests and Redis. What is lost here costs only time: the watcher publishes the same
 entry, and the scheduler finds the allocation in its next LIST.
 
 Invariant: `launched` never blocks and never raises.

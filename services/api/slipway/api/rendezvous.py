@@ -1,10 +1,10 @@
-"""Where the ranks of a gang are, for workloads that bring no rendezvous of their own.
+"""The addresses of the ranks of a gang, for workloads that have no rendezvous of their own.
 
-Derived from the pods alone, so that every replica answers the same and nothing is kept. Reads are shared: a thousand
-ranks that wait cost one LIST a second.
+Derived from the pods alone, so that every replica gives the same answer and nothing is stored. Reads are shared: a
+thousand waiting ranks cost one LIST a second.
 
-Invariants: once all ranks ran at the same time, the answer stays, whatever became of a rank since (its pod keeps its
-address); a wait ends with an error when the attempt does.
+Invariants: once all ranks ran at the same time, the answer stays, whatever happens to a rank later (its pod keeps its
+address). A wait ends with an error when the attempt ends.
 """
 
 from collections.abc import Awaitable, Callable, Sequence

@@ -1,9 +1,10 @@
-"""Values that may be a moment old, and things that need not happen often.
+"""A cache with a short life, and actions that run at most once in a while.
 
-One load at a time per key, kept for a short while: for what a burst of requests needs again and again (a pool, a
-workspace, an object that a thousand ranks poll). Never for what a client is shown of its own writes.
+At most one load per key runs at a time, and its result is kept for a short while: for what a burst of requests needs
+again and again (a pool, a workspace, an object that a thousand ranks poll). Never used for what a client is shown of
+its own writes.
 
-Invariants: at most one load per key is under way; a failed load is not kept; the number of keys is bounded.
+Invariants: at most one load per key is in progress; a failed load is not kept; the number of keys is bounded.
 """
 
 import asyncio

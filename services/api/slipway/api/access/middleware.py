@@ -1,8 +1,9 @@
-"""The door: who calls is found out, the row of the table is asked, and the request goes on with what that one may see.
+"""Authenticates the caller, authorises the request by its row of the table, and passes on what the caller may see.
 
-Owns the order of these steps, and what a refusal looks like. Invariants: what somebody may not look at is answered as
-what is not there, by the same steps and in the same words; that something is there, and may not be done, is only told
-to those who may look at it; a handler whose row leaves the question to it answers nobody before it has asked.
+Owns the order of these steps and the form of a refusal. Invariants: resources that the caller cannot see return 404,
+after the same steps and in the same words as resources that do not exist. That something exists but is not allowed is
+only told to callers who may see it. A handler whose row leaves the decision to it answers no caller before it has made
+the check.
 """
 
 import asyncio

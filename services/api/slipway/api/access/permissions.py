@@ -1,7 +1,7 @@
-"""What somebody may be permitted: one verb on one kind of thing, in Kubernetes' words and as the role that includes it.
+"""One permission: a verb on a kind of resource, in Kubernetes' words, and the lowest of our roles that includes it.
 
-Owns the correspondence of the two: a request is authorised by the same row whether roles come from a token of ours or
-from Kubernetes. Pure.
+Owns the correspondence of the two, so that a request is authorised by the same row whether the roles come from our
+tokens or from Kubernetes. Pure.
 """
 
 import msgspec

@@ -1,7 +1,7 @@
-"""Who calls, and what that one may: the port between ways of authentication and everything that has to be authorised.
+"""The caller and what the caller may do: the port between ways of authentication and everything that authorises.
 
-A principal answers for itself; whoever asks it never learns which way it came in. An answer may be as old as the way's
-own bound, and where it cannot be had the question raises: there is no answer that means "let them".
+A principal answers for itself; code that asks it does not know which way of authentication was used. An answer may be
+as old as that way allows. Where no answer can be had, the question raises: no error ever means "allowed".
 """
 
 import re

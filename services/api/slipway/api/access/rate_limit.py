@@ -1,7 +1,7 @@
-"""How often one user may call: a bucket for each, refilled evenly.
+"""Limits the requests of each user: one token bucket per user, refilled evenly.
 
-Owns the buckets. Bounded: who has not called for longest is forgotten first, and somebody whose bucket is full loses
-nothing by it. It is this process's own count; with several replicas the limit is that many times as high.
+Owns the buckets. Their number is bounded: the bucket that was unused for longest is dropped first, and a user whose
+bucket is full loses nothing by it. The limit is per process; with several replicas it is that many times as high.
 """
 
 from collections import OrderedDict

@@ -1,7 +1,7 @@
-"""What we say of one's own work about that of others: who is before it, for whom it made room. Pure.
+"""Removes names of other workspaces from sentences about a user's own work. Pure.
 
-The scheduler writes such sentences into the object, for operators, and names others as `workspace/name`. Whoever may
-not look into that workspace reads the same sentence without the name. Only our own words are touched, never the user's.
+The scheduler writes such sentences into the object, for operators, and names others as `workspace/name`. A caller who
+cannot see that workspace reads the same sentence without the name. Only our own words are changed, never the user's.
 """
 
 import re

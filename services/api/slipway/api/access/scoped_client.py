@@ -1,8 +1,8 @@
-"""The cluster as somebody sees it who may not look everywhere: what is in other workspaces does not exist.
+"""The Kubernetes client of a caller who cannot see all workspaces: objects of other workspaces do not exist in it.
 
-Owns the filter, so that a route that lists or reads needs not remember it: a route is given this port, and has to ask
-for the whole one by name (`Parts.whole`) where the order of a shared queue depends on everybody. Objects of the cluster
-(pools, queues, nodes) are seen by all who use it. Writes pass: they were authorised before.
+Owns the filter, so that a route that lists or reads cannot forget it. A route gets this client, and has to name the
+unfiltered one (`ApiDeps.whole`) where the order of a shared queue depends on all work. Objects of the cluster (pools,
+queues, nodes) are visible to all callers. Writes are not filtered: they were authorised before.
 """
 
 from collections.abc import AsyncIterator

@@ -1,6 +1,6 @@
-"""The authorisation table: for every route, what is asked of whoever calls it, and where the workspace comes from.
+"""The authorisation table: for every route, the permission that it needs, and where its workspace comes from.
 
-Owns nothing but this: a route that is not listed is served to nobody, because the application is not even built. Pure.
+Owns nothing else. The application cannot be built with a route that is not in the table. Pure.
 """
 
 from collections.abc import Iterable, Mapping

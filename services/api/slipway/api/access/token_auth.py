@@ -1,10 +1,11 @@
-"""Mode `token`: principals by tokens of ours, whose hashes are in a folder: a mounted Secret.
+"""Mode `token`: principals by our own tokens, whose hashes are files in a folder (a mounted Secret).
 
-The folder is looked at every `LOOK_S`; what was added, taken away or changed there counts from then on, without a
-restart. A file that cannot be read counts as no token, and is said in the log; the others go on counting.
+The folder is read every `LOOK_S`. Tokens that were added, removed or changed are effective from then on, without a
+restart. A file that cannot be read is ignored and logged; all other tokens stay valid.
 
-Invariants: a folder that cannot be read lets nobody in, and the answer says so (503, not 401); a token that has
-expired or was taken away is refused at once, on open streams within their next check; no token is kept or logged.
+Invariants: while the folder cannot be read, no caller is admitted, and the answer says so (503, not 401). A token that
+has expired or was removed is refused at once, and on open streams within their next check. No token is stored or
+logged.
 """
 
 import asyncio
