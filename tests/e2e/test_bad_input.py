@@ -117,9 +117,9 @@ def test_a_kill_of_what_has_ended(stack: RunningStack) -> None:
 
 
 def test_the_command_says_it_too(stack: RunningStack) -> None:
-    """Exit code 2 with the field; 3 for what is not there."""
+    """Exit code 2 with the option; 3 for what is not there."""
     bad = stack.command("run", "--cpus", "many", "--", "true")
-    assert (bad.code, "ranks[0].resources.cpu" in bad.err) == (2, True)
+    assert (bad.code, "--cpus: 'many' is not a quantity" in bad.err) == (2, True)
     assert stack.command("describe", "nosuch").code == 3
 
 

@@ -30,10 +30,10 @@ REST_S = 20.0
 """What is put off has happened by then."""
 BOUNDED = {
     "Books._done": KNOWN_MAX,
-    "Bundles._uids": BUNDLES_MAX,
+    "CreatedObjects._uids": BUNDLES_MAX,
     "Lookup._homes": HOMES_MAX,
-    "Remover._asked": ASKED_MAX,
-    "Table._gone": 8 * TOMBSTONES_MAX,
+    "AttemptRemover._asked": ASKED_MAX,
+    "FactTable._gone": 8 * TOMBSTONES_MAX,
     "Worker._bound": BOUND_MAX,
 }
 """Caches that forget the oldest at this size."""

@@ -65,7 +65,7 @@ STRUCTURE = (
     "WorkConsumer._work",
     "Courier.run",
     "Event.wait",
-    "Stop.wait",
+    "ServiceStop.wait",
     "_wait",
     "PodLogs._run",
     "LogFollower.",

@@ -74,7 +74,7 @@ def _lists_everything(patch: pytest.MonkeyPatch) -> None:
         given: dict[str, Any] = {**options, "workspace": ""}
         return wanted(**given)
 
-    patch.setattr(launches, "Filter", everything)
+    patch.setattr(launches, "ListFilter", everything)
 
 
 def _tells_the_environment(patch: pytest.MonkeyPatch) -> None:
