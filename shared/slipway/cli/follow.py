@@ -19,7 +19,7 @@ LOOK_S = 0.5
 """How often the explanation is looked at while nothing happens."""
 SECOND_S = 3.0
 LOGS_END_S = 6.0
-"""How long after the end the last lines are waited for."""
+"""How long after the end, and after the last line that came, more lines are waited for."""
 
 
 class Following:
@@ -69,9 +69,12 @@ class Following:
                     text = line_text(self.session, news.value.data, prefix=self._many)
                     # What Kubernetes says is progress; what a rank prints is the result.
                     (terminal.note if is_event(news.value.data) else terminal.line)(text)
+                    until = time.monotonic() + LOGS_END_S
                 case _:
                     self._logs_over = True
         terminal.clear()
+        if not self._logs_over:
+            terminal.note(f"the end of the log has not come yet; see it with: slipway logs {self.id}")
         self.view = self.session.api.get(f"/allocations/{self.id}")
         is_good = labels.has_succeeded(self.view)
         terminal.note(terminal.paint(labels.summary_of(self.view), "green" if is_good else "red"))
