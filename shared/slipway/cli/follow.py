@@ -34,6 +34,7 @@ class Following:
         self._phase = str(view["phase"])
         self._has_ended = False
         self._logs_over = not with_logs
+        self._has_lines = False
 
     def run(self) -> int:
         """Follow it to its end; the exit code."""
@@ -69,11 +70,13 @@ class Following:
                     text = line_text(self.session, news.value.data, prefix=self._many)
                     # What Kubernetes says is progress; what a rank prints is the result.
                     (terminal.note if is_event(news.value.data) else terminal.line)(text)
+                    self._has_lines = True
                     until = time.monotonic() + LOGS_END_S
                 case _:
                     self._logs_over = True
         terminal.clear()
-        if not self._logs_over:
+        # The log of a program that could not be started has neither lines nor an end.
+        if self._has_lines and not self._logs_over:
             terminal.note(f"the end of the log has not come yet; see it with: slipway logs {self.id}")
         self.view = self.session.api.get(f"/allocations/{self.id}")
         is_good = labels.has_succeeded(self.view)
