@@ -93,7 +93,6 @@ TABLE: dict[type[BaseException], ProblemRow] = {
 }
 """Looked up along the error's class hierarchy: the most derived class wins."""
 
-ROOT = "/api/v1"
 _NOT_FOUND = re.compile(r'^(?P<plural>\w+)\.slipway\.dev "(?P<name>[^"]*)" not found$')
 _KINDS = {"queues": "queue", "templates": "template", "resourcepools": "pool", "jobs": "job"}
 UNEXPECTED = ProblemRow(500, "internal", "A fault of ours")
@@ -142,7 +141,7 @@ def _in_words(text: str) -> str:
     kind = _KINDS.get(found["plural"]) if found is not None else None
     if found is None or kind is None:
         return text
-    return f"there is no {kind} {found['name']!r}; GET {ROOT}/{kind}s lists them"
+    return f"there is no {kind} {found['name']!r}; GET /api/v1/{kind}s lists them"
 
 
 def problem_response(

@@ -8,7 +8,6 @@ starts from is the one after the plan: with what the plan admits in place.
 
 from collections.abc import Callable
 from functools import partial
-from typing import Protocol
 
 import msgspec
 
@@ -17,6 +16,7 @@ from slipway.model.reasons import Gate
 from slipway.model.resources import GPU_MILLI, Resources
 from slipway.scheduler.plan.explanation import node_remedies
 from slipway.scheduler.plan.explanation.capacity_gap import to_free
+from slipway.scheduler.plan.explanation.preempting_rivals import Takers
 from slipway.scheduler.plan.placement import gang
 from slipway.scheduler.plan.placement.explain import PLACE
 from slipway.scheduler.plan.placement.filters.node_unschedulable import CORDON
@@ -33,20 +33,6 @@ RIVALS_MAX = 16
 BY_ITSELF = {Gate.HELD, Gate.BACKOFF}
 QUOTA = {Gate.WAITING_FOR_QUOTA, Gate.EXCEEDS_MAX_QUOTA, Gate.JOB_MAX_SLOTS}
 CHANGEABLE = BY_ITSELF | PLACE | QUOTA
-
-
-class Contenders(Protocol):
-    """Who else might have what a change gives (`preempting_rivals.py`)."""
-
-    def would_take(
-        self, rival: AllocationFact, made: Callable[[WhatIf], WhatIf], tree: QueueTree, within: Bools | None
-    ) -> bool:
-        """By evicting others as well."""
-        ...
-
-    def would_keep(self, rival: AllocationFact, made: Callable[[WhatIf], WhatIf], tree: QueueTree) -> bool:
-        """For later."""
-        ...
 
 
 class RemedyState(msgspec.Struct):
@@ -88,7 +74,7 @@ def smallest_change(
     fact: AllocationFact,
     first: tuple[Remedy, ...],
     rivals: list[AllocationFact],
-    takers: Contenders,
+    takers: Takers,
 ) -> tuple[Remedy, ...] | None:
     """The changes that together let `fact` start, beginning with `first` (what opens its own gate).
 

@@ -1,1 +1,1 @@
-"""Whose turn it is: the tree of queues and its quotas, the checks before a turn, the cursor of each queue."""
+"""The order of waiting work: the queue tree and its quotas, the checks before admission, a cursor for each queue."""
