@@ -140,7 +140,7 @@ class Kubelets:
             await asyncio.sleep(SYNC_S * self._random.uniform(0.2, 1.0))
 
     async def read(self, pod: Json, node: Json, query: Mapping[str, str]) -> AsyncIterator[bytes]:
-        """The log of a pod, as it is printed, until it ends (a `LogSource`)."""
+        """The log of a pod, as it is printed, until it ends (a `NodeLogs`)."""
         container = self._live.get(pod["metadata"]["uid"])
         if node["metadata"]["name"] in self.away:
             raise StatusError(500, "InternalError", "dial tcp 10.0.0.1:10250: connect: no route to host")

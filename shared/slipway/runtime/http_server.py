@@ -4,8 +4,8 @@ Owns the limits of a request's head (bytes, fields, time), of trailers and of pi
 have for its fast parser, and the accept loop, because connections are counted before their TLS handshake. What the
 counts are is `connections.py`'s.
 
-Promises: nothing that comes before a whole head costs more than a few times `Limits.head_bytes` in memory; a head over
-its limits is answered 431, one that is late 408, and the connection ends.
+Promises: nothing that comes before a whole head costs more than a few times `ListenerLimits.head_bytes` in memory; a
+head over its limits is answered 431, one that is late 408, and the connection ends.
 """
 
 import asyncio

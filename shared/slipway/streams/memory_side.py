@@ -110,7 +110,7 @@ class MemoryDead:
 
 
 class MemoryHealth:
-    """The `Health` of the model."""
+    """The `StreamsHealth` of the model."""
 
     def __init__(self, server: MemoryServer) -> None:
         self._server = server

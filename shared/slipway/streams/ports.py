@@ -71,7 +71,7 @@ class EventLog(Protocol):
     """The streams of single allocations, and (written first, at least once) the firehose.
 
     An allocation's stream is strictly ordered and contiguous. An entry is accepted when it is the one after the
-    last; when the stream is empty (see `Entry.oldest_seq`); or when it is marked `truncated: "<from>-<to>"` with
+    last; when the stream is empty (see `StreamEntry.oldest_seq`); or when it is marked `truncated: "<from>-<to>"` with
     from = last + 1 and to = seq - 1. Otherwise it is a DUPLICATE or leaves a GAP, and nothing changes.
     """
 

@@ -144,7 +144,7 @@ class RedisActivity:
 
 
 class RedisHealth:
-    """The `Health` of Redis."""
+    """The `StreamsHealth` of Redis."""
 
     def __init__(self, client: RedisClient) -> None:
         self._client = client

@@ -80,7 +80,7 @@ class ResourceKind(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def key(self) -> str:
-        """What `Registry.get` finds this very version by."""
+        """What `KindRegistry.get` finds this very version by."""
         return self.resource if self.is_stored else f"{self.plural}.{self.version}.{self.group}/{self.resource}"
 
     def shown(self, obj: Json) -> Json:

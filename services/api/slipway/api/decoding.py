@@ -143,7 +143,7 @@ def place_of(message: str) -> tuple[str, str]:
 
 
 def _in_words(text: str) -> str:
-    """What msgspec says, for somebody who does not know its types."""
+    """A message of msgspec without the names of its types."""
     if (found := _TYPE.match(text)) is not None:
         wanted = " or ".join(_TYPES.get(name, name) for name in found["wanted"].split(" | "))
         return f"must be {wanted}, not {_TYPES.get(found['got'], found['got'])}"

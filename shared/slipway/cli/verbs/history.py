@@ -23,7 +23,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-n", "--workspace", metavar="W", help="only of this workspace")
     parser.add_argument("--queue", help="only of this queue")
     parser.add_argument("--owner", metavar="USER", help="only of this user (not with --at)")
-    parser.add_argument("--limit", type=whole_number, default=50, metavar="N", help="how many have ended (default 50)")
+    parser.add_argument("--limit", type=whole_number, default=50, metavar="N", help="how many of them (default 50)")
     output.add_options(parser, "table", "json", "yaml", "name")
 
 

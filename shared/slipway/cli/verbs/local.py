@@ -44,7 +44,9 @@ def configure_up(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--gpus", metavar="N", type=whole_number, default=8, help="pretended GPUs of each (default: 8)")
     parser.add_argument("--cpus", metavar="N", type=whole_number, default=4, help="CPUs of each (default: 4)")
     parser.add_argument("--memory", metavar="SIZE", default="16Gi", help="of each (default: 16Gi)")
-    parser.add_argument("--port", metavar="P", default=8080, type=whole_number, help="of the API (0: any; 8080)")
+    parser.add_argument(
+        "--port", metavar="P", type=whole_number, default=8080, help="of the API (default: 8080; 0: any)"
+    )
     parser.add_argument("--keep", action="store_true", help="keep the data for the next `up` (--data keeps it too)")
     parser.add_argument(
         "--no-redis", action="store_true", help="do without Redis: slower, and logs are read from the pods only"
