@@ -106,7 +106,7 @@ KINDS: Mapping[str, Kind] = {kind.name: kind for kind in _kinds()}
 class Schedule:
     """The waves of one run: each a few faults at the same time, of different groups."""
 
-    def __init__(self, seed: int, minutes: float, kinds: Sequence[str]) -> None:
+    def __init__(self, seed: int, minutes: float, kinds: Sequence[Kind]) -> None:
         self.kinds = list(kinds)
         self.width = min(WIDTH_MAX, max(1, int(len(self.kinds) * WAVE_S / (minutes * 60.0))))
         """How many faults come at the same time at first; later up to one more."""
@@ -120,7 +120,7 @@ class Schedule:
             deck = list(self.kinds)
             self._random.shuffle(deck)
             while deck:
-                yield is_needed, [self._fault(KINDS[name]) for name in _take(deck, width)]
+                yield is_needed, [self._fault(kind) for kind in _take(deck, width)]
                 width = self.width if is_needed else self._random.randint(self.width, self.width + 1)
             is_needed = False
 
@@ -131,15 +131,15 @@ class Schedule:
         return Fault(kind=kind.name, group=kind.group, lasts_s=lasts_s, chance=self._random.getrandbits(32))
 
 
-def _take(deck: list[str], width: int) -> list[str]:
+def _take(deck: list[Kind], width: int) -> list[Kind]:
     """Removes the next few from the deck: of different groups, and first of those groups that have most left."""
-    left: dict[Group, list[str]] = {}
-    for name in deck:
-        left.setdefault(KINDS[name].group, []).append(name)
+    left: dict[Group, list[Kind]] = {}
+    for kind in deck:
+        left.setdefault(kind.group, []).append(kind)
     longest = sorted(left.values(), key=len, reverse=True)[:width]
-    taken = [names[0] for names in longest]
-    for name in taken:
-        deck.remove(name)
+    taken = [kinds[0] for kinds in longest]
+    for kind in taken:
+        deck.remove(kind)
     return taken
 
 

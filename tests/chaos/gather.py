@@ -32,19 +32,34 @@ _UNREAD = (401, 403, 429)
 Json = dict[str, Any]
 
 
+class RedisAddress(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the Redis of a run is, past every fault on the wire."""
+
+    port: int
+    host: str = "127.0.0.1"
+    password: str | None = None
+    is_tls: bool = False
+    """its certificate is not looked at: it is the one of the release that was just installed"""
+
+    def options(self) -> Json:
+        """As a client takes them."""
+        found: Json = {"host": self.host, "port": self.port, "password": self.password}
+        return {**found, "ssl": True, "ssl_cert_reqs": "none", "ssl_check_hostname": False} if self.is_tls else found
+
+
 class Firehose:
     """Reads every entry of the firehose as it comes, while Redis answers."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, address: RedisAddress) -> None:
         self.heard: list[AllocationEvent] = []
-        self._port = port
+        self._address = address
         self._last: dict[bytes, bytes] = {}
         self._seen: set[tuple[bytes, bytes]] = set()
 
     async def run(self) -> None:
         """Until it is cancelled. Entries come once each, also when it has to begin again after a loss."""
         while True:
-            client: Any = redis.asyncio.Redis(port=self._port, socket_timeout=5.0)
+            client: Any = redis.asyncio.Redis(**self._address.options(), socket_timeout=5.0)
             with contextlib.suppress(redis.RedisError, OSError, TimeoutError):
                 await self._listen(client)
             with contextlib.suppress(redis.RedisError, OSError, TimeoutError):
@@ -64,10 +79,10 @@ class Firehose:
                         self.heard.append(codec.decode_event(_texted(fields)))
 
 
-def read_streams(port: int) -> dict[str, list[AllocationEvent]]:
+def read_streams(address: RedisAddress) -> dict[str, list[AllocationEvent]]:
     """{AllocationID: its stream}."""
     found: dict[str, list[AllocationEvent]] = {}
-    with _connected(port) as client:
+    with connected(address) as client:
         for key in client.scan_iter(match=f"{keys.ALLOCATION.prefix}*", count=COUNT):
             page = [(_numbers(entry_id), _texted(fields)) for entry_id, fields in client.xrange(key)]
             name = key.decode().removeprefix(keys.ALLOCATION.prefix).strip("{}")
@@ -75,10 +90,10 @@ def read_streams(port: int) -> dict[str, list[AllocationEvent]]:
     return found
 
 
-def read_pending(port: int) -> int:
+def read_pending(address: RedisAddress) -> int:
     """Hints that were delivered and are not acknowledged."""
     count = 0
-    with _connected(port) as client:
+    with connected(address) as client:
         for key in keys.WORK_KEYS:
             with contextlib.suppress(redis.ResponseError):
                 count += int(client.xpending(key, keys.WORK_GROUP)["pending"])
@@ -204,8 +219,9 @@ def _account(entry: Json) -> str:
 
 
 @contextlib.contextmanager
-def _connected(port: int) -> Generator[Any]:
-    client: Any = redis.Redis(port=port, socket_timeout=10.0)
+def connected(address: RedisAddress) -> Generator[Any]:
+    """A client of that Redis."""
+    client: Any = redis.Redis(**address.options(), socket_timeout=10.0)
     try:
         yield client
     finally:

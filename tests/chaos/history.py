@@ -116,6 +116,15 @@ class History:
                 ended.setdefault(meta.namespace, []).append((status.ended_at or "", meta.name))
         return [f"{namespace}/{name}" for namespace, found in ended.items() for _, name in sorted(found)[:-count]]
 
+    async def begin_now(self) -> None:
+        """Takes what is stored now as the first version of each object, instead of the history before."""
+        async with httpx.AsyncClient(trust_env=False, timeout=30.0) as http:
+            body = {"key": _encoded(PREFIX), "range_end": _encoded(_after(PREFIX))}
+            answer = msgspec.json.decode((await http.post(f"{self._url}/v3/kv/range", json=body)).content)
+        for entry in sorted(answer["kvs"], key=lambda entry: int(entry["mod_revision"])):
+            self._take({"kv": entry})
+        self.revision = int(answer["header"]["revision"])
+
     async def catch_up(self) -> None:
         """Waits until everything is recorded that is stored now. Raises TimeoutError."""
         async with httpx.AsyncClient(trust_env=False, timeout=10.0) as http:

@@ -7,7 +7,7 @@ each may end. What a client is refused that it must not be refused is a violatio
 import asyncio
 import contextlib
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -41,14 +41,24 @@ class Launched(msgspec.Struct, kw_only=True):
 class Load:
     """All clients of one run."""
 
-    def __init__(self, urls: Sequence[str], seed: int, history: History) -> None:
+    def __init__(
+        self,
+        urls: Sequence[str],
+        seed: int,
+        history: History,
+        *,
+        dress: Callable[[Plan], Plan] = lambda plan: plan,
+        clients: int = CLIENTS,
+    ) -> None:
+        """`dress` turns what a launch is to do into the body that does it on these nodes."""
         self.answers: list[Answered] = []
         self.launches: dict[str, Launched] = {}
         self.violations: list[InvariantViolation] = []
         self._history = history
+        self._dress = dress
         self._clock = SystemClock()
         self._stopping = asyncio.Event()
-        self._clients = [Client(f"client-{index}", urls, self.answers, seed) for index in range(CLIENTS)]
+        self._clients = [Client(f"client-{index}", urls, self.answers, seed) for index in range(clients)]
         self.prober = Client("prober", urls, self.answers, seed)
         self.operator = Client("operator", urls, self.answers, seed)
         self.bystander = Client("bystander", urls, self.answers, seed)
@@ -121,7 +131,7 @@ class Load:
 
     async def _live(self, client: Client) -> None:
         while not self._stopping.is_set():
-            plan = plans.draw(client.chance, may_keep=len(self.kept()) < plans.KEPT_MAX)
+            plan = self._dress(plans.draw(client.chance, may_keep=len(self.kept()) < plans.KEPT_MAX))
             try:
                 async with asyncio.timeout(PATIENCE_S):
                     await self._play(client, plan)

@@ -15,18 +15,18 @@ import httpx
 import msgspec
 import redis
 
-from slipway.model.lifecycle import Phase
 from slipway.ops.audit import check
 from slipway.ops.audit.evidence import AuditEvidence, InvariantViolation, Logged, Measured, Restarted
 from slipway.ops.audit.logs import holes_of, judged
 from slipway.ops.audit.needs import lacking
 from slipway.runtime.clock import SystemClock
 from tests.chaos import faults, gather_logs, spoken, table, upgrade
-from tests.chaos.clients import Client, RefusedError, with_uids
+from tests.chaos.clients import RefusedError, with_uids
 from tests.chaos.faults import Fault, Group, Schedule
 from tests.chaos.gather import (
     AuditLog,
     Firehose,
+    RedisAddress,
     read_containers,
     read_pending,
     read_streams,
@@ -38,22 +38,18 @@ from tests.chaos.history import History
 from tests.chaos.load import Load
 from tests.chaos.nemesis import Nemesis
 from tests.chaos.pace import Pace
+from tests.chaos.recovery import REST_S, STUCK_S, Recovery, refusal
 from tests.chaos.stage import ENDED_MAX, Stage
 from tests.chaos.table import Outcome, Suffered
 from tests.conformance.system.system import a_body
 
-STUCK_S = 120.0
-"""How long one recovery is waited for. All deadlines are counted in the time of `pace.py`."""
 BYSTANDER_S = 30.0
 """What a launch takes at most, from its request to its end, while nothing but others has trouble."""
-REST_S = 60.0
-"""I18: everything is as desired so long after the last fault."""
 QUIET_S = 8.0
+"""How long nobody may write then."""
 CALM_S = 2.0
 RETENTION_S = 90.0
 """Retention looks once a minute when its last look found nothing due."""
-"""How long nobody may write then."""
-POLL_S = 0.1
 SAID_MAX = 5
 WARM_S = 3.0
 READ_S = 15.0
@@ -82,11 +78,14 @@ class Run:
         self._say = say
         self._clock = SystemClock()
         self._history = History(stage.etcd_url, stage.folder / "history.jsonl")
-        self._firehose = Firehose(stage.redis.port)
+        self._redis = RedisAddress(port=stage.redis.port)
+        self._firehose = Firehose(self._redis)
         self._load = Load(stage.urls, options.seed, self._history)
         self._nemesis = Nemesis(stage, self._history, self._load)
         self._log = AuditLog(stage.cluster.audit_log)
         self._pace = Pace()
+        probe = a_body("command", 1, {"runsS": 0.1, "startsS": 0.0})
+        self._recovery = Recovery(self._history, self._load, self._pace, probe)
         self._suffered: list[Suffered] = []
         self._violations: list[InvariantViolation] = []
         self._rest_s: float | None = None
@@ -152,7 +151,7 @@ class Run:
         kinds = [name for name in faults.KINDS if not self._options.only or name in self._options.only]
         if not self._stage.faketime:
             kinds = [name for name in kinds if faults.KINDS[name].needs != faults.FAKETIME]
-        schedule = Schedule(self._options.seed, self._options.minutes, kinds)
+        schedule = Schedule(self._options.seed, self._options.minutes, [faults.KINDS[name] for name in kinds])
         until = self._clock.monotonic() + self._options.minutes * 60.0
         for number, (is_needed, wave) in enumerate(schedule.waves(), 1):
             if not is_needed and self._clock.monotonic() > until:
@@ -206,7 +205,7 @@ class Run:
             counted = self._pace.now()
             with contextlib.suppress(TimeoutError):
                 async with self._pace.limit(STUCK_S):
-                    await self._launch(self._load.bystander)
+                    await self._recovery.launch(self._load.bystander)
             took_s = self._clock.monotonic() - began
             if is_alone:
                 self._bystanders.append(took_s)
@@ -215,43 +214,27 @@ class Run:
 
     async def _recover(self, over: float) -> float | None:
         try:
-            async with self._pace.limit(STUCK_S):
-                await self._launch(self._load.prober)
-                while self._load.unsettled(over):
-                    await self._history.moved(POLL_S)
+            return await self._recovery.after(over)
         except RefusedError as error:
-            self._tell("API", "prober", str(error))
+            self._violations.append(refusal(error))
             return None
-        except TimeoutError:
-            return None
-        return self._clock.now()
-
-    async def _launch(self, client: Client) -> None:
-        """A short one, from its request to its end."""
-        view = await client.launch(a_body("command", 1, {"runsS": 0.1, "startsS": 0.0}))
-        while not self._has_ended(str(view["id"])):
-            await self._history.moved(POLL_S)
-
-    def _has_ended(self, id_: str) -> bool:
-        version = self._history.last(id_)
-        return version is not None and version.obj.get("status", {}).get("phase") == Phase.TERMINATED
 
     # --- the end ----------------------------------------------------------------------------------------------------
 
     async def _come_to_rest(self) -> None:
         over = self._last_fault_at or self._clock.now()
-        left = await self._until(lambda: [*self._load.unsettled(self._clock.now()), *self._load.unfinished()])
+        left = await self._recovery.until(lambda: [*self._load.unsettled(self._clock.now()), *self._load.unfinished()])
         if left:
             self._tell("I18", "rest", f"not as desired after {REST_S:.0f} s: {left[:SAID_MAX]}")
             return
         self._rest_s = self._clock.now() - over
         # What was half done when the last of it became as desired is done now: acknowledgements, ConfigMaps.
-        leftovers = await self._until(self._leftovers)
+        leftovers = await self._recovery.until(self._leftovers)
         if leftovers:
             self._tell("I11", "rest", f"left over: {leftovers[:SAID_MAX]}")
-        await self._until(self._pending)
+        await self._recovery.until(self._pending)
         # What ended last may be one too many at the next look only, which is no write of somebody who should rest.
-        surplus = await self._until(lambda: self._history.beyond(ENDED_MAX), limit_s=RETENTION_S)
+        surplus = await self._recovery.until(lambda: self._history.beyond(ENDED_MAX), limit_s=RETENTION_S)
         if surplus:
             self._tell("I18", "rest", f"kept beyond {ENDED_MAX} that ended: {surplus[:SAID_MAX]}")
         await self._calm()
@@ -292,16 +275,9 @@ class Run:
                 await self._load.end_kept()
         except TimeoutError:
             self._tell("LIVE", "end", "what was kept running cannot be cancelled")
-        left = await self._until(lambda: [*self._load.unfinished(), *self._leftovers()])
+        left = await self._recovery.until(lambda: [*self._load.unfinished(), *self._leftovers()])
         if left:
             self._tell("I11", "end", f"left after {REST_S:.0f} s: {left[:SAID_MAX]}")
-
-    async def _until(self, left: Callable[[], list[str]], *, limit_s: float = REST_S) -> list[str]:
-        """Waits until nothing is left, for so long as rest may take; what is left then."""
-        deadline = self._pace.now() + limit_s
-        while (found := left()) and self._pace.now() < deadline:
-            await self._history.moved(POLL_S)
-        return found
 
     def _leftovers(self) -> list[str]:
         """Objects of ours that belong to nothing that runs."""
@@ -309,7 +285,7 @@ class Run:
 
     def _pending(self) -> list[str]:
         """Hints that somebody took and did not acknowledge: of those who died, others claim them in a while."""
-        count = read_pending(self._stage.redis.port)
+        count = read_pending(self._redis)
         return [f"{count} hints"] if count else []
 
     def _gather(self) -> None:
@@ -328,11 +304,11 @@ class Run:
         client.close()
         self.evidence = AuditEvidence(
             versions=self._history.versions,
-            streams=read_streams(self._stage.redis.port),
+            streams=read_streams(self._redis),
             appended=self._firehose.heard,
             requests=requests_of(entries),
             containers=read_containers(self._stage.nodes.records),
-            pending_hints=read_pending(self._stage.redis.port),
+            pending_hints=read_pending(self._redis),
             end_at=self._clock.now(),
             last_fault_at=self._last_fault_at,
             canaries=spoken.CANARIES,

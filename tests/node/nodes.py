@@ -21,7 +21,7 @@ import msgspec
 import yaml
 
 from tests.conformance.cluster import binaries
-from tests.conformance.cluster.servers import ClusterOptions, RealCluster
+from tests.conformance.cluster.servers import SERVICE_CIDR, ClusterOptions, RealCluster
 from tests.node.programs import PLUGINS, NodePrograms
 from tests.support.wait import wait_until
 
@@ -218,12 +218,20 @@ class RealNode:
 
     def running(self, namespace: str = "default") -> list[str]:
         """The pods of a namespace that have a process here, as containerd knows: also those that nobody asks for."""
+        return sorted(self.processes(namespace))
+
+    def processes(self, namespace: str) -> dict[str, list[int]]:
+        """{pod: the first process of each of its containers that runs here}."""
         here = f'labels."io.kubernetes.pod.namespace"=={namespace}'
         known = self.runtime.ctr("containers", "list", "--quiet", here).split()
         tasks = [line.split() for line in self.runtime.ctr("tasks", "list").splitlines()[1:]]
-        live = {words[0] for words in tasks if words[2] == "RUNNING"}
-        infos = [msgspec.json.decode(self.runtime.ctr("containers", "info", id_)) for id_ in known if id_ in live]
-        return sorted({info["Labels"]["io.kubernetes.pod.name"] for info in infos})
+        live = {words[0]: int(words[1]) for words in tasks if words[2] == "RUNNING"}
+        found: dict[str, list[int]] = {}
+        for id_ in known:
+            if id_ in live:
+                info = msgspec.json.decode(self.runtime.ctr("containers", "info", id_))
+                found.setdefault(info["Labels"]["io.kubernetes.pod.name"], []).append(live[id_])
+        return found
 
     def _at_the_wall(self, how: str) -> None:
         for chain, side in (("FORWARD", "--source"), ("FORWARD", "--destination"), ("INPUT", "--source")):
@@ -299,7 +307,11 @@ class NodeCluster:
     def __init__(self, folder: Path, programs: NodePrograms, images: Sequence[Path], *, nodes: int = 2) -> None:
         self.folder, self.images = folder, list(images)
         names = {node_name(number): node_address(number) for number in range(1, nodes + 1)}
-        options = ClusterOptions(address=CONTROL_PLANE, nodes=names, audit=False, node_monitor_grace_s=GRACE_S)
+        # What is stored can be read in etcd, from its beginning, by who judges a run of chaos.
+        more = {"apiserver": ["--storage-media-type=application/json", "--etcd-compaction-interval=0"]}
+        options = ClusterOptions(
+            address=CONTROL_PLANE, nodes=names, audit=False, node_monitor_grace_s=GRACE_S, more=more
+        )
         self.control = RealCluster(folder / "control", options, programs.cluster)
         self.nodes = [RealNode(folder, number, self.control, programs) for number in range(1, nodes + 1)]
         self._programs = programs
@@ -506,6 +518,8 @@ def _own_network() -> None:
     where the machine keeps its own: of its network, and of its containers' logs."""
     _run(["ip", "link", "set", "lo", "up"])
     _run(["ip", "address", "add", f"{CONTROL_PLANE}/32", "dev", "lo"])
+    # From here, too, Services are reached: an address without a route is refused before kube-proxy sees it.
+    _run(["ip", "route", "add", SERVICE_CIDR, "dev", "lo", "src", CONTROL_PLANE])
     Path("/proc/sys/net/ipv4/ip_forward").write_text("1")
     for place in (Path("/run"), RECORDS, LINKS):
         place.mkdir(parents=True, exist_ok=True)

@@ -63,6 +63,8 @@ class AuditEvidence(msgspec.Struct, kw_only=True, dict=True):
     """every entry that was ever appended, in order"""
     requests: Sequence[FencedWrite] = ()
     containers: Sequence[Ran] = ()
+    knows_every_end: bool = True
+    """The machines tell every exit code; else a code of None is one that nobody knows."""
     promises: Sequence[Promised] = ()
     acked: Sequence[AckedHint] = ()
     pending_hints: int = 0

@@ -21,7 +21,7 @@ _LOST = ("ContainerStatusUnknown", "Unknown")
 def exits_are_true(evidence: AuditEvidence) -> Iterator[InvariantViolation]:
     """I20: recorded exit codes are the containers' own, and a pod is let go only when its exit is on record."""
     codes = {ran.pod_uid: ran.code for ran in evidence.runs}
-    is_sure = bool(evidence.containers)
+    is_sure = bool(evidence.containers) and evidence.knows_every_end
     seen: dict[tuple[str, str], int] = {}
     for uid, history in evidence.allocations.items():
         for item in history:

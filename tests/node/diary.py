@@ -1,0 +1,144 @@
+"""What really ran on the nodes: each rank tells it itself, and a collector writes it down.
+
+Owns the program that the ranks run (it does what a script of `tests.conformance.kubelets.script` says), and the
+collector. A datagram goes past every kubelet and every service of ours; one that a cut-off machine loses is made good
+by the next, which has the same start and a later time.
+"""
+
+import asyncio
+from collections.abc import Sequence
+
+import msgspec
+
+from slipway.crd.meta import LABEL_ALLOCATION_UID
+from slipway.ops.audit.evidence import PODS, Printed, Ran, Version
+from tests.node.nodes import CONTROL_PLANE
+
+PORT = 29600
+PLAYER = f"""
+import json, os, signal, socket, sys, time
+play, began, printed = json.loads(os.environ["PLAY"]), time.time(), 0
+out = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+def tell(code=None):
+    word = {{"allocation": os.environ["SLIPWAY_ALLOCATION_ID"], "attempt": int(os.environ["SLIPWAY_ATTEMPT"]),
+            "rank": int(os.environ["SLIPWAY_RANK"]), "began_at": began, "at": time.time(), "lines": printed,
+            "code": code}}
+    try: out.sendto(json.dumps(word).encode(), ("{CONTROL_PLANE}", {PORT}))
+    except OSError: pass
+def say(burst):
+    global printed
+    for _ in range(burst["lines"]):
+        printed += 1
+        sys.stdout.write(f"line {{printed}} ".ljust(burst.get("width", 32), ".") + chr(10))
+    sys.stdout.flush()
+def end(code):
+    for burst in play["bursts"]:
+        if burst["afterS"] < 0: say(burst)
+    for _ in range(3): tell(code)
+    os._exit(code)
+def term(*_):
+    time.sleep(play.get("termS", 0.05))
+    end(143)
+signal.signal(signal.SIGTERM, term)
+tell()
+due, beat = [burst for burst in play["bursts"] if burst["afterS"] >= 0], 0.0
+while True:
+    now = time.time()
+    while due and now - began >= due[0]["afterS"]: say(due.pop(0))
+    if "runsS" in play and now - began >= play["runsS"]: end(play.get("exit", 0))
+    if now - beat >= 0.2: tell(); beat = now
+    time.sleep(0.02)
+"""
+
+
+class Beat(msgspec.Struct, frozen=True, kw_only=True):
+    """What one rank told. Times are epoch seconds; `code` is there when it ends."""
+
+    allocation: str
+    attempt: int
+    rank: int
+    began_at: float
+    at: float
+    lines: int
+    code: int | None
+
+
+class Diary(asyncio.DatagramProtocol):
+    """The last beat of each start of a rank."""
+
+    def __init__(self) -> None:
+        self.beats: dict[tuple[str, int, int, float], Beat] = {}
+
+    async def open(self) -> asyncio.DatagramTransport:
+        """Hear what ranks tell, until what is returned is closed."""
+        loop = asyncio.get_running_loop()
+        transport, _ = await loop.create_datagram_endpoint(lambda: self, local_addr=("0.0.0.0", PORT))
+        return transport
+
+    def datagram_received(self, data: bytes, addr: tuple[str, int]) -> None:
+        beat = msgspec.json.decode(data, type=Beat)
+        start = (beat.allocation, beat.attempt, beat.rank, beat.began_at)
+        known = self.beats.get(start)
+        if known is None or known.code is None:
+            self.beats[start] = beat
+
+    def ran(self, versions: Sequence[Version]) -> list[Ran]:
+        """Every start; what has told no end ended with its last beat."""
+        pods = _pods(versions)
+        return [
+            Ran(
+                allocation_uid=pods[name][-1].obj["metadata"]["labels"][LABEL_ALLOCATION_UID],
+                attempt=beat.attempt,
+                rank=beat.rank,
+                pod_uid=pods[name][-1].uid,
+                started_at=beat.began_at,
+                ended_at=beat.at,
+                code=beat.code,
+            )
+            for beat in self.beats.values()
+            if (name := _pod_of(beat)) in pods
+        ]
+
+    def printed(self, versions: Sequence[Version], lost: Sequence[tuple[str, float, float]]) -> list[Printed]:
+        """What each start printed that ended by itself; of one that was killed nobody knows how much it printed.
+
+        `lost` has (node, from, to) for each time in which a machine was away.
+        """
+        pods, found = _pods(versions), list[Printed]()
+        for beat in self.beats.values():
+            history = pods.get(_pod_of(beat))
+            if history is None or beat.code is None:
+                continue
+            node = str(history[-1].obj["spec"].get("nodeName"))
+            marked = [each.at for each in history if "deletionTimestamp" in each.obj["metadata"]]
+            found.append(
+                Printed(
+                    allocation=beat.allocation,
+                    allocation_uid=history[-1].obj["metadata"]["labels"][LABEL_ALLOCATION_UID],
+                    attempt=beat.attempt,
+                    rank=beat.rank,
+                    lines=beat.lines,
+                    ended_at=beat.at,
+                    ended_first=not marked or beat.at < marked[0],
+                    is_lost=any(node == name and beat.began_at <= to and since <= beat.at for name, since, to in lost),
+                    fits=beat.lines <= FITS_LINES,
+                )
+            )
+        return found
+
+
+FITS_LINES = 1_000
+"""A log of no more lines is far below its share."""
+
+
+def _pod_of(beat: Beat) -> str:
+    return f"{beat.allocation}-{beat.attempt}-{beat.rank}"
+
+
+def _pods(versions: Sequence[Version]) -> dict[str, list[Version]]:
+    """{name: the versions of the pod}; a rank of an attempt has one pod."""
+    found: dict[str, list[Version]] = {}
+    for version in versions:
+        if version.resource == PODS and version.namespace == "default":
+            found.setdefault(version.name, []).append(version)
+    return found

@@ -1,0 +1,39 @@
+"""Two minutes of faults on real nodes, with kubelets, containerds and whole machines among what fails."""
+
+import asyncio
+import os
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from tests.chaos import table
+from tests.chaos.run import keep
+from tests.node.chaos import NodeChaos
+from tests.node.conftest import Product
+
+MINUTES = float(os.environ.get("SLIPWAY_CHAOS_MINUTES", "2"))
+GUARD_S = 300.0
+
+
+def test_nothing_is_lost_or_doubled_whatever_fails(product: Product, request: pytest.FixtureRequest) -> None:
+    """Every launch ends as its client wanted, no rank runs twice, and each line is there once or counted as missing."""
+    seed = getattr(request.config.option, "randomly_seed", 0)
+    folder = Path(tempfile.mkdtemp(prefix="slipway-chaos-"))
+    run = NodeChaos(product.cluster, folder, seed=seed if isinstance(seed, int) else 0, minutes=MINUTES, say=say)
+    outcome = asyncio.run(asyncio.wait_for(run.run(), GUARD_S + 2 * MINUTES * 60.0))
+    product.connect()
+    lines = "\n".join([*outcome.violations, *table.lines(outcome)])
+    say(lines)
+    if not outcome.is_good:
+        keep(run.evidence, folder)
+        pytest.fail(f"{lines}\nthe evidence is in {folder}", pytrace=False)
+    shutil.rmtree(folder)
+    assert outcome.starts > len(outcome.suffered)
+
+
+def say(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
