@@ -222,9 +222,17 @@ class NodeChaos:
     """One run on an installation."""
 
     def __init__(
-        self, cluster: NodeCluster, folder: Path, *, seed: int, minutes: float, say: Callable[[str], None]
+        self,
+        cluster: NodeCluster,
+        folder: Path,
+        *,
+        seed: int,
+        minutes: float,
+        say: Callable[[str], None],
+        only: Sequence[str] = (),
     ) -> None:
         self._cluster, self._seed, self._minutes, self._say = cluster, seed, minutes, say
+        self._kinds = [kind for name, kind in KINDS.items() if not only or name in only]
         self._clock = SystemClock()
         self._pace = Pace()
         self._history = History(cluster.control.etcd_url, folder / "history.jsonl")
@@ -284,7 +292,7 @@ class NodeChaos:
 
     async def _suffer(self) -> None:
         until = self._clock.monotonic() + self._minutes * 60.0
-        for number, (_, wave) in enumerate(Schedule(self._seed, self._minutes, [*KINDS.values()]).waves(), 1):
+        for number, (_, wave) in enumerate(Schedule(self._seed, self._minutes, self._kinds).waves(), 1):
             if self._clock.monotonic() > until:
                 return
             self._say(f"wave {number}: {', '.join(map(str, wave))}")

@@ -15,6 +15,7 @@ from tests.node.chaos import NodeChaos
 from tests.node.conftest import Product
 
 MINUTES = float(os.environ.get("SLIPWAY_CHAOS_MINUTES", "2"))
+ONLY = [kind for kind in os.environ.get("SLIPWAY_CHAOS_ONLY", "").split(",") if kind]
 GUARD_S = 300.0
 
 
@@ -22,7 +23,8 @@ def test_nothing_is_lost_or_doubled_whatever_fails(product: Product, request: py
     """Every launch ends as its client wanted, no rank runs twice, and each line is there once or counted as missing."""
     seed = getattr(request.config.option, "randomly_seed", 0)
     folder = Path(tempfile.mkdtemp(prefix="slipway-chaos-"))
-    run = NodeChaos(product.cluster, folder, seed=seed if isinstance(seed, int) else 0, minutes=MINUTES, say=say)
+    seed = seed if isinstance(seed, int) else 0
+    run = NodeChaos(product.cluster, folder, seed=seed, minutes=MINUTES, say=say, only=ONLY)
     outcome = asyncio.run(asyncio.wait_for(run.run(), GUARD_S + 2 * MINUTES * 60.0))
     product.connect()
     lines = "\n".join([*outcome.violations, *table.lines(outcome)])
