@@ -81,10 +81,13 @@ def plan(
 
 def queue_tree(snapshot: PoolSnapshot) -> QueueTree:
     """The snapshot's queues with what its holdings use."""
-    tree = QueueTree(snapshot.queues, snapshot.table.total)
+    tree = QueueTree(snapshot.queues, snapshot.table.total, snapshot.table.closed_total)
     for name, use in sorted(snapshot.use.items()):
         tree.take(name, use.preemptible, preemptible=True)
         tree.take(name, use.fixed, preemptible=False)
+    for name, use in sorted(snapshot.stranded.items()):
+        tree.strand(name, use.preemptible, preemptible=True)
+        tree.strand(name, use.fixed, preemptible=False)
     tree.spend(snapshot.spent, snapshot.now)
     return tree
 
@@ -164,7 +167,7 @@ class _Tick:
         let_go(state, held)
         self._say_why_now()
         self._say_who_stays()
-        standing = RemedyState(state.whatif, state.tree, state.slots, dict(self.snapshot.jobs))
+        standing = RemedyState(state.whatif, state.tree, state.slots, dict(self.snapshot.jobs), state.use_on)
         offers = RemedyOffers(
             self.snapshot,
             standing,

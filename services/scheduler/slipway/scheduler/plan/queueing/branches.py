@@ -56,6 +56,10 @@ class Branch:
         """everything the subtree uses"""
         self.firm: dict[str, int] = {}
         """what cannot be preempted: its own, and what passes beyond the nominal of the queues below it"""
+        self.stranded: dict[str, int] = {}
+        """the part of `used` that is on nodes that take no work; of the root, what it holds besides its quota"""
+        self.stranded_firm: dict[str, int] = {}
+        """the same part of `firm`"""
         self.kept: dict[str, int] = {}
         """unused nominal that a blocked head keeps from borrowers"""
 
@@ -65,7 +69,8 @@ class Branch:
 
 
 def grow(queues: Mapping[str, QueueFact], total: Resources) -> tuple[dict[str, Branch], tuple[str, ...]]:
-    """({queue: its branch}, the resources that some queue names); the root is `ROOT`. `total`: the pool, counted.
+    """({queue: its branch}, the resources that some queue names); the root is `ROOT`. `total`: what the nodes of the
+    pool can take, counted; 0 of a resource that is only on nodes that take no work.
 
     `queues` are those that are not set aside.
     """

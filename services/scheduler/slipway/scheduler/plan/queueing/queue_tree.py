@@ -8,12 +8,16 @@ not a matter of quota (it does not fit). Work that cannot be preempted does not 
 nominal; that of queues without one stays together within the nominal of the first queue above that has one, or within
 what belongs to nobody.
 
+What the pool has is what its nodes can take: a node that is cordoned, not Ready, disabled or draining adds nothing to
+the root's quota nor to what queues deserve. What stands on such a node is used all the same (`strand`); the root holds
+that much more as long as it stands there, since it takes no room on the other nodes.
+
 Invariants: `take` never refuses (it records what is); `shortfall` is the only judge. Amounts come in base units;
 inside, and in what is answered, GPUs are counted in thousandths, since a rank may use a part of one (`counted`).
 Source: Kueue's cache/scheduler/resource_node.go for the borrowing arithmetic.
 """
 
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping, Set
 
 import msgspec
 
@@ -28,6 +32,7 @@ _WHOLE = 10**12
 """The share of a whole pool's worth of a resource: fine enough to tell one cpu of the largest pool apart."""
 DEMANDS_MAX = 4096
 _NO_AMOUNTS: Mapping[str, int] = {}
+_CLOSED_NONE = Resources()
 
 
 class Shortfall(msgspec.Struct, frozen=True):
@@ -48,20 +53,26 @@ class Shortfall(msgspec.Struct, frozen=True):
 
 
 class QueueTree:
-    """The queues of one pool with their use; `total` is the whole pool's allocatable."""
+    """The queues of one pool with their use; `total` is the whole pool's allocatable, `closed` what of it is on nodes
+    that take no work."""
 
-    def __init__(self, queues: Iterable[QueueFact], total: Resources) -> None:
+    def __init__(self, queues: Iterable[QueueFact], total: Resources, closed: Resources = _CLOSED_NONE) -> None:
         given = sorted(queues, key=lambda item: item.name)
         self._aside = set_aside(given)
         self._inner = {queue.parent for queue in given}
         self._facts = with_run_limits({queue.name: queue for queue in given if queue.name not in self._aside})
         self._pool = total
-        self._total = Resources(dict(counted(total.amounts)))
-        self._branches, self.named = grow(self._facts, self._total)
+        self._closed = closed
+        self._whole = Resources(dict(counted(total.amounts)))
+        shut = counted(closed.amounts)
+        self._open = Resources({name: amount - shut.get(name, 0) for name, amount in self._whole.amounts.items()})
+        """what the nodes can take, with the zeros"""
+        self._branches, self.named = grow(self._facts, self._open)
         self._is_named = frozenset(self.named)
         self._root = self._branches[ROOT]
         self._empty: QueueTree | None = None
         self._taken: dict[tuple[str, bool], dict[str, int]] = {}
+        self._stranded: dict[tuple[str, bool], dict[str, int]] = {}
         self._demands: dict[int, tuple[Mapping[str, int], Mapping[str, int]]] = {}
         self._above: dict[str, set[str]] = {}
         """{resource that was asked about: the queues that are above their due in it}"""
@@ -107,6 +118,21 @@ class QueueTree:
                 for above in branch.line:
                     (known.add if self.above_due(above.name, resource) > 0 else known.discard)(above.name)
 
+    def strand(self, name: str, demand: Mapping[str, int], *, preemptible: bool) -> None:
+        """Record what of the use of `name` is on nodes that take no work (negative amounts: no longer)."""
+        branch = self._branches.get(name, self._root)
+        sums = self._stranded.setdefault((name, preemptible), {})
+        for resource, amount in self._counted(demand).items():
+            sums[resource] = sums.get(resource, 0) + amount
+            if resource in self._is_named:
+                _pass_up(branch.line, resource, amount, lambda at: (at.stranded, at.unlent))
+                if not preemptible:
+                    _pass_up(branch.line, resource, amount, lambda at: (at.stranded_firm, at.firm_own))
+
+    def with_open(self, opened: Resources) -> "QueueTree":
+        """The tree as it would be if `opened` of what is on nodes that take no work were on nodes that do."""
+        return self._again(self._facts.values(), self._closed - opened)
+
     def keep(self, name: str, demand: Mapping[str, int]) -> None:
         """Keep the unused nominal of `name`, up to `demand`, from borrowers (not from its own work)."""
         branch = self._branches[name]
@@ -134,7 +160,7 @@ class QueueTree:
                 _add(branch, resource, amount)
 
     def never(self, name: str, demand: Mapping[str, int], *, preemptible: bool) -> Shortfall | None:
-        """The first bound that `demand` would break even if nothing else ran."""
+        """The first bound that `demand` would break even if nothing else ran and all nodes took work."""
         if self._empty is None:
             self._empty = QueueTree(self._facts.values(), self._pool)
         return self._empty.shortfall(name, demand, preemptible=preemptible)
@@ -144,10 +170,15 @@ class QueueTree:
         facts = dict(self._facts)
         if short.queue in facts:
             facts[short.queue] = raised(facts[short.queue], short.kind, short.resource, short.raise_by)
-        other = QueueTree(facts.values(), self._pool)
+        return self._again(facts.values(), self._closed)
+
+    def _again(self, facts: Iterable[QueueFact], closed: Resources) -> "QueueTree":
+        other = QueueTree(facts, self._pool, closed)
         other.exhausted = self.exhausted
         for (name, preemptible), amounts in self._taken.items():
             other.take(name, _uncounted(amounts), preemptible=preemptible)
+        for (name, preemptible), amounts in self._stranded.items():
+            other.strand(name, _uncounted(amounts), preemptible=preemptible)
         for branch in self._branches.values():
             if branch.kept:
                 other.keep(branch.name, _uncounted(branch.kept))
@@ -159,11 +190,11 @@ class QueueTree:
         An integer to compare with others of the same tree. O(resources of the pool).
         """
         branch = self._branches[name]
-        demand, capacities, whole = self._counted(demand), self._total.amounts, branch.whole
+        demand, whole = self._counted(demand), branch.whole
         worst = 0
         for resource, due in branch.deserved.items():
             excess = whole.get(resource, 0) + demand.get(resource, 0) - due
-            if excess > 0 and (capacity := capacities.get(resource, 0)) > 0:
+            if excess > 0 and (capacity := self._open.get(resource) or self._whole.get(resource)) > 0:
                 worst = max(worst, excess * _WHOLE // capacity)
         return worst // branch.weight
 
@@ -245,20 +276,35 @@ class QueueTree:
 
     def _over_nominal(self, branch: Branch, resource: str, amount: int) -> Shortfall | None:
         for above in branch.line:
-            if above is self._root and amount > self._total.get(resource):
+            if above is self._root and amount > self._open.get(resource):
                 return None
             if resource in above.firm_own:
                 used, bound = above.firm.get(resource, 0), above.firm_own[resource]
+                if above is self._root:
+                    bound += above.stranded_firm.get(resource, 0)
                 short = used + amount - bound
                 return Shortfall(above.name, "nominal", resource, short, bound, used) if short > 0 else None
         return None
 
     def _over_available(self, branch: Branch, resource: str, amount: int) -> Shortfall | None:
         available, tightest = _available(branch, resource)
-        if amount <= available or (tightest is self._root and amount > self._total.get(resource)):
+        if amount <= available or (tightest is self._root and amount > self._open.get(resource)):
             return None
         used = tightest.used.get(resource, 0)
         return Shortfall(tightest.name, "borrowing", resource, amount - available, used + available, used)
+
+
+def _pass_up(
+    line: tuple[Branch, ...], resource: str, amount: int, of: Callable[[Branch], tuple[dict[str, int], dict[str, int]]]
+) -> None:
+    """Add to one sum of each branch what passes beyond its own; `of`: (the sums, what is its own)."""
+    for current in line:
+        if not amount:
+            return
+        sums, owned = of(current)
+        own, before = owned.get(resource, 0), sums.get(resource, 0)
+        sums[resource] = before + amount
+        amount = max(0, before + amount - own) - max(0, before - own)
 
 
 def _add(branch: Branch, resource: str, amount: int) -> None:
@@ -296,7 +342,8 @@ def _available(branch: Branch, resource: str) -> tuple[int, Branch]:
     """What `branch` may still use, and the one whose bound that is."""
     line = branch.line
     tightest = line[-1]
-    available = tightest.quota.get(resource, 0) - tightest.used.get(resource, 0)
+    held = tightest.quota.get(resource, 0) + tightest.stranded.get(resource, 0)
+    available = held - tightest.used.get(resource, 0)
     for current in line[-2::-1]:
         if not (current.unlent or current.borrowing):
             continue
