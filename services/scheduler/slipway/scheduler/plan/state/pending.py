@@ -32,6 +32,8 @@ class PendingGroup(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """of the smallest gang that may start"""
     members: Members
     """in order"""
+    is_leaving: bool = False
+    """it does not wait yet: the attempt before is being taken down"""
 
     @property
     def sample(self) -> AllocationFact:
