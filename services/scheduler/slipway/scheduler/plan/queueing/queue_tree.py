@@ -18,18 +18,27 @@ Source: Kueue's cache/scheduler/resource_node.go for the borrowing arithmetic.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Set
+from fractions import Fraction
 
 import msgspec
 
 from slipway.model.facts import QueueFact
 from slipway.model.resources import GPU, GPU_MILLI, MILLI, Resources
-from slipway.scheduler.plan.queueing.branches import ROOT, Branch, counted, grow, raised, set_aside, with_run_limits
+from slipway.scheduler.plan.queueing.branches import (
+    ROOT,
+    Branch,
+    Due,
+    counted,
+    grow,
+    raised,
+    set_aside,
+    with_run_limits,
+)
 from slipway.scheduler.plan.state.budgets import Exhausted, Spent, exhausted
 
 __all__ = ["ROOT", "QueueTree", "Shortfall", "counted"]
 
-_WHOLE = 10**12
-"""The share of a whole pool's worth of a resource: fine enough to tell one cpu of the largest pool apart."""
+_NOTHING = Fraction(0)
 DEMANDS_MAX = 4096
 _NO_AMOUNTS: Mapping[str, int] = {}
 _CLOSED_NONE = Resources()
@@ -184,24 +193,33 @@ class QueueTree:
                 other.keep(branch.name, _uncounted(branch.kept))
         return other
 
-    def share(self, name: str, demand: Mapping[str, int] = _NO_AMOUNTS) -> int:
-        """How far `name`, with all below it, would be above its due with `demand` more: the dominant excess, by weight.
-
-        An integer to compare with others of the same tree. O(resources of the pool).
-        """
+    def share(self, name: str, demand: Mapping[str, int] = _NO_AMOUNTS) -> Fraction:
+        """How far `name`, with all below it, would be above its due with `demand` more: the dominant excess, as a part
+        of the pool, by weight. Exact: equal shares are equal. O(resources of the pool)."""
         branch = self._branches[name]
         demand, whole = self._counted(demand), branch.whole
-        worst = 0
+        worst = _NOTHING
         for resource, due in branch.deserved.items():
             excess = whole.get(resource, 0) + demand.get(resource, 0) - due
             if excess > 0 and (capacity := self._open.get(resource) or self._whole.get(resource)) > 0:
-                worst = max(worst, excess * _WHOLE // capacity)
-        return worst // branch.weight
+                share = Fraction(excess, capacity)
+                worst = share if share > worst else worst
+        return worst / branch.weight if worst and branch.weight > 1 else worst
+
+    def shares(self, name: str) -> tuple[Fraction, ...]:
+        """The shares of `name` and of all queues above it, from the top; none of a queue that is not in the tree."""
+        branch = self._branches.get(name)
+        return () if branch is None else tuple(self.share(above.name) for above in branch.line[-2::-1])
+
+    def top(self, name: str) -> str:
+        """The queue right below the root that `name` is, or is below; `name` where it is not in the tree."""
+        branch = self._branches.get(name)
+        return name if branch is None or len(branch.line) < 2 else branch.line[-2].name
 
     def deserved(self, name: str) -> Resources:
         """What `name` deserves: its quota, or its weight's part of what its parent has beyond its siblings' quotas.
-        GPUs in thousandths."""
-        return Resources.of(self._branches[name].deserved)
+        GPUs in thousandths, rounded down."""
+        return Resources.of({name: int(due) for name, due in self._branches[name].deserved.items()})
 
     def whole(self, name: str) -> Resources:
         """Everything used in the subtree of `name`, GPUs in thousandths."""
@@ -225,7 +243,7 @@ class QueueTree:
             known = self._above[resource] = {name for name in self._branches if self.above_due(name, resource) > 0}
         return known
 
-    def above_due(self, name: str, resource: str) -> int:
+    def above_due(self, name: str, resource: str) -> Due:
         """By how much `name` uses more of `resource` than it deserves (an inner queue no less than what is nominal
         below it). What it has no due in, it is above with all that it uses, if any queue has a quota of it."""
         node = self._branches[name]
