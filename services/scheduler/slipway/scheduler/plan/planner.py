@@ -34,7 +34,7 @@ from slipway.scheduler.plan.preemption.nominations import Nominations
 from slipway.scheduler.plan.preemption.preemptor import make_room
 from slipway.scheduler.plan.queueing.fair_share import Contest
 from slipway.scheduler.plan.queueing.queue_cursor import QueueCursor, Walk, line_up
-from slipway.scheduler.plan.queueing.queue_tree import QueueTree
+from slipway.scheduler.plan.queueing.queue_tree import ROOT, QueueTree
 from slipway.scheduler.plan.reservation import Reservations
 from slipway.scheduler.plan.state import gang_size
 from slipway.scheduler.plan.state.extender_results import Answers
@@ -309,7 +309,7 @@ class _Tick:
         demand, state = group.demand, self.state
         why = state.may_use(fact, demand)
         if why is not None:
-            return why
+            return why if why.is_never else self._full_pool(fact, demand) or why
         known = self.no_place.get(group.shape)
         if known is not None and (known.made == self.made or not self._has_room(fact)):
             return known.why
@@ -347,6 +347,19 @@ class _Tick:
             if holding.allocation.uid not in self.again:
                 state.put_back(holding)
         return why
+
+    def _full_pool(self, fact: AllocationFact, demand: Resources) -> Explanation | None:
+        """Why there is no room for what the queues let nothing more have, where that is because the pool is full."""
+        state = self.state
+        short = state.tree.shortfall(fact.queue, demand.amounts, preemptible=fact.preemptible)
+        is_of_root = short is not None and (short.queue, short.kind) == (ROOT, "borrowing")
+        if not is_of_root or not state.tree.is_full(demand.amounts):
+            return None
+        placed = gang.place(state.whatif, fact)
+        if isinstance(placed, gang.PlacementFailure):
+            return explain.fit_gate(state.whatif, fact, placed)
+        gang.withdraw(state.whatif, placed.parts)
+        return None
 
     def _has_room(self, fact: AllocationFact) -> bool:
         """Whether each of its roles that is needed has at least one node."""

@@ -174,6 +174,15 @@ class QueueTree:
             self._empty = QueueTree(self._facts.values(), self._pool)
         return self._empty.shortfall(name, demand, preemptible=preemptible)
 
+    def is_full(self, demand: Mapping[str, int]) -> bool:
+        """Whether the pool has less left in all than `demand`: what waits then waits for room, whatever quota says."""
+        stranded = self._stranded.values()
+        for resource, amount in self._counted(demand).items():
+            there = self._open.get(resource) + sum(amounts.get(resource, 0) for amounts in stranded)
+            if amount > 0 and resource in self._whole.amounts and self._root.whole.get(resource, 0) + amount > there:
+                return True
+        return False
+
     def with_more(self, short: Shortfall) -> "QueueTree":
         """The tree as it would be if the bound of `short` were raised by what is short."""
         facts = dict(self._facts)
