@@ -290,7 +290,7 @@ def test_the_contest_is_the_plain_tournament(case: Case) -> None:
             contest.enter(chosen, wants[chosen][0], key(chosen))
 
 
-def shares(tree: QueueTree, names: list[str]) -> Mapping[str, Fraction]:
+def shares(tree: QueueTree, names: list[str]) -> Mapping[str, int | Fraction]:
     return {name: tree.share(name) for name in names}
 
 

@@ -7,15 +7,15 @@ nothing of who may be taken from: that is the reclaim rule's.
 
 import heapq
 from collections.abc import Iterable, Iterator, Sequence
-from fractions import Fraction
 
 import numpy as np
 
 from slipway.scheduler.plan.preemption.victims import Unit
+from slipway.scheduler.plan.queueing.branches import Due
 from slipway.scheduler.plan.queueing.queue_tree import QueueTree
 from slipway.scheduler.plan.state.nodes import Ints
 
-Standing = tuple[Fraction, ...]
+Standing = tuple[Due, ...]
 """Minus the shares of a queue and of those above it, from the top: ascending, who gives first."""
 
 

@@ -28,7 +28,7 @@ def counted(amounts: Mapping[str, int]) -> Mapping[str, int]:
 
 
 Due = int | Fraction
-"""An amount that a queue deserves: exact, so that a third of a pool is not a little less than a third."""
+"""An amount that a queue deserves, or a share: exact, so that a third of a pool is not a little less than a third."""
 
 
 class Branch:

@@ -11,12 +11,12 @@ gives something back is entered again (`renew`). Source: Kueue's fair-sharing to
 
 import heapq
 from collections.abc import Iterable, Mapping
-from fractions import Fraction
 
+from slipway.scheduler.plan.queueing.branches import Due
 from slipway.scheduler.plan.queueing.queue_tree import ROOT, QueueTree
 from slipway.scheduler.plan.state.ordering import HeadKey
 
-_Entry = tuple[Fraction, HeadKey, str, int]
+_Entry = tuple[Due, HeadKey, str, int]
 """(share, key of the head, child, version): valid while it is the child's newest"""
 
 

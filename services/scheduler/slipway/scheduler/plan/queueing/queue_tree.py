@@ -38,7 +38,6 @@ from slipway.scheduler.plan.state.budgets import Exhausted, Spent, exhausted
 
 __all__ = ["ROOT", "QueueTree", "Shortfall", "counted"]
 
-_NOTHING = Fraction(0)
 DEMANDS_MAX = 4096
 _NO_AMOUNTS: Mapping[str, int] = {}
 _CLOSED_NONE = Resources()
@@ -202,20 +201,22 @@ class QueueTree:
                 other.keep(branch.name, _uncounted(branch.kept))
         return other
 
-    def share(self, name: str, demand: Mapping[str, int] = _NO_AMOUNTS) -> Fraction:
+    def share(self, name: str, demand: Mapping[str, int] = _NO_AMOUNTS) -> Due:
         """How far `name`, with all below it, would be above its due with `demand` more: the dominant excess, as a part
         of the pool, by weight. Exact: equal shares are equal. O(resources of the pool)."""
         branch = self._branches[name]
         demand, whole = self._counted(demand), branch.whole
-        worst = _NOTHING
+        worst, of = 0, 1
         for resource, due in branch.deserved.items():
             excess = whole.get(resource, 0) + demand.get(resource, 0) - due
-            if excess > 0 and (capacity := self._open.get(resource) or self._whole.get(resource)) > 0:
-                share = Fraction(excess, capacity)
-                worst = share if share > worst else worst
-        return worst / branch.weight if worst and branch.weight > 1 else worst
+            if excess <= 0:
+                continue
+            capacity = self._open.get(resource) or self._whole.get(resource)
+            if excess * of > worst * capacity and capacity > 0:
+                worst, of = excess, capacity
+        return Fraction(worst, of * branch.weight) if worst else 0
 
-    def shares(self, name: str) -> tuple[Fraction, ...]:
+    def shares(self, name: str) -> tuple[Due, ...]:
         """The shares of `name` and of all queues above it, from the top; none of a queue that is not in the tree."""
         branch = self._branches.get(name)
         return () if branch is None else tuple(self.share(above.name) for above in branch.line[-2::-1])
