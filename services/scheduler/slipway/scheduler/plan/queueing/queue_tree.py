@@ -75,6 +75,8 @@ class QueueTree:
         shut = counted(closed.amounts)
         self._open = Resources({name: amount - shut.get(name, 0) for name, amount in self._whole.amounts.items()})
         """what the nodes can take, with the zeros"""
+        self._capacities = {name: self._open.get(name) or most for name, most in self._whole.amounts.items()}
+        """what a share is a part of: what the nodes can take, or all there is where that is nothing"""
         self._branches, self.named = grow(self._facts, self._open)
         self._is_named = frozenset(self.named)
         self._root = self._branches[ROOT]
@@ -205,13 +207,13 @@ class QueueTree:
         """How far `name`, with all below it, would be above its due with `demand` more: the dominant excess, as a part
         of the pool, by weight. Exact: equal shares are equal. O(resources of the pool)."""
         branch = self._branches[name]
-        demand, whole = self._counted(demand), branch.whole
+        demand, capacities, whole = self._counted(demand), self._capacities, branch.whole
         worst, of = 0, 1
         for resource, due in branch.deserved.items():
             excess = whole.get(resource, 0) + demand.get(resource, 0) - due
             if excess <= 0:
                 continue
-            capacity = self._open.get(resource) or self._whole.get(resource)
+            capacity = capacities.get(resource, 0)
             if excess * of > worst * capacity and capacity > 0:
                 worst, of = excess, capacity
         return Fraction(worst, of * branch.weight) if worst else 0
