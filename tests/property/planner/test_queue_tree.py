@@ -1,6 +1,7 @@
 """Quota along the tree against a model that is as plain as the rules: everything counted afresh, nothing kept."""
 
 from collections.abc import Mapping
+from fractions import Fraction
 from itertools import pairwise
 
 import msgspec
@@ -289,7 +290,7 @@ def test_the_contest_is_the_plain_tournament(case: Case) -> None:
             contest.enter(chosen, wants[chosen][0], key(chosen))
 
 
-def shares(tree: QueueTree, names: list[str]) -> Mapping[str, int]:
+def shares(tree: QueueTree, names: list[str]) -> Mapping[str, int | Fraction]:
     return {name: tree.share(name) for name in names}
 
 

@@ -305,3 +305,19 @@ def test_as_data_is_what_the_answer_carries() -> None:
         "aheadSlots": 0,
         "change": [{"kind": "release"}],
     }
+
+
+def test_a_full_pool_is_not_a_quota() -> None:
+    """Of 8 cpu 8 are in use, and nothing is reserved: the nodes block. What is reserved blocks while there is room."""
+    queues = [QueueFact(name="default"), QueueFact(name="own", nominal=amounts(cpu=4))]
+    full = running(an_allocation("full", a_role(cpu=8), queue="own", preemptible=True), {0: "n0"})
+    waits = an_allocation("waits", preemptible=True)
+    found = why(waits, others=[full], queues=queues)
+    assert (found.gate, found.reasons) == (Gate.NO_FIT, {"Insufficient cpu": 1})
+    reserved = [
+        QueueFact(name="default"),
+        QueueFact(name="own", nominal=amounts(cpu=4), lending_limit=Resources({"cpu": 0})),
+    ]
+    some = running(an_allocation("some", a_role(cpu=2), preemptible=True), {0: "n0"})
+    large = an_allocation("large", a_role(cpu=3), preemptible=True)
+    assert why(large, others=[some], queues=reserved).gate is Gate.WAITING_FOR_QUOTA

@@ -144,3 +144,30 @@ def test_what_stands_on_a_disabled_node_is_taken_down_whole_and_once() -> None:
     assert taken(draining) == taken({}) == []
     assert taken(disabled, msgspec.structs.replace(PLACED, stopping=True)) == []
     assert taken(disabled, msgspec.structs.replace(PLACED, placements={0: "n1", 1: "n1"})) == []
+
+
+def test_use_on_nodes_that_take_no_work_is_known_apart() -> None:
+    """Cordoned, not ready, draining, disabled, and gone: what runs there is used, and stranded."""
+    shut = [
+        a_node("cordoned", unschedulable=True),
+        a_node("silent", ready=False),
+        a_node("draining", labels={SCHEDULING_LABEL: DRAINING}),
+        a_node("disabled", labels={SCHEDULING_LABEL: DISABLED}),
+    ]
+    everywhere = {rank: node for rank, node in enumerate(["n", *(node.name for node in shut), "gone"])}
+    gang = running(an_allocation("gang", a_role(6), preemptible=True), everywhere)
+    snapshot = a_snapshot([a_node("n"), *shut], [gang])
+    assert snapshot.use["default"].preemptible["cpu"] == 6000
+    assert snapshot.stranded["default"].preemptible["cpu"] == 5000
+    assert snapshot.table.closed_total.get("cpu") == 32_000
+    assert a_snapshot([a_node("n")], [running(an_allocation("one"), {0: "n"})]).stranded == {}
+
+
+def test_use_is_stranded_as_long_as_its_node_takes_no_work() -> None:
+    """The node is cordoned and uncordoned; the sums follow."""
+    columns = Columns(PoolFact(name="default"))
+    columns.set_allocation(running(an_allocation("one"), {0: "n"}))
+    for is_cordoned, expected in ((False, 0), (True, 1000), (False, 0)):
+        columns.set_node(a_node("n", unschedulable=is_cordoned))
+        stranded = columns.snapshot().stranded
+        assert (stranded["default"].fixed.get("cpu", 0) if stranded else 0) == expected

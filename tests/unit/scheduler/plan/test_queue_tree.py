@@ -1,12 +1,12 @@
 """Quota along the tree: own, borrowed, lent, limited; and who is how far above its due."""
 
+from fractions import Fraction
 from typing import Any
 
 from slipway.model.facts import QueueFact
 from slipway.model.resources import GPU, GPU_MILLI, GPU_SHARES, Resources
 from slipway.scheduler.plan.queueing.queue_tree import QueueTree
 
-WHOLE = 10**12
 TOTAL = Resources({"cpu": 12, "gpu": 8})
 
 
@@ -158,19 +158,19 @@ def test_due_by_nominal_or_by_weight() -> None:
 def test_share_is_the_dominant_excess_by_weight() -> None:
     tree = QueueTree([a_queue("a", weight=2), a_queue("b", weight=2)], TOTAL)
     tree.take("a", {"cpu": 6, "gpu": 6}, preemptible=True)
-    assert tree.share("a") == 2 * WHOLE // 8 // 2
+    assert tree.share("a") == Fraction(1, 8)
     assert tree.share("b", {"cpu": 6}) == 0
-    assert tree.share("b", {"cpu": 9}) == 3 * WHOLE // 12 // 2
+    assert tree.share("b", {"cpu": 9}) == Fraction(1, 8)
 
 
 def test_what_others_name_is_no_due_of_a_queue_with_a_nominal() -> None:
     """`b` owns cpu alone: GPUs, which `a` owns, are borrowed. What nobody names counts for nobody who has a nominal."""
     tree = QueueTree([a_queue("a", nominal=Resources({"gpu": 4})), a_queue("b", nominal=cpu(6))], TOTAL)
     tree.take("b", {"gpu": 2, "nic": 7}, preemptible=True)
-    assert tree.share("b") == 2 * WHOLE // 8
+    assert tree.share("b") == Fraction(1, 4)
     tree.take("a", {"gpu": 4, "nic": 7}, preemptible=True)
     assert tree.share("a") == 0
-    assert tree.share("a", {"cpu": 3}) == 3 * WHOLE // 12
+    assert tree.share("a", {"cpu": 3}) == Fraction(1, 4)
 
 
 def test_an_inner_queue_deserves_no_less_than_the_nominals_below_it() -> None:
@@ -256,3 +256,63 @@ def test_a_part_of_a_gpu_is_a_slot() -> None:
     """Per rank: three ranks of 300 thousandths use three slots."""
     assert Resources({GPU_MILLI: 300}).gpus() == 1
     assert Resources({GPU: 2, GPU_MILLI: 900, GPU_SHARES: 3}).gpus() == 5
+
+
+def test_nodes_that_take_no_work_add_nothing() -> None:
+    """12 in the pool, 4 of them on nodes that take no work: two queues share the other 8."""
+    tree = QueueTree([a_queue("a", nominal=cpu(2)), a_queue("b")], TOTAL, closed=cpu(4))
+    assert tree.deserved("b") == Resources({"cpu": 6, "gpu": 8})
+    assert room(tree, "b", preemptible=False) == 6
+    assert tree.share("b", {"cpu": 8}) == Fraction(1, 4)
+
+
+def test_a_resource_that_no_node_offers_now_is_still_shared() -> None:
+    """All GPUs are on nodes that take no work: nobody deserves one, and who uses some is above its due."""
+    tree = QueueTree([a_queue("a"), a_queue("b", limit=cpu(9))], TOTAL, closed=Resources({"gpu": 8}))
+    tree.take("a", {"gpu": 4}, preemptible=True)
+    assert tree.deserved("a").get("gpu") == 0
+    assert tree.share("a") == Fraction(1, 2)
+    assert tree.above_in("gpu") == {"", "a"}
+
+
+def test_what_stands_on_nodes_that_take_no_work_takes_no_room_on_others() -> None:
+    """Of 12, 4 take no work and are in use. The other 8 are free, of which 6 are reserved for `a`."""
+    queues = [a_queue("a", nominal=cpu(6), lending_limit=cpu(0)), a_queue("b")]
+    tree = QueueTree(queues, TOTAL, closed=cpu(4))
+    tree.take("b", {"cpu": 4}, preemptible=True)
+    assert room(tree, "b") == 0
+    tree.strand("b", {"cpu": 4}, preemptible=True)
+    assert room(tree, "b") == 2
+    assert room(tree, "b", preemptible=False) == 2
+    tree.strand("b", {"cpu": -4}, preemptible=True)
+    tree.take("b", {"cpu": -4}, preemptible=True)
+    assert room(tree, "b") == 2
+
+
+def test_a_reserve_that_is_used_on_nodes_that_take_no_work_stays_reserved() -> None:
+    """`a` uses its own 6 of 12 where nothing new may go: others do not get them elsewhere."""
+    queues = [a_queue("a", nominal=cpu(6), lending_limit=cpu(0)), a_queue("b")]
+    tree = QueueTree(queues, TOTAL, closed=cpu(6))
+    tree.take("a", {"cpu": 6}, preemptible=False)
+    tree.strand("a", {"cpu": 6}, preemptible=False)
+    assert room(tree, "b") == 0
+    assert room(tree, "b", preemptible=False) == 0
+
+
+def test_opening_nodes_gives_the_queues_more() -> None:
+    """The tree with more nodes open is that of a pool in which they were open all along, with the same use."""
+    queues = [a_queue("a", nominal=cpu(6), lending_limit=cpu(0)), a_queue("b")]
+    tree = QueueTree(queues, TOTAL, closed=cpu(4))
+    tree.take("b", {"cpu": 1}, preemptible=True)
+    opened = tree.with_open(cpu(4))
+    assert (room(tree, "b"), room(opened, "b")) == (1, 5)
+    assert opened.whole("b") == tree.whole("b")
+
+
+def test_shares_are_exact() -> None:
+    """1:2 of 32: with 11 and 22 both queues would be a third of one above their due, and neither is less so."""
+    tree = QueueTree([a_queue("a", weight=1), a_queue("b", weight=2)], Resources({GPU: 32}))
+    tree.take("a", {GPU: 10}, preemptible=True)
+    tree.take("b", {GPU: 21}, preemptible=True)
+    assert tree.share("a", {GPU: 1}) == tree.share("b", {GPU: 1}) == Fraction(1, 96)
+    assert tree.share("a") == tree.share("b") == 0

@@ -39,6 +39,26 @@ ONE = "nodes: [{name: n, cpu: 4, gpus: 2}]\nallocations: [{name: a, "
             "nodes: []\nallocations: [{name: a, ranks: [{cpu: 1, gpuMilli: 2000}]}]",
             "allocations[0].ranks[0].gpuMilli: ",
         ),
+        (
+            "nodes: []\nallocations: [{name: a, ranks: [{count: 2, minAvailable: 3}]}]",
+            "allocations[0].ranks[0].minAvailable: 3 is above the 2 ranks; lower it or raise count",
+        ),
+        (
+            "nodes: []\nallocations: [{name: a, minAvailable: 4, ranks: [{count: 2}, {count: 1}]}]",
+            "allocations[0].minAvailable: 4 is above the 3 ranks; lower it or raise count",
+        ),
+        (
+            "nodes: []\nallocations: [{name: a, duration: 1e400, ranks: [{}]}]",
+            "allocations[0].duration: 1e400 is not a number that is possible here; its size is at most 1e+10",
+        ),
+        (
+            "nodes: []\nallocations: [{name: a, submit: nan, ranks: [{}]}]",
+            "allocations[0].submit: nan is not a number that is possible here",
+        ),
+        (
+            'nodes: []\nallocations: [{name: a, priority: "5", ranks: [{}]}]',
+            "allocations[0].priority: 5 is a word here; write it as a number",
+        ),
         ("nodes: []\nallocations: [{name: a, job: j, ranks: [{}]}]", "allocations[0].job: there is no job j"),
         ("nodes: []\nallocations: [{name: a, duration: -1, ranks: [{}]}]", "allocations[0].duration: "),
         (
@@ -210,3 +230,10 @@ def test_a_quota_of_zero_is_kept() -> None:
 def test_a_bad_scenario_is_an_invalid_error() -> None:
     with pytest.raises(InvalidError, match="unknown field"):
         decode(MINIMAL + "more: 1\n")
+
+
+def test_a_time_of_minus_zero_is_zero() -> None:
+    """Nothing starts at -0."""
+    text = "nodes: []\nallocations: [{name: a, submit: -0.0, ranks: [{}], placed: [{rank: 0, node: n, since: -0.0}]}]"
+    found = decode(text.replace("nodes: []", "nodes: [{name: n}]")).allocations[0]
+    assert (str(found.submit), str(found.placed[0].since)) == ("0.0", "0.0")

@@ -52,7 +52,7 @@ def lint(snapshot: PoolSnapshot, plan: Plan) -> tuple[PlanViolation, ...]:
     found: list[PlanViolation] = []
     admitted: list[tuple[Admit, AllocationFact]] = []
     seen: set[str] = set()
-    moved = {evict.uid for evict in plan.evictions if evict.by and not evict.ranks and evict.uid in snapshot.holdings}
+    moved = {evict.uid for evict in plan.evictions if not evict.ranks and evict.uid in snapshot.holdings}
     for admit in plan.admits:
         if admit.uid in moved and admit.uid not in seen:
             fact = next_attempt(snapshot.holdings[admit.uid].allocation)
@@ -124,9 +124,12 @@ def _strange_evictions(snapshot: PoolSnapshot, plan: Plan) -> list[PlanViolation
 
 
 def _gone(snapshot: PoolSnapshot, plan: Plan) -> Gone:
-    """What this plan evicts for others; and, where somebody waits for victims, what is on its way out already."""
+    """What this plan evicts for others, or takes down where some of that is placed again; and, where somebody waits for
+    victims, what is on its way out already."""
     found: Gone = []
-    told = {evict.uid: evict for evict in plan.evictions if evict.by}
+    coming = {admit.uid for admit in plan.admits}
+    is_again = any(evict.uid in coming for evict in plan.evictions if not evict.by)
+    told = {evict.uid: evict for evict in plan.evictions if evict.by or is_again}
     for uid, evict in told.items():
         holding = snapshot.holdings.get(uid)
         if holding is not None:

@@ -29,20 +29,20 @@ from slipway.scheduler.plan.placement.extenders import Panel
 from slipway.scheduler.plan.placement.policy import PlacementPolicy
 from slipway.scheduler.plan.placement.tick_state import Admitted, TickState
 from slipway.scheduler.plan.placement.whatif import WhatIf
-from slipway.scheduler.plan.preemption.consolidation import hold_places, let_go
+from slipway.scheduler.plan.preemption.consolidation import hold_places, let_go, next_attempt
 from slipway.scheduler.plan.preemption.nominations import Nominations
 from slipway.scheduler.plan.preemption.preemptor import make_room
 from slipway.scheduler.plan.queueing.fair_share import Contest
 from slipway.scheduler.plan.queueing.queue_cursor import QueueCursor, Walk, line_up
-from slipway.scheduler.plan.queueing.queue_tree import QueueTree
+from slipway.scheduler.plan.queueing.queue_tree import ROOT, QueueTree
 from slipway.scheduler.plan.reservation import Reservations
 from slipway.scheduler.plan.state import gang_size
 from slipway.scheduler.plan.state.extender_results import Answers
 from slipway.scheduler.plan.state.ordering import head_key
-from slipway.scheduler.plan.state.pending import PendingGroup
+from slipway.scheduler.plan.state.pending import PendingGroup, PendingWork
 from slipway.scheduler.plan.state.plan_cache import Memo
 from slipway.scheduler.plan.state.plan_types import Admit, Evict, Explanation, Plan
-from slipway.scheduler.plan.state.snapshot import PoolSnapshot
+from slipway.scheduler.plan.state.snapshot import Holding, PoolSnapshot
 
 FORESEEN_MAX = 8
 """Groups of a queue among which its head is looked for before anybody has had a turn."""
@@ -68,7 +68,7 @@ def plan(
     `answers` is what extenders have said so far; None: there are none, whatever the policy names.
     """
     evictions = _to_take_down(snapshot)[: policy.decisions_max]
-    if not snapshot.groups and not snapshot.nominations:
+    if not snapshot.groups and not snapshot.nominations and not evictions:
         return Plan(evictions=evictions, explanations=Explained(snapshot.backlog, {}, (), {}))
     panel = None
     if answers is not None and policy.extenders:
@@ -81,10 +81,13 @@ def plan(
 
 def queue_tree(snapshot: PoolSnapshot) -> QueueTree:
     """The snapshot's queues with what its holdings use."""
-    tree = QueueTree(snapshot.queues, snapshot.table.total)
+    tree = QueueTree(snapshot.queues, snapshot.table.total, snapshot.table.closed_total)
     for name, use in sorted(snapshot.use.items()):
         tree.take(name, use.preemptible, preemptible=True)
         tree.take(name, use.fixed, preemptible=False)
+    for name, use in sorted(snapshot.stranded.items()):
+        tree.strand(name, use.preemptible, preemptible=True)
+        tree.strand(name, use.fixed, preemptible=False)
     tree.spend(snapshot.spent, snapshot.now)
     return tree
 
@@ -102,6 +105,16 @@ def _to_take_down(snapshot: PoolSnapshot) -> tuple[Evict, ...]:
         for fact, reason in reasons.values()
         if fact.is_wanted
     )
+
+
+def _coming_again(snapshot: PoolSnapshot, evictions: tuple[Evict, ...], now: float) -> tuple[PendingGroup, ...]:
+    """The next attempts of what is taken down, as they would wait: they stand in line with what waits already."""
+    work = PendingWork()
+    work.set_jobs(snapshot.jobs, now)
+    work.set_aging(snapshot.pool.aging, now)
+    for evict in evictions:
+        work.put(msgspec.structs.replace(next_attempt(snapshot.holdings[evict.uid].allocation), waiting_since=now), now)
+    return tuple(msgspec.structs.replace(group, is_leaving=True) for group in work.groups(now))
 
 
 _ROOM_HELPS = frozenset({Gate.WAITING_FOR_QUOTA, Gate.JOB_MAX_SLOTS, Gate.TOPOLOGY_TOO_SMALL, Gate.NO_FIT})
@@ -140,6 +153,10 @@ class _Tick:
         self.may_evict = True
         self.made = 0
         """how often room has been made in this tick"""
+        self.taken_down: dict[str, Holding] = {}
+        """{uid: what it has} of what this tick takes down whatever else it decides"""
+        self.again: set[str] = set()
+        """uids of those that have places for their next attempt; what they had is removed from the state"""
         self.reserved: set[str] = set()
         """uids of the heads that have been given a reservation"""
 
@@ -148,7 +165,9 @@ class _Tick:
         state = self.state
         state.evicted |= {evict.uid: evict for evict in evictions}
         self.nominations.honour()
-        self.lines, self.shut = line_up(self.snapshot, state.tree, self.now, self.nominations.settled)
+        self.taken_down = {evict.uid: self.snapshot.holdings[evict.uid] for evict in evictions}
+        again = _coming_again(self.snapshot, evictions, self.now) if evictions else ()
+        self.lines, self.shut = line_up(self.snapshot, state.tree, self.now, self.nominations.settled, again)
         if len(self.lines) > 1:
             self.reservations.foresee([line.upcoming(FORESEEN_MAX) for line in self.lines.values()])
         self._walk()
@@ -164,7 +183,7 @@ class _Tick:
         let_go(state, held)
         self._say_why_now()
         self._say_who_stays()
-        standing = RemedyState(state.whatif, state.tree, state.slots, dict(self.snapshot.jobs))
+        standing = RemedyState(state.whatif, state.tree, state.slots, dict(self.snapshot.jobs), state.use_on)
         offers = RemedyOffers(
             self.snapshot,
             standing,
@@ -228,7 +247,10 @@ class _Tick:
         if found is not None:
             head, group = found
             key = head_key(line.queue, head, self.snapshot.job_of(head))
-            self.contest.enter(line.queue.name, group.demand.amounts, key)
+            demand = group.demand
+            if group.is_leaving:
+                demand = demand - Resources(self.taken_down[head.uid].used)
+            self.contest.enter(line.queue.name, demand.amounts, key)
 
     def _step(self, line: QueueCursor) -> None:
         """Admit the next of a line, or say why not."""
@@ -236,6 +258,13 @@ class _Tick:
         if found is None:
             return
         fact, group = found
+        if group.is_leaving:
+            why = self._try_again(fact, group)
+            if why is None:
+                line.admit()
+            else:
+                line.block(why, is_head=not (why.is_never or why.gate in _NO_HEAD))
+            return
         why = self._try(fact, group)
         if why is not None and not why.is_never and self.nominations.yield_to(fact, lambda: self._retry(fact, group)):
             why = None
@@ -280,7 +309,7 @@ class _Tick:
         demand, state = group.demand, self.state
         why = state.may_use(fact, demand)
         if why is not None:
-            return why
+            return why if why.is_never else self._full_pool(fact, demand) or why
         known = self.no_place.get(group.shape)
         if known is not None and (known.made == self.made or not self._has_room(fact)):
             return known.why
@@ -297,6 +326,40 @@ class _Tick:
                 memo.no_place[group.shape] = why
         self.no_place[group.shape] = _NoPlace(why, fact, self.made)
         return why
+
+    def _try_again(self, fact: AllocationFact, group: PendingGroup) -> Explanation | None:
+        """Places for the next attempt of what is taken down, as if all such had left: they are held until it has."""
+        state = self.state
+        leaving = [holding for uid, holding in self.taken_down.items() if uid not in self.again]
+        for holding in leaving:
+            state.remove(holding)
+        why = state.may_use(fact, group.demand)
+        if why is None:
+            placed = gang.place(state.whatif, fact)
+            if isinstance(placed, gang.PlacementFailure):
+                why = explain.fit_gate(state.whatif, fact, placed)
+            else:
+                why = self._settle(placed, group.demand)
+        if why is None:
+            self.again.add(fact.uid)
+            self.made += 1
+        for holding in leaving:
+            if holding.allocation.uid not in self.again:
+                state.put_back(holding)
+        return why
+
+    def _full_pool(self, fact: AllocationFact, demand: Resources) -> Explanation | None:
+        """Why there is no room for what the queues let nothing more have, where that is because the pool is full."""
+        state = self.state
+        short = state.tree.shortfall(fact.queue, demand.amounts, preemptible=fact.preemptible)
+        is_of_root = short is not None and (short.queue, short.kind) == (ROOT, "borrowing")
+        if not is_of_root or not state.tree.is_full(demand.amounts):
+            return None
+        placed = gang.place(state.whatif, fact)
+        if isinstance(placed, gang.PlacementFailure):
+            return explain.fit_gate(state.whatif, fact, placed)
+        gang.withdraw(state.whatif, placed.parts)
+        return None
 
     def _has_room(self, fact: AllocationFact) -> bool:
         """Whether each of its roles that is needed has at least one node."""

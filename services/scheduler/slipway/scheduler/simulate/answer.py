@@ -13,7 +13,7 @@ from slipway.scheduler.plan.state.plan_types import as_data
 from slipway.scheduler.simulate.forecast import Estimate
 from slipway.scheduler.simulate.lower import NAMESPACE
 from slipway.scheduler.simulate.run import SimulationOutcome, UseSample
-from slipway.scheduler.simulate.world import Life
+from slipway.scheduler.simulate.world import Life, LostWork
 
 Json = dict[str, Any]
 Estimates = Mapping[str, Estimate]
@@ -62,8 +62,9 @@ def _estimated(data: Json, estimate: Estimate | None) -> Json:
 
 
 def metrics(outcome: SimulationOutcome) -> Json:
-    """utilisation: part of the time-weighted GPUs (of cpu, where there are none) in use from the first arrival to
-    the end; gpuAllocationRatio: the most GPUs in use at one time, of all; waits of what has started, nearest rank."""
+    """utilisation: part of the GPU-seconds (of cpu, where there are none) of the makespan that were in use, without
+    work that evictions undid; gpuAllocationRatio: the most GPUs in use at one time, of all; waits of what has started,
+    nearest rank."""
     lives = list(outcome.world.lives.values())
     whole = total(node.allocatable for node in outcome.world.nodes)
     counted = GPU if whole.get(GPU) else CPU
@@ -72,7 +73,7 @@ def metrics(outcome: SimulationOutcome) -> Json:
     waits = sorted(max(0.0, life.first_start - life.part.submit) for life in lives if life.first_start is not None)
     most = max((_used(sample, GPU) for sample in outcome.samples), default=0)
     return {
-        "utilisation": _utilisation(outcome.samples, counted, whole.get(counted), outcome.end),
+        "utilisation": _utilisation(outcome, counted, whole.get(counted), max(ends, default=outcome.end)),
         "makespan": max(ends) - min(starts) if ends and starts else 0.0,
         "waitP50": _percentile(waits, 50),
         "waitP99": _percentile(waits, 99),
@@ -84,17 +85,24 @@ def metrics(outcome: SimulationOutcome) -> Json:
     }
 
 
-def _used(sample: UseSample, name: str) -> float:
+def _used(sample: UseSample | LostWork, name: str) -> float:
     parts = sample.used.get(GPU_MILLI, 0) / MILLI if name == GPU else 0
     return sample.used.get(name, 0) + parts
 
 
-def _utilisation(samples: Sequence[UseSample], name: str, capacity: int, end: float) -> float:
+def _utilisation(outcome: SimulationOutcome, name: str, capacity: int, end: float) -> float:
+    """From the first tick to `end`."""
+    samples = outcome.samples
     if not samples or capacity <= 0 or end <= samples[0].at:
         return 0.0
+    begin = samples[0].at
     following = [sample.at for sample in samples[1:]] + [end]
-    area = sum(_used(sample, name) * (until - sample.at) for sample, until in zip(samples, following, strict=True))
-    return area / (capacity * (end - samples[0].at))
+    area = sum(
+        _used(sample, name) * max(0.0, min(until, end) - sample.at)
+        for sample, until in zip(samples, following, strict=True)
+    )
+    lost = sum(_used(work, name) * max(0.0, min(work.end, end) - max(work.start, begin)) for work in outcome.world.lost)
+    return (area - lost) / (capacity * (end - begin))
 
 
 def _percentile(ordered: Sequence[float], percent: int) -> float:

@@ -83,12 +83,19 @@ def _check_sizes(scenario: Scenario) -> None:
             ranks += rank.count
             if ranks > RANKS_MAX:
                 raise InvalidError(f"allocations[{index}].ranks[{number}].count: more than {RANKS_MAX} ranks in all")
+            _check_minimum(f"allocations[{index}].ranks[{number}]", rank.min_available, rank.count)
             for field, value in (("priority", item.priority),):
                 _check_priority(f"allocations[{index}].{field}", value)
+        _check_minimum(f"allocations[{index}]", item.min_available, sum(rank.count for rank in item.ranks))
     for index, queue in enumerate(scenario.queues):
         _check_priority(f"queues[{index}].priority", queue.priority)
     for index, job in enumerate(scenario.jobs):
         _check_priority(f"jobs[{index}].priority", job.priority or 0)
+
+
+def _check_minimum(path: str, minimum: int | None, ranks: int) -> None:
+    if minimum is not None and minimum > ranks:
+        raise InvalidError(f"{path}.minAvailable: {minimum} is above the {ranks} ranks; lower it or raise count")
 
 
 def _check_priority(path: str, value: int) -> None:

@@ -146,6 +146,9 @@ class PlacedPart(_Part, frozen=True, kw_only=True):
     since: float = 0.0
     device: int | list[int] | None = None
 
+    def __post_init__(self) -> None:
+        _without_sign(self, "since")
+
 
 class AllocationPart(_Part, frozen=True, kw_only=True):
     name: str
@@ -165,6 +168,9 @@ class AllocationPart(_Part, frozen=True, kw_only=True):
     ranks: Annotated[list[RankPart], Meta(min_length=1)]
     placed: list[PlacedPart] = []
 
+    def __post_init__(self) -> None:
+        _without_sign(self, "submit")
+
 
 class Scenario(_Part, frozen=True, kw_only=True):
     nodes: list[NodePart]
@@ -174,6 +180,12 @@ class Scenario(_Part, frozen=True, kw_only=True):
     allocations: list[AllocationPart] = []
     volumes: list[VolumePart] = []
     until: float | None = None
+
+
+def _without_sign(part: _Part, field: str) -> None:
+    """A time of minus zero is zero."""
+    if getattr(part, field) == 0:
+        msgspec.structs.force_setattr(part, field, 0.0)
 
 
 def node_names(node: NodePart) -> list[str]:

@@ -4,6 +4,7 @@ Owns the order in which a scenario is looked at: as text (`slipway.yaml_reader`)
 whole (`checks.py`).
 """
 
+import math
 import re
 from pathlib import Path
 from typing import Any, cast
@@ -103,7 +104,23 @@ def _located(message: str, document: Any) -> str:
         if key is None:
             break
         path = path.replace(_KEY, f".{key}", 1)
-    return f"{path or 'the file'}: {text}"
+    return f"{path or 'the file'}: {_of_number(document, path, text)}"
+
+
+def _of_number(document: Any, path: str, text: str) -> str:
+    """The complaint about a number that YAML reads as a word, in the words of the number."""
+    if not re.match(r"Expected `(float|int)\b.*got `str`", text):
+        return text
+    found = document
+    for name, index in re.findall(r"\.?([^.\[\]]+)|\[(\d+)\]", path):
+        found = found[int(index) if index else name]
+    try:
+        number = float(found)
+    except ValueError:
+        return text
+    if not math.isfinite(number) or abs(number) > checks.TIME_MAX:
+        return f"{found} is not a number that is possible here; its size is at most {checks.TIME_MAX:g}"
+    return f"{found} is a word here; write it as a number, without quotes and without an exponent"
 
 
 def _culprit(document: Any, path: str, text: str) -> str | None:

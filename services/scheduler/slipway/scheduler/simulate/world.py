@@ -4,6 +4,7 @@ Owns what has happened to each allocation (attempts, places, devices, times). Kn
 and are carried out as they are. Devices are given as a node's device plugin would: the lowest free numbers.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -44,6 +45,15 @@ class Stretch(msgspec.Struct, frozen=True, kw_only=True):
 
     queue: str
     gpu_milli: int
+    start: float
+    end: float
+
+
+class LostWork(msgspec.Struct, frozen=True, kw_only=True):
+    """What a rank used for work that an eviction undid."""
+
+    used: Mapping[str, int]
+    """base units, by resource"""
     start: float
     end: float
 
@@ -92,6 +102,7 @@ class SimulatedWorld:
         """base units in use, by resource"""
         self._told: dict[str, dict[int, Devices]] = {}
         self.evictions: list[dict[str, Any]] = []
+        self.lost: list[LostWork] = []
         self._left = {node.name: [MILLI] * node.allocatable.get(GPU) for node in self.nodes}
         """{node: thousandths left of each device}"""
 
@@ -130,6 +141,10 @@ class SimulatedWorld:
             place.end = now
         self._account(life, gone)
         if not evict.ranks:
+            kept = (life.start or 0.0) + _last_checkpoint(life, now)
+            for place in gone:
+                used = requests_of(_role_of(life.fact, place.rank)).amounts
+                self.lost.append(LostWork(used=used, start=max(place.start, kept), end=now))
             life.saved += _last_checkpoint(life, now)
             life.phase, life.start, life.ends_at, life.places = Phase.PENDING, None, None, []
             life.fact = msgspec.structs.replace(life.fact, attempt=life.fact.attempt + 1, waiting_since=now)

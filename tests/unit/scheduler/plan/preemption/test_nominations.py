@@ -262,3 +262,67 @@ def test_quota_and_slots_that_leave_are_waited_for_too() -> None:
     assert {evict.allocation for evict in found.evictions} == {"default/low"}
     assert found.deferred == {admit.uid for admit in found.admits} == {urgent.uid, small.uid}
     assert lint(snapshot, found) == ()
+
+
+TORN = an_allocation("torn", a_role(2, cpu=8), created=1.0)
+"""a gang that has lost a rank: one of two stands"""
+NEWCOMER = an_allocation("newcomer", a_role(cpu=8), created=2.0)
+
+
+def taken_down(fact: AllocationFact) -> list[OpenDecision]:
+    """The ledger once `fact`, of which a rank stands on n0, is taken down: the eviction, and its next places."""
+    made = Decision(id="1-1-9", epoch=1, allocation=fact.key, uid=fact.uid, attempt=1, kind=DecisionKind.EVICT)
+    return [(made, ()), nominated(fact, "n0", "n1", attempt=2)]
+
+
+def test_a_gang_that_is_taken_down_keeps_its_place_against_what_comes_later() -> None:
+    """It is nominated to its places in the same tick; the newcomer gets none of them."""
+    found = decide(a_snapshot(nodes(2), [running(TORN, {0: "n0"}), NEWCOMER]))
+    assert [(evict.uid, evict.reason) for evict in found.evictions] == [(TORN.uid, Reason.BELOW_MINIMUM)]
+    assert [(admit.uid, admit.attempt, len(admit.placements)) for admit in found.admits] == [(TORN.uid, 2, 2)]
+    assert found.deferred == {TORN.uid}
+    assert list(found.explanations) == [NEWCOMER.key], "what is taken down does not wait yet"
+
+
+def test_it_has_no_claim_against_what_goes_before_it() -> None:
+    """A higher priority takes the free place; the gang does not fit beside it then."""
+    urgent = an_allocation("urgent", a_role(cpu=8), priority=90)
+    found = decide(a_snapshot(nodes(2), [running(TORN, {0: "n0"}), urgent]))
+    assert [admit.uid for admit in found.admits] == [urgent.uid]
+    assert [evict.uid for evict in found.evictions] == [TORN.uid]
+
+
+def test_its_claim_holds_until_its_pods_are_gone() -> None:
+    """Nobody takes its places while they leave; then it is admitted there, as its next attempt."""
+    going = msgspec.structs.replace(running(TORN, {0: "n0"}), stopping=True, phase=Phase.TERMINATING)
+    found = decide(a_snapshot(nodes(2), [going, NEWCOMER], decisions=taken_down(TORN)))
+    assert (found.admits, found.dropped) == ((), ())
+    again = msgspec.structs.replace(TORN, attempt=2)
+    found = decide(a_snapshot(nodes(2), [again, NEWCOMER], decisions=taken_down(TORN)[1:]))
+    assert [(admit.uid, sorted(admit.placements.values())) for admit in found.admits] == [(TORN.uid, ["n0", "n1"])]
+
+
+def test_its_claim_ends_when_it_is_cancelled_or_cannot_stand_there_any_more() -> None:
+    """Stopped while its pods leave; a node that is gone, or that takes no work when it comes to it."""
+    going = msgspec.structs.replace(running(TORN, {0: "n0"}), stopping=True, phase=Phase.TERMINATING)
+    stopped = msgspec.structs.replace(going, desired="Stopped")
+    again = msgspec.structs.replace(TORN, attempt=2)
+    cordoned = [nodes(2)[0], msgspec.structs.replace(nodes(2)[1], unschedulable=True)]
+    for facts, where in (([stopped], nodes(2)), ([going], nodes(2)[1:]), ([again], cordoned)):
+        found = decide(a_snapshot(where, [*facts, NEWCOMER], decisions=taken_down(TORN)))
+        assert found.dropped == ("1-1-0",), facts
+        assert [admit.uid for admit in found.admits] == [NEWCOMER.uid], facts
+
+
+def test_of_several_that_are_taken_down_the_first_takes_the_places_of_all() -> None:
+    """The other stands on one of the three nodes, and leaves; nothing else gets the node that is free."""
+    first, second = (
+        an_allocation("first", a_role(3, cpu=8), created=1.0),
+        an_allocation("second", a_role(3, cpu=8), created=1.5),
+    )
+    facts = [running(first, {0: "n0"}), running(second, {0: "n1"}), NEWCOMER]
+    snapshot = a_snapshot(nodes(3), facts)
+    found = decide(snapshot)
+    assert [(admit.uid, len(admit.placements)) for admit in found.admits] == [(first.uid, 3)]
+    assert found.deferred == {first.uid}
+    assert lint(snapshot, found) == ()

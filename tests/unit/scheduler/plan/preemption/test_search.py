@@ -49,8 +49,9 @@ def test_all_at_once_is_one_by_one(seed: int) -> None:
     ports = (8080,) if seed % 3 == 0 else ()
     row = state.whatif.row(a_role(1, cpu=chance.randint(8, 12), host_ports=ports))
     eligible = np.array([chance.random() < 0.8 for _ in victims.units], dtype=np.bool_)
-    columns = NodeSearch(row, victims, victims.queues.index("default"), eligible)
-    plain = NodeSearch(row, victims, victims.queues.index("default"), eligible)
+    turns = np.array([seed % 2, 1], dtype=np.int64)
+    columns = NodeSearch(row, victims, turns, eligible)
+    plain = NodeSearch(row, victims, turns, eligible)
     plain.is_ok[:] = False
     for node in range(6):
         plain.look_at(node)

@@ -37,7 +37,7 @@ class Explained(Mapping[str, Explanation]):
     ) -> None:
         self._backlog = backlog
         self._lines = lines
-        self._shut = shut
+        self._shut = [walk for walk in shut if not walk.group.is_leaving]
         self._own = own
         self._walks: dict[bytes, tuple[QueueCursor | None, Walk]] | None = None
         self._all: dict[str, Explanation] | None = None
@@ -47,7 +47,7 @@ class Explained(Mapping[str, Explanation]):
         for walk in self._shut:
             yield Alike(walk.group.key, _bare(walk), walk.group.members)
         for line in self._lines.values():
-            for walk in line.walks:
+            for walk in _of_waiting(line):
                 members: Members = walk.waiting()
                 first = walk.first(2)
                 if first and line.is_closed and line.head is not None and first[0][1].uid == line.head.uid:
@@ -72,7 +72,7 @@ class Explained(Mapping[str, Explanation]):
         if self._walks is None:
             self._walks = {walk.group.key: (None, walk) for walk in self._shut}
             for line in self._lines.values():
-                self._walks |= {walk.group.key: (line, walk) for walk in line.walks}
+                self._walks |= {walk.group.key: (line, walk) for walk in _of_waiting(line)}
         line, walk = self._walks.get(key, (None, None))
         if walk is None:
             return None
@@ -106,13 +106,18 @@ class Explained(Mapping[str, Explanation]):
             for line in self._lines.values():
                 slots = 0
                 for ahead, (_, fact, walk) in enumerate(line.waiting()):
-                    why = self._own.get(fact.key) or line.explanation(walk, fact)
-                    found[fact.key] = explain.at_position(why, ahead, slots)
+                    if not walk.group.is_leaving:
+                        why = self._own.get(fact.key) or line.explanation(walk, fact)
+                        found[fact.key] = explain.at_position(why, ahead, slots)
                     slots += walk.group.demand.gpus()
             for key, why in self._own.items():
                 found.setdefault(key, why)
             self._all = dict(sorted(found.items()))
         return self._all
+
+
+def _of_waiting(line: QueueCursor) -> list[Walk]:
+    return [walk for walk in line.walks if not walk.group.is_leaving]
 
 
 def _bare(walk: Walk) -> Explanation:

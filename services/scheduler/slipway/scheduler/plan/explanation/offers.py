@@ -62,6 +62,7 @@ class RemedyOffers:
             parts = [
                 [(order, fact, line.explanation(walk, fact)) for order, fact in walk.first(most + 1)]
                 for walk in line.walks
+                if not walk.group.is_leaving
             ]
             for order, fact, why in heapq.merge(*parts, key=lambda item: item[0]):
                 if why.gate in CHANGEABLE and fact.uid not in line.settled:

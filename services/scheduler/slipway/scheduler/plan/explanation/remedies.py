@@ -6,14 +6,14 @@ waits beside it would take the room first, or have it kept. What does not pass t
 starts from is the one after the plan: with what the plan admits in place.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 
 import msgspec
 
 from slipway.model.facts import AllocationFact, JobFact
 from slipway.model.reasons import Gate
-from slipway.model.resources import GPU_MILLI, Resources
+from slipway.model.resources import GPU_MILLI, Resources, total
 from slipway.scheduler.plan.explanation import node_remedies
 from slipway.scheduler.plan.explanation.capacity_gap import to_free
 from slipway.scheduler.plan.explanation.preempting_rivals import Takers
@@ -42,6 +42,8 @@ class RemedyState(msgspec.Struct):
     tree: QueueTree
     slots: dict[tuple[str, str], int]
     jobs: dict[tuple[str, str], JobFact]
+    use_on: Callable[[Collection[str]], list[tuple[AllocationFact, Resources]]]
+    """what stands on nodes that take no work: (whose it is, how much)"""
     within: Bools | None = None
     """the nodes that may be used at all; None: every one"""
 
@@ -96,7 +98,8 @@ def smallest_change(
     made = next((found for way in ways if (found := way(standing.whatif, fact)) is not None), None)
     if made is None:
         return None
-    after = RemedyState(made.make(standing.whatif), tree, standing.slots, jobs, made.within)
+    tree = _opened(standing, tree, made.changes)
+    after = RemedyState(made.make(standing.whatif), tree, standing.slots, jobs, standing.use_on, made.within)
     theirs = after if made.is_for_all else msgspec.structs.replace(after, whatif=standing.whatif)
     if any(theirs.admits(rival) for rival in rivals) or not after.admits(fact):
         return None
@@ -139,6 +142,19 @@ def _by_tolerating(whatif: WhatIf, fact: AllocationFact) -> _Made | None:
         return None
     changes, taint = found
     return _Made(partial(node_remedies.tolerating, taint=taint), changes, ~whatif.table.unschedulable, is_for_all=False)
+
+
+def _opened(standing: RemedyState, tree: QueueTree, changes: tuple[Remedy, ...]) -> QueueTree:
+    """The tree once the nodes that `changes` uncordon are a part of what queues share."""
+    nodes = {change.node for change in changes if change.kind == "uncordon"}
+    if not nodes:
+        return tree
+    table = standing.whatif.table
+    opened = tree.with_open(total(table.facts[table.index[node]].allocatable for node in sorted(nodes)))
+    for fact, used in standing.use_on(nodes):
+        less = {name: -amount for name, amount in used.amounts.items()}
+        opened.strand(fact.queue, less, preemptible=fact.preemptible)
+    return opened
 
 
 def _raise_quota(tree: QueueTree, fact: AllocationFact) -> tuple[QueueTree, tuple[Remedy, ...]] | None:

@@ -5,7 +5,7 @@ other. Knows nothing of order: the planner says who is next. Invariant: what is 
 admitted is given back whole, and what is removed for something that is then not placed is put back.
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 import msgspec
 
@@ -118,6 +118,15 @@ class TickState:
         removed = self._removed.get(holding.allocation.uid)
         return tuple(rank for rank in holding.charges if not removed or rank not in removed)
 
+    def use_on(self, nodes: Collection[str]) -> list[tuple[AllocationFact, Resources]]:
+        """What stands on `nodes`, which take no work, and has not been removed: (whose it is, how much)."""
+        found: list[tuple[AllocationFact, Resources]] = []
+        for holding in self.snapshot.holdings.values():
+            ranks = [rank for rank in self.left_of(holding) if holding.charges[rank].node in nodes]
+            if ranks:
+                found.append((holding.allocation, holding.used_by(ranks)))
+        return found
+
     def removed(self) -> dict[str, frozenset[int]]:
         """{uid: its ranks that are removed for now}"""
         return {uid: frozenset(ranks) for uid, ranks in self._removed.items() if ranks}
@@ -138,6 +147,10 @@ class TickState:
         is_all = len(chosen) == len(holding.charges)
         used = Resources(holding.used) if is_all and holding.used else holding.used_by(chosen)
         self.count(holding.allocation, used, times)
+        if holding.stranded:
+            stranded = holding.used_by(usage.table.stranded({rank: holding.charges[rank].node for rank in chosen}))
+            amounts = {name: amount * times for name, amount in stranded.amounts.items()}
+            self.tree.strand(holding.allocation.queue, amounts, preemptible=holding.allocation.preemptible)
         return used
 
 

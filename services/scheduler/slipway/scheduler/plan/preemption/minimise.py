@@ -4,7 +4,7 @@ Invariant: either the allocation stands with its demand counted and no victim th
 but the trial, which its owner undoes.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
@@ -13,6 +13,7 @@ from slipway.model.resources import Resources
 from slipway.scheduler.plan.placement import gang
 from slipway.scheduler.plan.placement.tick_state import Admitted, Ranks, TickState
 from slipway.scheduler.plan.preemption.trial import EvictionTrial, TrialStep
+from slipway.scheduler.plan.preemption.victim_order import Standing, standing_of
 from slipway.scheduler.plan.preemption.victims import Unit
 from slipway.scheduler.plan.queueing.queue_tree import counted
 from slipway.scheduler.plan.state import gang_size
@@ -43,7 +44,7 @@ def settle(
     *,
     demand: Resources,
     is_fit: bool,
-    units: Callable[[], list[Unit]],
+    units: Callable[[], Iterable[Unit]],
 ) -> Settled | None:
     """Admit `fact` with what the trial has taken off, and as much of `units`, in order, as quota needs besides.
 
@@ -85,15 +86,14 @@ def put_back(state: TickState, trial: EvictionTrial, placed: gang.PlacedGang) ->
     """Put back what is not needed, the most important first; answers the places, which may be others then. None, and
     nothing is placed, where that cannot be told."""
     fact = placed.allocation
-    steps = _by_importance(trial)
+    steps = _by_importance(state, trial)
     exact = max(EXACT_MIN, min(EXACT_MAX, EXACT_RANKS // max(1, len(placed.placements()))))
     if len(steps) > exact:
         for step in steps:
             _put_beside(state, trial, step, fact)
-        steps = _by_importance(trial)[:exact]
-    for step in steps:
-        if step not in trial.steps:
-            continue
+        steps = _by_importance(state, trial)[:exact]
+    while steps := _by_importance(state, trial, steps):
+        step, steps = steps[0], steps[1:]
         at = trial.steps.index(step)
         state.withdraw(placed)
         if trial.put_back(step):
@@ -111,9 +111,16 @@ def put_back(state: TickState, trial: EvictionTrial, placed: gang.PlacedGang) ->
     return placed
 
 
-def _by_importance(trial: EvictionTrial) -> list[TrialStep]:
-    ordered = sorted(trial.steps, key=lambda step: (step.unit.fact.queue == trial.queue, step.unit.index))
-    return ordered[::-1]
+def _by_importance(state: TickState, trial: EvictionTrial, among: Sequence[TrialStep] | None = None) -> list[TrialStep]:
+    """Of what is off now, or of that which is `among`: its own queue's first, then by whose turn to give comes last."""
+    steps = [step for step in trial.steps if among is None or step in among]
+    standing = {step.unit.fact.queue: standing_of(state.tree, step.unit.fact.queue) for step in steps}
+
+    def importance(step: TrialStep) -> tuple[bool, Standing, int]:
+        queue = step.unit.fact.queue
+        return (queue == trial.queue, standing[queue], step.unit.index)
+
+    return sorted(steps, key=importance, reverse=True)
 
 
 def _put_beside(state: TickState, trial: EvictionTrial, step: TrialStep, fact: AllocationFact) -> None:
@@ -129,19 +136,19 @@ def _put_beside(state: TickState, trial: EvictionTrial, step: TrialStep, fact: A
 
 
 def _relieve(
-    state: TickState, trial: EvictionTrial, fact: AllocationFact, demand: Resources, in_order: Callable[[], list[Unit]]
+    state: TickState,
+    trial: EvictionTrial,
+    fact: AllocationFact,
+    demand: Resources,
+    in_order: Callable[[], Iterable[Unit]],
 ) -> bool:
     """Take off more, in order, until quota and job slots let `fact` be; False when nothing helps."""
     if state.may_use(fact, demand) is None:
         return True
-    units, at = in_order(), 0
-    while state.may_use(fact, demand) is not None:
-        while at < len(units) and not (_relieves(state, units[at], fact, demand) and _remove(trial, units[at])):
-            at += 1
-        if at == len(units):
-            return False
-        at += 1
-    return True
+    for unit in in_order():
+        if _relieves(state, unit, fact, demand) and _remove(trial, unit) and state.may_use(fact, demand) is None:
+            return True
+    return False
 
 
 def _remove(trial: EvictionTrial, unit: Unit) -> bool:

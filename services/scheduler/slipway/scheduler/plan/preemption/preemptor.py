@@ -8,9 +8,10 @@ Owns who is asked to go; knows nothing of how nodes are compared (`search`), of 
 reclaim rule (`claim`) and of history (`guard`).
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 
+import msgspec
 import numpy as np
 
 from slipway.model.facts import AllocationFact, QueueFact
@@ -26,6 +27,7 @@ from slipway.scheduler.plan.preemption.proposal import Proposals
 from slipway.scheduler.plan.preemption.reclaim_rule import FIRST, SECOND, ReclaimClaim
 from slipway.scheduler.plan.preemption.rules import ANY, NEVER, NEWER
 from slipway.scheduler.plan.preemption.trial import EvictionTrial
+from slipway.scheduler.plan.preemption.victim_order import in_turn
 from slipway.scheduler.plan.preemption.victims import Unit, lowest_of, victims_of
 from slipway.scheduler.plan.state import gang_size
 from slipway.scheduler.plan.state.nodes import Bools
@@ -95,15 +97,18 @@ class Rooms:
         self._searches = 0
         self._refused = ""
         """who does not agree that anybody goes for the one that is looked at"""
+        self._gave: dict[str, float] | None = None
+        """{queue: when work of it last made room for another queue}, of those that did just now; None: not known"""
         self._shrunk: list[int] = []
         """units of gangs that gave up ranks in this tick: what they have besides is for the next"""
 
-    def make(self, fact: AllocationFact, queue: QueueFact, accept: Accept | None) -> Admitted | None:
+    def make(self, fact: AllocationFact, its_queue: QueueFact, accept: Accept | None) -> Admitted | None:
         """The allocation with its places, or None and a note."""
         if self._searches >= SEARCHES_MAX:
             return None
         state = self._state
         self._refused = ""
+        queue, settles = self._held_still(fact, its_queue)
         demand = gang_size.smallest_demand(fact)
         if self._shrunk and self._wants_more_of_them(fact, queue, demand):
             return None
@@ -123,12 +128,51 @@ class Rooms:
         if settled is None:
             self._searches += 1
             if fact.key not in state.unheard:
-                state.notes[fact.key] = _waits(waits_for) if waits_for else self._refused or self._why_not(fact, queue)
+                state.notes[fact.key] = self._note(fact, queue, waits_for, settles)
             return None
         self._forget(settled.victims)
-        for uid, (_, ranks) in settled.victims.items():
+        for uid, (holding, ranks) in settled.victims.items():
+            if self._gave is not None and holding.allocation.queue != fact.queue:
+                self._gave[holding.allocation.queue] = state.now
             self._shrunk += self._of_uid[uid] if ranks else []
         return settled.admitted
+
+    def _held_still(self, fact: AllocationFact, queue: QueueFact) -> tuple[QueueFact, float]:
+        """(its queue, without the right to reclaim if it has just made room; until when that is so, 0: it is not)."""
+        if queue.reclaim == NEVER:
+            return queue, 0.0
+        if self._gave is None:
+            self._gave = self._gave_lately()
+        times = [at for at, _ in loop_guard.made_room_for(fact, self._state.now)]
+        if queue.name in self._gave:
+            times.append(self._gave[queue.name])
+        if not times:
+            return queue, 0.0
+        return msgspec.structs.replace(queue, reclaim=NEVER), max(times) + loop_guard.SETTLE_S
+
+    def _gave_lately(self) -> dict[str, float]:
+        snapshot, found = self._state.snapshot, dict[str, float]()
+        victims = [*snapshot.backlog.evicted(), *(holding.allocation for holding in snapshot.holdings.values())]
+        made = [(fact, at, by) for fact in victims for at, by in loop_guard.made_room_for(fact, self._state.now)]
+        if not made:
+            return found
+        queues = {holding.allocation.key: holding.allocation.queue for holding in snapshot.holdings.values()}
+        waiting = [each.allocation for each in snapshot.nominations if each.allocation is not None]
+        queues |= {each.key: each.queue for each in waiting}
+        for fact, at, by in made:
+            if queues.get(by, fact.queue) != fact.queue:
+                found[fact.queue] = max(found.get(fact.queue, at), at)
+        return found
+
+    def _note(self, fact: AllocationFact, queue: QueueFact, leaving: list[Holding], settles: float) -> str:
+        """Why nobody makes room for it now."""
+        if leaving:
+            return _waits(leaving)
+        if settles:
+            known = self._state.look_again
+            self._state.look_again = min(settles, known) if known else settles
+            return "it or its queue has just made room for others, and takes nothing from other queues for a moment"
+        return self._refused or self._why_not(fact, queue)
 
     def _comes_by_itself(self, fact: AllocationFact, demand: Resources) -> list[Holding]:
         """What is on its way out, if its room is enough: nobody else has to go then."""
@@ -233,11 +277,10 @@ class Rooms:
             return self._is_free
         return self._is_free & np.array([unit.fact.key not in spared for unit in self.victims.units], dtype=np.bool_)
 
-    def _in_order(self, fact: AllocationFact, eligible: Bools) -> list[Unit]:
+    def _in_order(self, fact: AllocationFact, eligible: Bools) -> Iterator[Unit]:
         """The units that may go, in the order in which they go: other queues' before its own."""
-        is_own = self.victims.queue == self._code(fact.queue)
-        indices = [*np.flatnonzero(eligible & ~is_own).tolist(), *np.flatnonzero(eligible & is_own).tolist()]
-        return [self.victims.units[index] for index in indices]
+        units = [self.victims.units[index] for index in np.flatnonzero(eligible).tolist()]
+        return in_turn(units, self._state.tree, fact.queue)
 
     def _code(self, queue: str) -> int:
         return self.victims.queues.index(queue) if queue in self.victims.queues else -1

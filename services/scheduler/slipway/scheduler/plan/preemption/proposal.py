@@ -21,10 +21,11 @@ from slipway.scheduler.plan.placement.topology import REQUIRED
 from slipway.scheduler.plan.preemption.extender_veto import Asking, consent, offer, offers_max
 from slipway.scheduler.plan.preemption.search import NodeSearch
 from slipway.scheduler.plan.preemption.trial import EvictionTrial
+from slipway.scheduler.plan.preemption.victim_order import in_turn, turns
 from slipway.scheduler.plan.preemption.victims import Victims
 from slipway.scheduler.plan.state import gang_size
 from slipway.scheduler.plan.state.extender_results import Offer
-from slipway.scheduler.plan.state.nodes import Bools
+from slipway.scheduler.plan.state.nodes import Bools, Ints
 
 TRIES_MAX = 16
 """Nodes that are tried for one rank."""
@@ -96,8 +97,7 @@ class Proposals:
             if node is None or self._cleared >= CLEARED_MAX:
                 return
             self._cleared += 1
-            units = [self._victims.units[index] for index in search.victims_on(node)]
-            if trial.remove_all(units) and self._fits(row, node):
+            if self._clear_node(search, node, trial):
                 yield self._is_local(trial, node)
             trial.undo()
             search.refresh(eligible)
@@ -111,8 +111,7 @@ class Proposals:
         trial.waits, trial.refused = said.waits, said.refused
         agreed = [node for node, each in offers.items() if each.node in said.nodes]
         for node in agreed[:TRIES_MAX]:
-            units = [self._victims.units[index] for index in search.victims_on(node)]
-            if trial.remove_all(units) and self._fits(search.row, node):
+            if self._clear_node(search, node, trial):
                 trial.within = np.zeros(len(search.row.fits), dtype=np.bool_)
                 trial.within[node] = True
                 yield self._is_local(trial, node)
@@ -131,10 +130,9 @@ class Proposals:
                 break
             self._cleared += 1
             barred[node] = True
-            if trial.remove_all([self._victims.units[index] for index in search.victims_on(node)]):
-                if self._fits(search.row, node):
-                    found[node] = offer(trial, names[node])
-                trial.undo()
+            if self._clear_node(search, node, trial):
+                found[node] = offer(trial, names[node])
+            trial.undo()
             search.refresh(eligible)
         return found
 
@@ -173,16 +171,16 @@ class Proposals:
         column = row.usage.table.label(role.topology.key)
         room = np.bincount(column.codes[column.codes >= 0], search.room()[column.codes >= 0], len(column.values))
         best: tuple[DomainCost, int] | None = None
-        open_units = search.eligible
+        open_units, turns = search.eligible, self._turns(trial, search.eligible)
         domains = np.flatnonzero(room >= want)[:DOMAINS_MAX].tolist()
         for domain in domains if len(domains) > 1 else ():
             before, mine = len(trial.steps), len(taken)
             if self._clear(search, want, trial, barred | (column.codes != domain), taken):
-                cost = self._cost(trial, before)
+                cost = self._cost(trial, before, turns)
                 best = (cost, domain) if best is None or cost < best[0] else best
             self._give_back(taken, mine)
             trial.back_to(before)
-            search.refresh(open_units)
+            search.refresh(open_units, turns)
         if best is None and len(domains) != 1:
             return False
         chosen = domains[0] if best is None else best[1]
@@ -200,23 +198,52 @@ class Proposals:
                 left -= len(nodes)
             if not left:
                 return True
-            search.refresh(open_units)
+            search.refresh(open_units, self._turns(trial, open_units))
             node = search.best(barred)
             if node is None or tries >= TRIES_MAX or self._cleared >= CLEARED_MAX:
                 return False
             self._cleared += 1
-            units = [self._victims.units[index] for index in search.victims_on(node)]
             before = len(trial.steps)
-            if not trial.remove_all(units) or not self._fits(row, node):
-                trial.back_to(before)
+            if not self._clear_node(search, node, trial):
                 barred[node] = True
                 tries += 1
                 continue
             open_units = open_units.copy()
-            for unit in units:
+            for unit in [step.unit for step in trial.steps[before:]]:
                 open_units[unit.index] = False
                 if unit.is_whole and unit.fact.rank_count > 1:
                     open_units[self._victims.whole == unit.index] = False
+
+    def _clear_node(self, search: NodeSearch, node: int, trial: EvictionTrial) -> bool:
+        """Take off what has to go from one node so that one more rank fits there; false, and nothing more is off, when
+        that does not work."""
+        row, before = search.row, len(trial.steps)
+        there = [self._victims.units[index] for index in search.may_go(node)]
+        if len({unit.fact.queue for unit in there} - {trial.queue}) <= 1:
+            units = [self._victims.units[index] for index in search.victims_on(node)]
+            is_cleared = trial.remove_all(units) and self._fits(row, node)
+        else:
+            # Several queues give: whose turn it is changes with each unit that goes.
+            is_cleared = False
+            for unit in in_turn(there, self._state.tree, trial.queue):
+                if trial.remove(unit) and self._fits(row, node):
+                    is_cleared = True
+                    break
+            for step in reversed(trial.steps[before:]) if is_cleared else ():
+                at = trial.steps.index(step)
+                if trial.put_back(step) and not self._fits(row, node):
+                    trial.again(step, at)
+        if not is_cleared:
+            trial.back_to(before)
+        return is_cleared
+
+    def _turns(self, trial: EvictionTrial, eligible: Bools) -> Ints:
+        """For each queue when it gives, as the tree stands now."""
+        victims = self._victims
+        own = victims.queues.index(trial.queue) if trial.queue in victims.queues else -1
+        if not eligible[victims.queue != own].any():
+            return np.zeros(len(victims.queues), dtype=np.int64)
+        return turns(self._state.tree, victims.queues, trial.queue)
 
     def _fits(self, row: FeasibilityRow, node: int) -> bool:
         row.refresh()
@@ -226,17 +253,18 @@ class Proposals:
         while len(taken) > count:
             self._state.whatif.give(*taken.pop())
 
-    def _cost(self, trial: EvictionTrial, before: int) -> DomainCost:
+    def _cost(self, trial: EvictionTrial, before: int, turns: Ints) -> DomainCost:
         victims = self._victims
+        level = victims.level + turns[victims.queue] * (int(victims.level.max(initial=0)) + 1)
         units = [step.unit.index for step in trial.steps[before:]]
         if not units:
             return (-1, 0, 0, 0)
-        highest = max(int(victims.level[unit]) for unit in units)
+        highest = max(int(level[unit]) for unit in units)
         return (
             highest,
             sum(int(victims.weight[unit]) for unit in units),
             sum(int(victims.count[unit]) for unit in units),
-            -min(int(victims.safe[unit]) for unit in units if victims.level[unit] == highest),
+            -min(int(victims.safe[unit]) for unit in units if level[unit] == highest),
         )
 
     def _search(self, row: FeasibilityRow, trial: EvictionTrial, eligible: Bools) -> NodeSearch:
@@ -246,9 +274,9 @@ class Proposals:
         if known is None or known.row is not row:
             if len(self._searches) >= SEARCHES_KEPT:
                 self._searches.clear()
-            known = self._searches[key] = NodeSearch(row, self._victims, own, eligible)
+            known = self._searches[key] = NodeSearch(row, self._victims, self._turns(trial, eligible), eligible)
         else:
-            known.refresh(eligible)
+            known.refresh(eligible, self._turns(trial, eligible))
         return known
 
     def _is_within_reach(self, fact: AllocationFact, trial: EvictionTrial, eligible: Bools) -> bool:
@@ -263,10 +291,8 @@ class Proposals:
 
     def _in_order(self, fact: AllocationFact, trial: EvictionTrial, eligible: Bools) -> Iterator[bool]:
         """The shortest run of units, in order, after which there is a place."""
-        victims = self._victims
-        own = victims.queues.index(trial.queue) if trial.queue in victims.queues else -1
-        mine = [*np.flatnonzero(eligible & (victims.queue != own)), *np.flatnonzero(eligible & (victims.queue == own))]
-        removed = [index for index in mine if trial.remove(victims.units[index])]
+        units = [self._victims.units[index] for index in np.flatnonzero(eligible).tolist()]
+        removed = [unit for unit in in_turn(units, self._state.tree, trial.queue) if trial.remove(unit)]
         if not removed or not self._has_place(fact):
             trial.undo()
             return

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from slipway.scheduler.plan.queueing.branches import Due
 from slipway.scheduler.plan.queueing.queue_tree import QueueTree, counted
 from slipway.scheduler.plan.state.nodes import Ints
 
@@ -46,7 +47,7 @@ class ReclaimClaim:
         """
         tree = self._tree
         found: Ints = np.zeros(count, dtype=np.int64)
-        shares: dict[str, int] = {}
+        shares: dict[str, Due] = {}
         for victim in set[str]().union(*(tree.above_in(resource) for resource in self._asked())):
             if victim == self.queue or victim not in kinds:
                 continue
@@ -61,7 +62,7 @@ class ReclaimClaim:
                     found[kind] = self._weigh(shares[ours], theirs[-1], used)
         return found
 
-    def _weigh(self, share: int, theirs: str, used: Mapping[str, int]) -> int:
+    def _weigh(self, share: Due, theirs: str, used: Mapping[str, int]) -> int:
         """Our share with what we ask for, beside theirs."""
         if share <= self._tree.share(theirs, {name: -amount for name, amount in used.items()}):
             return FIRST

@@ -1,7 +1,8 @@
 """Which node costs least: for one more rank of an ask, what would have to go on each node, and how bad that is.
 
 On a node everything that may go is taken away, least important first, and then put back as far as the rank still fits,
-most important first: what is left is a minimal set. Nodes are compared as kube-scheduler does: lowest highest victim,
+most important first: what is left is a minimal set. What belongs to the queue whose turn it is (`victim_order`) is the
+least important, then what the order of victims says. Nodes are compared as kube-scheduler does: lowest highest victim,
 lowest sum of priorities, fewest ranks, latest start among the highest, the order of victims, name. All nodes at once,
 as columns; later only those that were touched. Amounts are counted per resource and port: whether the rank may really
 go there is for the placement to say.
@@ -24,14 +25,13 @@ _NEVER = -(2**62)
 class NodeSearch:
     """The costs of all nodes for one ask, kept current."""
 
-    def __init__(self, row: FeasibilityRow, victims: Victims, own: int, eligible: Bools) -> None:
-        """`own` is the code of the preemptor's queue: its work goes last. `eligible` tells for each unit."""
+    def __init__(self, row: FeasibilityRow, victims: Victims, turns: Ints, eligible: Bools) -> None:
+        """`turns` tells for each queue when it gives (`victim_order`), `eligible` for each unit whether it may go."""
         self.row = row
         self._victims = victims
         self.eligible = eligible
-        self._is_own: Bools = victims.queue == own
         size = len(row.usage.table)
-        self._level: Ints = victims.level + self._is_own * (int(victims.level.max(initial=0)) + 1)
+        self._set_turns(turns)
         ask, table = row.ask, row.usage.table
         self._needs = ask.steps
         self._is_by_device = row.usage.devices_for(ask) is not None
@@ -49,8 +49,13 @@ class NodeSearch:
         self._cursor = len(row.usage.touched)
         self._look_at_all()
 
-    def refresh(self, eligible: Bools) -> None:
-        """Catch up with what was touched, and with what may go now."""
+    def refresh(self, eligible: Bools, turns: Ints | None = None) -> None:
+        """Catch up with what was touched, with what may go now, and with whose turn it is (None: as before)."""
+        if turns is not None and not np.array_equal(turns, self._turns):
+            self._set_turns(turns)
+            self._cursor, self.eligible = len(self.row.usage.touched), eligible
+            self._look_at_all()
+            return
         touched = self.row.usage.touched
         stale = set(touched[self._cursor :])
         self._cursor = len(touched)
@@ -89,11 +94,15 @@ class NodeSearch:
             np.minimum(counts, 1, out=counts)
         return np.where(self._open, np.maximum(counts, 0), 0)
 
+    def may_go(self, node: int) -> list[int]:
+        """The units of which something stands there and that may go."""
+        return [unit for unit in self._victims.piece_unit[self._victims.on(node)].tolist() if self.eligible[unit]]
+
     def victims_on(self, node: int) -> list[int]:
-        """The units that would go there, least important first."""
+        """The units that would go there, least important first, by whose turn it is now."""
         victims = self._victims
         pieces = [piece for piece in victims.on(node).tolist() if self.eligible[victims.piece_unit[piece]]]
-        pieces.sort(key=lambda piece: (bool(self._is_own[victims.piece_unit[piece]]), int(victims.piece_unit[piece])))
+        pieces.sort(key=lambda piece: (int(self._turn[victims.piece_unit[piece]]), int(victims.piece_unit[piece])))
         if self._is_by_device:
             return self._by_device(node, pieces)
         room = self._room_on(node, pieces)
@@ -157,6 +166,12 @@ class NodeSearch:
             freed.append(0 if held is None else int(held[piece]))
         return freed
 
+    def _set_turns(self, turns: Ints) -> None:
+        victims = self._victims
+        self._turns = turns
+        self._turn: Ints = turns[victims.queue]
+        self._level: Ints = victims.level + self._turn * (int(victims.level.max(initial=0)) + 1)
+
     def look_at(self, node: int) -> None:
         """Reckon one node afresh."""
         if not self._open[node]:
@@ -186,7 +201,7 @@ class NodeSearch:
             return
         mine = np.flatnonzero(self.eligible[victims.piece_unit] & self._open[victims.piece_node])
         units = victims.piece_unit[mine]
-        order = np.argsort(victims.piece_node[mine] * 2 + self._is_own[units], kind="stable")
+        order = np.argsort(victims.piece_node[mine] * (int(self._turns.max()) + 1) + self._turn[units], kind="stable")
         mine, units = mine[order], units[order]
         nodes = victims.piece_node[mine]
         if not mine.size:

@@ -6,6 +6,7 @@ other queue goes on as if it were not there. GPUs are counted in thousandths, si
 """
 
 from collections.abc import Callable, Iterable, Mapping
+from fractions import Fraction
 
 import msgspec
 
@@ -24,6 +25,10 @@ def counted(amounts: Mapping[str, int]) -> Mapping[str, int]:
     result = {name: amount for name, amount in amounts.items() if name not in (GPU_MILLI, GPU_SHARES)}
     result[GPU] = amounts.get(GPU, 0) * MILLI + amounts.get(GPU_MILLI, 0)
     return result
+
+
+Due = int | Fraction
+"""An amount that a queue deserves, or a share: exact, so that a third of a pool is not a little less than a third."""
 
 
 class Branch:
@@ -49,13 +54,17 @@ class Branch:
         """the part of `quota` that it does not lend"""
         self.firm_own: dict[str, int] = {}
         """its own nominal; of the root, what belongs to nobody"""
-        self.deserved: dict[str, int] = {}
+        self.deserved: dict[str, Due] = {}
         self.used: dict[str, int] = {}
         """what the subtree uses as seen from the parent's arithmetic: own use + what children take beyond their own"""
         self.whole: dict[str, int] = {}
         """everything the subtree uses"""
         self.firm: dict[str, int] = {}
         """what cannot be preempted: its own, and what passes beyond the nominal of the queues below it"""
+        self.stranded: dict[str, int] = {}
+        """the part of `used` that is on nodes that take no work; of the root, what it holds besides its quota"""
+        self.stranded_firm: dict[str, int] = {}
+        """the same part of `firm`"""
         self.kept: dict[str, int] = {}
         """unused nominal that a blocked head keeps from borrowers"""
 
@@ -65,7 +74,8 @@ class Branch:
 
 
 def grow(queues: Mapping[str, QueueFact], total: Resources) -> tuple[dict[str, Branch], tuple[str, ...]]:
-    """({queue: its branch}, the resources that some queue names); the root is `ROOT`. `total`: the pool, counted.
+    """({queue: its branch}, the resources that some queue names); the root is `ROOT`. `total`: what the nodes of the
+    pool can take, counted; 0 of a resource that is only on nodes that take no work.
 
     `queues` are those that are not set aside.
     """
@@ -194,10 +204,15 @@ def _divide(branch: Branch, named: tuple[str, ...]) -> None:
     weighted = [child for child in branch.children if child.own is None]
     weights = sum(child.weight for child in weighted)
     for child in weighted:
-        part = {name: max(0, amount) * child.weight // weights for name, amount in rest.items()}
+        part = {name: _part(max(0, amount), child.weight, weights) for name, amount in rest.items()}
         child.deserved = {
             name: max(part.get(name, 0), child.nominal.get(name, 0)) for name in sorted({*part, *child.nominal})
         }
+
+
+def _part(amount: Due, weight: int, weights: int) -> Due:
+    part, rest = divmod(amount * weight, weights)
+    return int(part) if not rest else Fraction(amount * weight) / weights
 
 
 def raised(fact: QueueFact, kind: str, resource: str, more: int) -> QueueFact:

@@ -12,10 +12,11 @@ gives something back is entered again (`renew`). Source: Kueue's fair-sharing to
 import heapq
 from collections.abc import Iterable, Mapping
 
+from slipway.scheduler.plan.queueing.branches import Due
 from slipway.scheduler.plan.queueing.queue_tree import ROOT, QueueTree
 from slipway.scheduler.plan.state.ordering import HeadKey
 
-_Entry = tuple[int, HeadKey, str, int]
+_Entry = tuple[Due, HeadKey, str, int]
 """(share, key of the head, child, version): valid while it is the child's newest"""
 
 

@@ -143,12 +143,17 @@ class QueueCursor:
 
 
 def line_up(
-    snapshot: PoolSnapshot, tree: QueueTree, now: float, settled: frozenset[str] = frozenset()
+    snapshot: PoolSnapshot,
+    tree: QueueTree,
+    now: float,
+    settled: frozenset[str] = frozenset(),
+    leaving: Iterable[PendingGroup] = (),
 ) -> tuple[dict[str, QueueCursor], list[Walk]]:
-    """({queue: its line}, the groups that stand at a closed gate and in no line)."""
+    """({queue: its line}, the groups that stand at a closed gate and in no line). `leaving`: groups that stand in line
+    although they do not wait yet."""
     open_groups: dict[str, list[PendingGroup]] = {}
     shut: list[Walk] = []
-    for group in snapshot.groups:
+    for group in (*snapshot.groups, *leaving):
         closed = closed_gate(group.sample, snapshot, tree, now)
         if closed is None:
             open_groups.setdefault(group.sample.queue, []).append(group)

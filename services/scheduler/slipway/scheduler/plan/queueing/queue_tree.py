@@ -8,26 +8,39 @@ not a matter of quota (it does not fit). Work that cannot be preempted does not 
 nominal; that of queues without one stays together within the nominal of the first queue above that has one, or within
 what belongs to nobody.
 
+What the pool has is what its nodes can take: a node that is cordoned, not Ready, disabled or draining adds nothing to
+the root's quota nor to what queues deserve. What stands on such a node is used all the same (`strand`); the root holds
+that much more as long as it stands there, since it takes no room on the other nodes.
+
 Invariants: `take` never refuses (it records what is); `shortfall` is the only judge. Amounts come in base units;
 inside, and in what is answered, GPUs are counted in thousandths, since a rank may use a part of one (`counted`).
 Source: Kueue's cache/scheduler/resource_node.go for the borrowing arithmetic.
 """
 
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping, Set
+from fractions import Fraction
 
 import msgspec
 
 from slipway.model.facts import QueueFact
 from slipway.model.resources import GPU, GPU_MILLI, MILLI, Resources
-from slipway.scheduler.plan.queueing.branches import ROOT, Branch, counted, grow, raised, set_aside, with_run_limits
+from slipway.scheduler.plan.queueing.branches import (
+    ROOT,
+    Branch,
+    Due,
+    counted,
+    grow,
+    raised,
+    set_aside,
+    with_run_limits,
+)
 from slipway.scheduler.plan.state.budgets import Exhausted, Spent, exhausted
 
 __all__ = ["ROOT", "QueueTree", "Shortfall", "counted"]
 
-_WHOLE = 10**12
-"""The share of a whole pool's worth of a resource: fine enough to tell one cpu of the largest pool apart."""
 DEMANDS_MAX = 4096
 _NO_AMOUNTS: Mapping[str, int] = {}
+_CLOSED_NONE = Resources()
 
 
 class Shortfall(msgspec.Struct, frozen=True):
@@ -48,20 +61,28 @@ class Shortfall(msgspec.Struct, frozen=True):
 
 
 class QueueTree:
-    """The queues of one pool with their use; `total` is the whole pool's allocatable."""
+    """The queues of one pool with their use; `total` is the whole pool's allocatable, `closed` what of it is on nodes
+    that take no work."""
 
-    def __init__(self, queues: Iterable[QueueFact], total: Resources) -> None:
+    def __init__(self, queues: Iterable[QueueFact], total: Resources, closed: Resources = _CLOSED_NONE) -> None:
         given = sorted(queues, key=lambda item: item.name)
         self._aside = set_aside(given)
         self._inner = {queue.parent for queue in given}
         self._facts = with_run_limits({queue.name: queue for queue in given if queue.name not in self._aside})
         self._pool = total
-        self._total = Resources(dict(counted(total.amounts)))
-        self._branches, self.named = grow(self._facts, self._total)
+        self._closed = closed
+        self._whole = Resources(dict(counted(total.amounts)))
+        shut = counted(closed.amounts)
+        self._open = Resources({name: amount - shut.get(name, 0) for name, amount in self._whole.amounts.items()})
+        """what the nodes can take, with the zeros"""
+        self._capacities = {name: self._open.get(name) or most for name, most in self._whole.amounts.items()}
+        """what a share is a part of: what the nodes can take, or all there is where that is nothing"""
+        self._branches, self.named = grow(self._facts, self._open)
         self._is_named = frozenset(self.named)
         self._root = self._branches[ROOT]
         self._empty: QueueTree | None = None
         self._taken: dict[tuple[str, bool], dict[str, int]] = {}
+        self._stranded: dict[tuple[str, bool], dict[str, int]] = {}
         self._demands: dict[int, tuple[Mapping[str, int], Mapping[str, int]]] = {}
         self._above: dict[str, set[str]] = {}
         """{resource that was asked about: the queues that are above their due in it}"""
@@ -107,6 +128,21 @@ class QueueTree:
                 for above in branch.line:
                     (known.add if self.above_due(above.name, resource) > 0 else known.discard)(above.name)
 
+    def strand(self, name: str, demand: Mapping[str, int], *, preemptible: bool) -> None:
+        """Record what of the use of `name` is on nodes that take no work (negative amounts: no longer)."""
+        branch = self._branches.get(name, self._root)
+        sums = self._stranded.setdefault((name, preemptible), {})
+        for resource, amount in self._counted(demand).items():
+            sums[resource] = sums.get(resource, 0) + amount
+            if resource in self._is_named:
+                _pass_up(branch.line, resource, amount, lambda at: (at.stranded, at.unlent))
+                if not preemptible:
+                    _pass_up(branch.line, resource, amount, lambda at: (at.stranded_firm, at.firm_own))
+
+    def with_open(self, opened: Resources) -> "QueueTree":
+        """The tree as it would be if `opened` of what is on nodes that take no work were on nodes that do."""
+        return self._again(self._facts.values(), self._closed - opened)
+
     def keep(self, name: str, demand: Mapping[str, int]) -> None:
         """Keep the unused nominal of `name`, up to `demand`, from borrowers (not from its own work)."""
         branch = self._branches[name]
@@ -134,43 +170,68 @@ class QueueTree:
                 _add(branch, resource, amount)
 
     def never(self, name: str, demand: Mapping[str, int], *, preemptible: bool) -> Shortfall | None:
-        """The first bound that `demand` would break even if nothing else ran."""
+        """The first bound that `demand` would break even if nothing else ran and all nodes took work."""
         if self._empty is None:
             self._empty = QueueTree(self._facts.values(), self._pool)
         return self._empty.shortfall(name, demand, preemptible=preemptible)
+
+    def is_full(self, demand: Mapping[str, int]) -> bool:
+        """Whether the pool has less left in all than `demand`: what waits then waits for room, whatever quota says."""
+        stranded = self._stranded.values()
+        for resource, amount in self._counted(demand).items():
+            there = self._open.get(resource) + sum(amounts.get(resource, 0) for amounts in stranded)
+            if amount > 0 and resource in self._whole.amounts and self._root.whole.get(resource, 0) + amount > there:
+                return True
+        return False
 
     def with_more(self, short: Shortfall) -> "QueueTree":
         """The tree as it would be if the bound of `short` were raised by what is short."""
         facts = dict(self._facts)
         if short.queue in facts:
             facts[short.queue] = raised(facts[short.queue], short.kind, short.resource, short.raise_by)
-        other = QueueTree(facts.values(), self._pool)
+        return self._again(facts.values(), self._closed)
+
+    def _again(self, facts: Iterable[QueueFact], closed: Resources) -> "QueueTree":
+        other = QueueTree(facts, self._pool, closed)
         other.exhausted = self.exhausted
         for (name, preemptible), amounts in self._taken.items():
             other.take(name, _uncounted(amounts), preemptible=preemptible)
+        for (name, preemptible), amounts in self._stranded.items():
+            other.strand(name, _uncounted(amounts), preemptible=preemptible)
         for branch in self._branches.values():
             if branch.kept:
                 other.keep(branch.name, _uncounted(branch.kept))
         return other
 
-    def share(self, name: str, demand: Mapping[str, int] = _NO_AMOUNTS) -> int:
-        """How far `name`, with all below it, would be above its due with `demand` more: the dominant excess, by weight.
-
-        An integer to compare with others of the same tree. O(resources of the pool).
-        """
+    def share(self, name: str, demand: Mapping[str, int] = _NO_AMOUNTS) -> Due:
+        """How far `name`, with all below it, would be above its due with `demand` more: the dominant excess, as a part
+        of the pool, by weight. Exact: equal shares are equal. O(resources of the pool)."""
         branch = self._branches[name]
-        demand, capacities, whole = self._counted(demand), self._total.amounts, branch.whole
-        worst = 0
+        demand, capacities, whole = self._counted(demand), self._capacities, branch.whole
+        worst, of = 0, 1
         for resource, due in branch.deserved.items():
             excess = whole.get(resource, 0) + demand.get(resource, 0) - due
-            if excess > 0 and (capacity := capacities.get(resource, 0)) > 0:
-                worst = max(worst, excess * _WHOLE // capacity)
-        return worst // branch.weight
+            if excess <= 0:
+                continue
+            capacity = capacities.get(resource, 0)
+            if excess * of > worst * capacity and capacity > 0:
+                worst, of = excess, capacity
+        return Fraction(worst, of * branch.weight) if worst else 0
+
+    def shares(self, name: str) -> tuple[Due, ...]:
+        """The shares of `name` and of all queues above it, from the top; none of a queue that is not in the tree."""
+        branch = self._branches.get(name)
+        return () if branch is None else tuple(self.share(above.name) for above in branch.line[-2::-1])
+
+    def top(self, name: str) -> str:
+        """The queue right below the root that `name` is, or is below; `name` where it is not in the tree."""
+        branch = self._branches.get(name)
+        return name if branch is None or len(branch.line) < 2 else branch.line[-2].name
 
     def deserved(self, name: str) -> Resources:
         """What `name` deserves: its quota, or its weight's part of what its parent has beyond its siblings' quotas.
-        GPUs in thousandths."""
-        return Resources.of(self._branches[name].deserved)
+        GPUs in thousandths, rounded down."""
+        return Resources.of({name: int(due) for name, due in self._branches[name].deserved.items()})
 
     def whole(self, name: str) -> Resources:
         """Everything used in the subtree of `name`, GPUs in thousandths."""
@@ -194,7 +255,7 @@ class QueueTree:
             known = self._above[resource] = {name for name in self._branches if self.above_due(name, resource) > 0}
         return known
 
-    def above_due(self, name: str, resource: str) -> int:
+    def above_due(self, name: str, resource: str) -> Due:
         """By how much `name` uses more of `resource` than it deserves (an inner queue no less than what is nominal
         below it). What it has no due in, it is above with all that it uses, if any queue has a quota of it."""
         node = self._branches[name]
@@ -245,20 +306,35 @@ class QueueTree:
 
     def _over_nominal(self, branch: Branch, resource: str, amount: int) -> Shortfall | None:
         for above in branch.line:
-            if above is self._root and amount > self._total.get(resource):
+            if above is self._root and amount > self._open.get(resource):
                 return None
             if resource in above.firm_own:
                 used, bound = above.firm.get(resource, 0), above.firm_own[resource]
+                if above is self._root:
+                    bound += above.stranded_firm.get(resource, 0)
                 short = used + amount - bound
                 return Shortfall(above.name, "nominal", resource, short, bound, used) if short > 0 else None
         return None
 
     def _over_available(self, branch: Branch, resource: str, amount: int) -> Shortfall | None:
         available, tightest = _available(branch, resource)
-        if amount <= available or (tightest is self._root and amount > self._total.get(resource)):
+        if amount <= available or (tightest is self._root and amount > self._open.get(resource)):
             return None
         used = tightest.used.get(resource, 0)
         return Shortfall(tightest.name, "borrowing", resource, amount - available, used + available, used)
+
+
+def _pass_up(
+    line: tuple[Branch, ...], resource: str, amount: int, of: Callable[[Branch], tuple[dict[str, int], dict[str, int]]]
+) -> None:
+    """Add to one sum of each branch what passes beyond its own; `of`: (the sums, what is its own)."""
+    for current in line:
+        if not amount:
+            return
+        sums, owned = of(current)
+        own, before = owned.get(resource, 0), sums.get(resource, 0)
+        sums[resource] = before + amount
+        amount = max(0, before + amount - own) - max(0, before - own)
 
 
 def _add(branch: Branch, resource: str, amount: int) -> None:
@@ -296,7 +372,8 @@ def _available(branch: Branch, resource: str) -> tuple[int, Branch]:
     """What `branch` may still use, and the one whose bound that is."""
     line = branch.line
     tightest = line[-1]
-    available = tightest.quota.get(resource, 0) - tightest.used.get(resource, 0)
+    held = tightest.quota.get(resource, 0) + tightest.stranded.get(resource, 0)
+    available = held - tightest.used.get(resource, 0)
     for current in line[-2::-1]:
         if not (current.unlent or current.borrowing):
             continue

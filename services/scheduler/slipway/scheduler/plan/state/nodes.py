@@ -5,14 +5,14 @@ placement), allocatable amounts, label columns and taint sets. Knows nothing of 
 Invariant: a NodeTable is never changed after it is built; label columns are computed on first use and kept.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from slipway.model.facts import SHARING_LABEL, NodeFact, Taint, Toleration
+from slipway.model.facts import DISABLED, DRAINING, SCHEDULING_LABEL, SHARING_LABEL, NodeFact, Taint, Toleration
 from slipway.model.resources import CPU, GPU, GPU_MILLI, MEMORY, MILLI, PODS, Resources, total
 
 Ints = npt.NDArray[np.int64]
@@ -77,6 +77,9 @@ class NodeTable:
         self.taint_sets, self.taint_codes = _taints(facts)
         self.has_images: bool = any(node.images for node in facts)
         self.total: Resources = total(node.allocatable for node in facts)
+        self.closed: Bools = np.fromiter((not takes_work(node) for node in facts), np.bool_, len(facts))
+        """nodes that take no work now"""
+        self.closed_total: Resources = total(node.allocatable for node in facts if not takes_work(node))
         self._labels: dict[str, LabelColumn] = {}
         self.most: dict[tuple[bytes, tuple[Toleration, ...], int], int] = {}
         """{(ask, what it tolerates besides, ranks): how many of them the empty pool holds}, as far as asked"""
@@ -84,6 +87,11 @@ class NodeTable:
 
     def __len__(self) -> int:
         return len(self.names)
+
+    def stranded(self, placements: Mapping[int, str]) -> list[int]:
+        """The ranks of `placements` on nodes that take no work, or that are gone."""
+        index, closed = self.index, self.closed
+        return [rank for rank, node in placements.items() if node not in index or closed[index[node]]]
 
     @cached_property
     def kinds(self) -> list[int]:
@@ -122,6 +130,11 @@ class NodeTable:
     def by_taints(self, blocked: Sequence[bool]) -> Bools:
         """Spread a verdict per taint set over the nodes."""
         return np.asarray(blocked, dtype=np.bool_)[self.taint_codes]
+
+
+def takes_work(node: NodeFact) -> bool:
+    """Whether new work may be placed on the node: it is Ready, and not cordoned, draining or disabled."""
+    return node.ready and not node.unschedulable and node.labels.get(SCHEDULING_LABEL) not in (DRAINING, DISABLED)
 
 
 def _allocatable(facts: list[NodeFact], resources: tuple[str, ...]) -> Ints:

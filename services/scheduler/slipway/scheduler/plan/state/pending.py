@@ -6,7 +6,7 @@ block of its own group. Invariant: after any deltas the groups are those of a ba
 """
 
 import heapq
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
@@ -32,6 +32,8 @@ class PendingGroup(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """of the smallest gang that may start"""
     members: Members
     """in order"""
+    is_leaving: bool = False
+    """it does not wait yet: the attempt before is being taken down"""
 
     @property
     def sample(self) -> AllocationFact:
@@ -71,6 +73,8 @@ class PendingWork:
         self._timers: list[tuple[float, str]] = []
         """(when its group or its order changes by itself, uid)"""
         self._frozen: tuple[PendingGroup, ...] | None = None
+        self._evicted: dict[str, AllocationFact] = {}
+        """{uid: fact} of what has made room for others before"""
 
     def put(self, fact: AllocationFact, now: float) -> None:
         """Pending work, new or changed."""
@@ -88,6 +92,8 @@ class PendingWork:
         key = _group_key(fact, job, shape, now)
         order = work_key(fact, job, self._aging, now)
         self._entries[fact.uid] = _Entry(key, order, fact)
+        if fact.evictions:
+            self._evicted[fact.uid] = fact
         group = self._groups.get(key)
         if group is None:
             group = self._groups[key] = _Open(shape, known[1], Roll())
@@ -101,6 +107,7 @@ class PendingWork:
     def drop(self, uid: str) -> None:
         """It waits no longer, or is not wanted."""
         entry = self._entries.pop(uid, None)
+        self._evicted.pop(uid, None)
         if entry is None:
             return
         group = self._groups[entry.group]
@@ -149,6 +156,10 @@ class PendingWork:
             self._forget_shapes()
             self._forget_timers(now)
         return self._frozen
+
+    def evicted(self) -> Iterable[AllocationFact]:
+        """What waits and has made room for others before."""
+        return self._evicted.values()
 
     def get(self, uid: str) -> AllocationFact | None:
         """The fact, if it waits."""

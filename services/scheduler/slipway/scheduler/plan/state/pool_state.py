@@ -59,6 +59,7 @@ class Columns:
         self._memo = Memo()
         self._broken: dict[str, Holding] = {}
         self._use: dict[tuple[str, bool], dict[str, int]] = {}
+        self._stranded: dict[tuple[str, bool], dict[str, int]] = {}
         self._slots: dict[tuple[str, str], int] = {}
         self._dirty: set[str] = set()
         self._queues: tuple[QueueFact, ...] = ()
@@ -194,7 +195,8 @@ class Columns:
             memo=self._memo,
             holdings=dict(self._holdings),
             broken=self._still_broken(),
-            use={queue: self._use_of(queue) for queue, _ in self._use},
+            use={queue: _use_of(queue, self._use) for queue, _ in self._use},
+            stranded={queue: _use_of(queue, self._stranded) for queue, _ in self._stranded},
             slots={job: count for job, count in self._slots.items() if count},
             queues=self._queues,
             jobs=self._jobs,
@@ -304,7 +306,7 @@ class Columns:
         key = (uid, allocation.attempt)
         if key in self._leaving and not allocation.stopping:
             allocation = msgspec.structs.replace(allocation, stopping=True)
-        holding = _holding(allocation, charges, admitted, self._shrinking.get(key, frozenset()))
+        holding = _holding(allocation, charges, admitted, self._shrinking.get(key, frozenset()), usage.table)
         self._holdings[uid] = holding
         self._tally(holding, 1)
         if not _is_enough(allocation, admitted):
@@ -314,9 +316,10 @@ class Columns:
         """Add to the sums per queue and job, or take from them."""
         self._memo = Memo()
         fact = holding.allocation
-        use = self._use.setdefault((fact.queue, fact.preemptible), {})
-        for name, amount in holding.used.items():
-            use[name] = use.get(name, 0) + amount * times
+        key = (fact.queue, fact.preemptible)
+        _add_to(self._use.setdefault(key, {}), holding.used, times)
+        if holding.stranded:
+            _add_to(self._stranded.setdefault(key, {}), holding.stranded, times)
         if fact.job:
             job = (fact.namespace, fact.job)
             self._slots[job] = self._slots.get(job, 0) + holding.slots * times
@@ -326,12 +329,6 @@ class Columns:
             holding for uid, holding in self._broken.items() if (uid, holding.allocation.attempt) not in self._leaving
         ]
         return tuple(sorted(found, key=lambda holding: (holding.allocation.key, holding.allocation.uid)))
-
-    def _use_of(self, queue: str) -> Use:
-        return Use(
-            preemptible=dict(self._use.get((queue, True), {})),
-            fixed=dict(self._use.get((queue, False), {})),
-        )
 
     def _apply(self, charges: list[Charge], usage: NodeUsage, times: int) -> None:
         for charge in charges:
@@ -401,15 +398,29 @@ def placements_of(decision: Decision, nodes: tuple[str, ...]) -> dict[int, str]:
     return {rank: nodes[index] for rank, index in enumerate(decision.placements) if 0 <= index < len(nodes)}
 
 
+def _use_of(queue: str, sums: Mapping[tuple[str, bool], dict[str, int]]) -> Use:
+    return Use(preemptible=dict(sums.get((queue, True), {})), fixed=dict(sums.get((queue, False), {})))
+
+
+def _add_to(sums: dict[str, int], amounts: Mapping[str, int], times: int) -> None:
+    for name, amount in amounts.items():
+        sums[name] = sums.get(name, 0) + amount * times
+
+
 def _holding(
-    allocation: AllocationFact, charges: dict[int, Charge], admitted: dict[int, str], shrinking: frozenset[int]
+    allocation: AllocationFact,
+    charges: dict[int, Charge],
+    admitted: dict[int, str],
+    shrinking: frozenset[int],
+    table: NodeTable,
 ) -> Holding:
     is_leaving = not allocation.is_wanted or allocation.phase is Phase.TERMINATING
     told = shrinking.union(allocation.leaving_ranks)
     leaving = tuple(rank for rank in charges if is_leaving or rank in told)
     bare = Holding(allocation=allocation, charges=charges, admitted=admitted, leaving=leaving)
     used = bare.used_by(charges)
-    return msgspec.structs.replace(bare, used=used.amounts, slots=used.gpus())
+    stranded = bare.used_by(table.stranded(bare.placements)).amounts
+    return msgspec.structs.replace(bare, used=used.amounts, slots=used.gpus(), stranded=stranded)
 
 
 def _is_enough(allocation: AllocationFact, admitted: dict[int, str]) -> bool:

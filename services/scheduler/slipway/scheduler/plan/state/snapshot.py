@@ -36,6 +36,8 @@ class Holding(msgspec.Struct, frozen=True, kw_only=True):
     """base units over `charges`, as quota counts them"""
     slots: int = 0
     """whole GPUs over `charges`"""
+    stranded: dict[str, int] = {}
+    """the part of `used` that is on nodes that take no work, or that are gone"""
     leaving: tuple[int, ...] = ()
     """the ranks of `charges` that are on their way out: nobody needs to evict them"""
 
@@ -98,6 +100,8 @@ class PoolSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """those placed with less than their minimum, by key"""
     use: Mapping[str, Use]
     """{queue: what its holdings use}"""
+    stranded: Mapping[str, Use]
+    """{queue: the part of `use` that is on nodes that take no work, or that are gone}"""
     slots: Mapping[tuple[str, str], int]
     """{(namespace, job): whole GPUs in use}"""
     queues: tuple[QueueFact, ...]
