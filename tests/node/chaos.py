@@ -51,6 +51,8 @@ FLOOD_MAX = 4_000
 """lines of one burst: two processors have to start containers, too"""
 DELETED_MAX = 3
 SUPERVISED_S = 0.5
+RUNTIME_S = 5.0
+"""So long after its start containerd may not have taken up all containers again."""
 SAID_MAX = 5
 GROUPS: Mapping[str, Group] = {
     "kubelet kill -9": Group.NODES,
@@ -94,7 +96,7 @@ class Machines:
 
     def __init__(self, cluster: NodeCluster, load: Load, history: History) -> None:
         self.away: list[tuple[str, float, float]] = []
-        """(node, from, to): when a machine was off"""
+        """(node, from, to): when a machine was off, or nothing there took what containers print"""
         self._cluster, self._load, self._history = cluster, load, history
         self._clock = SystemClock()
         self._is_down: set[str] = set()
@@ -136,11 +138,15 @@ class Machines:
     @asynccontextmanager
     async def _killed(self, fault: Fault, chance: random.Random) -> AsyncGenerator[None]:
         node = chance.choice(self._cluster.nodes)
+        began = self._clock.now()
         with self._held_down(node):
             for name, program in (("kubelet", node.kubelet), ("containerd", node.runtime.program)):
                 if name in fault.kind:
                     await asyncio.to_thread(program.stop, signal.SIGKILL)
             yield
+        if "containerd" in fault.kind:
+            # What a container prints meanwhile stays in a pipe, and goes with the container.
+            self.away.append((node.name, began, self._clock.now() + RUNTIME_S))
 
     @asynccontextmanager
     async def _stopped(self, fault: Fault, chance: random.Random) -> AsyncGenerator[None]:

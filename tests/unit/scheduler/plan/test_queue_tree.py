@@ -158,19 +158,19 @@ def test_due_by_nominal_or_by_weight() -> None:
 def test_share_is_the_dominant_excess_by_weight() -> None:
     tree = QueueTree([a_queue("a", weight=2), a_queue("b", weight=2)], TOTAL)
     tree.take("a", {"cpu": 6, "gpu": 6}, preemptible=True)
-    assert tree.share("a") == Fraction(1, 8)
+    assert tree.share("a") == tree.unit * Fraction(1, 8)
     assert tree.share("b", {"cpu": 6}) == 0
-    assert tree.share("b", {"cpu": 9}) == Fraction(1, 8)
+    assert tree.share("b", {"cpu": 9}) == tree.unit * Fraction(1, 8)
 
 
 def test_what_others_name_is_no_due_of_a_queue_with_a_nominal() -> None:
     """`b` owns cpu alone: GPUs, which `a` owns, are borrowed. What nobody names counts for nobody who has a nominal."""
     tree = QueueTree([a_queue("a", nominal=Resources({"gpu": 4})), a_queue("b", nominal=cpu(6))], TOTAL)
     tree.take("b", {"gpu": 2, "nic": 7}, preemptible=True)
-    assert tree.share("b") == Fraction(1, 4)
+    assert tree.share("b") == tree.unit * Fraction(1, 4)
     tree.take("a", {"gpu": 4, "nic": 7}, preemptible=True)
     assert tree.share("a") == 0
-    assert tree.share("a", {"cpu": 3}) == Fraction(1, 4)
+    assert tree.share("a", {"cpu": 3}) == tree.unit * Fraction(1, 4)
 
 
 def test_an_inner_queue_deserves_no_less_than_the_nominals_below_it() -> None:
@@ -263,7 +263,7 @@ def test_nodes_that_take_no_work_add_nothing() -> None:
     tree = QueueTree([a_queue("a", nominal=cpu(2)), a_queue("b")], TOTAL, closed=cpu(4))
     assert tree.deserved("b") == Resources({"cpu": 6, "gpu": 8})
     assert room(tree, "b", preemptible=False) == 6
-    assert tree.share("b", {"cpu": 8}) == Fraction(1, 4)
+    assert tree.share("b", {"cpu": 8}) == tree.unit * Fraction(1, 4)
 
 
 def test_a_resource_that_no_node_offers_now_is_still_shared() -> None:
@@ -271,7 +271,7 @@ def test_a_resource_that_no_node_offers_now_is_still_shared() -> None:
     tree = QueueTree([a_queue("a"), a_queue("b", limit=cpu(9))], TOTAL, closed=Resources({"gpu": 8}))
     tree.take("a", {"gpu": 4}, preemptible=True)
     assert tree.deserved("a").get("gpu") == 0
-    assert tree.share("a") == Fraction(1, 2)
+    assert tree.share("a") == tree.unit * Fraction(1, 2)
     assert tree.above_in("gpu") == {"", "a"}
 
 
@@ -314,5 +314,5 @@ def test_shares_are_exact() -> None:
     tree = QueueTree([a_queue("a", weight=1), a_queue("b", weight=2)], Resources({GPU: 32}))
     tree.take("a", {GPU: 10}, preemptible=True)
     tree.take("b", {GPU: 21}, preemptible=True)
-    assert tree.share("a", {GPU: 1}) == tree.share("b", {GPU: 1}) == Fraction(1, 96)
+    assert tree.share("a", {GPU: 1}) == tree.share("b", {GPU: 1}) == tree.unit * Fraction(1, 96)
     assert tree.share("a") == tree.share("b") == 0

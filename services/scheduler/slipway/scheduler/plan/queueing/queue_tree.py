@@ -18,7 +18,7 @@ Source: Kueue's cache/scheduler/resource_node.go for the borrowing arithmetic.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Set
-from fractions import Fraction
+from math import lcm
 
 import msgspec
 
@@ -75,9 +75,12 @@ class QueueTree:
         shut = counted(closed.amounts)
         self._open = Resources({name: amount - shut.get(name, 0) for name, amount in self._whole.amounts.items()})
         """what the nodes can take, with the zeros"""
-        self._capacities = {name: self._open.get(name) or most for name, most in self._whole.amounts.items()}
-        """what a share is a part of: what the nodes can take, or all there is where that is nothing"""
         self._branches, self.named = grow(self._facts, self._open)
+        there = {name: self._open.get(name) or most for name, most in self._whole.amounts.items() if most > 0}
+        self.unit = lcm(*there.values(), 1) * lcm(*(branch.weight for branch in self._branches.values()))
+        """what a share of all that the nodes can take is: then every share of whole amounts is a whole number"""
+        self._parts = {name: self.unit // amount for name, amount in there.items()}
+        """{resource: one of it as a share of what the nodes can take, or of all there is where that is nothing}"""
         self._is_named = frozenset(self.named)
         self._root = self._branches[ROOT]
         self._empty: QueueTree | None = None
@@ -205,18 +208,16 @@ class QueueTree:
 
     def share(self, name: str, demand: Mapping[str, int] = _NO_AMOUNTS) -> Due:
         """How far `name`, with all below it, would be above its due with `demand` more: the dominant excess, as a part
-        of the pool, by weight. Exact: equal shares are equal. O(resources of the pool)."""
+        of the pool, by weight. Exact, counted in `unit`: to compare with others of the same tree.
+        O(resources of the pool)."""
         branch = self._branches[name]
-        demand, capacities, whole = self._counted(demand), self._capacities, branch.whole
-        worst, of = 0, 1
+        demand, parts, whole = self._counted(demand), self._parts, branch.whole
+        worst: Due = 0
         for resource, due in branch.deserved.items():
             excess = whole.get(resource, 0) + demand.get(resource, 0) - due
-            if excess <= 0:
-                continue
-            capacity = capacities.get(resource, 0)
-            if excess * of > worst * capacity and capacity > 0:
-                worst, of = excess, capacity
-        return Fraction(worst, of * branch.weight) if worst else 0
+            if excess > 0 and (share := excess * parts.get(resource, 0)) > worst:
+                worst = share
+        return worst // branch.weight if isinstance(worst, int) else worst / branch.weight
 
     def shares(self, name: str) -> tuple[Due, ...]:
         """The shares of `name` and of all queues above it, from the top; none of a queue that is not in the tree."""
