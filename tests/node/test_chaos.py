@@ -1,4 +1,4 @@
-"""Two minutes of faults on real nodes, with kubelets, containerds and whole machines among what fails."""
+"""Faults on real nodes, with kubelets, containerds and whole machines among what fails: as long as it is asked for."""
 
 import asyncio
 import os
@@ -14,11 +14,12 @@ from tests.chaos.run import keep
 from tests.node.chaos import NodeChaos
 from tests.node.conftest import Product
 
-MINUTES = float(os.environ.get("SLIPWAY_CHAOS_MINUTES", "2"))
+MINUTES = float(os.environ.get("SLIPWAY_CHAOS_MINUTES", "0"))
 ONLY = [kind for kind in os.environ.get("SLIPWAY_CHAOS_ONLY", "").split(",") if kind]
 GUARD_S = 300.0
 
 
+@pytest.mark.skipif(not MINUTES, reason="is asked for by its length: SLIPWAY_CHAOS_MINUTES=2")
 def test_nothing_is_lost_or_doubled_whatever_fails(product: Product, request: pytest.FixtureRequest) -> None:
     """Every launch ends as its client wanted, no rank runs twice, and each line is there once or counted as missing."""
     seed = getattr(request.config.option, "randomly_seed", 0)
