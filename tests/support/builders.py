@@ -210,6 +210,15 @@ class PodStory:
         state = ContainerState(waiting=StateWaiting(reason=reason, message=message))
         return self._bound_once()._in_state("Pending", state).with_status(start_time=at(since_s))
 
+    def stranded(self, *, at_s: float = 3.0) -> "PodStory":
+        """As a real kubelet leaves a pod whose node began anew between the creation of its container and its start."""
+        story = self.waiting("")
+        made = [
+            msgspec.structs.replace(each, container_id="containerd://1") for each in story.it.status.container_statuses
+        ]
+        gone = Condition(type="PodReadyToStartContainers", status="False", last_transition_time=at(at_s))
+        return story.with_status(container_statuses=made, conditions=[*story.it.status.conditions, gone])
+
     def exited(self, code: int = 0, *, at_s: float = 10.0, reason: str = "", started_s: float = 2.5) -> "PodStory":
         """Every container has ended; the main one with `code`."""
         ended = StateTerminated(

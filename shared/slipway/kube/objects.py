@@ -78,6 +78,8 @@ class ContainerStatus(Wire, kw_only=True, frozen=True):
     ready: bool = False
     restart_count: int = 0
     image: str = ""
+    container_id: str = msgspec.field(default="", name="containerID")
+    """empty as long as the runtime has made no container"""
     resources: ResourceLists | None = None
     allocated_resources: dict[str, Any] = {}
 

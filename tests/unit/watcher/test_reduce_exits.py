@@ -2,11 +2,12 @@
 
 import pytest
 
+from slipway.crd.meta import Condition
 from slipway.crd.v1alpha1 import RoleSpec, Signals
 from slipway.kube.objects import ContainerState, StateTerminated
 from slipway.model.lifecycle import Event, Phase, RankState
 from slipway.model.reasons import Reason, Result
-from tests.support.builders import T0, PodStory, a_pod, an_allocation
+from tests.support.builders import T0, PodStory, a_pod, an_allocation, at
 from tests.support.reductions import NOW, a_running, ending, once, settled
 
 
@@ -118,6 +119,24 @@ def test_the_infrastructures_failures_do_not_count(pod: PodStory, reason: Reason
     assert (status.phase, status.attempt, status.restarts, status.infra_restarts) == (Phase.PENDING, 2, 0, 1)
     assert status.transitions[-1].reason == reason
     assert status.avoid_nodes == avoided
+
+
+def test_a_pod_whose_node_began_anew_before_it_ran_is_lost() -> None:
+    """A kubelet leaves such a pod Pending for ever: the attempt ends, and the next one avoids the node."""
+    starting = an_allocation().assigned().released().it
+    ended = once(starting, a_pod().stranded()).allocation
+    assert (ended.status.phase, ended.status.reason) == (Phase.TERMINATING, Reason.NODE_LOST)
+    status = settled(ended).status
+    assert (status.phase, status.attempt, status.restarts, status.infra_restarts) == (Phase.PENDING, 2, 0, 1)
+    assert status.avoid_nodes == ["n0"]
+
+
+@pytest.mark.parametrize("pod", [a_pod().waiting(""), a_pod().waiting("ContainerCreating"), a_pod().bound()])
+def test_a_pod_that_has_not_started_yet_is_not_lost(pod: PodStory) -> None:
+    """A sandbox that is not ready yet, and a container that is not started yet, are ordinary."""
+    sandbox = Condition(type="PodReadyToStartContainers", status="False", last_transition_time=at(2.0))
+    later = pod.with_status(conditions=[*pod.it.status.conditions, sandbox])
+    assert once(an_allocation().assigned().released().it, later).allocation.status.reason == ""
 
 
 USERS: list[tuple[PodStory, Reason]] = [

@@ -170,12 +170,33 @@ def exit_of(pod: Pod, *, told_at: float | None = None) -> RankExit | None:
 
 
 def leaving(pod: Pod) -> RankExit | None:
-    """The loss that is certain although the pod still lives: somebody asked for its deletion."""
-    asked_at = deletion_asked_at(pod)
-    if asked_at is None or exit_of(pod) is not None:
+    """The loss that is certain although the pod still lives: its deletion was asked for, or its node cannot start it
+    any more."""
+    if exit_of(pod) is not None:
         return None
+    asked_at = deletion_asked_at(pod)
+    if asked_at is None:
+        return _stranded(pod)
     reason = _disruption(pod) or Reason.POD_DELETED
     return RankExit(state=RankState.FAILED, reason=reason, message=_disruption_message(pod), at=asked_at, killed=True)
+
+
+def _stranded(pod: Pod) -> RankExit | None:
+    """The loss of a pod whose sandbox went before its program ran, as when the node boots just then.
+
+    A kubelet makes no second sandbox for a pod with restartPolicy Never that has had a container, and leaves the pod
+    Pending for ever, without a reason. Source: kuberuntime computePodActions (v1.36).
+    """
+    sandbox = condition_of(pod.status.conditions, "PodReadyToStartContainers")
+    if pod.status.phase != "Pending" or sandbox is None or sandbox.status != "False":
+        return None
+    statuses = (*pod.status.init_container_statuses, *pod.status.container_statuses)
+    if not any(status.container_id for status in statuses):
+        return None
+    message = f"node {pod.spec.node_name} lost the pod before its program ran, and does not start it again"
+    return RankExit(
+        state=RankState.FAILED, reason=Reason.NODE_LOST, message=message, at=_epoch(sandbox.last_transition_time)
+    )
 
 
 def deletion_asked_at(pod: Pod) -> float | None:
