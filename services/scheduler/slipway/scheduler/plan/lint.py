@@ -124,8 +124,8 @@ def _strange_evictions(snapshot: PoolSnapshot, plan: Plan) -> list[PlanViolation
 
 
 def _gone(snapshot: PoolSnapshot, plan: Plan) -> Gone:
-    """What this plan evicts for others, or takes down where some of that is placed again; and, where somebody waits for
-    victims, what is on its way out already."""
+    """What leaves its place by this plan: what it evicts for others, and what it takes down if some of that is placed
+    again. If an admission waits for victims, also what is leaving already."""
     found: Gone = []
     coming = {admit.uid for admit in plan.admits}
     is_again = any(evict.uid in coming for evict in plan.evictions if not evict.by)

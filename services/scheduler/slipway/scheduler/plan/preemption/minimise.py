@@ -112,9 +112,13 @@ def put_back(state: TickState, trial: EvictionTrial, placed: gang.PlacedGang) ->
 
 
 def _by_importance(state: TickState, trial: EvictionTrial, among: Sequence[TrialStep] | None = None) -> list[TrialStep]:
-    """Of what is off now, or of that which is `among`: its own queue's first, then by whose turn to give comes last."""
+    """The steps of the trial (only those of `among`) in the order in which they are put back: the preemptor's own queue
+    first, then the queue that is least above its share, then the most important unit."""
     steps = [step for step in trial.steps if among is None or step in among]
-    standing = {step.unit.fact.queue: standing_of(state.tree, step.unit.fact.queue) for step in steps}
+    queues = {step.unit.fact.queue for step in steps}
+    if len(queues - {trial.queue}) <= 1:
+        return sorted(steps, key=lambda step: (step.unit.fact.queue == trial.queue, step.unit.index), reverse=True)
+    standing = {queue: standing_of(state.tree, queue) for queue in queues}
 
     def importance(step: TrialStep) -> tuple[bool, Standing, int]:
         queue = step.unit.fact.queue

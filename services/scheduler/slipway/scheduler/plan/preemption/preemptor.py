@@ -165,7 +165,7 @@ class Rooms:
         return found
 
     def _note(self, fact: AllocationFact, queue: QueueFact, leaving: list[Holding], settles: float) -> str:
-        """Why nobody makes room for it now."""
+        """Why no room is made for it now, in the words of the explanation."""
         if leaving:
             return _waits(leaving)
         if settles:

@@ -46,6 +46,8 @@ class Proposals:
     def __init__(self, state: TickState, victims: Victims) -> None:
         self._state = state
         self._victims = victims
+        self._no_turns: Ints = np.zeros(len(victims.queues), dtype=np.int64)
+        """the order where only one queue gives"""
         self._searches: dict[tuple[bytes, int, int], NodeSearch] = {}
         self._cleared = 0
 
@@ -218,12 +220,12 @@ class Proposals:
         """Take off what has to go from one node so that one more rank fits there; false, and nothing more is off, when
         that does not work."""
         row, before = search.row, len(trial.steps)
-        there = [self._victims.units[index] for index in search.may_go(node)]
-        if len({unit.fact.queue for unit in there} - {trial.queue}) <= 1:
+        if not self._have_several_queues(search, node, trial):
             units = [self._victims.units[index] for index in search.victims_on(node)]
             is_cleared = trial.remove_all(units) and self._fits(row, node)
         else:
-            # Several queues give: whose turn it is changes with each unit that goes.
+            # Which queue is furthest above its share changes with each unit that is evicted.
+            there = [self._victims.units[index] for index in search.may_go(node)]
             is_cleared = False
             for unit in in_turn(there, self._state.tree, trial.queue):
                 if trial.remove(unit) and self._fits(row, node):
@@ -237,12 +239,19 @@ class Proposals:
             trial.back_to(before)
         return is_cleared
 
+    def _have_several_queues(self, search: NodeSearch, node: int, trial: EvictionTrial) -> bool:
+        """Whether work of more than one other queue could be evicted from the node."""
+        if len(self._victims.queues) <= 1:
+            return False
+        there = {self._victims.units[index].fact.queue for index in search.may_go(node)}
+        return len(there - {trial.queue}) > 1
+
     def _turns(self, trial: EvictionTrial, eligible: Bools) -> Ints:
-        """For each queue when it gives, as the tree stands now."""
+        """For each queue its place in the order of eviction, as the tree stands now."""
         victims = self._victims
         own = victims.queues.index(trial.queue) if trial.queue in victims.queues else -1
-        if not eligible[victims.queue != own].any():
-            return np.zeros(len(victims.queues), dtype=np.int64)
+        if len(victims.queues) == 1 or not eligible[victims.queue != own].any():
+            return self._no_turns
         return turns(self._state.tree, victims.queues, trial.queue)
 
     def _fits(self, row: FeasibilityRow, node: int) -> bool:

@@ -1,14 +1,11 @@
 """Which node costs least: for one more rank of an ask, what would have to go on each node, and how bad that is.
 
-On a node everything that may go is taken away, least important first, and then put back as far as the rank still fits,
-most important first: what is left is a minimal set. What belongs to the queue whose turn it is (`victim_order`) is the
-least important, then what the order of victims says. Nodes are compared as kube-scheduler does: lowest highest victim,
-lowest sum of priorities, fewest ranks, latest start among the highest, the order of victims, name. All nodes at once,
-as columns; later only those that were touched. Amounts are counted per resource and port: whether the rank may really
-go there is for the placement to say.
-
-Not looked at: nodes where a static filter refuses, or where the rank asks for more than is allocatable.
-Source: kube-scheduler's defaultpreemption (SelectVictimsOnNode, pickOneNodeForPreemption).
+On a node everything that may be evicted is taken away, least important first, and then put back as far as the rank
+still fits, most important first: what is left is a minimal set. The work of the queue that gives first (`victim_order`)
+is the least important; within a queue the order of victims decides. Nodes are compared as kube-scheduler does: lowest
+highest victim, lowest sum of priorities, fewest ranks, latest start among the highest, the order of victims, name. All
+nodes at once, as columns; later only those that were touched. Amounts are counted per resource and port: whether the
+rank may really go there is for the placement to say.
 """
 
 import numpy as np
@@ -50,8 +47,8 @@ class NodeSearch:
         self._look_at_all()
 
     def refresh(self, eligible: Bools, turns: Ints | None = None) -> None:
-        """Catch up with what was touched, with what may go now, and with whose turn it is (None: as before)."""
-        if turns is not None and not np.array_equal(turns, self._turns):
+        """Catch up with what was touched, with what may go now, and with the order of the queues (None: as before)."""
+        if turns is not None and turns is not self._turns and not np.array_equal(turns, self._turns):
             self._set_turns(turns)
             self._cursor, self.eligible = len(self.row.usage.touched), eligible
             self._look_at_all()
@@ -99,7 +96,7 @@ class NodeSearch:
         return [unit for unit in self._victims.piece_unit[self._victims.on(node)].tolist() if self.eligible[unit]]
 
     def victims_on(self, node: int) -> list[int]:
-        """The units that would go there, least important first, by whose turn it is now."""
+        """The units that would be evicted there, in the order of eviction as it is now."""
         victims = self._victims
         pieces = [piece for piece in victims.on(node).tolist() if self.eligible[victims.piece_unit[piece]]]
         pieces.sort(key=lambda piece: (int(self._turn[victims.piece_unit[piece]]), int(victims.piece_unit[piece])))
