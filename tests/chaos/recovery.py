@@ -1,46 +1,76 @@
-"""What recovery means: a launch that begins after a fault runs to its end, and what was before is as it should be.
+"""One wave of faults after the other, and what recovery means: a launch that begins afterwards runs to its end, and
+what was acknowledged before is as it should be.
 
-Owns the waiting. All limits are counted in the time of `pace.py`.
+Owns the waiting, and what is said of it. All limits are counted in the time of `pace.py`. What a fault does is the
+caller's.
 """
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
 
 from slipway.model.lifecycle import Phase
 from slipway.ops.audit.evidence import InvariantViolation
 from slipway.runtime.clock import SystemClock
 from tests.chaos.clients import Client, Json, RefusedError
+from tests.chaos.faults import Fault
 from tests.chaos.history import History
 from tests.chaos.load import Load
 from tests.chaos.pace import Pace
+from tests.chaos.table import Suffered
 
 STUCK_S = 120.0
 """How long one recovery is waited for."""
 REST_S = 60.0
 """I18: everything is as desired so long after the last fault."""
 POLL_S = 0.1
+SAID_MAX = 5
+CHARS_MAX = 2000
 
 
 class Recovery:
     """Of one run. `probe` is the body of a short launch."""
 
-    def __init__(self, history: History, load: Load, pace: Pace, probe: Json) -> None:
-        self._history, self._load, self._pace, self._probe = history, load, pace, probe
+    def __init__(self, history: History, load: Load, pace: Pace, probe: Json, say: Callable[[str], None]) -> None:
+        self.suffered: list[Suffered] = []
+        self.violations: list[InvariantViolation] = []
+        self.last_fault_at = 0.0
+        self._history, self._load, self._pace, self._probe, self._say = history, load, pace, probe, say
         self._clock = SystemClock()
 
-    async def after(self, over: float) -> float | None:
-        """When everything had recovered from what was over at that time; None: not in STUCK_S.
+    async def wave(self, number: int, wave: Sequence[Fault], do: Callable[[Fault], Awaitable[None]]) -> bool:
+        """Does the faults of one wave at the same time; whether everything has recovered from them."""
+        self._say(f"wave {number}: {', '.join(map(str, wave))}")
+        spans = await asyncio.gather(*(self._span(fault, do) for fault in wave))
+        over = self.last_fault_at = max(end for _, end in spans)
+        recovered_at = await self._recovered_at(over)
+        recovery_s = (recovered_at or self._clock.now()) - over
+        for fault, (began_at, ended_at) in zip(wave, spans, strict=True):
+            self.suffered.append(
+                Suffered(
+                    kind=fault.kind,
+                    wave=number,
+                    began_at=began_at,
+                    ended_at=ended_at,
+                    recovered_at=recovered_at,
+                    recovery_s=recovery_s,
+                )
+            )
+        if recovered_at is None:
+            left = self._load.unsettled(over)[:SAID_MAX]
+            self.tell("I18", f"wave {number}", f"not recovered in {STUCK_S:.0f} s: {left}")
+            self._say(f"wave {number}: NOT recovered: {left}")
+        else:
+            self._say(f"wave {number}: recovered in {recovery_s:.1f} s")
+        return recovered_at is not None
 
-        Raises:
-            RefusedError: the probe was refused.
-        """
+    async def last_launches(self, loading: asyncio.Future[None]) -> None:
+        """No client launches any more; waits until each has finished what it had in hand."""
+        self._load.stop()
         try:
             async with self._pace.limit(STUCK_S):
-                await self.launch(self._load.prober)
-                while self._load.unsettled(over):
-                    await self._history.moved(POLL_S)
+                await loading
         except TimeoutError:
-            return None
-        return self._clock.now()
+            self.tell("LIVE", "clients", f"not all over {STUCK_S:.0f} s after the last fault")
 
     async def launch(self, client: Client) -> None:
         """A short one, from its request to its end."""
@@ -49,17 +79,38 @@ class Recovery:
             await self._history.moved(POLL_S)
 
     async def until(self, left: Callable[[], list[str]], *, limit_s: float = REST_S) -> list[str]:
-        """Waits until nothing is left, for so long as rest may take; what is left then."""
+        """Waits until nothing is left, at most for `limit_s`; what is left then."""
         deadline = self._pace.now() + limit_s
         while (found := left()) and self._pace.now() < deadline:
             await self._history.moved(POLL_S)
         return found
 
+    def tell(self, invariant: str, subject: str, message: str) -> None:
+        """One violation more."""
+        self.violations.append(InvariantViolation(invariant=invariant, subject=subject, message=message))
+
+    async def _span(self, fault: Fault, do: Callable[[Fault], Awaitable[None]]) -> tuple[float, float]:
+        began_at = self._clock.now()
+        try:
+            await do(fault)
+        except (AssertionError, RefusedError, RuntimeError) as error:
+            # A process that does not become ready, a launch that is refused: found, and the others are looked at, too.
+            self.tell("FAULT", fault.kind, f"{error}"[:CHARS_MAX])
+        return began_at, self._clock.now()
+
+    async def _recovered_at(self, over: float) -> float | None:
+        try:
+            async with self._pace.limit(STUCK_S):
+                await self.launch(self._load.prober)
+                while self._load.unsettled(over):
+                    await self._history.moved(POLL_S)
+        except RefusedError as error:
+            self.tell("API", "prober", str(error))
+            return None
+        except TimeoutError:
+            return None
+        return self._clock.now()
+
     def _has_ended(self, id_: str) -> bool:
         version = self._history.last(id_)
         return version is not None and version.obj.get("status", {}).get("phase") == Phase.TERMINATED
-
-
-def refusal(error: RefusedError) -> InvariantViolation:
-    """A probe that is refused is a violation by itself."""
-    return InvariantViolation(invariant="API", subject="prober", message=str(error))

@@ -16,12 +16,12 @@ import msgspec
 import redis
 
 from slipway.ops.audit import check
-from slipway.ops.audit.evidence import AuditEvidence, InvariantViolation, Logged, Measured, Restarted
+from slipway.ops.audit.evidence import AuditEvidence, Logged, Measured, Restarted
 from slipway.ops.audit.logs import holes_of, judged
 from slipway.ops.audit.needs import lacking
 from slipway.runtime.clock import SystemClock
 from tests.chaos import faults, gather_logs, spoken, table, upgrade
-from tests.chaos.clients import RefusedError, with_uids
+from tests.chaos.clients import with_uids
 from tests.chaos.faults import Fault, Group, Schedule
 from tests.chaos.gather import (
     AuditLog,
@@ -38,7 +38,7 @@ from tests.chaos.history import History
 from tests.chaos.load import Load
 from tests.chaos.nemesis import Nemesis
 from tests.chaos.pace import Pace
-from tests.chaos.recovery import REST_S, STUCK_S, Recovery, refusal
+from tests.chaos.recovery import CHARS_MAX, REST_S, SAID_MAX, STUCK_S, Recovery
 from tests.chaos.stage import ENDED_MAX, Stage
 from tests.chaos.table import Outcome, Suffered
 from tests.conformance.system.system import a_body
@@ -46,15 +46,13 @@ from tests.conformance.system.system import a_body
 BYSTANDER_S = 30.0
 """What a launch takes at most, from its request to its end, while nothing but others has trouble."""
 QUIET_S = 8.0
-"""How long nobody may write then."""
+"""For so long no service may write after the rest is reached."""
 CALM_S = 2.0
 RETENTION_S = 90.0
 """Retention looks once a minute when its last look found nothing due."""
-SAID_MAX = 5
 WARM_S = 3.0
 READ_S = 15.0
 """So long after its end, or after Redis is back, the log of a container may not be stored yet."""
-CHARS_MAX = 2000
 BEAT_S = 1.0
 SAMPLE_EVERY = 5
 """Beats between two samples of memory."""
@@ -85,12 +83,9 @@ class Run:
         self._log = AuditLog(stage.cluster.audit_log)
         self._pace = Pace()
         probe = a_body("command", 1, {"runsS": 0.1, "startsS": 0.0})
-        self._recovery = Recovery(self._history, self._load, self._pace, probe)
-        self._suffered: list[Suffered] = []
-        self._violations: list[InvariantViolation] = []
+        self._recovery = Recovery(self._history, self._load, self._pace, probe, say)
         self._rest_s: float | None = None
         self._writes_at_rest = 0
-        self._last_fault_at = 0.0
         self._measures: list[Measured] = []
         self._restarts: list[Restarted] = []
         self._bystanders: list[float] = []
@@ -109,12 +104,7 @@ class Run:
             loading = asyncio.ensure_future(self._load.run())
             await asyncio.sleep(WARM_S)
             await self._suffer()
-            self._load.stop()
-            try:
-                async with self._pace.limit(STUCK_S):
-                    await loading
-            except TimeoutError:
-                self._tell("LIVE", "clients", f"not all over {STUCK_S:.0f} s after the last fault")
+            await self._recovery.last_launches(loading)
             await self._come_to_rest()
             await self._end()
             await self._history.catch_up()
@@ -126,10 +116,10 @@ class Run:
             self._history.close()
             await self._load.aclose()
         self._say("auditing")
-        self._violations += self._load.violations + check.audit(self.evidence)
+        self._recovery.violations += self._load.violations + check.audit(self.evidence)
         self._mixed = upgrade.judge(self._history.versions)
         for name, what in self._mixed.lost:
-            self._tell("NEXT", name, what)
+            self._recovery.tell("NEXT", name, what)
         return self._outcome(self._clock.monotonic() - began)
 
     async def _supervise(self) -> None:
@@ -140,7 +130,7 @@ class Run:
             for name, process in self._stage.processes.items():
                 if process.has_crashed:
                     last = process.tail().splitlines()[-1:]
-                    self._tell("CRASH", name, f"ended by itself: {''.join(last)[:CHARS_MAX]}")
+                    self._recovery.tell("CRASH", name, f"ended by itself: {''.join(last)[:CHARS_MAX]}")
                     self._say(f"{name} ended by itself")
                     process.start()
             await asyncio.sleep(BEAT_S)
@@ -156,47 +146,17 @@ class Run:
         for number, (is_needed, wave) in enumerate(schedule.waves(), 1):
             if not is_needed and self._clock.monotonic() > until:
                 return
-            if not await self._wave(number, wave):
+            is_alone = len(wave) == 1
+            if not await self._recovery.wave(number, wave, lambda fault, is_alone=is_alone: self._do(fault, is_alone)):
                 self._say("no more faults: what broke once and stays broken would be found in each of them")
                 return
 
-    async def _wave(self, number: int, wave: list[Fault]) -> bool:
-        """Whether everything has recovered from it."""
-        self._say(f"wave {number}: {', '.join(map(str, wave))}")
-        spans = await asyncio.gather(*(self._do(fault, is_alone=len(wave) == 1) for fault in wave))
-        over = self._last_fault_at = max(end for _, end in spans)
-        recovered_at = await self._recover(over)
-        for fault, (began_at, ended_at) in zip(wave, spans, strict=True):
-            self._suffered.append(
-                Suffered(
-                    kind=fault.kind,
-                    wave=number,
-                    began_at=began_at,
-                    ended_at=ended_at,
-                    recovered_at=recovered_at,
-                    recovery_s=(recovered_at or self._clock.now()) - over,
-                )
-            )
-        if recovered_at is None:
-            left = self._load.unsettled(over)[:SAID_MAX]
-            self._tell("I18", f"wave {number}", f"not recovered in {STUCK_S:.0f} s: {left}")
-            self._say(f"wave {number}: NOT recovered: {left}")
-        else:
-            self._say(f"wave {number}: recovered in {recovered_at - over:.1f} s")
-        return recovered_at is not None
-
-    async def _do(self, fault: Fault, *, is_alone: bool) -> tuple[float, float]:
-        began_at = self._clock.now()
-        try:
-            async with self._nemesis.do(fault):
-                if fault.group is Group.OTHERS:
-                    await self._stand_by(fault, is_alone=is_alone)
-                else:
-                    await asyncio.sleep(fault.lasts_s)
-        except (AssertionError, RefusedError, RuntimeError) as error:
-            # A process that does not become ready, a launch that is refused: found, and the others are looked at, too.
-            self._tell("FAULT", fault.kind, f"{error}"[:CHARS_MAX])
-        return began_at, self._clock.now()
+    async def _do(self, fault: Fault, is_alone: bool) -> None:
+        async with self._nemesis.do(fault):
+            if fault.group is Group.OTHERS:
+                await self._stand_by(fault, is_alone=is_alone)
+            else:
+                await asyncio.sleep(fault.lasts_s)
 
     async def _stand_by(self, fault: Fault, *, is_alone: bool) -> None:
         """Somebody who has nothing to do with it launches one after another. What else there is may delay them."""
@@ -210,40 +170,33 @@ class Run:
             if is_alone:
                 self._bystanders.append(took_s)
             if is_alone and self._pace.now() - counted > BYSTANDER_S:
-                self._tell("LIVE", "bystander", f"{took_s:.1f} s for a launch beside {fault.kind}")
-
-    async def _recover(self, over: float) -> float | None:
-        try:
-            return await self._recovery.after(over)
-        except RefusedError as error:
-            self._violations.append(refusal(error))
-            return None
+                self._recovery.tell("LIVE", "bystander", f"{took_s:.1f} s for a launch beside {fault.kind}")
 
     # --- the end ----------------------------------------------------------------------------------------------------
 
     async def _come_to_rest(self) -> None:
-        over = self._last_fault_at or self._clock.now()
+        over = self._recovery.last_fault_at or self._clock.now()
         left = await self._recovery.until(lambda: [*self._load.unsettled(self._clock.now()), *self._load.unfinished()])
         if left:
-            self._tell("I18", "rest", f"not as desired after {REST_S:.0f} s: {left[:SAID_MAX]}")
+            self._recovery.tell("I18", "rest", f"not as desired after {REST_S:.0f} s: {left[:SAID_MAX]}")
             return
         self._rest_s = self._clock.now() - over
         # What was half done when the last of it became as desired is done now: acknowledgements, ConfigMaps.
         leftovers = await self._recovery.until(self._leftovers)
         if leftovers:
-            self._tell("I11", "rest", f"left over: {leftovers[:SAID_MAX]}")
+            self._recovery.tell("I11", "rest", f"left over: {leftovers[:SAID_MAX]}")
         await self._recovery.until(self._pending)
         # What ended last may be one too many at the next look only, which is no write of somebody who should rest.
         surplus = await self._recovery.until(lambda: self._history.beyond(ENDED_MAX), limit_s=RETENTION_S)
         if surplus:
-            self._tell("I18", "rest", f"kept beyond {ENDED_MAX} that ended: {surplus[:SAID_MAX]}")
+            self._recovery.tell("I18", "rest", f"kept beyond {ENDED_MAX} that ended: {surplus[:SAID_MAX]}")
         await self._calm()
         position = self._log.position()
         await asyncio.sleep(QUIET_S)
         writes = [said(entry) for entry in self._log.entries(position)]
         self._writes_at_rest = len(writes)
         if writes:
-            self._tell("I18", "rest", f"{len(writes)} writes at rest: {writes[:SAID_MAX]}")
+            self._recovery.tell("I18", "rest", f"{len(writes)} writes at rest: {writes[:SAID_MAX]}")
         await self._restart_all()
 
     async def _calm(self) -> None:
@@ -264,7 +217,7 @@ class Run:
         try:
             await asyncio.to_thread(self._stage.installation.await_ready)
         except AssertionError as error:
-            self._tell("LIVE", "restart", f"{error}"[:CHARS_MAX])
+            self._recovery.tell("LIVE", "restart", f"{error}"[:CHARS_MAX])
         await asyncio.sleep(WARM_S)
         self._restarts.append(Restarted(begun_at=begun_at, ended_at=self._clock.now()))
 
@@ -274,10 +227,10 @@ class Run:
             async with self._pace.limit(REST_S):
                 await self._load.end_kept()
         except TimeoutError:
-            self._tell("LIVE", "end", "what was kept running cannot be cancelled")
+            self._recovery.tell("LIVE", "end", "what was kept running cannot be cancelled")
         left = await self._recovery.until(lambda: [*self._load.unfinished(), *self._leftovers()])
         if left:
-            self._tell("I11", "end", f"left after {REST_S:.0f} s: {left[:SAID_MAX]}")
+            self._recovery.tell("I11", "end", f"left after {REST_S:.0f} s: {left[:SAID_MAX]}")
 
     def _leftovers(self) -> list[str]:
         """Objects of ours that belong to nothing that runs."""
@@ -310,7 +263,7 @@ class Run:
             containers=read_containers(self._stage.nodes.records),
             pending_hints=read_pending(self._redis),
             end_at=self._clock.now(),
-            last_fault_at=self._last_fault_at,
+            last_fault_at=self._recovery.last_fault_at,
             canaries=spoken.CANARIES,
             spoken=texts,
             consumers=consumers,
@@ -318,7 +271,7 @@ class Run:
             restarts=self._restarts,
             logs=logs,
             printed=gather_logs.printed_on(self._stage.nodes.records, self._history.versions, self._nemesis.lost_at),
-            store_losses=store_losses(self._suffered),
+            store_losses=store_losses(self._recovery.suffered),
             answers=with_uids(self._load.answers, lambda id_: self._history.by_id.get(id_, "")),
         )
 
@@ -328,7 +281,7 @@ class Run:
         try:
             return list(gather_logs.told_logs(self._stage.urls[0], there))
         except httpx.HTTPError as error:
-            self._tell("API", "logs", f"cannot be read: {error!r}"[:CHARS_MAX])
+            self._recovery.tell("API", "logs", f"cannot be read: {error!r}"[:CHARS_MAX])
             return []
 
     def _is_gone(self, id_: str) -> bool:
@@ -337,18 +290,19 @@ class Run:
 
     def _outcome(self, took_s: float) -> Outcome:
         at = {version.number: version.at for version in self._history.versions}
-        blamed = [table.blame(at.get(each.version, -1.0), self._suffered) for each in self._violations]
+        suffered, violations = self._recovery.suffered, self._recovery.violations
+        blamed = [table.blame(at.get(each.version, -1.0), suffered) for each in violations]
         answers = self._load.answers
         return Outcome(
             seed=self._options.seed,
             minutes=self._options.minutes,
-            suffered=self._suffered,
-            violations=[str(each) for each in self._violations],
-            subjects=[each.subject for each in self._violations],
+            suffered=self._recovery.suffered,
+            violations=[str(each) for each in self._recovery.violations],
+            subjects=[each.subject for each in self._recovery.violations],
             at=blamed,
             launches=len(self._load.launches),
-            lost=sum(1 for each in self._violations if each.invariant == "I1"),
-            doubled=sum(1 for each in self._violations if each.invariant in ("I2", "I3", "I4")),
+            lost=sum(1 for each in self._recovery.violations if each.invariant == "I1"),
+            doubled=sum(1 for each in self._recovery.violations if each.invariant in ("I2", "I3", "I4")),
             answers=len(answers),
             unanswered=sum(1 for answer in answers if not answer.status),
             rest_s=self._rest_s,
@@ -368,9 +322,6 @@ class Run:
             skipped=[] if self._stage.faketime else ["clock faults: Debian's faketime is not here"],
             unknown=sorted(need.value for need in lacking(self.evidence)),
         )
-
-    def _tell(self, invariant: str, subject: str, message: str) -> None:
-        self._violations.append(InvariantViolation(invariant=invariant, subject=subject, message=message))
 
 
 def store_losses(suffered: Sequence[Suffered]) -> list[tuple[float, float]]:

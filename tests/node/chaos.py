@@ -19,21 +19,21 @@ import msgspec
 from slipway.model.lifecycle import Phase
 from slipway.model.times import parse_time
 from slipway.ops.audit import check
-from slipway.ops.audit.evidence import NODES, POOLS, AuditEvidence, InvariantViolation, Version
+from slipway.ops.audit.evidence import NODES, POOLS, AuditEvidence, Version
 from slipway.ops.audit.logs import holes_of, judged
 from slipway.ops.audit.needs import lacking
 from slipway.runtime.clock import SystemClock
 from tests.chaos import gather_logs, table
-from tests.chaos.clients import Json, RefusedError, with_uids
+from tests.chaos.clients import Json, with_uids
 from tests.chaos.faults import Fault, Group, Kind, Schedule
 from tests.chaos.gather import Firehose, RedisAddress, connected, read_pending, read_streams
 from tests.chaos.history import History
 from tests.chaos.load import Load
 from tests.chaos.pace import Pace
 from tests.chaos.plans import Part, Plan
-from tests.chaos.recovery import REST_S, STUCK_S, Recovery, refusal
+from tests.chaos.recovery import REST_S, SAID_MAX, Recovery
 from tests.chaos.run import store_losses
-from tests.chaos.table import Outcome, Suffered
+from tests.chaos.table import Outcome
 from tests.conformance.kubelets.script import PLAY
 from tests.conformance.system.system import a_body
 from tests.node.diary import PLAYER, Diary
@@ -53,21 +53,23 @@ DELETED_MAX = 3
 SUPERVISED_S = 0.5
 RUNTIME_S = 5.0
 """So long after its start containerd may not have taken up all containers again."""
-SAID_MAX = 5
-GROUPS: Mapping[str, Group] = {
-    "kubelet kill -9": Group.NODES,
-    "kubelet SIGSTOP": Group.NODES,
-    "containerd kill -9": Group.NODES,
-    "kubelet and containerd kill -9": Group.NODES,
-    "machine off": Group.NODES,
-    "machine cut off": Group.NODES,
-    **{f"kill -9 {service}": Group.KILLS for service in chart.SERVICES},
-    "redis comes back empty": Group.REDIS,
-    "pods deleted": Group.OBJECTS,
-}
-_LASTS_S: Mapping[Group, tuple[float, float]] = {Group.NODES: (2.0, 12.0)}
+_AWAY_S = (2.0, 12.0)
+_OF_NODES = (
+    "kubelet kill -9",
+    "kubelet SIGSTOP",
+    "containerd kill -9",
+    "kubelet and containerd kill -9",
+    "machine off",
+    "machine cut off",
+)
 KINDS: Mapping[str, Kind] = {
-    name: Kind(name=name, group=group, lasts_s=_LASTS_S.get(group, (0.0, 0.0))) for name, group in GROUPS.items()
+    kind.name: kind
+    for kind in (
+        *(Kind(name=name, group=Group.NODES, lasts_s=_AWAY_S) for name in _OF_NODES),
+        *(Kind(name=f"kill -9 {service}", group=Group.KILLS) for service in chart.SERVICES),
+        Kind(name="redis comes back empty", group=Group.REDIS),
+        Kind(name="pods deleted", group=Group.OBJECTS),
+    )
 }
 
 
@@ -196,7 +198,8 @@ class Machines:
     @asynccontextmanager
     async def _deleted(self, fault: Fault, chance: random.Random) -> AsyncGenerator[None]:
         """As an administrator does it by hand; the second one does not even wait for the kubelet."""
-        for number, id_ in enumerate(chance.sample(living := self._running(), min(len(living), DELETED_MAX))):
+        living = self._running()
+        for number, id_ in enumerate(chance.sample(living, min(len(living), DELETED_MAX))):
             version = self._history.last(id_)
             assert version is not None
             words = [
@@ -250,11 +253,8 @@ class NodeChaos:
         self._machines = Machines(cluster, self._load, self._history)
         body = a_body("command", 1, {"runsS": 0.1, "bursts": []})
         probe = dressed(Plan(part=Part.LEAVE, ranks=1, body=body, results=()))
-        self._recovery = Recovery(self._history, self._load, self._pace, probe.body)
-        self._suffered: list[Suffered] = []
-        self._violations: list[InvariantViolation] = []
+        self._recovery = Recovery(self._history, self._load, self._pace, probe.body, say)
         self._rest_s: float | None = None
-        self._last_fault_at = 0.0
         self.evidence: AuditEvidence
 
     async def run(self) -> Outcome:
@@ -272,18 +272,12 @@ class NodeChaos:
             loading = asyncio.ensure_future(self._load.run())
             await asyncio.sleep(WARM_S)
             await self._suffer()
-            self._load.stop()
-            try:
-                async with self._pace.limit(STUCK_S):
-                    await loading
-            except TimeoutError:
-                self._tell("LIVE", "clients", f"not all over {STUCK_S:.0f} s after the last fault")
+            await self._recovery.last_launches(loading)
             await self._come_to_rest()
             await self._end()
             await self._history.catch_up()
-            evidence = self.evidence = await asyncio.to_thread(
-                self._gather, began_at
-            )  # through the doors, which this loop serves
+            # In a thread: it reads through the doors, which this loop serves.
+            evidence = self.evidence = await asyncio.to_thread(self._gather, began_at)
         finally:
             diary.close()
             for door in self._doors:
@@ -293,7 +287,7 @@ class NodeChaos:
             await asyncio.wait(listening)
             self._history.close()
             await self._load.aclose()
-        self._violations += self._load.violations + check.audit(evidence)
+        self._recovery.violations += self._load.violations + check.audit(evidence)
         return self._outcome(evidence, self._clock.monotonic() - began)
 
     async def _suffer(self) -> None:
@@ -301,54 +295,21 @@ class NodeChaos:
         for number, (_, wave) in enumerate(Schedule(self._seed, self._minutes, self._kinds).waves(), 1):
             if self._clock.monotonic() > until:
                 return
-            self._say(f"wave {number}: {', '.join(map(str, wave))}")
-            spans = await asyncio.gather(*(self._do(fault) for fault in wave))
-            over = self._last_fault_at = max(end for _, end in spans)
-            recovered_at = await self._recover(over)
-            recovery_s = (recovered_at or self._clock.now()) - over
-            for fault, (began_at, ended_at) in zip(wave, spans, strict=True):
-                self._suffered.append(
-                    Suffered(
-                        kind=fault.kind,
-                        wave=number,
-                        began_at=began_at,
-                        ended_at=ended_at,
-                        recovered_at=recovered_at,
-                        recovery_s=recovery_s,
-                    )
-                )
-            if recovered_at is None:
-                left = self._load.unsettled(over)[:SAID_MAX]
-                self._tell("I18", f"wave {number}", f"not recovered in {STUCK_S:.0f} s: {left}")
-                self._say(f"wave {number}: NOT recovered: {left}")
+            if not await self._recovery.wave(number, wave, self._do):
                 return
-            self._say(f"wave {number}: recovered in {recovery_s:.1f} s")
 
-    async def _do(self, fault: Fault) -> tuple[float, float]:
-        began_at = self._clock.now()
-        try:
-            async with self._machines.do(fault):
-                await asyncio.sleep(fault.lasts_s)
-        except RuntimeError as error:
-            # A program that does not become ready again: found, and the others are looked at, too.
-            self._tell("FAULT", fault.kind, str(error))
-        return began_at, self._clock.now()
-
-    async def _recover(self, over: float) -> float | None:
-        try:
-            return await self._recovery.after(over)
-        except RefusedError as error:
-            self._violations.append(refusal(error))
-            return None
+    async def _do(self, fault: Fault) -> None:
+        async with self._machines.do(fault):
+            await asyncio.sleep(fault.lasts_s)
 
     async def _come_to_rest(self) -> None:
         left = await self._recovery.until(
             lambda: [*self._load.unsettled(self._clock.now()), *self._load.unfinished()]
         )  # fmt: skip
         if left:
-            self._tell("I18", "rest", f"not as desired after {REST_S:.0f} s: {left[:SAID_MAX]}")
+            self._recovery.tell("I18", "rest", f"not as desired after {REST_S:.0f} s: {left[:SAID_MAX]}")
             return
-        self._rest_s = self._clock.now() - self._last_fault_at
+        self._rest_s = self._clock.now() - self._recovery.last_fault_at
         await self._recovery.until(self._pending)
 
     async def _end(self) -> None:
@@ -357,13 +318,13 @@ class NodeChaos:
             async with self._pace.limit(REST_S):
                 await self._load.end_kept()
         except TimeoutError:
-            self._tell("LIVE", "end", "what was kept running cannot be cancelled")
+            self._recovery.tell("LIVE", "end", "what was kept running cannot be cancelled")
         left = await self._recovery.until(lambda: [*self._load.unfinished(), *self._history.leftovers()])
         if left:
-            self._tell("I11", "end", f"left after {REST_S:.0f} s: {left[:SAID_MAX]}")
+            self._recovery.tell("I11", "end", f"left after {REST_S:.0f} s: {left[:SAID_MAX]}")
         ours = [id_ for node in self._cluster.nodes for id_ in await asyncio.to_thread(node.running)]
         if ours:
-            self._tell("I11", "machines", f"still runs: {ours[:SAID_MAX]}")
+            self._recovery.tell("I11", "machines", f"still runs: {ours[:SAID_MAX]}")
 
     def _pending(self) -> list[str]:
         count = read_pending(self._redis)
@@ -371,7 +332,8 @@ class NodeChaos:
 
     def _gather(self, began_at: float) -> AuditEvidence:
         versions = list(_since(self._history.versions, began_at))
-        ids = set(self._history.by_id) & {id_ for id_, uid in self._history.by_id.items() if uid in _uids(versions)}
+        uids = {version.uid for version in versions}
+        ids = {id_ for id_, uid in self._history.by_id.items() if uid in uids}
         with connected(self._redis) as client:
             stored = [log for log in gather_logs.stored_logs(client) if log.allocation in ids]
         told = list(gather_logs.told_logs(self._doors[0].url, self._load.launches))
@@ -384,23 +346,23 @@ class NodeChaos:
             pending_hints=read_pending(self._redis),
             has_writers=False,
             end_at=self._clock.now(),
-            last_fault_at=self._last_fault_at,
+            last_fault_at=self._recovery.last_fault_at,
             logs=[*stored, *told],
             printed=self._diary.printed(versions, self._machines.away),
-            store_losses=store_losses(self._suffered),
+            store_losses=store_losses(self._recovery.suffered),
             answers=with_uids(self._load.answers, lambda id_: self._history.by_id.get(id_, "")),
         )
 
     def _outcome(self, evidence: AuditEvidence, took_s: float) -> Outcome:
         at = {version.number: version.at for version in evidence.versions}
-        found = self._violations
+        found = self._recovery.violations
         return Outcome(
             seed=self._seed,
             minutes=self._minutes,
-            suffered=self._suffered,
+            suffered=self._recovery.suffered,
             violations=[str(each) for each in found],
             subjects=[each.subject for each in found],
-            at=[table.blame(at.get(each.version, -1.0), self._suffered) for each in found],
+            at=[table.blame(at.get(each.version, -1.0), self._recovery.suffered) for each in found],
             launches=len(self._load.launches),
             lost=sum(1 for each in found if each.invariant == "I1"),
             doubled=sum(1 for each in found if each.invariant in ("I2", "I3", "I4")),
@@ -420,9 +382,6 @@ class NodeChaos:
             unknown=sorted(need.value for need in lacking(evidence)),
         )
 
-    def _tell(self, invariant: str, subject: str, message: str) -> None:
-        self._violations.append(InvariantViolation(invariant=invariant, subject=subject, message=message))
-
 
 def _since(versions: Sequence[Version], began_at: float) -> Iterator[Version]:
     """What this run made, and the nodes and pools that were there before."""
@@ -430,10 +389,6 @@ def _since(versions: Sequence[Version], began_at: float) -> Iterator[Version]:
         made_at = parse_time(version.obj["metadata"]["creationTimestamp"])
         if version.resource in (NODES, POOLS) or made_at >= int(began_at):
             yield version
-
-
-def _uids(versions: Sequence[Version]) -> set[str]:
-    return {version.uid for version in versions}
 
 
 def api_pods(cluster: NodeCluster) -> list[str]:

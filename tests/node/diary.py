@@ -100,7 +100,7 @@ class Diary(asyncio.DatagramProtocol):
         ]
 
     def printed(self, versions: Sequence[Version], lost: Sequence[tuple[str, float, float]]) -> list[Printed]:
-        """What each start printed that ended by itself; of one that was killed nobody knows how much it printed.
+        """What each start printed that told its end. A start that was killed is left out: its last lines are not known.
 
         `lost` has (node, from, to) for each time in which a machine was away.
         """

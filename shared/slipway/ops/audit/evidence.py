@@ -64,7 +64,7 @@ class AuditEvidence(msgspec.Struct, kw_only=True, dict=True):
     requests: Sequence[FencedWrite] = ()
     containers: Sequence[Ran] = ()
     knows_every_end: bool = True
-    """The machines tell every exit code; else a code of None is one that nobody knows."""
+    """`containers` has the code of every exit. False: a code of None was not observed, and is not judged."""
     promises: Sequence[Promised] = ()
     acked: Sequence[AckedHint] = ()
     pending_hints: int = 0
