@@ -7,7 +7,7 @@ from typing import Any
 from slipway.crd.meta import ObjectMeta
 from slipway.crd.transitions import id_of
 from slipway.crd.v1alpha1 import Allocation
-from slipway.errors import UnavailableError
+from slipway.errors import NotFoundError, UnavailableError
 from slipway.kube.objects import Lease, LeaseSpec
 from slipway.kube.resources import ALLOCATIONS, LEASES
 from slipway.local.apiserver.objects import Json
@@ -25,6 +25,7 @@ class Journal:
         self._post = post
         self.lines: dict[str, list[tuple[float, str]]] = {}
         self.is_broken = False
+        self.is_removed = False
         self.silent = 0
         """so many reads get nothing: no line, no error and no end"""
         self.rotated_at = 0.0
@@ -45,6 +46,8 @@ class Journal:
         self.reads += 1
         if self.is_broken:
             raise UnavailableError("no logs today")
+        if self.is_removed:
+            raise NotFoundError("unable to retrieve container logs")
         if self.silent:
             self.silent -= 1
             await asyncio.Event().wait()
@@ -523,6 +526,30 @@ def test_the_last_line_of_a_pod_that_is_torn_out_needs_no_line_end() -> None:
         post.core.delete("pods", pod.metadata.namespace, pod.metadata.name, {"gracePeriodSeconds": 0})
         await asyncio.sleep(5)
         assert await texts(post, running) == ["one", "two"]
+
+    play(story)
+
+
+def test_a_last_line_without_a_line_end_is_kept_when_the_log_is_gone_before_the_end_is_known() -> None:
+    """It is read again after the news of the end, and its node has removed it: what was read before is stored."""
+
+    async def story(post: Post) -> None:
+        journal = with_journal(post)
+        journal.unended.add("two")
+        running = await post.launch()
+        await post.until(is_running, "running")
+        uid = await uid_of_rank(post, 0)
+        for text in ("one", "two"):
+            journal.write(uid, text)
+        journal.broken_off_at = [post.clock.now() + 0.5]
+        await asyncio.sleep(0.7)
+        journal.is_removed = True
+        [pod] = await post.pods()
+        post.core.patch("pods", pod.metadata.namespace, pod.metadata.name, {"metadata": {"finalizers": None}})
+        post.core.delete("pods", pod.metadata.namespace, pod.metadata.name, {"gracePeriodSeconds": 0})
+        await asyncio.sleep(5)
+        assert await texts(post, running) == ["one", "two"]
+        assert len(await said(post, running)) == 1, "it is not known whether more was written"
 
     play(story)
 

@@ -200,6 +200,8 @@ class LogFollower:
         self._is_stored = False
         self._has_rest = False
         """whether the last read ended within a line"""
+        self._unended: LineCutter | None = None
+        """the read that last got anything, if it ended within a line: its log may be gone when it is asked again"""
         self._bytes = 0
         self._lag = Lag(clock)
         self._progress_at = 0.0
@@ -223,6 +225,10 @@ class LogFollower:
         """Say where people read the log that its end is missing, and `why`; then it is over."""
         _log.warning("log given up", pod=self.pod.metadata.name, container=self._container, error=why)
         with suppress(ControlPlaneError):
+            before = self._unended
+            if before is not None and before.position(self._number).place == self._stored.place:
+                self._cutter = before
+                await self._store_rest()
             await self._say(unread_text(self._source, why), "unread")
             await self._finish()
 
@@ -336,6 +342,8 @@ class LogFollower:
         if error is None and has_ended(self._world.pods.by_uid(self.pod.metadata.uid) or self.pod, self._container):
             self._add(self._cutter.end())
         self._has_rest = self._cutter.has_rest
+        if self._has_rest or error is None:
+            self._unended = self._cutter if self._has_rest else None
         if not await self._store_lines():
             return False
         if error is not None:
@@ -421,12 +429,15 @@ class LogFollower:
         return True
 
     async def _finish(self) -> bool:
-        """Say that the log is stored to its end; a last line without a line end is one when nothing can follow it."""
-        if self._cutter.has_rest:
-            self._add(self._cutter.end())
-            if not await self._store_lines():
-                return False
+        """Say that the log is stored to its end."""
+        if not await self._store_rest():
+            return False
         return await self._append(self._pack(self._number + 1, [], is_ended=True))
+
+    async def _store_rest(self) -> bool:
+        """A last line without a line end is one when nothing can follow it."""
+        self._add(self._cutter.end())
+        return await self._store_lines()
 
     async def _say(self, text: str, key: str) -> None:
         """Say something of this log where people read it, once for each `key`."""
