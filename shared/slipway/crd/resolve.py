@@ -91,13 +91,13 @@ def _complete(
     roles = spec.ranks or [RoleSpec()]
     template = dict(spec.template)
     if not all(role.template for role in roles):
-        template = _template(spec.template, spec.kind, defaults, pool, findings, "/template", accounts)
+        template = _template(spec.template, spec.kind, defaults, pool, findings, "/template", accounts=accounts)
     completed: list[RoleSpec] = []
     for index, role in enumerate(roles):
         own = role.template
         if own:
             at = pointer("ranks", index, "template")
-            own = _template(own, spec.kind, defaults, pool, findings, at, accounts)
+            own = _template(own, spec.kind, defaults, pool, findings, at, accounts=accounts)
         if spec.context:
             at = pointer("ranks", index, "template") if own else "/template"
             _check_work(own or template, at, findings)
@@ -186,6 +186,7 @@ def _template(
     pool: ResourcePoolSpec,
     findings: Findings,
     at: str,
+    *,
     accounts: Collection[str] | None,
 ) -> dict[str, Any]:
     """The complete template at pointer `at`: main container, image, command, security context."""
