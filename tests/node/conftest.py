@@ -124,11 +124,6 @@ class Product:
         with at_terminal([sys.executable, "-m", "slipway.cli.main", *words], self._env()) as person:
             yield person
 
-    def link(self, id_: str) -> str:
-        """A one-time link by which a browser gets to the page of an allocation."""
-        body = {"path": f"/proxy/{id_}/", "allocation": id_}
-        return str(httpx.post(f"{self.url}/api/v1/login-links", json=body, trust_env=False, timeout=30).json()["url"])
-
     def view(self, id_: str) -> Any:
         """An allocation as the API shows it."""
         return httpx.get(f"{self.url}/api/v1/allocations/{id_}", trust_env=False, timeout=30).json()

@@ -104,6 +104,11 @@ def _workload(shell: str, root: Path, file: Path) -> None:
             target = root / "usr/local/bin" / program.name
             target.write_bytes(b"#!/usr/local/bin/python3\n" + text.partition(b"\n")[2])
             target.chmod(0o755)
+    for data in ("share", "etc"):
+        # What wheels bring beside their modules, such as JupyterLab's pages, is looked for below the prefix.
+        if (site / data).exists():
+            shutil.copytree(site / data, root / "usr/local" / data, dirs_exist_ok=True)
+            shutil.rmtree(site / data)
     _shell(shell, root)
     _build("seal", "--root", str(root))
     env = ["PATH=/usr/local/bin:/bin", "LANG=C.UTF-8", "PYTHONUNBUFFERED=1", "HOME=/tmp"]

@@ -179,7 +179,7 @@ def test_a_notebook_runs_a_cell_in_a_browser(product: Product, page: Page) -> No
     assert ran.code == 0, ran
     id_ = product.newest("notebook")
     product.wait(id_, "ready", 90)
-    page.goto(product.link(id_))
+    page.goto(f"{product.url}/proxy/{id_}/")
     page.wait_for("!!document.querySelector('.jp-LauncherCard')", timeout_s=BROWSER_S)
     page.click(".jp-LauncherCard[data-category='Notebook']")
     page.wait_for("!!document.querySelector('.jp-Notebook .cm-content')", timeout_s=BROWSER_S)
