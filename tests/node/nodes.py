@@ -44,7 +44,7 @@ GROUPS = "slipway-node"
 DISK_MB = 3072
 """The disk of the last of several nodes; the others have the machine's."""
 PINNED = "io.cri-containerd.pinned=pinned"
-"""The label of an image that no kubelet removes to make room: nobody could bring it back."""
+"""The label that keeps a kubelet from removing an image: there is no registry to pull it from again."""
 Json = dict[str, Any]
 
 

@@ -206,8 +206,8 @@ def test_a_shell_runs_commands(product: Product) -> None:
         person.type("stty size; echo first-$((1+1))\n")
         assert "24 80" in person.until("first-2")
         person.resize(40, 100)
-        person.type("sleep 0.5; stty size; echo second-$((1+1))\n")
-        assert "40 100" in person.until("second-2")
+        person.type('until [ "$(stty size)" = "40 100" ]; do sleep 0.05; done; echo second-$((1+1))\n')
+        person.until("second-2")
         person.type("exit 9\n")
         assert person.to_end() == 9
     assert product.slipway("kill", id_).code == 0

@@ -155,10 +155,10 @@ SPARE = "slipway.local/spare:1"
 
 
 def test_a_disk_that_is_full(product: Product, tmp_path: Path) -> None:
-    """The kubelet makes room: images that nobody uses go first, then the rank that took the room.
+    """The kubelet removes unused images first, then evicts the rank that has filled the disk.
 
-    That is told as an eviction, in the kubelet's words, and does not count against the run; its next attempt goes to
-    another machine. Images in use, and pinned ones, stay: the machine takes work again.
+    The run shows the eviction in the kubelet's words and does not count it as a restart; its next attempt runs on
+    another node. Pinned images stay, so the node can run work again.
     """
     first, last = product.cluster.nodes[0], product.cluster.nodes[-1]
     (tmp_path / "root").mkdir()

@@ -1,4 +1,4 @@
-"""docs/install.md as somebody at a terminal follows it: its console blocks, run as they are written.
+"""Runs the console blocks of docs/install.md as they are written.
 
 Owns which blocks there are, which are not run and why, and the terminals. What the placeholders of the page stand for
 is said by who follows it.
@@ -64,7 +64,7 @@ def reason_of(block: Block) -> str:
 
 
 class Reader:
-    """Somebody at a terminal in the source folder, with the programs that the page asks for.
+    """Runs blocks in the source folder, with `helm`, `kubectl` and `slipway` on the PATH.
 
     `values` is a file of values that this place needs besides; `placeholders` {word of the page: what it stands for};
     `forward` a program that stands for `kubectl port-forward` where nodes forward no ports.
