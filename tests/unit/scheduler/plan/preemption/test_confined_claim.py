@@ -26,8 +26,9 @@ def two_types() -> list[NodeFact]:
     return [a_node("h", gpus=8, cpu=64, labels=H), *(a_node(f"a{n}", gpus=8, cpu=64, labels=A) for n in range(3))]
 
 
-def a_queue(name: str, gpus: int | None = 16, **more: Any) -> QueueFact:
-    return QueueFact(name=name, nominal=None if gpus is None else Resources({GPU: gpus}), **{"reclaim": "Any", **more})
+def a_queue(name: str, gpus: int | None = 16, *, reclaim: str = "Any", weight: int = 1, parent: str = "") -> QueueFact:
+    nominal = None if gpus is None else Resources({GPU: gpus})
+    return QueueFact(name=name, nominal=nominal, reclaim=reclaim, weight=weight, parent=parent)
 
 
 def work(name: str, queue: str, *where: str, minimum: int | None = None, **more: Any) -> AllocationFact:
@@ -162,7 +163,7 @@ def test_the_reason_names_the_type_the_queues_and_their_parts() -> None:
 
 
 def test_parts_of_a_set_are_those_of_the_pool() -> None:
-    """Exact, along the tree, and by weight where a queue has no nominal; what is taken and given back leaves nothing."""
+    """Exact, along the tree, by weight where a queue has no nominal; what is taken and given back leaves nothing."""
     queues = [a_queue("team", None, weight=2), a_queue("rest", None), a_queue("leaf", 4, parent="team")]
     tree = queue_tree(a_snapshot([a_node(f"n{n}", gpus=4, cpu=6) for n in range(3)], queues=queues))
     shares = NodeShares(tree, {GPU: 4 * MILLI, CPU: 6_000})
