@@ -20,7 +20,7 @@ NOW = 5000.0
 GPU = "nvidia.com/gpu"
 SPOT = Taint(key="spot", value="true")
 KINDS = ("h", "a")
-CHOICES = ({"gpu": "h"}, {"gpu": "h"}, {"gpu": "a"}, {})
+CHOICES: tuple[dict[str, str], ...] = ({"gpu": "h"}, {"gpu": "h"}, {"gpu": "a"}, {})
 
 
 class TypedPool(msgspec.Struct, frozen=True, kw_only=True):
