@@ -200,6 +200,7 @@ def test_services_wait_on_the_injected_clock() -> None:
         "local/slipway/local/",
         "shared/slipway/cli/",
         "shared/slipway/inside/",
+        "shared/slipway/sdk/",
     )
     found = [
         f"{name}:{node.lineno}"

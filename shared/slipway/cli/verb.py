@@ -4,14 +4,13 @@ Owns the options that all verbs share and the translation of the error tree to e
 """
 
 import argparse
-import os
 import re
 import sys
 from collections.abc import Callable, Collection
 from functools import partial
 from typing import Any, NamedTuple, TypeGuard
 
-from slipway.cli import address, main
+from slipway.cli import main
 from slipway.cli.http import Api
 from slipway.cli.terminal import Terminal
 from slipway.errors import (
@@ -23,6 +22,7 @@ from slipway.errors import (
     NotFoundError,
     TransientError,
 )
+from slipway.sdk import address
 
 _OPTIONS = {
     "ranks/0/count": "--ranks",
@@ -57,7 +57,7 @@ class CliSession:
     def connect(self) -> Api:
         """One more client, for another thread."""
         show = self.terminal.note if self._curl else None
-        return Api(address.find(self._server), user=self._user or own_name(), show=show)
+        return Api(address.find(self._server), user=self._user or address.own_name(), show=show)
 
     def close(self) -> None:
         """Close the connection."""
@@ -75,16 +75,6 @@ class CliVerb(NamedTuple):
     configure: Configure
     execute: Execute
     raw: bool = False
-
-
-def own_name() -> str:
-    """The user as the API is told: `SLIPWAY_USER`, else the login name."""
-    import getpass
-
-    try:
-        return os.environ.get("SLIPWAY_USER") or getpass.getuser()
-    except (KeyError, OSError):
-        return ""
 
 
 class _Parser(argparse.ArgumentParser):
