@@ -65,7 +65,7 @@ def error_of(
 
 def _problem(body: bytes) -> Json:
     try:
-        found = json.loads(body) if body.strip() else {}
+        found: Any = json.loads(body) if body.strip() else {}
     except ValueError:
         return {}
     return cast("Json", found) if isinstance(found, dict) else {}
