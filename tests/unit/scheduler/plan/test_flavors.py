@@ -43,9 +43,15 @@ def own(h: int, a: int) -> Resources:
     return Resources({gpus_of("h100"): h * MILLI, gpus_of("a100"): a * MILLI})
 
 
-def a_queue(name: str = "default", nominal: Resources | None = None, **more: Any) -> QueueFact:
+def a_queue(
+    name: str = "default",
+    nominal: Resources | None = None,
+    *,
+    flavors: tuple[str, ...] = ("h100", "a100"),
+    **more: Any,
+) -> QueueFact:
     """A queue that lists both flavors."""
-    return QueueFact(name=name, nominal=nominal, **{"flavors": ("h100", "a100"), **more})
+    return QueueFact(name=name, nominal=nominal, flavors=flavors, **more)
 
 
 def work(name: str, gpus: int = 1, count: int = 1, **more: Any) -> AllocationFact:
