@@ -536,7 +536,8 @@ class _Tick:
                 gang.withdraw(whatif, placed.parts)
         for line in self.lines.values():
             for walk in line.walks:
-                walk.why = self._now_in_flavors(walk.why, now) or now.get(id(walk.why), walk.why)
+                in_flavors = self._now_in_flavors(walk.why, now) if self.in_flavors else None
+                walk.why = in_flavors or now.get(id(walk.why), walk.why)
 
     def _now_in_flavors(self, why: Explanation | None, now: dict[int, Explanation]) -> Explanation | None:
         """What is told of work that was tried in several flavors, with what holds in each `now`."""
@@ -564,7 +565,9 @@ class _Tick:
                     return
                 if walk.why is None or walk.why.gate is not Gate.NO_FIT or walk.why.is_never:
                     continue
-                sample = self.flavors.told(walk.group.sample, walk.group)
+                sample = walk.group.sample
+                if self.flavors.is_any:
+                    sample = self.flavors.told(sample, walk.group)
                 for role in sample.roles:
                     if role.node_selector or role.affinity:
                         left -= 1

@@ -63,7 +63,7 @@ class RemedyOffers:
         for line in self._lines.values():
             parts = [
                 [
-                    (order, self._told(fact, walk.group), line.explanation(walk, fact))
+                    (order, self._told(fact, walk.group) if self._flavors else fact, line.explanation(walk, fact))
                     for order, fact in walk.first(most + 1)
                 ]
                 for walk in line.walks
@@ -147,7 +147,8 @@ class RemedyOffers:
                     if other.uid == fact.uid or not is_before:
                         continue
                     if line.explanation(walk, other).gate in CHANGEABLE:
-                        for shape, each in self._choices(other, walk.group):
+                        alike = self._choices(other, walk.group) if self._flavors else [(walk.group.shape, other)]
+                        for shape, each in alike:
                             found.setdefault((shape, other.queue, other.job, other.preemptible), each)
         return list(found.values())
 

@@ -42,7 +42,7 @@ def closed_gate(allocation: AllocationFact, snapshot: PoolSnapshot, tree: QueueT
         )
     return (
         _queue_gate(allocation, snapshot, tree)
-        or _flavor_gate(allocation, snapshot)
+        or (_flavor_gate(allocation, snapshot) if allocation.flavors else None)
         or _job_gate(allocation, snapshot)
         or _pods_gate(allocation)
         or _range_gate(allocation)
