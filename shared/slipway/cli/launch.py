@@ -27,6 +27,11 @@ def add_options(parser: argparse.ArgumentParser, *, with_ranks: bool) -> None:
     """The options of a launch."""
     ask = parser.add_argument_group("what it asks for (of each rank)")
     add_resources(ask)
+    types = ask.add_mutually_exclusive_group()
+    types.add_argument("--gpu-type", metavar="FLAVOR", help="the type of GPUs: a flavor of the pool")
+    types.add_argument(
+        "--flavor", metavar="FLAVOR", action="append", default=[], help="one that it accepts, the best first (repeat)"
+    )
     if with_ranks:
         ask.add_argument("--ranks", metavar="N", type=whole_number, help="how many; they start together or not at all")
         ask.add_argument("--min-available", metavar="N", type=whole_number, help="start with so many (default: all)")
@@ -110,6 +115,8 @@ def body_of(kind: str, arguments: argparse.Namespace, command: list[str]) -> Jso
         body["env"] = variables_of(arguments.env, os.environ)
     if arguments.secret:
         body["secrets"] = _named(arguments.secret, "--secret", "NAME=SECRET/KEY")
+    if arguments.flavor:
+        body["flavors"] = arguments.flavor
     if arguments.label:
         body["labels"] = _named(arguments.label, "--label", "NAME=VALUE")
     if arguments.port:
@@ -139,6 +146,7 @@ _PLAIN = {
     "hold": "hold",
     "image": "image",
     "template": "template",
+    "gpu_type": "gpuType",
     "service_account": "serviceAccount",
     "max_runtime": "maxRuntime",
     "idle_timeout": "idleTimeout",

@@ -33,6 +33,7 @@ from slipway.model.facts import (
     PREEMPTION_MARGIN_S,
     AllocationFact,
     BudgetFact,
+    FlavorFact,
     JobFact,
     PoolFact,
     QueueFact,
@@ -46,7 +47,7 @@ from slipway.model.limitrange import Ranges
 from slipway.model.podresources import UNSTATED, PodAsk, scored_requests
 from slipway.model.quantity import parse_quantity
 from slipway.model.ranklabels import labels_if_named
-from slipway.model.resources import GPU_MILLI, Resources, scale_of
+from slipway.model.resources import GPU, GPU_MILLI, Resources, gpus_of, scale_of
 from slipway.model.times import parse_time
 
 CONDITION_ADMITTED = "Admitted"
@@ -97,8 +98,7 @@ def allocation_fact(
     is taken from it.
     """
     meta, spec, status = allocation.metadata, allocation.spec, allocation.status
-    if known is None:
-        known = understood(allocation, pool, ranges)
+    known = known or understood(allocation, pool, ranges)
     invalid = known.invalid
     gate, gate_message = gate_of(allocation)
     placements: dict[int, str] = {}
@@ -140,6 +140,7 @@ def allocation_fact(
         devices=devices,
         ended_ranks=tuple(index for index, rank in enumerate(status.ranks or ()) if rank.phase in RANK_ENDS),
         avoid_nodes=tuple(status.avoid_nodes),
+        flavors=tuple(spec.flavors),
         not_before=_epoch(status.not_before),
         deadlines=deadlines_of(allocation),
         max_runtime=_run_limit(allocation) if not invalid else None,
@@ -187,10 +188,13 @@ def _queue_fact(name: str, spec: QueueSpec) -> QueueFact:
         parent=spec.parent or "",
         weight=spec.weight,
         priority=spec.priority,
-        nominal=_amounts("nominal", spec.nominal),
-        borrowing_limit=_amounts("borrowingLimit", spec.borrowing_limit),
-        lending_limit=_amounts("lendingLimit", spec.lending_limit),
-        limit=_amounts("limit", spec.limit),
+        nominal=_limits(spec, "nominal", "nominal"),
+        borrowing_limit=_limits(spec, "borrowing_limit", "borrowingLimit"),
+        lending_limit=_limits(spec, "lending_limit", "lendingLimit"),
+        limit=_limits(spec, "limit", "limit"),
+        flavors=tuple(dict.fromkeys(item.name for item in spec.flavors)),
+        when_can_borrow=spec.flavor_fungibility.when_can_borrow,
+        when_can_preempt=spec.flavor_fungibility.when_can_preempt,
         ordering=spec.ordering,
         within_queue=spec.preemption.within_queue,
         reclaim=spec.preemption.reclaim,
@@ -257,6 +261,7 @@ def pool_fact(pool: ResourcePool) -> PoolFact:
         backfill=spec.backfill,
         aging=_aging(spec.aging),
         workspaces=tuple(spec.workspaces),
+        flavors=tuple({item.name: FlavorFact(item.name, item.node_labels) for item in spec.flavors}.values()),
         preemption_margin_s=stored_duration(spec.preemption_margin) if spec.preemption_margin else PREEMPTION_MARGIN_S,
         extenders=tuple(extender_fact(item) for item in spec.extenders),
     )
@@ -476,6 +481,25 @@ def _host_ports(pod_spec: Mapping[str, Any], ports: list[int]) -> tuple[int, ...
     taken = [port.get("hostPort") or (is_on_host and port.get("containerPort")) for port in named]
     taken += ports if is_on_host else []
     return tuple(sorted({port for port in taken if isinstance(port, int) and port > 0}))
+
+
+def _limits(spec: QueueSpec, field: str, wire: str) -> Resources | None:
+    """The bounds in `field` of a queue, with those of its flavors.
+
+    Raises:
+        ValueError: a bad quantity, or a bound of a flavor that is not about GPUs; the message starts with its path.
+    """
+    amounts = _amounts(wire, getattr(spec, field))
+    for index, flavor in enumerate(spec.flavors):
+        path = f"flavors[{index}].{wire}"
+        quantities: Quantities | None = getattr(flavor, field)
+        other = next((name for name in quantities or () if name != GPU), None)
+        if other is not None:
+            raise ValueError(f"spec.{path}.{other}: only {GPU} is counted by flavor; write {other} in spec.{wire}")
+        for value in (quantities or {}).values():
+            found = _amounts(path, {gpus_of(flavor.name): value})
+            amounts = Resources({**(amounts or Resources()).amounts, **(found or Resources()).amounts})
+    return amounts
 
 
 def _amounts(field: str, quantities: Quantities | None) -> Resources | None:

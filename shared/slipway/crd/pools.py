@@ -5,7 +5,7 @@ from typing import Annotated, Any
 from msgspec import Meta
 
 from slipway.crd.meta import GROUP_VERSION, Condition, ObjectMeta
-from slipway.crd.wire import RANKS_MAX, Duration, Name, Quantities, TolerationSpec, Wire
+from slipway.crd.wire import FLAVORS_MAX, RANKS_MAX, Duration, Name, Quantities, TolerationSpec, Wire
 from slipway.model.lifecycle import Kind
 
 EXTENDER_URL_PATTERN = r"^https?://[^\t\n\f\r /?#@]+(/[^\t\n\f\r ?#@]*)?$"
@@ -98,6 +98,15 @@ class PolicySpec(Wire, kw_only=True, frozen=True):
     """whether smaller work may pass a blocked head"""
 
 
+class FlavorSpec(Wire, kw_only=True, frozen=True):
+    """A named kind of nodes, such as a type of GPUs. A node that has the labels of several is of the first."""
+
+    name: Name
+    """how queues and launches call it"""
+    node_labels: Annotated[dict[str, str], Meta(min_length=1)]
+    """all of these labels make a node one of this flavor"""
+
+
 class ResourcePoolSpec(Wire, kw_only=True, frozen=True):
     node_selector: dict[str, str] = {}
     """labels of the nodes that belong to it; all nodes when empty"""
@@ -136,6 +145,9 @@ class ResourcePoolSpec(Wire, kw_only=True, frozen=True):
     """allow pod templates beyond Pod Security "restricted" """
     template_annotations: Annotated[list[Annotated[str, Meta(max_length=317)]], Meta(max_length=64)] = []
     """annotations that pod templates may set beyond the harmless ones: names, or PREFIX/* for all of a prefix"""
+    flavors: Annotated[list[FlavorSpec], Meta(max_length=FLAVORS_MAX)] = []
+    """kinds of nodes of which queues have limits, and of which launches accept some; in the order in which they are
+    tried"""
     extenders: list[ExtenderSpec] = []
     """services that have a say in placement, asked in this order"""
     shadow: PolicySpec | None = None
@@ -208,6 +220,28 @@ class Budget(Wire, kw_only=True, frozen=True):
     """windows follow one another from 1970-01-01T00:00:00Z; whole days, to which anything else is rounded up"""
 
 
+class QueueFlavor(Wire, kw_only=True, frozen=True):
+    """Limits of a queue that are about one flavor of its pool. Only GPUs are counted by flavor."""
+
+    name: Name
+    """of the flavor"""
+    nominal: Quantities | None = None
+    """the GPUs of it that the queue owns"""
+    borrowing_limit: Quantities | None = None
+    """the most it may use beyond that"""
+    lending_limit: Quantities | None = None
+    """the most of its own that others may borrow"""
+    limit: Quantities | None = None
+    """the most it may ever use"""
+
+
+class FlavorFungibility(Wire, kw_only=True, frozen=True):
+    when_can_borrow: Annotated[str, Meta(pattern="^(Borrow|TryNextFlavor)$")] = "Borrow"
+    """TryNextFlavor: flavors in which it would have to borrow are tried after all others"""
+    when_can_preempt: Annotated[str, Meta(pattern="^(Preempt|TryNextFlavor)$")] = "TryNextFlavor"
+    """Preempt: room is made in a flavor before the next is tried"""
+
+
 class QueueSpec(Wire, kw_only=True, frozen=True):
     pool: Name = "default"
     """the ResourcePool that it shares"""
@@ -225,6 +259,10 @@ class QueueSpec(Wire, kw_only=True, frozen=True):
     """the most of its own that others may borrow"""
     limit: Quantities | None = None
     """the most it may ever use"""
+    flavors: Annotated[list[QueueFlavor], Meta(max_length=FLAVORS_MAX)] = []
+    """limits per flavor, beside those above; launches that name no flavor try these, in this order"""
+    flavor_fungibility: FlavorFungibility = FlavorFungibility()
+    """when the next flavor is tried"""
     ordering: Annotated[str, Meta(pattern="^(StrictFIFO|BestEffortFIFO|Backfill)$")] = "BestEffortFIFO"
     """StrictFIFO: the head blocks; BestEffortFIFO: what fits goes; Backfill: for now as BestEffortFIFO"""
     preemption: QueuePreemption = QueuePreemption()

@@ -27,7 +27,17 @@ from slipway.crd.pools import (
     ResourcePoolStatus,
     WireDecision,
 )
-from slipway.crd.wire import CONDITIONS_MAX, RANKS_MAX, Count, Duration, Name, Quantities, TolerationSpec, Wire
+from slipway.crd.wire import (
+    CONDITIONS_MAX,
+    FLAVORS_MAX,
+    RANKS_MAX,
+    Count,
+    Duration,
+    Name,
+    Quantities,
+    TolerationSpec,
+    Wire,
+)
 from slipway.model.lifecycle import Event, Kind, Phase, RankState
 from slipway.model.position import POSITION_PATTERN
 from slipway.model.reasons import Result
@@ -208,6 +218,8 @@ class AllocationSpec(Wire, kw_only=True, frozen=True):
     """its queue may borrow for it, and it may be asked to make room for others"""
     ranks: Annotated[list[RoleSpec], Meta(max_length=ROLES_MAX)] = []
     """the roles of the gang; one role with one rank when absent"""
+    flavors: Annotated[list[Name], Meta(max_length=FLAVORS_MAX)] = []
+    """the flavors of its pool that it accepts, the best first; those of its queue or pool when empty"""
     min_available: Annotated[int, Meta(ge=1, le=RANKS_MAX)] | None = None
     """the gang may start with so many ranks, and is torn down below; all of them when absent"""
     template: dict[str, Any] = {}

@@ -10,6 +10,7 @@ from slipway.model.quantity import QuantityValue
 
 CONDITIONS_MAX = 16
 RANKS_MAX = 4096
+FLAVORS_MAX = 16
 
 Name = Annotated[str, Meta(min_length=1, max_length=63, pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")]
 Duration = Annotated[str, Meta(max_length=32, pattern=DURATION_PATTERN, description="such as 90s, 30m or 2h45m")]

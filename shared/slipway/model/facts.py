@@ -21,6 +21,8 @@ DISABLED = "disabled"
 """nothing new, and what runs there is evicted"""
 
 
+FLAVOR_LABEL = "slipway.dev/flavor"
+"""What the scheduler gives to each node of a pool with flavors: the name of its flavor, empty for none of them"""
 SHARING_LABEL = "slipway.dev/gpu-sharing"
 """`true` on a node whose GPUs the scheduler hands out device by device; nobody else may use them there"""
 
@@ -114,6 +116,8 @@ class RoleFact(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     priority_class: str = ""
     is_terminating: bool = False
     """its pods have an activeDeadlineSeconds"""
+    flavor: str | None = None
+    """the flavor that was chosen for it, empty for the nodes of none; None where none was chosen"""
 
 
 class Untouched(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -171,6 +175,8 @@ class AllocationFact(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     ended_ranks: tuple[int, ...] = ()
     """ranks whose pods have ended: they use nothing"""
     avoid_nodes: tuple[str, ...] = ()
+    flavors: tuple[str, ...] = ()
+    """the flavors that it accepts, the best first; those of its queue or its pool when empty"""
     not_before: float = 0.0
     """backoff of a restarted attempt"""
     deadlines: dict[str, float] = {}
@@ -238,6 +244,13 @@ class QueueFact(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     borrowing_limit: Resources | None = None
     lending_limit: Resources | None = None
     limit: Resources | None = None
+    """amounts of these four may name the GPUs of a flavor (`gpus_of`)"""
+    flavors: tuple[str, ...] = ()
+    """the flavors that it has limits of, the first to be tried first"""
+    when_can_borrow: str = "Borrow"
+    """Borrow: work goes into a flavor in which it has to borrow; TryNextFlavor: only where no other has room"""
+    when_can_preempt: str = "TryNextFlavor"
+    """Preempt: room is made in a flavor before the next is tried; TryNextFlavor: only where no flavor has room"""
     ordering: str = "BestEffortFIFO"
     within_queue: str = "Never"
     reclaim: str = "Never"
@@ -255,6 +268,13 @@ class JobFact(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     priority: int | None = None
     weight: int = 1
     position: str = ""
+
+
+class FlavorFact(msgspec.Struct, frozen=True):
+    """A named kind of nodes: those that have all of `node_labels`."""
+
+    name: str
+    node_labels: dict[str, str]
 
 
 class PoolFact(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -275,6 +295,8 @@ class PoolFact(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """seconds after which what waits goes before all that is younger, whatever the priorities; 0 for never"""
     workspaces: tuple[str, ...] = ()
     """those that may use it; all when empty"""
+    flavors: tuple[FlavorFact, ...] = ()
+    """a node that has the labels of several is of the first"""
     preemption_margin_s: float = PREEMPTION_MARGIN_S
     """how long places are held for work that preempts beyond the grace of its victims"""
     extenders: tuple[ExtenderFact, ...] = ()

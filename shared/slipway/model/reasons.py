@@ -80,6 +80,7 @@ class Gate(StrEnum):
     BACKOFF = "Backoff"
     UNKNOWN_POOL = "UnknownPool"
     UNKNOWN_QUEUE = "UnknownQueue"
+    UNKNOWN_FLAVOR = "UnknownFlavor"
     UNKNOWN_JOB = "UnknownJob"
     NOT_ENOUGH_PODS = "NotEnoughPods"
     LIMIT_RANGE = "OutsideLimitRange"

@@ -20,11 +20,22 @@ GPU_SHARES = "slipway.dev/gpu-shares"
 """How many ranks use a part of a GPU. Nobody asks for it: sums of requests count slots by it."""
 GPU_NAMES = (GPU, "amd.com/gpu")
 MILLI = 1000
+_OF_FLAVOR = f"{GPU}@"
+
+
+def gpus_of(flavor: str) -> str:
+    """The name under which quota counts the GPUs of a flavor, in thousandths."""
+    return f"{_OF_FLAVOR}{flavor}"
+
+
+def flavor_in(name: str) -> str:
+    """The flavor of a name that `gpus_of` gave; "" for every other resource."""
+    return name.removeprefix(_OF_FLAVOR) if name.startswith(_OF_FLAVOR) else ""
 
 
 def scale_of(name: str) -> int:
-    """Units per one of resource `name`: 1000 for cpu (milli), else 1."""
-    return MILLI if name == CPU else 1
+    """Units per one of resource `name`: 1000 for cpu (milli) and for the GPUs of a flavor, else 1."""
+    return MILLI if name == CPU or name.startswith(_OF_FLAVOR) else 1
 
 
 class Resources(msgspec.Struct, frozen=True):

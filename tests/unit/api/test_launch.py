@@ -21,7 +21,7 @@ from slipway.errors import (
     UnavailableError,
 )
 from slipway.kube.errors import Verb
-from slipway.kube.resources import ALLOCATIONS, NAMESPACES, TEMPLATES
+from slipway.kube.resources import ALLOCATIONS, NAMESPACES, RESOURCE_POOLS, TEMPLATES
 from slipway.local.node.environment import expand
 from slipway.model.lifecycle import Event, Kind
 from tests.support.api_world import COMMAND, ApiWorld
@@ -432,3 +432,48 @@ async def test_one_long_name_of_the_service_account_twice_is_no_contradiction(wo
     template = {"spec": {"serviceAccountName": name, "containers": [{"name": "main", "image": "a"}]}}
     answer = await world.post("/allocations", {**COMMAND, "template": template, "serviceAccount": name})
     assert answer.status_code == 201, answer.text
+
+
+FLAVORS = {"spec": {"flavors": [{"name": name, "nodeLabels": {"gpu": name}} for name in ("h100", "a100")]}}
+
+
+@pytest.mark.parametrize(
+    ("asked", "kept"),
+    [({"gpuType": "h100"}, ["h100"]), ({"flavors": ["a100", "h100"]}, ["a100", "h100"]), ({}, [])],
+)
+async def test_a_launch_names_the_flavors_that_it_accepts(
+    world: ApiWorld, asked: dict[str, Any], kept: list[str]
+) -> None:
+    """In its order; `gpuType` is short for one."""
+    await world.kube.patch(RESOURCE_POOLS, "default", FLAVORS)
+    answer = await world.post("/allocations", {**COMMAND, "name": "typed", **asked})
+    assert answer.status_code == 201, answer.text
+    assert (await world.stored("typed")).spec.flavors == kept
+
+
+@pytest.mark.parametrize(
+    ("asked", "pointer", "detail"),
+    [
+        ({"gpuType": "h200"}, "/gpuType", "pool default has no flavor 'h200'; it has h100, a100"),
+        ({"flavors": ["h100", "h200"]}, "/flavors/1", "pool default has no flavor 'h200'; it has h100, a100"),
+        ({"flavors": ["h100", "h100"]}, "/flavors/1", "h100 stands here twice; each must be different"),
+        ({"gpuType": "h100", "flavors": ["a100"]}, "/gpuType", "flavors says which flavors it accepts"),
+    ],
+)
+async def test_a_flavor_that_makes_no_sense_is_refused(
+    world: ApiWorld, asked: dict[str, Any], pointer: str, detail: str
+) -> None:
+    """Where it stands, with those that the pool has."""
+    await world.kube.patch(RESOURCE_POOLS, "default", FLAVORS)
+    answer = await world.post("/allocations", {**COMMAND, **asked})
+    assert answer.status_code == 422
+    [error] = answer.json()["errors"]
+    assert error["pointer"] == pointer
+    assert error["detail"].startswith(detail)
+
+
+async def test_a_pool_without_flavors_says_so(world: ApiWorld) -> None:
+    """The launch is not left to wait for ever."""
+    answer = await world.post("/allocations", {**COMMAND, "gpuType": "h100"})
+    [error] = answer.json()["errors"]
+    assert error["detail"] == "pool default has no flavor 'h100'; it has no flavors"

@@ -11,7 +11,7 @@ import yaml
 from slipway.cli import main
 from slipway.crd.meta import ANNOTATION_USER
 from slipway.crd.v1alpha1 import RankStatus
-from slipway.kube.resources import NAMESPACES
+from slipway.kube.resources import NAMESPACES, RESOURCE_POOLS
 from slipway.model.lifecycle import Event, RankState
 from slipway.model.reasons import Reason, Result
 from tests.support.api_world import ApiWorld
@@ -89,6 +89,26 @@ async def test_a_refused_service_account_is_named_by_its_option(desk: Desk) -> N
     refused = await desk.run(*RUN, "--service-account", "reader", "--", "true")
     assert refused.code == main.USAGE
     assert "--service-account: the workspace does not allow the service account 'reader'" in refused.err
+
+
+async def test_the_type_of_gpus_is_named_by_an_option(world: ApiWorld, desk: Desk) -> None:
+    """One with `--gpu-type`, several with `--flavor`, the best first; not both."""
+    flavors = [{"name": name, "nodeLabels": {"gpu": name}} for name in ("h100", "a100")]
+    await world.kube.patch(RESOURCE_POOLS, "default", {"spec": {"flavors": flavors}})
+    assert (await desk.run(*RUN, "--gpu-type", "h100", "--", "true")).code == main.OK
+    assert (await world.stored("train")).spec.flavors == ["h100"]
+    both = ("--flavor", "a100", "--flavor", "h100")
+    assert (await desk.run("run", "--image", "a", "--detach", "--name", "either", *both, "--", "true")).code == main.OK
+    assert (await world.stored("either")).spec.flavors == ["a100", "h100"]
+    assert (await desk.run(*RUN, "--gpu-type", "h100", *both, "--", "true")).code == main.USAGE
+
+
+async def test_a_refused_type_of_gpus_is_named_by_its_option(desk: Desk) -> None:
+    """With what the pool has."""
+    for option, name in (("--gpu-type", "--gpu-type"), ("--flavor", "flavors[0]")):
+        refused = await desk.run(*RUN, option, "h100", "--", "true")
+        assert refused.code == main.USAGE
+        assert f"{name}: pool default has no flavor 'h100'; it has no flavors" in refused.err
 
 
 async def test_describe_shows_the_command_as_it_was_typed(world: ApiWorld, desk: Desk) -> None:

@@ -8,9 +8,9 @@ from slipway.crd import totals
 from slipway.crd.figures import DayTotals, TotalsRow
 from slipway.crd.meta import condition_of
 from slipway.crd.usage import DAY_MS, day_of
-from slipway.kube.resources import ALLOCATIONS, CONFIG_MAPS, JOBS, NODES, QUEUES
+from slipway.kube.resources import ALLOCATIONS, CONFIG_MAPS, JOBS, NODES, QUEUES, RESOURCE_POOLS
 from slipway.model.lifecycle import Phase
-from tests.support.small_cluster import a_manifest, launch, look
+from tests.support.small_cluster import a_manifest, add_node, launch, look
 from tests.unit.scheduler.test_cycle import Bench, on_a_cluster
 
 
@@ -149,5 +149,44 @@ def test_what_was_applied_with_names_that_do_not_exist_says_so_in_the_first_tick
         await bench.kube.create(JOBS, {"metadata": {"name": "sweep", "namespace": "default"}, "spec": {}})
         await bench.tick()
         assert (await look(bench.kube, "no-job")).status.phase is Phase.ASSIGNED
+
+    on_a_cluster(test)
+
+
+async def launch_typed(bench: Bench, name: str, *flavors: str) -> None:
+    """Work with one GPU of a type that it accepts."""
+    manifest = a_manifest(name, queue="team", flavors=list(flavors))
+    manifest["spec"]["ranks"][0]["resources"] = {"cpu": 1, "nvidia.com/gpu": 1}
+    await bench.kube.create(ALLOCATIONS, manifest, namespace="default")
+
+
+def test_flavors_of_a_pool_are_counted_from_what_the_objects_say() -> None:
+    """Pool, queue and work name them; what was admitted counts in the flavor of its node; one that is not there is
+    waited for."""
+
+    async def test(bench: Bench) -> None:
+        flavors = [{"name": kind, "nodeLabels": {"gpu": kind}} for kind in ("h100", "a100")]
+        await bench.kube.patch(RESOURCE_POOLS, "default", {"spec": {"flavors": flavors}})
+        for kind in ("h100", "a100"):
+            await add_node(bench.kube, kind, gpus=2, labels={"gpu": kind})
+        await a_queue(bench, "team", flavors=[{"name": "h100", "limit": {"nvidia.com/gpu": 1}}])
+        await launch_typed(bench, "first", "h100", "a100")
+        await bench.tick()
+        await launch_typed(bench, "second", "h100", "a100")
+        await launch_typed(bench, "third", "h100")
+        await launch_typed(bench, "fourth", "h200")
+        await bench.tick()
+        for name, node in (("first", "h100"), ("second", "a100")):
+            admission = (await look(bench.kube, name)).status.admission
+            assert admission is not None
+            assert [placement.node for placement in admission.placements] == [node]
+        for name, reason, words in (
+            ("third", "WaitingForQuota", "flavor h100: needs 1 nvidia.com/gpu of flavor h100 more quota"),
+            ("fourth", "UnknownFlavor", "pool default has no flavor h200; it has h100, a100"),
+        ):
+            waiting = condition_of((await look(bench.kube, name)).status.conditions, "Admitted")
+            assert waiting is not None
+            assert waiting.reason == reason
+            assert waiting.message.startswith(words)
 
     on_a_cluster(test)

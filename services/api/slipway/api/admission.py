@@ -1,7 +1,8 @@
 """From a whole launch body to the Allocation that is created, and from a change to other work: complete, judge. Pure.
 
-Owns the short fields (`image`, `command`, `args`, `secrets`, `serviceAccount`), and pointers that make sense to the
-client. The defaults and limits themselves are `slipway.crd.resolve`'s, which hand-applied objects go through as well.
+Owns the short fields (`image`, `command`, `args`, `secrets`, `serviceAccount`, `gpuType`), and pointers that make sense
+to the client. The defaults and limits themselves are `slipway.crd.resolve`'s, which hand-applied objects go through as
+well.
 
 Invariants: the spec is complete: resolving it again changes nothing. A program gets `command` and `args` as they were
 typed; only a pod template has Kubernetes' meaning of `$(NAME)` and `$$`.
@@ -51,7 +52,7 @@ def draft(body: LaunchBody, name: str, pool: ResourcePool, *, accounts: Collecti
     Raises:
         InvalidError: with pointers into the body.
     """
-    errors = [*_own_errors(body)]
+    errors = [*_own_errors(body, pool)]
     own_template = bool(containers_of(body.template))
     spec = _spec(body)
     wanted = Allocation(metadata=ObjectMeta(name=name, namespace=body.workspace, labels=body.labels), spec=spec)
@@ -116,7 +117,7 @@ def client_errors(error: InvalidError) -> InvalidError:
     return InvalidError(summary("the launch", fields) if fields else str(error), fields=fields)
 
 
-def _own_errors(body: LaunchBody) -> list[FieldError]:
+def _own_errors(body: LaunchBody, pool: ResourcePool) -> list[FieldError]:
     """What a custom resource may hold and a launch may not."""
     errors: list[FieldError] = []
     if body.desired != "Running":
@@ -140,7 +141,22 @@ def _own_errors(body: LaunchBody) -> list[FieldError]:
         names = Findings()
         check_env_name(name, f"/secrets/{name}", names)
         errors += names.errors
-    return errors + _account_errors(body)
+    return errors + _account_errors(body) + _flavor_errors(body, pool)
+
+
+def _flavor_errors(body: LaunchBody, pool: ResourcePool) -> list[FieldError]:
+    """Flavors that the pool has not: no node that may come would help."""
+    if body.gpu_type and body.flavors:
+        return [FieldError("/gpuType", "flavors says which flavors it accepts: leave one of them out")]
+    known = [flavor.name for flavor in pool.spec.flavors]
+    has = f"it has {', '.join(known)}" if known else "it has no flavors"
+    named = [("/gpuType", body.gpu_type)] if body.gpu_type else []
+    named += [(f"/flavors/{index}", name) for index, name in enumerate(body.flavors)]
+    return [
+        FieldError(at, f"pool {pool.metadata.name} has no flavor {name!r}; {has}")
+        for at, name in named
+        if name not in known
+    ]
 
 
 def _account_errors(body: LaunchBody) -> list[FieldError]:
@@ -177,6 +193,8 @@ def _spec(body: LaunchBody) -> AllocationSpec:
     secrets = [_from_secret(name, reference) for name, reference in body.secrets.items()]
     fields = {field: getattr(body, field) for field in AllocationSpec.__struct_fields__}
     fields["request_hash"] = ""
+    if body.gpu_type:
+        fields["flavors"] = [body.gpu_type]
     pod: Json = {"serviceAccountName": body.service_account} if body.service_account else {}
     if short or secrets or pod:
         fields["template"] = _with_main(body.template, short, secrets, pod)

@@ -34,6 +34,10 @@ _HELP: dict[str, tuple[str, str]] = {
         "create",
         "create that Queue or correct it as the message says, or move the allocation to a queue that takes work",
     ),
+    Gate.UNKNOWN_FLAVOR: (
+        "create",
+        "add that flavor to the ResourcePool, or kill the allocation and launch it with one that the pool has",
+    ),
     Gate.UNKNOWN_JOB: (
         "create",
         "create that job: slipway job create, or kill the allocation and launch it into a job that exists",

@@ -38,6 +38,9 @@ class LaunchBody(AllocationSpec, kw_only=True, frozen=True, forbid_unknown_field
             description="environment of the main container from Secrets of the workspace: {NAME: SECRET/KEY}",
         ),
     ] = {}
+    gpu_type: Annotated[
+        str, Meta(max_length=63, description="the one flavor of the pool that it accepts. Short form of flavors")
+    ] = ""
     service_account: Annotated[
         str,
         Meta(

@@ -6,9 +6,9 @@ Pure; knows nothing of how long a victim needs. A simulation, in which evictions
 from collections.abc import Sequence
 
 from slipway.model.facts import AllocationFact
-from slipway.model.resources import total
 from slipway.scheduler.plan.queueing.queue_tree import QueueTree
-from slipway.scheduler.plan.state.committed_usage import book, charges_of, is_over
+from slipway.scheduler.plan.state.committed_usage import book, charges_of, demand_of, is_over
+from slipway.scheduler.plan.state.flavors import where_it_stands
 from slipway.scheduler.plan.state.plan_types import Admit, Evict, Plan
 from slipway.scheduler.plan.state.snapshot import PoolSnapshot
 
@@ -26,8 +26,10 @@ def deferred(
         if admit.victims or admit.uid in evicted or fact is None:
             later.add(admit.uid)
             continue
+        if snapshot.pool.flavors:
+            fact = where_it_stands(fact, admit.placements, snapshot.table)
         charges = charges_of(fact, admit.placements, admit.devices)
-        demand = total(charge.requests for charge in charges)
+        demand = demand_of(fact, admit.placements)
         book(usage, charges)
         short = tree.shortfall(fact.queue, demand.amounts, preemptible=fact.preemptible)
         if short is not None or is_over(usage, charges) or _exceeds(snapshot, slots, fact, demand.gpus()):

@@ -15,9 +15,10 @@ from slipway.scheduler.plan.planner import queue_tree
 from slipway.scheduler.plan.preemption.consolidation import next_attempt
 from slipway.scheduler.plan.preemption.victims import role_index
 from slipway.scheduler.plan.state.devices import Devices
+from slipway.scheduler.plan.state.flavors import where_it_stands
 from slipway.scheduler.plan.state.nodes import NodeTable
 from slipway.scheduler.plan.state.plan_types import Admit, Evict, Plan
-from slipway.scheduler.plan.state.rank_request import requests_of
+from slipway.scheduler.plan.state.rank_request import quota_of, requests_of
 from slipway.scheduler.plan.state.snapshot import Holding, PoolSnapshot
 from slipway.scheduler.plan.state.usage import Charge
 
@@ -64,6 +65,8 @@ def lint(snapshot: PoolSnapshot, plan: Plan) -> tuple[PlanViolation, ...]:
             found.append(PlanViolation(Broken.DOUBLE, admit.allocation, "admitted although it has places"))
         else:
             seen.add(admit.uid)
+            if snapshot.pool.flavors:
+                fact = where_it_stands(fact, admit.placements, snapshot.table)
             admitted.append((admit, fact))
             found += _atomic(admit, fact)
     found += _strange_evictions(snapshot, plan)
@@ -93,7 +96,7 @@ def _roles(admit: Admit, fact: AllocationFact) -> list[tuple[RoleFact, list[str]
 
 
 def _demand(admit: Admit, fact: AllocationFact) -> Resources:
-    return total(requests_of(role) * len(nodes) for role, nodes in _roles(admit, fact))
+    return total(quota_of(role) * len(nodes) for role, nodes in _roles(admit, fact))
 
 
 def _atomic(admit: Admit, fact: AllocationFact) -> list[PlanViolation]:

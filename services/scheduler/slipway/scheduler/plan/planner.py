@@ -16,8 +16,9 @@ from collections import deque
 from collections.abc import Callable
 
 import msgspec
+import numpy as np
 
-from slipway.model.facts import DISABLED, SCHEDULING_LABEL, AllocationFact
+from slipway.model.facts import DISABLED, SCHEDULING_LABEL, AllocationFact, QueueFact
 from slipway.model.reasons import Gate, Reason
 from slipway.model.resources import Resources
 from slipway.scheduler.plan.deferred import deferred
@@ -34,15 +35,18 @@ from slipway.scheduler.plan.preemption.consolidation import hold_places, let_go,
 from slipway.scheduler.plan.preemption.nominations import Nominations
 from slipway.scheduler.plan.preemption.preemptor import make_room
 from slipway.scheduler.plan.queueing.fair_share import Contest
+from slipway.scheduler.plan.queueing.flavor_choice import PREEMPT, TRY_NEXT, FlavorChoice, FlavorChoices
 from slipway.scheduler.plan.queueing.queue_cursor import QueueCursor, Walk, line_up
 from slipway.scheduler.plan.queueing.queue_tree import ROOT, QueueTree
 from slipway.scheduler.plan.reservation import Reservations
 from slipway.scheduler.plan.state import gang_size
 from slipway.scheduler.plan.state.extender_results import Answers
+from slipway.scheduler.plan.state.flavors import totals
 from slipway.scheduler.plan.state.ordering import head_key
 from slipway.scheduler.plan.state.pending import PendingGroup, PendingWork
 from slipway.scheduler.plan.state.plan_cache import Memo
 from slipway.scheduler.plan.state.plan_types import Admit, Evict, Explanation, Plan
+from slipway.scheduler.plan.state.rank_request import quota_of
 from slipway.scheduler.plan.state.snapshot import Holding, PoolSnapshot
 
 FORESEEN_MAX = 8
@@ -84,7 +88,12 @@ def plan(
 
 def queue_tree(snapshot: PoolSnapshot) -> QueueTree:
     """The snapshot's queues with what its holdings use."""
-    tree = QueueTree(snapshot.queues, snapshot.table.total, snapshot.table.closed_total)
+    total, closed = snapshot.table.total, snapshot.table.closed_total
+    if snapshot.pool.flavors:
+        table, flavors = snapshot.table, snapshot.pool.flavors
+        total = Resources({**total.amounts, **totals(table, flavors, np.ones_like(table.closed)).amounts})
+        closed = Resources({**closed.amounts, **totals(table, flavors, table.closed).amounts})
+    tree = QueueTree(snapshot.queues, total, closed)
     for name, use in sorted(snapshot.use.items()):
         tree.take(name, use.preemptible, preemptible=True)
         tree.take(name, use.fixed, preemptible=False)
@@ -148,6 +157,9 @@ class _Tick:
         self.state = TickState(snapshot, policy, now, queue_tree(snapshot), panel)
         self.nominations = Nominations(self.state)
         self.reservations = Reservations(self.state)
+        self.flavors = FlavorChoices(snapshot, self.state.tree)
+        self.in_flavors: dict[int, tuple[Explanation, list[tuple[str, Explanation]], int]] = {}
+        """{id of what is told of work that was tried in several flavors: (it, what holds in each, which is told)}"""
         self.contest = Contest(self.state.tree)
         self.lines: dict[str, QueueCursor] = {}
         self.shut: list[Walk] = []
@@ -172,7 +184,7 @@ class _Tick:
         again = _coming_again(self.snapshot, evictions, self.now) if evictions else ()
         self.lines, self.shut = line_up(self.snapshot, state.tree, self.now, self.nominations.settled, again)
         if len(self.lines) > 1:
-            self.reservations.foresee([line.upcoming(FORESEEN_MAX) for line in self.lines.values()])
+            self.reservations.foresee([self._upcoming(line) for line in self.lines.values()])
         self._walk()
         self._walk_on()
         if len(state.evicted) > len(evictions):
@@ -187,7 +199,14 @@ class _Tick:
         self._say_why_now()
         self._say_who_stays()
         self._say_who_holds()
-        standing = RemedyState(state.whatif, state.tree, state.slots, dict(self.snapshot.jobs), state.use_on)
+        standing = RemedyState(
+            state.whatif,
+            state.tree,
+            state.slots,
+            dict(self.snapshot.jobs),
+            state.use_on,
+            flavors=self.flavors if self.flavors.is_any else None,
+        )
         offers = RemedyOffers(
             self.snapshot,
             standing,
@@ -252,6 +271,8 @@ class _Tick:
             head, group = found
             key = head_key(line.queue, head, self.snapshot.job_of(head))
             demand = group.demand
+            if self.flavors.is_any:
+                demand = self.flavors.likely(head, group).group.demand
             if group.is_leaving:
                 demand = demand - Resources(self.taken_down[head.uid].used)
             self.contest.enter(line.queue.name, demand.amounts, key)
@@ -269,18 +290,11 @@ class _Tick:
             else:
                 line.block(why, is_head=not (why.is_never or why.gate in _NO_HEAD))
             return
-        why = self._try(fact, group)
-        if why is not None and not why.is_never and self.nominations.yield_to(fact, lambda: self._retry(fact, group)):
-            why = None
-        if why is not None and not why.is_never and self.nominations.take_over(fact, self.reservations.settle):
-            why = None
-        if why is not None and self.may_evict and not why.is_never and why.gate in _ROOM_HELPS:
-            made = make_room(self.state, fact, self.reservations.settle)
-            if made is not None:
-                self.state.admitted.append(made)
-                # What was evicted may have left room besides, and its queues further below their due.
-                self.made += 1
-                self.contest.renew(self.snapshot.holdings[uid].allocation.queue for uid in made.victims)
+        if self.flavors.is_any:
+            why = self._start_in_a_flavor(line.queue, self.flavors.of(fact, group), group)
+        else:
+            why = self._try(fact, group)
+            if why is not None and self._take_room(fact, group, why):
                 why = None
         if why is not None and fact.key in self.state.unheard and why.gate in _ROOM_HELPS:
             why = explain.unheard(why, self.state.unheard[fact.key])
@@ -288,6 +302,62 @@ class _Tick:
             line.admit()
         elif line.block(why, is_head=not (why.is_never or why.gate in _NO_HEAD)):
             self._keep_for(line, fact, group, why)
+
+    def _take_room(self, fact: AllocationFact, group: PendingGroup, why: Explanation) -> bool:
+        """Admit what waits for `why` where room is held for work with less right to it, or where others are evicted or
+        moved for it."""
+        if why.is_never:
+            return False
+        if self.nominations.yield_to(fact, lambda: self._retry(fact, group)):
+            return True
+        if self.nominations.take_over(fact, self.reservations.settle):
+            return True
+        if not self.may_evict or why.gate not in _ROOM_HELPS:
+            return False
+        made = make_room(self.state, fact, self.reservations.settle)
+        if made is None:
+            return False
+        self.state.admitted.append(made)
+        # What was evicted may have left room besides, and its queues further below their due.
+        self.made += 1
+        self.contest.renew(self.snapshot.holdings[uid].allocation.queue for uid in made.victims)
+        return True
+
+    def _start_in_a_flavor(
+        self, queue: QueueFact, choices: list[FlavorChoice], group: PendingGroup
+    ) -> Explanation | None:
+        """Admit it in the first flavor that its queue's policy settles for; or say why in none."""
+        whys: dict[int, Explanation] = {}
+        is_patient = queue.when_can_borrow == TRY_NEXT
+        later = [number for number, each in enumerate(choices) if is_patient and self.flavors.would_borrow(each)]
+        tried: set[int] = set()
+        for number in (*(each for each in range(len(choices)) if each not in later), *later):
+            choice = choices[number]
+            why = self._try(choice.fact, choice.group)
+            if why is None:
+                return None
+            whys[number] = why
+            if queue.when_can_preempt == PREEMPT and number not in later:
+                tried.add(number)
+                if self._take_room(choice.fact, choice.group, why):
+                    return None
+        for number, choice in enumerate(choices):
+            if number not in tried and self._take_room(choice.fact, choice.group, whys[number]):
+                return None
+        if len(choices) == 1 and choices[0].flavor is None:
+            return whys[0]
+        told = next((number for number in range(len(choices)) if not whys[number].is_never), 0)
+        self.flavors.tell(group, choices[told].flavor)
+        parts = [(choice.flavor or "", whys[number]) for number, choice in enumerate(choices)]
+        why = explain.in_flavors(parts, told)
+        self.in_flavors[id(why)] = (why, parts, told)
+        return why
+
+    def _upcoming(self, line: QueueCursor) -> list[AllocationFact]:
+        """The first of each of the next groups of a line, in order."""
+        if not self.flavors.is_any:
+            return line.upcoming(FORESEEN_MAX)
+        return [self.flavors.likely(*each).fact for each in line.upcoming_of_groups(FORESEEN_MAX)]
 
     def _deferred(self, admits: tuple[Admit, ...], evicted: tuple[Evict, ...]) -> frozenset[str]:
         if not evicted and not any(admit.victims for admit in admits):
@@ -304,9 +374,13 @@ class _Tick:
         if fact.uid in self.reserved:
             return
         self.reserved.add(fact.uid)
+        demand = group.demand
+        if self.flavors.is_any:
+            likely = self.flavors.likely(fact, group)
+            fact, demand = likely.fact, likely.group.demand
         self.reservations.make(fact)
         if line.queue.reclaim != "Any" and why.gate is not Gate.BEHIND_RESERVATION:
-            self.state.tree.keep(line.queue.name, group.demand.amounts)
+            self.state.tree.keep(line.queue.name, demand.amounts)
 
     def _try(self, fact: AllocationFact, group: PendingGroup) -> Explanation | None:
         """Quota, job slots, then a place: takes all of it, or nothing and the reason."""
@@ -426,7 +500,7 @@ class _Tick:
             fact = gangs[0].allocation
             chosen = gang_size.next_role(fact.roles, [len(part.nodes) for part in gangs[0].parts])
             if chosen is not None:
-                contest.enter(name, gang.requests_of(fact.roles[chosen]).amounts, (number, 0, 0, "", name))
+                contest.enter(name, quota_of(fact.roles[chosen]).amounts, (number, 0, 0, "", name))
                 return
             gangs.popleft()
 
@@ -439,7 +513,7 @@ class _Tick:
             chosen = gang_size.next_role(fact.roles, counts, full)
             if chosen is None:
                 return False
-            demand = gang.requests_of(fact.roles[chosen])
+            demand = quota_of(fact.roles[chosen])
             part = placed.parts[chosen]
             if self.state.may_use(fact, demand) is None and gang.extend(self.state.whatif, part):
                 if self.reservations.may_extend(placed, part):
@@ -462,7 +536,16 @@ class _Tick:
                 gang.withdraw(whatif, placed.parts)
         for line in self.lines.values():
             for walk in line.walks:
-                walk.why = now.get(id(walk.why), walk.why)
+                in_flavors = self._now_in_flavors(walk.why, now) if self.in_flavors else None
+                walk.why = in_flavors or now.get(id(walk.why), walk.why)
+
+    def _now_in_flavors(self, why: Explanation | None, now: dict[int, Explanation]) -> Explanation | None:
+        """What is told of work that was tried in several flavors, with what holds in each `now`."""
+        known = self.in_flavors.get(id(why))
+        if known is None or known[0] is not why:
+            return None
+        _, parts, told = known
+        return explain.in_flavors([(flavor, now.get(id(part), part)) for flavor, part in parts], told)
 
     def _say_who_stays(self) -> None:
         """Why nobody made room, where somebody might have."""
@@ -482,10 +565,13 @@ class _Tick:
                     return
                 if walk.why is None or walk.why.gate is not Gate.NO_FIT or walk.why.is_never:
                     continue
-                for role in walk.group.sample.roles:
+                sample = walk.group.sample
+                if self.flavors.is_any:
+                    sample = self.flavors.told(sample, walk.group)
+                for role in sample.roles:
                     if role.node_selector or role.affinity:
                         left -= 1
-                        note = held_nodes(self.state, walk.group.sample)
+                        note = held_nodes(self.state, sample)
                         walk.why = explain.with_note(walk.why, note) if note else walk.why
                         break
 

@@ -40,6 +40,7 @@ def as_json(outcome: SimulationOutcome, warnings: Sequence[str], estimates: Esti
 def allocation_data(outcome: SimulationOutcome, life: Life) -> Json:
     """One allocation of the answer."""
     why = outcome.explanations.get(f"{NAMESPACE}/{life.fact.name}")
+    flavor = outcome.world.flavor_of(life)
     is_waiting = life.is_submitted and life.phase is Phase.PENDING and why is not None
     return {
         "phase": life.phase.value,
@@ -48,6 +49,7 @@ def allocation_data(outcome: SimulationOutcome, life: Life) -> Json:
         "wait": None if life.first_start is None else max(0.0, life.first_start - life.part.submit),
         "attempts": life.fact.attempt,
         "placements": [msgspec.to_builtins(place) for place in life.places],
+        **({"flavor": flavor} if flavor else {}),
         "explain": as_data(why) if is_waiting and why else None,
     }
 

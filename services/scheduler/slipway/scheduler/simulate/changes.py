@@ -23,6 +23,7 @@ from slipway.model.facts import (
 )
 from slipway.model.ids import allocation_id
 from slipway.model.position import POSITION_PATTERN
+from slipway.model.resources import Resources, flavor_in
 from slipway.scheduler.plan.placement.policy import unknown_scores
 from slipway.scheduler.simulate import lower
 from slipway.scheduler.simulate.parts import AllocationPart, Seconds, Span, seconds
@@ -31,7 +32,11 @@ from slipway.scheduler.simulate.scenario import checked, located
 NODES_MAX = 20_000
 RANKS_MAX = 100_000
 _RENAMED = {"nodes[": "addNodes[", "allocations[": "addAllocations["}
-_QUEUE_FIELDS = {"preemption": ("within_queue", "reclaim")}
+_QUEUE_FIELDS = {
+    "preemption": ("within_queue", "reclaim"),
+    "flavorFungibility": ("when_can_borrow", "when_can_preempt"),
+}
+_LIMITS = ("nominal", "borrowing_limit", "lending_limit", "limit")
 
 
 class _Strict(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
@@ -141,7 +146,14 @@ def _add(standing: PoolStanding, changes: WhatIfChanges) -> None:
         for name in sorted({job.name for job in standing.jobs if job.namespace == changes.workspace} & names)
     ]
     try:
-        scenario = checked({"nodes": changes.add_nodes, "allocations": changes.add_allocations, "jobs": jobs})
+        scenario = checked(
+            {
+                "nodes": changes.add_nodes,
+                "allocations": changes.add_allocations,
+                "jobs": jobs,
+                "pool": _flavors_of(standing),
+            }
+        )
     except InvalidError as exc:
         text = str(exc)
         for before, after in _RENAMED.items():
@@ -228,7 +240,7 @@ def _change_queue(standing: PoolStanding, raw: dict[str, Any], path: str) -> Non
     if parents and parent not in standing.queues:
         raise InvalidError(f"{path}.parent: there is no queue {str(parent)[:80]}")
     try:
-        scenario = checked({"nodes": [], "queues": [raw, *parents]})
+        scenario = checked({"nodes": [], "queues": [raw, *parents], "pool": _flavors_of(standing)})
     except InvalidError as exc:
         raise InvalidError(str(exc).replace("queues[0]", path, 1)) from exc
     made = lower.queues(scenario)[0]
@@ -237,7 +249,27 @@ def _change_queue(standing: PoolStanding, raw: dict[str, Any], path: str) -> Non
         standing.queues[name] = msgspec.structs.replace(made, pool=standing.pool.name)
         return
     fields = [field for key in raw for field in _QUEUE_FIELDS.get(key, (_snake(key),)) if key != "name"]
-    standing.queues[name] = msgspec.structs.replace(before, **{field: getattr(made, field) for field in fields})
+    wanted = {field: getattr(made, field) for field in fields}
+    for limit in _LIMITS:
+        if limit in wanted or "flavors" in wanted:
+            flat = made if limit in wanted else before
+            of_flavors = made if "flavors" in wanted else before
+            wanted[limit] = _joined(getattr(flat, limit), getattr(of_flavors, limit))
+    standing.queues[name] = msgspec.structs.replace(before, **wanted)
+
+
+def _joined(flat: Resources | None, of_flavors: Resources | None) -> Resources | None:
+    """The amounts of `flat` that are of no flavor, and those of `of_flavors` that are of one."""
+    amounts = {} if flat is None else flat.amounts
+    plain = {name: amount for name, amount in amounts.items() if not flavor_in(name)}
+    typed = {name: amount for name, amount in (of_flavors or Resources()).amounts.items() if flavor_in(name)}
+    is_stated = flat is not None and (bool(plain) or not amounts)
+    return Resources({**plain, **typed}) if is_stated or typed else None
+
+
+def _flavors_of(standing: PoolStanding) -> dict[str, Any]:
+    """The pool's flavors, as a scenario has them."""
+    return {"flavors": [{"name": each.name, "nodeLabels": each.node_labels} for each in standing.pool.flavors]}
 
 
 def _change_policy(standing: PoolStanding, policy: PolicyChange) -> None:

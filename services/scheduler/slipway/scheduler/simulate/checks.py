@@ -33,6 +33,8 @@ from slipway.scheduler.simulate.parts import (
 from slipway.scheduler.simulate.placed import check_placed
 
 NAME_MAX = 253
+FLAVOR_PATTERN = "[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
+LIMITS = ("nominal", "borrowing_limit", "lending_limit", "limit")
 NODES_MAX = 100_000
 RANKS_MAX = 500_000
 GPUS_MAX = 1024
@@ -51,6 +53,7 @@ def check(scenario: Scenario) -> None:
     _check_sizes(scenario)
     _check_names(scenario)
     _check_queues(scenario)
+    _check_flavors(scenario)
     _check_quantities(scenario)
     _check_times(scenario)
     _check_neighbours(scenario)
@@ -166,6 +169,43 @@ def _check_queues(scenario: Scenario) -> None:
         _check_place(f"allocations[{index}].position", item.position)
 
 
+def _check_flavors(scenario: Scenario) -> None:
+    """The flavors of the pool, and what queues and work say of them."""
+    names = [flavor.name for flavor in scenario.pool.flavors]
+    _unique((f"pool.flavors[{index}].name", name) for index, name in enumerate(names))
+    for index, name in enumerate(names):
+        if not re.fullmatch(FLAVOR_PATTERN, name):
+            raise InvalidError(
+                f"pool.flavors[{index}].name: {name} is not 1 to 63 lower case letters, digits and hyphens"
+            )
+    for index, queue in enumerate(scenario.queues):
+        path = f"queues[{index}].flavors"
+        _unique((f"{path}[{number}].name", each.name) for number, each in enumerate(queue.flavors))
+        for number, each in enumerate(queue.flavors):
+            _check_flavor(f"{path}[{number}].name", each.name, names)
+            for field in LIMITS:
+                for resource in cast("Quantities | None", getattr(each, field)) or {}:
+                    if amount(resource, 0)[0] != GPU:
+                        raise InvalidError(
+                            f"{path}[{number}].{_camel(field)}.{resource}: only GPUs are counted by flavor; "
+                            f"write gpus, and {resource} in queues[{index}].{_camel(field)}"
+                        )
+    for index, item in enumerate(scenario.allocations):
+        if item.gpu_type and item.flavors:
+            raise InvalidError(f"allocations[{index}].gpuType: is short for one of flavors; state one of the two")
+        if item.gpu_type:
+            _check_flavor(f"allocations[{index}].gpuType", item.gpu_type, names)
+        _unique((f"allocations[{index}].flavors[{number}]", name) for number, name in enumerate(item.flavors))
+        for number, name in enumerate(item.flavors):
+            _check_flavor(f"allocations[{index}].flavors[{number}]", name, names)
+
+
+def _check_flavor(path: str, name: str, known: list[str]) -> None:
+    if name not in known:
+        has = f"it has {', '.join(known)}" if known else "add it to pool.flavors"
+        raise InvalidError(f"{path}: the pool has no flavor {name}; {has}")
+
+
 def _check_span(path: str, span: Span | None, least: float = 0.0) -> None:
     if span is None:
         return
@@ -212,8 +252,11 @@ def _check_quantities(scenario: Scenario) -> None:
     for index, node in enumerate(scenario.nodes):
         _check_node(f"nodes[{index}]", node)
     for index, queue in enumerate(scenario.queues):
-        for field in ("nominal", "borrowing_limit", "lending_limit", "limit"):
+        for field in LIMITS:
             _check_map(f"queues[{index}].{_camel(field)}", cast("Quantities | None", getattr(queue, field)) or {})
+            for number, each in enumerate(queue.flavors):
+                path = f"queues[{index}].flavors[{number}].{_camel(field)}"
+                _check_map(path, cast("Quantities | None", getattr(each, field)) or {})
     for index, item in enumerate(scenario.allocations):
         for number, rank in enumerate(item.ranks):
             _check_rank(f"allocations[{index}].ranks[{number}]", rank)

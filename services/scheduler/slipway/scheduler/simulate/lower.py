@@ -3,12 +3,15 @@
 Everything of a scenario is in one namespace and one pool; an allocation's uid is its name, so that ties fall by name.
 """
 
+from collections.abc import Mapping
+
 import msgspec
 
 from slipway.model.facts import (
     SHARING_LABEL,
     AllocationFact,
     BudgetFact,
+    FlavorFact,
     JobFact,
     NodeFact,
     PodFact,
@@ -22,7 +25,7 @@ from slipway.model.facts import (
     VolumeFact,
 )
 from slipway.model.ranklabels import labels_if_named
-from slipway.model.resources import CPU, GPU, MEMORY, PODS, Resources
+from slipway.model.resources import CPU, GPU, MEMORY, PODS, Resources, gpus_of
 from slipway.scheduler.simulate.parts import (
     AllocationPart,
     NodePart,
@@ -88,6 +91,7 @@ def pool(scenario: Scenario) -> PoolFact:
         topology=tuple(part.topology),
         backfill=part.backfill,
         aging=seconds(part.aging),
+        flavors=tuple(FlavorFact(flavor.name, flavor.node_labels) for flavor in part.flavors),
     )
 
 
@@ -140,6 +144,7 @@ def allocation(part: AllocationPart) -> AllocationFact:
         hold=part.hold,
         finalized=True,
         avoid_nodes=tuple(part.avoid_nodes),
+        flavors=(part.gpu_type,) if part.gpu_type else tuple(part.flavors),
         max_runtime=part.max_runtime,
     )
 
@@ -173,10 +178,13 @@ def _queue(part: QueuePart) -> QueueFact:
         parent="" if part.parent == "root" else part.parent,
         weight=part.weight,
         priority=part.priority,
-        nominal=_amounts(part.nominal),
-        borrowing_limit=_amounts(part.borrowing_limit),
-        lending_limit=_amounts(part.lending_limit),
-        limit=_amounts(part.limit),
+        nominal=_amounts(part.nominal, {each.name: each.nominal for each in part.flavors}),
+        borrowing_limit=_amounts(part.borrowing_limit, {each.name: each.borrowing_limit for each in part.flavors}),
+        lending_limit=_amounts(part.lending_limit, {each.name: each.lending_limit for each in part.flavors}),
+        limit=_amounts(part.limit, {each.name: each.limit for each in part.flavors}),
+        flavors=tuple(each.name for each in part.flavors),
+        when_can_borrow=part.flavor_fungibility.when_can_borrow,
+        when_can_preempt=part.flavor_fungibility.when_can_preempt,
         ordering=part.ordering,
         within_queue=part.preemption.within_queue,
         reclaim=part.preemption.reclaim,
@@ -191,9 +199,15 @@ def _place(place: str | float) -> str:
     return place if isinstance(place, str) else f"{place:f}".rstrip("0").rstrip(".")
 
 
-def _amounts(quantities: Quantities | None) -> Resources | None:
+def _amounts(quantities: Quantities | None, of_flavors: Mapping[str, Quantities | None]) -> Resources | None:
     """A quota of zero is a quota: zeros are kept."""
-    return None if quantities is None else Resources(dict(amount(key, value) for key, value in quantities.items()))
+    stated = {flavor: of for flavor, of in of_flavors.items() if of is not None}
+    if quantities is None and not stated:
+        return None
+    amounts = dict(amount(key, value) for key, value in (quantities or {}).items())
+    for flavor, of in stated.items():
+        amounts |= dict(amount(gpus_of(flavor), value) for value in of.values())
+    return Resources(amounts)
 
 
 def role(part: RankPart, has_gang_minimum: bool, owner: str = "") -> RoleFact:

@@ -22,6 +22,7 @@ Quantities = dict[str, QuantityValue]
 AMOUNT_MAX = 2**50
 """Base units of one resource of one node or rank: a PiB of memory, a trillion cores. Sums of them stay exact."""
 ROOT_NAMES = ("", "root")
+FLAVORS_MAX = 16
 GPUS = "gpus"
 """In quotas, short for whole GPUs."""
 
@@ -62,6 +63,13 @@ class NodePart(_Part, frozen=True, kw_only=True):
     ready: bool = True
 
 
+class FlavorPart(_Part, frozen=True, kw_only=True):
+    """A named kind of nodes: those that have all of these labels."""
+
+    name: str
+    node_labels: Annotated[dict[str, str], Meta(min_length=1)]
+
+
 class PoolPart(_Part, frozen=True, kw_only=True):
     scores: dict[str, Annotated[int, Meta(ge=0, le=1_000_000)]] = {}
     args: dict[str, dict[str, Any]] = {}
@@ -71,6 +79,7 @@ class PoolPart(_Part, frozen=True, kw_only=True):
     aging: Span = 86_400
     """0: never"""
     topology: list[str] = []
+    flavors: Annotated[list[FlavorPart], Meta(max_length=FLAVORS_MAX)] = []
 
 
 class PreemptionPart(_Part, frozen=True, kw_only=True):
@@ -85,6 +94,21 @@ class BudgetPart(_Part, frozen=True, kw_only=True):
     window: Span
 
 
+class FlavorLimitsPart(_Part, frozen=True, kw_only=True):
+    """What a queue has of one flavor; only GPUs are counted by flavor."""
+
+    name: str
+    nominal: Quantities | None = None
+    borrowing_limit: Quantities | None = None
+    lending_limit: Quantities | None = None
+    limit: Quantities | None = None
+
+
+class FungibilityPart(_Part, frozen=True, kw_only=True):
+    when_can_borrow: Literal["Borrow", "TryNextFlavor"] = "Borrow"
+    when_can_preempt: Literal["Preempt", "TryNextFlavor"] = "TryNextFlavor"
+
+
 class QueuePart(_Part, frozen=True, kw_only=True):
     name: str
     parent: str = ""
@@ -94,6 +118,8 @@ class QueuePart(_Part, frozen=True, kw_only=True):
     borrowing_limit: Quantities | None = None
     lending_limit: Quantities | None = None
     limit: Quantities | None = None
+    flavors: Annotated[list[FlavorLimitsPart], Meta(max_length=FLAVORS_MAX)] = []
+    flavor_fungibility: FungibilityPart = FungibilityPart()
     ordering: Literal["StrictFIFO", "BestEffortFIFO", "Backfill"] = "BestEffortFIFO"
     preemption: PreemptionPart = PreemptionPart()
     max_runtime: Span | None = None
@@ -165,6 +191,10 @@ class AllocationPart(_Part, frozen=True, kw_only=True):
     hold: bool = False
     position: Place = ""
     avoid_nodes: list[str] = []
+    flavors: Annotated[list[str], Meta(max_length=FLAVORS_MAX)] = []
+    """those that it accepts, the best first"""
+    gpu_type: str = ""
+    """short for one flavor"""
     ranks: Annotated[list[RankPart], Meta(min_length=1)]
     placed: list[PlacedPart] = []
 

@@ -54,18 +54,23 @@ def number(value: float | None) -> str:
 def _rows(outcome: SimulationOutcome, width: int) -> list[str]:
     lives = list(outcome.world.lives.items())
     cells: list[tuple[list[str], list[str]]] = []
+    is_flavored = False
     for name, life in lives[:ROWS_MAX]:
         data = allocation_data(outcome, life)
+        is_flavored = is_flavored or "flavor" in data
         figures = [number(data["start"]), number(data["end"]), number(data["wait"]), str(data["attempts"])]
         nodes = list(dict.fromkeys(place["node"] for place in data["placements"]))
-        cells.append(([name, data["phase"], *figures], nodes))
-    columns = range(len(_HEAD) - 1)
-    widths = [max(len(row[at]) for row in (_HEAD, *(cell for cell, _ in cells))) for at in columns]
+        cells.append(([name, data["phase"], *figures, data.get("flavor", "-")], nodes))
+    head = [*_HEAD[:-1], "FLAVOR"]
+    if not is_flavored:
+        head.pop()
+        cells = [(row[:-1], nodes) for row, nodes in cells]
+    widths = [max(len(row[at]) for row in (head, *(cell for cell, _ in cells))) for at in range(len(head))]
     widths[0] = min(widths[0], NAME_MAX)
     most = max((len(_node_names(nodes)) for _, nodes in cells), default=0)
     gap = 2 if sum(widths) + 2 * len(widths) + most <= width else 1
     rest = max(NODES_MIN, width - sum(widths) - gap * len(widths))
-    lines = [_line(_HEAD[:-1], widths, gap) + _HEAD[-1]]
+    lines = [_line(head, widths, gap) + _HEAD[-1]]
     for row, nodes in cells:
         row[0] = _cut(row[0], widths[0])
         lines.append(_line(row, widths, gap) + _cut_nodes(nodes, rest))

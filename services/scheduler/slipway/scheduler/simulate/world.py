@@ -16,6 +16,8 @@ from slipway.model.resources import GPU, GPU_MILLI, MILLI
 from slipway.scheduler.plan.queueing.branches import with_run_limits
 from slipway.scheduler.plan.reservation.limits import run_limit
 from slipway.scheduler.plan.state import budgets
+from slipway.scheduler.plan.state.flavors import labelled, where_it_stands
+from slipway.scheduler.plan.state.nodes import NodeTable
 from slipway.scheduler.plan.state.plan_types import Admit, Evict
 from slipway.scheduler.plan.state.pool_state import Columns
 from slipway.scheduler.plan.state.rank_request import requests_of
@@ -83,6 +85,8 @@ class SimulatedWorld:
         self.columns = Columns(given.pool)
         self.nodes = given.nodes
         self.columns.set_nodes(self.nodes)
+        flavors = given.pool.flavors
+        self._flavored = NodeTable(labelled(node, flavors) for node in self.nodes) if flavors else None
         self.columns.set_queues(given.queues)
         self._queues = with_run_limits({queue.name: queue for queue in given.queues})
         self._windows = budgets.windows(self._queues)
@@ -105,6 +109,13 @@ class SimulatedWorld:
         self.lost: list[LostWork] = []
         self._left = {node.name: [MILLI] * node.allocatable.get(GPU) for node in self.nodes}
         """{node: thousandths left of each device}"""
+
+    def flavor_of(self, life: Life) -> str:
+        """The flavor that the GPUs of its last attempt are counted in; "" for none."""
+        if self._flavored is None:
+            return ""
+        fact = where_it_stands(life.fact, {place.rank: place.node for place in life.places}, self._flavored)
+        return next((role.flavor for role in fact.roles if role.flavor), "")
 
     def submit(self, name: str) -> float | None:
         """It arrives, running already if the scenario says so; answers when it will end, if that is known."""

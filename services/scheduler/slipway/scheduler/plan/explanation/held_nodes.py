@@ -8,7 +8,7 @@ the pool. Says something only where all of it is held, or some queue holds more 
 import numpy as np
 
 from slipway.model.facts import AllocationFact, RoleFact
-from slipway.model.resources import CPU, GPU
+from slipway.model.resources import CPU, GPU, gpus_of
 from slipway.scheduler.plan.placement import explain
 from slipway.scheduler.plan.placement.node_sets import NodeSet, NodeSets
 from slipway.scheduler.plan.placement.tick_state import TickState
@@ -37,6 +37,8 @@ def _of_role(state: TickState, sets: NodeSets, role: RoleFact) -> str:
         return ""
     asked = counted(requests_of(role).amounts)
     resource = next((name for name in (GPU, CPU) if asked.get(name, 0) > 0), "")
+    if role.flavor and gpus_of(role.flavor) in state.tree.named:
+        return ""
     if not resource or not is_part(node_set.shares.total, state.tree, resource):
         return ""
     total = node_set.shares.total.get(resource, 0)

@@ -19,6 +19,7 @@ from slipway.scheduler.plan.placement.topology import REQUIRED
 from slipway.scheduler.plan.queueing.admission_checks import closed_gate
 from slipway.scheduler.plan.queueing.queue_cursor import STRICT, QueueCursor, Walk
 from slipway.scheduler.plan.reservation import Reservations
+from slipway.scheduler.plan.state.pending import PendingGroup
 from slipway.scheduler.plan.state.plan_cache import Memo
 from slipway.scheduler.plan.state.plan_types import Explanation, Remedy
 from slipway.scheduler.plan.state.snapshot import PoolSnapshot
@@ -43,6 +44,7 @@ class RemedyOffers:
         admitted: Sequence[Admitted] = (),
         reservations: Reservations | None = None,
     ) -> None:
+        self._flavors = standing.flavors
         self._reservations = reservations
         self._snapshot = snapshot
         self._standing = standing
@@ -60,7 +62,10 @@ class RemedyOffers:
     def _candidates(self, most: int) -> Iterator[tuple[WorkKey | None, AllocationFact, Explanation]]:
         for line in self._lines.values():
             parts = [
-                [(order, fact, line.explanation(walk, fact)) for order, fact in walk.first(most + 1)]
+                [
+                    (order, self._told(fact, walk.group) if self._flavors else fact, line.explanation(walk, fact))
+                    for order, fact in walk.first(most + 1)
+                ]
                 for walk in line.walks
                 if not walk.group.is_leaving
             ]
@@ -68,7 +73,7 @@ class RemedyOffers:
                 if why.gate in CHANGEABLE and fact.uid not in line.settled:
                     yield order, fact, why
         held = [
-            (fact, walk.why)
+            (self._told(fact, walk.group), walk.why)
             for walk in self._shut
             if walk.why is not None and walk.why.gate in BY_ITSELF
             for _, fact in walk.first(most)
@@ -142,6 +147,17 @@ class RemedyOffers:
                     if other.uid == fact.uid or not is_before:
                         continue
                     if line.explanation(walk, other).gate in CHANGEABLE:
-                        kind = (walk.group.shape, other.queue, other.job, other.preemptible)
-                        found.setdefault(kind, other)
+                        alike = self._choices(other, walk.group) if self._flavors else [(walk.group.shape, other)]
+                        for shape, each in alike:
+                            found.setdefault((shape, other.queue, other.job, other.preemptible), each)
         return list(found.values())
+
+    def _told(self, fact: AllocationFact, group: PendingGroup) -> AllocationFact:
+        """It in the flavor of which its reason is told."""
+        return fact if self._flavors is None else self._flavors.told(fact, group)
+
+    def _choices(self, fact: AllocationFact, group: PendingGroup) -> list[tuple[bytes, AllocationFact]]:
+        """It in each flavor that it accepts, with what is equal for what has a place where it has one."""
+        if self._flavors is None:
+            return [(group.shape, fact)]
+        return [(each.group.shape, each.fact) for each in self._flavors.of(fact, group)]

@@ -21,8 +21,10 @@ from slipway.scheduler.plan.placement import gang
 from slipway.scheduler.plan.placement.explain import PLACE
 from slipway.scheduler.plan.placement.filters.node_unschedulable import CORDON
 from slipway.scheduler.plan.placement.whatif import WhatIf
+from slipway.scheduler.plan.queueing.flavor_choice import FlavorChoices
 from slipway.scheduler.plan.queueing.queue_tree import ROOT, QueueTree
 from slipway.scheduler.plan.state import gang_size
+from slipway.scheduler.plan.state.flavors import flavored
 from slipway.scheduler.plan.state.nodes import Bools
 from slipway.scheduler.plan.state.plan_types import Remedy
 from slipway.scheduler.plan.state.usage import NodeUsage
@@ -46,6 +48,8 @@ class RemedyState(msgspec.Struct):
     """what stands on nodes that take no work: (whose it is, how much)"""
     within: Bools | None = None
     """the nodes that may be used at all; None: every one"""
+    flavors: FlavorChoices | None = None
+    """in which flavor what waits is looked at; None: the pool has no flavors"""
 
     def admits(self, fact: AllocationFact) -> bool:
         """Whether `fact` would start now. Leaves everything as it was."""
@@ -99,7 +103,9 @@ def smallest_change(
     if made is None:
         return None
     tree = _opened(standing, tree, made.changes)
-    after = RemedyState(made.make(standing.whatif), tree, standing.slots, jobs, standing.use_on, made.within)
+    after = msgspec.structs.replace(
+        standing, whatif=made.make(standing.whatif), tree=tree, jobs=jobs, within=made.within
+    )
     theirs = after if made.is_for_all else msgspec.structs.replace(after, whatif=standing.whatif)
     if any(theirs.admits(rival) for rival in rivals) or not after.admits(fact):
         return None
@@ -150,7 +156,8 @@ def _opened(standing: RemedyState, tree: QueueTree, changes: tuple[Remedy, ...])
     if not nodes:
         return tree
     table = standing.whatif.table
-    opened = tree.with_open(total(table.facts[table.index[node]].allocatable for node in sorted(nodes)))
+    more = total(table.facts[table.index[node]].allocatable for node in sorted(nodes))
+    opened = tree.with_open(more + flavored(table, nodes) if standing.flavors is not None else more)
     for fact, used in standing.use_on(nodes):
         less = {name: -amount for name, amount in used.amounts.items()}
         opened.strand(fact.queue, less, preemptible=fact.preemptible)

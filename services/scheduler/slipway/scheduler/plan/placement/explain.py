@@ -4,12 +4,14 @@ Owns the wording of the gates from quota on. Messages hold nothing that changes 
 so that an unchanged situation gives an unchanged text.
 """
 
+from collections.abc import Sequence
+
 import msgspec
 
-from slipway.model.facts import AllocationFact, JobFact, QuotaFact, RoleFact
+from slipway.model.facts import FLAVOR_LABEL, AllocationFact, JobFact, QuotaFact, RoleFact
 from slipway.model.quantity import format_quantity
 from slipway.model.reasons import NEVER, Gate
-from slipway.model.resources import CPU, GPU, GPU_MILLI, GPU_SHARES, MEMORY, MILLI, PODS, scale_of, total
+from slipway.model.resources import CPU, GPU, GPU_MILLI, GPU_SHARES, MEMORY, MILLI, PODS, flavor_in, scale_of, total
 from slipway.model.times import format_time
 from slipway.scheduler.plan.placement.extenders import WAITING
 from slipway.scheduler.plan.placement.feasibility import admitting, empty_room
@@ -176,7 +178,7 @@ def _never(whatif: WhatIf, allocation: AllocationFact, blocked: PlacementFailure
     whole = whatif.table.total
     ranks = f"{needed} ranks{_of_role(allocation, blocked) if blocked.least else ''}"
     for name in sorted(demand.amounts, key=lambda item: (item in (CPU, MEMORY), item)):
-        if name not in _NOT_OF_NODES and demand.get(name) > whole.get(name):
+        if name not in _NOT_OF_NODES and not flavor_in(name) and demand.get(name) > whole.get(name):
             text = (
                 f"{NEVER} as the pool stands: it asks for {spell(name, demand.get(name))} "
                 f"and the whole pool has {spell(name, whole.get(name)).split(' ', 1)[0]}"
@@ -285,9 +287,10 @@ def _plain(thousandths: int) -> str:
 
 def _where(role: RoleFact) -> str:
     """The nodes that a role names, in words."""
-    named = [f"{key}={value}" for key, value in sorted(role.node_selector.items())]
-    if named:
-        return f"nodes with {' and '.join(named)}"
+    named = [f"{key}={value}" for key, value in sorted(role.node_selector.items()) if key != FLAVOR_LABEL]
+    kind = f"nodes of {_flavor(role.flavor)}" if role.flavor is not None else "nodes"
+    if named or role.flavor is not None:
+        return f"{kind} with {' and '.join(named)}" if named else kind
     required = mapping_of(node_affinity(role.affinity).get(REQUIRED_AFFINITY))
     terms = mappings_of(required.get("nodeSelectorTerms"))
     expressions = [each for term in terms for each in mappings_of(term.get("matchExpressions"))]
@@ -295,6 +298,17 @@ def _where(role: RoleFact) -> str:
         key, values = expressions[0].get("key"), strings_of(expressions[0].get("values"))
         return f"nodes with {' or '.join(f'{key}={value}' for value in values)}"
     return "the nodes that it may use"
+
+
+def _flavor(name: str) -> str:
+    return f"flavor {name}" if name else "no flavor"
+
+
+def in_flavors(parts: Sequence[tuple[str, Explanation]], told: int) -> Explanation:
+    """Why it starts in none of the flavors that were tried: what holds of that number `told`, with all the reasons."""
+    words = [f"{_flavor(flavor)}: {why.message.removeprefix(f'{NEVER}: ')}" for flavor, why in parts]
+    is_never = all(why.is_never for _, why in parts)
+    return msgspec.structs.replace(parts[told][1], message="; ".join(words), is_never=is_never)
 
 
 def unheard(why: Explanation, what: str) -> Explanation:

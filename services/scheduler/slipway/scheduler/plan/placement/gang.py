@@ -25,7 +25,7 @@ from slipway.scheduler.plan.placement.topology import REQUIRED, shared_domains
 from slipway.scheduler.plan.placement.whatif import WhatIf
 from slipway.scheduler.plan.state.gang_size import next_role, targets
 from slipway.scheduler.plan.state.nodes import Bools
-from slipway.scheduler.plan.state.rank_request import requests_of
+from slipway.scheduler.plan.state.rank_request import quota_of
 
 ORDERS_MAX = 6
 """Orders of roles that are tried for one gang."""
@@ -43,7 +43,7 @@ class PlacedGang(msgspec.Struct, frozen=True):
 
     def demand(self) -> Resources:
         """What the placed ranks use together."""
-        return total(requests_of(part.role) * len(part.nodes) for part in self.parts)
+        return total(quota_of(part.role) * len(part.nodes) for part in self.parts)
 
     def placements(self) -> dict[int, int]:
         """{rank: node index}, ascending; ranks are numbered over the roles in order."""

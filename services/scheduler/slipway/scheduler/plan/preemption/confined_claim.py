@@ -20,7 +20,7 @@ from collections.abc import Collection, Mapping
 import numpy as np
 
 from slipway.model.facts import AllocationFact, RoleFact
-from slipway.model.resources import Resources, total
+from slipway.model.resources import Resources, gpus_of, total
 from slipway.scheduler.plan.placement.node_sets import NodeSet, NodeSets, confined_roles
 from slipway.scheduler.plan.placement.tick_state import TickState
 from slipway.scheduler.plan.preemption.reclaim_rule import CONFINED, FIRST, NOT, ReclaimClaim
@@ -45,7 +45,7 @@ class SetDemand:
 def confined_claim(state: TickState, fact: AllocationFact) -> "ConfinedClaim | None":
     """The claim of `fact` as things stand; None where no role of it is confined."""
     wanted = [role for role, want in zip(fact.roles, gang_size.targets(fact), strict=True) if want]
-    if not confined_roles(wanted, state.whatif.table):
+    if not confined_roles(wanted, state.whatif.table) or any(_is_by_quota(state, role) for role in wanted):
         return None
     sets = state.node_sets()
     counts = dict(zip([role.name for role in fact.roles], gang_size.targets(fact), strict=True))
@@ -146,6 +146,11 @@ class ConfinedClaim:
         if own is None or own.covers(part.node_set):
             return True
         return _can_spare(own.shares, theirs, own.use_of(holding, ranks), part.resources)
+
+
+def _is_by_quota(state: TickState, role: RoleFact) -> bool:
+    """Whether queues state what they own of the flavor of `role`: the reclaim rule judges that."""
+    return bool(role.flavor) and gpus_of(role.flavor or "") in state.tree.named
 
 
 def _can_spare(shares: NodeShares, queues: tuple[str, ...], used: Mapping[str, int], asked: tuple[str, ...]) -> bool:

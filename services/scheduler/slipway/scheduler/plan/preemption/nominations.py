@@ -18,12 +18,12 @@ import numpy as np
 from slipway.model.facts import AllocationFact
 from slipway.model.lifecycle import Phase
 from slipway.model.reasons import Gate
-from slipway.model.resources import Resources, total
+from slipway.model.resources import Resources
 from slipway.scheduler.plan.placement import gang
 from slipway.scheduler.plan.placement.tick_state import Admitted, TickState
 from slipway.scheduler.plan.queueing.admission_checks import closed_gate
 from slipway.scheduler.plan.state import gang_size
-from slipway.scheduler.plan.state.committed_usage import book, charges_of, is_over
+from slipway.scheduler.plan.state.committed_usage import book, charges_of, demand_of, is_over
 from slipway.scheduler.plan.state.ordering import priority_of
 from slipway.scheduler.plan.state.plan_types import Explanation
 from slipway.scheduler.plan.state.snapshot import Holding, Nomination
@@ -155,7 +155,7 @@ class Nominations:
             nomination=nomination,
             fact=fact,
             charges=charges,
-            demand=total(charge.requests for charge in charges),
+            demand=demand_of(fact, nomination.placements),
             leaving=leaving,
         )
 

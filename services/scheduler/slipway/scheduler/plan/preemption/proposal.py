@@ -26,6 +26,7 @@ from slipway.scheduler.plan.preemption.victims import Victims
 from slipway.scheduler.plan.state import gang_size
 from slipway.scheduler.plan.state.extender_results import Offer
 from slipway.scheduler.plan.state.nodes import Bools, Ints
+from slipway.scheduler.plan.state.rank_request import requests_of
 
 TRIES_MAX = 16
 """Nodes that are tried for one rank."""
@@ -76,7 +77,7 @@ class Proposals:
     def _asking(self, fact: AllocationFact, role: RoleFact, why: bytes) -> Asking | None:
         """Who is to be asked before anybody goes for `fact`; None when that is nobody's business."""
         panel = self._state.whatif.panel
-        guards = panel.guards(gang.requests_of(role)) if panel is not None else ()
+        guards = panel.guards(requests_of(role)) if panel is not None else ()
         if panel is None or not guards:
             return None
         ask = b"%s %s %d %s" % (self._state.whatif.row(role).ask.key, fact.uid.encode(), fact.attempt, why)

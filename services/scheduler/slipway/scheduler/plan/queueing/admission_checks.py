@@ -42,6 +42,7 @@ def closed_gate(allocation: AllocationFact, snapshot: PoolSnapshot, tree: QueueT
         )
     return (
         _queue_gate(allocation, snapshot, tree)
+        or (_flavor_gate(allocation, snapshot) if allocation.flavors else None)
         or _job_gate(allocation, snapshot)
         or _pods_gate(allocation)
         or _range_gate(allocation)
@@ -67,6 +68,17 @@ def _queue_gate(allocation: AllocationFact, snapshot: PoolSnapshot, tree: QueueT
             message=f"queue {allocation.queue} has queues below it; work goes into one of those",
             is_never=True,
         )
+    return None
+
+
+def _flavor_gate(allocation: AllocationFact, snapshot: PoolSnapshot) -> Explanation | None:
+    """A flavor that the pool has not is waited for, as a queue is."""
+    known = [flavor.name for flavor in snapshot.pool.flavors]
+    for flavor in allocation.flavors:
+        if flavor not in known:
+            has = f"it has {', '.join(known)}" if known else "it has no flavors"
+            text = f"pool {snapshot.pool.name} has no flavor {flavor}; {has}"
+            return Explanation(gate=Gate.UNKNOWN_FLAVOR, message=text, is_never=True)
     return None
 
 

@@ -78,6 +78,11 @@ class QueueCursor:
         """The first of each of the next groups, in order, at most `most`."""
         return [self.walks[number].current for _, number in sorted(self._heap)[:most]]
 
+    def upcoming_of_groups(self, most: int) -> list[tuple[AllocationFact, PendingGroup]]:
+        """The same, each with its group."""
+        walks = [self.walks[number] for _, number in sorted(self._heap)[:most]]
+        return [(walk.current, walk.group) for walk in walks]
+
     def admit(self) -> None:
         """The next has been admitted."""
         _, number = heapq.heappop(self._heap)

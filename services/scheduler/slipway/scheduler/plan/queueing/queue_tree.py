@@ -23,7 +23,7 @@ from math import lcm
 import msgspec
 
 from slipway.model.facts import QueueFact
-from slipway.model.resources import GPU, GPU_MILLI, MILLI, Resources
+from slipway.model.resources import GPU, GPU_MILLI, MILLI, Resources, flavor_in
 from slipway.scheduler.plan.queueing.branches import (
     ROOT,
     Branch,
@@ -57,7 +57,10 @@ class Shortfall(msgspec.Struct, frozen=True):
     @property
     def raise_by(self) -> int:
         """By how many base units the bound has to be raised: quotas are in whole GPUs."""
-        return -(-self.short // MILLI) if self.resource == GPU else self.short
+        gpus = -(-self.short // MILLI)
+        if self.resource == GPU:
+            return gpus
+        return gpus * MILLI if flavor_in(self.resource) else self.short
 
 
 class QueueTree:
@@ -218,6 +221,15 @@ class QueueTree:
             if excess > 0 and (share := excess * parts.get(resource, 0)) > worst:
                 worst = share
         return worst // branch.weight if isinstance(worst, int) else worst / branch.weight
+
+    def would_borrow(self, name: str, demand: Mapping[str, int]) -> bool:
+        """Whether `name` would use more GPUs, of all or of a flavor, than it deserves with `demand` more; of what no
+        queue states a limit it borrows nothing."""
+        return any(
+            amount > 0 and self.above_due(name, resource) + amount > 0
+            for resource, amount in self._counted(demand).items()
+            if resource in self._is_named and (resource == GPU or flavor_in(resource))
+        )
 
     def shares(self, name: str) -> tuple[Due, ...]:
         """The shares of `name` and of all queues above it, from the top; none of a queue that is not in the tree."""

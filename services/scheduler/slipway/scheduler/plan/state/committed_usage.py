@@ -6,8 +6,9 @@ Owns the question whether promises and what stands there are too much together. 
 from collections.abc import Iterable, Mapping
 
 from slipway.model.facts import AllocationFact
-from slipway.model.resources import GPU, GPU_MILLI
+from slipway.model.resources import GPU, GPU_MILLI, Resources, total
 from slipway.scheduler.plan.state.pool_state import charge_of_rank
+from slipway.scheduler.plan.state.rank_request import quota_of
 from slipway.scheduler.plan.state.usage import Charge, NodeUsage
 
 
@@ -17,6 +18,11 @@ def charges_of(
     """What its ranks take where they are placed."""
     roles = [(rank, role, node) for rank, node in placements.items() if (role := fact.role_of(rank)) is not None]
     return [charge_of_rank(role, node, devices.get(rank, ()), fact) for rank, role, node in roles]
+
+
+def demand_of(fact: AllocationFact, placements: Mapping[int, str]) -> Resources:
+    """The same as quota counts it."""
+    return total(quota_of(role) for rank in placements if (role := fact.role_of(rank)) is not None)
 
 
 def book(usage: NodeUsage, charges: Iterable[Charge], times: int = 1) -> None:

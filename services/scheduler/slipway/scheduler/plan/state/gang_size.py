@@ -2,7 +2,7 @@
 
 from slipway.model.facts import AllocationFact, RoleFact
 from slipway.model.resources import Resources, total
-from slipway.scheduler.plan.state.rank_request import requests_of
+from slipway.scheduler.plan.state.rank_request import quota_of
 
 
 def targets(allocation: AllocationFact) -> list[int]:
@@ -41,4 +41,4 @@ def _is_behind(role: RoleFact, count: int, other: RoleFact, other_count: int) ->
 def smallest_demand(allocation: AllocationFact) -> Resources:
     """What the smallest gang that may start uses."""
     counts = targets(allocation)
-    return total(requests_of(role) * count for role, count in zip(allocation.roles, counts, strict=True) if count)
+    return total(quota_of(role) * count for role, count in zip(allocation.roles, counts, strict=True) if count)

@@ -27,7 +27,7 @@ class PendingGroup(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
     key: bytes
     shape: bytes
-    """equal for those that have a place where the other has one: roles, minimum, nodes to avoid"""
+    """equal for those that have a place where the other has one: roles, minimum, nodes to avoid, flavors"""
     demand: Resources
     """of the smallest gang that may start"""
     members: Members
@@ -82,7 +82,7 @@ class PendingWork:
         if not fact.is_wanted:
             return
         job = self._jobs.get((fact.namespace, fact.job)) if fact.job else None
-        shape = _encode((fact.roles, fact.minimum, fact.avoid_nodes))
+        shape = _encode((fact.roles, fact.minimum, fact.avoid_nodes, fact.flavors))
         known = self._shapes.get(shape)
         if known is None:
             known = self._shapes[shape] = (fact, smallest_demand(fact))

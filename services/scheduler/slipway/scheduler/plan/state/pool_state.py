@@ -25,6 +25,7 @@ from slipway.model.ledger import Decision, DecisionKind
 from slipway.model.lifecycle import Phase
 from slipway.model.times import parse_time
 from slipway.scheduler.plan.state.budgets import Spent
+from slipway.scheduler.plan.state.flavors import labelled, where_it_stands
 from slipway.scheduler.plan.state.nodes import NodeTable
 from slipway.scheduler.plan.state.pending import PendingWork
 from slipway.scheduler.plan.state.plan_cache import Memo
@@ -75,12 +76,15 @@ class Columns:
 
     def set_pool(self, pool: PoolFact) -> None:
         """A changed policy."""
-        self._pool = pool
+        before, self._pool = self._pool, pool
         self._memo = Memo()
+        if before.flavors != pool.flavors:
+            self._nodes = {name: labelled(node, pool.flavors) for name, node in self._nodes.items()}
+            self._table = self._usage = None
 
     def set_nodes(self, nodes: Iterable[NodeFact]) -> None:
         """All nodes of the pool; costs nothing when none has changed."""
-        fresh = {node.name: node for node in nodes}
+        fresh = {node.name: self._with_flavor(node) for node in nodes}
         if fresh != self._nodes:
             self._nodes = fresh
             self._table = self._usage = None
@@ -88,6 +92,7 @@ class Columns:
 
     def set_node(self, node: NodeFact) -> None:
         """One node, new or changed."""
+        node = self._with_flavor(node)
         if self._nodes.get(node.name) != node:
             self._nodes[node.name] = node
             self._table = self._usage = None
@@ -207,6 +212,9 @@ class Columns:
             nominations=tuple(self._nomination(number, each) for number, each in enumerate(self._nominations)),
         )
 
+    def _with_flavor(self, node: NodeFact) -> NodeFact:
+        return labelled(node, self._pool.flavors) if self._pool.flavors else node
+
     def _current(self, now: float) -> tuple[NodeTable, NodeUsage]:
         """Table and usage, with every dirty allocation booked afresh."""
         if self._table is None or self._usage is None:
@@ -245,13 +253,16 @@ class Columns:
 
     def _nomination(self, number: int, entry: OpenDecision) -> Nomination:
         decision = entry[0]
+        fact, placements = self._allocations.get(decision.uid), placements_of(*entry)
+        if fact is not None and self._pool.flavors and self._table is not None:
+            fact = where_it_stands(fact, placements, self._table)
         return Nomination(
             id=decision.id,
             number=number,
             uid=decision.uid,
             attempt=decision.attempt,
-            allocation=self._allocations.get(decision.uid),
-            placements=placements_of(*entry),
+            allocation=fact,
+            placements=placements,
             devices={int(rank): numbers for rank, numbers in decision.devices.items()},
             victims=frozenset(decision.victims),
             at=parse_time(decision.at) if decision.at else 0.0,
@@ -290,6 +301,8 @@ class Columns:
         self._backlog.drop(uid)
         if allocation is None or not admitted or allocation.phase is Phase.TERMINATED:
             return
+        if self._pool.flavors:
+            allocation = where_it_stands(allocation, admitted, usage.table)
         bound, ended = self._seen(uid, allocation)
         devices = _devices(allocation, decision)
         charges: dict[int, Charge] = {}

@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 
 from slipway.model.facts import RoleFact, Toleration, TopologyFact
-from slipway.model.resources import CPU, GPU, GPU_MILLI, GPU_SHARES, MEMORY, PODS, Resources
+from slipway.model.resources import CPU, GPU, GPU_MILLI, GPU_SHARES, MEMORY, MILLI, PODS, Resources, gpus_of
 from slipway.scheduler.plan.state.affinity_terms import Spread, spreads_of
 from slipway.scheduler.plan.state.extender_results import Outside
 from slipway.scheduler.plan.state.nodes import Bools, Ints, NodeTable
@@ -63,8 +63,17 @@ class RankRequest(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """what extenders say of it"""
 
 
+def quota_of(role: RoleFact) -> Resources:
+    """What one rank of `role` takes, as quota counts it: its GPUs under the name of its flavor too, if it has one."""
+    requests = requests_of(role)
+    if not role.flavor:
+        return requests
+    milli = requests.get(GPU) * MILLI + requests.get(GPU_MILLI)
+    return Resources({**requests.amounts, gpus_of(role.flavor): milli}) if milli else requests
+
+
 def requests_of(role: RoleFact) -> Resources:
-    """What one rank of `role` takes, as nodes and quota count it. A share of a GPU is no whole one."""
+    """What one rank of `role` takes, as nodes count it. A share of a GPU is no whole one."""
     amounts = dict(role.requests.amounts)
     milli = role.gpu_milli or amounts.get(GPU_MILLI, 0)
     if milli:

@@ -17,7 +17,7 @@ from slipway.scheduler.plan.state.nodes import NodeTable
 from slipway.scheduler.plan.state.ordering import work_key
 from slipway.scheduler.plan.state.pending import PendingGroup, PendingWork
 from slipway.scheduler.plan.state.plan_cache import Memo
-from slipway.scheduler.plan.state.rank_request import requests_of
+from slipway.scheduler.plan.state.rank_request import quota_of
 from slipway.scheduler.plan.state.usage import Charge, NodeUsage
 
 OpenDecision = tuple[Decision, tuple[str, ...]]
@@ -49,7 +49,7 @@ class Holding(msgspec.Struct, frozen=True, kw_only=True):
     def used_by(self, ranks: Iterable[int]) -> Resources:
         """What `ranks` use, as quota counts them."""
         roles = [role for rank in ranks if (role := self.allocation.role_of(rank)) is not None]
-        return total(requests_of(role) for role in roles)
+        return total(quota_of(role) for role in roles)
 
 
 class Nomination(msgspec.Struct, frozen=True, kw_only=True):

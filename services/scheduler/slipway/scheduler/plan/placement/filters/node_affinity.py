@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import numpy as np
 
+from slipway.model.facts import FLAVOR_LABEL
 from slipway.scheduler.plan.placement.filters.base import NodeRefusal, Refused
 from slipway.scheduler.plan.state.nodes import At, Bools, LabelColumn, NodeTable
 from slipway.scheduler.plan.state.rank_request import RankRequest
@@ -21,9 +22,12 @@ PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 
 
 def refuse(ask: RankRequest, usage: NodeUsage, at: At) -> Refused:
-    """Nodes outside the selector, then nodes that match no required term."""
+    """Nodes of another flavor, nodes outside the selector, then nodes that match no required term."""
     table = usage.table
     if ask.node_selector:
+        flavor = ask.node_selector.get(FLAVOR_LABEL)
+        if flavor is not None:
+            yield _not_of(flavor), ~table.label(FLAVOR_LABEL).select((flavor,))[at]
         yield SELECTOR, ~_selected(ask.node_selector, table)[at]
     required = node_affinity(ask.affinity).get(REQUIRED)
     if required:
@@ -32,6 +36,11 @@ def refuse(ask: RankRequest, usage: NodeUsage, at: At) -> Refused:
         for term in terms:
             matched |= match_term(term, table)
         yield AFFINITY, ~matched[at]
+
+
+def _not_of(flavor: str) -> NodeRefusal:
+    what = f"not of flavor {flavor}" if flavor else "of a flavor"
+    return NodeRefusal("NodeFlavor", f"is {what}", f"are {what}")
 
 
 def node_affinity(affinity: Mapping[str, Any]) -> dict[str, Any]:

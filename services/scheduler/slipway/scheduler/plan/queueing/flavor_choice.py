@@ -1,0 +1,103 @@
+"""In which flavor waiting work is tried first, second, and so on, and of which its reason is told.
+
+Work accepts flavors in an order: its own, else its queue's, else its pool's. Each of them is tried with the quotas and
+the nodes of that flavor. Owns the order and the queue's policy of going on to the next one; knows nothing of places.
+Source: Kueue's flavorFungibility (KEP-582), whose names and defaults the policy has.
+"""
+
+import msgspec
+
+from slipway.model.facts import AllocationFact, RoleFact
+from slipway.model.resources import Resources
+from slipway.scheduler.plan.queueing.queue_tree import QueueTree
+from slipway.scheduler.plan.state import flavors
+from slipway.scheduler.plan.state.gang_size import smallest_demand
+from slipway.scheduler.plan.state.pending import PendingGroup
+from slipway.scheduler.plan.state.snapshot import PoolSnapshot
+
+BORROW, PREEMPT, TRY_NEXT = "Borrow", "Preempt", "TryNextFlavor"
+
+
+class FlavorChoice(msgspec.Struct, frozen=True):
+    """Work in one of the flavors that it accepts; `flavor` is None where it may go to every node."""
+
+    flavor: str | None
+    fact: AllocationFact
+    group: PendingGroup
+    """with what one of its members takes in this flavor"""
+
+
+class _Known(msgspec.Struct, frozen=True):
+    flavor: str
+    roles: tuple[RoleFact, ...]
+    demand: Resources
+
+
+class FlavorChoices:
+    """The choices of one tick."""
+
+    def __init__(self, snapshot: PoolSnapshot, tree: QueueTree) -> None:
+        self._snapshot = snapshot
+        self._tree = tree
+        self.is_any = bool(snapshot.pool.flavors)
+        """the pool has flavors"""
+        self._known: dict[bytes, list[_Known]] = {}
+        self._told: dict[bytes, str] = {}
+        """{group: the flavor of which the reason is told}"""
+
+    def of(self, fact: AllocationFact, group: PendingGroup) -> list[FlavorChoice]:
+        """What to try for a member of `group`, in order; never empty."""
+        known = self._of_group(group)
+        if not known:
+            return [FlavorChoice(None, fact, group)]
+        return [
+            FlavorChoice(
+                each.flavor,
+                msgspec.structs.replace(fact, roles=each.roles),
+                msgspec.structs.replace(group, shape=group.shape + each.flavor.encode(), demand=each.demand),
+            )
+            for each in known
+        ]
+
+    def likely(self, fact: AllocationFact, group: PendingGroup) -> FlavorChoice:
+        """The first that quota lets it have; the first of all when there is none."""
+        choices = self.of(fact, group)
+        for each in choices if len(choices) > 1 else ():
+            demand = each.group.demand.amounts
+            if self._tree.shortfall(fact.queue, demand, preemptible=fact.preemptible) is None:
+                return each
+        return choices[0]
+
+    def would_borrow(self, choice: FlavorChoice) -> bool:
+        """Whether its queue would have more GPUs than it deserves of them, or of that flavor."""
+        return self._tree.would_borrow(choice.fact.queue, choice.group.demand.amounts)
+
+    def tell(self, group: PendingGroup, flavor: str | None) -> None:
+        """What is told of `group` holds in `flavor`."""
+        if flavor is not None:
+            self._told[group.key] = flavor
+
+    def told(self, fact: AllocationFact, group: PendingGroup) -> AllocationFact:
+        """A member of `group` in the flavor of which the reason is told."""
+        known = self._of_group(group)
+        flavor = self._told.get(group.key)
+        found = next((each for each in known if each.flavor == flavor), known[0] if known else None)
+        return fact if found is None else msgspec.structs.replace(fact, roles=found.roles)
+
+    def _of_group(self, group: PendingGroup) -> list[_Known]:
+        if not self.is_any:
+            return []
+        known = self._known.get(group.key)
+        if known is None:
+            known = self._known[group.key] = self._found(group.sample)
+        return known
+
+    def _found(self, fact: AllocationFact) -> list[_Known]:
+        if flavors.is_chosen(fact):
+            return []
+        queue, table = self._tree.queue(fact.queue), self._snapshot.table
+        found: list[_Known] = []
+        for flavor in flavors.accepted(fact, queue, self._snapshot.pool, table):
+            chosen = flavors.of_flavor(fact, flavor)
+            found.append(_Known(flavor, chosen.roles, smallest_demand(chosen)))
+        return found

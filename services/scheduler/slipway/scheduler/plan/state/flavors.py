@@ -1,0 +1,101 @@
+"""Flavors: the named kinds of nodes of a pool, and in which of them work is placed and counted.
+
+Owns which flavor a node is of, which flavors work accepts, and what work is once one was chosen: its ranks with GPUs
+are confined to the nodes of that flavor, and its GPUs are counted under the name of the flavor besides. Knows nothing
+of quotas and of which choice is best. In a pool without flavors nothing here is called.
+
+Invariant: a gang is of one flavor, and of the one that its nodes are of.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import msgspec
+import numpy as np
+
+from slipway.model.facts import FLAVOR_LABEL, AllocationFact, FlavorFact, NodeFact, PoolFact, QueueFact, RoleFact
+from slipway.model.resources import GPU, GPU_MILLI, MILLI, Resources, gpus_of
+from slipway.scheduler.plan.state.nodes import Bools, NodeTable
+
+NO_FLAVOR = ""
+"""The nodes that are of none of the pool's flavors."""
+
+
+def labelled(node: NodeFact, flavors: Sequence[FlavorFact]) -> NodeFact:
+    """The node with its flavor as a label; without one where there are no flavors."""
+    labels = {key: value for key, value in node.labels.items() if key != FLAVOR_LABEL}
+    if flavors:
+        found = (flavor.name for flavor in flavors if flavor.node_labels.items() <= labels.items())
+        labels[FLAVOR_LABEL] = next(found, NO_FLAVOR)
+    return msgspec.structs.replace(node, labels=labels)
+
+
+def totals(table: NodeTable, flavors: Iterable[FlavorFact], among: Bools) -> Resources:
+    """The GPUs of each of `flavors` on the nodes `among`, as quota counts them, with the zeros."""
+    column, row = table.label(FLAVOR_LABEL), table.row.get(GPU)
+    found: dict[str, int] = {}
+    for flavor in flavors:
+        nodes = column.select((flavor.name,)) & among
+        found[gpus_of(flavor.name)] = 0 if row is None else int(np.sum(table.allocatable[row, nodes])) * MILLI
+    return Resources(found)
+
+
+def flavored(table: NodeTable, nodes: Iterable[str]) -> Resources:
+    """The GPUs of `nodes` by their flavors, as quota counts them."""
+    found: dict[str, int] = {}
+    for node in (table.facts[table.index[name]] for name in nodes):
+        if flavor := node.labels.get(FLAVOR_LABEL):
+            found[gpus_of(flavor)] = found.get(gpus_of(flavor), 0) + node.allocatable.get(GPU) * MILLI
+    return Resources(found)
+
+
+def accepted(fact: AllocationFact, queue: QueueFact | None, pool: PoolFact, table: NodeTable) -> tuple[str, ...]:
+    """The flavors to try for `fact`, in order; none where it may go to every node."""
+    named = [role.node_selector[FLAVOR_LABEL] for role in fact.roles if FLAVOR_LABEL in role.node_selector]
+    if fact.flavors or named:
+        return fact.flavors or (named[0],)
+    if not any(_has_gpus(role) for role in fact.roles):
+        return ()
+    if queue is not None and queue.flavors:
+        return queue.flavors
+    known = tuple(flavor.name for flavor in pool.flavors)
+    return (*known, NO_FLAVOR) if _has_others(table) else known
+
+
+def is_chosen(fact: AllocationFact) -> bool:
+    """Whether a flavor was chosen for it."""
+    return any(role.flavor is not None for role in fact.roles)
+
+
+def of_flavor(fact: AllocationFact, flavor: str) -> AllocationFact:
+    """`fact` in `flavor`: its ranks with GPUs, or all where none has, go to the nodes of it."""
+    is_any = not any(_has_gpus(role) for role in fact.roles)
+    return msgspec.structs.replace(
+        fact, roles=tuple(_confined(role, flavor) if is_any or _has_gpus(role) else role for role in fact.roles)
+    )
+
+
+def where_it_stands(fact: AllocationFact, placements: Mapping[int, str], table: NodeTable) -> AllocationFact:
+    """`fact` in the flavor of the nodes that its ranks are on; as it is where that says nothing."""
+    column = table.label(FLAVOR_LABEL)
+    is_any = not any(_has_gpus(role) for role in fact.roles)
+    if is_any and not fact.flavors:
+        return fact
+    for rank, node in placements.items():
+        role, at = fact.role_of(rank), table.index.get(node)
+        if role is not None and at is not None and (is_any or _has_gpus(role)):
+            return of_flavor(fact, column.values[int(column.codes[at])])
+    return fact
+
+
+def _has_others(table: NodeTable) -> bool:
+    """Whether some node with GPUs is of no flavor."""
+    row = table.row.get(GPU)
+    return row is not None and bool(table.allocatable[row, table.label(FLAVOR_LABEL).select((NO_FLAVOR,))].any())
+
+
+def _has_gpus(role: RoleFact) -> bool:
+    return bool(role.gpu_milli or role.requests.get(GPU) or role.requests.get(GPU_MILLI))
+
+
+def _confined(role: RoleFact, flavor: str) -> RoleFact:
+    return msgspec.structs.replace(role, flavor=flavor, node_selector={**role.node_selector, FLAVOR_LABEL: flavor})
