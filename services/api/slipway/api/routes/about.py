@@ -2,7 +2,7 @@
 
 import msgspec
 from starlette.requests import Request
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import Response
 
 from slipway.api.docs_page import POLICY
 from slipway.api.endpoint import JSON_TYPE
@@ -20,8 +20,3 @@ async def docs(request: Request) -> Response:
     base = str(request.base_url).rstrip("/")
     headers = {**CACHE, "Content-Security-Policy": POLICY}
     return Response(request.app.state.docs_of(base), media_type="text/html", headers=headers)
-
-
-async def home(request: Request) -> Response:
-    """The front door."""
-    return RedirectResponse("/docs", status_code=307)
