@@ -68,8 +68,8 @@ function Summary({ nodes }) {
         <${Meter} used=${part.gpus - part.free - part.unusable} whole=${part.gpus} label=${`${part.free} of ${part.gpus} free`} /><span class="number">${part.free} free</span></li>`)}</ul>
     </section>
     <section class="card fits" aria-label="Largest gang that fits now"><h2>Largest gang that fits now</h2>
-      ${whole ? html`<ul>${sizesOf(nodes).map((size) => html`<li key=${size}><b>${ranksThatFit(nodes, size)}</b><span>${ranksThatFit(nodes, size) === 1 ? "rank" : "ranks"} of ${plural(size, "GPU")}</span></li>`)}</ul>
-        <p class="soft">By free GPUs alone; a dry run of a launch also looks at CPU and memory.</p>` : html`<p class="soft">No node has GPUs.</p>`}
+      ${!whole ? html`<p class="soft">No node has GPUs.</p>` : !free ? html`<p>No GPU is free: whatever asks for one waits.</p>` : html`<ul>${sizesOf(nodes).map((size) => html`<li key=${size}><b>${ranksThatFit(nodes, size)}</b><span>${ranksThatFit(nodes, size) === 1 ? "rank" : "ranks"} of ${plural(size, "GPU")}</span></li>`)}</ul>
+        <p class="soft">By free GPUs alone; a dry run of a launch also looks at CPU and memory.</p>`}
     </section>
     <section class="card counts" aria-label="Nodes">
       <div><b>${nodes.length}</b><span>Nodes</span></div>

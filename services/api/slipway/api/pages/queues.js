@@ -30,7 +30,8 @@ export function Queues({ name }) {
 /**
  * Queues in the order of their tree, each with its depth and what it and all below it use and own.
  * @param {any[]} queues
- * @returns {{queue: any, depth: number, used: number, nominal: number, limit: number, share: number, pending: number}[]}
+ * @returns {{queue: any, depth: number, used: number, nominal: number, limit: number, share: number, pending: number,
+ *   live: number}[]}
  */
 export function treeOf(queues) {
   const names = new Set(queues.map((queue) => queue.name));
@@ -45,18 +46,21 @@ export function treeOf(queues) {
     const weights = siblings.reduce((sum, queue) => sum + (queue.spec.weight ?? 1), 0);
     let used = 0;
     let pending = 0;
+    let live = 0;
     for (const queue of siblings) {
       if (seen.has(queue.name)) continue;
       const row = { queue, depth, nominal: gpusIn(queue.spec.nominal), limit: gpusIn(queue.spec.limit),
-        share: (queue.spec.weight ?? 1) / weights, used: 0, pending: 0 };
+        share: (queue.spec.weight ?? 1) / weights, used: 0, pending: 0, live: 0 };
       rows.push(row);
       const inner = walk(below.get(queue.name) ?? [], depth + 1, new Set([...seen, queue.name]));
       row.used = queue.slotsInUse + inner.used;
       row.pending = queue.pending + inner.pending;
+      row.live = queue.live + inner.live;
       used += row.used;
       pending += row.pending;
+      live += row.live;
     }
-    return { used, pending };
+    return { used, pending, live };
   };
   for (const key of [...below.keys()].filter((each) => each.startsWith("\n")).sort()) walk(below.get(key), 0, new Set());
   return rows;
@@ -85,7 +89,7 @@ function Tree({ rows, chosen, stats, pools }) {
         <td class="number" data-label="Used">${row.used}</td>
         <td class="number" data-label="Nominal">${row.nominal ? trim(row.nominal) : html`<span class="soft">–</span>`}</td>
         <td class="number" data-label="Share" title=${`weight ${queue.spec.weight ?? 1} among its neighbours`}>${Math.round(row.share * 100)} %</td>
-        <td class="number" data-label="Running">${queue.live}</td>
+        <td class="number" data-label="Running">${row.live}</td>
         <td class="number" data-label="Waiting">${row.pending}</td>
         <td data-label="Oldest">${oldestOf(queue) ? spellDuration(Math.floor(oldestOf(queue))) : html`<span class="soft">–</span>`}</td>
       </tr>`;
@@ -105,7 +109,7 @@ function Waiting({ name }) {
       ${queue.waiting.length > 5 ? html`<div class="bar"><input type="search" placeholder="Filter by name, user or reason"
         aria-label="Filter who waits" value=${filter.value} onInput=${(event) => (filter.value = event.target.value)} /></div>` : null}
       ${queue.waiting.length ? html`<table class="list waiting" aria-label=${`Waiting in ${name}`}>
-        <thead><tr><th class="number">Place</th><th>Name</th><th>User</th><th class="number">GPUs</th><th class="number">Ahead</th>
+        <thead><tr><th class="number">Place</th><th>Name</th><th>User</th><th class="number">GPUs</th><th class="number">GPUs ahead</th>
           <th class="number">Priority</th><th>Waits</th><th>Why</th></tr></thead>
         <tbody>${withAhead(queue.waiting).filter(({ each }) => has(each)).slice(0, most.value).map(({ each, slots }) => html`
           <${WaitingRow} key=${each.id} each=${each} slotsAhead=${slots} isOpen=${chosen === each.id} />`)}</tbody></table>`
