@@ -455,7 +455,7 @@ class PoolView(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
 
 
 class Held(msgspec.Struct, kw_only=True, frozen=True):
-    """A rank on a node; `gpus` counts the whole devices that it asks for."""
+    """A rank on a node."""
 
     id: str
     rank: int
@@ -463,6 +463,7 @@ class Held(msgspec.Struct, kw_only=True, frozen=True):
     user: str
     queue: str
     gpus: int
+    """whole devices that the rank asks for"""
 
 
 class NodeView(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
