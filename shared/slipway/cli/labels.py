@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 from slipway.model.exitcodes import signal_name
+from slipway.model.standing import word_for
 
 Json = dict[str, Any]
 
@@ -18,15 +19,13 @@ STARTING = ("Assigned", "Pulling", "Starting")
 
 def state_of(view: Json) -> str:
     """The phase, or the result once it has ended; Held; Waiting when it serves and has nothing to show yet."""
-    if view["phase"] == TERMINATED:
-        return str(view.get("result") or TERMINATED)
-    if view.get("hold") and view["phase"] == PENDING:
-        return "Held"
-    if view["phase"] == "Running" and view.get("waiting"):
-        return "Waiting"
-    if view["phase"] == "Running" and view.get("ready"):
-        return "Ready"
-    return str(view["phase"])
+    return word_for(
+        str(view["phase"]),
+        view.get("result"),
+        hold=bool(view.get("hold")),
+        ready=bool(view.get("ready")),
+        waiting=bool(view.get("waiting")),
+    )
 
 
 def has_ended(view: Json) -> bool:

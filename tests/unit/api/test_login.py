@@ -50,6 +50,7 @@ async def test_a_login_and_a_logout(teams: Teams) -> None:
     page = await teams.world.http.get("/login?next=/docs")
     assert (page.status_code, 'value="/docs"' in page.text) == (200, True)
     assert "form-action 'self'" in page.headers["Content-Security-Policy"]
+    assert page.headers["Referrer-Policy"] == "strict-origin"  # else a browser hides its origin, and is refused
     wrong = await log_in(teams, "slipway_" + "0" * 16 + "_" + "a" * 43)
     assert (wrong.status_code, "Set-Cookie" in wrong.headers) == (401, False)
     assert "unknown, expired or revoked token" in wrong.text

@@ -68,3 +68,17 @@ async def test_a_missing_permission_says_which_and_what_to_do_meanwhile(world: A
     assert (answer.status_code, answer.json()["code"]) == (502, "not-permitted")
     assert "kubectl label node n1 slipway.dev/scheduling=disabled" in answer.json()["detail"]
     assert "patch on nodes" in answer.json()["detail"]
+
+
+async def test_a_node_says_what_it_has_and_who_has_it(world: ApiWorld) -> None:
+    """Its pool, the type that its labels name, its devices, how many are taken, and by which user from which queue."""
+    await world.kube.patch(NODES, "n1", {"metadata": {"labels": {"nvidia.com/gpu.product": "H100"}}})
+    ranks = [{"name": "worker", "count": 1, "resources": {"nvidia.com/gpu": 2}}]
+    launched = await world.launch(ranks=ranks)
+    await world.run(launched["name"])
+    node = (await world.get("/nodes/n1")).json()
+    assert (node["pool"], node["gpuType"], node["gpusUsed"]) == ("default", "H100", 2)
+    assert node["gpus"] == int(node["allocatable"].get("nvidia.com/gpu", 0))
+    (held,) = node["ranks"]
+    assert (held["user"], held["queue"], held["gpus"]) == (launched["user"], "default", 2)
+    assert (await world.get("/nodes/n2")).json()["gpusUsed"] == 0

@@ -43,6 +43,7 @@ from slipway.api.routes import (
     tokens,
     trace_page,
     usage,
+    web_page,
     webhooks,
     workspaces,
 )
@@ -89,11 +90,11 @@ def create_app(parts: ApiDeps, probes: HealthApp) -> Starlette:
     routes: list[BaseRoute] = [Route(path, probes) for path in quiet]
     routes += routes_of(ENDPOINTS)
     routes += [
-        Route("/", about.home),
         Route("/docs", about.docs),
         Route("/openapi.json", about.openapi),
         Route(assets.PATH, assets.asset),
         Route(trace_page.PATH, trace_page.show),
+        *(Route(path, web_page.show) for path in web_page.PATHS),
         Route(login.LOGIN, _Asgi(login.Methods(GET=_handler(login.show), POST=_handler(login.log_in)))),
         Route(login.LINK, _Asgi(login.Methods(GET=_handler(login.follow)))),
         Route(login.LOGOUT, _Asgi(login.Methods(POST=_handler(login.log_out)))),

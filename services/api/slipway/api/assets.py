@@ -2,6 +2,10 @@
 
 Owns which files are served, their media types and their tags. Each is read, compressed and hashed once, when it is
 first asked for. Nothing else of the package can be asked for: the names are a closed list.
+
+The modules of the page (`pages/`) import each other by relative paths, so their addresses begin with one digest of all
+of them: `/assets/pages/DIGEST/main.js`. While replicas of two versions answer, a request may name the digest of the
+other version; it gets this version's file, which is then not kept.
 """
 
 import gzip
@@ -19,6 +23,7 @@ PATH = "/assets/{path:path}"
 _FOLDER = Path(__file__).parent / "assets"
 _JS, _CSS = "text/javascript", "text/css"
 _OURS = {
+    "docs/docs.css": _CSS,
     "terminal/terminal.js": _JS,
     "terminal/terminal.css": _CSS,
     "trace/trace.js": _JS,
@@ -31,8 +36,11 @@ _VENDORED = {
     "terminal/vendor/xterm-6.0.0.css": _CSS,
     "terminal/vendor/xterm-addon-fit-0.11.0.mjs": _JS,
 }
+_PAGES = "pages/"
+_MODULES = Path(__file__).parent / "pages"
+_SUFFIXES = {".js": _JS, ".mjs": _JS, ".css": _CSS}
 _CACHE = {True: "public, max-age=31536000, immutable", False: "no-cache"}
-"""A vendored file has its version in its name."""
+"""Kept for ever: a vendored file has its version in its name, a module of the page the digest of all in its address."""
 
 
 class Asset(NamedTuple):
@@ -46,11 +54,15 @@ class Asset(NamedTuple):
 async def asset(request: Request) -> Response:
     """One file."""
     path = str(request.path_params["path"])
-    media_type = _OURS.get(path) or _VENDORED.get(path)
+    is_kept = path in _VENDORED
+    if path.startswith(_PAGES):
+        digest, _, name = path.removeprefix(_PAGES).partition("/")
+        is_kept, path = digest == pages_digest(), _PAGES + name
+    media_type = _OURS.get(path) or _VENDORED.get(path) or page_files().get(path)
     if media_type is None:
         raise NotFoundError(f"there is no asset {path[:128]!r}")
     found = load(path)
-    headers = {"Cache-Control": _CACHE[path in _VENDORED], "ETag": found.tag, "Vary": "Accept-Encoding"}
+    headers = {"Cache-Control": _CACHE[is_kept], "ETag": found.tag, "Vary": "Accept-Encoding"}
     if found.tag in request.headers.get("if-none-match", ""):
         return Response(status_code=304, headers=headers)
     is_small = "gzip" in request.headers.get("accept-encoding", "")
@@ -62,5 +74,26 @@ async def asset(request: Request) -> Response:
 @cache
 def load(path: str) -> Asset:
     """A file of the list."""
-    plain = (_FOLDER / path).read_bytes()
+    plain = (_folder(path) / path).read_bytes()
     return Asset(plain, gzip.compress(plain, mtime=0), f'"{hashlib.sha256(plain).hexdigest()[:24]}"')
+
+
+@cache
+def page_files() -> dict[str, str]:
+    """{path: media type} of everything that the page is made of."""
+    found = [*_MODULES.glob("*.*"), *(_MODULES / "vendor").glob("*.mjs")]
+    paths = sorted(each.relative_to(_MODULES.parent).as_posix() for each in found if each.suffix in _SUFFIXES)
+    return {path: _SUFFIXES[Path(path).suffix] for path in paths}
+
+
+@cache
+def pages_digest() -> str:
+    """Changes with any file of the page."""
+    whole = hashlib.sha256()
+    for path in page_files():
+        whole.update(f"{path} {load(path).tag}\n".encode())
+    return whole.hexdigest()[:16]
+
+
+def _folder(path: str) -> Path:
+    return _MODULES.parent if path.startswith(_PAGES) else _FOLDER

@@ -8,7 +8,7 @@ from slipway.api.schemas import Held, NodeView, PoolView, QueueView
 from slipway.api.view import shown
 from slipway.crd.meta import condition_of
 from slipway.crd.resolve import role_requests, template_of
-from slipway.crd.transitions import id_of, is_admitted
+from slipway.crd.transitions import id_of, is_admitted, user_of
 from slipway.crd.v1alpha1 import Allocation, Queue, ResourcePool, RoleSpec
 from slipway.kube.objects import Node
 from slipway.model.facts import DISABLED, DRAINING, SCHEDULING_LABEL
@@ -16,6 +16,8 @@ from slipway.model.resources import Resources, total
 
 ENABLED = "enabled"
 CORDONED = "cordoned"
+GPU_TYPE_LABELS = ("nvidia.com/gpu.product", "amd.com/gpu.product-name", "cloud.google.com/gke-accelerator")
+"""Labels by which discovery programs and providers name the devices of a node; the first that is there counts."""
 
 
 def queue_view(
@@ -58,24 +60,39 @@ def pool_view(pool: ResourcePool, nodes: Iterable[Node], live: Iterable[Allocati
     )
 
 
-def node_view(node: Node, live: Iterable[Allocation]) -> NodeView:
+def node_view(node: Node, live: Iterable[Allocation], pools: Iterable[ResourcePool] = ()) -> NodeView:
     """One node; a rank counts from its admission to the end of its attempt."""
     name = node.metadata.name
     ranks: list[Held] = []
     asks: list[Resources] = []
     for allocation in live:
         for rank, role in _on(name, allocation):
-            ranks.append(Held(id=id_of(allocation), rank=rank, phase=allocation.status.phase))
-            asks.append(_asks(allocation, role))
+            asked = _asks(allocation, role)
+            asks.append(asked)
+            ranks.append(
+                Held(
+                    id=id_of(allocation),
+                    rank=rank,
+                    phase=allocation.status.phase,
+                    user=user_of(allocation),
+                    queue=allocation.spec.queue,
+                    gpus=asked.gpus(),
+                )
+            )
+    offered, used = allocatable_of(node), total(asks)
     return NodeView(
         name=name,
+        pool=min((pool.metadata.name for pool in pools if nodes_of(pool, [node])), default=""),
         ready=is_node_ready(node),
         schedulable=scheduling_of(node) == ENABLED,
         scheduling=scheduling_of(node),
         labels=node.metadata.labels,
         taints=[shown(taint) for taint in node.spec.taints],
-        allocatable=allocatable_of(node).quantities(),
-        used=total(asks).quantities(),
+        allocatable=offered.quantities(),
+        used=used.quantities(),
+        gpu_type=next(filter(None, (node.metadata.labels.get(label) for label in GPU_TYPE_LABELS)), ""),
+        gpus=offered.gpus(),
+        gpus_used=used.gpus(),
         ranks=ranks,
     )
 

@@ -7,18 +7,7 @@ from typing import Any
 
 from slipway.api.endpoint import Endpoint
 
-POLICY = "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'self'"
-_STYLE = """
-:root { color-scheme: light dark; font: 16px/1.5 system-ui, sans-serif }
-body { max-width: 54rem; margin: 0 auto; padding: 2rem 1.5rem 6rem }
-h1 { margin: 0 } h2 { margin: 2.2rem 0 .4rem; text-transform: capitalize }
-details { border-top: 1px solid color-mix(in srgb, currentColor 18%, transparent); padding: .35rem 0 }
-summary { cursor: pointer; display: flex; gap: .8rem; align-items: baseline; flex-wrap: wrap }
-code, pre { font: .88rem/1.45 ui-monospace, monospace; overflow-wrap: anywhere }
-pre { overflow-x: auto; padding: .8rem; background: color-mix(in srgb, currentColor 7%, transparent) }
-.method { font-weight: 600; min-width: 4rem } .what { opacity: .75 }
-dl { margin: .4rem 0 .8rem 4.8rem } dt { font-family: ui-monospace, monospace } dd { margin: 0 0 .4rem 1rem }
-"""
+POLICY = "default-src 'none'; style-src 'self'; img-src data:; base-uri 'none'; frame-ancestors 'self'"
 _START = """curl -X POST {base}/api/v1/allocations -H 'Content-Type: application/json' \\
   -d '{{"kind": "command", "image": "python:3.12-slim", "command": ["python", "-c", "print(42)"]}}'
 curl {base}/api/v1/allocations/ID/explain
@@ -31,7 +20,8 @@ def page(endpoints: Sequence[Endpoint], schemas: dict[str, Any], base: str) -> s
     parts = [
         '<!doctype html><html lang="en"><head><meta charset="utf-8">',
         '<meta name="viewport" content="width=device-width"><title>Slipway API</title>',
-        f"<style>{_STYLE}</style></head><body><h1>Slipway API</h1>",
+        '<link rel="icon" href="data:,"><link rel="stylesheet" href="/assets/docs/docs.css">',
+        "</head><body><h1>Slipway API</h1>",
         '<p>Everything here is also in <a href="/openapi.json">/openapi.json</a> (OpenAPI 3.1). Errors are ',
         "<code>application/problem+json</code> with a JSON pointer per bad field.</p>",
         f"<pre>{escape(_START.format(base=base))}</pre>",

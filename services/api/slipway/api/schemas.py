@@ -126,6 +126,8 @@ class AllocationView(
     workspace: str
     kind: Kind
     phase: Phase
+    state: str
+    """one word for people: the phase, or what says more, such as the result, Held or Ready"""
     attempt: int
     queue: str
     pool: str
@@ -461,12 +463,18 @@ class Held(msgspec.Struct, kw_only=True, frozen=True):
     id: str
     rank: int
     phase: Phase
+    user: str
+    queue: str
+    gpus: int
+    """whole devices that the rank asks for"""
 
 
 class NodeView(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
     """One node and what is placed on it."""
 
     name: str
+    pool: str
+    """the first by name of the pools that it is in; empty: it is in none"""
     ready: bool
     schedulable: bool
     """it is not cordoned, draining or disabled"""
@@ -477,6 +485,12 @@ class NodeView(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
     allocatable: dict[str, str]
     used: dict[str, str]
     """what the ranks here ask for"""
+    gpu_type: str
+    """what its labels say of its devices"""
+    gpus: int
+    """whole devices that it offers"""
+    gpus_used: int
+    """of these, how many are asked for"""
     ranks: list[Held]
 
 

@@ -16,6 +16,7 @@ from slipway.crd.v1alpha1 import Allocation
 from slipway.kube.objects import Pod
 from slipway.model.ids import AllocationId
 from slipway.model.lifecycle import RankState
+from slipway.model.standing import word_for
 
 API_ROOT = "/api/v1"
 
@@ -48,6 +49,7 @@ def allocation_view(allocation: Allocation, *, warnings: tuple[str, ...] = ()) -
         workspace=meta.namespace,
         kind=spec.kind,
         phase=status.phase,
+        state=word_for(status.phase, status.result, hold=spec.hold, ready=status.ready, waiting=status.waiting),
         attempt=status.attempt,
         queue=spec.queue,
         pool=spec.pool,

@@ -160,6 +160,11 @@ for _kind in Kind:
 
 OTHERS: Mapping[str, RouteRule] = {
     "/": RouteRule(Where.PUBLIC),
+    "/w/{id}": RouteRule(Where.PUBLIC),
+    "/queues": RouteRule(Where.PUBLIC),
+    "/queues/{name}": RouteRule(Where.PUBLIC),
+    "/cluster": RouteRule(Where.PUBLIC),
+    "/launch": RouteRule(Where.PUBLIC),
     "/docs": RouteRule(Where.PUBLIC),
     "/openapi.json": RouteRule(Where.PUBLIC),
     "/assets/{path:path}": RouteRule(Where.PUBLIC),

@@ -4,7 +4,7 @@ import asyncio
 
 import msgspec
 from starlette.requests import Request
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import Response
 
 from slipway.api.docs_page import POLICY
 from slipway.api.endpoint import JSON_TYPE
@@ -25,8 +25,3 @@ async def docs(request: Request) -> Response:
     headers = {**CACHE, "Content-Security-Policy": POLICY}
     page = await asyncio.to_thread(request.app.state.docs_of, base)
     return Response(page, media_type="text/html", headers=headers)
-
-
-async def home(request: Request) -> Response:
-    """The front door."""
-    return RedirectResponse("/docs", status_code=307)

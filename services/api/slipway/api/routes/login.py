@@ -265,4 +265,6 @@ def _page(text: str, *, status: int = 200, form_action: str = "'self'") -> Respo
     # A browser follows the redirect of a form only where form-action allows its target too.
     policy = f"default-src 'none'; style-src 'self'; img-src data:; form-action 'self' {form_action}; base-uri 'none'"
     headers = {"Cache-Control": "no-store", "Content-Security-Policy": f"{policy}; frame-ancestors 'none'"}
+    # Under `no-referrer` a browser sends a form with `Origin: null`, which is refused as that of another page.
+    headers["Referrer-Policy"] = "strict-origin"
     return HTMLResponse(text, status_code=status, headers=headers)

@@ -5,6 +5,7 @@ reads it there. Cordoning with kubectl means the same as draining.
 """
 
 import re
+from collections.abc import Sequence
 
 import msgspec
 from starlette.requests import Request
@@ -18,10 +19,10 @@ from slipway.api.deps import parts_of
 from slipway.api.endpoint import Endpoint, json_response
 from slipway.api.schemas import Items, NodeBody, NodeView
 from slipway.crd.transitions import id_of
-from slipway.crd.v1alpha1 import Allocation
+from slipway.crd.v1alpha1 import Allocation, ResourcePool
 from slipway.errors import DeniedError, NotFoundError
 from slipway.kube.objects import Node
-from slipway.kube.resources import ALLOCATIONS, NODES
+from slipway.kube.resources import ALLOCATIONS, NODES, RESOURCE_POOLS
 from slipway.model.facts import DISABLED, DRAINING, SCHEDULING_LABEL
 from slipway.model.lifecycle import Phase
 
@@ -34,8 +35,8 @@ async def nodes(request: Request) -> Response:
     """All nodes, and which allocations hold what of each."""
     listed = await parts_of(request).kube.list(NODES)
     live = await _live(request)
-    sight = await sight_of(request)
-    return json_response(Items(items=[_view(node, live, sight) for node in listed.items]))
+    sight, pools = await sight_of(request), await _pools(request)
+    return json_response(Items(items=[_view(node, live, sight, pools) for node in listed.items]))
 
 
 async def node(request: Request) -> Response:
@@ -44,7 +45,7 @@ async def node(request: Request) -> Response:
     listed = await parts_of(request).kube.list(NODES, field_selector=f"metadata.name={name}")
     if not listed.items:
         raise _not_found(name)
-    return json_response(_view(listed.items[0], await _live(request), await sight_of(request)))
+    return json_response(_view(listed.items[0], await _live(request), await sight_of(request), await _pools(request)))
 
 
 async def enable(request: Request) -> Response:
@@ -77,12 +78,12 @@ async def _mark(request: Request, value: str | None) -> Response:
             f"or do it yourself: kubectl label node {name} {by_hand}"
         ) from error
     parts.announcer.changed()
-    return json_response(_view(found, await _live(request), await sight_of(request)))
+    return json_response(_view(found, await _live(request), await sight_of(request), await _pools(request)))
 
 
-def _view(found: Node, live: list[Allocation], sight: VisibleWorkspaces) -> NodeView:
+def _view(found: Node, live: list[Allocation], sight: VisibleWorkspaces, pools: Sequence[ResourcePool]) -> NodeView:
     """The node; what is used of it counts everybody, who uses it is told of those that the caller sees."""
-    view = cluster_view.node_view(found, live)
+    view = cluster_view.node_view(found, live, pools)
     if sight.is_whole:
         return view
     own = {id_of(each) for each in live if sight.has(each.metadata.namespace)}
@@ -98,6 +99,10 @@ def _name_of(request: Request) -> str:
 
 def _not_found(name: str) -> NotFoundError:
     return NotFoundError(f"there is no node {name[:80]!r}; GET {ROOT} lists them")
+
+
+async def _pools(request: Request) -> Sequence[ResourcePool]:
+    return (await parts_of(request).kube.list(RESOURCE_POOLS)).items
 
 
 async def _live(request: Request) -> list[Allocation]:

@@ -1,0 +1,30 @@
+// A list of allocations: a table where there is room, cards on a phone.
+import { gpusOf, hasEnded, noteOf, pageOf, rankCount, runningCount } from "./allocation.js";
+import { Ago, State } from "./components.js";
+import { html } from "./runtime.js";
+
+/**
+ * @param {{items: any[], hasUser?: boolean, label: string}} props
+ */
+export function AllocationTable({ items, hasUser = false, label }) {
+  return html`<table class="list allocations" aria-label=${label}>
+    <thead><tr><th>State</th><th>Name</th>${hasUser ? html`<th class="of-user">User</th>` : null}<th class="number">Ranks</th>
+      <th class="number">GPUs</th><th class="of-queue">Queue</th><th class="since">Since</th><th>Note</th></tr></thead>
+    <tbody>${items.map((view) => html`<${Row} key=${view.id} view=${view} hasUser=${hasUser} />`)}</tbody>
+  </table>`;
+}
+
+function Row({ view, hasUser }) {
+  const all = rankCount(view);
+  const note = noteOf(view);
+  return html`<tr>
+    <td><${State} word=${view.state} /></td>
+    <th scope="row"><a href=${pageOf(view.id)}>${view.name}</a> <small>${view.kind}</small></th>
+    ${hasUser ? html`<td data-label="User">${view.user}</td>` : null}
+    <td class="number" data-label="Ranks">${hasEnded(view) ? all : `${runningCount(view)}/${all}`}</td>
+    <td class="number" data-label="GPUs">${gpusOf(view) || html`<span class="soft">–</span>`}</td>
+    <td data-label="Queue"><a class="plain" href=${`/queues/${encodeURIComponent(view.queue)}`}>${view.queue}</a></td>
+    <td data-label="Since"><${Ago} time=${view.endedAt ?? view.startedAt ?? view.createdAt} /></td>
+    <td class="note" title=${note}>${note}</td>
+  </tr>`;
+}

@@ -1,0 +1,175 @@
+// Calls of the REST API, and its streams. The browser sends the cookie of the login by itself.
+const ROOT = "/api/v1";
+const QUIET_MS = 45000;
+const RETRY_MS = 2000;
+const RETRY_MAX_MS = 30000;
+const BROKEN = "broken";
+const UNSEEN_MS = 5000;
+
+// A page that nobody sees holds no stream open: a browser has few connections for one host, also for pages that it only
+// keeps to go back to. Streams go on where they were when the page is seen again.
+/** @type {Set<AbortController>} */
+const open = new Set();
+/** @type {Set<() => void>} */
+const sleepers = new Set();
+let isAsleep = false;
+let falling = 0;
+
+function sleep() {
+  isAsleep = true;
+  for (const each of open) each.abort();
+}
+
+function wake() {
+  clearTimeout(falling);
+  isAsleep = false;
+  for (const each of sleepers) each();
+  sleepers.clear();
+}
+
+addEventListener("pagehide", sleep);
+addEventListener("pageshow", wake);
+document.addEventListener("visibilitychange", () => {
+  if (document.hidden) falling = setTimeout(sleep, UNSEEN_MS);
+  else wake();
+});
+
+/** A refusal of the API, or that there was no answer at all (`status` 0). */
+export class Refusal extends Error {
+  /**
+   * @param {number} status
+   * @param {{title?: string, detail?: string, code?: string, errors?: {pointer: string, detail: string}[]}} problem
+   */
+  constructor(status, problem) {
+    super(problem.detail || problem.title || `status ${status}`);
+    this.status = status;
+    this.title = problem.title ?? "";
+    this.code = problem.code ?? "";
+    /** What is wrong with which field. */
+    this.errors = problem.errors ?? [];
+  }
+}
+
+/**
+ * One call. Throws a Refusal.
+ * @param {string} method
+ * @param {string} path below /api/v1
+ * @param {{body?: unknown, signal?: AbortSignal, headers?: Record<string, string>}} [options]
+ * @returns {Promise<any>}
+ */
+export async function call(method, path, { body, signal, headers } = {}) {
+  const told = { accept: "application/json", ...(body === undefined ? {} : { "content-type": "application/json" }), ...headers };
+  const sent = { method, signal, headers: told, body: body === undefined ? undefined : JSON.stringify(body) };
+  const answer = await fetch(`${ROOT}${path}`, sent).catch((error) => fail(error));
+  if (!answer.ok) throw new Refusal(answer.status, await problemOf(answer));
+  return answer.status === 204 ? null : answer.json().catch((error) => fail(error));
+}
+
+function fail(error) {
+  if (error.name === "AbortError") throw error;
+  throw new Refusal(0, { title: "No answer", detail: "The API does not answer." });
+}
+
+async function problemOf(answer) {
+  return answer.json().catch(() => ({ detail: `The API answered ${answer.status}.` }));
+}
+
+/**
+ * @typedef {{id: string, data: any}} StreamItem
+ * @typedef {{onItems: (items: StreamItem[]) => void, onOpen?: () => void, onLost?: (refusal: Refusal) => void,
+ *   isOver?: () => boolean, after?: string, signal: AbortSignal}} StreamOptions
+ */
+
+/**
+ * Server-sent events, resumed after the last one whenever the connection breaks, until the signal is aborted or
+ * `isOver` says that nothing more comes. Items are given in groups, as they arrive.
+ * @param {string} path below /api/v1
+ * @param {StreamOptions} options
+ * @returns {Promise<void>}
+ */
+export async function follow(path, { onItems, onOpen, onLost, isOver, after = "", signal }) {
+  let last = after;
+  let failures = 0;
+  while (!signal.aborted) {
+    if (isAsleep) await new Promise((resolve) => sleepers.add(resolve));
+    try {
+      last = await readOnce(path, last, { onItems, onOpen, signal }, (id) => (last = id));
+      failures = 0;
+      if (isOver?.()) return;
+    } catch (error) {
+      if (signal.aborted) return;
+      if (isAsleep) continue;
+      const refusal = error instanceof Refusal ? error : new Refusal(0, { detail: "The stream broke off.", code: BROKEN });
+      // A cursor that is not known any more: go on from now.
+      if (refusal.status === 400 || refusal.status === 422) last = "";
+      // A break after a while is no failure to connect: only refusals and absences are waited out for longer.
+      failures = refusal.code === BROKEN ? 0 : Math.min(failures + 1, 8);
+      onLost?.(refusal);
+      if (refusal.status === 404 || refusal.status === 403) return;
+    }
+    await pause(Math.min(RETRY_MAX_MS, RETRY_MS * 2 ** failures), signal);
+  }
+}
+
+async function readOnce(path, after, { onItems, onOpen, signal }, onId) {
+  const own = new AbortController();
+  open.add(own);
+  const stop = () => own.abort();
+  signal.addEventListener("abort", stop);
+  let timer = setTimeout(stop, QUIET_MS);
+  try {
+    const headers = { accept: "text/event-stream", ...(after ? { "last-event-id": after } : {}) };
+    const answer = await fetch(`${ROOT}${path}`, { headers, signal: own.signal, cache: "no-store" });
+    if (answer.status === 204) return after;
+    if (!answer.ok) throw new Refusal(answer.status, await problemOf(answer));
+    onOpen?.();
+    const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
+    let rest = "";
+    for (;;) {
+      const { value, done } = await reader.read();
+      if (done) return after;
+      clearTimeout(timer);
+      timer = setTimeout(stop, QUIET_MS);
+      const blocks = (rest + value).split("\n\n");
+      rest = blocks.pop();
+      const items = blocks.map(parseBlock).filter(Boolean);
+      if (!items.length) continue;
+      after = items.findLast((item) => item.id)?.id ?? after;
+      onId(after);
+      onItems(items);
+    }
+  } finally {
+    clearTimeout(timer);
+    open.delete(own);
+    signal.removeEventListener("abort", stop);
+    own.abort();
+  }
+}
+
+function parseBlock(block) {
+  let id = "";
+  let data = "";
+  for (const line of block.split("\n")) {
+    if (line.startsWith("data: ")) data += line.slice(6);
+    else if (line.startsWith("id: ")) id = line.slice(4);
+  }
+  return data ? { id, data: JSON.parse(data) } : null;
+}
+
+function pause(ms, signal) {
+  return new Promise((resolve) => {
+    const timer = setTimeout(resolve, ms);
+    signal.addEventListener("abort", () => {
+      clearTimeout(timer);
+      resolve();
+    });
+  });
+}
+
+/**
+ * A key under which a launch happens once, however often it is sent.
+ * @returns {string}
+ */
+export function newKey() {
+  return [...crypto.getRandomValues(new Uint8Array(16))].map((byte) => byte.toString(16).padStart(2, "0")).join("");
+}

@@ -1,0 +1,117 @@
+// `/cluster`: every node with its GPUs as cells, coloured by who has them; what is free, and the largest gang that fits.
+import { pageOf } from "./allocation.js";
+import { freeOf, isUsable, partsOf, ranksThatFit, sizesOf } from "./capacity.js";
+import { Answered, Choice, Empty, Meter } from "./components.js";
+import { amountOf, plural, spellBytes, trim } from "./format.js";
+import { param, setParam } from "./router.js";
+import { html, useSignal } from "./runtime.js";
+import { useResource } from "./store.js";
+
+const COLOURS = 10;
+const SHOWN = 300;
+const LEGEND = 12;
+const TOPOLOGY = ["rack", "topology.kubernetes.io/rack", "topology.kubernetes.io/zone"];
+const KEYS = { workload: (held) => held.id, user: (held) => held.user, queue: (held) => held.queue };
+
+export function Cluster() {
+  const answer = useResource("/nodes", { isSlow: true });
+  const filter = useSignal("");
+  const most = useSignal(SHOWN);
+  const by = KEYS[param("by")] ? param("by") : "workload";
+  return html`<div class="head"><h1 tabindex="-1">Cluster</h1></div>
+    <${Answered} answer=${answer} what="the nodes" rows=${6}>${({ items }) => {
+      if (!items.length) return html`<${Empty} title="The cluster has no nodes">Workloads wait until there are some.<//>`;
+      const colours = coloursOf(items, KEYS[by]);
+      const found = items.filter((node) => `${node.name} ${node.pool} ${node.gpuType} ${node.scheduling}`.toLowerCase().includes(filter.value.toLowerCase()));
+      return html`<${Summary} nodes=${items} />
+        <div class="bar">
+          <${Choice} label="Colour by" options=${[["workload", "By workload"], ["user", "By user"], ["queue", "By queue"]]} chosen=${by}
+            onChoose=${(value) => setParam("by", value === "workload" ? "" : value)} />
+          <input type="search" placeholder="Filter nodes" aria-label="Filter nodes" value=${filter.value} onInput=${(event) => (filter.value = event.target.value)} />
+        </div>
+        <${Legend} colours=${colours} by=${by} nodes=${items} />
+        ${groupsOf(found.slice(0, most.value)).map(([title, nodes]) => html`<section key=${title}><h2>${title} <small>${plural(nodes.length, "node")}</small></h2>
+          <div class="nodes">${nodes.map((node) => html`<${Node} key=${node.name} node=${node} colours=${colours} keyOf=${KEYS[by]} />`)}</div></section>`)}
+        ${found.length ? null : html`<${Empty} title="No node matches">Filter by a name, a pool, a type of GPU or draining.<//>`}
+        ${found.length > most.value ? html`<p><button onClick=${() => (most.value += SHOWN)}>Show ${Math.min(SHOWN, found.length - most.value)} of ${found.length - most.value} more</button></p>` : null}`;
+    }}<//>`;
+}
+
+// {who: number of a colour}, those with most GPUs first, so that neighbours in the legend differ.
+function coloursOf(nodes, keyOf) {
+  const counts = new Map();
+  for (const node of nodes) for (const held of node.ranks) counts.set(keyOf(held), (counts.get(keyOf(held)) ?? 0) + held.gpus);
+  const ordered = [...counts].sort((a, b) => b[1] - a[1] || (a[0] < b[0] ? -1 : 1));
+  return new Map(ordered.map(([key, gpus], index) => [key, { colour: index % COLOURS, gpus }]));
+}
+
+function groupsOf(nodes) {
+  const groups = new Map();
+  for (const node of nodes) {
+    const place = TOPOLOGY.map((label) => node.labels[label]).find(Boolean);
+    const title = [node.pool ? `Pool ${node.pool}` : "In no pool", place].filter(Boolean).join(" · ");
+    groups.set(title, [...(groups.get(title) ?? []), node]);
+  }
+  return [...groups].sort((a, b) => (a[0] < b[0] ? -1 : 1));
+}
+
+function Summary({ nodes }) {
+  const parts = partsOf(nodes);
+  const free = nodes.reduce((sum, node) => sum + freeOf(node), 0);
+  const whole = nodes.reduce((sum, node) => sum + node.gpus, 0);
+  const away = nodes.filter((node) => !node.ready).length;
+  const closed = nodes.filter((node) => node.ready && !node.schedulable).length;
+  return html`<div class="cards">
+    <section class="card free" aria-label="Free GPUs">
+      <div class="figure"><b>${free}</b><span>of ${plural(whole, "GPU")} free</span></div>
+      <ul class="parts">${parts.map((part) => html`<li key=${`${part.pool}/${part.type}`}><span>${part.pool ? `Pool ${part.pool}` : "In no pool"}${part.type ? html` <small>${part.type}</small>` : null}</span>
+        <${Meter} used=${part.gpus - part.free - part.unusable} whole=${part.gpus} label=${`${part.free} of ${part.gpus} free`} /><span class="number">${part.free} free</span></li>`)}</ul>
+    </section>
+    <section class="card fits" aria-label="Largest gang that fits now"><h2>Largest gang that fits now</h2>
+      ${!whole ? html`<p class="soft">No node has GPUs.</p>` : !free ? html`<p>No GPU is free: whatever asks for one waits.</p>` : html`<ul>${sizesOf(nodes).map((size) => html`<li key=${size}><b>${ranksThatFit(nodes, size)}</b><span>${ranksThatFit(nodes, size) === 1 ? "rank" : "ranks"} of ${plural(size, "GPU")}</span></li>`)}</ul>
+        <p class="soft">By free GPUs alone; a dry run of a launch also looks at CPU and memory.</p>`}
+    </section>
+    <section class="card counts" aria-label="Nodes">
+      <div><b>${nodes.length}</b><span>Nodes</span></div>
+      <div class=${closed ? "tone-waits" : ""}><b>${closed}</b><span>Draining or cordoned</span></div>
+      <div class=${away ? "tone-bad" : ""}><b>${away}</b><span>Not ready</span></div>
+    </section></div>`;
+}
+
+function Legend({ colours, by, nodes }) {
+  const shown = [...colours].filter(([, each]) => each.gpus).slice(0, LEGEND);
+  const rest = [...colours].filter(([, each]) => each.gpus).length - shown.length;
+  const others = nodes.reduce((sum, node) => sum + Math.max(0, node.gpusUsed - node.ranks.reduce((own, held) => own + held.gpus, 0)), 0);
+  return html`<ul class="legend" aria-label=${`Colours by ${by}`}>
+    ${shown.map(([key, each]) => html`<li key=${key}><i class="cell c${each.colour}"></i>${by === "workload" ? html`<a href=${pageOf(key)}>${key}</a>` : key} <small>${each.gpus}</small></li>`)}
+    ${rest > 0 ? html`<li class="soft">and ${rest} more</li>` : null}
+    ${others ? html`<li><i class="cell hidden-use"></i>others <small>${others}</small></li>` : null}
+    <li><i class="cell"></i>free</li>
+    ${nodes.some((node) => !isUsable(node)) ? html`<li><i class="cell closed"></i>takes no new work</li>` : null}
+  </ul>`;
+}
+
+function Node({ node, colours, keyOf }) {
+  const held = node.ranks.filter((each) => each.gpus);
+  const cells = held.flatMap((each) => Array.from({ length: each.gpus }, () => each));
+  const unseen = Math.max(0, node.gpusUsed - cells.length);
+  const empty = Math.max(0, node.gpus - node.gpusUsed);
+  const others = node.ranks.length - held.length;
+  const said = !node.ready ? "not ready" : node.schedulable ? "" : node.scheduling;
+  return html`<article class="node ${said ? "closed" : ""}" aria-label=${`${node.name}: ${node.gpusUsed} of ${node.gpus} GPUs in use${said ? `, ${said}` : ""}`}>
+    <h3 title=${node.name}>${node.name}${said ? html` <span class="state tone-${node.ready ? "waits" : "bad"}">${said}</span>` : null}</h3>
+    ${node.gpus ? html`<div class="cells">
+      ${cells.map((each, index) => html`<a key=${index} class="cell c${colours.get(keyOf(each)).colour}" href=${pageOf(each.id)} tabindex=${index && cells[index - 1] === each ? -1 : 0}
+        title=${`${each.id}, rank ${each.rank}, of ${each.user} in ${each.queue}: ${each.phase}`} aria-label=${`${each.id}, rank ${each.rank}`}></a>`)}
+      ${Array.from({ length: unseen }, (_, index) => html`<i key=${`u${index}`} class="cell hidden-use" title="in use by others"></i>`)}
+      ${Array.from({ length: empty }, (_, index) => html`<i key=${`f${index}`} class="cell ${said ? "closed" : ""}" title=${said ? `free, but ${said}` : "free"}></i>`)}
+    </div>` : html`<p class="soft">no GPUs</p>`}
+    <dl class="small">
+      <dt>CPU</dt><dd><${Meter} used=${amountOf(node.used.cpu)} whole=${amountOf(node.allocatable.cpu)}
+        label=${`${trim(amountOf(node.used.cpu))} of ${trim(amountOf(node.allocatable.cpu))} CPUs asked for`} /></dd>
+      <dt>Memory</dt><dd><${Meter} used=${amountOf(node.used.memory)} whole=${amountOf(node.allocatable.memory)}
+        label=${`${spellBytes(amountOf(node.used.memory))} of ${spellBytes(amountOf(node.allocatable.memory))} asked for`} /></dd>
+    </dl>
+    ${others ? html`<p class="soft">${plural(others, "rank")} without GPUs: ${[...new Set(node.ranks.filter((each) => !each.gpus).map((each) => each.id))].slice(0, 3).map((id, index) => html`${index ? ", " : ""}<a href=${pageOf(id)}>${id}</a>`)}</p>` : null}
+  </article>`;
+}

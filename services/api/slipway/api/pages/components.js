@@ -1,0 +1,153 @@
+// Small parts that every page is made of: states, times, meters, notices, dialogs.
+import { meaningOf, toneOf } from "./facts.js";
+import { sentence, spellAgo, spellDuration, spellExact } from "./format.js";
+import { path } from "./router.js";
+import { html, useEffect, useRef, useSignal } from "./runtime.js";
+import { connection, now } from "./store.js";
+
+/** The word for where something stands, coloured by what kind of news it is. */
+export function State({ word }) {
+  return html`<span class="state tone-${toneOf(word)}" title=${meaningOf(word)}>${word}</span>`;
+}
+
+/** A time: how long ago, with the exact one in its title. */
+export function Ago({ time }) {
+  if (!time) return html`<span class="soft">–</span>`;
+  return html`<time datetime=${time} title=${spellExact(time)}>${spellAgo(time, now.value)}</time>`;
+}
+
+/** How long something has gone on since a time, or went on between two. */
+export function Lasted({ from, to }) {
+  if (!from) return html`<span class="soft">–</span>`;
+  const seconds = ((to ? Date.parse(to) : now.value) - Date.parse(from)) / 1000;
+  const shown = to ? seconds : Math.floor(Math.max(0, seconds));
+  return html`<time title=${`${spellExact(from)}${to ? ` to ${spellExact(to)}` : ""}`}>${spellDuration(shown)}</time>`;
+}
+
+/** How much of a whole is used; `mark` is a bound within it. */
+export function Meter({ used, whole, mark = 0, label }) {
+  const most = Math.max(whole, used, mark, 1);
+  const style = (value) => ({ inlineSize: `${(100 * value) / most}%` });
+  return html`<span class="meter" role="img" aria-label=${label} title=${label}>
+    <i class="used ${mark && used > mark ? "over" : ""}" style=${style(used)}></i>
+    ${mark ? html`<i class="mark" style=${{ insetInlineStart: `${(100 * mark) / most}%` }}></i>` : null}
+  </span>`;
+}
+
+/** Bars where content will be. */
+export function Loading({ rows = 3, label = "Loading" }) {
+  return html`<div class="loading" role="status" aria-label=${label}>
+    ${Array.from({ length: rows }, (_, row) => html`<i key=${row}></i>`)}
+  </div>`;
+}
+
+/** That there is nothing, and what to do about it. */
+export function Empty({ title, children }) {
+  return html`<div class="empty"><p class="title">${title}</p>${children ? html`<p>${children}</p>` : null}</div>`;
+}
+
+/** Why there is no answer: not there, not permitted, not logged in, offline, or an error. */
+export function Failure({ error, what = "this", onRetry }) {
+  const [title, text] = wordsOf(error, what);
+  return html`<div class="empty failure" role="alert">
+    <p class="title">${title}</p><p>${text}</p>
+    ${error.status === 401 ? html`<p><a class="button" href=${loginHref()}>Log in</a></p>` : null}
+    ${error.status === 404 ? html`<p><a href="/">Your workloads</a></p>` : null}
+    ${onRetry && ![401, 404].includes(error.status) ? html`<p><button onClick=${onRetry}>Try again</button></p>` : null}
+  </div>`;
+}
+
+function wordsOf(error, what) {
+  if (error.status === 401) return ["You are not logged in", "Log in to see this page."];
+  if (error.status === 403) return ["Not permitted", `You may not see ${what}. ${sentence(error.message)}`];
+  // After the semicolon the API says which call lists what there is: a page has links for that.
+  if (error.status === 404) return ["Not found", `${sentence(error.message.split("; GET ")[0])}.`];
+  if (error.status === 0) return ["No answer", "The API does not answer. This page tries again by itself."];
+  return [error.title || "That did not work", sentence(error.message)];
+}
+
+/** The address of the login, which leads back to this page. */
+export function loginHref() {
+  return `/login?next=${encodeURIComponent(path.value)}`;
+}
+
+/** An answer of the API: what stands for it while there is none, else what `children` makes of it. */
+export function Answered({ answer, what, rows, children }) {
+  if (answer.data) return children(answer.data);
+  if (answer.error && connection.value !== "login") {
+    return html`<${Failure} error=${answer.error} what=${what} onRetry=${answer.reload} />`;
+  }
+  return html`<${Loading} rows=${rows} label=${`Loading ${what ?? ""}`} />`;
+}
+
+/** A button that copies a text, and says so. */
+export function Copy({ text, label = "Copy", what = "" }) {
+  const isDone = useSignal(false);
+  const copy = async () => {
+    await putOnClipboard(text);
+    isDone.value = true;
+    setTimeout(() => (isDone.value = false), 1500);
+  };
+  const name = what ? `${label} ${what}` : label;
+  return html`<button class="quiet" type="button" aria-label=${name} onClick=${copy}>
+    ${isDone.value ? "Copied" : label}</button>`;
+}
+
+async function putOnClipboard(text) {
+  if (navigator.clipboard) return navigator.clipboard.writeText(text);
+  // Without TLS a browser has no clipboard for pages but this one.
+  const area = document.createElement("textarea");
+  area.value = text;
+  document.body.append(area);
+  area.select();
+  document.execCommand("copy");
+  area.remove();
+  return undefined;
+}
+
+/** A question that stops everything else; Escape and a click beside it mean no. */
+export function Confirm({ title, children, verb, onYes, onNo, isBusy, error }) {
+  const dialog = useRef(null);
+  useEffect(() => {
+    dialog.current.showModal();
+  }, []);
+  return html`<dialog ref=${dialog} aria-labelledby="confirm-title" onClose=${onNo}
+      onClick=${(event) => event.target === dialog.current && dialog.current.close()}>
+    <div class="ask">
+      <h2 id="confirm-title">${title}</h2>
+      ${children}
+      ${error ? html`<p class="bad" role="alert">${sentence(error.message)}</p>` : null}
+      <p class="actions">
+        <button type="button" onClick=${() => dialog.current.close()}>Keep it</button>
+        <button type="button" class="danger" disabled=${isBusy} onClick=${onYes}>${verb}</button>
+      </p>
+    </div>
+  </dialog>`;
+}
+
+/** Views of one thing, of which one is seen. */
+export function Tabs({ tabs, chosen, onChoose }) {
+  const step = (event) => {
+    const by = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+    if (!by) return;
+    event.preventDefault();
+    const index = tabs.findIndex((tab) => tab.id === chosen);
+    const next = tabs[(index + by + tabs.length) % tabs.length];
+    onChoose(next.id);
+    requestAnimationFrame(() => document.getElementById(`tab-${next.id}`)?.focus());
+  };
+  return html`<div class="tabs" role="tablist" onKeyDown=${step}>
+    ${tabs.map((tab) => html`<button key=${tab.id} type="button" role="tab" id=${`tab-${tab.id}`}
+      aria-selected=${String(tab.id === chosen)} aria-controls="tab-panel" tabindex=${tab.id === chosen ? 0 : -1}
+      onClick=${() => onChoose(tab.id)}>${tab.label}${tab.count === undefined ? null : html` <small>${tab.count}</small>`}
+    </button>`)}
+  </div>`;
+}
+
+/** A choice of a few. */
+export function Choice({ label, options, chosen, onChoose }) {
+  return html`<div class="choice" role="group" aria-label=${label}>
+    ${options.map(([value, text]) => html`<button key=${value} type="button" aria-pressed=${String(value === chosen)}
+      onClick=${() => onChoose(value)}>${text}</button>`)}
+  </div>`;
+}

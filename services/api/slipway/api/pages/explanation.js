@@ -1,0 +1,46 @@
+// Why an allocation waits: the reason, who is ahead, who has what it needs, what would help, and when it will start.
+import { apiPathOf, pageOf, spaced } from "./allocation.js";
+import { Ago, Answered } from "./components.js";
+import { plural, sentence } from "./format.js";
+import { html } from "./runtime.js";
+import { useResource } from "./store.js";
+
+/** @param {{id: string}} props */
+export function Explanation({ id }) {
+  const answer = useResource(`${apiPathOf(id)}/explain?foresee=true`, { isSlow: true });
+  return html`<${Answered} answer=${answer} what="the explanation" rows=${3}>${(found) => html`<div class="explanation">
+    ${found.code ? html`<p><span class="chip">${spaced(found.code)}</span> ${sentence(found.message)}.</p>` : html`<p>${sentence(found.message)}.</p>`}
+    <dl>
+      ${found.position ? html`<dt>Place</dt><dd>${ordinal(found)} in queue <a href=${`/queues/${encodeURIComponent(found.queue)}`}>${found.queue}</a>${aheadOf(found)}</dd>` : null}
+      ${smallest(found)}
+      ${foreseenStart(found)}
+      ${found.holders.length ? html`<dt>In use by</dt><dd>${found.holders.map((holder, index) => html`${index ? ", " : ""}<a
+        href=${pageOf(holder.id)}>${holder.id}</a> of ${holder.user} (${holder.slots ? plural(holder.slots, "GPU") : "no GPU"}, <${Ago} time=${holder.since} />)`)}${found.othersHolding ? ` and ${found.othersHolding} more` : ""}</dd>` : null}
+    </dl>
+  </div>`}<//>`;
+}
+
+function ordinal(found) {
+  return found.position === 1 ? "First" : `Number ${found.position}`;
+}
+
+function aheadOf(found) {
+  if (!found.ahead) return null;
+  const slots = found.foreseen?.aheadSlots;
+  return html`, behind ${found.jobsAhead.map((id, index) => html`${index ? ", " : ""}<a href=${pageOf(id)}>${id}</a>`)}${found.ahead > found.jobsAhead.length
+    ? ` and ${found.ahead - found.jobsAhead.length} more` : ""}${slots ? ` (${plural(slots, "GPU")} ahead)` : ""}`;
+}
+
+function smallest(found) {
+  const helps = found.foreseen?.helps ?? [];
+  const general = found.change.map((change) => change.detail);
+  const lines = helps.length ? [helps.join(" and "), ...general] : general;
+  if (!lines.length) return null;
+  return html`<dt>${helps.length ? "Smallest change" : "What helps"}</dt><dd>${lines.map((line) => html`<div>${sentence(line)}</div>`)}</dd>`;
+}
+
+function foreseenStart(found) {
+  const { earliest, latest } = found.foreseen?.estimatedStart ?? {};
+  if (!latest && !earliest) return null;
+  return html`<dt>Foreseen start</dt><dd>${latest ? html`<${Ago} time=${latest} /> at the latest` : html`not before <${Ago} time=${earliest} />`}</dd>`;
+}

@@ -1,0 +1,28 @@
+// What the API has told with the page: its own tables of words. Nothing of them is written a second time here.
+
+/**
+ * @typedef {{tone: string, meaning: string}} Standing
+ * @typedef {{version: string, phases: string[], states: Record<string, Standing>, rankStates: string[],
+ *   kinds: string[], gates: string[], gpu: string, gpuNames: string[]}} Facts
+ */
+
+/** @type {Facts} */
+export const facts = JSON.parse(document.getElementById("facts").textContent);
+
+/**
+ * What kind of news a state is; a rank's state has that of the phase of the same name.
+ * @param {string} state
+ * @returns {string}
+ */
+export function toneOf(state) {
+  return facts.states[state]?.tone ?? "neutral";
+}
+
+/**
+ * What a state means, in a sentence; empty for a word that the API has not explained.
+ * @param {string} state
+ * @returns {string}
+ */
+export function meaningOf(state) {
+  return facts.states[state]?.meaning ?? "";
+}

@@ -1,0 +1,175 @@
+// `/launch`: a form that is checked by the API itself while one types, and shows what would be launched.
+import { apiPathOf, pageOf } from "./allocation.js";
+import { call, newKey } from "./api.js";
+import { Choice, Copy, Failure } from "./components.js";
+import { facts } from "./facts.js";
+import { plural, sentence } from "./format.js";
+import { BLANK, bodyOf, fieldOf, fieldsOf, toCommand, toCurl } from "./launch_body.js";
+import { go, param } from "./router.js";
+import { html, useEffect, useMemo, useSignal } from "./runtime.js";
+import { me, useResource } from "./store.js";
+import { toYaml } from "./yaml.js";
+
+const TYPING_MS = 350;
+
+export function Launch() {
+  const from = param("from");
+  const source = useResource(from ? apiPathOf(from) : "", { isAbout: () => false });
+  if (!from) return html`<${Form} start=${BLANK} isWhole=${true} />`;
+  if (source.data) {
+    const { fields, isWhole } = fieldsOf(source.data);
+    return html`<${Form} key=${from} start=${fields} isWhole=${isWhole} from=${from} />`;
+  }
+  return source.error ? html`<${Failure} error=${source.error} what="that workload" onRetry=${source.reload} />` : null;
+}
+
+function Form({ start, isWhole, from }) {
+  const fields = useSignal(start);
+  const queues = useResource("/queues");
+  const check = useSignal({ errors: {}, others: [], preview: null, refusal: null, isBlank: false });
+  const isBusy = useSignal(false);
+  const touched = useSignal(new Set());
+  const key = useMemo(newKey, []);
+  const made = useMemo(() => bodyOf(fields.value), [fields.value]);
+  const text = JSON.stringify(made.body);
+  useEffect(() => {
+    const aborter = new AbortController();
+    const timer = setTimeout(() => rehearse(made, check, aborter.signal), TYPING_MS);
+    return () => {
+      clearTimeout(timer);
+      aborter.abort();
+    };
+  }, [text, JSON.stringify(made.errors)]);
+  const set = (name) => (event) => {
+    const value = event.target.type === "checkbox" ? event.target.checked : event.target.value;
+    touched.value = new Set([...touched.value, name]);
+    fields.value = { ...fields.value, [name]: value };
+  };
+  const launch = async (event) => {
+    event.preventDefault();
+    if (isBusy.value) return;
+    isBusy.value = true;
+    try {
+      const view = await call("POST", "/allocations", { body: made.body, headers: { "idempotency-key": `${key}-${hashOf(text)}` } });
+      go(pageOf(view.id));
+    } catch (refusal) {
+      check.value = { ...refused(refusal), preview: null };
+      isBusy.value = false;
+    }
+  };
+  const { errors, others, preview, refusal, isBlank } = check.value;
+  const shown = { ...errors, ...made.errors };
+  const isBad = Object.keys(shown).length > 0 || others.length > 0;
+  const field = (name, label, input, hint) => html`<${Field} name=${name} label=${label} hint=${hint} error=${shown[name]}>${input}<//>`;
+  const box = (name, more = {}) => html`<input id=${`field-${name}`} name=${name} value=${fields.value[name]} onInput=${set(name)} autocomplete="off" spellcheck=${false}
+    aria-invalid=${shown[name] ? "true" : undefined} aria-describedby=${`about-${name}`} ...${more} />`;
+  const own = queues.data?.items ?? [];
+  return html`<div class="head"><h1 tabindex="-1">Launch</h1></div>
+    ${from ? html`<p class="soft">Filled in from <a href=${pageOf(from)}>${from}</a>.${isWhole ? "" : " It also has what this form does not show (such as more roles, secrets, files or restarts): its YAML has all of it."}</p>` : null}
+    <form class="launch" onSubmit=${launch} aria-label="Launch">
+      <div class="fields card">
+        <fieldset><legend>What</legend>
+          <${Choice} label="Kind" options=${facts.kinds.map((kind) => [kind, kind])} chosen=${fields.value.kind} onChoose=${(kind) => (fields.value = { ...fields.value, kind })} />
+          ${field("command", "Command", html`<textarea id="field-command" name="command" rows="3" class="mono" spellcheck=${false} value=${fields.value.command} onInput=${set("command")}
+            placeholder="python train.py --epochs 3" aria-invalid=${shown.command ? "true" : undefined} aria-describedby="about-command"></textarea>`, "words as in a shell, with quotes; without a shell in between")}
+          <div class="row">
+            ${field("image", "Image", box("image", { placeholder: "the pool's", class: "mono" }))}
+            ${field("name", "Name", box("name", { placeholder: "made up", maxlength: 40 }))}
+          </div>
+        </fieldset>
+        <fieldset><legend>How much</legend>
+          <div class="row four">
+            ${field("ranks", "Ranks", box("ranks", { type: "number", min: 1, max: 4096 }), "start together")}
+            ${field("gpus", "GPUs", box("gpus", { type: "number", min: 0 }), "of each rank")}
+            ${field("cpu", "CPU", box("cpu", { placeholder: "default" }), "such as 2 or 500m")}
+            ${field("memory", "Memory", box("memory", { placeholder: "default" }), "such as 4Gi")}
+          </div>
+        </fieldset>
+        <fieldset><legend>Where and when</legend>
+          <div class="row four">
+            ${field("queue", "Queue", own.length ? html`<select id="field-queue" name="queue" onChange=${set("queue")} aria-describedby="about-queue">
+              ${optionsOf(own.map((queue) => queue.name), fields.value.queue)}</select>` : box("queue", { placeholder: "default" }))}
+            ${field("workspace", "Workspace", html`<select id="field-workspace" name="workspace" onChange=${set("workspace")} aria-describedby="about-workspace">
+              ${optionsOf(me.value?.workspaces ?? [], fields.value.workspace)}</select>`)}
+            ${field("priority", "Priority", box("priority", { type: "number", min: 0, max: 1000, placeholder: "50" }), "higher goes first")}
+            ${field("maxRuntime", "Longest run", box("maxRuntime", { placeholder: "no limit" }), "such as 2h")}
+          </div>
+          ${field("env", "Environment", html`<textarea id="field-env" name="env" rows="2" class="mono" spellcheck=${false} value=${fields.value.env} onInput=${set("env")} placeholder="NAME=value"
+            aria-invalid=${shown.env ? "true" : undefined} aria-describedby="about-env"></textarea>`, "one variable a line")}
+          <label class="check"><input type="checkbox" checked=${fields.value.hold} onChange=${set("hold")} /> Hold it: do not start before it is resumed</label>
+        </fieldset>
+      </div>
+      <aside class="outcome card" aria-label="What would happen">
+        <h2>What would happen</h2>
+        <div aria-live="polite">
+          ${refusal ? html`<p class="bad">${refusal.status === 403 ? `Not permitted. ${sentence(refusal.message)}` : sentence(refusal.message)}</p>` : null}
+          ${others.map((each) => html`<p class="bad">${each.pointer ? html`<code>${each.pointer}</code> ` : null}${each.detail}</p>`)}
+          ${isBad ? html`<p class="bad">${plural(Object.keys(shown).length + others.length, "thing")} to correct before it can be launched.</p>` : null}
+          ${preview && !isBad ? html`<${Outcome} preview=${preview} />` : null}
+          ${isBlank && !isBad ? html`<p class="soft">Write a command, or name an image that has one.</p>` : null}
+          ${!preview && !isBad && !refusal && !isBlank ? html`<p class="soft">Checking</p>` : null}
+        </div>
+        <p class="actions"><button class="primary" disabled=${isBad || isBlank || isBusy.value}>${isBusy.value ? "Launching" : "Launch"}</button></p>
+        <${Same} title="Command" text=${toCommand(made.body)} />
+        <${Same} title="curl" text=${toCurl(made.body, location.origin, me.value?.auth !== "none")} />
+        ${preview ? html`<details><summary>The spec that would be stored</summary><pre tabindex="0">${toYaml(preview.spec)}</pre></details>
+          <details><summary>The objects that would be made (${preview.objects.length})</summary><pre tabindex="0">${preview.objects.map(toYaml).join("---\n")}</pre></details>` : null}
+      </aside>
+    </form>`;
+}
+
+// Without a choice it is the one called default; what was chosen before stays, also where it is not there any more.
+function optionsOf(names, chosen) {
+  const all = [...new Set(["default", ...(chosen ? [chosen] : []), ...names])];
+  return all.map((name) => html`<option key=${name} value=${name} selected=${name === (chosen || "default")}>${name}</option>`);
+}
+
+function Field({ name, label, hint, error, children }) {
+  return html`<div class="field ${error ? "wrong" : ""}"><label for=${`field-${name}`}>${label}</label>${children}
+    <small id=${`about-${name}`} class=${error ? "bad" : "soft"}>${error ?? hint ?? ""}</small></div>`;
+}
+
+function Outcome({ preview }) {
+  const { capacity, warnings } = preview;
+  const starts = capacity.startsNow ? html`<span class="state tone-good">fits now</span> ` : html`<span class="state tone-waits">would wait</span> `;
+  return html`<p>${starts}${capacity.fitNow} of ${plural(capacity.ranks, "rank")} fit on what is free of pool ${capacity.pool} (${plural(capacity.nodes, "node")}).</p>
+    ${warnings.map((warning) => html`<p class="warning">${sentence(warning)}.</p>`)}`;
+}
+
+function Same({ title, text }) {
+  return html`<div class="same"><p><b>${title}</b> <${Copy} text=${text} what=${`as ${title}`} /></p><pre tabindex="0">${text}</pre></div>`;
+}
+
+async function rehearse({ body, errors }, check, signal) {
+  if (Object.keys(errors).length) return;
+  if (!body.command && !body.image && ["command", "training"].includes(body.kind)) {
+    check.value = { errors: {}, others: [], preview: null, refusal: null, isBlank: true };
+    return;
+  }
+  try {
+    const preview = await call("POST", "/allocations?dryRun=true", { body, signal });
+    check.value = { errors: {}, others: [], preview, refusal: null };
+  } catch (refusal) {
+    if (signal.aborted) return;
+    check.value = { ...refused(refusal), preview: null };
+  }
+}
+
+function refused(refusal) {
+  const errors = {};
+  const others = [];
+  for (const each of refusal.errors ?? []) {
+    const name = fieldOf(each.pointer);
+    if (name && !errors[name]) errors[name] = each.detail;
+    else others.push(each);
+  }
+  const isTold = Object.keys(errors).length || others.length;
+  return { errors, others, refusal: isTold ? null : refusal };
+}
+
+// The same key for the same body only: another body is another launch.
+function hashOf(text) {
+  let hash = 0;
+  for (const letter of text) hash = (Math.imul(hash, 31) + letter.codePointAt(0)) | 0;
+  return (hash >>> 0).toString(16);
+}

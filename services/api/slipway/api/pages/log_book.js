@@ -1,0 +1,186 @@
+// The lines of one log: the last ones first, then those before them, then what comes, each once and in order.
+import { Refusal, call, follow } from "./api.js";
+import { batch, signal } from "./runtime.js";
+
+const TAIL = 1000;
+const KEPT_MAX = 500000;
+
+/**
+ * @typedef {{cursor?: string, attempt: number, rank: number, stream: string, time: string, text: string,
+ *   number?: number, missing?: number}} LogLine `missing` lines are a hole
+ */
+
+/** A log that is read while the page is there. */
+export class LogBook {
+  /**
+   * @param {string} path of the log in the API
+   * @param {() => boolean} hasEnded whether nothing more is printed
+   */
+  constructor(path, hasEnded) {
+    this.path = path;
+    this.hasEnded = hasEnded;
+    /** @type {LogLine[]} */
+    this.lines = [];
+    /** Rises whenever lines came. */
+    this.version = signal(0);
+    /** `loading`, `following`, `lost` or `ended` */
+    this.state = signal("loading");
+    /** How many of the earlier lines have been read; -1 when all are there. */
+    this.earlier = signal(-1);
+    /** @type {import("@preact/signals").Signal<Refusal | null>} */
+    this.error = signal(null);
+    /** @type {Map<number, LogLine>} the last line of each rank */
+    this.lastOf = new Map();
+    this.isWhole = true;
+    this.isFilling = false;
+    this.cursor = "";
+    this.frame = 0;
+    this.aborter = new AbortController();
+  }
+
+  /** Read the end of it, and what comes. */
+  async start() {
+    const { signal: aborted } = this.aborter;
+    try {
+      const page = await call("GET", this.with({ tail: TAIL }), { signal: aborted });
+      this.add(page.items);
+      this.isWhole = page.items.filter((line) => !line.missing).length < TAIL;
+      this.cursor = page.metadata.continue;
+    } catch (error) {
+      if (aborted.aborted) return;
+      if (error instanceof Refusal && error.status && error.status < 500) {
+        this.error.value = error;
+        this.state.value = "lost";
+        return;
+      }
+    }
+    await follow(this.with({ follow: true }), {
+      after: this.cursor,
+      signal: aborted,
+      isOver: this.hasEnded,
+      onOpen: () => {
+        // Lines straight from the pods have no cursor: they come again from the first one.
+        if (!this.cursor) this.reset();
+        batch(() => {
+          this.state.value = "following";
+          this.error.value = null;
+        });
+      },
+      onItems: (items) => {
+        this.cursor = items.findLast((item) => item.id)?.id ?? this.cursor;
+        this.add(items.map((item) => item.data));
+      },
+      onLost: (refusal) => {
+        this.state.value = "lost";
+        this.error.value = refusal;
+      },
+    });
+    if (!aborted.aborted && !this.error.peek()) this.state.value = "ended";
+  }
+
+  /** Read what is before the end, once; it is put in front when all of it is there. */
+  async fill() {
+    if (this.isWhole || this.isFilling) return;
+    this.isFilling = true;
+    const first = this.lines.find((line) => line.cursor)?.cursor;
+    /** @type {LogLine[]} */
+    let found = [];
+    let after = "";
+    this.earlier.value = 0;
+    try {
+      for (;;) {
+        const page = await call("GET", this.with(after ? { after } : {}), { signal: this.aborter.signal });
+        const end = page.items.findIndex((line) => line.cursor === first);
+        found = found.concat(end < 0 ? page.items : page.items.slice(0, end));
+        this.earlier.value = found.length;
+        const isLast = end >= 0 || !page.items.length || page.metadata.continue === after;
+        if (isLast || found.length >= KEPT_MAX) break;
+        after = page.metadata.continue;
+      }
+      const from = this.lines.findIndex((line) => line.cursor === first);
+      this.lines = found.concat(from > 0 ? this.lines.slice(from) : this.lines);
+      this.isWhole = true;
+      this.version.value += 1;
+    } catch (error) {
+      if (this.aborter.signal.aborted) return;
+      this.error.value = error;
+    }
+    this.isFilling = false;
+    this.earlier.value = -1;
+  }
+
+  /** Read no more. */
+  close() {
+    cancelAnimationFrame(this.frame);
+    this.aborter.abort();
+  }
+
+  reset() {
+    this.lines = [];
+    this.lastOf.clear();
+    this.isWhole = true;
+  }
+
+  /** @param {LogLine[]} lines */
+  add(lines) {
+    for (const line of lines) {
+      this.lines.push(line);
+      if (!line.missing) this.lastOf.set(line.rank, line);
+    }
+    if (this.lines.length > KEPT_MAX * 1.1) this.lines = this.lines.slice(-KEPT_MAX);
+    // However many come, they are drawn once a frame.
+    this.frame ||= requestAnimationFrame(() => {
+      this.frame = 0;
+      this.version.value += 1;
+    });
+  }
+
+  with(parameters) {
+    const separator = this.path.includes("?") ? "&" : "?";
+    return `${this.path}${separator}${new URLSearchParams(parameters)}`;
+  }
+}
+
+/**
+ * Which lines are shown, found again only for what is new.
+ */
+export class LogSelection {
+  constructor() {
+    this.key = "";
+    this.lines = null;
+    this.seen = 0;
+    /** @type {LogLine[]} */
+    this.found = [];
+  }
+
+  /**
+   * The lines with the text, of the rank.
+   * @param {LogLine[]} lines
+   * @param {{search: string, rank: string}} wanted
+   * @returns {LogLine[]}
+   */
+  of(lines, { search, rank }) {
+    if (!search && !rank) return lines;
+    const key = `${rank} ${search}`;
+    if (key !== this.key || lines !== this.lines || lines.length < this.seen) {
+      Object.assign(this, { key, lines, seen: 0, found: [] });
+    }
+    const pattern = patternOf(search);
+    for (; this.seen < lines.length; this.seen += 1) {
+      const line = lines[this.seen];
+      if (rank && String(line.rank) !== rank) continue;
+      if (search && !line.missing && !pattern.test(line.text)) continue;
+      this.found.push(line);
+    }
+    return this.found;
+  }
+}
+
+/**
+ * A text in any case as a pattern.
+ * @param {string} search
+ * @returns {RegExp}
+ */
+export function patternOf(search) {
+  return new RegExp(search.replace(/[.*+?^${}()|[\]\\]/g, "\\$&"), "i");
+}

@@ -1,0 +1,103 @@
+// The frame: navigation, the connection, the theme, and which page is shown.
+import { Cluster } from "./cluster.js";
+import { loginHref } from "./components.js";
+import { facts } from "./facts.js";
+import { Home } from "./home.js";
+import { Launch } from "./launch.js";
+import { Queues } from "./queues.js";
+import { path, routes, startRouter } from "./router.js";
+import { html, render, signal, useEffect } from "./runtime.js";
+import { connection, me, reloadAll, start } from "./store.js";
+import { Workload } from "./workload.js";
+
+/** {path: [the page, its title]}; the API serves the frame at each of these. */
+const PAGES = {
+  "/": [Home, () => "Workloads"],
+  "/w/{id}": [Workload, ({ id }) => id],
+  "/queues": [Queues, () => "Queues"],
+  "/queues/{name}": [Queues, ({ name }) => `Queue ${name}`],
+  "/cluster": [Cluster, () => "Cluster"],
+  "/launch": [Launch, () => "Launch"],
+};
+const LINKS = [["/", "Workloads"], ["/queues", "Queues"], ["/cluster", "Cluster"], ["/launch", "Launch"]];
+const CONNECTIONS = {
+  connecting: ["Connecting", "waits"],
+  live: ["Live", "good"],
+  slow: ["Every few seconds", "waits"],
+  offline: ["No answer", "bad"],
+  login: ["Not logged in", "bad"],
+};
+const CONNECTION_HELP = {
+  connecting: "The stream of events is being opened.",
+  live: "Changes are shown as they happen.",
+  slow: "There is no stream of events now (it needs Redis); the page asks again every few seconds.",
+  offline: "The API does not answer. What is shown is what was known last.",
+  login: "Log in to see this page.",
+};
+const THEMES = { "": "System", light: "Light", dark: "Dark" };
+
+const find = routes(Object.keys(PAGES));
+const theme = signal(document.documentElement.dataset.theme ?? "");
+
+function App() {
+  const found = find(path.value);
+  const [Page, titleOf] = PAGES[found?.pattern ?? "/"];
+  useEffect(() => {
+    document.title = `${titleOf(found?.params ?? {})} · Slipway`;
+  }, [path.value]);
+  return html`<a class="skip" href="#main">Skip to the content</a>
+    <header><a class="brand" href="/"><span aria-hidden="true"></span>Slipway</a>
+      <nav aria-label="Pages">${LINKS.map(([href, text]) => html`<a key=${href} href=${href} aria-current=${isHere(href) ? "page" : undefined}>${text}</a>`)}</nav>
+      <${Connection} /><${Menu} /></header>
+    <${Banner} />
+    <main id="main">${connection.value === "login" ? html`<${Login} />` : html`<${Page} key=${found?.pattern} ...${found?.params ?? {}} />`}</main>`;
+}
+
+function isHere(href) {
+  return href === "/" ? path.value === "/" || path.value.startsWith("/w/") : path.value.startsWith(href);
+}
+
+function Connection() {
+  const [text, tone] = CONNECTIONS[connection.value];
+  return html`<span class="connection" role="status" title=${CONNECTION_HELP[connection.value]}><i class="dot ${tone}"></i><span>${text}</span></span>`;
+}
+
+function Banner() {
+  if (connection.value !== "offline") return null;
+  return html`<p class="banner" role="alert">${CONNECTION_HELP.offline} <button class="quiet" onClick=${reloadAll}>Try now</button></p>`;
+}
+
+function Login() {
+  return html`<div class="empty"><h1 tabindex="-1">You are not logged in</h1>
+    <p>Log in with a token. On a local cluster, <code>slipway open</code> opens this page logged in.</p>
+    <p><a class="button primary" href=${loginHref()}>Log in</a></p></div>`;
+}
+
+function Menu() {
+  const choose = (value) => {
+    theme.value = value;
+    if (value) document.documentElement.dataset.theme = value;
+    else delete document.documentElement.dataset.theme;
+    try {
+      localStorage.setItem("slipway-theme", value);
+    } catch {
+      // It holds until the page is left.
+    }
+  };
+  const user = me.value?.user;
+  return html`<details class="menu"><summary aria-label="Menu"><span>${user ?? "Menu"}</span></summary><div>
+    ${user ? html`<p class="soft">${user}${me.value.auth === "none" ? ", without a login" : ""}</p>` : null}
+    <p class="choice" role="group" aria-label="Colours">${Object.entries(THEMES).map(([value, text]) => html`<button key=${value} type="button"
+      aria-pressed=${String(theme.value === value)} onClick=${() => choose(value)}>${text}</button>`)}</p>
+    <p><a href="/docs" target="_blank" rel="noopener">REST API</a></p>
+    ${me.value && me.value.auth !== "none" ? html`<form method="post" action="/logout"><button>Log out</button></form>` : null}
+    <p class="soft">Slipway ${facts.version}</p></div></details>`;
+}
+
+startRouter();
+start();
+document.addEventListener("click", (event) => {
+  const menu = document.querySelector("details.menu[open]");
+  if (menu && event.target instanceof Node && !menu.contains(event.target)) menu.removeAttribute("open");
+});
+render(html`<${App} />`, document.getElementById("app"));

@@ -1,0 +1,148 @@
+// `/queues`: the tree of queues with what each owns and uses, and who waits in one, in order, and why.
+import { pageOf, spaced } from "./allocation.js";
+import { AllocationTable } from "./allocation_table.js";
+import { Answered, Empty, Lasted, Meter } from "./components.js";
+import { Explanation } from "./explanation.js";
+import { facts } from "./facts.js";
+import { amountOf, plural, spellDuration, trim } from "./format.js";
+import { param, setParam } from "./router.js";
+import { html, useSignal } from "./runtime.js";
+import { useResource } from "./store.js";
+
+const SHOWN = 200;
+
+export function Queues({ name }) {
+  const queues = useResource("/queues");
+  const stats = useResource("/queue-stats", { isSlow: true });
+  const pools = useResource("/pools", { isSlow: true });
+  return html`<div class="head"><h1 tabindex="-1">Queues</h1></div>
+    <${Answered} answer=${queues} what="queues" rows=${4}>${(found) => {
+      if (!found.items.length) {
+        return html`<${Empty} title="There is no queue">An administrator makes one with <code>kubectl apply</code>.<//>`;
+      }
+      const rows = treeOf(found.items);
+      const busiest = [...rows].sort((a, b) => b.queue.pending - a.queue.pending)[0].queue.name;
+      const chosen = name || busiest;
+      return html`<${Tree} rows=${rows} chosen=${chosen} stats=${stats.data?.queues ?? []} pools=${pools.data?.items ?? []} /><${Waiting} key=${chosen} name=${chosen} />`;
+    }}<//>`;
+}
+
+/**
+ * Queues in the order of their tree, each with its depth and what it and all below it use and own.
+ * @param {any[]} queues
+ * @returns {{queue: any, depth: number, used: number, nominal: number, limit: number, share: number, pending: number,
+ *   live: number}[]}
+ */
+export function treeOf(queues) {
+  const names = new Set(queues.map((queue) => queue.name));
+  const below = new Map();
+  for (const queue of queues) {
+    const parent = names.has(queue.spec.parent) ? queue.spec.parent : "";
+    const key = parent || `\n${queue.pool}`;
+    below.set(key, [...(below.get(key) ?? []), queue]);
+  }
+  const rows = [];
+  const walk = (siblings, depth, seen) => {
+    const weights = siblings.reduce((sum, queue) => sum + (queue.spec.weight ?? 1), 0);
+    let used = 0;
+    let pending = 0;
+    let live = 0;
+    for (const queue of siblings) {
+      if (seen.has(queue.name)) continue;
+      const row = { queue, depth, nominal: gpusIn(queue.spec.nominal), limit: gpusIn(queue.spec.limit),
+        share: (queue.spec.weight ?? 1) / weights, used: 0, pending: 0, live: 0 };
+      rows.push(row);
+      const inner = walk(below.get(queue.name) ?? [], depth + 1, new Set([...seen, queue.name]));
+      row.used = queue.slotsInUse + inner.used;
+      row.pending = queue.pending + inner.pending;
+      row.live = queue.live + inner.live;
+      used += row.used;
+      pending += row.pending;
+      live += row.live;
+    }
+    return { used, pending, live };
+  };
+  for (const key of [...below.keys()].filter((each) => each.startsWith("\n")).sort()) walk(below.get(key), 0, new Set());
+  return rows;
+}
+
+function gpusIn(quantities) {
+  return facts.gpuNames.reduce((sum, name) => sum + amountOf(quantities?.[name]), 0);
+}
+
+function Tree({ rows, chosen, stats, pools }) {
+  const oldestOf = (queue) => stats.find((each) => each.queue === queue.name && each.pool === queue.pool)?.oldestS ?? 0;
+  const wholeOf = (queue) => gpusIn(pools.find((pool) => pool.name === queue.pool)?.allocatable);
+  return html`<table class="list tree" aria-label="Queues">
+    <thead><tr><th>Queue</th><th>Pool</th><th>GPUs in use</th><th class="number">Used</th><th class="number">Nominal</th>
+      <th class="number">Share</th><th class="number">Running</th><th class="number">Waiting</th><th>Oldest waits</th></tr></thead>
+    <tbody>${rows.map((row) => {
+      const { queue } = row;
+      const bound = row.nominal || row.limit;
+      const whole = wholeOf(queue);
+      const label = `${row.used} of the ${plural(whole, "GPU")} of pool ${queue.pool} in use${bound ? `; nominal ${bound}` : ""}`;
+      return html`<tr key=${`${queue.pool}/${queue.name}`} class=${queue.name === chosen ? "chosen" : ""}>
+        <th scope="row"><span class="depth-${Math.min(row.depth, 6)}"></span><a href=${`/queues/${encodeURIComponent(queue.name)}`}
+          aria-current=${queue.name === chosen ? "true" : undefined}>${queue.name}</a></th>
+        <td data-label="Pool">${queue.pool}</td>
+        <td class="wide"><${Meter} used=${row.used} whole=${whole} mark=${row.nominal} label=${label} /></td>
+        <td class="number" data-label="Used">${row.used}</td>
+        <td class="number" data-label="Nominal">${row.nominal ? trim(row.nominal) : html`<span class="soft">–</span>`}</td>
+        <td class="number" data-label="Share" title=${`weight ${queue.spec.weight ?? 1} among its neighbours`}>${Math.round(row.share * 100)} %</td>
+        <td class="number" data-label="Running">${row.live}</td>
+        <td class="number" data-label="Waiting">${row.pending}</td>
+        <td data-label="Oldest">${oldestOf(queue) ? spellDuration(Math.floor(oldestOf(queue))) : html`<span class="soft">–</span>`}</td>
+      </tr>`;
+    })}</tbody></table>`;
+}
+
+function Waiting({ name }) {
+  const filter = useSignal("");
+  const most = useSignal(SHOWN);
+  const chosen = param("why");
+  const answer = useResource(`/queues/${encodeURIComponent(name)}`);
+  const running = useResource(`/allocations?active=true&phase=${facts.phases.slice(1, -1).join(",")}&queue=${encodeURIComponent(name)}&sort=startedAt&limit=50`);
+  return html`<${Answered} answer=${answer} what=${`queue ${name}`} rows=${4}>${(queue) => {
+    const has = (each) => `${each.name} ${each.id} ${each.user} ${each.code}`.toLowerCase().includes(filter.value.toLowerCase());
+    const found = queue.waiting.filter(has);
+    return html`<section><h2>Waiting in ${name} <small>${queue.waiting.length}</small></h2>
+      ${queue.waiting.length > 5 ? html`<div class="bar"><input type="search" placeholder="Filter by name, user or reason"
+        aria-label="Filter who waits" value=${filter.value} onInput=${(event) => (filter.value = event.target.value)} /></div>` : null}
+      ${queue.waiting.length ? html`<table class="list waiting" aria-label=${`Waiting in ${name}`}>
+        <thead><tr><th class="number">Place</th><th>Name</th><th>User</th><th class="number">GPUs</th><th class="number">GPUs ahead</th>
+          <th class="number">Priority</th><th>Waits</th><th>Why</th></tr></thead>
+        <tbody>${withAhead(queue.waiting).filter(({ each }) => has(each)).slice(0, most.value).map(({ each, slots }) => html`
+          <${WaitingRow} key=${each.id} each=${each} slotsAhead=${slots} isOpen=${chosen === each.id} />`)}</tbody></table>`
+        : html`<${Empty} title="Nothing waits here">What is launched into this queue starts as soon as it fits.<//>`}
+      ${found.length > most.value ? html`<p><button onClick=${() => (most.value += SHOWN)}>Show ${Math.min(SHOWN, found.length - most.value)} of ${found.length - most.value} more</button></p>` : null}
+    </section>
+    ${running.data?.items.length ? html`<section><h2>Running from ${name} <small>${running.data.items.length}${running.data.metadata.continue ? "+" : ""}</small></h2>
+      <${AllocationTable} items=${running.data.items} hasUser=${true} label=${`Running from ${name}`} /></section>` : null}`;
+  }}<//>`;
+}
+
+// Each with the GPUs that those before it ask for.
+function withAhead(waiting) {
+  let slots = 0;
+  return waiting.map((each) => {
+    const row = { each, slots };
+    slots += each.slots ?? 0;
+    return row;
+  });
+}
+
+function WaitingRow({ each, slotsAhead, isOpen }) {
+  const toggle = () => setParam("why", isOpen ? "" : each.id);
+  return html`<tr class=${isOpen ? "open" : ""}>
+      <td class="number place" data-label="Place">${each.position}</td>
+      <th scope="row"><a href=${pageOf(each.id)}>${each.name}</a> <small>${each.kind}</small></th>
+      <td data-label="User">${each.user}</td>
+      <td class="number" data-label="GPUs">${each.slots || html`<span class="soft">–</span>`}</td>
+      <td class="number" data-label="GPUs ahead" title="GPUs that those before it ask for">${slotsAhead}</td>
+      <td class="number" data-label="Priority">${each.priority}</td>
+      <td data-label="Waits"><${Lasted} from=${each.since} /></td>
+      <td class="why"><button type="button" class="chip" aria-expanded=${String(isOpen)} onClick=${toggle}>${spaced(each.code)}</button>
+        <span class="soft">${each.message}</span></td>
+    </tr>
+    ${isOpen ? html`<tr class="detail"><td colspan="8"><${Explanation} id=${each.id} /></td></tr>` : null}`;
+}

@@ -1,0 +1,248 @@
+// `/w/{id}`: one allocation's story: where it stands, why, what its ranks do, what they print.
+import { apiPathOf, gpusOf, hasEnded, isOpenable, rankCount, spaced } from "./allocation.js";
+import { plainText } from "./ansi.js";
+import { call } from "./api.js";
+import { Ago, Answered, Confirm, Copy, Empty, Lasted, Loading, State, Tabs } from "./components.js";
+import { Explanation } from "./explanation.js";
+import { facts, toneOf } from "./facts.js";
+import { plural, sentence, spellClock, spellDuration, spellExact } from "./format.js";
+import { LogBook } from "./log_book.js";
+import { LogView } from "./log_view.js";
+import { param, setParam } from "./router.js";
+import { html, useEffect, useMemo, useSignal } from "./runtime.js";
+import { now, useResource } from "./store.js";
+import { toYaml } from "./yaml.js";
+
+const RANKS_SHOWN = 256;
+const LAST_WORDS = 12;
+const [WAITS] = facts.phases;
+const ENDING = facts.phases.at(-2);
+
+/** @param {{id: string}} props an id, or what stands for one */
+export function Workload({ id }) {
+  const answer = useResource(apiPathOf(id), { isAbout: (event) => isAbout(event, id) });
+  return html`<${Answered} answer=${answer} what="this workload" rows=${6}>${(view) => html`
+    <${Story} key=${view.id} view=${view} reload=${answer.reload} />`}<//>`;
+}
+
+function isAbout(event, id) {
+  return event.subject === id || event.subject.startsWith(id);
+}
+
+function Story({ view, reload }) {
+  const path = apiPathOf(view.id);
+  const own = { isAbout: (event) => event.subject === view.id };
+  const timeline = useResource(`${path}/timeline`, own);
+  const container = useSignal("");
+  const ended = hasEnded(view);
+  const live = useMemo(() => ({ hasEnded: ended }), []);
+  live.hasEnded = ended;
+  const book = useMemo(() => new LogBook(`${path}/logs${container.value ? `?container=${encodeURIComponent(container.value)}` : ""}`, () => live.hasEnded), [container.value]);
+  useEffect(() => {
+    book.start();
+    return () => book.close();
+  }, [book]);
+  const waits = view.phase === WAITS;
+  const tab = param("tab") || (waits ? "events" : "log");
+  const containers = containersOf(view);
+  const tabs = [
+    { id: "log", label: "Log" },
+    { id: "ranks", label: "Ranks", count: rankCount(view) },
+    { id: "events", label: "Events" },
+    { id: "yaml", label: "YAML" },
+  ];
+  return html`<div class="head workload">
+      <div><h1 tabindex="-1">${view.name} <${State} word=${view.state} /></h1>
+        <p class="soft about"><span>${view.kind}</span><span>of ${view.user}</span>
+          <span>in <a href=${`/queues/${encodeURIComponent(view.queue)}`}>${view.queue}</a></span>
+          ${rankCount(view) > 1 ? html`<span>${plural(rankCount(view), "rank")}</span>` : null}
+          ${gpusOf(view) ? html`<span>${plural(gpusOf(view), "GPU")}</span>` : null}
+          <span>launched <${Ago} time=${view.createdAt} /></span>
+          <span class="id"><code>${view.id}</code> <${Copy} text=${view.id} what="the id" /></span></p></div>
+      <${Actions} view=${view} reload=${reload} />
+    </div>
+    ${toneOf(view.state) === "bad" ? html`<${Cause} view=${view} book=${book} />` : null}
+    ${waits ? html`<section class="card notice tone-waits" aria-label="Why it waits"><h2>Why it waits</h2><${Explanation} id=${view.id} /></section>` : null}
+    ${!waits && !ended ? html`<${Standing} view=${view} />` : null}
+    <${Stepper} view=${view} timeline=${timeline} />
+    <${Tabs} tabs=${tabs} chosen=${tab} onChoose=${(value) => setParam("tab", value)} />
+    <div id="tab-panel" role="tabpanel" aria-labelledby=${`tab-${tab}`}>
+      ${tab === "log" ? html`<${LogView} book=${book} ranks=${rankCount(view)} containers=${containers} container=${container.value || containers[0]}
+        onContainer=${(name) => (container.value = name === containers[0] ? "" : name)} rawHref=${`/api/v1${path}/logs`} />` : null}
+      ${tab === "ranks" ? html`<${Ranks} view=${view} book=${book} />` : null}
+      ${tab === "events" ? html`<${Events} view=${view} />` : null}
+      ${tab === "yaml" ? html`<${Yaml} view=${view} />` : null}
+    </div>`;
+}
+
+// The main container first; init containers and sidecars have logs of their own.
+function containersOf(view) {
+  const spec = view.spec.template?.spec ?? {};
+  const names = [...(spec.containers ?? []), ...(spec.initContainers ?? [])].map((each) => each.name);
+  const main = names.includes("main") ? "main" : names[0] ?? "main";
+  return [main, ...names.filter((name) => name !== main)];
+}
+
+function Actions({ view, reload }) {
+  const asked = useSignal("");
+  const isBusy = useSignal(false);
+  const error = useSignal(null);
+  const send = async (verb, body) => {
+    isBusy.value = true;
+    error.value = null;
+    try {
+      await call("POST", `${apiPathOf(view.id)}/${verb}`, { body });
+      asked.value = "";
+      reload();
+    } catch (refusal) {
+      error.value = refusal;
+    }
+    isBusy.value = false;
+  };
+  const isEnding = view.phase === ENDING || (view.desired === "Stopped" && !hasEnded(view));
+  const ranks = rankCount(view);
+  return html`<div class="actions">
+    ${isOpenable(view) ? html`<a class="button primary" href=${view.links.proxy} target="_blank" rel="noopener">Open</a>` : null}
+    ${view.hold && view.phase === WAITS ? html`<button disabled=${isBusy.value} onClick=${() => send("resume")}>Resume</button>` : null}
+    <a class="button" href=${view.links.trace}>Trace</a>
+    <a class="button" href=${`/launch?from=${encodeURIComponent(view.id)}`}>Launch again</a>
+    ${hasEnded(view) ? null : html`<button class="danger" onClick=${() => (asked.value = isEnding ? "force" : "kill")}>${isEnding ? "Kill at once" : "Kill"}</button>`}
+    ${error.value && !asked.value ? html`<p class="bad" role="alert">${sentence(error.value.message)}</p>` : null}
+    ${asked.value ? html`<${Confirm} title=${`Kill ${view.name}?`} verb=${asked.value === "force" ? "Kill at once" : "Kill"} isBusy=${isBusy.value}
+      error=${error.value} onYes=${() => send("kill", asked.value === "force" ? { force: true } : {})}
+      onNo=${() => { asked.value = ""; error.value = null; }}>
+      <p>${asked.value === "force" ? "Its pods are ended at once, without time to save anything."
+        : view.phase === WAITS ? "It leaves its queue. Nothing of it has started."
+        : `${ranks === 1 ? "Its rank gets" : `Its ${ranks} ranks get`} a signal, and some time to end. What is not saved by then is lost.`}</p><//>` : null}
+  </div>`;
+}
+
+function Cause({ view, book }) {
+  book.version.value;
+  const ranks = view.status.ranks ?? [];
+  const first = ranks.findIndex((rank) => rank.phase === "Failed");
+  const words = first < 0 ? [] : book.lines.filter((line) => line.rank === first && !line.missing).slice(-LAST_WORDS);
+  return html`<section class="card notice tone-bad" aria-label="Cause" role="status">
+    <h2>${view.reason ? sentence(spaced(view.reason)) : view.state}</h2>
+    <p>${sentence(view.message)}${view.message ? "." : ""}</p>
+    ${words.length ? html`<p class="soft">The last it printed:</p><pre class="words">${words.map((line) => `${plainText(line.text)}\n`)}</pre>`
+      : book.state.value === "loading" ? html`<${Loading} rows=${2} label="Loading its last words" />` : null}
+  </section>`;
+}
+
+function Standing({ view }) {
+  const answer = useResource(`${apiPathOf(view.id)}/explain`, { isAbout: (event) => event.subject === view.id, isSlow: true });
+  const found = answer.data;
+  if (!found) return null;
+  const isCalm = view.phase === "Running" && !found.change.length && !found.deadlines.length;
+  if (isCalm) return null;
+  return html`<p class="standing">${sentence(found.message)}.
+    ${found.deadlines.map((each) => html` <span class="soft">${each.at ? html`Ends <${Ago} time=${each.at} />: ${each.detail}` : sentence(each.detail)}.</span>`)}
+    ${found.change.map((change) => html` ${sentence(change.detail)}.`)}</p>`;
+}
+
+function Stepper({ view, timeline }) {
+  const spans = timeline.data?.spans ?? [];
+  const attempts = [...new Set(spans.map((span) => span.attempt))];
+  const attempt = attempts.at(-1) ?? view.attempt;
+  const current = spans.filter((span) => span.attempt === attempt);
+  const at = facts.phases.indexOf(view.phase);
+  const last = facts.phases.length - 1;
+  return html`<ol class="stepper" aria-label="Phases">
+    ${facts.phases.map((phase, index) => {
+      const span = current.find((each) => each.phase === phase);
+      const isNow = index === at && !hasEnded(view);
+      const isPast = Boolean(span) || (index === last && hasEnded(view));
+      const word = index === last && hasEnded(view) ? view.state : phase;
+      const tone = isNow || index === last ? toneOf(word) : "";
+      const seconds = span ? (span.to ? span.seconds : (now.value - Date.parse(span.from)) / 1000) : null;
+      return html`<li key=${phase} class="${isNow ? "now" : isPast ? "past" : "ahead"} ${(isNow || isPast) && tone ? `tone-${tone}` : ""}"
+        aria-current=${isNow ? "step" : undefined}><span>${word}</span>
+        <small title=${span ? spellExact(span.from) : undefined}>${seconds === null ? (index === last && hasEnded(view) ? html`<${Ago} time=${view.endedAt} />` : " ") : spellDuration(isNow ? Math.max(0, Math.floor(seconds)) : seconds)}</small></li>`;
+    })}
+  </ol>
+  ${attempts.length > 1 ? html`<p class="soft">Attempt ${attempt}. Before it: ${attempts.slice(0, -1).map((each) => {
+      const mine = spans.filter((span) => span.attempt === each);
+      const whole = mine.reduce((sum, span) => sum + span.seconds, 0);
+      const why = mine.findLast((span) => span.reason)?.reason;
+      return html`<span class="attempt">attempt ${each}, ${spellDuration(whole)}${why ? `, ${spaced(why)}` : ""}</span>`;
+    })}</p>` : null}`;
+}
+
+function Ranks({ view, book }) {
+  const pods = useResource(`${apiPathOf(view.id)}/pods`, { isAbout: (event) => event.subject === view.id, isSlow: true });
+  book.version.value;
+  const most = useSignal(RANKS_SHOWN);
+  const rows = ranksOf(view, pods.data?.items ?? []);
+  if (!rows.some((row) => row.node)) {
+    return html`<${Empty} title=${view.phase === WAITS ? "No rank has a node yet" : "Nothing is known of its ranks"}>${plural(rows.length, "rank")} ${rows.length === 1 ? "starts" : "start together"}, or not at all.<//>`;
+  }
+  return html`<table class="list ranks" aria-label="Ranks">
+    <thead><tr><th class="number">Rank</th><th>State</th><th>Node</th><th class="number">GPUs</th><th class="number">Restarts</th><th>Started</th><th>Last line</th></tr></thead>
+    <tbody>${rows.slice(0, most.value).map((row) => {
+      const line = book.lastOf.get(row.rank);
+      const text = line ? plainText(line.text) : "";
+      return html`<tr key=${row.rank}>
+        <th scope="row" class="number place" data-label="Rank"><span class="rank c${row.rank % 10}">${row.rank}</span>${row.role && row.hasRoles ? html` <small>${row.role}</small>` : null}</th>
+        <td><span class="state tone-${row.tone}">${row.state}</span>${row.exitCode ? html` <small>exit code ${row.exitCode}</small>` : null}</td>
+        <td data-label="Node">${row.node}</td>
+        <td class="number" data-label="GPUs">${row.devices === null ? html`<span class="soft">–</span>` : row.devices}</td>
+        <td class="number" data-label="Restarts">${view.attempt - 1}</td>
+        <td data-label="Started"><${Ago} time=${row.startedAt} /></td>
+        <td class="note mono" title=${row.message || text}>${row.message || text || html`<span class="soft">nothing yet</span>`}</td></tr>`;
+    })}</tbody></table>
+    ${rows.length > most.value ? html`<p><button onClick=${() => (most.value += RANKS_SHOWN)}>Show ${Math.min(RANKS_SHOWN, rows.length - most.value)} of ${rows.length - most.value} more</button></p>` : null}`;
+}
+
+function ranksOf(view, pods) {
+  const placed = view.status.admission?.attempt === view.attempt ? view.status.admission.placements ?? [] : [];
+  const seen = view.status.ranks ?? [];
+  const byRank = new Map(pods.filter((pod) => pod.attempt === view.attempt).map((pod) => [pod.rank, pod]));
+  const hasRoles = (view.spec.ranks ?? []).length > 1;
+  return Array.from({ length: rankCount(view) }, (_, rank) => {
+    const place = placed.find((each) => each.rank === rank) ?? {};
+    const known = seen[rank] ?? {};
+    const pod = byRank.get(rank);
+    const state = known.phase ?? (place.node ? "Bound" : "Pending");
+    const message = pod && !pod.ready && !hasEnded(view) ? [pod.reason, pod.message].filter(Boolean).join(": ") : "";
+    return { rank, hasRoles, role: place.role ?? "", node: known.node ?? place.node ?? "", state, tone: toneOfRank(state), message,
+      devices: place.device?.length ?? null, exitCode: known.exitCode ?? 0, startedAt: pod?.startedAt ?? (known.phase ? view.startedAt : null) };
+  });
+}
+
+function toneOfRank(state) {
+  return { Bound: "starts", Releasing: "ends" }[state] ?? toneOf(state);
+}
+
+function Events({ view }) {
+  const answer = useResource(`${apiPathOf(view.id)}/events?follow=false`, { isAbout: (event) => event.subject === view.id });
+  return html`<${Answered} answer=${answer} what="its events" rows=${4}>${({ items }) => html`<table class="list events" aria-label="Events">
+    <thead><tr><th>Time</th><th>Event</th><th class="number">Attempt</th><th>Phase</th><th>What is known</th></tr></thead>
+    <tbody>${items.map((event) => html`<tr key=${event.id}>
+      <td><time title=${spellExact(event.time)}>${spellClock(event.time)}</time> <small><${Ago} time=${event.time} /></small></td>
+      <th scope="row">${event.type.split(".").at(-1)}</th>
+      <td class="number" data-label="Attempt">${event.data.attempt}</td>
+      <td data-label="Phase"><${State} word=${event.data.phase} /></td>
+      <td class="note">${detailOf(event.data)}</td></tr>`)}</tbody></table>`}<//>`;
+}
+
+const TOLD = new Set(["attempt", "phase", "seq", "uid", "createdMs", "reason", "decision", "kind", "pool", "user"]);
+
+function detailOf(data) {
+  const parts = Object.entries(data).filter(([key]) => !TOLD.has(key)).map(([key, value]) => `${spaced(key)} ${typeof value === "object"
+    ? Object.entries(value).map(([name, each]) => `${name} ${each}`).join(", ") : value}`);
+  return [data.reason && sentence(spaced(data.reason)), ...parts].filter(Boolean).join(" · ");
+}
+
+function Yaml({ view }) {
+  const hasStatus = useSignal(false);
+  const object = { apiVersion: "slipway.dev/v1alpha1", kind: "Allocation",
+    metadata: { name: view.name, namespace: view.workspace, ...(Object.keys(view.labels).length ? { labels: view.labels } : {}) },
+    spec: view.spec, ...(hasStatus.value ? { status: view.status } : {}) };
+  const text = toYaml(object);
+  return html`<section class="yaml"><div class="bar">
+      <label><input type="checkbox" checked=${hasStatus.value} onChange=${(event) => (hasStatus.value = event.target.checked)} /> With its status</label>
+      <${Copy} text=${text} label="Copy" what="the YAML" /></div>
+    <pre tabindex="0" aria-label="The allocation as YAML">${text}</pre></section>`;
+}
+

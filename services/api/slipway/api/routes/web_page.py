@@ -1,0 +1,88 @@
+"""`/` and what lies below it for people: the frame of the page, which its modules fill in the browser.
+
+The answer is the same for every path and every reader, and tells nothing of the cluster: the modules ask the REST API,
+as whoever looks at it. With it come the words that the API has for states and gates, so that they are written once.
+"""
+
+import base64
+import hashlib
+from functools import cache
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from slipway.api import assets
+from slipway.model.lifecycle import Kind, Phase, RankState
+from slipway.model.reasons import Gate
+from slipway.model.resources import GPU, GPU_NAMES
+from slipway.model.standing import STANDINGS
+from slipway.runtime.service import version
+
+PATHS = ("/", "/w/{id}", "/queues", "/queues/{name}", "/cluster", "/launch")
+_IMPORTS = {
+    "preact": "preact-11.2.0.mjs",
+    "preact/hooks": "preact-hooks-11.2.0.mjs",
+    "@preact/signals-core": "signals-core-1.14.5.mjs",
+    "@preact/signals": "signals-2.11.4.mjs",
+    "htm": "htm-3.1.1.mjs",
+}
+_POLICY = (
+    "default-src 'none'; script-src 'self' 'sha256-{map_hash}'; style-src 'self'; connect-src 'self'; "
+    "img-src 'self' data:; base-uri 'none'; form-action 'self'; frame-ancestors 'none'; "
+    "require-trusted-types-for 'script'"
+)
+_PAGE = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
+<title>Slipway</title><meta name="color-scheme" content="light dark"><link rel="icon" href="data:,">
+<script src="{root}theme.js"></script>
+<link rel="stylesheet" href="{root}pages.css">
+<script type="importmap">{imports}</script>
+{preloads}
+<script type="module" src="{root}main.js"></script>
+<script type="application/json" id="facts">{facts}</script></head>
+<body><div id="app"></div>
+<noscript><p>This page needs JavaScript. The <a href="/docs">REST API</a> and the command <code>slipway</code> do
+not.</p></noscript></body></html>
+"""
+
+
+async def show(request: Request) -> Response:
+    """The page."""
+    text, policy, tag = _made()
+    headers = {"Cache-Control": "no-cache", "Content-Security-Policy": policy, "ETag": tag}
+    headers |= {"Referrer-Policy": "same-origin", "X-Content-Type-Options": "nosniff"}
+    if tag in request.headers.get("if-none-match", ""):
+        return Response(status_code=304, headers=headers)
+    return Response(text, headers=headers, media_type="text/html")
+
+
+def facts() -> dict[str, object]:
+    """What the modules must know before they ask for anything: the tables that the services themselves use."""
+    return {
+        "version": version(),
+        "phases": [phase.value for phase in Phase],
+        "states": {each.word: {"tone": each.tone, "meaning": each.meaning} for each in STANDINGS},
+        "rankStates": [state.value for state in RankState],
+        "kinds": [kind.value for kind in Kind],
+        "gates": [gate.value for gate in Gate],
+        "gpu": GPU,
+        "gpuNames": GPU_NAMES,
+    }
+
+
+@cache
+def _made() -> tuple[str, str, str]:
+    """(the page, its policy, its tag): they depend on nothing but the code."""
+    root = f"/assets/pages/{assets.pages_digest()}/"
+    names = [path.removeprefix("pages/") for path, kind in assets.page_files().items() if kind == "text/javascript"]
+    imports = msgspec.json.encode({"imports": {name: f"{root}vendor/{file}" for name, file in _IMPORTS.items()}})
+    preloads = "\n".join(
+        f'<link rel="modulepreload" href="{root}{name}">' for name in names if name not in ("theme.js", "main.js")
+    )
+    # A `<` inside of a string could end the element: JSON may spell it otherwise.
+    told = msgspec.json.encode(facts()).decode().replace("<", "\\u003c")
+    text = _PAGE.format(root=root, imports=imports.decode(), preloads=preloads, facts=told)
+    map_hash = base64.b64encode(hashlib.sha256(imports).digest()).decode()
+    tag = f'"{hashlib.sha256(text.encode()).hexdigest()[:24]}"'
+    return text, _POLICY.format(map_hash=map_hash), tag

@@ -1,0 +1,419 @@
+"""The page for people in a browser: what they come for, on a real stack."""
+
+import json
+import re
+import sys
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import yaml
+
+from slipway.runtime.clock import SystemClock
+from tests.browser.chromium import Browser, Page
+from tests.support.access import a_token
+from tests.support.local_stack import RunningStack
+from tests.support.wait import wait_until
+
+PYTHON = sys.executable
+TALK = "import time\nfor i in range(100000): print(f'\\x1b[32mstep {i}\\x1b[0m', flush=True); time.sleep(0.2)"
+FAIL = "print('reading config'); print('KeyError: <script>window.hacked = 1</script>'); raise SystemExit(3)"
+SCRIPT = "<script>window.hacked=1</script>"
+MANY = 200_000
+EXPECTED = re.compile(r"status of (?:401|403|404|422)")
+"""Refusals that a page shows in words; a browser also notes them on its console."""
+
+
+def gpus(each: int, ranks: int = 1) -> list[dict[str, Any]]:
+    return [{"name": "worker", "count": ranks, "resources": {"cpu": "100m", "memory": "64Mi", "nvidia.com/gpu": each}}]
+
+
+def command(program: str, **more: Any) -> dict[str, Any]:
+    return {"kind": "command", "image": "local", "command": [PYTHON, "-c", program], **more}
+
+
+class Visit:
+    """A visitor that is logged in."""
+
+    def __init__(self, stack: RunningStack, page: Page) -> None:
+        self._stack = stack
+        self.page = page
+        self._is_in = False
+        self.origin = ""
+
+    def go(self, path: str) -> None:
+        """Open a page, and wait until it shows something."""
+        if not self._is_in:
+            self.page.goto(self._stack.link(path))
+            self._is_in = True
+        else:
+            self.page.goto(f"{self.origin}{path}")
+        here = path.partition("?")[0]
+        self.page.wait_for(f"location.pathname === {here!r} && !!document.querySelector('main h1')")
+        self.page.wait_for("!document.querySelector('.loading')")
+        self.origin = str(self.page.run("location.origin"))
+
+    def shows(self, text: str) -> None:
+        """Wait until the text can be read."""
+        self.page.wait_for(f"document.body.innerText.includes({text!r})")
+
+    def press(self, text: str) -> None:
+        """Click the button or link that says so."""
+        here = f"[...document.querySelectorAll('button, a')].find(e => e.innerText.trim() === {text!r})"
+        self.page.wait_for(f"!!{here} && !{here}.disabled")
+        self.page.run(f"{here}.click()")
+
+    def put(self, selector: str, text: str) -> None:
+        """Type into a field."""
+        self.page.wait_for(f"!!document.querySelector({selector!r})")
+        self.page.run(f"document.querySelector({selector!r}).focus()")
+        self.page.call("Input.insertText", text=text)
+
+    def is_clean(self) -> None:
+        """No script failed, and no policy refused anything."""
+        assert [each for each in self.page.errors if not EXPECTED.search(each)] == []
+        assert self.page.run("window.hacked") is None
+
+
+@pytest.fixture
+def visit(stack: RunningStack, page: Page) -> Visit:
+    return Visit(stack, page)
+
+
+@pytest.fixture(scope="module")
+def busy(stack: RunningStack) -> Generator[dict[str, str]]:
+    """A gang that runs, one that failed, one that waits for room, one that is held."""
+    ids = {
+        "gang": stack.launch({**command(TALK), "kind": "training", "name": "page-gang", "ranks": gpus(4, 2)}),
+        "failed": stack.launch(command(FAIL, name="page-failed", labels={"note": "a"})),
+        "big": stack.launch({**command(TALK), "kind": "training", "name": "page-big", "ranks": gpus(8, 8)}),
+        "held": stack.launch(command("pass", name="page-held", hold=True)),
+    }
+    stack.wait_for(ids["gang"], "Running")
+    stack.wait_for(ids["failed"], "Terminated")
+    yield ids
+    for id_ in ids.values():
+        stack.ask(lambda api, id_=id_: api.post(f"/allocations/{id_}/kill"))
+
+
+def test_a_launch_and_its_log(stack: RunningStack, visit: Visit) -> None:
+    """The form is checked while one types; the launched one opens, prints, and the log stands there as it comes."""
+    visit.go("/")
+    visit.press("Launch")
+    visit.shows("Write a command, or name an image")
+    visit.put("[name=command]", f"{PYTHON} -c \"print('hello from ' + 'the form')\"")
+    visit.put("[name=name]", "From The Form")
+    visit.page.wait_for("document.querySelector('[name=name]').getAttribute('aria-invalid') === 'true'")
+    assert visit.page.run("document.querySelector('form .primary').disabled") is True
+    visit.page.run("document.querySelector('[name=name]').select()")
+    visit.put("[name=name]", "from-the-form")
+    visit.put("[name=image]", "local")
+    visit.shows("fits now")
+    visit.shows("slipway command start --name from-the-form --image local -- ")
+    visit.page.run("document.querySelector('form .primary').click()")
+    visit.page.wait_for("location.pathname.startsWith('/w/from-the-form-')")
+    visit.page.wait_for("document.querySelector('h1 .state')?.innerText === 'Succeeded'")
+    visit.press("Log")
+    visit.page.wait_for("document.querySelector('.lines')?.innerText.includes('hello from the form')")
+    visit.is_clean()
+    id_ = str(visit.page.run("location.pathname.split('/')[2]"))
+    assert stack.view(id_)["spec"]["template"]["spec"]["containers"][0]["command"][0] == PYTHON
+
+
+def test_why_something_waits(visit: Visit, busy: dict[str, str]) -> None:
+    """From the queue: its place, who is ahead, the reason in a chip, and the rest behind it, also by an own address."""
+    visit.go("/queues")
+    visit.shows("page-big")
+    rows = "[...document.querySelectorAll('.waiting tbody tr')]"
+    visit.page.run(f"{rows}.find(row => row.innerText.includes('page-big')).querySelector('.chip').click()")
+    visit.page.wait_for("document.querySelector('tr.detail dl')?.innerText.includes('What helps')")
+    told = str(visit.page.run("document.querySelector('tr.detail').innerText"))
+    assert "Can never start as the pool stands" in told
+    assert "in queue default" in told
+    assert "ask for less" in told.lower()
+    assert visit.page.run("location.search") == f"?why={busy['big']}"
+    visit.go(f"/w/{busy['big']}")
+    visit.page.wait_for("document.querySelector('.notice')?.innerText.includes('No fit')")
+    visit.is_clean()
+
+
+def test_a_held_one_is_resumed(stack: RunningStack, visit: Visit) -> None:
+    """The page of what is held has the way on, and shows each state as it comes, without a reload."""
+    id_ = stack.launch(command("import time; time.sleep(1)", name="page-resumed", hold=True))
+    visit.go(f"/w/{id_}")
+    visit.page.wait_for("document.querySelector('h1 .state').innerText === 'Held'")
+    visit.press("Resume")
+    visit.page.wait_for("document.querySelector('h1 .state').innerText === 'Succeeded'")
+    visit.is_clean()
+
+
+def test_a_kill_is_asked_for_twice(stack: RunningStack, visit: Visit) -> None:
+    """Escape keeps it; the second question's answer ends it, and the page says so by itself."""
+    id_ = stack.launch(command(TALK, name="page-killed"))
+    stack.wait_for(id_, "Running")
+    visit.go(f"/w/{id_}")
+    visit.page.wait_for("document.querySelector('.lines')?.innerText.includes('step 2')")
+    assert visit.page.run("getComputedStyle(document.querySelector('.lines .ansi-2')).color") not in (
+        "",
+        "rgb(0, 0, 0)",
+    )
+    visit.press("Kill")
+    visit.page.wait_for("document.querySelector('dialog[open]')?.innerText.includes('Kill page-killed?')")
+    visit.page.press("Escape", 27)
+    visit.page.wait_for("!document.querySelector('dialog')")
+    assert stack.view(id_)["desired"] == "Running"
+    visit.press("Kill")
+    visit.page.wait_for("!!document.querySelector('dialog[open] .danger')")
+    visit.page.run("document.querySelector('dialog .danger').click()")
+    visit.page.wait_for("document.querySelector('h1 .state').innerText === 'Canceled'")
+    visit.is_clean()
+
+
+def test_a_failed_one_leads_with_its_cause(visit: Visit, busy: dict[str, str]) -> None:
+    """The reason, which rank, its exit code and its last words stand before everything else."""
+    visit.go(f"/w/{busy['failed']}")
+    visit.page.wait_for("document.querySelector('.notice .words')?.innerText.includes('reading config')")
+    told = str(visit.page.run("document.querySelector('.notice').innerText"))
+    assert told.startswith("Rank failed")
+    assert "exit code 3" in told
+    first = "document.querySelector('.notice').compareDocumentPosition(document.querySelector('.stepper')) & 4"
+    assert visit.page.run(first) == 4
+    visit.is_clean()
+
+
+def test_what_others_wrote_stays_text(stack: RunningStack, visit: Visit, busy: dict[str, str]) -> None:
+    """Markup in a log line, a label, a command or an address makes no element and runs nothing."""
+    id_ = stack.launch(command(f"print({SCRIPT!r})", name="page-markup", env={"HTML": SCRIPT}))
+    stack.wait_for(id_, "Terminated")
+    visit.go(f"/w/{id_}")
+    visit.page.wait_for(f"document.querySelector('.lines')?.innerText.includes({SCRIPT!r})")
+    visit.page.run("document.querySelector('.lines li').click()")
+    visit.page.wait_for(f"document.querySelector('.chosen-line')?.innerText.includes({SCRIPT!r})")
+    visit.go(f"/w/{id_}?tab=yaml")
+    visit.shows(SCRIPT)
+    visit.go(f"/launch?from={id_}")
+    visit.page.wait_for(f"document.querySelector('[name=env]').value.includes({SCRIPT!r})")
+    visit.page.goto(f"{visit.origin}/w/%3Cimg%20src%3Dx%20onerror%3D%22window.hacked%3D1%22%3E")
+    visit.shows("Not found")
+    assert visit.page.run("document.querySelectorAll('main img, main script').length") == 0
+    visit.is_clean()
+
+
+def test_ranks_events_and_yaml(visit: Visit, busy: dict[str, str]) -> None:
+    """Each rank has its node, state and last line; the YAML is the object, and reads back."""
+    visit.go(f"/w/{busy['gang']}?tab=ranks")
+    visit.page.wait_for("document.querySelectorAll('.ranks tbody tr').length === 2")
+    visit.page.wait_for("/step \\d+/.test(document.querySelector('.ranks .note').innerText)")
+    visit.page.run("document.querySelector('#tab-ranks').focus()")
+    visit.page.press("ArrowRight", 39)
+    visit.page.wait_for("document.querySelectorAll('.events tbody tr').length >= 4")
+    visit.page.press("ArrowRight", 39)
+    visit.page.wait_for("!!document.querySelector('.yaml pre')")
+    told = yaml.safe_load(str(visit.page.run("document.querySelector('.yaml pre').textContent")))
+    assert (told["kind"], told["metadata"]["name"]) == ("Allocation", "page-gang")
+    assert told["spec"]["template"]["spec"]["containers"][0]["command"] == [PYTHON, "-c", TALK]
+    visit.is_clean()
+
+
+def test_where_the_free_gpus_are(stack: RunningStack, visit: Visit, busy: dict[str, str]) -> None:
+    """The numbers of the home page and of the map are those of the nodes; a node that drains is told apart."""
+    nodes = stack.ask(lambda api: api.get("/nodes"))["items"]
+    free = sum(node["gpus"] - node["gpusUsed"] for node in nodes)
+    assert sum(node["gpusUsed"] for node in nodes) >= 8
+    visit.go("/")
+    visit.page.wait_for(f"document.querySelector('.free .figure b')?.innerText === '{free}'")
+    visit.go("/cluster")
+    cells = f"document.querySelectorAll('.node .cell[href=\"/w/{busy['gang']}\"]').length"
+    visit.page.wait_for(f"{cells} === 8")
+    assert visit.page.run("document.querySelectorAll('.node .cell').length") == sum(node["gpus"] for node in nodes)
+    name = nodes[0]["name"]
+    stack.ask(lambda api: api.post(f"/nodes/{name}/drain"))
+    try:
+        visit.go("/cluster")
+        visit.page.wait_for("document.querySelector('.node.closed')?.innerText.includes('draining')")
+    finally:
+        stack.ask(lambda api: api.post(f"/nodes/{name}/enable"))
+    visit.is_clean()
+
+
+@pytest.mark.parametrize("is_dark", [False, True], ids=["light", "dark"])
+def test_a_phone(visit: Visit, busy: dict[str, str], pictures: Path, *, is_dark: bool) -> None:
+    """Nothing sticks out at the side of any page; neither script nor policy complains."""
+    visit.page.look(width=390, height=844, is_dark=is_dark)
+    for name, path in {
+        "home": "/",
+        "queues": f"/queues/default?why={busy['big']}",
+        "cluster": "/cluster",
+        "launch": f"/launch?from={busy['gang']}",
+        "log": f"/w/{busy['gang']}",
+        "ranks": f"/w/{busy['gang']}?tab=ranks",
+        "events": f"/w/{busy['gang']}?tab=events",
+        "yaml": f"/w/{busy['gang']}?tab=yaml",
+        "failed": f"/w/{busy['failed']}",
+    }.items():
+        visit.go(path)
+        visit.page.picture(pictures / f"{name}-phone-{'dark' if is_dark else 'light'}.png")
+        assert visit.page.run("document.documentElement.scrollWidth") <= 390, name
+    visit.is_clean()
+
+
+def test_a_theme_is_kept(visit: Visit) -> None:
+    """What is chosen counts before the colours of the system, also after a reload."""
+    visit.go("/")
+    paper = "getComputedStyle(document.body).backgroundColor"
+    light = visit.page.run(paper)
+    visit.page.run("document.querySelector('.menu summary').click()")
+    visit.press("Dark")
+    dark = visit.page.run(paper)
+    assert dark != light
+    visit.go("/cluster")
+    assert visit.page.run(paper) == dark
+    visit.is_clean()
+
+
+def test_the_keyboard_leads_through(visit: Visit) -> None:
+    """The first Tab offers to skip the navigation; what has the focus can be seen."""
+    visit.go("/")
+    visit.page.press("Tab", 9)
+    assert visit.page.run("document.activeElement.className") == "skip"
+    for _ in range(3):
+        visit.page.press("Tab", 9)
+        assert visit.page.run("getComputedStyle(document.activeElement).outlineStyle") == "solid"
+    visit.is_clean()
+
+
+def test_who_is_not_logged_in_is_led_there(stack: RunningStack, page: Page) -> None:
+    """The page says so, and comes back to itself after the login."""
+    page.goto(f"{stack.url}/cluster")
+    page.wait_for("document.body.innerText.includes('You are not logged in')")
+    assert page.run("document.querySelector('main .primary').getAttribute('href')") == "/login?next=%2Fcluster"
+
+
+def test_a_viewer_may_look_and_no_more(stack: RunningStack, page: Page, busy: dict[str, str]) -> None:
+    """What the API refuses is told where it was asked for, and nothing has happened."""
+    token = a_token(stack.folder / "tokens", "eve", SystemClock().now(), {"default": "viewer"})
+
+    def is_known() -> bool:
+        headers = {"Authorization": f"Bearer {token}"}
+        return httpx.get(f"{stack.url}/api/v1/me", headers=headers, trust_env=False).status_code == 200
+
+    wait_until(is_known, "the token to be known")
+    origin = stack.link("/").partition("/login")[0]
+    page.goto(f"{origin}/login?next=/w/{busy['gang']}")
+    page.wait_for("!!document.querySelector('[name=token]')")
+    page.run(f"document.querySelector('[name=token]').value = {token!r}; document.querySelector('button').click()")
+    visit = Visit(stack, page)
+    visit.press("Kill")
+    page.wait_for("!!document.querySelector('dialog[open] .danger')")
+    page.run("document.querySelector('dialog .danger').click()")
+    page.wait_for("document.querySelector('dialog .bad')?.innerText.includes('may not')")
+    assert stack.view(busy["gang"])["desired"] == "Running"
+    page.goto(f"{origin}/launch")
+    visit.put("[name=command]", "true")
+    visit.shows("Not permitted")
+    page.run("document.querySelector('.menu summary').click()")
+    visit.press("Log out")
+    page.wait_for("location.pathname === '/login'")
+    visit.is_clean()
+
+
+def test_it_outlives_the_api(stack: RunningStack, visit: Visit, busy: dict[str, str]) -> None:
+    """Without an answer what was known stays, and the page says so; after it, it goes on by itself."""
+    visit.go("/?of=everyone")
+    visit.page.wait_for("document.querySelector('.connection').innerText === 'Live'")
+    stack.halt("api")
+    try:
+        visit.page.wait_for("document.querySelector('.connection').innerText === 'No answer'")
+        assert "page-gang" in visit.page.text()
+    finally:
+        stack.resume("api")
+    visit.page.wait_for("document.querySelector('.connection').innerText === 'Live'", timeout_s=60)
+    name = "page-after"
+    stack.launch(command(TALK, name=name, hold=True))
+    visit.shows(name)
+
+
+def test_a_long_log_stays_fluid(stack: RunningStack, visit: Visit) -> None:
+    """Of 200,000 lines a few are in the document; its end is there first, search finds what is far above."""
+    id_ = stack.launch(command(f"for i in range({MANY}): print('line', i, 'of it')", name="page-long"))
+    stack.wait_for(id_, "Terminated", timeout_s=120)
+    visit.go(f"/w/{id_}")
+    visit.page.wait_for(f"document.querySelector('.lines')?.innerText.includes('line {MANY - 1} of it')")
+    visit.page.wait_for(
+        f"document.querySelector('.log [role=status]').innerText.startsWith('{MANY:,} lines')", timeout_s=120
+    )
+    assert visit.page.run("document.querySelectorAll('.lines li').length") < 200
+    slowest = visit.page.run(
+        "new Promise((done) => { const box = document.querySelector('.lines'); let frames = 0, worst = 0,"
+        " last = performance.now(); const step = (at) => { worst = Math.max(worst, at - last); last = at; frames += 1;"
+        " box.scrollTop = (box.scrollHeight * frames) / 60; frames < 60 ? requestAnimationFrame(step) : done(worst) };"
+        " requestAnimationFrame(step) })"
+    )
+    assert slowest < 500, slowest
+    visit.put(".log input[type=search]", "line 777 of")
+    visit.page.wait_for("document.querySelector('.log [role=status]').innerText.startsWith('1 of')")
+    assert visit.page.run("document.querySelector('.lines mark').innerText") == "line 777 of"
+    visit.is_clean()
+
+
+@pytest.fixture(scope="module")
+def modules(browser: Browser, stack: RunningStack) -> Generator[Any]:
+    """What an expression over the page's own modules gives."""
+    with browser.page() as page:
+        page.goto(stack.link("/"))
+        page.wait_for("!!document.querySelector('main h1')")
+        root = page.run("new URL('.', document.querySelector('script[type=module]').src).href")
+
+        def run(module: str, expression: str) -> Any:
+            return page.run(f"import('{root}{module}').then((m) => {expression})")
+
+        yield run
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"a": 1, "b": [{"c": "x y", "d": ["1", True, "true"]}, [], [[1], [2, {"k": None}]]], "e": {}, "f": ""},
+        {"text": "one\ntwo\n", "more": "one\ntwo", "most": "one\n\n", "lead": "  one\ntwo\n", "colon": "a: b #c"},
+        {"- q": "*x", "on": "off", "n": "1e3", "hex": "0x10", "date": "2026-01-02", "tab": "a\tb", "empty": [""]},
+        {"line": "a\u2028b", "control": "\u0007", "quote": "'\"", "tilde": "~", "at": "@x", "space": " x "},
+    ],
+)
+def test_yaml_reads_back(modules: Any, value: dict[str, Any]) -> None:
+    """What it writes means the same to another reader."""
+    assert yaml.safe_load(modules("yaml.js", f"m.toYaml({json.dumps(value)})")) == value
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("python train.py --epochs 3", ["python", "train.py", "--epochs", "3"]),
+        ("sh -c 'echo \"a b\"; exit 1'", ["sh", "-c", 'echo "a b"; exit 1']),
+        ('a\\ b "c \\" d" e""f \'\'', ["a b", 'c " d', "ef", ""]),
+        ("a \\\n  b", ["a", "b"]),
+    ],
+)
+def test_words_of_a_command(modules: Any, line: str, words: list[str]) -> None:
+    """As a shell takes them; put together again they are the same."""
+    assert modules("words.js", f"m.wordsOf({line!r})") == words
+    assert modules("words.js", f"m.wordsOf(m.wordsOf({line!r}).map(m.quoted).join(' '))") == words
+
+
+def test_colours_of_a_line(modules: Any) -> None:
+    """Colours and styles are kept, all other sequences go; a carriage return writes over what was there."""
+    line = "\\x1b[1;31mred\\x1b[0m plain \\x1b[38;5;196mx\\x1b[48;2;1;2;3my\\x1b[K\\x1b]0;title\\x07"
+    runs = modules("ansi.js", f'm.styledRuns("{line}")')
+    assert [(run["text"], run["classes"]) for run in runs[:2]] == [("red", "ansi-bold ansi-1"), (" plain ", "")]
+    assert (runs[2]["color"], runs[3]["background"]) == ("rgb(255 0 0)", "rgb(1 2 3)")
+    assert modules("ansi.js", 'm.plainText("10%\\r\\x1b[32m20%\\x1b[0m")') == "20%"
+
+
+def test_the_largest_gang(modules: Any) -> None:
+    """Ranks fit on whole nodes; what drains or does not answer has no room."""
+    node = {"gpus": 8, "gpusUsed": 2, "ready": True, "schedulable": True, "pool": "p", "gpuType": ""}
+    nodes = [node, {**node, "gpusUsed": 0}, {**node, "schedulable": False}, {**node, "ready": False}]
+    told = json.dumps(nodes)
+    assert modules("capacity.js", f"[1, 4, 8].map((size) => m.ranksThatFit({told}, size))") == [14, 3, 1]
+    assert modules("capacity.js", f"m.partsOf({told})[0]")["free"] == 14

@@ -1,0 +1,250 @@
+"""The page for people: its frame, the files that it is made of, and who may have them."""
+
+import base64
+import gzip
+import hashlib
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from slipway.api import assets
+from slipway.api.access.table import OTHERS, Where
+from slipway.api.routes import web_page
+from slipway.model.lifecycle import Phase
+from slipway.model.reasons import Result
+from slipway.model.standing import STANDINGS, word_for
+from tests.support.access import teams_world
+from tests.support.api_world import ApiWorld
+
+FOLDER = Path(assets.__file__).parent / "pages"
+FIRST_BYTES_MAX = 120 * 1024
+"""Of everything that a browser needs before it shows something, compressed."""
+BARE = re.compile(r'\b(?:from|import) ?"([^"\s]+)"')
+
+
+class Elements(HTMLParser):
+    """The elements of a page, and the text of its scripts."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.found: list[tuple[str, dict[str, str]]] = []
+        self.scripts: list[tuple[dict[str, str], str]] = []
+        self._is_script = False
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        told = {name: value or "" for name, value in attrs}
+        self.found.append((tag, told))
+        self._is_script = tag == "script"
+        if self._is_script:
+            self.scripts.append((told, ""))
+
+    def handle_data(self, data: str) -> None:
+        if self._is_script:
+            self.scripts[-1] = (self.scripts[-1][0], self.scripts[-1][1] + data)
+
+    def handle_endtag(self, tag: str) -> None:
+        self._is_script = False
+
+    def addresses(self) -> list[str]:
+        """What the browser loads by itself."""
+        named = [told.get("src") or told.get("href", "") for tag, told in self.found if tag in ("script", "link")]
+        return [address for address in named if address and not address.startswith("data:")]
+
+
+async def page_of(world: ApiWorld, path: str = "/") -> tuple[str, dict[str, str]]:
+    answer = await world.http.get(path)
+    assert (answer.status_code, answer.headers["content-type"]) == (200, "text/html; charset=utf-8")
+    return answer.text, dict(answer.headers)
+
+
+async def test_every_address_of_the_page_has_its_frame(world: ApiWorld) -> None:
+    """It is the same for each of them, whatever the path names; nothing of the path stands in it."""
+    first, _ = await page_of(world)
+    for path in ("/w/run-a-12345678", "/queues", "/queues/%3Cscript%3E", "/cluster", "/launch?from=x"):
+        assert (await page_of(world, path))[0] == first
+    assert (await world.http.post("/launch")).status_code == 405
+    assert (await world.http.get("/w/a/b")).status_code == 404
+
+
+async def test_nothing_inline_runs_but_the_import_map(world: ApiWorld) -> None:
+    """The policy names the hash of the import map; no other inline script, no inline style, no other origin."""
+    text, headers = await page_of(world)
+    policy = headers["content-security-policy"]
+    named = [part.strip().partition(" ") for part in policy.split(";")]
+    rules = {name: sources for name, _, sources in named}
+    assert rules["default-src"] == "'none'"
+    assert (rules["style-src"], rules["connect-src"]) == ("'self'", "'self'")
+    assert "unsafe" not in policy
+    assert "http" not in policy
+    inline = [(told, body) for told, body in Elements(text).scripts if "src" not in told]
+    assert [told["type"] for told, _ in inline] == ["importmap", "application/json"]
+    digest = base64.b64encode(hashlib.sha256(inline[0][1].encode()).digest()).decode()
+    assert rules["script-src"] == f"'self' 'sha256-{digest}'"
+    assert not any("style" in told or any(name.startswith("on") for name in told) for _, told in Elements(text).found)
+
+
+async def test_the_docs_page_has_no_inline_style(world: ApiWorld) -> None:
+    """Its style is a file as well."""
+    text, headers = await page_of(world, "/docs")
+    assert "unsafe-inline" not in headers["content-security-policy"]
+    assert "<style" not in text
+    assert (await world.http.get("/assets/docs/docs.css")).status_code == 200
+
+
+async def test_the_frame_is_asked_for_again_and_not_sent_again(world: ApiWorld) -> None:
+    """It has a tag, and a browser asks each time whether there is a newer one."""
+    _, headers = await page_of(world)
+    assert headers["cache-control"] == "no-cache"
+    again = await world.http.get("/cluster", headers={"if-none-match": headers["etag"]})
+    assert (again.status_code, again.content) == (304, b"")
+    assert again.headers["content-security-policy"] == headers["content-security-policy"]
+
+
+async def test_what_the_frame_names_is_there_for_ever(world: ApiWorld) -> None:
+    """Each address has the digest of all files in it, so it may be kept; a HEAD and a GET say the same."""
+    text, _ = await page_of(world)
+    mapped = msgspec.json.decode(Elements(text).scripts[1][1])["imports"]
+    addresses = {*Elements(text).addresses(), *mapped.values()}
+    assert len(addresses) > 15
+    for address in addresses:
+        answer = await world.http.get(address)
+        assert answer.status_code == 200, address
+        assert answer.headers["cache-control"] == "public, max-age=31536000, immutable", address
+        assert answer.headers["content-encoding"] == "gzip"
+        assert answer.headers["content-type"].partition(";")[0] in ("text/javascript", "text/css")
+
+
+async def test_a_file_of_another_version_is_not_kept(world: ApiWorld) -> None:
+    """While two versions answer, a page gets the file of this one, and asks again the next time."""
+    known = f"/assets/pages/{assets.pages_digest()}/main.js"
+    other = await world.http.get("/assets/pages/0123456789abcdef/main.js")
+    assert other.content == (await world.http.get(known)).content
+    assert other.headers["cache-control"] == "no-cache"
+    same = await world.http.get(known, headers={"if-none-match": other.headers["etag"]})
+    assert (same.status_code, same.content) == (304, b"")
+
+
+async def test_nothing_else_of_the_folder_is_served(world: ApiWorld) -> None:
+    """Neither its README, nor what lies beside it, by whatever spelling."""
+    digest = assets.pages_digest()
+    for path in ("README.md", "vendor/README.md", "vendor/preact-LICENSE", "../app.py", "%2e%2e/app.py", "", "vendor"):
+        assert (await world.http.get(f"/assets/pages/{digest}/{path}")).status_code == 404, path
+    for path in ("main.js", "pages/main.js", f"pages/{digest}"):
+        assert (await world.http.get(f"/assets/{path}")).status_code == 404, path
+
+
+async def test_the_frame_is_for_everybody_and_the_data_are_not(tmp_path: Path) -> None:
+    """It tells nothing of the cluster, so it needs no token; the modules are refused what the caller is refused."""
+    async with teams_world("token", tmp_path) as teams:
+        for path in ("/", "/w/anything", "/queues", "/queues/x", "/cluster", "/launch"):
+            answer = await teams.world.http.get(path)
+            assert answer.status_code == 200
+            assert not any(name in answer.text for name in (*teams.ids.values(), "canaryred", "canaryblue"))
+        for path in ("/allocations", "/nodes", "/queues", "/me", "/events"):
+            assert (await teams.world.http.get(f"/api/v1{path}")).status_code == 401
+    assert all(OTHERS[path].where is Where.PUBLIC for path in web_page.PATHS)
+
+
+def test_the_first_content_needs_little() -> None:
+    """Frame, style and every module, compressed: under 120 KiB."""
+    frame = len(gzip.compress(web_page._made()[0].encode()))  # pyright: ignore[reportPrivateUsage]
+    files = {path: len(assets.load(path).compressed) for path in assets.page_files()}
+    assert frame + sum(files.values()) < FIRST_BYTES_MAX, files
+
+
+def test_vendored_modules_are_what_they_say() -> None:
+    """Each file of the folder stands in its README with its hash, and is as it was published; each has its licence."""
+    vendor = FOLDER / "vendor"
+    rows = dict(re.findall(r"^\| `([^`]+)` .*`([0-9a-f]{64})` \|$", (vendor / "README.md").read_text(), re.MULTILINE))
+    found = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in vendor.iterdir()}
+    del found["README.md"]
+    assert rows == found
+    for name in ("preact", "signals", "signals-core", "htm"):
+        assert f"{name}-LICENSE" in found
+
+
+def test_every_import_leads_somewhere() -> None:
+    """A relative one to a file that is served; a name to a row of the import map, and each row to a file."""
+    served = assets.page_files()
+    names: set[str] = set()
+    for path in FOLDER.rglob("*.*js"):
+        for named in BARE.findall(path.read_text("utf-8")):
+            if named.startswith("."):
+                target = (path.parent / named).resolve().relative_to(FOLDER.parent.resolve()).as_posix()
+                assert target in served, f"{path.name} imports {named}"
+            else:
+                names.add(named)
+    imports: dict[str, str] = web_page._IMPORTS  # pyright: ignore[reportPrivateUsage]
+    assert names == set(imports)
+    assert all(f"pages/vendor/{file}" in served for file in imports.values())
+
+
+def test_both_sides_know_the_same_addresses() -> None:
+    """What the router has a page for is what the API serves the frame at."""
+    listed = re.search(r"const PAGES = \{(.*?)\n\};", (FOLDER / "main.js").read_text("utf-8"), re.DOTALL)
+    assert listed is not None
+    assert tuple(re.findall(r'^  "([^"]+)": \[', listed[1], re.MULTILINE)) == web_page.PATHS
+
+
+def test_no_module_makes_markup_of_text() -> None:
+    """Text becomes an element nowhere, and nothing is loaded from elsewhere."""
+    for path in FOLDER.glob("*.js"):
+        text = path.read_text("utf-8")
+        for word in (
+            "innerHTML",
+            "outerHTML",
+            "dangerouslySetInnerHTML",
+            "insertAdjacentHTML",
+            "eval(",
+            "new Function",
+            "https://",
+        ):
+            assert word not in text, f"{path.name} has {word}"
+
+
+async def test_the_words_come_with_the_frame(world: ApiWorld) -> None:
+    """Every phase and every result is explained once, by the API; the modules have them from the frame."""
+    text, _ = await page_of(world)
+    (told,) = [body for given, body in Elements(text).scripts if given.get("id") == "facts"]
+    facts: dict[str, Any] = msgspec.json.decode(told)
+    assert facts["phases"] == [phase.value for phase in Phase]
+    assert {*Phase, *Result, "Held", "Ready", "Waiting"} == set(facts["states"])
+    assert len({each.word for each in STANDINGS}) == len(STANDINGS)
+    assert all(each["tone"] and each["meaning"].endswith(".") for each in facts["states"].values())
+
+
+@pytest.mark.parametrize(
+    ("phase", "result", "flags", "word"),
+    [
+        ("Pending", None, {}, "Pending"),
+        ("Pending", None, {"hold": True}, "Held"),
+        ("Assigned", None, {"hold": True}, "Assigned"),
+        ("Running", None, {"ready": True}, "Ready"),
+        ("Running", None, {"ready": True, "waiting": True}, "Waiting"),
+        ("Terminated", "Failed", {"ready": True}, "Failed"),
+        ("Terminated", None, {}, "Terminated"),
+    ],
+)
+def test_one_word_for_each_standing(phase: str, result: str | None, flags: dict[str, bool], word: str) -> None:
+    """The result of what has ended; what is held, serves, or has nothing to show; else the phase."""
+    given = {"hold": False, "ready": False, "waiting": False, **flags}
+    assert word_for(phase, result, **given) == word
+
+
+async def test_an_allocation_says_its_word(world: ApiWorld) -> None:
+    """`state` of an answer: the word that the command line has for it as well."""
+    held = await world.launch(hold=True)
+    assert held["state"] == "Held"
+    running = await world.launch()
+    await world.run(running["name"])
+    assert (await world.get(f"/allocations/{running['id']}")).json()["state"] == "Running"
+
+
+async def test_a_name_that_is_not_served_gets_no_frame(world: ApiWorld) -> None:
+    """Else a page of another site could point its own name at it."""
+    assert (await world.http.get("/", headers={"host": "elsewhere.example"})).status_code == 421
