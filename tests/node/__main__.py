@@ -14,7 +14,8 @@ import threading
 import time
 from pathlib import Path
 
-from tests.conformance.cluster.binaries import InstallError, MissingProgramError
+from tests.browser.chromium import find as find_browser
+from tests.conformance.cluster.binaries import InstallError, MissingProgramError, ensure_debian
 from tests.node import images
 from tests.node.nodes import NodeCluster
 from tests.node.place import a_place
@@ -40,6 +41,11 @@ def main() -> int:
     try:
         programs = ensure_programs()
         images.ensure_images(programs)
+        if words.test is not None:
+            # Inside there is no network to install it from; where it is missing, its test says so.
+            with contextlib.suppress(MissingProgramError):
+                if not find_browser():
+                    ensure_debian("chromium")
     except InstallError as error:
         sys.stderr.write(f"error: {error}\n")
         return 1

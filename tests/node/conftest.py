@@ -13,11 +13,14 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.browser.chromium import Page, find, running_browser
+from tests.conformance.cluster.binaries import MissingProgramError, ensure_debian
 from tests.node.images import SLIPWAY, VALKEY, WORKLOAD, ensure_images
 from tests.node.nodes import NodeCluster, RealNode
 from tests.node.programs import ensure_programs
 from tests.support import chart
 from tests.support.cli import Ran
+from tests.support.terminals import Person, at_terminal
 from tests.support.wait import wait_until
 
 FOLDER = os.environ.get("SLIPWAY_NODE_DIR", "")
@@ -115,6 +118,12 @@ class Product:
         assert found is not None, ran
         return found.group()
 
+    @contextmanager
+    def at_terminal(self, *words: str) -> Generator[Person]:
+        """`slipway ...` on a terminal."""
+        with at_terminal([sys.executable, "-m", "slipway.cli.main", *words], self._env()) as person:
+            yield person
+
     def view(self, id_: str) -> Any:
         """An allocation as the API shows it."""
         return httpx.get(f"{self.url}/api/v1/allocations/{id_}", trust_env=False, timeout=30).json()
@@ -209,6 +218,17 @@ def cluster() -> Generator[NodeCluster]:
     """The nodes of every test."""
     with started() as found:
         yield found
+
+
+@pytest.fixture
+def page() -> Generator[Page]:
+    """A tab of a browser; without one, and where none can be installed, the test is skipped."""
+    try:
+        program = find() or ensure_debian("chromium")
+    except MissingProgramError as error:
+        pytest.skip(f"no browser: {error}")
+    with running_browser(program) as browser, browser.page() as fresh:
+        yield fresh
 
 
 @pytest.fixture(scope="session")

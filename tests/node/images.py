@@ -71,7 +71,7 @@ def _made(name: str, sources: list[Path], make: Callable[[Path, Path], None]) ->
 
 def _pause(programs: NodePrograms, root: Path, file: Path) -> None:
     shutil.copy(programs.pause, root / "pause")
-    _archive(root, file, PAUSE, Entrypoint=["/pause"], User="65535:65535")
+    write_image(root, file, PAUSE, Entrypoint=["/pause"], User="65535:65535")
 
 
 def _slipway(folder: Path, file: Path) -> None:
@@ -87,7 +87,7 @@ def _valkey(shell: str, cli: Path, server: Path, root: Path, file: Path) -> None
     _program(cli, root, "valkey-cli")
     _shell(shell, root)
     (root / "tmp").mkdir(mode=0o1777)
-    _archive(root, file, VALKEY, User="999:1000")
+    write_image(root, file, VALKEY, User="999:1000")
 
 
 def _workload(shell: str, root: Path, file: Path) -> None:
@@ -104,10 +104,15 @@ def _workload(shell: str, root: Path, file: Path) -> None:
             target = root / "usr/local/bin" / program.name
             target.write_bytes(b"#!/usr/local/bin/python3\n" + text.partition(b"\n")[2])
             target.chmod(0o755)
+    for data in ("share", "etc"):
+        # What wheels bring beside their modules, such as JupyterLab's pages, is looked for below the prefix.
+        if (site / data).exists():
+            shutil.copytree(site / data, root / "usr/local" / data, dirs_exist_ok=True)
+            shutil.rmtree(site / data)
     _shell(shell, root)
     _build("seal", "--root", str(root))
     env = ["PATH=/usr/local/bin:/bin", "LANG=C.UTF-8", "PYTHONUNBUFFERED=1", "HOME=/tmp"]
-    _archive(root, file, WORKLOAD, Env=env, Cmd=["python3"], WorkingDir="/tmp")
+    write_image(root, file, WORKLOAD, Env=env, Cmd=["python3"], WorkingDir="/tmp")
 
 
 def _program(source: Path, root: Path, name: str) -> None:
@@ -139,7 +144,8 @@ def _build(*words: str) -> None:
     subprocess.run([str(python), str(BUILD), *words], cwd=ROOT, check=True, timeout=600)
 
 
-def _archive(root: Path, file: Path, name: str, **config: object) -> None:
+def write_image(root: Path, file: Path, name: str, **config: object) -> None:
+    """An archive with one image: what is under `root`, and this configuration."""
     spec = importlib.util.spec_from_file_location("oci", BUILD.parent / "oci.py")
     assert spec is not None
     assert spec.loader is not None

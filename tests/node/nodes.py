@@ -41,6 +41,10 @@ LINKS = Path("/var/log/containers")
 """Where each kubelet links the logs of its containers; the folder cannot be configured."""
 GROUPS = "slipway-node"
 """The control group above those of all clusters of this machine: in it each has one, named as its folder."""
+DISK_MB = 3072
+"""The disk of the last of several nodes; the others have the machine's."""
+PINNED = "io.cri-containerd.pinned=pinned"
+"""The label that keeps a kubelet from removing an image: there is no registry to pull it from again."""
 Json = dict[str, Any]
 
 
@@ -156,6 +160,8 @@ def unpacked(folder: Path, programs: NodePrograms, images: Sequence[Path]) -> Pa
         try:
             for image in images:
                 runtime.ctr("images", "import", str(image))
+            for name in runtime.ctr("images", "list", "--quiet").split():
+                runtime.ctr("images", "label", name, PINNED)
         finally:
             runtime.program.stop()
         runtime.root.rename(place)
@@ -163,12 +169,17 @@ def unpacked(folder: Path, programs: NodePrograms, images: Sequence[Path]) -> Pa
 
 
 class RealNode:
-    """One kubelet with its own containerd. `number` is from 1."""
+    """One kubelet with its own containerd. `number` is from 1; with `disk_mb` it has a disk of its own."""
 
-    def __init__(self, folder: Path, number: int, cluster: RealCluster, programs: NodePrograms) -> None:
+    def __init__(
+        self, folder: Path, number: int, cluster: RealCluster, programs: NodePrograms, *, disk_mb: int = 0
+    ) -> None:
         self.name, self.address = node_name(number), node_address(number)
         self.folder = folder / self.name
         self.folder.mkdir(parents=True, exist_ok=True)
+        self._has_disk = disk_mb > 0
+        if self._has_disk:
+            _run(["mount", "-t", "tmpfs", "-o", f"size={disk_mb}m", "tmpfs", str(self.folder)])
         self.pods = f"10.244.{number}.0/24"
         self._cluster, self._programs = cluster, programs
         self._group = f"/{GROUPS}/{folder.name}/{self.name}"
@@ -180,7 +191,8 @@ class RealNode:
         _run(["ip", "address", "add", f"{self.address}/32", "dev", "lo"])
         for controller in _controllers():
             (controller / self._group.lstrip("/")).mkdir(parents=True, exist_ok=True)
-        _run(["cp", "--archive", "--link", str(images), str(self.runtime.root)])
+        how = () if self._has_disk else ("--link",)
+        _run(["cp", "--archive", *how, str(images), str(self.runtime.root)])
         for database in images.rglob("*.db"):
             # What is written to has to be a file of its own.
             place = self.runtime.root / database.relative_to(images)
@@ -206,6 +218,11 @@ class RealNode:
         shutil.rmtree(self.runtime.socket.parent)
         self.runtime.start()
         self.kubelet.start()
+
+    def remove_disk(self) -> None:
+        """After all of its programs have ended: its own disk goes, with what is on it."""
+        if self._has_disk:
+            _run(["umount", "--lazy", str(self.folder)])
 
     def cut_off(self) -> None:
         """Nothing reaches it and it reaches nothing, while its containers run on."""
@@ -280,7 +297,13 @@ class RealNode:
             "resolvConf": str(self._resolver()),
             "maxPods": 60,
             "imageGCHighThresholdPercent": 100,
-            "evictionHard": {"memory.available": "100Mi", "nodefs.available": "1%", "imagefs.available": "1%"},
+            "evictionHard": {
+                "memory.available": "100Mi",
+                "nodefs.available": "10%" if self._has_disk else "1%",
+                "imagefs.available": "10%" if self._has_disk else "1%",
+            },
+            "evictionPressureTransitionPeriod": "5s",
+            "imageMinimumGCAge": "1s",
         }
         file = self.folder / "kubelet.yaml"
         file.write_text(yaml.safe_dump(config), encoding="utf-8")
@@ -313,7 +336,10 @@ class NodeCluster:
             address=CONTROL_PLANE, nodes=names, audit=False, node_monitor_grace_s=GRACE_S, more=more
         )
         self.control = RealCluster(folder / "control", options, programs.cluster)
-        self.nodes = [RealNode(folder, number, self.control, programs) for number in range(1, nodes + 1)]
+        self.nodes = [
+            RealNode(folder, number, self.control, programs, disk_mb=DISK_MB if 1 < number == nodes else 0)
+            for number in range(1, nodes + 1)
+        ]
         self._programs = programs
         self._shared: list[Program] = []
 
@@ -345,6 +371,7 @@ class NodeCluster:
         end_groups(self.folder)
         for node in self.nodes:
             node.runtime.program.stop()
+            node.remove_disk()
         self.control.stop()
 
     def _unpacked(self) -> Path:

@@ -5,8 +5,7 @@ import signal
 from itertools import pairwise
 from pathlib import Path
 
-import httpx
-
+from tests.browser.chromium import Page
 from tests.node.conftest import SMALL, Product
 from tests.node.images import WORKLOAD
 from tests.support.wait import wait_until
@@ -33,6 +32,7 @@ else:
     total = int(peer.recv(16))
 print("sum", total)
 """
+BROWSER_S = 60.0
 
 
 def lines_of(out: str) -> list[str]:
@@ -173,26 +173,43 @@ def test_helpers_beside_a_rank_have_logs(product: Product, tmp_path: Path) -> No
     assert product.slipway("logs", id_, "--container", "helper").out == "helping\n"
 
 
-def test_a_notebook_is_reached_through_the_proxy(product: Product) -> None:
-    """JupyterLab answers below the proxy's path."""
+def test_a_notebook_runs_a_cell_in_a_browser(product: Product, page: Page) -> None:
+    """Through the proxy: JupyterLab's page, its kernel in the container, and the answer of the kernel."""
     ran = product.slipway("notebook", "start", "--detach", "--image", WORKLOAD, *SMALL)
     assert ran.code == 0, ran
     id_ = product.newest("notebook")
     product.wait(id_, "ready", 90)
-    page = httpx.get(f"{product.url}/proxy/{id_}/lab", trust_env=False, follow_redirects=True, timeout=30)
-    assert page.status_code == 200
-    assert "JupyterLab" in page.text
+    page.goto(f"{product.url}/proxy/{id_}/")
+    page.wait_for("!!document.querySelector('.jp-LauncherCard')", timeout_s=BROWSER_S)
+    page.click(".jp-LauncherCard[data-category='Notebook']")
+    page.wait_for("!!document.querySelector('.jp-Notebook .cm-content')", timeout_s=BROWSER_S)
+    page.wait_for("document.body.innerText.includes('| Idle')", timeout_s=BROWSER_S)
+    page.click(".jp-Notebook .cm-content")
+    page.wait_for("!!document.activeElement.closest('.jp-Notebook')")
+    page.type("import os; print(os.environ['HOSTNAME'], 40 + 2)")
+    page.press("Enter", 13, "\r", modifiers=8)
+    wanted = f"document.querySelector('.jp-OutputArea-output')?.innerText.includes('{id_}-1-0 42')"
+    page.wait_for(wanted, timeout_s=BROWSER_S)
     assert product.slipway("kill", id_).code == 0
     product.wait(id_, "terminated")
 
 
 def test_a_shell_runs_commands(product: Product) -> None:
-    """Input goes in, output and the exit code come back."""
+    """Input goes in, output and the exit code come back; on a terminal, it has the terminal's size, also a new one."""
     assert product.slipway("shell", "start", "--detach", "--image", WORKLOAD, *SMALL).code == 0
     id_ = product.newest("shell")
     product.wait(id_, "ready", 60)
     ran = product.slipway("shell", "open", id_, "--", "sh", "-c", "cat; exit 5", stdin="typed\n")
     assert (ran.code, ran.out) == (5, "typed\n"), ran
+    with product.at_terminal("shell", "open", id_) as person:
+        person.until("detaches, and it goes on")
+        person.type("stty size; echo first-$((1+1))\n")
+        assert "24 80" in person.until("first-2")
+        person.resize(40, 100)
+        person.type('until [ "$(stty size)" = "40 100" ]; do sleep 0.05; done; echo second-$((1+1))\n')
+        person.until("second-2")
+        person.type("exit 9\n")
+        assert person.to_end() == 9
     assert product.slipway("kill", id_).code == 0
     product.wait(id_, "terminated")
 

@@ -2,12 +2,16 @@
 
 import re
 import signal
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.node.conftest import Product, cordoned
+from tests.node.images import write_image
 from tests.node.nodes import GRACE_S, RealNode
 from tests.node.test_lives import lines_of
+from tests.node.test_pods import a_template
 from tests.support.wait import wait_until
 
 CLOCK = """
@@ -132,3 +136,57 @@ def test_a_runtime_that_comes_back_has_lost_nothing(product: Product) -> None:
     product.wait(id_, "terminated", 90)
     assert lines_of(product.slipway("logs", id_).out) == [f"line {n}" for n in range(100)]
     assert product.view(id_)["attempt"] == 1
+
+
+FILL = """
+import pathlib, shutil, sys, time
+disk = shutil.disk_usage("/scratch")
+if disk.total > 16 * 2**30:
+    print("there is room")
+    sys.exit()
+with open("/scratch/large", "wb") as file:
+    while shutil.disk_usage("/scratch").free > disk.total * 0.05:
+        file.write(bytes(2**20))
+        file.flush()
+print("the disk is full", flush=True)
+time.sleep(600)
+"""
+SPARE = "slipway.local/spare:1"
+
+
+def test_a_disk_that_is_full(product: Product, tmp_path: Path) -> None:
+    """The kubelet removes unused images first, then evicts the rank that has filled the disk.
+
+    The run shows the eviction in the kubelet's words and does not count it as a restart; its next attempt runs on
+    another node. Pinned images stay, so the node can run work again.
+    """
+    first, last = product.cluster.nodes[0], product.cluster.nodes[-1]
+    (tmp_path / "root").mkdir()
+    write_image(tmp_path / "root", tmp_path / "spare.tar", SPARE, Cmd=["nothing"])
+    last.runtime.ctr("images", "import", str(tmp_path / "spare.tar"))
+    # A kubelet looks for images when it starts, and then every five minutes.
+    last.kubelet.stop()
+    last.kubelet.start()
+    wait_until(lambda: is_ready(product, last), "the node is ready", timeout_s=SILENT_S)
+    scratch: dict[str, Any] = {"name": "scratch", "emptyDir": {}}
+    template = a_template(scratch, volumeMounts=[{"name": "scratch", "mountPath": "/scratch"}])
+    with cordoned(product.cluster, first):
+        id_ = product.apply(tmp_path, command=["python3", "-c", FILL], template=template)
+        product.wait_running(id_, 1)
+    product.wait(id_, "terminated", 150)
+    view, story = product.view(id_), product.slipway("describe", id_).out
+    assert (view["attempt"], view["result"], view["status"].get("restarts", 0)) == (2, "Succeeded", 0), story
+    assert "low on resource: ephemeral-storage" in story + product.slipway("logs", id_, "--attempt", "1").out, story
+    wait_until(lambda: SPARE not in last.runtime.ctr("images", "list", "--quiet").split(), "the unused image is gone")
+    wait_until(lambda: not has_pressure(product, last), "the machine has room again", timeout_s=60)
+    with cordoned(product.cluster, first):
+        ran = product.run("python3", "-c", "print('here again')")
+    assert "here again" in ran.out, ran
+
+
+def has_pressure(product: Product, node: RealNode) -> bool:
+    """Whether the kubelet says that its disk is full."""
+    said = product.cluster.kubectl(
+        "get", "node", node.name, "-o", "jsonpath={.status.conditions[?(@.type=='DiskPressure')].status}"
+    )
+    return said == "True"

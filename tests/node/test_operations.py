@@ -1,19 +1,88 @@
-"""The chart's own trial, an init container that fails, and TensorBoard, on real nodes."""
+"""The chart's own trial, single runs, a node that is drained, an init container that fails, and TensorBoard."""
 
 from pathlib import Path
 
 import httpx
 
-from tests.node.conftest import SMALL, Product
+from tests.node.conftest import SMALL, VALUES, Product, cordoned, settle
 from tests.node.images import WORKLOAD
+from tests.node.nodes import RealNode
 from tests.node.test_lives import lines_of
+from tests.node.test_machines import end, launch_on_last
 from tests.support import chart
+from tests.support.wait import wait_until
+
+COUNT = """
+import signal, sys, time
+signal.signal(15, lambda *_: sys.exit(0))
+for n in range(100_000): print(n, flush=True); time.sleep(0.2)
+"""
 
 
 def test_the_installation_passes_its_own_trial(product: Product) -> None:
     """`helm test`: a pod of the chart launches a run, reads its log, and is content."""
     answer = chart.try_out(product.cluster.control.kubeconfig, timeout_s=180)
     assert answer
+
+
+def test_single_runs_of_the_scheduler_launch_what_waits(product: Product) -> None:
+    """With `scheduler.once` a CronJob takes the place of the Deployment: a run does what there is to do, and ends."""
+    ours = ("--namespace", chart.NAMESPACE)
+    kubeconfig = product.cluster.control.kubeconfig
+    chart.upgrade(kubeconfig, values={**VALUES, "scheduler": {"once": {"enabled": True}}})
+    try:
+        wait_until(lambda: "scheduler" not in product.cluster.kubectl(*ours, "get", "deployments"), "it is replaced")
+        id_ = product.launch("echo", "launched")
+        product.cluster.kubectl(*ours, "create", "job", "one-run", "--from=cronjob/slipway-scheduler")
+        product.cluster.kubectl(
+            *ours, "wait", "job/one-run", "--for=condition=Complete", "--timeout=120s", timeout_s=130
+        )
+        product.wait(id_, "terminated", 90)
+        assert lines_of(product.slipway("logs", id_).out) == ["launched"]
+    finally:
+        product.cluster.kubectl(*ours, "delete", "job", "one-run", "--ignore-not-found")
+        chart.rollback(kubeconfig)
+        settle(product.cluster)
+        product.connect()
+
+
+def test_the_node_of_the_services_is_drained(product: Product) -> None:
+    """They go on elsewhere, what runs on another node is not touched, and each of its lines is shown once.
+
+    At the end the services are on the first node again: the others may be lost in other tests.
+    """
+    cluster = product.cluster
+    first, last = cluster.nodes[0], cluster.nodes[-1]
+    id_, _ = launch_on_last(product, "python3", "-c", COUNT, ranks=1)
+    words = ("--ignore-daemonsets", "--delete-emptydir-data", "--timeout=150s")
+    try:
+        cluster.kubectl("drain", first.name, *words, timeout_s=160)
+        settle(cluster)
+        product.connect()
+        assert services_on(product, first) == []
+        assert len(services_on(product, last)) >= len(chart.SERVICES)
+    finally:
+        cluster.kubectl("uncordon", first.name)
+        with cordoned(cluster, last):
+            cluster.kubectl("--namespace", chart.NAMESPACE, "rollout", "restart", "deployments")
+            settle(cluster)
+        product.connect()
+    before = len(lines_of(product.slipway("logs", id_).out))
+    wait_until(lambda: len(lines_of(product.slipway("logs", id_).out)) > before, "it goes on", timeout_s=60)
+    numbers = [int(line) for line in lines_of(product.slipway("logs", id_).out)]
+    assert numbers == list(range(len(numbers)))
+    assert product.view(id_)["attempt"] == 1
+    end(product, id_)
+
+
+def services_on(product: Product, node: RealNode) -> list[str]:
+    """The pods of the release's Deployments there."""
+    selector = f"app.kubernetes.io/component in ({','.join(chart.SERVICES)})"
+    found = product.cluster.kubectl(
+        "--namespace", chart.NAMESPACE, "get", "pods", "--output", "name", "--selector", selector,
+        "--field-selector", f"spec.nodeName={node.name},status.phase=Running",
+    )  # fmt: skip
+    return found.split()
 
 
 def test_an_init_container_that_fails_is_named(product: Product, tmp_path: Path) -> None:

@@ -219,11 +219,14 @@ class PodStory:
         gone = Condition(type="PodReadyToStartContainers", status="False", last_transition_time=at(at_s))
         return story.with_status(container_statuses=made, conditions=[*story.it.status.conditions, gone])
 
-    def exited(self, code: int = 0, *, at_s: float = 10.0, reason: str = "", started_s: float = 2.5) -> "PodStory":
-        """Every container has ended; the main one with `code`."""
+    def exited(
+        self, code: int = 0, *, at_s: float = 10.0, reason: str = "", started_s: float = 2.5, said: str = ""
+    ) -> "PodStory":
+        """Every container has ended; the main one with `code`, which its kubelet explains as `said`."""
         ended = StateTerminated(
             exit_code=code,
             reason=reason or ("Completed" if code == 0 else "Error"),
+            message=said,
             started_at=at(started_s),
             finished_at=at(at_s),
         )

@@ -45,6 +45,8 @@ ANNOTATION_OPENED = f"{API_GROUP}/gate-opened"
 ANNOTATION_POOL = f"{API_GROUP}/default-pool"
 ANNOTATION_QUEUE = f"{API_GROUP}/default-queue"
 ANNOTATION_TEMPLATE = f"{API_GROUP}/default-template"
+ANNOTATION_SERVICE_ACCOUNTS = f"{API_GROUP}/service-accounts"
+"""Of a workspace: the service accounts that its ranks may run as, beside `default`; names or PREFIX*, with commas."""
 ANNOTATION_REQUEST_ID = f"{API_GROUP}/request-id"
 ANNOTATION_IDEMPOTENCY_KEY = f"{API_GROUP}/idempotency-key"
 

@@ -12,7 +12,12 @@ from typing import Any
 
 from slipway.crd import podsecurity
 from slipway.crd.fielderrors import Findings, pointer
-from slipway.crd.meta import ANNOTATION_MAIN_CONTAINER, API_GROUP, LABEL_MANAGED_BY
+from slipway.crd.meta import (
+    ANNOTATION_MAIN_CONTAINER,
+    ANNOTATION_SERVICE_ACCOUNTS,
+    API_GROUP,
+    LABEL_MANAGED_BY,
+)
 from slipway.crd.roleresources import object_of, objects_of
 from slipway.crd.validate import check_container_resources, check_env_name
 
@@ -29,6 +34,8 @@ _ANNOTATIONS = frozenset(
 user's."""
 OUR_SCHEDULER = "slipway"
 OUR_VOLUME_PREFIX = "slipway-"
+DEFAULT_ACCOUNT = "default"
+"""The service account that every namespace has."""
 CONTAINERS_MAX = 32
 GRACE_DEFAULT_S = 30
 """Of a pod that says nothing else. Source: Kubernetes, PodSpec.terminationGracePeriodSeconds."""
@@ -53,6 +60,7 @@ _POD_FIELDS = frozenset(
         "hostAliases",
         "resourceClaims",
         "runtimeClassName",
+        "serviceAccountName",
         "shareProcessNamespace",
         "os",
     }
@@ -60,8 +68,7 @@ _POD_FIELDS = frozenset(
 _POD_ONLY: Mapping[str, tuple[tuple[Any, ...], str]] = {
     "restartPolicy": (("Never",), "must be Never: Slipway restarts ranks itself, see maxRestarts"),
     "schedulerName": ((OUR_SCHEDULER,), "leave it out: Slipway places the pods"),
-    "serviceAccountName": (("default",), "only the account `default` may be used; leave it out"),
-    "serviceAccount": (("default",), "only the account `default` may be used; leave it out"),
+    "serviceAccount": (("default",), "is the old name of serviceAccountName; write that"),
     "automountServiceAccountToken": ((False,), "must be false: ranks get a token of their own"),
     "enableServiceLinks": ((False,), "must be false; leave it out"),
     "setHostnameAsFQDN": ((False,), "leave it out"),
@@ -138,13 +145,15 @@ def check_template(
     delegated: bool = False,
     annotations: Collection[str] = (),
     grace_max_s: int = GRACE_MAX_S,
+    accounts: Collection[str] | None = (),
 ) -> None:
     """Notes everything in the pod template at JSON pointer `at` that may not be there.
 
     With `privileged` (a pool's `privilegedTemplates`) what only "restricted" forbids passes; what would take the pod
     out of Slipway's hands does not. With `delegated` (a pool's binding) what needs kube-scheduler passes. An annotation
     is an order to what reads it, a kubelet or a controller: the harmless ones pass, and those that the pool names.
-    `grace_max_s` is the longest that a pod may take to end.
+    `grace_max_s` is the longest that a pod may take to end. `accounts` are the service accounts that the workspace
+    allows (names, or PREFIX*) beside `default`; None: it is not known here, and judged where the pod is made.
     """
     if not delegated:
         _refuse_claims(template, at, findings)
@@ -158,8 +167,34 @@ def check_template(
             spec = findings.mapping(value, f"{at}/spec")
             _check_pod(spec, f"{at}/spec", findings, privileged=privileged)
             _check_graces(spec, f"{at}/spec", findings, grace_max_s)
+            _check_account(spec.get("serviceAccountName"), f"{at}/spec/serviceAccountName", findings, accounts)
         else:
             findings.refuse(at + pointer(field), "a pod template has metadata and spec only")
+
+
+def named_account(template: Any) -> str:
+    """The service account that a template names; empty: its namespace's `default`."""
+    name = object_of(object_of(template).get("spec")).get("serviceAccountName")
+    return "" if name in (None, DEFAULT_ACCOUNT) else str(name)
+
+
+def allowed_accounts(annotation: str) -> tuple[str, ...]:
+    """The names and prefixes in the annotation of a workspace."""
+    return tuple(name for part in annotation.split(",") if (name := part.strip()))
+
+
+def _check_account(name: Any, at: str, findings: Findings, accounts: Collection[str] | None) -> None:
+    if name in (None, "", DEFAULT_ACCOUNT) or (accounts is None and isinstance(name, str)):
+        return
+    for allowed in accounts or ():
+        if name == allowed or (allowed.endswith("*") and str(name).startswith(allowed[:-1])):
+            return
+    findings.refuse(
+        at,
+        f"the workspace does not allow the service account {str(name)[:80]!r}; leave it out, or have an administrator "
+        f"allow it: kubectl annotate --overwrite namespace WORKSPACE {ANNOTATION_SERVICE_ACCOUNTS}="
+        f"{','.join([*(accounts or ()), str(name)[:80]])}",
+    )
 
 
 def _refuse_claims(template: Any, at: str, findings: Findings) -> None:

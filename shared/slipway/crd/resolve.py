@@ -8,7 +8,7 @@ Invariants: resolving a resolved spec changes nothing; the hash does not depend 
 """
 
 import posixpath
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import msgspec
@@ -54,8 +54,12 @@ class Resolved(msgspec.Struct, frozen=True, kw_only=True):
     spec_hash: str = ""
 
 
-def resolve(allocation: Allocation, pool: ResourcePool) -> Resolved:
-    """The complete spec of `allocation` in `pool`, and what is wrong with it."""
+def resolve(allocation: Allocation, pool: ResourcePool, *, accounts: Collection[str] | None = None) -> Resolved:
+    """The complete spec of `allocation` in `pool`, and what is wrong with it.
+
+    `accounts` are the service accounts that its workspace allows beside `default`; None: they are not known here, and
+    each name passes. The api and the pod worker know them.
+    """
     spec = allocation.spec
     findings = Findings()
     if not ids.is_name(allocation.metadata.name):
@@ -65,7 +69,7 @@ def resolve(allocation: Allocation, pool: ResourcePool) -> Resolved:
             "letters, digits and hyphens, a letter first",
         )
     validate.check_spec(spec, findings, slots_per_pod_max=pool.spec.max_slots_per_pod)
-    complete = _complete(spec, pool.spec, findings)
+    complete = _complete(spec, pool.spec, findings, accounts)
     return Resolved(spec=complete, errors=findings.errors, warnings=findings.warnings, spec_hash=spec_hash(complete))
 
 
@@ -79,19 +83,21 @@ def grace_max_s(pool: ResourcePoolSpec) -> int:
     return min(int(stored_duration(pool.termination_grace_max or "24h")), podtemplate.GRACE_MAX_S)
 
 
-def _complete(spec: AllocationSpec, pool: ResourcePoolSpec, findings: Findings) -> AllocationSpec:
+def _complete(
+    spec: AllocationSpec, pool: ResourcePoolSpec, findings: Findings, accounts: Collection[str] | None
+) -> AllocationSpec:
     defaults = defaults_of(spec.kind, pool.defaults)
     ports = spec.ports or _ports(defaults)
     roles = spec.ranks or [RoleSpec()]
     template = dict(spec.template)
     if not all(role.template for role in roles):
-        template = _template(spec.template, spec.kind, defaults, pool, findings, "/template")
+        template = _template(spec.template, spec.kind, defaults, pool, findings, "/template", accounts=accounts)
     completed: list[RoleSpec] = []
     for index, role in enumerate(roles):
         own = role.template
         if own:
             at = pointer("ranks", index, "template")
-            own = _template(own, spec.kind, defaults, pool, findings, at)
+            own = _template(own, spec.kind, defaults, pool, findings, at, accounts=accounts)
         if spec.context:
             at = pointer("ranks", index, "template") if own else "/template"
             _check_work(own or template, at, findings)
@@ -174,7 +180,14 @@ def _tolerations(role: RoleSpec, template: Json, pool: ResourcePoolSpec) -> list
 
 
 def _template(
-    template: Json, kind: Kind, defaults: KindDefaults, pool: ResourcePoolSpec, findings: Findings, at: str
+    template: Json,
+    kind: Kind,
+    defaults: KindDefaults,
+    pool: ResourcePoolSpec,
+    findings: Findings,
+    at: str,
+    *,
+    accounts: Collection[str] | None,
 ) -> dict[str, Any]:
     """The complete template at pointer `at`: main container, image, command, security context."""
     podtemplate.check_template(
@@ -185,6 +198,7 @@ def _template(
         delegated=pool.binding == "delegate",
         annotations=pool.template_annotations,
         grace_max_s=grace_max_s(pool),
+        accounts=accounts,
     )
     spec = object_of(template.get("spec"))
     _check_tolerations(spec, f"{at}/spec/tolerations", findings)

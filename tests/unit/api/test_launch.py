@@ -365,3 +365,22 @@ async def test_an_unreachable_cluster_is_503_at_once(world: ApiWorld) -> None:
         for response in (await world.post("/allocations", COMMAND), await world.get("/allocations")):
             assert (response.status_code, response.json()["code"]) == (503, "unavailable")
             assert int(response.headers["retry-after"]) >= 1
+
+
+@pytest.mark.parametrize("allowed", ["", "other", "other, read*"])
+async def test_a_service_account_is_one_that_the_workspace_allows(world: ApiWorld, allowed: str) -> None:
+    """Any other one is refused where it stands, with the annotation that would allow it; the stored spec keeps it."""
+    await world.kube.patch(
+        NAMESPACES, "default", {"metadata": {"annotations": {"slipway.dev/service-accounts": allowed}}}
+    )
+    template = {"spec": {"serviceAccountName": "reader", "containers": [{"name": "main"}]}}
+    answer = await world.post("/allocations", {**COMMAND, "name": "reads", "template": template})
+    if allowed.endswith("*"):
+        assert answer.status_code == 201, answer.text
+        assert (await world.stored("reads")).spec.template["spec"]["serviceAccountName"] == "reader"
+        return
+    assert answer.status_code == 422
+    [error] = answer.json()["errors"]
+    assert error["pointer"] == "/template/spec/serviceAccountName"
+    wanted = ",".join([*filter(None, [allowed]), "reader"])
+    assert f"kubectl annotate --overwrite namespace WORKSPACE slipway.dev/service-accounts={wanted}" in error["detail"]

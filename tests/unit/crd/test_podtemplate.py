@@ -93,6 +93,24 @@ def test_a_pod_stays_in_our_hands_and_in_its_box(field: str, value: object) -> N
     assert refused(a_template(**{field: value})) == [f"/template/spec/{field}"]
 
 
+@pytest.mark.parametrize(
+    ("accounts", "is_allowed"),
+    [((), False), (("reader",), True), (("other", "read*"), True), (("read",), False), (("*",), True), (None, True)],
+)
+def test_a_service_account_is_one_that_the_workspace_allows(accounts: tuple[str, ...] | None, is_allowed: bool) -> None:
+    """By its name or by a prefix, in a privileged pool too; `default` always; None is judged elsewhere."""
+    for privileged in (False, True):
+        findings = Findings()
+        template = a_template(serviceAccountName="reader")
+        check_template(template, "/template", findings, privileged=privileged, accounts=accounts)
+        wanted = [] if is_allowed else ["/template/spec/serviceAccountName"]
+        assert [error.pointer for error in findings.errors] == wanted
+        for error in findings.errors:
+            assert "kubectl annotate" in error.detail
+            assert "slipway.dev/service-accounts=" in error.detail
+    assert refused(a_template(serviceAccountName="default")) == []
+
+
 CONTAINER: list[tuple[Json, str]] = [
     ({"securityContext": {"privileged": True}}, "securityContext/privileged"),
     ({"securityContext": {"allowPrivilegeEscalation": True}}, "securityContext/allowPrivilegeEscalation"),

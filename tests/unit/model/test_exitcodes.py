@@ -2,7 +2,7 @@
 
 import pytest
 
-from slipway.model.exitcodes import ended_text
+from slipway.model.exitcodes import ended_text, is_start_interrupted
 
 _NO_FILE = "no such file or directory"
 RUNC = "failed to create containerd task: failed to create shim task: OCI runtime create failed: runc create failed: "
@@ -57,3 +57,24 @@ def test_a_program_that_could_not_be_started_is_named_with_the_reason(message: s
     """As a local node, runc and containerd say it; a code that the program never gave is not shown."""
     assert ended_text(128, said="StartError", message=message) == text
     assert ended_text(127, said="ContainerCannotRun", message=message) == text
+
+
+@pytest.mark.parametrize(
+    ("message", "is_the_machines"),
+    [
+        ('failed to start containerd task "abc": context canceled', True),
+        ("failed to create containerd task: failed to create shim task: ttrpc: closed", True),
+        ('sandbox container "abc" is not running', True),
+        (f"{RUNC}mkdir /run/containerd/io.containerd.runtime.v2.task: no space left on device", True),
+        (f'{RUNC}unable to start container process: exec: "./train": permission denied: unknown', False),
+        (f'{RUNC}exec: "context canceled": executable file not found in $PATH: unknown', False),
+        ("device or resource busy", False),
+        ("", False),
+    ],
+)
+def test_a_start_that_the_machine_broke_off_is_told_from_a_program_that_cannot_start(
+    message: str, is_the_machines: bool
+) -> None:
+    """A kubelet or a runtime that was restarted just then; never what names the program, nor another kind of end."""
+    assert is_start_interrupted("StartError", message) is is_the_machines
+    assert not is_start_interrupted("Error", message)

@@ -7,12 +7,15 @@ import pytest
 from slipway.crd.meta import TRACKING_FINALIZER
 from slipway.errors import ControlPlaneError, DeadlineError, UnavailableError
 from slipway.kube.errors import Verb
-from slipway.kube.resources import ALLOCATIONS, CONFIG_MAPS, PODS, RESOURCE_POOLS
+from slipway.kube.resources import ALLOCATIONS, CONFIG_MAPS, NAMESPACES, PODS, RESOURCE_POOLS
 from slipway.model.lifecycle import Event
 from tests.support.podworker_desk import CrashError, Desk, at_a_desk, ended_with
 from tests.support.small_cluster import look
 
 GANG = ("n0", "n1", "n0")
+AS_A_READER = {
+    "spec": {"serviceAccountName": "reader", "containers": [{"name": "main", "image": "x", "command": ["true"]}]}
+}
 
 
 async def assert_launched(desk: Desk, *nodes: str) -> None:
@@ -339,5 +342,22 @@ def test_a_pod_on_its_way_out_is_waited_for() -> None:
         await waiting
         await assert_launched(desk, "n0")
         assert (Verb.DELETE, "pods") not in calls.seen
+
+    at_a_desk(story)
+
+
+@pytest.mark.parametrize(("marks", "is_launched"), [({}, False), ({"slipway.dev/service-accounts": "x, reader"}, True)])
+def test_a_rank_is_a_service_account_that_its_workspace_allows(marks: dict[str, str], is_launched: bool) -> None:
+    """An allocation that no api has seen is judged too: what is not allowed is refused, and nothing of it is made."""
+
+    async def story(desk: Desk) -> None:
+        await desk.kube.patch(NAMESPACES, "default", {"metadata": {"annotations": marks}})
+        desk.core.create("serviceaccounts", "default", {"metadata": {"name": "reader"}})
+        await desk.assign(template=AS_A_READER)
+        await desk.handle()
+        pods = [record.obj["spec"].get("serviceAccountName") for record in desk.core.list("pods").records]
+        conditions = {each.type: each.message for each in (await look(desk.kube)).status.conditions}
+        assert pods == (["reader"] if is_launched else []), conditions
+        assert ("slipway.dev/service-accounts" in conditions.get("Refused", "")) is not is_launched
 
     at_a_desk(story)

@@ -127,6 +127,11 @@ AS_THE_TABLE_SAYS: dict[str, tuple[PodStory, Reason, list[str]]] = {
     ),
     "node lost": (a_pod().failed("NodeLost", "the node is gone"), Reason.NODE_LOST, ["n0"]),
     "node lost, container unknown": (a_pod().exited(137, reason="ContainerStatusUnknown"), Reason.NODE_LOST, ["n0"]),
+    "start broken off by a kubelet that ended": (
+        a_pod().exited(128, reason="StartError", said="failed to start containerd task: context canceled"),
+        Reason.NODE_LOST,
+        ["n0"],
+    ),
     "node rebooted": (a_pod().exited(255, reason="Unknown"), Reason.NODE_LOST, ["n0"]),
     "evicted by the kubelet": (
         a_pod().exited(137).with_status(reason="Evicted").disrupted("TerminationByKubelet"),

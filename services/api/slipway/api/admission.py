@@ -8,7 +8,7 @@ typed; only a pod template has Kubernetes' meaning of `$(NAME)` and `$$`.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import msgspec
@@ -44,13 +44,17 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True):
     warnings: tuple[str, ...] = ()
 
 
-def draft(body: LaunchBody, name: str, pool: ResourcePool) -> Draft:
-    """The allocation `name` that `body` asks for in `pool`. Raises InvalidError with pointers into the body."""
+def draft(body: LaunchBody, name: str, pool: ResourcePool, *, accounts: Collection[str] = ()) -> Draft:
+    """The allocation `name` that `body` asks for in `pool`, in a workspace that allows these service accounts.
+
+    Raises:
+        InvalidError: with pointers into the body.
+    """
     errors = [*_own_errors(body)]
     own_template = bool(containers_of(body.template))
     spec = _spec(body)
     wanted = Allocation(metadata=ObjectMeta(name=name, namespace=body.workspace, labels=body.labels), spec=spec)
-    resolved = resolve(wanted, pool)
+    resolved = resolve(wanted, pool, accounts=accounts)
     errors += [FieldError(_short_pointer(error.pointer, own_template), error.detail) for error in resolved.errors]
     if errors:
         raise InvalidError(summary("the launch", tuple(errors)), fields=tuple(errors))

@@ -14,7 +14,14 @@ import msgspec
 from slipway.api.capacity import PoolCapacity, offers_of
 from slipway.api.ports import Kube
 from slipway.api.ttl_cache import Recent
-from slipway.crd.meta import ANNOTATION_POOL, ANNOTATION_QUEUE, ANNOTATION_TEMPLATE, LABEL_WORKSPACE
+from slipway.crd.meta import (
+    ANNOTATION_POOL,
+    ANNOTATION_QUEUE,
+    ANNOTATION_SERVICE_ACCOUNTS,
+    ANNOTATION_TEMPLATE,
+    LABEL_WORKSPACE,
+)
+from slipway.crd.podtemplate import allowed_accounts
 from slipway.crd.v1alpha1 import Job, Queue, ResourcePool, Template
 from slipway.errors import (
     DeniedError,
@@ -37,11 +44,12 @@ NAMES_SHOWN_MAX = 10
 
 
 class Defaults(msgspec.Struct, frozen=True, kw_only=True):
-    """Of a workspace; empty where it has none."""
+    """Of a workspace; empty where it has none. `accounts`: the service accounts that its ranks may run as."""
 
     pool: str = ""
     queue: str = ""
     template: str = ""
+    accounts: tuple[str, ...] = ()
 
 
 class Catalog:
@@ -180,6 +188,7 @@ class Catalog:
             pool=marks.get(ANNOTATION_POOL, ""),
             queue=marks.get(ANNOTATION_QUEUE, ""),
             template=marks.get(ANNOTATION_TEMPLATE, ""),
+            accounts=allowed_accounts(marks.get(ANNOTATION_SERVICE_ACCOUNTS, "")),
         )
 
     async def workspaces(self) -> list[str]:

@@ -166,8 +166,9 @@ class LaunchRequests:
         body = composed.body
         await self._catalog.check_workspace(body.workspace)
         pool = await self._catalog.pool_for(body.pool, body.workspace)
+        accounts = (await self._catalog.defaults(body.workspace)).accounts
         try:
-            draft = admission.draft(body, name, pool)
+            draft = admission.draft(body, name, pool, accounts=accounts)
         except InvalidError as error:
             raise blamed(error, composed.sources, "the launch") from error
         if body.context is not None:

@@ -1,15 +1,18 @@
-"""The resource pools as the pod worker knows them: a small cache, because every launch needs its pool.
+"""The resource pools as the pod worker knows them, and whom a workspace lets its ranks be.
 
-Owns how old a pool may be. A pool's defaults are part of the spec that was admitted, and the admission carries the
-hash of it: a cached pool that gives that hash is good however old it is, and one that does not is read again.
+Owns how old a pool may be: a small cache, because every launch needs its pool. A pool's defaults are part of the spec
+that was admitted, and the admission carries the hash of it: a cached pool that gives that hash is good however old it
+is, and one that does not is read again.
 """
 
 import msgspec
 
+from slipway.crd import podtemplate
+from slipway.crd.meta import ANNOTATION_SERVICE_ACCOUNTS
 from slipway.crd.resolve import Resolved, resolve
 from slipway.crd.v1alpha1 import Allocation, AllocationSpec, ResourcePool
 from slipway.errors import InvalidError, NotFoundError
-from slipway.kube.resources import RESOURCE_POOLS
+from slipway.kube.resources import NAMESPACES, RESOURCE_POOLS
 from slipway.podworker.ports import Kube
 from slipway.runtime.clock import Clock
 
@@ -51,7 +54,7 @@ class Pools:
         if pool is not None:
             resolved = resolve(allocation, pool)
             if not wanted or resolved.spec_hash == wanted:
-                return _sound(resolved, pool)
+                return await self._sound(allocation, resolved, pool)
         try:
             pool = await self._read(name)
         except NotFoundError:
@@ -59,7 +62,21 @@ class Pools:
         resolved = resolve(allocation, pool)
         if wanted and resolved.spec_hash != wanted:
             return Drifted("PoolChanged", f"pool {name} gives other defaults than it gave at the admission")
-        return _sound(resolved, pool)
+        return await self._sound(allocation, resolved, pool)
+
+    async def _sound(self, allocation: Allocation, resolved: Resolved, pool: ResourcePool) -> Pinned:
+        """The spec that was admitted, if its workspace allows the service accounts that it names."""
+        spec = resolved.spec
+        if any(podtemplate.named_account(template) for template in (spec.template, *(r.template for r in spec.ranks))):
+            # Read each time: what an administrator has taken back holds from the next attempt on.
+            namespace = await self._kube.get(NAMESPACES, allocation.metadata.namespace)
+            marks = namespace.metadata.annotations
+            accounts = podtemplate.allowed_accounts(marks.get(ANNOTATION_SERVICE_ACCOUNTS, ""))
+            resolved = resolve(allocation, pool, accounts=accounts)
+        if resolved.errors:
+            first = resolved.errors[0]
+            raise InvalidError(f"{first.pointer}: {first.detail}", fields=resolved.errors)
+        return Pinned(resolved.spec, pool)
 
     async def pool(self, name: str) -> ResourcePool:
         """A pool as it is, or was a moment ago.
@@ -79,10 +96,3 @@ class Pools:
             self._known.clear()
         self._known[name] = (self._clock.monotonic(), pool)
         return pool
-
-
-def _sound(resolved: Resolved, pool: ResourcePool) -> Pinned:
-    if resolved.errors:
-        first = resolved.errors[0]
-        raise InvalidError(f"{first.pointer}: {first.detail}", fields=resolved.errors)
-    return Pinned(resolved.spec, pool)

@@ -13,7 +13,7 @@ import msgspec
 
 from slipway.crd.meta import ANNOTATION_MAIN_CONTAINER, condition_of
 from slipway.kube.objects import ContainerStatus, Pod, StateTerminated
-from slipway.model.exitcodes import ended_text
+from slipway.model.exitcodes import ended_text, is_start_interrupted
 from slipway.model.lifecycle import RankState
 from slipway.model.reasons import INFRASTRUCTURE, Reason
 from slipway.model.times import parse_time
@@ -267,6 +267,10 @@ def _exit_of_main(pod: Pod, ended: StateTerminated, told_at: float | None) -> Ra
     if ended.reason in _LOST:
         message = "the node lost the container; its exit is not known"
         return RankExit(state=RankState.FAILED, reason=Reason.NODE_LOST, message=message, at=at, killed=killed)
+    if is_start_interrupted(ended.reason, ended.message):
+        return RankExit(
+            state=RankState.FAILED, reason=Reason.NODE_LOST, message=_interrupted_text(pod, ended), at=at, killed=killed
+        )
     if ended.exit_code == 0:
         return RankExit(state=RankState.SUCCEEDED, code=0, at=at, killed=killed)
     reason = _disruption(pod)
@@ -290,6 +294,13 @@ def _exit_without_main(pod: Pod) -> RankExit:
     for status in pod.status.init_container_statuses:
         ended = status.state.terminated
         if ended is not None and ended.exit_code != 0:
+            if is_start_interrupted(ended.reason, ended.message):
+                return RankExit(
+                    state=RankState.FAILED,
+                    reason=Reason.NODE_LOST,
+                    message=_interrupted_text(pod, ended),
+                    at=_epoch(ended.finished_at),
+                )
             said = ended_text(ended.exit_code, said=ended.reason, message=ended.message)
             text = f"init container {status.name}: {said}"
             return RankExit(
@@ -309,6 +320,10 @@ def _exit_without_main(pod: Pod) -> RankExit:
     return RankExit(
         state=RankState.FAILED, reason=Reason.UNKNOWN_EXIT, message=text or "the pod failed without an exit"
     )
+
+
+def _interrupted_text(pod: Pod, ended: StateTerminated) -> str:
+    return _short(f"node {pod.spec.node_name} broke off the start of the container: {ended.message}")
 
 
 def _status_text(pod: Pod) -> str:

@@ -70,6 +70,7 @@ _TABLE: dict[str, Rows] = {
     "podworker": (
         (_C, API_GROUP, ("allocations",), _READ),
         (_C, API_GROUP, ("resourcepools",), ("get",)),
+        (_C, "", ("namespaces",), ("get",)),
         (_C, "", ("configmaps", "services", "pods"), ("list",)),
         (_C, "storage.k8s.io", ("storageclasses",), _READ),
         (_W, API_GROUP, ("allocations/status",), ("update",)),

@@ -1,0 +1,157 @@
+"""Runs the console blocks of docs/install.md as they are written.
+
+Owns which blocks there are, which are not run and why, and the terminals. What the placeholders of the page stand for
+is said by who follows it.
+"""
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping
+from contextlib import closing
+from pathlib import Path
+from typing import NamedTuple
+
+from tests.conformance.system.helm_words import PLACE
+from tests.support import chart
+from tests.support.cli import Ran
+from tests.support.wait import wait_until
+
+PAGE = chart.ROOT / "docs" / "install.md"
+STAYS = "port-forward"
+"""A block with it runs in a terminal of its own."""
+ELSEWHERE = {
+    "--kubeconfig ~/.local/state": "of a laptop: tests/integration/helm/test_local_cluster.py",
+    "python -m slipway.ops.setup.remove": "when no service is left: tests/conformance/system/test_nothing_stuck.py",
+    "slipway-api & slipway-scheduler": "without Helm: tests/e2e run the four programs so",
+}
+"""Blocks that are not run here, by what is in them, and why."""
+BLOCK_S = 240.0
+
+
+class Block(NamedTuple):
+    """One console block: its heading, and its commands as a script."""
+
+    section: str
+    script: str
+
+
+def blocks(text: str | None = None) -> list[Block]:
+    """The console blocks of the page, in order. What no `$` begins goes on with the command before it."""
+    text = PAGE.read_text("utf-8") if text is None else text
+    found: list[Block] = []
+    section, lines = "", list[str]()
+    is_inside = False
+    for line in text.splitlines():
+        if line.startswith("## "):
+            section = line[3:]
+        if line == "```console":
+            is_inside, lines = True, []
+        elif line == "```" and is_inside:
+            is_inside = False
+            found.append(Block(section, "\n".join(lines) + "\n"))
+        elif is_inside:
+            lines.append(line.removeprefix("$ "))
+    return found
+
+
+def reason_of(block: Block) -> str:
+    """Why a block is not run here; empty: it is."""
+    return next((why for mark, why in ELSEWHERE.items() if mark in block.script), "")
+
+
+class Reader:
+    """Runs blocks in the source folder, with `helm`, `kubectl` and `slipway` on the PATH.
+
+    `values` is a file of values that this place needs besides; `placeholders` {word of the page: what it stands for};
+    `forward` a program that stands for `kubectl port-forward` where nodes forward no ports.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        kubectl: str,
+        kubeconfig: Path,
+        values: Path,
+        placeholders: Mapping[str, str],
+        forward: Path | None = None,
+    ) -> None:
+        self._placeholders = placeholders
+        tools = folder / "tools"
+        tools.mkdir()
+        _program(tools / "helm", f'exec {sys.executable} -m tests.conformance.system.helm_words "$@"')
+        pipe = f'case "$*" in *{STAYS}*) exec {sys.executable} {forward} "$@" ;; esac; ' if forward else ""
+        _program(tools / "kubectl", f'{pipe}exec {kubectl} "$@"')
+        self._env = {
+            **{key: value for key, value in os.environ.items() if not key.startswith("SLIPWAY_")},
+            "PATH": f"{tools}:{Path(sys.executable).parent}:{os.environ['PATH']}",
+            "PYTHONPATH": str(chart.ROOT),
+            "HOME": str(folder),
+            "XDG_STATE_HOME": str(folder / "state"),
+            "KUBECONFIG": str(kubeconfig),
+            "REAL_KUBECTL": kubectl,
+            "NO_COLOR": "1",
+            PLACE: str(values),
+        }
+        self._open: list[subprocess.Popen[bytes]] = []
+
+    def here(self, script: str) -> str:
+        """With what the placeholders stand for."""
+        for name, value in self._placeholders.items():
+            script = script.replace(name, value)
+        return script
+
+    def follow(self, block: Block) -> Ran:
+        """Do what a block says; one that stays is left running in a terminal of its own.
+
+        Raises:
+            AssertionError: it failed, with what it printed.
+        """
+        script = self.here(block.script)
+        if STAYS in script:
+            self._leave_running(script.strip())
+            return Ran(0, "", "")
+        done = self._run(script)
+        assert done.code == 0, f"{block.section}: {script}\n{done.out}\n{done.err}"
+        return done
+
+    def _run(self, script: str) -> Ran:
+        """A block; it stops at the first command that fails."""
+        done = subprocess.run(
+            ["bash", "-euo", "pipefail", "-c", script],
+            env=self._env,
+            cwd=chart.ROOT,
+            capture_output=True,
+            text=True,
+            timeout=BLOCK_S,
+            check=False,
+        )
+        return Ran(done.returncode, done.stdout, done.stderr)
+
+    def _leave_running(self, script: str) -> None:
+        """A block in a terminal of its own, until `close`; its port answers when this returns."""
+        port = int(re.findall(r"(\d+):\d+", script)[-1])
+        self._open.append(
+            subprocess.Popen(["bash", "-c", f"exec {script}"], env=self._env, cwd=chart.ROOT, start_new_session=True)
+        )
+        wait_until(lambda: _answers(port), f"port {port} is forwarded")
+
+    def close(self) -> None:
+        """Close the terminals."""
+        for process in self._open:
+            os.killpg(process.pid, signal.SIGTERM)
+            process.wait(10)
+
+
+def _program(path: Path, line: str) -> None:
+    path.write_text(f"#!/bin/bash\n{line}\n", "utf-8")
+    path.chmod(0o755)
+
+
+def _answers(port: int) -> bool:
+    with closing(socket.socket()) as one:
+        return one.connect_ex(("127.0.0.1", port)) == 0
