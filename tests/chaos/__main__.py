@@ -64,11 +64,11 @@ def main() -> int:
         say(f"make chaos: broken off by {what[: table.WIDTH]}; seed {seed}")
         raise
     is_kept = not outcome.is_good or words.keep
+    outcome = msgspec.structs.replace(outcome, took_s=time.monotonic() - began)
     if is_kept:
-        keep(run.evidence, folder)
+        keep(run.evidence, outcome, folder)
     else:
         shutil.rmtree(folder, ignore_errors=True)
-    outcome = msgspec.structs.replace(outcome, took_s=time.monotonic() - began)
     if words.json:
         words.json.write_bytes(msgspec.json.format(msgspec.json.encode(outcome)))
     for violation in outcome.violations[:SAID_MAX]:

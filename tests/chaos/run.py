@@ -334,10 +334,13 @@ def store_losses(suffered: Sequence[Suffered]) -> list[tuple[float, float]]:
     ]
 
 
-def keep(evidence: AuditEvidence, folder: Path) -> None:
-    """The evidence as files, beside the history."""
-    for name in ("answers", "containers", "requests", "appended"):
+def keep(evidence: AuditEvidence, outcome: Outcome, folder: Path) -> None:
+    """The evidence and what was found in it as files, beside the history and the machines' own record of what ran."""
+    named = {"answers": evidence.answers, "starts": evidence.containers, "requests": evidence.requests}
+    named |= {"appended": evidence.appended, "logs": evidence.logs, "printed": evidence.printed}
+    for name, items in named.items():
         with (folder / f"{name}.jsonl").open("wb") as file:
-            for item in getattr(evidence, name):
+            for item in items or ():
                 file.write(msgspec.json.encode(item) + b"\n")
+    (folder / "outcome.json").write_bytes(msgspec.json.format(msgspec.json.encode(outcome)))
     (folder / "streams.json").write_bytes(msgspec.json.encode(evidence.streams))

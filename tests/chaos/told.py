@@ -14,7 +14,10 @@ CHARS_MAX = 400
 _LEVELS = ('"level":"error"', '"level":"critical"')
 _TRACEBACK = "Traceback (most recent call last)"
 """at the beginning of a line: of what nobody caught"""
-_STORIES = ("history.jsonl", "answers.jsonl", "containers.jsonl", "requests.jsonl", "appended.jsonl", "streams.json")
+_STORIES = (
+    "outcome.json", "history.jsonl", "answers.jsonl", "containers.jsonl", "starts.jsonl", "requests.jsonl",
+    "appended.jsonl", "streams.json", "logs.jsonl", "printed.jsonl",
+)  # fmt: skip
 
 
 def lines(folder: Path, logs: Sequence[Path], subjects: Iterable[str]) -> Iterator[str]:

@@ -55,8 +55,16 @@ class Product:
     """Slipway as it is installed, and a user of it at a terminal beside the nodes."""
 
     def __init__(self, cluster: NodeCluster) -> None:
-        self.cluster, self.url = cluster, ""
+        self.cluster, self._url = cluster, ""
         self._forward: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        """Where the API answers. A forwarded port ends with the pod that it leads to, also when a test before this one
+        moved that pod: it is opened again."""
+        if self._forward is not None and self._forward.poll() is not None:
+            self.connect()
+        return self._url
 
     def connect(self) -> None:
         """Reach the API by `kubectl port-forward`, again where a kubelet has ended the one before."""
@@ -73,7 +81,7 @@ class Product:
 
         self.disconnect()
         wait_until(is_forwarded, "the port is forwarded", timeout_s=60)
-        self.url = "http://" + log.read_text().split("Forwarding from ")[1].split(" ")[0]
+        self._url = "http://" + log.read_text().split("Forwarding from ")[1].split(" ")[0]
 
     def disconnect(self) -> None:
         if self._forward is not None:

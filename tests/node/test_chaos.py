@@ -31,7 +31,7 @@ def test_nothing_is_lost_or_doubled_whatever_fails(product: Product, request: py
     lines = "\n".join([*outcome.violations, *table.lines(outcome)])
     say(lines)
     if not outcome.is_good:
-        keep(run.evidence, folder)
+        keep(run.evidence, outcome, folder)
         pytest.fail(f"{lines}\nthe evidence is in {folder}", pytrace=False)
     shutil.rmtree(folder)
     assert outcome.starts > len(outcome.suffered)

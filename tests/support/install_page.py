@@ -4,14 +4,16 @@ Owns which blocks there are, which are not run and why, and the terminals. What 
 is said by who follows it.
 """
 
+import fcntl
 import os
 import re
 import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping
-from contextlib import closing
+import tempfile
+from collections.abc import Generator, Mapping
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -30,6 +32,7 @@ ELSEWHERE = {
 }
 """Blocks that are not run here, by what is in them, and why."""
 BLOCK_S = 240.0
+TURN_S = 240.0
 
 
 class Block(NamedTuple):
@@ -98,6 +101,7 @@ class Reader:
             PLACE: str(values),
         }
         self._open: list[subprocess.Popen[bytes]] = []
+        self._ports = ExitStack()
 
     def here(self, script: str) -> str:
         """With what the placeholders stand for."""
@@ -135,6 +139,7 @@ class Reader:
     def _leave_running(self, script: str) -> None:
         """A block in a terminal of its own, until `close`; its port answers when this returns."""
         port = int(re.findall(r"(\d+):\d+", script)[-1])
+        self._ports.enter_context(_alone_at(port))
         self._open.append(
             subprocess.Popen(["bash", "-c", f"exec {script}"], env=self._env, cwd=chart.ROOT, start_new_session=True)
         )
@@ -145,6 +150,22 @@ class Reader:
         for process in self._open:
             os.killpg(process.pid, signal.SIGTERM)
             process.wait(10)
+        self._ports.close()
+
+
+@contextmanager
+def _alone_at(port: int) -> Generator[None]:
+    """The page names its ports, and two clusters of one machine may follow it at the same time: one waits."""
+    with (Path(tempfile.gettempdir()) / f"slipway-port-{port}.lock").open("w") as file:
+
+        def is_mine() -> bool:
+            with suppress(BlockingIOError):
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return True
+            return False
+
+        wait_until(is_mine, f"another reader of the page leaves port {port}", timeout_s=TURN_S)
+        yield
 
 
 def _program(path: Path, line: str) -> None:

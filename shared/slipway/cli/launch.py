@@ -51,6 +51,7 @@ def add_options(parser: argparse.ArgumentParser, *, with_ranks: bool) -> None:
         default=[],
         help="a port that it serves: http (the default), https or tcp (repeat)",
     )
+    what.add_argument("--service-account", metavar="NAME", help="run as this service account of the workspace")
     what.add_argument("--template", metavar="NAME", help="a named template to lay under it")
     where = parser.add_argument_group("where and when")
     where.add_argument("--name", metavar="N", help="a name of your own")
@@ -138,6 +139,7 @@ _PLAIN = {
     "hold": "hold",
     "image": "image",
     "template": "template",
+    "service_account": "serviceAccount",
     "max_runtime": "maxRuntime",
     "idle_timeout": "idleTimeout",
     "pending_timeout": "pendingTimeout",

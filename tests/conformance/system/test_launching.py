@@ -12,6 +12,7 @@ import httpx
 import pytest
 import yaml
 
+from slipway.crd.meta import ANNOTATION_SERVICE_ACCOUNTS
 from slipway.errors import InvalidError
 from tests.conformance.system.operator import GROUP, Json, must
 from tests.conformance.system.system import System, a_body, an_allocation
@@ -62,6 +63,36 @@ def test_an_archive_reaches_the_ranks(system: System, archive: bytes) -> None:
         assert got.status_code == 200, got.text
         assert got.content == archive
     system.post(f"/allocations/{launched}/kill")
+
+
+def test_ranks_run_as_an_account_of_their_workspace(system: System) -> None:
+    """Where the workspace's annotation allows it: the api, the pod worker and the admission policy say the same."""
+    account = "/api/v1/namespaces/default/serviceaccounts"
+    workspace = "/api/v1/namespaces/default"
+    system.operator.create(account, {"metadata": {"name": "reader"}})
+    body = a_body(ranks=2, serviceAccount="reader")
+    answer = httpx.post(f"{system.installation.url}/api/v1/allocations", json=body, trust_env=False, timeout=30.0)
+    assert [error["pointer"] for error in answer.json()["errors"]] == ["/serviceAccount"], answer.text
+    system.operator.change(workspace, {"metadata": {"annotations": {ANNOTATION_SERVICE_ACCOUNTS: "read*"}}})
+    try:
+        # What the api has read of a workspace is some seconds old.
+        launched = wait_until(lambda: accepted(system, body), "the api has seen the annotation", timeout_s=60)
+        system.wait_for(launched, "Running")
+        accounts = [pod["spec"]["serviceAccountName"] for pod in system.pods(launched)]
+        assert accounts == ["reader", "reader"]
+        assert all(pod["spec"]["automountServiceAccountToken"] is False for pod in system.pods(launched))
+        system.post(f"/allocations/{launched}/kill")
+    finally:
+        system.operator.change(workspace, {"metadata": {"annotations": {ANNOTATION_SERVICE_ACCOUNTS: None}}})
+        system.operator.delete(f"{account}/reader")
+
+
+def accepted(system: System, body: Json) -> str:
+    """The id of a launch; empty when it is refused."""
+    try:
+        return system.launch(body)
+    except InvalidError:
+        return ""
 
 
 def test_pieces_of_an_archive_that_is_gone_are_replaced(system: System, archive: bytes) -> None:

@@ -1,6 +1,7 @@
 """Launching: what is created, and that one request, key or name makes one allocation."""
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -384,3 +385,41 @@ async def test_a_service_account_is_one_that_the_workspace_allows(world: ApiWorl
     assert error["pointer"] == "/template/spec/serviceAccountName"
     wanted = ",".join([*filter(None, [allowed]), "reader"])
     assert f"kubectl annotate --overwrite namespace WORKSPACE slipway.dev/service-accounts={wanted}" in error["detail"]
+
+
+BY_ROLE: dict[str, Any] = {
+    "serviceAccount": "reader",
+    "ranks": [{"name": "a"}, {"name": "b", "template": {"spec": {"containers": [{"name": "main", "image": "b"}]}}}],
+}
+
+
+async def test_the_short_form_of_the_service_account_is_that_of_every_role(world: ApiWorld) -> None:
+    """It stands in every template of the launch."""
+    await world.kube.patch(
+        NAMESPACES, "default", {"metadata": {"annotations": {"slipway.dev/service-accounts": "reader"}}}
+    )
+    assert (await world.post("/allocations", {**COMMAND, **BY_ROLE, "name": "reads"})).status_code == 201
+    spec = (await world.stored("reads")).spec
+    templates = (spec.template, spec.ranks[1].template or {})
+    assert [template["spec"]["serviceAccountName"] for template in templates] == ["reader", "reader"]
+
+
+async def test_a_refused_short_form_of_the_service_account_is_named_once(world: ApiWorld) -> None:
+    """By the field that the client wrote, not by each template that it stands for."""
+    refused = await world.post("/allocations", {**COMMAND, **BY_ROLE})
+    assert [error["pointer"] for error in refused.json()["errors"]] == ["/serviceAccount"], refused.text
+
+
+async def test_two_names_of_the_service_account_are_one_too_many(world: ApiWorld) -> None:
+    """The refusal says where the other one is; the same name twice is no contradiction."""
+    await world.kube.patch(
+        NAMESPACES, "default", {"metadata": {"annotations": {"slipway.dev/service-accounts": "reader,writer"}}}
+    )
+    template = {"spec": {"serviceAccountName": "writer", "containers": [{"name": "main", "image": "a"}]}}
+    for body, at in (({"template": template}, "template"), ({"ranks": [{"template": template}]}, "ranks[0].template")):
+        answer = await world.post("/allocations", {**COMMAND, **body, "serviceAccount": "reader"})
+        assert [(error["pointer"], error["detail"]) for error in answer.json()["errors"]] == [
+            ("/serviceAccount", f"{at}.spec.serviceAccountName names 'writer': leave one of them out")
+        ]
+        same = await world.post("/allocations", {**COMMAND, **body, "serviceAccount": "writer"})
+        assert same.status_code == 201, same.text

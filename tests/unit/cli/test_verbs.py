@@ -11,6 +11,7 @@ import yaml
 from slipway.cli import main
 from slipway.crd.meta import ANNOTATION_USER
 from slipway.crd.v1alpha1 import RankStatus
+from slipway.kube.resources import NAMESPACES
 from slipway.model.lifecycle import Event, RankState
 from slipway.model.reasons import Reason, Result
 from tests.support.api_world import ApiWorld
@@ -73,6 +74,21 @@ async def test_a_secret_travels_by_name(world: ApiWorld, desk: Desk) -> None:
     (container,) = (await world.stored(name)).spec.template["spec"]["containers"]
     reference = {"secretKeyRef": {"name": "hub", "key": "token"}}
     assert container["env"] == [{"name": "HF_TOKEN", "valueFrom": reference}]
+
+
+async def test_a_service_account_is_named_by_an_option(world: ApiWorld, desk: Desk) -> None:
+    """`--service-account` is the launch's field."""
+    allowed = {"metadata": {"annotations": {"slipway.dev/service-accounts": "reader"}}}
+    await world.kube.patch(NAMESPACES, "default", allowed)
+    assert (await desk.run(*RUN, "--service-account", "reader", "--", "true")).code == main.OK
+    assert (await world.stored("train")).spec.template["spec"]["serviceAccountName"] == "reader"
+
+
+async def test_a_refused_service_account_is_named_by_its_option(desk: Desk) -> None:
+    """With the words that would allow it."""
+    refused = await desk.run(*RUN, "--service-account", "reader", "--", "true")
+    assert refused.code == main.USAGE
+    assert "--service-account: the workspace does not allow the service account 'reader'" in refused.err
 
 
 async def test_describe_shows_the_command_as_it_was_typed(world: ApiWorld, desk: Desk) -> None:

@@ -1,14 +1,14 @@
 """From a whole launch body to the Allocation that is created, and from a change to other work: complete, judge. Pure.
 
-Owns the short fields (`image`, `command`, `args`, `secrets`), and pointers that make sense to the client. The defaults
-and limits themselves are `slipway.crd.resolve`'s, which hand-applied objects go through as well.
+Owns the short fields (`image`, `command`, `args`, `secrets`, `serviceAccount`), and pointers that make sense to the
+client. The defaults and limits themselves are `slipway.crd.resolve`'s, which hand-applied objects go through as well.
 
 Invariants: the spec is complete: resolving it again changes nothing. A program gets `command` and `args` as they were
 typed; only a pod template has Kubernetes' meaning of `$(NAME)` and `$$`.
 """
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -30,6 +30,7 @@ Json = dict[str, Any]
 _SHORT = ("image", "command", "args")
 _TYPED = ("command", "args")
 _SECRET_KEY = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/[-._a-zA-Z0-9]{1,253}")
+_ACCOUNT_AT = "/spec/serviceAccountName"
 _MAIN_AT = "/template/spec/containers/0/"
 _FRAME = (("/metadata/labels", "/labels"), ("/metadata/name", "/name"), ("/metadata/namespace", "/workspace"))
 
@@ -55,7 +56,9 @@ def draft(body: LaunchBody, name: str, pool: ResourcePool, *, accounts: Collecti
     spec = _spec(body)
     wanted = Allocation(metadata=ObjectMeta(name=name, namespace=body.workspace, labels=body.labels), spec=spec)
     resolved = resolve(wanted, pool, accounts=accounts)
-    errors += [FieldError(_short_pointer(error.pointer, own_template), error.detail) for error in resolved.errors]
+    found = [FieldError(_launch_pointer(error.pointer, body, own_template), error.detail) for error in resolved.errors]
+    # One short field stands for a field of several templates.
+    errors += dict.fromkeys(found)
     if errors:
         raise InvalidError(summary("the launch", tuple(errors)), fields=tuple(errors))
     complete = msgspec.structs.replace(wanted, spec=resolved.spec)
@@ -78,7 +81,7 @@ def changed_work(allocation: Allocation, change: ChangeBody, pool: ResourcePool)
     roles = [
         msgspec.structs.replace(
             role,
-            template=_with_main(role.template, short, []) if role.template else role.template,
+            template=_with_main(role.template, short) if role.template else role.template,
             resources=overlaid(role.resources, given) if given else role.resources,
         )
         for role in before.ranks or [RoleSpec()]
@@ -86,7 +89,7 @@ def changed_work(allocation: Allocation, change: ChangeBody, pool: ResourcePool)
     variables = {} if change.env is msgspec.UNSET else change.env
     spec = msgspec.structs.replace(
         before,
-        template=_with_main(before.template, short, []),
+        template=_with_main(before.template, short),
         ranks=roles,
         env={name: value for name, value in {**before.env, **variables}.items() if value is not None},
     )
@@ -137,7 +140,22 @@ def _own_errors(body: LaunchBody) -> list[FieldError]:
         names = Findings()
         check_env_name(name, f"/secrets/{name}", names)
         errors += names.errors
-    return errors
+    return errors + _account_errors(body)
+
+
+def _account_errors(body: LaunchBody) -> list[FieldError]:
+    """A service account that differs from the one that a pod template names."""
+    templates = [("template", body.template)]
+    templates += [(f"ranks[{index}].template", object_of(role.template)) for index, role in enumerate(body.ranks)]
+    return [
+        FieldError("/serviceAccount", f"{at}.spec.serviceAccountName names {account!r}: leave one of them out")
+        for at, template in templates
+        if body.service_account and (account := _account_of(template)) not in ("", body.service_account)
+    ]
+
+
+def _account_of(template: Mapping[str, Any]) -> str:
+    return str(object_of(template.get("spec")).get("serviceAccountName") or "")[:80]
 
 
 def _tiny_memory(resources: Mapping[str, Any], at: str) -> list[FieldError]:
@@ -159,10 +177,13 @@ def _spec(body: LaunchBody) -> AllocationSpec:
     secrets = [_from_secret(name, reference) for name, reference in body.secrets.items()]
     fields = {field: getattr(body, field) for field in AllocationSpec.__struct_fields__}
     fields["request_hash"] = ""
-    if short or secrets:
-        fields["template"] = _with_main(body.template, short, secrets)
+    pod: Json = {"serviceAccountName": body.service_account} if body.service_account else {}
+    if short or secrets or pod:
+        fields["template"] = _with_main(body.template, short, secrets, pod)
         fields["ranks"] = [
-            msgspec.structs.replace(role, template=_with_main(role.template, short, secrets)) if role.template else role
+            msgspec.structs.replace(role, template=_with_main(role.template, short, secrets, pod))
+            if role.template
+            else role
             for role in body.ranks
         ]
     return AllocationSpec(**fields)
@@ -173,8 +194,13 @@ def _from_secret(name: str, reference: str) -> Json:
     return {"name": name, "valueFrom": {"secretKeyRef": {"name": secret, "key": key}}}
 
 
-def _with_main(template: Mapping[str, Any], short: Json, secrets: list[Json]) -> Json:
-    """The template with the short fields on its main container; a variable of `secrets` takes the place of its own."""
+def _with_main(
+    template: Mapping[str, Any], short: Json, secrets: Sequence[Json] = (), pod: Mapping[str, Any] | None = None
+) -> Json:
+    """The template with the short fields on its main container, and `pod` on its pod.
+
+    A variable of `secrets` takes the place of its own.
+    """
     containers = [dict(container) for container in containers_of(template)] or [{"name": MAIN_CONTAINER}]
     main = main_container({**template, "spec": {"containers": containers}})
     containers[main] = {**containers[main], **short}
@@ -182,7 +208,14 @@ def _with_main(template: Mapping[str, Any], short: Json, secrets: list[Json]) ->
         names = {item["name"] for item in secrets}
         own = [item for item in containers[main].get("env") or () if object_of(item).get("name") not in names]
         containers[main]["env"] = [*own, *secrets]
-    return {**template, "spec": {**object_of(template.get("spec")), "containers": containers}}
+    return {**template, "spec": {**object_of(template.get("spec")), **(pod or {}), "containers": containers}}
+
+
+def _launch_pointer(at: str, body: LaunchBody, own_template: bool) -> str:
+    """Where the client of a launch wrote it."""
+    if body.service_account and at.endswith(f"template{_ACCOUNT_AT}"):
+        return "/serviceAccount"
+    return _short_pointer(at, own_template)
 
 
 def _short_pointer(at: str, own_template: bool) -> str:

@@ -38,6 +38,14 @@ class LaunchBody(AllocationSpec, kw_only=True, frozen=True, forbid_unknown_field
             description="environment of the main container from Secrets of the workspace: {NAME: SECRET/KEY}",
         ),
     ] = {}
+    service_account: Annotated[
+        str,
+        Meta(
+            max_length=253,
+            description="service account of every rank; the workspace allows it by an annotation. Short form of "
+            "template.spec.serviceAccountName",
+        ),
+    ] = ""
 
 
 class Request(msgspec.Struct, kw_only=True, frozen=True, rename="camel", forbid_unknown_fields=True):
