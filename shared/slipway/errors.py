@@ -29,9 +29,17 @@ from dataclasses import dataclass
 
 
 class ControlPlaneError(Exception):
-    """Anything that Slipway raises on purpose; `attempts` says how often a retry policy tried."""
+    """Anything that Slipway raises on purpose; `attempts` says how often a retry policy tried.
+
+    What a client raises for a refusal of the API also has what the problem document says: its `code` (`not-found`), the
+    `status`, the `trace_id` under which the server logged it, and the `next_step` that helps.
+    """
 
     attempts: int = 1
+    code: str = ""
+    status: int = 0
+    trace_id: str = ""
+    next_step: str = ""
 
 
 class TransientError(ControlPlaneError):

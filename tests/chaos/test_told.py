@@ -2,7 +2,10 @@
 
 from pathlib import Path
 
+from slipway.ops.audit.evidence import AuditEvidence
 from tests.chaos import told
+from tests.chaos.run import keep
+from tests.chaos.test_table import outcome
 
 
 def a_log(folder: Path, name: str, *lines: str) -> Path:
@@ -38,3 +41,12 @@ def test_long_lines_are_cut(tmp_path: Path) -> None:
     """Objects are logged whole; the file has the rest."""
     log = a_log(tmp_path, "api.log", "x" * 100_000)
     assert max(map(len, told.lines(tmp_path, [log], []))) <= max(told.CHARS_MAX, len(str(tmp_path)) + 100)
+
+
+def test_what_is_kept_leaves_the_machines_record_alone(tmp_path: Path) -> None:
+    """Both are wanted by somebody who looks for a cause: what ran, and what the audit was told of it."""
+    record = tmp_path / "containers.jsonl"
+    record.write_text("what ran\n", "utf-8")
+    keep(AuditEvidence(versions=[]), outcome(violations=["I27 run-a: a line is missing"]), tmp_path)
+    assert record.read_text("utf-8") == "what ran\n"
+    assert "a line is missing" in (tmp_path / "outcome.json").read_text("utf-8")

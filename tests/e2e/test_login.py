@@ -11,8 +11,8 @@ from typing import Any
 import httpx
 import pytest
 
-from slipway.cli import address
 from slipway.local.stack import StackOptions
+from slipway.sdk import address
 from tests.support.cli import Ran
 from tests.support.local_stack import RunningStack, cli_words
 from tests.support.names import fresh

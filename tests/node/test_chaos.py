@@ -17,8 +17,10 @@ from tests.node.conftest import Product
 MINUTES = float(os.environ.get("SLIPWAY_CHAOS_MINUTES", "0"))
 ONLY = [kind for kind in os.environ.get("SLIPWAY_CHAOS_ONLY", "").split(",") if kind]
 GUARD_S = 300.0
+SETUP_S = 600.0
 
 
+@pytest.mark.timeout(SETUP_S + GUARD_S + 4 * MINUTES * 60.0)
 @pytest.mark.skipif(not MINUTES, reason="is asked for by its length: SLIPWAY_CHAOS_MINUTES=2")
 def test_nothing_is_lost_or_doubled_whatever_fails(product: Product, request: pytest.FixtureRequest) -> None:
     """Every launch ends as its client wanted, no rank runs twice, and each line is there once or counted as missing."""

@@ -19,11 +19,11 @@ import httpx
 import msgspec
 import redis
 
-from slipway.cli.address import parse
-from slipway.cli.credentials import fixed
 from slipway.cli.http import Api
 from slipway.local.process import Child
 from slipway.local.stack import Stack, StackOptions
+from slipway.sdk.address import parse
+from slipway.sdk.credentials import fixed
 from tests.contract.kube.target import target_of
 from tests.support import patience
 from tests.support.cli import Ran

@@ -18,9 +18,9 @@ from concurrent.futures import CancelledError
 from concurrent.futures import TimeoutError as NotYetError
 from contextlib import contextmanager
 
-from slipway.cli.address import ServerAddress
 from slipway.cli.remote import PIECE_BYTES, STDERR, Remote, RemoteSession
 from slipway.cli.terminal import Terminal
+from slipway.sdk.address import ServerAddress
 
 DETACH_KEY = b"\x1d"
 DETACH_NAME = "Ctrl-]"

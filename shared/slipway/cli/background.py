@@ -7,25 +7,21 @@ no thread of ours runs.
 """
 
 import queue
-import re
 import threading
-from collections import Counter
 from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 from slipway.cli import labels
-from slipway.cli.http import Api, ServerSentEvent
+from slipway.cli.http import Api
 from slipway.errors import ControlPlaneError
+from slipway.sdk.log_lines import LinesOnce
+from slipway.sdk.sse import ServerSentEvent
 
 Json = dict[str, Any]
 
 INBOX_MAX = 10_000
 JOIN_S = 2.0
-MISSING = re.compile(r"^\d+ lines? (?:is|are)")
-"""How the mark of missing lines begins."""
-REMEMBERED_MAX = 10_000
-TIME_LENGTH = len("2026-01-02T03:04:05.678")
 
 
 class News(NamedTuple):
@@ -106,58 +102,17 @@ def events_of(api: Api, id_: str, *, after: str = "") -> Iterator[ServerSentEven
 
 
 def lines_of(api: Api, id_: str, query: Json | None = None) -> Iterator[ServerSentEvent]:
-    """The log lines of an allocation until it has ended, each once.
-
-    Lines that come straight from pods have no ids, and a stream that breaks after them begins again: what was told
-    before is known by its rank, time and text, as often as it was told.
-    """
+    """The log lines of an allocation until it has ended, each once."""
     path = f"/allocations/{id_}"
     asking = api.again()
-    told, replayed = Counter[tuple[Any, ...]](), Counter[tuple[Any, ...]]()
-    numbers: dict[tuple[Any, ...], int] = {}
-    opened = 0
+    once, opened = LinesOnce(), 0
     try:
         wanted = {**(query or {}), "follow": "true"}
         for entry in api.stream(f"{path}/logs", wanted, is_over=lambda: labels.has_ended(asking.get(path))):
             if api.streams_opened != opened:
-                opened, replayed = api.streams_opened, told.copy()
-            if _is_told(entry.data, numbers):
-                continue
-            mark = _mark(entry.data)
-            if replayed[mark] > 0:
-                replayed[mark] -= 1
-                continue
-            if not entry.id and len(told) < REMEMBERED_MAX:
-                told[mark] += 1
-            yield entry
+                opened = api.streams_opened
+                once.reopened()
+            if once.is_new(entry.data, entry.id):
+                yield entry
     finally:
         asking.close()
-
-
-def _is_told(line: Json, numbers: dict[tuple[Any, ...], int]) -> bool:
-    """Whether a line with a number, or a later one of its log, was told before; notes that it is now.
-
-    After a break the server begins anew: a mark of missing lines then counts lines, too, that were told before, or
-    counted. The mark is cut to the rest.
-    """
-    number, missing = int(line.get("number") or 0), int(line.get("missing") or 0)
-    # What Kubernetes says of a pod is no line of its log, also where a server numbers it.
-    if not number or line.get("stream") == "event":
-        return False
-    source = (line.get("attempt"), line.get("rank"), line.get("container"))
-    last, told = number + max(missing, 1) - 1, numbers.get(source, 0)
-    if last <= told:
-        return True
-    if missing and number <= told:
-        rest = last - told
-        line |= {"number": told + 1, "missing": rest}
-        line["text"] = MISSING.sub(
-            "1 line is" if rest == 1 else f"{rest} lines are", str(line.get("text", "")), count=1
-        )
-    numbers[source] = last
-    return False
-
-
-def _mark(line: Json) -> tuple[Any, ...]:
-    """What a line is known by; its time in milliseconds, because not everybody keeps more."""
-    return line.get("attempt"), line.get("rank"), str(line.get("time", ""))[:TIME_LENGTH].rstrip("Z"), line.get("text")

@@ -8,10 +8,10 @@ from typing import Any
 
 from slipway.cli import labels, main
 from slipway.cli.background import Background, events_of, lines_of
-from slipway.cli.http import ServerSentEvent
 from slipway.cli.terminal import RANK_COLOURS
 from slipway.cli.verb import CliSession
 from slipway.errors import TransientError
+from slipway.sdk.sse import ServerSentEvent
 
 Json = dict[str, Any]
 

@@ -22,22 +22,10 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, BinaryIO, NamedTuple, cast
 from urllib.parse import quote, urlencode
 
-from slipway.cli.address import ServerAddress
-from slipway.errors import (
-    AlreadyExistsError,
-    ControlPlaneError,
-    DeadlineError,
-    DeniedError,
-    FieldError,
-    InvalidError,
-    NotFoundError,
-    PermanentError,
-    StaleError,
-    ThrottledError,
-    TooLargeError,
-    TransientError,
-    UnavailableError,
-)
+from slipway.errors import ControlPlaneError, DeadlineError, TransientError, UnavailableError
+from slipway.sdk import refusals
+from slipway.sdk.address import ServerAddress
+from slipway.sdk.sse import LINE_BYTES_MAX, SILENCE_S, EventParser, ServerSentEvent, StreamCourse
 
 Json = dict[str, Any]
 Query = Mapping[str, Any]
@@ -45,16 +33,12 @@ Query = Mapping[str, Any]
 API = "/api/v1"
 CONNECT_S = 5.0
 CALL_S = 35.0
-SILENCE_S = 45.0
-"""A stream that is silent for longer (heartbeats come every 15 s) is opened again."""
 PATIENCE_S = 60.0
 """How long a broken stream is tried again before giving up."""
 TRIES = 3
 PAUSE_S = 0.25
-PAUSE_S_MAX = 3.0
 UPLOAD_S = 900.0
 BLOCK_BYTES = 256 * 1024
-LINE_BYTES_MAX = 4 * 1024 * 1024
 _CREDENTIAL = "Authorization: Bearer $SLIPWAY_API_TOKEN"
 """How a command is shown: a token is not for a screen."""
 _ROUTE = re.compile(r"GET /api/v1/([a-z-]+) lists\b")
@@ -83,14 +67,6 @@ class ApiResponse(NamedTuple):
     def json(self) -> Any:
         """The body, decoded."""
         return json.loads(self.body) if self.body.strip() else {}
-
-
-class ServerSentEvent(NamedTuple):
-    """One server-sent event."""
-
-    id: str
-    name: str
-    data: Any
 
 
 class _Told:
@@ -238,12 +214,12 @@ class Api:
 
         A server that is stopped ends its streams as one that has told everything does: `is_over` tells them apart.
         """
-        last, until, pause_s = after, 0.0, PAUSE_S
+        course = StreamCourse(after, patience_s=PATIENCE_S, pause_s=PAUSE_S)
         while True:
             broken: Exception = UnavailableError(f"{self.server.url} ends its streams too early")
             try:
-                for entry in self._events(path, query, last):
-                    last, until, pause_s = entry.id or last, 0.0, PAUSE_S
+                for entry in self._events(path, query, course.last):
+                    course.passed(entry)
                     yield entry
                 if self._is_aborted.is_set() or is_over():
                     return
@@ -255,12 +231,8 @@ class Api:
                 broken = self._unreachable(exc)
             finally:
                 self.close()
-            until = until or time.monotonic() + PATIENCE_S
-            if self._is_aborted.wait(pause_s):
+            if self._is_aborted.wait(course.pause_after(broken, time.monotonic())):
                 return
-            if time.monotonic() > until:
-                raise broken
-            pause_s = min(PAUSE_S_MAX, pause_s * 2)
 
     def _events(self, path: str, query: Query | None, last: str) -> Iterator[ServerSentEvent]:
         """The entries of one connection. Raises a ConnectionError when it breaks off instead of ending."""
@@ -365,31 +337,12 @@ class Api:
 
 
 def _entries(response: http.client.HTTPResponse) -> Iterator[ServerSentEvent]:
-    """The entries of one answer, as they come.
-
-    Source: WHATWG HTML, "Server-sent events".
-    """
-    fields: dict[str, str] = {}
-    while True:
-        raw = response.readline(LINE_BYTES_MAX)
-        if not raw:
-            return  # what has not been ended by an empty line is no entry
-        line = raw.decode("utf-8", "replace").rstrip("\r\n")
-        if line:
-            name, _, value = line.partition(":")
-            value = value.removeprefix(" ")
-            fields[name] = f"{fields[name]}\n{value}" if name == "data" and name in fields else value
-            continue
-        if "data" in fields:
-            yield ServerSentEvent(fields.get("id", ""), fields.get("event", ""), _decoded(fields["data"]))
-        fields = {}
-
-
-def _decoded(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except json.JSONDecodeError:
-        return text
+    """The entries of one answer, as they come."""
+    parser = EventParser()
+    while raw := response.readline(LINE_BYTES_MAX):
+        entry = parser.line(raw)
+        if entry is not None:
+            yield entry
 
 
 def _in_our_words(text: str) -> str:
@@ -398,42 +351,12 @@ def _in_our_words(text: str) -> str:
 
 
 def error_of(answer: ApiResponse) -> ControlPlaneError:
-    """What a refusal means; problem+json is read when it is one."""
-    try:
-        problem = answer.json()
-    except ValueError:
-        problem = {}
-    problem = cast("Json", problem) if isinstance(problem, dict) else {}
-    code = str(problem.get("code") or "")
-    said = problem.get("detail") or problem.get("title") or f"the server answered {answer.status}"
-    detail = _in_our_words(str(said))
-    trace = str(problem.get("traceId") or "")
-    if answer.status >= 500 and trace:
-        detail = f"{detail} (trace {trace})"
-    errors = cast("list[Json]", problem.get("errors") or [])
-    told = [(str(each.get("pointer", "")), str(each.get("detail", ""))) for each in errors]
-    fields = tuple(FieldError(at, _in_our_words(text)) for at, text in told)
-    retry = {name.lower(): value for name, value in answer.headers.items()}.get("retry-after", "")
-    retry_after_s = float(retry) if retry.isdigit() else None
-    match answer.status:
-        case 401:
-            return DeniedError(detail if "slipway login" in detail else f"{detail}; log in: slipway login")
-        case 403:
-            return DeniedError(detail)
-        case 404:
-            return NotFoundError(detail)
-        case 409 if code in ("ambiguous-id", "already-exists"):
-            return InvalidError(detail) if code == "ambiguous-id" else AlreadyExistsError(detail)
-        case 409 | 412:
-            return StaleError(detail) if code == "stale" else PermanentError(detail)
-        case 413:
-            return TooLargeError(detail)
-        case 429:
-            return ThrottledError(detail, retry_after_s=retry_after_s)
-        case 503 | 502 | 504:
-            again = f"; try again in {retry_after_s:.0f} s" if retry_after_s is not None else ""
-            return UnavailableError(detail + again, retry_after_s=retry_after_s)
-        case status if status >= 500:
-            return UnavailableError(detail, retry_after_s=retry_after_s)
-        case _:
-            return InvalidError(detail, fields=fields)
+    """What a refusal means, in the words of the command."""
+    error = refusals.error_of(answer.status, answer.headers, answer.body, phrase=_in_our_words)
+    text = str(error)
+    retry_after_s = error.retry_after_s if isinstance(error, TransientError) else None
+    if answer.status == 401 and "slipway login" not in text:
+        error.args = (f"{text}; log in: slipway login",)
+    elif answer.status in (502, 503, 504) and retry_after_s is not None:
+        error.args = (f"{text}; try again in {retry_after_s:.0f} s",)
+    return error

@@ -14,8 +14,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from slipway.cli import sockets
-from slipway.cli.address import ServerAddress
 from slipway.errors import NotFoundError, PermanentError, UnavailableError
+from slipway.sdk.address import ServerAddress
 
 if TYPE_CHECKING:
     from websockets.asyncio.client import ClientConnection

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from slipway.cli.address import ServerAddress
+from slipway.sdk.address import ServerAddress
 
 if TYPE_CHECKING:
     from websockets.asyncio.client import ClientConnection

@@ -4,14 +4,13 @@ Owns the options that all verbs share and the translation of the error tree to e
 """
 
 import argparse
-import os
 import re
 import sys
 from collections.abc import Callable, Collection
 from functools import partial
 from typing import Any, NamedTuple, TypeGuard
 
-from slipway.cli import address, main
+from slipway.cli import main
 from slipway.cli.http import Api
 from slipway.cli.terminal import Terminal
 from slipway.errors import (
@@ -23,6 +22,7 @@ from slipway.errors import (
     NotFoundError,
     TransientError,
 )
+from slipway.sdk import address
 
 _OPTIONS = {
     "ranks/0/count": "--ranks",
@@ -34,6 +34,8 @@ _OPTIONS = {
     "labels": "--label",
 }
 """{a field of a launch: the option that sets it}, where the option is not called as the field"""
+KNOWN_MAX = 200
+"""Among so many of the newest allocations it is looked for the one that was meant."""
 _UPPER = re.compile(r"[A-Z]")
 
 
@@ -57,7 +59,7 @@ class CliSession:
     def connect(self) -> Api:
         """One more client, for another thread."""
         show = self.terminal.note if self._curl else None
-        return Api(address.find(self._server), user=self._user or own_name(), show=show)
+        return Api(address.find(self._server), user=self._user or address.own_name(), show=show)
 
     def close(self) -> None:
         """Close the connection."""
@@ -70,21 +72,15 @@ Execute = Callable[[argparse.Namespace, CliSession], int]
 
 
 class CliVerb(NamedTuple):
-    """`configure` adds its arguments; `execute` does it. A raw verb gets its words unparsed."""
+    """`configure` adds its arguments; `execute` does it. A raw verb gets its words unparsed.
+
+    What takes a command has the words after the first `--` as `arguments.command`; options stand anywhere before it.
+    """
 
     configure: Configure
     execute: Execute
     raw: bool = False
-
-
-def own_name() -> str:
-    """The user as the API is told: `SLIPWAY_USER`, else the login name."""
-    import getpass
-
-    try:
-        return os.environ.get("SLIPWAY_USER") or getpass.getuser()
-    except (KeyError, OSError):
-        return ""
+    takes_command: bool = False
 
 
 class _Parser(argparse.ArgumentParser):
@@ -97,6 +93,14 @@ class _Parser(argparse.ArgumentParser):
         add("--server", metavar="URL", help="the API (default: $SLIPWAY_SERVER, or found)")
         add("--user", metavar="NAME", help="act as this user (default: $SLIPWAY_USER, $USER)")
         add("--curl", action="store_true", help="also print each request as a curl command")
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        """argparse's own check of choices, which also says which one was meant."""
+        try:
+            super()._check_value(action, value)
+        except argparse.ArgumentError as error:
+            meant = main.close_to(str(value), map(str, action.choices or ()))
+            raise argparse.ArgumentError(action, f"{error.message}{meant}") from None
 
 
 def parser_of(name: str, verb: CliVerb) -> argparse.ArgumentParser:
@@ -139,7 +143,10 @@ def execute(name: str, verb: CliVerb, words: list[str]) -> int:
     if verb.raw:
         return verb.execute(argparse.Namespace(words=words), CliSession(terminal))
     parser = parser_of(name, verb)
-    arguments = _parsed(parser, words)
+    at = words.index("--") if verb.takes_command and "--" in words else len(words)
+    arguments = _parsed(parser, words[:at])
+    if verb.takes_command:
+        arguments.command = words[at + 1 :]
     session = CliSession(terminal, server=arguments.server, user=arguments.user, curl=arguments.curl)
     try:
         code = verb.execute(arguments, session)
@@ -148,10 +155,24 @@ def execute(name: str, verb: CliVerb, words: list[str]) -> int:
     except ControlPlaneError as error:
         terminal.clear()
         given = given_options(arguments, _options(parser))
-        terminal.note(f"{terminal.paint('error:', 'red')} {describe(error, given)}")
+        meant = _meant(error, arguments, session) if isinstance(error, NotFoundError) else ""
+        terminal.note(f"{terminal.paint('error:', 'red')} {describe(error, given)}{meant}")
         return exit_code(error)
     finally:
         session.close()
+
+
+def _meant(error: NotFoundError, arguments: argparse.Namespace, session: CliSession) -> str:
+    """Which allocation was meant by an id or a name that none has; nothing when that cannot be found out."""
+    ids = [*getattr(arguments, "ids", ()), getattr(arguments, "id", "")]
+    wrong = next((id_ for id_ in ids if id_ and f"there is no allocation {id_!r}" in str(error)), "")
+    if not wrong:
+        return ""
+    try:
+        known = session.api.get("/allocations", {"limit": KNOWN_MAX, "sort": "-createdAt"})["items"]
+    except ControlPlaneError:
+        return ""
+    return main.close_to(wrong, [str(each[name]) for name in ("name", "id") for each in known])
 
 
 def describe(error: ControlPlaneError, given: Collection[str] = ()) -> str:

@@ -9,14 +9,11 @@ it stands; a scalar's default is a default of the schema too, because our encode
 field selectors see only what is set.
 """
 
-import ast
-import inspect
 import re
 import sys
 from collections.abc import Mapping, Sequence
 from enum import Enum
-from functools import cache, lru_cache
-from itertools import pairwise
+from functools import cache
 from pathlib import Path
 from typing import Any, cast
 
@@ -24,7 +21,7 @@ import msgspec
 import yaml
 from msgspec import inspect as types
 
-from slipway.crd import bounds, rules, v1alpha1
+from slipway.crd import bounds, fielddocs, rules, v1alpha1
 from slipway.crd.meta import API_GROUP, API_VERSION
 
 Schema = dict[str, Any]
@@ -267,11 +264,10 @@ def _description(info: types.Metadata) -> Schema:
 
 def _struct(info: types.StructType) -> Schema:
     name = info.cls.__name__
-    docs = _field_docs(inspect.getsourcefile(info.cls) or "")
     properties: dict[str, Schema] = {}
     for field in info.fields:
         schema = _of(field.type)
-        doc = docs.get((name, field.name))
+        doc = fielddocs.doc_of(info.cls, field.name)
         if doc and "description" not in schema:
             schema = {"description": doc, **schema}
         if (default := _default(field)) is not None and f"{name}.{field.encode_name}" not in bounds.UNFILLED:
@@ -333,22 +329,6 @@ def _map(info: types.DictType) -> Schema:
         return {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
     bound = info.max_length or bounds.MAP_MAX
     return {"type": "object", "maxProperties": bound, "additionalProperties": _of(info.value_type)}
-
-
-@lru_cache(maxsize=8)
-def _field_docs(source: str) -> Mapping[tuple[str, str], str]:
-    """`{(class, attribute): the string below it}` of a module's source."""
-    docs: dict[tuple[str, str], str] = {}
-    for node in ast.parse(Path(source).read_text(encoding="utf-8")).body:
-        if not isinstance(node, ast.ClassDef):
-            continue
-        for field, below in pairwise(node.body):
-            match (field, below):
-                case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
-                    docs[node.name, name] = " ".join(text.split())
-                case _:
-                    pass
-    return docs
 
 
 def main(arguments: Sequence[str]) -> int:

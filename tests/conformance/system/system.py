@@ -16,10 +16,10 @@ from typing import Any, TypeVar
 
 import redis
 
-from slipway.cli.address import parse
 from slipway.cli.http import Api, Query
 from slipway.errors import NotFoundError
 from slipway.local.valkey import ValkeyProcess
+from slipway.sdk.address import parse
 from tests.conformance.kubelets import PLAY, Run
 from tests.conformance.system.audit import Audit
 from tests.conformance.system.deployment import Installation

@@ -71,10 +71,10 @@ def test_ranks_run_as_an_account_of_their_workspace(system: System) -> None:
     workspace = "/api/v1/namespaces/default"
     system.operator.create(account, {"metadata": {"name": "reader"}})
     body = a_body(ranks=2, serviceAccount="reader")
-    answer = httpx.post(f"{system.installation.url}/api/v1/allocations", json=body, trust_env=False, timeout=30.0)
-    assert [error["pointer"] for error in answer.json()["errors"]] == ["/serviceAccount"], answer.text
-    system.operator.change(workspace, {"metadata": {"annotations": {ANNOTATION_SERVICE_ACCOUNTS: "read*"}}})
     try:
+        answer = httpx.post(f"{system.installation.url}/api/v1/allocations", json=body, trust_env=False, timeout=30.0)
+        assert [error["pointer"] for error in answer.json()["errors"]] == ["/serviceAccount"], answer.text
+        system.operator.change(workspace, {"metadata": {"annotations": {ANNOTATION_SERVICE_ACCOUNTS: "read*"}}})
         # What the api has read of a workspace is some seconds old.
         launched = wait_until(lambda: accepted(system, body), "the api has seen the annotation", timeout_s=60)
         system.wait_for(launched, "Running")

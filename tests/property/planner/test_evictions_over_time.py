@@ -16,16 +16,29 @@ SETTINGS = settings(max_examples=25, deadline=None)
 TICKS_PER_EVENT = 12
 
 
-def a_document(seed: int) -> dict[str, Any]:
-    """A few queues that may take from each other, on few nodes, with more work than there is room."""
+TYPES = ("h100", "a100")
+
+
+def a_document(seed: int, *, is_typed: bool = False) -> dict[str, Any]:
+    """A few queues that may take from each other, on few nodes, with more work than there is room. `is_typed`: the
+    nodes are of two types, and some work is confined to one."""
     chance = random.Random(seed)
     queues = [a_queue(chance, name) for name in ("a", "b", "c")[: chance.randint(1, 3)]]
-    return {
-        "nodes": [{"name": "n", "count": chance.randint(1, 4), "cpu": 4, "gpus": 4, "memory": "64Gi"}],
+    node = {"cpu": 4, "gpus": 4, "memory": "64Gi"}
+    if is_typed:
+        nodes = [{"name": kind, "count": chance.randint(1, 3), "labels": {"gpu": kind}, **node} for kind in TYPES]
+    else:
+        nodes = [{"name": "n", "count": chance.randint(1, 4), **node}]
+    found: dict[str, Any] = {
+        "nodes": nodes,
         "pool": {"scores": {chance.choice(["LeastAllocated", "MostAllocated"]): 1}},
         "queues": queues,
         "allocations": [an_allocation(chance, f"w{number}", queues) for number in range(chance.randint(4, 24))],
     }
+    for each in found["allocations"] if is_typed else ():
+        if chance.random() < 0.6:
+            each["ranks"][0]["nodeSelector"] = {"gpu": chance.choice(TYPES)}
+    return found
 
 
 def a_queue(chance: random.Random, name: str) -> dict[str, Any]:
@@ -62,10 +75,10 @@ def an_allocation(chance: random.Random, name: str, queues: list[dict[str, Any]]
     return found
 
 
-def outcome_of(seed: int) -> SimulationOutcome:
+def outcome_of(seed: int, *, is_typed: bool = False) -> SimulationOutcome:
     """The run."""
 
-    return simulate(decode(json.dumps(a_document(seed))))
+    return simulate(decode(json.dumps(a_document(seed, is_typed=is_typed))))
 
 
 def check(outcome: SimulationOutcome) -> None:
@@ -96,3 +109,10 @@ def test_runs_end_and_nobody_goes_in_circles(seed: int) -> None:
     somebody made room for has started; and everything that can end does."""
     outcome = outcome_of(seed)
     check(outcome)
+
+
+@given(st.integers(0, 2**32))
+@SETTINGS
+def test_runs_end_with_two_types_of_nodes(seed: int) -> None:
+    """The same where queues also take from each other by their shares of a type."""
+    check(outcome_of(seed, is_typed=True))

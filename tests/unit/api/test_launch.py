@@ -423,3 +423,12 @@ async def test_two_names_of_the_service_account_are_one_too_many(world: ApiWorld
         ]
         same = await world.post("/allocations", {**COMMAND, **body, "serviceAccount": "writer"})
         assert same.status_code == 201, same.text
+
+
+async def test_one_long_name_of_the_service_account_twice_is_no_contradiction(world: ApiWorld) -> None:
+    """A name may have 253 characters, and all of them count."""
+    name = "r" * 100
+    await world.kube.patch(NAMESPACES, "default", {"metadata": {"annotations": {"slipway.dev/service-accounts": name}}})
+    template = {"spec": {"serviceAccountName": name, "containers": [{"name": "main", "image": "a"}]}}
+    answer = await world.post("/allocations", {**COMMAND, "template": template, "serviceAccount": name})
+    assert answer.status_code == 201, answer.text

@@ -4,9 +4,9 @@ import os
 
 import pytest
 
-from slipway.cli import address
 from slipway.errors import InvalidError
 from slipway.local.layout import Layout, StackProcess, StackState, default_folder, start_ticks
+from slipway.sdk import address
 
 
 def a_stack(*, pid: int) -> None:

@@ -7,9 +7,9 @@ import pytest
 
 from slipway.cli import follow
 from slipway.cli.background import Background, News
-from slipway.cli.http import ServerSentEvent
 from slipway.cli.terminal import Terminal
 from slipway.cli.verb import CliSession
+from slipway.sdk.sse import ServerSentEvent
 
 VIEW: dict[str, Any] = {"id": "run-1", "name": "run-1", "phase": "Running", "spec": {"kind": "command"}, "status": {}}
 ENDED = {**VIEW, "phase": "Terminated", "result": "Succeeded"}

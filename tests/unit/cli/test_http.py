@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from slipway.cli import http
-from slipway.cli.address import parse
 from slipway.cli.background import lines_of
 from slipway.cli.http import Api, ApiResponse, error_of
 from slipway.errors import (
@@ -27,6 +26,7 @@ from slipway.errors import (
     TooLargeError,
     UnavailableError,
 )
+from slipway.sdk.address import parse
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}"
 STREAM = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n"

@@ -8,12 +8,13 @@ import pytest
 from websockets.asyncio.server import ServerConnection, serve
 from websockets.typing import Subprotocol
 
-from slipway.cli import address, contexts, credentials, sockets
-from slipway.cli.contexts import CliContext, CliContexts
-from slipway.cli.credentials import Credential, Kubernetes
+from slipway.cli import sockets
 from slipway.cli.http import Api
 from slipway.errors import InvalidError
 from slipway.model import apitokens
+from slipway.sdk import address, contexts, credentials
+from slipway.sdk.contexts import CliContext, CliContexts
+from slipway.sdk.credentials import Credential, Kubernetes
 from tests.support.cli import run_here
 
 

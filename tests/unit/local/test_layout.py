@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from slipway.cli import address
 from slipway.local import access
 from slipway.local.layout import (
     Layout,
@@ -20,6 +19,7 @@ from slipway.local.layout import (
     unregister,
 )
 from slipway.model import apitokens
+from slipway.sdk import address
 
 API = "http://127.0.0.1:18123"
 PORT = 18123

@@ -4,6 +4,8 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
+import pytest
+
 from slipway.crd.meta import ObjectMeta
 from slipway.crd.transitions import id_of
 from slipway.crd.v1alpha1 import Allocation
@@ -235,10 +237,55 @@ def test_a_log_that_can_not_be_read_holds_nothing_up_for_long() -> None:
         journal.is_broken = True
         post.kubelet.runs_s = {0: 1.0}
         await post.launch()
-        ended = await post.until(is_let_go, "the end", timeout_s=30)
-        assert journal.reads < 30
+        ended = await post.until(is_let_go, "the end", timeout_s=90)
+        assert journal.reads < 60
         [told] = await said(post, ended)
         assert told.startswith("the end of the log of this rank could not be read from its node: ")
+
+    play(story)
+
+
+@pytest.mark.parametrize(
+    ("trouble", "away_s"),
+    [("is_broken", 45.0), ("is_removed", 15.0)],
+    ids=["kubelet away", "container runtime away"],
+)
+def test_a_node_that_is_started_again_costs_no_line(trouble: str, away_s: float) -> None:
+    """Of a pod that ended just before: its kubelet cannot be reached, or cannot ask its runtime, for a while."""
+
+    async def story(post: Post) -> None:
+        journal = with_journal(post)
+        post.kubelet.runs_s = {0: 1.0}
+        setattr(journal, trouble, True)
+        await post.launch()
+        await post.until(is_running, "running")
+        journal.write(await uid_of_rank(post, 0), "one")
+        await asyncio.sleep(away_s)
+        setattr(journal, trouble, False)
+        ended = await post.until(is_let_go, "the end", timeout_s=30)
+        assert (await texts(post, ended), await said(post, ended)) == (["one"], [])
+
+    play(story)
+
+
+def test_a_log_that_waits_for_the_store_is_waited_for() -> None:
+    """While the store is away for minutes the pod of a log that was read stays, and nothing of it is left out."""
+
+    async def story(post: Post) -> None:
+        journal = with_journal(post)
+        post.kubelet.runs_s = {0: 1.0}
+        await post.launch()
+        await post.until(is_running, "running")
+        uid = await uid_of_rank(post, 0)
+        for number in range(400):
+            journal.write(uid, f"line {number} ".ljust(1_000, "."))
+        post.server.absent = True
+        await asyncio.sleep(115)
+        assert await post.pods()
+        post.server.absent = False
+        ended = await post.until(is_let_go, "the end", timeout_s=60)
+        assert len(await texts(post, ended)) == 400
+        assert await said(post, ended) == []
 
     play(story)
 

@@ -148,14 +148,14 @@ def _account_errors(body: LaunchBody) -> list[FieldError]:
     templates = [("template", body.template)]
     templates += [(f"ranks[{index}].template", object_of(role.template)) for index, role in enumerate(body.ranks)]
     return [
-        FieldError("/serviceAccount", f"{at}.spec.serviceAccountName names {account!r}: leave one of them out")
+        FieldError("/serviceAccount", f"{at}.spec.serviceAccountName names {account[:80]!r}: leave one of them out")
         for at, template in templates
         if body.service_account and (account := _account_of(template)) not in ("", body.service_account)
     ]
 
 
 def _account_of(template: Mapping[str, Any]) -> str:
-    return str(object_of(template.get("spec")).get("serviceAccountName") or "")[:80]
+    return str(object_of(template.get("spec")).get("serviceAccountName") or "")
 
 
 def _tiny_memory(resources: Mapping[str, Any], at: str) -> list[FieldError]:

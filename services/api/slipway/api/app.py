@@ -1,7 +1,7 @@
 """The application as data: routes, middleware, error handlers."""
 
 from collections.abc import Iterable
-from functools import cache, partial
+from functools import cache
 from typing import Any
 
 from starlette.applications import Starlette
@@ -115,8 +115,8 @@ def create_app(parts: ApiDeps, probes: HealthApp) -> Starlette:
     app.state.parts = parts
     app.state.needs_token = False
     app.state.on_broken = parts.on_broken
-    app.state.document = document = _document()
-    app.state.docs_of = partial(docs_page.page, ENDPOINTS, document["components"]["schemas"])
+    app.state.document = _document
+    app.state.docs_of = _docs_page
     return app
 
 
@@ -131,8 +131,12 @@ def _check_listed(routes: Iterable[BaseRoute]) -> None:
 
 @cache
 def _document() -> dict[str, Any]:
-    """It depends on nothing but the code, and takes longer than all the rest."""
+    """It depends on nothing but the code, and takes longer than all the rest: made when it is first asked for."""
     return openapi.document(ENDPOINTS, version())
+
+
+def _docs_page(base: str) -> str:
+    return docs_page.page(ENDPOINTS, _document()["components"]["schemas"], base)
 
 
 def create_task_app(parts: ApiDeps) -> Starlette:

@@ -1,4 +1,7 @@
-"""The OpenAPI 3.1 document, made of the route table and the msgspec structs: it cannot say anything else. Pure."""
+"""The OpenAPI 3.1 document, made of the route table and the msgspec structs: it cannot say anything else.
+
+Pure but for the texts below the fields of structs, which are read from their source.
+"""
 
 import re
 from collections.abc import Iterable
@@ -6,10 +9,15 @@ from itertools import chain
 from typing import Any
 
 import msgspec
+from msgspec import inspect
 
+from slipway.api.access import session
 from slipway.api.endpoint import JSON_TYPE, Endpoint
 from slipway.api.problems import PROBLEM_TYPE, Problem
+from slipway.api.property_texts import text_of
 from slipway.api.schemas import LaunchBody
+from slipway.api.sse import SSE_TYPE
+from slipway.crd import fielddocs
 
 Json = dict[str, Any]
 
@@ -35,6 +43,7 @@ def document(endpoints: Iterable[Endpoint], version: str) -> Json:
     schemas, components = msgspec.json.schema_components(types, ref_template=_REF)
     by_type = dict(zip(map(str, types), schemas, strict=True))
     _complete(components)
+    _describe(components, _structs_of(types))
     paths: Json = {}
     for row in rows:
         paths.setdefault(row.path, {})[row.method.lower()] = _operation(row, by_type)
@@ -47,6 +56,7 @@ def document(endpoints: Iterable[Endpoint], version: str) -> Json:
         },
         "paths": paths,
         "components": {"schemas": components, "headers": _HEADERS, "securitySchemes": _SCHEMES},
+        "security": [{}, {"token": []}, {"kubernetes": []}, {"session": []}],
     }
 
 
@@ -59,12 +69,29 @@ _HEADERS: Json = {
 
 
 _SCHEMES: Json = {
+    "token": {
+        "type": "http",
+        "scheme": "bearer",
+        "description": "A token of the API, where SLIPWAY_AUTH=token: made by `slipway token create`.",
+    },
+    "kubernetes": {
+        "type": "http",
+        "scheme": "bearer",
+        "bearerFormat": "JWT",
+        "description": "A token of the cluster, where SLIPWAY_AUTH=kubernetes: of a user or a service account.",
+    },
+    "session": {
+        "type": "apiKey",
+        "in": "cookie",
+        "name": session.NAME,
+        "description": "The cookie of a browser that has logged in at /login; under TLS with the prefix __Host-.",
+    },
     "task": {
         "type": "http",
         "scheme": "bearer",
         "bearerFormat": "JWT",
         "description": "The token of a rank, from the file $SLIPWAY_TOKEN_FILE; for its own allocation only.",
-    }
+    },
 }
 
 
@@ -113,13 +140,40 @@ def _parameters(row: Endpoint) -> list[Json]:
     return found
 
 
+_MEDIA: Json = {
+    SSE_TYPE: {
+        "schema": {
+            "type": "string",
+            "description": "Server-sent events. `id` is the cursor: sent back as Last-Event-ID, the stream goes on "
+            "after it. `data` is one line of JSON. A line `: alive` comes when nothing else does.",
+        },
+        "example": "id: 1767322800000-3\ndata: {...}\n\n",
+    },
+    JSON_TYPE: {
+        "schema": {
+            "type": "object",
+            "description": "A page: its items, and in metadata.continue where to go on.",
+            "required": ["items"],
+            "properties": {
+                "items": {"type": "array", "items": {"type": "object"}, "description": "the entries, in order"},
+                "metadata": {"$ref": _REF.format(name="ListMetadata"), "description": "about the list"},
+            },
+        }
+    },
+    "text/plain": {"schema": {"type": "string", "description": "One line for each entry."}},
+    "text/csv": {"schema": {"type": "string", "description": "The same rows, with a head."}},
+    "application/gzip": {"schema": {"type": "string", "format": "binary", "description": "A gzipped tar archive."}},
+}
+"""{media type: its content} where no struct says it"""
+
+
 def _response(row: Endpoint, by_type: Json) -> Json:
     response: Json = {"description": row.summary}
     if row.answer is not None:
-        others: Json = {media_type: {} for media_type in row.media_types}
+        others: Json = {media_type: _MEDIA.get(media_type, {}) for media_type in row.media_types}
         response["content"] = {**others, JSON_TYPE: {"schema": by_type[str(row.answer)]}}
     elif row.media_types != (JSON_TYPE,):
-        response["content"] = {media_type: {} for media_type in row.media_types}
+        response["content"] = {media_type: _MEDIA.get(media_type, {}) for media_type in row.media_types}
     return response
 
 
@@ -146,3 +200,43 @@ def _complete(components: Json) -> None:
         "anyOf": [{"type": "object"}, {"type": "string"}],
         "default": {},
     }
+
+
+def _describe(components: Json, structs: dict[str, type]) -> None:
+    """Every property says what it means: by its struct's annotation, the text below it, or the table of names."""
+    for component, schema in components.items():
+        struct = structs.get(component)
+        fields = {each.encode_name: each.name for each in msgspec.structs.fields(struct)} if struct is not None else {}
+        for name, each in schema.get("properties", {}).items():
+            if each.get("default") == "" and not _may_be_empty(each):
+                # Left away it is empty; said, it must be a value.
+                del each["default"]
+            if "description" in each:
+                continue
+            below = fielddocs.doc_of(struct, fields[name]) if struct is not None and name in fields else ""
+            text = below or text_of(component, name)
+            if text:
+                each["description"] = text
+
+
+def _may_be_empty(schema: Json) -> bool:
+    return not schema.get("minLength") and re.search(str(schema.get("pattern", "")), "") is not None
+
+
+def _structs_of(types: Iterable[Any]) -> dict[str, type]:
+    """The structs that the types are made of, by name."""
+    found: dict[str, type] = {}
+    waiting: list[Any] = list(inspect.multi_type_info(types))
+    while waiting:
+        info = waiting.pop()
+        if isinstance(info, inspect.StructType):
+            if info.cls.__name__ in found:
+                continue
+            found[info.cls.__name__] = info.cls
+            waiting += [each.type for each in info.fields]
+        for name in ("type", "item_type", "key_type", "value_type"):
+            part = getattr(info, name, None)
+            waiting += [part] if isinstance(part, inspect.Type) else []
+        for name in ("types", "item_types"):
+            waiting += getattr(info, name, None) or ()
+    return found

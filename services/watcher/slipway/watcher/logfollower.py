@@ -33,8 +33,11 @@ from slipway.watcher.loglines import LineCutter
 from slipway.watcher.ports import LogReader, LogStore
 
 RETRY_S = 0.5
-RETRIES_MAX = 5
-"""So often the log of a container that has ended is asked for; of one that runs, as long as it runs."""
+RETRY_PARTS_MAX = 5
+"""An exchange that fails is tried again after this many times `RETRY_S` at most."""
+REFUSALS_MAX = 9
+"""So often, which is for some 20 s, a node may say that it has no log of a container that has ended: it says so, too,
+while its container runtime is started again."""
 SETTLE_S = 1.0
 """Between the end of a log and the news that its container has ended: without any, the log is followed again."""
 GATHER_S = 0.2
@@ -174,6 +177,8 @@ class LogFollower:
         """when the pod's object was gone (monotonic seconds)"""
         self.is_hurried = False
         """time is short: lines are left out up to the last ones"""
+        self.is_store_away = False
+        """what it has read waits for a store that does not answer"""
         self.moved_at = means.clock.monotonic()
         self.waits_since = math.inf
         """since when it waits for its node to send more (monotonic seconds); infinite while it is busy itself"""
@@ -209,6 +214,7 @@ class LogFollower:
         self._is_cut = False
         self._given_up = ""
         """why it is not read to its end; empty: it is read"""
+        self._is_given_up = asyncio.Event()
 
     async def run(self) -> None:
         """Until the log is stored to its end, or cannot be. Raises only what is a fault of ours."""
@@ -242,6 +248,7 @@ class LogFollower:
     def give_up(self, why: str) -> None:
         """Time is over: what was read is stored, and it is said that the rest is missing."""
         self._given_up = self._given_up or why
+        self._is_given_up.set()
         self.cut()
 
     async def _read_to_end(self) -> None:
@@ -268,8 +275,9 @@ class LogFollower:
                 failures, read_until = failures + 1, 0.0
                 if self._is_final(error, failures, is_over=is_over):
                     raise
-                if not self._given_up:
-                    await self._clock.sleep(RETRY_S * min(failures, RETRIES_MAX))
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(RETRY_S * min(failures, RETRY_PARTS_MAX)):
+                        await self._is_given_up.wait()
                 continue
             if not is_read:
                 await self._hear_of()
@@ -281,8 +289,9 @@ class LogFollower:
         open, where it cannot be opened any more."""
         if not self._leads():
             waited_s = self._clock.monotonic() - self.gone_at
-            return waited_s > OTHERS_S or (is_over and isinstance(error, TransientError) and failures > RETRIES_MAX)
-        return self._is_gone or (is_over and (isinstance(error, PermanentError) or failures > RETRIES_MAX))
+            return waited_s > OTHERS_S or (is_over and isinstance(error, TransientError) and failures > REFUSALS_MAX)
+        # Who waits for the end of a log says when it is too late for it: `give_up`.
+        return self._is_gone or (is_over and isinstance(error, PermanentError) and failures > REFUSALS_MAX)
 
     async def _begin(self) -> None:
         """Go on from where the store says that this log stands."""
@@ -452,12 +461,15 @@ class LogFollower:
         failures = 0
         while True:
             try:
-                return await ask()
+                found = await ask()
+                self.is_store_away = False
+                return found
             except TransientError:
                 failures += 1
-                if self._is_gone and failures > GONE_RETRIES_MAX:
+                self.is_store_away = True
+                if (self._is_gone or self._given_up) and failures > GONE_RETRIES_MAX:
                     raise
-                await self._clock.sleep(RETRY_S * min(failures, RETRIES_MAX))
+                await self._clock.sleep(RETRY_S * min(failures, RETRY_PARTS_MAX))
 
     async def _hear_of(self) -> None:
         """Wait for news of a pod whose log has ended, unless it is known why it has."""

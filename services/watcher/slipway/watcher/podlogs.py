@@ -48,8 +48,14 @@ from slipway.watcher.logfollower import (
 from slipway.watcher.ports import LogReader, LogStore
 
 FAULTS_MAX = 3
-DRAIN_PARTS = 6
+DRAIN_PARTS = 3
 """A pod is kept for so many times the drain time as long as its log moves on; half of it at full length."""
+AGAIN_S = 5.0
+"""A node that sends nothing of a log that has ended is asked for it again so often."""
+SAY_S = 2.0
+"""That a log is given up is said before its pod goes, if it can be said within this time."""
+STORE_AWAY_S = 120.0
+"""While the store does not answer, an ended pod is kept for so long before its drain time begins."""
 CLOSE_WITHIN_S = 600.0
 """So long after an end it is seen to that its logs have ends, too."""
 SHOWN_S = 5.0
@@ -70,9 +76,21 @@ class LogLimits(msgspec.Struct, frozen=True, kw_only=True):
     may take of the store."""
 
     followers_max: int = 1000
-    drain_s: float = 10.0
+    drain_s: float = 60.0
     bytes_max: int = 64 * 1024 * 1024
     enabled: bool = True
+
+
+class _Wait(msgspec.Struct):
+    """How long the logs of an ended pod have been waited for (monotonic seconds)."""
+
+    began_at: float
+    asked_at: float = 0.0
+    """since when its drain time runs"""
+    looked_at: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.asked_at = self.looked_at = self.began_at
 
 
 class PodLogs:
@@ -109,8 +127,8 @@ class PodLogs:
         self._closed: set[str] = set()
         """allocations whose logs are known to have ends, for as long as `close` would look at them"""
         self._faults: dict[Key, int] = {}
-        self._asked_at: dict[str, tuple[float, float]] = {}
-        """{uid of a pod: when its logs were first waited for, and when they were last looked at (monotonic seconds)}"""
+        self._waits: dict[str, _Wait] = {}
+        """{uid of a pod: how long its logs have been waited for}"""
 
     async def serve(self) -> None:
         """Until cancelled: store what is read, and read what is asked for."""
@@ -157,7 +175,7 @@ class PodLogs:
         uid = pod.metadata.uid
         self._start(pod)
         self._drained.pop(uid, None)
-        self._asked_at.pop(uid, None)
+        self._waits.pop(uid, None)
         self._fresh.discard(uid)
         for key, follower in self._followers.items():
             if key[0] == uid:
@@ -174,30 +192,35 @@ class PodLogs:
             return self._was_shown(pod)
         sources = self._unread(pod)
         if not sources:
-            self._asked_at.pop(uid, None)
+            self._waits.pop(uid, None)
             return True
-        now = self._clock.monotonic()
-        asked_at, looked_at = self._asked_at.get(uid, (now, now))
-        if now - looked_at > drain_s:
-            # A look is due twice in that time: this process stood still meanwhile, and read nothing.
-            asked_at = now
-        self._asked_at[uid] = asked_at, now
         self._start(pod)
         mine = [follower for source in sources if (follower := self._followers.get((uid, source))) is not None]
+        now = self._clock.monotonic()
+        wait = self._waits.setdefault(uid, _Wait(now))
+        # A look is due twice in that time: else this process stood still meanwhile, and read nothing.
+        stood_still = now - wait.looked_at > drain_s
+        is_store_away = any(follower.is_store_away for follower in mine) and now - wait.began_at < STORE_AWAY_S
+        if stood_still or is_store_away:
+            wait.asked_at = now
+        wait.looked_at, asked_at = now, wait.asked_at
         moved_at = max((follower.moved_at for follower in mine), default=asked_at)
         until = max(asked_at, min(moved_at, asked_at + drain_s * (DRAIN_PARTS - 1))) + drain_s
         if now >= until:
             for follower in mine:
                 follower.give_up(f"it did not come within {now - asked_at:.0f} s")
-            return True
-        look_at = until
+            if not mine or now >= until + SAY_S:
+                return True
+            self._woken(pod.metadata.labels.get(LABEL_ALLOCATION_UID, ""), until + SAY_S - now)
+            return False
+        look_at, again_s = until, min(AGAIN_S, drain_s / 2)
         for follower in mine:
             follower.is_hurried = now - asked_at >= drain_s * DRAIN_PARTS / 2
             # What is read already and waits for the store is no stall: reading again may find it removed by the node.
-            stalls_at = max(asked_at, follower.waits_since, follower.cut_at) + drain_s / 2
+            stalls_at = max(asked_at, follower.waits_since, follower.cut_at) + again_s
             if now >= stalls_at:
                 follower.cut()
-            look_at = min(look_at, max(stalls_at, now + drain_s / 2))
+            look_at = min(look_at, max(stalls_at, now + again_s))
         self._woken(pod.metadata.labels.get(LABEL_ALLOCATION_UID, ""), look_at - now)
         return False
 
@@ -254,21 +277,27 @@ class PodLogs:
             await self.writer.write(last)
 
     async def settle(self) -> None:
-        """Wait, not for long, for the logs of what has ended."""
-        await self._wait_for(lambda pod: exits.exit_of(pod) is not None, self._limits.drain_s)
+        """Wait, not for long, for the logs of what has ended; what does not come in that time is given up."""
+        drain_s = self._limits.drain_s
+        for uid, source in await self._wait_for(lambda pod: exits.exit_of(pod) is not None, drain_s):
+            self._followers[uid, source].give_up(f"it did not come within {drain_s:.0f} s")
+        await self._wait_for(lambda pod: exits.exit_of(pod) is not None, SAY_S)
 
     async def hand_over(self) -> None:
         """Wait for a moment for the logs of what is ending: who comes next may find them removed."""
         await self._wait_for(_is_ending, min(HAND_OVER_S, self._limits.drain_s))
 
-    async def _wait_for(self, wanted: Callable[[Pod], bool], timeout_s: float) -> None:
-        reading = [
-            task
-            for (uid, _), task in self._running.items()
-            if (pod := self._world.pods.by_uid(uid)) is not None and wanted(pod)
-        ]
-        if reading:
-            await asyncio.wait(reading, timeout=timeout_s)
+    async def _wait_for(self, wanted: Callable[[Pod], bool], timeout_s: float) -> list[Key]:
+        """Answers what is still read then."""
+        reading = {
+            task: key
+            for key, task in self._running.items()
+            if (pod := self._world.pods.by_uid(key[0])) is not None and wanted(pod)
+        }
+        if not reading:
+            return []
+        _, still = await asyncio.wait(reading, timeout=timeout_s)
+        return [reading[task] for task in still]
 
     def _unread(self, pod: Pod) -> list[str]:
         """The logs that have ended and are not read: their names in the store."""

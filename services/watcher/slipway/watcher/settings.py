@@ -83,8 +83,14 @@ class Settings(CommonSettings, kw_only=True, frozen=True):
         int, Meta(ge=0, le=100_000, description="pods whose logs are followed at once; others are read at their end")
     ] = 1000
     log_drain_s: Annotated[
-        float, Meta(ge=0, le=300, description="seconds that the last read of a log may keep an ended pod's object")
-    ] = 10.0
+        float,
+        Meta(
+            ge=0,
+            le=300,
+            description="seconds without news after which the log of an ended pod is given up, which its readers are "
+            "told; a log that moves on keeps the pod's object for three times as long",
+        ),
+    ] = 60.0
     log_bytes_max: Annotated[
         int,
         Meta(

@@ -10,11 +10,11 @@ from importlib import resources
 from typing import Any, cast
 
 from slipway.cli import labels
-from slipway.cli.credentials import Credential
 from slipway.cli.demo import allreduce
 from slipway.cli.demo.stage import DemoLaunch, DemoStage
 from slipway.cli.launch import GPU
 from slipway.cli.verbs.show import explain_text
+from slipway.sdk.credentials import Credential
 
 Json = dict[str, Any]
 RANKS = 4

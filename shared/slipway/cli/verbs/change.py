@@ -1,14 +1,15 @@
-"""Changes after the launch: `slipway kill`, `terminate`, `preempt`, `pause`, `hold`, `resume`, `forget`, `priority`,
-`limit`, `update`."""
+"""Changes after the launch: `slipway kill`, `rm`, `terminate`, `preempt`, `pause`, `hold`, `resume`, `forget`,
+`priority`, `limit`, `update`."""
 
 import argparse
 import os
+from collections.abc import Callable
 from typing import Any, cast
 
-from slipway.cli import labels, launch, main
+from slipway.cli import labels, launch, main, selection
 from slipway.cli.follow import wait_until
 from slipway.cli.verb import CliSession, CliVerb, whole_number
-from slipway.errors import InvalidError
+from slipway.errors import InvalidError, PermanentError
 
 Json = dict[str, Any]
 
@@ -19,7 +20,7 @@ def _configure_ids(parser: argparse.ArgumentParser) -> None:
 
 def configure_kill(parser: argparse.ArgumentParser) -> None:
     """Arguments of `kill`."""
-    _configure_ids(parser)
+    selection.add_options(parser)
     parser.add_argument("--wait", action="store_true", help="return when it has ended")
     parser.add_argument(
         "--grace", metavar="5s", default="", help="its ranks have at most so long (a second kill: none)"
@@ -35,12 +36,33 @@ def kill(arguments: argparse.Namespace, session: CliSession) -> int:
     """End it."""
     asked: Json = {"force": True} if arguments.force else {}
     asked |= {"grace": arguments.grace} if arguments.grace else {}
-    for id_ in arguments.ids:
-        before: Json = session.api.get(f"/allocations/{id_}")
+
+    def end(before: Json) -> None:
         session.api.post(f"/allocations/{before['id']}/kill", asked or None)
         had = f" had ended: {labels.state_of(before)}" if labels.has_ended(before) else " is being ended"
         session.terminal.line(f"{before['id']}{had}")
+
+    if selection.is_by_filter(arguments):
+        views = selection.chosen(arguments, session, "kill", lambda view: not labels.has_ended(view))
+        arguments.ids = [str(view["id"]) for view in views]
+        return _each(session, views, end) or _await_ends(arguments, session)
+    for id_ in arguments.ids:
+        end(session.api.get(f"/allocations/{id_}"))
     return _await_ends(arguments, session)
+
+
+def _each(session: CliSession, views: list[Json], do: Callable[[Json], None]) -> int:
+    """Do it to each, whatever becomes of the others; the exit code."""
+    failed = 0
+    for view in views:
+        try:
+            do(view)
+        except PermanentError as error:
+            failed += 1
+            session.terminal.note(f"{view['id']}: {error}")
+    if failed:
+        session.terminal.note(f"{failed} of {len(views)} failed")
+    return main.FAILED if failed else main.OK
 
 
 def _await_ends(arguments: argparse.Namespace, session: CliSession) -> int:
@@ -50,6 +72,37 @@ def _await_ends(arguments: argparse.Namespace, session: CliSession) -> int:
         if view is not None:
             session.terminal.line(labels.summary_of(view))
     return main.OK
+
+
+def configure_remove(parser: argparse.ArgumentParser) -> None:
+    """Arguments of `rm`."""
+    selection.add_options(parser)
+    parser.add_argument("-f", "--force", action="store_true", help="also what has not ended: it is ended first")
+
+
+def remove(arguments: argparse.Namespace, session: CliSession) -> int:
+    """Delete what has ended, with its logs."""
+
+    def delete(view: Json) -> None:
+        session.api.call("DELETE", f"/allocations/{view['id']}")
+        end = "" if labels.has_ended(view) else "; it is ended first"
+        session.terminal.line(f"{view['id']} is being removed{end}")
+
+    def is_free(view: Json) -> bool:
+        return bool(arguments.force) or labels.has_ended(view)
+
+    def is_wanted(view: Json) -> bool:
+        return is_free(view) and not view.get("deleting")
+
+    if selection.is_by_filter(arguments):
+        return _each(session, selection.chosen(arguments, session, "remove", is_wanted), delete)
+    views: list[Json] = [session.api.get(f"/allocations/{id_}") for id_ in arguments.ids]
+    code = _each(session, [view for view in views if is_free(view)], delete)
+    kept = [view for view in views if not is_free(view)]
+    for view in kept:
+        words = f"is {labels.state_of(view)}: not removed. End it with `slipway kill {view['id']}`, or add --force"
+        session.terminal.note(f"{view['id']} {words}")
+    return main.FAILED if kept else code
 
 
 def configure_preempt(parser: argparse.ArgumentParser) -> None:
@@ -193,6 +246,7 @@ def priority(arguments: argparse.Namespace, session: CliSession) -> int:
 
 VERBS = {
     "kill": CliVerb(configure_kill, kill),
+    "rm": CliVerb(configure_remove, remove),
     "terminate": CliVerb(configure_terminate, terminate),
     "preempt": CliVerb(configure_preempt, preempt),
     "pause": CliVerb(_configure_ids, pause),

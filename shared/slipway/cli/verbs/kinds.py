@@ -52,7 +52,7 @@ def configure(kind: str, parser: argparse.ArgumentParser) -> None:
 def execute(kind: str, arguments: argparse.Namespace, session: CliSession) -> int:
     """Do what the word says."""
     if arguments.word != "start":
-        if arguments.word == "ls":
+        if arguments.word in ("ls", "stop"):
             arguments.kind = kind
         verb: CliVerb = arguments.verb
         return verb.execute(arguments, session)

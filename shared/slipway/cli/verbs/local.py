@@ -20,12 +20,12 @@ from pathlib import Path
 from typing import Any
 
 from slipway.cli import main
-from slipway.cli.address import ENV_SERVER
 from slipway.cli.terminal import Terminal
 from slipway.cli.verb import CliSession, CliVerb, whole_number
 from slipway.cli.verbs import open_wait
 from slipway.errors import InvalidError, UnavailableError
 from slipway.local.layout import Layout, StackState, default_folder, is_alive
+from slipway.sdk.address import ENV_SERVER
 
 UP_S = 60.0
 DOWN_S = 30.0

@@ -6,12 +6,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from slipway.cli import address, contexts, main, table
-from slipway.cli.contexts import CliContext, CliContexts
-from slipway.cli.credentials import AUDIENCE, Kubernetes, checked
+from slipway.cli import main, table
 from slipway.cli.http import Api
-from slipway.cli.verb import CliSession, CliVerb, own_name
+from slipway.cli.verb import CliSession, CliVerb
 from slipway.errors import InvalidError, NotFoundError
+from slipway.sdk import address, contexts
+from slipway.sdk.contexts import CliContext, CliContexts
+from slipway.sdk.credentials import AUDIENCE, Kubernetes, checked
 
 Json = dict[str, Any]
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
@@ -40,7 +41,7 @@ def login(arguments: argparse.Namespace, session: CliSession) -> int:
     context = _context(arguments, server.url)
     name = contexts.check_name(arguments.name or server.host)
     opened = server if context.way == "none" else server._replace(credential=context.credential)
-    api = Api(opened, user=own_name())
+    api = Api(opened, user=address.own_name())
     try:
         me = api.get("/me")
     finally:

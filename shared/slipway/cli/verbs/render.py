@@ -56,11 +56,16 @@ def configure_config(parser: argparse.ArgumentParser) -> None:
 def config(arguments: argparse.Namespace, session: CliSession) -> int:
     """The complete launch body of one; `slipway apply -f` takes it."""
     view: Json = session.api.get(f"/allocations/{arguments.id}")
+    _print(session.terminal, body_again(view), arguments.output)
+    return main.OK
+
+
+def body_again(view: Json) -> Json:
+    """The launch body that launches the same again, under a name of its own."""
     spec = {name: value for name, value in cast("Json", view["spec"]).items() if name not in _NOT_OF_A_BODY}
     own = {name: value for name, value in cast("Json", view.get("labels") or {}).items() if not _is_ours(name)}
     labels = {"labels": own} if own else {}
-    _print(session.terminal, {"workspace": view["workspace"], **labels, **spec}, arguments.output)
-    return main.OK
+    return {"workspace": view["workspace"], **labels, **spec}
 
 
 def _is_ours(label: str) -> bool:

@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Callable
 from typing import cast
 
-from slipway.cli import launch, main, output, rehearsal, upload
+from slipway.cli import labels, launch, main, output, rehearsal, upload
 from slipway.cli.follow import Following, wait_until
 from slipway.cli.verb import CliSession, CliVerb
 from slipway.errors import InvalidError
@@ -104,6 +104,8 @@ def configure_follow(parser: argparse.ArgumentParser) -> None:
 def follow(arguments: argparse.Namespace, session: CliSession) -> int:
     """What `run` shows: progress, all output, how it ended, and that as the exit code; also after the end."""
     view = cast("launch.Json", session.api.get(f"/allocations/{arguments.id}"))
+    if view["kind"] == "shell" and not labels.has_ended(view):
+        session.terminal.note(f"{view['id']} is a shell; for a terminal in it: slipway shell open {view['id']}")
     return Following(session, view, with_logs=True).run()
 
 

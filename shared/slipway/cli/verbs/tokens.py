@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from slipway.cli import credentials, main, output, table
+from slipway.cli import main, output, table
 from slipway.cli.verb import CliSession, CliVerb
 from slipway.errors import InvalidError, NotFoundError
 from slipway.model import apitokens
@@ -22,6 +22,7 @@ from slipway.model.apitokens import EVERYWHERE, Role, TokenRecord
 from slipway.model.duration import parse_duration
 from slipway.model.times import format_time
 from slipway.runtime.clock import SystemClock
+from slipway.sdk import credentials
 
 Json = dict[str, Any]
 DAY_S = 86_400

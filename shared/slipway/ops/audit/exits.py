@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from slipway.crd.meta import TRACKING_FINALIZER
 from slipway.kube.objects import Pod
+from slipway.model.exitcodes import is_start_interrupted
 from slipway.model.lifecycle import Phase
 from slipway.model.reasons import Reason, Result
 from slipway.ops.audit.evidence import AllocationVersion, AuditEvidence, InvariantViolation
@@ -45,9 +46,13 @@ def exits_are_true(evidence: AuditEvidence) -> Iterator[InvariantViolation]:
 
 
 def _has_exit(pod: Pod) -> bool:
-    """Whether a container's own exit is known; of one that was lost with its node only that it is gone."""
+    """Whether a container's own exit is known. One that was lost with its node, or whose start the node broke off, has
+    none."""
     ends = (status.state.terminated for status in pod.status.container_statuses)
-    return any(end is not None and end.reason not in _LOST for end in ends)
+    return any(
+        end is not None and end.reason not in _LOST and not is_start_interrupted(end.reason, end.message)
+        for end in ends
+    )
 
 
 def _is_recorded(evidence: AuditEvidence, pod: Pod, version: int) -> bool:

@@ -152,6 +152,15 @@ async def test_unknown_method_is_not_allowed(kube: KubeHttp) -> None:
     assert (answer.code, answer.reason) == (405, "MethodNotAllowed")
 
 
+@pytest.mark.parametrize("way", ["exec", "attach", "portforward"])
+async def test_there_is_no_way_into_a_container(kube: KubeHttp, way: str) -> None:
+    """As docs/local-cluster.md says: the answer is a refusal, at once, not a connection that waits."""
+    await kube.post(PODS, a_pod())
+    name = a_pod()["metadata"]["name"]
+    for answer in (await kube.get(f"{PODS}/{name}/{way}"), await kube.post(f"{PODS}/{name}/{way}", {})):
+        assert answer.code in (404, 405)
+
+
 async def test_bad_numbers_are_refused(kube: KubeHttp) -> None:
     """limit, timeoutSeconds and resourceVersion are numbers."""
     for name in ("limit", "resourceVersion"):

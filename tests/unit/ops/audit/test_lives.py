@@ -266,6 +266,20 @@ def test_what_breaks_it_is_told(story: Story, invariant: str) -> None:
     assert invariant in told(history)
 
 
+def test_a_start_that_its_node_broke_off_is_no_exit() -> None:
+    """I20: its code is the runtime's; such a pod is let go as one whose node is lost, with no exit on record."""
+    history = History()
+    history.run()
+    ended = exited(history.now, 128)
+    ended["containerStatuses"][0]["state"]["terminated"] |= {
+        "reason": "StartError",
+        "message": "failed to create containerd task: failed to create shim task: context canceled",
+    }
+    history.pod(0, node="n1", **ended)
+    history.let_go(0)
+    assert "I20" not in told(history)
+
+
 def test_a_writer_that_nobody_knows_is_no_second_leader() -> None:
     """I9: an API server that dies before it has answered does not tell who wrote; two who are known are told apart."""
     for second, found in (("", set[str]()), ("scheduler-2", {"I9"})):

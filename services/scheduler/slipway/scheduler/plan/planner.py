@@ -22,6 +22,7 @@ from slipway.model.reasons import Gate, Reason
 from slipway.model.resources import Resources
 from slipway.scheduler.plan.deferred import deferred
 from slipway.scheduler.plan.explanation.explanations import Explained
+from slipway.scheduler.plan.explanation.held_nodes import held_nodes
 from slipway.scheduler.plan.explanation.offers import RemedyOffers
 from slipway.scheduler.plan.explanation.remedies import RemedyState
 from slipway.scheduler.plan.placement import explain, gang, growth
@@ -48,6 +49,8 @@ FORESEEN_MAX = 8
 """Groups of a queue among which its head is looked for before anybody has had a turn."""
 RETOLD_MAX = 64
 """Blocked shapes that are explained again at the end of a tick."""
+HELD_MAX = 64
+"""Blocked shapes of which it is said who holds the nodes that they are confined to."""
 
 
 Watch = Callable[[AllocationFact, WhatIf], None]
@@ -188,6 +191,7 @@ class _Tick:
         let_go(state, held)
         self._say_why_now()
         self._say_who_stays()
+        self._say_who_holds()
         standing = RemedyState(state.whatif, state.tree, state.slots, dict(self.snapshot.jobs), state.use_on)
         offers = RemedyOffers(
             self.snapshot,
@@ -491,6 +495,22 @@ class _Tick:
                 note = self.state.notes.get(first[0][1].key, "") if first else ""
                 if walk.why is not None and note:
                     walk.why = explain.with_note(walk.why, note)
+
+    def _say_who_holds(self) -> None:
+        """On nodes that work is confined to: how much of them is held, and by which queues above their share."""
+        left = HELD_MAX
+        for line in self.lines.values():
+            for walk in line.walks:
+                if left <= 0 or not self.policy.changes_max:
+                    return
+                if walk.why is None or walk.why.gate is not Gate.NO_FIT or walk.why.is_never:
+                    continue
+                for role in walk.group.sample.roles:
+                    if role.node_selector or role.affinity:
+                        left -= 1
+                        note = held_nodes(self.state, walk.group.sample)
+                        walk.why = explain.with_note(walk.why, note) if note else walk.why
+                        break
 
     def _admit(self, admitted: Admitted) -> Admit:
         placed, names = admitted.placed, self.state.whatif.table.names

@@ -13,6 +13,8 @@ from slipway.model.resources import CPU, GPU, GPU_MILLI, GPU_SHARES, MEMORY, MIL
 from slipway.model.times import format_time
 from slipway.scheduler.plan.placement.extenders import WAITING
 from slipway.scheduler.plan.placement.feasibility import admitting, empty_room
+from slipway.scheduler.plan.placement.filters.node_affinity import REQUIRED as REQUIRED_AFFINITY
+from slipway.scheduler.plan.placement.filters.node_affinity import node_affinity
 from slipway.scheduler.plan.placement.filters.node_resources_fit import spell
 from slipway.scheduler.plan.placement.gang import PlacementFailure
 from slipway.scheduler.plan.placement.topology import REQUIRED, largest_domain
@@ -21,6 +23,7 @@ from slipway.scheduler.plan.queueing.queue_tree import ROOT, Shortfall
 from slipway.scheduler.plan.state.gang_size import smallest_demand
 from slipway.scheduler.plan.state.plan_types import Explanation, Remedy
 from slipway.scheduler.plan.state.rank_request import RankRequest, requests_of
+from slipway.scheduler.plan.state.selectors import mapping_of, mappings_of, strings_of
 
 PLACE = frozenset({Gate.NO_FIT, Gate.TOPOLOGY_TOO_SMALL})
 """Gates of what finds no room on the nodes."""
@@ -260,6 +263,38 @@ def with_change(why: Explanation, change: tuple[Remedy, ...] | None, domain: str
 def with_note(why: Explanation, note: str) -> Explanation:
     """`why` with one more half-sentence."""
     return msgspec.structs.replace(why, message=f"{why.message}; {note}")
+
+
+def held(role: RoleFact, resource: str, total: int, used: int, holders: list[tuple[str, int, int]]) -> str:
+    """How much of what `role` is confined to is held; `holders`: (queue, what it holds, its share), amounts as quota
+    counts them."""
+    what = "GPUs" if resource == GPU else resource
+    of = "all " if used >= total else f"{_plain(used)} of "
+    text = f"{of}{_plain(total)} {what} on {_where(role)} are held"
+    if not holders:
+        return f"{text}; no queue holds more than its share of them"
+    shown = [f"{queue} holds {_plain(much)} of them, its share is {_plain(due)}" for queue, much, due in holders]
+    more = f", and {len(shown) - SHOWN_MAX} more queues hold more than their share" if len(shown) > SHOWN_MAX else ""
+    return f"{text}; {', '.join(shown[:SHOWN_MAX])}{more}"
+
+
+def _plain(thousandths: int) -> str:
+    """GPUs or cores, with two decimals at most."""
+    return f"{thousandths / MILLI:.2f}".rstrip("0").rstrip(".")
+
+
+def _where(role: RoleFact) -> str:
+    """The nodes that a role names, in words."""
+    named = [f"{key}={value}" for key, value in sorted(role.node_selector.items())]
+    if named:
+        return f"nodes with {' and '.join(named)}"
+    required = mapping_of(node_affinity(role.affinity).get(REQUIRED_AFFINITY))
+    terms = mappings_of(required.get("nodeSelectorTerms"))
+    expressions = [each for term in terms for each in mappings_of(term.get("matchExpressions"))]
+    if len(expressions) == 1 and expressions[0].get("operator") == "In":
+        key, values = expressions[0].get("key"), strings_of(expressions[0].get("values"))
+        return f"nodes with {' or '.join(f'{key}={value}' for value in values)}"
+    return "the nodes that it may use"
 
 
 def unheard(why: Explanation, what: str) -> Explanation:

@@ -290,9 +290,10 @@ def _passed(ask: RankRequest, usage: NodeUsage) -> Bools:
     return passed
 
 
-def admitting(ask: RankRequest, table: NodeTable) -> Bools:
-    """The nodes that `ask` may use, whatever they hold, once they are ready and not cordoned."""
-    usage = NodeUsage(table)
+def admitting(ask: RankRequest, table: NodeTable, usage: NodeUsage | None = None) -> Bools:
+    """The nodes that `ask` may use, whatever they hold, once they are ready and not cordoned; where its volumes are is
+    known from `usage`, if that is given."""
+    usage = usage or NodeUsage(table)
     passed = np.ones(len(table), dtype=np.bool_)
     for entry in STATIC:
         for _, refused in entry.refuse(ask, usage, EVERY) if not entry.is_passing else ():

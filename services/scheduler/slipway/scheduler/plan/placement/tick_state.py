@@ -13,12 +13,14 @@ from slipway.model.facts import AllocationFact, RoleFact
 from slipway.model.resources import Resources
 from slipway.scheduler.plan.placement import explain, gang
 from slipway.scheduler.plan.placement.extenders import Panel
+from slipway.scheduler.plan.placement.node_sets import NodeSets, Use
 from slipway.scheduler.plan.placement.policy import PlacementPolicy
 from slipway.scheduler.plan.placement.whatif import WhatIf
 from slipway.scheduler.plan.queueing.namespace_quota import NamespaceQuotas
 from slipway.scheduler.plan.queueing.queue_tree import QueueTree
 from slipway.scheduler.plan.state.plan_types import Evict, Explanation
 from slipway.scheduler.plan.state.snapshot import Holding, PoolSnapshot
+from slipway.scheduler.plan.state.usage import Charge
 from slipway.scheduler.plan.state.workload_mix import mix_of
 
 Ranks = tuple[int, ...]
@@ -59,6 +61,9 @@ class TickState:
         """{allocation key: what has to be heard before anybody makes room for it}"""
         self.look_again = 0.0
         """when somebody may be evicted who may not be now, for the time being alone (epoch seconds); 0 for never"""
+        self.booked: dict[str, tuple[str, list[Charge]]] = {}
+        """{uid of what is nominated and not admitted: (its queue, what its places take)}"""
+        self._sets: NodeSets | None = None
         self._removed: dict[str, set[int]] = {}
         """{uid: its ranks that are taken off for now}"""
 
@@ -118,6 +123,22 @@ class TickState:
         removed = self._removed.get(holding.allocation.uid)
         return tuple(rank for rank in holding.charges if not removed or rank not in removed)
 
+    def node_sets(self) -> NodeSets:
+        """The sets of nodes that work is confined to, as things stand now; follows what is removed and put back, until
+        it is asked for again."""
+        self._sets = NodeSets(self.snapshot, self.tree, self.whatif, self.removed(), self._taken())
+        return self._sets
+
+    def _taken(self) -> Iterator[Use]:
+        """What this tick has taken, or holds for nominations."""
+        for admitted in self.admitted:
+            queue = admitted.placed.allocation.queue
+            for part in admitted.placed.parts:
+                yield from ((queue, node, part.row.ask.requests) for node in part.nodes)
+        index = self.whatif.table.index
+        for queue, charges in self.booked.values():
+            yield from ((queue, index[each.node], each.requests) for each in charges if each.node in index)
+
     def use_on(self, nodes: Collection[str]) -> list[tuple[AllocationFact, Resources]]:
         """What stands on `nodes`, which take no work, and has not been removed: (whose it is, how much)."""
         found: list[tuple[AllocationFact, Resources]] = []
@@ -147,6 +168,8 @@ class TickState:
         is_all = len(chosen) == len(holding.charges)
         used = Resources(holding.used) if is_all and holding.used else holding.used_by(chosen)
         self.count(holding.allocation, used, times)
+        if self._sets is not None:
+            self._sets.move(holding, chosen, times)
         if holding.stranded:
             stranded = holding.used_by(usage.table.stranded({rank: holding.charges[rank].node for rank in chosen}))
             amounts = {name: amount * times for name, amount in stranded.amounts.items()}

@@ -10,6 +10,7 @@ from slipway.scheduler.plan.placement.extenders import Panel, large_enough
 from slipway.scheduler.plan.placement.feasibility import FeasibilityRow
 from slipway.scheduler.plan.placement.policy import IMAGE_LOCALITY, PlacementPolicy
 from slipway.scheduler.plan.placement.scores import scores_under
+from slipway.scheduler.plan.state.nodes import Bools
 from slipway.scheduler.plan.state.rank_request import (
     RankRequest,
     ask_key,
@@ -41,6 +42,8 @@ class WhatIf:
         """whose ranks are being placed"""
         self.is_packing = False
         """rows are asked for that fill the fullest nodes first, whatever the policy says"""
+        self.confined: dict[bytes, Bools | None] = {}
+        """{ask key: the nodes that its ranks are confined to; None for all that take work}, as far as asked"""
         self._rows: dict[bytes, FeasibilityRow] = {}
         self._handed: dict[tuple[bytes, int], int] = {}
         self._keys: dict[tuple[int, tuple[str, ...]], tuple[RoleFact, bytes]] = {}

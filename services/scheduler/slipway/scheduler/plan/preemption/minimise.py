@@ -118,7 +118,7 @@ def _by_importance(state: TickState, trial: EvictionTrial, among: Sequence[Trial
     queues = {step.unit.fact.queue for step in steps}
     if len(queues - {trial.queue}) <= 1:
         return sorted(steps, key=lambda step: (step.unit.fact.queue == trial.queue, step.unit.index), reverse=True)
-    standing = {queue: standing_of(state.tree, queue) for queue in queues}
+    standing = {queue: standing_of(trial.standings, queue) for queue in queues}
 
     def importance(step: TrialStep) -> tuple[bool, Standing, int]:
         queue = step.unit.fact.queue

@@ -256,6 +256,10 @@ class Nominations:
 
     def _book(self, held: _Held, times: int) -> None:
         book(self._state.whatif.usage, held.charges, times)
+        if times > 0:
+            self._state.booked[held.fact.uid] = (held.fact.queue, held.charges)
+        else:
+            self._state.booked.pop(held.fact.uid, None)
         self._state.count(held.fact, held.demand, times)
 
     def _give(self, held: _Held) -> None:

@@ -5,7 +5,7 @@ elsewhere. Everything is tried on the tick's own state and undone when it does n
 (`gang.place`) and the gates of quota have the last word. Sets of victims are minimal: none of them can be put back.
 
 Owns who is asked to go; knows nothing of how nodes are compared (`search`), of the order of victims (`victims`), of the
-reclaim rule (`claim`) and of history (`guard`).
+reclaim rule (`reclaim_rule`, `confined_claim`) and of history (`loop_guard`).
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -20,11 +20,12 @@ from slipway.model.resources import Resources
 from slipway.scheduler.plan.placement import gang
 from slipway.scheduler.plan.placement.tick_state import Admitted, TickState
 from slipway.scheduler.plan.preemption import loop_guard
+from slipway.scheduler.plan.preemption.confined_claim import ConfinedClaim, confined_claim
 from slipway.scheduler.plan.preemption.consolidation import move
 from slipway.scheduler.plan.preemption.extender_veto import held_to
 from slipway.scheduler.plan.preemption.minimise import Settled, settle
 from slipway.scheduler.plan.preemption.proposal import Proposals
-from slipway.scheduler.plan.preemption.reclaim_rule import FIRST, SECOND, ReclaimClaim
+from slipway.scheduler.plan.preemption.reclaim_rule import CONFINED, FIRST, SECOND, ReclaimClaim
 from slipway.scheduler.plan.preemption.rules import ANY, NEVER, NEWER
 from slipway.scheduler.plan.preemption.trial import EvictionTrial
 from slipway.scheduler.plan.preemption.victim_order import in_turn
@@ -110,7 +111,7 @@ class Rooms:
         self._refused = ""
         queue, settles = self._held_still(fact, its_queue)
         demand = gang_size.smallest_demand(fact)
-        if self._shrunk and self._wants_more_of_them(fact, queue, demand):
+        if self._shrunk and self._wants_more_of_them(fact, queue):
             return None
         short = state.tree.shortfall(fact.queue, demand.amounts, preemptible=fact.preemptible)
         if short is not None and short.kind == "nominal":
@@ -199,22 +200,51 @@ class Rooms:
                 continue
             before = eligible
             trial = EvictionTrial(self._state, claim, fact.queue, rule)
-            for is_fit in self._proposals.of(fact, trial, eligible):
-                settled = settle(
-                    self._state,
-                    trial,
-                    fact,
-                    held_to(self._state, trial, accept),
-                    demand=demand,
-                    is_fit=is_fit,
-                    units=partial(self._in_order, fact, eligible),
-                )
-                if settled is not None:
-                    self._record(fact, settled)
-                    return settled
-                trial.undo()
+            settled = self._try(fact, trial, eligible, demand, accept)
+            if settled is not None:
+                return settled
             if self._heard_out(fact, trial):
                 return None
+        return self._evict_confined(fact, queue, demand, accept) if queue.reclaim != NEVER else None
+
+    def _evict_confined(
+        self, fact: AllocationFact, queue: QueueFact, demand: Resources, accept: Accept | None
+    ) -> Settled | None:
+        """By what queues hold of the nodes that it is confined to: ranks that their gangs can spare before others."""
+        claim = confined_claim(self._state, fact)
+        if claim is None:
+            return None
+        eligible = self._willing_confined(fact, queue, claim) & self._allowed(fact)
+        victims = self.victims
+        spare = eligible & (victims.whole != np.arange(len(victims.units)))
+        tries = [spare, eligible] if bool(spare.any()) and not bool((spare == eligible).all()) else [eligible]
+        for units in tries if bool(eligible.any()) else ():
+            trial = EvictionTrial(self._state, claim, fact.queue, CONFINED, claim.standings)
+            settled = self._try(fact, trial, units, demand, accept)
+            if settled is not None:
+                return settled
+            if self._heard_out(fact, trial):
+                return None
+        return None
+
+    def _try(
+        self, fact: AllocationFact, trial: EvictionTrial, eligible: Bools, demand: Resources, accept: Accept | None
+    ) -> Settled | None:
+        """Admit it with some of the `eligible` units gone; None, and nothing is off, where that does not work."""
+        for is_fit in self._proposals.of(fact, trial, eligible):
+            settled = settle(
+                self._state,
+                trial,
+                fact,
+                held_to(self._state, trial, accept),
+                demand=demand,
+                is_fit=is_fit,
+                units=partial(self._in_order, trial, eligible),
+            )
+            if settled is not None:
+                self._record(fact, settled)
+                return settled
+            trial.undo()
         return None
 
     def _heard_out(self, fact: AllocationFact, trial: EvictionTrial) -> bool:
@@ -255,6 +285,23 @@ class Rooms:
         others = (claim.judge_all(victims.kinds, victims.kind_count) >= rule)[victims.kind]
         return allowed | (others if queue.reclaim == ANY else others & (victims.priority < priority))
 
+    def _willing_confined(self, fact: AllocationFact, queue: QueueFact, claim: ConfinedClaim) -> Bools:
+        """The units that its queue may preempt or reclaim for `fact` by the shares of the nodes that it is confined
+        to."""
+        victims = self.victims
+        others = claim.eligible(victims)
+        if queue.reclaim != ANY:
+            others &= victims.priority < priority_of(fact, self._state.snapshot.job_of(fact))
+        pool = ReclaimClaim(self._state.tree, fact.queue, gang_size.smallest_demand(fact).amounts)
+        return self._willing(fact, queue, pool, FIRST) | others
+
+    def _could_take(self, fact: AllocationFact, queue: QueueFact) -> Bools:
+        """The units that its queue would let go for `fact`, by whichever rule."""
+        pool = ReclaimClaim(self._state.tree, fact.queue, gang_size.smallest_demand(fact).amounts)
+        willing = self._willing(fact, queue, pool, SECOND)
+        claim = confined_claim(self._state, fact) if queue.reclaim != NEVER else None
+        return willing if claim is None else willing | self._willing_confined(fact, queue, claim)
+
     def _own_lower(self, fact: AllocationFact, queue: QueueFact, priority: int) -> Bools:
         """The units of its own queue that it may preempt."""
         victims = self.victims
@@ -277,10 +324,10 @@ class Rooms:
             return self._is_free
         return self._is_free & np.array([unit.fact.key not in spared for unit in self.victims.units], dtype=np.bool_)
 
-    def _in_order(self, fact: AllocationFact, eligible: Bools) -> Iterator[Unit]:
+    def _in_order(self, trial: EvictionTrial, eligible: Bools) -> Iterator[Unit]:
         """The units that may go, in the order in which they go: other queues' before its own."""
         units = [self.victims.units[index] for index in np.flatnonzero(eligible).tolist()]
-        return in_turn(units, self._state.tree, fact.queue)
+        return in_turn(units, trial.standings, trial.queue)
 
     def _code(self, queue: str) -> int:
         return self.victims.queues.index(queue) if queue in self.victims.queues else -1
@@ -302,18 +349,16 @@ class Rooms:
         for uid in uids:
             self._is_free[self._of_uid.get(uid, [])] = False
 
-    def _wants_more_of_them(self, fact: AllocationFact, queue: QueueFact, demand: Resources) -> bool:
+    def _wants_more_of_them(self, fact: AllocationFact, queue: QueueFact) -> bool:
         """Whether it might take from a gang that has just been shrunk: better a tick later than somebody else now."""
-        willing = self._willing(fact, queue, ReclaimClaim(self._state.tree, fact.queue, demand.amounts), SECOND)
-        return bool(willing[self._shrunk].any())
+        return bool(self._could_take(fact, queue)[self._shrunk].any())
 
     def _held_back(self, fact: AllocationFact, queue: QueueFact) -> list[AllocationFact]:
         """Those whose history keeps something from being evicted for `fact` that its queue would let go."""
         spared = loop_guard.displacers(fact, self._state.now)
         if not spared and not self._worn:
             return []
-        claim = ReclaimClaim(self._state.tree, fact.queue, gang_size.smallest_demand(fact).amounts)
-        willing = self._willing(fact, queue, claim, SECOND)
+        willing = self._could_take(fact, queue)
         held = [self.victims.units[index].fact for index in self._worn if willing[index]]
         is_spared = any(willing[unit.index] and unit.fact.key in spared for unit in self.victims.units)
         return [*held, fact] if is_spared else held

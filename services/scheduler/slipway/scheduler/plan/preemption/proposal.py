@@ -227,7 +227,7 @@ class Proposals:
             # Which queue is furthest above its share changes with each unit that is evicted.
             there = [self._victims.units[index] for index in search.may_go(node)]
             is_cleared = False
-            for unit in in_turn(there, self._state.tree, trial.queue):
+            for unit in in_turn(there, trial.standings, trial.queue):
                 if trial.remove(unit) and self._fits(row, node):
                     is_cleared = True
                     break
@@ -252,7 +252,7 @@ class Proposals:
         own = victims.queues.index(trial.queue) if trial.queue in victims.queues else -1
         if len(victims.queues) == 1 or not eligible[victims.queue != own].any():
             return self._no_turns
-        return turns(self._state.tree, victims.queues, trial.queue)
+        return turns(trial.standings, victims.queues, trial.queue)
 
     def _fits(self, row: FeasibilityRow, node: int) -> bool:
         row.refresh()
@@ -301,7 +301,7 @@ class Proposals:
     def _in_order(self, fact: AllocationFact, trial: EvictionTrial, eligible: Bools) -> Iterator[bool]:
         """The shortest run of units, in order, after which there is a place."""
         units = [self._victims.units[index] for index in np.flatnonzero(eligible).tolist()]
-        removed = [unit for unit in in_turn(units, self._state.tree, trial.queue) if trial.remove(unit)]
+        removed = [unit for unit in in_turn(units, trial.standings, trial.queue) if trial.remove(unit)]
         if not removed or not self._has_place(fact):
             trial.undo()
             return

@@ -10,16 +10,26 @@ Invariant: on an unchanged input whoever lost by this rule may not take it back 
 is not above the taker's.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from typing import Protocol
 
 import numpy as np
 
 from slipway.scheduler.plan.queueing.branches import Due
 from slipway.scheduler.plan.queueing.queue_tree import QueueTree, counted
 from slipway.scheduler.plan.state.nodes import Ints
+from slipway.scheduler.plan.state.snapshot import Holding
 
-NOT, SECOND, FIRST = 0, 1, 2
-"""How a step is allowed."""
+NOT, SECOND, FIRST, CONFINED = 0, 1, 2, 3
+"""How a step is allowed; CONFINED: by the shares of a set of nodes (`confined_claim`)."""
+
+
+class Claim(Protocol):
+    """Who says which running work may be taken."""
+
+    def verdict(self, holding: Holding, ranks: Collection[int]) -> int:
+        """Whether `ranks` of a holding of another queue may be taken next, as things stand."""
+        ...
 
 
 class ReclaimClaim:
@@ -38,6 +48,10 @@ class ReclaimClaim:
         if not theirs or not _uses(used, self._above_due(theirs)):
             return NOT
         return self._weigh(self._tree.share(ours, self._demand), theirs[-1], used)
+
+    def verdict(self, holding: Holding, ranks: Collection[int]) -> int:
+        """`judge` of what `ranks` use."""
+        return self.judge(holding.allocation.queue, holding.used_by(ranks).amounts)
 
     def judge_all(self, kinds: Mapping[str, Sequence[tuple[int, Mapping[str, int]]]], count: int) -> Ints:
         """`judge` of each of `count` kinds of use as the tree stands now; `kinds` is {queue: (number of the kind, its

@@ -6,8 +6,9 @@ Invariant: `undo` leaves the state as it was found. A gang is taken whole or dow
 import msgspec
 
 from slipway.scheduler.plan.placement.tick_state import Ranks, TickState
-from slipway.scheduler.plan.preemption.reclaim_rule import NOT, ReclaimClaim
+from slipway.scheduler.plan.preemption.reclaim_rule import NOT, Claim
 from slipway.scheduler.plan.preemption.victims import Unit, role_index, spare_of
+from slipway.scheduler.plan.queueing.node_shares import Standings
 from slipway.scheduler.plan.state.nodes import Bools
 from slipway.scheduler.plan.state.snapshot import Holding
 
@@ -22,12 +23,16 @@ class TrialStep(msgspec.Struct, frozen=True):
 class EvictionTrial:
     """The units that are off the state."""
 
-    def __init__(self, state: TickState, claim: ReclaimClaim, queue: str, rule: int) -> None:
-        """Work of other queues than `queue` goes as `claim` allows, by `rule` or a stricter one."""
+    def __init__(
+        self, state: TickState, claim: Claim, queue: str, rule: int, standings: Standings | None = None
+    ) -> None:
+        """Work of other queues than `queue` goes as `claim` allows, by `rule` or a stricter one; of those queues the
+        one gives first that is furthest above its share in `standings` (None: of the pool)."""
         self._state = state
         self._claim = claim
         self.queue = queue
         self.rule = rule
+        self.standings: Standings = standings or state.tree
         self.steps: list[TrialStep] = []
         self.within: Bools | None = None
         """the nodes where the preemptor may go with what is off; None for all"""
@@ -127,8 +132,7 @@ class EvictionTrial:
         if fact.queue == self.queue:
             return True
         left = self._state.left_of(unit.holding)
-        used = unit.holding.used_by(left if unit.is_whole else (unit.rank,))
-        verdict = self._claim.judge(fact.queue, used.amounts)
+        verdict = self._claim.verdict(unit.holding, left if unit.is_whole else (unit.rank,))
         return verdict != NOT and verdict >= self.rule
 
     def _can_spare(self, unit: Unit) -> bool:

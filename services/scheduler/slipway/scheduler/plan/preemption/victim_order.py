@@ -12,47 +12,47 @@ import numpy as np
 
 from slipway.scheduler.plan.preemption.victims import Unit
 from slipway.scheduler.plan.queueing.branches import Due
-from slipway.scheduler.plan.queueing.queue_tree import QueueTree
+from slipway.scheduler.plan.queueing.node_shares import Standings
 from slipway.scheduler.plan.state.nodes import Ints
 
 Standing = tuple[Due, ...]
 """Minus the shares of a queue and of those above it, from the top: ascending, who gives first."""
 
 
-def standing_of(tree: QueueTree, queue: str) -> Standing:
+def standing_of(standings: Standings, queue: str) -> Standing:
     """How the queue stands now."""
-    return tuple(-share for share in tree.shares(queue))
+    return tuple(-share for share in standings.shares(queue))
 
 
-def turns(tree: QueueTree, queues: Sequence[str], own: str) -> Ints:
+def turns(standings: Standings, queues: Sequence[str], own: str) -> Ints:
     """For each of `queues` its turn: 0 for who gives first, equal for those that stand equal, `own` last."""
-    found = {queue: standing_of(tree, queue) for queue in queues if queue != own}
+    found = {queue: standing_of(standings, queue) for queue in queues if queue != own}
     turn = {standing: number for number, standing in enumerate(sorted(set(found.values())))}
     return np.array([len(turn) if queue == own else turn[found[queue]] for queue in queues], dtype=np.int64)
 
 
-def in_turn(units: Iterable[Unit], tree: QueueTree, own: str) -> Iterator[Unit]:
-    """The units in the order in which they go: each is from the queue that is furthest above its share as the tree
-    stands when that unit is asked for. Of equal queues the least important unit goes. O(log queues) a unit, more where
+def in_turn(units: Iterable[Unit], standings: Standings, own: str) -> Iterator[Unit]:
+    """The units in the order in which they go: each is from the queue that is furthest above its share as they
+    stand when that unit is asked for. Of equal queues the least important unit goes. O(log queues) a unit, more where
     departments meet."""
     waiting: dict[str, list[Unit]] = {}
     for unit in sorted(units, key=lambda each: -each.index):
         waiting.setdefault(unit.fact.queue, []).append(unit)
     mine = waiting.pop(own, [])
-    top = {queue: tree.top(queue) for queue in waiting}
+    top = {queue: standings.top(queue) for queue in waiting}
     heap: list[tuple[Standing, int, str]] = []
     for queue, line in waiting.items():
-        heap.append((standing_of(tree, queue), line[-1].index, queue))
+        heap.append((standing_of(standings, queue), line[-1].index, queue))
     heapq.heapify(heap)
     while heap:
         standing, _, queue = heapq.heappop(heap)
         yield waiting[queue].pop()
-        now = standing_of(tree, queue)
+        now = standing_of(standings, queue)
         if waiting[queue]:
             heapq.heappush(heap, (now, waiting[queue][-1].index, queue))
         if now != standing and len(now) > 1:
             heap = [
-                (standing_of(tree, name) if top[name] == top[queue] else known, index, name)
+                (standing_of(standings, name) if top[name] == top[queue] else known, index, name)
                 for known, index, name in heap
             ]
             heapq.heapify(heap)

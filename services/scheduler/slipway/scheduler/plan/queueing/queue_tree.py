@@ -224,6 +224,22 @@ class QueueTree:
         branch = self._branches.get(name)
         return () if branch is None else tuple(self.share(above.name) for above in branch.line[-2::-1])
 
+    def line(self, name: str) -> tuple[str, ...]:
+        """`name` and all queues above it, the root last; of a queue that is not in the tree, the root alone."""
+        return tuple(branch.name for branch in self._branches.get(name, self._root).line)
+
+    def dues(self, name: str) -> Mapping[str, Due]:
+        """What `name` deserves of each resource in which it deserves anything or nothing: exact, counted."""
+        return self._branches[name].deserved
+
+    def weight(self, name: str) -> int:
+        """By what the excess of `name` is divided."""
+        return self._branches[name].weight
+
+    def open_total(self) -> Mapping[str, int]:
+        """What the nodes that take work can hold, counted, with the zeros."""
+        return self._open.amounts
+
     def top(self, name: str) -> str:
         """The queue right below the root that `name` is, or is below; `name` where it is not in the tree."""
         branch = self._branches.get(name)

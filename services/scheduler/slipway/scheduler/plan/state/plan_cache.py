@@ -25,6 +25,8 @@ class Memo:
         """what may be evicted (`preempt/victims.py`): of the state alone, under any policy"""
         self.lowest: dict[str, int] | None = None
         """{queue: the lowest priority of its work that may be evicted}; likewise"""
+        self.on_nodes: dict[bytes, dict[str, dict[str, int]]] = {}
+        """{set of nodes: {queue: what it holds there}}; likewise"""
         self.changes: dict[ChangeKey, tuple[Remedy, ...] | None] = {}
 
     def under(self, policy: Hashable) -> "Memo":

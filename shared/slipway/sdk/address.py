@@ -12,9 +12,10 @@ from urllib.parse import urlsplit
 from slipway.errors import InvalidError
 
 if TYPE_CHECKING:
-    from slipway.cli.credentials import Credential
+    from slipway.sdk.credentials import Credential
 
 ENV_SERVER = "SLIPWAY_SERVER"
+ENV_USER = "SLIPWAY_USER"
 DEFAULT_SERVER = "http://127.0.0.1:8080"
 LOCAL_HOSTS = ("127.0.0.1", "localhost")
 
@@ -43,7 +44,7 @@ def find(named: str = "") -> ServerAddress:
     Raises:
         InvalidError: what was named is not an address.
     """
-    from slipway.cli import contexts, credentials
+    from slipway.sdk import contexts, credentials
 
     found = _find(named)
     token = os.environ.get(credentials.ENV_TOKEN, "")
@@ -55,12 +56,22 @@ def find(named: str = "") -> ServerAddress:
     return _with_local_token(found)
 
 
+def own_name() -> str:
+    """The user as the API is told where it asks for no token: `SLIPWAY_USER`, else the login name."""
+    import getpass
+
+    try:
+        return os.environ.get(ENV_USER) or getpass.getuser()
+    except (KeyError, OSError):
+        return ""
+
+
 def _with_local_token(found: ServerAddress) -> ServerAddress:
     """The address with the token of the stack of this account that runs there, if one does."""
     if found.scheme != "http" or found.host not in LOCAL_HOSTS:
         return found
-    from slipway.cli import credentials
     from slipway.local.layout import token_at
+    from slipway.sdk import credentials
 
     token = token_at(found.port)
     if not token:
@@ -75,7 +86,7 @@ def _find(named: str) -> ServerAddress:
     from_environment = os.environ.get(ENV_SERVER, "")
     if from_environment:
         return parse(from_environment, f"${ENV_SERVER}")
-    from slipway.cli import contexts
+    from slipway.sdk import contexts
 
     context = contexts.current()
     if context is not None:

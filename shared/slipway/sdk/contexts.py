@@ -10,8 +10,8 @@ import re
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
-from slipway.cli.credentials import Credential, Kubernetes, fixed, of_file, of_kubernetes
 from slipway.errors import InvalidError
+from slipway.sdk.credentials import Credential, Kubernetes, fixed, of_file, of_kubernetes
 
 FILE = "contexts.json"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@:-]{0,127}")

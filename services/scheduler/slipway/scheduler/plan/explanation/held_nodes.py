@@ -1,0 +1,61 @@
+"""Who holds the nodes that waiting work is confined to: the half-sentence with the type, the queues and their shares.
+
+Owns which set and which resource the sentence is about: of the first role that names its nodes (by selector or
+affinity) and finds none, the GPUs where it asks for GPUs, else cpu, and only where these nodes have less of that than
+the pool. Says something only where all of it is held, or some queue holds more than its share. Changes nothing.
+"""
+
+import numpy as np
+
+from slipway.model.facts import AllocationFact, RoleFact
+from slipway.model.resources import CPU, GPU
+from slipway.scheduler.plan.placement import explain
+from slipway.scheduler.plan.placement.node_sets import NodeSet, NodeSets
+from slipway.scheduler.plan.placement.tick_state import TickState
+from slipway.scheduler.plan.queueing.node_shares import is_part
+from slipway.scheduler.plan.queueing.queue_tree import counted
+from slipway.scheduler.plan.state.rank_request import requests_of
+
+
+def held_nodes(state: TickState, fact: AllocationFact) -> str:
+    """What of its nodes is held, and by which queues above their share; "" where there is nothing to say."""
+    sets = state.node_sets()
+    for role in fact.roles:
+        if not role.node_selector and not role.affinity:
+            continue
+        found = _of_role(state, sets, role)
+        if found:
+            return found
+    return ""
+
+
+def _of_role(state: TickState, sets: NodeSets, role: RoleFact) -> str:
+    node_set = sets.of(role)
+    row = state.whatif.row(role)
+    row.refresh()
+    if node_set is None or bool(row.fits.any()):
+        return ""
+    asked = counted(requests_of(role).amounts)
+    resource = next((name for name in (GPU, CPU) if asked.get(name, 0) > 0), "")
+    if not resource or not is_part(node_set.shares.total, state.tree, resource):
+        return ""
+    total = node_set.shares.total.get(resource, 0)
+    holders: list[tuple[str, int, int]] = []
+    for name in sorted(queue.name for queue in state.snapshot.queues):
+        if state.tree.queue(name) is None or not state.tree.is_leaf(name):
+            continue
+        due, used = node_set.shares.due(name, resource), node_set.shares.used(name, resource)
+        if due is not None and used > due:
+            holders.append((name, used, round(due)))
+    holders.sort(key=lambda each: (each[2] - each[1], each[0]))
+    used = total - _free(state, node_set, resource)
+    return explain.held(role, resource, total, used, holders) if holders or used >= total else ""
+
+
+def _free(state: TickState, node_set: NodeSet, resource: str) -> int:
+    """What is free on the set, counted."""
+    usage, table = state.whatif.usage, state.whatif.table
+    if resource not in table.row:
+        return 0
+    free = usage.free(table.row[resource], np.flatnonzero(node_set.nodes))
+    return counted({resource: int(np.maximum(free, 0).sum())})[resource]

@@ -1,0 +1,162 @@
+"""The reclaim rule on the nodes that the waiting work is confined to.
+
+Where its selector, affinity or tolerations leave work only some nodes, a queue may be within what it deserves of the
+pool and still hold more than its part of these nodes. Then work is taken from that queue, one piece after the other:
+
+- each time from a queue that holds more than its part of the set of something that is asked for, and that holds no
+  less than its part afterwards, up to where the branches of the two queues meet;
+- the taker's share on the set afterwards is at most the other's afterwards;
+- the same holds of their shares of the pool: what is taken here is not taken back by the reclaim rule there;
+- work that is itself confined to other nodes is left to a queue that holds no more than its part of those.
+
+What the reclaim rule gives (FIRST) may go as well: a gang may need both.
+
+Invariant: on an unchanged input the queue that lost by this rule may not take it back, by this rule on the same nodes
+nor by the reclaim rule.
+"""
+
+from collections.abc import Collection, Mapping
+
+import numpy as np
+
+from slipway.model.facts import AllocationFact, RoleFact
+from slipway.model.resources import Resources, total
+from slipway.scheduler.plan.placement.node_sets import NodeSet, NodeSets, confined_roles
+from slipway.scheduler.plan.placement.tick_state import TickState
+from slipway.scheduler.plan.preemption.reclaim_rule import CONFINED, FIRST, NOT, ReclaimClaim
+from slipway.scheduler.plan.preemption.victims import Unit, Victims
+from slipway.scheduler.plan.queueing.node_shares import NodeShares
+from slipway.scheduler.plan.queueing.queue_tree import counted
+from slipway.scheduler.plan.state import gang_size
+from slipway.scheduler.plan.state.nodes import Bools
+from slipway.scheduler.plan.state.rank_request import requests_of
+from slipway.scheduler.plan.state.snapshot import Holding
+
+
+class SetDemand:
+    """What waiting work asks for on one set of nodes, in base units."""
+
+    def __init__(self, node_set: NodeSet, amounts: Mapping[str, int]) -> None:
+        self.node_set = node_set
+        self.amounts = amounts
+        self.resources = tuple(name for name, amount in sorted(counted(amounts).items()) if amount > 0)
+
+
+def confined_claim(state: TickState, fact: AllocationFact) -> "ConfinedClaim | None":
+    """The claim of `fact` as things stand; None where no role of it is confined."""
+    wanted = [role for role, want in zip(fact.roles, gang_size.targets(fact), strict=True) if want]
+    if not confined_roles(wanted, state.whatif.table):
+        return None
+    sets = state.node_sets()
+    counts = dict(zip([role.name for role in fact.roles], gang_size.targets(fact), strict=True))
+    demands: dict[int, tuple[NodeSet, list[Resources]]] = {}
+    for role in wanted:
+        node_set = sets.of(role)
+        if node_set is not None:
+            demands.setdefault(id(node_set), (node_set, []))[1].append(requests_of(role) * counts[role.name])
+    if not demands:
+        return None
+    parts = [SetDemand(node_set, total(asked).amounts) for node_set, asked in demands.values()]
+    return ConfinedClaim(state, fact.queue, gang_size.smallest_demand(fact), sets, parts)
+
+
+class ConfinedClaim:
+    """What work of `queue` may take on the sets that it is confined to, as things stand when it is asked."""
+
+    def __init__(self, state: TickState, queue: str, demand: Resources, sets: NodeSets, parts: list[SetDemand]) -> None:
+        self._state = state
+        self.queue = queue
+        self._demand = demand.amounts
+        self._sets = sets
+        self._parts = parts
+        self._pool = ReclaimClaim(state.tree, queue, demand.amounts)
+
+    @property
+    def standings(self) -> NodeShares:
+        """Which queue gives first: the one that is furthest above its part of the first set."""
+        return self._parts[0].node_set.shares
+
+    def verdict(self, holding: Holding, ranks: Collection[int]) -> int:
+        """CONFINED, or NOT."""
+        used = holding.used_by(ranks).amounts
+        if self._pool.judge(holding.allocation.queue, used) == FIRST:
+            return CONFINED
+        return CONFINED if self._allows(holding, ranks, used) else NOT
+
+    def eligible(self, victims: Victims) -> Bools:
+        """The units of other queues that stand on the sets and that may go next, as things stand."""
+        found: Bools = np.zeros(len(victims.units), dtype=np.bool_)
+        seen: set[int] = set()
+        for part in self._parts:
+            above = [number for number, name in enumerate(victims.queues) if self._is_above(part, name)]
+            here = victims.piece_unit[part.node_set.nodes[victims.piece_node]]
+            indices: list[int] = np.unique(here[np.isin(victims.queue[here], above)]).tolist()
+            for index in indices:
+                if index not in seen:
+                    seen.add(index)
+                    unit = victims.units[index]
+                    ranks = self._ranks(unit)
+                    found[index] = self._allows(unit.holding, ranks, unit.holding.used_by(ranks).amounts)
+        return found
+
+    def _ranks(self, unit: Unit) -> tuple[int, ...]:
+        """What goes with a unit."""
+        if not unit.is_whole:
+            return (unit.rank,)
+        holding = unit.holding
+        return tuple(rank for rank in self._state.left_of(holding) if rank not in holding.leaving)
+
+    def _is_above(self, part: SetDemand, name: str) -> bool:
+        """Whether `name` may hold more than its part of something that is asked for."""
+        if name == self.queue or self._state.tree.queue(name) is None:
+            return False
+        return any(part.node_set.shares.above_due(name, resource) > 0 for resource in part.resources)
+
+    def _allows(self, holding: Holding, ranks: Collection[int], used: Mapping[str, int]) -> bool:
+        """Whether `ranks`, which use `used` in all, may go by the shares of a set."""
+        victim, tree = holding.allocation.queue, self._state.tree
+        if victim == self.queue or tree.queue(victim) is None:
+            return False
+        ours, theirs = tree.branches(self.queue, victim)
+        if not ours or not theirs:
+            return False
+        less = {name: -amount for name, amount in used.items()}
+        if tree.share(ours[-1], self._demand) > tree.share(theirs[-1], less):
+            return False
+        return any(self._allows_on(part, holding, ranks, (ours[-1], theirs)) for part in self._parts)
+
+    def _allows_on(
+        self, part: SetDemand, holding: Holding, ranks: Collection[int], meeting: tuple[str, tuple[str, ...]]
+    ) -> bool:
+        ours, theirs = meeting
+        node_set, shares = part.node_set, part.node_set.shares
+        used = node_set.use_of(holding, ranks)
+        if not _can_spare(shares, theirs, used, part.resources):
+            return False
+        less = {name: -amount for name, amount in used.items()}
+        if shares.share(ours, part.amounts) > shares.share(theirs[-1], less):
+            return False
+        return all(self._is_free(role, part, holding, ranks, theirs) for role in _roles(holding, ranks))
+
+    def _is_free(
+        self, role: RoleFact, part: SetDemand, holding: Holding, ranks: Collection[int], theirs: tuple[str, ...]
+    ) -> bool:
+        """Whether what a role of the victim is confined to itself does not keep it where it is."""
+        own = self._sets.of(role)
+        if own is None or own.covers(part.node_set):
+            return True
+        return _can_spare(own.shares, theirs, own.use_of(holding, ranks), part.resources)
+
+
+def _can_spare(shares: NodeShares, queues: tuple[str, ...], used: Mapping[str, int], asked: tuple[str, ...]) -> bool:
+    """Whether all of `queues` hold their part of something that is asked for even without `used`, which has some."""
+    return any(
+        amount > 0 and resource in asked and all(shares.above_due(name, resource) >= amount for name in queues)
+        for resource, amount in counted(used).items()
+    )
+
+
+def _roles(holding: Holding, ranks: Collection[int]) -> list[RoleFact]:
+    """The roles of `ranks`, each once."""
+    roles = {id(role): role for rank in ranks if (role := holding.allocation.role_of(rank)) is not None}
+    return list(roles.values())

@@ -1,0 +1,89 @@
+"""Which allocations a verb is for: those that are named, or all that fit labels and filters, after a confirmation.
+
+Owns the options of that choice and the question. Without `--owner` it chooses among the caller's own; nothing is
+changed before the question is answered with yes, or `--yes` was given.
+"""
+
+import argparse
+import sys
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+from slipway.cli import labels, output
+from slipway.cli.verb import CliSession
+from slipway.errors import InvalidError
+
+Json = dict[str, Any]
+
+EVERYBODY = "*"
+_FILTERS = {"workspace": "workspace", "queue": "queue", "job": "job", "kind": "kind", "selector": "labelSelector"}
+"""{option: parameter of the list}"""
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """IDs, or what they are chosen by."""
+    parser.add_argument("ids", nargs="*", metavar="ID")
+    many = parser.add_argument_group("many at once (your own, after a confirmation)")
+    many.add_argument("-l", "--selector", metavar="LABELS", help="all with these labels, such as team=vision")
+    many.add_argument("--all", action="store_true", help="all of them")
+    many.add_argument("-n", "--workspace", metavar="W", help="of them, only those of this workspace")
+    many.add_argument("--queue", metavar="Q", help="only of this queue")
+    many.add_argument("--job", metavar="J", help="only of this job")
+    many.add_argument("--kind", metavar="KIND", help="only of this kind")
+    many.add_argument("--owner", metavar="NAME", help=f"of this user, not your own; '{EVERYBODY}': of all users")
+    many.add_argument("-y", "--yes", action="store_true", help="do not ask")
+
+
+def is_by_filter(arguments: argparse.Namespace) -> bool:
+    """Whether they are chosen, not named.
+
+    Raises:
+        InvalidError: both, or neither.
+    """
+    chosen = bool(arguments.all or arguments.selector)
+    if chosen and arguments.ids:
+        raise InvalidError("ids: give IDs, or -l or --all, not both")
+    if chosen or arguments.ids:
+        return chosen
+    given = [name for name in ("workspace", "queue", "job", "owner") if getattr(arguments, name)]
+    if given:
+        raise InvalidError(f"--{given[0]}: add --all, or -l LABELS, to choose all that fit")
+    raise InvalidError("ids: give at least one ID, or choose with -l LABELS or --all")
+
+
+def chosen(
+    arguments: argparse.Namespace, session: CliSession, does: str, is_wanted: Callable[[Json], bool]
+) -> list[Json]:
+    """The views that fit, once the user has agreed; empty when there are none.
+
+    Raises:
+        InvalidError: nobody can be asked, and `--yes` was not given.
+    """
+    query: Json = {parameter: getattr(arguments, option) for option, parameter in _FILTERS.items()}
+    owner = arguments.owner or str(session.api.get("/me")["user"])
+    if owner != EVERYBODY:
+        query["user"] = owner
+    views = [view for view in output.items_of(output.listed(session.api, "/allocations", query)) if is_wanted(view)]
+    if not views:
+        whose = "" if owner == EVERYBODY else f" of user {owner}"
+        session.terminal.note(f"nothing{whose} to {does}")
+        return []
+    return views if arguments.yes or _agrees(session, does, owner, views) else []
+
+
+def _agrees(session: CliSession, does: str, owner: str, views: list[Json]) -> bool:
+    """The question, with how many there are in which state."""
+    states = Counter(map(labels.state_of, views))
+    counted = ", ".join(f"{count} {state}" for state, count in states.most_common())
+    what = "1 allocation" if len(views) == 1 else f"{len(views)} allocations"
+    whose = "all users" if owner == EVERYBODY else f"user {owner}"
+    question = f"{does} {what} of {whose} ({counted})?"
+    if not sys.stdin.isatty():
+        raise InvalidError(f"{question} there is no terminal to ask on; add --yes")
+    session.terminal.err.write(f"{question} [y/N] ")
+    session.terminal.err.flush()
+    if sys.stdin.readline().strip().lower() in ("y", "yes"):
+        return True
+    session.terminal.note("nothing was changed")
+    return False

@@ -1,0 +1,106 @@
+"""`slipway rerun ID`: the same launch again, with what the options change.
+
+The body is that of the first launch as the API keeps it: complete, so that defaults and templates that have changed
+since do not change it. Options lie over it: variables and labels are added, files of the same path replaced, resources
+and the number of ranks set where it has one role.
+"""
+
+import argparse
+import copy
+from typing import Any, cast
+
+from slipway.cli import launch, upload
+from slipway.cli.verb import CliSession, CliVerb
+from slipway.cli.verbs.render import body_again
+from slipway.cli.verbs.run import add_launch_modes, launch_and_follow
+from slipway.crd.roleresources import MAIN_CONTAINER
+from slipway.errors import InvalidError
+
+Json = dict[str, Any]
+
+SERVICES = ("notebook", "tensorboard", "shell")
+"""They run until somebody ends them: nobody waits for their end."""
+EXAMPLES = """examples:
+  slipway rerun train-4kq7zp
+  slipway rerun train-4kq7zp --gpus 8 --env LR=0.01
+  slipway rerun train-4kq7zp --image train:v2 -- python train.py --epochs 20"""
+_ADDED = ("env", "labels", "secrets")
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Its arguments."""
+    parser.usage = "slipway rerun ID [options] [-- COMMAND...]"
+    parser.epilog = EXAMPLES
+    parser.add_argument("id", metavar="ID", help="what is launched again")
+    launch.add_options(parser, with_ranks=True)
+    add_launch_modes(parser)
+
+
+def execute(arguments: argparse.Namespace, session: CliSession) -> int:
+    """Launch it again, then do what `run` does."""
+    view: Json = session.api.get(f"/allocations/{arguments.id}")
+    changes = launch.body_of(str(view["kind"]), arguments, arguments.command)
+    upload.bring(session, changes, arguments)
+    if arguments.workspace and arguments.workspace != view["workspace"] and view["spec"].get("context"):
+        raise InvalidError("--workspace: its uploaded files are in another workspace; bring them again with --context")
+    body = changed(body_again(view), changes)
+    if view["kind"] in SERVICES:
+        arguments.detach = True
+    session.terminal.note(f"{view['id']} is launched again")
+    return launch_and_follow(session, body, arguments)
+
+
+def changed(body: Json, changes: Json) -> Json:
+    """The body with the changes over it.
+
+    Raises:
+        InvalidError: a change that has no one place in this body.
+    """
+    if "template" in changes:
+        raise InvalidError("--template: the launch has its whole pod template already; leave the option away")
+    body, changes = copy.deepcopy(body), copy.deepcopy(changes)
+    for name in _ADDED:
+        if name in changes:
+            changes[name] = {**body.get(name, {}), **changes[name]}
+    if "files" in changes:
+        paths = {each["path"] for each in changes["files"]}
+        changes["files"] = [*(each for each in body.get("files", []) if each["path"] not in paths), *changes["files"]]
+    if "ranks" in changes:
+        change = cast("Json", changes["ranks"][0])
+        if {"count", "minAvailable"} & change.keys():
+            # The lower bound of the gang was counted for the old number of ranks.
+            body.pop("minAvailable", None)
+        changes["ranks"] = [_role(body, change)]
+    pod = cast("Json", body.get("template", {}).get("spec", {}))
+    if "serviceAccount" in changes:
+        pod.pop("serviceAccountName", None)
+    if "command" in changes:
+        for container in cast("list[Json]", pod.get("containers", [])):
+            if container.get("name") == MAIN_CONTAINER:
+                container.pop("args", None)
+    return {**body, **changes}
+
+
+def _role(body: Json, change: Json) -> Json:
+    roles = cast("list[Json]", body.get("ranks") or [])
+    if len(roles) > 1:
+        names = ", ".join(str(role.get("name")) for role in roles)
+        words = f"it has several roles ({names}); change them in a file: slipway command config ID > FILE"
+        raise InvalidError(f"--ranks, --gpus, --cpus, --memory: {words}, then slipway apply -f FILE")
+    role: Json = roles[0] if roles else {"name": change["name"]}
+    for name, amount in cast("Json", change.get("resources") or {}).items():
+        resources = cast("Json", role.setdefault("resources", {}))
+        places = [
+            cast("Json", resources[key]) for key in ("requests", "limits") if isinstance(resources.get(key), dict)
+        ]
+        for place in [each for each in places if name in each] or places[:1] or [resources]:
+            place[name] = amount
+    if "count" in change:
+        role["count"] = change["count"]
+        role.pop("minAvailable", None)
+    if "minAvailable" in change:
+        role["minAvailable"] = change["minAvailable"]
+    return role
+
+
+VERBS = {"rerun": CliVerb(configure, execute, takes_command=True)}

@@ -1,0 +1,24 @@
+"""The Python SDK: `from slipway.sdk import Client, AsyncClient`.
+
+`slipway` is a namespace package and can export nothing itself. The names are loaded when they are first used, so that
+the command, which uses modules of this package, starts quickly.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from slipway.sdk.async_client import AsyncClient, AsyncRun
+    from slipway.sdk.client import Client, Run
+
+__all__ = ["AsyncClient", "AsyncRun", "Client", "Run"]
+
+_MODULES = {"AsyncClient": "async_client", "AsyncRun": "async_client", "Client": "client", "Run": "client"}
+
+
+def __getattr__(name: str) -> Any:
+    """An exported name, its module imported."""
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import importlib
+
+    return getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)

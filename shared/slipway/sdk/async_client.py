@@ -1,0 +1,505 @@
+"""`AsyncClient`: the API for programs on asyncio. The shell over the core, with asyncio.
+
+Owns the connection and the waiting; what is sent and what an answer means is said in `calls`, `retries`, `refusals` and
+`watches`. `client.py` is the same without asyncio; a test holds that both have the same methods.
+"""
+
+import asyncio
+import time
+import uuid
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Generator, Sequence
+from contextlib import aclosing
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, Unpack, cast
+
+from slipway.api.job_schemas import JobChanged, JobView
+from slipway.api.schemas import (
+    AllocationList,
+    AllocationView,
+    ExplainView,
+    LogLineView,
+    Me,
+    NodeView,
+    PodView,
+    PoolView,
+    QueueView,
+    TimelineView,
+)
+from slipway.errors import ControlPlaneError, DeadlineError, InvalidError, TransientError, UnavailableError
+from slipway.model.events import AllocationEvent
+from slipway.model.lifecycle import Kind, Phase
+from slipway.sdk import calls, launches, refusals, watches
+from slipway.sdk.calls import ApiCall, ListFilters, LogFilters, UsageFilters
+from slipway.sdk.client import CALL_S, LOOK_S, Page
+from slipway.sdk.retries import RetryBudget, Tries
+from slipway.sdk.runs import RunState
+from slipway.sdk.watches import Watch
+
+if TYPE_CHECKING:
+    from slipway.api.usage_view import UsageView
+
+Json = dict[str, Any]
+T = TypeVar("T")
+
+
+class AsyncClient:
+    """The API of one server.
+
+    The server, the token and the user are found as the command finds them: what is named here, else the environment
+    (`SLIPWAY_SERVER`, `SLIPWAY_API_TOKEN`, `SLIPWAY_USER`), else where you are logged in, else the stack of this
+    machine. Every call ends within `timeout_s`, its tries included; a launch is never made twice.
+
+    Raises:
+        ControlPlaneError: of every call; its `code`, `fields` and `next_step` say more.
+    """
+
+    def __init__(
+        self, server: str = "", *, token: str = "", context: str = "", user: str = "", timeout_s: float = CALL_S
+    ) -> None:
+        import httpx
+
+        from slipway.sdk import transport
+
+        self._transport = transport
+        self._settings = transport.settings_of(server, token, context, user, timeout_s)
+        address = self._settings.server
+        self._http = httpx.AsyncClient(
+            base_url=transport.base_url(address), verify=transport.verify_of(address), trust_env=False
+        )
+        self._budget = RetryBudget()
+
+    def __repr__(self) -> str:
+        return f"<AsyncClient of {self._settings.server.url}>"
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._http.aclose()
+
+    # --- launch -------------------------------------------------------------------------------------------------------
+
+    def launch(self, kind: Kind | str, *, key: str = "", **fields: Any) -> "AsyncLaunch":
+        """Launch a workload of any kind: notebook, shell, command, tensorboard or training.
+
+        `fields` are those of a launch body in snake_case, and the short forms `ranks=4`, `gpus=1`, `cpus=2` and
+        `memory="4Gi"` (of each rank). The same `key` launches once; without one, each call of this method does.
+        """
+        body = launches.body_of(str(kind), fields)
+        call = calls.launch(body, key or f"sdk-{uuid.uuid4().hex}")
+        return AsyncLaunch(self, self._call(call))
+
+    def run(self, command: Sequence[str], *, key: str = "", **fields: Any) -> "AsyncLaunch":
+        """Run a command on one or many ranks, as `slipway run` does."""
+        return self.launch(Kind.TRAINING, key=key, command=command, **fields)
+
+    async def preview(self, kind: Kind | str, **fields: Any) -> Json:
+        """What a launch would become, and whether it fits now; launches nothing."""
+        return await self._call(calls.preview(launches.body_of(str(kind), fields)))
+
+    # --- look ---------------------------------------------------------------------------------------------------------
+
+    async def attach(self, id_: str) -> "AsyncRun":
+        """The run of this id, name or unique beginning of an id."""
+        return AsyncRun(self, await self.get(id_))
+
+    async def get(self, id_: str) -> AllocationView:
+        """One allocation."""
+        return await self._call(calls.get(id_))
+
+    def list(self, **filters: Unpack[ListFilters]) -> "AsyncPages":
+        """Allocations, page after page as they are read; in a notebook, a table of the first."""
+        return AsyncPages(lambda cursor: self._call(calls.list_page(filters, cursor)))
+
+    async def explain(self, id_: str, *, foresee: bool = False) -> ExplainView:
+        """Why it stands where it stands, and what would help; `foresee` also asks the planner for its start."""
+        return await self._call(calls.explain(id_, foresee=foresee))
+
+    async def timeline(self, id_: str) -> TimelineView:
+        """How long it was in each phase."""
+        return await self._call(calls.timeline(id_))
+
+    async def pods(self, id_: str) -> Sequence[PodView]:
+        """Its pods."""
+        return (await self._call(calls.pods(id_))).items
+
+    def logs(
+        self, id_: str, *, follow: bool = False, after: str = "", **filters: Unpack[LogFilters]
+    ) -> "AsyncEntryStream[LogLineView]":
+        """The lines of its ranks; with `follow` also those that come, until it has ended.
+
+        A hole is a line that says how many are `missing`. A stream that breaks goes on where it was.
+        """
+        if follow:
+            watch = watches.watch_lines(calls.log_stream_path(id_), calls.parameters(filters), after=after)
+            return AsyncEntryStream(lambda: watch.cursor, self._entries(watch, lambda: self._has_ended(id_)))
+        return AsyncEntryStream[LogLineView].paged(after, lambda cursor: self._log_page(id_, filters, cursor))
+
+    def events(
+        self, id_: str = "", *, follow: bool = False, after: str = "", workspace: str = "", types: str = ""
+    ) -> "AsyncEntryStream[AllocationEvent]":
+        """The transitions of one allocation, with `follow` until it has ended; without an id those of all, for ever.
+
+        `cursor` of the stream is where another one goes on (`after`), also in another process. `workspace` and `types`
+        (`running,terminated`) choose among those of all.
+        """
+        if id_ and (workspace or types):
+            raise InvalidError("events: workspace and types choose among the events of all; leave the id away")
+        if id_ and not follow:
+            return AsyncEntryStream[AllocationEvent].paged(after, lambda cursor: self._event_page(id_, cursor))
+        query = {"workspace": workspace, "type": types}
+        watch = watches.watch_events(calls.event_stream_path(id_), query, after=after, ends=bool(id_))
+        return AsyncEntryStream(lambda: watch.cursor, self._entries(watch, _over(watch)))
+
+    async def wait(self, id_: str, *, until: str = "ended", timeout_s: float | None = None) -> AllocationView:
+        """Wait until it is `running`, `ready` or has `ended`; also returns when it has ended without being either.
+
+        Raises:
+            DeadlineError: it is not there after `timeout_s`.
+        """
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        view = await self.get(id_)
+        watch = watches.watch_of(view, calls.event_stream_path(view.id), until, deadline)
+        try:
+            if not watches.has_reached(view, until):
+                async with aclosing(self._entries(watch, _over(watch))) as news:
+                    async for _ in news:
+                        view = await self.get(view.id)
+                        if watches.has_reached(view, until):
+                            break
+            while not watches.has_reached(view, until):
+                await asyncio.sleep(LOOK_S)
+                watch.is_to_reopen(time.monotonic())
+                view = await self.get(view.id)
+        except DeadlineError as error:
+            raise watches.late(view, until, timeout_s) from error
+        return view
+
+    # --- change -------------------------------------------------------------------------------------------------------
+
+    async def kill(self, id_: str, *, grace: str = "", force: bool = False) -> AllocationView:
+        """End it; its ranks have `grace` (`30s`), with `force` none."""
+        return await self._call(calls.kill(id_, grace=grace, force=force))
+
+    async def terminate(self, id_: str, *, reason: str = "") -> AllocationView:
+        """End it, but let it save its work when it can."""
+        return await self._call(calls.terminate(id_, reason))
+
+    async def preempt(self, id_: str, *, reason: str = "") -> AllocationView:
+        """Ask its ranks to save their work and end."""
+        return await self._call(calls.preempt(id_, reason))
+
+    async def hold(self, id_: str) -> AllocationView:
+        """Keep it from starting; what runs saves its work, then is held."""
+        return await self._call(calls.hold(id_))
+
+    async def release(self, id_: str) -> AllocationView:
+        """Let it start (again)."""
+        return await self._call(calls.release(id_))
+
+    async def change(self, id_: str, **fields: Any) -> AllocationView:
+        """Change priority, queue, limits, or the work of what is held: `change(id, priority=80)`."""
+        return await self._call(calls.change(id_, fields))
+
+    async def delete(self, id_: str) -> AllocationView:
+        """Delete it; what runs is ended first."""
+        return await self._call(calls.delete(id_))
+
+    # --- the cluster --------------------------------------------------------------------------------------------------
+
+    async def jobs(self, *, workspace: str = "", queue: str = "", state: str = "") -> Sequence[JobView]:
+        """Groups of allocations, in the order in which they go."""
+        return (await self._call(calls.jobs(workspace=workspace, queue=queue, state=state))).items
+
+    async def job(self, name: str, *, workspace: str = "") -> JobView:
+        """One job with its members."""
+        return await self._call(calls.job(name, workspace))
+
+    async def create_job(self, name: str, *, workspace: str = "", **fields: Any) -> JobView:
+        """A new job, which launches can name: `create_job("sweep", max_slots=8, weight=2)`."""
+        return await self._call(calls.create_job(name, workspace, fields))
+
+    async def change_job(self, name: str, *, workspace: str = "", **fields: Any) -> JobChanged:
+        """Change the limits, the priority, the weight or the queue of a job."""
+        return await self._call(calls.change_job(name, workspace, fields))
+
+    async def queues(self) -> Sequence[QueueView]:
+        """The queues."""
+        return (await self._call(calls.queues())).items
+
+    async def queue(self, name: str) -> QueueView:
+        """One queue and who waits in it, in order."""
+        return await self._call(calls.queue(name))
+
+    async def pools(self) -> Sequence[PoolView]:
+        """The pools."""
+        return (await self._call(calls.pools())).items
+
+    async def nodes(self) -> Sequence[NodeView]:
+        """The nodes, and what is placed on them."""
+        return (await self._call(calls.nodes())).items
+
+    async def node(self, name: str) -> NodeView:
+        """One node."""
+        return await self._call(calls.node(name))
+
+    async def usage(
+        self, by: str = "user", *, first_day: str = "", last_day: str = "", **filters: Unpack[UsageFilters]
+    ) -> "UsageView":
+        """What was used, summed by user, queue, pool, workspace, kind, day or month (several with commas)."""
+        return await self._call(calls.usage(by, first_day, last_day, filters))
+
+    async def me(self) -> Me:
+        """Who the server takes you for, and what you may do."""
+        return await self._call(calls.me())
+
+    # --- how it gets there --------------------------------------------------------------------------------------------
+
+    async def _call(self, call: ApiCall[T]) -> T:
+        settings, content = self._settings, call.content
+        url = calls.target(settings.server.prefix, call.path, call.query)
+        tries = Tries(
+            self._budget, is_repeatable=call.is_repeatable, now=time.monotonic(), timeout_s=settings.timeout_s
+        )
+        import httpx
+
+        while True:
+            timeout = self._transport.timeout_of(tries.left_s(time.monotonic()))
+            headers = await self._headers(call.headers, has_body=content is not None)
+            try:
+                answer = await self._http.request(call.method, url, content=content, headers=headers, timeout=timeout)
+            except httpx.HTTPError as exc:
+                error, was_sent = self._transport.translated(exc, settings.server)
+                error.__cause__ = exc
+            else:
+                if answer.status_code < 300:
+                    self._budget.earn()
+                    return call.decode(answer.content)
+                error, was_sent = refusals.error_of(answer.status_code, answer.headers, answer.content), True
+            now, chance = time.monotonic(), self._transport.chance()
+            await asyncio.sleep(tries.pause_after(error, was_sent=was_sent, now=now, chance=chance))
+
+    async def _entries(self, watch: Watch[T], is_over: Callable[[], Awaitable[bool]]) -> AsyncGenerator[T]:
+        """The entries of a stream across its connections."""
+        import httpx
+
+        url = calls.target(self._settings.server.prefix, watch.path, watch.query)
+        while True:
+            try:
+                timeout = self._transport.stream_timeout(watch.open(time.monotonic()))
+                headers = await self._headers(watch.headers, has_body=False)
+                async with self._http.stream("GET", url, headers=headers, timeout=timeout) as answer:
+                    if answer.status_code == 204:
+                        return
+                    if answer.status_code >= 300:
+                        raise refusals.error_of(answer.status_code, answer.headers, await answer.aread())
+                    async with aclosing(cast("AsyncGenerator[bytes]", answer.aiter_bytes())) as chunks:
+                        async for chunk in chunks:
+                            for entry, value in watch.feed(chunk):
+                                watch.passed(entry)
+                                yield value
+                            if watch.is_to_reopen(time.monotonic()):
+                                break
+                        else:
+                            if await is_over():
+                                return
+                            raise UnavailableError(f"{self._settings.server.url} ended the stream too early")
+                continue
+            except httpx.HTTPError as exc:
+                broken: Exception = self._transport.translated(exc, self._settings.server)[0]
+            except TransientError as exc:
+                broken = exc
+            await asyncio.sleep(watch.pause_after(broken, time.monotonic()))
+
+    async def _headers(self, extra: Any, *, has_body: bool) -> dict[str, str]:
+        credential = self._settings.server.credential
+        # It may ask kubectl.
+        token = await asyncio.to_thread(credential.token) if credential is not None else ""
+        return self._transport.headers_of(self._settings, token, extra, has_body=has_body)
+
+    async def _has_ended(self, id_: str) -> bool:
+        return (await self.get(id_)).phase is Phase.TERMINATED
+
+    async def _log_page(self, id_: str, filters: LogFilters, cursor: str) -> "Page[LogLineView]":
+        page = await self._call(calls.log_page(id_, filters, cursor))
+        return Page(page.items, page.metadata.continue_ or cursor, calls.is_last_log_page(page, filters, cursor))
+
+    async def _event_page(self, id_: str, cursor: str) -> "Page[AllocationEvent]":
+        page = await self._call(calls.event_page(id_, cursor))
+        found = [event for each in page.items if (event := watches.event_of(each)) is not None]
+        return Page(found, page.metadata.continue_ or cursor, not page.items)
+
+
+class AsyncLaunch:
+    """A launch that is under way: `run = await client.run(...)`, or `async with client.run(...) as run:`."""
+
+    def __init__(self, client: AsyncClient, call: Coroutine[Any, Any, AllocationView]) -> None:
+        self._client = client
+        self._call = call
+        self._run: AsyncRun | None = None
+
+    def __await__(self) -> Generator[Any, None, "AsyncRun"]:
+        return self._launched().__await__()
+
+    async def _launched(self) -> "AsyncRun":
+        if self._run is None:
+            self._run = AsyncRun(self._client, await self._call)
+        return self._run
+
+    async def __aenter__(self) -> "AsyncRun":
+        return await self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await (await self).__aexit__(kind, error, trace)
+
+
+class AsyncRun(RunState):
+    """One allocation and what can be done to it. As a context manager it is killed when the block raises."""
+
+    def __init__(self, client: AsyncClient, view: AllocationView) -> None:
+        super().__init__(view)
+        self._client = client
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            return
+        try:
+            await self.kill()
+        except ControlPlaneError as failed:
+            error.add_note(f"{self.id} could not be killed: {failed}")
+
+    async def refresh(self) -> Self:
+        """Look again."""
+        self.view = await self._client.get(self.id)
+        return self
+
+    async def wait(self, *, until: str = "ended", timeout_s: float | None = None) -> Self:
+        """Wait until it is `running`, `ready` or has `ended` (`AsyncClient.wait`)."""
+        self.view = await self._client.wait(self.id, until=until, timeout_s=timeout_s)
+        return self
+
+    def logs(
+        self, *, follow: bool = False, after: str = "", **filters: Unpack[LogFilters]
+    ) -> "AsyncEntryStream[LogLineView]":
+        """The lines of its ranks (`AsyncClient.logs`)."""
+        return self._client.logs(self.id, follow=follow, after=after, **filters)
+
+    def events(self, *, follow: bool = False, after: str = "") -> "AsyncEntryStream[AllocationEvent]":
+        """Its transitions (`AsyncClient.events`)."""
+        return self._client.events(self.id, follow=follow, after=after)
+
+    async def explain(self, *, foresee: bool = False) -> ExplainView:
+        """Why it stands where it stands."""
+        return await self._client.explain(self.id, foresee=foresee)
+
+    async def timeline(self) -> TimelineView:
+        """How long it was in each phase."""
+        return await self._client.timeline(self.id)
+
+    async def kill(self, *, grace: str = "", force: bool = False) -> Self:
+        """End it."""
+        self.view = await self._client.kill(self.id, grace=grace, force=force)
+        return self
+
+    async def preempt(self, *, reason: str = "") -> Self:
+        """Ask its ranks to save their work and end."""
+        self.view = await self._client.preempt(self.id, reason=reason)
+        return self
+
+    async def hold(self) -> Self:
+        """Keep it from starting."""
+        self.view = await self._client.hold(self.id)
+        return self
+
+    async def release(self) -> Self:
+        """Let it start (again)."""
+        self.view = await self._client.release(self.id)
+        return self
+
+    async def change(self, **fields: Any) -> Self:
+        """Change priority, queue, limits, or the work of what is held."""
+        self.view = await self._client.change(self.id, **fields)
+        return self
+
+
+class AsyncPages:
+    """Allocations, read page after page while one goes through them; each `for` begins anew."""
+
+    def __init__(self, fetch: Callable[[str], Awaitable[AllocationList]]) -> None:
+        self._fetch = fetch
+
+    async def __aiter__(self) -> AsyncIterator[AllocationView]:
+        cursor = ""
+        while True:
+            page = await self._fetch(cursor)
+            for view in page.items:
+                yield view
+            cursor = page.metadata.continue_
+            if not cursor:
+                return
+
+
+class AsyncEntryStream(Generic[T]):
+    """Lines or events as they come, for one `for`; `cursor` is where another stream goes on."""
+
+    def __init__(self, cursor: Callable[[], str], entries: AsyncGenerator[T]) -> None:
+        self._cursor = cursor
+        self._entries = entries
+
+    @classmethod
+    def paged(cls, after: str, fetch: Callable[[str], Awaitable[Page[T]]]) -> "AsyncEntryStream[T]":
+        """What there is, page after page."""
+        at = [after]
+
+        async def entries() -> AsyncGenerator[T]:
+            is_last = False
+            while not is_last:
+                found, cursor, is_last = await fetch(at[0])
+                for value in found:
+                    yield value
+                at[0] = cursor
+
+        return AsyncEntryStream(lambda: at[0], entries())
+
+    @property
+    def cursor(self) -> str:
+        """The cursor after what was passed on last; of a list that is read in pages, after the last whole page."""
+        return self._cursor()
+
+    def __aiter__(self) -> AsyncIterator[T]:
+        return self
+
+    async def __anext__(self) -> T:
+        return await anext(self._entries)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """End the connection."""
+        await self._entries.aclose()
+
+
+def _over(watch: Watch[Any]) -> Callable[[], Awaitable[bool]]:
+    async def is_over() -> bool:
+        return watch.is_over
+
+    return is_over

@@ -1,0 +1,351 @@
+"""The calls of the SDK as values: what is sent, and as what the answer is read. Pure.
+
+Owns the paths, parameters and bodies of the calls; the types are the structs of the server. Must not know how a call
+gets to the server.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Generic, TypedDict, TypeVar, cast
+from urllib.parse import quote, urlencode
+
+import msgspec
+
+from slipway.api.change_schemas import ChangeBody, KillBody
+from slipway.api.job_schemas import JobBody, JobChange, JobChanged, JobList, JobView
+from slipway.api.schemas import (
+    AllocationList,
+    AllocationView,
+    ExplainView,
+    Items,
+    ListMetadata,
+    LogLineView,
+    Me,
+    NodeView,
+    PodView,
+    PoolView,
+    PreemptBody,
+    QueueView,
+    TimelineView,
+)
+from slipway.errors import FieldError, InvalidError, PermanentError
+from slipway.sdk.launches import fields_of
+
+if TYPE_CHECKING:
+    from slipway.api.usage_view import UsageView
+
+Json = dict[str, Any]
+T = TypeVar("T")
+
+API = "/api/v1"
+LOG_PAGE_LINES = 10_000
+"""What the api answers at once: a shorter page of a log is the last one."""
+NOTHING: Any = type(None)
+
+
+class ListFilters(TypedDict, total=False):
+    """Which allocations are listed, and how many the server sends at once (`limit`)."""
+
+    workspace: str
+    queue: str
+    pool: str
+    user: str
+    phase: str
+    kind: str
+    active: bool
+    job: str
+    result: str
+    created_after: str
+    created_before: str
+    ended_after: str
+    ended_before: str
+    sort: str
+    label_selector: str
+    limit: int
+
+
+class LogFilters(TypedDict, total=False):
+    """Which lines of a log are read."""
+
+    rank: int | str
+    attempt: int
+    container: str
+    stream: str
+    head: int
+    tail: int
+    since: str
+    until: str
+    search: str
+    regex: bool
+
+
+class UsageFilters(TypedDict, total=False):
+    """Whose usage is summed."""
+
+    workspace: str
+    user: str
+    pool: str
+    queue: str
+    kind: str
+
+
+class LogPage(msgspec.Struct, kw_only=True, frozen=True):
+    """A page of a log; `metadata.continue` is the cursor of its last line."""
+
+    items: list[LogLineView]
+    metadata: ListMetadata
+
+
+class EventPage(msgspec.Struct, kw_only=True, frozen=True):
+    """A page of events, as the server writes them."""
+
+    items: list[Json]
+    metadata: ListMetadata
+
+
+@dataclass(frozen=True, kw_only=True)
+class ApiCall(Generic[T]):
+    """One call. One that is not repeatable may do something else when it is made twice."""
+
+    method: str
+    path: str
+    """below /api/v1"""
+    answer: type[T]
+    query: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    body: Any = None
+    headers: Mapping[str, str] = field(default_factory=dict[str, str])
+    is_repeatable: bool = True
+
+    @property
+    def content(self) -> bytes | None:
+        """The body as it is sent."""
+        return None if self.body is None else msgspec.json.encode(self.body)
+
+    def decode(self, body: bytes) -> T:
+        """The answer as a value. Raises PermanentError when it is not of the type that this version knows."""
+        if self.answer is NOTHING or not body.strip():
+            return cast("T", None)
+        try:
+            return msgspec.json.decode(body, type=self.answer)
+        except msgspec.DecodeError as error:
+            words = f"the answer to {self.method} {self.path} is not what this version of the SDK reads ({error})"
+            raise PermanentError(f"{words}; compare the versions of client and server") from error
+
+
+def target(prefix: str, path: str, query: Mapping[str, Any]) -> str:
+    """The request target of a path below /api/v1; parameters without a value are left out."""
+    pairs = [(name, _text(value)) for name, value in query.items() if value is not None and value != ""]
+    return prefix + API + path + (f"?{urlencode(pairs)}" if pairs else "")
+
+
+def _text(value: Any) -> str:
+    match value:
+        case bool():
+            return "true" if value else "false"
+        case list() | tuple():
+            return ",".join(map(str, cast("list[Any]", value)))
+        case _:
+            return str(value)
+
+
+def parameters(filters: Mapping[str, Any]) -> Json:
+    """Filters as the API spells them: `created_after` is `createdAfter`."""
+    return {_camel(name): value for name, value in filters.items()}
+
+
+def _camel(name: str) -> str:
+    first, *rest = name.split("_")
+    return first + "".join(word.capitalize() for word in rest)
+
+
+def _one(kind: str, id_: str, rest: str = "") -> str:
+    """The path of one object. Raises InvalidError without an id: the path would be that of the list."""
+    if not id_:
+        raise InvalidError(f"{kind}: an id or a name is needed", fields=(FieldError("/id", "must not be empty"),))
+    return f"/{kind}/{quote(id_, safe='')}{rest}"
+
+
+def _allocation(id_: str, rest: str = "") -> str:
+    return _one("allocations", id_, rest)
+
+
+# --- launches ---------------------------------------------------------------------------------------------------------
+
+
+def launch(body: Json, key: str) -> ApiCall[AllocationView]:
+    """Launch once, however often it is sent with this key."""
+    headers = {"Idempotency-Key": key}
+    return ApiCall(method="POST", path="/allocations", body=body, headers=headers, answer=AllocationView)
+
+
+def preview(body: Json) -> ApiCall[Json]:
+    """What a launch would become; launches nothing."""
+    return ApiCall(method="POST", path="/allocations", body=body, query={"dryRun": True}, answer=Json)
+
+
+# --- one allocation ---------------------------------------------------------------------------------------------------
+
+
+def get(id_: str) -> ApiCall[AllocationView]:
+    """One allocation."""
+    return ApiCall(method="GET", path=_allocation(id_), answer=AllocationView)
+
+
+def explain(id_: str, *, foresee: bool) -> ApiCall[ExplainView]:
+    """Why it stands where it stands."""
+    query = {"foresee": True} if foresee else {}
+    return ApiCall(method="GET", path=_allocation(id_, "/explain"), query=query, answer=ExplainView)
+
+
+def timeline(id_: str) -> ApiCall[TimelineView]:
+    """The time in each phase."""
+    return ApiCall(method="GET", path=_allocation(id_, "/timeline"), answer=TimelineView)
+
+
+def pods(id_: str) -> ApiCall[Items[PodView]]:
+    """Its pods."""
+    return ApiCall(method="GET", path=_allocation(id_, "/pods"), answer=Items[PodView])
+
+
+def kill(id_: str, *, grace: str, force: bool) -> ApiCall[AllocationView]:
+    """End it. A second kill ends its pods at once: only one with `force` may be made twice."""
+    body = KillBody(force=force, grace=grace)
+    path = _allocation(id_, "/kill")
+    return ApiCall(method="POST", path=path, body=body, answer=AllocationView, is_repeatable=force)
+
+
+def terminate(id_: str, reason: str) -> ApiCall[AllocationView]:
+    """End it, gently when it can save its work."""
+    body = PreemptBody(reason=reason)
+    path = _allocation(id_, "/terminate")
+    return ApiCall(method="POST", path=path, body=body, answer=AllocationView, is_repeatable=False)
+
+
+def preempt(id_: str, reason: str) -> ApiCall[AllocationView]:
+    """Ask its ranks to save their work and end."""
+    body = PreemptBody(reason=reason)
+    path = _allocation(id_, "/preempt")
+    return ApiCall(method="POST", path=path, body=body, answer=AllocationView, is_repeatable=False)
+
+
+def hold(id_: str) -> ApiCall[AllocationView]:
+    """Keep it from starting; what runs saves its work first."""
+    return ApiCall(method="POST", path=_allocation(id_, "/hold"), answer=AllocationView)
+
+
+def release(id_: str) -> ApiCall[AllocationView]:
+    """Undo a hold."""
+    return ApiCall(method="POST", path=_allocation(id_, "/resume"), answer=AllocationView)
+
+
+def change(id_: str, given: Mapping[str, Any]) -> ApiCall[AllocationView]:
+    """Change what may change after the launch: the fields of `ChangeBody`. Raises InvalidError for another."""
+    body = fields_of(ChangeBody, given)
+    return ApiCall(method="PATCH", path=_allocation(id_), body=body, answer=AllocationView)
+
+
+def delete(id_: str) -> ApiCall[AllocationView]:
+    """Delete it; what runs is ended first."""
+    return ApiCall(method="DELETE", path=_allocation(id_), answer=AllocationView)
+
+
+# --- lists ------------------------------------------------------------------------------------------------------------
+
+
+def list_page(filters: Mapping[str, Any], cursor: str) -> ApiCall[AllocationList]:
+    """One page of allocations."""
+    query = {**parameters(filters), "continue": cursor}
+    return ApiCall(method="GET", path="/allocations", query=query, answer=AllocationList)
+
+
+def log_page(id_: str, filters: Mapping[str, Any], cursor: str) -> ApiCall[LogPage]:
+    """One page of a log."""
+    query = {**parameters(filters), "after": cursor}
+    return ApiCall(method="GET", path=_allocation(id_, "/logs"), query=query, answer=LogPage)
+
+
+def is_last_log_page(page: LogPage, filters: Mapping[str, Any], cursor: str) -> bool:
+    """Whether nothing follows the page that was asked for with `cursor`."""
+    is_one_page = "head" in filters or "tail" in filters
+    return is_one_page or len(page.items) < LOG_PAGE_LINES or page.metadata.continue_ in ("", cursor)
+
+
+def event_page(id_: str, cursor: str) -> ApiCall[EventPage]:
+    """One page of the events of an allocation; an empty page is the last one."""
+    query = {"after": cursor, "follow": False}
+    return ApiCall(method="GET", path=_allocation(id_, "/events"), query=query, answer=EventPage)
+
+
+def log_stream_path(id_: str) -> str:
+    """The stream of a log."""
+    return _allocation(id_, "/logs")
+
+
+def event_stream_path(id_: str) -> str:
+    """The stream of the events of an allocation, or of all."""
+    return _allocation(id_, "/events") if id_ else "/events"
+
+
+# --- the cluster ------------------------------------------------------------------------------------------------------
+
+
+def jobs(*, workspace: str, queue: str, state: str) -> ApiCall[JobList]:
+    """Groups of allocations."""
+    query = {"workspace": workspace, "queue": queue, "state": state}
+    return ApiCall(method="GET", path="/jobs", query=query, answer=JobList)
+
+
+def create_job(name: str, workspace: str, given: Mapping[str, Any]) -> ApiCall[JobView]:
+    """A new job, with fields of `JobBody`. Raises InvalidError for another."""
+    body = fields_of(JobBody, {"name": name, "workspace": workspace or None, **given})
+    return ApiCall(method="POST", path="/jobs", body=body, answer=JobView, is_repeatable=False)
+
+
+def job(name: str, workspace: str) -> ApiCall[JobView]:
+    """One job with its members."""
+    return ApiCall(method="GET", path=_one("jobs", name), query={"workspace": workspace}, answer=JobView)
+
+
+def change_job(name: str, workspace: str, given: Mapping[str, Any]) -> ApiCall[JobChanged]:
+    """Change the fields of `JobChange`. Raises InvalidError for another."""
+    body = fields_of(JobChange, given)
+    query = {"workspace": workspace}
+    return ApiCall(method="PATCH", path=_one("jobs", name), query=query, body=body, answer=JobChanged)
+
+
+def queues() -> ApiCall[Items[QueueView]]:
+    """The queues."""
+    return ApiCall(method="GET", path="/queues", answer=Items[QueueView])
+
+
+def queue(name: str) -> ApiCall[QueueView]:
+    """One queue and who waits in it."""
+    return ApiCall(method="GET", path=_one("queues", name), answer=QueueView)
+
+
+def pools() -> ApiCall[Items[PoolView]]:
+    """The pools."""
+    return ApiCall(method="GET", path="/pools", answer=Items[PoolView])
+
+
+def nodes() -> ApiCall[Items[NodeView]]:
+    """The nodes, and what is placed on them."""
+    return ApiCall(method="GET", path="/nodes", answer=Items[NodeView])
+
+
+def node(name: str) -> ApiCall[NodeView]:
+    """One node."""
+    return ApiCall(method="GET", path=_one("nodes", name), answer=NodeView)
+
+
+def usage(by: str, first_day: str, last_day: str, filters: Mapping[str, Any]) -> "ApiCall[UsageView]":
+    """What was used, summed."""
+    from slipway.api.usage_view import UsageView
+
+    query = {**parameters(filters), "by": by, "from": first_day, "to": last_day}
+    return ApiCall(method="GET", path="/usage", query=query, answer=UsageView)
+
+
+def me() -> ApiCall[Me]:
+    """Who the caller is."""
+    return ApiCall(method="GET", path="/me", answer=Me)

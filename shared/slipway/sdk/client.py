@@ -1,0 +1,484 @@
+"""`Client`: the API for programs that wait for each answer. The shell over the core, without asyncio.
+
+Owns the connection and the waiting; what is sent and what an answer means is said in `calls`, `retries`, `refusals` and
+`watches`. `async_client.py` is the same for asyncio; a test holds that both have the same methods.
+
+A client may be used by several threads; a stream, by one.
+"""
+
+import time
+import uuid
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Self, TypeVar, Unpack
+
+from slipway.api.job_schemas import JobChanged, JobView
+from slipway.api.schemas import (
+    AllocationList,
+    AllocationView,
+    ExplainView,
+    LogLineView,
+    Me,
+    NodeView,
+    PodView,
+    PoolView,
+    QueueView,
+    TimelineView,
+)
+from slipway.errors import ControlPlaneError, DeadlineError, InvalidError, TransientError, UnavailableError
+from slipway.model.events import AllocationEvent
+from slipway.model.lifecycle import Kind, Phase
+from slipway.sdk import calls, launches, refusals, tables, watches
+from slipway.sdk.calls import ApiCall, ListFilters, LogFilters, UsageFilters
+from slipway.sdk.retries import RetryBudget, Tries
+from slipway.sdk.runs import RunState
+from slipway.sdk.watches import Watch
+
+if TYPE_CHECKING:
+    from slipway.api.usage_view import UsageView
+
+Json = dict[str, Any]
+T = TypeVar("T")
+
+LOOK_S = 0.5
+"""How often it is looked whether an end that was told of is to be seen."""
+CALL_S = 35.0
+
+
+class Client:
+    """The API of one server.
+
+    The server, the token and the user are found as the command finds them: what is named here, else the environment
+    (`SLIPWAY_SERVER`, `SLIPWAY_API_TOKEN`, `SLIPWAY_USER`), else where you are logged in, else the stack of this
+    machine. Every call ends within `timeout_s`, its tries included; a launch is never made twice.
+
+    Raises:
+        ControlPlaneError: of every call; its `code`, `fields` and `next_step` say more.
+    """
+
+    def __init__(
+        self, server: str = "", *, token: str = "", context: str = "", user: str = "", timeout_s: float = CALL_S
+    ) -> None:
+        import httpx
+
+        from slipway.sdk import transport
+
+        self._transport = transport
+        self._settings = transport.settings_of(server, token, context, user, timeout_s)
+        address = self._settings.server
+        self._http = httpx.Client(
+            base_url=transport.base_url(address), verify=transport.verify_of(address), trust_env=False
+        )
+        self._budget = RetryBudget()
+
+    def __repr__(self) -> str:
+        return f"<Client of {self._settings.server.url}>"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._http.close()
+
+    # --- launch -------------------------------------------------------------------------------------------------------
+
+    def launch(self, kind: Kind | str, *, key: str = "", **fields: Any) -> "Run":
+        """Launch a workload of any kind: notebook, shell, command, tensorboard or training.
+
+        `fields` are those of a launch body in snake_case, and the short forms `ranks=4`, `gpus=1`, `cpus=2` and
+        `memory="4Gi"` (of each rank). The same `key` launches once; without one, each call of this method does.
+        """
+        body = launches.body_of(str(kind), fields)
+        return Run(self, self._call(calls.launch(body, key or f"sdk-{uuid.uuid4().hex}")))
+
+    def run(self, command: Sequence[str], *, key: str = "", **fields: Any) -> "Run":
+        """Run a command on one or many ranks, as `slipway run` does."""
+        return self.launch(Kind.TRAINING, key=key, command=command, **fields)
+
+    def preview(self, kind: Kind | str, **fields: Any) -> Json:
+        """What a launch would become, and whether it fits now; launches nothing."""
+        return self._call(calls.preview(launches.body_of(str(kind), fields)))
+
+    # --- look ---------------------------------------------------------------------------------------------------------
+
+    def attach(self, id_: str) -> "Run":
+        """The run of this id, name or unique beginning of an id."""
+        return Run(self, self.get(id_))
+
+    def get(self, id_: str) -> AllocationView:
+        """One allocation."""
+        return self._call(calls.get(id_))
+
+    def list(self, **filters: Unpack[ListFilters]) -> "Pages":
+        """Allocations, page after page as they are read; in a notebook, a table of the first."""
+        return Pages(lambda cursor: self._call(calls.list_page(filters, cursor)))
+
+    def explain(self, id_: str, *, foresee: bool = False) -> ExplainView:
+        """Why it stands where it stands, and what would help; `foresee` also asks the planner for its start."""
+        return self._call(calls.explain(id_, foresee=foresee))
+
+    def timeline(self, id_: str) -> TimelineView:
+        """How long it was in each phase."""
+        return self._call(calls.timeline(id_))
+
+    def pods(self, id_: str) -> Sequence[PodView]:
+        """Its pods."""
+        return self._call(calls.pods(id_)).items
+
+    def logs(
+        self, id_: str, *, follow: bool = False, after: str = "", **filters: Unpack[LogFilters]
+    ) -> "EntryStream[LogLineView]":
+        """The lines of its ranks; with `follow` also those that come, until it has ended.
+
+        A hole is a line that says how many are `missing`. A stream that breaks goes on where it was.
+        """
+        if follow:
+            watch = watches.watch_lines(calls.log_stream_path(id_), calls.parameters(filters), after=after)
+            return EntryStream(lambda: watch.cursor, self._entries(watch, lambda: self._has_ended(id_)))
+        return EntryStream[LogLineView].paged(after, lambda cursor: self._log_page(id_, filters, cursor))
+
+    def events(
+        self, id_: str = "", *, follow: bool = False, after: str = "", workspace: str = "", types: str = ""
+    ) -> "EntryStream[AllocationEvent]":
+        """The transitions of one allocation, with `follow` until it has ended; without an id those of all, for ever.
+
+        `cursor` of the stream is where another one goes on (`after`), also in another process. `workspace` and `types`
+        (`running,terminated`) choose among those of all.
+        """
+        if id_ and (workspace or types):
+            raise InvalidError("events: workspace and types choose among the events of all; leave the id away")
+        if id_ and not follow:
+            return EntryStream[AllocationEvent].paged(after, lambda cursor: self._event_page(id_, cursor))
+        query = {"workspace": workspace, "type": types}
+        watch = watches.watch_events(calls.event_stream_path(id_), query, after=after, ends=bool(id_))
+        return EntryStream(lambda: watch.cursor, self._entries(watch, lambda: watch.is_over))
+
+    def wait(self, id_: str, *, until: str = "ended", timeout_s: float | None = None) -> AllocationView:
+        """Wait until it is `running`, `ready` or has `ended`; also returns when it has ended without being either.
+
+        Raises:
+            DeadlineError: it is not there after `timeout_s`.
+        """
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        view = self.get(id_)
+        watch = watches.watch_of(view, calls.event_stream_path(view.id), until, deadline)
+        try:
+            if not watches.has_reached(view, until):
+                with closing(self._entries(watch, lambda: watch.is_over)) as news:
+                    for _ in news:
+                        view = self.get(view.id)
+                        if watches.has_reached(view, until):
+                            break
+            while not watches.has_reached(view, until):
+                time.sleep(LOOK_S)
+                watch.is_to_reopen(time.monotonic())
+                view = self.get(view.id)
+        except DeadlineError as error:
+            raise watches.late(view, until, timeout_s) from error
+        return view
+
+    # --- change -------------------------------------------------------------------------------------------------------
+
+    def kill(self, id_: str, *, grace: str = "", force: bool = False) -> AllocationView:
+        """End it; its ranks have `grace` (`30s`), with `force` none."""
+        return self._call(calls.kill(id_, grace=grace, force=force))
+
+    def terminate(self, id_: str, *, reason: str = "") -> AllocationView:
+        """End it, but let it save its work when it can."""
+        return self._call(calls.terminate(id_, reason))
+
+    def preempt(self, id_: str, *, reason: str = "") -> AllocationView:
+        """Ask its ranks to save their work and end."""
+        return self._call(calls.preempt(id_, reason))
+
+    def hold(self, id_: str) -> AllocationView:
+        """Keep it from starting; what runs saves its work, then is held."""
+        return self._call(calls.hold(id_))
+
+    def release(self, id_: str) -> AllocationView:
+        """Let it start (again)."""
+        return self._call(calls.release(id_))
+
+    def change(self, id_: str, **fields: Any) -> AllocationView:
+        """Change priority, queue, limits, or the work of what is held: `change(id, priority=80)`."""
+        return self._call(calls.change(id_, fields))
+
+    def delete(self, id_: str) -> AllocationView:
+        """Delete it; what runs is ended first."""
+        return self._call(calls.delete(id_))
+
+    # --- the cluster --------------------------------------------------------------------------------------------------
+
+    def jobs(self, *, workspace: str = "", queue: str = "", state: str = "") -> Sequence[JobView]:
+        """Groups of allocations, in the order in which they go."""
+        return self._call(calls.jobs(workspace=workspace, queue=queue, state=state)).items
+
+    def job(self, name: str, *, workspace: str = "") -> JobView:
+        """One job with its members."""
+        return self._call(calls.job(name, workspace))
+
+    def create_job(self, name: str, *, workspace: str = "", **fields: Any) -> JobView:
+        """A new job, which launches can name: `create_job("sweep", max_slots=8, weight=2)`."""
+        return self._call(calls.create_job(name, workspace, fields))
+
+    def change_job(self, name: str, *, workspace: str = "", **fields: Any) -> JobChanged:
+        """Change the limits, the priority, the weight or the queue of a job."""
+        return self._call(calls.change_job(name, workspace, fields))
+
+    def queues(self) -> Sequence[QueueView]:
+        """The queues."""
+        return self._call(calls.queues()).items
+
+    def queue(self, name: str) -> QueueView:
+        """One queue and who waits in it, in order."""
+        return self._call(calls.queue(name))
+
+    def pools(self) -> Sequence[PoolView]:
+        """The pools."""
+        return self._call(calls.pools()).items
+
+    def nodes(self) -> Sequence[NodeView]:
+        """The nodes, and what is placed on them."""
+        return self._call(calls.nodes()).items
+
+    def node(self, name: str) -> NodeView:
+        """One node."""
+        return self._call(calls.node(name))
+
+    def usage(
+        self, by: str = "user", *, first_day: str = "", last_day: str = "", **filters: Unpack[UsageFilters]
+    ) -> "UsageView":
+        """What was used, summed by user, queue, pool, workspace, kind, day or month (several with commas)."""
+        return self._call(calls.usage(by, first_day, last_day, filters))
+
+    def me(self) -> Me:
+        """Who the server takes you for, and what you may do."""
+        return self._call(calls.me())
+
+    # --- how it gets there --------------------------------------------------------------------------------------------
+
+    def _call(self, call: ApiCall[T]) -> T:
+        settings, content = self._settings, call.content
+        url = calls.target(settings.server.prefix, call.path, call.query)
+        tries = Tries(
+            self._budget, is_repeatable=call.is_repeatable, now=time.monotonic(), timeout_s=settings.timeout_s
+        )
+        import httpx
+
+        while True:
+            timeout = self._transport.timeout_of(tries.left_s(time.monotonic()))
+            headers = self._headers(call.headers, has_body=content is not None)
+            try:
+                answer = self._http.request(call.method, url, content=content, headers=headers, timeout=timeout)
+            except httpx.HTTPError as exc:
+                error, was_sent = self._transport.translated(exc, settings.server)
+                error.__cause__ = exc
+            else:
+                if answer.status_code < 300:
+                    self._budget.earn()
+                    return call.decode(answer.content)
+                error, was_sent = refusals.error_of(answer.status_code, answer.headers, answer.content), True
+            now, chance = time.monotonic(), self._transport.chance()
+            time.sleep(tries.pause_after(error, was_sent=was_sent, now=now, chance=chance))
+
+    def _entries(self, watch: Watch[T], is_over: Callable[[], bool]) -> Generator[T]:
+        """The entries of a stream across its connections."""
+        import httpx
+
+        url = calls.target(self._settings.server.prefix, watch.path, watch.query)
+        while True:
+            try:
+                timeout = self._transport.stream_timeout(watch.open(time.monotonic()))
+                headers = self._headers(watch.headers, has_body=False)
+                with self._http.stream("GET", url, headers=headers, timeout=timeout) as answer:
+                    if answer.status_code == 204:
+                        return
+                    if answer.status_code >= 300:
+                        raise refusals.error_of(answer.status_code, answer.headers, answer.read())
+                    for chunk in answer.iter_bytes():
+                        for entry, value in watch.feed(chunk):
+                            watch.passed(entry)
+                            yield value
+                        if watch.is_to_reopen(time.monotonic()):
+                            break
+                    else:
+                        if is_over():
+                            return
+                        raise UnavailableError(f"{self._settings.server.url} ended the stream too early")
+                continue
+            except httpx.HTTPError as exc:
+                broken: Exception = self._transport.translated(exc, self._settings.server)[0]
+            except TransientError as exc:
+                broken = exc
+            time.sleep(watch.pause_after(broken, time.monotonic()))
+
+    def _headers(self, extra: Any, *, has_body: bool) -> dict[str, str]:
+        credential = self._settings.server.credential
+        token = credential.token() if credential is not None else ""
+        return self._transport.headers_of(self._settings, token, extra, has_body=has_body)
+
+    def _has_ended(self, id_: str) -> bool:
+        return self.get(id_).phase is Phase.TERMINATED
+
+    def _log_page(self, id_: str, filters: LogFilters, cursor: str) -> "Page[LogLineView]":
+        page = self._call(calls.log_page(id_, filters, cursor))
+        return Page(page.items, page.metadata.continue_ or cursor, calls.is_last_log_page(page, filters, cursor))
+
+    def _event_page(self, id_: str, cursor: str) -> "Page[AllocationEvent]":
+        page = self._call(calls.event_page(id_, cursor))
+        found = [event for each in page.items if (event := watches.event_of(each)) is not None]
+        return Page(found, page.metadata.continue_ or cursor, not page.items)
+
+
+class Run(RunState):
+    """One allocation and what can be done to it. As a context manager it is killed when the block raises."""
+
+    def __init__(self, client: Client, view: AllocationView) -> None:
+        super().__init__(view)
+        self._client = client
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            return
+        try:
+            self.kill()
+        except ControlPlaneError as failed:
+            error.add_note(f"{self.id} could not be killed: {failed}")
+
+    def refresh(self) -> Self:
+        """Look again."""
+        self.view = self._client.get(self.id)
+        return self
+
+    def wait(self, *, until: str = "ended", timeout_s: float | None = None) -> Self:
+        """Wait until it is `running`, `ready` or has `ended` (`Client.wait`)."""
+        self.view = self._client.wait(self.id, until=until, timeout_s=timeout_s)
+        return self
+
+    def logs(
+        self, *, follow: bool = False, after: str = "", **filters: Unpack[LogFilters]
+    ) -> "EntryStream[LogLineView]":
+        """The lines of its ranks (`Client.logs`)."""
+        return self._client.logs(self.id, follow=follow, after=after, **filters)
+
+    def events(self, *, follow: bool = False, after: str = "") -> "EntryStream[AllocationEvent]":
+        """Its transitions (`Client.events`)."""
+        return self._client.events(self.id, follow=follow, after=after)
+
+    def explain(self, *, foresee: bool = False) -> ExplainView:
+        """Why it stands where it stands."""
+        return self._client.explain(self.id, foresee=foresee)
+
+    def timeline(self) -> TimelineView:
+        """How long it was in each phase."""
+        return self._client.timeline(self.id)
+
+    def kill(self, *, grace: str = "", force: bool = False) -> Self:
+        """End it."""
+        self.view = self._client.kill(self.id, grace=grace, force=force)
+        return self
+
+    def preempt(self, *, reason: str = "") -> Self:
+        """Ask its ranks to save their work and end."""
+        self.view = self._client.preempt(self.id, reason=reason)
+        return self
+
+    def hold(self) -> Self:
+        """Keep it from starting."""
+        self.view = self._client.hold(self.id)
+        return self
+
+    def release(self) -> Self:
+        """Let it start (again)."""
+        self.view = self._client.release(self.id)
+        return self
+
+    def change(self, **fields: Any) -> Self:
+        """Change priority, queue, limits, or the work of what is held."""
+        self.view = self._client.change(self.id, **fields)
+        return self
+
+
+class Page(NamedTuple, Generic[T]):
+    """A part of a list, and the cursor after it."""
+
+    items: Sequence[T]
+    cursor: str
+    is_last: bool
+
+
+class Pages:
+    """Allocations, read page after page while one goes through them; each `for` begins anew."""
+
+    def __init__(self, fetch: Callable[[str], AllocationList]) -> None:
+        self._fetch = fetch
+
+    def __iter__(self) -> Iterator[AllocationView]:
+        cursor = ""
+        while True:
+            page = self._fetch(cursor)
+            yield from page.items
+            cursor = page.metadata.continue_
+            if not cursor:
+                return
+
+    def _repr_html_(self) -> str:
+        page = self._fetch("")
+        return tables.allocations_table(page.items, has_more=bool(page.metadata.continue_))
+
+
+class EntryStream(Generic[T]):
+    """Lines or events as they come, for one `for`; `cursor` is where another stream goes on."""
+
+    def __init__(self, cursor: Callable[[], str], entries: Generator[T]) -> None:
+        self._cursor = cursor
+        self._entries = entries
+
+    @classmethod
+    def paged(cls, after: str, fetch: Callable[[str], Page[T]]) -> "EntryStream[T]":
+        """What there is, page after page."""
+        at = [after]
+
+        def entries() -> Generator[T]:
+            is_last = False
+            while not is_last:
+                found, cursor, is_last = fetch(at[0])
+                yield from found
+                at[0] = cursor
+
+        return EntryStream(lambda: at[0], entries())
+
+    @property
+    def cursor(self) -> str:
+        """The cursor after what was passed on last; of a list that is read in pages, after the last whole page."""
+        return self._cursor()
+
+    def __iter__(self) -> Iterator[T]:
+        return self
+
+    def __next__(self) -> T:
+        return next(self._entries)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the connection."""
+        self._entries.close()

@@ -1,0 +1,68 @@
+"""When a call of the SDK is made again: which answers allow it, how long to wait, and when to stop. Pure.
+
+Invariants: a call that may not be made twice is repeated only when it was not carried out for certain; all tries of one
+call end before its deadline; one client repeats at most a part of its calls (`RetryBudget`), so that many clients do
+not keep a server down that is overloaded.
+"""
+
+from slipway.errors import ControlPlaneError, ExpiredError, StaleError, ThrottledError, TransientError
+
+TRIES_MAX = 5
+FIRST_S, CAP_S = 0.25, 4.0
+TOKENS_MAX, EARNED = 10.0, 0.1
+"""A client may repeat ten calls in a row; then one more for every ten calls that succeed."""
+_LASTING = frozenset({"quota-exceeded", "peers-missing"})
+"""Codes of refusals that a pause of seconds does not change."""
+_NOT_DONE = frozenset({"throttled", "too-many-streams"})
+"""Codes of refusals that came before anything was done."""
+
+
+class RetryBudget:
+    """How many calls one client may still repeat."""
+
+    def __init__(self) -> None:
+        self._tokens = TOKENS_MAX
+
+    def earn(self) -> None:
+        """A call succeeded."""
+        self._tokens = min(TOKENS_MAX, self._tokens + EARNED)
+
+    def spend(self) -> bool:
+        """Take one repetition; False when there is none left."""
+        if self._tokens < 1.0:
+            return False
+        self._tokens -= 1.0
+        return True
+
+
+class Tries:
+    """The tries of one call. Times are seconds of one monotonic clock; `chance` is from 0 to 1, drawn for each wait."""
+
+    def __init__(self, budget: RetryBudget, *, is_repeatable: bool, now: float, timeout_s: float) -> None:
+        self._budget = budget
+        self._is_repeatable = is_repeatable
+        self._deadline = now + timeout_s
+        self.count = 1
+
+    def left_s(self, now: float) -> float:
+        """Seconds until the deadline."""
+        return max(0.0, self._deadline - now)
+
+    def pause_after(self, error: ControlPlaneError, *, was_sent: bool, now: float, chance: float) -> float:
+        """Seconds to wait before the next try. Raises `error`, with its `attempts`, when there is none."""
+        error.attempts = self.count
+        if self.count >= TRIES_MAX or not self._may_repeat(error, was_sent=was_sent):
+            raise error
+        asked_s = (error.retry_after_s if isinstance(error, TransientError) else None) or 0.0
+        pause_s = max(asked_s, chance * min(CAP_S, FIRST_S * 2 ** (self.count - 1)))
+        if pause_s >= self.left_s(now) or not self._budget.spend():
+            raise error
+        self.count += 1
+        return pause_s
+
+    def _may_repeat(self, error: ControlPlaneError, *, was_sent: bool) -> bool:
+        if error.code in _LASTING or isinstance(error, ExpiredError):
+            return False
+        if not isinstance(error, TransientError | StaleError):
+            return False
+        return self._is_repeatable or not was_sent or isinstance(error, ThrottledError) or error.code in _NOT_DONE

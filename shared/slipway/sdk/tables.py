@@ -1,0 +1,61 @@
+"""What a notebook shows of runs: small HTML tables, every text escaped. Pure."""
+
+import html
+from collections.abc import Sequence
+from typing import Any, cast
+
+from slipway.api.schemas import AllocationView
+from slipway.model.lifecycle import Phase
+
+Json = dict[str, Any]
+
+ROWS_MAX = 25
+_CELL = 'style="text-align:left"'
+
+
+def state_of(view: AllocationView) -> str:
+    """The phase, or the result once it has ended; Held, Ready and Waiting are said for the phases they are part of."""
+    if view.phase is Phase.TERMINATED:
+        return view.result.value if view.result is not None else view.phase.value
+    if view.hold and view.phase is Phase.PENDING:
+        return "Held"
+    if view.phase is Phase.RUNNING and (view.waiting or view.ready):
+        return "Waiting" if view.waiting else "Ready"
+    return view.phase.value
+
+
+def ranks_of(view: AllocationView) -> str:
+    """`running/all` while it lives, `all` after that."""
+    roles, ranks = cast("list[Json]", view.spec.get("ranks") or []), cast("list[Json]", view.status.get("ranks") or [])
+    count = sum(int(role.get("count", 1)) for role in roles) or 1
+    if view.phase is Phase.TERMINATED:
+        return str(count)
+    running = sum(rank.get("phase") == "Running" for rank in ranks)
+    return f"{running}/{count}"
+
+
+def allocations_table(views: Sequence[AllocationView], *, has_more: bool = False) -> str:
+    """One row for each; `has_more` says below that there are others."""
+    names = ("id", "kind", "state", "ranks", "queue", "user", "created", "message")
+    rows = [
+        (
+            view.id,
+            view.kind.value,
+            state_of(view),
+            ranks_of(view),
+            view.queue,
+            view.user,
+            view.created_at,
+            view.message or view.reason,
+        )
+        for view in views[:ROWS_MAX]
+    ]
+    more = "<p>… and more</p>" if has_more or len(views) > ROWS_MAX else ""
+    return table(names, rows) + more
+
+
+def table(names: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """An HTML table of these texts."""
+    head = "".join(f"<th {_CELL}>{html.escape(name)}</th>" for name in names)
+    body = "".join(f"<tr>{''.join(f'<td {_CELL}>{html.escape(text)}</td>' for text in row)}</tr>" for row in rows)
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"

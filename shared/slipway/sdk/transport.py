@@ -1,0 +1,108 @@
+"""How the SDK speaks HTTP: what both of its clients do alike with httpx, and its errors as those of the tree.
+
+Owns the addresses, the headers, the TLS context and the timeouts. Loaded with the first client, not with the package:
+httpx takes long to import. Proxies of the environment are not used, as the command does not use them.
+"""
+
+import os
+import ssl
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import httpx
+
+from slipway.errors import ControlPlaneError, DeadlineError, InvalidError, UnavailableError
+from slipway.sdk import address, contexts, credentials
+from slipway.sdk.address import ServerAddress
+from slipway.sdk.sse import SILENCE_S
+
+CONNECT_S = 5.0
+CALL_S = 35.0
+"""How long a call may take, with all its tries."""
+_UNSENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
+
+
+class ClientSettings(NamedTuple):
+    """Where a client calls, as whom, and how long it tries."""
+
+    server: ServerAddress
+    user: str
+    timeout_s: float
+
+
+def settings_of(server: str, token: str, context: str, user: str, timeout_s: float) -> ClientSettings:
+    """The settings, as the command finds them: what is named, the environment, the contexts, the stack of this machine.
+
+    Raises:
+        InvalidError: an address that is none, or a context that there is not.
+    """
+    if context and server:
+        raise InvalidError("server, context: name one of them; a context has its server")
+    if timeout_s <= 0:
+        raise InvalidError(f"timeout_s: must be above 0, not {timeout_s:g}")
+    if context:
+        known = contexts.read().all
+        if context not in known:
+            names = ", ".join(known) or "none; `slipway login URL` makes one"
+            raise InvalidError(f"context: there is no context {context!r}; there are: {names}")
+        chosen = known[context]
+        found = address.parse(chosen.server, f"the context {context}")._replace(credential=chosen.credential)
+    else:
+        found = address.find(server)
+    if token:
+        found = found._replace(credential=credentials.fixed(token))
+    return ClientSettings(found, user or address.own_name(), timeout_s)
+
+
+def base_url(server: ServerAddress) -> str:
+    """The address without its path, which each request has."""
+    return server._replace(prefix="").url
+
+
+def headers_of(settings: ClientSettings, token: str, extra: Mapping[str, str], *, has_body: bool) -> dict[str, str]:
+    """The headers of one request."""
+    headers = {"Accept": "application/json", "User-Agent": "slipway-sdk"}
+    if settings.user:
+        headers["X-Slipway-User"] = settings.user
+    if token:
+        headers["Authorization"] = f"Bearer {token}"
+    if has_body:
+        headers["Content-Type"] = "application/json"
+    return {**headers, **extra}
+
+
+def verify_of(server: ServerAddress) -> ssl.SSLContext:
+    """The authorities of the system (`SSL_CERT_FILE`); they are read only where they are needed."""
+    if server.scheme == "https":
+        return ssl.create_default_context()
+    return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+
+
+def timeout_of(left_s: float) -> httpx.Timeout:
+    """The limits of one try of a call."""
+    return httpx.Timeout(max(left_s, 0.001), connect=min(CONNECT_S, max(left_s, 0.001)))
+
+
+def stream_timeout(silence_s: float = SILENCE_S) -> httpx.Timeout:
+    """The limits of one connection of a stream."""
+    return httpx.Timeout(CONNECT_S, read=silence_s)
+
+
+def translated(error: httpx.HTTPError, server: ServerAddress) -> tuple[ControlPlaneError, bool]:
+    """The error of the tree, and whether the request may have reached the server."""
+    if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout):
+        why = str(error) or "no connection"
+        hint = f"start one here with `slipway up`, or name another: Client('URL') or ${address.ENV_SERVER}"
+        told: ControlPlaneError = UnavailableError(f"no Slipway answers at {server.url} ({server.origin}): {why}")
+        told.next_step = hint
+        told.add_note(f"next step: {hint}")
+    elif isinstance(error, httpx.TimeoutException):
+        told = DeadlineError(f"{server.url} did not answer in time; whether the call took effect is unknown")
+    else:
+        told = UnavailableError(f"the connection to {server.url} was lost: {error or type(error).__name__}")
+    return told, not isinstance(error, _UNSENT)
+
+
+def chance() -> float:
+    """A number from 0 to 1 for the wait before another try."""
+    return int.from_bytes(os.urandom(4), "big") / 2**32

@@ -1,0 +1,177 @@
+"""A stream of typed entries over as many connections as it takes. Pure: a shell brings the bytes and the time.
+
+Promises: entries come in order and once; `cursor` is where to go on after the entry that was passed on last; with a
+deadline the stream ends in time, also while nothing comes.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from slipway.api.schemas import AllocationView, LogLineView
+from slipway.errors import DeadlineError, FieldError, InvalidError, PermanentError
+from slipway.model.events import AllocationEvent
+from slipway.model.lifecycle import Event, Phase
+from slipway.model.times import parse_time
+from slipway.sdk.log_lines import LinesOnce
+from slipway.sdk.sse import SILENCE_S, EventParser, ServerSentEvent, StreamCourse
+
+Json = dict[str, Any]
+T = TypeVar("T")
+
+REOPEN_S = 1.0
+"""How much longer than the deadline a connection may be waited for before it is opened with a shorter wait."""
+
+
+GOALS = ("running", "ready", "ended")
+
+
+class Watch(Generic[T]):
+    """One stream. `decode` makes an entry a value, or None where it is to be left out."""
+
+    def __init__(
+        self,
+        path: str,
+        query: Mapping[str, Any],
+        decode: Callable[[ServerSentEvent], T | None],
+        *,
+        after: str = "",
+        deadline: float | None = None,
+    ) -> None:
+        self.path, self.query = path, query
+        self._decode = decode
+        self._deadline = deadline
+        self._course = StreamCourse(after)
+        self._parser = EventParser()
+        self._silence_s = SILENCE_S
+        self.is_over = False
+        """what it is about has ended: nothing more comes"""
+        self.reopened: Callable[[], None] = lambda: None
+
+    @property
+    def cursor(self) -> str:
+        """The id of the entry that was passed on last."""
+        return self._course.last
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """What asks for the stream, and for what follows the cursor."""
+        last = {"Last-Event-ID": self.cursor} if self.cursor else {}
+        return {"Accept": "text/event-stream", **last}
+
+    def open(self, now: float) -> float:
+        """A connection begins; how long it may be silent."""
+        self._parser = EventParser()
+        self.reopened()
+        left_s = SILENCE_S if self._deadline is None else max(0.001, self._deadline - now)
+        self._silence_s = min(SILENCE_S, left_s)
+        return self._silence_s
+
+    def feed(self, chunk: bytes) -> list[tuple[ServerSentEvent, T]]:
+        """The entries that these bytes complete, to be passed on one by one (`passed`).
+
+        Raises:
+            PermanentError: they are not what this version reads.
+        """
+        try:
+            found = [(entry, self._decode(entry)) for entry in self._parser.feed(chunk)]
+        except ValueError as error:
+            raise PermanentError(
+                f"the stream {self.path} is not what this version of the SDK reads: {error}"
+            ) from error
+        return [(entry, value) for entry, value in found if value is not None]
+
+    def passed(self, entry: ServerSentEvent) -> None:
+        """The entry is passed on."""
+        self._course.passed(entry)
+
+    def is_to_reopen(self, now: float) -> bool:
+        """Whether this connection may be silent for longer than there is time. Raises DeadlineError after the end."""
+        if self._deadline is None:
+            return False
+        if now >= self._deadline:
+            raise DeadlineError("the time is up")
+        return self._silence_s > self._deadline - now + REOPEN_S
+
+    def pause_after(self, broken: Exception, now: float) -> float:
+        """Seconds until the stream is opened again. Raises `broken`, or a DeadlineError when the time is up."""
+        if self._deadline is not None and now >= self._deadline:
+            raise DeadlineError("the time is up") from broken
+        pause_s = self._course.pause_after(broken, now)
+        return pause_s if self._deadline is None else min(pause_s, self._deadline - now)
+
+
+def watch_events(
+    path: str, query: Mapping[str, Any], *, after: str, ends: bool, deadline: float | None = None
+) -> Watch[AllocationEvent]:
+    """Events; with `ends` those of one allocation, which are over with its `terminated`."""
+
+    def decode(entry: ServerSentEvent) -> AllocationEvent | None:
+        event = event_of(entry.data)
+        if ends and event is not None and event.type is Event.TERMINATED:
+            watch.is_over = True
+        return event
+
+    watch = Watch(path, query, decode, after=after, deadline=deadline)
+    return watch
+
+
+def watch_lines(path: str, query: Mapping[str, Any], *, after: str) -> Watch[LogLineView]:
+    """The lines of a log as they come, each once. A hole is a line of its own that says how many are `missing`."""
+    once = LinesOnce()
+
+    def decode(entry: ServerSentEvent) -> LogLineView | None:
+        return msgspec.convert(entry.data, LogLineView) if once.is_new(entry.data, entry.id) else None
+
+    watch = Watch(path, {**query, "follow": True}, decode, after=after)
+    watch.reopened = once.reopened
+    return watch
+
+
+def event_of(told: Json) -> AllocationEvent | None:
+    """The event in a CloudEvent of the API; None for a type that this version does not know.
+
+    Raises:
+        InvalidError: it is no event.
+    """
+    # Loaded with the first event: most programs read none.
+    from slipway.streams.codec import UnknownTypeError, decode_event
+
+    fields = {name: value.encode() for name, value in told.items() if isinstance(value, str)}
+    fields["data"] = json.dumps(told.get("data")).encode()
+    try:
+        return decode_event(fields)
+    except UnknownTypeError:
+        return None
+
+
+def cursor_of(view: AllocationView) -> str:
+    """The cursor after the last event of an allocation that its view includes."""
+    seq = int(view.status.get("seq") or 0)
+    return f"{int(parse_time(view.created_at)) * 1000}-{seq}" if seq else ""
+
+
+def watch_of(view: AllocationView, path: str, goal: str, deadline: float | None) -> Watch[AllocationEvent]:
+    """What comes after the view, until it is where it is to be. Raises InvalidError for a goal that there is not."""
+    if goal not in GOALS:
+        detail = f"must be one of {', '.join(GOALS)}, not {goal!r}"
+        raise InvalidError(f"until: {detail}", fields=(FieldError("/until", detail),))
+    return watch_events(path, {}, after=cursor_of(view), ends=True, deadline=deadline)
+
+
+def late(view: AllocationView, goal: str, timeout_s: float | None) -> DeadlineError:
+    """That it was waited for too long."""
+    done = "has not ended" if goal == "ended" else f"is not {goal}"
+    error = DeadlineError(f"{view.id} {done} after {timeout_s or 0:g} s: it is {view.phase.value}")
+    error.next_step = "ask explain() what it waits for, or wait for longer"
+    error.add_note(f"next step: {error.next_step}")
+    return error
+
+
+def has_reached(view: AllocationView, goal: str) -> bool:
+    """Whether it is where it was to be; `running` and `ready` can not come any more once it has ended."""
+    if view.phase is Phase.TERMINATED:
+        return True
+    return (goal == "running" and view.phase is Phase.RUNNING) or (goal == "ready" and view.ready)

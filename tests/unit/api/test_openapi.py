@@ -1,0 +1,96 @@
+"""The OpenAPI document as others read it: valid, described, with its ways to log in and its streams."""
+
+from typing import Any
+
+import pytest
+from openapi_spec_validator import OpenAPIV31SpecValidator
+
+from slipway.api import openapi, property_texts
+from slipway.api.app import ENDPOINTS
+from slipway.crd import fielddocs
+from slipway.crd.v1alpha1 import AllocationSpec
+from tests.support.api_world import ApiWorld
+
+Json = dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def document() -> Json:
+    """The document."""
+    return openapi.document(ENDPOINTS, "1.2.3")
+
+
+def test_the_document_is_valid(document: Json) -> None:
+    """A validator that is not ours finds nothing wrong with it."""
+    assert [error.message for error in OpenAPIV31SpecValidator(document).iter_errors()] == []
+
+
+def test_every_property_says_what_it_means(document: Json) -> None:
+    """No property of a body is without a word."""
+    schemas: dict[str, Json] = document["components"]["schemas"]
+    bare = [
+        f"{name}.{field}"
+        for name, schema in schemas.items()
+        for field, each in schema.get("properties", {}).items()
+        if not str(each.get("description", "")).strip()
+    ]
+    assert bare == []
+
+
+def test_every_parameter_and_answer_has_words(document: Json) -> None:
+    """What is asked for and what is answered is said, too."""
+    operations = [each for row in document["paths"].values() for each in row.values()]
+    assert len(operations) > 80
+    for operation in operations:
+        assert all(parameter["description"] for parameter in operation["parameters"])
+        assert all(response["description"] for response in operation["responses"].values())
+
+
+def test_every_text_of_the_table_is_used(document: Json) -> None:
+    """A text whose property is gone goes, too."""
+    schemas: dict[str, Json] = document["components"]["schemas"]
+    names = {name for schema in schemas.values() for name in schema.get("properties", {})}
+    whole = {f"{name}.{field}" for name, schema in schemas.items() for field in schema.get("properties", {})}
+    assert {key for key in property_texts.TEXTS if key not in names | whole} == set()
+
+
+def test_a_text_below_a_field_goes_before_the_table(document: Json) -> None:
+    """What a struct says of its own field is what readers get; a launch inherits the words of the custom resource."""
+    below = fielddocs.doc_of(AllocationSpec, "preemptible")
+    assert below
+    assert document["components"]["schemas"]["LaunchBody"]["properties"]["preemptible"]["description"] == below
+
+
+def test_without_its_source_a_struct_has_no_texts() -> None:
+    """A program whose source is not there starts all the same."""
+    assert fielddocs.field_docs("/nowhere/at/all.py") == {}
+    assert fielddocs.doc_of(int, "x") == ""
+
+
+def test_the_ways_to_log_in_are_named(document: Json) -> None:
+    """A generated client can send a token; help for tasks takes that of the task alone."""
+    schemes: Json = document["components"]["securitySchemes"]
+    assert set(schemes) == {"token", "kubernetes", "session", "task"}
+    assert document["security"] == [{}, {"token": []}, {"kubernetes": []}, {"session": []}]
+    named = [
+        each
+        for row in document["paths"].values()
+        for operation in row.values()
+        for each in operation.get("security", [])
+    ]
+    assert {name for each in named for name in each} == {"task"}
+
+
+@pytest.mark.parametrize("path", ["/api/v1/allocations/{id}/events", "/api/v1/events", "/api/v1/allocations/{id}/logs"])
+def test_streams_are_described(document: Json, path: str) -> None:
+    """Server-sent events have a schema that says what an entry is, and how to go on."""
+    stream = document["paths"][path]["get"]["responses"]["200"]["content"]["text/event-stream"]
+    assert stream["schema"]["type"] == "string"
+    assert "Last-Event-ID" in stream["schema"]["description"]
+
+
+async def test_what_is_served_is_this_document(world: ApiWorld, document: Json) -> None:
+    """`/openapi.json` and `/docs` say the same."""
+    served: Json = (await world.http.get("/openapi.json")).json()
+    assert served["components"]["schemas"].keys() == document["components"]["schemas"].keys()
+    assert "/api/v1/allocations/{id}/explain" in (await world.http.get("/docs")).text

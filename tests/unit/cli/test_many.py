@@ -1,0 +1,178 @@
+"""`kill` and `rm` of many at once: whom they choose, what they ask, and what becomes of the rest."""
+
+import io
+from collections.abc import Sequence
+
+import pytest
+
+from slipway.cli import main, selection
+from slipway.model.lifecycle import Event
+from slipway.model.reasons import Result
+from tests.support.api_world import ApiWorld
+from tests.support.cli import Desk
+
+IMAGE = ("--image", "python:3.11")
+
+
+async def launched(desk: Desk, name: str, *options: str) -> None:
+    """Something that waits."""
+    done = await desk.run("run", "--detach", *IMAGE, "--name", name, *options, "--", "true")
+    assert done.code == 0, done.err
+
+
+@pytest.fixture
+def answered(monkeypatch: pytest.MonkeyPatch) -> Sequence[str]:
+    """What the user types; a terminal while there is something."""
+    typed: list[str] = []
+
+    class Typing(io.StringIO):
+        """Standard input of a terminal."""
+
+        def isatty(self) -> bool:
+            return bool(typed)
+
+        def readline(self, size: int = -1, /) -> str:
+            return typed.pop(0) + "\n"
+
+    monkeypatch.setattr(selection.sys, "stdin", Typing())
+    return typed
+
+
+async def stopped(world: ApiWorld) -> list[str]:
+    """What was asked to end."""
+    return sorted([name for name in await world.names() if (await world.stored(name)).spec.desired == "Stopped"])
+
+
+async def left(world: ApiWorld) -> list[str]:
+    """What is not being deleted; the watcher, which is not here, lets the rest go."""
+    return sorted([name for name in await world.names() if not (await world.stored(name)).metadata.deletion_timestamp])
+
+
+async def test_kill_chooses_by_labels(world: ApiWorld, desk: Desk, answered: list[str]) -> None:
+    """The question counts them by state; only a yes kills, and only what the labels fit."""
+    for name in ("a", "b"):
+        await launched(desk, name, "--label", "sweep=lr")
+    await launched(desk, "other")
+    await world.run("a")
+    answered.append("n")
+    refused = await desk.run("kill", "-l", "sweep=lr")
+    assert (refused.code, refused.out) == (main.OK, "")
+    assert "kill 2 allocations of user " in refused.err
+    assert "(1 Pending, 1 Running)?" in refused.err or "(1 Running, 1 Pending)?" in refused.err
+    assert "nothing was changed" in refused.err
+    assert await stopped(world) == []
+    answered.append("y")
+    done = await desk.run("kill", "-l", "sweep=lr")
+    assert (done.code, done.out.count("is being ended")) == (main.OK, 2)
+    assert await stopped(world) == ["a", "b"]
+
+
+async def test_without_a_terminal_nothing_is_killed_unasked(world: ApiWorld, desk: Desk, answered: list[str]) -> None:
+    """A script says `--yes`; without it the error counts what would be killed."""
+    await launched(desk, "a")
+    refused = await desk.run("kill", "--all")
+    assert refused.code == main.USAGE
+    assert "kill 1 allocation of user" in refused.err
+    assert "add --yes" in refused.err
+    assert await stopped(world) == []
+    assert (await desk.run("kill", "--all", "--yes")).code == main.OK
+    assert await stopped(world) == ["a"]
+
+
+async def test_all_are_ones_own(world: ApiWorld, desk: Desk) -> None:
+    """What belongs to another user is left alone unless it is named."""
+    await launched(desk, "mine")
+    await launched(desk, "hers", "--user", "eve")
+    await desk.run("kill", "--all", "-y")
+    assert await stopped(world) == ["mine"]
+    await desk.run("kill", "--all", "-y", "--owner", "*")
+    assert await stopped(world) == ["hers", "mine"]
+
+
+async def test_a_kind_stops_only_its_own(world: ApiWorld, desk: Desk) -> None:
+    """`slipway notebook stop --all` ends no run."""
+    await launched(desk, "train")
+    await desk.run("notebook", "start", "--detach", "--name", "nb")
+    assert (await desk.run("notebook", "stop", "--all", "--yes")).code == main.OK
+    assert await stopped(world) == ["nb"]
+
+
+async def test_nothing_to_kill_is_said(desk: Desk) -> None:
+    """It is no error, and nothing is asked."""
+    done = await desk.run("kill", "--all")
+    assert done.code == main.OK
+    assert "to kill" in done.err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("kill",), "give at least one ID, or choose with -l LABELS or --all"),
+        (("kill", "a", "--all"), "not both"),
+        (("kill", "--queue", "q"), "--queue: add --all, or -l LABELS"),
+        (("rm",), "give at least one ID"),
+    ],
+)
+async def test_a_choice_that_is_none(desk: Desk, words: tuple[str, ...], said: str) -> None:
+    """Filters alone choose nothing by accident; names and filters do not mix."""
+    done = await desk.run(*words)
+    assert done.code == main.USAGE
+    assert said in done.err
+
+
+async def test_rm_deletes_what_has_ended(world: ApiWorld, desk: Desk) -> None:
+    """What runs stays, and is said with what ends it."""
+    await launched(desk, "ended")
+    await launched(desk, "waits")
+    await world.step("ended", Event.TERMINATED, result=Result.SUCCEEDED)
+    done = await desk.run("rm", "ended", "waits")
+    assert done.code == main.FAILED
+    assert "is being removed" in done.out
+    assert "is Pending: not removed. End it with `slipway kill waits-" in done.err
+    assert await left(world) == ["waits"]
+
+
+async def test_rm_with_force_ends_first(world: ApiWorld, desk: Desk) -> None:
+    """`rm -f` is for what still runs."""
+    await launched(desk, "waits")
+    done = await desk.run("rm", "-f", "waits")
+    assert (done.code, "it is ended first" in done.out) == (main.OK, True)
+    assert await left(world) == []
+
+
+async def test_rm_all_chooses_what_has_ended(world: ApiWorld, desk: Desk) -> None:
+    """Nothing that runs is counted or touched."""
+    for name in ("one", "two", "waits"):
+        await launched(desk, name)
+    for name in ("one", "two"):
+        await world.step(name, Event.TERMINATED, result=Result.FAILED)
+    done = await desk.run("rm", "--all", "-y")
+    assert (done.code, done.out.count("is being removed")) == (main.OK, 2)
+    assert "to remove" in (await desk.run("rm", "--all")).err
+    assert await left(world) == ["waits"]
+
+
+async def test_a_misspelled_id_is_answered_with_the_one_that_was_meant(world: ApiWorld, desk: Desk) -> None:
+    """Of the newest allocations, the closest name or id; nothing where none is close."""
+    await launched(desk, "train-resnet")
+    for words in (("logs", "train-resnte"), ("kill", "train-resnte"), ("describe", "train-resnte")):
+        done = await desk.run(*words)
+        assert (done.code, "did you mean train-resnet?" in done.err) == (main.NOT_FOUND, True), words
+    assert "did you mean" not in (await desk.run("logs", "quite-another")).err
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        (("ps", "-o", "jsno"), "did you mean json?"),
+        (("notebook", "strat"), "did you mean start?"),
+        (("job", "updte", "x"), "did you mean update?"),
+        (("events", "x", "-o", "tabel"), "did you mean table?"),
+    ],
+)
+async def test_a_misspelled_choice_is_answered_with_the_one_that_was_meant(
+    desk: Desk, words: tuple[str, ...], meant: str
+) -> None:
+    """Values of options and words of verbs, as verbs and options themselves."""
+    done = await desk.run(*words)
+    assert (done.code, meant in done.err) == (main.USAGE, True), done.err

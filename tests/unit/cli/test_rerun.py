@@ -1,0 +1,142 @@
+"""`slipway rerun`: the same launch again, and what options change of it; `slipway attach`."""
+
+from typing import Any
+
+import pytest
+
+from slipway.cli import main
+from slipway.cli.verbs.rerun import changed
+from slipway.errors import InvalidError
+from slipway.model.lifecycle import Event
+from slipway.model.reasons import Result
+from tests.support.api_world import ApiWorld
+from tests.support.cli import Desk
+
+RUN = ("run", "--detach", "--image", "python:3.11", "--name", "first")
+MANY = ("--ranks", "2", "--cpus", "1", "--env", "A=1", "--env", "B=2", "--label", "team=vision", "--priority", "70")
+
+
+async def spec_of_the_second(world: ApiWorld) -> Any:
+    """The allocation that is not the first."""
+    [name] = [name for name in await world.names() if name != "first"]
+    return await world.stored(name)
+
+
+async def test_the_same_is_launched_again(world: ApiWorld, desk: Desk) -> None:
+    """All of it but the name; also when the first one has ended."""
+    assert (await desk.run(*RUN, *MANY, "--", "python", "train.py")).code == main.OK
+    first = await world.stored("first")
+    await world.step("first", Event.TERMINATED, result=Result.FAILED)
+    done = await desk.run("rerun", "first", "--detach")
+    assert done.code == main.OK, done.err
+    second = await spec_of_the_second(world)
+    for field in ("kind", "ranks", "min_available", "env", "template", "priority", "queue"):
+        assert getattr(second.spec, field) == getattr(first.spec, field), field
+    assert second.metadata.labels["team"] == "vision"
+    assert second.metadata.name.startswith("run-")
+
+
+async def test_options_change_what_they_name(world: ApiWorld, desk: Desk) -> None:
+    """Variables and labels are added, resources and ranks set, another command has no arguments of the old one."""
+    await desk.run(*RUN, *MANY, "--", "python", "train.py")
+    options = ("--env", "B=3", "--label", "try=2", "--gpus", "1", "--ranks", "3", "--image", "python:3.12", "--hold")
+    done = await desk.run("rerun", "first", "--detach", *options, "--", "python", "other.py")
+    assert done.code == main.OK, done.err
+    second = await spec_of_the_second(world)
+    assert second.spec.env == {"A": "1", "B": "3"}
+    assert {name: second.metadata.labels[name] for name in ("team", "try")} == {"team": "vision", "try": "2"}
+    [role] = second.spec.ranks
+    assert (role.count, role.min_available, second.spec.min_available) == (3, 3, 3)
+    assert role.resources["requests"]["cpu"] == "1"
+    assert "nvidia.com/gpu" in str(role.resources)
+    [container] = second.spec.template["spec"]["containers"]
+    assert (container["image"], container["command"]) == ("python:3.12", ["python", "other.py"])
+    assert second.spec.hold
+    assert second.spec.priority == 70
+
+
+async def test_a_rerun_is_looked_at_first(world: ApiWorld, desk: Desk) -> None:
+    """`--dry-run` shows the launch and makes none."""
+    await desk.run(*RUN, "--", "true")
+    done = await desk.run("rerun", "first", "--priority", "80", "--dry-run", "-o", "json")
+    assert (done.code, done.json["spec"]["priority"]) == (main.OK, 80)
+    assert await world.names() == ["first"]
+
+
+async def test_what_never_was_is_not_run_again(desk: Desk) -> None:
+    """It needs a first launch."""
+    assert (await desk.run("rerun", "nothing")).code == main.NOT_FOUND
+
+
+def a_body(**changes: Any) -> Any:
+    """A complete body as the API keeps it."""
+    resources = {"requests": {"cpu": "1", "nvidia.com/gpu": "1"}, "limits": {"nvidia.com/gpu": "1"}}
+    container = {"name": "main", "image": "a", "command": ["x"], "args": ["y"]}
+    return {
+        "kind": "training",
+        "ranks": [{"name": "worker", "count": 4, "minAvailable": 2, "resources": resources}],
+        "minAvailable": 2,
+        "files": [{"path": "a", "content": "old"}, {"path": "b", "content": "kept"}],
+        "template": {"spec": {"serviceAccountName": "sa", "containers": [container]}},
+        **changes,
+    }
+
+
+def test_a_limit_goes_with_its_request() -> None:
+    """Kubernetes wants both of a GPU to be the same; what is new is only requested."""
+    found = changed(a_body(), {"ranks": [{"name": "worker", "resources": {"nvidia.com/gpu": 8, "memory": "4Gi"}}]})
+    resources = found["ranks"][0]["resources"]
+    assert resources["requests"] == {"cpu": "1", "nvidia.com/gpu": 8, "memory": "4Gi"}
+    assert resources["limits"] == {"nvidia.com/gpu": 8}
+    assert (found["ranks"][0]["minAvailable"], found["minAvailable"]) == (2, 2)
+
+
+def test_another_number_of_ranks_has_no_old_bound() -> None:
+    """A gang of two cannot wait for the four that were."""
+    found = changed(a_body(), {"ranks": [{"name": "worker", "count": 1}]})
+    assert "minAvailable" not in found
+    assert "minAvailable" not in found["ranks"][0]
+
+
+def test_a_file_of_the_same_path_is_replaced() -> None:
+    """The others stay."""
+    found = changed(a_body(), {"files": [{"path": "a", "content": "new"}]})
+    assert {each["path"]: each["content"] for each in found["files"]} == {"a": "new", "b": "kept"}
+
+
+def test_another_command_takes_the_arguments_away() -> None:
+    """They were those of the old one; an account that is named is named once."""
+    found = changed(a_body(), {"command": ["z"], "serviceAccount": "other"})
+    [container] = found["template"]["spec"]["containers"]
+    assert "args" not in container
+    assert "serviceAccountName" not in found["template"]["spec"]
+
+
+def test_the_first_body_stays_as_it_was() -> None:
+    """It is the API's answer."""
+    body = a_body()
+    changed(body, {"ranks": [{"name": "worker", "count": 1, "resources": {"cpu": "2"}}], "command": ["z"]})
+    assert body == a_body()
+
+
+@pytest.mark.parametrize(
+    ("body", "changes", "said"),
+    [
+        (a_body(ranks=[{"name": "ps"}, {"name": "worker"}]), {"ranks": [{"name": "worker", "count": 2}]}, "ps, worker"),
+        (a_body(), {"template": "base"}, "--template"),
+    ],
+)
+def test_a_change_without_one_place_is_refused(body: Any, changes: Any, said: str) -> None:
+    """Which of several roles is meant cannot be guessed; a template would lie under what is complete already."""
+    with pytest.raises(InvalidError, match=said):
+        changed(body, changes)
+
+
+async def test_attach_is_what_run_shows(world: ApiWorld, desk: Desk) -> None:
+    """The same output and exit code as `follow`, by another name; a shell is said to have a terminal."""
+    await desk.run(*RUN, "--", "true")
+    await world.step("first", Event.TERMINATED, result=Result.FAILED, reason="RankFailed")
+    attached, followed = await desk.run("attach", "first"), await desk.run("follow", "first")
+    assert (attached.code, followed.code) == (main.FAILED, main.FAILED)
+    assert attached.err == followed.err
+    assert "Failed" in attached.err
