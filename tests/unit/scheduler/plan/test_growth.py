@@ -7,7 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from slipway.model.facts import AllocationFact, QueueFact
+from slipway.model.facts import AllocationFact, PodFact, QueueFact
+from slipway.model.ledger import Decision, DecisionKind
 from slipway.model.resources import GPU, Resources
 from slipway.scheduler.plan.lint import Broken, lint
 from slipway.scheduler.plan.placement.policy import policy_of
@@ -129,3 +130,61 @@ def test_the_answer_says_what_a_gang_waits_for(tmp_path: Path, capsys: pytest.Ca
     assert main([str(file), "-o", "json"]) == 0
     found = json.loads(capsys.readouterr().out)["allocations"]["elastic"]
     assert found["growth"] == "3 of 8 ranks; grows when 5 more GPUs are free"
+
+
+def a_pod_of(fact: AllocationFact, rank: int) -> PodFact:
+    """Its live pod on node n."""
+    name = f"{fact.name}-{rank}"
+    return PodFact(
+        namespace="default",
+        name=name,
+        uid=name,
+        node="n",
+        live=True,
+        allocation_uid=fact.uid,
+        attempt=1,
+        rank=rank,
+        requests=Resources.of({GPU: 1}),
+    )
+
+
+def test_a_rank_that_has_left_keeps_its_place_until_its_pod_is_seen_to_be_gone() -> None:
+    """Else the rest of the gang would be taken down for the work that is waiting for that very room."""
+    fact = msgspec.structs.replace(elastic(4, 4), leaving_ranks=(2, 3), left_ranks=(2, 3), ended_ranks=(2, 3))
+    pods = [a_pod_of(fact, rank) for rank in range(4)]
+    late = a_snapshot([a_node("n", gpus=4)], [fact], pods=pods)
+    assert set(late.holdings[fact.uid].admitted) == {0, 1, 2, 3}
+    assert late.holdings[fact.uid].leaving == (2, 3)
+    assert grown(late).is_empty
+    urgent = an_allocation("urgent", a_role(2, gpus=1), priority=90)
+    queue = QueueFact(name="default", within_queue="LowerPriority")
+    both = a_snapshot([a_node("n", gpus=4)], [fact, urgent], pods=pods, queues=[queue])
+    assert not grown(both).evictions
+    seen = a_snapshot([a_node("n", gpus=4)], [fact], pods=pods[:2])
+    assert set(seen.holdings[fact.uid].admitted) == {0, 1}
+    assert [set(grow.placements) for grow in grown(seen).grows] == [{2, 3}]
+
+
+def test_the_pod_that_a_rank_had_before_says_nothing_of_the_rank_that_comes_back() -> None:
+    """Its end is old: the place that the open decision gives is taken."""
+    fact = msgspec.structs.replace(elastic(4, 4), leaving_ranks=(2, 3), left_ranks=(2, 3), ended_ranks=(2, 3))
+    decision = Decision(
+        id="1-1-0",
+        epoch=1,
+        allocation=fact.key,
+        uid=fact.uid,
+        attempt=1,
+        kind=DecisionKind.GROW,
+        placements=(-1, -1, 0, 0),
+    )
+    pods = [a_pod_of(fact, rank) for rank in (0, 1)]
+    pods += [msgspec.structs.replace(a_pod_of(fact, rank), live=False) for rank in (2, 3)]
+    snapshot = a_snapshot([a_node("n", gpus=4)], [fact], pods=pods, decisions=[(decision, ("n",))])
+    holding = snapshot.holdings[fact.uid]
+    assert (set(holding.admitted), set(holding.charges)) == ({0, 1, 2, 3}, {0, 1, 2, 3})
+
+
+def test_an_attempt_that_was_not_started_for_it_does_not_grow() -> None:
+    """An older release told its ranks that nobody joins."""
+    fact = msgspec.structs.replace(elastic(3, 5), is_elastic=False)
+    assert grown(a_snapshot([a_node("n", gpus=8)], [fact])).is_empty

@@ -105,6 +105,8 @@ class DecisionRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     consulted: bool = False
     """extenders had a say; what they have said is among the facts"""
     shadow: Shadowed | None = None
+    grows: bool = False
+    """the plan could add ranks to running gangs"""
 
 
 class _Head(msgspec.Struct, frozen=True):

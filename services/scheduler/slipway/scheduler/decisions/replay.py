@@ -149,7 +149,9 @@ def replayed(record: DecisionRecord, snapshot: PoolSnapshot, answers: Answers | 
     """What the planner says of a recorded tick now, under the policy of the snapshot's pool."""
     trail = Trail()
     policy = policy_of(snapshot.pool)
-    return decided_of(plan(snapshot, policy, record.at, record.seed, answers=answers, watch=trail), trail)
+    return decided_of(
+        plan(snapshot, policy, record.at, record.seed, answers=answers, watch=trail, grows=record.grows), trail
+    )
 
 
 def differences(record: DecisionRecord, again: Decided, policy: str) -> list[ReplayDifference]:

@@ -74,16 +74,17 @@ def plan(
     `answers` is what extenders have said so far; None: there are none, whatever the policy names.
     """
     evictions = _to_take_down(snapshot)[: policy.decisions_max]
-    below = growth.below_count(snapshot.holdings.values()) if grows else []
+    below = growth.below_count(snapshot.below, now) if grows and snapshot.below else []
+    later = growth.next_look(snapshot.below, now) if grows and snapshot.below else 0.0
     if not (snapshot.groups or snapshot.nominations or evictions or below):
-        return Plan(evictions=evictions, explanations=Explained(snapshot.backlog, {}, (), {}))
+        return Plan(evictions=evictions, explanations=Explained(snapshot.backlog, {}, (), {}), look_again=later)
     panel = None
     if answers is not None and policy.extenders:
         evicting = {each.name for each in snapshot.queues if (each.within_queue, each.reclaim) != ("Never", "Never")}
         panel = Panel(policy.extenders, answers, snapshot.table, frozenset(evicting))
     tick = _Tick(snapshot, policy, now, watch, panel)
     tick.state.whatif.sample_from(seed)
-    return tick.run(evictions, below)
+    return tick.run(evictions, below, later)
 
 
 def queue_tree(snapshot: PoolSnapshot) -> QueueTree:
@@ -167,8 +168,8 @@ class _Tick:
         self.reserved: set[str] = set()
         """uids of the heads that have been given a reservation"""
 
-    def run(self, evictions: tuple[Evict, ...], below: list[Holding]) -> Plan:
-        """The steps of a tick, in order."""
+    def run(self, evictions: tuple[Evict, ...], below: list[Holding], later: float) -> Plan:
+        """The steps of a tick, in order; `later` is when another gang may grow."""
         state = self.state
         state.evicted |= {evict.uid: evict for evict in evictions}
         self.nominations.honour()
@@ -212,16 +213,16 @@ class _Tick:
             deferred=self._deferred(admits, evicted),
             explanations=Explained(self.snapshot.backlog, self.lines, self.shut, own),
             dropped=tuple(self.nominations.dropped),
-            look_again=self._look_again(),
+            look_again=self._look_again(later),
             kept=self.reservations.kept(),
             questions=state.whatif.panel.questions if state.whatif.panel is not None else (),
         )
 
-    def _look_again(self) -> float:
+    def _look_again(self, later: float) -> float:
         """When time alone will change what is to be planned; 0 for never."""
         closed = self.state.tree.exhausted
         times = [closed[walk.group.sample.queue].until for walk in self.shut if walk.group.sample.queue in closed]
-        others = (self.snapshot.backlog.next_change(), self.nominations.look_again, self.state.look_again)
+        others = (later, self.snapshot.backlog.next_change(), self.nominations.look_again, self.state.look_again)
         times += [at for at in others if at]
         return min(times, default=0.0)
 

@@ -67,8 +67,6 @@ class _Run:
         self.policy = policy_of(self.world.columns.snapshot().pool)
         self.brief = msgspec.structs.replace(self.policy, changes_max=0)
         """the same decisions, without what would help those that wait: that is worth its time at the end only"""
-        self.grows = given is None
-        """a scenario's gangs grow; what a live pool will do is foreseen without: a cluster does not add ranks yet"""
         self.looked_at = start
         self.is_explained = False
         self.is_new = False
@@ -142,12 +140,12 @@ class _Run:
 
     def _decide(self, now: float) -> Plan:
         """The plan of one tick. Where nothing waits and nothing is new there is nothing to decide."""
-        if not (self.is_new or self.world.waiting or (self.grows and self.world.below_count)):
+        if not (self.is_new or self.world.waiting or self.world.below_count):
             return Plan()
         self.is_new = False
         snapshot = self._look(now)
         watch = self._watch if self.outcome.scores is not None else None
-        decided = plan(snapshot, self.brief, now, SEED, watch=watch, grows=self.grows)
+        decided = plan(snapshot, self.brief, now, SEED, watch=watch, grows=True)
         broken = None if decided.is_empty else lint(snapshot, decided)
         if broken:
             raise InvariantError(f"the plan breaks its own rules: {broken[0]}")

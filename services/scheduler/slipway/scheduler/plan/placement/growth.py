@@ -10,6 +10,7 @@ from collections.abc import Iterable
 import msgspec
 import numpy as np
 
+from slipway.model import growth
 from slipway.model.facts import AllocationFact, RoleFact
 from slipway.model.lifecycle import Phase
 from slipway.scheduler.plan.placement import gang
@@ -47,18 +48,27 @@ class GrowingGang(msgspec.Struct, frozen=True):
         return Grow(allocation=fact.key, uid=fact.uid, attempt=fact.attempt, placements=placements, devices=devices)
 
 
-def may_grow(holding: Holding) -> bool:
-    """Whether it runs, goes on, and has fewer ranks than it asks for."""
+def may_grow(holding: Holding, now: float) -> bool:
+    """Whether it runs, goes on, has fewer ranks than it asks for, and nothing of it changes already."""
     fact = holding.allocation
-    is_below = len(holding.admitted) < fact.rank_count
-    is_whole = fact.phase is Phase.RUNNING and fact.is_wanted and not (holding.leaving or fact.leaving_ranks)
-    return is_below and is_whole
+    is_below = fact.is_elastic and len(holding.admitted) < fact.rank_count
+    is_leaving = bool(holding.leaving) or not set(fact.leaving_ranks) <= set(fact.left_ranks)
+    # Where a rank has ended well, the others are about to.
+    is_ending = not holding.admitted.keys() - holding.charges.keys() <= set(fact.failed_ranks)
+    is_whole = fact.phase is Phase.RUNNING and fact.is_wanted and not (is_leaving or holding.is_growing)
+    return is_below and is_whole and not is_ending and fact.grows_after <= now
 
 
-def below_count(holdings: Iterable[Holding]) -> list[Holding]:
+def below_count(holdings: Iterable[Holding], now: float) -> list[Holding]:
     """Those that may grow: the one that has run longest first."""
-    found = [holding for holding in holdings if may_grow(holding)]
+    found = [holding for holding in holdings if may_grow(holding, now)]
     return sorted(found, key=lambda each: (each.allocation.started, each.allocation.created, each.allocation.uid))
+
+
+def next_look(holdings: Iterable[Holding], now: float) -> float:
+    """When the first of those may grow that may not yet (epoch seconds); 0 for never."""
+    times = (holding.allocation.grows_after for holding in holdings)
+    return min((at for at in times if at > now), default=0.0)
 
 
 def stand(whatif: WhatIf, holding: Holding) -> GrowingGang | None:
@@ -84,11 +94,7 @@ def stand(whatif: WhatIf, holding: Holding) -> GrowingGang | None:
 def told(fact: AllocationFact) -> str:
     """What a running gang below its count lacks, in one sentence."""
     missing = [role.requests.gpus() for role, lacks in _lacking(fact) for _ in range(lacks)]
-    have, gpus = fact.rank_count - len(missing), sum(missing)
-    lacks = f"{gpus} more {'GPU is' if gpus == 1 else 'GPUs are'} free"
-    if not gpus:
-        lacks = f"there is room for {len(missing)} more"
-    return f"{have} of {fact.rank_count} ranks; grows when {lacks}"
+    return growth.below_count(have=fact.rank_count - len(missing), count=fact.rank_count, gpus=sum(missing))
 
 
 def _lacking(fact: AllocationFact) -> list[tuple[RoleFact, int]]:
