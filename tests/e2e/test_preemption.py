@@ -196,3 +196,25 @@ def test_an_elastic_gang_gives_up_surplus_ranks_and_goes_on(stack: RunningStack,
     assert reasons.count("Preempted") == GPUS // 2
     finish(stack, marks, "half", high)
     finish(stack, marks, "elastic", gang)
+
+
+def test_an_elastic_gang_grows_when_there_is_room(stack: RunningStack, marks: Path) -> None:
+    """It starts with one of three ranks; when what held the rest has ended, the others come, in the same attempt."""
+    holder = launch(stack, marks, "holder", GPUS - 1)
+    assert stack.wait_for(holder, "Running")["phase"] == "Running"
+    gang = launch(stack, marks, "grows", 3, minAvailable=1)
+    wait_until(lambda: is_ready(stack, gang), "the gang runs with one rank")
+    first = {pod["rank"]: pod["uid"] for pod in stack.pods(gang)}
+    assert len(first) == 1
+    assert "1 of 3 ranks; grows when 2 more GPUs are free" in stack.command("explain", gang).out
+    finish(stack, marks, "holder", holder)
+    wait_until(lambda: (marks / "grows.began.1.2").exists(), "the third rank runs")
+    wait_until(lambda: (marks / "grows.began.1.1").exists(), "the second rank runs")
+    now = {pod["rank"]: pod["uid"] for pod in stack.pods(gang) if pod["phase"] == "Running"}
+    assert len(now) == 3
+    assert first.items() <= now.items()
+    wait_until(lambda: stack.view(gang)["status"]["growth"].get("told"), "the growth is told")
+    view = stack.view(gang)
+    assert (view["phase"], view["attempt"], view["status"]["slots"]) == ("Running", 1, 3)
+    assert "grows when" not in stack.command("explain", gang).out
+    finish(stack, marks, "grows", gang)

@@ -4,7 +4,7 @@ import asyncio
 
 from slipway.crd.v1alpha1 import Allocation
 from slipway.kube.resources import ALLOCATIONS, QUEUES
-from slipway.model.lifecycle import Phase
+from slipway.model.lifecycle import Phase, RankState
 from tests.support.world import World
 
 
@@ -53,11 +53,53 @@ async def shrink(world: World) -> None:
     await world.launch("gang", ranks=4, minAvailable=1, priority=10, preemptible=True)
     gang = await world.when(_is_running, name="gang")
     await world.launch("high", ranks=2, priority=90)
-    await _end(world, await world.when(_is_running, name="high"))
+    high = await world.when(_is_running, name="high")
+    shrunk = await world.when(_has_shrunk, name="gang")
     assert len(world.kubelets.live(gang.metadata.uid)) == 2
-    shrunk = await world.when(lambda found: found.status.shrink is not None and found.status.shrink.told, name="gang")
     assert (shrunk.status.phase, shrunk.status.attempt) == (Phase.RUNNING, 1)
     await _end(world, shrunk)
+    await _end(world, high)
+
+
+async def grow(world: World) -> None:
+    """A gang that began with its minimum gets the ranks that it lacks when the room is free; the first never stops."""
+    gang = await _below_its_count(world)
+    first = {container.pod_uid for container in world.kubelets.live(gang.metadata.uid)}
+    await _end(world, await world.when(_is_running, name="holder"))
+    grown = await world.when(lambda found: _has_grown(found, 3), name="gang")
+    standing = {container.pod_uid for container in world.kubelets.live(gang.metadata.uid)}
+    assert first < standing
+    assert len(standing) == 3
+    await _end_grown(world, grown)
+
+
+async def grow_cancelled(world: World) -> None:
+    """It is cancelled while it grows: nothing of it is left."""
+    await _below_its_count(world)
+    await _end(world, await world.when(_is_running, name="holder"))
+    await world.when(lambda found: found.status.growth is not None, name="gang")
+    await world.cancel("gang")
+    await world.when(lambda found: found.status.phase is Phase.TERMINATED, name="gang")
+
+
+async def grow_then_shrink(world: World) -> None:
+    """Ranks that made room come back under their numbers, make room again, and nothing starts anew meanwhile."""
+    await _queue(world, "default", withinQueue="LowerPriority")
+    await world.launch("gang", ranks=4, minAvailable=1, priority=10, preemptible=True)
+    gang = await world.when(_is_running, name="gang")
+    await world.launch("high", ranks=2, priority=90)
+    high = await world.when(_is_running, name="high")
+    await world.when(_has_shrunk, name="gang")
+    await _end(world, high)
+    await world.when(lambda found: _has_grown(found, 4), name="gang")
+    assert len(world.kubelets.live(gang.metadata.uid)) == 4
+    await world.launch("higher", ranks=3, priority=90)
+    higher = await world.when(_is_running, name="higher")
+    shrunk = await world.when(_has_shrunk, name="gang")
+    assert len(world.kubelets.live(gang.metadata.uid)) == 1
+    assert (shrunk.status.phase, shrunk.status.attempt) == (Phase.RUNNING, 1)
+    await _end_grown(world, shrunk)
+    await _end(world, higher)
 
 
 async def consolidate(world: World) -> None:
@@ -97,6 +139,36 @@ async def outranked(world: World) -> None:
     await _save_work(world, low)
     for name in ("top", "high", "low"):
         await _end(world, await world.when(_is_running, name=name))
+
+
+async def _end_grown(world: World, found: Allocation) -> None:
+    """What it runs ends well; a rank that was decided on before that was seen ends too."""
+    for _ in range(20):
+        await asyncio.sleep(0.5)
+        for container in world.kubelets.live(found.metadata.uid):
+            world.kubelets.exit(container.pod_uid, 0)
+    await world.when(lambda item: item.status.phase is Phase.TERMINATED, name=found.metadata.name)
+
+
+async def _below_its_count(world: World) -> Allocation:
+    """`gang` runs with one of three ranks, because `holder` has the rest of the node."""
+    await world.launch("holder", ranks=3, priority=50)
+    await world.when(_is_running, name="holder")
+    await world.launch("gang", ranks=3, minAvailable=1, priority=10)
+    return await world.when(_is_running, name="gang")
+
+
+def _has_grown(found: Allocation, ranks: int) -> bool:
+    """Whether so many ranks run, and that is told."""
+    growth = found.status.growth
+    running = sum(rank.phase is RankState.RUNNING for rank in found.status.ranks or ())
+    return growth is not None and growth.told == growth.n and running == ranks
+
+
+def _has_shrunk(found: Allocation) -> bool:
+    """Whether ranks have made room, and that is told."""
+    shrink = found.status.shrink
+    return shrink is not None and shrink.told > 0
 
 
 def _is_running(found: Allocation) -> bool:

@@ -409,6 +409,27 @@ SCENARIOS: Mapping[str, Scenario] = {
             setup=Setup(nodes=1),
         ),
         Scenario(
+            name="grow",
+            story=preemption.grow,
+            ends={name: Ending(result=Result.SUCCEEDED, attempt=1) for name in ("gang", "holder")},
+            setup=Setup(nodes=1),
+        ),
+        Scenario(
+            name="grow-cancelled",
+            story=preemption.grow_cancelled,
+            ends={
+                "holder": Ending(result=Result.SUCCEEDED, attempt=1),
+                "gang": Ending(result=Result.CANCELED, attempt=1),
+            },
+            setup=Setup(nodes=1),
+        ),
+        Scenario(
+            name="grow-then-shrink",
+            story=preemption.grow_then_shrink,
+            ends={name: Ending(result=Result.SUCCEEDED, attempt=1) for name in ("gang", "high", "higher")},
+            setup=Setup(nodes=1),
+        ),
+        Scenario(
             name="consolidate",
             story=preemption.consolidate,
             ends={

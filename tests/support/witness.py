@@ -6,6 +6,7 @@ streams, and what an acknowledged hint still asked for.
 
 import msgspec
 
+from slipway.crd.members import members, unreleased
 from slipway.crd.meta import condition_of
 from slipway.crd.transitions import id_of
 from slipway.crd.v1alpha1 import Allocation
@@ -26,9 +27,8 @@ from slipway.ops.audit.evidence import (
     Spoken,
     Version,
 )
-from slipway.pods import manifest
 from slipway.pods.ended import waits_for_reader
-from slipway.podworker.intent import Bind, LaunchIntent, Teardown, decide
+from slipway.podworker.intent import Bind, Join, LaunchIntent, Teardown, decide
 from slipway.streams import keys, pages
 from slipway.streams.pages import ZERO
 from slipway.streams.ports import Claimed, NoTally, WorkHint
@@ -229,6 +229,10 @@ class Witness:
             case Bind():
                 unbound = [uid for uid, node in self._released(allocation) if not self._is_let_go(uid, node)]
                 return _Demand(text=f"the binding of {unbound}", starts=attempt) if unbound else None
+            case Join(n, _):
+                unbound = [uid for uid, node in self._released(allocation) if not self._is_let_go(uid, node)]
+                is_due = bool(unbound or unreleased(allocation))
+                return _Demand(text=f"growth {n} of attempt {attempt}", starts=attempt) if is_due else None
             case Teardown(through):
                 left = self._left(allocation, through)
                 return _Demand(text=f"the removal of {left}") if left else None
@@ -241,9 +245,7 @@ class Witness:
 
     def _released(self, allocation: Allocation) -> list[tuple[str, str]]:
         """(uid of a pod, its node) of what is released."""
-        release = allocation.status.release
-        nodes = [place.node for place in manifest.placed(allocation)]
-        return list(zip(release.pod_uids, nodes, strict=False)) if release else []
+        return [(each.pod_uid, each.placement.node) for each in members(allocation) if each.pod_uid]
 
     def _is_let_go(self, uid: str, node: str) -> bool:
         """Whether the pod is on its node, is left to another scheduler, or is gone."""

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from slipway.crd.members import growth_of, left_ranks, members
 from slipway.crd.meta import ANNOTATION_TRACE, ANNOTATION_USER, TEARDOWN_FINALIZER, ObjectMeta, condition_of
 from slipway.crd.resolve import Resolved, resolve
 from slipway.crd.roleresources import is_extended, object_of, objects_of, pod_ask
@@ -21,6 +22,7 @@ from slipway.crd.v1alpha1 import (
     Quantities,
     Queue,
     QueueSpec,
+    RankStatus,
     ResourcePool,
     ResourcePoolSpec,
     RoleSpec,
@@ -42,7 +44,7 @@ from slipway.model.facts import (
     TopologyFact,
     Untouched,
 )
-from slipway.model.lifecycle import RANK_ENDS, Phase
+from slipway.model.lifecycle import RANK_ENDS, Phase, RankState
 from slipway.model.limitrange import Ranges
 from slipway.model.podresources import UNSTATED, PodAsk, scored_requests
 from slipway.model.quantity import parse_quantity
@@ -101,11 +103,7 @@ def allocation_fact(
     known = known or understood(allocation, pool, ranges)
     invalid = known.invalid
     gate, gate_message = gate_of(allocation)
-    placements: dict[int, str] = {}
-    devices: dict[int, tuple[int, ...]] = {}
-    if is_admitted(allocation) and status.admission is not None:
-        placements = {placement.rank: placement.node for placement in status.admission.placements}
-        devices = {item.rank: tuple(item.device) for item in status.admission.placements if item.device}
+    standing, growth = _standing(allocation), growth_of(allocation)
     return AllocationFact(
         namespace=meta.namespace,
         name=meta.name,
@@ -124,7 +122,7 @@ def allocation_fact(
         phase=status.phase,
         phase_since=_epoch(status.transitions[-1].time if status.transitions else meta.creation_timestamp),
         attempt=status.attempt,
-        epoch=status.admission.epoch if status.admission else 0,
+        epoch=max(status.admission.epoch if status.admission else 0, status.growth.epoch if status.growth else 0),
         decision=status.admission.decision_id if status.admission else "",
         desired=spec.desired,
         deleting=meta.deletion_timestamp is not None,
@@ -133,12 +131,18 @@ def allocation_fact(
         released=is_released(allocation),
         stopping=stop_reason(allocation) is not None,
         leaving_ranks=leaving_ranks(allocation),
+        left_ranks=left_ranks(allocation),
+        grown=standing.grown,
+        growth_decision=growth.decision_id if growth is not None else "",
+        is_elastic=status.admission is None or status.admission.elastic,
+        grows_after=_epoch(growth.not_before) if growth is not None else 0.0,
         started=_epoch(status.started_at),
         checkpoint_at=_checkpoint_at(allocation),
         evictions=tuple((_epoch(item.at), item.by) for item in status.preemptions),
-        placements=placements,
-        devices=devices,
-        ended_ranks=tuple(index for index, rank in enumerate(status.ranks or ()) if rank.phase in RANK_ENDS),
+        placements=standing.placements,
+        devices=standing.devices,
+        ended_ranks=standing.ended,
+        failed_ranks=standing.failed,
         avoid_nodes=tuple(status.avoid_nodes),
         flavors=tuple(spec.flavors),
         not_before=_epoch(status.not_before),
@@ -154,6 +158,39 @@ def allocation_fact(
         spec_hash=known.spec_hash,
         untouched=_untouched(allocation),
     )
+
+
+class _Standing(msgspec.Struct, frozen=True, kw_only=True):
+    """The ranks that have places."""
+
+    placements: dict[int, str] = {}
+    devices: dict[int, tuple[int, ...]] = {}
+    grown: tuple[int, ...] = ()
+    ended: tuple[int, ...] = ()
+    failed: tuple[int, ...] = ()
+
+
+def _standing(allocation: Allocation) -> _Standing:
+    """Where the ranks of an admitted attempt are, and which have ended."""
+    ranks = dict(enumerate(allocation.status.ranks or ()))
+    over = {rank: found for rank, found in ranks.items() if found.phase in RANK_ENDS}
+    there = members(allocation) if is_admitted(allocation) else []
+    if there:
+        # What a rank was before it made room says nothing of what it is now.
+        same = {member.rank for member in there if not member.grown or _pod_of(over, member.rank) == member.pod_uid}
+        over = {rank: found for rank, found in over.items() if rank in same}
+    return _Standing(
+        placements={member.rank: member.placement.node for member in there if member.placement.node},
+        devices={member.rank: tuple(member.placement.device) for member in there if member.placement.device},
+        grown=tuple(member.rank for member in there if member.grown),
+        ended=tuple(over),
+        failed=tuple(rank for rank, found in over.items() if found.phase is RankState.FAILED),
+    )
+
+
+def _pod_of(ranks: Mapping[int, RankStatus], rank: int) -> str | None:
+    found = ranks.get(rank)
+    return None if found is None else found.pod_uid
 
 
 def run_limit(allocation: Allocation) -> str | None:

@@ -165,6 +165,8 @@ class WireDecision(Wire, kw_only=True, frozen=True):
     attempt: int = 1
     kind: str = "admit"
     """admit, evict or nominate"""
+    grows: bool = False
+    """of `admit`: it adds ranks to an attempt that runs; a release that does not know this drops it unapplied"""
     placements: list[int] = []
     """indexes into nodes, one per rank"""
     devices: dict[str, list[int]] = {}

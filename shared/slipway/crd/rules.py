@@ -231,9 +231,28 @@ def _exit_codes_are_final(now: Any, before: Any) -> bool:
         return True
     new, old = now["ranks"], before["ranks"]
     return len(new) == len(old) and all(
-        "exitCode" not in was or ("exitCode" in rank and _end_of(rank) == _end_of(was))
+        "exitCode" not in was
+        or ("exitCode" in rank and _end_of(rank) == _end_of(was))
+        or ("growth" in now and bool(rank["podUID"]) and rank["podUID"] != was["podUID"])
         for rank, was in zip(new, old, strict=True)
     )
+
+
+def _grows_only_when_desired(now: Any, before: Any) -> bool:
+    uids = now.get("status", {}).get("growth", {}).get("podUIDs", [])
+    if now["spec"]["desired"] != "Stopped" or not uids:
+        return True
+    return len(before.get("status", {}).get("growth", {}).get("podUIDs", [])) >= len(uids)
+
+
+def _growth_rises(now: Any, before: Any) -> bool:
+    if now["attempt"] > before["attempt"] or "growth" not in before:
+        return True
+    new, old = now.get("growth"), before["growth"]
+    if new is None or new["n"] < old["n"]:
+        return False
+    known = old.get("podUIDs", [])
+    return new["n"] > old["n"] or new.get("podUIDs", [])[: len(known)] == known
 
 
 def _end_of(rank: Mapping[str, Any]) -> tuple[int, str]:
@@ -242,6 +261,8 @@ def _end_of(rank: Mapping[str, Any]) -> tuple[int, str]:
 
 def _leaving_ranks_stay(now: Any, before: Any) -> bool:
     if now["attempt"] > before["attempt"] or "shrink" not in before:
+        return True
+    if now.get("growth", {}).get("n", 0) > before.get("growth", {}).get("n", 0):
         return True
     return "shrink" in now and len(now["shrink"]["ranks"]) >= len(before["shrink"]["ranks"])
 
@@ -341,6 +362,16 @@ _ALLOCATION_ROOT = (
         "(has(oldSelf.status) && has(oldSelf.status.release) && self.status.release == oldSelf.status.release)",
         message="no release: the allocation is stopped",
         twin=_releases_only_when_desired,
+    ),
+    ValidationRule(
+        kind="Allocation",
+        path=(),
+        rule="self.spec.desired != 'Stopped' || !has(self.status) || !has(self.status.growth) || "
+        "!has(self.status.growth.podUIDs) || size(self.status.growth.podUIDs) == 0 || "
+        "(has(oldSelf.status) && has(oldSelf.status.growth) && has(oldSelf.status.growth.podUIDs) && "
+        "size(oldSelf.status.growth.podUIDs) >= size(self.status.growth.podUIDs))",
+        message="no more ranks: the allocation is stopped",
+        twin=_grows_only_when_desired,
     ),
     ValidationRule(
         kind="Allocation",
@@ -451,7 +482,8 @@ _ALLOCATION_STATUS = (
         path=STATUS,
         rule="!has(oldSelf.ranks) || self.attempt > oldSelf.attempt || (has(self.ranks) && "
         "size(self.ranks) == size(oldSelf.ranks) && oldSelf.ranks.all(i, o, !has(o.exitCode) || "
-        "(has(self.ranks[i].exitCode) && self.ranks[i].exitCode == o.exitCode && self.ranks[i].podUID == o.podUID)))",
+        "(has(self.ranks[i].exitCode) && self.ranks[i].exitCode == o.exitCode && self.ranks[i].podUID == o.podUID) || "
+        "(has(self.growth) && self.ranks[i].podUID != '' && self.ranks[i].podUID != o.podUID)))",
         message="the exit of a rank is written once",
         twin=_exit_codes_are_final,
     ),
@@ -459,9 +491,20 @@ _ALLOCATION_STATUS = (
         kind="Allocation",
         path=STATUS,
         rule="!has(oldSelf.shrink) || self.attempt > oldSelf.attempt || (has(self.shrink) && "
-        "size(self.shrink.ranks) >= size(oldSelf.shrink.ranks))",
-        message="ranks that were told to make room are not called back",
+        "size(self.shrink.ranks) >= size(oldSelf.shrink.ranks)) || "
+        "(has(self.growth) && (!has(oldSelf.growth) || self.growth.n > oldSelf.growth.n))",
+        message="ranks that were told to make room are not called back, but by a growth",
         twin=_leaving_ranks_stay,
+    ),
+    ValidationRule(
+        kind="Allocation",
+        path=STATUS,
+        rule="!has(oldSelf.growth) || self.attempt > oldSelf.attempt || (has(self.growth) && "
+        "(self.growth.n > oldSelf.growth.n || (self.growth.n == oldSelf.growth.n && (!has(oldSelf.growth.podUIDs) || "
+        "(has(self.growth.podUIDs) && size(self.growth.podUIDs) >= size(oldSelf.growth.podUIDs) && "
+        "oldSelf.growth.podUIDs.all(i, uid, self.growth.podUIDs[i] == uid))))))",
+        message="the growth of an attempt stays: n never goes down, and within one n no pod is taken out",
+        twin=_growth_rises,
     ),
 )
 

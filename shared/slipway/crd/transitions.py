@@ -117,6 +117,7 @@ def record(
             "admission": _spent(status.admission),
             "stop": None,
             "shrink": None,
+            "growth": None,
             "ready": False,
             "waiting": False,
             "nodes": "",

@@ -62,6 +62,7 @@ __all__ = [
     "ExtenderSpec",
     "ExtenderTlsConfig",
     "FileSpec",
+    "Growth",
     "Job",
     "JobSpec",
     "JobStatus",
@@ -283,6 +284,8 @@ class Admission(Wire, kw_only=True, frozen=True):
     """one per rank that starts"""
     max_runtime: Duration | None = None
     """the limit of its queue, where that is the shorter one"""
+    elastic: bool = False
+    """its ranks are started so that others can join them: the attempt may grow"""
 
 
 class Release(Wire, kw_only=True, frozen=True):
@@ -346,7 +349,7 @@ class Shrink(Wire, kw_only=True, frozen=True):
     """Surplus ranks of an elastic gang that make room for others; the gang goes on without them."""
 
     ranks: Annotated[list[Annotated[int, Meta(ge=0)]], Meta(max_length=RANKS_MAX)]
-    """those that go or have gone, in order; they do not come back in this attempt"""
+    """those that go or have gone, in order; a growth that comes later forgets them"""
     attempt: int = 1
     """the attempt that it is for"""
     reason: str = ""
@@ -357,6 +360,33 @@ class Shrink(Wire, kw_only=True, frozen=True):
     """the allocation that needs the room"""
     told: int = 0
     """how many of the ranks have gone and are told of"""
+
+
+class Growth(Wire, kw_only=True, frozen=True):
+    """The ranks that an elastic gang got while it ran, beside those of its admission and its release."""
+
+    n: Annotated[int, Meta(ge=1)]
+    """counts the changes of this list within the attempt, from 1"""
+    attempt: int = 1
+    """the attempt that it is for"""
+    decision_id: str = ""
+    """the last decision in the ledger that added ranks"""
+    epoch: int = 0
+    """the ledger's epoch when it was decided"""
+    at: str = ""
+    """when it was decided"""
+    placements: list[Placement] = []
+    """one per rank that was added, in the order in which they were added"""
+    pod_uids: list[str] = msgspec.field(default_factory=list[str], name="podUIDs")
+    """the commit point of the added ranks: only pods named here may be bound; index = position in `placements`"""
+    left: list[int] = []
+    """ranks of the admission that have made room: their places in the admission and in the release are over"""
+    told: int = 0
+    """the `n` whose ranks have started and are told of"""
+    not_before: str = ""
+    """no rank is added before this time, because some could not start"""
+    reason: str = ""
+    """why those could not start, until others have"""
 
 
 class Preempted(Wire, kw_only=True, frozen=True):
@@ -395,6 +425,7 @@ class AllocationStatus(Wire, kw_only=True, frozen=True):
     """the last 16"""
     stop: Stop | None = None
     shrink: Shrink | None = None
+    growth: Growth | None = None
     preemptions: Annotated[list[Preempted], Meta(max_length=PREEMPTIONS_MAX)] = []
     """whom it made room for lately, newest last"""
     deadlines: dict[str, str] = {}

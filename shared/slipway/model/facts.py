@@ -169,11 +169,23 @@ class AllocationFact(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     """status.stop is set for this attempt"""
     leaving_ranks: tuple[int, ...] = ()
     """surplus ranks that were told to make room; the rest goes on"""
+    left_ranks: tuple[int, ...] = ()
+    """those of them that are gone, when all are told of: their places are free once their pods are seen to be gone"""
+    grown: tuple[int, ...] = ()
+    """ranks that were added while it ran"""
+    growth_decision: str = ""
+    """the last decision that added ranks to this attempt"""
+    is_elastic: bool = True
+    """its ranks were started so that others can join them"""
+    grows_after: float = 0.0
+    """no rank is added before (epoch seconds): some could not start"""
     placements: dict[int, str] = {}
     devices: dict[int, tuple[int, ...]] = {}
     """{rank: numbers of the GPUs that it was given} where the planner chose them"""
     ended_ranks: tuple[int, ...] = ()
     """ranks whose pods have ended: they use nothing"""
+    failed_ranks: tuple[int, ...] = ()
+    """those of them that failed"""
     avoid_nodes: tuple[str, ...] = ()
     flavors: tuple[str, ...] = ()
     """the flavors that it accepts, the best first; those of its queue or its pool when empty"""

@@ -18,6 +18,8 @@ class DecisionKind(StrEnum):
     ADMIT = "admit"
     EVICT = "evict"
     NOMINATE = "nominate"
+    GROW = "grow"
+    """adds ranks to an attempt that runs"""
 
 
 class Decision(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):

@@ -15,11 +15,12 @@ import msgspec
 
 from slipway.crd import meta
 from slipway.crd.hashing import canonical_json, sha256_hex
+from slipway.crd.members import growth_of, members, positions
 from slipway.crd.meta import RawObject
 from slipway.crd.resolve import template_of
 from slipway.crd.roleresources import containers_of, main_container, object_of
 from slipway.crd.transitions import id_of
-from slipway.crd.v1alpha1 import Allocation, AllocationSpec, Placement, ResourcePool
+from slipway.crd.v1alpha1 import Allocation, AllocationSpec, ResourcePool
 from slipway.errors import InvalidError
 from slipway.model import ids
 from slipway.pods import context, devices, files, library, podspec, rendezvous
@@ -43,7 +44,7 @@ class RankPod(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Manifests(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that one attempt consists of; `service` only for more than one rank."""
+    """Everything that one attempt consists of; `service` only for what has, or may get, more than one rank."""
 
     configmap: RawObject
     service: RawObject | None
@@ -66,9 +67,11 @@ def build(
         InvalidError: the spec cannot become pods; TooLargeError: the files do not fit.
     """
     places = places_of(allocation, spec)
-    names = _names(allocation, places)
+    names = _names(allocation, spec)
     bundle = files.bundle_of(spec.files)
     envelope = _Envelope(allocation, names)
+    growth = growth_of(allocation)
+    added = {place.rank: str(growth.n) for place in growth.placements} if growth is not None else {}
     program = {context.PROGRAM_KEY: context.PROGRAM} if spec.context else {}
     configmap: RawObject = {"immutable": True, "data": {**bundle.data, **program, **library.entries_of(spec.kind)}}
     if bundle.binary:
@@ -76,41 +79,36 @@ def build(
     return Manifests(
         configmap=envelope.wrap("ConfigMap", names.bundle, configmap),
         service=envelope.wrap("Service", names.service, _service_body(envelope)) if names.service else None,
-        pods=_pods(envelope, spec, pool, places, bundle=bundle, options=options, traceparent=traceparent),
+        pods=_pods(envelope, spec, pool, places, added, bundle=bundle, options=options, traceparent=traceparent),
         is_delegate=pool.spec.binding == "delegate",
     )
 
 
 def places_of(allocation: Allocation, spec: AllocationSpec) -> tuple[RankPlace, ...]:
-    """The ranks that are launched, in the order of the release: the admission's placements by rank.
+    """The ranks that are launched, in the order of the release: the admission's placements by rank, then added ones.
 
     Raises:
         InvalidError: the admission places no rank, or one that the spec does not have.
     """
-    placements = placed(allocation)
+    standing = members(allocation)
     roles = [role.name for role in spec.ranks for _ in range(role.count)]
     gpus = {role.name: rendezvous.gpus_of(role.resources) for role in spec.ranks}
-    if not placements or placements[-1].rank >= len(roles):
+    if not standing or max(member.rank for member in standing) >= len(roles):
         raise InvalidError(f"the admission of {id_of(allocation)} does not match its ranks")
+    place_of = positions(allocation)
     return tuple(
         RankPlace(
-            rank=placement.rank,
-            position=position,
-            world_size=len(placements),
-            pod=pod_name(allocation, placement.rank),
-            node=placement.node,
-            role=roles[placement.rank],
-            devices=tuple(placement.device),
-            gpus=gpus[roles[placement.rank]],
+            rank=member.rank,
+            position=place_of[member.rank],
+            world_size=len(standing),
+            pod=pod_name(allocation, member.rank),
+            node=member.placement.node,
+            role=roles[member.rank],
+            devices=tuple(member.placement.device),
+            gpus=gpus[roles[member.rank]],
         )
-        for position, placement in enumerate(placements)
+        for member in standing
     )
-
-
-def placed(allocation: Allocation) -> list[Placement]:
-    """The admission's placements by rank: the order of the release."""
-    admission = allocation.status.admission
-    return sorted(admission.placements, key=_rank) if admission else []
 
 
 def pod_name(allocation: Allocation, rank: int) -> str:
@@ -165,15 +163,16 @@ class _Envelope:
         return {"apiVersion": "v1", "kind": kind, "metadata": metadata, **body}
 
 
-def _names(allocation: Allocation, places: Sequence[RankPlace]) -> AttemptNames:
+def _names(allocation: Allocation, spec: AllocationSpec) -> AttemptNames:
     bundle = ids.bundle_name(id_of(allocation), allocation.status.attempt)
     return AttemptNames(
         allocation=id_of(allocation),
         namespace=allocation.metadata.namespace,
         attempt=allocation.status.attempt,
         bundle=bundle,
-        service=bundle if len(places) > 1 else "",
-        first_pod=places[0].pod,
+        # What starts alone may grow, and is found by the ranks that come.
+        service=bundle if _is_gang(allocation, spec) else "",
+        first_pod=pod_name(allocation, min(positions(allocation).items(), key=_position)[0]),
     )
 
 
@@ -194,6 +193,7 @@ def _pods(
     spec: AllocationSpec,
     pool: ResourcePool,
     places: Sequence[RankPlace],
+    added: Mapping[int, str],
     *,
     bundle: files.ContextBundle,
     options: TaskOptions,
@@ -244,6 +244,7 @@ def _pods(
             meta.ANNOTATION_MAIN_CONTAINER: mains[place.role],
             **({meta.ANNOTATION_TRACE: traceparent} if traceparent else {}),
             **_devices_of(base["spec"], place),
+            **({meta.ANNOTATION_ADDED: added[place.rank]} if place.rank in added else {}),
         }
         metadata["finalizers"] = [meta.TRACKING_FINALIZER]
         manifest: RawObject = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": pod}
@@ -267,5 +268,12 @@ def _devices_of(base: RawObject, place: RankPlace) -> dict[str, str]:
     return told | ({meta.ANNOTATION_GPU_MILLI: milli} if milli else {})
 
 
-def _rank(placement: Placement) -> int:
-    return placement.rank
+def _is_gang(allocation: Allocation, spec: AllocationSpec) -> bool:
+    """Whether it has, or may get, more than one rank."""
+    wanted = sum(role.count for role in spec.ranks)
+    minimum = spec.min_available or wanted
+    return wanted > 1 and (minimum < wanted or len(members(allocation)) > 1)
+
+
+def _position(item: tuple[int, int]) -> int:
+    return item[1]

@@ -43,9 +43,10 @@ class GangSpec(msgspec.Struct, frozen=True, kw_only=True):
     def nodes(self) -> str:
         """How many agents of torchrun there are: `N`, or `MIN:MAX` of an elastic gang.
 
-        The maximum is what was launched: torchrun waits for more only when there can be more.
+        The maximum is what is asked for, because the gang may grow. Agents that are fewer start when the last call of
+        the rendezvous is over (30 s by default), and start anew when others join.
         """
-        return f"{min(self.minimum, self.size)}:{self.size}" if self.is_elastic else str(self.size)
+        return f"{min(self.minimum, self.size)}:{self.wanted}" if self.is_elastic else str(self.size)
 
 
 def gpus_of(resources: Mapping[str, Any]) -> int:

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from slipway.crd.members import members
 from slipway.crd.v1alpha1 import Allocation, Release
 from slipway.errors import AlreadyExistsError, InvalidError, NotFoundError, StaleError, TransientError, UnavailableError
 from slipway.kube.resources import ALLOCATIONS, PODS
@@ -27,9 +28,9 @@ def _bind_before_release(patch: pytest.MonkeyPatch) -> None:
     release = status.release
 
     async def hasty(kube: Any, allocation: Allocation, pod_uids: Sequence[str]) -> Allocation:
-        for placement, uid in zip(manifest.placed(allocation), pod_uids, strict=True):
-            name = manifest.pod_name(allocation, placement.rank)
-            await kube.bind(allocation.metadata.namespace, name, uid, placement.node)
+        for member, uid in zip(members(allocation), pod_uids, strict=True):
+            name = manifest.pod_name(allocation, member.rank)
+            await kube.bind(allocation.metadata.namespace, name, uid, member.placement.node)
         return await release(kube, allocation, pod_uids)
 
     patch.setattr(status, "release", hasty)

@@ -5,9 +5,11 @@ from typing import Any
 import msgspec
 import pytest
 
+from slipway.crd.members import unreleased
 from slipway.crd.v1alpha1 import Allocation
 from slipway.model.ledger import DecisionKind, Ledger
-from slipway.podworker import intent, worker
+from slipway.pods import manifest
+from slipway.podworker import intent, status, worker
 from slipway.podworker.intent import Shed
 from slipway.scheduler import ledger, ledger_entries
 from slipway.watcher import ends
@@ -80,7 +82,45 @@ def _the_whole_gang_makes_room(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(worker, "decide", greedy)
 
 
+def _added_ranks_are_bound_unnamed(patch: pytest.MonkeyPatch) -> None:
+    """Their pods run before the growth lists them."""
+    sound = status.join
+
+    async def hasty(kube: Any, allocation: Allocation, uids: Any) -> Allocation:
+        for member, uid in zip(unreleased(allocation), uids, strict=True):
+            name = manifest.pod_name(allocation, member.rank)
+            await kube.bind(allocation.metadata.namespace, name, uid, member.placement.node)
+        return await sound(kube, allocation, uids)
+
+    patch.setattr(status, "join", hasty)
+
+
+def _a_growth_is_written_without_a_decision(patch: pytest.MonkeyPatch) -> None:
+    sound = ledger.commit
+
+    def forgetful(*given: Any, **more: Any) -> tuple[Ledger, tuple[Any, ...]]:
+        made, decided = sound(*given, **more)
+        kept = tuple(item for item in made.decisions if item.kind is not DecisionKind.GROW)
+        return msgspec.structs.replace(made, decisions=kept), decided
+
+    patch.setattr(ledger, "commit", forgetful)
+
+
 BUGS: tuple[Bug, ...] = (
+    Bug(
+        name="added ranks run unnamed",
+        breaks="a pod that was added runs only when the growth lists it",
+        install=_added_ranks_are_bound_unnamed,
+        hunts=(("grow", ""),),
+        told_by=("I5",),
+    ),
+    Bug(
+        name="ranks are added without a decision",
+        breaks="a growth stands in the ledger before its ranks have places",
+        install=_a_growth_is_written_without_a_decision,
+        hunts=(("grow", ""),),
+        told_by=("I9",),
+    ),
     Bug(
         name="room is taken before it is free",
         breaks="what takes the room of an eviction is admitted after that room is there",

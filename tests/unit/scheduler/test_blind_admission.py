@@ -4,9 +4,10 @@ import msgspec
 import pytest
 
 from slipway.crd.facts import allocation_fact
+from slipway.crd.members import is_elastic
 from slipway.crd.meta import TEARDOWN_FINALIZER, Condition
 from slipway.crd.transitions import requested
-from slipway.crd.v1alpha1 import Allocation, AllocationStatus
+from slipway.crd.v1alpha1 import Allocation, AllocationStatus, RoleSpec
 from slipway.kube.facts import decode_fact, encode_fact
 from slipway.model.facts import AllocationFact
 from slipway.model.ledger import Decision, DecisionKind
@@ -44,6 +45,20 @@ def test_what_is_made_up_gives_the_same_first_transition() -> None:
     assert found.metadata.resource_version == "7"
     assert found.status == allocation.status
     assert is_same_spec(fact_of(allocation), allocation)
+
+
+@pytest.mark.parametrize(
+    ("minimum", "of_role", "expected"), [(1, None, True), (None, 2, True), (3, None, False), (None, None, False)]
+)
+def test_what_is_made_up_says_whether_the_gang_is_elastic(
+    minimum: int | None, of_role: int | None, expected: bool
+) -> None:
+    """An attempt grows only when its admission says that its ranks were started for that."""
+    ranks = [RoleSpec(name="worker", count=3, min_available=of_role)]
+    allocation = a_fresh(ranks=ranks, min_available=minimum)
+    found = allocation_of(a_decision(allocation), fact_of(allocation))
+    assert found is not None
+    assert is_elastic(found.spec) == is_elastic(allocation.spec) == expected
 
 
 def told(allocation: Allocation, *, attempt: int = 1) -> Allocation:

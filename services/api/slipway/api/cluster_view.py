@@ -6,6 +6,7 @@ from slipway.api.capacity import allocatable_of, nodes_of
 from slipway.api.queue_view import NOBODY, Aged, Jobs, is_waiting, slots_of, waiting_of
 from slipway.api.schemas import Held, NodeView, PoolView, QueueView
 from slipway.api.view import shown
+from slipway.crd.members import left_ranks, members
 from slipway.crd.meta import condition_of
 from slipway.crd.resolve import role_requests, template_of
 from slipway.crd.transitions import id_of, is_admitted, user_of
@@ -119,22 +120,20 @@ def scheduling_of(node: Node) -> str:
 
 def _on(node: str, allocation: Allocation) -> Iterator[tuple[int, RoleSpec]]:
     """(rank, role) of what an allocation has on a node."""
-    admission = allocation.status.admission
-    if admission is None or not is_admitted(allocation):
+    if not is_admitted(allocation):
         return
-    roles = {role.name: role for role in allocation.spec.ranks}
-    for placement in admission.placements:
+    roles, gone = {role.name: role for role in allocation.spec.ranks}, left_ranks(allocation)
+    for placement in (member.placement for member in members(allocation) if member.rank not in gone):
         if placement.node == node:
             yield placement.rank, roles.get(placement.role, RoleSpec())
 
 
 def asks_by_node(allocation: Allocation) -> Iterator[tuple[str, Resources]]:
     """(node, what a rank there asks for) of each rank that an allocation has somewhere."""
-    admission = allocation.status.admission
-    if admission is None or not is_admitted(allocation):
+    if not is_admitted(allocation):
         return
-    asks = {role.name: _asks(allocation, role) for role in allocation.spec.ranks}
-    for placement in admission.placements:
+    asks, gone = {role.name: _asks(allocation, role) for role in allocation.spec.ranks}, left_ranks(allocation)
+    for placement in (member.placement for member in members(allocation) if member.rank not in gone):
         yield placement.node, asks.get(placement.role, Resources())
 
 

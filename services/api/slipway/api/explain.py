@@ -13,6 +13,7 @@ from slipway.api.preemption_notice import asked_of
 from slipway.api.queue_view import NOBODY, Aged, Jobs, gate_of, in_order, is_waiting
 from slipway.api.schemas import Change, ExplainView
 from slipway.api.view import shown
+from slipway.crd.members import below_count, unreleased
 from slipway.crd.podtemplate import GRACE_DEFAULT_S
 from slipway.crd.roleresources import object_of
 from slipway.crd.transitions import id_of, leaving_ranks, ring_of, stop_reason
@@ -20,6 +21,7 @@ from slipway.crd.v1alpha1 import Allocation
 from slipway.model.lifecycle import Event, Phase, RankState
 from slipway.model.reasons import Gate, says_never
 from slipway.model.times import format_time, parse_time
+from slipway.pods.rendezvous import gpus_of
 
 JOBS_SHOWN_MAX = 10
 
@@ -159,7 +161,7 @@ def standing(allocation: Allocation) -> str:
             then = "comes back as the next attempt" if asked.requeue else "has ended for good"
             return f"running, and told to save its work by {asked.deadline} ({asked.why}); then it {then}"
         case Phase.RUNNING if (asked := asked_of(allocation)) is None or not asked.by:
-            return ("running, and ready" if status.ready else "running") + _shrinking(allocation)
+            return ("running, and ready" if status.ready else "running") + _shrinking(allocation) + _growing(allocation)
         case _ if (reason := stop_reason(allocation)) is not None:
             asked = asked_of(allocation)
             why = asked.why if asked is not None and asked.by else reason.value
@@ -205,7 +207,17 @@ def _shrinking(allocation: Allocation) -> str:
     if shrink is None or not told or count <= 0:
         return ""
     ranks = "one of its ranks makes" if count == 1 else f"{count} of its ranks make"
-    return f"; {ranks} room for {shrink.by}"
+    return f"; {ranks} room for {shrink.by}" if shrink.by else f"; {ranks} room again: it could not start"
+
+
+def _growing(allocation: Allocation) -> str:
+    """What is said of an elastic gang that runs with fewer ranks than it asks for."""
+    coming = len(unreleased(allocation))
+    if coming:
+        return f"; {coming} {'rank is' if coming == 1 else 'ranks are'} being added"
+    gpus = [gpus_of(role.resources) for role in allocation.spec.ranks for _ in range(role.count)]
+    lacks = below_count(allocation, gpus)
+    return f"; {lacks}" if lacks else ""
 
 
 def _count(allocation: Allocation) -> int:

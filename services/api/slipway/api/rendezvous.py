@@ -13,6 +13,7 @@ from slipway.api.ports import Kube, ShutdownSignal
 from slipway.api.schemas import Address, RendezvousView
 from slipway.api.ttl_cache import Recent
 from slipway.api.view import number_label
+from slipway.crd.members import left_ranks, members
 from slipway.crd.meta import LABEL_ALLOCATION_UID, LABEL_ATTEMPT, LABEL_RANK, LABEL_ROLE
 from slipway.crd.v1alpha1 import Allocation
 from slipway.kube.objects import Pod
@@ -73,9 +74,10 @@ class Rendezvous:
 
 def ranks_of(allocation: Allocation) -> list[int]:
     """The ranks of the attempt: those that are placed, or, before, those that are asked for."""
-    admission = allocation.status.admission
-    if admission is not None and admission.placements:
-        return sorted(placement.rank for placement in admission.placements)
+    gone = left_ranks(allocation)
+    placed = sorted(member.rank for member in members(allocation) if member.rank not in gone)
+    if placed:
+        return placed
     return list(range(sum(role.count for role in allocation.spec.ranks) or 1))
 
 

@@ -21,6 +21,7 @@ from slipway.api.http_errors import ForbiddenError, UnauthorizedError
 from slipway.api.lookup import Lookup
 from slipway.api.ports import Kube
 from slipway.api.ttl_cache import Recent
+from slipway.crd.members import members
 from slipway.crd.transitions import id_of
 from slipway.crd.v1alpha1 import Allocation
 from slipway.errors import InvalidError, NotFoundError, UnavailableError
@@ -152,14 +153,10 @@ class TaskTokens:
 
 
 def _caller(allocation: Allocation, pod: _Pod) -> Caller | None:
-    status = allocation.status
-    release, admission = status.release, status.admission
-    if release is None or release.attempt != status.attempt or pod.uid not in release.pod_uids:
+    found = next((member for member in members(allocation) if member.pod_uid and member.pod_uid == pod.uid), None)
+    if found is None:
         return None
-    position = release.pod_uids.index(pod.uid)
-    ranks = sorted(placement.rank for placement in admission.placements) if admission is not None else []
-    rank = ranks[position] if position < len(ranks) else position
-    return Caller(pod=pod.name, rank=rank, attempt=status.attempt, workspace=pod.namespace)
+    return Caller(pod=pod.name, rank=found.rank, attempt=allocation.status.attempt, workspace=pod.namespace)
 
 
 def _attempt_of(pod: str, own: str) -> int | None:

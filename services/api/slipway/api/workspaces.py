@@ -19,6 +19,7 @@ from slipway.api.http_errors import ConflictError
 from slipway.api.ports import Kube
 from slipway.api.schemas import Request
 from slipway.crd.fielderrors import Findings, pointer
+from slipway.crd.members import members
 from slipway.crd.meta import (
     ANNOTATION_POOL,
     ANNOTATION_QUEUE,
@@ -301,12 +302,14 @@ def handed_out_by_namespace(live: Iterable[Allocation]) -> dict[str, int]:
     """
     found: dict[str, int] = {}
     for allocation in live:
-        admission, ranks = allocation.status.admission, allocation.status.ranks or []
-        if admission is None or not is_admitted(allocation):
+        ranks = allocation.status.ranks or []
+        if not is_admitted(allocation):
             continue
         parts = {role.name for role in allocation.spec.ranks if _is_part(role)}
-        for place in admission.placements:
-            has_ended = place.rank < len(ranks) and ranks[place.rank].phase in RANK_ENDS
+        for member in members(allocation):
+            place, known = member.placement, ranks[member.rank] if member.rank < len(ranks) else None
+            is_same = known is not None and (not member.grown or known.pod_uid == member.pod_uid)
+            has_ended = known is not None and is_same and known.phase in RANK_ENDS
             if place.device and place.role not in parts and not has_ended:
                 namespace = allocation.metadata.namespace
                 found[namespace] = found.get(namespace, 0) + len(place.device)

@@ -6,12 +6,14 @@ pods exist is found out while the decision is carried out, because every step of
 Invariants: nothing is launched that is not admitted in this attempt, or that is to stop; nothing is bound that is not
 in the release of this attempt; an attempt of the past is always torn down, the current one only when it never
 started (stopped before the release) or has been ended by the watcher; of a running gang only those ranks go that the
-scheduler has told to make room.
+scheduler has told to make room; ranks are added to it only where the scheduler has placed them, and none while others
+go.
 """
 
 import msgspec
 
 from slipway.crd import transitions
+from slipway.crd.members import GangMember, growth_of, members
 from slipway.crd.meta import TEARDOWN_FINALIZER, condition_of
 from slipway.crd.transitions import is_admitted, is_released, leaving_ranks, stop_reason
 from slipway.crd.v1alpha1 import Allocation
@@ -51,13 +53,20 @@ class Shed(msgspec.Struct, frozen=True, tag=True):
     ranks: tuple[int, ...]
 
 
+class Join(msgspec.Struct, frozen=True, tag=True):
+    """Create, release and bind the ranks that change `n` of the growth added to a running gang: those not started."""
+
+    n: int
+    ranks: tuple[int, ...]
+
+
 class Nothing(msgspec.Struct, frozen=True, tag=True):
     """There is nothing to do; `why` is a short constant for the log."""
 
     why: str
 
 
-Intent = LaunchIntent | Bind | Teardown | Shed | Nothing
+Intent = LaunchIntent | Bind | Teardown | Shed | Join | Nothing
 
 
 def decide(allocation: Allocation, *, namespace_terminating: bool = False) -> Intent:
@@ -74,6 +83,10 @@ def decide(allocation: Allocation, *, namespace_terminating: bool = False) -> In
         to_go = () if is_stopping else _to_go(allocation)
         if to_go:
             return Shed(to_go)
+        growth = growth_of(allocation)
+        to_join = () if is_stopping or status.phase is not Phase.RUNNING else _to_join(allocation)
+        if growth is not None and to_join:
+            return Join(growth.n, to_join)
         if is_stopping or status.phase not in _BINDABLE:
             # The watcher records the exits and moves the phase; the teardown follows from that.
             return Nothing("stopping") if is_stopping else Nothing("running")
@@ -97,8 +110,30 @@ def _to_go(allocation: Allocation) -> tuple[int, ...]:
     status = allocation.status
     if status.phase is not Phase.RUNNING:
         return ()
-    ranks = status.ranks or []
-    return tuple(rank for rank in leaving_ranks(allocation) if rank >= len(ranks) or ranks[rank].phase not in _GOING)
+    ranks, standing = status.ranks or [], {member.rank: member for member in members(allocation)}
+
+    def goes(rank: int) -> bool:
+        """Whether it is seen to go; what is recorded of another pod of that rank says nothing."""
+        member = standing.get(rank)
+        if member is None:
+            return True
+        known = ranks[rank] if rank < len(ranks) else None
+        return known is not None and known.phase in _GOING and (not member.grown or known.pod_uid == member.pod_uid)
+
+    return tuple(rank for rank in leaving_ranks(allocation) if not goes(rank))
+
+
+def _to_join(allocation: Allocation) -> tuple[int, ...]:
+    """The ranks that were added and have no pod yet, or one of which nobody has seen that it has its node."""
+    ranks, leaving = allocation.status.ranks or [], leaving_ranks(allocation)
+
+    def is_due(member: GangMember) -> bool:
+        known = ranks[member.rank] if member.rank < len(ranks) else None
+        is_same = bool(member.pod_uid) and known is not None and known.pod_uid == member.pod_uid
+        return not is_same or known is None or known.phase is RankState.PENDING
+
+    added = [member for member in members(allocation) if member.grown and member.rank not in leaving]
+    return tuple(member.rank for member in added if is_due(member))
 
 
 def is_refused(allocation: Allocation) -> bool:

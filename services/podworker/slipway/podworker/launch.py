@@ -15,12 +15,13 @@ already, two controllers of the cluster go through all of its pods.
 """
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import partial
 from typing import Any
 
 import msgspec
 
+from slipway.crd.members import GangMember, members, pod_uids, unreleased
 from slipway.crd.meta import LABEL_ALLOCATION_UID, LABEL_ATTEMPT, ObjectMeta, RawObject
 from slipway.crd.v1alpha1 import Allocation
 from slipway.errors import (
@@ -168,6 +169,65 @@ class AttemptLauncher:
             binder = await self._extended.binder_of(allocation) if targets else None
             await self._lanes.all([partial(self._bind, namespace, target, binder) for target in targets])
         return len(targets)
+
+    async def grow(self, allocation: Allocation, pinned: Pinned, traceparent: str) -> Allocation:
+        """Creates the pods of the ranks that were added and commits them; answers the allocation with them.
+
+        Raises:
+            StaleError: the allocation has changed: decide again.
+            QuotaExceededError: there is no room for them in its namespace; their pods are gone again.
+            PermanentError: they can never be created.
+        """
+        manifests = manifest.build(allocation, pinned.spec, pinned.pool, options=self._options, traceparent=traceparent)
+        ranks = [member.rank for member in unreleased(allocation)]
+        by_rank = {pod.rank: pod for pod in manifests.pods}
+        pods = [by_rank[rank] for rank in ranks]
+        if not manifests.is_delegate:
+            await check_claims(self._kube, allocation.metadata.namespace, (pod.manifest for pod in pods))
+        uids: dict[int, str] = {}
+
+        async def create(pod: RankPod) -> None:
+            found, _ = await self._ensure(PODS, pod.manifest, allocation)
+            uids[pod.rank] = found.uid
+
+        with step("pods", self._clock, count=len(pods)):
+            try:
+                await self._lanes.all([partial(create, pod) for pod in pods], LaunchStage.RANKS)
+            except QuotaExceededError:
+                await self.take_back(allocation, ranks)
+                raise
+        with step("release", self._clock):
+            try:
+                return await status.join(self._kube, allocation, [uids[rank] for rank in ranks])
+            except InvalidError as error:
+                raise StaleError(f"the growth was refused: {error}") from error
+
+    async def join(self, allocation: Allocation, ranks: Collection[int]) -> int:
+        """Binds the released pods of these added ranks, as far as they are not bound yet; answers how many.
+
+        Raises:
+            StaleError: one of them is gone, going, replaced or bound elsewhere.
+        """
+        added = [member for member in members(allocation) if member.grown and member.pod_uid and member.rank in ranks]
+        targets = await self._unbound(allocation, [_target(allocation, member) for member in added])
+        with step("bind", self._clock, count=len(targets)):
+            namespace = allocation.metadata.namespace
+            binder = await self._extended.binder_of(allocation) if targets else None
+            await self._lanes.all([partial(self._bind, namespace, target, binder) for target in targets])
+        return len(targets)
+
+    async def take_back(self, allocation: Allocation, ranks: Collection[int]) -> None:
+        """Deletes the pods of added ranks that were never released.
+
+        Raises:
+            StaleError: the allocation, or a pod of it, has changed since it was read.
+        """
+        names, released = {manifest.pod_name(allocation, rank) for rank in ranks}, pod_uids(allocation)
+        pods = [pod.metadata for pod in await self._pods(allocation) if pod.metadata.name in names]
+        doomed = [meta for meta in pods if meta.uid not in released and meta.deletion_timestamp is None]
+        if doomed:
+            await self._check_unreleased(allocation)
+            await self._lanes.all([partial(self._delete_pod, meta) for meta in doomed])
 
     async def _make_config(self, allocation: Allocation, manifests: Manifests, made: Made) -> None:
         """The ConfigMap. When it was there, somebody has begun: see which pods are."""
@@ -325,15 +385,15 @@ class AttemptLauncher:
 
 def _targets(allocation: Allocation) -> list[BindTarget]:
     """The pods of the release with the nodes of the admission, in the order of both."""
-    places = manifest.placed(allocation)
-    release = allocation.status.release
-    uids = release.pod_uids if release else []
-    if len(uids) != len(places):
+    release, found = allocation.status.release, [each for each in members(allocation) if not each.grown]
+    if release is None or len(release.pod_uids) != len(found):
         raise StaleError("the release does not match the admission")
-    return [
-        BindTarget(pod=manifest.pod_name(allocation, placement.rank), uid=uid, node=placement.node, rank=placement.rank)
-        for placement, uid in zip(places, uids, strict=True)
-    ]
+    return [_target(allocation, member) for member in found]
+
+
+def _target(allocation: Allocation, member: GangMember) -> BindTarget:
+    name = manifest.pod_name(allocation, member.rank)
+    return BindTarget(pod=name, uid=member.pod_uid, node=member.placement.node, rank=member.rank)
 
 
 def _as_made(targets: Sequence[BindTarget], made: Made) -> list[BindTarget]:

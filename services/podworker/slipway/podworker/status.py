@@ -1,17 +1,18 @@
-"""The three things that the pod worker writes to an allocation: its release, and the conditions Stuck and Refused.
+"""What the pod worker writes to an allocation: its release, the pods of added ranks, the conditions Stuck and Refused.
 
 Owns their form. Every write is a PUT of `/status` under the resourceVersion that the decision was made on: a cancel,
 a deletion or a new attempt in between makes it fail, and the caller decides again. Everything else in the status
 is sent back as it was read.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import msgspec
 
+from slipway.crd.members import growth_of
 from slipway.crd.meta import Condition, condition_of
 from slipway.crd.v1alpha1 import Allocation, Release
-from slipway.errors import AlreadyExistsError, DeniedError, PermanentError, TooLargeError
+from slipway.errors import AlreadyExistsError, DeniedError, PermanentError, StaleError, TooLargeError
 from slipway.kube.statuses import put_status
 from slipway.model.reasons import Reason
 from slipway.model.times import SKEW_S, format_time, parse_time
@@ -19,6 +20,7 @@ from slipway.podworker.intent import CONDITION_REFUSED, CONDITION_STUCK
 from slipway.podworker.ports import Kube
 
 MESSAGE_CHARS_MAX = 1024
+REASON_CHARS_MAX = 160
 
 
 async def release(kube: Kube, allocation: Allocation, pod_uids: Sequence[str]) -> Allocation:
@@ -34,6 +36,43 @@ async def release(kube: Kube, allocation: Allocation, pod_uids: Sequence[str]) -
         conditions=[item for item in allocation.status.conditions if item.type != CONDITION_STUCK],
     )
     return await put_status(kube, allocation, status)
+
+
+async def join(kube: Kube, allocation: Allocation, pod_uids: Sequence[str]) -> Allocation:
+    """Commits the pods of ranks that were added: `pod_uids` are those of the placements that had none, in order.
+
+    Raises:
+        StaleError: the allocation has changed since it was read: decide again.
+        InvalidError: the server's own rules refuse it, such as more ranks for a stopped allocation.
+    """
+    growth = growth_of(allocation)
+    if growth is None:
+        raise StaleError("nothing was added to the allocation")
+    grown = msgspec.structs.replace(growth, pod_uids=[*growth.pod_uids, *pod_uids])
+    return await put_status(kube, allocation, msgspec.structs.replace(allocation.status, growth=grown))
+
+
+async def withdraw(
+    kube: Kube, allocation: Allocation, ranks: Collection[int], *, not_before: str = "", reason: str = ""
+) -> Allocation:
+    """Takes ranks that were added, and have no released pod, out of the growth; the others stay.
+
+    Raises:
+        StaleError: the allocation has changed since it was read: decide again.
+    """
+    growth = growth_of(allocation)
+    if growth is None:
+        raise StaleError("nothing was added to the allocation")
+    named = len(growth.pod_uids)
+    rest = [place for place in growth.placements[named:] if place.rank not in ranks]
+    grown = msgspec.structs.replace(
+        growth,
+        n=growth.n + 1,
+        placements=[*growth.placements[:named], *rest],
+        not_before=not_before or growth.not_before,
+        reason=reason[:REASON_CHARS_MAX] or growth.reason,
+    )
+    return await put_status(kube, allocation, msgspec.structs.replace(allocation.status, growth=grown))
 
 
 async def set_condition(
@@ -92,8 +131,10 @@ __all__ = [
     "CONDITION_REFUSED",
     "CONDITION_STUCK",
     "is_never_the_spec",
+    "join",
     "refusal",
     "release",
     "set_condition",
     "stuck_reason",
+    "withdraw",
 ]

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any
 
+from slipway.crd.members import members
 from slipway.crd.meta import LABEL_ALLOCATION_UID, ObjectMeta
 from slipway.crd.transitions import id_of, is_released
 from slipway.crd.v1alpha1 import Allocation
@@ -175,9 +176,8 @@ def _has_begun(allocation: Allocation) -> bool:
 
 
 def _released(allocation: Allocation) -> dict[str, str]:
-    """{pod name: uid} of the current release."""
-    status = allocation.status
-    if status.release is None or not is_released(allocation):
+    """{pod name: uid} of the ranks that the current attempt has, as far as they are released."""
+    if not is_released(allocation):
         return {}
-    names = (manifest.pod_name(allocation, placement.rank) for placement in manifest.placed(allocation))
-    return dict(zip(names, status.release.pod_uids, strict=False))
+    released = (member for member in members(allocation) if member.pod_uid)
+    return {manifest.pod_name(allocation, member.rank): member.pod_uid for member in released}

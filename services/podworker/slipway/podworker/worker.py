@@ -14,6 +14,7 @@ import contextlib
 from collections import OrderedDict
 from functools import partial
 
+from slipway.crd.members import growth_of, unreleased
 from slipway.crd.meta import Condition, condition_of
 from slipway.crd.transitions import id_of
 from slipway.crd.v1alpha1 import Allocation
@@ -31,14 +32,16 @@ from slipway.errors import (
 )
 from slipway.kube.resources import ALLOCATIONS
 from slipway.kube.tracing import attempt_span, traceparent_of
+from slipway.model.growth import GROW_AGAIN_S, QUOTA_AGAIN_S
 from slipway.model.ids import split_allocation_id
-from slipway.model.times import parse_time
+from slipway.model.times import format_time, parse_time
 from slipway.podworker import status
 from slipway.podworker.concurrency import Turns
 from slipway.podworker.intent import (
     CONDITION_REFUSED,
     CONDITION_STUCK,
     Bind,
+    Join,
     LaunchIntent,
     Nothing,
     Shed,
@@ -112,6 +115,8 @@ class Worker:
         self._stuck_after_s = stuck_after_s
         self._turns = Turns()
         self._bound: OrderedDict[tuple[str, int], None] = OrderedDict()
+        self._joined: OrderedDict[tuple[str, int, int], None] = OrderedDict()
+        """(uid, attempt, n) of growths whose pods are bound"""
 
     def is_busy(self, hint: WorkHint) -> bool:
         """Whether a hint for the same allocation is being handled now."""
@@ -124,6 +129,8 @@ class Worker:
                 return True
             case Bind():
                 return _attempt_key(allocation) in self._bound
+            case Join(n, _):
+                return (*_attempt_key(allocation), n) in self._joined
             case _:
                 return False
 
@@ -195,6 +202,11 @@ class Worker:
             case Shed(ranks):
                 with self._span("shed", allocation, hint_trace):
                     return await self._shed(allocation, ranks)
+            case Join(n, ranks):
+                if (*_attempt_key(allocation), n) in self._joined:
+                    return "joined before"
+                with self._span("grow", allocation, hint_trace) as span:
+                    return await self._join(allocation, n, ranks, span.traceparent)
             case Bind(past):
                 if _attempt_key(allocation) in self._bound:
                     return "bound before"
@@ -212,11 +224,58 @@ class Worker:
             raise UnavailableError(f"the teardown is not permitted: {error}") from error
 
     async def _shed(self, allocation: Allocation, ranks: tuple[int, ...]) -> str:
+        never = {member.rank for member in unreleased(allocation)} & set(ranks)
         try:
-            await self._remover.shed(allocation, ranks)
+            if never:
+                await self._launcher.take_back(allocation, never)
+                allocation = await status.withdraw(self._kube, allocation, never)
+            await self._remover.shed(allocation, [rank for rank in ranks if rank not in never])
         except DeniedError as error:
             raise UnavailableError(f"the ranks cannot be deleted: {error}") from error
         return "shed"
+
+    async def _join(self, allocation: Allocation, n: int, ranks: tuple[int, ...], traceparent: str) -> str:
+        """The ranks that were added get their pods. What cannot be created is given back: the gang goes on without."""
+        try:
+            if unreleased(allocation):
+                pinned = await self._pools.pinned(allocation)
+                if isinstance(pinned, Drifted):
+                    return await self._withdraw(allocation, pinned.message)
+                allocation = await self._launcher.grow(
+                    allocation, pinned, traceparent or traceparent_of(allocation.metadata)
+                )
+        except (TerminatingError, NotFoundError):
+            return "taken back"
+        except InvariantError:
+            raise
+        except QuotaExceededError as error:
+            # Another pod may end soon; a quota that refuses again is asked seldom.
+            growth = growth_of(allocation)
+            is_first = growth is None or not growth.reason
+            return await self._withdraw(allocation, str(error), pause_s=QUOTA_AGAIN_S if is_first else GROW_AGAIN_S)
+        except PermanentError as error:
+            return await self._withdraw(allocation, str(error))
+        try:
+            await self._launcher.join(allocation, ranks)
+        except (StaleError, TerminatingError) as error:
+            # The watcher sees what became of the pod, and gives its rank back.
+            _log.warning("added rank not bound", error=str(error))
+            return "not joined"
+        except DeniedError as error:
+            raise UnavailableError(f"the added ranks cannot be bound: {error}") from error
+        self._joined[*_attempt_key(allocation), n] = None
+        if len(self._joined) > BOUND_MAX:
+            self._joined.popitem(last=False)
+        return "joined"
+
+    async def _withdraw(self, allocation: Allocation, reason: str, *, pause_s: float = GROW_AGAIN_S) -> str:
+        """Gives back all added ranks that have no released pod; the scheduler adds none for a while."""
+        ranks = {member.rank for member in unreleased(allocation)}
+        not_before = format_time(self._clock.now() + pause_s)
+        await self._launcher.take_back(allocation, ranks)
+        await status.withdraw(self._kube, allocation, ranks, not_before=not_before, reason=reason)
+        _log.warning("growth withdrawn", ranks=sorted(ranks), reason=reason)
+        return "withdrawn"
 
     async def _launch(self, allocation: Allocation, sight: TrySight, past: int, traceparent: str) -> str:
         made = sight.made_for(allocation)

@@ -1,8 +1,9 @@
 """Decisions and fired deadlines become writes on allocations: fenced, idempotent, without a choice of policy.
 
-Owns the effects of the scheduler on an Allocation: the teardown finalizer, the admission, `status.stop` and
-`status.shrink` with the record of whom it made room for, and the condition that says why it waits. Each is GET,
-compare, PUT under the resourceVersion; doing one twice does nothing the second time. Must not decide who gets what.
+Owns the effects of the scheduler on an Allocation: the teardown finalizer, the admission, `status.growth`,
+`status.stop` and `status.shrink` with the record of whom it made room for, and the condition that says why it waits.
+Each is GET, compare, PUT under the resourceVersion; doing one twice does nothing the second time. Must not decide who
+gets what.
 """
 
 import math
@@ -12,9 +13,10 @@ from enum import StrEnum
 import msgspec
 
 from slipway.crd.facts import CONDITION_ADMITTED, CONDITION_INVALID
+from slipway.crd.members import GangMember, growth_of, is_elastic, left_ranks, members
 from slipway.crd.meta import TEARDOWN_FINALIZER, Condition, condition_of
 from slipway.crd.transitions import id_of, leaving_ranks, record, stop_reason, with_status
-from slipway.crd.v1alpha1 import PREEMPTIONS_MAX, Admission, Allocation, Placement, Preempted, Shrink, Stop
+from slipway.crd.v1alpha1 import PREEMPTIONS_MAX, Admission, Allocation, Growth, Placement, Preempted, Shrink, Stop
 from slipway.errors import NotFoundError, StaleError, TransientError
 from slipway.kube.resources import ALLOCATIONS
 from slipway.kube.tracing import attempt_span, traceparent_of
@@ -79,6 +81,8 @@ class Applier:
         namespace, name = decision.allocation.split("/", 1)
         if decision.kind is DecisionKind.EVICT:
             return await self._retried(namespace, name, lambda found: self._evict(found, decision), seen)
+        if decision.kind is DecisionKind.GROW:
+            return await self._retried(namespace, name, lambda found: self._grow(found, decision, nodes), seen)
         return await self._retried(namespace, name, lambda found: self._admit(found, decision, nodes), seen)
 
     async def stop(self, namespace: str, name: str, uid: str, attempt: int, reason: Reason) -> AppliedEffect:
@@ -149,6 +153,7 @@ class Applier:
             placements=_placements(found, decision, nodes),
             # The queue's alone: its own may change while it runs.
             max_runtime=_as_duration(self._run_limit(found.spec.queue)),
+            elastic=is_elastic(found.spec),
         )
         admitted = Condition(
             type=CONDITION_ADMITTED,
@@ -169,6 +174,41 @@ class Applier:
             reason="",
         )
         return AppliedEffect(outcome=EffectOutcome.APPLIED, allocation=await self._send(written))
+
+    async def _grow(self, found: Allocation, decision: Decision, nodes: Sequence[str]) -> AppliedEffect:
+        """Ranks are added to an attempt that runs; those that have made room and are gone leave it for good."""
+        status, growth = found.status, growth_of(found)
+        if growth is not None and growth.decision_id == decision.id:
+            return AppliedEffect(outcome=EffectOutcome.UNCHANGED, allocation=found)
+        is_other = found.metadata.uid != decision.uid or status.attempt != decision.attempt
+        # A leader that was deposed comes too late: its decision was finished by another, and its ranks may have gone.
+        is_old = growth is not None and growth.epoch > decision.epoch
+        if is_other or is_old or status.phase is not Phase.RUNNING or stop_reason(found) is not None:
+            return AppliedEffect(outcome=EffectOutcome.VOID, allocation=found)
+        gone = frozenset(left_ranks(found))
+        standing = [member for member in members(found) if member.rank not in gone]
+        added = _placements(found, decision, nodes)
+        if {place.rank for place in added} & (
+            {member.rank for member in standing} | (set(leaving_ranks(found)) - gone)
+        ):
+            return AppliedEffect(outcome=EffectOutcome.VOID, allocation=found)
+        kept = [member for member in standing if member.grown]
+        first = {place.rank for place in status.admission.placements} if status.admission is not None else set[int]()
+        stay = {member.rank for member in standing if not member.grown}
+        grown = Growth(
+            n=growth.n + 1 if growth is not None else 1,
+            attempt=decision.attempt,
+            decision_id=decision.id,
+            epoch=decision.epoch,
+            at=format_time(self._clock.now()),
+            # Released ones first, so that each stands beside its pod.
+            placements=[*(member.placement for member in sorted(kept, key=_is_unreleased)), *added],
+            pod_uids=[member.pod_uid for member in kept if member.pod_uid],
+            left=sorted(first - stay),
+            told=growth.told if growth is not None else 0,
+            reason=growth.reason if growth is not None else "",
+        )
+        return await self._put(found, growth=grown, shrink=None if gone else status.shrink)
 
     async def _evict(self, found: Allocation, decision: Decision) -> AppliedEffect:
         now = format_time(self._clock.now())
@@ -264,6 +304,10 @@ def _placements(found: Allocation, decision: Decision, nodes: Sequence[str]) -> 
         )
         for rank, node in node_names(decision, nodes).items()
     ]
+
+
+def _is_unreleased(member: GangMember) -> bool:
+    return not member.pod_uid
 
 
 def _node_counts(placements: Sequence[Placement]) -> dict[str, int]:

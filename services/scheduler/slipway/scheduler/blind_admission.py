@@ -45,6 +45,7 @@ def object_of(fact: AllocationFact) -> Allocation | None:
             pool=fact.pool,
             queue=fact.queue,
             ranks=[RoleSpec(name=role.name, count=role.count) for role in fact.roles],
+            min_available=fact.minimum,
         ),
         status=AllocationStatus(conditions=_told(fact, known)),
     )

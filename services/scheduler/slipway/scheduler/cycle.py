@@ -352,7 +352,7 @@ class Cycle:
 
     def _planned(self, snapshot: PoolSnapshot, policy: PlacementPolicy, now: float, answers: Answers | None) -> Plan:
         self._watched = trail, _ = self._recorder.trail(), answers
-        return planner.plan(snapshot, policy, now, self._ledger.tick, answers=answers, watch=trail)
+        return planner.plan(snapshot, policy, now, self._ledger.tick, answers=answers, watch=trail, grows=True)
 
     async def _consulted(self, snapshot: PoolSnapshot, policy: PlacementPolicy, now: float) -> Plan:
         """The plan with what extenders say, as far as they say it soon enough; the rest is the next tick's."""

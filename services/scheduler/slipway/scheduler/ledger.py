@@ -116,6 +116,8 @@ def is_applied(decision: Decision, fact: AllocationFact | None) -> bool:
     if decision.kind is DecisionKind.NOMINATE:
         # It has no effect on its object: it stands until it is turned into an admission, or dropped.
         return False
+    if decision.kind is DecisionKind.GROW:
+        return fact.growth_decision == decision.id or fact.attempt > decision.attempt
     if fact.decision == decision.id:
         return True
     return fact.attempt > decision.attempt
@@ -144,6 +146,8 @@ def is_impossible(decision: Decision, fact: AllocationFact) -> bool:
         return True
     if decision.kind is DecisionKind.EVICT:
         return bool(decision.ranks) and fact.phase is Phase.TERMINATING
+    if decision.kind is DecisionKind.GROW:
+        return fact.stopping or fact.desired == "Stopped" or fact.deleting or fact.phase is Phase.TERMINATING
     if fact.attempt < decision.attempt:
         # A nomination of what moves: the attempt before has still to end.
         return fact.desired == "Stopped" or fact.deleting

@@ -28,7 +28,19 @@ def of(plan: Plan) -> list[ledger.PlacedDecision]:
         )
         for evict in plan.evictions
     ]
-    return [*evictions, *(_placed(admit, is_deferred=admit.uid in plan.deferred) for admit in plan.admits)]
+    admits = [_placed(admit, is_deferred=admit.uid in plan.deferred) for admit in plan.admits]
+    grows = [
+        ledger.PlacedDecision(
+            kind=DecisionKind.GROW,
+            allocation=grow.allocation,
+            uid=grow.uid,
+            attempt=grow.attempt,
+            placements=grow.placements,
+            devices=grow.devices,
+        )
+        for grow in plan.grows
+    ]
+    return [*evictions, *admits, *grows]
 
 
 def together(plan: Plan, placed: Sequence[ledger.PlacedDecision]) -> list[list[int]]:

@@ -284,6 +284,7 @@ class DecisionLogWriter:
             decided=taken.decided,
             planner=taken.version,
             shadow=taken.shadow,
+            grows=True,
         )
 
     def _drop(self, outcome: str) -> None:

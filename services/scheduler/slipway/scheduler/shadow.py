@@ -59,7 +59,7 @@ class Shadow:
             # What the live policy remembers is another's, and must not be lost to it.
             self._memo_of, self._memo = snapshot.memo, Memo()
         seen = msgspec.structs.replace(snapshot, pool=pool, memo=self._memo)
-        same, different = divergences(live, plan(seen, policy, snapshot.now, seed, answers=answers))
+        same, different = divergences(live, plan(seen, policy, snapshot.now, seed, answers=answers, grows=True))
         return Shadowed(
             policy_hash=policy_hash(policy),
             same=same,

@@ -155,7 +155,7 @@ def _is_early(view: ReductionView, allocation: Allocation) -> bool:
 
 def _misplaced(view: ReductionView) -> EndCause | None:
     """A rank that somebody else bound to a node that it was not given: its room there was never counted."""
-    for rank in view.gang.ranks:
+    for rank in _started(view):
         node = rank.pod.spec.node_name if rank.pod is not None and rank.exit is None else ""
         if node and rank.placed_on and node != rank.placed_on:
             message = f"bound to {node}, not to {rank.placed_on}"
@@ -166,7 +166,7 @@ def _misplaced(view: ReductionView) -> EndCause | None:
 
 def _blocked(view: ReductionView) -> EndCause | None:
     """A rank whose container cannot be started for longer than the limit."""
-    for rank in view.gang.ranks:
+    for rank in _started(view):
         held = exits.blocked(rank.pod) if rank.pod is not None and rank.exit is None else None
         if held is not None and view.now >= view.blocked_until(held):
             end = RankExit(state=RankState.FAILED, reason=held.reason, message=held.message)
@@ -176,12 +176,17 @@ def _blocked(view: ReductionView) -> EndCause | None:
 
 def _refused(view: ReductionView) -> EndCause | None:
     """A rank that another scheduler does not place for longer than the limit: the gang starts whole or not at all."""
-    for rank in view.gang.ranks:
+    for rank in _started(view):
         waits = unplaced(rank.pod, view.policy) if rank.pod is not None and rank.exit is None else None
         if waits is not None and view.now >= waits.until:
             end = RankExit(state=RankState.FAILED, reason=waits.reason, message=waits.message)
             return EndCause(reason=waits.reason, rank=rank, end=end)
     return None
+
+
+def _started(view: ReductionView) -> list[Rank]:
+    """The ranks that the gang relies on: what was added to it and cannot start is given back instead."""
+    return [rank for rank in view.gang.ranks if not rank.is_joining]
 
 
 def _given_up(view: ReductionView, allocation: Allocation) -> EndCause | None:

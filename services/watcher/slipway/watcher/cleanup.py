@@ -6,8 +6,8 @@ Invariants: a finalizer is removed only when the exit is recorded, when the pod 
 is being deleted and no exit was seen yet. A pod is force-deleted only when its node is confirmed to be gone.
 """
 
+from slipway.crd.members import pod_uids, unreleased
 from slipway.crd.meta import TEARDOWN_FINALIZER, TRACKING_FINALIZER
-from slipway.crd.transitions import is_released
 from slipway.crd.v1alpha1 import Allocation
 from slipway.kube.objects import Pod
 from slipway.model.lifecycle import Phase
@@ -66,7 +66,9 @@ def needs_worker(view: ReductionView, after: Allocation) -> bool:
             return bool(view.live_pods)
         case Phase.TERMINATED:
             return bool(view.pods) or TEARDOWN_FINALIZER in after.metadata.finalizers
-        case Phase.RUNNING if any(_is_to_go(rank) for rank in view.gang.ranks):
+        case Phase.RUNNING if any(_is_to_go(rank) or _is_to_join(rank) for rank in view.gang.ranks):
+            return True
+        case Phase.RUNNING if unreleased(after):
             return True
         case _:
             return any(attempt_of(pod.metadata) < status.attempt for pod in view.pods)
@@ -75,6 +77,11 @@ def needs_worker(view: ReductionView, after: Allocation) -> bool:
 def _is_to_go(rank: Rank) -> bool:
     """Whether it was told to make room and nobody has deleted it yet."""
     return rank.leaving and rank.is_live and rank.pod is not None and rank.pod.metadata.deletion_timestamp is None
+
+
+def _is_to_join(rank: Rank) -> bool:
+    """Whether it was added and nobody has bound it yet."""
+    return rank.grown and not rank.is_bound and not rank.leaving
 
 
 def _is_done(view: ReductionView, pod: Pod, after: Allocation) -> bool:
@@ -87,9 +94,11 @@ def _is_done(view: ReductionView, pod: Pod, after: Allocation) -> bool:
         return True
     if attempt > status.attempt:
         return False
+    if pod.metadata.uid in recorded(after):
+        return True
     if _is_in_release(pod, after):
         is_lost = is_leaving and pod.spec.node_name in view.nodes_gone
-        return pod.metadata.uid in recorded(after) or (is_lost and _is_told_lost(pod, after))
+        return is_lost and _is_told_lost(pod, after)
     # Not in the release as far as we see: it never ran if it has no node, or if the release can no longer come.
     return is_leaving and (status.phase is Phase.TERMINATED or not exits.is_bound(pod))
 
@@ -111,5 +120,4 @@ def _is_awaited(pod: Pod, after: Allocation) -> bool:
 
 
 def _is_in_release(pod: Pod, after: Allocation) -> bool:
-    release = after.status.release
-    return is_released(after) and release is not None and pod.metadata.uid in release.pod_uids
+    return pod.metadata.uid in pod_uids(after)

@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Iterable
 from typing import Any, TypeVar
 
+from slipway.crd.members import pod_uids, rank_count
 from slipway.crd.meta import LABEL_ALLOCATION_UID
 from slipway.crd.transitions import id_of
 from slipway.crd.v1alpha1 import Allocation
@@ -15,7 +16,6 @@ from slipway.errors import NotFoundError
 from slipway.kube.objects import Pod
 from slipway.kube.resources import CONFIG_MAPS, NODES, PODS, SERVICES, Resource
 from slipway.model import ids
-from slipway.watcher.gang import rank_count
 from slipway.watcher.informers import Informers, is_out_of_service
 from slipway.watcher.ports import ConsistentReader
 
@@ -98,9 +98,9 @@ class ConsistentReads:
 
     def _saw_pods_go(self, allocation: Allocation) -> bool:
         """Whether every pod that could run was there and is gone; a pod that could not is left to the sweep."""
-        release = allocation.status.release
+        released = pod_uids(allocation)
         seen = self._departed.get(allocation.metadata.uid, set())
-        return release is not None and seen.issuperset(release.pod_uids)
+        return bool(released) and seen.issuperset(released)
 
     def _has_known_names(self, allocation: Allocation) -> bool:
         return allocation.status.attempt == 1 and rank_count(allocation) <= BY_NAME_MAX

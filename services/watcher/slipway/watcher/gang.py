@@ -12,8 +12,9 @@ from contextlib import suppress
 
 import msgspec
 
+from slipway.crd.members import members, rank_count
 from slipway.crd.transitions import is_released, leaving_ranks, ring_of
-from slipway.crd.v1alpha1 import Allocation, Placement, RankStatus
+from slipway.crd.v1alpha1 import Allocation, RankStatus
 from slipway.kube.facts import pod_fact
 from slipway.kube.objects import Pod
 from slipway.model.lifecycle import RANK_ENDS, Event, Phase, RankState
@@ -58,6 +59,8 @@ class Rank(msgspec.Struct, frozen=True, kw_only=True):
     missing: bool = False
     daemon: bool = False
     placed_on: str = ""
+    grown: bool = False
+    """it was added while the others ran"""
     leaving: bool = False
     """it was told to make room while the rest of the gang goes on"""
     ended_by: str = ""
@@ -92,6 +95,15 @@ class Rank(msgspec.Struct, frozen=True, kw_only=True):
         if self.pod is not None and exits.has_started(self.pod):
             return True
         return self.exit is not None and self.exit.state is RankState.SUCCEEDED
+
+    @property
+    def is_joining(self) -> bool:
+        """Whether it was added and has never run: the gang does not rely on it, and does not fall with it."""
+        has_run = self.has_started or (self.exit is not None and self.exit.code is not None)
+        if self.pod is None and self.stored is not None:
+            # A rank that ended before it ran was told to make room in the write that recorded its end.
+            has_run |= self.stored.phase is RankState.RUNNING or (self.is_recorded and not self.leaving)
+        return self.grown and not has_run
 
     @property
     def failure(self) -> RankExit | None:
@@ -143,11 +155,21 @@ class ObservedGang(msgspec.Struct, frozen=True, kw_only=True):
     spare: int
     """how many placed ranks the gang can lose"""
     spare_by_role: Mapping[str, int]
+    before: tuple[RankStatus, ...] = ()
+    """what is recorded of the ranks, those that have left too"""
 
     @property
     def workers(self) -> tuple[Rank, ...]:
-        """The ranks that keep the gang alive: all but the daemons. A rank that is alone is never one."""
-        return self.ranks if len(self.ranks) == 1 else tuple(rank for rank in self.ranks if not rank.daemon)
+        """The ranks that keep the gang alive: all but the daemons and those that have not joined yet. A rank that is
+        alone is never one."""
+        if len(self.ranks) == 1:
+            return self.ranks
+        return tuple(rank for rank in self.ranks if not rank.daemon and not rank.is_joining)
+
+    @property
+    def joining(self) -> list[Rank]:
+        """Ranks that were added and have never run."""
+        return [rank for rank in self.ranks if rank.is_joining]
 
     @property
     def has_ended(self) -> bool:
@@ -172,8 +194,8 @@ class ObservedGang(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def lost(self) -> list[Rank]:
-        """Ranks that failed or are certain to. A daemon that ended well is not one."""
-        return [rank for rank in self.ranks if rank.failure is not None]
+        """Ranks that failed or are certain to. A daemon that ended well is not one, nor is a rank that never joined."""
+        return [rank for rank in self.ranks if rank.failure is not None and not rank.is_joining]
 
     @property
     def cause(self) -> Rank | None:
@@ -227,9 +249,10 @@ class ObservedGang(msgspec.Struct, frozen=True, kw_only=True):
         return sum(pod_fact(rank.pod).requests.gpus() for rank in asking if rank.pod is not None)
 
     def statuses(self) -> list[RankStatus]:
-        """`status.ranks`: index = rank, with an empty entry for a rank that was not placed."""
-        by_index = {rank.index: rank.status() for rank in self.ranks}
-        return [by_index.get(index) or RankStatus() for index in range(self.count)]
+        """`status.ranks`: index = rank, with an empty entry for a rank that was never placed; of one that has left,
+        what was recorded last."""
+        known = dict(enumerate(self.before)) | {rank.index: rank.status() for rank in self.ranks}
+        return [known.get(index) or RankStatus() for index in range(self.count)]
 
     def nodes(self) -> str:
         """The nodes in short: `a,b +2`."""
@@ -273,11 +296,6 @@ def given_up(allocation: Allocation) -> frozenset[str]:
     return frozenset(signals.lost_nodes) if signals is not None and is_current else frozenset()
 
 
-def rank_count(allocation: Allocation) -> int:
-    """All ranks of the spec; an allocation without roles has one."""
-    return sum(role.count for role in allocation.spec.ranks) or 1
-
-
 def assemble(
     allocation: Allocation, pods: Iterable[Pod], *, nodes_gone: Set[str] = frozenset(), consistent: bool = False
 ) -> ObservedGang:
@@ -287,15 +305,16 @@ def assemble(
         return ObservedGang(ranks=(), count=rank_count(allocation), spare=0, spare_by_role={})
     seen = {pod.metadata.uid: pod for pod in pods}
     roles = _roles(allocation)
-    placements = _placements(allocation)
     stored = status.ranks or []
     signals = allocation.spec.signals
     daemons = set(signals.daemons) if signals is not None and signals.attempt == status.attempt else set[int]()
     daemon_roles = {role.name for role in allocation.spec.ranks if role.daemon}
     ended_by, leaving = _ended_by(allocation), set(leaving_ranks(allocation))
     ranks: list[Rank] = []
-    for placement, uid in zip(placements, status.release.pod_uids, strict=False):
-        index = placement.rank
+    for member in members(allocation):
+        placement, uid, index = member.placement, member.pod_uid, member.rank
+        if not uid:
+            continue
         known = stored[index] if index < len(stored) and stored[index].pod_uid == uid else None
         rank = Rank(
             index=index,
@@ -305,6 +324,7 @@ def assemble(
             stored=known,
             daemon=index in daemons or (placement.role or roles.get(index, "")) in daemon_roles,
             placed_on=placement.node,
+            grown=member.grown,
             leaving=index in leaving,
             ended_by=ended_by,
             told_at=_told_at(allocation, is_leaving=index in leaving),
@@ -312,13 +332,15 @@ def assemble(
         ranks.append(_made_room(_judged(rank, nodes_gone=nodes_gone, consistent=consistent)))
     minimum, by_role = _minimums(allocation)
     placed: dict[str, int] = {}
-    for rank in ranks:
+    counted = [rank for rank in ranks if not rank.is_joining]
+    for rank in counted:
         placed[rank.role] = placed.get(rank.role, 0) + 1
     return ObservedGang(
         ranks=tuple(ranks),
         count=max(rank_count(allocation), len(stored), *(rank.index + 1 for rank in ranks)),
-        spare=max(0, len(ranks) - minimum),
+        spare=max(0, len(counted) - minimum),
         spare_by_role={role: max(0, count - by_role.get(role, 0)) for role, count in placed.items()},
+        before=tuple(stored),
     )
 
 
@@ -388,15 +410,6 @@ def _recorded(stored: RankStatus) -> RankExit:
     text = f"exit code {stored.exit_code}" if stored.exit_code else ""
     killed = stored.phase is RankState.SUCCEEDED and reason in (Reason.POD_DELETED, Reason.PREEMPTED)
     return RankExit(state=stored.phase, code=stored.exit_code, reason=reason, message=text, killed=killed)
-
-
-def _placements(allocation: Allocation) -> list[Placement]:
-    """The placements that the release's uids stand beside."""
-    status = allocation.status
-    if status.admission is not None and status.admission.placements:
-        return status.admission.placements
-    uids = status.release.pod_uids if status.release else []
-    return [Placement(rank=index, node="") for index in range(len(uids))]
 
 
 def _roles(allocation: Allocation) -> dict[int, str]:

@@ -17,7 +17,7 @@ from typing import TypeVar, cast
 
 import msgspec
 
-from slipway.crd.meta import LABEL_ALLOCATION
+from slipway.crd.meta import ANNOTATION_ADDED, LABEL_ALLOCATION
 from slipway.errors import ControlPlaneError, DeadlineError, PermanentError, TransientError, UnavailableError
 from slipway.kube.objects import ContainerStatus, Pod
 from slipway.kube.scope import only
@@ -298,14 +298,23 @@ class LogFollower:
         position, self._known = self._known, None
         if position is None:
             position = await self._persist(lambda: self._store.position(self._allocation, self._source))
-        self._is_stored = position.is_ended
+        # A rank that made room and came back goes on in its log: what has ended there is the pod before.
+        is_next = position.is_ended and self._is_later(position)
+        self._is_stored = position.is_ended and not is_next
         if position.number > self._stored.number:
             self.moved_at = self._clock.monotonic()
         self._number, self._stored = position.number, position
-        self._cutter = LineCutter(position)
+        self._cutter = LineCutter(LogPosition() if is_next else position)
         self._lines.clear()
         self._pieces.clear()
         self._bytes = 0
+
+    def _is_later(self, position: LogPosition) -> bool:
+        """Whether the stored log ended before this pod, which was added to a running gang, was made."""
+        meta = self.pod.metadata
+        if ANNOTATION_ADDED not in meta.annotations or not meta.creation_timestamp:
+            return False
+        return not position.time or parse_time(position.time) < parse_time(meta.creation_timestamp)
 
     async def _follow(self) -> bool:
         """Read and store until the log ends; False when another process stored lines of it meanwhile."""

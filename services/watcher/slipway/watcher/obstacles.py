@@ -97,7 +97,8 @@ def expired(view: ReductionView, allocation: Allocation) -> RankExit | None:
 
 def _found(view: ReductionView, known: Condition | None) -> list[Obstacle]:
     """The obstacles of the ranks, lowest rank first."""
-    found = (_obstacle(view, rank, known) for rank in view.gang.ranks if rank.pod is not None and rank.exit is None)
+    ranks = (rank for rank in view.gang.ranks if not rank.is_joining)
+    found = (_obstacle(view, rank, known) for rank in ranks if rank.pod is not None and rank.exit is None)
     return [each for each in found if each is not None]
 
 

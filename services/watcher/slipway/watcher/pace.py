@@ -10,10 +10,10 @@ it was first seen. While there is little to do, the active replica delays nothin
 
 from collections.abc import Callable
 
+from slipway.crd.members import rank_count
 from slipway.crd.v1alpha1 import Allocation
 from slipway.model.lifecycle import Phase
 from slipway.runtime.clock import Clock
-from slipway.watcher.gang import rank_count
 from slipway.watcher.reduce import Reduction
 
 AT_ONCE_MAX = 10.0

@@ -20,6 +20,7 @@ from typing import Any
 import msgspec
 
 from slipway.crd.facts import run_limit
+from slipway.crd.members import unreleased
 from slipway.crd.meta import TEARDOWN_FINALIZER
 from slipway.crd.transitions import HELD, is_released, is_told_held, leaving_ranks, record, with_status
 from slipway.crd.usage import carried
@@ -29,7 +30,7 @@ from slipway.model.duration import stored_duration
 from slipway.model.lifecycle import RANK_ENDS, Event, Kind, Phase, has_reached
 from slipway.model.reasons import Reason
 from slipway.model.times import SKEW_S, format_time, parse_time
-from slipway.watcher import causes, cleanup, clocks, ends, exits, gang, obstacles, usage
+from slipway.watcher import causes, cleanup, clocks, ends, exits, gang, joining, obstacles, usage
 from slipway.watcher.conditions import conditions_of
 from slipway.watcher.ends import Again, End, LifecyclePolicy
 from slipway.watcher.podwarnings import PodWarning
@@ -184,6 +185,7 @@ def _started(view: ReductionView) -> _Moved:
     if view.allocation.status.phase is Phase.TERMINATING:
         return _finished(view, view.allocation)
     followed = _shrunk(view, _ready(view, _limited(view, _progressed(view, view.allocation))))
+    followed = joining.followed(view, followed)
     allocation, cause = causes.preempted(view, followed)
     cause = cause or causes.ending(view, allocation)
     if cause is None:
@@ -302,7 +304,9 @@ def _shrunk(view: ReductionView, allocation: Allocation) -> Allocation:
     if shrink is None or allocation.status.phase is not Phase.RUNNING or len(told) <= shrink.told:
         return allocation
     gone = [rank for rank in view.gang.ranks if rank.leaving and rank.exit is not None]
-    if len(gone) < len(told):
+    # Those that never had a pod, because their growth was withdrawn, are gone as well.
+    coming = {rank.index for rank in view.gang.ranks} | {member.rank for member in unreleased(allocation)}
+    if len(gone) + len(set(told) - coming) < len(told):
         return allocation
     slots = view.gang.slots
     data: dict[str, Any] = {"ranks": sorted(told[shrink.told :]), "by": shrink.by, "slots": slots}

@@ -23,6 +23,7 @@ from slipway.ops.audit.evidence import (
     PODS,
     RSS_BYTES,
     STREAM_BYTES,
+    AllocationVersion,
     AuditEvidence,
     InvariantViolation,
     Measured,
@@ -35,6 +36,7 @@ RANK_BYTES_MAX = 256
 _API = "api"
 WRITES_MAX = 10
 RANK_WRITES_MAX = 4
+GROWTH_WRITES_MAX = 4
 NEWS_S = 0.9
 """News of ranks between transitions is written a second apart at the least (`rank_detail_interval_s` of the watcher);
 the clocks of who writes and of who records it differ by a little."""
@@ -70,7 +72,8 @@ def writes_are_bounded(evidence: AuditEvidence) -> Iterator[InvariantViolation]:
     """I24: an attempt of N ranks costs us 10 + 4N writes to Kubernetes at most, the Service of a gang apart. Orders
     (of users, or of the scheduler to stop or to make room) grant two more: their own, and the answer to them. Whatever
     interrupts us may cost an attempt's work again: who was held does what others have done, and undoes it. A pod that
-    was given back because a quota refused another of its gang, and was made again, costs its writes again. Between
+    was given back because a quota refused another of its gang, and was made again, costs its writes again. A growth
+    costs four more: the decision, the pods, and what it comes to. Between
     transitions the watcher may record what single ranks do, once a second at most; these writes are not counted."""
     writes: dict[str, int] = {}
     pods: dict[str, dict[str, set[str]]] = {}
@@ -101,6 +104,7 @@ def writes_are_bounded(evidence: AuditEvidence) -> Iterator[InvariantViolation]:
         tries = max(1, end.status.attempt) + evidence.interruptions
         again = sum(len(uids) - 1 for uids in pods.get(uid, {}).values())
         most = (WRITES_MAX + RANK_WRITES_MAX * ranks_of(end)) * tries + RANK_WRITES_MAX * again
+        most += GROWTH_WRITES_MAX * _growths(history)
         if count > most:
             message = f"took {count} of our writes in {end.status.attempt} attempts, {most} are granted"
             yield InvariantViolation(invariant="I24", subject=end.metadata.name, message=message)
@@ -141,6 +145,16 @@ def _is_second_half(version: Version, last: Version | None) -> bool:
     meta: Mapping[str, Any] = version.before["metadata"]
     is_marked = bool(meta.get("deletionTimestamp")) and not meta.get("finalizers")
     return is_marked and str(meta.get("resourceVersion")) == str(last.number) and version.at - last.at <= HALVES_S
+
+
+def _growths(history: Sequence[AllocationVersion]) -> int:
+    """How often ranks were added to it, or taken out of what was added."""
+    highest: dict[int, int] = {}
+    for item in history:
+        growth = item.allocation.status.growth
+        if growth is not None:
+            highest[growth.attempt] = max(highest.get(growth.attempt, 0), growth.n)
+    return sum(highest.values())
 
 
 def _is_order(version: Version) -> bool:

@@ -5,6 +5,7 @@ I3, I4, I5, I12. Pure: evidence in, violations out.
 
 from collections.abc import Iterable, Iterator
 
+from slipway.crd.members import growth_of, members, pod_uids
 from slipway.crd.v1alpha1 import Allocation
 from slipway.kube.objects import Pod
 from slipway.model.lifecycle import Phase
@@ -35,12 +36,20 @@ def one_live_pod_per_rank(evidence: AuditEvidence) -> Iterator[InvariantViolatio
 
 
 def one_start_per_attempt(evidence: AuditEvidence) -> Iterator[InvariantViolation]:
-    """I4: at most one pod of (allocation, rank, attempt) ever starts a container."""
+    """I4: at most one pod of (allocation, rank, attempt) ever starts a container; of a rank that made room and came
+    back, one more for each growth that names its pod."""
+    added = {
+        uid
+        for history in evidence.allocations.values()
+        for item in history
+        if item.allocation.status.growth is not None
+        for uid in item.allocation.status.growth.pod_uids
+    }
     started: dict[tuple[str, int, int], set[str]] = {}
     for ran in evidence.runs:
         pods = started.setdefault((ran.allocation_uid, ran.attempt, ran.rank), set())
         pods.add(ran.pod_uid)
-        if len(pods) > 1:
+        if len(pods - added) > 1:
             message = f"attempt {ran.attempt} of rank {ran.rank} started {len(pods)} times"
             yield InvariantViolation(invariant="I4", subject=ran.allocation_uid, message=message)
 
@@ -62,6 +71,7 @@ def release_before_bind(evidence: AuditEvidence) -> Iterator[InvariantViolation]
             before = allocations.get(version.uid)
             allocations[version.uid] = item.allocation
             yield from _release(item, before, known.get(version.uid, set()))
+            yield from _growth(item, before, known.get(version.uid, set()))
         if change is None or not owner_of(change.pod):
             continue
         uids = known.setdefault(owner_of(change.pod), set())
@@ -157,18 +167,37 @@ def _release(item: AllocationVersion, before: Allocation | None, existing: set[s
         yield _wrong(item, f"release of pods that do not exist: {sorted(missing)}")
 
 
+def _growth(item: AllocationVersion, before: Allocation | None, existing: set[str]) -> Iterator[InvariantViolation]:
+    """What was added to a gang that runs: nothing once it is to end, nothing twice, no pod that does not exist."""
+    growth = growth_of(item.allocation)
+    old = growth_of(before) if before is not None else None
+    if growth is None or growth == old:
+        return
+    known = set(old.pod_uids) if old is not None else set[str]()
+    fresh = [uid for uid in growth.pod_uids if uid not in known]
+    if fresh and item.allocation.spec.desired == "Stopped":
+        yield _wrong(item, "ranks are added to what is stopped")
+    ranks = [member.rank for member in members(item.allocation)]
+    if len(set(ranks)) != len(ranks):
+        yield _wrong(item, f"a rank has two places: {sorted(ranks)}")
+    if len(growth.pod_uids) > len(growth.placements):
+        yield _wrong(item, f"growth of {len(growth.pod_uids)} pods for {len(growth.placements)} placements")
+    missing = set(fresh) - existing
+    if missing:
+        yield _wrong(item, f"growth of pods that do not exist: {sorted(missing)}")
+
+
 def _binding(change: PodVersion, allocation: Allocation | None) -> Iterator[InvariantViolation]:
     pod = change.pod
     release = allocation.status.release if allocation is not None else None
     if allocation is None or release is None or release.attempt != attempt_of(pod):
         yield _broken("I5", change, f"{pod.metadata.name} is bound without a release of its attempt")
         return
-    if pod.metadata.uid not in release.pod_uids:
+    if pod.metadata.uid not in pod_uids(allocation):
         yield _broken("I5", change, f"{pod.metadata.name} ({pod.metadata.uid}) is bound and not in the release")
         return
-    placements = allocation.status.admission.placements if allocation.status.admission is not None else []
-    place = release.pod_uids.index(pod.metadata.uid)
-    if place < len(placements) and placements[place].node != pod.spec.node_name:
+    place = next((each.placement for each in members(allocation) if each.pod_uid == pod.metadata.uid), None)
+    if place is not None and place.node and place.node != pod.spec.node_name:
         yield _broken("I5", change, f"{pod.metadata.name} is bound to another node than it was given")
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping
 
 from slipway.crd.facts import understood
+from slipway.crd.members import members
 from slipway.crd.v1alpha1 import Allocation, ResourcePool, WireDecision
 from slipway.kube.facts import pod_fact
 from slipway.kube.objects import Node, Pod
@@ -97,7 +98,7 @@ class Holds:
         for pool in self.pools.values():
             for item in pool.status.decisions:
                 known = self._allocations.get(item.uid)
-                if item.kind == ADMIT and known is not None and not is_dead(item, known):
+                if item.kind == ADMIT and not item.grows and known is not None and not is_dead(item, known):
                     nodes = pool.status.nodes
                     placements[item.uid, item.attempt] = {
                         rank: nodes[index] for rank, index in enumerate(item.placements) if index >= 0
@@ -107,11 +108,10 @@ class Holds:
             admission = status.admission
             is_held = admission is not None and admission.attempt == status.attempt
             if is_held and admission is not None and status.phase not in (Phase.PENDING, Phase.TERMINATED):
-                uids = status.release.pod_uids if status.release is not None else []
                 placements[uid, status.attempt] = {
-                    place.rank: place.node
-                    for index, place in enumerate(admission.placements)
-                    if index >= len(uids) or uids[index] not in self._over
+                    member.rank: member.placement.node
+                    for member in members(allocation)
+                    if member.pod_uid not in self._over
                 }
         for (uid, _), places in placements.items():
             requests = self._roles.get(uid, [])
@@ -123,7 +123,7 @@ def _counted(allocation: Allocation) -> tuple[object, ...]:
     """What of an allocation says how much it holds, with the decisions about it."""
     status = allocation.status
     is_leaving = allocation.spec.desired == "Stopped" or allocation.metadata.deletion_timestamp is not None
-    return status.phase, status.attempt, status.admission, status.release, is_leaving
+    return status.phase, status.attempt, status.admission, status.release, status.growth, is_leaving
 
 
 def is_dead(decision: WireDecision, allocation: Allocation) -> bool:

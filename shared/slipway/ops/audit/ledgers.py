@@ -5,7 +5,7 @@ I9. Pure: evidence in, violations out.
 
 from collections.abc import Iterator
 
-from slipway.crd.v1alpha1 import ResourcePool, WireDecision
+from slipway.crd.v1alpha1 import Allocation, ResourcePool, WireDecision
 from slipway.model.lifecycle import Phase
 from slipway.ops.audit.evidence import AllocationVersion, AuditEvidence, InvariantViolation, Version
 from slipway.ops.audit.holds import ADMIT
@@ -80,10 +80,7 @@ def _is_settled(evidence: AuditEvidence, decision: WireDecision, version: int) -
     history = [item for item in evidence.allocations.get(decision.uid, []) if item.version.number < version]
     if not history or history[-1].version.is_deletion:
         return True
-    if any(
-        item.allocation.status.admission is not None and item.allocation.status.admission.decision_id == decision.id
-        for item in history
-    ):
+    if any(decision.id in _applied(item.allocation) for item in history):
         return True
     allocation = history[-1].allocation
     stop = allocation.status.stop
@@ -94,6 +91,36 @@ def _is_settled(evidence: AuditEvidence, decision: WireDecision, version: int) -
         or allocation.metadata.deletion_timestamp is not None
         or (stop is not None and stop.attempt == decision.attempt)
     )
+
+
+def _applied(allocation: Allocation) -> tuple[str, ...]:
+    """The decisions that an object shows."""
+    admission, growth = allocation.status.admission, allocation.status.growth
+    return tuple(each.decision_id for each in (admission, growth) if each is not None)
+
+
+def growths_come_from_decisions(evidence: AuditEvidence) -> Iterator[InvariantViolation]:
+    """I9: every rank that is added to a running gang stands where a decision in a ledger placed it before."""
+    decided: dict[str, list[tuple[int, dict[int, str]]]] = {}
+    for version, pool in evidence.pools:
+        for item in pool.status.decisions:
+            if item.grows:
+                wanted = {rank: pool.status.nodes[index] for rank, index in enumerate(item.placements) if index >= 0}
+                decided.setdefault(item.id, []).append((version.number, wanted))
+    for history in evidence.allocations.values():
+        before: dict[int, str] = {}
+        for position, item in enumerate(history):
+            growth = item.allocation.status.growth
+            placed = {place.rank: place.node for place in growth.placements} if growth is not None else {}
+            fresh = {rank: node for rank, node in placed.items() if before.get(rank) != node}
+            before = placed
+            if not fresh or growth is None or (position == 0 and evidence.starts_late):
+                continue
+            found = [entry for number, entry in decided.get(growth.decision_id, []) if number < item.version.number]
+            if not found and (evidence.is_sampled or evidence.starts_late):
+                continue
+            if not found or any(found[-1].get(rank) != node for rank, node in fresh.items()):
+                yield _wrong("I9", item, f"grows by {fresh}, which decision {growth.decision_id} does not say")
 
 
 def _wrong(invariant: str, item: AllocationVersion, message: str) -> InvariantViolation:

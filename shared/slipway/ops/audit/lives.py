@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from slipway.crd.rules import RULES
 from slipway.crd.transitions import ring_of
-from slipway.crd.v1alpha1 import Allocation
+from slipway.crd.v1alpha1 import Allocation, RankStatus
 from slipway.errors import InvariantError
 from slipway.model.lifecycle import Phase, advance, is_behind, is_legal_step
 from slipway.model.reasons import Result
@@ -37,7 +37,8 @@ def terminal_is_absorbing(evidence: AuditEvidence) -> Iterator[InvariantViolatio
         if old.release is not None and new.release != old.release:
             yield _broken("I7", after, "its release is rewritten")
         for rank, (was, now) in enumerate(zip(old.ranks or [], new.ranks or [], strict=False)):
-            if was.exit_code is not None and (was.exit_code, was.pod_uid) != (now.exit_code, now.pod_uid):
+            is_back = new.growth is not None and now.pod_uid in new.growth.pod_uids and now.pod_uid != was.pod_uid
+            if was.exit_code is not None and not is_back and _end_of(was) != _end_of(now):
                 yield _broken("I7", after, f"the exit of rank {rank} is rewritten: {was} -> {now}")
 
 
@@ -68,6 +69,10 @@ def transitions_are_legal(evidence: AuditEvidence) -> Iterator[InvariantViolatio
             yield _broken("I8", after, f"{old.phase} (attempt {old.attempt}) -> {new.phase} (attempt {new.attempt})")
         yield from _ranks_move_on(before, after)
         yield from _ring_is_legal(before, after, is_sampled=evidence.is_sampled)
+
+
+def _end_of(rank: RankStatus) -> tuple[int | None, str]:
+    return rank.exit_code, rank.pod_uid
 
 
 def _ranks_move_on(before: AllocationVersion, after: AllocationVersion) -> Iterator[InvariantViolation]:

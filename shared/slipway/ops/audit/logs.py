@@ -54,12 +54,21 @@ def lines_come_once(evidence: AuditEvidence) -> Iterator[InvariantViolation]:
 
 def holes_are_counted(evidence: AuditEvidence) -> Iterator[InvariantViolation]:
     """I27: between two stored lines as many are missing as their numbers say, and none comes twice."""
-    states = {(ran.allocation, ran.attempt, ran.rank): ran.states for ran in evidence.printed}
+    states: dict[tuple[str, int, int], int] = {}
+    starts: dict[tuple[str, int, int], int] = {}
+    for ran in evidence.printed:
+        key = (ran.allocation, ran.attempt, ran.rank)
+        states[key], starts[key] = states.get(key, 0) + ran.states, starts.get(key, 0) + 1
     for log in evidence.logs or ():
         numbered = [passage for passage in log.passages if passage.printed]
         more = states.get((log.allocation, log.attempt, log.rank), 0)
         number, printed, was_state = 0, 0, False
+        # A rank that made room and came back goes on in its log with a first line.
+        again = starts.get((log.allocation, log.attempt, log.rank), 1) - 1
         for passage in numbered:
+            is_before = passage.printed < printed + (not (passage.is_state or was_state))
+            if again and passage.number > number and is_before:
+                again, printed, number = again - 1, 0, passage.number - passage.printed
             if passage.number <= number and _may_begin_again(evidence, log):
                 number, printed, was_state = 0, 0, False
             jump, said = passage.printed - printed, passage.number - number
@@ -124,7 +133,9 @@ def logs_are_whole(evidence: AuditEvidence) -> Iterator[InvariantViolation]:
 def judged(evidence: AuditEvidence) -> Iterator[Printed]:
     """What ended when the store lost nothing, and little enough ago for its log to be kept."""
     since = evidence.end_at - LOGS.ttl_s + SETTLE_S
-    for ran in evidence.printed:
+    # Of a rank that made room and came back the last lines are those of the later pod.
+    last = {(ran.allocation_uid, ran.attempt, ran.rank): ran for ran in evidence.printed}
+    for ran in last.values():
         ended_at = ran.ended_at
         if ran.is_lost or not ran.lines or ended_at is None or ended_at <= since:
             continue

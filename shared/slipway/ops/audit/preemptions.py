@@ -7,6 +7,7 @@ from bisect import bisect_left
 from collections.abc import Iterator
 from itertools import pairwise
 
+from slipway.crd.members import pod_uids
 from slipway.crd.transitions import leaving_ranks, ring_of
 from slipway.crd.v1alpha1 import Allocation, ResourcePool, WireDecision
 from slipway.model.duration import stored_duration
@@ -60,6 +61,8 @@ def nobody_else_makes_room(evidence: AuditEvidence) -> Iterator[InvariantViolati
         at = bisect_left(history, change.version.number, key=lambda item: item.version.number)
         if at == 0 or pod.spec.node_name in lost or not _goes_on(history[at - 1], attempt_of(pod)):
             continue
+        if not was.spec.node_name and pod.metadata.uid not in pod_uids(history[at - 1].allocation):
+            continue  # It was never released: what a growth could not use is taken back.
         if rank_of(pod) not in leaving_ranks(history[at - 1].allocation):
             message = f"{change.version.writer} deletes rank {rank_of(pod)}, which was not told to make room"
             yield InvariantViolation(

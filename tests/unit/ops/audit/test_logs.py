@@ -35,6 +35,7 @@ def told(
     fits: bool = True,
     is_lost: bool = False,
     ended_first: bool = False,
+    more_starts: int = 0,
     **known: Any,
 ) -> list[str]:
     """What is said of the log of a rank that printed so many lines."""
@@ -70,7 +71,8 @@ def told(
         logs.append(log)
         if marks is not None:
             logs.append(msgspec.structs.replace(log, marks=marks))
-    found = audit(history.evidence(logs=logs, printed=[printed], **known))
+    starts = [printed] * more_starts
+    found = audit(history.evidence(logs=logs, printed=[printed, *starts], **known))
     assert {each.invariant for each in found} <= {"I27"}
     return [each.message for each in found]
 
@@ -161,3 +163,15 @@ def test_an_end_that_could_not_be_read_is_told_to_readers_only_after_a_fault() -
     assert "ends with line 4" in " ".join(told(short, is_unread=True))
     assert "ends with line 4" in " ".join(told(short, is_unread=True, interruptions=1, ended_first=True))
     assert told(short, is_lost=True) == []
+
+
+def test_the_log_of_a_rank_that_came_back_goes_on_with_a_first_line() -> None:
+    """Once for each start more; what the pod before said again of a line that goes on is no start."""
+    first = (
+        Passage(number=1, printed=1, count=5),
+        Passage(number=6, printed=5, count=1, is_state=True),
+        Passage(number=7, printed=6, count=5),
+    )
+    again = (*first, Passage(number=12, printed=1, count=10))
+    assert told(again, states=1, more_starts=1) == []
+    assert "stored again" in " ".join(told(again, states=1))

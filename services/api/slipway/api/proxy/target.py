@@ -12,6 +12,7 @@ from slipway.api.ports import Kube
 from slipway.api.queue_view import gate_of, is_waiting
 from slipway.api.ttl_cache import Recent
 from slipway.crd.kinds import defaults_of
+from slipway.crd.members import pod_uids
 from slipway.crd.transitions import id_of
 from slipway.crd.v1alpha1 import Allocation, PortSpec
 from slipway.errors import NotFoundError
@@ -121,9 +122,7 @@ class Targets:
 
 def _ip(pod: Pod, allocation: Allocation) -> str:
     """The pod's address; empty unless it runs and our release names it: a name alone proves nothing."""
-    release = allocation.status.release
-    is_released = release is not None and pod.metadata.uid in release.pod_uids
-    return pod.status.pod_ip if is_released and pod.status.phase == "Running" else ""
+    return pod.status.pod_ip if pod.metadata.uid in pod_uids(allocation) and pod.status.phase == "Running" else ""
 
 
 def _split_port(allocation: Allocation, path: bytes) -> tuple[PortSpec, bytes]:

@@ -9,7 +9,7 @@ import msgspec
 from slipway.scheduler.decisions.record import Decided, Divergence, canonical
 from slipway.scheduler.plan.explanation.explanations import Alike, Explained
 from slipway.scheduler.plan.placement.plan_trace import Trail
-from slipway.scheduler.plan.state.plan_types import Admit, Evict, Plan, as_data
+from slipway.scheduler.plan.state.plan_types import Admit, Evict, Grow, Plan, as_data
 
 REASONS_MAX = 32
 """Sorts of waiting that are told of one tick."""
@@ -28,6 +28,7 @@ def decided_of(plan: Plan, trail: Trail) -> Decided:
     return Decided(
         admits=plan.admits,
         evictions=plan.evictions,
+        grows=plan.grows,
         deferred=tuple(sorted(plan.deferred)),
         dropped=plan.dropped,
         kept=plan.kept,
@@ -56,10 +57,12 @@ def _decisions(plan: Decided | Plan) -> dict[tuple[str, str], dict[str, Any]]:
     found = {("admit", admit.allocation): _data(admit) for admit in plan.admits}
     for evict in plan.evictions:
         found["evict", evict.allocation] = _data(evict)
+    for grow in plan.grows:
+        found["grow", grow.allocation] = _data(grow)
     return found
 
 
-def _data(decision: Admit | Evict) -> dict[str, Any]:
+def _data(decision: Admit | Evict | Grow) -> dict[str, Any]:
     return msgspec.to_builtins(decision, str_keys=True)
 
 

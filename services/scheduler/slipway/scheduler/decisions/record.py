@@ -16,7 +16,7 @@ from slipway.model.ledger import Ledger
 from slipway.scheduler.plan.placement.plan_trace import Scores
 from slipway.scheduler.plan.placement.policy import PlacementPolicy
 from slipway.scheduler.plan.state.extender_results import ExtenderVerb, Key
-from slipway.scheduler.plan.state.plan_types import Admit, Evict, ReservedPlaces
+from slipway.scheduler.plan.state.plan_types import Admit, Evict, Grow, ReservedPlaces
 
 FORMAT = 1
 LEVEL = 1
@@ -46,6 +46,7 @@ class Decided(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, ren
 
     admits: tuple[Admit, ...] = ()
     evictions: tuple[Evict, ...] = ()
+    grows: tuple[Grow, ...] = ()
     deferred: tuple[str, ...] = ()
     """uids of `admits` that start once the places of their victims are really free"""
     dropped: tuple[str, ...] = ()
@@ -104,6 +105,8 @@ class DecisionRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     consulted: bool = False
     """extenders had a say; what they have said is among the facts"""
     shadow: Shadowed | None = None
+    grows: bool = False
+    """the plan could add ranks to running gangs"""
 
 
 class _Head(msgspec.Struct, frozen=True):

@@ -149,7 +149,9 @@ def replayed(record: DecisionRecord, snapshot: PoolSnapshot, answers: Answers | 
     """What the planner says of a recorded tick now, under the policy of the snapshot's pool."""
     trail = Trail()
     policy = policy_of(snapshot.pool)
-    return decided_of(plan(snapshot, policy, record.at, record.seed, answers=answers, watch=trail), trail)
+    return decided_of(
+        plan(snapshot, policy, record.at, record.seed, answers=answers, watch=trail, grows=record.grows), trail
+    )
 
 
 def differences(record: DecisionRecord, again: Decided, policy: str) -> list[ReplayDifference]:
@@ -169,14 +171,14 @@ def differences(record: DecisionRecord, again: Decided, policy: str) -> list[Rep
         for each in different
     ]
     for name, before, after in _parts(record.decided, again):
-        if canonical(before) != canonical(after) and not (different and name in ("admits", "evictions")):
+        if canonical(before) != canonical(after) and not (different and name in ("admits", "evictions", "grows")):
             found += _of_part(record.tick, name, msgspec.to_builtins(before), msgspec.to_builtins(after))
     return found
 
 
 def _parts(before: Decided, after: Decided) -> Iterator[tuple[str, Any, Any]]:
     """(name, recorded, replayed) of all that must be the same; of the trail, where both have looked."""
-    for name in ("admits", "evictions", "deferred", "dropped", "kept", "waiting", "reasons"):
+    for name in ("admits", "evictions", "grows", "deferred", "dropped", "kept", "waiting", "reasons"):
         yield name, getattr(before, name), getattr(after, name)
     looked = set(before.looked) & set(after.looked)
     yield "looked", [key for key in before.looked if key in looked], [key for key in after.looked if key in looked]

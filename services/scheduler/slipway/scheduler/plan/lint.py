@@ -17,7 +17,7 @@ from slipway.scheduler.plan.preemption.victims import role_index
 from slipway.scheduler.plan.state.devices import Devices
 from slipway.scheduler.plan.state.flavors import where_it_stands
 from slipway.scheduler.plan.state.nodes import NodeTable
-from slipway.scheduler.plan.state.plan_types import Admit, Evict, Plan
+from slipway.scheduler.plan.state.plan_types import Admit, Evict, Grow, Plan
 from slipway.scheduler.plan.state.rank_request import quota_of, requests_of
 from slipway.scheduler.plan.state.snapshot import Holding, PoolSnapshot
 from slipway.scheduler.plan.state.usage import Charge
@@ -51,7 +51,7 @@ class PlanViolation(msgspec.Struct, frozen=True):
 def lint(snapshot: PoolSnapshot, plan: Plan) -> tuple[PlanViolation, ...]:
     """Everything that `plan` breaks; empty for a sound plan."""
     found: list[PlanViolation] = []
-    admitted: list[tuple[Admit, AllocationFact]] = []
+    admitted: list[tuple[Admit | Grow, AllocationFact]] = []
     seen: set[str] = set()
     moved = {evict.uid for evict in plan.evictions if not evict.ranks and evict.uid in snapshot.holdings}
     for admit in plan.admits:
@@ -69,6 +69,15 @@ def lint(snapshot: PoolSnapshot, plan: Plan) -> tuple[PlanViolation, ...]:
                 fact = where_it_stands(fact, admit.placements, snapshot.table)
             admitted.append((admit, fact))
             found += _atomic(admit, fact)
+    for grow in plan.grows:
+        holding = snapshot.holdings.get(grow.uid)
+        if holding is None or holding.allocation.attempt != grow.attempt or plan.evictions:
+            found.append(PlanViolation(Broken.STRANGE, grow.allocation, "grows although it has no places to add to"))
+            continue
+        fact = holding.allocation
+        if any(rank in holding.admitted or not 0 <= rank < fact.rank_count for rank in grow.placements):
+            found.append(PlanViolation(Broken.DOUBLE, grow.allocation, "grows by a rank that it has, or has not"))
+        admitted.append((grow, fact))
     found += _strange_evictions(snapshot, plan)
     gone = _gone(snapshot, plan)
     if gone:
@@ -84,7 +93,7 @@ def lint(snapshot: PoolSnapshot, plan: Plan) -> tuple[PlanViolation, ...]:
     )
 
 
-def _roles(admit: Admit, fact: AllocationFact) -> list[tuple[RoleFact, list[str]]]:
+def _roles(admit: Admit | Grow, fact: AllocationFact) -> list[tuple[RoleFact, list[str]]]:
     """(role, nodes of its placed ranks)."""
     result: list[tuple[RoleFact, list[str]]] = []
     base = 0
@@ -95,7 +104,7 @@ def _roles(admit: Admit, fact: AllocationFact) -> list[tuple[RoleFact, list[str]
     return result
 
 
-def _demand(admit: Admit, fact: AllocationFact) -> Resources:
+def _demand(admit: Admit | Grow, fact: AllocationFact) -> Resources:
     return total(quota_of(role) * len(nodes) for role, nodes in _roles(admit, fact))
 
 
@@ -172,7 +181,9 @@ def _goes_on(holding: Holding, evict: Evict) -> bool:
     return is_enough and len(staying) >= fact.minimum and set(evict.ranks) <= holding.charges.keys()
 
 
-def _nodes(snapshot: PoolSnapshot, admitted: list[tuple[Admit, AllocationFact]], gone: Gone) -> list[PlanViolation]:
+def _nodes(
+    snapshot: PoolSnapshot, admitted: list[tuple[Admit | Grow, AllocationFact]], gone: Gone
+) -> list[PlanViolation]:
     """Amounts and devices, recounted on a copy of the usage."""
     if not admitted:
         return []
@@ -220,7 +231,9 @@ def _devices(table: NodeTable, before: Devices, after: Devices) -> list[PlanViol
     ]
 
 
-def _quota(snapshot: PoolSnapshot, admitted: list[tuple[Admit, AllocationFact]], gone: Gone) -> list[PlanViolation]:
+def _quota(
+    snapshot: PoolSnapshot, admitted: list[tuple[Admit | Grow, AllocationFact]], gone: Gone
+) -> list[PlanViolation]:
     tree = queue_tree(snapshot)
     for holding, ranks in gone:
         fact = holding.allocation
@@ -241,7 +254,9 @@ def _quota(snapshot: PoolSnapshot, admitted: list[tuple[Admit, AllocationFact]],
     return found
 
 
-def _slots(snapshot: PoolSnapshot, admitted: list[tuple[Admit, AllocationFact]], gone: Gone) -> list[PlanViolation]:
+def _slots(
+    snapshot: PoolSnapshot, admitted: list[tuple[Admit | Grow, AllocationFact]], gone: Gone
+) -> list[PlanViolation]:
     used = dict(snapshot.slots)
     for holding, ranks in gone:
         job = (holding.allocation.namespace, holding.allocation.job)

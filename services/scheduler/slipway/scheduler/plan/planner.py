@@ -26,7 +26,7 @@ from slipway.scheduler.plan.explanation.explanations import Explained
 from slipway.scheduler.plan.explanation.held_nodes import held_nodes
 from slipway.scheduler.plan.explanation.offers import RemedyOffers
 from slipway.scheduler.plan.explanation.remedies import RemedyState
-from slipway.scheduler.plan.placement import explain, gang
+from slipway.scheduler.plan.placement import explain, gang, growth
 from slipway.scheduler.plan.placement.extenders import Panel
 from slipway.scheduler.plan.placement.policy import PlacementPolicy
 from slipway.scheduler.plan.placement.tick_state import Admitted, TickState
@@ -45,7 +45,7 @@ from slipway.scheduler.plan.state.flavors import totals
 from slipway.scheduler.plan.state.ordering import head_key
 from slipway.scheduler.plan.state.pending import PendingGroup, PendingWork
 from slipway.scheduler.plan.state.plan_cache import Memo
-from slipway.scheduler.plan.state.plan_types import Admit, Evict, Explanation, Plan
+from slipway.scheduler.plan.state.plan_types import Admit, Evict, Explanation, Grow, Plan
 from slipway.scheduler.plan.state.rank_request import quota_of
 from slipway.scheduler.plan.state.snapshot import Holding, PoolSnapshot
 
@@ -69,21 +69,26 @@ def plan(
     *,
     answers: Answers | None = None,
     watch: Watch | None = None,
+    grows: bool = False,
 ) -> Plan:
     """What to admit, what to take down, and why the rest waits.
+
+    `grows`: running elastic gangs below their count may get ranks. Only for callers that can carry that out.
 
     `answers` is what extenders have said so far; None: there are none, whatever the policy names.
     """
     evictions = _to_take_down(snapshot)[: policy.decisions_max]
-    if not snapshot.groups and not snapshot.nominations and not evictions:
-        return Plan(evictions=evictions, explanations=Explained(snapshot.backlog, {}, (), {}))
+    below = growth.below_count(snapshot.below, now) if grows and snapshot.below else []
+    later = growth.next_look(snapshot.below, now) if grows and snapshot.below else 0.0
+    if not (snapshot.groups or snapshot.nominations or evictions or below):
+        return Plan(evictions=evictions, explanations=Explained(snapshot.backlog, {}, (), {}), look_again=later)
     panel = None
     if answers is not None and policy.extenders:
         evicting = {each.name for each in snapshot.queues if (each.within_queue, each.reclaim) != ("Never", "Never")}
         panel = Panel(policy.extenders, answers, snapshot.table, frozenset(evicting))
     tick = _Tick(snapshot, policy, now, watch, panel)
     tick.state.whatif.sample_from(seed)
-    return tick.run(evictions)
+    return tick.run(evictions, below, later)
 
 
 def queue_tree(snapshot: PoolSnapshot) -> QueueTree:
@@ -175,8 +180,8 @@ class _Tick:
         self.reserved: set[str] = set()
         """uids of the heads that have been given a reservation"""
 
-    def run(self, evictions: tuple[Evict, ...]) -> Plan:
-        """The steps of a tick, in order."""
+    def run(self, evictions: tuple[Evict, ...], below: list[Holding], later: float) -> Plan:
+        """The steps of a tick, in order; `later` is when another gang may grow."""
         state = self.state
         state.evicted |= {evict.uid: evict for evict in evictions}
         self.nominations.honour()
@@ -195,6 +200,7 @@ class _Tick:
             self._walk()
         held = hold_places(state) if not self.may_evict else []
         self._grow()
+        grown = self._grow_running(below)
         let_go(state, held)
         self._say_why_now()
         self._say_who_stays()
@@ -222,19 +228,20 @@ class _Tick:
         return Plan(
             admits=admits,
             evictions=evicted,
+            grows=grown,
             deferred=self._deferred(admits, evicted),
             explanations=Explained(self.snapshot.backlog, self.lines, self.shut, own),
             dropped=tuple(self.nominations.dropped),
-            look_again=self._look_again(),
+            look_again=self._look_again(later),
             kept=self.reservations.kept(),
             questions=state.whatif.panel.questions if state.whatif.panel is not None else (),
         )
 
-    def _look_again(self) -> float:
+    def _look_again(self, later: float) -> float:
         """When time alone will change what is to be planned; 0 for never."""
         closed = self.state.tree.exhausted
         times = [closed[walk.group.sample.queue].until for walk in self.shut if walk.group.sample.queue in closed]
-        others = (self.snapshot.backlog.next_change(), self.nominations.look_again, self.state.look_again)
+        others = (later, self.snapshot.backlog.next_change(), self.nominations.look_again, self.state.look_again)
         times += [at for at in others if at]
         return min(times, default=0.0)
 
@@ -475,17 +482,34 @@ class _Tick:
         started = -1
         while len(self.state.admitted) > started:
             started = len(self.state.admitted)
-            self._add_surplus()
+            self._add_surplus([admitted.placed for admitted in self.state.admitted])
             if self.state.whatif.usage.peers.is_watched:
                 self._walk_on()
 
-    def _add_surplus(self) -> None:
+    def _grow_running(self, below: list[Holding]) -> tuple[Grow, ...]:
+        """More ranks for running gangs, once all that could start has started. While anything waits for room, or a
+        place is about to be left for somebody, nobody grows: the room may be what it waits for."""
+        state = self.state
+        if not below or state.evicted or self.snapshot.nominations or self._is_anybody_waiting_for_room():
+            return ()
+        gangs = [each for holding in below if (each := growth.stand(state.whatif, holding)) is not None]
+        self._add_surplus([each.placed for each in gangs])
+        return tuple(grow for each in gangs if (grow := each.decision(state.whatif)) is not None)
+
+    def _is_anybody_waiting_for_room(self) -> bool:
+        """Whether something that can ever start waits for more than a matter of its own, or was not looked at."""
+        if len(self.state.admitted) >= self.policy.decisions_max:
+            return True
+        walks = [walk for line in self.lines.values() for walk in line.walks if walk.first(1)]
+        return any(walk.why is None or not (walk.why.is_never or walk.why.gate in _NO_HEAD) for walk in walks)
+
+    def _add_surplus(self, gangs: list[gang.PlacedGang]) -> None:
         """Ranks beyond the minimum, once all minima were tried: by the share that one more would give the queue, as
-        heads are compared; within a queue in order of admission."""
+        heads are compared; within a queue in the order of `gangs`."""
         contest = Contest(self.state.tree)
         open_gangs: dict[str, deque[gang.PlacedGang]] = {}
-        for admitted in self.state.admitted:
-            open_gangs.setdefault(admitted.placed.allocation.queue, deque()).append(admitted.placed)
+        for placed in gangs:
+            open_gangs.setdefault(placed.allocation.queue, deque()).append(placed)
         order = {name: number for number, name in enumerate(open_gangs)}
         for name in open_gangs:
             self._enter_surplus(contest, name, open_gangs[name], order[name])

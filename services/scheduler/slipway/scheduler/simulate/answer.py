@@ -9,6 +9,7 @@ import msgspec
 
 from slipway.model.lifecycle import Phase
 from slipway.model.resources import CPU, GPU, GPU_MILLI, MILLI, total
+from slipway.scheduler.plan.placement import growth
 from slipway.scheduler.plan.state.plan_types import as_data
 from slipway.scheduler.simulate.forecast import Estimate
 from slipway.scheduler.simulate.lower import NAMESPACE
@@ -42,7 +43,8 @@ def allocation_data(outcome: SimulationOutcome, life: Life) -> Json:
     why = outcome.explanations.get(f"{NAMESPACE}/{life.fact.name}")
     flavor = outcome.world.flavor_of(life)
     is_waiting = life.is_submitted and life.phase is Phase.PENDING and why is not None
-    return {
+    growing = {"growth": growth.told(life.fact)} if life.fact.name in outcome.world.below_count else {}
+    return growing | {
         "phase": life.phase.value,
         "start": life.start,
         "end": life.end,

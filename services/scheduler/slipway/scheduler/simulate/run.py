@@ -130,6 +130,8 @@ class _Run:
                 self.world.evict(evict, now)
             for admit in decided.admits:
                 self._expect_end(admit.uid, self.world.admit(admit, now), now)
+            for grow in decided.grows:
+                self.world.grow(grow, now)
             self._sample(now)
             if decided.is_empty:
                 self._expect_change(decided.look_again, now)
@@ -138,11 +140,12 @@ class _Run:
 
     def _decide(self, now: float) -> Plan:
         """The plan of one tick. Where nothing waits and nothing is new there is nothing to decide."""
-        if not self.is_new and not self.world.waiting:
+        if not (self.is_new or self.world.waiting or self.world.below_count):
             return Plan()
         self.is_new = False
         snapshot = self._look(now)
-        decided = plan(snapshot, self.brief, now, SEED, watch=self._watch if self.outcome.scores is not None else None)
+        watch = self._watch if self.outcome.scores is not None else None
+        decided = plan(snapshot, self.brief, now, SEED, watch=watch, grows=True)
         broken = None if decided.is_empty else lint(snapshot, decided)
         if broken:
             raise InvariantError(f"the plan breaks its own rules: {broken[0]}")

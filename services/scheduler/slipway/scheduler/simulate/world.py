@@ -18,7 +18,7 @@ from slipway.scheduler.plan.reservation.limits import run_limit
 from slipway.scheduler.plan.state import budgets
 from slipway.scheduler.plan.state.flavors import labelled, where_it_stands
 from slipway.scheduler.plan.state.nodes import NodeTable
-from slipway.scheduler.plan.state.plan_types import Admit, Evict
+from slipway.scheduler.plan.state.plan_types import Admit, Evict, Grow
 from slipway.scheduler.plan.state.pool_state import Columns
 from slipway.scheduler.plan.state.rank_request import requests_of
 from slipway.scheduler.simulate import lower
@@ -102,6 +102,8 @@ class SimulatedWorld:
         self._saving = [life for life in self.lives.values() if life.part.checkpoint_every]
         self.waiting: set[str] = set()
         """names of what has arrived and does not run"""
+        self.below_count: set[str] = set()
+        """names of what runs with fewer ranks than it asks for"""
         self.used: dict[str, int] = {}
         """base units in use, by resource"""
         self._told: dict[str, dict[int, Devices]] = {}
@@ -136,6 +138,13 @@ class SimulatedWorld:
         self._run(life, places, now)
         self._publish(life)
         return life.ends_at
+
+    def grow(self, grow: Grow, now: float) -> None:
+        """It goes on with more ranks; it ends when it would have ended."""
+        life = self.lives[grow.uid]
+        added = [self._place(life, rank, node, now, grow.devices.get(rank)) for rank, node in grow.placements.items()]
+        life.places = sorted((*life.places, *added), key=lambda place: (place.rank, place.start))
+        self._publish(life)
 
     def evict(self, evict: Evict, now: float) -> None:
         """It is taken down and waits again, as the next attempt; or it goes on without the ranks that are named."""
@@ -256,6 +265,8 @@ class SimulatedWorld:
         (self.waiting.add if life.phase is Phase.PENDING else self.waiting.discard)(life.fact.name)
         standing = [place for place in life.places if is_running and place.end is None]
         placements = {place.rank: place.node for place in standing}
+        is_below = is_running and len(placements) < life.fact.rank_count
+        (self.below_count.add if is_below else self.below_count.discard)(life.fact.name)
         devices = {place.rank: tuple(place.device) for place in standing if place.device}
         started = life.start or 0.0
         saved = life.fact.checkpoint_at if is_running else 0.0

@@ -218,7 +218,8 @@ def _units(holding: Holding, snapshot: PoolSnapshot, queue_priority: int) -> lis
     kind = _LONE if is_lone else _GANG
     order = (queue_priority, priority, kind, safe, fact.key, fact.uid, 0)
     found = [Unit(holding=holding, priority=priority, kind=kind, order=order)]
-    if not is_lone:
+    # While it grows it does not shrink: the two writes would cross.
+    if not is_lone and not holding.is_growing:
         for rank in sorted(_spared(holding)):
             order = (queue_priority, priority, _SURPLUS, safe, fact.key, fact.uid, -rank)
             found.append(Unit(holding=holding, priority=priority, kind=_SURPLUS, order=order, rank=rank))

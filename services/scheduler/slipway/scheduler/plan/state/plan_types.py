@@ -42,6 +42,18 @@ class Evict(msgspec.Struct, frozen=True, kw_only=True):
     """surplus ranks of an elastic gang, which goes on with the rest; all of it when empty"""
 
 
+class Grow(msgspec.Struct, frozen=True, kw_only=True):
+    """Attempt `attempt` of an elastic gang, which runs, gets places for ranks that have none; the others stay."""
+
+    allocation: str
+    uid: str
+    attempt: int
+    placements: dict[int, str]
+    """{rank: node name} of the new ranks, ascending"""
+    devices: dict[int, tuple[int, ...]] = {}
+    """{rank: device numbers} where the planner chose devices"""
+
+
 class Remedy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One part of a smallest unblocking change. Only the fields that its `kind` names are set.
 
@@ -98,6 +110,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     admits: tuple[Admit, ...] = ()
     evictions: tuple[Evict, ...] = ()
+    grows: tuple[Grow, ...] = ()
     explanations: Mapping[str, Explanation] = {}
     deferred: frozenset[str] = frozenset()
     """uids of `admits` that take what `evictions` leave: they start once that is really free"""
@@ -113,7 +126,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def is_empty(self) -> bool:
         """Nothing to decide."""
-        return not self.admits and not self.evictions
+        return not (self.admits or self.evictions or self.grows)
 
 
 def as_data(explanation: Explanation) -> dict[str, Any]:
@@ -133,5 +146,5 @@ def as_data(explanation: Explanation) -> dict[str, Any]:
 
 def encoded(plan: Plan) -> bytes:
     """The whole plan as bytes, equal for equal plans."""
-    parts = (plan.admits, plan.evictions, dict(plan.explanations))
+    parts = (plan.admits, plan.evictions, dict(plan.explanations), plan.grows)
     return msgspec.json.encode(msgspec.to_builtins(parts, str_keys=True), order="sorted")

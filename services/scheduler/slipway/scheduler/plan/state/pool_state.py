@@ -6,7 +6,7 @@ A missing pod is not an ended one. Deltas are level-triggered: `set_*` with the 
 number of times, ends in the same columns as `build` over the newest facts (a property test says so).
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 
 import msgspec
 
@@ -53,12 +53,15 @@ class Columns:
         """(uid, attempt) with an open decision to evict, whole"""
         self._shrinking: dict[tuple[str, int], frozenset[int]] = {}
         """{(uid, attempt): ranks with an open decision to evict}"""
+        self._growing: dict[str, OpenDecision] = {}
+        """{uid: its open decision to add ranks}"""
         self._nominations: tuple[OpenDecision, ...] = ()
         self._charges: dict[str, list[Charge]] = {}
         self._holdings: dict[str, Holding] = {}
         self._backlog = PendingWork()
         self._memo = Memo()
         self._broken: dict[str, Holding] = {}
+        self._below: dict[str, Holding] = {}
         self._use: dict[tuple[str, bool], dict[str, int]] = {}
         self._stranded: dict[tuple[str, bool], dict[str, int]] = {}
         self._slots: dict[tuple[str, str], int] = {}
@@ -200,6 +203,7 @@ class Columns:
             memo=self._memo,
             holdings=dict(self._holdings),
             broken=self._still_broken(),
+            below=tuple(self._below.values()),
             use={queue: _use_of(queue, self._use) for queue, _ in self._use},
             stranded={queue: _use_of(queue, self._stranded) for queue, _ in self._stranded},
             slots={job: count for job, count in self._slots.items() if count},
@@ -234,6 +238,7 @@ class Columns:
         entries = list(open_decisions)
         fresh = {entry[0].uid: entry for entry in entries if entry[0].kind is DecisionKind.ADMIT}
         self._nominations = tuple(entry for entry in entries if entry[0].kind is DecisionKind.NOMINATE)
+        growing = {entry[0].uid: entry for entry in entries if entry[0].kind is DecisionKind.GROW}
         leaving = [decision for decision, _ in entries if decision.kind is DecisionKind.EVICT]
         whole = frozenset((decision.uid, decision.attempt) for decision in leaving if not decision.ranks)
         shrinking: dict[tuple[str, int], frozenset[int]] = {}
@@ -242,7 +247,10 @@ class Columns:
             shrinking[key] = shrinking.get(key, frozenset()) | frozenset(decision.ranks)
         self._dirty |= {uid for uid, _ in whole ^ self._leaving}
         self._dirty |= {key[0] for key in shrinking.keys() | self._shrinking.keys() if self._is_other(key, shrinking)}
-        self._leaving, self._shrinking = whole, shrinking
+        self._dirty |= {
+            uid for uid in growing.keys() | self._growing.keys() if growing.get(uid) != self._growing.get(uid)
+        }
+        self._leaving, self._shrinking, self._growing = whole, shrinking, growing
         for uid in fresh.keys() | self._decisions.keys():
             if fresh.get(uid) != self._decisions.get(uid):
                 self._dirty.add(uid)
@@ -290,6 +298,7 @@ class Columns:
         """Give back what was booked for `uid` beyond its pods, and book what stands now."""
         self._apply(self._charges.pop(uid, []), usage, -1)
         self._broken.pop(uid, None)
+        self._below.pop(uid, None)
         before = self._holdings.pop(uid, None)
         if before is not None:
             self._tally(before, -1)
@@ -301,10 +310,17 @@ class Columns:
         self._backlog.drop(uid)
         if allocation is None or not admitted or allocation.phase is Phase.TERMINATED:
             return
+        growing = _growing(allocation, self._growing.get(uid))
+        coming = placements_of(*growing) if growing is not None else {}
         if self._pool.flavors:
-            allocation = where_it_stands(allocation, admitted, usage.table)
-        bound, ended = self._seen(uid, allocation)
+            allocation = where_it_stands(allocation, {**admitted, **coming}, usage.table)
+        bound, ended = self._seen(uid, allocation, coming.keys())
+        # The object may say sooner than the pods that a rank has left: until they do, its room is not free.
+        gone = set(allocation.left_ranks) - bound.keys()
+        admitted = {rank: node for rank, node in admitted.items() if rank not in gone} | coming
         devices = _devices(allocation, decision)
+        if growing is not None:
+            devices = devices | {int(rank): numbers for rank, numbers in growing[0].devices.items()}
         charges: dict[int, Charge] = {}
         for rank, node in sorted(admitted.items()):
             role = allocation.role_of(rank)
@@ -320,8 +336,11 @@ class Columns:
         if key in self._leaving and not allocation.stopping:
             allocation = msgspec.structs.replace(allocation, stopping=True)
         holding = _holding(allocation, charges, admitted, self._shrinking.get(key, frozenset()), usage.table)
+        holding = msgspec.structs.replace(holding, is_growing=growing is not None)
         self._holdings[uid] = holding
         self._tally(holding, 1)
+        if len(admitted) < allocation.rank_count:
+            self._below[uid] = holding
         if not _is_enough(allocation, admitted):
             self._broken[uid] = holding
 
@@ -349,15 +368,18 @@ class Columns:
             if node is not None:
                 usage.charge(charge, node, times)
 
-    def _seen(self, uid: str, allocation: AllocationFact) -> tuple[dict[int, PodFact], set[int]]:
-        """({rank: its bound live pod} of this attempt, ranks that have ended)."""
+    def _seen(self, uid: str, allocation: AllocationFact, coming: Set[int]) -> tuple[dict[int, PodFact], set[int]]:
+        """({rank: its bound live pod} of this attempt, ranks that have ended); `coming` are ranks to be added.
+
+        Of a rank that was added the pod that stood for it before may still be there: its end is the object's to tell.
+        """
         bound: dict[int, PodFact] = {}
-        ended = set(allocation.ended_ranks)
+        ended, grown = set(allocation.ended_ranks) - coming, coming | set(allocation.grown)
         for pod in self._pods_of.get(uid, {}).values():
             if pod.attempt != allocation.attempt:
                 continue
             if not pod.live:
-                ended.add(pod.rank)
+                ended |= {pod.rank} - grown
             elif pod.node:
                 bound[pod.rank] = pod
         return bound, ended - bound.keys()
@@ -397,6 +419,14 @@ def _admitted(allocation: AllocationFact, decision: OpenDecision | None) -> dict
     if decision is None or decision[0].attempt != allocation.attempt or allocation.phase is not Phase.PENDING:
         return {}
     return placements_of(*decision)
+
+
+def _growing(allocation: AllocationFact, entry: OpenDecision | None) -> OpenDecision | None:
+    """The open decision that adds ranks to this attempt, unless the object shows them already."""
+    if entry is None or allocation.phase is not Phase.RUNNING:
+        return None
+    is_of_it = entry[0].attempt == allocation.attempt and entry[0].id != allocation.growth_decision
+    return entry if is_of_it else None
 
 
 def _devices(allocation: AllocationFact, decision: OpenDecision | None) -> dict[int, tuple[int, ...]]:

@@ -40,6 +40,8 @@ class Holding(msgspec.Struct, frozen=True, kw_only=True):
     """the part of `used` that is on nodes that take no work, or that are gone"""
     leaving: tuple[int, ...] = ()
     """the ranks of `charges` that are on their way out: nobody needs to evict them"""
+    is_growing: bool = False
+    """a decision to add ranks to it is open"""
 
     @property
     def placements(self) -> dict[int, str]:
@@ -98,6 +100,8 @@ class PoolSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """{allocation uid: what it has}"""
     broken: tuple[Holding, ...]
     """those placed with less than their minimum, by key"""
+    below: tuple[Holding, ...] = ()
+    """those with fewer ranks than they ask for, in no order"""
     use: Mapping[str, Use]
     """{queue: what its holdings use}"""
     stranded: Mapping[str, Use]

@@ -1,0 +1,82 @@
+"""Ranks that were added to a running gang: told when they have started, given back when they cannot.
+
+Owns when an added rank is given up, and for how long its gang asks for no other. Pure.
+
+Invariants: an added rank that has never run does not end its gang, whatever becomes of it: it is told to make room, as
+surplus ranks are, and goes the same way. A growth is told once.
+"""
+
+from typing import Any
+
+import msgspec
+
+from slipway.crd.members import growth_of, unreleased
+from slipway.crd.transitions import leaving_ranks, record
+from slipway.crd.v1alpha1 import Allocation, Shrink
+from slipway.model.growth import GROW_AGAIN_S
+from slipway.model.lifecycle import Event, Phase
+from slipway.model.reasons import Reason
+from slipway.model.times import format_time
+from slipway.watcher import exits
+from slipway.watcher.delegated_binding import unplaced
+from slipway.watcher.gang import Rank
+from slipway.watcher.view import ReductionView
+
+_TEXT_MAX = 160
+
+
+def followed(view: ReductionView, allocation: Allocation) -> Allocation:
+    """The allocation after what became of the ranks that were added to it."""
+    growth = growth_of(allocation)
+    if growth is None or allocation.status.phase is not Phase.RUNNING:
+        return allocation
+    allocation = _given_back(view, allocation)
+    growth = growth_of(allocation) or growth
+    leaving = leaving_ranks(allocation)
+    is_on_its_way = any(rank.index not in leaving for rank in view.gang.joining) or bool(unreleased(allocation))
+    if growth.told >= growth.n or is_on_its_way:
+        return allocation
+    ranks = sorted(rank.index for rank in view.gang.ranks if rank.grown and not rank.is_joining)
+    slots = view.gang.slots
+    data: dict[str, Any] = {"grown": ranks, "slots": slots}
+    if growth.not_before:
+        data |= {"notStarted": growth.reason, "notBefore": growth.not_before}
+    told = msgspec.structs.replace(growth, told=growth.n, reason=growth.reason if growth.not_before else "")
+    return record(allocation, Event.UPDATED, now=view.now, data=data, growth=told, slots=slots, nodes=view.gang.nodes())
+
+
+def _given_back(view: ReductionView, allocation: Allocation) -> Allocation:
+    """Added ranks that cannot start make room again."""
+    known, status, growth = leaving_ranks(allocation), allocation.status, growth_of(allocation)
+    failed = [(rank.index, why) for rank in view.gang.joining if rank.index not in known and (why := _why(view, rank))]
+    if not failed or growth is None:
+        return allocation
+    ranks, why = [index for index, _ in failed], failed[0][1][:_TEXT_MAX]
+    shrink = Shrink(
+        ranks=[*known, *ranks],
+        attempt=status.attempt,
+        reason=Reason.LAUNCH_STUCK.value,
+        at=format_time(view.now),
+        told=status.shrink.told if known and status.shrink is not None else 0,
+    )
+    held = msgspec.structs.replace(growth, not_before=format_time(view.now + GROW_AGAIN_S), reason=why)
+    data: dict[str, Any] = {"ranks": ranks, "notStarted": why, "notBefore": held.not_before}
+    return record(allocation, Event.UPDATED, now=view.now, data=data, shrink=shrink, growth=held)
+
+
+def _why(view: ReductionView, rank: Rank) -> str:
+    """Why an added rank cannot start; empty while it may."""
+    where = f"rank {rank.index} on {rank.node}" if rank.node else f"rank {rank.index}"
+    end = rank.exit or rank.loss
+    if end is not None:
+        return f"{where}: {end.message or end.reason.value}"
+    pod = rank.pod
+    if pod is None:
+        return ""
+    node = pod.spec.node_name
+    if node and rank.placed_on and node != rank.placed_on:
+        return f"rank {rank.index}: bound to {node}, not to {rank.placed_on}"
+    held, waits = exits.blocked(pod), unplaced(pod, view.policy)
+    if held is not None and view.now >= view.blocked_until(held):
+        return f"{where}: {held.message}"
+    return f"{where}: {waits.message}" if waits is not None and view.now >= waits.until else ""

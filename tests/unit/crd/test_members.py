@@ -1,0 +1,149 @@
+"""Which ranks an attempt has: those of its admission, without those that left, and those that it grew by."""
+
+import msgspec
+
+from slipway.crd.facts import allocation_fact
+from slipway.crd.members import below_count, left_ranks, members, pod_uids, positions, unreleased
+from slipway.crd.rules import violations
+from slipway.crd.transitions import record
+from slipway.crd.v1alpha1 import Allocation, Growth, Placement, RankStatus, Shrink
+from slipway.model.lifecycle import Event, RankState
+from tests.support.builders import AllocationStory, an_allocation, as_json
+
+
+def a_gang(ranks: int = 4, started: int = 3) -> AllocationStory:
+    """A running gang of four that needs one; the first three were launched."""
+    story = an_allocation(ranks, minAvailable=1).assigned().released().running()
+    admission, release = story.it.status.admission, story.it.status.release
+    assert admission is not None
+    assert release is not None
+    return story.with_status(
+        admission=msgspec.structs.replace(admission, placements=admission.placements[:started], elastic=True),
+        release=msgspec.structs.replace(release, pod_uids=[f"first-{rank}" for rank in range(started)]),
+    )
+
+
+def grown(
+    story: AllocationStory, *ranks: int, pods: int = 0, left: tuple[int, ...] = (), n: int = 1
+) -> AllocationStory:
+    """The same after a growth by `ranks`, of which the first `pods` are released."""
+    return story.with_status(
+        growth=Growth(
+            n=n,
+            attempt=1,
+            placements=[Placement(rank=rank, role="worker", node="n") for rank in ranks],
+            pod_uids=[f"added-{rank}" for rank in ranks[:pods]],
+            left=list(left),
+        )
+    )
+
+
+def uids(allocation: Allocation) -> dict[int, str]:
+    return {member.rank: member.pod_uid for member in members(allocation)}
+
+
+def test_an_added_rank_stands_beside_its_own_pod() -> None:
+    """Those of the release keep theirs; one without a pod yet has an empty uid."""
+    found = grown(a_gang(), 3).it
+    assert uids(found) == {0: "first-0", 1: "first-1", 2: "first-2", 3: ""}
+    assert [member.rank for member in unreleased(found)] == [3]
+    assert uids(grown(a_gang(), 3, pods=1).it)[3] == "added-3"
+
+
+def test_a_rank_that_left_is_there_again_once_it_was_added() -> None:
+    """Under its number, with the new pod; the pod before was released too."""
+    found = grown(a_gang(), 1, 3, pods=2, left=(1, 2)).it
+    assert uids(found) == {0: "first-0", 1: "added-1", 3: "added-3"}
+    assert pod_uids(found) == {"first-0", "first-1", "first-2", "added-1", "added-3"}
+
+
+def test_a_growth_of_another_attempt_says_nothing() -> None:
+    """The next attempt begins without."""
+    story = grown(a_gang(), 3, pods=1)
+    again = record(story.it, Event.RESTARTED, now=0.0)
+    assert again.status.growth is None
+    assert members(again) == []
+
+
+def test_ranks_that_made_room_have_left_once_all_of_them_are_told_of() -> None:
+    """Before that a place may still be used."""
+    shrink = Shrink(ranks=[1, 2], attempt=1, told=0)
+    assert left_ranks(a_gang().with_status(shrink=shrink).it) == ()
+    done = a_gang().with_status(shrink=msgspec.structs.replace(shrink, told=2))
+    assert left_ranks(done.it) == (1, 2)
+    assert allocation_fact(done.it, None).left_ranks == (1, 2)
+
+
+def test_no_two_ranks_are_told_the_same_position() -> None:
+    """Who was launched keeps its position, whoever comes or goes."""
+    story = a_gang()
+    admission = story.it.status.admission
+    assert admission is not None
+    places = [admission.placements[0], admission.placements[2]]
+    story = story.with_status(admission=msgspec.structs.replace(admission, placements=places))
+    assert positions(story.it) == {0: 0, 2: 1, 1: 2, 3: 3}
+    assert positions(grown(story, 1, 3).it) == positions(story.it)
+
+
+def test_what_a_rank_was_before_it_came_back_is_not_its_end() -> None:
+    """Else the planner would give its place to others."""
+    ranks = [
+        RankStatus(pod_uid="first-0", phase=RankState.RUNNING),
+        RankStatus(pod_uid="first-1", phase=RankState.FAILED, exit_code=143),
+        RankStatus(pod_uid="added-3", phase=RankState.FAILED, exit_code=1),
+    ]
+    story = grown(a_gang(started=2), 1, 2, pods=1, left=(1,)).with_status(ranks=ranks)
+    assert allocation_fact(story.it, None).ended_ranks == ()
+
+
+def test_a_gang_below_its_count_says_what_it_waits_for() -> None:
+    """One sentence; a gang that has all its ranks says nothing."""
+    assert below_count(a_gang().it, [2, 2, 2, 2]) == "3 of 4 ranks; grows when 2 more GPUs are free"
+    assert below_count(a_gang().it) == "3 of 4 ranks; grows when there is room for 1 more"
+    assert below_count(grown(a_gang(), 3, pods=1).it) == ""
+
+
+def test_a_growth_that_failed_says_until_when_it_waits() -> None:
+    """And why."""
+    growth = Growth(n=2, attempt=1, not_before="2026-01-01T00:10:00Z", reason="rank 3 on n: no such image")
+    said = below_count(a_gang().with_status(growth=growth).it)
+    assert said.endswith("not before 2026-01-01T00:10:00Z (rank 3 on n: no such image)")
+
+
+def messages(now: AllocationStory, before: AllocationStory) -> list[str]:
+    found = violations("Allocation", as_json(now.it), as_json(before.it))
+    return [each.message for each in found if not each.pointer.startswith("/spec")]
+
+
+def test_a_growth_is_not_forgotten() -> None:
+    """Whoever does not know the field is refused, and loses nothing."""
+    story = grown(a_gang(), 3, pods=1)
+    assert any("growth" in message for message in messages(a_gang(), story))
+    assert any("growth" in message for message in messages(grown(a_gang(), 3), story))
+    assert messages(grown(a_gang(), n=2), story) == []
+
+
+def test_no_rank_is_added_to_what_is_stopped() -> None:
+    """A cancel that was committed before the pods of a growth were named keeps them from being named."""
+    before = grown(a_gang(), 3).killed()
+    assert any("no more ranks" in message for message in messages(grown(a_gang(), 3, pods=1).killed(), before))
+    assert messages(before, grown(a_gang(), 3)) == []
+
+
+def test_only_a_growth_takes_back_who_made_room() -> None:
+    """Without one the list of those that go only gets longer."""
+    story = a_gang().with_status(shrink=Shrink(ranks=[2], attempt=1, told=1))
+    assert any("make room" in message for message in messages(a_gang(), story))
+    assert messages(grown(a_gang(), 2, left=(2,)), story) == []
+
+
+def test_an_exit_is_followed_by_another_pod_only_with_a_growth() -> None:
+    """It is never rewritten."""
+    ended = [RankStatus(pod_uid="first-0", phase=RankState.FAILED, exit_code=143)]
+    other = [RankStatus(pod_uid="added-0", phase=RankState.RUNNING)]
+    before = grown(a_gang(), 0, pods=1, left=(0,)).with_status(ranks=ended)
+    assert messages(before.with_status(ranks=other), before) == []
+    plain = a_gang().with_status(ranks=ended)
+    assert messages(plain.with_status(ranks=other), plain) == ["the exit of a rank is written once"]
+    rewritten = [RankStatus(pod_uid="first-0", phase=RankState.FAILED, exit_code=0)]
+    assert messages(before.with_status(ranks=rewritten), before) == ["the exit of a rank is written once"]

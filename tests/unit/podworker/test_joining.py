@@ -1,0 +1,249 @@
+"""Ranks that are added to a running gang: what the pod worker makes of them, and what it gives back."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from slipway.crd.v1alpha1 import Allocation, Growth, Placement, RankStatus, Shrink
+from slipway.errors import InvalidError, QuotaExceededError
+from slipway.kube.errors import Verb
+from slipway.kube.resources import ALLOCATIONS, PODS
+from slipway.model.lifecycle import Event, RankState
+from slipway.model.times import parse_time
+from slipway.podworker.intent import Join, Nothing, Shed, decide
+from tests.support.podworker_desk import CrashError, Desk, at_a_desk
+from tests.support.small_cluster import look
+
+
+async def put(desk: Desk, **changes: Any) -> Allocation:
+    """What another service writes to the status."""
+    found = await look(desk.kube)
+    status = msgspec.structs.replace(found.status, **changes)
+    return await desk.kube.replace_status(ALLOCATIONS, msgspec.structs.replace(found, status=status))
+
+
+async def a_growing_gang(desk: Desk) -> Allocation:
+    """A gang of three that needs one runs with rank 0; the scheduler has placed the others."""
+    role = {"name": "worker", "count": 3}
+    body = desk.a_body(ranks=3, minAvailable=1)
+    assert body["spec"]["ranks"][0]["count"] == role["count"]
+    await desk.kube.create(ALLOCATIONS, body, namespace="default")
+    await desk.admit("n0")
+    await desk.handle()
+    for event in (Event.PULLING, Event.STARTING, Event.RUNNING):
+        await desk.write("job", event)
+    places = [Placement(rank=rank, role="worker", node="n1") for rank in (1, 2)]
+    desk.calls.seen.clear()
+    return await put(desk, growth=Growth(n=1, attempt=1, placements=places))
+
+
+async def growth_of(desk: Desk) -> Growth:
+    found = (await look(desk.kube)).status.growth
+    assert found is not None
+    return found
+
+
+def test_added_ranks_are_made_named_and_then_bound() -> None:
+    """In this order; the release and the first pod are untouched."""
+
+    async def story(desk: Desk) -> None:
+        before = await a_growing_gang(desk)
+        await desk.handle()
+        assert desk.calls.writes == [
+            *[(Verb.CREATE, "pods")] * 2,
+            (Verb.UPDATE, "allocations"),
+            *[(Verb.BIND, "pods")] * 2,
+        ]
+        pods = await desk.pods()
+        assert [pod.spec.node_name for pod in pods] == ["n0", "n1", "n1"]
+        assert (await growth_of(desk)).pod_uids == [pod.metadata.uid for pod in pods[1:]]
+        assert (await look(desk.kube)).status.release == before.status.release
+
+    at_a_desk(story)
+
+
+def test_a_new_rank_finds_the_first_and_has_a_number_of_its_own() -> None:
+    """The first rank has a name although it began alone."""
+
+    async def story(desk: Desk) -> None:
+        await a_growing_gang(desk)
+        await desk.handle()
+        told: list[dict[str, str]] = []
+        for pod in await desk.pods():
+            body = desk.core.get("pods", "default", pod.metadata.name)
+            told.append({item["name"]: item.get("value", "") for item in body["spec"]["containers"][0]["env"]})
+        assert [env["RANK"] for env in told] == ["0", "1", "2"]
+        assert len({env["MASTER_ADDR"] for env in told}) == 1
+        assert {env["PET_NNODES"] for env in told} == {"1:3"}
+        assert told[0]["MASTER_ADDR"].startswith((await desk.pods())[0].metadata.name)
+
+    at_a_desk(story)
+
+
+def test_the_same_hint_again_changes_nothing() -> None:
+    """By this process or by another."""
+
+    async def story(desk: Desk) -> None:
+        await a_growing_gang(desk)
+        await desk.handle()
+        desk.calls.seen.clear()
+        await desk.handle()
+        assert desk.calls.writes == []
+        worker, calls = desk.another_worker()
+        await desk.handle(worker=worker)
+        assert calls.writes == []
+
+    at_a_desk(story)
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+@pytest.mark.parametrize("number", range(10))
+def test_a_crash_at_any_point_is_gone_on_from(number: int, moment: str) -> None:
+    """Another process finds what was made, and makes the rest."""
+
+    async def story(desk: Desk) -> None:
+        await a_growing_gang(desk)
+        desk.calls.fail_with(lambda at, when: CrashError() if (at, when) == (number, moment) else None)
+        try:
+            await desk.handle()
+        except BaseException as error:  # noqa: BLE001 - the crash, alone or in a group
+            assert "CrashError" in repr(error)  # noqa: PT017
+        worker, _ = desk.another_worker()
+        await desk.handle(worker=worker)
+        assert [pod.spec.node_name for pod in await desk.pods()] == ["n0", "n1", "n1"]
+        assert len((await growth_of(desk)).pod_uids) == 2
+
+    at_a_desk(story)
+
+
+def test_a_cancel_before_the_pods_are_named_starts_nothing() -> None:
+    """The server refuses the names; nothing is bound."""
+
+    async def story(desk: Desk) -> None:
+        await a_growing_gang(desk)
+
+        async def cancel(verb: Verb, plural: str) -> None:
+            if (verb, plural) == (Verb.UPDATE, "allocations"):
+                desk.calls.hook = None
+                await desk.kube.patch(ALLOCATIONS, "job", {"spec": {"desired": "Stopped"}}, namespace="default")
+
+        desk.calls.hook = cancel
+        await desk.handle()
+        assert (await growth_of(desk)).pod_uids == []
+        assert [bool(pod.spec.node_name) for pod in await desk.pods()] == [True, False, False]
+        assert decide(await look(desk.kube)) == Nothing("stopping")
+
+    at_a_desk(story)
+
+
+@pytest.mark.parametrize("error", [QuotaExceededError("exceeded quota: q"), InvalidError("spec: no")])
+def test_what_cannot_be_created_is_given_back(error: Exception) -> None:
+    """The gang runs on as it is, nobody ends it, and nothing more is asked for during a while."""
+
+    async def story(desk: Desk) -> None:
+        await a_growing_gang(desk)
+        desk.calls.fail(error, (Verb.CREATE, "pods"))  # type: ignore[arg-type]
+        await desk.handle()
+        growth = await growth_of(desk)
+        assert (growth.placements, growth.pod_uids, growth.n) == ([], [], 2)
+        assert growth.not_before
+        assert growth.reason == str(error)
+        found = await look(desk.kube)
+        assert not found.status.conditions
+        assert len(await desk.pods()) == 1
+        assert decide(found) == Nothing("running")
+
+    at_a_desk(story)
+
+
+@pytest.mark.parametrize(("reason", "pause_s"), [("", 30.0), ("exceeded quota: q", 600.0)])
+def test_a_quota_that_refuses_again_is_asked_seldom(reason: str, pause_s: float) -> None:
+    """At first another pod may end soon; later nobody writes every half a minute for nothing."""
+
+    async def story(desk: Desk) -> None:
+        found = await a_growing_gang(desk)
+        assert found.status.growth is not None
+        await put(desk, growth=msgspec.structs.replace(found.status.growth, reason=reason))
+        desk.calls.fail(QuotaExceededError("exceeded quota: q"), (Verb.CREATE, "pods"))
+        await desk.handle()
+        waits_s = parse_time((await growth_of(desk)).not_before) - desk.clock.now()
+        assert waits_s == pytest.approx(pause_s, abs=1.0)
+
+    at_a_desk(story)
+
+
+def test_a_quota_that_refuses_one_of_two_leaves_none() -> None:
+    """A pod that was made and will not be used is deleted."""
+
+    async def story(desk: Desk) -> None:
+        await a_growing_gang(desk)
+        made = 0
+
+        def second(at: int, when: str) -> BaseException | None:
+            nonlocal made
+            is_create = when == "before" and desk.calls.seen[at] == (Verb.CREATE, "pods")
+            made += is_create
+            return QuotaExceededError("exceeded quota: q") if is_create and made > 1 else None
+
+        desk.calls.fail_with(second)
+        await desk.handle()
+        assert (await growth_of(desk)).placements == []
+        assert len([pod for pod in await desk.pods() if pod.metadata.deletion_timestamp is None]) == 1
+
+    at_a_desk(story)
+
+
+def test_a_rank_that_is_to_go_before_it_has_a_pod_never_gets_one() -> None:
+    """It is taken out of the growth; the others of it come."""
+
+    async def story(desk: Desk) -> None:
+        await a_growing_gang(desk)
+        found = await put(desk, shrink=Shrink(ranks=[1], attempt=1, by="default/urgent"))
+        assert decide(found) == Shed((1,))
+        await desk.handle()
+        assert [place.rank for place in (await growth_of(desk)).placements] == [2]
+        await put(desk, shrink=Shrink(ranks=[1], attempt=1, by="default/urgent", told=1))
+        await desk.handle()
+        assert [pod.metadata.labels["slipway.dev/rank"] for pod in await desk.pods()] == ["0", "2"]
+
+    at_a_desk(story)
+
+
+def test_a_poll_without_redis_finds_a_growth() -> None:
+    """Its allocation is not settled until its ranks are bound."""
+
+    async def story(desk: Desk) -> None:
+        found = await a_growing_gang(desk)
+        assert decide(found) == Join(1, (1, 2))
+        assert not desk.worker.is_settled(found)
+        await desk.poller.run_once()
+        assert all(pod.spec.node_name for pod in (await desk.kube.list(PODS, namespace="default")).items)
+
+    at_a_desk(story)
+
+
+def test_a_rank_that_was_lost_does_not_keep_others_from_joining() -> None:
+    """It was added, ran, and its pod is gone with its node: nobody looks for that pod when the next ones are bound."""
+
+    async def story(desk: Desk) -> None:
+        await a_growing_gang(desk)
+        await desk.handle()
+        growth = await growth_of(desk)
+        first = (await look(desk.kube)).status.release
+        assert first is not None
+        ran = [
+            RankStatus(pod_uid=first.pod_uids[0], phase=RankState.RUNNING),
+            RankStatus(pod_uid=growth.pod_uids[0], phase=RankState.RUNNING),
+            RankStatus(),
+        ]
+        for pod in (await desk.pods())[1:]:
+            name = pod.metadata.name
+            await desk.kube.patch(PODS, name, {"metadata": {"finalizers": None}}, namespace="default")
+            await desk.kube.delete(PODS, name, namespace="default", grace_s=0)
+        again = msgspec.structs.replace(growth, n=2, pod_uids=growth.pod_uids[:1])
+        assert decide(await put(desk, growth=again, ranks=ran)) == Join(2, (2,))
+        await desk.handle()
+        assert [pod.spec.node_name for pod in await desk.pods()] == ["n0", "n1"]
+
+    at_a_desk(story)

@@ -1,0 +1,185 @@
+"""Growth from tick to tick: what is decided, written once, survived by a leader, and called off."""
+
+from typing import Any
+
+import msgspec
+
+from slipway.crd.members import members
+from slipway.crd.meta import ObjectMeta
+from slipway.crd.transitions import record
+from slipway.crd.v1alpha1 import Allocation, Growth, Release, ResourcePool, ResourcePoolStatus, Shrink
+from slipway.errors import UnavailableError
+from slipway.kube.errors import Verb
+from slipway.kube.resources import ALLOCATIONS, RESOURCE_POOLS
+from slipway.model.ledger import Decision, DecisionKind
+from slipway.model.lifecycle import Event, Phase
+from slipway.scheduler.apply import Applier, EffectOutcome
+from slipway.scheduler.ledger import is_applied, is_impossible
+from slipway.scheduler.ledger_store import _decoded, _encoded  # pyright: ignore[reportPrivateUsage]
+from tests.support.planner import an_allocation
+from tests.support.small_cluster import launch, look
+from tests.unit.scheduler.test_cycle import Bench, on_a_cluster
+
+
+async def put(bench: Bench, name: str, **changes: Any) -> Allocation:
+    found = await look(bench.kube, name)
+    status = msgspec.structs.replace(found.status, **changes)
+    return await bench.kube.replace_status(ALLOCATIONS, msgspec.structs.replace(found, status=status))
+
+
+async def ended(bench: Bench, name: str) -> None:
+    found = await look(bench.kube, name)
+    over = record(found, Event.TERMINATING, now=bench.clock.now())
+    over = record(over, Event.TERMINATED, now=bench.clock.now())
+    await bench.kube.replace_status(ALLOCATIONS, over)
+
+
+async def a_gang_below_its_count(bench: Bench) -> Allocation:
+    """It runs with one of three ranks; the rest of the node is `holder`'s."""
+    await launch(bench.kube, "holder", ranks=3, priority=50)
+    await launch(bench.kube, "gang", ranks=3, minAvailable=1, priority=10)
+    await bench.tick()
+    found = await look(bench.kube, "gang")
+    await put(bench, "gang", release=Release(attempt=1, pod_uids=["pod-0"]))
+    for event in (Event.PULLING, Event.STARTING, Event.RUNNING):
+        found = record(await look(bench.kube, "gang"), event, now=bench.clock.now())
+        found = await bench.kube.replace_status(ALLOCATIONS, found)
+    assert len(members(found)) == 1
+    return found
+
+
+def test_a_gang_grows_in_the_tick_after_there_is_room() -> None:
+    """The decision stands in the ledger, the places on the object; admission and release are as they were."""
+
+    async def test(bench: Bench) -> None:
+        before = await a_gang_below_its_count(bench)
+        await bench.tick()
+        assert (await look(bench.kube, "gang")).status.growth is None
+        await ended(bench, "holder")
+        await bench.tick()
+        found = await look(bench.kube, "gang")
+        growth = found.status.growth
+        assert growth is not None
+        assert ([place.rank for place in growth.placements], growth.n, growth.attempt) == ([1, 2], 1, 1)
+        assert (found.status.admission, found.status.release) == (before.status.admission, before.status.release)
+        pool = await bench.kube.get(RESOURCE_POOLS, "default")
+        assert [(item.kind, item.grows) for item in pool.status.decisions if item.id == growth.decision_id] in (
+            [("admit", True)],
+            [],
+        )
+        tick = pool.status.tick
+        await bench.tick()
+        assert (await bench.kube.get(RESOURCE_POOLS, "default")).status.tick == tick
+
+    on_a_cluster(test, nodes=1)
+
+
+def test_the_next_leader_finishes_a_growth() -> None:
+    """Its ranks have their places from the ledger on."""
+
+    async def test(bench: Bench) -> None:
+        await a_gang_below_its_count(bench)
+        await ended(bench, "holder")
+
+        async def refuse(verb: Verb, plural: str) -> None:
+            if (verb, plural) == (Verb.UPDATE, "allocations"):
+                raise UnavailableError("away")
+
+        sound, bench.its.before = bench.its.before, refuse
+        await bench.tick()
+        assert (await look(bench.kube, "gang")).status.growth is None
+        await launch(bench.kube, "thief", ranks=2, priority=5)
+        bench.its.before = sound
+        await bench.tick("two")
+        growth = (await look(bench.kube, "gang")).status.growth
+        assert growth is not None
+        assert len(growth.placements) == 2
+        assert (await look(bench.kube, "thief")).status.phase is Phase.PENDING
+
+    on_a_cluster(test, nodes=1)
+
+
+def test_a_gang_that_shrank_gets_its_ranks_back() -> None:
+    """Once all that made room are gone and told of: they leave the admission and stand in the growth."""
+
+    async def test(bench: Bench) -> None:
+        await launch(bench.kube, "gang", ranks=3, minAvailable=1)
+        await bench.tick()
+        await put(bench, "gang", release=Release(attempt=1, pod_uids=["pod-0", "pod-1", "pod-2"]))
+        for event in (Event.PULLING, Event.STARTING, Event.RUNNING):
+            found = record(await look(bench.kube, "gang"), event, now=bench.clock.now())
+            await bench.kube.replace_status(ALLOCATIONS, found)
+        await put(bench, "gang", shrink=Shrink(ranks=[1, 2], attempt=1, by="default/high", told=0))
+        await bench.tick()
+        assert (await look(bench.kube, "gang")).status.growth is None
+        await put(bench, "gang", shrink=Shrink(ranks=[1, 2], attempt=1, by="default/high", told=2))
+        await bench.tick()
+        found = await look(bench.kube, "gang")
+        assert found.status.shrink is None
+        assert found.status.growth is not None
+        assert found.status.growth.left == [1, 2]
+        assert [(member.rank, member.pod_uid) for member in members(found)] == [(0, "pod-0"), (1, ""), (2, "")]
+
+    on_a_cluster(test, nodes=1)
+
+
+def test_an_attempt_of_an_older_release_does_not_grow() -> None:
+    """Its first ranks were not told that others may join them."""
+
+    async def test(bench: Bench) -> None:
+        found = await a_gang_below_its_count(bench)
+        assert found.status.admission is not None
+        await put(bench, "gang", admission=msgspec.structs.replace(found.status.admission, elastic=False))
+        await ended(bench, "holder")
+        await bench.tick()
+        assert (await look(bench.kube, "gang")).status.growth is None
+
+    on_a_cluster(test, nodes=1)
+
+
+def test_a_decision_of_a_deposed_leader_comes_too_late() -> None:
+    """Another leader has finished it, and has added other ranks since."""
+
+    async def test(bench: Bench) -> None:
+        found = await a_gang_below_its_count(bench)
+        grow = Decision(
+            id="1-9-0",
+            epoch=1,
+            allocation="default/gang",
+            uid=found.metadata.uid,
+            attempt=1,
+            kind=DecisionKind.GROW,
+            placements=(-1, 0),
+        )
+        growth = Growth(n=3, attempt=1, decision_id="2-1-0", epoch=2)
+        await put(bench, "gang", growth=growth)
+        applier = Applier(bench.kube, bench.clock)
+        assert (await applier.decision(grow, ("n0",))).outcome is EffectOutcome.VOID
+        assert (await look(bench.kube, "gang")).status.growth == growth
+        later = msgspec.structs.replace(grow, id="2-2-0", epoch=2)
+        assert (await applier.decision(later, ("n0",))).outcome is EffectOutcome.APPLIED
+
+    on_a_cluster(test, nodes=1)
+
+
+def test_a_scheduler_that_knows_no_growth_reads_an_admission() -> None:
+    """It finds that it cannot be applied to what runs, and drops it; this one reads what it wrote."""
+    grow = Decision(id="1-1-0", epoch=1, allocation="a/b", uid="u", attempt=1, kind=DecisionKind.GROW)
+    wire = _encoded(grow)
+    assert (wire.kind, wire.grows) == ("admit", True)
+    pool = ResourcePool(metadata=ObjectMeta(name="p"), status=ResourcePoolStatus(decisions=[wire]))
+    assert _decoded(pool).decisions == (grow,)
+    fact = msgspec.structs.replace(an_allocation("b"), uid="u", phase=Phase.RUNNING)
+    assert is_impossible(msgspec.structs.replace(grow, kind=DecisionKind.ADMIT), fact)
+    assert not is_impossible(grow, fact)
+
+
+def test_a_growth_is_settled_when_the_object_shows_it_or_it_can_never_be() -> None:
+    """A stop is for good; a gang that only makes room meanwhile is not."""
+    grow = Decision(id="1-1-0", epoch=1, allocation="a/b", uid="u", attempt=1, kind=DecisionKind.GROW)
+    fact = msgspec.structs.replace(an_allocation("b"), uid="u", phase=Phase.RUNNING)
+    assert not is_applied(grow, fact)
+    assert is_applied(grow, msgspec.structs.replace(fact, growth_decision="1-1-0"))
+    assert is_impossible(grow, msgspec.structs.replace(fact, stopping=True))
+    assert is_impossible(grow, msgspec.structs.replace(fact, desired="Stopped"))
+    assert not is_impossible(grow, msgspec.structs.replace(fact, leaving_ranks=(2,)))
