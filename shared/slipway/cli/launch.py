@@ -91,13 +91,21 @@ def resources_of(arguments: argparse.Namespace) -> Json:
 
 
 def add_variables(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:  # pyright: ignore[reportPrivateUsage]
-    """The option of variables; `variables_of` reads it."""
+    """The options of variables; `variables_of` reads them."""
     parser.add_argument(
+        "-e",
         "--env",
         metavar="NAME[=VALUE]",
         action="append",
         default=[],
         help="a variable; without =VALUE, with the value that it has here (repeat)",
+    )
+    parser.add_argument(
+        "--env-file",
+        metavar="FILE",
+        action="append",
+        default=[],
+        help="variables, one NAME=VALUE on a line; --env goes before them (repeat)",
     )
 
 
@@ -111,8 +119,9 @@ def body_of(kind: str, arguments: argparse.Namespace, command: list[str]) -> Jso
             body[field] = value
     if command:
         body["command"] = command
-    if arguments.env:
-        body["env"] = variables_of(arguments.env, os.environ)
+    variables = variables_of(arguments, os.environ)
+    if variables:
+        body["env"] = variables
     if arguments.secret:
         body["secrets"] = _named(arguments.secret, "--secret", "NAME=SECRET/KEY")
     if arguments.flavor:
@@ -165,16 +174,47 @@ def _role(arguments: argparse.Namespace) -> Json:
     return {"name": "worker", **role} if role else {}
 
 
-def variables_of(items: list[str], here: Mapping[str, str]) -> dict[str, str]:
-    """`NAME=VALUE`, and `NAME` for the value that the variable has `here`, where `$` has no meaning."""
+def variables_of(arguments: argparse.Namespace, here: Mapping[str, str]) -> dict[str, str]:
+    """The variables of `--env-file`, of a later file before those of an earlier one, and of `--env` before all.
+
+    `NAME=VALUE`, and `NAME` for the value that the variable has `here`. In a file, and in a value from `here`, `$` has
+    no meaning.
+    """
     found: dict[str, str] = {}
-    for item in items:
+    for path in arguments.env_file:
+        found |= _variables_in(path, here)
+    for item in arguments.env:
         name, has_value, value = item.partition("=")
         if not name:
             raise InvalidError(f"--env: {item!r} is not NAME=VALUE or NAME")
         if not has_value and name not in here:
             raise InvalidError(f"--env: {name} is not set here; set it, or write {name}=VALUE")
         found[name] = value if has_value else literal(here[name])
+    return found
+
+
+def _variables_in(path: str, here: Mapping[str, str]) -> dict[str, str]:
+    """The lines of a file of variables, as other tools write it: `#` begins a comment line, `export ` before a name and
+    a pair of quotes around a whole value mean nothing."""
+    try:
+        lines = Path(path).read_text(encoding="utf-8-sig").splitlines()
+    except (OSError, UnicodeDecodeError) as exc:
+        why = exc.strerror if isinstance(exc, OSError) else "it is not UTF-8 text"
+        raise InvalidError(f"--env-file: {path} cannot be read: {why}") from exc
+    found: dict[str, str] = {}
+    for number, line in enumerate(lines, 1):
+        text = line.strip().removeprefix("export ").lstrip()
+        if not text or text.startswith("#"):
+            continue
+        name, has_value, value = (part.strip() for part in text.partition("="))
+        if not name or " " in name:
+            raise InvalidError(f"--env-file: line {number} of {path} is not NAME=VALUE or NAME")
+        if not has_value and name not in here:
+            raise InvalidError(
+                f"--env-file: {name} on line {number} of {path} is not set here; set it, or write {name}=VALUE"
+            )
+        is_quoted = len(value) > 1 and value[0] == value[-1] and value[0] in "'\""
+        found[name] = literal((value[1:-1] if is_quoted else value) if has_value else here[name])
     return found
 
 

@@ -7,6 +7,7 @@ import pytest
 from slipway.cli import main
 from slipway.cli.verbs.rerun import changed
 from slipway.errors import InvalidError
+from slipway.kube.resources import RESOURCE_POOLS
 from slipway.model.lifecycle import Event
 from slipway.model.reasons import Result
 from tests.support.api_world import ApiWorld
@@ -34,6 +35,16 @@ async def test_the_same_is_launched_again(world: ApiWorld, desk: Desk) -> None:
         assert getattr(second.spec, field) == getattr(first.spec, field), field
     assert second.metadata.labels["team"] == "vision"
     assert second.metadata.name.startswith("run-")
+
+
+async def test_another_type_of_gpus_replaces_the_flavors(world: ApiWorld, desk: Desk) -> None:
+    """`--gpu-type` names the one flavor that it accepts now."""
+    flavors = [{"name": name, "nodeLabels": {"gpu": name}} for name in ("h100", "a100")]
+    await world.kube.patch(RESOURCE_POOLS, "default", {"spec": {"flavors": flavors}})
+    await desk.run(*RUN, "--flavor", "a100", "--flavor", "h100", "--", "true")
+    done = await desk.run("rerun", "first", "--detach", "--gpu-type", "h100")
+    assert done.code == main.OK, done.err
+    assert (await spec_of_the_second(world)).spec.flavors == ["h100"]
 
 
 async def test_options_change_what_they_name(world: ApiWorld, desk: Desk) -> None:

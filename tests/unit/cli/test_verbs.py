@@ -136,6 +136,47 @@ async def test_files_travel(world: ApiWorld, desk: Desk, tmp_path: Path) -> None
     assert shipped == {"a.py": ("utf8", "print(1)\n"), "data/b": ("base64", "/wA=")}
 
 
+async def test_variables_of_files(world: ApiWorld, desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As other tools write them; a `$` has no meaning there, a later file and `--env` replace what a file sets."""
+    monkeypatch.setenv("FROM_HERE", "mine")
+    (tmp_path / "base").write_text(
+        "# a comment\n\nA=1\nexport B=\"two words\"\nC='#3'\nPASSWORD=p$(HOME)w=\nEMPTY=\nFROM_HERE\n",
+        encoding="utf-8-sig",
+    )
+    (tmp_path / "more").write_text("A=2\nB=b\r\n")
+    files = ("--env-file", f"{tmp_path}/base", "--env-file", f"{tmp_path}/more")
+    assert (await desk.run(*RUN, *files, "-e", "A=3", "--", "true")).code == 0
+    assert (await world.stored("train")).spec.env == {
+        "A": "3",
+        "B": "b",
+        "C": "#3",
+        "PASSWORD": "p$$(HOME)w=",
+        "EMPTY": "",
+        "FROM_HERE": "mine",
+    }
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"A=1\nno name\n", "line 2 of FILE is not NAME=VALUE or NAME"),
+        (b"A_NAME\n", "A_NAME on line 1 of FILE is not set here; set it, or write A_NAME=VALUE"),
+        (b"\xff\xfe=1\n", "FILE cannot be read: it is not UTF-8 text"),
+        (None, "FILE cannot be read: No such file or directory"),
+    ],
+)
+async def test_a_bad_file_of_variables_is_named_with_its_line(
+    world: ApiWorld, desk: Desk, tmp_path: Path, content: bytes | None, said: str
+) -> None:
+    """Nothing is launched."""
+    path = tmp_path / "file"
+    if content is not None:
+        path.write_bytes(content)
+    done = await desk.run(*RUN, "--env-file", str(path), "--", "true")
+    assert (done.code, await world.names()) == (main.USAGE, [])
+    assert f"--env-file: {said.replace('FILE', str(path))}" in done.err
+
+
 async def test_dry_run_launches_nothing(world: ApiWorld, desk: Desk) -> None:
     """It shows the complete spec."""
     done = await desk.run(*RUN, "--dry-run", "-o", "json", "--", "true")

@@ -216,7 +216,7 @@ def configure_update(parser: argparse.ArgumentParser) -> None:
 
 def update(arguments: argparse.Namespace, session: CliSession) -> int:
     """Give what is held other work, before it is admitted."""
-    variables: Json = launch.variables_of(arguments.env, os.environ) | dict.fromkeys(arguments.unset_env)
+    variables: Json = launch.variables_of(arguments, os.environ) | dict.fromkeys(arguments.unset_env)
     given: Json = {
         "image": arguments.image,
         "command": arguments.command,

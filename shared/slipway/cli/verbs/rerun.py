@@ -72,6 +72,8 @@ def changed(body: Json, changes: Json) -> Json:
             body.pop("minAvailable", None)
         changes["ranks"] = [_role(body, change)]
     pod = cast("Json", body.get("template", {}).get("spec", {}))
+    if "gpuType" in changes:
+        body.pop("flavors", None)
     if "serviceAccount" in changes:
         pod.pop("serviceAccountName", None)
     if "command" in changes:
