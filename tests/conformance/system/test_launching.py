@@ -82,6 +82,10 @@ def test_ranks_run_as_an_account_of_their_workspace(system: System) -> None:
         assert accounts == ["reader", "reader"]
         assert all(pod["spec"]["automountServiceAccountToken"] is False for pod in system.pods(launched))
         system.post(f"/allocations/{launched}/kill")
+        missing = accepted(system, a_body(serviceAccount="reader-of-nothing"))
+        system.wait_for(missing, "Terminated")
+        step = "create it with `kubectl create serviceaccount reader-of-nothing --namespace default`"
+        assert step in system.get(f"/allocations/{missing}")["message"]
     finally:
         system.operator.change(workspace, {"metadata": {"annotations": {ANNOTATION_SERVICE_ACCOUNTS: None}}})
         system.operator.delete(f"{account}/reader")

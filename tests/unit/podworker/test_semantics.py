@@ -255,6 +255,36 @@ def test_an_invalid_answer_ends_with_the_servers_message() -> None:
     at_a_desk(story)
 
 
+@pytest.mark.parametrize(
+    ("words", "step"),
+    [
+        (
+            'pods "x" is forbidden: error looking up service account team-a/reader: serviceaccount "reader" not found',
+            "create it with `kubectl create serviceaccount reader --namespace team-a`, or name another one",
+        ),
+        (
+            'pods "x" is forbidden: no PriorityClass with name urgent was found',
+            "`kubectl get priorityclasses` lists what there is",
+        ),
+        (
+            'pods "x" is forbidden: pod rejected: RuntimeClass "gvisor" not found',
+            "`kubectl get runtimeclasses` lists what there is",
+        ),
+    ],
+)
+def test_what_a_pod_names_and_is_not_there_is_refused_with_the_next_step(words: str, step: str) -> None:
+    """After the server's own words."""
+
+    async def story(desk: Desk) -> None:
+        await desk.assign()
+        desk.calls.fail(InvalidError(words), PODS_CREATE)
+        await desk.handle()
+        [told] = (await look(desk.kube)).status.conditions
+        assert (told.reason, told.message) == ("InvalidSpec", f"{words}; {step}")
+
+    at_a_desk(story)
+
+
 def test_exhausted_retries_end_in_a_dead_letter_a_stuck_condition_and_an_admin_replay() -> None:
     """Given up once the time is over; the letter's replay is the hint again, and finishes the launch."""
 

@@ -5,7 +5,9 @@ a deletion or a new attempt in between makes it fail, and the caller decides aga
 is sent back as it was read.
 """
 
+import re
 from collections.abc import Collection, Sequence
+from typing import Final
 
 import msgspec
 
@@ -21,6 +23,21 @@ from slipway.podworker.ports import Kube
 
 MESSAGE_CHARS_MAX = 1024
 REASON_CHARS_MAX = 160
+_NEXT_STEPS: Final = (
+    (
+        re.compile(r"error looking up service account (?P<namespace>[^/\s]+)/(?P<name>[^:\s]+): serviceaccount "),
+        "create it with `kubectl create serviceaccount {name} --namespace {namespace}`, or name another one",
+    ),
+    (
+        re.compile(r"no PriorityClass with name (?P<name>\S+) was found"),
+        "`kubectl get priorityclasses` lists what there is",
+    ),
+    (
+        re.compile(r'RuntimeClass(?:\.node\.k8s\.io)? "?(?P<name>[^"\s]+)"? not found'),
+        "`kubectl get runtimeclasses` lists what there is",
+    ),
+)
+"""(the API server's words for something that a pod names and that is not there, what to do)"""
 
 
 async def release(kube: Kube, allocation: Allocation, pod_uids: Sequence[str]) -> Allocation:
@@ -117,6 +134,16 @@ def refusal(error: PermanentError) -> Reason:
             return Reason.INVALID_SPEC
 
 
+def refusal_text(error: PermanentError) -> str:
+    """The API server's words, with what to do where they name something that is not there."""
+    said = str(error)
+    for words, step in _NEXT_STEPS:
+        found = words.search(said)
+        if found is not None:
+            return f"{said}; {step.format(**found.groupdict())}"
+    return said
+
+
 def is_never_the_spec(error: PermanentError) -> bool:
     """Whether it is our own account that is refused: stuck, never an end."""
     return isinstance(error, DeniedError)
@@ -133,6 +160,7 @@ __all__ = [
     "is_never_the_spec",
     "join",
     "refusal",
+    "refusal_text",
     "release",
     "set_condition",
     "stuck_reason",

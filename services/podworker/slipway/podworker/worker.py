@@ -323,9 +323,9 @@ class Worker:
         return "taken back"
 
     async def _refuse(self, allocation: Allocation, error: PermanentError) -> str:
-        """Tells the watcher that this can never be launched, with the server's own words."""
+        """Tells the watcher that this can never be launched, in the server's own words and with what to do."""
         reason = status.refusal(error)
-        await self._condition(allocation, CONDITION_REFUSED, "True", reason=reason, message=str(error))
+        await self._condition(allocation, CONDITION_REFUSED, "True", reason=reason, message=status.refusal_text(error))
         return "refused"
 
     async def _mark_stuck(self, allocation: Allocation, reason: str, message: str) -> str:
