@@ -11,7 +11,7 @@ from slipway.api.schemas import ExplainView
 from slipway.crd.meta import Condition
 from slipway.crd.transitions import with_status
 from slipway.crd.v1alpha1 import Allocation, Job
-from slipway.kube.resources import ALLOCATIONS, JOBS, QUEUES
+from slipway.kube.resources import ALLOCATIONS, JOBS, NODES, QUEUES, RESOURCE_POOLS
 from slipway.model.lifecycle import Event
 from slipway.model.reasons import NEVER, Gate, Reason, Result
 from tests.support.api_world import ApiWorld
@@ -131,6 +131,24 @@ async def test_what_does_not_wait_is_explained_too(world: ApiWorld) -> None:
     ended = (await world.get(path)).json()
     assert ended["message"] == "ended: Failed (RankFailed): exit 3"
     assert (ended["result"], ended["reason"]) == ("Failed", "RankFailed")
+
+
+async def test_a_queue_shows_what_it_owns_and_uses_of_each_flavor(world: ApiWorld) -> None:
+    """In the order of the pool; a flavor of which the queue says nothing has no number; nodes are of the first."""
+    flavors = [{"name": "big", "nodeLabels": {"size": "big"}}, {"name": "any", "nodeLabels": {"kind": "gpu"}}]
+    await world.kube.patch(RESOURCE_POOLS, "default", {"spec": {"flavors": flavors}})
+    await world.kube.patch(NODES, "n1", {"metadata": {"labels": {"size": "big", "kind": "gpu"}}})
+    own = [{"name": "any", "nominal": {"nvidia.com/gpu": 3}}]
+    await world.kube.patch(QUEUES, "default", {"spec": {"flavors": own}})
+    answer = await world.launch(ranks=[{"count": 2, "resources": {"nvidia.com/gpu": 1}}])
+    await world.run(answer["name"])
+    queue = (await world.get("/queues/default")).json()
+    assert queue["flavors"] == [
+        {"name": "big", "nominal": None, "gpusInUse": 2.0},
+        {"name": "any", "nominal": 3.0, "gpusInUse": 0.0},
+    ]
+    (node,) = [each for each in (await world.get("/nodes")).json()["items"] if each["name"] == "n1"]
+    assert node["gpuType"] == "big"
 
 
 async def test_a_queue_shows_who_waits_in_order(world: ApiWorld) -> None:

@@ -11,7 +11,7 @@ import yaml
 from slipway.cli import main
 from slipway.crd.meta import ANNOTATION_USER
 from slipway.crd.v1alpha1 import RankStatus
-from slipway.kube.resources import NAMESPACES, RESOURCE_POOLS
+from slipway.kube.resources import NAMESPACES, QUEUES, RESOURCE_POOLS
 from slipway.model.lifecycle import Event, RankState
 from slipway.model.reasons import Reason, Result
 from tests.support.api_world import ApiWorld
@@ -473,11 +473,27 @@ async def test_open_says_where(world: ApiWorld, desk: Desk) -> None:
     assert (await desk.run("notebook", "open", "nb")).code == main.FAILED
 
 
+async def test_a_queue_of_flavors_shows_its_use_of_each(world: ApiWorld, desk: Desk) -> None:
+    """Above those who wait."""
+    flavors = [{"name": name, "nodeLabels": {"gpu": name}} for name in ("h100", "a100")]
+    await world.kube.patch(RESOURCE_POOLS, "default", {"spec": {"flavors": flavors}})
+    own = [{"name": "h100", "nominal": {"nvidia.com/gpu": "1500m"}}]
+    await world.kube.patch(QUEUES, "default", {"spec": {"flavors": own}})
+    shown = (await desk.run("queue", "show", "default")).out.splitlines()
+    assert [line.split() for line in shown[:3]] == [
+        ["FLAVOR", "GPUS", "USED", "GPUS", "OWNED"],
+        ["h100", "0", "1.5"],
+        ["a100", "0", "-"],
+    ]
+
+
 async def test_cluster_lists(desk: Desk) -> None:
     """Queues, pools and nodes."""
     await desk.run(*RUN, "--", "true")
     assert (await desk.run("queue")).out.splitlines()[1].split() == ["default", "default", "1", "0", "0"]
-    assert "train-" in (await desk.run("queue", "show", "default")).out
+    shown = (await desk.run("queue", "show", "default")).out
+    assert "train-" in shown
+    assert "FLAVOR" not in shown
     assert (await desk.run("pool", "ls")).out.splitlines()[1].split()[:3] == ["default", "2", "4"]
     assert [line.split()[0] for line in (await desk.run("nodes")).out.splitlines()] == ["NODE", "n1", "n2"]
     assert (await desk.run("nodes", "-q")).out.split() == ["n1", "n2"]

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 
 from slipway.api.capacity import allocatable_of, nodes_of
 from slipway.api.queue_view import NOBODY, Aged, Jobs, is_waiting, slots_of, waiting_of
-from slipway.api.schemas import Held, NodeView, PoolView, QueueView
+from slipway.api.schemas import FlavorUse, Held, NodeView, PoolView, QueueView
 from slipway.api.view import shown
 from slipway.crd.members import left_ranks, members
 from slipway.crd.meta import condition_of
@@ -13,7 +13,8 @@ from slipway.crd.transitions import id_of, is_admitted, user_of
 from slipway.crd.v1alpha1 import Allocation, Queue, ResourcePool, RoleSpec
 from slipway.kube.objects import Node
 from slipway.model.facts import DISABLED, DRAINING, SCHEDULING_LABEL
-from slipway.model.resources import Resources, total
+from slipway.model.quantity import QuantityValue
+from slipway.model.resources import GPU, GPU_MILLI, MILLI, Resources, gpus_of, total
 
 ENABLED = "enabled"
 CORDONED = "cordoned"
@@ -28,8 +29,10 @@ def queue_view(
     pending: Iterable[Allocation] = (),
     jobs: Jobs | None = None,
     aged: Aged = NOBODY,
+    pool_of: ResourcePool | None = None,
+    nodes: Iterable[Node] = (),
 ) -> QueueView:
-    """One queue; with `pending`, also who waits in it, in order."""
+    """One queue; with `pending`, also who waits in it, in order; with its pool and `nodes`, its use of each flavor."""
     name, pool = queue.metadata.name, queue.spec.pool
     own = [each for each in live if (each.spec.pool, each.spec.queue) == (pool, name)]
     waiting = [each for each in pending if each.spec.queue == name]
@@ -40,8 +43,45 @@ def queue_view(
         live=sum(map(is_admitted, own)),
         slots_in_use=sum(slots_of(each) for each in own if is_admitted(each)),
         spec=shown(queue.spec),
+        flavors=_flavors_of(queue, pool_of, nodes, own) if pool_of is not None else [],
         waiting=waiting_of(waiting, jobs or {}, aged),
     )
+
+
+def _flavors_of(queue: Queue, pool: ResourcePool, nodes: Iterable[Node], own: Iterable[Allocation]) -> list[FlavorUse]:
+    if not pool.spec.flavors:
+        return []
+    flavor_of = {node.metadata.name: node_flavor(pool, node) for node in nodes}
+    used: dict[str, float] = {}
+    for allocation in own:
+        for node, asked in asks_by_node(allocation):
+            flavor = flavor_of.get(node, "")
+            used[flavor] = used.get(flavor, 0.0) + _gpus(asked)
+    owned = {each.name: (each.nominal or {}).get(GPU) for each in queue.spec.flavors}
+    return [
+        FlavorUse(name=name, nominal=_count(name, owned.get(name)), gpus_in_use=used.get(name, 0.0))
+        for name in (flavor.name for flavor in pool.spec.flavors)
+    ]
+
+
+def node_flavor(pool: ResourcePool, node: Node) -> str:
+    """The flavor of `pool` that a node is of; empty: of none."""
+    labels = node.metadata.labels.items()
+    return next((flavor.name for flavor in pool.spec.flavors if flavor.node_labels.items() <= labels), "")
+
+
+def _gpus(asked: Resources) -> float:
+    """Whole devices and parts of one."""
+    return asked.get(GPU) + asked.get(GPU_MILLI) / MILLI
+
+
+def _count(flavor: str, amount: QuantityValue | None) -> float | None:
+    """GPUs of a flavor as quota counts them; None where nothing is said, or nothing that can be read."""
+    name = gpus_of(flavor)
+    try:
+        return None if amount is None else Resources.parse({name: amount}).get(name) / MILLI
+    except ValueError:
+        return None
 
 
 def pool_view(pool: ResourcePool, nodes: Iterable[Node], live: Iterable[Allocation]) -> PoolView:
@@ -64,6 +104,7 @@ def pool_view(pool: ResourcePool, nodes: Iterable[Node], live: Iterable[Allocati
 def node_view(node: Node, live: Iterable[Allocation], pools: Iterable[ResourcePool] = ()) -> NodeView:
     """One node; a rank counts from its admission to the end of its attempt."""
     name = node.metadata.name
+    of = min((pool for pool in pools if nodes_of(pool, [node])), key=lambda pool: pool.metadata.name, default=None)
     ranks: list[Held] = []
     asks: list[Resources] = []
     for allocation in live:
@@ -83,7 +124,7 @@ def node_view(node: Node, live: Iterable[Allocation], pools: Iterable[ResourcePo
     offered, used = allocatable_of(node), total(asks)
     return NodeView(
         name=name,
-        pool=min((pool.metadata.name for pool in pools if nodes_of(pool, [node])), default=""),
+        pool=of.metadata.name if of is not None else "",
         ready=is_node_ready(node),
         schedulable=scheduling_of(node) == ENABLED,
         scheduling=scheduling_of(node),
@@ -91,7 +132,8 @@ def node_view(node: Node, live: Iterable[Allocation], pools: Iterable[ResourcePo
         taints=[shown(taint) for taint in node.spec.taints],
         allocatable=offered.quantities(),
         used=used.quantities(),
-        gpu_type=next(filter(None, (node.metadata.labels.get(label) for label in GPU_TYPE_LABELS)), ""),
+        gpu_type=(node_flavor(of, node) if of is not None else "")
+        or next(filter(None, (node.metadata.labels.get(label) for label in GPU_TYPE_LABELS)), ""),
         gpus=offered.gpus(),
         gpus_used=used.gpus(),
         ranks=ranks,

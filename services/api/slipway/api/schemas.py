@@ -431,8 +431,19 @@ class ContextView(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
     unpacked_bytes: int
 
 
+class FlavorUse(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
+    """What a queue owns and uses of one flavor of its pool, in GPUs."""
+
+    name: str
+    """of the flavor"""
+    nominal: float | None
+    """the GPUs of it that the queue owns; null: the queue says nothing of it"""
+    gpus_in_use: float
+    """the GPUs of it that its admitted work has"""
+
+
 class QueueView(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
-    """One queue; `waiting` is only filled in when one queue is asked for."""
+    """One queue; `waiting` and `flavors` are only filled in when one queue is asked for."""
 
     name: str
     pool: str
@@ -440,6 +451,8 @@ class QueueView(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
     live: int
     slots_in_use: int
     spec: dict[str, Any]
+    flavors: list[FlavorUse]
+    """of its pool, in the order of the pool"""
     waiting: list[Waiting]
 
 

@@ -169,6 +169,12 @@ def _queue_show(arguments: argparse.Namespace, session: CliSession) -> int:
         return main.OK
     body = cast("Json", answer.json())
     waiting = cast("list[Json]", body["waiting"])
+    flavors = cast("list[Json]", body.get("flavors") or [])
+    if flavors:
+        # A server of an earlier version knows none.
+        shares = [[str(each["name"]), _gpus(each["gpusInUse"]), _gpus(each["nominal"])] for each in flavors]
+        session.terminal.line(_colourful(["FLAVOR", "GPUS USED", "GPUS OWNED"], shares, session))
+        session.terminal.line("")
     if not waiting:
         session.terminal.note("nobody waits in this queue")
         return main.OK
@@ -188,6 +194,10 @@ def _queue_show(arguments: argparse.Namespace, session: CliSession) -> int:
     head = ["#", "ID", "USER", "PRIO", "GPUS", "AGE", "WHY"]
     session.terminal.line(_colourful(head, rows, session))
     return main.OK
+
+
+def _gpus(amount: float | None) -> str:
+    return "-" if amount is None else f"{amount:g}"
 
 
 def _queue_stats(arguments: argparse.Namespace, session: CliSession) -> int:

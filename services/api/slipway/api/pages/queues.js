@@ -105,7 +105,8 @@ function Waiting({ name }) {
   return html`<${Answered} answer=${answer} what=${`queue ${name}`} rows=${4}>${(queue) => {
     const has = (each) => `${each.name} ${each.id} ${each.user} ${each.code}`.toLowerCase().includes(filter.value.toLowerCase());
     const found = queue.waiting.filter(has);
-    return html`<section><h2>Waiting in ${name} <small>${queue.waiting.length}</small></h2>
+    return html`${queue.flavors?.length ? html`<${Flavors} name=${name} flavors=${queue.flavors} />` : null}
+    <section><h2>Waiting in ${name} <small>${queue.waiting.length}</small></h2>
       ${queue.waiting.length > 5 ? html`<div class="bar"><input type="search" placeholder="Filter by name, user or reason"
         aria-label="Filter who waits" value=${filter.value} onInput=${(event) => (filter.value = event.target.value)} /></div>` : null}
       ${queue.waiting.length ? html`<table class="list waiting" aria-label=${`Waiting in ${name}`}>
@@ -119,6 +120,17 @@ function Waiting({ name }) {
     ${running.data?.items.length ? html`<section><h2>Running from ${name} <small>${running.data.items.length}${running.data.metadata.continue ? "+" : ""}</small></h2>
       <${AllocationTable} items=${running.data.items} hasUser=${true} label=${`Running from ${name}`} /></section>` : null}`;
   }}<//>`;
+}
+
+function Flavors({ name, flavors }) {
+  return html`<section><h2>Flavors of ${name}</h2>
+    <table class="list" aria-label=${`Flavors of ${name}`}>
+      <thead><tr><th>Flavor</th><th class="number">GPUs used</th><th class="number">GPUs owned</th></tr></thead>
+      <tbody>${flavors.map((each) => html`<tr key=${each.name}>
+        <th scope="row">${each.name}</th>
+        <td class="number" data-label="GPUs used">${trim(each.gpusInUse)}</td>
+        <td class="number" data-label="GPUs owned">${each.nominal === null ? html`<span class="soft">–</span>` : trim(each.nominal)}</td>
+      </tr>`)}</tbody></table></section>`;
 }
 
 // Each with the GPUs that those before it ask for.

@@ -12,7 +12,8 @@ from slipway.api.endpoint import Endpoint, json_response
 from slipway.api.identity import principal_of, user_of
 from slipway.api.routes.allocations import aged_of, pending_of
 from slipway.api.schemas import Items, Me, PoolView, QueueView
-from slipway.crd.v1alpha1 import Allocation
+from slipway.crd.v1alpha1 import Allocation, ResourcePool
+from slipway.errors import InvalidError
 from slipway.kube.resources import ALLOCATIONS, QUEUES, RESOURCE_POOLS
 from slipway.model.lifecycle import Phase
 
@@ -34,11 +35,20 @@ async def queue(request: Request) -> Response:
     live = await _live(request)
     pending, jobs = await pending_of(parts, found.spec.pool)
     aged = await aged_of(parts, pending)
-    view = cluster_view.queue_view(found, live, pending=pending, jobs=jobs, aged=aged)
+    pool = await _pool_of(request, found.spec.pool)
+    nodes = await parts.catalog.nodes() if pool is not None and pool.spec.flavors else []
+    view = cluster_view.queue_view(found, live, pending=pending, jobs=jobs, aged=aged, pool_of=pool, nodes=nodes)
     sight = await sight_of(request)
     return json_response(
         msgspec.structs.replace(view, waiting=[each for each in view.waiting if sight.has(each.workspace)])
     )
+
+
+async def _pool_of(request: Request, name: str) -> ResourcePool | None:
+    try:
+        return await parts_of(request).catalog.pool(name)
+    except InvalidError:
+        return None  # a queue may name a pool that is not there
 
 
 async def pools(request: Request) -> Response:
