@@ -32,7 +32,7 @@ MODEL ?= all
 WORKERS ?= $(shell getconf _NPROCESSORS_ONLN)
 PYTEST = $(BIN)/python -m pytest --numprocesses=$(1) --dist=loadfile $(if $(SEED),--randomly-seed=$(SEED))
 
-.PHONY: help demo up test test-all conformance check format generate lock bench budget sim chaos models fuzz node clean
+.PHONY: help demo up test test-all conformance check format generate lock bench budget sim chaos models fuzz node wheel clean
 
 help: ## What there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
@@ -118,9 +118,13 @@ bench: $(VENV)/.dev ## Measure; tables here, JSON in bench/results
 budget: $(VENV)/.dev ## What a launch and a tick cost, counted and held to bench/budget/budget.json (ARGS=--write)
 	@$(BIN)/python -m bench.budget $(ARGS)
 
+wheel: $(VENV)/.dev ## The file that users install the command and the SDK from, in dist/
+	@rm -rf dist
+	@SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct 2> /dev/null || echo 0) $(BIN)/python -m hatchling build --target wheel --directory dist
+
 lock: $(VENV)/.tools ## Lock the dependencies again, with hashes
-	@$(LOCK) pyproject.toml --extra local --group build -o requirements/runtime.txt
-	@$(LOCK) pyproject.toml --extra local --group dev -o requirements/dev.txt
+	@$(LOCK) pyproject.toml --extra local --extra otlp-grpc --group build -o requirements/runtime.txt
+	@$(LOCK) pyproject.toml --extra local --extra otlp-grpc --group dev -o requirements/dev.txt
 	@echo "make lock: requirements/*.txt are new; read the difference before you commit it"
 
 clean: ## Remove what the other verbs made

@@ -89,11 +89,14 @@ CONFIG: dict[str, Any] = {
 """how a container of it starts: as the Dockerfile says"""
 AUTHORITIES = "etc/ssl/certs/ca-certificates.crt"
 LICENSES = "usr/share/doc/slipway"
+EXTRAS = ("server", "otlp-grpc")
+"""of the project: what its services need"""
 
 
 def libraries(root: Path) -> None:
     """What the project depends on and no more: of the lock, each by its hash, as wheels."""
-    _install(root / SITE, ["--require-hashes", "-r", "pyproject.toml", "-c", "requirements/runtime.txt"])
+    extras = [word for extra in EXTRAS for word in ("--extra", extra)]
+    _install(root / SITE, ["--require-hashes", "-r", "pyproject.toml", *extras, "-c", "requirements/runtime.txt"])
 
 
 def program(root: Path) -> None:
@@ -180,7 +183,7 @@ def _install(target: Path, words: Iterable[str]) -> None:
 
 def _forget_the_wheel(site: Path) -> None:
     """Where it lay and when tells nothing afterwards, and differs from build to build."""
-    (about,) = site.glob("slipway-*.dist-info")
+    (about,) = site.glob("slipway_ai-*.dist-info")
     gone = ("direct_url.json", "uv_cache.json", "REQUESTED")
     for name in gone:
         (about / name).unlink(missing_ok=True)
@@ -201,7 +204,7 @@ def _uv() -> str:
 
 def _commands(root: Path) -> None:
     """Of our own distribution only: those of libraries are nobody's business here."""
-    (about,) = (root / SITE).glob("slipway-*.dist-info/entry_points.txt")
+    (about,) = (root / SITE).glob("slipway_ai-*.dist-info/entry_points.txt")
     declared = configparser.ConfigParser()
     declared.optionxform = str  # pyright: ignore[reportAttributeAccessIssue]
     declared.read_string(about.read_text(encoding="utf-8"))

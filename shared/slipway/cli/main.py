@@ -174,6 +174,14 @@ def _run(name: str, arguments: list[str]) -> int:
 
     try:
         return execute(name, load(name), arguments)
+    except ModuleNotFoundError as error:
+        from slipway.installed import missing_extra
+
+        extra = missing_extra(error, "local" if VERBS[name].module == "local" else "server")
+        if extra is None:
+            raise
+        sys.stderr.write(f"error: slipway {name}: {extra}\n")
+        return FAILED
     except KeyboardInterrupt:
         sys.stderr.write("\n")
         return DETACHED

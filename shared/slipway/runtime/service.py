@@ -13,7 +13,6 @@ import argparse
 import asyncio
 import contextlib
 import faulthandler
-import importlib.metadata
 import os
 import signal
 import socket
@@ -24,6 +23,7 @@ from dataclasses import dataclass, field
 from typing import Generic, NamedTuple, Protocol, TypeVar, cast
 
 from slipway.errors import ControlPlaneError, InvalidError, InvariantError, TransientError
+from slipway.installed import installed_version
 from slipway.runtime import log, memory, settings, stacks, telemetry
 from slipway.runtime.clock import Clock, DisciplinedClock, Random, SystemRandom
 from slipway.runtime.connections import ListenerLimits
@@ -249,10 +249,7 @@ async def pause(seconds: float, *, clock: Clock, stop: ServiceStop) -> None:
 
 def version() -> str:
     """The installed version of Slipway."""
-    try:
-        return importlib.metadata.version("slipway")
-    except importlib.metadata.PackageNotFoundError:
-        return "0+unknown"
+    return installed_version() or "0+unknown"
 
 
 class _Edge(NamedTuple):

@@ -140,14 +140,14 @@ def test_the_packages_are_the_closure_of_ours_and_of_the_lock(image: Image) -> N
     """Nothing that we depend on is missing, nothing else is there, each in the version that is locked."""
     (site,) = image.root.glob(SITE)
     there = {canonicalize_name(each.name): each for each in distributions(path=[str(site)])}
-    assert closure(there, "slipway") == set(there)
+    assert closure(there, "slipway-ai[server,otlp-grpc]") == set(there)
     text = (ROOT / "requirements" / "runtime.txt").read_text("utf-8")
     lock = {
         canonicalize_name(name): version
         for name, version in re.findall(r"^([\w.-]+)(?:\[\w+\])?==([^\s;\\]+)", text, re.M)
     }
     versions = {name: each.version for name, each in there.items()}
-    assert versions.pop(canonicalize_name("slipway")) == PROJECT["version"]
+    assert versions.pop(canonicalize_name("slipway-ai")) == PROJECT["version"]
     assert {name: version for name, version in versions.items() if lock[name] != version} == {}
 
 

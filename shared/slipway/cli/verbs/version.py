@@ -1,10 +1,10 @@
 """`slipway version`."""
 
 import argparse
-from importlib import metadata
 
 from slipway.cli import main
 from slipway.cli.verb import CliSession, CliVerb
+from slipway.installed import installed_version
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -19,10 +19,7 @@ def execute(arguments: argparse.Namespace, session: CliSession) -> int:
 
 def own_version() -> str:
     """The version that is installed."""
-    try:
-        return metadata.version("slipway")
-    except metadata.PackageNotFoundError:
-        return "(not installed)"
+    return installed_version() or "(not installed)"
 
 
 VERBS = {"version": CliVerb(configure, execute)}

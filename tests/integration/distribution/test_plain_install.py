@@ -1,0 +1,75 @@
+"""The wheel in a clean place: the command and the SDK with few packages, and words for what needs an extra."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+UV = Path(sys.executable).with_name("uv")
+PACKAGES_MAX, MIB_MAX = 12, 25
+SCENARIO = "nodes: [{name: n, cpu: 1}]\nallocations: [{name: a, ranks: [{cpu: 1}]}]\nuntil: 1\n"
+
+
+def run(*argv: str | Path, code: int = 0) -> str:
+    """What it printed, with its errors."""
+    env = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "SLIPWAY"))}
+    done = subprocess.run(
+        [str(each) for each in argv],
+        cwd=ROOT,
+        env={**env, "SLIPWAY_SERVER": "http://127.0.0.1:1", "COLUMNS": "80"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=300.0,
+        check=False,
+    )
+    assert done.returncode == code, done.stdout
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A Python of its own with the plain install; what stands there besides is nothing."""
+    folder = tmp_path_factory.mktemp("plain")
+    run(sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", folder / "dist")
+    (wheel,) = (folder / "dist").glob("*.whl")
+    assert wheel.name.startswith("slipway_ai-")
+    run(UV, "venv", "--quiet", "--python", sys.executable, folder / "venv")
+    constraints = ("--constraint", "requirements/runtime.txt")
+    run(UV, "pip", "install", "--quiet", "--python", folder / "venv/bin/python", *constraints, wheel)
+    return folder / "venv"
+
+
+def test_it_is_small(place: Path) -> None:
+    """Few packages, few bytes: a user of a cluster needs no scheduler and no Redis."""
+    names = run(UV, "pip", "list", "--quiet", "--format", "freeze", "--python", place / "bin/python").split()
+    assert len(names) <= PACKAGES_MAX, names
+    (site,) = place.glob("lib/python3*/site-packages")
+    size = sum(file.stat().st_size for file in site.rglob("*") if file.is_file() and "__pycache__" not in file.parts)
+    assert size <= MIB_MAX * 2**20
+
+
+def test_the_command_and_the_sdk_work(place: Path, tmp_path: Path) -> None:
+    """Up to the server, which is not there; a launch is read and a context is packed before that is known."""
+    command = place / "bin/slipway"
+    assert run(command, "version").startswith("slipway 0.")
+    assert "slipway VERB" in run(command, "--help")
+    (tmp_path / "train.py").write_text("print(1)\n")
+    shipped = run(command, "run", "--context", tmp_path, "--image", "i", "--detach", "--", "true", code=1)
+    assert "no Slipway answers at http://127.0.0.1:1" in shipped
+    asked = "from slipway.sdk import AsyncClient, Client; print(Client('http://127.0.0.1:1'))"
+    assert "127.0.0.1:1" in run(place / "bin/python", "-c", asked)
+
+
+@pytest.mark.parametrize(("verb", "extra"), [("simulate", "server"), ("up", "local")])
+def test_a_verb_of_an_extra_says_which(place: Path, tmp_path: Path, verb: str, extra: str) -> None:
+    """And how to install it."""
+    (tmp_path / "scenario.yaml").write_text(SCENARIO)
+    words = (str(tmp_path / "scenario.yaml"),) if verb == "simulate" else ("--data", str(tmp_path / "data"))
+    said = run(place / "bin/slipway", verb, *words, code=1)
+    assert said.startswith(f"error: slipway {verb}: it needs ")
+    assert f"pip install 'slipway-ai[{extra}]'" in said
+    assert "Traceback" not in said
