@@ -19,7 +19,7 @@ def test_a_signal_in_the_middle_of_a_burst_costs_no_line() -> None:
     """It ends with 143 after each line that it has counted, and its last words: a missing one is never its own."""
     chance = random.Random(1)
     for _ in range(ENDINGS):
-        rank = subprocess.Popen(
+        with subprocess.Popen(
             [sys.executable, "-c", PLAYER],
             env={
                 **os.environ,
@@ -30,13 +30,13 @@ def test_a_signal_in_the_middle_of_a_burst_costs_no_line() -> None:
             },
             stdout=subprocess.PIPE,
             text=True,
-        )
-        assert rank.stdout is not None
-        first = rank.stdout.readline()
-        _pass(chance.random() * 0.004)
-        rank.send_signal(signal.SIGTERM)
-        rest = rank.stdout.read()
-        assert rank.wait(30.0) == 143
+        ) as rank:
+            assert rank.stdout is not None
+            first = rank.stdout.readline()
+            _pass(chance.random() * 0.004)
+            rank.send_signal(signal.SIGTERM)
+            rest = rank.stdout.read()
+            assert rank.wait(30.0) == 143
         numbers = [int(found) for found in re.findall(r"^line (\d+) ", first + rest, re.MULTILINE)]
         assert numbers == list(range(1, LINES + LAST_WORDS + 1))
 

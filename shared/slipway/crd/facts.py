@@ -94,16 +94,12 @@ def allocation_fact(
     known: AllocationFact | Understood | None = None,
 ) -> AllocationFact:
     """What the planner must know of `allocation`; `pool` (None when it does not exist) gives the defaults, `ranges` are
-    the LimitRanges of its namespace.
-
-    `known` is of the same spec, the same pool spec and the same ranges, as a fact of it is: what resolving would give
-    is taken from it.
-    """
+    the LimitRanges of its namespace. `known` is of the same spec, the same pool spec and the same ranges, as a fact of
+    it is: what resolving would give is taken from it."""
     meta, spec, status = allocation.metadata, allocation.spec, allocation.status
     known = known or understood(allocation, pool, ranges)
-    invalid = known.invalid
-    gate, gate_message = gate_of(allocation)
     standing, growth = _standing(allocation), growth_of(allocation)
+    invalid, (gate, gate_message) = known.invalid, gate_of(allocation)
     return AllocationFact(
         namespace=meta.namespace,
         name=meta.name,

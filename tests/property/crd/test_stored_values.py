@@ -69,11 +69,21 @@ BASES: Mapping[type[msgspec.Struct], Json] = {
             "ranks": [{"name": "worker", "count": 1}],
             "files": [{"path": "a", "content": "YQ=="}],
             "ports": [{"name": "http", "port": 80}],
+            "flavors": ["a"],
         },
         "status": {"admission": {"decisionId": "d", "epoch": 1, "attempt": 1, "at": "2026-01-02T03:04:05Z"}},
     },
-    ResourcePool: {"spec": {"extenders": [{"urlPrefix": "http://a"}], "workspaces": ["w"], "shadow": {}}},
-    Queue: {"spec": {"pool": "default", "budgets": [{"gpuHours": 1, "window": "1d"}]}},
+    ResourcePool: {
+        "spec": {
+            "extenders": [{"urlPrefix": "http://a"}],
+            "workspaces": ["w"],
+            "shadow": {},
+            "flavors": [{"name": "a", "nodeLabels": {"gpu": "a"}}],
+        }
+    },
+    Queue: {
+        "spec": {"pool": "default", "budgets": [{"gpuHours": 1, "window": "1d"}], "flavors": [{"name": "a"}]},
+    },
     Job: {"spec": {}},
 }
 
@@ -118,7 +128,7 @@ def stored(base: Json, path: tuple[str, ...], value: str) -> Json:
         empty: Json = {}
         place = place[0] if step == "*" else place.setdefault(step, empty)
         if following == "*" and place == {}:
-            place["cpu"] = value
+            place["nvidia.com/gpu" if "flavors" in path else "cpu"] = value
             return body
     if path[-1] == "*":
         place[0] = value

@@ -370,7 +370,7 @@ BUGS: tuple[Bug, ...] = (
         name="a late create is left",
         breaks="a create that comes after the end is found and removed",
         install=_late_create_is_left,
-        hunts=(("launch-1", "freeze@podworker:*create pods:before"),),
+        hunts=tuple((name, "freeze@podworker:*create pods:before") for name in ("launch-1", "launch-4", "launch-8")),
         told_by=("ACK", "I11"),
         replicas=2,
     ),

@@ -20,10 +20,10 @@ def test_a_victim_says_until_when_and_for_whom() -> None:
 
 
 def test_a_gang_that_shrinks_says_so_until_its_ranks_have_gone() -> None:
-    """Counted without those that are told of already."""
+    """Counted without those that are told of already; then how many it has."""
     shrink = Shrink(ranks=[0, 1, 2], attempt=1, by="default/urgent", told=1)
     assert standing(RUNNING.with_status(shrink=shrink).it) == "running; 2 of its ranks make room for default/urgent"
     one = Shrink(ranks=[2], attempt=1, by="default/urgent")
     assert standing(RUNNING.with_status(shrink=one).it).endswith("one of its ranks makes room for default/urgent")
     gone = Shrink(ranks=[2], attempt=1, by="default/urgent", told=1)
-    assert standing(RUNNING.with_status(shrink=gone).it) == "running"
+    assert standing(RUNNING.with_status(shrink=gone).it) == "running; 2 of 3 ranks; the next attempt may have more"

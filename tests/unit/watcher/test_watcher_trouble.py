@@ -56,7 +56,7 @@ def test_without_redis_everything_but_the_streams_works() -> None:
         post.server.absent = True
         post.kubelet.runs_s = {0: 2.0}
         await post.launch()
-        ended = await post.until(is_let_go, "the end, although its last event cannot be relayed", timeout_s=400)
+        ended = await post.until(is_let_go, "the end, although its last event cannot be relayed")
         assert ended.status.result is Result.SUCCEEDED
         post.server.absent = False
         await asyncio.sleep(60)

@@ -54,8 +54,8 @@ AGAIN_S = 5.0
 """A node that sends nothing of a log that has ended is asked for it again so often."""
 SAY_S = 2.0
 """That a log is given up is said before its pod goes, if it can be said within this time."""
-STORE_AWAY_S = 120.0
-"""While the store does not answer, an ended pod is kept for so long before its drain time begins."""
+STORE_AWAY_S = 45.0
+"""For a store that does not answer an ended pod is kept for so long: nothing of a launch waits longer without Redis."""
 CLOSE_WITHIN_S = 600.0
 """So long after an end it is seen to that its logs have ends, too."""
 SHOWN_S = 5.0
@@ -200,15 +200,17 @@ class PodLogs:
         wait = self._waits.setdefault(uid, _Wait(now))
         # A look is due twice in that time: else this process stood still meanwhile, and read nothing.
         stood_still = now - wait.looked_at > drain_s
-        is_store_away = any(follower.is_store_away for follower in mine) and now - wait.began_at < STORE_AWAY_S
+        is_store_away = any(follower.is_store_away for follower in mine)
         if stood_still or is_store_away:
             wait.asked_at = now
         wait.looked_at, asked_at = now, wait.asked_at
         moved_at = max((follower.moved_at for follower in mine), default=asked_at)
         until = max(asked_at, min(moved_at, asked_at + drain_s * (DRAIN_PARTS - 1))) + drain_s
+        if is_store_away:
+            until = wait.began_at + STORE_AWAY_S
         if now >= until:
             for follower in mine:
-                follower.give_up(f"it did not come within {now - asked_at:.0f} s")
+                follower.give_up(f"it did not come within {now - wait.began_at:.0f} s")
             if not mine or now >= until + SAY_S:
                 return True
             self._woken(pod.metadata.labels.get(LABEL_ALLOCATION_UID, ""), until + SAY_S - now)
