@@ -23,6 +23,7 @@ SPEC: Mapping[str, Sequence[Any]] = {
     "ports": [[], [{"name": "h", "port": 80}], [{"name": "h", "port": 80, "scheme": "http"}]],
     "maxRestarts": [0, 1],
     "requestHash": ["a", "b"],
+    "flavors": [[], ["a"], ["a", "b"]],
     "context": ["a" * 64, "b" * 64],
     "template": [{}, {"spec": {"a": 1}}, {"spec": {"a": {"b": 2}}}, {"spec": {"a": {"c": 2}}}],
     "ranks": [
@@ -53,6 +54,12 @@ STATUS: Mapping[str, Sequence[Any]] = {
     "admission": [{"decisionId": "d", "epoch": 3}, {"decisionId": "d", "epoch": 4}],
     "release": [{"attempt": 1, "podUIDs": ["u0"]}, {"attempt": 1, "podUIDs": ["u1"]}, {"attempt": 1}],
     "result": ["Failed", "Succeeded"],
+    "growth": [
+        {"n": 1},
+        {"n": 1, "podUIDs": ["u2"]},
+        {"n": 1, "podUIDs": ["u3"]},
+        {"n": 2, "podUIDs": ["u2", "u3"]},
+    ],
     "shrink": [{"ranks": [3]}, {"ranks": [3, 2]}, {"ranks": [3], "attempt": 2}],
     "ranks": [
         [{"podUID": "u0"}],
