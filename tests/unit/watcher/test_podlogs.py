@@ -290,6 +290,29 @@ def test_a_log_that_waits_for_the_store_is_waited_for() -> None:
     play(story)
 
 
+def test_a_store_that_is_away_for_a_moment_ends_no_long_wait() -> None:
+    """Of a log whose node was away for longer than a store may be: all of it is read when both are back."""
+
+    async def story(post: Post) -> None:
+        journal = with_journal(post)
+        post.kubelet.runs_s = {0: 1.0}
+        journal.is_broken = True
+        await post.launch()
+        await post.until(is_running, "running")
+        uid = await uid_of_rank(post, 0)
+        for number in range(400):
+            journal.write(uid, f"line {number} ".ljust(1_000, "."))
+        await asyncio.sleep(50)
+        post.server.absent = True
+        journal.is_broken = False
+        await asyncio.sleep(10)
+        post.server.absent = False
+        ended = await post.until(is_let_go, "the end", timeout_s=90)
+        assert (len(await texts(post, ended)), await said(post, ended)) == (400, [])
+
+    play(story)
+
+
 def test_a_log_that_brings_nothing_is_read_again() -> None:
     """A node that holds a reading open and sends nothing costs no line of a pod that has ended."""
 

@@ -17,6 +17,7 @@ removed before it could be read.
 """
 
 import asyncio
+import math
 from collections.abc import Callable
 
 import msgspec
@@ -88,6 +89,8 @@ class _Wait(msgspec.Struct):
     asked_at: float = 0.0
     """since when its drain time runs"""
     looked_at: float = 0.0
+    away_since: float = math.inf
+    """since when the store has not answered; infinite while it does"""
 
     def __post_init__(self) -> None:
         self.asked_at = self.looked_at = self.began_at
@@ -203,11 +206,12 @@ class PodLogs:
         is_store_away = any(follower.is_store_away for follower in mine)
         if stood_still or is_store_away:
             wait.asked_at = now
+        wait.away_since = min(wait.away_since, now) if is_store_away and not stood_still else math.inf
         wait.looked_at, asked_at = now, wait.asked_at
         moved_at = max((follower.moved_at for follower in mine), default=asked_at)
         until = max(asked_at, min(moved_at, asked_at + drain_s * (DRAIN_PARTS - 1))) + drain_s
-        if is_store_away:
-            until = wait.began_at + STORE_AWAY_S
+        if wait.away_since < math.inf:
+            until = wait.away_since + STORE_AWAY_S
         if now >= until:
             for follower in mine:
                 follower.give_up(f"it did not come within {now - wait.began_at:.0f} s")
