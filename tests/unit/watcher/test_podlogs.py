@@ -280,7 +280,7 @@ def test_a_log_that_waits_for_the_store_is_waited_for() -> None:
         for number in range(400):
             journal.write(uid, f"line {number} ".ljust(1_000, "."))
         post.server.absent = True
-        await asyncio.sleep(40)
+        await asyncio.sleep(25)
         assert await post.pods()
         post.server.absent = False
         ended = await post.until(is_let_go, "the end", timeout_s=60)

@@ -55,7 +55,7 @@ AGAIN_S = 5.0
 """A node that sends nothing of a log that has ended is asked for it again so often."""
 SAY_S = 2.0
 """That a log is given up is said before its pod goes, if it can be said within this time."""
-STORE_AWAY_S = 45.0
+STORE_AWAY_S = 30.0
 """For a store that does not answer an ended pod is kept for so long: nothing of a launch waits longer without Redis."""
 CLOSE_WITHIN_S = 600.0
 """So long after an end it is seen to that its logs have ends, too."""
