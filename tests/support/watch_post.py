@@ -126,11 +126,12 @@ class Post:
         self.works = True
 
     def another(self, identity: str = "one", settings: Settings | None = None) -> Watcher:
-        """A watcher process with empty memory."""
+        """A watcher process with empty memory; `its_streams` are those of the last one."""
+        self.its_streams = MemoryStreams(self.server)
         return Watcher(
             WatcherDeps(
                 kube=self.its,
-                streams=MemoryStreams(self.server),
+                streams=self.its_streams,
                 behind=self.behind,
                 clock=self.clock,
                 random=SeededRandom(identity),

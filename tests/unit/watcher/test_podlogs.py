@@ -1,7 +1,7 @@
 """Logs of pods: followed, read to the end, never twice."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -9,14 +9,14 @@ import pytest
 from slipway.crd.meta import ObjectMeta
 from slipway.crd.transitions import id_of
 from slipway.crd.v1alpha1 import Allocation
-from slipway.errors import NotFoundError, UnavailableError
+from slipway.errors import DeadlineError, NotFoundError, UnavailableError
 from slipway.kube.objects import Lease, LeaseSpec
 from slipway.kube.resources import ALLOCATIONS, LEASES
 from slipway.local.apiserver.objects import Json
 from slipway.model.lifecycle import Phase
 from slipway.model.times import format_time
 from slipway.runtime.service import ServiceStop
-from slipway.streams.logpacks import Gaps, LogKey, LogPosition
+from slipway.streams.logpacks import Gaps, LogAppended, LogKey, LogPack, LogPosition
 from tests.support.watch_post import Post, play
 
 
@@ -358,6 +358,40 @@ def test_a_log_that_is_given_up_is_said_to_be() -> None:
         ended = await post.until(is_let_go, "the end", timeout_s=90)
         assert "it did not come within" in " ".join(await said(post, ended))
         assert not await post.pods()
+
+    play(story)
+
+
+@pytest.mark.parametrize("is_applied", [True, False])
+def test_a_log_that_is_given_up_has_an_end_though_the_store_does_not_answer_once(is_applied: bool) -> None:
+    """Whether what was said is stored or not: it is said once, and who follows the log is not left waiting."""
+
+    async def story(post: Post) -> None:
+        journal = with_journal(post)
+        journal.silent = 99
+        post.kubelet.runs_s = {0: 1.0}
+        store, failures = post.its_streams.logs, 0
+        append = store.append
+
+        async def once_unanswered(packs: Sequence[LogPack]) -> list[LogAppended]:
+            nonlocal failures
+            is_first = not failures and any(pack.key.startswith("unread") for pack in packs)
+            if is_first and not is_applied:
+                failures += 1
+                raise DeadlineError("no answer")
+            found = await append(packs)
+            if is_first:
+                failures += 1
+                raise DeadlineError("no answer")
+            return found
+
+        store.append = once_unanswered
+        await post.launch()
+        ended = await post.until(is_let_go, "the end", timeout_s=90)
+        assert failures == 1
+        [told] = await said(post, ended)
+        assert "it did not come within" in told
+        assert (await store.position(id_of(ended), LogKey(attempt=1, rank=0))).is_ended
 
     play(story)
 

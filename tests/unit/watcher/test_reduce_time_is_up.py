@@ -204,3 +204,16 @@ def test_a_grace_that_a_wrong_clock_wrote_is_no_longer_than_asked_for() -> None:
     right = once(ahead, a_pod().running(), now=NOW).allocation
     assert right.status.deadlines["preemption"] == "2023-11-14T22:23:40.000Z"
     assert not once(right, a_pod().running(), now=NOW + 1).changed
+    late = once(right, a_pod().running(), now=NOW + 600).allocation
+    assert (late.status.phase, late.status.reason) == (Phase.TERMINATING, Reason.PREEMPTION_GRACE)
+
+
+def test_a_watcher_whose_clock_is_behind_cuts_no_grace() -> None:
+    """It puts the deadline into the past of another watcher, which keeps to what the ranks were told."""
+    told = once(can_save().asked_to_preempt().it, a_pod().running()).allocation
+    behind = once(told, a_pod().running(), now=NOW - 3600)
+    assert behind.allocation.status.deadlines["preemption"] == "2023-11-14T21:23:40.000Z"
+    early = once(behind.allocation, a_pod().running(), now=NOW + 1)
+    assert (early.allocation.status.phase, early.needs.recheck_at) == (Phase.RUNNING, NOW + 600)
+    late = once(behind.allocation, a_pod().running(), now=NOW + 600).allocation
+    assert (late.status.phase, late.status.reason) == (Phase.TERMINATING, Reason.PREEMPTION_GRACE)

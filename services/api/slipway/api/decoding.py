@@ -11,7 +11,7 @@ import enum
 import re
 import types
 import typing
-from collections.abc import Iterator, Mapping
+from functools import cache
 from typing import Annotated, Any, Literal, TypeVar, cast
 
 import msgspec
@@ -197,12 +197,12 @@ def _walk(kind: Any, value: Any, at: str, findings: Findings) -> None:
 
 
 def _walk_struct(kind: type[msgspec.Struct], value: Json, at: str, findings: Findings) -> None:
-    fields = {field.encode_name: field for field in msgspec.structs.fields(kind)}
+    fields = _fields_of(kind)
     for name in value:
         if findings.is_full:
             return
         if name not in fields:
-            findings.refuse(at + pointer(name), _unknown(name, fields))
+            findings.refuse(at + pointer(name), _unknown(name, kind))
     for name, field in fields.items():
         if name in value:
             _walk(field.type, value[name], at + pointer(name), findings)
@@ -210,23 +210,34 @@ def _walk_struct(kind: type[msgspec.Struct], value: Json, at: str, findings: Fin
             findings.refuse(at + pointer(name), "is required")
 
 
-def _unknown(name: str, known: Mapping[str, FieldInfo]) -> str:
+# What is known of a type is worked out once: a body may have as many unknown fields as it likes.
+@cache
+def _fields_of(kind: type[msgspec.Struct]) -> dict[str, FieldInfo]:
+    return {field.encode_name: field for field in msgspec.structs.fields(kind)}
+
+
+def _unknown(name: str, kind: type[msgspec.Struct]) -> str:
+    known = _fields_of(kind)
     close = difflib.get_close_matches(name, known, n=1, cutoff=0.6) if len(name) <= _GUESS_MAX else ()
-    meant = close[0] if close else next((f"{at}.{name}" for at, inner in _inner(known) if name in inner), "")
+    meant = close[0] if close else _inner(kind).get(name, "")
     if meant:
         return f"unknown field; did you mean {meant}?"
     return f"unknown field; known are {', '.join(sorted(known))}"
 
 
-def _inner(known: Mapping[str, FieldInfo]) -> Iterator[tuple[str, set[str]]]:
-    """The fields of what is in the lists of structs: (`ranks[]`, their names)."""
-    for name, field in known.items():
-        for kind in (field.type, *typing.get_args(field.type)):
-            if typing.get_origin(kind) is Annotated:
-                kind = typing.get_args(kind)[0]
-            item = typing.get_args(kind)[0] if typing.get_origin(kind) is list else None
+@cache
+def _inner(kind: type[msgspec.Struct]) -> dict[str, str]:
+    """The fields of what is in its lists of structs, by name: `ranks[].count`."""
+    found: dict[str, str] = {}
+    for name, field in _fields_of(kind).items():
+        for option in (field.type, *typing.get_args(field.type)):
+            if typing.get_origin(option) is Annotated:
+                option = typing.get_args(option)[0]
+            item = typing.get_args(option)[0] if typing.get_origin(option) is list else None
             if isinstance(item, type) and issubclass(item, msgspec.Struct):
-                yield f"{name}[]", {each.encode_name for each in msgspec.structs.fields(item)}
+                for inner in _fields_of(item):
+                    found.setdefault(inner, f"{name}[].{inner}")
+    return found
 
 
 def _convert(kind: Any, value: Any, metas: list[Meta], at: str, findings: Findings) -> None:

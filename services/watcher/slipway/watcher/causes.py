@@ -123,7 +123,7 @@ def next_look(view: ReductionView, allocation: Allocation) -> float | None:
     """When time alone changes the answer (epoch seconds)."""
     times = [
         ends.stuck_until(allocation, view.policy),
-        ends.preemption_deadline(allocation),
+        ends.preemption_deadline(allocation, now=view.now),
         obstacles.given_up_at(allocation),
     ]
     for rank in view.gang.ranks:
@@ -137,7 +137,7 @@ def next_look(view: ReductionView, allocation: Allocation) -> float | None:
 
 
 def _preemption_over(view: ReductionView, allocation: Allocation, preempt: ends.PreemptionRequest) -> EndCause | None:
-    found, deadline = view.gang, ends.preemption_deadline(allocation)
+    found, deadline = view.gang, ends.preemption_deadline(allocation, now=view.now)
     is_acknowledged = ends.is_acknowledged(allocation, preempt)
     if is_acknowledged and (found.has_ended or _is_lost_to_infrastructure(found)):
         return EndCause(reason=preempt.reason, by=preempt.by)
@@ -149,7 +149,7 @@ def _preemption_over(view: ReductionView, allocation: Allocation, preempt: ends.
 def _is_early(view: ReductionView, allocation: Allocation) -> bool:
     """Whether the stop says that a grace is over, and by our clock it is not: one of two clocks is wrong, and work that
     is cut off in its grace is lost. We look again when it is over."""
-    deadline = ends.preemption_deadline(allocation)
+    deadline = ends.preemption_deadline(allocation, now=view.now)
     return view.stop is Reason.PREEMPTION_GRACE and deadline is not None and view.now < deadline
 
 

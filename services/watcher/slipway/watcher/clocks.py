@@ -2,8 +2,9 @@
 
 A wait that ends at a recorded time would last longer by as much as that clock was ahead. So no recorded wait may end
 later than it would if it began now; a wait that does, begins now. A watcher whose clock is behind does the same to a
-record that is right, and by its own clock the wait still lasts no longer than it should. One record cannot show which
-clock is right, so each service corrects only the times that it writes itself.
+record that is right, and by its own clock the wait still lasts no longer than it should. By another clock a grace would
+be over at once: what the ranks were told counts there (`ends.preemption_deadline`). One record cannot show which clock
+is right, so each service corrects only the times that it writes itself.
 """
 
 import math

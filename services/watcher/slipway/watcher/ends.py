@@ -10,12 +10,12 @@ the infrastructure never counts against `maxRestarts`.
 import msgspec
 
 from slipway.crd.meta import Condition, condition_of
-from slipway.crd.transitions import CONDITION_STUCK, stop_reason
+from slipway.crd.transitions import CONDITION_STUCK, ring_of, stop_reason
 from slipway.crd.v1alpha1 import Allocation, PreemptSignal, Stop
 from slipway.model.duration import stored_duration
 from slipway.model.lifecycle import Event, Phase
 from slipway.model.reasons import INFRASTRUCTURE, Reason, Result
-from slipway.model.times import parse_time
+from slipway.model.times import SKEW_S, parse_time
 
 CONDITION_REFUSED = "Refused"
 CONDITION_INVALID = "Invalid"
@@ -176,10 +176,19 @@ def is_preempting(allocation: Allocation) -> bool:
     return DEADLINE_PREEMPTION in allocation.status.deadlines
 
 
-def preemption_deadline(allocation: Allocation) -> float | None:
-    """When the grace of the preemption runs out (epoch seconds)."""
+def preemption_deadline(allocation: Allocation, *, now: float) -> float | None:
+    """When the grace of the preemption runs out, by a clock that says `now` (epoch seconds).
+
+    A watcher whose clock is behind puts a deadline earlier that was right (`clocks.py`). So what the ranks were told
+    counts, unless the clock that dated it was ahead: then it lies in our future.
+    """
     at = allocation.status.deadlines.get(DEADLINE_PREEMPTION)
-    return parse_time(at) if at else None
+    if not at:
+        return None
+    told = next((each for each in reversed(ring_of(allocation)) if each.type is Event.PREEMPTING), None)
+    if told is None or told.attempt != allocation.status.attempt or parse_time(told.time) > now + SKEW_S:
+        return parse_time(at)
+    return max(parse_time(at), parse_time(str(told.data.get("deadline") or at)))
 
 
 def is_acknowledged(allocation: Allocation, preempt: PreemptionRequest) -> bool:

@@ -179,6 +179,8 @@ class LogFollower:
         """time is short: lines are left out up to the last ones"""
         self.is_store_away = False
         """what it has read waits for a store that does not answer"""
+        self.has_end = False
+        """it is stored that nothing more follows"""
         self.moved_at = means.clock.monotonic()
         self.waits_since = math.inf
         """since when it waits for its node to send more (monotonic seconds); infinite while it is busy itself"""
@@ -257,6 +259,7 @@ class LogFollower:
         while True:
             await self._begin()
             if self._is_stored:
+                self.has_end = True
                 return
             self.pod = self._world.pods.by_uid(self.pod.metadata.uid) or self.pod
             if self._given_up:
@@ -450,7 +453,8 @@ class LogFollower:
         """Say that the log is stored to its end."""
         if not await self._store_rest():
             return False
-        return await self._append(self._pack(self._number + 1, [], is_ended=True))
+        self.has_end = await self._append(self._pack(self._number + 1, [], is_ended=True))
+        return self.has_end
 
     async def _store_rest(self) -> bool:
         """A last line without a line end is one when nothing can follow it."""
@@ -463,7 +467,7 @@ class LogFollower:
         pack = event_pack(
             self._allocation, self._source, f"{now} {text}", f"{key} {self.pod.metadata.uid} {self._container}", 1
         )
-        await self._writer.write(pack)
+        await self._persist(lambda: self._writer.write(pack))
 
     async def _persist(self, ask: Callable[[], Awaitable[T]]) -> T:
         """The answer of the store, asked for until it is there: what was read waits meanwhile."""

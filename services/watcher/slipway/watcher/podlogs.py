@@ -126,7 +126,7 @@ class PodLogs:
         self._fresh: set[str] = set()
         """pods seen in this term before they had a log: none of their lines is stored"""
         self._ended: dict[str, set[str]] = {}
-        """{uid of an allocation: its pods whose log was read to its end in this term}"""
+        """{uid of an allocation: its pods whose log was given its end in this term}"""
         self._closed: set[str] = set()
         """allocations whose logs are known to have ends, for as long as `close` would look at them"""
         self._faults: dict[Key, int] = {}
@@ -352,7 +352,7 @@ class PodLogs:
                 await service.guarded("log", follower.abandon(f"reading it has failed {FAULTS_MAX} times"))
         if is_done:
             self._faults.pop(key, None)
-            if self._leads and not source:
+            if self._leads and not source and follower.has_end:
                 self._ended.setdefault(pod.metadata.labels.get(LABEL_ALLOCATION_UID, ""), set()).add(uid)
             if self._world.pods.by_uid(uid) is not None:
                 self._drained.setdefault(uid, set()).add(source)
