@@ -8,6 +8,7 @@ import contextlib
 import ctypes
 import os
 import socket
+import weakref
 
 from tests.node.nodes import RealNode
 from tests.support.chart import NAMESPACE
@@ -27,6 +28,7 @@ class PodDoor:
         self._mine = free_port()
         self._pid = 0
         self._server: asyncio.Server | None = None
+        self._writers = weakref.WeakSet[asyncio.StreamWriter]()
 
     @property
     def url(self) -> str:
@@ -36,17 +38,21 @@ class PodDoor:
         self._server = await asyncio.start_server(self._pass, "127.0.0.1", self._mine)
 
     def close(self) -> None:
-        """No new connection is taken."""
+        """No new connection is taken, and those that are open end."""
         if self._server is not None:
             self._server.close()
+        for writer in self._writers:
+            writer.transport.abort()
 
     async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._writers.add(writer)
         try:
             inside = await asyncio.to_thread(self._connect)
         except (OSError, RuntimeError):
             writer.transport.abort()
             return
         their_reader, their_writer = await asyncio.open_connection(sock=inside)
+        self._writers.add(their_writer)
         both = [_pump(reader, their_writer), _pump(their_reader, writer)]
         await asyncio.gather(*both)
 
