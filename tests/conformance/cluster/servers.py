@@ -273,7 +273,7 @@ class RealCluster:
         return self._answers(f"{self.url}/readyz")
 
     def _is_healthy(self, part: str) -> bool:
-        context = ssl.create_default_context()
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
         with contextlib.suppress(httpx.HTTPError):
             url = f"https://127.0.0.1:{self._ports[part]}/healthz"
