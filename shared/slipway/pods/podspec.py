@@ -19,7 +19,7 @@ from slipway.crd.roleresources import containers_of, main_container, object_of
 from slipway.crd.v1alpha1 import AllocationSpec, ResourcePoolSpec, RoleSpec
 from slipway.errors import InvalidError
 from slipway.model.ids import AllocationId
-from slipway.pods import context, devices, files, library, rendezvous
+from slipway.pods import context, devices, files, identity, library, rendezvous
 from slipway.pods.files import ContextBundle
 from slipway.pods.pin import LAUNCH_GATE
 
@@ -83,8 +83,11 @@ def role_base(
     bundle: ContextBundle,
     bundle_name: str,
     options: TaskOptions,
+    user: str = "",
 ) -> RawObject:
     """What the ranks of the resolved `role` share, as {metadata: {labels, annotations}, spec}.
+
+    `user` is who launched it.
 
     Raises:
         InvalidError: there is no container.
@@ -97,7 +100,7 @@ def role_base(
     containers = [dict(item) for item in containers_of(template)]
     if not containers:
         raise InvalidError(f"role {role.name} has no container")
-    containers[main] = _main(containers[main], spec, role, bundle, options)
+    containers[main] = _with_identity(_main(containers[main], spec, role, bundle, options), pod, user)
     pod["containers"] = containers
     if spec.context:
         fetching = _fetching(spec.context, containers[main], options)
@@ -116,6 +119,7 @@ def role_base(
     if spec.context:
         pod["volumes"].append(context.program_volume(bundle_name))
     pod["volumes"] += library.volume_of(spec.kind, bundle_name)
+    pod["volumes"] += identity.volume_of(containers[main])
     if role.affinity:
         pod["affinity"] = role.affinity
     if role.topology_spread_constraints:
@@ -212,6 +216,14 @@ def _main(
     if mounts:
         made["volumeMounts"] = [*(made.get("volumeMounts") or ()), *mounts]
     return made
+
+
+def _with_identity(main: RawObject, pod: RawObject, user: str) -> RawObject:
+    """The main container with its user's name and home, before the user's own values, which may refer to them."""
+    taken = {str(item.get("name")) for item in main["env"]}
+    made = {**main, "env": [*identity.variables(main, pod, user, taken), *main["env"]]}
+    mounts = [*(main.get("volumeMounts") or ()), *identity.mount_of(main, pod, taken)]
+    return {**made, "volumeMounts": mounts} if mounts else made
 
 
 def _fetching(digest: str, main: RawObject, options: TaskOptions) -> RawObject:

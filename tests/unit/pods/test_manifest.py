@@ -164,8 +164,9 @@ def test_files_appear_below_a_writable_working_directory() -> None:
     assert {item["mountPath"] for item in spec["containers"][0]["volumeMounts"]} == {
         "/run/slipway/files",
         "/app/train.py",
+        "/run/slipway/home",
     }
-    [volume] = spec["volumes"]
+    volume = next(volume for volume in spec["volumes"] if volume["name"] == "slipway-files")
     assert volume["configMap"]["name"] == "run-0123abcd-1"
 
 
@@ -174,7 +175,9 @@ def test_a_token_is_projected_only_when_an_audience_is_set() -> None:
     assert "SLIPWAY_TOKEN_FILE" not in env_of(made(1))
     manifests = made(1, options=TaskOptions(token_audience="slipway"))
     assert env_of(manifests)["SLIPWAY_TOKEN_FILE"] == "/run/slipway/token/token"
-    [volume] = manifests.pods[0].manifest["spec"]["volumes"]
+    volumes = {volume["name"]: volume for volume in manifests.pods[0].manifest["spec"]["volumes"]}
+    volume = volumes["slipway-token"]
+    assert "slipway-token" not in {volume["name"] for volume in made(1).pods[0].manifest["spec"]["volumes"]}
     assert volume["projected"]["sources"][0]["serviceAccountToken"]["audience"] == "slipway"
 
 
