@@ -16,9 +16,11 @@ from slipway.crd.kinds import ENV_POD_IP, ENV_PROXY_PREFIX, RESERVED_ENV_PREFIX,
 from slipway.crd.meta import API_GROUP, RawObject
 from slipway.crd.resolve import template_of
 from slipway.crd.roleresources import containers_of, main_container, object_of
+from slipway.crd.sharedmemory import SHM_PATH, size_of
 from slipway.crd.v1alpha1 import AllocationSpec, ResourcePoolSpec, RoleSpec
 from slipway.errors import InvalidError
 from slipway.model.ids import AllocationId
+from slipway.model.quantity import format_quantity
 from slipway.pods import context, devices, files, identity, library, rendezvous
 from slipway.pods.files import ContextBundle
 from slipway.pods.pin import LAUNCH_GATE
@@ -28,6 +30,7 @@ KUBE_SCHEDULER = "default-scheduler"
 TOKEN_PATH = "/run/slipway/token"  # noqa: S105 - a directory
 _TOKEN_VOLUME = "slipway-token"  # noqa: S105 - a volume
 _TOKEN_LIFE_S = 3600
+_SHM_VOLUME = "slipway-shm"
 
 EnvVar = dict[str, Any]
 
@@ -101,6 +104,10 @@ def role_base(
     if not containers:
         raise InvalidError(f"role {role.name} has no container")
     containers[main] = _with_identity(_main(containers[main], spec, role, bundle, options), pod, user)
+    shared = size_of(spec.shm_size, role, template, pool)
+    if shared:
+        mounts = [*(containers[main].get("volumeMounts") or ()), {"name": _SHM_VOLUME, "mountPath": SHM_PATH}]
+        containers[main] = {**containers[main], "volumeMounts": mounts}
     pod["containers"] = containers
     if spec.context:
         fetching = _fetching(spec.context, containers[main], options)
@@ -120,6 +127,9 @@ def role_base(
         pod["volumes"].append(context.program_volume(bundle_name))
     pod["volumes"] += library.volume_of(spec.kind, bundle_name)
     pod["volumes"] += identity.volume_of(containers[main])
+    if shared:
+        backed = {"medium": "Memory", "sizeLimit": format_quantity(shared)}
+        pod["volumes"].append({"name": _SHM_VOLUME, "emptyDir": backed})
     if role.affinity:
         pod["affinity"] = role.affinity
     if role.topology_spread_constraints:

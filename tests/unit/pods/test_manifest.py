@@ -251,3 +251,22 @@ def test_an_admission_for_ranks_that_do_not_exist_is_invalid() -> None:
     two = an_allocation(2, template=a_template()).assigned("n0", "n1").with_spec(ranks=allocation.spec.ranks).it
     with pytest.raises(InvalidError):
         manifests_of(two)
+
+
+def test_shared_memory_is_a_bounded_volume_in_memory() -> None:
+    """Of the main container; a rank without a memory limit has what the runtime gives."""
+    limited = {"requests": {"memory": "4Gi"}, "limits": {"memory": "4Gi"}}
+    side = {"name": "side", "image": "s"}
+    main = {"name": "main", "image": "i", "command": ["c"]}
+
+    def shm_of(resources: dict[str, Any], **spec: Any) -> tuple[list[Any], list[int]]:
+        roles = [{"name": "worker", "count": 1, "resources": resources}]
+        options = TaskOptions(token_audience="slipway")
+        pod = made(roles=roles, template=a_template(main, side), options=options, **spec).pods[0].manifest["spec"]
+        at = [sum(m["mountPath"] == "/dev/shm" for m in item.get("volumeMounts") or ()) for item in pod["containers"]]
+        return [volume["emptyDir"] for volume in pod["volumes"] if volume["name"] == "slipway-shm"], at
+
+    assert shm_of(limited) == ([{"medium": "Memory", "sizeLimit": "2Gi"}], [1, 0])
+    assert shm_of(limited, shmSize="3Gi") == ([{"medium": "Memory", "sizeLimit": "3Gi"}], [1, 0])
+    assert shm_of(limited, pool={"shmSize": "25%"}) == ([{"medium": "Memory", "sizeLimit": "1Gi"}], [1, 0])
+    assert shm_of({"memory": "4Gi"}) == ([], [0, 0])
