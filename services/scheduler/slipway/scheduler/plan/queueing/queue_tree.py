@@ -160,6 +160,14 @@ class QueueTree:
                 branch.kept[resource] = unused
                 _add(branch, resource, unused)
 
+    def is_above_limit(self, name: str) -> bool:
+        """Whether the queue, or one above it, uses more than its hard limit: it was made smaller meanwhile."""
+        return any(
+            above.whole.get(resource, 0) > bound
+            for above in self._branches[name].line
+            for resource, bound in (above.limit or {}).items()
+        )
+
     def shortfall(self, name: str, demand: Mapping[str, int], *, preemptible: bool) -> Shortfall | None:
         """The first bound that `demand` more would break now; None when it fits."""
         branch = self._branches[name]
