@@ -26,7 +26,7 @@ SIZE_MIN = 1 << 20
 
 
 def size_of(asked: str, role: RoleSpec, template: JsonMap, pool: ResourcePoolSpec) -> int:
-    """The size in bytes of a volume for the main container of a resolved role; 0: none, it has what the runtime gives.
+    """The size in bytes of the volume of a resolved role; 0: none, its ranks have what the runtime gives.
 
     `asked` is what the launch says. A default is never more than the memory limit.
     """
@@ -34,6 +34,8 @@ def size_of(asked: str, role: RoleSpec, template: JsonMap, pool: ResourcePoolSpe
         return 0
     if asked:
         return parse_quantity(asked)
+    if object_of(template.get("spec")).get("hostIPC"):
+        return 0  # it asks for that of its node
     limit = _memory(role, "limits")
     if pool.shm_size and not pool.shm_size.endswith("%"):
         size = parse_quantity(pool.shm_size)
@@ -85,10 +87,13 @@ def check_role(asked: str, role: RoleSpec, template: JsonMap, at: str, findings:
 def mounts_itself(template: JsonMap) -> bool:
     """Whether the main container has a volume of the template's own there."""
     containers = containers_of(template)
-    if not containers:
-        return False
-    mounts = objects_of(containers[main_container(template)].get("volumeMounts"))
-    return any(posixpath.normpath(str(mount.get("mountPath") or "")) == SHM_PATH for mount in mounts)
+    return bool(containers) and mounts_at(containers[main_container(template)], SHM_PATH)
+
+
+def mounts_at(container: JsonMap, path: str) -> bool:
+    """Whether the container has a volume at exactly that path."""
+    mounts = objects_of(container.get("volumeMounts"))
+    return any(posixpath.normpath(str(mount.get("mountPath") or "")) == path for mount in mounts)
 
 
 def _memory(role: RoleSpec, part: str) -> int:

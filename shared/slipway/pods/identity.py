@@ -22,6 +22,8 @@ HOME_VOLUME = "slipway-home"
 NAME_LENGTH_MAX = 32
 """Of a user's name. Source: useradd(8)."""
 _NO_NAME = "user"
+_READ_ONLY = frozenset({"configMap", "downwardAPI", "image", "projected", "secret"})
+_MAY_BE_READ = ("csi", "persistentVolumeClaim")
 _OUTSIDE_NAMES = re.compile(r"[^A-Za-z0-9._-]+")
 
 
@@ -34,7 +36,7 @@ def variables(container: JsonMap, pod: JsonMap, user: str, taken: Collection[str
         return []
     name = login_of(user)
     told = {"USER": name, "LOGNAME": name}
-    home = _own_home(container)
+    home = _own_home(container, pod)
     # Our own program looks first whether the image has a home that can be written; a variable would hide that.
     if home or not _starts_ours(container):
         told = {"HOME": home or HOME_PATH, **told}
@@ -44,7 +46,7 @@ def variables(container: JsonMap, pod: JsonMap, user: str, taken: Collection[str
 def mount_of(container: JsonMap, pod: JsonMap, taken: Collection[str]) -> list[RawObject]:
     """The mount of the folder that HOME names, when the container needs it."""
     is_there = any(_path_of(mount) == HOME_PATH for mount in objects_of(container.get("volumeMounts")))
-    if is_there or "HOME" in taken or not _has_uid(container, pod) or _own_home(container):
+    if is_there or "HOME" in taken or not _has_uid(container, pod) or _own_home(container, pod):
         return []
     return [{"name": HOME_VOLUME, "mountPath": HOME_PATH}]
 
@@ -70,14 +72,22 @@ def _has_uid(container: JsonMap, pod: JsonMap) -> bool:
     return False
 
 
-def _own_home(container: JsonMap) -> str:
+def _own_home(container: JsonMap, pod: JsonMap) -> str:
     """The path of the one writable volume that is mounted as somebody's home; empty: there is none, or several."""
+    fixed = {volume.get("name") for volume in objects_of(pod.get("volumes")) if _is_read_only(volume)}
     homes = {
         path
         for mount in objects_of(container.get("volumeMounts"))
-        if posixpath.dirname(path := _path_of(mount)) == "/home" and not mount.get("readOnly")
+        if posixpath.dirname(path := _path_of(mount)) == "/home"
+        and not mount.get("readOnly")
+        and mount.get("name") not in fixed
     }
     return homes.pop() if len(homes) == 1 else ""
+
+
+def _is_read_only(volume: JsonMap) -> bool:
+    """Whether no mount of it can be written."""
+    return bool(_READ_ONLY & volume.keys()) or any(object_of(volume.get(kind)).get("readOnly") for kind in _MAY_BE_READ)
 
 
 def _path_of(mount: JsonMap) -> str:

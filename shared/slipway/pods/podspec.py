@@ -16,7 +16,7 @@ from slipway.crd.kinds import ENV_POD_IP, ENV_PROXY_PREFIX, RESERVED_ENV_PREFIX,
 from slipway.crd.meta import API_GROUP, RawObject
 from slipway.crd.resolve import template_of
 from slipway.crd.roleresources import containers_of, main_container, object_of
-from slipway.crd.sharedmemory import SHM_PATH, size_of
+from slipway.crd.sharedmemory import SHM_PATH, mounts_at, size_of
 from slipway.crd.v1alpha1 import AllocationSpec, ResourcePoolSpec, RoleSpec
 from slipway.errors import InvalidError
 from slipway.model.ids import AllocationId
@@ -104,11 +104,11 @@ def role_base(
     if not containers:
         raise InvalidError(f"role {role.name} has no container")
     containers[main] = _with_identity(_main(containers[main], spec, role, bundle, options), pod, user)
+    pod["containers"] = containers
     shared = size_of(spec.shm_size, role, template, pool)
     if shared:
-        mounts = [*(containers[main].get("volumeMounts") or ()), {"name": _SHM_VOLUME, "mountPath": SHM_PATH}]
-        containers[main] = {**containers[main], "volumeMounts": mounts}
-    pod["containers"] = containers
+        for group in ("initContainers", "containers"):
+            pod[group] = [_with_shared_memory(container) for container in pod.get(group) or ()]
     if spec.context:
         fetching = _fetching(spec.context, containers[main], options)
         pod["initContainers"] = [fetching, *(pod.get("initContainers") or ())]
@@ -234,6 +234,14 @@ def _with_identity(main: RawObject, pod: RawObject, user: str) -> RawObject:
     made = {**main, "env": [*identity.variables(main, pod, user, taken), *main["env"]]}
     mounts = [*(main.get("volumeMounts") or ()), *identity.mount_of(main, pod, taken)]
     return {**made, "volumeMounts": mounts} if mounts else made
+
+
+def _with_shared_memory(container: RawObject) -> RawObject:
+    """All containers of a pod share `/dev/shm`, as they do without a volume; one of the container's own wins."""
+    if mounts_at(container, SHM_PATH):
+        return container
+    shared = {"name": _SHM_VOLUME, "mountPath": SHM_PATH}
+    return {**container, "volumeMounts": [*(container.get("volumeMounts") or ()), shared]}
 
 
 def _fetching(digest: str, main: RawObject, options: TaskOptions) -> RawObject:

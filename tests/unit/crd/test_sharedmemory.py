@@ -63,6 +63,14 @@ def test_a_template_with_a_volume_there_wins() -> None:
     assert "mounts /dev/shm itself" in warning
 
 
+def test_a_pod_in_the_ipc_namespace_of_its_node_has_that_of_the_node() -> None:
+    """A default would hide it; a size that the launch says is meant."""
+    template = a_template(MAIN, hostIPC=True)
+    role = verdict(LIMITED).spec.ranks[0]
+    assert size_of("", role, template, a_pool().spec) == 0
+    assert size_of("1Gi", role, template, a_pool().spec) == GI
+
+
 @pytest.mark.parametrize(
     ("asked", "words"),
     [

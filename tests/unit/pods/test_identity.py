@@ -86,6 +86,9 @@ def test_a_volume_mounted_as_a_home_is_the_home() -> None:
     assert home({"name": "a", "mountPath": "/home/ada", "readOnly": True}) == HOME_PATH
     assert home({"name": "a", "mountPath": "/home/ada"}, {"name": "a", "mountPath": "/home/bob"}) == HOME_PATH
     assert home({"name": "a", "mountPath": "/home/ada/data"}) == HOME_PATH
+    for source in ({"configMap": {"name": "c"}}, {"persistentVolumeClaim": {"claimName": "c", "readOnly": True}}):
+        volumes[0] = {"name": "a", **source}
+        assert home({"name": "a", "mountPath": "/home/ada"}) == HOME_PATH
 
 
 def test_a_user_of_the_image_and_root_keep_their_home() -> None:

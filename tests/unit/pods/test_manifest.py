@@ -254,19 +254,34 @@ def test_an_admission_for_ranks_that_do_not_exist_is_invalid() -> None:
 
 
 def test_shared_memory_is_a_bounded_volume_in_memory() -> None:
-    """Of the main container; a rank without a memory limit has what the runtime gives."""
+    """Of all containers, which share it without a volume too; a rank without a memory limit has what the runtime
+    gives."""
     limited = {"requests": {"memory": "4Gi"}, "limits": {"memory": "4Gi"}}
     side = {"name": "side", "image": "s"}
+    own = {"name": "own", "image": "o", "volumeMounts": [{"name": "mine", "mountPath": "/dev/shm/"}]}
     main = {"name": "main", "image": "i", "command": ["c"]}
 
     def shm_of(resources: dict[str, Any], **spec: Any) -> tuple[list[Any], list[int]]:
         roles = [{"name": "worker", "count": 1, "resources": resources}]
+        template = a_template(main, side, own, initContainers=[{**side, "name": "first"}], volumes=[{"name": "mine", "emptyDir": {}}])
         options = TaskOptions(token_audience="slipway")
-        pod = made(roles=roles, template=a_template(main, side), options=options, **spec).pods[0].manifest["spec"]
-        at = [sum(m["mountPath"] == "/dev/shm" for m in item.get("volumeMounts") or ()) for item in pod["containers"]]
+        pod = made(roles=roles, template=template, options=options, **spec).pods[0].manifest["spec"]
+        mounts = [item.get("volumeMounts") or () for item in (*pod["initContainers"], *pod["containers"])]
+        at = [sum(each["mountPath"] == "/dev/shm" for each in one) for one in mounts]
         return [volume["emptyDir"] for volume in pod["volumes"] if volume["name"] == "slipway-shm"], at
 
-    assert shm_of(limited) == ([{"medium": "Memory", "sizeLimit": "2Gi"}], [1, 0])
-    assert shm_of(limited, shmSize="3Gi") == ([{"medium": "Memory", "sizeLimit": "3Gi"}], [1, 0])
-    assert shm_of(limited, pool={"shmSize": "25%"}) == ([{"medium": "Memory", "sizeLimit": "1Gi"}], [1, 0])
-    assert shm_of({"memory": "4Gi"}) == ([], [0, 0])
+    everywhere = [1, 1, 1, 0]
+    assert shm_of(limited) == ([{"medium": "Memory", "sizeLimit": "2Gi"}], everywhere)
+    assert shm_of(limited, shmSize="3Gi") == ([{"medium": "Memory", "sizeLimit": "3Gi"}], everywhere)
+    assert shm_of(limited, pool={"shmSize": "25%"}) == ([{"medium": "Memory", "sizeLimit": "1Gi"}], everywhere)
+    assert shm_of({"memory": "4Gi"}) == ([], [0, 0, 0, 0])
+
+
+def test_a_working_directory_in_shared_memory_is_mounted_once() -> None:
+    """A pod with two volumes at one path is refused."""
+    limited = {"requests": {"memory": "4Gi"}, "limits": {"memory": "4Gi"}}
+    container = {"name": "main", "image": "i", "command": ["c"], "workingDir": "/dev/shm"}
+    roles = [{"name": "worker", "count": 1, "resources": limited}]
+    pod = made(roles=roles, template=a_template(container), context="a" * 64).pods[0].manifest["spec"]
+    paths = [item["mountPath"] for item in pod["containers"][0]["volumeMounts"]]
+    assert paths.count("/dev/shm") == 1
