@@ -263,7 +263,9 @@ def test_shared_memory_is_a_bounded_volume_in_memory() -> None:
 
     def shm_of(resources: dict[str, Any], **spec: Any) -> tuple[list[Any], list[int]]:
         roles = [{"name": "worker", "count": 1, "resources": resources}]
-        template = a_template(main, side, own, initContainers=[{**side, "name": "first"}], volumes=[{"name": "mine", "emptyDir": {}}])
+        template = a_template(
+            main, side, own, initContainers=[{**side, "name": "first"}], volumes=[{"name": "mine", "emptyDir": {}}]
+        )
         options = TaskOptions(token_audience="slipway")
         pod = made(roles=roles, template=template, options=options, **spec).pods[0].manifest["spec"]
         mounts = [item.get("volumeMounts") or () for item in (*pod["initContainers"], *pod["containers"])]
