@@ -1,11 +1,11 @@
-"""What tests call on the loopback without TLS, at the cost of a call.
+"""Calls over plain HTTP that load no certificates.
 
-httpx reads the authorities of the world for each client that is not told which to trust, and each `httpx.get` is a
-client: 39 ms of processor time, in probes that are asked fifty times a second.
+Without `verify=NO_TLS` httpx loads the certificate authorities of the system for each client, and each `httpx.get`
+makes a client. That took 39 ms of processor time, in probes that run fifty times a second.
 """
 
 import ssl
 from typing import Final
 
 NO_TLS: Final = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-"""Trusts nobody: an https:// address is refused."""
+"""It holds no certificate authority, so a call to an https:// address fails."""

@@ -84,7 +84,8 @@ class Rooms:
         self._state = state
         self.victims = victims_of(state.snapshot)
         self._is_free: Bools = np.ones(len(self.victims.units), dtype=np.bool_)
-        """units that nobody has taken in this tick, and that neither the guard nor a `minRuntime` protects"""
+        """Whether each unit may be evicted: nobody has taken it in this tick, the loop guard does not protect it, and
+        it has run for the `minRuntime` of its queue."""
         units = self.victims.units
         self._worn = [index for index in self.victims.told if loop_guard.is_worn(units[index].fact, state.now)]
         self._is_free[self._worn] = False

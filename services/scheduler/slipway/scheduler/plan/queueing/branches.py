@@ -128,7 +128,7 @@ def min_runtime_of(find: Callable[[str], QueueFact | None], name: str) -> float 
 
 
 def with_run_limits(queues: Mapping[str, QueueFact]) -> dict[str, QueueFact]:
-    """The queues, each with the longest and the least run time that hold for its work."""
+    """The queues, each with the `maxRuntime` and the `minRuntime` that hold for its work."""
     if all(queue.max_runtime is None and queue.min_runtime is None for queue in queues.values()):
         return dict(queues)
     return {

@@ -101,8 +101,8 @@ class QueueTree:
         self.exhausted = exhausted(self._facts, spent, now)
 
     def queue(self, name: str) -> QueueFact | None:
-        """The queue called `name`, as it was given, but with the run limit that holds for its work; None also when it
-        is set aside."""
+        """The queue called `name`, as it was given, but with the `maxRuntime` and the `minRuntime` that hold for its
+        work; None also when it is set aside."""
         return self._facts.get(name)
 
     def aside(self, name: str) -> str:
