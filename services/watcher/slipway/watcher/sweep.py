@@ -7,8 +7,8 @@ metadata is. What looks like an orphan is read again before it goes.
 
 Invariants: what is to be deleted was read before its owner was, so that an object whose owner is not there has no
 owner; any error of a read means that nothing is deleted; every delete carries the uid; a recent object is left to its
-owner, and a pod that ended by itself to whoever reads its log, until the finalizer is gone. A watch that is behind
-hides an orphan for as long, and costs none of the others anything.
+owner, and a pod that ended by itself to whoever reads its log, until the finalizer is gone. What was observed only
+says where to look: a watch that is behind delays the sweep of an orphan, and never deletes anything.
 """
 
 import math
@@ -43,7 +43,6 @@ GETS_MAX = 16
 _log = log.get_logger(__name__)
 T = TypeVar("T")
 
-
 _BUNDLES = (brief(CONFIG_MAPS), brief(SERVICES))
 
 
@@ -76,7 +75,7 @@ class Sweeper:
         suspects = await self._read_again(suspects)
         owners = await self._owners_of(suspects)
         removed = 0
-        for orphan in orphans(suspects, owners, now=self._clock.now()):
+        for orphan in orphans(suspects, owners, now=self._clock.now())[:DELETES_MAX]:
             removed += await self._remove(orphan, owners.get(_owner_of(orphan.meta)))
             liveness.beat()
         if removed:
@@ -84,7 +83,7 @@ class Sweeper:
         return removed
 
     async def _suspects(self) -> list[Orphan]:
-        """What looks like an orphan by what this process has observed; at most as much as one sweep deletes."""
+        """What looks like an orphan by what this process has observed."""
         found = [
             Orphan(resource=PODS, meta=pod.metadata, pod=pod)
             for pod in self._world.pods.items()
@@ -94,14 +93,14 @@ class Sweeper:
             listed = await self._kube.list(resource, label_selector=LABEL_ALLOCATION_UID)
             found += [Orphan(resource=resource, meta=item.metadata) for item in listed.items]
         known = {item.metadata.uid: item for item in self._world.allocations.items()}
-        return orphans(found, known, now=self._clock.now())[:DELETES_MAX]
+        return orphans(found, known, now=self._clock.now())
 
     async def _read_again(self, suspects: list[Orphan]) -> list[Orphan]:
-        """The suspects with their pods as they are now, without those that are gone."""
+        """The suspects with their pods as they are now, without those that are gone or no longer carry an owner."""
         pods = [item.meta for item in suspects if item.pod is not None]
         others = [item for item in suspects if item.pod is None]
         found = await self._read(PODS, {(meta.namespace, meta.name) for meta in pods})
-        now = [found[meta.uid] for meta in pods if meta.uid in found]
+        now = [found[meta.uid] for meta in pods if meta.uid in found and _owner_of(found[meta.uid].metadata)]
         return [*(Orphan(resource=PODS, meta=pod.metadata, pod=pod) for pod in now), *others]
 
     async def _owners_of(self, suspects: list[Orphan]) -> dict[str, Allocation]:
