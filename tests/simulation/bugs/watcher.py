@@ -340,10 +340,7 @@ BUGS: tuple[Bug, ...] = (
         name="a sweep on a cached view",
         breaks="what a cache shows is where to look, and nothing is deleted before its owner was read",
         install=_a_sweep_on_a_cached_view,
-        hunts=(
-            ("stay-long", "stall@watcher.allocations:*:before"),
-            ("restart", "stall@watcher.allocations:*:before"),
-        ),
+        hunts=(("compete", "stall@watcher.allocations:*:before"),),
         told_by=("I3", "I5", "I18", "I20", "I21"),
     ),
     Bug(
