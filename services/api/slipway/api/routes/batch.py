@@ -303,6 +303,7 @@ def _item(text: str, tried: Tried[Done]) -> BatchItem:
                 workspace=found.metadata.namespace,
                 user=owner_of(found),
                 phase=found.status.phase,
+                result=found.status.result or "",
                 problem=None if error is None else problem_of(error),
             )
 
