@@ -116,6 +116,18 @@ async def test_a_selection_has_pages(world: ApiWorld) -> None:
     assert sizes == [3, 3, 1]
 
 
+async def test_many_ids_are_read_by_the_page(world: ApiWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not one by one; names and what has ended are still found, and so is what the pages do not reach."""
+    monkeypatch.setattr("slipway.api.routes.batch.LIST_FROM", 4)
+    monkeypatch.setattr("slipway.api.routes.batch.PAGE", 2)
+    monkeypatch.setattr("slipway.api.routes.batch.LIST_PAGES_MAX", 1)
+    ids = await several(world, "a", "b", "c", "ended")
+    await world.step("ended", Event.TERMINATED, result=Result.SUCCEEDED)
+    answer = await sent(world, {"verb": "kill", "ids": [*ids, "nothing"]})
+    assert outcomes(answer) == ["done"] * 4 + ["notFound"]
+    assert await desired(world) == {"a": "Stopped", "b": "Stopped", "c": "Stopped", "ended": "Running"}
+
+
 @pytest.mark.parametrize(
     ("body", "pointer"),
     [
