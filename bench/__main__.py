@@ -15,6 +15,7 @@ BENCHMARKS = {
     "startup": "the command's start, `slipway up`, memory at rest",
     "launch": "one launch on the idle local cluster, from the POST to the last bind",
     "throughput": "sustained launches against the local cluster, and what each costs",
+    "batch": "a thousand kills in one request, and by single ones",
     "conformance": "sustained launches on a real kube-apiserver, beside a bare client",
     "kube_scheduler": "gangs end to end on a real kube-apiserver, beside the real kube-scheduler",
     "planner": "planning alone, against kube-scheduler's workloads",

@@ -17,13 +17,21 @@ from slipway.errors import InvalidError
 Json = dict[str, Any]
 
 EVERYBODY = "*"
-_FILTERS = {"workspace": "workspace", "queue": "queue", "job": "job", "kind": "kind", "selector": "labelSelector"}
+_FILTERS = {
+    "workspace": "workspace",
+    "queue": "queue",
+    "job": "job",
+    "kind": "kind",
+    "phase": "phase",
+    "selector": "labelSelector",
+}
 """{option: parameter of the list}"""
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """IDs, or what they are chosen by."""
-    parser.add_argument("ids", nargs="*", metavar="ID")
+def add_options(parser: argparse.ArgumentParser, *, with_ids: bool = True) -> None:
+    """IDs, or what they are chosen by. Without `with_ids` the verb adds `ids` itself."""
+    if with_ids:
+        parser.add_argument("ids", nargs="*", metavar="ID")
     many = parser.add_argument_group("many at once (your own, after a confirmation)")
     many.add_argument("-l", "--selector", metavar="LABELS", help="all with these labels, such as team=vision")
     many.add_argument("--all", action="store_true", help="all of them")
@@ -31,6 +39,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     many.add_argument("--queue", metavar="Q", help="only of this queue")
     many.add_argument("--job", metavar="J", help="only of this job")
     many.add_argument("--kind", metavar="KIND", help="only of this kind")
+    many.add_argument("--phase", metavar="PHASE", help="only in this phase, or these: Pending,Assigned")
     many.add_argument("--owner", metavar="NAME", help=f"of this user, not your own; '{EVERYBODY}': of all users")
     many.add_argument("-y", "--yes", action="store_true", help="do not ask")
 
@@ -46,7 +55,7 @@ def is_by_filter(arguments: argparse.Namespace) -> bool:
         raise InvalidError("ids: give IDs, or -l or --all, not both")
     if chosen or arguments.ids:
         return chosen
-    given = [name for name in ("workspace", "queue", "job", "owner") if getattr(arguments, name)]
+    given = [name for name in ("workspace", "queue", "job", "phase", "owner") if getattr(arguments, name)]
     if given:
         raise InvalidError(f"--{given[0]}: add --all, or -l LABELS, to choose all that fit")
     raise InvalidError("ids: give at least one ID, or choose with -l LABELS or --all")
@@ -70,6 +79,23 @@ def chosen(
         session.terminal.note(f"nothing{whose} to {does}")
         return []
     return views if arguments.yes or _agrees(session, does, owner, views) else []
+
+
+def ids_of(
+    arguments: argparse.Namespace,
+    session: CliSession,
+    does: str,
+    is_wanted: Callable[[Json], bool],
+    *,
+    oldest_first: bool = False,
+) -> list[str]:
+    """The ids that were named, or those of what was chosen, once the user has agreed."""
+    if not is_by_filter(arguments):
+        return [str(id_) for id_ in arguments.ids]
+    views = chosen(arguments, session, does, is_wanted)
+    if oldest_first:
+        views.sort(key=lambda view: (str(view.get("createdAt") or ""), str(view["id"])))
+    return [str(view["id"]) for view in views]
 
 
 def _agrees(session: CliSession, does: str, owner: str, views: list[Json]) -> bool:

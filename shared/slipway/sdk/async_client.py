@@ -12,6 +12,7 @@ from contextlib import aclosing
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, Unpack, cast
 
+from slipway.api.batch_schemas import BatchAnswer
 from slipway.api.job_schemas import JobChanged, JobView
 from slipway.api.schemas import (
     AllocationList,
@@ -206,6 +207,13 @@ class AsyncClient:
     async def change(self, id_: str, **fields: Any) -> AllocationView:
         """Change priority, queue, limits, or the work of what is held: `change(id, priority=80)`."""
         return await self._call(calls.change(id_, fields))
+
+    async def batch(self, verb: str, *, key: str = "", **fields: Any) -> BatchAnswer:
+        """One verb (kill, hold, resume, priority, move) for many: `batch("kill", ids=[...])`, or `selector={...}`.
+
+        One item for each; what was refused raises nothing. At most 1,000 (moves: 100) at a time.
+        """
+        return await self._call(calls.batch(verb, key or f"sdk-{uuid.uuid4().hex}", fields))
 
     async def delete(self, id_: str) -> AllocationView:
         """Delete it; what runs is ended first."""

@@ -11,6 +11,7 @@ from urllib.parse import quote, urlencode
 
 import msgspec
 
+from slipway.api.batch_schemas import BatchAnswer, BatchRequest
 from slipway.api.change_schemas import ChangeBody, KillBody
 from slipway.api.job_schemas import JobBody, JobChange, JobChanged, JobList, JobView
 from slipway.api.schemas import (
@@ -242,6 +243,17 @@ def change(id_: str, given: Mapping[str, Any]) -> ApiCall[AllocationView]:
     """Change what may change after the launch: the fields of `ChangeBody`. Raises InvalidError for another."""
     body = fields_of(ChangeBody, given)
     return ApiCall(method="PATCH", path=_allocation(id_), body=body, answer=AllocationView)
+
+
+def batch(verb: str, key: str, given: Mapping[str, Any]) -> ApiCall[BatchAnswer]:
+    """One verb for many: the fields of `BatchRequest`. Each is reached once, however often it is sent with this key.
+
+    Raises:
+        InvalidError: a field that there is not.
+    """
+    body = fields_of(BatchRequest, {"verb": verb, **given})
+    headers = {"Idempotency-Key": key}
+    return ApiCall(method="POST", path="/allocations/batch", body=body, headers=headers, answer=BatchAnswer)
 
 
 def delete(id_: str) -> ApiCall[AllocationView]:

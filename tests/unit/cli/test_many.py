@@ -176,3 +176,65 @@ async def test_a_misspelled_choice_is_answered_with_the_one_that_was_meant(
     """Values of options and words of verbs, as verbs and options themselves."""
     done = await desk.run(*words)
     assert (done.code, meant in done.err) == (main.USAGE, True), done.err
+
+
+async def test_many_are_killed_in_one_request(world: ApiWorld, desk: Desk) -> None:
+    """However many: the server is called for the list and for the batch, not for each; a phase chooses among them."""
+    for number in range(25):
+        await world.launch(name=f"r{number}", headers={"X-Slipway-User": "ada"})
+    await world.run("r0")
+    one = await desk.run("kill", "--all", "-y", "--phase", "Running", "--user", "ada")
+    assert (one.code, await stopped(world)) == (main.OK, ["r0"])
+    done = await desk.run("kill", "--all", "-y", "--user", "ada", "--curl")
+    assert (done.code, done.out) == (main.OK, "25 allocations are being ended\n")
+    assert done.err.count("/allocations/batch") == 1
+    assert "/kill" not in done.err
+    assert len(await stopped(world)) == 25
+
+
+async def test_failures_are_told_one_by_one(world: ApiWorld, desk: Desk) -> None:
+    """Each with its reason; the exit code is that of their sort."""
+    await launched(desk, "a")
+    await launched(desk, "ended")
+    await world.step("ended", Event.TERMINATED, result=Result.SUCCEEDED)
+    done = await desk.run("hold", "a", "ended")
+    assert (done.code, done.out.count(" is held")) == (main.FAILED, 1)
+    assert "has ended; there is nothing to hold" in done.err
+    assert "1 of 2 failed" in done.err
+    missing = await desk.run("kill", "a", "nothing")
+    assert (missing.code, "there is no allocation 'nothing'" in missing.err) == (main.NOT_FOUND, True)
+    assert await stopped(world) == ["a"]
+    again = await desk.run("kill", "a", "ended")
+    assert (again.code, "had ended: Succeeded" in again.out) == (main.OK, True)
+
+
+async def test_hold_resume_and_priority_choose_too(world: ApiWorld, desk: Desk) -> None:
+    """With the options of `kill`; `resume` chooses what is held."""
+    for name in ("a", "b"):
+        await launched(desk, name, "--label", "sweep=lr")
+    await launched(desk, "other")
+    assert (await desk.run("hold", "-l", "sweep=lr", "-y")).code == main.OK
+    assert [(await world.stored(name)).spec.hold for name in ("a", "b", "other")] == [True, True, False]
+    resumed = await desk.run("resume", "--all", "-y")
+    assert (resumed.code, resumed.out.count("may start")) == (main.OK, 2)
+    done = await desk.run("priority", "-l", "sweep=lr", "-y", "77")
+    assert (done.code, done.out.count("has priority 77")) == (main.OK, 2)
+    assert [(await world.stored(name)).spec.priority for name in ("a", "b")] == [77, 77]
+    named = await desk.run("priority", "a", "other", "5")
+    assert (named.code, (await world.stored("other")).spec.priority) == (main.OK, 5)
+    refused = await desk.run("priority", "a", "high")
+    assert (refused.code, "the last word is the new priority" in refused.err) == (main.USAGE, True)
+
+
+async def test_many_moves_keep_their_order(world: ApiWorld, desk: Desk) -> None:
+    """As they are named, ahead of one or behind it."""
+    for name in ("x", "a", "b", "y"):
+        await launched(desk, name)
+    for words, order in (
+        (("b", "a", "y", "--ahead-of", "x"), ["b", "a", "y", "x"]),
+        (("x", "b", "--behind", "y"), ["a", "y", "x", "b"]),
+    ):
+        done = await desk.run("move", *words)
+        assert (done.code, done.out.count(" stands ")) == (main.OK, len(words) - 2), done.err
+        shown = (await desk.run("queue", "show")).out.splitlines()[1:]
+        assert [line.split()[1].rpartition("-")[0] for line in shown] == order

@@ -7,8 +7,7 @@ import msgspec
 from msgspec import Meta
 
 from slipway.api.job_schemas import Id, Priority
-from slipway.api.problems import Problem
-from slipway.api.schemas import ListMetadata, Request
+from slipway.api.schemas import ListMetadata, Problem, Request
 from slipway.crd.v1alpha1 import Name, Wire
 from slipway.model.lifecycle import Kind, Phase
 
@@ -51,6 +50,7 @@ class AllocationSelector(Request, kw_only=True, frozen=True):
     user: Annotated[str, Meta(min_length=1, max_length=253)] | msgspec.UnsetType = msgspec.UNSET
     kind: Kind | msgspec.UnsetType = msgspec.UNSET
     phases: Annotated[list[Phase], Meta(max_length=len(Phase))] = []
+    """in one of these; none: in all but the last"""
     label_selector: Annotated[str, Meta(min_length=1, max_length=4096)] | msgspec.UnsetType = msgspec.UNSET
     """as Kubernetes writes it: `team=vision,sweep!=lr`"""
 
@@ -59,9 +59,11 @@ class BatchRequest(Request, kw_only=True, frozen=True):
     """One verb for the allocations of `ids`, or for those that `selector` chooses."""
 
     verb: BatchVerb
+    """what is done to each, as its route for one allocation does it"""
     ids: Annotated[list[Id], Meta(min_length=1, max_length=BATCH_MAX)] | msgspec.UnsetType = msgspec.UNSET
     """each as an id of one allocation is written: AllocationID, name, or the unique beginning of the id"""
     selector: AllocationSelector | msgspec.UnsetType = msgspec.UNSET
+    """what chooses them, instead of ids"""
     limit: Annotated[int, Meta(ge=1, le=BATCH_MAX)] | msgspec.UnsetType = msgspec.UNSET
     """of what is selected, at most so many; metadata.continue of the answer leads to the rest"""
     continue_: Annotated[str, Meta(max_length=4096)] = msgspec.field(name="continue", default="")
@@ -86,11 +88,14 @@ class BatchItem(Wire, kw_only=True, frozen=True):
     id: str
     """the AllocationID; of what was not found, what was asked for"""
     outcome: Outcome
+    """done; refused; notFound; notReached: its turn did not come in the time of the request, so send it again"""
     name: str = ""
     workspace: str = ""
     user: str = ""
     phase: str = ""
     """before the verb"""
+    result: str = ""
+    """how it had ended before the verb"""
     problem: Problem | None = None
     """why it was refused or not found: what the same verb for this one alone would be answered"""
 
@@ -102,4 +107,5 @@ class BatchAnswer(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
     counts: dict[Outcome, int]
     """{outcome: how many}"""
     dry_run: bool
+    """whether nothing was changed"""
     metadata: ListMetadata

@@ -13,9 +13,9 @@ from msgspec import inspect
 
 from slipway.api.access import session
 from slipway.api.endpoint import JSON_TYPE, Endpoint
-from slipway.api.problems import PROBLEM_TYPE, Problem
+from slipway.api.problems import PROBLEM_TYPE
 from slipway.api.property_texts import text_of
-from slipway.api.schemas import LaunchBody
+from slipway.api.schemas import LaunchBody, Problem
 from slipway.api.sse import SSE_TYPE
 from slipway.crd import fielddocs
 

@@ -15,6 +15,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from slipway.api import http_errors
+from slipway.api.schemas import Problem
 from slipway.errors import (
     AlreadyExistsError,
     ControlPlaneError,
@@ -98,20 +99,6 @@ _KINDS = {"queues": "queue", "templates": "template", "resourcepools": "pool", "
 UNEXPECTED = ProblemRow(500, "internal", "A fault of ours")
 _HTTP_CODES = {404: "no-such-path", 405: "method-not-allowed"}
 _HTTP_TITLES = {404: "There is nothing at this path", 405: "This method is not allowed here"}
-
-
-class Problem(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """The body of every refusal."""
-
-    type: str
-    title: str
-    status: int
-    detail: str = ""
-    instance: str = ""
-    code: str = ""
-    errors: list[dict[str, str]] = []
-    """[{pointer, detail}]: JSON pointers into the request body"""
-    trace_id: str = ""
 
 
 def row_of(error: BaseException) -> ProblemRow:

@@ -55,6 +55,20 @@ class Request(msgspec.Struct, kw_only=True, frozen=True, rename="camel", forbid_
     """Base of small request bodies."""
 
 
+class Problem(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """The body of every refusal."""
+
+    type: str
+    title: str
+    status: int
+    detail: str = ""
+    instance: str = ""
+    code: str = ""
+    errors: list[dict[str, str]] = []
+    """[{pointer, detail}]: JSON pointers into the request body"""
+    trace_id: str = ""
+
+
 class PriorityBody(Request, kw_only=True, frozen=True):
     priority: Annotated[int, Meta(ge=0, le=1000, description="higher goes first")]
 

@@ -6,9 +6,9 @@ import os
 from collections.abc import Callable
 from typing import Any, cast
 
-from slipway.cli import labels, launch, main, selection
+from slipway.cli import batch, labels, launch, main, selection
 from slipway.cli.follow import wait_until
-from slipway.cli.verb import CliSession, CliVerb, whole_number
+from slipway.cli.verb import CliSession, CliVerb
 from slipway.errors import InvalidError, PermanentError
 
 Json = dict[str, Any]
@@ -36,19 +36,24 @@ def kill(arguments: argparse.Namespace, session: CliSession) -> int:
     """End it."""
     asked: Json = {"force": True} if arguments.force else {}
     asked |= {"grace": arguments.grace} if arguments.grace else {}
-
-    def end(before: Json) -> None:
-        session.api.post(f"/allocations/{before['id']}/kill", asked or None)
-        had = f" had ended: {labels.state_of(before)}" if labels.has_ended(before) else " is being ended"
-        session.terminal.line(f"{before['id']}{had}")
-
-    if selection.is_by_filter(arguments):
-        views = selection.chosen(arguments, session, "kill", lambda view: not labels.has_ended(view))
-        arguments.ids = [str(view["id"]) for view in views]
-        return _each(session, views, end) or _await_ends(arguments, session)
-    for id_ in arguments.ids:
-        end(session.api.get(f"/allocations/{id_}"))
+    arguments.ids = selection.ids_of(arguments, session, "kill", _is_live)
+    if len(arguments.ids) != 1:
+        code = batch.send(session, "kill", arguments.ids, asked, done=_ended_or_ending, done_to_all="are being ended")
+        return code or _await_ends(arguments, session)
+    (id_,) = arguments.ids
+    before: Json = session.api.get(f"/allocations/{id_}")
+    session.api.post(f"/allocations/{before['id']}/kill", asked or None)
+    session.terminal.line(f"{before['id']}{_ended_or_ending(before)}")
     return _await_ends(arguments, session)
+
+
+def _ended_or_ending(before: Json) -> str:
+    """What a kill does to one that stood so: a view, or the item of a batch."""
+    return f" had ended: {labels.state_of(before)}" if labels.has_ended(before) else " is being ended"
+
+
+def _is_live(view: Json) -> bool:
+    return not labels.has_ended(view)
 
 
 def _each(session: CliSession, views: list[Json], do: Callable[[Json], None]) -> int:
@@ -142,28 +147,34 @@ def terminate(arguments: argparse.Namespace, session: CliSession) -> int:
 
 def pause(arguments: argparse.Namespace, session: CliSession) -> int:
     """Stop it in a way that it can go on later."""
-    for id_ in arguments.ids:
-        view: Json = session.api.post(f"/allocations/{id_}/hold")
-        waits = view["phase"] == labels.PENDING
-        said = "is held" if waits else "was asked to save its work; then it is held"
-        session.terminal.line(f"{view['id']} {said} until `slipway resume`")
-    return main.OK
+
+    def said(item: Json) -> str:
+        waits = item["phase"] == labels.PENDING
+        return f" {'is held' if waits else 'was asked to save its work; then it is held'} until `slipway resume`"
+
+    ids = selection.ids_of(arguments, session, "pause", _is_live)
+    done_to_all = "are held, or were asked to save their work and are held then, until `slipway resume`"
+    return _do(session, "hold", ids, said, done_to_all)
 
 
 def hold(arguments: argparse.Namespace, session: CliSession) -> int:
     """Keep it from starting."""
-    return _post(arguments, session, "hold", "is held")
+    ids = selection.ids_of(arguments, session, "hold", _is_live)
+    return _do(session, "hold", ids, lambda _: " is held", "are held")
 
 
 def resume(arguments: argparse.Namespace, session: CliSession) -> int:
     """Let it start."""
-    return _post(arguments, session, "resume", "may start")
+    ids = selection.ids_of(arguments, session, "resume", lambda view: bool(view.get("hold")) and _is_live(view))
+    return _do(session, "resume", ids, lambda _: " may start", "may start")
 
 
-def _post(arguments: argparse.Namespace, session: CliSession, call: str, done: str) -> int:
-    for id_ in arguments.ids:
-        session.api.post(f"/allocations/{id_}/{call}")
-        session.terminal.line(f"{id_} {done}")
+def _do(session: CliSession, call: str, ids: list[str], said: Callable[[Json], str], said_of_all: str) -> int:
+    """A verb without values: one call for one, one for many."""
+    if len(ids) != 1:
+        return batch.send(session, call, ids, done=said, done_to_all=said_of_all)
+    view: Json = session.api.post(f"/allocations/{ids[0]}/{call}")
+    session.terminal.line(f"{view['id']}{said(view)}")
     return main.OK
 
 
@@ -233,13 +244,25 @@ def update(arguments: argparse.Namespace, session: CliSession) -> int:
 
 def configure_priority(parser: argparse.ArgumentParser) -> None:
     """Arguments of `priority`."""
-    parser.add_argument("id", metavar="ID")
-    parser.add_argument("priority", metavar="0..1000", type=whole_number, help="higher goes first")
+    parser.usage = "slipway priority [options] ID... 0..1000, or: slipway priority -l LABELS 0..1000"
+    parser.add_argument("words", nargs="+", metavar="ID... 0..1000", help="the last word: higher goes first")
+    selection.add_options(parser, with_ids=False)
 
 
 def priority(arguments: argparse.Namespace, session: CliSession) -> int:
     """Set its priority."""
-    view: Json = session.api.patch(f"/allocations/{arguments.id}", {"priority": arguments.priority})
+    *arguments.ids, last = cast("list[str]", arguments.words)
+    if not last.isdigit():
+        raise InvalidError(f"priority: the last word is the new priority, 0 to 1000, not {last[:64]!r}")
+    value = int(last)
+    ids = selection.ids_of(arguments, session, f"set priority {value} of", _is_live)
+    if len(ids) != 1:
+        asked = {"priority": value}
+        done_to_all = f"have priority {value}"
+        return batch.send(
+            session, "priority", ids, asked, done=lambda _: f" has priority {value}", done_to_all=done_to_all
+        )
+    view: Json = session.api.patch(f"/allocations/{ids[0]}", {"priority": value})
     session.terminal.line(f"{view['id']} has priority {view['priority']}")
     return main.OK
 
@@ -249,9 +272,9 @@ VERBS = {
     "rm": CliVerb(configure_remove, remove),
     "terminate": CliVerb(configure_terminate, terminate),
     "preempt": CliVerb(configure_preempt, preempt),
-    "pause": CliVerb(_configure_ids, pause),
-    "hold": CliVerb(_configure_ids, hold),
-    "resume": CliVerb(_configure_ids, resume),
+    "pause": CliVerb(selection.add_options, pause),
+    "hold": CliVerb(selection.add_options, hold),
+    "resume": CliVerb(selection.add_options, resume),
     "forget": CliVerb(_configure_ids, forget),
     "limit": CliVerb(configure_limit, limit),
     "update": CliVerb(configure_update, update),

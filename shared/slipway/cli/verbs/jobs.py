@@ -7,7 +7,7 @@ import argparse
 from typing import Any, cast
 from urllib.parse import quote
 
-from slipway.cli import main, output, table
+from slipway.cli import batch, labels, main, output, selection, table
 from slipway.cli.http import ApiResponse
 from slipway.cli.verb import CliSession, CliVerb
 from slipway.cli.verbs import listing
@@ -47,7 +47,7 @@ def configure_job(parser: argparse.ArgumentParser) -> None:
 
 def configure_move(parser: argparse.ArgumentParser) -> None:
     """Arguments of `move`."""
-    parser.add_argument("id", metavar="ID")
+    selection.add_options(parser)
     _configure_beside(parser)
 
 
@@ -83,8 +83,16 @@ def job(arguments: argparse.Namespace, session: CliSession) -> int:
 
 
 def move(arguments: argparse.Namespace, session: CliSession) -> int:
-    """One allocation ahead of or behind another."""
-    view: Json = session.api.post(f"/allocations/{quote(arguments.id, safe='')}/move", _beside(arguments))
+    """Allocations ahead of or behind another; many keep their order."""
+    beside = _beside(arguments)
+    does = f"move {_where(arguments)}:"
+    ids = selection.ids_of(arguments, session, does, lambda view: view["phase"] == labels.PENDING, oldest_first=True)
+    if len(ids) != 1:
+        # Running work does not move, so that there is nothing to interrupt.
+        values = {name: value for name, value in beside.items() if name != "interrupt"}
+        where = _where(arguments)
+        return batch.send(session, "move", ids, values, done=lambda _: f" stands {where}", done_to_all=f"stand {where}")
+    view: Json = session.api.post(f"/allocations/{quote(ids[0], safe='')}/move", beside)
     priority = "" if view["job"] else f", with priority {view['priority']}"
     session.terminal.line(f"{view['id']} stands {_where(arguments)}{priority}")
     return main.OK

@@ -51,6 +51,8 @@ from slipway.kube.ports import Listed
 
 PATH = "/api/v1/allocations/batch"
 PAGE = 500
+LIST_FROM, LIST_PAGES_MAX = 100, 4
+"""From so many ids on, so many pages of the list are read first: a page costs far less than a read for each."""
 _KEY_LENGTH, _VERB_LENGTH = 32, 16
 _OF_ONE = {verb: f"/api/v1/allocations/{{id}}/{verb}" for verb in BatchVerb}
 """The route of one allocation, whose row says who may."""
@@ -198,7 +200,9 @@ async def _in_order(
 async def _subjects(request: Request, parts: ApiDeps, body: BatchRequest) -> Subjects:
     """Whom it is for; each is named once."""
     if isinstance(body.ids, list):
-        return Subjects([(text, None) for text in dict.fromkeys(body.ids)])
+        texts = list(dict.fromkeys(body.ids))
+        known = await _listed(parts) if len(texts) >= LIST_FROM else {}
+        return Subjects([(text, known.get(text)) for text in texts])
     assert isinstance(body.selector, AllocationSelector)  # noqa: S101 - it was checked
     most = MOVES_MAX if body.verb is BatchVerb.MOVE else BATCH_MAX
     limit = body.limit if isinstance(body.limit, int) else most
@@ -215,6 +219,19 @@ async def _subjects(request: Request, parts: ApiDeps, body: BatchRequest) -> Sub
     for each in found:
         parts.lookup.remember(each)
     return Subjects([(id_of(each), each) for each in found], continue_)
+
+
+async def _listed(parts: ApiDeps) -> dict[str, Allocation]:
+    """{AllocationID: object} of what has not ended, as far as few pages go: what is missing is looked up by itself."""
+    found: dict[str, Allocation] = {}
+    continue_ = ""
+    for _ in range(LIST_PAGES_MAX):
+        page = await list_page(parts.kube, ListFilter(is_active=True), limit=PAGE, continue_=continue_)
+        found |= {id_of(each): each for each in page.items}
+        continue_ = page.continue_
+        if not continue_:
+            break
+    return found
 
 
 async def _page(
@@ -303,6 +320,7 @@ def _item(text: str, tried: Tried[Done]) -> BatchItem:
                 workspace=found.metadata.namespace,
                 user=owner_of(found),
                 phase=found.status.phase,
+                result=found.status.result or "",
                 problem=None if error is None else problem_of(error),
             )
 

@@ -1,0 +1,87 @@
+"""A thousand kills in one request to the local cluster, from the request to the last write, beside as many single ones.
+
+The allocations are held, so that they wait and nothing but the kills is under way. The batch names its allocations by
+their ids, as the command does after its question; the single kills come from 16 clients over kept connections.
+"""
+
+import asyncio
+import time
+
+import msgspec
+
+from bench.runner import Row, Target, paired, row
+from bench.stand import LAUNCH_PATH, Stand, a_stand
+
+COUNT = 1000
+CLIENTS = 16
+BODY = msgspec.json.encode(
+    {"kind": "command", "image": "python:3.11", "command": ["true"], "hold": True, "ranks": [{"count": 1}]}
+)
+MUST_S = 5.0
+
+
+class Batched(msgspec.Struct):
+    """What is read of an answer."""
+
+    counts: dict[str, int]
+
+
+async def measure(runs: int) -> list[Row]:
+    """Rows of this benchmark."""
+    async with a_stand(nodes=0) as stand:
+        ours, singles = await paired(runs, lambda _run: _batch(stand), lambda _run: _singles(stand))
+    return [
+        row(
+            "BATCH-kill-1000",
+            f"{COUNT:,} kills in one request, to its answer",
+            ours,
+            "s",
+            peer=singles,
+            peer_name=f"the same by single requests of {CLIENTS} clients",
+            target=Target(must=MUST_S),
+        )
+    ]
+
+
+async def _launched(stand: Stand) -> list[str]:
+    """The ids of as many that wait."""
+    left, ids = iter(range(COUNT)), list[str]()
+
+    async def client() -> None:
+        for _ in left:
+            ids.append((await stand.post(BODY))[0])
+
+    await asyncio.gather(*(client() for _ in range(CLIENTS)))
+    return ids
+
+
+async def _batch(stand: Stand) -> float:
+    """Seconds."""
+    body = msgspec.json.encode({"verb": "kill", "ids": await _launched(stand)})
+    headers = {"Content-Type": "application/json", "Idempotency-Key": f"bench-{time.perf_counter_ns()}"}
+    started_s = time.perf_counter()
+    async with stand.session.post(f"{stand.stack.api_url}{LAUNCH_PATH}/batch", data=body, headers=headers) as answer:
+        content = await answer.read()
+    taken_s = time.perf_counter() - started_s
+    if answer.status != 200:
+        raise RuntimeError(f"{answer.status}: {content[:500]!r}")
+    counts = msgspec.json.decode(content, type=Batched).counts
+    if counts != {"done": COUNT}:
+        raise RuntimeError(f"not all were killed: {counts}")
+    return taken_s
+
+
+async def _singles(stand: Stand) -> float:
+    """Seconds."""
+    ids = await _launched(stand)
+    left = iter(ids)
+    started_s = time.perf_counter()
+
+    async def client() -> None:
+        for id_ in left:
+            async with stand.session.post(f"{stand.stack.api_url}{LAUNCH_PATH}/{id_}/kill") as answer:
+                if answer.status >= 300:
+                    raise RuntimeError(f"{answer.status}: {await answer.text()}")
+
+    await asyncio.gather(*(client() for _ in range(CLIENTS)))
+    return time.perf_counter() - started_s

@@ -1,0 +1,90 @@
+"""One verb for many allocations: sent in as few requests as it takes, and what became of each.
+
+Owns how a batch is cut into requests, what is sent again (never twice to one that was reached: all requests of a batch
+have one Idempotency-Key), and what is printed: failures each in a line, what was done one by one while that is few.
+"""
+
+import uuid
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+from slipway.cli import main
+from slipway.cli.verb import CliSession
+from slipway.errors import DeadlineError
+
+Json = dict[str, Any]
+
+REQUEST_MAX = 1000
+MOVES_MAX = 100
+SHOWN_MAX = 20
+"""Of what was done, so many have a line each; of more there is one line for all."""
+
+
+def send(
+    session: CliSession,
+    verb: str,
+    ids: Sequence[str],
+    values: Json | None = None,
+    *,
+    done: Callable[[Json], str],
+    done_to_all: str,
+) -> int:
+    """Do it to each, whatever becomes of the others; the exit code.
+
+    `done` says what was done to one (`is held`), `done_to_all` the same of many (`are held`).
+    """
+    items = _sent(session, verb, ids, values or {})
+    failed = [item for item in items if item["outcome"] != "done"]
+    succeeded = [item for item in items if item["outcome"] == "done"]
+    if len(succeeded) > SHOWN_MAX:
+        session.terminal.line(f"{len(succeeded)} allocations {done_to_all}")
+    else:
+        for item in succeeded:
+            session.terminal.line(f"{item['id']}{done(item)}")
+    for item in failed:
+        session.terminal.note(f"{item['id']}: {item['problem']['detail']}")
+    if failed and len(items) > 1:
+        session.terminal.note(f"{len(failed)} of {len(items)} failed")
+    return _exit_code(failed)
+
+
+def _sent(session: CliSession, verb: str, ids: Sequence[str], values: Json) -> list[Json]:
+    """The outcome of each, in the order of `ids`."""
+    key = f"cli-{uuid.uuid4().hex}"
+    size = MOVES_MAX if verb == "move" else REQUEST_MAX
+    parts = [list(ids[start : start + size]) for start in range(0, len(ids), size)]
+    if "behind" in values:
+        # Each goes right behind the same one: what is to stand last is moved first.
+        parts.reverse()
+    answered = [_sent_part(session, {"verb": verb, **values}, part, key) for part in parts]
+    if "behind" in values:
+        answered.reverse()
+    return [item for part in answered for item in part]
+
+
+def _sent_part(session: CliSession, body: Json, ids: list[str], key: str) -> list[Json]:
+    """Sent again while the server reaches more of them each time. Raises DeadlineError when it does not."""
+    found: dict[str, Json] = {}
+    left = list(dict.fromkeys(ids))
+    while left:
+        answer = session.api.call(
+            "POST", "/allocations/batch", body={**body, "ids": left}, headers={"Idempotency-Key": key}
+        ).json()
+        items = cast("list[Json]", answer["items"])
+        found |= {text: item for text, item in zip(left, items, strict=True) if item["outcome"] != "notReached"}
+        rest = [text for text in left if text not in found]
+        if len(rest) == len(left):
+            raise DeadlineError(f"the server reached none of {len(left)} allocations in its time; try again later")
+        left = rest
+    return [found[text] for text in dict.fromkeys(ids)]
+
+
+def _exit_code(failed: Sequence[Json]) -> int:
+    """That of one failure, when all are of one sort."""
+    if not failed:
+        return main.OK
+    sorts = Counter(int(item["problem"]["status"]) for item in failed)
+    if len(sorts) > 1:
+        return main.FAILED
+    return {404: main.NOT_FOUND, 403: main.NOT_ALLOWED}.get(next(iter(sorts)), main.FAILED)
