@@ -89,6 +89,15 @@ class Settings(CommonSettings, kw_only=True, frozen=True):
             extra={"unit": "seconds"},
         ),
     ] = 28_800.0
+    session_key_dir: Annotated[
+        str,
+        Meta(
+            description="Folder with the keys that seal the cookies of browsers, files named *.key with 32 bytes in "
+            "URL-safe base64 each, as a mounted Secret is one. The last name in the alphabet seals, all open; looked "
+            "at every few seconds. Every replica needs the same. Empty: a key of this process alone, so that browsers "
+            "log in again after a restart."
+        ),
+    ] = ""
     proxy_domain: Annotated[
         str,
         Meta(

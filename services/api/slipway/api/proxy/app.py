@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import RedirectResponse, Response
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 from starlette.websockets import WebSocket
 
 from slipway.api import audit
@@ -68,12 +68,13 @@ async def _serve_http(request: Request, send: Send) -> None:
         await _led_to_login(request)(request.scope, request.receive, send)
         return
     parts = parts_of(request)
+    send = _renewing(request, parts, send)
     whole = await _whole(parts, given)
     if _is_outside(request, parts):
-        kept = session.session_of(request)
+        kept = parts.sessions.of(request)
         if not parts.settings.proxy_domain or not is_browser or request.method != "GET" or kept is None:
             raise ForbiddenError(_APART)
-        await login.onward(request, whole, kept.token)(request.scope, request.receive, send)
+        await login.onward(request, whole, kept)(request.scope, request.receive, send)
         return
     found = await parts.targets.find(whole, _below(request.scope, given), request.scope["query_string"])
     if found.allocation != given:
@@ -139,12 +140,29 @@ def _is_outside(connection: HTTPConnection, parts: ApiDeps) -> bool:
 
 def _led_to_login(request: Request) -> Response:
     """Our own login; from the origin of a workload the way leads over ours."""
-    settings = parts_of(request).settings
-    host = request.headers.get("host", "")
-    if not workload_of(host, settings.proxy_domain):
+    parts = parts_of(request)
+    if not workload_of(request.headers.get("host", ""), parts.settings.proxy_domain):
+        if request.headers.get("sec-fetch-site", "") == "cross-site":
+            return login.again(request)
         return login.to_login(request)
-    port = f":{host.rpartition(':')[2]}" if host.rpartition(":")[2].isdigit() else ""
-    return RedirectResponse(f"{request.url.scheme}://{settings.hosts[0]}{port}{request.url.path}", status_code=303)
+    path = request.url.path + (f"?{request.url.query}" if request.url.query else "")
+    if parts.sessions.has_refused(request):
+        return login.lead_back(request, path, "Your ticket for this workload has ended, or you have logged out.")
+    return RedirectResponse(login.own_origin(request) + path, status_code=303)
+
+
+def _renewing(request: Request, parts: ApiDeps, send: Send) -> Send:
+    """What gives the browser a new ticket with the answer, when the one that it has is half over."""
+    fields = parts.sessions.renewed(request) if session.is_by_cookie(request) else []
+    if not fields:
+        return send
+
+    async def renewing(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            message = {**message, "headers": [*message.get("headers", ()), *fields]}
+        await send(message)
+
+    return renewing
 
 
 async def _whole(parts: ApiDeps, given: str) -> str:
