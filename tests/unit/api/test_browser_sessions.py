@@ -31,12 +31,14 @@ from slipway.api.access.session import (
 from slipway.api.access.table import RouteRule, Where
 from slipway.api.deps import ApiDeps
 from slipway.api.http_errors import UnauthorizedError
+from slipway.api.settings import Settings
 from slipway.errors import UnavailableError
 from slipway.runtime.clock import SeededRandom
 from slipway.runtime.service import ServiceStop
 from slipway.streams.memory_server import MemoryServer
 from slipway.streams.memory_side import MemoryStreams
 from tests.support.access import Teams, served_by, teams_world
+from tests.support.api_world import api_world
 from tests.support.clock import FakeClock
 from tests.unit.api.test_login import BROWSER, DOMAIN, HOST, OWN, a_workload, code_of, cookie_of, echo, log_in, raw
 from tests.unit.api.test_proxy import served
@@ -286,6 +288,26 @@ async def test_a_link_of_another_site_finds_the_login(teams: Teams) -> None:
     assert "/.slipway/enter" in shown.text
     without = await teams.world.http.get(path, headers={**BROWSER, "Sec-Fetch-Site": "same-origin"})
     assert without.status_code == 303
+
+
+async def test_without_logins_pages_of_workloads_are_apart_too() -> None:
+    """Mode none with a domain: a browser is led to the origin of the workload, where there is no REST API but to look
+    at itself; what a page sends to ours is refused; programs are served as before."""
+    app = Starlette(routes=[Route("/{path:path}", echo, methods=["GET", "POST"])])
+    async with served(app) as port, api_world(Settings(proxy_domain=DOMAIN)) as world:
+        made = await world.launch(name="book", ports=[{"name": "http", "port": port}])
+        await world.run("book")
+        id_, http = str(made["id"]), world.http
+        led = await http.get("/proxy/book/lab?a=1", headers=BROWSER)
+        assert (led.status_code, led.headers["Location"]) == (307, f"http://{id_}.{DOMAIN}/proxy/{id_}/lab?a=1")
+        own = {"Sec-Fetch-Site": "same-origin", "Origin": f"http://{HOST}"}
+        assert (await http.get(f"/proxy/{id_}/lab", headers={"Sec-Fetch-Site": "same-origin"})).status_code == 403
+        assert (await http.post(f"/proxy/{id_}/lab", headers=own)).status_code == 403
+        assert (await http.get(f"/proxy/{id_}/lab", headers={**there(id_), **BROWSER})).status_code == 200
+        assert (await http.post(f"/api/v1/allocations/{id_}/kill", headers=there(id_))).status_code == 404
+        page = {"Origin": f"http://{id_}.{DOMAIN}", "Sec-Fetch-Site": "cross-site"}
+        assert (await http.get(f"/api/v1/allocations/{id_}", headers=page)).status_code == 403
+        assert (await http.get(f"/proxy/{id_}/lab")).status_code == 200
 
 
 def some_sessions(clock: FakeClock, keys: SealKeys | None = None) -> tuple[BrowserSessions, EndedSessions]:

@@ -81,6 +81,12 @@ def compose(context: ServiceContext[Settings], kube: Kube, streams: Streams, beh
         follow_tokens(context, parts.tokens)
     if settings.auth != "none":
         follow_logins(context, parts)
+    elif not settings.proxy_domain:
+        _log.warning(
+            "pages of workloads are served in the origin of the api: a script of any workload may do all that the api "
+            "can in the browser that opens it",
+            how="set SLIPWAY_PROXY_DOMAIN, such as apps.localhost, or SLIPWAY_AUTH",
+        )
     if settings.health_listen:
         context.tasks.create_task(_serve_health(context), name="http-health")
     if settings.task_listen:

@@ -102,8 +102,9 @@ class Settings(CommonSettings, kw_only=True, frozen=True):
         str,
         Meta(
             description="Domain below which pages of workloads have origins of their own, as <id>.<domain>: browsers "
-            "that are logged in open them there, and there only. Needs a wildcard in DNS, and the api's own name in "
-            "SLIPWAY_HOSTS. Empty: pages are opened through slipway port-forward.",
+            "open them there, and there only. Needs a wildcard in DNS, and the api's own name in SLIPWAY_HOSTS. Empty: "
+            "pages are opened through slipway port-forward; in mode none they are served in the origin of the api, "
+            "where a script of theirs may do whatever the api can, and the api warns of it.",
             extra={"check": check_domain},
         ),
     ] = ""
@@ -306,7 +307,7 @@ class Settings(CommonSettings, kw_only=True, frozen=True):
             raise ValueError(
                 "SLIPWAY_AUTH_AUDIENCE and SLIPWAY_TASK_AUDIENCE are the same: the token of a task would be a user's"
             )
-        if self.proxy_domain and not self.hosts:
+        if self.proxy_domain and not self.hosts and self.auth != "none":
             raise ValueError(
                 "SLIPWAY_PROXY_DOMAIN needs the api's own names in SLIPWAY_HOSTS: only their pages lead on to workloads"
             )
