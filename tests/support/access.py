@@ -133,7 +133,7 @@ class Teams:
         )
         assert parts.tokens is not None
         await parts.tokens.look()
-        await parts.seal_keys.look()
+        await parts.sessions.keys.look()
         return parts
 
     async def token(self, user: str, roles: Mapping[str, str], *, life_s: float = 3600) -> dict[str, str]:
@@ -197,7 +197,7 @@ async def teams_world(auth: str, folder: Path | None = None, **settings: Any) ->
     await teams.furnish()
     if folder is not None:
         await teams.look()
-    await world.parts.seal_keys.look()
+    await world.parts.sessions.keys.look()
     async with world.http:
         yield teams
     await world.parts.forwarder.aclose()

@@ -30,7 +30,7 @@ async def look_until(replicas: Sequence[ApiDeps], condition: Callable[[], bool],
         async with asyncio.timeout(PATIENCE_S):
             while not condition():
                 for each in replicas:
-                    await each.ended_sessions.look()
+                    await each.sessions.ended.look()
                 await asyncio.sleep(0.05)
     except TimeoutError:
         raise AssertionError(f"looked for {PATIENCE_S} s for: {what}") from None
@@ -57,17 +57,17 @@ async def test_replicas_share_what_ended(tmp_path: Path) -> None:
             inside = f"/api/v1/allocations/{id_}"
             for each in (first, second, third):
                 assert (await each.get(inside, headers={**there(id_), **ticket})).status_code == 200
-            login = one.seal_keys.open(cookie["Cookie"].partition("=")[2], LoginSession)
+            login = one.sessions.keys.open(cookie["Cookie"].partition("=")[2], LoginSession)
             assert login is not None
             assert (await first.post("/logout", headers={**cookie, **OWN})).status_code == 303
-            await look_until([two], lambda: two.ended_sessions.has(login.id), "the logout at the second")
+            await look_until([two], lambda: two.sessions.ended.has(login.id), "the logout at the second")
             for each in (first, second):
                 assert (await each.get("/api/v1/me", headers=cookie)).status_code == 401
                 assert (await each.get(inside, headers={**there(id_), **ticket})).status_code == 401
                 assert (await entered(each, id_, spare)).status_code == 401
             await server.stop()
             await server.start()
-            await look_until([two, three], lambda: three.ended_sessions.has(login.id), "what the second tells again")
+            await look_until([two, three], lambda: three.sessions.ended.has(login.id), "what the second tells again")
             assert (await third.get("/api/v1/me", headers=cookie)).status_code == 401
         for each in streams:
             await each.aclose()

@@ -62,7 +62,7 @@ def there(id_: str) -> dict[str, str]:
 
 def opened(parts: ApiDeps, cookie: dict[str, str], as_type: type[Any]) -> Any:
     """What is sealed in a cookie."""
-    return parts.seal_keys.open(cookie["Cookie"].partition("=")[2], as_type)
+    return parts.sessions.keys.open(cookie["Cookie"].partition("=")[2], as_type)
 
 
 async def entered(http: httpx.AsyncClient, id_: str, code: str, **more: str) -> httpx.Response:
@@ -127,7 +127,7 @@ async def test_an_expired_ticket_leads_back(teams: Teams) -> None:
     _, cookie = await an_editor(teams)
     id_, parts, http = teams.ids["red"], teams.world.parts, teams.world.http
     ticket = opened(parts, await a_ticket(teams, id_, cookie), WorkloadTicket)
-    over = {"Cookie": f"slipway_ticket={parts.seal_keys.seal(msgspec.structs.replace(ticket, ends_at=1.0))}"}
+    over = {"Cookie": f"slipway_ticket={parts.sessions.keys.seal(msgspec.structs.replace(ticket, ends_at=1.0))}"}
     page = await http.get(f"/proxy/{id_}/lab", headers={**there(id_), **over, **BROWSER})
     assert (page.status_code, f'href="http://{HOST}/proxy/{id_}/lab"' in page.text) == (401, True)
     assert all("max-age=0" in each.lower() for each in page.headers.get_list("Set-Cookie"))
@@ -175,12 +175,12 @@ async def test_what_is_used_is_renewed_with_its_answers(teams: Teams) -> None:
         assert [each.partition("=")[0] for each in page.headers.get_list("Set-Cookie")] == ["theirs"]
         ticket = opened(parts, fresh, WorkloadTicket)
         half_over = msgspec.structs.replace(ticket, ends_at=ticket.ends_at - TICKET_S / 2 - 1)
-        used = {"Cookie": f"slipway_ticket={parts.seal_keys.seal(half_over)}"}
+        used = {"Cookie": f"slipway_ticket={parts.sessions.keys.seal(half_over)}"}
         page = await teams.world.http.get(f"/proxy/{id_}/lab", headers={**there(id_), **used})
         given = [each for each in page.headers.get_list("Set-Cookie") if each.startswith("slipway_ticket=")]
         assert len(given) == 1
         assert {"httponly", "samesite=lax", "path=/"} <= {part.strip() for part in given[0].lower().split(";")}
-        renewed = parts.seal_keys.open(given[0].partition("=")[2].partition(";")[0], WorkloadTicket)
+        renewed = parts.sessions.keys.open(given[0].partition("=")[2].partition(";")[0], WorkloadTicket)
         assert renewed is not None
         assert renewed.session == ticket.session
         assert renewed.ends_at > half_over.ends_at
@@ -195,7 +195,7 @@ async def test_a_logout_reaches_every_replica_and_every_ticket(teams: Teams) -> 
         code = code_of(await http.get(f"/proxy/{id_}/", headers={**cookie, **BROWSER}))
         assert (await other.get("/api/v1/me", headers=cookie)).status_code == 200
         assert (await http.post("/logout", headers={**cookie, **OWN})).status_code == 303
-        await parts.ended_sessions.look()
+        await parts.sessions.ended.look()
         for each in (http, other):
             assert (await each.get("/api/v1/me", headers=cookie)).status_code == 401
             called = await each.get(f"/api/v1/allocations/{id_}", headers={**there(id_), **ticket})
@@ -212,11 +212,11 @@ async def test_a_logout_while_redis_is_away(teams: Teams) -> None:
         out = await http.post("/logout", headers={**cookie, **OWN})
         assert (out.status_code, "cannot be told right now" in out.text) == (200, True)
         assert (await http.get("/api/v1/me", headers=cookie)).status_code == 401
-        await parts.ended_sessions.look()
+        await parts.sessions.ended.look()
         assert (await other.get("/api/v1/me", headers=cookie)).status_code == 200
         teams.world.server.absent = False
-        await teams.world.parts.ended_sessions.look()
-        await parts.ended_sessions.look()
+        await teams.world.parts.sessions.ended.look()
+        await parts.sessions.ended.look()
         assert (await other.get("/api/v1/me", headers=cookie)).status_code == 401
 
 
@@ -233,11 +233,11 @@ async def test_a_logout_outlives_what_redis_forgets(teams: Teams) -> None:
     """A replica that has read of it writes it again, so that one which starts later knows it too."""
     _, cookie = await an_editor(teams)
     assert (await teams.world.http.post("/logout", headers={**cookie, **OWN})).status_code == 303
-    await teams.world.parts.ended_sessions.look()
+    await teams.world.parts.sessions.ended.look()
     teams.world.server.flush()
-    await teams.world.parts.ended_sessions.look()
+    await teams.world.parts.sessions.ended.look()
     late = await teams.replica()
-    await late.ended_sessions.look()
+    await late.sessions.ended.look()
     async with served_by(late) as other:
         assert (await other.get("/api/v1/me", headers=cookie)).status_code == 401
 

@@ -93,7 +93,7 @@ async def test_it_ends(teams: Teams) -> None:
     cookie = cookie_of(await log_in(teams, raw(token)))
     assert (await teams.call("GET", "/me", cookie)).status_code == 200
     name, _, value = cookie["Cookie"].partition("=")
-    keys = teams.world.parts.seal_keys
+    keys = teams.world.parts.sessions.keys
     login = keys.open(value, LoginSession)
     assert login is not None
     assert 590 <= login.ends_at - teams.world.clock.now() <= 600

@@ -71,8 +71,6 @@ class ApiDeps:
     tokens: TokenBook | None
     """of mode `token`"""
     links: LoginLinks
-    seal_keys: SealKeys
-    ended_sessions: EndedSessions
     sessions: BrowserSessions
     catalog: Catalog
     contexts: ContextArchives
@@ -121,11 +119,7 @@ def connect(
     catalog, lookup = Catalog(kube, clock), Lookup(kube)
     announcer = LaunchPublisher(streams.events, streams.wake, clock)
     tokens = TokenBook(Path(settings.token_dir), clock) if settings.auth == "token" else None
-    seal_keys = SealKeys(Path(settings.session_key_dir) if settings.session_key_dir else None, clock)
-    ended_sessions = EndedSessions(streams.logouts, clock)
-    sessions = BrowserSessions(
-        seal_keys, ended_sessions, clock, random, domain=settings.proxy_domain, life_s=settings.session_s
-    )
+    sessions = _sessions(settings, streams, clock, random)
     contexts = _contexts(settings, kube, clock, random)
     return ApiDeps(
         settings=settings,
@@ -134,12 +128,10 @@ def connect(
         stop=stop,
         kube=kube,
         whole=kube,
-        access=_access(settings, kube, catalog, clock, tokens, sessions),
+        access=_access(settings, kube, catalog, clock, tokens=tokens, sessions=sessions),
         rates=Rates(clock, rate_per_s=settings.rate_per_s, burst=settings.rate_burst),
         tokens=tokens,
         links=LoginLinks(clock, random),
-        seal_keys=seal_keys,
-        ended_sessions=ended_sessions,
         sessions=sessions,
         catalog=catalog,
         contexts=contexts,
@@ -191,11 +183,18 @@ def _contexts(settings: Settings, kube: Kube, clock: Clock, random: Random) -> C
     )
 
 
+def _sessions(settings: Settings, streams: Streams, clock: Clock, random: Random) -> BrowserSessions:
+    keys = SealKeys(Path(settings.session_key_dir) if settings.session_key_dir else None, clock)
+    ended = EndedSessions(streams.logouts, clock)
+    return BrowserSessions(keys, ended, clock, random, domain=settings.proxy_domain, life_s=settings.session_s)
+
+
 def _access(
     settings: Settings,
     kube: Kube,
     catalog: Catalog,
     clock: Clock,
+    *,
     tokens: TokenBook | None,
     sessions: BrowserSessions,
 ) -> Authenticator:

@@ -111,14 +111,14 @@ def follow_tokens(context: ServiceContext[Settings], tokens: TokenBook) -> None:
 
 def follow_logins(context: ServiceContext[Settings], parts: ApiDeps) -> None:
     """Know the keys that seal cookies, and what was logged out at other replicas."""
-    if parts.seal_keys.is_shared:
+    if parts.sessions.keys.is_shared:
         # Programs need no cookie: without these keys the rest goes on.
-        look = parts.seal_keys.look
+        look = parts.sessions.keys.look
         context.loop(SESSION_KEYS, look, min_interval_s=LOOK_S, max_backoff_s=BACKOFF_S)
     else:
         _log.info("logins of browsers end with this process", how="set SLIPWAY_SESSION_KEY_DIR for several replicas")
     interval_s, backoff_s = ended_sessions.LOOK_S, ended_sessions.BACKOFF_S
-    context.loop(LOGOUTS, parts.ended_sessions.look, min_interval_s=interval_s, max_backoff_s=backoff_s)
+    context.loop(LOGOUTS, parts.sessions.ended.look, min_interval_s=interval_s, max_backoff_s=backoff_s)
 
 
 async def check(parts: ApiDeps) -> None:

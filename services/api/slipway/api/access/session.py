@@ -70,13 +70,16 @@ class EntryCode(msgspec.Struct, frozen=True, kw_only=True, tag="code"):
 
 
 class BrowserSessions:
-    """The logins of browsers. `domain`: that of the origins of workloads; `life_s`: how long a login is good."""
+    """The logins of browsers. `keys` and `ended` are kept up to date by loops of the process.
+
+    `domain`: that of the origins of workloads; `life_s`: how long a login is good.
+    """
 
     def __init__(
         self, keys: SealKeys, ended: EndedSessions, clock: Clock, random: Random, *, domain: str, life_s: float
     ) -> None:
-        self._keys = keys
-        self._ended = ended
+        self.keys = keys
+        self.ended = ended
         self._clock = clock
         self._random = random
         self._domain = domain
@@ -88,7 +91,7 @@ class BrowserSessions:
         session = LoginSession(id=self._random.token_hex(_ID_BYTES), token=token, ends_at=ends_at)
         # A ticket is the longest of what is made of it.
         ticket = WorkloadTicket(session=session, allocation="x" * 64, ends_at=ends_at)
-        if len(token) > TOKEN_CHARS_MAX or len(self._keys.seal(ticket)) > SEALED_CHARS_MAX:
+        if len(token) > TOKEN_CHARS_MAX or len(self.keys.seal(ticket)) > SEALED_CHARS_MAX:
             raise UnauthorizedError("the token is longer than a browser keeps; use one with fewer claims")
         return session
 
@@ -102,7 +105,7 @@ class BrowserSessions:
     def ticket_of(self, connection: HTTPConnection) -> WorkloadTicket | None:
         """The ticket of a request in the origin of its allocation."""
         for text in _cookies(connection, TICKET_NAME):
-            ticket = self._keys.open(text, WorkloadTicket)
+            ticket = self.keys.open(text, WorkloadTicket)
             if ticket is not None and self._is_now(ticket.ends_at, TICKET_S):
                 return ticket if ticket.allocation == self._workload(connection) else None
         return None
@@ -114,36 +117,36 @@ class BrowserSessions:
 
     def is_good(self, session: LoginSession) -> bool:
         """Whether it has neither ended nor been logged out."""
-        return self._is_now(session.ends_at, self._life_s) and not self._ended.has(session.id)
+        return self._is_now(session.ends_at, self._life_s) and not self.ended.has(session.id)
 
     def code(self, session: LoginSession, allocation: str) -> str:
         """What lets the browser of that login into the origin of an allocation, once."""
         id_, ends_at = self._random.token_hex(_ID_BYTES), self._clock.now() + CODE_S
-        return self._keys.seal(EntryCode(id=id_, session=session, allocation=allocation, ends_at=ends_at))
+        return self.keys.seal(EntryCode(id=id_, session=session, allocation=allocation, ends_at=ends_at))
 
     async def redeem(self, text: str, allocation: str) -> LoginSession | None:
         """The login of a code that is good for that allocation, and was not used before."""
-        code = self._keys.open(text, EntryCode)
+        code = self.keys.open(text, EntryCode)
         if code is None or code.allocation != allocation or not self._is_now(code.ends_at, CODE_S):
             return None
-        if not self.is_good(code.session) or not await self._ended.take(code.id, CODE_S + SKEW_S):
+        if not self.is_good(code.session) or not await self.ended.take(code.id, CODE_S + SKEW_S):
             return None
         return code.session
 
     async def end(self, session: LoginSession) -> bool:
         """Log out. Whether other replicas will know: not while Redis is away."""
-        return await self._ended.end(session.id, session.ends_at)
+        return await self.ended.end(session.id, session.ends_at)
 
     def keep_session(self, response: Response, session: LoginSession, *, is_secure: bool) -> None:
         """Let the browser keep the login."""
-        self._keep(response, NAME, self._keys.seal(session), session, is_secure=is_secure, is_strict=True)
+        self._keep(response, NAME, self.keys.seal(session), session, is_secure=is_secure, is_strict=True)
 
     def keep_ticket(self, response: Response, session: LoginSession, allocation: str, *, is_secure: bool) -> None:
         """Let the browser keep a ticket. The way to it leads from another site, where a strict cookie is not sent."""
         ends_at = min(self._clock.now() + TICKET_S, session.ends_at)
         ticket = WorkloadTicket(session=session, allocation=allocation, ends_at=ends_at)
         # Kept as long as its session: so an expired ticket is told from a missing one.
-        self._keep(response, TICKET_NAME, self._keys.seal(ticket), session, is_secure=is_secure, is_strict=False)
+        self._keep(response, TICKET_NAME, self.keys.seal(ticket), session, is_secure=is_secure, is_strict=False)
 
     def renewed(self, connection: HTTPConnection) -> list[tuple[bytes, bytes]]:
         """The fields of an answer that give the browser a new ticket; empty while the one it has is good for long."""
@@ -171,7 +174,7 @@ class BrowserSessions:
 
     def _session_of(self, connection: HTTPConnection) -> LoginSession | None:
         """With several, the one that only this host can have set is tried first."""
-        opened = (self._keys.open(text, LoginSession) for text in _cookies(connection, NAME))
+        opened = (self.keys.open(text, LoginSession) for text in _cookies(connection, NAME))
         return next((session for session in opened if session is not None), None)
 
     def _workload(self, connection: HTTPConnection) -> str:
