@@ -14,6 +14,7 @@ from slipway.api.access.rate_limit import Rates
 from slipway.api.access.seal import SealKeys
 from slipway.api.access.session import BrowserSessions, CookieAuth
 from slipway.api.access.token_auth import TokenBook
+from slipway.api.batch import BatchLanes
 from slipway.api.catalog import Catalog
 from slipway.api.changes import SpecWriter
 from slipway.api.contexts import ContextArchives
@@ -78,6 +79,7 @@ class ApiDeps:
     lookup: Lookup
     launcher: LaunchRequests
     changes: SpecWriter
+    batches: BatchLanes
     announcer: LaunchPublisher
     event_feed: EventFeed
     log_feed: LogFeed
@@ -139,6 +141,7 @@ def connect(
         lookup=lookup,
         launcher=LaunchRequests(kube, catalog, announcer, contexts, clock=clock, random=random),
         changes=SpecWriter(kube, lookup, announcer, clock),
+        batches=BatchLanes(clock, request_s=settings.request_timeout_s),
         announcer=announcer,
         event_feed=EventFeed(streams.events, lookup, clock),
         log_feed=LogFeed(streams.logs, kube, lookup, clock),
