@@ -54,12 +54,22 @@ def scaling(service: str) -> Schema:
             tokens = shapes.text(
                 "A Secret with the records of tokens that `slipway token create` writes, for auth=token."
             )
+            session_keys = shapes.text(
+                "A Secret with files *.key that seal the cookies of browsers. Without: one that the chart makes at the "
+                "install and keeps at upgrades; where no cluster is asked, as by `helm template`, each rendering makes "
+                "another one, and users log in again."
+            )
             certificate = shapes.text("A Secret of type kubernetes.io/tls: the api speaks HTTPS with it, and no HTTP.")
             webhooks = shapes.closed(
                 {"create": shapes.flag("Make the namespace. Without, it has to be there.")},
                 "The namespace of webhooks, which is named as the release's, with -webhooks behind it.",
             )
-            own = {"tokenSecret": tokens, "tlsSecret": certificate, "webhookNamespace": webhooks}
+            own = {
+                "tokenSecret": tokens,
+                "sessionKeySecret": session_keys,
+                "tlsSecret": certificate,
+                "webhookNamespace": webhooks,
+            }
             return {"autoscaling": _autoscaling(), **own}
         case "podworker":
             return {"keda": _keda(), "once": _once()}

@@ -80,6 +80,11 @@ spec:
           mountPath: {{ include "slipway.tokenFolder" . }}
           readOnly: true
         {{- end }}
+        {{- if and (eq .component "api") (include "slipway.sessionKeySecret" .root) }}
+        - name: session-keys
+          mountPath: {{ include "slipway.sessionKeyFolder" . }}
+          readOnly: true
+        {{- end }}
         {{- if $values.tlsSecret }}
         - name: tls
           mountPath: {{ include "slipway.tlsFolder" . }}
@@ -97,6 +102,13 @@ spec:
     - name: tokens
       secret:
         secretName: {{ . }}
+    {{- end }}
+    {{- if eq .component "api" }}
+    {{- with include "slipway.sessionKeySecret" .root }}
+    - name: session-keys
+      secret:
+        secretName: {{ . }}
+    {{- end }}
     {{- end }}
     {{- with $values.tlsSecret }}
     - name: tls

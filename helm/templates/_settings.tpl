@@ -14,6 +14,9 @@ again at its start, and ends when it does not know one.
 {{- if and .root.Values.api.tokenSecret (not $settings.tokenDir) -}}
 {{- $_ := set $settings "tokenDir" (include "slipway.tokenFolder" .) -}}
 {{- end -}}
+{{- if and (include "slipway.sessionKeySecret" .root) (not $settings.sessionKeyDir) -}}
+{{- $_ := set $settings "sessionKeyDir" (include "slipway.sessionKeyFolder" .) -}}
+{{- end -}}
 {{- if and .root.Values.api.tlsSecret (not $settings.tlsDir) -}}
 {{- $_ := set $settings "tlsDir" (include "slipway.tlsFolder" .) -}}
 {{- end -}}
@@ -54,6 +57,18 @@ SLIPWAY_API_URL: {{ printf "http://%s.%s.svc:%s" (include "slipway.component" (d
 {{- end -}}
 
 {{/* Where the records of tokens are, in the pod of the api. */}}
+{{- define "slipway.sessionKeyFolder" -}}
+/etc/slipway/session-keys
+{{- end -}}
+
+{{/* The Secret with the keys that seal cookies; empty where nobody logs in, or they come by another way. */}}
+{{- define "slipway.sessionKeySecret" -}}
+{{- $api := .Values.api -}}
+{{- if and (ne $api.settings.auth "none") (or $api.sessionKeySecret (not $api.settings.sessionKeyDir)) -}}
+{{- $api.sessionKeySecret | default (include "slipway.component" (dict "root" . "component" "session-keys")) -}}
+{{- end -}}
+{{- end -}}
+
 {{- define "slipway.tokenFolder" -}}
 /etc/slipway/tokens
 {{- end -}}

@@ -184,3 +184,33 @@ def test_a_link_works_once(stack: RunningStack, browser: Browser) -> None:
         second.wait_for("document.title === 'This link is not good any more'")
         second.goto(f"{origins(stack)[1]}/api/v1/me")
         second.wait_for("document.body.innerText.includes('\"status\":401')")
+
+
+def test_the_origin_of_a_workload_gets_a_ticket_and_no_token(stack: RunningStack, page: Page) -> None:
+    """By a step from our page, where no token stands; back there from a page of another site the login is found too;
+    after the logout the page of the workload leads back to the login."""
+    id_ = stack.launch({"kind": "shell"})
+    wait_until(lambda: stack.view(id_)["ready"], "the shell to listen")
+    main = stack.link("/api/v1/me")
+    own = f"{urlsplit(main).scheme}://{urlsplit(main).netloc}"
+    page.goto(main)
+    page.wait_for("document.body.innerText.includes('\"user\"')")
+    page.goto(f"{own}/proxy/{id_}/sessions")
+    page.wait_for("!!document.querySelector('form [name=code]')")
+    assert stack.stack.token not in str(page.run("document.documentElement.outerHTML"))
+    page.run("document.querySelector('form').submit()")
+    page.wait_for("document.body.innerText.includes('items')")
+    there = str(page.run("location.origin"))
+    assert str(urlsplit(there).hostname).startswith(f"{id_}.")
+    assert (page.run("document.cookie"), "code" in str(page.run("location.href"))) == ("", False)
+    assert page.run(f"fetch('/proxy/{id_}/sessions').then(answer => answer.status)") == 200
+    page.run(f"(() => {{ location.href = '{own}/proxy/{id_}/sessions' }})()")
+    page.wait_for("!!document.querySelector('form [name=code]')")
+    page.goto(f"{own}/login")
+    page.wait_for("!!document.querySelector('form[action=\"/logout\"]')")
+    page.run("document.querySelector('form').submit()")
+    page.wait_for("!!document.querySelector('input[name=token]')")
+    page.goto(f"{there}/proxy/{id_}/sessions")
+    page.wait_for("document.title === 'Open this page again'")
+    page.run("document.querySelector('a').click()")
+    page.wait_for("!!document.querySelector('input[name=token]')")

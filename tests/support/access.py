@@ -12,12 +12,20 @@ from typing import Any
 import httpx
 import msgspec
 
+from slipway.api.app import create_app
+from slipway.api.deps import ApiDeps, connect
 from slipway.api.settings import Settings
 from slipway.crd.transitions import id_of
 from slipway.kube.resources import ALLOCATIONS, JOBS, NAMESPACES, TEMPLATES, Resource
 from slipway.model import apitokens
 from slipway.model.apitokens import TokenRecord
 from slipway.model.times import format_time
+from slipway.runtime.clock import Clock, SeededRandom
+from slipway.runtime.health import HealthApp, ProcessHealth
+from slipway.runtime.service import ServiceStop
+from slipway.streams.memory_side import MemoryStreams
+from slipway.streams.ports import NoTally, Streams
+from slipway.streams.producer import BestEffort
 from tests.support.api_world import COMMAND, ApiWorld
 
 Json = dict[str, Any]
@@ -109,6 +117,25 @@ class Teams:
             await kube.create(TEMPLATES, {"metadata": {"name": CANARY[team], **where}, "spec": {"body": {}}})
             await self.world.publish(made)
 
+    async def replica(self, streams: Streams | None = None, clock: Clock | None = None) -> ApiDeps:
+        """Another process of the same api: the same cluster and folders, and Redis by connections of its own."""
+        world, time = self.world, clock or self.world.clock
+        own = streams if streams is not None else MemoryStreams(world.server)
+        parts = connect(
+            settings=world.parts.settings,
+            clock=time,
+            random=SeededRandom(secrets.randbits(32)),
+            stop=ServiceStop(),
+            kube=world.kube,
+            streams=own,
+            behind=BestEffort(own, time, NoTally()),
+            on_broken=world.broken.append,
+        )
+        assert parts.tokens is not None
+        await parts.tokens.look()
+        await parts.sessions.keys.look()
+        return parts
+
     async def token(self, user: str, roles: Mapping[str, str], *, life_s: float = 3600) -> dict[str, str]:
         """The header of a new token that counts already."""
         assert self.folder is not None
@@ -151,6 +178,16 @@ class Teams:
 
 
 @asynccontextmanager
+async def served_by(parts: ApiDeps) -> AsyncGenerator[httpx.AsyncClient]:
+    """A client of that process."""
+    app = create_app(parts, HealthApp(ProcessHealth(parts.clock)))
+    transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+        yield client
+    await parts.forwarder.aclose()
+
+
+@asynccontextmanager
 async def teams_world(auth: str, folder: Path | None = None, **settings: Any) -> AsyncGenerator[Teams]:
     """Both teams behind an api of that mode."""
     token_dir = str(folder) if folder is not None else ""
@@ -160,6 +197,7 @@ async def teams_world(auth: str, folder: Path | None = None, **settings: Any) ->
     await teams.furnish()
     if folder is not None:
         await teams.look()
+    await world.parts.sessions.keys.look()
     async with world.http:
         yield teams
     await world.parts.forwarder.aclose()

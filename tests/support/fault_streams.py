@@ -120,6 +120,7 @@ _PORTS = (
     "dead",
     "health",
     "decisions",
+    "logouts",
     "gatherings",
     "conditions",
 )

@@ -50,6 +50,9 @@ async def api(own: Streams, operator: RedisBackend) -> None:
     await others.decisions.append("p", _decision(0), base=None, caps=Caps(entries=9, size=999))
     assert await own.decisions.read("p")
     assert await own.traces.read(an_id())
+    await own.logouts.append({"a": 9e9})
+    assert (await own.logouts.read(None, limit=9)).ended == {"a": 9e9}
+    assert await own.logouts.take("a", 9)
     await _gather(own)
     await _webhooks(own, others)
     await _dead_letters(own, others)

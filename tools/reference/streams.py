@@ -33,6 +33,8 @@ _CONTENT = {
     keys.DEAD.prefix: "dead letters with their cause",
     keys.TRACE.prefix: "spans of one allocation, for the waterfall",
     keys.ACTIVITY.prefix: "when one allocation was last in use, for idle timeouts",
+    keys.LOGOUTS.prefix: "logins of browsers that were ended; replicas of the api remember what they have read",
+    keys.USED_CODE.prefix: "a one-time code of a browser that was used",
     keys.GATHER.prefix: "what the ranks of an attempt exchange in one all-gather",
     keys.WEBHOOK.prefix: "the events that one webhook is still to be sent",
     keys.DECISIONS.prefix: "what the planner of one pool saw and decided, for `slipway replay`; also capped by bytes",
@@ -64,6 +66,8 @@ def _key(family: keys.KeyFamily) -> tuple[str, ...]:
         name += "{<AllocationID>}"
     elif family is keys.GATHER:
         name += "{<AllocationID>}:<attempt>:<name>"
+    elif family is keys.USED_CODE:
+        name += "{<code>}"
     elif family is keys.WEBHOOK:
         name += "{<webhook>}"
     elif family is keys.DECISIONS:
@@ -84,7 +88,8 @@ def _key(family: keys.KeyFamily) -> tuple[str, ...]:
 
 
 def _kept(seconds: int) -> str:
-    count, word = (seconds // keys.DAY_S, "day") if seconds >= keys.DAY_S else (seconds // 3_600, "hour")
+    units = ((keys.DAY_S, "day"), (3_600, "hour"), (60, "minute"))
+    count, word = next(((seconds // unit, name) for unit, name in units if seconds >= unit), (0, ""))
     return f"{count} {word}{'s' * (count != 1)}" if count else ""
 
 

@@ -14,6 +14,7 @@ also to that of another account. So the stack has a host name of its own, which 
 which browsers resolve to the loopback themselves; and a second one, below which each workload has its own origin.
 """
 
+import base64
 import getpass
 import re
 import secrets
@@ -69,6 +70,13 @@ def make_workload_token(layout: Layout) -> str:
     token = secrets.token_urlsafe(32)
     private_files.write(layout.workload_token, token.encode())
     return token
+
+
+def make_session_key(layout: Layout) -> None:
+    """The key that seals the cookies of browsers, made once: they stay logged in over a restart."""
+    path = layout.session_keys / "1.key"
+    if not path.exists():
+        private_files.write(path, base64.urlsafe_b64encode(secrets.token_bytes(32)))
 
 
 def make_names(layout: Layout) -> Names:

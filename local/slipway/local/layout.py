@@ -52,6 +52,8 @@ class Layout:
         """opens every listener of the stack"""
         self.tokens = folder / "tokens"
         """the records of the tokens that the API takes"""
+        self.session_keys = folder / "session-keys"
+        """what seals the cookies of browsers"""
         self.workload_token = folder / "workload-token"
         """what the proxy of the API shows to workloads"""
         self.names = folder / "names"
@@ -71,7 +73,7 @@ class Layout:
             DeniedError: the folder belongs to another account.
         """
         private_files.mend(self.folder)
-        for folder in (self.tokens, self.logs, self.cluster, self.redis, self.nodes):
+        for folder in (self.tokens, self.session_keys, self.logs, self.cluster, self.redis, self.nodes):
             folder.mkdir(exist_ok=True, mode=private_files.FOLDER_MODE)
             private_files.mend(folder)
 

@@ -138,6 +138,7 @@ class Stack:
         self.layout.make()
         self.token = access.make_token(self.layout, self._clock.now())
         self._names = access.make_names(self.layout)
+        access.make_session_key(self.layout)
         self._workload_token = access.make_workload_token(self.layout)
         try:
             await self._start_cluster()
@@ -255,6 +256,7 @@ class Stack:
             "SLIPWAY_LISTEN": f"{LOCALHOST}:{port}",
             "SLIPWAY_AUTH": "token",
             "SLIPWAY_TOKEN_DIR": str(self.layout.tokens),
+            "SLIPWAY_SESSION_KEY_DIR": str(self.layout.session_keys),
             "SLIPWAY_HOSTS": self._names.host,
             "SLIPWAY_PROXY_DOMAIN": self._names.workloads,
             "SLIPWAY_WORKLOAD_TOKEN_FILE": str(self.layout.workload_token),

@@ -93,7 +93,7 @@ _CLAIMS_KEPT: Final = ("exists", "xpending", "xclaim", *_SCRIPTS)
 
 API: Final = Account(
     name="api",
-    purpose="events and logs to users, gatherings, activity, webhooks, dead letters",
+    purpose="events and logs to users, gatherings, activity, webhooks, dead letters, logouts",
     server=("info", "time"),
     grants=(
         *_SPANS,
@@ -113,6 +113,8 @@ API: Final = Account(
         _on(keys.WEBHOOK, *_CLAIMS_KEPT),
         _on(keys.DEAD, "xrange", "xadd", "xdel", "xlen"),
         _on(keys.WORK, "xadd", "xpending"),  # a dead letter sent again; what waits
+        _on(keys.LOGOUTS, "xadd", "xrange", "xrevrange"),
+        _on(keys.USED_CODE, "set"),
         _script(keys.GATHER),
         _on(keys.GATHER, "hget", "hmget", "hgetall", "hstrlen", "exists"),
         _on(keys.GATHER, "hset", "hsetnx", "hincrby", "hdel", "expire", "del"),

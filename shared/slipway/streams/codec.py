@@ -293,6 +293,19 @@ def dead_fields(fields: Fields) -> dict[str, bytes]:
     return {name[2:]: value for name, value in fields.items() if name.startswith("f:")}
 
 
+def encode_logout(login: str, ends_at: float) -> dict[str, bytes]:
+    """An ended login, and when it would have ended by itself."""
+    return {"login": login.encode(), "ends": encode_time(ends_at)}
+
+
+def decode_logout(fields: Fields) -> tuple[str, float]:
+    """(login, its own end). Raises `InvalidError` when it is neither."""
+    login, ends = _bytes(fields, "login"), _bytes(fields, "ends")
+    if not ends.isdigit() or len(ends) > 15 or not login.isalnum() or len(login) > 64:
+        raise InvalidError("not an ended login")
+    return login.decode(), int(ends) / 1_000
+
+
 def encode_time(at_s: float) -> bytes:
     """Seconds since the epoch as whole milliseconds."""
     return b"%d" % int(at_s * 1_000)

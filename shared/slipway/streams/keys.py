@@ -64,6 +64,10 @@ GATHER = KeyFamily(prefix="slipway:gather:", type="hash", ttl_s=3_600)
 """What the ranks of an attempt exchange, by the name of the gathering; also so long after it is complete. Without a
 name: the bytes of the allocation's complete ones."""
 
+LOGOUTS = KeyFamily(prefix="slipway:logouts", type="stream", length_max=10_000)
+"""Logins of browsers that were ended; replicas of the api are seconds behind, and remember what they have read."""
+USED_CODE = KeyFamily(prefix="slipway:code:", type="string", ttl_s=600)
+"""A one-time code that was used; as long as the code would be good, at most so long."""
 HEALTH = KeyFamily(prefix="slipway:health", type="stream", length_max=1)
 """Written to see whether writes are taken: a full server, or a replica, still answers a PING."""
 DECISIONS = KeyFamily(prefix="slipway:decisions:", type="stream", length_max=4_096)
@@ -86,6 +90,8 @@ TABLE = (
     GATHER,
     WEBHOOK,
     DECISIONS,
+    LOGOUTS,
+    USED_CODE,
     HEALTH,
 )
 
@@ -183,6 +189,11 @@ def webhook(name: str) -> str:
 def decisions(pool: str) -> str:
     """The decision log of one pool."""
     return f"{DECISIONS.prefix}{{{pool}}}"
+
+
+def used_code(code: str) -> str:
+    """The mark of one used code."""
+    return f"{USED_CODE.prefix}{{{code}}}"
 
 
 def snapshot(slot: int) -> str:

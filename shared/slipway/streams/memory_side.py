@@ -18,6 +18,7 @@ from slipway.streams.memory import (
 )
 from slipway.streams.memory_decisions import MemoryDecisions
 from slipway.streams.memory_gather import MemoryGatherings
+from slipway.streams.memory_logouts import MemoryLogouts
 from slipway.streams.memory_logs import MemoryLogs
 from slipway.streams.memory_server import Fields, MemoryServer, pipeline
 from slipway.streams.memory_webhooks import MemoryWebhooks
@@ -159,6 +160,7 @@ class MemoryStreams:
         self.dead = MemoryDead(server)
         self.gatherings = MemoryGatherings(server)
         self.decisions = MemoryDecisions(server, counts)
+        self.logouts = MemoryLogouts(server)
         self.health = MemoryHealth(server)
         self.conditions = MemoryConditions(server)
 

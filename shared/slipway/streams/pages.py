@@ -5,11 +5,13 @@ reader for somebody else's entry. Must not know Redis or IO.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import TypeVar
 
 from slipway.errors import InvalidError
 from slipway.streams import codec, keys, logpacks
 from slipway.streams.decisions import StoredDecision
+from slipway.streams.logouts import LogoutPage
 from slipway.streams.logpacks import LogKey, LogPosition, StoredLine
 from slipway.streams.ports import FeedEntry, FirehoseEvent, SpanRecord, StoredEvent, Tally
 
@@ -27,6 +29,17 @@ def id_text(entry_id: Id) -> str:
 def start_of(after: str | None) -> Id:
     """The id that a cursor names. Raises `InvalidError` when it is not a cursor."""
     return ZERO if after is None else codec.cursor_parts(after)
+
+
+def logouts(page: Page, after: str | None, limit: int) -> LogoutPage:
+    """What was told of ended logins; what cannot be read is skipped."""
+    ended: dict[str, float] = {}
+    for _, fields in page:
+        with suppress(InvalidError):
+            login, ends_at = codec.decode_logout(fields)
+            ended[login] = ends_at
+    cursor = id_text(page[-1][0]) if page else after
+    return LogoutPage(ended=ended, cursor=cursor, has_more=len(page) == limit)
 
 
 def events(page: Page, tally: Tally) -> list[StoredEvent]:

@@ -27,6 +27,7 @@ from slipway.model.events import AllocationEvent
 from slipway.model.ids import AllocationId
 from slipway.streams.allgather import Gatherings
 from slipway.streams.decisions import DecisionLog
+from slipway.streams.logouts import Logouts
 from slipway.streams.logpacks import LogAppended, LogKey, LogPack, LogPosition, StoredLine
 from slipway.streams.server_health import Conditions
 from slipway.streams.webhooks import Webhooks
@@ -434,6 +435,8 @@ class Streams(Protocol):
     def gatherings(self) -> Gatherings: ...
     @property
     def decisions(self) -> DecisionLog: ...
+    @property
+    def logouts(self) -> Logouts: ...
     @property
     def health(self) -> StreamsHealth: ...
     @property

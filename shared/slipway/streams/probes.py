@@ -31,6 +31,7 @@ _FORMS: Final[dict[str, tuple[Argument, ...]]] = {
     "hmget": ("v",),
     "hset": ("v", "1", "w"),
     "hstrlen": ("v",),
+    "set": ("1", "NX", "EX", _NO_ID),
     "ttl": (),
     "xack": ("probe", _NO_ID),
     "xadd": ("NOMKSTREAM", "0-0", "v", "1"),

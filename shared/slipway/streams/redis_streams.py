@@ -10,6 +10,7 @@ from slipway.streams.ports import NoTally, Tally
 from slipway.streams.redis_decisions import RedisDecisions
 from slipway.streams.redis_events import RedisEvents, RedisFirehose
 from slipway.streams.redis_gather import RedisGatherings
+from slipway.streams.redis_logouts import RedisLogouts
 from slipway.streams.redis_logs import RedisLogs
 from slipway.streams.redis_server_health import RedisConditions
 from slipway.streams.redis_side import (
@@ -44,6 +45,7 @@ class RedisStreams:
         self.activity = RedisActivity(client)
         self.dead = RedisDead(client)
         self.gatherings = RedisGatherings(client)
+        self.logouts = RedisLogouts(client)
         self.decisions = RedisDecisions(client, counts)
 
     def work_queue(self, consumer: str) -> RedisWorkQueue:

@@ -1,11 +1,13 @@
 """What the chart brings along beside the services: scaling, runs now and then, ways in, walls, rules, monitors."""
 
+import base64
 import json
 import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography.fernet import Fernet
 
 from slipway.runtime import redis_url
 from slipway.streams import keys
@@ -214,6 +216,31 @@ def test_records_of_tokens_are_where_the_api_looks() -> None:
     assert mount == {"name": "tokens", "mountPath": folder, "readOnly": True}
     others = [chart.pod_spec(documents, service) for service in SERVICES if service != "api"]
     assert not any(volume["name"] == "tokens" for pod in others for volume in pod["volumes"])
+
+
+def test_keys_of_sessions_are_shared_by_all_replicas() -> None:
+    """The chart makes a key that the api can use, in a Secret that is mounted in the api's pod; or takes another."""
+    documents = rendered("users by token")
+    folder = chart.service_environment(documents, "api")["SLIPWAY_SESSION_KEY_DIR"]
+    pod = chart.pod_spec(documents, "api")
+    (mount,) = [one for one in pod["containers"][0]["volumeMounts"] if one["name"] == "session-keys"]
+    assert mount == {"name": "session-keys", "mountPath": folder, "readOnly": True}
+    (volume,) = [one for one in pod["volumes"] if one["name"] == "session-keys"]
+    (secret,) = [
+        item
+        for item in documents
+        if item["kind"] == "Secret" and item["metadata"]["name"] == volume["secret"]["secretName"]
+    ]
+    (key,) = secret["data"].values()
+    assert Fernet(base64.b64decode(key))
+    others = [chart.pod_spec(documents, service) for service in SERVICES if service != "api"]
+    assert not any(each["name"] == "session-keys" for other in others for each in other["volumes"])
+    by_token = {"settings": {"auth": "token", "listen": "0.0.0.0:8080"}, "tokenSecret": "tokens"}
+    named = chart.render({"api": {**by_token, "sessionKeySecret": "mine"}})
+    assert [each["secret"] for each in chart.pod_spec(named, "api")["volumes"] if each["name"] == "session-keys"] == [
+        {"secretName": "mine"}
+    ]
+    assert not any(item["metadata"]["name"].endswith("session-keys") for item in named)
 
 
 # --- walls and rules --------------------------------------------------------------------------------------------------

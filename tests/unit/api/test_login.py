@@ -1,10 +1,12 @@
 """Browsers: a token is pasted once, and then a cookie carries it; pages of workloads never speak for their reader."""
 
+import re
 from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -12,6 +14,7 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 
 from slipway.api.access.rate_limit import Rates
+from slipway.api.access.session import LoginSession
 from slipway.api.settings import Settings
 from slipway.errors import ThrottledError
 from tests.support.access import Teams, teams_world
@@ -43,6 +46,13 @@ async def log_in(teams: Teams, token: str, *, following: str = "/", origin: str 
 def cookie_of(answer: httpx.Response) -> dict[str, str]:
     """The header that a browser sends from now on."""
     return {"Cookie": answer.headers["Set-Cookie"].partition(";")[0]}
+
+
+def code_of(step: httpx.Response) -> str:
+    """The code in the form that leads to the origin of a workload."""
+    found = re.search(r'name="code" value="([^"]+)"', step.text)
+    assert found is not None, step.text
+    return found[1]
 
 
 async def test_a_login_and_a_logout(teams: Teams) -> None:
@@ -83,10 +93,12 @@ async def test_it_ends(teams: Teams) -> None:
     cookie = cookie_of(await log_in(teams, raw(token)))
     assert (await teams.call("GET", "/me", cookie)).status_code == 200
     name, _, value = cookie["Cookie"].partition("=")
-    until = int(value.partition(".")[0])
-    assert 590 <= until - teams.world.clock.now() <= 600
-    over = {"Cookie": f"{name}={until - 601}.{raw(token)}"}
-    assert (await teams.call("GET", "/me", over)).status_code == 401
+    keys = teams.world.parts.sessions.keys
+    login = keys.open(value, LoginSession)
+    assert login is not None
+    assert 590 <= login.ends_at - teams.world.clock.now() <= 600
+    over = keys.seal(msgspec.structs.replace(login, ends_at=login.ends_at - 601))
+    assert (await teams.call("GET", "/me", {"Cookie": f"{name}={over}"})).status_code == 401
     assert teams.folder is not None
     for file in teams.folder.iterdir():
         file.unlink()
@@ -156,7 +168,8 @@ async def test_a_workload_has_an_origin_of_its_own(teams: Teams) -> None:
         assert f'action="{origin}/.slipway/enter"' in step.text
         assert origin in step.headers["Content-Security-Policy"]
         there = {"Host": f"{id_}.{DOMAIN}"}
-        form = {"token": raw(token), "next": f"/proxy/{id_}/lab?a=1"}
+        assert raw(token) not in step.text
+        form = {"code": code_of(step), "next": f"/proxy/{id_}/lab?a=1"}
         foreign = await http.post("/.slipway/enter", data=form, headers={**there, "Origin": "http://evil.example"})
         assert foreign.status_code == 403
         entered = await http.post("/.slipway/enter", data=form, headers={**there, "Origin": OWN["Origin"]})
@@ -177,12 +190,17 @@ async def test_a_workload_has_an_origin_of_its_own(teams: Teams) -> None:
 
 
 async def test_whoever_may_not_open_it_does_not_get_in(teams: Teams) -> None:
-    """The origin of a workload of another team keeps no cookie of mine."""
+    """The origin of a workload of another team keeps no cookie of mine, and nobody is led there."""
     token = await teams.token("bob", {"team-blue": "editor"})
     id_ = teams.ids["red"]
     headers = {"Host": f"{id_}.{DOMAIN}", "Origin": OWN["Origin"]}
-    answer = await teams.world.http.post("/.slipway/enter", data={"token": raw(token)}, headers=headers)
+    sessions = teams.world.parts.sessions
+    code = sessions.code(sessions.begin(raw(token)), id_)
+    answer = await teams.world.http.post("/.slipway/enter", data={"code": code}, headers=headers)
     assert (answer.status_code, "Set-Cookie" in answer.headers) == (404, False)
+    cookie = cookie_of(await log_in(teams, raw(token)))
+    step = await teams.world.http.get(f"/proxy/{id_}/", headers={**cookie, **BROWSER})
+    assert (step.status_code, "/.slipway/enter" in step.text) == (404, False)
 
 
 async def test_calls_of_one_user_are_limited(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Generator
 from pathlib import Path
 
 import pytest
+from cryptography.fernet import Fernet
 
 from slipway.local import access
 from slipway.local.layout import (
@@ -85,6 +86,19 @@ def test_a_token_is_given_to_a_stack_that_runs(tmp_path: Path) -> None:
     assert token_at(PORT) != ""
     unregister(API, folder)
     assert token_at(PORT) == ""
+
+
+def test_browsers_stay_logged_in_over_a_restart(tmp_path: Path) -> None:
+    """The key that seals their cookies is made once, for this account alone, and the api can use it."""
+    layout = Layout(tmp_path)
+    layout.make()
+    access.make_session_key(layout)
+    (path,) = layout.session_keys.glob("*.key")
+    key = path.read_bytes()
+    assert Fernet(key)
+    assert path.stat().st_mode & 0o077 == 0
+    access.make_session_key(layout)
+    assert path.read_bytes() == key
 
 
 def test_a_folder_keeps_its_token_and_its_names(tmp_path: Path) -> None:

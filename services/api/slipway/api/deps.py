@@ -6,10 +6,13 @@ from pathlib import Path
 
 from starlette.requests import HTTPConnection
 
+from slipway.api.access.ended_sessions import EndedSessions
 from slipway.api.access.kubernetes_auth import KubernetesReviews
 from slipway.api.access.links import LoginLinks
 from slipway.api.access.principal import Authenticator, Open
 from slipway.api.access.rate_limit import Rates
+from slipway.api.access.seal import SealKeys
+from slipway.api.access.session import BrowserSessions, CookieAuth
 from slipway.api.access.token_auth import TokenBook
 from slipway.api.batch import BatchLanes
 from slipway.api.catalog import Catalog
@@ -69,6 +72,7 @@ class ApiDeps:
     tokens: TokenBook | None
     """of mode `token`"""
     links: LoginLinks
+    sessions: BrowserSessions
     catalog: Catalog
     contexts: ContextArchives
     workspaces: Workspaces
@@ -117,6 +121,7 @@ def connect(
     catalog, lookup = Catalog(kube, clock), Lookup(kube)
     announcer = LaunchPublisher(streams.events, streams.wake, clock)
     tokens = TokenBook(Path(settings.token_dir), clock) if settings.auth == "token" else None
+    sessions = _sessions(settings, streams, clock, random)
     contexts = _contexts(settings, kube, clock, random)
     return ApiDeps(
         settings=settings,
@@ -125,10 +130,11 @@ def connect(
         stop=stop,
         kube=kube,
         whole=kube,
-        access=_access(settings, kube, catalog, clock, tokens),
+        access=_access(settings, kube, catalog, clock, tokens=tokens, sessions=sessions),
         rates=Rates(clock, rate_per_s=settings.rate_per_s, burst=settings.rate_burst),
         tokens=tokens,
         links=LoginLinks(clock, random),
+        sessions=sessions,
         catalog=catalog,
         contexts=contexts,
         workspaces=Workspaces(kube, catalog, system_namespace=settings.namespace),
@@ -180,11 +186,26 @@ def _contexts(settings: Settings, kube: Kube, clock: Clock, random: Random) -> C
     )
 
 
-def _access(settings: Settings, kube: Kube, catalog: Catalog, clock: Clock, tokens: TokenBook | None) -> Authenticator:
+def _sessions(settings: Settings, streams: Streams, clock: Clock, random: Random) -> BrowserSessions:
+    keys = SealKeys(Path(settings.session_key_dir) if settings.session_key_dir else None, clock)
+    ended = EndedSessions(streams.logouts, clock)
+    return BrowserSessions(keys, ended, clock, random, domain=settings.proxy_domain, life_s=settings.session_s)
+
+
+def _access(
+    settings: Settings,
+    kube: Kube,
+    catalog: Catalog,
+    clock: Clock,
+    *,
+    tokens: TokenBook | None,
+    sessions: BrowserSessions,
+) -> Authenticator:
     """How it is found out who calls."""
     if settings.auth == "kubernetes":
-        return KubernetesReviews(kube, clock, audience=settings.auth_audience, workspaces=catalog.workspace_names)
-    return tokens if tokens is not None else Open()
+        reviews = KubernetesReviews(kube, clock, audience=settings.auth_audience, workspaces=catalog.workspace_names)
+        return CookieAuth(reviews, sessions)
+    return CookieAuth(tokens, sessions) if tokens is not None else Open()
 
 
 def parts_of(connection: HTTPConnection) -> ApiDeps:

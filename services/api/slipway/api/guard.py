@@ -44,10 +44,10 @@ class Guard:
             return headers.get(name, "")
 
         host = header("host")
-        foreign = None if self._hosts is None else web_guard.check_host(host, self._hosts, remedy=_REMEDY)
+        id_ = origins.workload_of(host, self._domain)
+        foreign = None if self._hosts is None or id_ else web_guard.check_host(host, self._hosts, remedy=_REMEDY)
         if foreign is not None:
             return _HOST, foreign.detail
-        id_ = origins.workload_of(host, self._domain)
         if id_ and not origins.is_inside(id_, str(scope.get("method", "GET")), scope["path"]):
             return _INSIDE, f"this is the origin of {id_[:80]}; the api has another name"
         if scope["path"] == origins.ENTER:

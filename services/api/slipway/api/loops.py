@@ -11,6 +11,8 @@ STILL_S = 120.0
 
 KUBERNETES = Loop(name="kubernetes", bound_s=STILL_S, moves="each question whether the API server answers")
 TOKENS = Loop(name="tokens", bound_s=STILL_S, moves="each look at the folder of tokens")
+SESSION_KEYS = Loop(name="session-keys", bound_s=STILL_S, moves="each look at the folder of session keys")
+LOGOUTS = Loop(name="logouts", bound_s=STILL_S, moves="each look for logins that other replicas ended")
 ANNOUNCE = Loop(name="announce", bound_s=STILL_S, moves="each batch of launches", rests="a launch to announce")
 WEBHOOKS_ROUTE = Loop(name="webhooks-route", bound_s=STILL_S, moves="each look for events to route")
 WEBHOOKS_DELIVER = Loop(name="webhooks-deliver", bound_s=STILL_S, moves="each look for deliveries")
@@ -18,4 +20,14 @@ WEBHOOKS_HEARTBEATS = Loop(
     name="webhooks-heartbeats", bound_s=STILL_S, moves="each heartbeat of the deliveries in hand"
 )
 
-LOOPS = (KUBERNETES, TOKENS, ANNOUNCE, WEBHOOKS_ROUTE, WEBHOOKS_DELIVER, WEBHOOKS_HEARTBEATS, WRITE_BEHIND)
+LOOPS = (
+    KUBERNETES,
+    TOKENS,
+    SESSION_KEYS,
+    LOGOUTS,
+    ANNOUNCE,
+    WEBHOOKS_ROUTE,
+    WEBHOOKS_DELIVER,
+    WEBHOOKS_HEARTBEATS,
+    WRITE_BEHIND,
+)

@@ -3,10 +3,11 @@
 import asyncio
 import socket
 
+from slipway.api.access import ended_sessions
 from slipway.api.access.token_auth import BACKOFF_S, LOOK_S, TokenBook
 from slipway.api.app import create_app, create_task_app
 from slipway.api.deps import ApiDeps, connect
-from slipway.api.loops import ANNOUNCE, KUBERNETES, TOKENS
+from slipway.api.loops import ANNOUNCE, KUBERNETES, LOGOUTS, SESSION_KEYS, TOKENS
 from slipway.api.ports import Kube
 from slipway.api.settings import Settings
 from slipway.api.webhooks import running
@@ -78,6 +79,14 @@ def compose(context: ServiceContext[Settings], kube: Kube, streams: Streams, beh
     context.serve(create_app(parts, context.probes))
     if parts.tokens is not None:
         follow_tokens(context, parts.tokens)
+    if settings.auth != "none":
+        follow_logins(context, parts)
+    elif not settings.proxy_domain:
+        _log.warning(
+            "pages of workloads are served in the origin of the api: a script of any workload may do all that the api "
+            "can in the browser that opens it",
+            how="set SLIPWAY_PROXY_DOMAIN, such as apps.localhost, or SLIPWAY_AUTH",
+        )
     if settings.health_listen:
         context.tasks.create_task(_serve_health(context), name="http-health")
     if settings.task_listen:
@@ -98,6 +107,18 @@ def compose(context: ServiceContext[Settings], kube: Kube, streams: Streams, beh
 def follow_tokens(context: ServiceContext[Settings], tokens: TokenBook) -> None:
     """Read the folder of tokens every few seconds."""
     context.loop(TOKENS, tokens.look, min_interval_s=LOOK_S, max_backoff_s=BACKOFF_S, required=True)
+
+
+def follow_logins(context: ServiceContext[Settings], parts: ApiDeps) -> None:
+    """Know the keys that seal cookies, and what was logged out at other replicas."""
+    if parts.sessions.keys.is_shared:
+        # Programs need no cookie: without these keys the rest goes on.
+        look = parts.sessions.keys.look
+        context.loop(SESSION_KEYS, look, min_interval_s=LOOK_S, max_backoff_s=BACKOFF_S)
+    else:
+        _log.info("logins of browsers end with this process", how="set SLIPWAY_SESSION_KEY_DIR for several replicas")
+    interval_s, backoff_s = ended_sessions.LOOK_S, ended_sessions.BACKOFF_S
+    context.loop(LOGOUTS, parts.sessions.ended.look, min_interval_s=interval_s, max_backoff_s=backoff_s)
 
 
 async def check(parts: ApiDeps) -> None:

@@ -89,12 +89,22 @@ class Settings(CommonSettings, kw_only=True, frozen=True):
             extra={"unit": "seconds"},
         ),
     ] = 28_800.0
+    session_key_dir: Annotated[
+        str,
+        Meta(
+            description="Folder with the keys that seal the cookies of browsers, files named *.key with 32 bytes in "
+            "URL-safe base64 each, as a mounted Secret is one. The last name in the alphabet seals, all open; looked "
+            "at every few seconds. Every replica needs the same. Empty: a key of this process alone, so that browsers "
+            "log in again after a restart."
+        ),
+    ] = ""
     proxy_domain: Annotated[
         str,
         Meta(
             description="Domain below which pages of workloads have origins of their own, as <id>.<domain>: browsers "
-            "that are logged in open them there, and there only. Needs a wildcard in DNS, and the api's own name in "
-            "SLIPWAY_HOSTS. Empty: pages are opened through slipway port-forward.",
+            "open them there, and there only. Needs a wildcard in DNS, and the api's own name in SLIPWAY_HOSTS. Empty: "
+            "pages are opened through slipway port-forward; in mode none they are served in the origin of the api, "
+            "where a script of theirs may do whatever the api can, and the api warns of it.",
             extra={"check": check_domain},
         ),
     ] = ""
@@ -297,7 +307,7 @@ class Settings(CommonSettings, kw_only=True, frozen=True):
             raise ValueError(
                 "SLIPWAY_AUTH_AUDIENCE and SLIPWAY_TASK_AUDIENCE are the same: the token of a task would be a user's"
             )
-        if self.proxy_domain and not self.hosts:
+        if self.proxy_domain and not self.hosts and self.auth != "none":
             raise ValueError(
                 "SLIPWAY_PROXY_DOMAIN needs the api's own names in SLIPWAY_HOSTS: only their pages lead on to workloads"
             )

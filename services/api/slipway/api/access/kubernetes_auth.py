@@ -67,7 +67,7 @@ class KubernetesReviews:
 
     async def who(self, connection: HTTPConnection) -> Principal:
         """Who the bearer of the token is, by the API server's review."""
-        token = credential(connection, self._clock.now())
+        token = credential(connection)
         if not token:
             raise UnauthorizedError(f"missing bearer token; {_HOW}")
         if len(token) > TOKEN_LENGTH_MAX:

@@ -76,7 +76,7 @@ class TokenBook:
 
     async def who(self, connection: HTTPConnection) -> Principal:
         """Who the bearer of the token is."""
-        token = credential(connection, self._clock.now())
+        token = credential(connection)
         if not token:
             raise UnauthorizedError(f"missing bearer token; {_HOW}")
         record = self.find(apitokens.id_of(token))

@@ -7,12 +7,12 @@ from collections.abc import Callable
 
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import RedirectResponse, Response
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 from starlette.websockets import WebSocket
 
 from slipway.api import audit
 from slipway.api.access import middleware, session
-from slipway.api.access.origins import workload_of
+from slipway.api.access.origins import origin_of, workload_of
 from slipway.api.access.table import PROXIED
 from slipway.api.deps import ApiDeps, parts_of
 from slipway.api.http_errors import ForbiddenError, UnauthorizedError
@@ -68,12 +68,19 @@ async def _serve_http(request: Request, send: Send) -> None:
         await _led_to_login(request)(request.scope, request.receive, send)
         return
     parts = parts_of(request)
+    send = _renewing(request, parts, send)
     whole = await _whole(parts, given)
+    if _is_apart(request, parts):
+        if not is_browser or request.method != "GET":
+            raise ForbiddenError(_APART)
+        found_id = id_of(await parts.lookup.find(given))
+        await _to_origin(request, parts, found_id)(request.scope, request.receive, send)
+        return
     if _is_outside(request, parts):
-        kept = session.session_of(request)
+        kept = parts.sessions.of(request)
         if not parts.settings.proxy_domain or not is_browser or request.method != "GET" or kept is None:
             raise ForbiddenError(_APART)
-        await login.onward(request, whole, kept.token)(request.scope, request.receive, send)
+        await login.onward(request, whole, kept)(request.scope, request.receive, send)
         return
     found = await parts.targets.find(whole, _below(request.scope, given), request.scope["query_string"])
     if found.allocation != given:
@@ -109,7 +116,7 @@ async def _serve_socket(socket: WebSocket) -> None:
     await middleware.admit(socket, PROXIED)
     parts = parts_of(socket)
     whole = await _whole(parts, given)
-    if _is_outside(socket, parts):
+    if _is_outside(socket, parts) or _is_apart(socket, parts):
         raise ForbiddenError(_APART)
     found = await parts.targets.find(whole, _below(socket.scope, given), socket.scope["query_string"])
     if isinstance(found, NotYet):
@@ -137,14 +144,54 @@ def _is_outside(connection: HTTPConnection, parts: ApiDeps) -> bool:
     return session.is_by_cookie(connection) and not workload_of(host, parts.settings.proxy_domain)
 
 
+def _is_apart(connection: HTTPConnection, parts: ApiDeps) -> bool:
+    """Whether a browser asks for a workload in our origin where nobody is asked who they are (mode none).
+
+    Its page could do there whatever the api can. Programs are served: no page of theirs runs anywhere.
+    """
+    settings, headers = parts.settings, connection.headers
+    if settings.auth != "none" or not settings.proxy_domain:
+        return False
+    by_browser = "sec-fetch-site" in headers or "origin" in headers or "text/html" in headers.get("accept", "")
+    return by_browser and not workload_of(headers.get("host", ""), settings.proxy_domain)
+
+
+def _to_origin(request: Request, parts: ApiDeps, id_: str) -> Response:
+    """To the origin of the workload, which asks nobody either: the way needs no code."""
+    host = request.headers.get("host", "")
+    # The id may be a part of one, or a name: the address of the origin holds the whole.
+    given = str(request.path_params["id"])
+    path = request.url.path.replace(f"{ROOT}/{given}", f"{ROOT}/{id_}", 1)
+    query = f"?{request.url.query}" if request.url.query else ""
+    origin = origin_of(id_, parts.settings.proxy_domain, scheme=request.url.scheme, host=host)
+    return RedirectResponse(origin + path + query, status_code=307)
+
+
 def _led_to_login(request: Request) -> Response:
     """Our own login; from the origin of a workload the way leads over ours."""
-    settings = parts_of(request).settings
-    host = request.headers.get("host", "")
-    if not workload_of(host, settings.proxy_domain):
+    parts = parts_of(request)
+    if not workload_of(request.headers.get("host", ""), parts.settings.proxy_domain):
+        if request.headers.get("sec-fetch-site", "") == "cross-site":
+            return login.again(request)
         return login.to_login(request)
-    port = f":{host.rpartition(':')[2]}" if host.rpartition(":")[2].isdigit() else ""
-    return RedirectResponse(f"{request.url.scheme}://{settings.hosts[0]}{port}{request.url.path}", status_code=303)
+    path = request.url.path + (f"?{request.url.query}" if request.url.query else "")
+    if parts.sessions.has_refused(request):
+        return login.lead_back(request, path, "Your ticket for this workload has ended, or you have logged out.")
+    return RedirectResponse(login.own_origin(request) + path, status_code=303)
+
+
+def _renewing(request: Request, parts: ApiDeps, send: Send) -> Send:
+    """What gives the browser a new ticket with the answer, when the one that it has is half over."""
+    fields = parts.sessions.renewed(request) if session.is_by_cookie(request) else []
+    if not fields:
+        return send
+
+    async def renewing(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            message = {**message, "headers": [*message.get("headers", ()), *fields]}
+        await send(message)
+
+    return renewing
 
 
 async def _whole(parts: ApiDeps, given: str) -> str:

@@ -44,8 +44,15 @@ _LOGOUT = (
 _ONWARD = (
     _HEAD
     + """<p>The page of a workload has an origin of its own.</p>
-<form method="post" action="{action}"><input type="hidden" name="token" value="{token}">
+<form method="post" action="{action}"><input type="hidden" name="code" value="{code}">
 <input type="hidden" name="next" value="{next}"><p><button autofocus>Open {id}</button></p></form>
+</main></body></html>"""
+)
+_LATE = (
+    _HEAD
+    + """<p>This browser and this server have forgotten your login.</p>
+<p class="message" role="alert">Other servers of the api cannot be told right now. They will be as soon as they
+can; until then a copy of your cookie would still open them. If somebody may have one, revoke the token.</p>
 </main></body></html>"""
 )
 _USED = (
@@ -53,6 +60,12 @@ _USED = (
     + """<p class="message" role="alert">It was followed before, or it is older than five minutes.</p>
 <p><code>slipway open</code> gives another one.</p></main></body></html>"""
 )
+_BACK = (
+    _HEAD
+    + """<p class="message" role="alert">{why}</p>
+<p><a href="{back}">Open it again</a></p></main></body></html>"""
+)
+_AGAIN = _HEAD + """<p><a href="{here}">Open {here}</a></p></main></body></html>"""
 _UNKEPT = {"Cache-Control": "no-store", "Referrer-Policy": "no-referrer"}
 _HOW = {
     "token": "<code>slipway token create --for NAME --role WORKSPACE=editor</code> makes one.",
@@ -70,7 +83,12 @@ async def show(request: Request) -> Response:
     try:
         principal = await parts_of(request).access.who(request)
     except UnauthorizedError:
-        return _page(_form(request, request.query_params.get("next", "/")))
+        if _is_from_elsewhere(request):
+            return again(request)
+        response = _page(_form(request, request.query_params.get("next", "/")))
+        if parts_of(request).sessions.has_refused(request):
+            session.forget(response)
+        return response
     return _page(_LOGOUT.format(title="You are logged in", user=escape(principal.name)))
 
 
@@ -85,14 +103,16 @@ async def log_in(request: Request) -> Response:
                 f"other programs of this machine would be sent this cookie too: log in at {own}{LOGIN}"
             )
         given = await _fields(request)
+        token = given.get("token", "").strip()
         try:
-            await _enter(request, given.get("token", "").strip())
+            await _enter(request, token)
+            login = parts_of(request).sessions.begin(token)
         except UnauthorizedError as error:
             audit.answered(request, 401)
             said = f'<p class="message" role="alert">{escape(str(error).partition(";")[0])}</p>'
             return _page(_form(request, given.get("next", "/"), said), status=401)
         response = RedirectResponse(_local(given.get("next", "/")), status_code=303)
-        _keep(request, response, given["token"].strip())
+        parts_of(request).sessions.keep_session(response, login, is_secure=session.is_secure(request))
         audit.answered(request, 303)
         return response
 
@@ -110,6 +130,7 @@ async def follow(request: Request) -> Response:
         token = parts.links.use(request.query_params.get("code", ""), id_)
         try:
             asked = await _enter(request, token)
+            login = parts.sessions.begin(token)
         except UnauthorizedError:
             audit.answered(request, 401)
             return _page(_USED.format(title="This link is not good any more"), status=401)
@@ -118,23 +139,29 @@ async def follow(request: Request) -> Response:
             await middleware.admit(asked, PROXIED)
         following = _local(request.query_params.get("next", "") or (f"/proxy/{id_}/" if id_ else "/"))
         response = RedirectResponse(following, status_code=303, headers=_UNKEPT)
-        _keep(request, response, token, is_strict=not id_)
+        if id_:
+            parts.sessions.keep_ticket(response, login, id_, is_secure=session.is_secure(request))
+        else:
+            parts.sessions.keep_session(response, login, is_secure=session.is_secure(request))
         audit.answered(request, 303)
         return response
 
 
 async def log_out(request: Request) -> Response:
-    """Let the browser forget it."""
+    """End the login, on all replicas and in the origins of workloads; and let the browser forget it."""
+    parts = parts_of(request)
     with audit.told(request, LOGOUT):
         _check_same_origin(request)
-        response = RedirectResponse(LOGIN, status_code=303)
-        session.end(response)
+        login = parts.sessions.of(request)
+        is_told = login is None or await parts.sessions.end(login)
+        response = RedirectResponse(LOGIN, status_code=303) if is_told else _page(_LATE.format(title="Logged out"))
+        session.forget(response)
         audit.answered(request, 303)
         return response
 
 
 async def enter(request: Request) -> Response:
-    """In the origin of a workload: keep the token there too, for whoever may open this very one."""
+    """In the origin of a workload: take a code once for a ticket, if its user may open this very one."""
     parts = parts_of(request)
     with audit.told(request, ENTER):
         id_ = workload_of(request.headers.get("host", ""), parts.settings.proxy_domain)
@@ -144,27 +171,30 @@ async def enter(request: Request) -> Response:
         if came_from.lower() not in {name.lower() for name in parts.settings.hosts}:
             raise ForbiddenError("only our own pages lead here: open the workload from there (SLIPWAY_HOSTS)")
         given = await _fields(request)
-        token = given.get("token", "").strip()
-        asked = await _enter(request, token)
+        login = await parts.sessions.redeem(given.get("code", ""), id_)
+        following = _local(given.get("next", f"/proxy/{id_}/"))
+        if login is None:
+            audit.answered(request, 401)
+            return lead_back(request, following, "This step was taken before, or it is older than two minutes.")
+        asked = await _enter(request, login.token)
         asked.scope["path_params"] = {"id": id_}
         await middleware.admit(asked, PROXIED)
-        response = RedirectResponse(_local(given.get("next", f"/proxy/{id_}/")), status_code=303)
-        # The way here leads from another site, where the domains are apart: a strict one would not come along.
-        _keep(request, response, token, is_strict=False)
+        response = RedirectResponse(following, status_code=303)
+        parts.sessions.keep_ticket(response, login, id_, is_secure=session.is_secure(request))
         audit.answered(request, 303)
         return response
 
 
-def onward(request: Request, id_: str, token: str) -> Response:
-    """The step from our origin to that of a workload: a form, so that the token stands in no address."""
+def onward(request: Request, id_: str, login: session.LoginSession) -> Response:
+    """The step from our origin to that of a workload: a form, so that the code stands in no address."""
     parts = parts_of(request)
-    scheme = "https" if session.is_secure(request) or session.SECURE_NAME in request.cookies else "http"
+    scheme = "https" if session.is_secure(request) or session.has_secure_session(request) else "http"
     origin = origin_of(id_, parts.settings.proxy_domain, scheme=scheme, host=request.headers.get("host", ""))
     query = f"?{request.url.query}" if request.url.query else ""
     page = _ONWARD.format(
         title="One step on",
         action=escape(origin + ENTER),
-        token=escape(token),
+        code=escape(parts.sessions.code(login, id_)),
         next=escape(request.url.path + query),
         id=escape(id_),
     )
@@ -175,6 +205,34 @@ def to_login(request: Request) -> Response:
     """Where a browser goes that is not logged in, and comes back from."""
     query = f"?{request.url.query}" if request.url.query else ""
     return RedirectResponse(f"{LOGIN}?next={quote(request.url.path + query)}", status_code=303)
+
+
+def lead_back(request: Request, path: str, why: str) -> Response:
+    """In the origin of a workload: a page that leads to ours, from where a browser is let in again."""
+    response = _page(
+        _BACK.format(title="Open this page again", why=escape(why), back=escape(own_origin(request) + path)), status=401
+    )
+    session.forget(response, session.TICKET_NAME)
+    return response
+
+
+def own_origin(request: Request) -> str:
+    """Our own origin, as a browser reaches it that is in the origin of a workload."""
+    host = request.headers.get("host", "")
+    port = f":{host.rpartition(':')[2]}" if host.rpartition(":")[2].isdigit() else ""
+    scheme = (
+        "https" if session.is_secure(request) or request.cookies.get(session.SECURE + session.TICKET_NAME) else "http"
+    )
+    return f"{scheme}://{parts_of(request).settings.hosts[0]}{port}"
+
+
+def again(request: Request) -> Response:
+    """The same address, opened by a page of ours: a browser that came by a link of another site hides the login."""
+    query = f"?{request.url.query}" if request.url.query else ""
+    here = escape(request.url.path + query)
+    response = _page(_AGAIN.format(title="One moment", here=here))
+    response.headers["Refresh"] = "0"
+    return response
 
 
 class Methods:
@@ -204,18 +262,6 @@ async def _enter(request: Request, token: str) -> Request:
     return asked
 
 
-def _keep(request: Request, response: Response, token: str, *, is_strict: bool = True) -> None:
-    parts = parts_of(request)
-    session.begin(
-        response,
-        token,
-        now=parts.clock.now(),
-        life_s=parts.settings.session_s,
-        is_secure=session.is_secure(request),
-        is_strict=is_strict,
-    )
-
-
 async def _fields(request: Request) -> dict[str, str]:
     body = bytearray()
     async for chunk in request.stream():
@@ -224,6 +270,11 @@ async def _fields(request: Request) -> dict[str, str]:
             raise BodyTooLargeError(f"a form has at most {FORM_BYTES_MAX} bytes")
     found = parse_qs(body.decode("utf-8", "replace"), keep_blank_values=True, max_num_fields=10)
     return {name: values[0] for name, values in found.items()}
+
+
+def _is_from_elsewhere(request: Request) -> bool:
+    """Whether a link or a redirect of another site led a browser here: a strict cookie is not sent then."""
+    return request.headers.get("sec-fetch-site", "") == "cross-site" and not parts_of(request).sessions.of(request)
 
 
 def _check_known(request: Request) -> None:

@@ -1,0 +1,45 @@
+"""Logins that were ended and codes that were used are what every replica of the api reads the same."""
+
+from slipway.streams import keys
+from slipway.streams.logouts import LogoutPage
+from slipway.streams.ports import Streams
+from tests.support.redis import Backend
+
+
+async def test_what_one_tells_the_others_read(streams: Streams, backend: Backend) -> None:
+    """From the beginning, or after a cursor; the same again does no harm; nothing new keeps the cursor."""
+    others = backend.connect()
+    assert await others.logouts.read(None, limit=9) == LogoutPage(ended={}, cursor=None)
+    await streams.logouts.append({"a1": 1_800_000_000.5, "b2": 1_800_000_001.0})
+    await streams.logouts.append({"a1": 1_800_000_000.5})
+    first = await others.logouts.read(None, limit=2)
+    assert (first.ended, first.has_more) == ({"a1": 1_800_000_000.5, "b2": 1_800_000_001.0}, True)
+    second = await others.logouts.read(first.cursor, limit=2)
+    assert (second.ended, second.has_more) == ({"a1": 1_800_000_000.5}, False)
+    assert await others.logouts.read(second.cursor, limit=2) == LogoutPage(ended={}, cursor=second.cursor)
+
+
+async def test_a_loss_is_said(streams: Streams, backend: Backend) -> None:
+    """A reader whose cursor is from before it is told so, and begins anew."""
+    await streams.logouts.append({"a": 1.0})
+    cursor = (await streams.logouts.read(None, limit=9)).cursor
+    await backend.flush()
+    assert (await streams.logouts.read(cursor, limit=9)).is_lost
+    assert not (await streams.logouts.read(None, limit=9)).is_lost
+
+
+async def test_what_cannot_be_read_is_skipped(streams: Streams, backend: Backend) -> None:
+    """Of another version, or of someone who meddles: the rest is read, and the cursor goes on behind it."""
+    for fields in ({"x": b"y"}, {"login": b"a", "ends": b"-1"}, {"login": b"a b", "ends": b"1"}):
+        await backend.add_raw(keys.LOGOUTS.prefix, None, fields)
+    await streams.logouts.append({"a": 1.0})
+    page = await streams.logouts.read(None, limit=9)
+    assert page.ended == {"a": 1.0}
+    assert (await streams.logouts.read(page.cursor, limit=9)).ended == {}
+
+
+async def test_a_code_is_taken_once(streams: Streams, backend: Backend) -> None:
+    """By whichever process comes first."""
+    others = backend.connect()
+    assert [await streams.logouts.take("a", 60), await others.logouts.take("a", 60)] == [True, False]
+    assert await others.logouts.take("b", 60)
