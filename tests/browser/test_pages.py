@@ -1,5 +1,6 @@
 """The page for people in a browser: what they come for, on a real stack."""
 
+import hashlib
 import json
 import re
 import sys
@@ -12,6 +13,7 @@ import pytest
 import yaml
 
 from slipway.runtime.clock import SystemClock
+from tests.browser.accessibility import AXE, barriers
 from tests.browser.chromium import Browser, Page
 from tests.support.access import a_token
 from tests.support.local_stack import RunningStack
@@ -238,6 +240,126 @@ def test_where_the_free_gpus_are(stack: RunningStack, visit: Visit, busy: dict[s
     visit.is_clean()
 
 
+def places(stack: RunningStack) -> list[str]:
+    """The names of what waits in the queue, in their order."""
+    return [str(each["name"]) for each in stack.ask(lambda api: api.get("/queues/default"))["waiting"]]
+
+
+def select(visit: Visit, *names: str) -> None:
+    """Select the rows of these names."""
+    for name in names:
+        box = f"document.querySelector('.waiting input[aria-label$=\"select {name}\"]')"
+        visit.page.wait_for(f"!!{box}")
+        visit.page.run(f"{box}.click()")
+    visit.page.wait_for(f"document.querySelector('.selection b')?.innerText === '{len(names)} selected'")
+
+
+def answer(visit: Visit, title: str, verb: str) -> None:
+    """Say yes to the question of that title."""
+    visit.page.wait_for(f"document.querySelector('dialog[open] h2')?.innerText === {title!r}")
+    visit.press(verb)
+    visit.page.wait_for("!document.querySelector('dialog') && !document.querySelector('.selection')")
+
+
+@pytest.fixture
+def line(stack: RunningStack) -> Generator[list[str]]:
+    """Three that are held in the queue, behind one another."""
+    names = [f"page-line-{letter}" for letter in "abc"]
+    ids = [stack.launch(command("pass", name=name, hold=True, priority=40)) for name in names]
+    yield ids
+    for id_ in ids:
+        stack.ask(lambda api, id_=id_: api.post(f"/allocations/{id_}/kill"))
+
+
+def test_many_are_moved_at_once(stack: RunningStack, visit: Visit, busy: dict[str, str], line: list[str]) -> None:
+    """The selected go to the front of the queue in their own order; the question counts them, Escape changes nothing."""
+    before = places(stack)
+    visit.go("/queues/default")
+    select(visit, "page-line-b", "page-line-c")
+    visit.press("Move")
+    visit.page.wait_for("document.querySelector('dialog[open]')?.innerText.includes('Move 2 workloads?')")
+    visit.page.press("Escape", 27)
+    visit.page.wait_for("!document.querySelector('dialog')")
+    assert places(stack) == before
+    visit.press("Move")
+    answer(visit, "Move 2 workloads?", "Move 2")
+    assert places(stack)[:2] == ["page-line-b", "page-line-c"]
+    select(visit, "page-line-b", "page-line-c")
+    visit.press("Move")
+    visit.page.run(
+        "(() => { const box = document.querySelector('#bulk-place'); box.value = 'end';"
+        " box.dispatchEvent(new Event('change', {bubbles: true})) })()"
+    )
+    answer(visit, "Move 2 workloads?", "Move 2")
+    assert places(stack)[-2:] == ["page-line-b", "page-line-c"]
+    visit.is_clean()
+
+
+def test_the_priority_of_many_is_changed(
+    stack: RunningStack, visit: Visit, busy: dict[str, str], line: list[str]
+) -> None:
+    """A number out of bounds cannot be sent; a good one is that of each selected one, and of no other."""
+    visit.go("/queues/default")
+    select(visit, "page-line-a", "page-line-b")
+    visit.press("Priority")
+    visit.page.wait_for("!!document.querySelector('#bulk-priority')")
+    visit.page.run("document.querySelector('#bulk-priority').select()")
+    visit.put("#bulk-priority", "1001")
+    visit.page.wait_for("document.querySelector('dialog .primary').disabled")
+    visit.page.run("document.querySelector('#bulk-priority').select()")
+    visit.put("#bulk-priority", "77")
+    answer(visit, "Change the priority of 2 workloads?", "Change 2")
+    assert [stack.view(id_)["spec"]["priority"] for id_ in line] == [77, 77, 40]
+    visit.is_clean()
+
+
+def test_many_are_killed_at_once(stack: RunningStack, visit: Visit, busy: dict[str, str], line: list[str]) -> None:
+    """What the filter shows is selected in one step; the question counts it, and nothing else is killed."""
+    visit.go("/queues/default")
+    visit.put("[aria-label='Filter who waits']", "page-line")
+    visit.press("Select these 3")
+    visit.press("Kill")
+    answer(visit, "Kill 3 workloads?", "Kill 3")
+    for id_ in line:
+        assert stack.wait_for(id_, "Terminated")["result"] == "Canceled"
+    assert stack.view(busy["held"])["desired"] == "Running"
+    visit.is_clean()
+
+
+@pytest.mark.parametrize("is_dark", [False, True], ids=["light", "dark"])
+def test_no_page_has_a_barrier(visit: Visit, busy: dict[str, str], *, is_dark: bool) -> None:
+    """Axe finds nothing serious on any page, nor in a question, wide or on a phone."""
+    visit.page.look(is_dark=is_dark)
+    for path in (
+        "/?of=everyone",
+        f"/queues/default?why={busy['big']}",
+        "/cluster",
+        f"/launch?from={busy['gang']}",
+        f"/w/{busy['gang']}",
+        f"/w/{busy['gang']}?tab=ranks",
+        f"/w/{busy['gang']}?tab=events",
+        f"/w/{busy['gang']}?tab=yaml",
+        f"/w/{busy['failed']}",
+        f"/w/{busy['big']}",
+        "/w/not-there",
+    ):
+        visit.go(path)
+        assert barriers(visit.page) == [], path
+    visit.page.look(width=390, height=844, is_dark=is_dark)
+    visit.go("/queues/default")
+    select(visit, "page-held")
+    visit.press("Kill")
+    visit.page.wait_for("!!document.querySelector('dialog[open]')")
+    assert barriers(visit.page) == []
+
+
+def test_the_checker_is_what_it_says() -> None:
+    """Each vendored file stands in the README with its hash, and is as it was published."""
+    rows = re.findall(r"^\| `([^`]+)` .*`([0-9a-f]{64})` \|$", (AXE.parent / "README.md").read_text(), re.MULTILINE)
+    files = [path for path in AXE.parent.iterdir() if path.name != "README.md"]
+    assert dict(rows) == {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+
 @pytest.mark.parametrize("is_dark", [False, True], ids=["light", "dark"])
 def test_a_phone(visit: Visit, busy: dict[str, str], pictures: Path, *, is_dark: bool) -> None:
     """Nothing sticks out at the side of any page; neither script nor policy complains."""
@@ -305,6 +427,10 @@ def test_a_viewer_may_look_and_no_more(stack: RunningStack, page: Page, busy: di
     page.wait_for("!!document.querySelector('[name=token]')")
     page.run(f"document.querySelector('[name=token]').value = {token!r}; document.querySelector('button').click()")
     visit = Visit(stack, page)
+    visit.press("Queues")
+    visit.shows("page-held")
+    assert page.run("document.querySelectorAll('.waiting input').length") == 0
+    page.goto(f"{origin}/w/{busy['gang']}")
     visit.press("Kill")
     page.wait_for("!!document.querySelector('dialog[open] .danger')")
     page.run("document.querySelector('dialog .danger').click()")

@@ -21,7 +21,7 @@ const ENDING = facts.phases.at(-2);
 /** @param {{id: string}} props an id, or what stands for one */
 export function Workload({ id }) {
   const answer = useResource(apiPathOf(id), { isAbout: (event) => isAbout(event, id) });
-  return html`<${Answered} answer=${answer} what="this workload" rows=${6}>${(view) => html`
+  return html`<${Answered} answer=${answer} what="this workload" rows=${6} isPage=${true}>${(view) => html`
     <${Story} key=${view.id} view=${view} reload=${answer.reload} />`}<//>`;
 }
 
