@@ -17,6 +17,7 @@ from tests.browser.accessibility import AXE, barriers
 from tests.browser.chromium import Browser, Page
 from tests.support.access import a_token
 from tests.support.local_stack import RunningStack
+from tests.support.plain_http import NO_TLS
 from tests.support.wait import wait_until
 
 PYTHON = sys.executable
@@ -419,7 +420,7 @@ def test_a_viewer_may_look_and_no_more(stack: RunningStack, page: Page, busy: di
 
     def is_known() -> bool:
         headers = {"Authorization": f"Bearer {token}"}
-        return httpx.get(f"{stack.url}/api/v1/me", headers=headers, trust_env=False).status_code == 200
+        return httpx.get(f"{stack.url}/api/v1/me", headers=headers, verify=NO_TLS, trust_env=False).status_code == 200
 
     wait_until(is_known, "the token to be known")
     origin = stack.link("/").partition("/login")[0]

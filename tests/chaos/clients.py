@@ -18,6 +18,7 @@ import msgspec
 from slipway.ops.audit.clients import CANCEL, LAUNCH
 from slipway.ops.audit.evidence import Answered
 from slipway.runtime.clock import SystemClock
+from tests.support.plain_http import NO_TLS
 
 API = "/api/v1/allocations"
 WORKSPACE = "default"
@@ -48,7 +49,10 @@ class Client:
         self._answers = answers
         self._clock = SystemClock()
         self._http = httpx.AsyncClient(
-            trust_env=False, timeout=httpx.Timeout(CALL_S, connect=3.0), headers={"Accept": "application/json"}
+            verify=NO_TLS,
+            trust_env=False,
+            timeout=httpx.Timeout(CALL_S, connect=3.0),
+            headers={"Accept": "application/json"},
         )
 
     async def aclose(self) -> None:

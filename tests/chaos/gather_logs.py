@@ -20,6 +20,7 @@ from tests.conformance.kubelets.logs import printed
 from tests.conformance.kubelets.records import Run
 from tests.conformance.kubelets.script import PLAY, Script
 from tests.support.log_witness import logs_in
+from tests.support.plain_http import NO_TLS
 
 COUNT = 500
 PACKS = 50
@@ -42,7 +43,9 @@ def stored_logs(client: Any) -> list[Logged]:
 
 def told_logs(url: str, names: Iterable[str]) -> Iterator[Logged]:
     """The logs of these allocations as a reader of the api meets them, page by page."""
-    with httpx.Client(base_url=url, timeout=CALL_S, trust_env=False, headers={"Accept": "application/json"}) as api:
+    with httpx.Client(
+        base_url=url, timeout=CALL_S, verify=NO_TLS, trust_env=False, headers={"Accept": "application/json"}
+    ) as api:
         for name in names:
             yield from _told(api, name)
 

@@ -21,6 +21,7 @@ from slipway.model.lifecycle import Phase
 from slipway.ops.audit.evidence import ALLOCATIONS, CONFIG_MAPS, NODES, PODS, POOLS, SERVICES, Version
 from slipway.ops.audit.rest import OURS, leftovers
 from slipway.runtime.clock import SystemClock
+from tests.support.plain_http import NO_TLS
 
 PREFIX = "/registry/"
 RESOURCES = {
@@ -63,7 +64,9 @@ class History:
         """Records until it is cancelled."""
         while True:
             with contextlib.suppress(httpx.HTTPError, msgspec.DecodeError):
-                async with httpx.AsyncClient(trust_env=False, timeout=httpx.Timeout(5.0, read=SILENCE_S)) as http:
+                async with httpx.AsyncClient(
+                    verify=NO_TLS, trust_env=False, timeout=httpx.Timeout(5.0, read=SILENCE_S)
+                ) as http:
                     async for batch in self._watch(http):
                         for event in batch:
                             self._take(event)
@@ -118,7 +121,7 @@ class History:
 
     async def begin_now(self) -> None:
         """Takes what is stored now as the first version of each object, instead of the history before."""
-        async with httpx.AsyncClient(trust_env=False, timeout=30.0) as http:
+        async with httpx.AsyncClient(verify=NO_TLS, trust_env=False, timeout=30.0) as http:
             body = {"key": _encoded(PREFIX), "range_end": _encoded(_after(PREFIX))}
             answer = msgspec.json.decode((await http.post(f"{self._url}/v3/kv/range", json=body)).content)
         for entry in sorted(answer["kvs"], key=lambda entry: int(entry["mod_revision"])):
@@ -127,7 +130,7 @@ class History:
 
     async def catch_up(self) -> None:
         """Waits until everything is recorded that is stored now. Raises TimeoutError."""
-        async with httpx.AsyncClient(trust_env=False, timeout=10.0) as http:
+        async with httpx.AsyncClient(verify=NO_TLS, trust_env=False, timeout=10.0) as http:
             body = {"key": _encoded(PREFIX), "range_end": _encoded(_after(PREFIX)), "count_only": True}
             answer = await http.post(f"{self._url}/v3/kv/range", json=body)
             wanted = int(answer.json()["header"]["revision"])

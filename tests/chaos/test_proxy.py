@@ -14,6 +14,7 @@ from tests.chaos.proxy.redis import RedisDoor
 from tests.chaos.proxy.rules import Rule, Rules, Standing, Trouble
 from tests.chaos.proxy.watches import GONE
 from tests.support.clock import wait_until
+from tests.support.plain_http import NO_TLS
 
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 EVENTS = (b'{"type":"ADDED"}\n', b'{"type":"MODIFIED"}\n', b'{"type":"DELETED"}\n')
@@ -54,7 +55,7 @@ class Scene:
     def __init__(self, url: str, door: KubeDoor, rules: Rules, server: Server) -> None:
         self.door, self.rules, self.server = door, rules, server
         self.seen = b""
-        self.http = httpx.AsyncClient(base_url=url, timeout=SOON_S, trust_env=False)
+        self.http = httpx.AsyncClient(base_url=url, timeout=SOON_S, verify=NO_TLS, trust_env=False)
 
     def add(self, kind: Trouble, doors: tuple[str, ...] = ()) -> Standing:
         """The rule holds."""

@@ -12,6 +12,7 @@ import pytest
 
 from tests.support.cli import Ran
 from tests.support.local_stack import Json, RunningStack, cli_words, running_stack
+from tests.support.plain_http import NO_TLS
 from tests.support.wait import wait_until
 
 BODY: Json = {
@@ -122,14 +123,14 @@ def test_it_serves_gauges(own: RunningStack) -> None:
             url = address_of(run)
 
             def metrics() -> str:
-                text = httpx.get(f"{url}/metrics", trust_env=False).text
+                text = httpx.get(f"{url}/metrics", verify=NO_TLS, trust_env=False).text
                 return text if "slipway_audit_violations{" in text else ""
 
             found = wait_until(metrics, "the gauges of a first audit", timeout_s=60)
             assert 'slipway_audit_violations{invariant="I3"}' in found
             assert 'slipway_audit_violations{invariant="I2"}' not in found
             assert "slipway_audit_last_run_seconds 1" in found
-            assert httpx.get(f"{url}/livez", trust_env=False).status_code == 200
+            assert httpx.get(f"{url}/livez", verify=NO_TLS, trust_env=False).status_code == 200
         finally:
             run.send_signal(signal.SIGTERM)
             run.communicate(timeout=30)

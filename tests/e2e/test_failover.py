@@ -15,6 +15,7 @@ import httpx
 import pytest
 
 from tests.support.local_stack import Json, RunningStack, running_stack
+from tests.support.plain_http import NO_TLS
 from tests.support.wait import wait_until
 
 SCHEDULERS = ("scheduler", "scheduler-1")
@@ -68,7 +69,7 @@ def schedulers(stack: RunningStack) -> list[int]:
 def is_ready(stack: RunningStack, name: str) -> bool:
     """Whether it competes: what was started again takes a moment."""
     with contextlib.suppress(httpx.HTTPError):
-        return httpx.get(f"{stack.stack.children[name].url}/readyz", trust_env=False).status_code == 200
+        return httpx.get(f"{stack.stack.children[name].url}/readyz", verify=NO_TLS, trust_env=False).status_code == 200
     return False
 
 

@@ -13,6 +13,7 @@ import httpx
 import pytest
 
 from tests.support.local_stack import RunningStack, running_stack
+from tests.support.plain_http import NO_TLS
 from tests.support.wait import wait_until
 
 Json = dict[str, Any]
@@ -213,7 +214,7 @@ def test_a_token_opens_what_is_its_own(stack: RunningStack, marks: Path) -> None
 
     def ask(base: str, path: str, bearer: str = "") -> httpx.Response:
         headers = {"Authorization": f"Bearer {bearer}"} if bearer else {}
-        return httpx.get(base + path, headers=headers, trust_env=False)
+        return httpx.get(base + path, headers=headers, verify=NO_TLS, trust_env=False)
 
     for door in stack.stack.doors.values():
         assert ask(door, own, token).status_code == 200

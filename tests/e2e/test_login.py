@@ -16,6 +16,7 @@ from slipway.sdk import address
 from tests.support.cli import Ran
 from tests.support.local_stack import RunningStack, cli_words
 from tests.support.names import fresh
+from tests.support.plain_http import NO_TLS
 from tests.support.wait import wait_until
 
 
@@ -44,7 +45,10 @@ class Guarded:
         token = made.out.strip()
         headers = {"Authorization": f"Bearer {token}"}
         url = f"{self.stack.url}/api/v1/me"
-        wait_until(lambda: httpx.get(url, headers=headers, trust_env=False).status_code == 200, "the token counts")
+        wait_until(
+            lambda: httpx.get(url, headers=headers, verify=NO_TLS, trust_env=False).status_code == 200,
+            "the token counts",
+        )
         return token
 
     def login(self, user: str, *roles: str) -> Ran:

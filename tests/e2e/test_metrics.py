@@ -20,6 +20,7 @@ from slipway.runtime.semconv import METHODS
 from slipway.streams.feed import BreakReason
 from tests.support import chart
 from tests.support.local_stack import RunningStack, running_stack
+from tests.support.plain_http import NO_TLS
 from tests.support.prometheus import Prometheus, find, running_prometheus
 from tests.support.wait import DEADLINE_S, wait_until
 from tools.dashboards import BOARDS
@@ -127,7 +128,7 @@ GROUPS = [yaml.safe_load(path.read_text()) for path in sorted((chart.CHART / "fi
 
 def _text(stack: RunningStack, address: str) -> str:
     try:
-        return httpx.get(f"http://{address}/metrics", headers=stack.headers, trust_env=False).text
+        return httpx.get(f"http://{address}/metrics", headers=stack.headers, verify=NO_TLS, trust_env=False).text
     except httpx.HTTPError:
         return ""
 

@@ -15,6 +15,7 @@ import httpx
 import pytest
 
 from tests.support.local_stack import RunningStack, processes_of
+from tests.support.plain_http import NO_TLS
 from tests.support.wait import DEADLINE_S, wait_until
 
 NOBODY = 65534
@@ -191,7 +192,9 @@ def busy(stack: RunningStack) -> Busy:
         wait_until(lambda kind=kind: stack.view(ids[kind])["ready"], f"the {kind} to listen", timeout_s=90)
     wait_until(lambda: "tensorboard" in {each.what for each in listeners(stack)}, "TensorBoard to listen", timeout_s=90)
     kernels = f"{stack.url}/proxy/{ids['notebook']}/api/kernels"
-    started = httpx.post(kernels, json={"name": "python3"}, headers=stack.headers, timeout=60, trust_env=False)
+    started = httpx.post(
+        kernels, json={"name": "python3"}, headers=stack.headers, timeout=60, verify=NO_TLS, trust_env=False
+    )
     assert started.status_code in (200, 201), started.text
     wait_until(
         lambda: any("kernel" in name for name in [*socket_files(stack), *(each.what for each in listeners(stack))]),

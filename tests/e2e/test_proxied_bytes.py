@@ -15,6 +15,7 @@ from websockets.typing import Subprotocol
 
 from slipway.runtime.http_server import WS_MESSAGE_BYTES_MAX
 from tests.support.local_stack import RunningStack
+from tests.support.plain_http import NO_TLS
 from tests.support.wait import DEADLINE_S, wait_until
 
 SERVES_S = 60.0
@@ -130,7 +131,10 @@ def _served(stack: RunningStack, program: str) -> str:
     id_ = stack.launch(body)
 
     def answers() -> bool:
-        return httpx.get(f"{stack.url}/proxy/{id_}/", headers=stack.headers, trust_env=False).status_code == 200
+        return (
+            httpx.get(f"{stack.url}/proxy/{id_}/", headers=stack.headers, verify=NO_TLS, trust_env=False).status_code
+            == 200
+        )
 
     wait_until(answers, "the server to listen", timeout_s=SERVES_S)
     return id_

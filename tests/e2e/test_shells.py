@@ -17,6 +17,7 @@ from websockets.typing import Subprotocol
 from slipway.inside.terminal import PROTOCOL
 from tests.support.local_stack import RunningStack, cli_words
 from tests.support.names import fresh
+from tests.support.plain_http import NO_TLS
 from tests.support.ports import free_port
 from tests.support.terminals import Person, at_terminal
 from tests.support.wait import DEADLINE_S, wait_until
@@ -155,7 +156,7 @@ def test_any_replica_serves_any_session(stack: RunningStack, shell: str) -> None
 
         def answers() -> bool:
             try:
-                return httpx.get(f"http://127.0.0.1:{port}/readyz", trust_env=False).status_code == 200
+                return httpx.get(f"http://127.0.0.1:{port}/readyz", verify=NO_TLS, trust_env=False).status_code == 200
             except httpx.TransportError:
                 return False
 
@@ -165,7 +166,7 @@ def test_any_replica_serves_any_session(stack: RunningStack, shell: str) -> None
             person.type("echo first-$((1+1))\n")
             person.until("first-2")
             listed = f"http://127.0.0.1:{port}/proxy/{shell}/sessions"
-            sessions = httpx.get(listed, trust_env=False).json()["items"]
+            sessions = httpx.get(listed, verify=NO_TLS, trust_env=False).json()["items"]
             (mine,) = [each["id"] for each in sessions if each["viewers"]]
             url = f"ws://127.0.0.1:{port}/proxy/{shell}/terminal"
             with connect(url, subprotocols=[Subprotocol(PROTOCOL)], proxy=None) as socket:

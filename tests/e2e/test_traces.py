@@ -12,6 +12,7 @@ import pytest
 from tests.support.local_stack import RunningStack, running_stack
 from tests.support.names import fresh
 from tests.support.otlp import Collected, Span, collector
+from tests.support.plain_http import NO_TLS
 from tests.support.wait import wait_until
 
 Json = dict[str, Any]
@@ -52,7 +53,9 @@ def launched(stack: RunningStack, trace: str, *, name: str = "job", **body: Any)
     """A launch by a client that has a trace of its own; the id. Its name is new each time a test comes."""
     body["name"] = f"{name}-{uuid4().hex[:8]}"
     headers = {**stack.headers, "traceparent": f"00-{trace}-{CLIENT_SPAN}-01"}
-    answer = httpx.post(f"{stack.url}/api/v1/allocations", json=body, headers=headers, trust_env=False, timeout=30)
+    answer = httpx.post(
+        f"{stack.url}/api/v1/allocations", json=body, headers=headers, verify=NO_TLS, trust_env=False, timeout=30
+    )
     answer.raise_for_status()
     return str(answer.json()["id"])
 
@@ -196,7 +199,9 @@ def test_what_is_not_sampled_is_nowhere(stack: RunningStack, collected: Collecte
     trace = uuid4().hex
     headers = {**stack.headers, "traceparent": f"00-{trace}-{CLIENT_SPAN}-00"}
     body: Json = {"kind": "command", "image": "local", "command": [sys.executable, "-c", "pass"]}
-    answer = httpx.post(f"{stack.url}/api/v1/allocations", json=body, headers=headers, trust_env=False, timeout=30)
+    answer = httpx.post(
+        f"{stack.url}/api/v1/allocations", json=body, headers=headers, verify=NO_TLS, trust_env=False, timeout=30
+    )
     id_ = str(answer.json()["id"])
     stack.wait_for(id_, "Terminated")
     marked = f"{'9' * 31}{collected.requests % 10}"

@@ -184,12 +184,11 @@ class Machines:
     async def _service_killed(self, fault: Fault, chance: random.Random) -> AsyncGenerator[None]:
         """Every process of one of its pods, as the kernel does it when memory is short."""
         name = fault.kind.removeprefix("kill -9 ") if fault.kind.startswith("kill") else "valkey"
-        found = [
-            pids
-            for node in self._cluster.nodes
-            for pod, pids in (await asyncio.to_thread(node.processes, NAMESPACE)).items()
-            if pod.startswith(f"slipway-{name}-")
-        ]
+        found: list[list[int]] = []
+        for node in self._cluster.nodes:
+            with contextlib.suppress(RuntimeError):  # Its containerd is away by another fault.
+                here = await asyncio.to_thread(node.processes, NAMESPACE)
+                found += [pids for pod, pids in here.items() if pod.startswith(f"slipway-{name}-")]
         for pid in chance.choice(found) if found else ():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)

@@ -20,6 +20,7 @@ from tests.node.nodes import NodeCluster, RealNode
 from tests.node.programs import ensure_programs
 from tests.support import chart
 from tests.support.cli import Ran
+from tests.support.plain_http import NO_TLS
 from tests.support.terminals import Person, at_terminal
 from tests.support.wait import wait_until
 
@@ -135,7 +136,7 @@ class Product:
 
     def view(self, id_: str) -> Any:
         """An allocation as the API shows it."""
-        return httpx.get(f"{self.url}/api/v1/allocations/{id_}", trust_env=False, timeout=30).json()
+        return httpx.get(f"{self.url}/api/v1/allocations/{id_}", verify=NO_TLS, trust_env=False, timeout=30).json()
 
     def wait_running(self, id_: str, attempt: int, timeout_s: float = 90.0) -> None:
         """Until all of an attempt runs."""
@@ -148,7 +149,9 @@ class Product:
 
     def newest(self, kind: str) -> str:
         """The id of the newest allocation of that kind."""
-        answer = httpx.get(f"{self.url}/api/v1/allocations", params={"kind": kind}, trust_env=False).json()
+        answer = httpx.get(
+            f"{self.url}/api/v1/allocations", params={"kind": kind}, verify=NO_TLS, trust_env=False
+        ).json()
         return max(answer["items"], key=lambda item: item["createdAt"])["id"]
 
     def wait(self, id_: str, goal: str, timeout_s: float = 60.0) -> None:

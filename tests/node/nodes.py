@@ -21,7 +21,7 @@ import msgspec
 import yaml
 
 from tests.conformance.cluster import binaries
-from tests.conformance.cluster.servers import SERVICE_CIDR, ClusterOptions, RealCluster
+from tests.conformance.cluster.servers import GO_ENVIRONMENT, SERVICE_CIDR, ClusterOptions, RealCluster
 from tests.node.programs import PLUGINS, NodePrograms
 from tests.support.wait import wait_until
 
@@ -54,7 +54,7 @@ class Program:
     def __init__(self, name: str, folder: Path, argv: Sequence[str], env: Mapping[str, str] | None = None) -> None:
         self.name, self.argv = name, list(argv)
         self.log = folder / f"{name}.log"
-        self._env = {**os.environ, **(env or {})}
+        self._env = {**os.environ, **GO_ENVIRONMENT, **(env or {})}
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:

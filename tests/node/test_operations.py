@@ -10,6 +10,7 @@ from tests.node.nodes import RealNode
 from tests.node.test_lives import lines_of
 from tests.node.test_machines import end, launch_on_last
 from tests.support import chart
+from tests.support.plain_http import NO_TLS
 from tests.support.wait import wait_until
 
 COUNT = """
@@ -105,7 +106,7 @@ def test_a_tensorboard_is_reached_through_the_proxy(product: Product) -> None:
     assert ran.code == 0, ran
     id_ = product.newest("tensorboard")
     product.wait(id_, "ready", 120)
-    page = httpx.get(f"{product.url}/proxy/{id_}/", trust_env=False, follow_redirects=True, timeout=30)
+    page = httpx.get(f"{product.url}/proxy/{id_}/", verify=NO_TLS, trust_env=False, follow_redirects=True, timeout=30)
     assert page.status_code == 200
     assert "TensorBoard" in page.text
     assert product.slipway("kill", id_).code == 0

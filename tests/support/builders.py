@@ -232,6 +232,20 @@ class PodStory:
         )
         return self._bound_once()._in_state("Failed" if code else "Succeeded", ContainerState(terminated=ended))
 
+    def without_times(self) -> "PodStory":
+        """Its containers ended, and when they ran is not said."""
+        statuses = [
+            msgspec.structs.replace(
+                each,
+                state=ContainerState(
+                    terminated=msgspec.structs.replace(each.state.terminated, started_at=None, finished_at=None)
+                ),
+            )
+            for each in self.it.status.container_statuses
+            if each.state.terminated is not None
+        ]
+        return self.with_status(container_statuses=statuses)
+
     def failed(self, reason: str, message: str = "") -> "PodStory":
         """Failed by the kubelet, without a container's exit."""
         return self._bound_once().with_status(phase="Failed", reason=reason, message=message, container_statuses=[])

@@ -232,6 +232,7 @@ def _queue_fact(name: str, spec: QueueSpec) -> QueueFact:
         within_queue=spec.preemption.within_queue,
         reclaim=spec.preemption.reclaim,
         max_runtime=_seconds("maxRuntime", spec.max_runtime) or None,
+        min_runtime=None if spec.min_runtime is None else _seconds("minRuntime", spec.min_runtime),
         budgets=tuple(BudgetFact(round(item.gpu_hours * 3_600_000), _whole_days(item.window)) for item in spec.budgets),
     )
 

@@ -270,6 +270,8 @@ class QueueSpec(Wire, kw_only=True, frozen=True):
     preemption: QueuePreemption = QueuePreemption()
     max_runtime: Duration | None = None
     """an allocation that asks for more, or for no limit, gets this one"""
+    min_runtime: Duration | None = None
+    """its work makes no room for others before it has run so long; absent: as the queue above; 0s: at any time"""
     budgets: Annotated[list[Budget], Meta(max_length=8)] = []
     """GPU hours over time, of the queue and all below it"""
 

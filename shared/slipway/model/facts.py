@@ -268,6 +268,8 @@ class QueueFact(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     reclaim: str = "Never"
     max_runtime: float | None = None
     """seconds; what asks for more, or for no limit, gets this one"""
+    min_runtime: float | None = None
+    """seconds for which its running work makes no room for others; None: as the queue above"""
     budgets: tuple[BudgetFact, ...] = ()
     invalid: str = ""
     """what of it nobody understands; nothing starts in it and below it"""

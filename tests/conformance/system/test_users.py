@@ -16,6 +16,7 @@ from tests.conformance.system.operator import Json
 from tests.conformance.system.system import System, a_body
 from tests.support import chart
 from tests.support.local_stack import cli_words
+from tests.support.plain_http import NO_TLS
 from tests.support.wait import wait_until
 
 RBAC = "/apis/rbac.authorization.k8s.io/v1"
@@ -42,7 +43,7 @@ class Users:
         """(status, answer)."""
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         url = f"{self.url}/api/v1{path}"
-        answer = httpx.request(method, url, json=body, headers=headers, trust_env=False, timeout=30)
+        answer = httpx.request(method, url, json=body, headers=headers, verify=NO_TLS, trust_env=False, timeout=30)
         return answer.status_code, answer.json()
 
     def bind(self, name: str, role: str, where: str) -> None:

@@ -10,6 +10,7 @@ import httpx
 from slipway.model.times import parse_time
 from tests.conformance.system.operator import GROUP, Json, must
 from tests.conformance.system.system import System, a_body
+from tests.support.plain_http import NO_TLS
 from tests.support.wait import wait_until
 
 
@@ -134,7 +135,7 @@ def test_the_proxy(system: System) -> None:
             system.operator.change(path, {"status": {"podIP": ip, "podIPs": [{"ip": ip}]}})
 
         move_to("127.0.0.1")
-        answer = httpx.get(f"{system.installation.url}/proxy/{id_}/lab", trust_env=False, timeout=10.0)
+        answer = httpx.get(f"{system.installation.url}/proxy/{id_}/lab", verify=NO_TLS, trust_env=False, timeout=10.0)
         move_to(pod["status"]["podIP"])
     finally:
         server.shutdown()

@@ -20,6 +20,7 @@ import msgspec
 from slipway.local.apiserver.core import ClusterCore
 from tests.contract.kube.target import Target, serving, target_of
 from tests.support.http_stub import write_kubeconfig
+from tests.support.plain_http import NO_TLS
 from tests.support.wait import wait_until
 
 _TOKEN = "administrator"
@@ -61,7 +62,7 @@ def _stand_in(folder: Path, api: Target) -> Generator[None]:
         process = subprocess.Popen([*argv, "--kubeconfig", kubeconfig], stdout=out, stderr=out)
 
     def is_registered() -> bool:
-        answer = httpx.get(f"{api.url}/api/v1/nodes/{STAND_IN}", headers=api.headers, trust_env=False)
+        answer = httpx.get(f"{api.url}/api/v1/nodes/{STAND_IN}", headers=api.headers, verify=NO_TLS, trust_env=False)
         assert process.poll() is None, log.read_text()
         return answer.status_code == 200
 

@@ -18,6 +18,7 @@ from slipway.local.apiserver.http import create_app
 from slipway.local.bootstrap import furnish
 from slipway.runtime.clock import SeededRandom, SystemClock
 from tests.support.http_stub import serve_app, write_kubeconfig
+from tests.support.plain_http import NO_TLS
 from tests.support.ports import free_port
 
 EXIT_S = 20.0
@@ -86,7 +87,7 @@ async def test_it_serves_and_stops_with_streams_open(tmp_path: Path) -> None:
         env = environment(kubeconfig, SLIPWAY_LISTEN=f"127.0.0.1:{port}")
         process = await asyncio.create_subprocess_exec(sys.executable, "-m", "slipway.api.main", env=env)
         try:
-            async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", trust_env=False) as client:
+            async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", verify=NO_TLS, trust_env=False) as client:
                 await _ready(client)
                 body = {"kind": "command", "image": "a", "command": ["x"]}
                 answer = (await client.post("/api/v1/allocations", json=body)).json()
@@ -112,7 +113,9 @@ async def test_probes_have_an_address_of_their_own(tmp_path: Path) -> None:
         )
         process = await asyncio.create_subprocess_exec(sys.executable, "-m", "slipway.api.main", env=env)
         try:
-            async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{health_port}", trust_env=False) as client:
+            async with httpx.AsyncClient(
+                base_url=f"http://127.0.0.1:{health_port}", verify=NO_TLS, trust_env=False
+            ) as client:
                 await _ready(client)
                 codes = {path: (await client.get(path)).status_code for path in ("/livez", "/metrics", "/api/v1/me")}
             assert codes == {"/livez": 200, "/metrics": 200, "/api/v1/me": 404}

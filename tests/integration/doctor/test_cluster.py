@@ -18,6 +18,7 @@ from slipway.runtime.clock import SeededRandom, SystemClock
 from tests.contract.kube.target import serving
 from tests.support import chart
 from tests.support.http_stub import write_kubeconfig
+from tests.support.plain_http import NO_TLS
 
 Json = dict[str, Any]
 NAMESPACE = chart.NAMESPACE
@@ -45,7 +46,7 @@ class Cluster:
 
     def __init__(self, url: str, folder: Path) -> None:
         self.kubeconfig = write_kubeconfig(folder, url)
-        self._http = httpx.Client(base_url=url, trust_env=False)
+        self._http = httpx.Client(base_url=url, verify=NO_TLS, trust_env=False)
 
     def close(self) -> None:
         self._http.close()

@@ -14,6 +14,7 @@ from slipway.local.apiserver.core import ClusterCore
 from tests.contract.kube.target import serving
 from tests.support import chart
 from tests.support.http_stub import write_kubeconfig
+from tests.support.plain_http import NO_TLS
 
 Json = dict[str, Any]
 
@@ -31,7 +32,7 @@ def url() -> Iterator[str]:
 
 
 def _names(url: str, path: str) -> set[str]:
-    answer = httpx.get(f"{url}/{path}", trust_env=False)
+    answer = httpx.get(f"{url}/{path}", verify=NO_TLS, trust_env=False)
     assert answer.status_code == 200, answer.text
     return {item["metadata"]["name"] for item in answer.json()["items"]}
 

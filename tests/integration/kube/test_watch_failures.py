@@ -36,6 +36,7 @@ from slipway.local.apiserver.core import ClusterCore
 from slipway.local.apiserver.http import create_app
 from slipway.runtime.clock import SeededRandom, SystemClock
 from tests.support.http_stub import serve_app, write_kubeconfig
+from tests.support.plain_http import NO_TLS
 from tests.support.watch_proxy import WatchProxy, watch_proxy
 
 RECONNECT_S = 45.0
@@ -169,7 +170,7 @@ async def test_a_black_hole_is_noticed_and_what_was_missed_is_made_good(tmp_path
 async def test_a_list_from_a_lagging_replica_is_refused(tmp_path: Path) -> None:
     """After a 410 the LIST comes from a server that is behind: nothing that is there counts as gone (V17)."""
     async with watched(tmp_path, PODS, ALLOCATIONS) as those:
-        async with httpx.AsyncClient(base_url=those.proxy.url, trust_env=False) as client:
+        async with httpx.AsyncClient(base_url=those.proxy.url, verify=NO_TLS, trust_env=False) as client:
             old = (await client.get(PODS.path())).content
         those.create(PODS, "known")
         await _eventually(lambda: those.knows(PODS, "known"))

@@ -54,6 +54,8 @@ def a_queue(chance: random.Random, name: str) -> dict[str, Any]:
     }
     if chance.random() < 0.4:
         found["nominal"] = {"cpu": chance.randint(0, 8), "gpus": chance.randint(0, 8)}
+    if chance.random() < 0.3:
+        found["minRuntime"] = chance.choice([1, 60, 900])
     return found
 
 

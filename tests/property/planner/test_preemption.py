@@ -306,3 +306,28 @@ def reckoned(nodes: list[NodeFact], lone: list[AllocationFact], comer: Allocatio
         if best is None or key < best[0]:
             best = (key, gone)
     return best[1] if best else []
+
+
+@given(crowds())
+@SETTINGS
+def test_nobody_makes_room_before_its_queues_min_runtime(crowd: Crowd) -> None:
+    """Unless its queue is above a limit that was made smaller; and what waits for such work is planned again."""
+    now, least = 2.5, 2.0
+    spared = msgspec.structs.replace(
+        crowd, queues=[msgspec.structs.replace(queue, min_runtime=least) for queue in crowd.queues]
+    )
+    decided = spared.plan(now)
+    limits = {queue.name: queue.limit for queue in crowd.queues}
+    used: dict[str, int] = {}
+    for fact in crowd.running:
+        amounts = [role.requests.get("cpu") for rank in fact.placements if (role := fact.role_of(rank)) is not None]
+        used[fact.queue] = used.get(fact.queue, 0) + sum(amounts)
+    by_uid = {fact.uid: fact for fact in crowd.running}
+    for evict in decided.evictions:
+        victim = by_uid[evict.uid]
+        limit = limits[victim.queue]
+        is_above = limit is not None and used[victim.queue] > limit.get("cpu")
+        assert not evict.by or is_above or victim.started + least <= now, victim.key
+    if crowd.plan(now).evictions and not decided.evictions and not decided.admits:
+        later = {fact.started + least for fact in crowd.running if fact.preemptible}
+        assert decided.look_again in {at for at in later if at > now}

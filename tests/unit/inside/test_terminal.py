@@ -22,6 +22,7 @@ from websockets.typing import Origin, Subprotocol
 
 from slipway.inside import terminal
 from slipway.inside.sessions import REPLAY_BYTES, Replay
+from tests.support.plain_http import NO_TLS
 from tests.support.ports import free_port
 from tests.support.wait import wait_until
 
@@ -37,7 +38,7 @@ class Served:
         self.url, self.process = url, process
 
     def get(self, path: str, **headers: str) -> httpx.Response:
-        return httpx.get(f"{self.url}{path}", headers=headers, trust_env=False)
+        return httpx.get(f"{self.url}{path}", headers=headers, verify=NO_TLS, trust_env=False)
 
     def sessions(self) -> list[dict[str, Any]]:
         return self.get("/sessions").json()["items"]
@@ -348,7 +349,7 @@ def test_with_a_token_the_proxy_only_is_answered(tmp_path: Path) -> None:
     with a_server(tmp_path, SLIPWAY_WORKLOAD_TOKEN="s3cret") as served:
         url = f"{served.url}/sessions"
         for given in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "s3cret"}):
-            assert httpx.get(url, headers=given, trust_env=False).status_code == 401
+            assert httpx.get(url, headers=given, verify=NO_TLS, trust_env=False).status_code == 401
             with pytest.raises(InvalidStatus) as refused:
                 connect(
                     f"{served.url.replace('http', 'ws')}/terminal",
@@ -358,5 +359,5 @@ def test_with_a_token_the_proxy_only_is_answered(tmp_path: Path) -> None:
                 )
             assert refused.value.response.status_code == 401
         opens = {"Authorization": "Bearer s3cret"}
-        assert httpx.get(url, headers=opens, trust_env=False).json() == {"items": []}
+        assert httpx.get(url, headers=opens, verify=NO_TLS, trust_env=False).json() == {"items": []}
         assert served.get("/healthz").status_code == 200

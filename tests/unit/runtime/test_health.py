@@ -13,6 +13,7 @@ from slipway.runtime.http_server import HttpServer
 from slipway.runtime.listen import ListenAddress, bind
 from slipway.runtime.liveness import Loop
 from tests.support.clock import FakeClock
+from tests.support.plain_http import NO_TLS
 
 
 async def _get(
@@ -130,7 +131,7 @@ async def test_the_server_answers_on_a_free_port_until_it_is_told_to_stop():
         server = HttpServer(HealthApp(ProcessHealth(FakeClock())), [listener], drain_timeout_s=2, websockets=False)
         async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
             tasks.create_task(server.serve(stop.wait))
-            async with httpx.AsyncClient(base_url=f"http://{host}:{port}", trust_env=False) as client:
+            async with httpx.AsyncClient(base_url=f"http://{host}:{port}", verify=NO_TLS, trust_env=False) as client:
                 answer = await client.get("/livez")
                 assert (answer.status_code, answer.json()["status"]) == (200, "ok")
                 assert "server" not in answer.headers

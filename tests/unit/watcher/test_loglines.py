@@ -60,6 +60,19 @@ def test_a_node_that_has_removed_the_beginning_hides_nothing() -> None:
     assert (found, again.is_torn) == (["x", "y"], True)
 
 
+def test_the_rate_of_a_log_is_that_of_its_first_second() -> None:
+    """Of a log that is read from its beginning: what was written in the second after its first line, as it is stored
+    on the node; what is read from a later position on says nothing of its beginning."""
+    log = a_log([(10**9, "a"), (2 * 10**9, "b"), (2 * 10**9 + 10**6, "later"), (10**9 + 5, "late")])
+    _, cutter = cut(log[: len(a_log([(10**9, "a"), (2 * 10**9, "b")]))])
+    assert (cutter.first, cutter.first_second_bytes) == (at(10**9), 2 * len(f"{at(0)} a"))
+    assert not cutter.is_first_second_over
+    _, cutter = cut(log)
+    assert cutter.is_first_second_over
+    _, again = cut(since(log, cutter.position(4)), cutter.position(4))
+    assert (again.first, again.first_second_bytes, again.is_first_second_over) == ("", 0, False)
+
+
 def test_a_progress_bar_becomes_its_newest_state() -> None:
     """While the line goes on its state can be had; at its end only what was not shown yet comes."""
     cutter = LineCutter(BEGINNING)

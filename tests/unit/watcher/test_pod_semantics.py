@@ -127,6 +127,43 @@ AS_THE_TABLE_SAYS: dict[str, tuple[PodStory, Reason, list[str]]] = {
     ),
     "node lost": (a_pod().failed("NodeLost", "the node is gone"), Reason.NODE_LOST, ["n0"]),
     "node lost, container unknown": (a_pod().exited(137, reason="ContainerStatusUnknown"), Reason.NODE_LOST, ["n0"]),
+    # What a kubelet reports of a container that it never started: 137, and no times.
+    "deleted by hand before it started": (
+        a_pod()
+        .exited(137, reason="ContainerStatusUnknown", said="The container could not be located")
+        .without_times()
+        .deleted(at_s=5),
+        Reason.POD_DELETED,
+        [],
+    ),
+    "deleted by hand before it started, confirmed by its kubelet": (
+        a_pod().exited(137, reason="ContainerStatusUnknown").without_times().deleted(at_s=11, grace_s=0),
+        Reason.POD_DELETED,
+        [],
+    ),
+    "evicted through the api before it started": (
+        a_pod()
+        .exited(137, reason="ContainerStatusUnknown")
+        .without_times()
+        .disrupted("EvictionByEvictionAPI")
+        .deleted(at_s=5),
+        Reason.EVICTED,
+        ["n0"],
+    ),
+    "node lost before it started, and collected": (
+        a_pod()
+        .exited(137, reason="ContainerStatusUnknown")
+        .without_times()
+        .disrupted("DeletionByPodGC")
+        .deleted(at_s=5),
+        Reason.NODE_LOST,
+        ["n0"],
+    ),
+    "node rebooted before it was deleted": (
+        a_pod().exited(255, reason="Unknown", at_s=3).deleted(at_s=5),
+        Reason.NODE_LOST,
+        ["n0"],
+    ),
     "start broken off by a kubelet that ended": (
         a_pod().exited(128, reason="StartError", said="failed to start containerd task: context canceled"),
         Reason.NODE_LOST,

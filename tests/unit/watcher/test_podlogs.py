@@ -449,6 +449,41 @@ def test_lines_that_a_node_has_removed_unread_are_said_to_be_missing() -> None:
     play(story)
 
 
+FULL = "x" * (4 * 1024 * 1024)
+"""Three of them fill a file of a log on its node."""
+
+
+@pytest.mark.parametrize(("is_removed", "is_late"), [(True, True), (False, True), (False, False)])
+def test_a_log_whose_beginning_was_removed_before_it_was_read_says_so(is_removed: bool, is_late: bool) -> None:
+    """Nothing of it was stored, so only its rate can tell: a file had been full before the first line that came. What
+    began slowly, and what was read in time, is not called torn."""
+
+    async def story(post: Post) -> None:
+        journal = with_journal(post)
+        post.kubelet.runs_s = {0: 12.0}
+        journal.is_broken = is_late
+        await post.launch()
+        await post.until(is_running, "running")
+        uid = await uid_of_rank(post, 0)
+        if is_removed:
+            journal.write(uid, "lost")
+        await asyncio.sleep(5)
+        journal.rotated_at = post.clock.now()
+        for text in [FULL] * 3 if is_removed or not is_late else ["first"]:
+            journal.write(uid, text)
+        await asyncio.sleep(2)
+        journal.write(uid, "last")
+        journal.is_broken = False
+        ended = await post.until(is_let_go, "the end", timeout_s=30)
+        assert (await texts(post, ended))[-1] == "last"
+        told = await said(post, ended)
+        assert len(told) == is_removed
+        if is_removed:
+            assert "its node had removed them, unread" in told[0]
+
+    play(story)
+
+
 def test_a_log_that_was_left_without_an_end_gets_one() -> None:
     """The watcher was killed, and the pod torn out meanwhile: who follows it is told, and does not wait for ever."""
 

@@ -179,8 +179,9 @@ def is_preempting(allocation: Allocation) -> bool:
 def preemption_deadline(allocation: Allocation, *, now: float) -> float | None:
     """When the grace of the preemption runs out, by a clock that says `now` (epoch seconds).
 
-    A watcher whose clock is behind puts a deadline earlier that was right (`clocks.py`). So what the ranks were told
-    counts, unless the clock that dated it was ahead: then it lies in our future.
+    A watcher whose clock is behind moves a correct deadline to an earlier time (`clocks.py`). So the deadline that the
+    ranks were told counts. If they were told in our future, the clock of who told them was ahead, and the stored
+    deadline counts, which was corrected.
     """
     at = allocation.status.deadlines.get(DEADLINE_PREEMPTION)
     if not at:

@@ -264,9 +264,14 @@ def is_pull(word: str) -> bool:
 def _exit_of_main(pod: Pod, ended: StateTerminated, told_at: float | None) -> RankExit:
     at = _epoch(ended.finished_at)
     killed = _was_killed(pod, ended, at, told_at)
+    if ended.reason in _LOST and killed:
+        # A kubelet says so of each container that had not started when its pod was deleted: the node lost nothing.
+        reason = _disruption(pod) or Reason.POD_DELETED
+        message = _disruption_message(pod) or "the pod was deleted; how its container ended is not known"
+        return RankExit(state=RankState.FAILED, reason=reason, message=message, at=at, killed=True)
     if ended.reason in _LOST:
         message = "the node lost the container; its exit is not known"
-        return RankExit(state=RankState.FAILED, reason=Reason.NODE_LOST, message=message, at=at, killed=killed)
+        return RankExit(state=RankState.FAILED, reason=Reason.NODE_LOST, message=message, at=at)
     if is_start_interrupted(ended.reason, ended.message):
         return RankExit(
             state=RankState.FAILED, reason=Reason.NODE_LOST, message=_interrupted_text(pod, ended), at=at, killed=killed

@@ -58,6 +58,8 @@ LAG_LOOK_S = 2.0
 LAG_BYTES_MAX = 6 * 1024 * 1024
 """What may wait on a node before lines are left out: nodes remove the oldest lines beyond some 10 MiB."""
 LAG_OVER_S = 0.5
+NODE_FILE_BYTES = 10 * 1024 * 1024
+"""With so many bytes in a log's file a kubelet begins a new one (`containerLogMaxSize`); it serves only the newest."""
 
 _log = log.get_logger(__name__)
 T = TypeVar("T")
@@ -212,6 +214,9 @@ class LogFollower:
         self._bytes = 0
         self._lag = Lag(clock)
         self._progress_at = 0.0
+        self._asked_at = 0.0
+        """when the node was last asked for the log (epoch seconds)"""
+        self._is_beginning_judged = False
         self._ahead: _Ahead | None = None
         self._is_cut = False
         self._given_up = ""
@@ -338,6 +343,7 @@ class LogFollower:
 
     async def _pump(self, ahead: _Ahead) -> ControlPlaneError | None:
         meta = self.pod.metadata
+        self._asked_at, self._is_beginning_judged = self._clock.now(), bool(self._cutter.since)
         try:
             stream = self._reader.follow_log(
                 meta.namespace, meta.name, container=self._container, since_time=self._cutter.since
@@ -425,6 +431,8 @@ class LogFollower:
             text = f"lines of {_whose(self._source)} after {since} are missing: its node had removed them, unread"
             await self._say(text, f"torn {since}")
             self._cutter.is_torn = False
+        if self._cutter.is_first_second_over:
+            await self._judge_beginning()
         lines, self._lines, self._bytes = list(self._lines), deque[bytes](), 0
         return await self._append(self._pack(self._number - len(lines) + 1, lines))
 
@@ -453,8 +461,29 @@ class LogFollower:
         """Say that the log is stored to its end."""
         if not await self._store_rest():
             return False
+        await self._judge_beginning()
         self.has_end = await self._append(self._pack(self._number + 1, [], is_ended=True))
         return self.has_end
+
+    async def _judge_beginning(self) -> None:
+        """Say it where the beginning of the log is missing, as far as can be told.
+
+        A node does not say that it has removed the beginning of a log. Lines that stood there before they were asked
+        for, and came at a rate at which a file had been full since the container's start, are not its first ones. A
+        program that is silent at first, and whose reading begins in time, is none of these.
+        """
+        if self._is_beginning_judged or not self._cutter.first:
+            return
+        self._is_beginning_judged = True
+        pod, first = self._world.pods.by_uid(self.pod.metadata.uid) or self.pod, self._cutter.first
+        began_at, first_at = started_at(pod, self._container), parse_time(first)
+        waited_s = first_at - began_at if began_at else 0.0
+        if first_at < self._asked_at and waited_s * self._cutter.first_second_bytes >= NODE_FILE_BYTES:
+            text = (
+                f"lines of {_whose(self._source)} before {first} are likely to be missing: it printed for "
+                f"{waited_s:.0f} s before its log was read, and at its rate its node had removed them, unread"
+            )
+            await self._say(text, f"begun {first}")
 
     async def _store_rest(self) -> bool:
         """A last line without a line end is one when nothing can follow it."""
@@ -572,6 +601,13 @@ def ended_at(pod: Pod, container: str) -> float:
     found = status_of(pod, container)
     ended = found.state.terminated if found is not None else None
     return parse_time(ended.finished_at) if ended is not None and ended.finished_at else 0.0
+
+
+def started_at(pod: Pod, container: str) -> float:
+    """When its node says that it started (epoch seconds, cut to whole ones); 0 when it does not say."""
+    found = status_of(pod, container)
+    said = (found.state.running or found.state.terminated) if found is not None else None
+    return parse_time(said.started_at) if said is not None and said.started_at else 0.0
 
 
 def status_of(pod: Pod, container: str) -> ContainerStatus | None:

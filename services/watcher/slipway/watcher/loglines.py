@@ -11,6 +11,7 @@ line over `TEXT_BYTES_MAX` the beginning and the end are kept, with a mark that 
 from datetime import UTC, datetime
 from typing import Final
 
+from slipway.model.times import format_time, parse_time
 from slipway.streams.logpacks import LogPosition
 
 TEXT_BYTES_MAX: Final = 16 * 1024
@@ -33,6 +34,11 @@ class LineCutter:
         self._second, self._seen, self._newest = position.second, position.seen, position.time
         self.is_torn = False
         """whether the node has removed lines between the position and the first line that came"""
+        self.first = ""
+        """of a log that is read from its beginning, the time of the first line that came"""
+        self.first_second_bytes = 0
+        """how much of it was written in the second that follows"""
+        self._first_until = ""
         self._known = position.seen
         """lines that come again"""
         self._known_until = position.time
@@ -92,6 +98,11 @@ class LineCutter:
         return LogPosition(number=number, second=self._second, seen=self._seen, time=self._newest, is_ended=is_ended)
 
     @property
+    def is_first_second_over(self) -> bool:
+        """Whether a line came that is a second younger than the first one."""
+        return bool(self.first) and self._newest > self._first_until
+
+    @property
     def newest(self) -> str:
         """The highest time of any line; empty before the first."""
         return self._newest
@@ -104,7 +115,10 @@ class LineCutter:
             return b"%s %s" % (self._newest.encode(), _short(raw, cut)) if raw and self._newest else None
         if self._is_again and self._is_known(at.decode("ascii", "replace")):
             return None
-        self._move(at.decode("ascii", "replace"))
+        time = at.decode("ascii", "replace")
+        if not self.since and (not self.first or time <= self._first_until):
+            self._measure(time, len(raw) + cut)
+        self._move(time)
         shown, self._shown = self._shown, b""
         state = _state(text) if _CR in text else text
         if shown and state == shown:
@@ -126,6 +140,11 @@ class LineCutter:
             return True
         self._is_again = False
         return False
+
+    def _measure(self, at: str, size: int) -> None:
+        if not self.first:
+            self.first, self._first_until = at, format_time(parse_time(at) + 1.0, "microseconds")
+        self.first_second_bytes += size
 
     def _move(self, at: str) -> None:
         second = f"{at[:_SECOND_CHARS]}Z"

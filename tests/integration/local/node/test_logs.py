@@ -7,6 +7,7 @@ import pytest
 
 from slipway.errors import InvalidError, TransientError
 from tests.support.local_node import NAMESPACE, NodeWorld
+from tests.support.plain_http import NO_TLS
 
 
 async def test_a_log_is_followed_to_its_end(world: NodeWorld):
@@ -72,7 +73,7 @@ async def test_the_endpoint_is_for_those_who_know_its_key(world: NodeWorld):
     node = world.core.get("nodes", "", "node-0")
     endpoint = str(node["metadata"]["annotations"]["slipway.dev/log-endpoint"])
     path = f"logs/{NAMESPACE}/{pod.metadata.uid}"
-    async with httpx.AsyncClient(trust_env=False) as client:
+    async with httpx.AsyncClient(verify=NO_TLS, trust_env=False) as client:
         good = await client.get(f"{endpoint}/{path}")
         keyless = await client.get(f"{endpoint.rpartition('/')[0]}/{path}")
         wrong = await client.get(f"{endpoint.rpartition('/')[0]}/{'0' * 32}/{path}")

@@ -12,6 +12,7 @@ import httpx
 import pytest
 
 from slipway.local.pages.server import CONNECTIONS_MAX, NotebookSite, PageServer, Site, TensorboardSite
+from tests.support.plain_http import NO_TLS
 
 PREFIX = "/proxy/notebook-abc-12345678"
 
@@ -22,7 +23,7 @@ def served(site: Site, prefix: str = PREFIX, *, token: str = "") -> Generator[ht
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
     try:
-        with httpx.Client(base_url=f"http://127.0.0.1:{server.server_port}", trust_env=False) as client:
+        with httpx.Client(base_url=f"http://127.0.0.1:{server.server_port}", verify=NO_TLS, trust_env=False) as client:
             yield client
     finally:
         server.shutdown()

@@ -13,6 +13,7 @@ import msgspec
 from slipway.local.apiserver.core import ClusterCore
 from slipway.local.apiserver.journal import Journal
 from tests.contract.kube.samples import a_config, a_pod, a_widget, owned_by
+from tests.support.plain_http import NO_TLS
 from tests.support.ports import free_port
 from tests.unit.local.apiserver.support import WIDGETS, a_core, with_widgets
 
@@ -90,7 +91,7 @@ def test_kill_9_loses_nothing_answered(tmp_path: Path) -> None:
     acknowledged: dict[str, str] = {}
     process = _start(port, tmp_path)
     opens = {"Authorization": f"Bearer {(tmp_path / 'token').read_text()}"}
-    client = httpx.Client(base_url=_url(port), headers=opens, trust_env=False)
+    client = httpx.Client(base_url=_url(port), headers=opens, verify=NO_TLS, trust_env=False)
     try:
         for number in range(50):
             answer = client.post("/api/v1/namespaces/default/configmaps", json=a_config(f"c{number}"))
@@ -114,7 +115,7 @@ def _start(port: int, folder: Path) -> subprocess.Popen[bytes]:
     command += ["--token-file", str(folder / "token")]
     process = subprocess.Popen([*command, "--allow-unknown-rules"], env=dict(os.environ))
     ends_at = time.monotonic() + DEADLINE_S
-    with httpx.Client(base_url=_url(port), trust_env=False) as client:
+    with httpx.Client(base_url=_url(port), verify=NO_TLS, trust_env=False) as client:
         while time.monotonic() < ends_at:
             try:
                 if client.get("/readyz").status_code == 200:

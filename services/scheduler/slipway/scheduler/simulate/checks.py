@@ -160,6 +160,7 @@ def _check_queues(scenario: Scenario) -> None:
             if len(path) > len(parents) + 1:
                 break
         _check_span(f"queues[{index}].maxRuntime", queue.max_runtime, least=0.001)
+        _check_span(f"queues[{index}].minRuntime", queue.min_runtime)
         for number, budget in enumerate(queue.budgets):
             _check_span(f"queues[{index}].budgets[{number}].window", budget.window, least=1.0)
     _check_span("pool.aging", scenario.pool.aging)

@@ -189,6 +189,7 @@ def _queue(part: QueuePart) -> QueueFact:
         within_queue=part.preemption.within_queue,
         reclaim=part.preemption.reclaim,
         max_runtime=None if part.max_runtime is None else seconds(part.max_runtime),
+        min_runtime=None if part.min_runtime is None else seconds(part.min_runtime),
         budgets=tuple(
             BudgetFact(round(budget.gpu_hours * 3_600_000), seconds(budget.window)) for budget in part.budgets
         ),

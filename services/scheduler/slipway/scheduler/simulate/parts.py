@@ -123,6 +123,7 @@ class QueuePart(_Part, frozen=True, kw_only=True):
     ordering: Literal["StrictFIFO", "BestEffortFIFO", "Backfill"] = "BestEffortFIFO"
     preemption: PreemptionPart = PreemptionPart()
     max_runtime: Span | None = None
+    min_runtime: Span | None = None
     budgets: Annotated[list[BudgetPart], Meta(max_length=8)] = []
 
 

@@ -8,11 +8,13 @@ Owns who is asked to go; knows nothing of how nodes are compared (`search`), of 
 reclaim rule (`reclaim_rule`, `confined_claim`) and of history (`loop_guard`).
 """
 
+import math
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from slipway.model.facts import AllocationFact, QueueFact
 from slipway.model.reasons import Reason
@@ -82,10 +84,13 @@ class Rooms:
         self._state = state
         self.victims = victims_of(state.snapshot)
         self._is_free: Bools = np.ones(len(self.victims.units), dtype=np.bool_)
-        """units that nobody has taken in this tick, and that the guard does not protect"""
+        """Whether each unit may be evicted: nobody has taken it in this tick, the loop guard does not protect it, and
+        it has run for the `minRuntime` of its queue."""
         units = self.victims.units
         self._worn = [index for index in self.victims.told if loop_guard.is_worn(units[index].fact, state.now)]
         self._is_free[self._worn] = False
+        self._spared_until = self._young()
+        self._is_free[self._spared_until > state.now] = False
         self._of_uid: dict[str, list[int]] = {}
         for unit in self.victims.units:
             self._of_uid.setdefault(unit.fact.uid, []).append(unit.index)
@@ -102,6 +107,18 @@ class Rooms:
         """{queue: when work of it last made room for another queue}, of those that did just now; None: not known"""
         self._shrunk: list[int] = []
         """units of gangs that gave up ranks in this tick: what they have besides is for the next"""
+
+    def _young(self) -> npt.NDArray[np.float64]:
+        """For each unit until when its queue's `minRuntime` spares it; minus infinity where nothing does. What is in a
+        queue above its hard limit is not spared."""
+        tree, victims = self._state.tree, self.victims
+        spans = np.full(len(victims.queues), -np.inf)
+        for code, name in enumerate(victims.queues):
+            queue = tree.queue(name)
+            if queue is not None and queue.min_runtime and not tree.is_above_limit(name):
+                spans[code] = queue.min_runtime
+        # What has not begun to run is spared as long as that is so.
+        return np.where(spans[victims.queue] > 0.0, victims.started + np.maximum(spans, 0.0)[victims.queue], -np.inf)
 
     def make(self, fact: AllocationFact, its_queue: QueueFact, accept: Accept | None) -> Admitted | None:
         """The allocation with its places, or None and a note."""
@@ -170,8 +187,7 @@ class Rooms:
         if leaving:
             return _waits(leaving)
         if settles:
-            known = self._state.look_again
-            self._state.look_again = min(settles, known) if known else settles
+            self._look_again_at([settles])
             return "it or its queue has just made room for others, and takes nothing from other queues for a moment"
         return self._refused or self._why_not(fact, queue)
 
@@ -256,9 +272,8 @@ class Rooms:
 
     def _move(self, fact: AllocationFact, accept: Accept | None) -> Settled | None:
         """By moving work of its own queue that is not above it to other places."""
-        victims, state = self.victims, self._state
-        priority = priority_of(fact, state.snapshot.job_of(fact))
-        eligible = self._allowed(fact) & (victims.queue == self._code(fact.queue)) & (victims.priority <= priority)
+        state = self._state
+        eligible = self._allowed(fact) & self._movable(fact)
         if not eligible.any() or not _has_room(state, gang_size.smallest_demand(fact)):
             return None
         claim = ReclaimClaim(state.tree, fact.queue, {})
@@ -270,6 +285,11 @@ class Rooms:
         else:
             self._heard_out(fact, trial)
         return settled
+
+    def _movable(self, fact: AllocationFact) -> Bools:
+        """The units of its own queue that are not above it."""
+        victims, priority = self.victims, priority_of(fact, self._state.snapshot.job_of(fact))
+        return (victims.queue == self._code(fact.queue)) & (victims.priority <= priority)
 
     def _eligible(self, fact: AllocationFact, queue: QueueFact, claim: ReclaimClaim, rule: int) -> Bools:
         """The units that may go for `fact` as things stand."""
@@ -363,15 +383,27 @@ class Rooms:
         is_spared = any(willing[unit.index] and unit.fact.key in spared for unit in self.victims.units)
         return [*held, fact] if is_spared else held
 
+    def _look_again_at(self, times: Iterable[float]) -> None:
+        """Something may change by time alone then."""
+        state = self._state
+        coming = [at for at in (state.look_again, *times) if 0.0 < at < math.inf]
+        state.look_again = min(coming, default=0.0)
+
     def _why_not(self, fact: AllocationFact, queue: QueueFact) -> str:
+        young = self._spared_until > self._state.now
+        if young.any():
+            # What may be moved later is no reason to wait for, but one to look again.
+            self._look_again_at(self._spared_until[young & self._movable(fact)].tolist())
         if queue.within_queue == NEVER and queue.reclaim == NEVER:
             return ""
+        if young.any() and (spared := np.flatnonzero(young & self._could_take(fact, queue)).tolist()):
+            self._look_again_at(self._spared_until[spared].tolist())
+            first = self.victims.units[min(spared, key=lambda index: (float(self._spared_until[index]), index))].fact
+            return f"{first.key} is left alone until it has run for the minRuntime of queue {first.queue}"
         held = self._held_back(fact, queue)
         if not held:
             return "nothing that may be evicted for it would make room"
-        ends = [at for each in held for at in loop_guard.ends(each) if at > self._state.now]
-        known = self._state.look_again
-        self._state.look_again = min(ends, default=known) if not known else min([known, *ends])
+        self._look_again_at([at for each in held for at in loop_guard.ends(each) if at > self._state.now])
         return "what might make room for it was evicted too often of late, or has just taken its place"
 
 

@@ -10,6 +10,7 @@ preempt is in no unit.
 """
 
 import itertools
+import math
 from collections.abc import Mapping
 
 import msgspec
@@ -75,6 +76,8 @@ class Victims:
         self.queue: Ints = np.fromiter((code[unit.fact.queue] for unit in found), np.int64, size)
         self.priority: Ints = np.fromiter((unit.priority for unit in found), np.int64, size)
         self.created = np.fromiter((unit.fact.created for unit in found), np.float64, size)
+        self.started = np.fromiter((_began(unit.fact) for unit in found), np.float64, size)
+        """when it began to run; infinite while it does not"""
         self.level: Ints = _levels(found)
         """rank of (queue priority, priority)"""
         self.safe: Ints = np.fromiter((-unit.order[3] for unit in found), np.int64, size)
@@ -186,6 +189,10 @@ def role_index(fact: AllocationFact, rank: int) -> int:
 def safe_point(fact: AllocationFact) -> float:
     """From when on its work would be lost: its start, or when it last saved."""
     return max(fact.started, fact.checkpoint_at) if fact.checkpoint_at else fact.started
+
+
+def _began(fact: AllocationFact) -> float:
+    return fact.started if fact.phase is Phase.RUNNING else math.inf
 
 
 def _order(unit: Unit) -> WholeKey:

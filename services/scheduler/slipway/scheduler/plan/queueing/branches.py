@@ -115,12 +115,26 @@ def run_limit_of(find: Callable[[str], QueueFact | None], name: str) -> float | 
     return limit
 
 
+def min_runtime_of(find: Callable[[str], QueueFact | None], name: str) -> float | None:
+    """How long work of queue `name` runs before it makes room (seconds): its own `minRuntime`, else that of the nearest
+    queue above it that has one."""
+    seen: set[str] = set()
+    while (fact := find(name)) is not None and name not in seen:
+        seen.add(name)
+        if fact.min_runtime is not None:
+            return fact.min_runtime
+        name = fact.parent
+    return None
+
+
 def with_run_limits(queues: Mapping[str, QueueFact]) -> dict[str, QueueFact]:
-    """The queues, each with the run limit that holds for its work."""
-    if all(queue.max_runtime is None for queue in queues.values()):
+    """The queues, each with the `maxRuntime` and the `minRuntime` that hold for its work."""
+    if all(queue.max_runtime is None and queue.min_runtime is None for queue in queues.values()):
         return dict(queues)
     return {
-        name: msgspec.structs.replace(queue, max_runtime=run_limit_of(queues.get, name))
+        name: msgspec.structs.replace(
+            queue, max_runtime=run_limit_of(queues.get, name), min_runtime=min_runtime_of(queues.get, name)
+        )
         for name, queue in queues.items()
     }
 

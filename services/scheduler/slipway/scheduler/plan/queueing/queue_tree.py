@@ -101,8 +101,8 @@ class QueueTree:
         self.exhausted = exhausted(self._facts, spent, now)
 
     def queue(self, name: str) -> QueueFact | None:
-        """The queue called `name`, as it was given, but with the run limit that holds for its work; None also when it
-        is set aside."""
+        """The queue called `name`, as it was given, but with the `maxRuntime` and the `minRuntime` that hold for its
+        work; None also when it is set aside."""
         return self._facts.get(name)
 
     def aside(self, name: str) -> str:
@@ -159,6 +159,14 @@ class QueueTree:
             if unused > 0:
                 branch.kept[resource] = unused
                 _add(branch, resource, unused)
+
+    def is_above_limit(self, name: str) -> bool:
+        """Whether the queue, or one above it, uses more than its hard limit: it was made smaller meanwhile."""
+        return any(
+            above.whole.get(resource, 0) > bound
+            for above in self._branches[name].line
+            for resource, bound in (above.limit or {}).items()
+        )
 
     def shortfall(self, name: str, demand: Mapping[str, int], *, preemptible: bool) -> Shortfall | None:
         """The first bound that `demand` more would break now; None when it fits."""
