@@ -49,6 +49,9 @@ def pages(ids: Mapping[str, str]) -> dict[str, str]:
         "queue": f"/queues/language?why={ids['big']}",
         "cluster": "/cluster?by=user",
         "launch": f"/launch?from={ids['gang']}",
+        "usage": "/usage",
+        "usage-of-one": "/usage?by=day&user=grace",
+        "history": "/history",
         "log": f"/w/{ids['gang']}",
         "ranks": f"/w/{ids['gang']}?tab=ranks",
         "events": f"/w/{ids['gang']}?tab=events",
@@ -172,9 +175,10 @@ def main() -> int:
             page.look(width=WIDTHS["wide"])
             show(page, f"{origin}{path}")
             take(page, folder, name)
+        page.look(width=WIDTHS["wide"])
         show(page, f"{origin}/queues")
         stack.halt("api")
-        page.wait_for("document.querySelector('.connection').innerText === 'No answer'")
+        page.wait_for("document.querySelector('.connection').textContent === 'No answer'")
         take(page, folder, "offline")
         stack.resume("api")
         page.goto(f"{stack.url}/cluster")

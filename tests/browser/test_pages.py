@@ -4,6 +4,7 @@ import hashlib
 import json
 import re
 import sys
+import uuid
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any
@@ -255,6 +256,15 @@ def select(visit: Visit, *names: str) -> None:
     visit.page.wait_for(f"document.querySelector('.selection b')?.innerText === '{len(names)} selected'")
 
 
+def choose(visit: Visit, selector: str, value: str) -> None:
+    """Choose in a list, or set the time of a field, as a person does."""
+    visit.page.wait_for(f"!!document.querySelector({selector!r})")
+    visit.page.run(
+        f"(() => {{ const box = document.querySelector({selector!r}); box.value = {value!r};"
+        " box.dispatchEvent(new Event('change', {bubbles: true})) })()"
+    )
+
+
 def answer(visit: Visit, title: str, verb: str) -> None:
     """Say yes to the question of that title."""
     visit.page.wait_for(f"document.querySelector('dialog[open] h2')?.innerText === {title!r}")
@@ -263,20 +273,24 @@ def answer(visit: Visit, title: str, verb: str) -> None:
 
 
 @pytest.fixture
-def line(stack: RunningStack) -> Generator[list[str]]:
-    """Three that are held in the queue, behind one another."""
-    names = [f"page-line-{letter}" for letter in "abc"]
-    ids = [stack.launch(command("pass", name=name, hold=True, priority=40)) for name in names]
+def line(stack: RunningStack) -> Generator[dict[str, str]]:
+    """Three that are held in the queue; {name: id}."""
+    prefix = f"line-{uuid.uuid4().hex[:6]}"
+    names = [f"{prefix}-{letter}" for letter in "abc"]
+    ids = {name: stack.launch(command("pass", name=name, hold=True, priority=40)) for name in names}
     yield ids
-    for id_ in ids:
+    for id_ in ids.values():
         stack.ask(lambda api, id_=id_: api.post(f"/allocations/{id_}/kill"))
 
 
-def test_many_are_moved_at_once(stack: RunningStack, visit: Visit, busy: dict[str, str], line: list[str]) -> None:
+def test_many_are_moved_at_once(
+    stack: RunningStack, visit: Visit, busy: dict[str, str], line: dict[str, str]
+) -> None:
     """The selected go to the front of the queue in their own order; the question counts them, Escape changes nothing."""
     before = places(stack)
+    moved = [name for name in before if name in line][1:]
     visit.go("/queues/default")
-    select(visit, "page-line-b", "page-line-c")
+    select(visit, *moved)
     visit.press("Move")
     visit.page.wait_for("document.querySelector('dialog[open]')?.innerText.includes('Move 2 workloads?')")
     visit.page.press("Escape", 27)
@@ -284,44 +298,43 @@ def test_many_are_moved_at_once(stack: RunningStack, visit: Visit, busy: dict[st
     assert places(stack) == before
     visit.press("Move")
     answer(visit, "Move 2 workloads?", "Move 2")
-    assert places(stack)[:2] == ["page-line-b", "page-line-c"]
-    select(visit, "page-line-b", "page-line-c")
+    assert places(stack)[:2] == moved
+    select(visit, *moved)
     visit.press("Move")
-    visit.page.run(
-        "(() => { const box = document.querySelector('#bulk-place'); box.value = 'end';"
-        " box.dispatchEvent(new Event('change', {bubbles: true})) })()"
-    )
+    choose(visit, "#bulk-place", "end")
     answer(visit, "Move 2 workloads?", "Move 2")
-    assert places(stack)[-2:] == ["page-line-b", "page-line-c"]
+    assert places(stack)[-2:] == moved
     visit.is_clean()
 
 
 def test_the_priority_of_many_is_changed(
-    stack: RunningStack, visit: Visit, busy: dict[str, str], line: list[str]
+    stack: RunningStack, visit: Visit, busy: dict[str, str], line: dict[str, str]
 ) -> None:
     """A number out of bounds cannot be sent; a good one is that of each selected one, and of no other."""
     visit.go("/queues/default")
-    select(visit, "page-line-a", "page-line-b")
+    select(visit, *list(line)[:2])
     visit.press("Priority")
-    visit.page.wait_for("!!document.querySelector('#bulk-priority')")
+    visit.page.wait_for("document.activeElement.id === 'bulk-priority'")
     visit.page.run("document.querySelector('#bulk-priority').select()")
     visit.put("#bulk-priority", "1001")
     visit.page.wait_for("document.querySelector('dialog .primary').disabled")
     visit.page.run("document.querySelector('#bulk-priority').select()")
     visit.put("#bulk-priority", "77")
     answer(visit, "Change the priority of 2 workloads?", "Change 2")
-    assert [stack.view(id_)["spec"]["priority"] for id_ in line] == [77, 77, 40]
+    assert [stack.view(id_)["spec"]["priority"] for id_ in line.values()] == [77, 77, 40]
     visit.is_clean()
 
 
-def test_many_are_killed_at_once(stack: RunningStack, visit: Visit, busy: dict[str, str], line: list[str]) -> None:
+def test_many_are_killed_at_once(
+    stack: RunningStack, visit: Visit, busy: dict[str, str], line: dict[str, str]
+) -> None:
     """What the filter shows is selected in one step; the question counts it, and nothing else is killed."""
     visit.go("/queues/default")
-    visit.put("[aria-label='Filter who waits']", "page-line")
+    visit.put("[aria-label='Filter who waits']", next(iter(line)).removesuffix("-a"))
     visit.press("Select these 3")
     visit.press("Kill")
     answer(visit, "Kill 3 workloads?", "Kill 3")
-    for id_ in line:
+    for id_ in line.values():
         assert stack.wait_for(id_, "Terminated")["result"] == "Canceled"
     assert stack.view(busy["held"])["desired"] == "Running"
     visit.is_clean()
@@ -336,6 +349,8 @@ def test_no_page_has_a_barrier(visit: Visit, busy: dict[str, str], *, is_dark: b
         f"/queues/default?why={busy['big']}",
         "/cluster",
         f"/launch?from={busy['gang']}",
+        "/usage",
+        "/history",
         f"/w/{busy['gang']}",
         f"/w/{busy['gang']}?tab=ranks",
         f"/w/{busy['gang']}?tab=events",
@@ -370,6 +385,8 @@ def test_a_phone(visit: Visit, busy: dict[str, str], pictures: Path, *, is_dark:
         "queues": f"/queues/default?why={busy['big']}",
         "cluster": "/cluster",
         "launch": f"/launch?from={busy['gang']}",
+        "usage": "/usage",
+        "history": "/history",
         "log": f"/w/{busy['gang']}",
         "ranks": f"/w/{busy['gang']}?tab=ranks",
         "events": f"/w/{busy['gang']}?tab=events",

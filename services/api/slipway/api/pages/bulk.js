@@ -88,10 +88,10 @@ export function Selection({ name, waiting, selected, queues, reload }) {
         ${chosen.length > NAMED ? html`<li class="soft">and ${chosen.length - NAMED} more</li>` : null}</ul>
       ${asked.value === "kill" ? html`<p>They leave the queue. Nothing of them has started.</p>` : null}
       ${asked.value === "priority" ? html`<p class="field"><label for="bulk-priority">New priority</label>
-        <input id="bulk-priority" inputmode="numeric" value=${priority.value} aria-invalid=${String(!isGood)} onInput=${(event) => (priority.value = event.target.value.trim())} />
+        <input id="bulk-priority" autofocus inputmode="numeric" value=${priority.value} aria-invalid=${String(!isGood)} onInput=${(event) => (priority.value = event.target.value.trim())} />
         <small>${isGood ? "0 to 1000; higher goes first" : "Write a whole number from 0 to 1000."}</small></p>` : null}
       ${asked.value === "move" ? html`<p class="field"><label for="bulk-place">To</label>
-        <select id="bulk-place" value=${place.value} onChange=${(event) => (place.value = event.target.value)}>
+        <select id="bulk-place" autofocus value=${place.value} onChange=${(event) => (place.value = event.target.value)}>
           <option value="front">the front of ${name}</option><option value="end">the end of ${name}</option>
           ${targets.map((queue) => html`<option key=${queue.name} value=${`queue:${queue.name}`}>queue ${queue.name}</option>`)}</select>
         <small>${place.value.startsWith("queue:") ? "They keep their priority." : "Their priority changes where the place needs it."}</small></p>` : null}

@@ -114,7 +114,7 @@ function Waiting({ name, queues }) {
     const select = (id, isIn) => (selected.value = new Set(isIn ? [...selected.value, id] : [...selected.value].filter((each) => each !== id)));
     return html`${queue.flavors?.length ? html`<${Flavors} name=${name} flavors=${queue.flavors} />` : null}
     <section><h2>Waiting in ${name} <small>${queue.waiting.length}</small></h2>
-      ${queue.waiting.length > 5 ? html`<div class="bar"><input type="search" placeholder="Filter by name, user or reason"
+      ${queue.waiting.length > 1 ? html`<div class="bar"><input type="search" placeholder="Filter by name, user or reason"
         aria-label="Filter who waits" value=${filter.value} onInput=${(event) => (filter.value = event.target.value)} />
         ${found.some(mayChange) ? html`<button type="button" onClick=${() => (selected.value = new Set(found.filter(mayChange).map((each) => each.id)))}>Select ${filter.value ? `these ${found.filter(mayChange).length}` : "all"}</button>` : null}</div>` : null}
       <${Selection} name=${name} waiting=${queue.waiting} selected=${selected} queues=${queues} reload=${answer.reload} />
