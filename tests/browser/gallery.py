@@ -9,6 +9,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +52,7 @@ def pages(ids: Mapping[str, str]) -> dict[str, str]:
         "launch": f"/launch?from={ids['gang']}",
         "usage": "/usage",
         "usage-of-one": "/usage?by=day&user=grace",
-        "history": "/history",
+        "history": f"/history?at={datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}",
         "log": f"/w/{ids['gang']}",
         "ranks": f"/w/{ids['gang']}?tab=ranks",
         "events": f"/w/{ids['gang']}?tab=events",

@@ -4,8 +4,10 @@ import hashlib
 import json
 import re
 import sys
+import time
 import uuid
 from collections.abc import Generator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +28,7 @@ TALK = "import time\nfor i in range(100000): print(f'\\x1b[32mstep {i}\\x1b[0m',
 FAIL = "print('reading config'); print('KeyError: <script>window.hacked = 1</script>'); raise SystemExit(3)"
 SCRIPT = "<script>window.hacked=1</script>"
 MANY = 200_000
-EXPECTED = re.compile(r"status of (?:401|403|404|422)")
+EXPECTED = re.compile(r"status of (?:400|401|403|404|422)")
 """Refusals that a page shows in words; a browser also notes them on its console."""
 
 
@@ -337,6 +339,68 @@ def test_many_are_killed_at_once(
     for id_ in line.values():
         assert stack.wait_for(id_, "Terminated")["result"] == "Canceled"
     assert stack.view(busy["held"])["desired"] == "Running"
+    visit.is_clean()
+
+
+def test_what_was_used(stack: RunningStack, visit: Visit, busy: dict[str, str]) -> None:
+    """A row says what the API says, and leads to what it is made of; what it is narrowed to can be taken away again."""
+    visit.go("/usage")
+    row = "[...document.querySelectorAll('.usage tbody tr')].find(row => row.innerText.includes('tester'))"
+    visit.page.wait_for(f"!!{row}")
+    (used,) = (
+        each for each in stack.ask(lambda api: api.get("/usage", {"by": "user"}))["items"] if each["by"]["user"] == "tester"
+    )
+    assert visit.page.run(f"{row}.querySelector('[data-label=Admitted]').innerText") == str(used["admitted"])
+    assert visit.page.run(f"{row}.querySelector('[data-label=Ended]').innerText") == str(used["ended"])
+    assert used["admitted"] >= 2
+    visit.page.run(f"{row}.querySelector('a').click()")
+    visit.page.wait_for("location.search === '?user=tester&by=day'")
+    visit.shows("Only")
+    visit.page.wait_for("/^\\d{4}-\\d\\d-\\d\\d$/.test(document.querySelector('.usage tbody th')?.innerText)")
+    visit.page.run("document.querySelector('button.filter').click()")
+    visit.page.wait_for("location.search === '?by=day' && !document.querySelector('button.filter')")
+    visit.press("By queue")
+    visit.page.wait_for("document.querySelector('.usage tbody')?.innerText.includes('default')")
+    visit.is_clean()
+
+
+def test_days_without_use(visit: Visit, busy: dict[str, str]) -> None:
+    """Days in which nothing ran are said to be empty; a day that is none is refused in words."""
+    visit.go("/usage?from=2020-01-01&to=2020-01-02")
+    visit.shows("Nothing was used")
+    visit.go("/usage?from=yesterday")
+    visit.page.wait_for("document.querySelector('.failure')?.innerText.includes('from')")
+    visit.is_clean()
+
+
+def test_now_beside_then(stack: RunningStack, visit: Visit, busy: dict[str, str]) -> None:
+    """What stood at a time, what has become of it, and what came later; a time before all is said to be empty."""
+    gone, later = (f"{word}-{uuid.uuid4().hex[:6]}" for word in ("gone", "later"))
+    id_ = stack.launch(command(TALK, name=gone))
+    stack.wait_for(id_, "Running")
+    time.sleep(1.1)
+    at = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    time.sleep(1.1)
+    stack.ask(lambda api: api.post(f"/allocations/{id_}/kill"))
+    stack.wait_for(id_, "Terminated")
+    held = stack.launch(command("pass", name=later, hold=True))
+    try:
+        visit.go(f"/history?at={at}")
+        row = f"[...document.querySelectorAll('.past tbody tr')].find(row => row.innerText.includes({gone!r}))"
+        visit.page.wait_for(f"!!{row}")
+        visit.page.wait_for(f"{row}.querySelector('[data-label=Now]').innerText === 'Terminated'")
+        assert visit.page.run(f"{row}.querySelector('.state').innerText") == "Running"
+        kept = "[...document.querySelectorAll('.past tbody tr')].find(row => row.innerText.includes('page-gang'))"
+        assert visit.page.run(f"{kept}.querySelector('[data-label=Now]').innerText") == "the same"
+        assert later not in visit.page.text()
+        assert int(visit.page.run("document.querySelector('[aria-label=\"Since then\"] b').innerText")) >= 1
+        assert visit.page.run(
+            "[...document.querySelectorAll('.choice button')].find(b => b.innerText === '+1 h').disabled"
+        )
+        visit.press("\u22121 day")
+        visit.shows("Nothing stood at that time")
+    finally:
+        stack.ask(lambda api: api.post(f"/allocations/{held}/kill"))
     visit.is_clean()
 
 

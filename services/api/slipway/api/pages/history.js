@@ -26,7 +26,7 @@ export function History() {
   return html`<div class="head"><h1 tabindex="-1">History</h1></div>
     <div class="bar">
       <label>At <input type="datetime-local" step="60" value=${local(at)} max=${local(format(now.value))} onChange=${(event) => event.target.value && goTo(Date.parse(event.target.value))} /></label>
-      <div class="choice" role="group" aria-label="Go to another time">${STEPS.map(([text, seconds]) => html`<button key=${text} type="button"
+      <div class="choice steps" role="group" aria-label="Go to another time">${STEPS.map(([text, seconds]) => html`<button key=${text} type="button"
         disabled=${Date.parse(at) + seconds * 1000 > now.value} onClick=${() => goTo(Date.parse(at) + seconds * 1000)}>${text}</button>`)}</div>
       <input type="search" placeholder="Filter by name, user, queue or node" aria-label="Filter" value=${filter.value} onInput=${(event) => (filter.value = event.target.value)} />
       ${param("queue") ? html`<button type="button" class="filter" aria-label=${`Only queue ${param("queue")}: take this away`} onClick=${() => setParam("queue", "")}>queue <b>${param("queue")}</b> ×</button>` : null}
