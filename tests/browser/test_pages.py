@@ -285,10 +285,8 @@ def line(stack: RunningStack) -> Generator[dict[str, str]]:
         stack.ask(lambda api, id_=id_: api.post(f"/allocations/{id_}/kill"))
 
 
-def test_many_are_moved_at_once(
-    stack: RunningStack, visit: Visit, busy: dict[str, str], line: dict[str, str]
-) -> None:
-    """The selected go to the front of the queue in their own order; the question counts them, Escape changes nothing."""
+def test_many_are_moved_at_once(stack: RunningStack, visit: Visit, busy: dict[str, str], line: dict[str, str]) -> None:
+    """The selected go to the front or the end in their own order; the question counts them, Escape changes nothing."""
     before = places(stack)
     moved = [name for name in before if name in line][1:]
     visit.go("/queues/default")
@@ -327,9 +325,7 @@ def test_the_priority_of_many_is_changed(
     visit.is_clean()
 
 
-def test_many_are_killed_at_once(
-    stack: RunningStack, visit: Visit, busy: dict[str, str], line: dict[str, str]
-) -> None:
+def test_many_are_killed_at_once(stack: RunningStack, visit: Visit, busy: dict[str, str], line: dict[str, str]) -> None:
     """What the filter shows is selected in one step; the question counts it, and nothing else is killed."""
     visit.go("/queues/default")
     visit.put("[aria-label='Filter who waits']", next(iter(line)).removesuffix("-a"))
@@ -348,7 +344,9 @@ def test_what_was_used(stack: RunningStack, visit: Visit, busy: dict[str, str]) 
     row = "[...document.querySelectorAll('.usage tbody tr')].find(row => row.innerText.includes('tester'))"
     visit.page.wait_for(f"!!{row}")
     (used,) = (
-        each for each in stack.ask(lambda api: api.get("/usage", {"by": "user"}))["items"] if each["by"]["user"] == "tester"
+        each
+        for each in stack.ask(lambda api: api.get("/usage", {"by": "user"}))["items"]
+        if each["by"]["user"] == "tester"
     )
     assert visit.page.run(f"{row}.querySelector('[data-label=Admitted]').innerText") == str(used["admitted"])
     assert visit.page.run(f"{row}.querySelector('[data-label=Ended]').innerText") == str(used["ended"])
