@@ -88,7 +88,7 @@ def populate(stack: RunningStack) -> dict[str, str]:
     for number in range(9):
         caller = callers[number % len(callers)]
         caller.launch(TALK, f"ablation-{number:02}-attention-heads", gpus=4, ranks=2, queue="language", kind="training")
-    caller.launch(TALK, "policy-distillation", gpus=8, ranks=4, queue="vision-and-robotics-perception", kind="training")
+    lin.launch(TALK, "policy-distillation", gpus=8, ranks=4, queue="vision-and-robotics-perception", kind="training")
     wait_until(lambda: stack.view(ids["big"])["status"].get("conditions"), "why it waits is known")
     return ids
 
