@@ -56,6 +56,7 @@ def add_options(parser: argparse.ArgumentParser, *, with_ranks: bool) -> None:
         default=[],
         help="a port that it serves: http (the default), https or tcp (repeat)",
     )
+    what.add_argument("--shm-size", metavar="SIZE", help="of /dev/shm, such as 8Gi: memory of the rank")
     what.add_argument("--service-account", metavar="NAME", help="run as this service account of the workspace")
     what.add_argument("--template", metavar="NAME", help="a named template to lay under it")
     where = parser.add_argument_group("where and when")
@@ -157,6 +158,7 @@ _PLAIN = {
     "template": "template",
     "gpu_type": "gpuType",
     "service_account": "serviceAccount",
+    "shm_size": "shmSize",
     "max_runtime": "maxRuntime",
     "idle_timeout": "idleTimeout",
     "pending_timeout": "pendingTimeout",

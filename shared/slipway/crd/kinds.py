@@ -17,6 +17,9 @@ RESERVED_ENV_PREFIX = "SLIPWAY_"
 LIBRARY_PATH = "/run/slipway/lib"
 """Where a pod finds what it runs of ours."""
 
+HOME_PATH = "/run/slipway/home"
+"""The home of a rank whose image has none for its uid."""
+
 NOTEBOOK_PORT = 8888
 TENSORBOARD_PORT = 6006
 SHELL_PORT = 7681

@@ -11,6 +11,7 @@ from slipway.model.lifecycle import Kind
 EXTENDER_URL_PATTERN = r"^https?://[^\t\n\f\r /?#@]+(/[^\t\n\f\r ?#@]*)?$"
 r"""Spaces are named one by one: `\s` is ASCII to the API server and Unicode here, so that one no-break space would make
 the list of all pools unreadable."""
+SHM_SIZE_PATTERN = r"^(|(100|[1-9][0-9]?)%|0|[1-9][0-9]{0,5}(Mi|Gi|Ti))$"
 ExtenderVerb = Annotated[str, Meta(max_length=256, pattern=r"^[A-Za-z0-9._~/-]*$")]
 
 
@@ -145,6 +146,9 @@ class ResourcePoolSpec(Wire, kw_only=True, frozen=True):
     """allow pod templates beyond Pod Security "restricted" """
     template_annotations: Annotated[list[Annotated[str, Meta(max_length=317)]], Meta(max_length=64)] = []
     """annotations that pod templates may set beyond the harmless ones: names, or PREFIX/* for all of a prefix"""
+    shm_size: Annotated[str, Meta(max_length=64, pattern=SHM_SIZE_PATTERN)] = ""
+    """size of /dev/shm where a launch does not say: a share of the memory limit such as 25%, a size such as 8Gi, or 0
+    for the 64 MB of the container runtime; 50% when empty. A rank without a memory limit gets a share of nothing"""
     flavors: Annotated[list[FlavorSpec], Meta(max_length=FLAVORS_MAX)] = []
     """kinds of nodes of which queues have limits, and of which launches accept some; in the order in which they are
     tried"""

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from slipway.crd import podsecurity, podtemplate, validate
+from slipway.crd import podsecurity, podtemplate, sharedmemory, validate
 from slipway.crd.fielderrors import Findings, pointer
 from slipway.crd.hashing import spec_hash
 from slipway.crd.kinds import PREEMPTION_GRACE, SERVICE_KINDS, defaults_of
@@ -92,6 +92,7 @@ def _complete(
     template = dict(spec.template)
     if not all(role.template for role in roles):
         template = _template(spec.template, spec.kind, defaults, pool, findings, "/template", accounts=accounts)
+    sharedmemory.check(spec.shm_size, "/shmSize", findings)
     completed: list[RoleSpec] = []
     for index, role in enumerate(roles):
         own = role.template
@@ -102,6 +103,7 @@ def _complete(
             at = pointer("ranks", index, "template") if own else "/template"
             _check_work(own or template, at, findings)
         completed.append(_role(role, own or template, defaults, pool, has_own=bool(role.template), gang=spec))
+        sharedmemory.check_role(spec.shm_size, completed[-1], own or template, "/shmSize", findings)
         _check_devices(completed[-1], pointer("ranks", index, "resources", GPU_MILLI), findings)
     needed = sum(role.min_available or 0 for role in completed)
     return msgspec.structs.replace(

@@ -225,6 +225,9 @@ class AllocationSpec(Wire, kw_only=True, frozen=True):
     """the gang may start with so many ranks, and is torn down below; all of them when absent"""
     template: dict[str, Any] = {}
     """a PodTemplateSpec, validated against an allow-list"""
+    shm_size: Annotated[str, Meta(max_length=64)] = ""
+    """size of /dev/shm of each rank, such as 8Gi: memory, which counts against the memory limit; what the pool gives
+    when empty"""
     files: Annotated[list[FileSpec], Meta(max_length=FILES_MAX)] = []
     """small files that every rank finds below its working directory"""
     context: ContextId | None = None

@@ -22,6 +22,7 @@ from typing import Any
 
 from slipway.inside import signals
 from slipway.inside.client import ApiRefusedError, Client, NotInTimeError
+from slipway.inside.home import with_home
 
 NOTEBOOK_LOOK_S = 20.0
 BOARD_LOOK_S = 1.0
@@ -41,12 +42,12 @@ def main(words: list[str]) -> int:
     """`notebook PORT PROGRAM...` or `tensorboard PROGRAM...`: run it, with its reporter."""
     what, *rest = words
     client = Client()
+    env = with_home(dict(os.environ))
     if what == "notebook":
         port, *argv = rest
-        env = dict(os.environ)
         return run(*opened_by_proxy(argv, env), Notebook(client, env, port).look, every_s=NOTEBOOK_LOOK_S)
     board = Board(client, os.environ.get("TENSORBOARD_LOGDIR", ""))
-    return run(rest, dict(os.environ), board.look, every_s=BOARD_LOOK_S)
+    return run(rest, env, board.look, every_s=BOARD_LOOK_S)
 
 
 def opened_by_proxy(argv: list[str], env: dict[str, str]) -> tuple[list[str], dict[str, str]]:

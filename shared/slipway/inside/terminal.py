@@ -31,6 +31,7 @@ from typing import Any, NamedTuple, cast
 from urllib.parse import urlsplit
 
 from slipway.inside.client import ApiRefusedError, Client, NotInTimeError
+from slipway.inside.home import with_home
 from slipway.inside.sessions import ShellSession
 from slipway.inside.sockets import LATE, TEXT, Gone, Refused, Socket, accept_of
 
@@ -363,10 +364,7 @@ def shell_of(env: dict[str, str]) -> str:
 
 
 def _shell_env(env: dict[str, str]) -> dict[str, str]:
-    made = {**env, "SHELL": shell_of(env)}
-    home = made.get("HOME", "")
-    if not os.access(home or "/", os.W_OK):
-        made["HOME"] = made.get("TMPDIR") or "/tmp"  # noqa: S108 - a user without a home of its own
+    made = with_home({**env, "SHELL": shell_of(env)})
     try:
         made.setdefault("USER", pwd.getpwuid(os.getuid()).pw_name)
     except KeyError:

@@ -19,9 +19,9 @@ _KEY_PREFIX = "99__"
 """No file of a user has a key that begins like this."""
 _MAIN = "__main__.py"
 _BY_KIND: Mapping[Kind, tuple[str, ...]] = {
-    Kind.SHELL: (_MAIN, "client.py", "terminal.py", "sessions.py", "sockets.py"),
-    Kind.NOTEBOOK: (_MAIN, "client.py", "beside.py", "signals.py"),
-    Kind.TENSORBOARD: (_MAIN, "client.py", "beside.py", "signals.py"),
+    Kind.SHELL: (_MAIN, "client.py", "home.py", "terminal.py", "sessions.py", "sockets.py"),
+    Kind.NOTEBOOK: (_MAIN, "client.py", "home.py", "beside.py", "signals.py"),
+    Kind.TENSORBOARD: (_MAIN, "client.py", "home.py", "beside.py", "signals.py"),
 }
 
 

@@ -207,7 +207,13 @@ def _pods(
     mains: dict[str, str] = {}
     for role in spec.ranks:
         bases[role.name] = podspec.role_base(
-            spec, role, pool.spec, bundle=bundle, bundle_name=envelope.names.bundle, options=options
+            spec,
+            role,
+            pool.spec,
+            bundle=bundle,
+            bundle_name=envelope.names.bundle,
+            options=options,
+            user=envelope.annotations[meta.ANNOTATION_USER],
         )
         template = template_of(spec, role)
         mains[role.name] = str(containers_of(template)[main_container(template)]["name"])

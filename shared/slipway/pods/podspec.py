@@ -16,10 +16,12 @@ from slipway.crd.kinds import ENV_POD_IP, ENV_PROXY_PREFIX, RESERVED_ENV_PREFIX,
 from slipway.crd.meta import API_GROUP, RawObject
 from slipway.crd.resolve import template_of
 from slipway.crd.roleresources import containers_of, main_container, object_of
+from slipway.crd.sharedmemory import SHM_PATH, mounts_at, size_of
 from slipway.crd.v1alpha1 import AllocationSpec, ResourcePoolSpec, RoleSpec
 from slipway.errors import InvalidError
 from slipway.model.ids import AllocationId
-from slipway.pods import context, devices, files, library, rendezvous
+from slipway.model.quantity import format_quantity
+from slipway.pods import context, devices, files, identity, library, rendezvous
 from slipway.pods.files import ContextBundle
 from slipway.pods.pin import LAUNCH_GATE
 
@@ -28,6 +30,7 @@ KUBE_SCHEDULER = "default-scheduler"
 TOKEN_PATH = "/run/slipway/token"  # noqa: S105 - a directory
 _TOKEN_VOLUME = "slipway-token"  # noqa: S105 - a volume
 _TOKEN_LIFE_S = 3600
+_SHM_VOLUME = "slipway-shm"
 
 EnvVar = dict[str, Any]
 
@@ -83,8 +86,11 @@ def role_base(
     bundle: ContextBundle,
     bundle_name: str,
     options: TaskOptions,
+    user: str = "",
 ) -> RawObject:
     """What the ranks of the resolved `role` share, as {metadata: {labels, annotations}, spec}.
+
+    `user` is who launched it.
 
     Raises:
         InvalidError: there is no container.
@@ -97,8 +103,12 @@ def role_base(
     containers = [dict(item) for item in containers_of(template)]
     if not containers:
         raise InvalidError(f"role {role.name} has no container")
-    containers[main] = _main(containers[main], spec, role, bundle, options)
+    containers[main] = _with_identity(_main(containers[main], spec, role, bundle, options), pod, user)
     pod["containers"] = containers
+    shared = size_of(spec.shm_size, role, template, pool)
+    if shared:
+        for group in ("initContainers", "containers"):
+            pod[group] = [_with_shared_memory(container) for container in pod.get(group) or ()]
     if spec.context:
         fetching = _fetching(spec.context, containers[main], options)
         pod["initContainers"] = [fetching, *(pod.get("initContainers") or ())]
@@ -116,6 +126,10 @@ def role_base(
     if spec.context:
         pod["volumes"].append(context.program_volume(bundle_name))
     pod["volumes"] += library.volume_of(spec.kind, bundle_name)
+    pod["volumes"] += identity.volume_of(containers[main])
+    if shared:
+        backed = {"medium": "Memory", "sizeLimit": format_quantity(shared)}
+        pod["volumes"].append({"name": _SHM_VOLUME, "emptyDir": backed})
     if role.affinity:
         pod["affinity"] = role.affinity
     if role.topology_spread_constraints:
@@ -212,6 +226,22 @@ def _main(
     if mounts:
         made["volumeMounts"] = [*(made.get("volumeMounts") or ()), *mounts]
     return made
+
+
+def _with_identity(main: RawObject, pod: RawObject, user: str) -> RawObject:
+    """The main container with its user's name and home, before the user's own values, which may refer to them."""
+    taken = {str(item.get("name")) for item in main["env"]}
+    made = {**main, "env": [*identity.variables(main, pod, user, taken), *main["env"]]}
+    mounts = [*(main.get("volumeMounts") or ()), *identity.mount_of(main, pod, taken)]
+    return {**made, "volumeMounts": mounts} if mounts else made
+
+
+def _with_shared_memory(container: RawObject) -> RawObject:
+    """All containers of a pod share `/dev/shm`, as they do without a volume; one of the container's own wins."""
+    if mounts_at(container, SHM_PATH):
+        return container
+    shared = {"name": _SHM_VOLUME, "mountPath": SHM_PATH}
+    return {**container, "volumeMounts": [*(container.get("volumeMounts") or ()), shared]}
 
 
 def _fetching(digest: str, main: RawObject, options: TaskOptions) -> RawObject:

@@ -84,6 +84,16 @@ async def test_a_service_account_is_named_by_an_option(world: ApiWorld, desk: De
     assert (await world.stored("train")).spec.template["spec"]["serviceAccountName"] == "reader"
 
 
+async def test_the_size_of_shared_memory_is_an_option(world: ApiWorld, desk: Desk) -> None:
+    """`--shm-size` is the launch's field; what is no size is refused with the option's name and what to write."""
+    assert (await desk.run(*RUN, "--shm-size", "2Gi", "--", "true")).code == main.OK
+    assert (await world.stored("train")).spec.shm_size == "2Gi"
+    refused = await desk.run(*RUN, "--shm-size", "lots", "--", "true")
+    assert refused.code == main.USAGE
+    assert "--shm-size" in refused.err
+    assert "such as 8Gi" in refused.err
+
+
 async def test_a_refused_service_account_is_named_by_its_option(desk: Desk) -> None:
     """With the words that would allow it."""
     refused = await desk.run(*RUN, "--service-account", "reader", "--", "true")

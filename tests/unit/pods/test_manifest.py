@@ -164,8 +164,9 @@ def test_files_appear_below_a_writable_working_directory() -> None:
     assert {item["mountPath"] for item in spec["containers"][0]["volumeMounts"]} == {
         "/run/slipway/files",
         "/app/train.py",
+        "/run/slipway/home",
     }
-    [volume] = spec["volumes"]
+    volume = next(volume for volume in spec["volumes"] if volume["name"] == "slipway-files")
     assert volume["configMap"]["name"] == "run-0123abcd-1"
 
 
@@ -174,7 +175,9 @@ def test_a_token_is_projected_only_when_an_audience_is_set() -> None:
     assert "SLIPWAY_TOKEN_FILE" not in env_of(made(1))
     manifests = made(1, options=TaskOptions(token_audience="slipway"))
     assert env_of(manifests)["SLIPWAY_TOKEN_FILE"] == "/run/slipway/token/token"
-    [volume] = manifests.pods[0].manifest["spec"]["volumes"]
+    volumes = {volume["name"]: volume for volume in manifests.pods[0].manifest["spec"]["volumes"]}
+    volume = volumes["slipway-token"]
+    assert "slipway-token" not in {volume["name"] for volume in made(1).pods[0].manifest["spec"]["volumes"]}
     assert volume["projected"]["sources"][0]["serviceAccountToken"]["audience"] == "slipway"
 
 
@@ -248,3 +251,39 @@ def test_an_admission_for_ranks_that_do_not_exist_is_invalid() -> None:
     two = an_allocation(2, template=a_template()).assigned("n0", "n1").with_spec(ranks=allocation.spec.ranks).it
     with pytest.raises(InvalidError):
         manifests_of(two)
+
+
+def test_shared_memory_is_a_bounded_volume_in_memory() -> None:
+    """Of all containers, which share it without a volume too; a rank without a memory limit has what the runtime
+    gives."""
+    limited = {"requests": {"memory": "4Gi"}, "limits": {"memory": "4Gi"}}
+    side = {"name": "side", "image": "s"}
+    own = {"name": "own", "image": "o", "volumeMounts": [{"name": "mine", "mountPath": "/dev/shm/"}]}
+    main = {"name": "main", "image": "i", "command": ["c"]}
+
+    def shm_of(resources: dict[str, Any], **spec: Any) -> tuple[list[Any], list[int]]:
+        roles = [{"name": "worker", "count": 1, "resources": resources}]
+        template = a_template(
+            main, side, own, initContainers=[{**side, "name": "first"}], volumes=[{"name": "mine", "emptyDir": {}}]
+        )
+        options = TaskOptions(token_audience="slipway")
+        pod = made(roles=roles, template=template, options=options, **spec).pods[0].manifest["spec"]
+        mounts = [item.get("volumeMounts") or () for item in (*pod["initContainers"], *pod["containers"])]
+        at = [sum(each["mountPath"] == "/dev/shm" for each in one) for one in mounts]
+        return [volume["emptyDir"] for volume in pod["volumes"] if volume["name"] == "slipway-shm"], at
+
+    everywhere = [1, 1, 1, 0]
+    assert shm_of(limited) == ([{"medium": "Memory", "sizeLimit": "2Gi"}], everywhere)
+    assert shm_of(limited, shmSize="3Gi") == ([{"medium": "Memory", "sizeLimit": "3Gi"}], everywhere)
+    assert shm_of(limited, pool={"shmSize": "25%"}) == ([{"medium": "Memory", "sizeLimit": "1Gi"}], everywhere)
+    assert shm_of({"memory": "4Gi"}) == ([], [0, 0, 0, 0])
+
+
+def test_a_working_directory_in_shared_memory_is_mounted_once() -> None:
+    """A pod with two volumes at one path is refused."""
+    limited = {"requests": {"memory": "4Gi"}, "limits": {"memory": "4Gi"}}
+    container = {"name": "main", "image": "i", "command": ["c"], "workingDir": "/dev/shm"}
+    roles = [{"name": "worker", "count": 1, "resources": limited}]
+    pod = made(roles=roles, template=a_template(container), context="a" * 64).pods[0].manifest["spec"]
+    paths = [item["mountPath"] for item in pod["containers"][0]["volumeMounts"]]
+    assert paths.count("/dev/shm") == 1

@@ -1,0 +1,22 @@
+"""A home for a program of ours, and for what it starts: the image's own where it can be written, else the rank's.
+
+Jupyter's images have a home with settings that their users expect; other images have none for the uid of the rank.
+Only a program inside can see which. Standard library only.
+"""
+
+from __future__ import annotations
+
+import os
+
+OF_RANK = "/run/slipway/home"
+"""An empty folder that every uid may write, where the pod has one (`slipway.crd.kinds.HOME_PATH`)."""
+
+
+def with_home(env: dict[str, str]) -> dict[str, str]:
+    """`env`, with a HOME that can be written."""
+    home = env.get("HOME", "")
+    if home and os.path.isdir(home) and os.access(home, os.W_OK):
+        return env
+    if os.access(OF_RANK, os.W_OK):
+        return {**env, "HOME": OF_RANK}
+    return {**env, "HOME": env.get("TMPDIR") or "/tmp"}  # noqa: S108 - a user without a home of its own

@@ -1,0 +1,98 @@
+"""Whose home and which name the main container of a rank has: HOME, USER, LOGNAME, and the folder behind HOME.
+
+A rank runs as a uid that its image often does not know. Without an entry in /etc/passwd the container runtime sets
+HOME to `/`, which that uid cannot write, and Python's `getpass.getuser()` fails. These variables make both work.
+
+Owns the rules of these variables and of the volume. Pure. What the program of a notebook, a shell and a TensorBoard
+does with an image that has a home of its own is `slipway.inside.home`.
+
+Invariant: a variable that the container or the launch sets is never replaced.
+"""
+
+import posixpath
+import re
+from collections.abc import Collection
+from typing import Any
+
+from slipway.crd.kinds import HOME_PATH, LIBRARY_PATH
+from slipway.crd.meta import RawObject
+from slipway.crd.roleresources import JsonMap, object_of, objects_of
+
+HOME_VOLUME = "slipway-home"
+NAME_LENGTH_MAX = 32
+"""Of a user's name. Source: useradd(8)."""
+_NO_NAME = "user"
+_READ_ONLY = frozenset({"configMap", "downwardAPI", "image", "projected", "secret"})
+_MAY_BE_READ = ("csi", "persistentVolumeClaim")
+_OUTSIDE_NAMES = re.compile(r"[^A-Za-z0-9._-]+")
+
+
+def variables(container: JsonMap, pod: JsonMap, user: str, taken: Collection[str]) -> list[dict[str, Any]]:
+    """What the main container is told beside the variables in `taken`; `user` is who launched the allocation.
+
+    Empty when the image chooses the user: it knows that user's home.
+    """
+    if not _has_uid(container, pod):
+        return []
+    name = login_of(user)
+    told = {"USER": name, "LOGNAME": name}
+    home = _own_home(container, pod)
+    # Our own program looks first whether the image has a home that can be written; a variable would hide that.
+    if home or not _starts_ours(container):
+        told = {"HOME": home or HOME_PATH, **told}
+    return [{"name": variable, "value": value} for variable, value in told.items() if variable not in taken]
+
+
+def mount_of(container: JsonMap, pod: JsonMap, taken: Collection[str]) -> list[RawObject]:
+    """The mount of the folder that HOME names, when the container needs it."""
+    is_there = any(_path_of(mount) == HOME_PATH for mount in objects_of(container.get("volumeMounts")))
+    if is_there or "HOME" in taken or not _has_uid(container, pod) or _own_home(container, pod):
+        return []
+    return [{"name": HOME_VOLUME, "mountPath": HOME_PATH}]
+
+
+def volume_of(container: JsonMap) -> list[RawObject]:
+    """The volume for `mount_of`."""
+    is_mounted = any(mount.get("name") == HOME_VOLUME for mount in objects_of(container.get("volumeMounts")))
+    return [{"name": HOME_VOLUME, "emptyDir": {}}] if is_mounted else []
+
+
+def login_of(user: str) -> str:
+    """The name of a caller as a name of a user: `ada` of `ada@lab.org`, `ci` of `system:serviceaccount:team:ci`."""
+    short = user.rpartition(":")[2].partition("@")[0]
+    return _OUTSIDE_NAMES.sub("-", short).strip("-.")[:NAME_LENGTH_MAX].rstrip("-.") or _NO_NAME
+
+
+def _has_uid(container: JsonMap, pod: JsonMap) -> bool:
+    """Whether the pod says which user it runs as, and not root, who has a home in every image."""
+    for context in (object_of(container.get("securityContext")), object_of(pod.get("securityContext"))):
+        uid = context.get("runAsUser")
+        if uid is not None:
+            return uid != 0
+    return False
+
+
+def _own_home(container: JsonMap, pod: JsonMap) -> str:
+    """The path of the one writable volume that is mounted as somebody's home; empty: there is none, or several."""
+    fixed = {volume.get("name") for volume in objects_of(pod.get("volumes")) if _is_read_only(volume)}
+    homes = {
+        path
+        for mount in objects_of(container.get("volumeMounts"))
+        if posixpath.dirname(path := _path_of(mount)) == "/home"
+        and not mount.get("readOnly")
+        and mount.get("name") not in fixed
+    }
+    return homes.pop() if len(homes) == 1 else ""
+
+
+def _is_read_only(volume: JsonMap) -> bool:
+    """Whether no mount of it can be written."""
+    return bool(_READ_ONLY & volume.keys()) or any(object_of(volume.get(kind)).get("readOnly") for kind in _MAY_BE_READ)
+
+
+def _path_of(mount: JsonMap) -> str:
+    return posixpath.normpath(str(mount.get("mountPath") or ""))
+
+
+def _starts_ours(container: JsonMap) -> bool:
+    return any(LIBRARY_PATH in str(word) for word in container.get("command") or ())
