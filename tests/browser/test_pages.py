@@ -461,6 +461,32 @@ def test_a_phone(visit: Visit, busy: dict[str, str], pictures: Path, *, is_dark:
     visit.is_clean()
 
 
+def test_on_a_phone_what_waits_is_unblocked_and_killed(stack: RunningStack, visit: Visit) -> None:
+    """From the queue to the reason, to its page, to the way on; then it runs, prints, and is killed there."""
+    visit.page.look(width=390, height=844)
+    name = f"phone-{uuid.uuid4().hex[:6]}"
+    id_ = stack.launch(command(TALK, name=name, hold=True))
+    visit.go("/")
+    visit.press("Queues")
+    row = f"[...document.querySelectorAll('.waiting tbody tr')].find(row => row.innerText.includes({name!r}))"
+    visit.page.wait_for(f"!!{row}")
+    visit.page.run(f"{row}.querySelector('.chip').click()")
+    visit.page.wait_for("/release it/i.test(document.querySelector('tr.detail')?.innerText)")
+    assert visit.page.run("document.documentElement.scrollWidth") <= 390
+    visit.page.run(f"{row}.querySelector('th a').click()")
+    visit.page.wait_for("document.querySelector('h1 .state')?.innerText === 'Held'")
+    visit.press("Resume")
+    visit.page.wait_for("document.querySelector('h1 .state').innerText === 'Running'")
+    visit.press("Log")
+    visit.page.wait_for("document.querySelector('.lines')?.innerText.includes('step 2')")
+    visit.press("Kill")
+    visit.page.wait_for(f"document.querySelector('dialog[open]')?.innerText.includes('Kill {name}?')")
+    visit.page.run("document.querySelector('dialog .danger').click()")
+    visit.page.wait_for("document.querySelector('h1 .state').innerText === 'Canceled'")
+    assert stack.view(id_)["result"] == "Canceled"
+    visit.is_clean()
+
+
 def test_a_theme_is_kept(visit: Visit) -> None:
     """What is chosen counts before the colours of the system, also after a reload."""
     visit.go("/")
