@@ -22,6 +22,7 @@ from tests.support.api_world import ApiWorld
 
 FOLDER = Path(assets.__file__).parent / "pages"
 FIRST_BYTES_MAX = 120 * 1024
+ALL_BYTES_MAX = 350 * 1024
 """Of everything that a browser needs before it shows something, compressed."""
 BARE = re.compile(r'\b(?:from|import) ?"([^"\s]+)"')
 
@@ -141,7 +142,7 @@ async def test_nothing_else_of_the_folder_is_served(world: ApiWorld) -> None:
 async def test_the_frame_is_for_everybody_and_the_data_are_not(tmp_path: Path) -> None:
     """It tells nothing of the cluster, so it needs no token; the modules are refused what the caller is refused."""
     async with teams_world("token", tmp_path) as teams:
-        for path in ("/", "/w/anything", "/queues", "/queues/x", "/cluster", "/launch"):
+        for path in ("/", "/w/anything", "/queues", "/queues/x", "/cluster", "/launch", "/usage", "/history"):
             answer = await teams.world.http.get(path)
             assert answer.status_code == 200
             assert not any(name in answer.text for name in (*teams.ids.values(), "canaryred", "canaryblue"))
@@ -155,6 +156,13 @@ def test_the_first_content_needs_little() -> None:
     frame = len(gzip.compress(web_page._made()[0].encode()))  # pyright: ignore[reportPrivateUsage]
     files = {path: len(assets.load(path).compressed) for path in assets.page_files()}
     assert frame + sum(files.values()) < FIRST_BYTES_MAX, files
+
+
+def test_all_that_a_browser_can_load_is_small() -> None:
+    """The page with all that loads late (the terminal, the reference of the REST API, the trace): under 350 KiB."""
+    files = {path: len(assets.load(path).compressed) for path in assets.files()}
+    assert set(assets.page_files()) < set(files)
+    assert sum(files.values()) < ALL_BYTES_MAX, files
 
 
 def test_vendored_modules_are_what_they_say() -> None:

@@ -58,7 +58,7 @@ async def asset(request: Request) -> Response:
     if path.startswith(_PAGES):
         digest, _, name = path.removeprefix(_PAGES).partition("/")
         is_kept, path = digest == pages_digest(), _PAGES + name
-    media_type = _OURS.get(path) or _VENDORED.get(path) or page_files().get(path)
+    media_type = files().get(path)
     if media_type is None:
         raise NotFoundError(f"there is no asset {path[:128]!r}")
     found = load(path)
@@ -76,6 +76,12 @@ def load(path: str) -> Asset:
     """A file of the list."""
     plain = (_folder(path) / path).read_bytes()
     return Asset(plain, gzip.compress(plain, mtime=0), f'"{hashlib.sha256(plain).hexdigest()[:24]}"')
+
+
+@cache
+def files() -> dict[str, str]:
+    """{path: media type} of everything that can be asked for."""
+    return {**_OURS, **_VENDORED, **page_files()}
 
 
 @cache

@@ -166,6 +166,8 @@ OTHERS: Mapping[str, RouteRule] = {
     "/queues/{name}": RouteRule(Where.PUBLIC),
     "/cluster": RouteRule(Where.PUBLIC),
     "/launch": RouteRule(Where.PUBLIC),
+    "/usage": RouteRule(Where.PUBLIC),
+    "/history": RouteRule(Where.PUBLIC),
     "/docs": RouteRule(Where.PUBLIC),
     "/openapi.json": RouteRule(Where.PUBLIC),
     "/assets/{path:path}": RouteRule(Where.PUBLIC),

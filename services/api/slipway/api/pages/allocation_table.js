@@ -8,7 +8,7 @@ import { html } from "./runtime.js";
  */
 export function AllocationTable({ items, hasUser = false, label }) {
   return html`<table class="list allocations" aria-label=${label}>
-    <thead><tr><th>State</th><th>Name</th>${hasUser ? html`<th class="of-user">User</th>` : null}<th class="number">Ranks</th>
+    <thead><tr><th>State</th><th class="of-name">Name</th>${hasUser ? html`<th class="of-user">User</th>` : null}<th class="number">Ranks</th>
       <th class="number">GPUs</th><th class="of-queue">Queue</th><th class="since">Since</th><th>Note</th></tr></thead>
     <tbody>${items.map((view) => html`<${Row} key=${view.id} view=${view} hasUser=${hasUser} />`)}</tbody>
   </table>`;
@@ -19,11 +19,11 @@ function Row({ view, hasUser }) {
   const note = noteOf(view);
   return html`<tr>
     <td><${State} word=${view.state} /></td>
-    <th scope="row"><a href=${pageOf(view.id)}>${view.name}</a> <small>${view.kind}</small></th>
-    ${hasUser ? html`<td data-label="User">${view.user}</td>` : null}
+    <th scope="row" title=${view.name}><a href=${pageOf(view.id)}>${view.name}</a> <small>${view.kind}</small></th>
+    ${hasUser ? html`<td data-label="User" title=${view.user}>${view.user}</td>` : null}
     <td class="number" data-label="Ranks">${hasEnded(view) ? all : `${runningCount(view)}/${all}`}</td>
     <td class="number" data-label="GPUs">${gpusOf(view) || html`<span class="soft">–</span>`}</td>
-    <td data-label="Queue"><a class="plain" href=${`/queues/${encodeURIComponent(view.queue)}`}>${view.queue}</a></td>
+    <td data-label="Queue" title=${view.queue}><a class="plain" href=${`/queues/${encodeURIComponent(view.queue)}`}>${view.queue}</a></td>
     <td data-label="Since"><${Ago} time=${view.endedAt ?? view.startedAt ?? view.createdAt} /></td>
     <td class="note" title=${note}>${note}</td>
   </tr>`;

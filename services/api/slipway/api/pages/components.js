@@ -46,11 +46,11 @@ export function Empty({ title, children }) {
   return html`<div class="empty"><p class="title">${title}</p>${children ? html`<p>${children}</p>` : null}</div>`;
 }
 
-/** Why there is no answer: not there, not permitted, not logged in, offline, or an error. */
-export function Failure({ error, what = "this", onRetry }) {
+/** Why there is no answer: not there, not permitted, not logged in, offline, or an error. `isPage`: it is all there is. */
+export function Failure({ error, what = "this", onRetry, isPage = false }) {
   const [title, text] = wordsOf(error, what);
   return html`<div class="empty failure" role="alert">
-    <p class="title">${title}</p><p>${text}</p>
+    ${isPage ? html`<h1 class="title" tabindex="-1">${title}</h1>` : html`<p class="title">${title}</p>`}<p>${text}</p>
     ${error.status === 401 ? html`<p><a class="button" href=${loginHref()}>Log in</a></p>` : null}
     ${error.status === 404 ? html`<p><a href="/">Your workloads</a></p>` : null}
     ${onRetry && ![401, 404].includes(error.status) ? html`<p><button onClick=${onRetry}>Try again</button></p>` : null}
@@ -72,10 +72,10 @@ export function loginHref() {
 }
 
 /** An answer of the API: what stands for it while there is none, else what `children` makes of it. */
-export function Answered({ answer, what, rows, children }) {
+export function Answered({ answer, what, rows, isPage = false, children }) {
   if (answer.data) return children(answer.data);
   if (answer.error && connection.value !== "login") {
-    return html`<${Failure} error=${answer.error} what=${what} onRetry=${answer.reload} />`;
+    return html`<${Failure} error=${answer.error} what=${what} isPage=${isPage} onRetry=${answer.reload} />`;
   }
   return html`<${Loading} rows=${rows} label=${`Loading ${what ?? ""}`} />`;
 }
@@ -105,8 +105,8 @@ async function putOnClipboard(text) {
   return undefined;
 }
 
-/** A question that stops everything else; Escape and a click beside it mean no. */
-export function Confirm({ title, children, verb, onYes, onNo, isBusy, error }) {
+/** A question that stops everything else; Escape and a click beside it mean `no`. */
+export function Confirm({ title, children, verb, no = "Keep it", isDanger = true, onYes, onNo, isBusy, error }) {
   const dialog = useRef(null);
   useEffect(() => {
     dialog.current.showModal();
@@ -118,8 +118,8 @@ export function Confirm({ title, children, verb, onYes, onNo, isBusy, error }) {
       ${children}
       ${error ? html`<p class="bad" role="alert">${sentence(error.message)}</p>` : null}
       <p class="actions">
-        <button type="button" onClick=${() => dialog.current.close()}>Keep it</button>
-        <button type="button" class="danger" disabled=${isBusy} onClick=${onYes}>${verb}</button>
+        <button type="button" onClick=${() => dialog.current.close()}>${no}</button>
+        <button type="button" class=${isDanger ? "danger" : "primary"} disabled=${isBusy} onClick=${onYes}>${verb}</button>
       </p>
     </div>
   </dialog>`;

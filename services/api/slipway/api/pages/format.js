@@ -46,7 +46,7 @@ export function spellAgo(time, now) {
  */
 export function spellExact(time) {
   const at = new Date(time);
-  return Number.isNaN(at.getTime()) ? time : `${at.toLocaleString()} (${time})`;
+  return Number.isNaN(at.getTime()) ? time : `${at.toLocaleString()} (${time.replace(".000", "")})`;
 }
 
 /**

@@ -137,7 +137,12 @@ function Outcome({ preview }) {
 }
 
 function Same({ title, text }) {
-  return html`<div class="same"><p><b>${title}</b> <${Copy} text=${text} what=${`as ${title}`} /></p><pre tabindex="0">${text}</pre></div>`;
+  return html`<div class="same"><p><b>${title}</b> <${Copy} text=${text} what=${`as ${title}`} /></p><pre tabindex="0">${unbroken(text)}</pre></div>`;
+}
+
+// No line ends within an option and its value, which have spaces around them.
+function unbroken(text) {
+  return text.split(/( --?[a-z-]+(?: [^\s'"-][^\s'"]{0,30})?(?=\s|$))/).map((part, index) => (index % 2 ? html` <span class="word">${part.slice(1)}</span>` : part));
 }
 
 async function rehearse({ body, errors }, check, signal) {

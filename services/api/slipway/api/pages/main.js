@@ -2,12 +2,14 @@
 import { Cluster } from "./cluster.js";
 import { loginHref } from "./components.js";
 import { facts } from "./facts.js";
+import { History } from "./history.js";
 import { Home } from "./home.js";
 import { Launch } from "./launch.js";
 import { Queues } from "./queues.js";
 import { path, routes, startRouter } from "./router.js";
 import { html, render, signal, useEffect } from "./runtime.js";
 import { connection, me, reloadAll, start } from "./store.js";
+import { Usage } from "./usage.js";
 import { Workload } from "./workload.js";
 
 /** {path: [the page, its title]}; the API serves the frame at each of these. */
@@ -18,8 +20,10 @@ const PAGES = {
   "/queues/{name}": [Queues, ({ name }) => `Queue ${name}`],
   "/cluster": [Cluster, () => "Cluster"],
   "/launch": [Launch, () => "Launch"],
+  "/usage": [Usage, () => "Usage"],
+  "/history": [History, () => "History"],
 };
-const LINKS = [["/", "Workloads"], ["/queues", "Queues"], ["/cluster", "Cluster"], ["/launch", "Launch"]];
+const LINKS = [["/", "Workloads"], ["/queues", "Queues"], ["/cluster", "Cluster"], ["/launch", "Launch"], ["/usage", "Usage"], ["/history", "History"]];
 const CONNECTIONS = {
   connecting: ["Connecting", "waits"],
   live: ["Live", "good"],
@@ -85,7 +89,7 @@ function Menu() {
     }
   };
   const user = me.value?.user;
-  return html`<details class="menu"><summary aria-label="Menu"><span>${user ?? "Menu"}</span></summary><div>
+  return html`<details class="menu"><summary aria-label=${user ? `${user}: menu` : "Menu"}><span>${user ?? "Menu"}</span></summary><div>
     ${user ? html`<p class="soft">${user}${me.value.auth === "none" ? ", without a login" : ""}</p>` : null}
     <p class="choice" role="group" aria-label="Colours">${Object.entries(THEMES).map(([value, text]) => html`<button key=${value} type="button"
       aria-pressed=${String(theme.value === value)} onClick=${() => choose(value)}>${text}</button>`)}</p>

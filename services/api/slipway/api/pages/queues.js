@@ -1,6 +1,7 @@
 // `/queues`: the tree of queues with what each owns and uses, and who waits in one, in order, and why.
 import { pageOf, spaced } from "./allocation.js";
 import { AllocationTable } from "./allocation_table.js";
+import { Selection, mayChange } from "./bulk.js";
 import { Answered, Empty, Lasted, Meter } from "./components.js";
 import { Explanation } from "./explanation.js";
 import { facts } from "./facts.js";
@@ -23,7 +24,7 @@ export function Queues({ name }) {
       const rows = treeOf(found.items);
       const busiest = [...rows].sort((a, b) => b.queue.pending - a.queue.pending)[0].queue.name;
       const chosen = name || busiest;
-      return html`<${Tree} rows=${rows} chosen=${chosen} stats=${stats.data?.queues ?? []} pools=${pools.data?.items ?? []} /><${Waiting} key=${chosen} name=${chosen} />`;
+      return html`<${Tree} rows=${rows} chosen=${chosen} stats=${stats.data?.queues ?? []} pools=${pools.data?.items ?? []} /><${Waiting} key=${chosen} name=${chosen} queues=${found.items} />`;
     }}<//>`;
 }
 
@@ -71,7 +72,11 @@ function gpusIn(quantities) {
 }
 
 function Tree({ rows, chosen, stats, pools }) {
-  const oldestOf = (queue) => stats.find((each) => each.queue === queue.name && each.pool === queue.pool)?.oldestS ?? 0;
+  const ownOldest = ({ queue }) => stats.find((each) => each.queue === queue.name && each.pool === queue.pool)?.oldestS ?? 0;
+  const oldestOf = (row) => {
+    const next = rows.findIndex((each, index) => index > rows.indexOf(row) && each.depth <= row.depth);
+    return Math.max(...rows.slice(rows.indexOf(row), next < 0 ? undefined : next).map(ownOldest));
+  };
   const wholeOf = (queue) => gpusIn(pools.find((pool) => pool.name === queue.pool)?.allocatable);
   return html`<table class="list tree" aria-label="Queues">
     <thead><tr><th>Queue</th><th>Pool</th><th>GPUs in use</th><th class="number">Used</th><th class="number">Nominal</th>
@@ -91,12 +96,13 @@ function Tree({ rows, chosen, stats, pools }) {
         <td class="number" data-label="Share" title=${`weight ${queue.spec.weight ?? 1} among its neighbours`}>${Math.round(row.share * 100)} %</td>
         <td class="number" data-label="Running">${row.live}</td>
         <td class="number" data-label="Waiting">${row.pending}</td>
-        <td data-label="Oldest">${oldestOf(queue) ? spellDuration(Math.floor(oldestOf(queue))) : html`<span class="soft">–</span>`}</td>
+        <td data-label="Oldest">${oldestOf(row) ? spellDuration(Math.floor(oldestOf(row))) : html`<span class="soft">–</span>`}</td>
       </tr>`;
     })}</tbody></table>`;
 }
 
-function Waiting({ name }) {
+function Waiting({ name, queues }) {
+  const selected = useSignal(new Set());
   const filter = useSignal("");
   const most = useSignal(SHOWN);
   const chosen = param("why");
@@ -105,15 +111,19 @@ function Waiting({ name }) {
   return html`<${Answered} answer=${answer} what=${`queue ${name}`} rows=${4}>${(queue) => {
     const has = (each) => `${each.name} ${each.id} ${each.user} ${each.code}`.toLowerCase().includes(filter.value.toLowerCase());
     const found = queue.waiting.filter(has);
+    const select = (id, isIn) => (selected.value = new Set(isIn ? [...selected.value, id] : [...selected.value].filter((each) => each !== id)));
     return html`${queue.flavors?.length ? html`<${Flavors} name=${name} flavors=${queue.flavors} />` : null}
     <section><h2>Waiting in ${name} <small>${queue.waiting.length}</small></h2>
-      ${queue.waiting.length > 5 ? html`<div class="bar"><input type="search" placeholder="Filter by name, user or reason"
-        aria-label="Filter who waits" value=${filter.value} onInput=${(event) => (filter.value = event.target.value)} /></div>` : null}
+      ${queue.waiting.length > 1 ? html`<div class="bar"><input type="search" placeholder="Filter by name, user or reason"
+        aria-label="Filter who waits" value=${filter.value} onInput=${(event) => (filter.value = event.target.value)} />
+        ${found.some(mayChange) ? html`<button type="button" onClick=${() => (selected.value = new Set(found.filter(mayChange).map((each) => each.id)))}>Select ${filter.value ? `these ${found.filter(mayChange).length}` : "all"}</button>` : null}</div>` : null}
+      <${Selection} name=${name} waiting=${queue.waiting} selected=${selected} queues=${queues} reload=${answer.reload} />
       ${queue.waiting.length ? html`<table class="list waiting" aria-label=${`Waiting in ${name}`}>
-        <thead><tr><th class="number">Place</th><th>Name</th><th>User</th><th class="number">GPUs</th><th class="number">GPUs ahead</th>
-          <th class="number">Priority</th><th>Waits</th><th>Why</th></tr></thead>
+        <thead><tr><th class="place">Place</th><th class="of-name">Name</th><th class="of-user">User</th><th class="number">GPUs</th><th class="number ahead">GPUs ahead</th>
+          <th class="number priority">Priority</th><th class="since">Waits</th><th>Why</th></tr></thead>
         <tbody>${withAhead(queue.waiting).filter(({ each }) => has(each)).slice(0, most.value).map(({ each, slots }) => html`
-          <${WaitingRow} key=${each.id} each=${each} slotsAhead=${slots} isOpen=${chosen === each.id} />`)}</tbody></table>`
+          <${WaitingRow} key=${each.id} each=${each} slotsAhead=${slots} isOpen=${chosen === each.id}
+            isSelected=${selected.value.has(each.id)} onSelect=${(isIn) => select(each.id, isIn)} />`)}</tbody></table>`
         : html`<${Empty} title="Nothing waits here">What is launched into this queue starts as soon as it fits.<//>`}
       ${found.length > most.value ? html`<p><button onClick=${() => (most.value += SHOWN)}>Show ${Math.min(SHOWN, found.length - most.value)} of ${found.length - most.value} more</button></p>` : null}
     </section>
@@ -143,12 +153,13 @@ function withAhead(waiting) {
   });
 }
 
-function WaitingRow({ each, slotsAhead, isOpen }) {
+function WaitingRow({ each, slotsAhead, isOpen, isSelected, onSelect }) {
   const toggle = () => setParam("why", isOpen ? "" : each.id);
-  return html`<tr class=${isOpen ? "open" : ""}>
-      <td class="number place" data-label="Place">${each.position}</td>
-      <th scope="row"><a href=${pageOf(each.id)}>${each.name}</a> <small>${each.kind}</small></th>
-      <td data-label="User">${each.user}</td>
+  return html`<tr class="${isOpen ? "open" : ""} ${isSelected ? "chosen" : ""}">
+      <td class="place" data-label="Place">${mayChange(each) ? html`<label><input type="checkbox" aria-label=${`${each.position}, select ${each.name}`} checked=${isSelected}
+        onChange=${(event) => onSelect(event.target.checked)} />${each.position}</label>` : each.position}</td>
+      <th scope="row" title=${each.name}><a href=${pageOf(each.id)}>${each.name}</a> <small>${each.kind}</small></th>
+      <td data-label="User" title=${each.user}>${each.user}</td>
       <td class="number" data-label="GPUs">${each.slots || html`<span class="soft">–</span>`}</td>
       <td class="number" data-label="GPUs ahead" title="GPUs that those before it ask for">${slotsAhead}</td>
       <td class="number" data-label="Priority">${each.priority}</td>

@@ -21,7 +21,7 @@ const ENDING = facts.phases.at(-2);
 /** @param {{id: string}} props an id, or what stands for one */
 export function Workload({ id }) {
   const answer = useResource(apiPathOf(id), { isAbout: (event) => isAbout(event, id) });
-  return html`<${Answered} answer=${answer} what="this workload" rows=${6}>${(view) => html`
+  return html`<${Answered} answer=${answer} what="this workload" rows=${6} isPage=${true}>${(view) => html`
     <${Story} key=${view.id} view=${view} reload=${answer.reload} />`}<//>`;
 }
 
@@ -220,7 +220,7 @@ function Events({ view }) {
     <thead><tr><th>Time</th><th>Event</th><th class="number">Attempt</th><th>Phase</th><th>What is known</th></tr></thead>
     <tbody>${items.map((event) => html`<tr key=${event.id}>
       <td><time title=${spellExact(event.time)}>${spellClock(event.time)}</time> <small><${Ago} time=${event.time} /></small></td>
-      <th scope="row">${event.type.split(".").at(-1)}</th>
+      <th scope="row">${sentence(event.type.split(".").at(-1))}</th>
       <td class="number" data-label="Attempt">${event.data.attempt}</td>
       <td data-label="Phase"><${State} word=${event.data.phase} /></td>
       <td class="note">${detailOf(event.data)}</td></tr>`)}</tbody></table>`}<//>`;
@@ -230,7 +230,7 @@ const TOLD = new Set(["attempt", "phase", "seq", "uid", "createdMs", "reason", "
 
 function detailOf(data) {
   const parts = Object.entries(data).filter(([key]) => !TOLD.has(key)).map(([key, value]) => `${spaced(key)} ${typeof value === "object"
-    ? Object.entries(value).map(([name, each]) => `${name} ${each}`).join(", ") : value}`);
+    ? Object.entries(value).map(([name, each]) => `${name} (${each})`).join(", ") : value}`);
   return [data.reason && sentence(spaced(data.reason)), ...parts].filter(Boolean).join(" · ");
 }
 

@@ -19,7 +19,7 @@ from slipway.model.resources import GPU, GPU_NAMES
 from slipway.model.standing import STANDINGS
 from slipway.runtime.service import version
 
-PATHS = ("/", "/w/{id}", "/queues", "/queues/{name}", "/cluster", "/launch")
+PATHS = ("/", "/w/{id}", "/queues", "/queues/{name}", "/cluster", "/launch", "/usage", "/history")
 _IMPORTS = {
     "preact": "preact-11.2.0.mjs",
     "preact/hooks": "preact-hooks-11.2.0.mjs",

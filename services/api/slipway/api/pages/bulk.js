@@ -1,0 +1,122 @@
+// What waits in a queue and is selected: kill it, change its priority, move it. Each question counts what it is about.
+import { call } from "./api.js";
+import { Confirm } from "./components.js";
+import { plural, sentence } from "./format.js";
+import { html, useSignal } from "./runtime.js";
+import { me } from "./store.js";
+
+const AT_ONCE = 6;
+const BATCH_MAX = 500;
+const NAMED = 8;
+const MOVERS = ["editor", "admin"];
+
+/**
+ * Whether the viewer may change it, as far as the login says. Where it says nothing, the API refuses what is not
+ * permitted.
+ * @param {{workspace: string}} each
+ * @returns {boolean}
+ */
+export function mayChange(each) {
+  const roles = me.value?.roles ?? {};
+  if (!Object.keys(roles).length) return me.value !== null;
+  return MOVERS.includes(roles[each.workspace]) || MOVERS.includes(roles["*"]);
+}
+
+/**
+ * The changes that put the chosen before or behind all others, in the order that they have.
+ * @param {any[]} waiting in their order
+ * @param {any[]} chosen of them, in their order
+ * @param {string} place `front` or `end`
+ * @returns {any[]} empty when there is nobody else
+ */
+export function movesOf(waiting, chosen, place) {
+  const ids = new Set(chosen.map((each) => each.id));
+  const others = waiting.filter((each) => !ids.has(each.id));
+  if (!others.length) return [];
+  if (place === "front") return chosen.map((each) => ({ allocation: each.id, aheadOf: others[0].id }));
+  // Each goes right behind the same one, so the last of them goes first.
+  return [...chosen].reverse().map((each) => ({ allocation: each.id, behind: others.at(-1).id }));
+}
+
+/** What can be done with the selected ones; nothing is shown while there are none. */
+export function Selection({ name, waiting, selected, queues, reload }) {
+  const asked = useSignal("");
+  const priority = useSignal("50");
+  const place = useSignal("front");
+  const isBusy = useSignal(false);
+  const error = useSignal(null);
+  const chosen = waiting.filter((each) => selected.value.has(each.id));
+  if (!chosen.length && !asked.value) return null;
+  const pool = queues.find((queue) => queue.name === name)?.pool;
+  const targets = queues.filter((queue) => queue.name !== name && queue.pool === pool && !queues.some((each) => each.spec.parent === queue.name));
+  const close = () => {
+    asked.value = "";
+    error.value = null;
+  };
+  const send = async () => {
+    isBusy.value = true;
+    error.value = null;
+    try {
+      const failed = asked.value === "kill" ? await killAll(chosen) : await changeAll(updates());
+      selected.value = new Set(failed.map((each) => each.id));
+      if (failed.length) error.value = new Error(`${failed.length} of ${chosen.length} stayed as they were. ${sentence(failed[0].reason)}`);
+      else asked.value = "";
+      reload();
+    } catch (refusal) {
+      error.value = refusal;
+    }
+    isBusy.value = false;
+  };
+  const updates = () => {
+    if (asked.value === "priority") return chosen.map((each) => ({ allocation: each.id, priority: Number(priority.value) }));
+    if (place.value.startsWith("queue:")) return chosen.map((each) => ({ allocation: each.id, queue: place.value.slice(6) }));
+    return movesOf(waiting, chosen, place.value);
+  };
+  const isGood = asked.value !== "priority" || (/^\d+$/.test(priority.value) && Number(priority.value) <= 1000);
+  const what = plural(chosen.length, "workload");
+  const titles = { kill: `Kill ${what}?`, priority: `Change the priority of ${what}?`, move: `Move ${what}?` };
+  const verbs = { kill: `Kill ${chosen.length}`, priority: `Change ${chosen.length}`, move: `Move ${chosen.length}` };
+  return html`<div class="selection" role="group" aria-label="Selected"><b role="status">${chosen.length} selected</b>
+      <button type="button" onClick=${() => (asked.value = "priority")}>Priority</button>
+      <button type="button" onClick=${() => (asked.value = "move")}>Move</button>
+      <button type="button" class="danger" onClick=${() => (asked.value = "kill")}>Kill</button>
+      <button type="button" class="quiet" onClick=${() => (selected.value = new Set())}>Select none</button>
+    </div>
+    ${asked.value ? html`<${Confirm} title=${titles[asked.value]} verb=${verbs[asked.value]} no=${asked.value === "kill" ? "Keep them" : "Cancel"}
+        isDanger=${asked.value === "kill"} isBusy=${isBusy.value || !isGood || !chosen.length} error=${error.value} onYes=${send} onNo=${close}>
+      <ul class="names">${chosen.slice(0, NAMED).map((each) => html`<li key=${each.id}>${each.name} <small>of ${each.user}</small></li>`)}
+        ${chosen.length > NAMED ? html`<li class="soft">and ${chosen.length - NAMED} more</li>` : null}</ul>
+      ${asked.value === "kill" ? html`<p>They leave the queue. Nothing of them has started.</p>` : null}
+      ${asked.value === "priority" ? html`<p class="field"><label for="bulk-priority">New priority</label>
+        <input id="bulk-priority" autofocus inputmode="numeric" value=${priority.value} aria-invalid=${String(!isGood)} onInput=${(event) => (priority.value = event.target.value.trim())} />
+        <small>${isGood ? "0 to 1000; higher goes first" : "Write a whole number from 0 to 1000."}</small></p>` : null}
+      ${asked.value === "move" ? html`<p class="field"><label for="bulk-place">To</label>
+        <select id="bulk-place" autofocus value=${place.value} onChange=${(event) => (place.value = event.target.value)}>
+          <option value="front">the front of ${name}</option><option value="end">the end of ${name}</option>
+          ${targets.map((queue) => html`<option key=${queue.name} value=${`queue:${queue.name}`}>queue ${queue.name}</option>`)}</select>
+        <small>${place.value.startsWith("queue:") ? "They keep their priority." : "Their priority changes where the place needs it."}</small></p>` : null}
+    <//>` : null}`;
+}
+
+// {id, reason} of those that were refused.
+async function killAll(chosen) {
+  const failed = [];
+  const rest = [...chosen];
+  const work = async () => {
+    for (let each = rest.shift(); each; each = rest.shift()) {
+      await call("POST", `/allocations/${encodeURIComponent(each.id)}/kill`, { body: {} }).catch((error) => failed.push({ id: each.id, reason: error.message }));
+    }
+  };
+  await Promise.all(Array.from({ length: AT_ONCE }, work));
+  return failed;
+}
+
+async function changeAll(updates) {
+  const failed = [];
+  for (let from = 0; from < updates.length; from += BATCH_MAX) {
+    const part = updates.slice(from, from + BATCH_MAX);
+    const { items } = await call("POST", "/jobs/batch", { body: { updates: part } });
+    items.forEach((item, index) => item.ok || failed.push({ id: part[index].allocation, reason: item.error }));
+  }
+  return failed;
+}

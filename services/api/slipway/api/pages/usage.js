@@ -1,0 +1,97 @@
+// `/usage`: what was used, by user, queue or day. Each row leads to what it is made of.
+import { Answered, Choice, Empty, Meter } from "./components.js";
+import { plural, spellDuration, trim } from "./format.js";
+import { location_, param, setParam } from "./router.js";
+import { html } from "./runtime.js";
+import { useResource } from "./store.js";
+
+const BYS = { user: "User", queue: "Queue", kind: "Kind", day: "Day" };
+const SPANS = [["7", "7 days"], ["30", "30 days"], ["90", "90 days"]];
+const DAYS = "30";
+const DAY_MS = 86400000;
+const HOUR_S = 3600;
+/** What is asked for beside the grouping; each is a parameter of the page as it is one of the API. */
+const FILTERS = ["user", "queue", "kind", "pool", "workspace"];
+
+export function Usage() {
+  const by = BYS[param("by")] ? param("by") : "user";
+  const days = SPANS.some(([value]) => value === param("days")) ? param("days") : DAYS;
+  const to = param("to") || dayOf(Date.now());
+  const from = param("from") || dayOf(Date.parse(`${to}T00:00:00Z`) - (Number(days) - 1) * DAY_MS);
+  const filters = FILTERS.filter((name) => param(name)).map((name) => [name, param(name)]);
+  const query = new URLSearchParams({ by, from, to, ...Object.fromEntries(filters) });
+  const answer = useResource(`/usage?${query}`, { isSlow: true, isAbout: () => false });
+  const choose = (value) => {
+    setParam("from", "");
+    setParam("to", "");
+    setParam("days", value === DAYS ? "" : value);
+  };
+  return html`<div class="head"><h1 tabindex="-1">Usage</h1>
+      <a class="button" href=${`/api/v1/usage?${query}&format=csv`} download>CSV</a></div>
+    <div class="bar">
+      <${Choice} label="By" options=${Object.entries(BYS).map(([value, text]) => [value, `By ${text.toLowerCase()}`])} chosen=${by}
+        onChoose=${(value) => setParam("by", value === "user" ? "" : value)} />
+      <${Choice} label="Days" options=${SPANS} chosen=${param("from") || param("to") ? "" : days} onChoose=${choose} />
+      <label>From <input type="date" value=${from} max=${to} onChange=${(event) => setParam("from", event.target.value)} /></label>
+      <label>to <input type="date" value=${to} min=${from} onChange=${(event) => setParam("to", event.target.value)} /></label>
+    </div>
+    ${filters.length ? html`<p class="filters">Only ${filters.map(([name, value]) => html`<button key=${name} type="button" class="filter"
+      aria-label=${`Only ${name} ${value}: take this away`} onClick=${() => setParam(name, "")}>${name} <b>${value}</b> ×</button>`)}</p>` : null}
+    <${Answered} answer=${answer} what="the usage" rows=${5}>${(found) => found.items.length
+      ? html`<${Sums} by=${by} found=${found} />`
+      : html`<${Empty} title="Nothing was used">From ${from} to ${to} nothing ran${filters.length ? " that this looks at" : ""}. Choose more days.<//>`}<//>
+    <p class="soft">Days are those of UTC. GPU hours are counted from the moment that a workload gets its GPUs until it gives them back.</p>`;
+}
+
+function Sums({ by, found }) {
+  // Days in their order, the newest first; all else by what it used.
+  const items = [...found.items].sort((a, b) => by === "day" ? (a.by.day < b.by.day ? 1 : -1) : b.slotSeconds - a.slotSeconds || b.runningSeconds - a.runningSeconds);
+  const most = Math.max(...items.map((row) => row.slotSeconds), 0);
+  return html`<table class="list usage" aria-label=${`Usage by ${by}`}>
+    <thead><tr><th>${BYS[by]}</th><th class="number">GPU hours</th><th>Compared</th><th class="number">Share</th><th class="number">Running</th>
+      <th class="number">Time run</th><th class="number">Admitted</th><th class="number">Mean wait</th><th class="number">Ended</th></tr></thead>
+    <tbody>${items.map((row) => html`<tr key=${row.by[by]}>
+      <th scope="row">${row.by[by] ? html`<a href=${inside(by, row.by[by])}>${row.by[by]}</a>` : html`<span class="soft">none</span>`}</th>
+      <${Figures} row=${row} most=${most} whole=${found.total.slotSeconds} /></tr>`)}</tbody>
+    <tfoot><tr><th scope="row">All</th><${Figures} row=${found.total} most=${0} whole=${found.total.slotSeconds} /></tr></tfoot>
+  </table>`;
+}
+
+function Figures({ row, most, whole }) {
+  const hours = row.slotSeconds / HOUR_S;
+  const running = row.slotSecondsByPhase.Running ?? 0;
+  return html`<td class="number" data-label="GPU hours">${spellHours(hours)}</td>
+    <td class="wide">${most ? html`<${Meter} used=${row.slotSeconds} whole=${most} label=${plural(Number(trim(hours).replaceAll(",", "")), "GPU hour")} />` : null}</td>
+    <td class="number" data-label="Share">${whole ? `${Math.round((100 * row.slotSeconds) / whole)} %` : dash()}</td>
+    <td class="number" data-label="Running" title="of the GPU hours, those in which the workload ran; the rest is pulling, starting and ending">${row.slotSeconds ? `${Math.round((100 * running) / row.slotSeconds)} %` : dash()}</td>
+    <td class="number" data-label="Time run">${row.runningSeconds ? spellDuration(row.runningSeconds) : dash()}</td>
+    <td class="number" data-label="Admitted">${row.admitted}</td>
+    <td class="number" data-label="Mean wait" title="how long what was admitted had waited, on average">${row.admitted ? spellDuration(row.waitedSeconds / row.admitted) : dash()}</td>
+    <td class="number" data-label="Ended">${row.ended}</td>`;
+}
+
+function dash() {
+  return html`<span class="soft">–</span>`;
+}
+
+function spellHours(hours) {
+  if (!hours) return dash();
+  return hours < 0.1 ? "< 0.1" : trim(hours);
+}
+
+// The page of what a row is made of: the days of a user, the users of a queue, the users of a day.
+function inside(by, value) {
+  const url = new URL(location_.value);
+  if (by === "day") {
+    url.searchParams.delete("days");
+    url.searchParams.set("from", value);
+    url.searchParams.set("to", value);
+  } else url.searchParams.set(by, value);
+  if (by === "user") url.searchParams.set("by", "day");
+  else url.searchParams.delete("by");
+  return `${url.pathname}${url.search}`;
+}
+
+function dayOf(ms) {
+  return new Date(ms).toISOString().slice(0, 10);
+}
