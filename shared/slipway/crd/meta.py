@@ -51,6 +51,8 @@ ANNOTATION_SERVICE_ACCOUNTS = f"{API_GROUP}/service-accounts"
 """Of a workspace: the service accounts that its ranks may run as, beside `default`; names or PREFIX*, with commas."""
 ANNOTATION_REQUEST_ID = f"{API_GROUP}/request-id"
 ANNOTATION_IDEMPOTENCY_KEY = f"{API_GROUP}/idempotency-key"
+ANNOTATION_BATCH = f"{API_GROUP}/last-batch"
+"""Of an allocation: hashes of the key and the verb of the last batch that changed it: one sent twice acts once."""
 
 RawObject = dict[str, Any]
 

@@ -78,3 +78,14 @@ async def test_an_ended_pod_with_a_finalizer_keeps_its_status(pods: Pods) -> Non
     assert (pod["status"]["phase"], terminated(pod["status"])["exitCode"]) == ("Failed", 3)
     await pods.release(name)
     await pods.gone(name)
+
+
+async def test_the_log_of_an_ended_pod_outlives_the_confirmation(pods: Pods) -> None:
+    """A finalizer keeps the object, and the node its log: whoever holds the pod back can still read it."""
+    name = await pods.run(["sh", "-c", "echo said"], meta={"finalizers": [FINALIZER]})
+    await pods.delete(name)
+    await pods.confirmed(name)
+    assert await pods.log(name) == (200, "said\n")
+    assert await pods.follow(name) == "said\n"
+    await pods.release(name)
+    await pods.gone(name)

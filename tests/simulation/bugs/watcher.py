@@ -10,7 +10,14 @@ import pytest
 
 from slipway.crd import transitions
 from slipway.crd.v1alpha1 import Allocation, RankStatus
-from slipway.errors import ControlPlaneError, ExpiredError, StaleError, TransientError, UnavailableError
+from slipway.errors import (
+    ControlPlaneError,
+    ExpiredError,
+    NotFoundError,
+    StaleError,
+    TransientError,
+    UnavailableError,
+)
 from slipway.kube.objects import Pod
 from slipway.kube.ports import Listed
 from slipway.kube.reflector import Reflector
@@ -22,6 +29,7 @@ from slipway.watcher.consistent_reads import ConsistentReads
 from slipway.watcher.exits import RankExit
 from slipway.watcher.gang import ObservedGang
 from slipway.watcher.hints import HintSender
+from slipway.watcher.informers import Informers
 from slipway.watcher.reconcile import Reconciler
 from slipway.watcher.relay import Relay
 from slipway.watcher.sweep import Sweeper
@@ -207,8 +215,9 @@ def _streams_are_told_once(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Relay, "offer", once)
 
 
-def _a_failed_list_is_an_empty_one(patch: pytest.MonkeyPatch) -> None:
-    """What cannot be read is not there, and what belongs to it is swept."""
+def _a_failed_read_is_an_empty_one(patch: pytest.MonkeyPatch) -> None:
+    """What cannot be read is not there, and what belongs to it is swept. The sweep's view shows no owners, so that it
+    has to read them."""
     make = Sweeper.__init__
 
     class Hopeful:
@@ -218,17 +227,32 @@ def _a_failed_list_is_an_empty_one(patch: pytest.MonkeyPatch) -> None:
         def __getattr__(self, name: str) -> Any:
             return getattr(self._kube, name)
 
+        async def get(self, resource: Any, name: str, **how: Any) -> Any:
+            try:
+                return await self._kube.get(resource, name, **how)
+            except TransientError as error:
+                raise NotFoundError(str(error)) from error
+
         async def list(self, resource: Any, **how: Any) -> Any:
             try:
                 return await self._kube.list(resource, **how)
             except TransientError:
                 return Listed[Any](items=[], resource_version="0")
 
-    def hopeful(self: Any, kube: Any, clock: Any) -> None:
+    def hopeful(self: Any, kube: Any, world: Informers, clock: Any) -> None:
         trusting: Any = Hopeful(kube)
-        make(self, trusting, clock)
+        make(self, trusting, Informers(pods=world.pods), clock)
 
     patch.setattr(Sweeper, "__init__", hopeful)
+
+
+def _a_sweep_on_a_cached_view(patch: pytest.MonkeyPatch) -> None:
+    """What the cache shows of the owners is the last word."""
+
+    async def cached(self: Any, suspects: Any) -> dict[str, Allocation]:
+        return {item.metadata.uid: item for item in self._world.allocations.items()}
+
+    patch.setattr(Sweeper, "_owners_of", cached)
 
 
 def _a_start_marks_pods(patch: pytest.MonkeyPatch) -> None:
@@ -306,11 +330,18 @@ def _a_broken_watch_is_the_end(patch: pytest.MonkeyPatch) -> None:
 
 BUGS: tuple[Bug, ...] = (
     Bug(
-        name="a failed LIST is an empty one",
+        name="a failed read is an empty one",
         breaks="nothing is deleted unless every read behind it was answered",
-        install=_a_failed_list_is_an_empty_one,
-        hunts=(("stay-long", "server-error@watcher.reads:*list allocations:before"),),
+        install=_a_failed_read_is_an_empty_one,
+        hunts=(("stay-long", "server-error@watcher.reads:*get allocations:before"),),
         told_by=("I3", "I18", "I20", "I21"),
+    ),
+    Bug(
+        name="a sweep on a cached view",
+        breaks="what a cache shows is where to look, and nothing is deleted before its owner was read",
+        install=_a_sweep_on_a_cached_view,
+        hunts=(("compete", "stall@watcher.allocations:*:before"),),
+        told_by=("I3", "I5", "I18", "I20", "I21"),
     ),
     Bug(
         name="a start marks pods",

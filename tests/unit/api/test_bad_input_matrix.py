@@ -254,11 +254,14 @@ def _sound(row: Endpoint) -> Json:
     known: Json = {
         "name": "sound", "kind": "command", "image": "a", "command": ["x"], "priority": 1, "body": {}, "reason": "r",
         "url": "http://127.0.0.1:9/", "rank": 0, "ranks": None, "workspace": "default", "progress": 0.5,
+        "verb": "kill",
     }  # fmt: skip
     found: Json = {}
     for field in msgspec.structs.fields(row.body):
         if field.required and known.get(field.encode_name) is not None:
             found[field.encode_name] = known[field.encode_name]
+    if row.path.endswith("/allocations/batch"):
+        found |= {"ids": ["sound"]}
     if row.path.endswith(("/allocations",)):
         found |= {"image": "a", "command": ["x"]}
     return found

@@ -107,3 +107,24 @@ def test_a_gang_is_looked_for_by_name() -> None:
         assert calls[Verb.LIST, "services"] == 1
 
     play(story)
+
+
+def test_what_is_watched_is_not_listed_at_rest() -> None:
+    """Ten minutes with work that runs and work that has ended: of ConfigMaps and Services the metadata is LISTed, for
+    the sweep, and nothing that has a watch."""
+
+    async def story(post: Post) -> None:
+        post.kubelet.runs_s = {0: 1.0}
+        await post.launch(name="ended")
+        await post.until(lambda found: found.status.phase is Phase.TERMINATED, "the end", name="ended")
+        post.kubelet.runs_s = {}
+        await post.launch()
+        await post.until(lambda found: found.status.phase is Phase.RUNNING, "running")
+        await asyncio.sleep(60)
+        calls = counted(post)
+        await asyncio.sleep(600)
+        listed = {plural for (verb, plural), count in calls.items() if verb is Verb.LIST and count}
+        assert listed == {"configmaps", "services"}
+        assert calls[Verb.LIST, "services"] <= 600 / post.settings.sweep_interval_s + 1
+
+    play(story)

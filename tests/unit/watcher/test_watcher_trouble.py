@@ -1,6 +1,9 @@
 """The same lives when things go wrong: Redis, watches, other watchers, nodes, namespaces, lost owners."""
 
 import asyncio
+from typing import Any
+
+import pytest
 
 from slipway.crd.meta import LABEL_ALLOCATION_UID, TEARDOWN_FINALIZER, TRACKING_FINALIZER, Condition
 from slipway.crd.transitions import id_of
@@ -199,11 +202,17 @@ def test_a_pod_that_ends_as_its_namespace_lets_it_go_is_recorded_first() -> None
     play(story)
 
 
-def test_what_nobody_owns_is_swept() -> None:
-    """Objects with the uid of an allocation that is gone, finalizers and all, within 60 s."""
+@pytest.mark.parametrize("owner", ["", "gone", "job"])
+def test_what_nobody_owns_is_swept(owner: str) -> None:
+    """Objects with the uid of an allocation that is gone, finalizers and all, within 60 s; also where another
+    allocation has its name now."""
 
     async def story(post: Post) -> None:
-        await _orphan(post)
+        if owner == "job":
+            await post.launch()
+            await post.desk.cancel()
+            await post.until(is_let_go, "the end")
+        await _orphan(post, owner=owner)
         await asyncio.sleep(60)
         assert await post.pods() == []
         assert (await post.kube.list(CONFIG_MAPS, label_selector=LABEL_ALLOCATION_UID)).items == []
@@ -211,17 +220,18 @@ def test_what_nobody_owns_is_swept() -> None:
     play(story)
 
 
-def test_nothing_is_swept_on_a_list_that_failed() -> None:
-    """Absence of evidence never deletes: one refused LIST, no deletes at all."""
+@pytest.mark.parametrize(("verb", "owner"), [(Verb.LIST, ""), (Verb.GET, "gone")])
+def test_nothing_is_swept_on_a_read_that_failed(verb: Verb, owner: str) -> None:
+    """Absence of evidence never deletes: owners that cannot be read, whether LISTed or by name, no deletes at all."""
 
     async def story(post: Post) -> None:
         await post.launch()
         await post.until(is_running, "running")
-        await _orphan(post)
+        await _orphan(post, owner=owner)
 
-        async def refuse(verb: Verb, plural: str) -> None:
+        async def refuse(asked: Verb, plural: str) -> None:
             await asyncio.sleep(0)
-            if verb is Verb.LIST and plural == "allocations":
+            if asked is verb and plural == "allocations":
                 raise UnavailableError("no")
 
         post.its.before = refuse
@@ -252,10 +262,13 @@ def test_one_pass_does_what_there_is_to_do() -> None:
     play(story, watches=False)
 
 
-async def _orphan(post: Post) -> None:
-    """A pod and a ConfigMap of an allocation that does not exist."""
+async def _orphan(post: Post, *, owner: str = "") -> None:
+    """A pod and a ConfigMap of an allocation that does not exist, and may have been called `owner`."""
     labels = {LABEL_ALLOCATION_UID: "gone", "slipway.dev/attempt": "1", "slipway.dev/rank": "0"}
-    metadata = {"name": "orphan", "namespace": "default", "labels": labels}
+    metadata: dict[str, Any] = {"name": "orphan", "namespace": "default", "labels": labels}
+    if owner:
+        kind = {"apiVersion": "slipway.dev/v1alpha1", "kind": "Allocation"}
+        metadata["ownerReferences"] = [{**kind, "name": owner, "uid": "gone"}]
     containers = [{"name": "main", "image": "i"}]
     pod = {"metadata": {**metadata, "finalizers": [TRACKING_FINALIZER]}, "spec": {"containers": containers}}
     await post.kube.create(PODS, pod, namespace="default")

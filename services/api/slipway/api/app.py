@@ -22,6 +22,7 @@ from slipway.api.request_telemetry import QUIET_PATHS, Observe
 from slipway.api.routes import (
     about,
     allocations,
+    batch,
     condition,
     contexts,
     dead,
@@ -54,6 +55,7 @@ from slipway.runtime.service import version
 
 ENDPOINTS: tuple[Endpoint, ...] = (
     *launches.ENDPOINTS,
+    *batch.ENDPOINTS,
     *allocations.ENDPOINTS,
     *kinds.ENDPOINTS,
     *events.ENDPOINTS,

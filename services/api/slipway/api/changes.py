@@ -20,6 +20,7 @@ from slipway.api.lookup import Lookup
 from slipway.api.ports import Kube
 from slipway.api.preemption_notice import signals_of
 from slipway.api.publish import LaunchPublisher
+from slipway.crd.meta import ANNOTATION_BATCH
 from slipway.crd.transitions import id_of, is_admitted
 from slipway.crd.v1alpha1 import Allocation, PreemptSignal, ResourcePool, Signals
 from slipway.errors import FieldError, InvalidError, StaleError
@@ -40,11 +41,16 @@ Signal = Callable[[Signals], Signals]
 class SpecWriter:
     """Writes specs."""
 
-    def __init__(self, kube: Kube, lookup: Lookup, announcer: LaunchPublisher, clock: Clock) -> None:
+    def __init__(self, kube: Kube, lookup: Lookup, announcer: LaunchPublisher, clock: Clock, *, mark: str = "") -> None:
         self._kube = kube
         self._lookup = lookup
         self._announcer = announcer
         self._clock = clock
+        self._mark = mark
+
+    def marking(self, mark: str) -> "SpecWriter":
+        """The same, but every write also leaves `mark` as the annotation of the last batch; empty: none."""
+        return SpecWriter(self._kube, self._lookup, self._announcer, self._clock, mark=mark)
 
     async def kill(self, allocation: Allocation) -> Allocation:
         """Commit the cancel; nothing happens once it has ended or was cancelled."""
@@ -86,7 +92,7 @@ class SpecWriter:
             try:
                 return await self._write(allocation, fields, version)
             except StaleError as error:
-                await self._lookup.again(allocation)
+                allocation = await self._lookup.again(allocation)
                 if version:
                     raise _moved(allocation) from error
                 if not tries_left:
@@ -116,8 +122,13 @@ class SpecWriter:
         """One try."""
         meta = allocation.metadata
         operations: list[Json] = [{"op": "test", "path": "/metadata/uid", "value": meta.uid}]
+        if self._mark and not meta.annotations:
+            # The map is made anew, and must not take the place of one that was made meanwhile.
+            version = version or meta.resource_version
         if version:
             operations.append({"op": "test", "path": "/metadata/resourceVersion", "value": version})
+        if self._mark:
+            operations.append(_annotated(allocation, self._mark))
         operations += [{"op": "add", "path": f"/spec/{name}", "value": value} for name, value in fields.items()]
         changed = await self._kube.patch(
             ALLOCATIONS, meta.name, operations, namespace=meta.namespace, type_=PatchType.JSON
@@ -211,6 +222,13 @@ class SpecWriter:
         except ConflictError:
             # That attempt is over: what follows it has nothing to save yet.
             return await self.kill(await self._lookup.again(allocation))
+
+
+def _annotated(allocation: Allocation, mark: str) -> Json:
+    """The operation that leaves the mark."""
+    if not allocation.metadata.annotations:
+        return {"op": "add", "path": "/metadata/annotations", "value": {ANNOTATION_BATCH: mark}}
+    return {"op": "add", "path": f"/metadata/annotations/{ANNOTATION_BATCH.replace('/', '~1')}", "value": mark}
 
 
 def has_ended(allocation: Allocation) -> bool:

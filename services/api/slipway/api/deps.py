@@ -11,6 +11,7 @@ from slipway.api.access.links import LoginLinks
 from slipway.api.access.principal import Authenticator, Open
 from slipway.api.access.rate_limit import Rates
 from slipway.api.access.token_auth import TokenBook
+from slipway.api.batch import BatchLanes
 from slipway.api.catalog import Catalog
 from slipway.api.changes import SpecWriter
 from slipway.api.contexts import ContextArchives
@@ -74,6 +75,7 @@ class ApiDeps:
     lookup: Lookup
     launcher: LaunchRequests
     changes: SpecWriter
+    batches: BatchLanes
     announcer: LaunchPublisher
     event_feed: EventFeed
     log_feed: LogFeed
@@ -133,6 +135,7 @@ def connect(
         lookup=lookup,
         launcher=LaunchRequests(kube, catalog, announcer, contexts, clock=clock, random=random),
         changes=SpecWriter(kube, lookup, announcer, clock),
+        batches=BatchLanes(clock, request_s=settings.request_timeout_s),
         announcer=announcer,
         event_feed=EventFeed(streams.events, lookup, clock),
         log_feed=LogFeed(streams.logs, kube, lookup, clock),

@@ -114,7 +114,7 @@ class LaunchRequests:
 
     async def launch(self, order: Order) -> Launched:
         """Create what is ordered, or find what the same key made before."""
-        _check_key(order.key)
+        check_key(order.key)
         try:
             launched = await self._create_named(order, await self._composed(order))
         except ControlPlaneError as error:
@@ -340,7 +340,8 @@ def _deleting(found: Allocation | None) -> ControlPlaneError:
     )
 
 
-def _check_key(key: str) -> None:
+def check_key(key: str) -> None:
+    """Raises InvalidError for an Idempotency-Key that cannot be one."""
     if key and KEY_PATTERN.fullmatch(key) is None:
         raise InvalidError("Idempotency-Key: must be 1 to 255 printable ASCII characters")
 

@@ -135,6 +135,20 @@ def response_of(error: ControlPlaneError, instance: str) -> Response:
     )
 
 
+def problem_of(error: ControlPlaneError) -> Problem:
+    """What an error of the tree is called where it is a part of an answer that is none itself."""
+    row = row_of(error)
+    fields = error.fields if isinstance(error, InvalidError) else ()
+    return Problem(
+        type=CODE_PREFIX + row.code,
+        title=row.title,
+        status=row.status,
+        detail=_in_words(str(error)),
+        code=row.code,
+        errors=[{"pointer": field.pointer, "detail": field.detail} for field in fields],
+    )
+
+
 def _in_words(text: str) -> str:
     """What Kubernetes says of an object of ours that is not there, in the words of the API."""
     found = _NOT_FOUND.match(text)

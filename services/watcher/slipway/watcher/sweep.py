@@ -2,56 +2,48 @@
 
 Owns the last line against leaks. The pod worker deletes what it made; this finds what it cannot know of.
 
-Invariants: what is to be deleted was LISTed before the allocations were, so that an object whose owner is not among
-them has no owner; any error in a LIST means that nothing is deleted; every delete carries the uid; a recent object is
-left to its owner, and a pod that ended by itself to whoever reads its log, until the finalizer is gone.
+Pods and allocations are watched, so they are not LISTed to look for orphans; of ConfigMaps and Services only the
+metadata is. What looks like an orphan is read again before it goes.
+
+Invariants: what is to be deleted was read before its owner was, so that an object whose owner is not there has no
+owner; any error of a read means that nothing is deleted; every delete carries the uid; a recent object is left to its
+owner, and a pod that ended by itself to whoever reads its log, until the finalizer is gone. What was observed only
+says where to look: a watch that is behind delays the sweep of an orphan, and never deletes anything.
 """
 
 import math
 from collections.abc import Iterable
-from typing import Any
+from contextlib import suppress
+from typing import Any, TypeVar
 
 import msgspec
 
 from slipway.crd.meta import LABEL_ALLOCATION_UID, TRACKING_FINALIZER, ObjectMeta
-from slipway.crd.v1alpha1 import Allocation, Wire
+from slipway.crd.v1alpha1 import Allocation
 from slipway.errors import NotFoundError, StaleError, TransientError
 from slipway.kube.objects import Pod
-from slipway.kube.resources import ALLOCATIONS, CONFIG_MAPS, PODS, SERVICES, Resource
+from slipway.kube.resources import ALLOCATIONS, CONFIG_MAPS, PODS, SERVICES, Resource, brief
+from slipway.kube.wire import metadata_of
 from slipway.model.lifecycle import Phase
 from slipway.model.times import SKEW_S, parse_time
 from slipway.pods.ended import attempt_of, waits_for_reader
 from slipway.runtime import liveness, log, telemetry
 from slipway.runtime.clock import Clock
 from slipway.watcher import finalizers
+from slipway.watcher.informers import Informers
 from slipway.watcher.ports import Kube
 
 GRACE_S = 15.0
 """How long an ended allocation's objects are left to the pod worker."""
 DELETES_MAX = 1000
 """Deletes of one sweep; the rest follow in the next one."""
+GETS_MAX = 16
+"""So many objects of a kind are read one by one; more of them are LISTed."""
 
 _log = log.get_logger(__name__)
+T = TypeVar("T")
 
-
-class _Bare(Wire, kw_only=True, frozen=True):
-    """An object of which only the metadata matters."""
-
-    metadata: ObjectMeta
-
-
-def _bare(resource: Resource[Any]) -> Resource[_Bare]:
-    return Resource(
-        group=resource.group,
-        version=resource.version,
-        plural=resource.plural,
-        kind=resource.kind,
-        namespaced=resource.namespaced,
-        struct=_Bare,
-    )
-
-
-_BUNDLES = (_bare(CONFIG_MAPS), _bare(SERVICES))
+_BUNDLES = (brief(CONFIG_MAPS), brief(SERVICES))
 
 
 class Orphan(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,35 +57,69 @@ class Orphan(msgspec.Struct, frozen=True, kw_only=True):
 class Sweeper:
     """Sweeps."""
 
-    def __init__(self, kube: Kube, clock: Clock) -> None:
+    def __init__(self, kube: Kube, world: Informers, clock: Clock) -> None:
         self._kube = kube
+        self._world = world
         self._clock = clock
 
     async def sweep(self) -> int:
         """One sweep; answers how many objects it deleted or let go.
 
         Raises:
-            ControlPlaneError: a LIST failed, and nothing was deleted.
+            ControlPlaneError: a read failed, and nothing was deleted.
         """
-        pods = await self._kube.list(PODS, label_selector=LABEL_ALLOCATION_UID)
-        bundles = [
-            (resource, await self._kube.list(resource, label_selector=LABEL_ALLOCATION_UID)) for resource in _BUNDLES
-        ]
-        # The owners come last: whatever was listed above had its owner by then.
-        owners = {item.metadata.uid: item for item in (await self._kube.list(ALLOCATIONS)).items}
-        found = orphans(
-            [Orphan(resource=PODS, meta=pod.metadata, pod=pod) for pod in pods.items]
-            + [Orphan(resource=resource, meta=item.metadata) for resource, listed in bundles for item in listed.items],
-            owners,
-            now=self._clock.now(),
-        )
+        suspects = await self._suspects()
+        if not suspects:
+            return 0
+        # The owners come last: whatever was read before had its owner by then.
+        suspects = await self._read_again(suspects)
+        owners = await self._owners_of(suspects)
         removed = 0
-        for orphan in found[:DELETES_MAX]:
+        for orphan in orphans(suspects, owners, now=self._clock.now())[:DELETES_MAX]:
             removed += await self._remove(orphan, owners.get(_owner_of(orphan.meta)))
             liveness.beat()
         if removed:
             _log.info("swept", removed=removed)
         return removed
+
+    async def _suspects(self) -> list[Orphan]:
+        """What looks like an orphan by what this process has observed."""
+        found = [
+            Orphan(resource=PODS, meta=pod.metadata, pod=pod)
+            for pod in self._world.pods.items()
+            if LABEL_ALLOCATION_UID in pod.metadata.labels
+        ]
+        for resource in _BUNDLES:
+            listed = await self._kube.list(resource, label_selector=LABEL_ALLOCATION_UID)
+            found += [Orphan(resource=resource, meta=item.metadata) for item in listed.items]
+        known = {item.metadata.uid: item for item in self._world.allocations.items()}
+        return orphans(found, known, now=self._clock.now())
+
+    async def _read_again(self, suspects: list[Orphan]) -> list[Orphan]:
+        """The suspects with their pods as they are now, without those that are gone or no longer carry an owner."""
+        pods = [item.meta for item in suspects if item.pod is not None]
+        others = [item for item in suspects if item.pod is None]
+        found = await self._read(PODS, {(meta.namespace, meta.name) for meta in pods})
+        now = [found[meta.uid] for meta in pods if meta.uid in found and _owner_of(found[meta.uid].metadata)]
+        return [*(Orphan(resource=PODS, meta=pod.metadata, pod=pod) for pod in now), *others]
+
+    async def _owners_of(self, suspects: list[Orphan]) -> dict[str, Allocation]:
+        """{uid: the allocation} of those of their owners that are there now."""
+        names = {_name_of_owner(item.meta) for item in suspects}
+        return await self._read(ALLOCATIONS, None if None in names else {name for name in names if name is not None})
+
+    async def _read(self, resource: Resource[T], names: set[tuple[str, str]] | None) -> dict[str, T]:
+        """{uid: object} of what has one of these (namespace, name) now; None: of all. Consistent."""
+        if names is None or len(names) > GETS_MAX:
+            selector = LABEL_ALLOCATION_UID if resource is PODS else ""
+            return {
+                metadata_of(item).uid: item for item in (await self._kube.list(resource, label_selector=selector)).items
+            }
+        items: list[T] = []
+        for namespace, name in sorted(names):
+            with suppress(NotFoundError):
+                items.append(await self._kube.get(resource, name, namespace=namespace))
+        return {metadata_of(item).uid: item for item in items}
 
     async def _remove(self, orphan: Orphan, owner: Allocation | None) -> bool:
         meta = orphan.meta
@@ -134,6 +160,11 @@ def _age_s(owner: Allocation, now: float) -> float:
     ring = owner.status.transitions
     age_s = now - parse_time(ring[-1].time) if ring else 0.0
     return age_s if age_s >= -SKEW_S else math.inf
+
+
+def _name_of_owner(meta: ObjectMeta) -> tuple[str, str] | None:
+    """(namespace, name) of its allocation, as its owner reference has them; None without one."""
+    return next(((meta.namespace, owner.name) for owner in meta.owner_references if owner.uid == _owner_of(meta)), None)
 
 
 def _owner_of(meta: ObjectMeta) -> str:

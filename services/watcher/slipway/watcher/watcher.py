@@ -302,7 +302,7 @@ class Watcher:
                 warned=lambda uid: self._dispatch.enqueue(uid),
                 has_logs=bool(settings.redis_url),
             ),
-            sweeper=Sweeper(parts.kube, clock),
+            sweeper=Sweeper(parts.kube, self.world, clock),
             archives=ArchiveSweeper(parts.kube, clock, keep_s=settings.context_keep_s),
             claims=ClaimSweeper(parts.kube, self.world, clock),
             retention=Retention(

@@ -67,6 +67,7 @@ PROXIED = RouteRule(Where.OBJECT, PROXY)
 _TABLE: dict[str, RouteRule] = {
     "POST /api/v1/allocations": RouteRule(Where.BODY, CREATE),
     "GET /api/v1/allocations": RouteRule(Where.LISTED, LIST),
+    "POST /api/v1/allocations/batch": RouteRule(Where.BODY, PATCH),
     f"GET {_ONE}": _GET,
     f"PATCH {_ONE}": _PATCH,
     f"DELETE {_ONE}": RouteRule(Where.OBJECT, DELETE),

@@ -1,6 +1,5 @@
 """One allocation: read, change, kill, and the ways to look at it."""
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -8,12 +7,12 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from slipway.api import verbs
 from slipway.api.access.middleware import sight_of
 from slipway.api.access.permissions import LIMITS
 from slipway.api.admission import changed_work
 from slipway.api.change_schemas import ChangeBody, KillBody
 from slipway.api.changes import (
-    STOPPED,
     check_limits,
     check_queue_change,
     has_ended,
@@ -45,16 +44,14 @@ from slipway.api.schemas import (
 from slipway.api.timeline import timeline
 from slipway.api.view import allocation_path, allocation_view, pod_view
 from slipway.crd.meta import LABEL_ALLOCATION_UID
-from slipway.crd.transitions import id_of, ring_of, stop_reason
+from slipway.crd.transitions import id_of
 from slipway.crd.v1alpha1 import Allocation, Job
 from slipway.errors import FieldError, InvalidError, NotFoundError, TransientError
 from slipway.kube.objects import Node
 from slipway.kube.resources import ALLOCATIONS, JOBS, NODES, PODS, QUEUES, RESOURCE_POOLS
 from slipway.kube.tracing import traceparent_of
-from slipway.model.duration import parse_duration
 from slipway.model.lifecycle import RANK_ENDS, Kind, Phase
 from slipway.model.reasons import Gate
-from slipway.model.times import SKEW_S, parse_time
 from slipway.runtime.traceparent import parse_traceparent
 from slipway.streams.ports import SpanRecord
 
@@ -63,14 +60,10 @@ ROOT = "/api/v1/allocations/{id}"
 FORESEE = Query(
     "foresee", "also ask the planner for the smallest change and the estimated start; takes longer", "boolean"
 )
-PAUSABLE = (Kind.TRAINING, Kind.COMMAND)
 NODES_SHOWN_MAX = 4
 CHANGEABLE_LIMITS = ("maxRuntime", "idleTimeout", "pendingTimeout")
 WORK = frozenset({"image", "command", "args", "env", "resources"})
 """What may change while it is held, until it is admitted."""
-GRACE_MIN_S, GRACE_MAX_S = 1, 86_400
-SECOND_KILL_AFTER_S = 2.0
-"""A kill that follows sooner may be the first one, sent again because its answer was lost."""
 
 
 async def get(request: Request, kind: Kind | None = None) -> Response:
@@ -131,51 +124,17 @@ async def kill(request: Request, kind: Kind | None = None) -> Response:
     """Commit the cancel; a second one, or `force`, ends the grace of its pods. Once ended, nothing happens: 200."""
     parts, found = parts_of(request), await _found(request, kind)
     body = checked(await read_object(request, parts.settings.body_bytes_max), KillBody)
-    grace_s = _grace_of(body)
+    grace_s = verbs.grace_of(body.grace)
     if has_ended(found):
         return _answer(found)
-    if grace_s is None and (body.force or _is_second_kill(found, parts.clock.now())):
-        grace_s = GRACE_MIN_S
-    killed = await parts.changes.kill(found)
-    if grace_s is not None:
-        killed = await parts.changes.hurry(killed, grace_s)
-    if body.force and (lost := await _on_silent_nodes(parts, killed)):
-        killed = await parts.changes.forget(killed, lost)
-    return _answer(killed, status=202)
-
-
-def _grace_of(body: KillBody) -> int | None:
-    """Whole seconds, at least one: without any, nothing would confirm that the containers are gone."""
-    if not body.grace:
-        return None
-    try:
-        return min(GRACE_MAX_S, max(GRACE_MIN_S, math.ceil(parse_duration(body.grace))))
-    except ValueError:
-        detail = f"{body.grace!r} is no duration; write such as 5s or 1m"
-        raise InvalidError(f"grace: {detail}", fields=(FieldError("/grace", detail),)) from None
-
-
-def _is_second_kill(allocation: Allocation, now: float) -> bool:
-    """Whether it is being ended for a kill before this one, and not for a request that was sent twice."""
-    last = ring_of(allocation)[-1]
-    is_ending = allocation.status.phase is Phase.TERMINATING and allocation.spec.desired == STOPPED
-    since_s = now - parse_time(last.time)
-    return is_ending and (since_s >= SECOND_KILL_AFTER_S or since_s < -SKEW_S)
-
-
-async def _on_silent_nodes(parts: ApiDeps, allocation: Allocation) -> set[str]:
-    """The nodes that it is on and that do not answer."""
-    on = {rank.node for rank in allocation.status.ranks or () if rank.node and rank.phase not in RANK_ENDS}
-    nodes = (await parts.kube.list(NODES)).items if on and not has_ended(allocation) else []
-    return on & {node.metadata.name for node in nodes if not is_node_ready(node)}
+    return _answer(await verbs.kill(parts, found, grace_s=grace_s, force=body.force), status=202)
 
 
 async def set_priority(request: Request, kind: Kind | None = None) -> Response:
     """Change the priority."""
     parts, found = parts_of(request), await _found(request, kind)
     body = checked(await read_object(request, parts.settings.body_bytes_max), PriorityBody)
-    if has_ended(found):
-        raise ConflictError(f"allocation {id_of(found)} has ended; nothing of it can change")
+    verbs.check_change(found)
     return _answer(await parts.changes.write(found, {"priority": body.priority}))
 
 
@@ -198,14 +157,8 @@ async def terminate(request: Request) -> Response:
 async def hold(request: Request) -> Response:
     """Do not start it; one that runs is preempted and held, when its kind can be paused."""
     parts, found = parts_of(request), await _found(request)
-    if has_ended(found):
-        raise ConflictError(f"allocation {id_of(found)} has ended; there is nothing to hold")
-    is_live = found.status.phase is not Phase.PENDING
-    if is_live and found.spec.kind not in PAUSABLE:
-        raise ConflictError(f"a {found.spec.kind} that has started cannot be paused; kill it, or let it run")
-    if is_live and stop_reason(found) is not None:
-        raise ConflictError(f"allocation {id_of(found)} is being stopped; there is nothing to pause")
-    return _answer(await parts.changes.pause(found, "paused"))
+    verbs.check_hold(found)
+    return _answer(await verbs.hold(parts, found))
 
 
 async def forget(request: Request) -> Response:
@@ -226,9 +179,8 @@ async def forget(request: Request) -> Response:
 async def resume(request: Request) -> Response:
     """Let it start again."""
     parts, found = parts_of(request), await _found(request)
-    if has_ended(found):
-        raise ConflictError(f"allocation {id_of(found)} has ended; launch it again")
-    return _answer(await parts.changes.write(found, {"hold": False}))
+    verbs.check_resume(found)
+    return _answer(await verbs.resume(parts, found))
 
 
 async def explained(request: Request) -> Response:

@@ -7,14 +7,13 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from slipway.api import job_changes, usage_view
+from slipway.api import job_changes, usage_view, verbs
 from slipway.api.access.middleware import permit, permit_member, sight_of, workspaces_of
 from slipway.api.access.permissions import PermissionCheck, Role
-from slipway.api.changes import has_ended
 from slipway.api.decoding import checked, read_object
 from slipway.api.deps import ApiDeps, parts_of
 from slipway.api.endpoint import Endpoint, Query, bad_param, json_response
-from slipway.api.http_errors import ConflictError, PreconditionError
+from slipway.api.http_errors import PreconditionError
 from slipway.api.identity import user_of
 from slipway.api.job_changes import Effects
 from slipway.api.job_schemas import (
@@ -38,7 +37,6 @@ from slipway.api.schemas import AllocationView, ListMetadata
 from slipway.api.view import allocation_view
 from slipway.crd.meta import ANNOTATION_USER
 from slipway.crd.spending import Spent
-from slipway.crd.transitions import id_of
 from slipway.crd.v1alpha1 import Allocation, Job
 from slipway.errors import AlreadyExistsError
 from slipway.kube.resources import ALLOCATIONS, JOBS
@@ -133,8 +131,7 @@ async def move_allocation(request: Request) -> Response:
     parts = parts_of(request)
     found = await parts.lookup.find(request.path_params["id"])
     body = checked(await read_object(request, parts.settings.body_bytes_max), MoveBody)
-    if has_ended(found):
-        raise ConflictError(f"allocation {id_of(found)} has ended; nothing of it can change")
+    verbs.check_change(found)
     moved = await job_changes.move(parts, found, body)
     view = allocation_view(moved if isinstance(moved, Allocation) else found)
     return json_response(view, headers={"ETag": f'"{view.resource_version}"'})

@@ -1,0 +1,105 @@
+"""The bodies of a batch: one verb for many allocations, and what became of each."""
+
+from enum import StrEnum
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from slipway.api.job_schemas import Id, Priority
+from slipway.api.problems import Problem
+from slipway.api.schemas import ListMetadata, Request
+from slipway.crd.v1alpha1 import Name, Wire
+from slipway.model.lifecycle import Kind, Phase
+
+BATCH_MAX = 1000
+"""Allocations of one batch: more are left for the next one."""
+MOVES_MAX = 100
+"""The same of moves, which are made one after the other: each looks at the whole queue."""
+
+
+class BatchVerb(StrEnum):
+    """What is done to each, called as the routes of one allocation are."""
+
+    KILL = "kill"
+    HOLD = "hold"
+    RESUME = "resume"
+    PRIORITY = "priority"
+    MOVE = "move"
+
+
+class Outcome(StrEnum):
+    """What became of one allocation."""
+
+    DONE = "done"
+    """of a dry run: it would be done"""
+    REFUSED = "refused"
+    NOT_FOUND = "notFound"
+    NOT_REACHED = "notReached"
+    """the time of the request was over before its turn came: nothing happened to it, send it again"""
+
+
+class AllocationSelector(Request, kw_only=True, frozen=True):
+    """Those that fit all that is said, of those that the caller may see. Without `phases`: what has not ended."""
+
+    all: bool = False
+    """true where nothing else is said"""
+    workspace: Name | msgspec.UnsetType = msgspec.UNSET
+    queue: Name | msgspec.UnsetType = msgspec.UNSET
+    pool: Name | msgspec.UnsetType = msgspec.UNSET
+    job: Name | msgspec.UnsetType = msgspec.UNSET
+    user: Annotated[str, Meta(min_length=1, max_length=253)] | msgspec.UnsetType = msgspec.UNSET
+    kind: Kind | msgspec.UnsetType = msgspec.UNSET
+    phases: Annotated[list[Phase], Meta(max_length=len(Phase))] = []
+    label_selector: Annotated[str, Meta(min_length=1, max_length=4096)] | msgspec.UnsetType = msgspec.UNSET
+    """as Kubernetes writes it: `team=vision,sweep!=lr`"""
+
+
+class BatchRequest(Request, kw_only=True, frozen=True):
+    """One verb for the allocations of `ids`, or for those that `selector` chooses."""
+
+    verb: BatchVerb
+    ids: Annotated[list[Id], Meta(min_length=1, max_length=BATCH_MAX)] | msgspec.UnsetType = msgspec.UNSET
+    """each as an id of one allocation is written: AllocationID, name, or the unique beginning of the id"""
+    selector: AllocationSelector | msgspec.UnsetType = msgspec.UNSET
+    limit: Annotated[int, Meta(ge=1, le=BATCH_MAX)] | msgspec.UnsetType = msgspec.UNSET
+    """of what is selected, at most so many; metadata.continue of the answer leads to the rest"""
+    continue_: Annotated[str, Meta(max_length=4096)] = msgspec.field(name="continue", default="")
+    """metadata.continue of the answer before, with the same selector"""
+    dry_run: bool = False
+    """say what would become of each, and change nothing"""
+    force: bool = False
+    """of kill: its pods are killed at once; what is on nodes that do not answer is given up for lost"""
+    grace: Annotated[str, Meta(max_length=32)] = ""
+    """of kill: its pods have at most so long, such as 5s"""
+    priority: Priority | msgspec.UnsetType = msgspec.UNSET
+    """of priority: higher goes first"""
+    ahead_of: Id | msgspec.UnsetType = msgspec.UNSET
+    """of move: they go before this job or allocation, in the order of `ids`"""
+    behind: Id | msgspec.UnsetType = msgspec.UNSET
+    """of move: they go behind this one, in the order of `ids`"""
+
+
+class BatchItem(Wire, kw_only=True, frozen=True):
+    """What became of one."""
+
+    id: str
+    """the AllocationID; of what was not found, what was asked for"""
+    outcome: Outcome
+    name: str = ""
+    workspace: str = ""
+    user: str = ""
+    phase: str = ""
+    """before the verb"""
+    problem: Problem | None = None
+    """why it was refused or not found: what the same verb for this one alone would be answered"""
+
+
+class BatchAnswer(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
+    """One item for each, in the order of `ids` or of the list."""
+
+    items: list[BatchItem]
+    counts: dict[Outcome, int]
+    """{outcome: how many}"""
+    dry_run: bool
+    metadata: ListMetadata

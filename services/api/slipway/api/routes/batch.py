@@ -1,0 +1,328 @@
+"""One verb for many allocations in one request.
+
+Each is authorised by the row of the table that the same verb for one has, done by the same function, and has a line of
+its own in the audit log. The Idempotency-Key is kept on the allocations, in the write of the verb itself: sent again, a
+batch acts on those only that it has not reached.
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import NamedTuple
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from slipway.api import audit, job_changes, verbs
+from slipway.api.access.middleware import permit_member, permit_on, sight_of
+from slipway.api.access.permissions import PermissionCheck
+from slipway.api.access.table import rule_of
+from slipway.api.batch import LANES, Batch, NotReachedError, Tried
+from slipway.api.batch_schemas import (
+    BATCH_MAX,
+    MOVES_MAX,
+    AllocationSelector,
+    BatchAnswer,
+    BatchItem,
+    BatchRequest,
+    BatchVerb,
+    Outcome,
+)
+from slipway.api.changes import has_ended
+from slipway.api.decoding import checked, read_object
+from slipway.api.deps import ApiDeps, parts_of
+from slipway.api.endpoint import Endpoint, json_response
+from slipway.api.http_errors import KeyReusedError
+from slipway.api.identity import principal_of, user_of
+from slipway.api.job_schemas import MoveBody
+from slipway.api.launch import check_key
+from slipway.api.listing import ListFilter, list_page
+from slipway.api.problems import problem_of
+from slipway.api.schemas import ListMetadata
+from slipway.api.sorted_listing import Sorting, ordered_page
+from slipway.crd.hashing import key_hash, request_hash
+from slipway.crd.meta import ANNOTATION_BATCH
+from slipway.crd.transitions import id_of
+from slipway.crd.transitions import user_of as owner_of
+from slipway.crd.v1alpha1 import Allocation
+from slipway.errors import ControlPlaneError, FieldError, InvalidError, InvariantError, NotFoundError
+from slipway.kube.ports import Listed
+
+PATH = "/api/v1/allocations/batch"
+PAGE = 500
+_KEY_LENGTH, _VERB_LENGTH = 32, 16
+_OF_ONE = {verb: f"/api/v1/allocations/{{id}}/{verb}" for verb in BatchVerb}
+"""The route of one allocation, whose row says who may."""
+_FIELDS: Mapping[str, BatchVerb] = {
+    "force": BatchVerb.KILL,
+    "grace": BatchVerb.KILL,
+    "priority": BatchVerb.PRIORITY,
+    "aheadOf": BatchVerb.MOVE,
+    "behind": BatchVerb.MOVE,
+}
+"""{field: the only verb that has it}"""
+
+
+class Subjects(NamedTuple):
+    """Whom a batch is for: what was asked for, and the object where it was read already."""
+
+    each: list[tuple[str, Allocation | None]]
+    continue_: str = ""
+
+
+class Done(NamedTuple):
+    """One that was found, as it was before the verb, and why it was refused, if it was."""
+
+    found: Allocation
+    error: ControlPlaneError | None
+
+
+async def batch(request: Request) -> Response:
+    """Do it to each; 200 with what became of each."""
+    parts = parts_of(request)
+    given = await read_object(request, parts.settings.body_bytes_max)
+    body = checked(given, BatchRequest)
+    _check(body, given)
+    key = request.headers.get("idempotency-key", "")
+    check_key(key)
+    await permit_member(request)
+    ask = rule_of("POST", _OF_ONE[body.verb]).ask
+    if not body.dry_run:
+        parts = replace(parts, changes=parts.changes.marking(_mark(user_of(request), key, body)))
+    one = _Verb(request, parts, body, ask, _mark(user_of(request), key, body))
+    async with parts.batches.turn(principal_of(request).name) as turn:
+        subjects = await _subjects(request, parts, body)
+        tried = await _in_order(turn, subjects.each, one, body)
+    items = [_item(text, outcome) for (text, _), outcome in zip(subjects.each, tried, strict=True)]
+    if not body.dry_run:
+        _tell(request, body.verb, items)
+    return json_response(
+        BatchAnswer(
+            items=items,
+            counts=dict(Counter(item.outcome for item in items)),
+            dry_run=body.dry_run,
+            metadata=ListMetadata(continue_=subjects.continue_),
+        )
+    )
+
+
+class _Verb:
+    """The verb, for one after the other."""
+
+    def __init__(self, request: Request, parts: ApiDeps, body: BatchRequest, ask: PermissionCheck, mark: str) -> None:
+        self._request = request
+        self._parts = parts
+        self._body = body
+        self._ask = ask
+        self._mark = mark
+        self._grace_s = verbs.grace_of(body.grace)
+
+    async def __call__(self, subject: tuple[str, Allocation | None]) -> Done:
+        """Find it, ask, do it. Raises NotFoundError, or AmbiguousError, for what was not found."""
+        text, found = subject
+        if found is None:
+            found = await self._parts.lookup.find(text)
+        try:
+            await permit_on(self._request, self._ask, found.metadata.namespace, f"allocation {text[:80]}")
+            await self._do(found)
+        except InvariantError:
+            raise
+        except ControlPlaneError as error:
+            if isinstance(error, NotFoundError) and self._body.verb is not BatchVerb.MOVE:
+                raise
+            # Of a move it is the other that is not there.
+            return Done(found, error)
+        return Done(found, None)
+
+    async def _do(self, found: Allocation) -> None:
+        if self._is_done(found):
+            return
+        match self._body.verb:
+            case BatchVerb.KILL:
+                pass
+            case BatchVerb.HOLD:
+                verbs.check_hold(found)
+            case BatchVerb.RESUME:
+                verbs.check_resume(found)
+            case BatchVerb.PRIORITY | BatchVerb.MOVE:
+                verbs.check_change(found)
+        if self._body.dry_run:
+            return
+        after = await self._write(found)
+        if self._mark and not has_ended(after) and _mark_of(after) != self._mark:
+            # It stood so already: that this batch was here is noted all the same.
+            await self._parts.changes.write(after, {})
+
+    async def _write(self, found: Allocation) -> Allocation:
+        body, changes = self._body, self._parts.changes
+        match body.verb:
+            case BatchVerb.KILL:
+                return await verbs.kill(self._parts, found, grace_s=self._grace_s, force=body.force)
+            case BatchVerb.HOLD:
+                return await verbs.hold(self._parts, found)
+            case BatchVerb.RESUME:
+                return await verbs.resume(self._parts, found)
+            case BatchVerb.PRIORITY:
+                return await changes.write(found, {"priority": body.priority})
+            case BatchVerb.MOVE:
+                beside = MoveBody(ahead_of=body.ahead_of, behind=body.behind)
+                moved = await job_changes.move(self._parts, found, beside)
+                return moved if isinstance(moved, Allocation) else found
+
+    def _is_done(self, found: Allocation) -> bool:
+        """Whether this very batch was here before. Raises KeyReusedError when its key was, with another verb.
+
+        A kill that says how long its pods have is done again: it says the same.
+        """
+        before = _mark_of(found)
+        if not self._mark or before.partition(".")[0] != self._mark.partition(".")[0]:
+            return False
+        if before != self._mark:
+            raise KeyReusedError("this Idempotency-Key came with another verb or value before; use a new key")
+        return not (self._body.force or self._body.grace)
+
+
+async def _in_order(
+    turn: Batch, subjects: list[tuple[str, Allocation | None]], one: _Verb, body: BatchRequest
+) -> list[Tried[Done]]:
+    """Moves one after the other, so that they stand in the order in which they were given; the rest side by side."""
+    if body.verb is not BatchVerb.MOVE:
+        return await turn.each(subjects, one, lanes=LANES)
+    if body.behind is msgspec.UNSET:
+        return await turn.each(subjects, one, lanes=1)
+    # Each goes right behind the same one: the last of them first.
+    return (await turn.each(subjects[::-1], one, lanes=1))[::-1]
+
+
+async def _subjects(request: Request, parts: ApiDeps, body: BatchRequest) -> Subjects:
+    """Whom it is for; each is named once."""
+    if isinstance(body.ids, list):
+        return Subjects([(text, None) for text in dict.fromkeys(body.ids)])
+    assert isinstance(body.selector, AllocationSelector)  # noqa: S101 - it was checked
+    most = MOVES_MAX if body.verb is BatchVerb.MOVE else BATCH_MAX
+    limit = body.limit if isinstance(body.limit, int) else most
+    wanted = _filter(body.selector)
+    sight = await sight_of(request)
+    found: list[Allocation] = []
+    continue_ = body.continue_
+    while True:
+        page = await _page(parts, wanted, limit - len(found), continue_, is_whole=sight.is_whole)
+        found += page.items
+        continue_ = page.continue_
+        if not continue_ or len(found) >= limit:
+            break
+    for each in found:
+        parts.lookup.remember(each)
+    return Subjects([(id_of(each), each) for each in found], continue_)
+
+
+async def _page(
+    parts: ApiDeps, wanted: ListFilter, limit: int, continue_: str, *, is_whole: bool
+) -> Listed[Allocation]:
+    if is_whole or wanted.workspace:
+        return await list_page(parts.kube, wanted, limit=min(PAGE, limit), continue_=continue_)
+    # The cluster's own page tokens say the name of an item, which may be one that is not seen.
+    order = Sorting.parse("workspace,name")
+    return await ordered_page(parts.kube, wanted, order, limit=limit, continue_=continue_)
+
+
+def _filter(selector: AllocationSelector) -> ListFilter:
+    def text(value: str | msgspec.UnsetType) -> str:
+        return value if isinstance(value, str) else ""
+
+    return ListFilter(
+        workspace=text(selector.workspace),
+        queue=text(selector.queue),
+        pool=text(selector.pool),
+        job=text(selector.job),
+        user=text(selector.user),
+        kind=None if selector.kind is msgspec.UNSET else selector.kind,
+        phases=frozenset(selector.phases),
+        is_active=not selector.phases,
+        label_selector=text(selector.label_selector),
+    )
+
+
+def _check(body: BatchRequest, given: Mapping[str, object]) -> None:
+    """Raises InvalidError for what does not go together."""
+    if isinstance(body.ids, list) is isinstance(body.selector, AllocationSelector):
+        raise _invalid("ids", "give ids, or a selector that chooses them: one of the two")
+    for name, verb in _FIELDS.items():
+        if name in given and verb is not body.verb:
+            raise _invalid(name, f"is of verb {verb}, not of {body.verb}; leave it out")
+    if isinstance(body.ids, list):
+        for name in ("limit", "continue"):
+            if name in given:
+                raise _invalid(name, "is of a selector, not of ids; leave it out")
+        if body.verb is BatchVerb.MOVE and len(body.ids) > MOVES_MAX:
+            raise _invalid("ids", f"at most {MOVES_MAX} are moved by one request; send the rest in another")
+    elif not _says_something(body.selector):
+        raise _invalid("selector", 'it would choose everything: say which, or {"all": true}')
+    if body.verb is BatchVerb.MOVE and isinstance(body.limit, int) and body.limit > MOVES_MAX:
+        raise _invalid("limit", f"at most {MOVES_MAX} are moved by one request")
+    if body.verb is BatchVerb.PRIORITY and not isinstance(body.priority, int):
+        raise _invalid("priority", "is missing: 0 to 1000, higher goes first")
+    if body.verb is BatchVerb.MOVE and isinstance(body.ahead_of, str) is isinstance(body.behind, str):
+        raise _invalid("aheadOf", "say one of aheadOf and behind: a job, or the id of an allocation")
+
+
+def _says_something(selector: object) -> bool:
+    return selector != AllocationSelector()
+
+
+def _invalid(name: str, detail: str) -> InvalidError:
+    return InvalidError(f"{name}: {detail}", fields=(FieldError(f"/{name}", detail),))
+
+
+def _mark(user: str, key: str, body: BatchRequest) -> str:
+    """What is left on each allocation; empty without a key. Whom it is for is no part of it: one key may have pages."""
+    if not key:
+        return ""
+    verb = [body.verb, body.force, body.grace, *map(str, (body.priority, body.ahead_of, body.behind))]
+    return f"{key_hash(f'{user} {key}')[:_KEY_LENGTH]}.{request_hash(verb)[:_VERB_LENGTH]}"
+
+
+def _mark_of(allocation: Allocation) -> str:
+    return allocation.metadata.annotations.get(ANNOTATION_BATCH, "")
+
+
+def _item(text: str, tried: Tried[Done]) -> BatchItem:
+    match tried:
+        case NotReachedError():
+            return BatchItem(id=text, outcome=Outcome.NOT_REACHED)
+        case NotFoundError():
+            return BatchItem(id=text, outcome=Outcome.NOT_FOUND, problem=problem_of(tried))
+        case ControlPlaneError():
+            return BatchItem(id=text, outcome=Outcome.REFUSED, problem=problem_of(tried))
+        case Done(found, error):
+            return BatchItem(
+                id=id_of(found),
+                outcome=Outcome.DONE if error is None else Outcome.REFUSED,
+                name=found.metadata.name,
+                workspace=found.metadata.namespace,
+                user=owner_of(found),
+                phase=found.status.phase,
+                problem=None if error is None else problem_of(error),
+            )
+
+
+def _tell(request: Request, verb: BatchVerb, items: list[BatchItem]) -> None:
+    """A line of the audit log for each that was reached."""
+    for item in items:
+        if item.outcome is not Outcome.NOT_REACHED:
+            status = 200 if item.problem is None else item.problem.status
+            audit.told_of_each(request, verb, {"id": item.id, "name": item.name}, item.workspace, status)
+
+
+ENDPOINTS = (
+    Endpoint(
+        method="POST",
+        path=PATH,
+        handler=batch,
+        summary="Kill, hold, resume, move or set the priority of many",
+        tag="allocations",
+        body=BatchRequest,
+        answer=BatchAnswer,
+    ),
+)

@@ -1,0 +1,127 @@
+"""The sweep beside a cache that is behind: it says where to look, and deletes nothing by itself."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from slipway.crd.meta import LABEL_ALLOCATION_UID, LABEL_ATTEMPT
+from slipway.crd.v1alpha1 import Allocation
+from slipway.kube.errors import Verb
+from slipway.kube.objects import Pod
+from slipway.kube.resources import NAMESPACES, PODS
+from slipway.watcher.informers import Informers, fill
+from slipway.watcher.sweep import GETS_MAX, Sweeper
+from tests.support.clock import FakeClock
+from tests.support.small_cluster import a_client, a_core, furnish, launch
+
+SPACE, FAR = "default", "far"
+MANY = GETS_MAX + 4
+
+
+class Scene:
+    """A cluster, and a watcher that has seen what a test gives it."""
+
+    def __init__(self) -> None:
+        self.clock = FakeClock()
+        self.kube = a_client(a_core(self.clock.now))
+        self.world = Informers()
+        self.sweeper = Sweeper(self.kube, self.world, self.clock)
+        self.calls: list[tuple[Verb, str]] = []
+
+        async def note(verb: Verb, plural: str) -> None:
+            self.calls.append((verb, plural))
+
+        self.kube.after = note
+
+    async def pod(self, name: str, owner: Allocation | None, *, uid: str = "gone", attempt: int = 0) -> Pod:
+        """A pod of the allocation, or of one that is gone."""
+        meta: dict[str, Any] = {"name": name, "labels": {LABEL_ALLOCATION_UID: uid, LABEL_ATTEMPT: str(attempt)}}
+        called = name if owner is None else owner.metadata.name
+        if owner is not None:
+            meta["labels"][LABEL_ALLOCATION_UID] = uid = owner.metadata.uid
+        meta["ownerReferences"] = [
+            {"apiVersion": "slipway.dev/v1alpha1", "kind": "Allocation", "name": called, "uid": uid}
+        ]
+        body = {"metadata": meta, "spec": {"containers": [{"name": "main", "image": "i"}]}}
+        return await self.kube.create(PODS, body, namespace=SPACE)
+
+    async def pods(self) -> set[str]:
+        """The names of those that are there."""
+        return {pod.metadata.name for pod in (await self.kube.list(PODS)).items}
+
+
+@pytest.fixture
+async def scene() -> Scene:
+    """Furnished."""
+    found = Scene()
+    await furnish(found.kube)
+    return found
+
+
+@pytest.mark.parametrize("count", [1, MANY])
+async def test_what_is_wanted_stays_when_the_cache_has_not_seen_its_owner(scene: Scene, count: int) -> None:
+    """Whether few owners are read by name or many by a LIST; and an orphan among them goes."""
+    for number in range(count):
+        await scene.pod(f"pod-{number}", await launch(scene.kube, f"run-{number}"))
+    await scene.pod("orphan", None)
+    await fill(scene.world, scene.kube)
+    scene.world.allocations.replace([], scene.world.allocations.version + 1)
+    scene.calls.clear()
+    assert await scene.sweeper.sweep() == 1
+    assert ((Verb.LIST, "allocations") in scene.calls) is (count == MANY)
+    assert await scene.pods() == {f"pod-{number}" for number in range(count)}
+
+
+async def test_what_is_wanted_stays_when_the_cache_shows_another_of_its_owners_name(scene: Scene) -> None:
+    """The cache shows the allocation that had the name before, and one of that name elsewhere."""
+    await scene.kube.create(NAMESPACES, {"metadata": {"name": FAR}})
+    owner = await launch(scene.kube, "run")
+    await scene.pod("pod", owner)
+    await fill(scene.world, scene.kube)
+    before = msgspec.structs.replace(owner, metadata=msgspec.structs.replace(owner.metadata, uid="before"))
+    away = msgspec.structs.replace(before, metadata=msgspec.structs.replace(owner.metadata, namespace=FAR, uid="away"))
+    scene.world.allocations.replace([], scene.world.allocations.version + 1)
+    scene.world.allocations.replace([before, away], scene.world.allocations.version + 1)
+    assert (await scene.sweeper.sweep(), await scene.pods()) == (0, {"pod"})
+
+
+@pytest.mark.parametrize("count", [1, MANY])
+async def test_a_pod_that_carries_no_owner_any_more_stays(scene: Scene, count: int) -> None:
+    """Its label was taken off, and the cache has not seen that."""
+    for number in range(count):
+        await scene.pod(f"pod-{number}", None)
+    await fill(scene.world, scene.kube)
+    patch = {"metadata": {"labels": {LABEL_ALLOCATION_UID: None}}}
+    for number in range(count):
+        await scene.kube.patch(PODS, f"pod-{number}", patch, namespace=SPACE)
+    assert (await scene.sweeper.sweep(), len(await scene.pods())) == (0, count)
+
+
+async def test_a_pod_that_was_made_anew_under_its_name_stays(scene: Scene) -> None:
+    """The orphan that the cache shows is gone; its name belongs to what runs now."""
+    await scene.pod("pod", None)
+    await fill(scene.world, scene.kube)
+    await scene.kube.delete(PODS, "pod", namespace=SPACE)
+    await scene.pod("pod", await launch(scene.kube, "run"))
+    assert (await scene.sweeper.sweep(), await scene.pods()) == (0, {"pod"})
+
+
+async def test_pods_that_are_gone_do_not_hide_an_orphan(scene: Scene) -> None:
+    """However many of them the cache still shows."""
+    for number in range(MANY):
+        await scene.pod(f"a-{number}", None)
+    await scene.pod("orphan", None)
+    await fill(scene.world, scene.kube)
+    for number in range(MANY):
+        await scene.kube.delete(PODS, f"a-{number}", namespace=SPACE)
+    assert (await scene.sweeper.sweep(), await scene.pods()) == (1, set())
+
+
+async def test_a_cache_that_is_right_costs_no_read(scene: Scene) -> None:
+    """Nothing looks like an orphan: neither pods nor allocations are read."""
+    await scene.pod("pod", await launch(scene.kube, "run"))
+    await fill(scene.world, scene.kube)
+    scene.calls.clear()
+    assert await scene.sweeper.sweep() == 0
+    assert scene.calls == [(Verb.LIST, "configmaps"), (Verb.LIST, "services")]
