@@ -40,10 +40,11 @@ def add_options(parser: argparse.ArgumentParser, *, with_ranks: bool) -> None:
     add_variables(what)
     what.add_argument(
         "--secret",
-        metavar="NAME=SECRET/KEY",
+        metavar="NAME[=SECRET/KEY]",
         action="append",
         default=[],
-        help="a variable whose value is a key of a Secret of the workspace (repeat)",
+        help="a variable whose value is a key of a Secret of the workspace; without =SECRET/KEY, the value that it has "
+        "here, which nothing shows again (repeat)",
     )
     what.add_argument(
         "--file", metavar="PATH[:NAME]", action="append", default=[], help="ship a small file with it (repeat)"
@@ -124,7 +125,12 @@ def body_of(kind: str, arguments: argparse.Namespace, command: list[str]) -> Jso
     if variables:
         body["env"] = variables
     if arguments.secret:
-        body["secrets"] = _named(arguments.secret, "--secret", "NAME=SECRET/KEY")
+        references = [item for item in arguments.secret if "=" in item]
+        if references:
+            body["secrets"] = _named(references, "--secret", "NAME=SECRET/KEY or NAME")
+        values = _values_here([item for item in arguments.secret if "=" not in item], os.environ)
+        if values:
+            body["secretValues"] = values
     if arguments.flavor:
         body["flavors"] = arguments.flavor
     if arguments.label:
@@ -228,6 +234,14 @@ def _named(items: list[str], option: str, form: str) -> dict[str, str]:
             raise InvalidError(f"{option}: {item!r} is not {form}")
         found[name] = value
     return found
+
+
+def _values_here(names: list[str], here: Mapping[str, str]) -> dict[str, str]:
+    """The values of the variables as they are set `here`."""
+    for name in names:
+        if name not in here:
+            raise InvalidError(f"--secret: {name or repr(name)} is not set here; set it, or write NAME=SECRET/KEY")
+    return {name: here[name] for name in names}
 
 
 def _port(text: str) -> Json:

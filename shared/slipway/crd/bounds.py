@@ -66,6 +66,7 @@ BOUNDS: Mapping[str, Mapping[str, Any]] = {
     "RoleSpec.topologySpreadConstraints": {"items": {"type": "object", **_OPAQUE}},
     "KindDefaults.resources": _OPAQUE,
     "AllocationSpec.env": {"maxProperties": ENV_MAX, "additionalProperties": {"type": "string", "maxLength": TEXT_MAX}},
+    "AllocationSpec.secretVariables": {"maxItems": ENV_MAX, "items": {"type": "string", "maxLength": 253}},
     "KindDefaults.env": {"maxProperties": ENV_MAX, "additionalProperties": {"type": "string", "maxLength": TEXT_MAX}},
     "KindDefaults.command": {"items": {"type": "string", "maxLength": SCRIPT_MAX}},
     "KindDefaults.args": {"items": {"type": "string", "maxLength": SCRIPT_MAX}},

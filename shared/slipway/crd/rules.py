@@ -39,7 +39,7 @@ IMMUTABLE_OPTIONAL = (
     "requestHash",
     "context",
 )
-IMMUTABLE_COLLECTIONS = ("files", "ports", "flavors")
+IMMUTABLE_COLLECTIONS = ("files", "ports", "flavors", "secretVariables")
 """absent means empty"""
 REPLACEABLE = ("template", "ranks", "env")
 """what it runs: changed while it is held, until it is admitted"""

@@ -234,6 +234,9 @@ class AllocationSpec(Wire, kw_only=True, frozen=True):
     """an archive of files that was uploaded before; every rank finds it unpacked in its working directory"""
     env: dict[EnvName, str] = {}
     """environment of the main containers"""
+    secret_variables: list[EnvName] = []
+    """variables of the main containers whose values are in the Secret slipway-values-UID, which the API makes of the
+    secret values of a launch"""
     ports: Annotated[list[PortSpec], Meta(max_length=16)] = []
     """what the proxy may show"""
     idle_timeout: Duration | None = None

@@ -17,6 +17,8 @@ Epoch = NewType("Epoch", int)
 
 NAME_LENGTH_MAX = 40
 NAME_PATTERN = re.compile(r"^[a-z]([-a-z0-9]*[a-z0-9])?$")
+VALUES_PREFIX = "slipway-values-"
+"""Of the Secrets that hold secret values of allocations."""
 _UID_PREFIX_LENGTH = 8
 _ID_PATTERN = re.compile(r"^(?P<name>[a-z](?:[-a-z0-9]*[a-z0-9])?)-(?P<prefix>[0-9a-f]{8})$")
 
@@ -40,6 +42,11 @@ def is_name(value: str) -> bool:
 def bundle_name(allocation: AllocationId, attempt: int) -> str:
     """The name of an attempt's ConfigMap and of its headless Service."""
     return f"{allocation}-{attempt}"
+
+
+def values_name(uid: str) -> str:
+    """The name of the Secret with the secret values of the allocation with that uid."""
+    return f"{VALUES_PREFIX}{uid}"
 
 
 def pod_name(allocation: AllocationId, attempt: int, rank: int) -> str:

@@ -214,6 +214,7 @@ def _pods(
             bundle_name=envelope.names.bundle,
             options=options,
             user=envelope.annotations[meta.ANNOTATION_USER],
+            values_name=ids.values_name(envelope.selector[meta.LABEL_ALLOCATION_UID]),
         )
         template = template_of(spec, role)
         mains[role.name] = str(containers_of(template)[main_container(template)]["name"])
@@ -228,12 +229,11 @@ def _pods(
     made: list[RankPod] = []
     for place in places:
         base = bases[place.role]
-        env = podspec.rank_env(envelope.names, place, options, traceparent)
         pod = podspec.rank_spec(
             devices.base_of(base["spec"], place.devices),
             envelope.names,
             place,
-            env,
+            podspec.rank_env(envelope.names, place, options, traceparent),
             main=mains[place.role],
             launcher=launchers[place.role, place.position == 0],
         )

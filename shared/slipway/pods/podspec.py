@@ -87,23 +87,24 @@ def role_base(
     bundle_name: str,
     options: TaskOptions,
     user: str = "",
+    values_name: str = "",
 ) -> RawObject:
     """What the ranks of the resolved `role` share, as {metadata: {labels, annotations}, spec}.
 
-    `user` is who launched it.
+    `user` is who launched it, `values_name` the Secret with its secret values.
 
     Raises:
         InvalidError: there is no container.
     """
     template = template_of(spec, role)
     metadata = object_of(template.get("metadata"))
-    pod = dict(object_of(template.get("spec")))
-    pod.pop("nodeName", None)
+    pod = {name: value for name, value in object_of(template.get("spec")).items() if name != "nodeName"}
     main = main_container(template)
     containers = [dict(item) for item in containers_of(template)]
     if not containers:
         raise InvalidError(f"role {role.name} has no container")
-    containers[main] = _with_identity(_main(containers[main], spec, role, bundle, options), pod, user)
+    made = _main(containers[main], spec, role, bundle, options, values_name=values_name)
+    containers[main] = _with_identity(made, pod, user)
     pod["containers"] = containers
     shared = size_of(spec.shm_size, role, template, pool)
     if shared:
@@ -199,15 +200,27 @@ def variables(values: Mapping[str, str]) -> list[EnvVar]:
 
 
 def _main(
-    container: RawObject, spec: AllocationSpec, role: RoleSpec, bundle: ContextBundle, options: TaskOptions
+    container: RawObject,
+    spec: AllocationSpec,
+    role: RoleSpec,
+    bundle: ContextBundle,
+    options: TaskOptions,
+    *,
+    values_name: str,
 ) -> RawObject:
     made = dict(container)
     if role.resources:
         claims = object_of(container.get("resources")).get("claims")
         made["resources"] = {**role.resources, "claims": claims} if claims else role.resources
-    own_env = {str(item.get("name")) for item in made.get("env") or ()}
-    extra: list[EnvVar] = [{"name": name, "value": value} for name, value in spec.env.items() if name not in own_env]
-    made["env"] = [*(made.get("env") or ()), *extra]
+    # A secret value stands first, where other values may refer to it, and goes before any other of its name.
+    secret: list[EnvVar] = [
+        {"name": name, "valueFrom": {"secretKeyRef": {"name": values_name, "key": name}}}
+        for name in spec.secret_variables
+    ]
+    own = [item for item in made.get("env") or () if item.get("name") not in spec.secret_variables]
+    taken = {*spec.secret_variables, *(str(item.get("name")) for item in own)}
+    extra: list[EnvVar] = [{"name": name, "value": value} for name, value in spec.env.items() if name not in taken]
+    made["env"] = [*secret, *own, *extra]
     ports = [*(made.get("ports") or ())]
     open_ports = {port.get("containerPort") for port in ports}
     ports += [{"name": port.name, "containerPort": port.port} for port in spec.ports if port.port not in open_ports]

@@ -1,6 +1,7 @@
 """What the verbs do, against the real api."""
 
 import asyncio
+import base64
 import json
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import yaml
 from slipway.cli import main
 from slipway.crd.meta import ANNOTATION_USER
 from slipway.crd.v1alpha1 import RankStatus
-from slipway.kube.resources import NAMESPACES, QUEUES, RESOURCE_POOLS
+from slipway.kube.resources import NAMESPACES, QUEUES, RESOURCE_POOLS, SECRETS
 from slipway.model.lifecycle import Event, RankState
 from slipway.model.reasons import Reason, Result
 from tests.support.api_world import ApiWorld
@@ -74,6 +75,40 @@ async def test_a_secret_travels_by_name(world: ApiWorld, desk: Desk) -> None:
     (container,) = (await world.stored(name)).spec.template["spec"]["containers"]
     reference = {"secretKeyRef": {"name": "hub", "key": "token"}}
     assert container["env"] == [{"name": "HF_TOKEN", "valueFrom": reference}]
+
+
+async def test_a_secret_without_a_reference_takes_its_value_from_here(
+    world: ApiWorld, desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The value is in the Secret of the allocation, and in nothing that is shown; a dry run makes none."""
+    monkeypatch.setenv("HF_TOKEN", "canary-7d1f")
+    words = ("run", "--image", "a", "--name", "train", "--secret", "HF_TOKEN")
+    looked = await desk.run(*words, "--dry-run", "--", "true")
+    assert looked.code == main.OK, looked.err
+    assert (await world.kube.list(SECRETS)).items == []
+    done = await desk.run(*words, "--detach", "-o", "yaml", "--", "true")
+    assert done.code == main.OK, done.err
+    assert "canary" not in looked.out + looked.err + done.out + done.err
+    assert (await world.stored("train")).spec.secret_variables == ["HF_TOKEN"]
+    [secret] = (await world.kube.list(SECRETS)).items
+    assert base64.b64decode(secret.data["HF_TOKEN"]).decode() == "canary-7d1f"
+
+
+async def test_a_rerun_needs_the_secret_values_again(
+    world: ApiWorld, desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are kept nowhere from where it could take them; `config` says so too."""
+    monkeypatch.setenv("HF_TOKEN", "canary-7d1f")
+    await desk.run("run", "--image", "a", "--detach", "--name", "train", "--secret", "HF_TOKEN", "--", "true")
+    refused = await desk.run("rerun", "train", "--detach")
+    assert refused.code == main.USAGE
+    assert "set HF_TOKEN here and add --secret HF_TOKEN" in refused.err
+    shown = await desk.run("command", "config", "train")
+    assert "secret values (HF_TOKEN) are not shown" in shown.err
+    assert "secretVariables" not in shown.out
+    again = await desk.run("rerun", "train", "--detach", "--secret", "HF_TOKEN")
+    assert again.code == main.OK, again.err
+    assert len((await world.kube.list(SECRETS)).items) == 2
 
 
 async def test_a_service_account_is_named_by_an_option(world: ApiWorld, desk: Desk) -> None:
@@ -216,7 +251,8 @@ async def test_one_key_launches_once(world: ApiWorld, desk: Desk) -> None:
         (("--env", "A_NAME", "--", "true"), "--env: A_NAME is not set here; set it, or write A_NAME=VALUE"),
         (("--env", "=1", "--", "true"), "--env: '=1' is not NAME=VALUE or NAME"),
         (("--env", "1A=x", "--", "true"), "--env: '1A' cannot name an environment variable"),
-        (("--secret", "A", "--", "true"), "--secret: 'A' is not NAME=SECRET/KEY"),
+        (("--secret", "A_NAME", "--", "true"), "--secret: A_NAME is not set here; set it, or write NAME=SECRET/KEY"),
+        (("--secret", "", "--", "true"), "--secret: '' is not set here"),
         (("--secret", "A=hub", "--", "true"), "write SECRET/KEY"),
         (("--file", "/no/such", "--", "true"), "--file: /no/such cannot be read"),
         (("--workspace", "elsewhere", "--", "true"), "there are: default"),

@@ -287,3 +287,18 @@ def test_a_working_directory_in_shared_memory_is_mounted_once() -> None:
     pod = made(roles=roles, template=a_template(container), context="a" * 64).pods[0].manifest["spec"]
     paths = [item["mountPath"] for item in pod["containers"][0]["volumeMounts"]]
     assert paths.count("/dev/shm") == 1
+
+
+def test_secret_values_are_references_to_the_secret_of_the_allocation() -> None:
+    """In the main container only, before any value that may refer to them, and in the place of others of their name."""
+    main = {"name": "main", "image": "i", "command": ["c"], "env": [{"name": "TOKEN", "value": "old"}]}
+    template = a_template(main, {"name": "side", "image": "s"}, initContainers=[{"name": "first", "image": "a"}])
+    manifests = made(1, template=template, env={"TOKEN": "older", "URL": "$(TOKEN)"}, secretVariables=["TOKEN"])
+    pod = manifests.pods[0].manifest
+    uid = pod["metadata"]["labels"]["slipway.dev/allocation-uid"]
+    env = pod["spec"]["containers"][0]["env"]
+    reference = {"secretKeyRef": {"name": f"slipway-values-{uid}", "key": "TOKEN"}}
+    assert [item for item in env if item["name"] == "TOKEN"] == [{"name": "TOKEN", "valueFrom": reference}]
+    names = [item["name"] for item in env]
+    assert names.index("TOKEN") < names.index("URL")
+    assert "TOKEN" not in str(pod["spec"]["containers"][1]) + str(pod["spec"]["initContainers"])

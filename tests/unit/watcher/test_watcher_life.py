@@ -7,8 +7,9 @@ import msgspec
 from slipway.crd.meta import TEARDOWN_FINALIZER
 from slipway.crd.transitions import id_of
 from slipway.crd.v1alpha1 import Allocation
-from slipway.kube.resources import ALLOCATIONS, CONFIG_MAPS, NODES, PODS
+from slipway.kube.resources import ALLOCATIONS, CONFIG_MAPS, NODES, PODS, SECRETS
 from slipway.kube.statuses import put_status
+from slipway.model import ids
 from slipway.model.lifecycle import Phase
 from slipway.model.reasons import Reason, Result
 from tests.support.small_cluster import look
@@ -49,6 +50,26 @@ def test_a_command_runs_ends_and_leaves_nothing() -> None:
             "terminated",
         ]
         assert [stored.event.seq for stored in events] == list(range(1, ended.status.seq + 1))
+
+    play(story)
+
+
+def test_the_secret_values_go_when_nothing_runs_any_more() -> None:
+    """By name, before the finalizer; a Secret that is not there is no obstacle. No other Secret is touched."""
+
+    async def story(post: Post) -> None:
+        post.kubelet.runs_s = {0: 3.0}
+        for name in ("job", "bare"):
+            allocation = await post.launch(name=name, secretVariables=["TOKEN"])
+            meta = {"name": ids.values_name(allocation.metadata.uid), "namespace": allocation.metadata.namespace}
+            if name == "job":
+                await post.kube.create(SECRETS, {"metadata": meta, "data": {}})
+        await post.kube.create(SECRETS, {"metadata": {**meta, "name": "hub"}, "data": {}})
+        await post.until(is_running, "running")
+        assert len((await post.kube.list(SECRETS)).items) == 2
+        for name in ("job", "bare"):
+            await post.until(is_let_go, "the end, and nothing left", name=name)
+        assert [each.metadata.name for each in (await post.kube.list(SECRETS)).items] == ["hub"]
 
     play(story)
 

@@ -18,7 +18,7 @@ from slipway.api.change_schemas import ChangeBody
 from slipway.api.decoding import summary
 from slipway.api.schemas import LaunchBody
 from slipway.crd.expansion import literal
-from slipway.crd.fielderrors import Findings
+from slipway.crd.fielderrors import Findings, pointer
 from slipway.crd.meta import API_GROUP, ObjectMeta
 from slipway.crd.resolve import resolve
 from slipway.crd.roleresources import MAIN_CONTAINER, containers_of, main_container, object_of, overlaid
@@ -88,6 +88,10 @@ def changed_work(allocation: Allocation, change: ChangeBody, pool: ResourcePool)
         for role in before.ranks or [RoleSpec()]
     ]
     variables = {} if change.env is msgspec.UNSET else change.env
+    for name in before.secret_variables:
+        if name in variables:
+            detail = f"{name} is a secret value of the launch, which cannot be changed; launch again with another"
+            errors.append(FieldError(f"/env{pointer(name)}", detail))
     spec = msgspec.structs.replace(
         before,
         template=_with_main(before.template, short),
@@ -132,6 +136,14 @@ def _own_errors(body: LaunchBody, pool: ResourcePool) -> list[FieldError]:
             errors.append(FieldError(f"/labels/{key.replace('/', '~1')}", f"labels of {API_GROUP} are Slipway's own"))
     for index, role in enumerate(body.ranks):
         errors += _tiny_memory(role.resources, f"/ranks/{index}/resources")
+    if body.secret_values:
+        # Those of the request were taken out of it before.
+        errors.append(FieldError("/secretValues", "come with the launch itself; a template cannot have them"))
+    for name in body.secret_variables:
+        for field, beside in (("env", body.env), ("secrets", body.secrets)):
+            if name in beside:
+                at = f"/secretValues{pointer(name)}"
+                errors.append(FieldError(at, f"{field} sets {name} too: leave one of them out"))
     for name, reference in body.secrets.items():
         if name in body.env:
             errors.append(FieldError(f"/secrets/{name}", f"env sets {name} too: leave one of them out"))

@@ -5,8 +5,8 @@ up once per request; the server lets one create of it win. Who finds the name ta
 say whether it is this very request (a create whose answer was lost), an earlier one with the same key, or foreign. That
 a key is used with one name only is the work of `claims.py`.
 
-Invariants: nothing is answered 2xx before the create has committed; one key makes one allocation; the streams are told
-afterwards and never waited for.
+Invariants: nothing is answered 2xx before the create has committed, and the secret values of the launch are kept
+(`secret_values.py`); one key makes one allocation; the streams are told afterwards and never waited for.
 """
 
 import asyncio
@@ -29,6 +29,7 @@ from slipway.api.ports import Kube
 from slipway.api.preview import Rehearsal
 from slipway.api.publish import LaunchPublisher
 from slipway.api.schemas import LaunchBody
+from slipway.api.secret_values import SecretValues, ValueSecrets
 from slipway.crd.hashing import key_hash, name_from_bytes, name_from_key, request_hash
 from slipway.crd.meta import (
     ANNOTATION_IDEMPOTENCY_KEY,
@@ -74,6 +75,8 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     workspace: str = ""
     """the only one that it may go to, as it was authorised; empty: any"""
     key: str = ""
+    values: SecretValues = SecretValues()
+    """which `body` only names"""
     kind: Kind | None = None
     """of a collection that launches one kind"""
     traceparent: str = ""
@@ -103,6 +106,7 @@ class LaunchRequests:
         self._kube = kube
         self._contexts = contexts
         self._claims = IdempotencyClaims(kube, clock=clock, random=random)
+        self._values = ValueSecrets(kube, clock=clock, random=random)
         self._catalog = catalog
         self._announcer = announcer
         self._clock = clock
@@ -118,7 +122,9 @@ class LaunchRequests:
             telemetry.LAUNCHES.labels(kind=_kind_label(order), outcome="replayed" if earlier else "refused").inc()
             if earlier is None:
                 raise
+            await self._values.keep(earlier.allocation, order.values, is_new=False)
             return earlier
+        await self._values.keep(launched.allocation, order.values, is_new=launched.created)
         outcome = "created" if launched.created else "replayed"
         telemetry.LAUNCHES.labels(kind=_kind_label(order), outcome=outcome).inc()
         if launched.created:
@@ -160,6 +166,9 @@ class LaunchRequests:
             # A template that was applied by hand may say anything.
             detail = f"a template says {composed.body.workspace}; only the request itself says where it goes"
             raise InvalidError(f"workspace: {detail}", fields=(FieldError("/workspace", detail),))
+        if composed.body.secret_variables != order.values.names:
+            detail = "a template names variables whose values only a launch can give; leave them out of the template"
+            raise InvalidError(f"secretVariables: {detail}", fields=(FieldError("/secretVariables", detail),))
         return composed
 
     async def _draft(self, composed: Composed, name: str) -> Draft:

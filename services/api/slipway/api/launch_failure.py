@@ -5,6 +5,7 @@ from slipway.api.schemas import Change
 from slipway.crd.meta import Condition, condition_of
 from slipway.crd.transitions import CONDITION_BLOCKED, CONDITION_STUCK
 from slipway.crd.v1alpha1 import Allocation
+from slipway.model.ids import VALUES_PREFIX
 from slipway.model.lifecycle import Phase
 
 _STARTING = (Phase.ASSIGNED, Phase.PULLING, Phase.STARTING)
@@ -17,6 +18,10 @@ _CONFIG = (
     "create",
     "create the Secret, ConfigMap or key that the message names in the workspace, and it starts by itself; or correct "
     "its name and launch again",
+)
+_VALUES = (
+    "launch",
+    "launch again with its secret values: those of this launch are not kept any more, or were never kept",
 )
 _MOUNT = (
     "volume",
@@ -70,6 +75,8 @@ def sentence(stuck: Condition) -> str:
 def change(stuck: Condition) -> Change:
     """What a person could do about it."""
     kind, detail = _HELP.get(stuck.reason, _WAIT)
+    if VALUES_PREFIX in stuck.message:
+        kind, detail = _VALUES
     has_letter = (
         stuck.type == CONDITION_STUCK
         and stuck.status == "True"

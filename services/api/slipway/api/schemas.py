@@ -38,6 +38,15 @@ class LaunchBody(AllocationSpec, kw_only=True, frozen=True, forbid_unknown_field
             description="environment of the main container from Secrets of the workspace: {NAME: SECRET/KEY}",
         ),
     ] = {}
+    secret_values: Annotated[
+        dict[str, str],
+        Meta(
+            max_length=ENV_MAX,
+            description="environment of the main container that nothing shows again: {NAME: VALUE}; kept in a Secret "
+            "of the allocation",
+            extra_json_schema={"writeOnly": True},
+        ),
+    ] = {}
     gpu_type: Annotated[
         str, Meta(max_length=63, description="the one flavor of the pool that it accepts. Short form of flavors")
     ] = ""

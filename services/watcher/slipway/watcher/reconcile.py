@@ -19,9 +19,10 @@ from slipway.crd.transitions import id_of, seq_of
 from slipway.crd.v1alpha1 import Allocation, AllocationStatus
 from slipway.errors import ControlPlaneError, NotFoundError, StaleError
 from slipway.kube.objects import Pod
-from slipway.kube.resources import ALLOCATIONS, PODS, brief
+from slipway.kube.resources import ALLOCATIONS, PODS, SECRETS, brief
 from slipway.kube.statuses import put_status
 from slipway.kube.workqueue import WorkQueue
+from slipway.model import ids
 from slipway.model.lifecycle import Event, Phase
 from slipway.model.reasons import Reason
 from slipway.model.times import parse_time
@@ -333,6 +334,11 @@ class Reconciler:
             return False
         if not is_told:
             _log.warning("finalizer removed before the last event was relayed", allocation=id_of(allocation))
+        if allocation.spec.secret_variables:
+            # Its name holds the uid of the allocation, so that it needs no look and no account that may read Secrets.
+            with suppress(NotFoundError):
+                name = ids.values_name(uid)
+                await self._kube.delete(SECRETS, name, namespace=allocation.metadata.namespace)
         try:
             mark = (ANNOTATION_USAGE, BOOKED) if self._accounts.is_added(allocation) else None
             left = await finalizers.drop(self._kube, ALLOCATIONS, allocation.metadata, TEARDOWN_FINALIZER, mark=mark)

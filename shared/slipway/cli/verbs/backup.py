@@ -88,7 +88,7 @@ def restore(arguments: argparse.Namespace, session: CliSession) -> int:
         counts[each.kind, each.done.value] = counts.get((each.kind, each.done.value), 0) + 1
     rows = [[kind, done, str(count)] for (kind, done), count in counts.items()]
     terminal.line(table.render(["KIND", "WHAT", "OBJECTS"], rows, width=WIDTH))
-    told = [each for each in outcomes if each.done is not Done.RESTORED]
+    told = [each for each in outcomes if each.done is not Done.RESTORED or each.why]
     for each in told[:SHOWN_MAX]:
         where = f"{each.namespace}/{each.name}" if each.namespace else each.name
         terminal.line(f"{each.done.value}: {each.kind} {where}{': ' + each.why if each.why else ''}")

@@ -15,7 +15,11 @@ from slipway.cli.verbs.apply import bodies_of, located
 from slipway.errors import InvalidError
 
 Json = dict[str, Any]
-_NOT_OF_A_BODY = ("requestHash", "signals", "desired", "hold", "queuePosition", "maxRuntimeOverride")
+_NOT_OF_A_BODY = (
+    *("requestHash", "signals", "desired", "hold", "queuePosition", "maxRuntimeOverride"),
+    # What it names has no values here; who launches again gives them again.
+    "secretVariables",
+)
 _OURS = "slipway.dev"
 PARTS = ("objects", "spec", "sources", "all")
 
@@ -57,6 +61,8 @@ def config(arguments: argparse.Namespace, session: CliSession) -> int:
     """The complete launch body of one; `slipway apply -f` takes it."""
     view: Json = session.api.get(f"/allocations/{arguments.id}")
     _print(session.terminal, body_again(view), arguments.output)
+    if names := secret_variables(view):
+        session.terminal.note(f"its secret values ({', '.join(names)}) are not shown; give them again in secretValues")
     return main.OK
 
 
@@ -66,6 +72,11 @@ def body_again(view: Json) -> Json:
     own = {name: value for name, value in cast("Json", view.get("labels") or {}).items() if not _is_ours(name)}
     labels = {"labels": own} if own else {}
     return {"workspace": view["workspace"], **labels, **spec}
+
+
+def secret_variables(view: Json) -> list[str]:
+    """The variables whose values only the launch itself knew."""
+    return cast("list[str]", view["spec"].get("secretVariables") or [])
 
 
 def _is_ours(label: str) -> bool:

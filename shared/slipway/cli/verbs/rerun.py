@@ -2,7 +2,7 @@
 
 The body is that of the first launch as the API keeps it: complete, so that defaults and templates that have changed
 since do not change it. Options lie over it: variables and labels are added, files of the same path replaced, resources
-and the number of ranks set where it has one role.
+and the number of ranks set where it has one role. Secret values are not kept anywhere, so they are given again.
 """
 
 import argparse
@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from slipway.cli import launch, upload
 from slipway.cli.verb import CliSession, CliVerb
-from slipway.cli.verbs.render import body_again
+from slipway.cli.verbs.render import body_again, secret_variables
 from slipway.cli.verbs.run import add_launch_modes, launch_and_follow
 from slipway.crd.roleresources import MAIN_CONTAINER
 from slipway.errors import InvalidError
@@ -24,7 +24,7 @@ EXAMPLES = """examples:
   slipway rerun train-4kq7zp
   slipway rerun train-4kq7zp --gpus 8 --env LR=0.01
   slipway rerun train-4kq7zp --image train:v2 -- python train.py --epochs 20"""
-_ADDED = ("env", "labels", "secrets")
+_ADDED = ("env", "labels", "secrets", "secretValues")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -43,6 +43,10 @@ def execute(arguments: argparse.Namespace, session: CliSession) -> int:
     upload.bring(session, changes, arguments)
     if arguments.workspace and arguments.workspace != view["workspace"] and view["spec"].get("context"):
         raise InvalidError("--workspace: its uploaded files are in another workspace; bring them again with --context")
+    given = {name for field in ("env", "secrets", "secretValues") for name in changes.get(field, {})}
+    if missing := [name for name in secret_variables(view) if name not in given]:
+        options = " ".join(f"--secret {name}" for name in missing)
+        raise InvalidError(f"--secret: its secret values are not kept; set {', '.join(missing)} here and add {options}")
     body = changed(body_again(view), changes)
     if view["kind"] in SERVICES:
         arguments.detach = True

@@ -14,6 +14,7 @@ EXAMPLES = """examples:
   slipway run --ranks 4 --gpus 1 --file train.py -- python train.py --epochs 3
   slipway run --ranks 4 --gpus 8 --file train.py -- torchrun train.py
   slipway run --secret HF_TOKEN=hub/token -- python train.py
+  HF_TOKEN=... slipway run --secret HF_TOKEN -- python train.py
   slipway run --detach -q -- sleep 60"""
 
 

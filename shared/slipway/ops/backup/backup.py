@@ -13,6 +13,7 @@ from slipway.crd import totals
 from slipway.crd.totals import ANNOTATION_USAGE, BOOKED
 from slipway.errors import UnavailableError
 from slipway.kube.ports import Lists
+from slipway.model import ids
 from slipway.ops.backup import kinds
 from slipway.ops.backup.file import BackupLine, BackupObject
 from slipway.ops.backup.kinds import BackupKind
@@ -69,7 +70,9 @@ class Taker:
         return hooks + [
             each
             for each in await self._list(kinds.ALL_SECRETS)
-            if each.metadata.name not in names and (kinds.are_tokens(each) or each.metadata.name in self._secrets)
+            if each.metadata.name not in names
+            and not each.metadata.name.startswith(ids.VALUES_PREFIX)
+            and (kinds.are_tokens(each) or each.metadata.name in self._secrets)
         ]
 
     async def _list(self, group: BackupKind) -> list[BackupObject]:

@@ -9,6 +9,9 @@ ran no pod is found, so its attempt is over and the next one begins.
 
 A cluster gives each object a uid of its own, and the AllocationID is made of it. So the id changes; the old one is
 kept in an annotation, by which the api finds the allocation.
+
+A backup has no secret values of launches. What has not ended and had some could not run: it is put back cancelled, and
+is told of.
 """
 
 from enum import StrEnum
@@ -101,7 +104,7 @@ class Giver:
                 self._uids[meta.uid] = found.metadata.uid
                 return await self._present(line, found)
             if self._is_dry:
-                return _outcome(line, Done.RESTORED)
+                return _outcome(line, Done.RESTORED, _lost_values(line.object))
             return await self._create(line, resource)
         except AlreadyExistsError:
             return _outcome(line, Done.PRESENT)
@@ -121,8 +124,9 @@ class Giver:
 
     async def _create(self, line: BackupLine, resource: Any) -> RestoredObject:
         if line.kind == kinds.kind_of(kinds.KEPT_ALLOCATIONS):
-            await self._allocation(line.object)
-            return _outcome(line, Done.RESTORED)
+            lost = _lost_values(line.object)
+            await self._allocation(line.object, is_cancelled=bool(lost))
+            return _outcome(line, Done.RESTORED, lost)
         body = msgspec.to_builtins(line.object)
         body.pop("status", None)
         body["metadata"] = self._meta(line.object.metadata)
@@ -142,14 +146,14 @@ class Giver:
                 kinds.KEPT_POOLS, {"metadata": _fence(made), "spec": made.spec, "status": status}
             )
 
-    async def _allocation(self, kept: BackupObject) -> None:
+    async def _allocation(self, kept: BackupObject, *, is_cancelled: bool) -> None:
         meta = self._meta(kept.metadata)
         former = [id_ for id_ in kept.metadata.annotations.get(ANNOTATION_FORMER_IDS, "").split(",") if id_]
         former.append(allocation_id(kept.metadata.name, kept.metadata.uid))
         meta["annotations"] = {**kept.metadata.annotations, ANNOTATION_FORMER_IDS: ",".join(former)}
         meta["finalizers"] = list(kept.metadata.finalizers)
         spec, status = dict(kept.spec), _status(kept)
-        is_cancelled = spec.pop("desired", "Running") == "Stopped"
+        is_cancelled = spec.pop("desired", "Running") == "Stopped" or is_cancelled
         if status.get("phase", Phase.PENDING) == Phase.PENDING and not spec.get("queuePosition"):
             created = parse_time(kept.metadata.creation_timestamp) if kept.metadata.creation_timestamp else 0.0
             spec["queuePosition"] = default_position(created, kept.metadata.uid)
@@ -210,6 +214,14 @@ class Giver:
         if owners:
             meta["ownerReferences"] = owners
         return meta
+
+
+def _lost_values(kept: BackupObject) -> str:
+    """Why an allocation is put back cancelled: it would wait for secret values; empty: it is not."""
+    names = ", ".join(kept.spec.get("secretVariables") or ())
+    if not names or kept.status.get("phase") == Phase.TERMINATED:
+        return ""
+    return f"cancelled: the backup has no secret values ({names}); launch it again with them"
 
 
 def _status(kept: BackupObject) -> RawObject:

@@ -55,6 +55,7 @@ _TABLE: dict[str, Rows] = {
         (_W, "", ("pods/log",), ("get",)),
         (_W, "", ("configmaps",), ("create", "delete", "get", "patch")),
         (_W, "", ("resourcequotas",), ("create", "delete", "patch")),
+        (_W, "", ("secrets",), ("create",)),
         (RightScope.WEBHOOKS, "", ("secrets",), ("create", "delete", "get", "list", "update")),
     ),
     "scheduler": (
@@ -89,7 +90,7 @@ _TABLE: dict[str, Rows] = {
         (_W, API_GROUP, ("allocations/status",), ("update",)),
         (_W, "", ("pods",), ("delete", "patch")),
         (_W, "", ("pods/log",), ("get",)),
-        (_W, "", ("configmaps", "services"), ("delete",)),
+        (_W, "", ("configmaps", "secrets", "services"), ("delete",)),
         (_O, _LEASES, ("leases",), ("create",)),
         (_O, "", ("configmaps",), ("create", "update")),
     ),

@@ -88,7 +88,7 @@ export function fieldsOf(view) {
     gpus: String(asked[facts.gpu] ?? 0), cpu: asked.cpu ?? "", memory: asked.memory ?? "", priority: String(view.priority), maxRuntime: spec.maxRuntime ?? "" };
   const pod = spec.template?.spec ?? {};
   const more = [...(spec.ranks ?? []).slice(1), ...(pod.containers ?? []).slice(1), ...(pod.initContainers ?? []), ...(pod.volumes ?? []), ...(main.env ?? [])];
-  const isWhole = !more.length && !spec.context && !spec.files && !spec.maxRestarts && !view.job;
+  const isWhole = !more.length && !spec.context && !spec.files && !spec.secretVariables && !spec.maxRestarts && !view.job;
   return { fields, isWhole };
 }
 

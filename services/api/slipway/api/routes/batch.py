@@ -73,7 +73,7 @@ class Subjects(NamedTuple):
     continue_: str = ""
 
 
-class Done(NamedTuple):
+class AppliedVerb(NamedTuple):
     """One that was found, as it was before the verb, and why it was refused, if it was."""
 
     found: Allocation
@@ -120,7 +120,7 @@ class _Verb:
         self._mark = mark
         self._grace_s = verbs.grace_of(body.grace)
 
-    async def __call__(self, subject: tuple[str, Allocation | None]) -> Done:
+    async def __call__(self, subject: tuple[str, Allocation | None]) -> AppliedVerb:
         """Find it, ask, do it. Raises NotFoundError, or AmbiguousError, for what was not found."""
         text, found = subject
         if found is None:
@@ -134,8 +134,8 @@ class _Verb:
             if isinstance(error, NotFoundError) and self._body.verb is not BatchVerb.MOVE:
                 raise
             # Of a move it is the other that is not there.
-            return Done(found, error)
-        return Done(found, None)
+            return AppliedVerb(found, error)
+        return AppliedVerb(found, None)
 
     async def _do(self, found: Allocation) -> None:
         if self._is_done(found):
@@ -187,7 +187,7 @@ class _Verb:
 
 async def _in_order(
     turn: Batch, subjects: list[tuple[str, Allocation | None]], one: _Verb, body: BatchRequest
-) -> list[Tried[Done]]:
+) -> list[Tried[AppliedVerb]]:
     """Moves one after the other, so that they stand in the order in which they were given; the rest side by side."""
     if body.verb is not BatchVerb.MOVE:
         return await turn.each(subjects, one, lanes=LANES)
@@ -304,7 +304,7 @@ def _mark_of(allocation: Allocation) -> str:
     return allocation.metadata.annotations.get(ANNOTATION_BATCH, "")
 
 
-def _item(text: str, tried: Tried[Done]) -> BatchItem:
+def _item(text: str, tried: Tried[AppliedVerb]) -> BatchItem:
     match tried:
         case NotReachedError():
             return BatchItem(id=text, outcome=Outcome.NOT_REACHED)
@@ -312,7 +312,7 @@ def _item(text: str, tried: Tried[Done]) -> BatchItem:
             return BatchItem(id=text, outcome=Outcome.NOT_FOUND, problem=problem_of(tried))
         case ControlPlaneError():
             return BatchItem(id=text, outcome=Outcome.REFUSED, problem=problem_of(tried))
-        case Done(found, error):
+        case AppliedVerb(found, error):
             return BatchItem(
                 id=id_of(found),
                 outcome=Outcome.DONE if error is None else Outcome.REFUSED,

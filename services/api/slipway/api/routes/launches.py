@@ -19,6 +19,7 @@ from slipway.api.listing import ListFilter, TimeRange, list_page
 from slipway.api.named import Named, check_named
 from slipway.api.request_telemetry import REQUEST_ID_KEY, SPAN_KEY
 from slipway.api.schemas import AllocationList, AllocationView, LaunchBody, ListMetadata
+from slipway.api.secret_values import split
 from slipway.api.sorted_listing import Sorting, ordered_page
 from slipway.api.view import allocation_path, allocation_view
 from slipway.crd.transitions import id_of
@@ -60,13 +61,14 @@ LAUNCH_ALSO = {200: (AllocationView, dict[str, Any])}
 async def launch(request: Request, kind: Kind | None = None) -> Response:
     """201 with the allocation; 200 when the same Idempotency-Key launched it before."""
     parts = parts_of(request)
-    body = await read_object(request, parts.settings.body_bytes_max)
+    body, values = split(await read_object(request, parts.settings.body_bytes_max))
     named = body.get("workspace")
     workspace = named if isinstance(named, str) else DEFAULT_WORKSPACE
     audit.about(request, {}, workspace=workspace)
     await permit(request, CREATE, workspace)
     order = Order(
         body=body,
+        values=values,
         workspace=workspace if named is None or isinstance(named, str) else "",
         user=user_of(request),
         request_id=_unique(request, parts.random.token_hex(4)),

@@ -14,6 +14,7 @@ from slipway.api.endpoint import Endpoint, Query, json_response
 from slipway.api.identity import user_of
 from slipway.api.named import Named, check_named
 from slipway.api.schemas import Items, LaunchBody, TemplateBody, TemplateView
+from slipway.api.secret_values import FIELD, NAMES
 from slipway.crd.meta import ANNOTATION_USER
 from slipway.crd.v1alpha1 import Template
 from slipway.errors import AlreadyExistsError, FieldError, InvalidError
@@ -95,6 +96,10 @@ async def _read(request: Request) -> TemplateBody:
     if per_launch:
         detail = f"{per_launch[0]} belongs to a launch, not to a template"
         raise InvalidError(detail, fields=(FieldError(f"/body/{per_launch[0]}", detail),))
+    for name in (FIELD, NAMES):
+        if name in body.body:
+            detail = f"{name} come with a launch: whoever may read a template could read them"
+            raise InvalidError(detail, fields=(FieldError(f"/body/{name}", detail),))
     try:
         checked({"kind": Kind.COMMAND.value, **body.body}, LaunchBody)
     except InvalidError as error:
