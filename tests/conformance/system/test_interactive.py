@@ -7,9 +7,9 @@ from tests.conformance.system.operator import Json
 from tests.conformance.system.system import System
 
 FILES = {
-    "shell": {"__main__.py", "client.py", "terminal.py", "sessions.py", "sockets.py"},
-    "notebook": {"__main__.py", "client.py", "beside.py", "signals.py"},
-    "tensorboard": {"__main__.py", "client.py", "beside.py", "signals.py"},
+    "shell": {"__main__.py", "client.py", "terminal.py", "sessions.py", "sockets.py", "home.py"},
+    "notebook": {"__main__.py", "client.py", "beside.py", "signals.py", "home.py"},
+    "tensorboard": {"__main__.py", "client.py", "beside.py", "signals.py", "home.py"},
 }
 
 

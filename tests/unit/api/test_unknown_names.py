@@ -122,9 +122,23 @@ async def test_there_is_no_place_beside_what_does_not_exist(
     assert (answer.status_code, "'gone'" in answer.json()["detail"]) == (404, True)
 
 
+@pytest.mark.parametrize("side", ["aheadOf", "behind"])
+async def test_a_batch_moves_nothing_beside_what_does_not_exist(world: ApiWorld, side: str) -> None:
+    """Each is refused with the name, and stays where it is."""
+    waits = await furnished(world)
+    before = await world.stored("waits")
+    answer = await world.post("/allocations/batch", {"verb": "move", "ids": [waits["id"]], side: "gone"})
+    [item] = answer.json()["items"]
+    assert (item["outcome"], "'gone'" in item["problem"]["detail"]) == ("refused", True)
+    assert await world.stored("waits") == before
+
+
 def test_every_body_that_names_one_is_tried() -> None:
     """A new route whose body names a queue, a job or a pool belongs into the tables above."""
-    tried = {(method, path) for method, path, *_ in (*WAYS, *NOT_FOUND)} | {("POST", "/jobs/batch")}
+    tried = {(method, path) for method, path, *_ in (*WAYS, *NOT_FOUND)} | {
+        ("POST", "/jobs/batch"),
+        ("POST", "/allocations/batch"),
+    }
     naming = {
         (endpoint.method, endpoint.path)
         for endpoint in ENDPOINTS
