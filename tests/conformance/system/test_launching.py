@@ -102,6 +102,35 @@ def accepted(system: System, body: Json) -> str:
         return ""
 
 
+def test_secret_values_are_in_a_secret_that_goes_with_the_work(system: System) -> None:
+    """The ranks refer to it, in each attempt; the allocation, which owns it, has the names only. It cannot be changed,
+    and is gone when nothing runs any more."""
+    id_ = system.launch(a_body("training", 2, secretValues={"HF_TOKEN": "canary-8d1f"}, maxRestarts=1))
+    system.wait_for(id_, "Running")
+    stored = system.object(id_)
+    uid = stored["metadata"]["uid"]
+    assert stored["spec"]["secretVariables"] == ["HF_TOKEN"]
+    assert "canary" not in str(stored)
+    path = f"/api/v1/namespaces/default/secrets/slipway-values-{uid}"
+    secret = system.operator.get(path)
+    assert (secret["type"], secret["immutable"], secret["data"]) == ("Opaque", True, {"HF_TOKEN": "Y2FuYXJ5LThkMWY="})
+    assert [owner["uid"] for owner in secret["metadata"]["ownerReferences"]] == [uid]
+    source = {"secretKeyRef": {"name": f"slipway-values-{uid}", "key": "HF_TOKEN"}}
+    for attempt in (1, 2):
+        pods = system.pods(id_)
+        for pod in pods:
+            given = [item for item in pod["spec"]["containers"][0]["env"] if item["name"] == "HF_TOKEN"]
+            assert given == [{"name": "HF_TOKEN", "valueFrom": source}]
+        if attempt == 1:
+            system.nodes.exit(pods[0]["metadata"]["uid"], 3)
+            system.wait_until(
+                id_, lambda view: (view["attempt"], view["phase"]) == (2, "Running"), "in its second attempt"
+            )
+    system.post(f"/allocations/{id_}/kill")
+    system.ended(id_, "Canceled")
+    wait_until(lambda: system.operator.find(path) is None, "its Secret is gone")
+
+
 def test_pieces_of_an_archive_that_is_gone_are_replaced(system: System, archive: bytes) -> None:
     """A piece of the same name that belongs to nobody any more is not trusted."""
     id_ = hashlib.sha256(archive).hexdigest()
