@@ -145,7 +145,7 @@ def _read_is_stored(patch: pytest.MonkeyPatch) -> None:
     async def hopeful(self: Any) -> bool:
         await follow(self)
         if self._known is not None:
-            self._stored = self._number = self._known.number
+            self._stored, self._number = self._known, self._known.number
         return True
 
     patch.setattr(LogFollower, "_follow", hopeful)
