@@ -10,7 +10,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 from slipway.cli import main
-from slipway.cli.verb import CliSession
+from slipway.cli.http import in_our_words
+from slipway.cli.verb import CliSession, known_names
 from slipway.errors import DeadlineError
 
 Json = dict[str, Any]
@@ -42,8 +43,10 @@ def send(
     else:
         for item in succeeded:
             session.terminal.line(f"{item['id']}{done(item)}")
+    known = known_names(session) if any(item["outcome"] == "notFound" for item in failed) else []
     for item in failed:
-        session.terminal.note(f"{item['id']}: {item['problem']['detail']}")
+        meant = main.close_to(item["id"], known) if item["outcome"] == "notFound" else ""
+        session.terminal.note(f"{item['id']}: {in_our_words(item['problem']['detail'])}{meant}")
     if failed and len(items) > 1:
         session.terminal.note(f"{len(failed)} of {len(items)} failed")
     return _exit_code(failed)

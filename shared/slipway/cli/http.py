@@ -345,14 +345,14 @@ def _entries(response: http.client.HTTPResponse) -> Iterator[ServerSentEvent]:
             yield entry
 
 
-def _in_our_words(text: str) -> str:
+def in_our_words(text: str) -> str:
     """A route that the server names as the verb that asks for it."""
     return _ROUTE.sub(lambda found: f"`{_VERBS[found[1]]}` lists" if found[1] in _VERBS else found[0], text)
 
 
 def error_of(answer: ApiResponse) -> ControlPlaneError:
     """What a refusal means, in the words of the command."""
-    error = refusals.error_of(answer.status, answer.headers, answer.body, phrase=_in_our_words)
+    error = refusals.error_of(answer.status, answer.headers, answer.body, phrase=in_our_words)
     text = str(error)
     retry_after_s = error.retry_after_s if isinstance(error, TransientError) else None
     if answer.status == 401 and "slipway login" not in text:

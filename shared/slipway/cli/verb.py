@@ -166,13 +166,16 @@ def _meant(error: NotFoundError, arguments: argparse.Namespace, session: CliSess
     """Which allocation was meant by an id or a name that none has; nothing when that cannot be found out."""
     ids = [*getattr(arguments, "ids", ()), getattr(arguments, "id", "")]
     wrong = next((id_ for id_ in ids if id_ and f"there is no allocation {id_!r}" in str(error)), "")
-    if not wrong:
-        return ""
+    return main.close_to(wrong, known_names(session)) if wrong else ""
+
+
+def known_names(session: CliSession) -> list[str]:
+    """Names and ids of the newest allocations; none when that cannot be found out."""
     try:
         known = session.api.get("/allocations", {"limit": KNOWN_MAX, "sort": "-createdAt"})["items"]
     except ControlPlaneError:
-        return ""
-    return main.close_to(wrong, [str(each[name]) for name in ("name", "id") for each in known])
+        return []
+    return [str(each[name]) for name in ("name", "id") for each in known]
 
 
 def describe(error: ControlPlaneError, given: Collection[str] = ()) -> str:

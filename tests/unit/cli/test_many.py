@@ -159,6 +159,13 @@ async def test_a_misspelled_id_is_answered_with_the_one_that_was_meant(world: Ap
         done = await desk.run(*words)
         assert (done.code, "did you mean train-resnet?" in done.err) == (main.NOT_FOUND, True), words
     assert "did you mean" not in (await desk.run("logs", "quite-another")).err
+    many = await desk.run("kill", "quite-another", "train-resnte")
+    assert many.err.splitlines() == [
+        "quite-another: there is no allocation 'quite-another'; `slipway ps` lists what there is",
+        "train-resnte: there is no allocation 'train-resnte'; `slipway ps` lists what there is; did you mean "
+        "train-resnet?",
+        "2 of 2 failed",
+    ]
 
 
 @pytest.mark.parametrize(
