@@ -41,6 +41,11 @@ UPLOAD_S = 900.0
 BLOCK_BYTES = 256 * 1024
 _CREDENTIAL = "Authorization: Bearer $SLIPWAY_API_TOKEN"
 """How a command is shown: a token is not for a screen."""
+_SECRETS = frozenset({"secretValues", "secret"})
+"""Fields of bodies that hold secrets: of a launch, of a webhook."""
+_HIDDEN = re.compile(r"<<([A-Za-z_]\w*)>>", re.ASCII)
+_NO_NAME = re.compile(r"^(?=\d)|\W", re.ASCII)
+"""What the name of a variable of the shell cannot have."""
 _ROUTE = re.compile(r"GET /api/v1/([a-z-]+) lists\b")
 _VERBS = {
     "allocations": "slipway ps",
@@ -322,9 +327,11 @@ class Api:
             elif name != "User-Agent":
                 words += ["-H", f"{name}: {value}"]
         if payload is not None:
-            words += ["-d", payload.decode()]
+            words += ["-d", _without_secrets(payload).decode()]
         url = self.server._replace(prefix="").url + target
         shown = shlex.join([*words, url])
+        # A variable is written outside of the single quotes of its body.
+        shown = _HIDDEN.sub(lambda found: f"""'"${found[1]}"'""", shown)
         self._show(shown.replace(f"'{_CREDENTIAL}'", f'"{_CREDENTIAL}"'))
 
     def _unreachable(self, error: Exception) -> UnavailableError:
@@ -343,6 +350,29 @@ def _entries(response: http.client.HTTPResponse) -> Iterator[ServerSentEvent]:
         entry = parser.line(raw)
         if entry is not None:
             yield entry
+
+
+def _without_secrets(payload: bytes) -> bytes:
+    """The body with a mark for a variable of the shell in the place of each secret: a screen is no place for it."""
+    try:
+        body: Any = json.loads(payload)
+    except ValueError:
+        return payload
+    if not isinstance(body, dict) or not _SECRETS.intersection(cast("Json", body)):
+        return payload
+    hidden = dict(cast("Json", body))
+    values = hidden.get("secretValues")
+    if isinstance(values, dict):
+        hidden["secretValues"] = {name: _variable(name) for name in cast("Json", values)}
+    elif values:
+        hidden["secretValues"] = _variable("SECRET_VALUES")
+    if hidden.get("secret"):
+        hidden["secret"] = _variable("SECRET")
+    return json.dumps(hidden).encode()
+
+
+def _variable(name: str) -> str:
+    return f"<<{_NO_NAME.sub('_', name)}>>"
 
 
 def in_our_words(text: str) -> str:

@@ -217,6 +217,27 @@ def test_a_request_as_curl() -> None:
     assert """-d '{"priority": 7}'""" in shown[0]
 
 
+@pytest.mark.parametrize(
+    ("body", "shown_as"),
+    [
+        ({"kind": "command", "secretValues": {"HF_TOKEN": "hush"}}, """{"HF_TOKEN": "'"$HF_TOKEN"'"}"""),
+        ({"secretValues": {"1st.key": "hush"}}, """{"1st.key": "'"$_1st_key"'"}"""),
+        ({"url": "http://127.0.0.1/", "secret": "hush"}, """"secret": "'"$SECRET"'"}"""),
+        ({"secretValues": "hush"}, """{"secretValues": "'"$SECRET_VALUES"'"}"""),
+    ],
+)
+def test_a_request_as_curl_has_no_secret(body: dict[str, Any], shown_as: str) -> None:
+    """In its place stands a variable of the shell, so that the line can still be sent; the request has the value."""
+    shown: list[str] = []
+    with scripted(lambda n, _: OK) as server:
+        api = Api(server.api.server, show=shown.append)
+        api.post("/allocations", body)
+        api.close()
+    assert "hush" in server.requests[0]
+    assert "hush" not in shown[0]
+    assert shown_as in shown[0]
+
+
 async def test_calls_run_beside_a_loop() -> None:
     """The client blocks its thread only."""
     with scripted(lambda n, _: OK) as server:
