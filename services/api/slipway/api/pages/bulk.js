@@ -5,7 +5,6 @@ import { plural, sentence } from "./format.js";
 import { html, useSignal } from "./runtime.js";
 import { me } from "./store.js";
 
-const AT_ONCE = 6;
 const BATCH_MAX = 500;
 const NAMED = 8;
 const MOVERS = ["editor", "admin"];
@@ -98,16 +97,19 @@ export function Selection({ name, waiting, selected, queues, reload }) {
     <//>` : null}`;
 }
 
-// {id, reason} of those that were refused.
+// {id, reason} of those that were refused. What the server had no time for is sent again, as long as it goes on.
 async function killAll(chosen) {
   const failed = [];
-  const rest = [...chosen];
-  const work = async () => {
-    for (let each = rest.shift(); each; each = rest.shift()) {
-      await call("POST", `/allocations/${encodeURIComponent(each.id)}/kill`, { body: {} }).catch((error) => failed.push({ id: each.id, reason: error.message }));
+  for (let from = 0; from < chosen.length; from += BATCH_MAX) {
+    let left = chosen.slice(from, from + BATCH_MAX).map((each) => each.id);
+    while (left.length) {
+      const sent = left;
+      const { items } = await call("POST", "/allocations/batch", { body: { verb: "kill", ids: sent } });
+      left = sent.filter((_, index) => items[index].outcome === "notReached");
+      items.forEach((item, index) => item.problem && failed.push({ id: sent[index], reason: item.problem.detail }));
+      if (left.length === sent.length) throw new Error("The server had no time for it. Try again later.");
     }
-  };
-  await Promise.all(Array.from({ length: AT_ONCE }, work));
+  }
   return failed;
 }
 
