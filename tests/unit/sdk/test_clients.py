@@ -109,6 +109,22 @@ async def test_changes_answer_the_view(shell: Shell) -> None:
         await shell.do(lambda client: client.change(run.id, prioritty=1))
 
 
+async def test_many_are_changed_in_one_request(shell: Shell, world: ApiWorld) -> None:
+    """Of each it is answered what became of it; one that is refused or not there raises nothing."""
+    runs = [await shell.do(launching(labels={"sweep": "lr"})) for _ in range(2)]
+    ended = await shell.do(launching())
+    await world.step(ended.view.name, Event.TERMINATED, result=Result.SUCCEEDED)
+    ids = [runs[0].id, ended.id, "nobody"]
+    answer = await shell.do(lambda client: client.batch("hold", ids=ids))
+    assert [item.outcome.value for item in answer.items] == ["done", "refused", "notFound"]
+    assert "has ended" in answer.items[1].problem.detail
+    moved = await shell.do(lambda client: client.batch("move", ids=[runs[1].id], ahead_of=runs[0].id))
+    assert moved.counts == {"done": 1}
+    killed = await shell.do(lambda client: client.batch("kill", selector={"labelSelector": "sweep=lr"}))
+    assert sorted(item.id for item in killed.items) == sorted(run.id for run in runs)
+    assert {(await world.stored(run.view.name)).spec.desired for run in runs} == {"Stopped"}
+
+
 async def test_preempting_asks_the_ranks(shell: Shell, world: ApiWorld) -> None:
     """The reason is what its ranks are told."""
     run = await shell.do(launching())
