@@ -284,6 +284,9 @@ class World:
                 watcher_main.follow_lag(context, streams)
             case _:
                 from slipway.api import main as api_main
+                from slipway.api.access.ended_sessions import EndedSessions
+                from slipway.api.access.seal import SealKeys
+                from slipway.api.access.session import BrowserSessions
                 from slipway.api.access.token_auth import TokenBook
 
                 class NoTokens(TokenBook):
@@ -292,7 +295,17 @@ class World:
                     async def look(self) -> None:
                         self._records = {}
 
+                class NoKeys(SealKeys):
+                    """The same."""
+
+                    async def look(self) -> None:
+                        pass
+
+                ended = EndedSessions(streams.logouts, context.clock)
+                keys, random = NoKeys(Path(), context.clock), context.random
+                sessions = BrowserSessions(keys, ended, context.clock, random, domain="", life_s=60.0)
                 api_main.follow_tokens(context, NoTokens(Path(), context.clock))
+                api_main.follow_logins(context, sessions)
 
     def end(self, process: Process, why: str) -> None:
         """A process ended by itself: a bug; it is started again as Kubernetes would."""

@@ -4,6 +4,7 @@ import asyncio
 import socket
 
 from slipway.api.access import ended_sessions
+from slipway.api.access.session import BrowserSessions
 from slipway.api.access.token_auth import BACKOFF_S, LOOK_S, TokenBook
 from slipway.api.app import create_app, create_task_app
 from slipway.api.deps import ApiDeps, connect
@@ -80,7 +81,7 @@ def compose(context: ServiceContext[Settings], kube: Kube, streams: Streams, beh
     if parts.tokens is not None:
         follow_tokens(context, parts.tokens)
     if settings.auth != "none":
-        follow_logins(context, parts)
+        follow_logins(context, parts.sessions)
     elif not settings.proxy_domain:
         _log.warning(
             "pages of workloads are served in the origin of the api: a script of any workload may do all that the api "
@@ -109,16 +110,16 @@ def follow_tokens(context: ServiceContext[Settings], tokens: TokenBook) -> None:
     context.loop(TOKENS, tokens.look, min_interval_s=LOOK_S, max_backoff_s=BACKOFF_S, required=True)
 
 
-def follow_logins(context: ServiceContext[Settings], parts: ApiDeps) -> None:
+def follow_logins(context: ServiceContext[Settings], sessions: BrowserSessions) -> None:
     """Know the keys that seal cookies, and what was logged out at other replicas."""
-    if parts.sessions.keys.is_shared:
+    if sessions.keys.is_shared:
         # Programs need no cookie: without these keys the rest goes on.
-        look = parts.sessions.keys.look
+        look = sessions.keys.look
         context.loop(SESSION_KEYS, look, min_interval_s=LOOK_S, max_backoff_s=BACKOFF_S)
     else:
         _log.info("logins of browsers end with this process", how="set SLIPWAY_SESSION_KEY_DIR for several replicas")
     interval_s, backoff_s = ended_sessions.LOOK_S, ended_sessions.BACKOFF_S
-    context.loop(LOGOUTS, parts.sessions.ended.look, min_interval_s=interval_s, max_backoff_s=backoff_s)
+    context.loop(LOGOUTS, sessions.ended.look, min_interval_s=interval_s, max_backoff_s=backoff_s)
 
 
 async def check(parts: ApiDeps) -> None:
