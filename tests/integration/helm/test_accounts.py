@@ -88,8 +88,8 @@ def test_reasons_name_code(component: str) -> None:
 
 @pytest.mark.parametrize("component", COMPONENTS)
 def test_no_account_can_grow(documents: list[dict[str, Any]], component: str) -> None:
-    """No wildcard, no exec, no verb that gives more rights. Secrets are read by the api only, where nothing but webhooks
-    is; in workspaces the api may create them and the watcher delete them, for the secret values of launches.
+    """No wildcard, no exec, no verb that gives more rights. Secrets are read by the api only, where nothing but
+    webhooks is; in workspaces the api may create them and the watcher delete them, for secret values of launches.
 
     Only the api changes nodes, to take them out of use and back; it makes none and removes none.
     """
