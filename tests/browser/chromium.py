@@ -12,7 +12,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ START_S = 30.0
 CALL_S = 30.0
 WAIT_S = 30.0
 POLL_S = 0.05
+_REPLACED = "Inspected target navigated or closed"
 _FLAGS = (
     "--headless=new",
     "--disable-gpu",
@@ -46,6 +47,10 @@ _FLAGS = (
 def find() -> str:
     """The path of a Chromium; empty without one."""
     return next((path for path in map(shutil.which, NAMES) if path), "")
+
+
+class ReplacedError(AssertionError):
+    """The page was replaced by another one while it was asked."""
 
 
 class Page:
@@ -91,8 +96,10 @@ class Page:
         """Ask until the expression is true; a page that is just being replaced is asked again."""
         deadline = time.monotonic() + timeout_s
         while True:
-            told = self.call("Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True)
-            value = told["result"].get("value") if "exceptionDetails" not in told else None
+            told: Json = {}
+            with suppress(ReplacedError):
+                told = self.call("Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True)
+            value = told["result"].get("value") if told and "exceptionDetails" not in told else None
             if value:
                 return value
             if time.monotonic() > deadline:
@@ -166,6 +173,8 @@ class Browser:
         while True:
             told: Json = json.loads(self._socket.recv(max(0.1, deadline - time.monotonic())))
             if told.get("id") == self._number:
+                if _REPLACED in str(told.get("error", "")):
+                    raise ReplacedError(f"{method}: {told['error']}")
                 assert "error" not in told, f"{method}: {told['error']}"
                 result: Json = told["result"]
                 return result
