@@ -152,16 +152,21 @@ async def test_a_node_of_the_wrong_kind_rejects_too(bench: Bench) -> None:
 
 async def test_kubectl_reads_and_follows_logs(bench: Bench) -> None:
     """The API server fetches them from the endpoint of the node, over TLS that it verifies."""
-    await bench.run("talks", Script(starts_s=0, runs_s=2, logs=("hello", "world"), log_every_s=0.5))
+    await bench.run("talks", Script(starts_s=0, logs=("hello", "world"), log_every_s=0.5))
     await bench.until("talks", "Running")
     assert (await bench.kubectl("logs", "talks", "--tail=-1")).startswith("hello\nworld\n")
     assert (await bench.kubectl("logs", "talks", "--limit-bytes=4")) == "hell"
     following = asyncio.ensure_future(bench.kubectl("logs", "-f", "--timestamps", "talks"))
     bench.kubelets.write("kn-test/talks", "by hand")
+    while "line 3\n" not in await bench.kubectl("logs", "talks"):
+        pass
+    assert bench.kubelets.exit("kn-test/talks")
     lines = [line.partition(" ")[2] for line in (await following).splitlines()]
     assert lines[:2] == ["hello", "world"]
     assert "by hand" in lines
-    assert [line for line in lines if line.startswith("line")] == ["line 1", "line 2", "line 3", "line 4"]
+    numbered = [line for line in lines if line.startswith("line")]
+    assert numbered == [f"line {number}" for number in range(1, len(numbered) + 1)]
+    assert len(numbered) >= 3
 
 
 async def test_a_pod_that_waits_has_no_log(bench: Bench) -> None:
