@@ -453,33 +453,50 @@ FULL = "x" * (4 * 1024 * 1024)
 """Three of them fill a file of a log on its node."""
 
 
-@pytest.mark.parametrize(("is_removed", "is_late"), [(True, True), (False, True), (False, False)])
-def test_a_log_whose_beginning_was_removed_before_it_was_read_says_so(is_removed: bool, is_late: bool) -> None:
-    """Nothing of it was stored, so only its rate can tell: a file had been full before the first line that came. What
-    began slowly, and what was read in time, is not called torn."""
+@pytest.mark.parametrize(
+    ("read_from_s", "first_at_s", "texts_then", "says"),
+    [
+        pytest.param(7.0, 5.0, [FULL] * 3, "are likely to be missing", id="at a rate that had filled a file"),
+        pytest.param(12.0, 5.0, ["slow"], "may be missing", id="read late, and nobody can tell"),
+        pytest.param(12.0, 0.5, ["slow"], "", id="read late, and printed at once"),
+        pytest.param(7.0, 5.0, ["slow"], "", id="read before a node looks for full files"),
+        pytest.param(0.0, 5.0, [FULL] * 3, "", id="read in time"),
+        pytest.param(12.0, 13.0, ["slow"], "", id="silent until it was read"),
+    ],
+)
+def test_a_log_whose_beginning_may_have_been_removed_says_so(
+    read_from_s: float, first_at_s: float, texts_then: list[str], says: str
+) -> None:
+    """Before any of it was read, nothing but times and the rate of what is there can tell."""
 
     async def story(post: Post) -> None:
         journal = with_journal(post)
-        post.kubelet.runs_s = {0: 12.0}
-        journal.is_broken = is_late
+        post.kubelet.runs_s = {0: 18.0}
+        journal.is_broken = read_from_s > 0
         await post.launch()
         await post.until(is_running, "running")
         uid = await uid_of_rank(post, 0)
-        if is_removed:
-            journal.write(uid, "lost")
-        await asyncio.sleep(5)
-        journal.rotated_at = post.clock.now()
-        for text in [FULL] * 3 if is_removed or not is_late else ["first"]:
-            journal.write(uid, text)
-        await asyncio.sleep(2)
-        journal.write(uid, "last")
-        journal.is_broken = False
-        ended = await post.until(is_let_go, "the end", timeout_s=30)
+
+        async def reads() -> None:
+            await asyncio.sleep(read_from_s)
+            journal.is_broken = False
+
+        async def prints() -> None:
+            await asyncio.sleep(first_at_s)
+            journal.rotated_at = post.clock.now()
+            for text in texts_then:
+                journal.write(uid, text)
+            await asyncio.sleep(2)
+            journal.write(uid, "last")
+
+        await asyncio.gather(reads(), prints())
+        ended = await post.until(is_let_go, "the end", timeout_s=40)
         assert (await texts(post, ended))[-1] == "last"
         told = await said(post, ended)
-        assert len(told) == is_removed
-        if is_removed:
-            assert "its node had removed them, unread" in told[0]
+        assert len(told) == bool(says)
+        if says:
+            assert says in told[0]
+            assert "had removed them, unread" in told[0]
 
     play(story)
 

@@ -60,6 +60,11 @@ LAG_BYTES_MAX = 6 * 1024 * 1024
 LAG_OVER_S = 0.5
 NODE_FILE_BYTES = 10 * 1024 * 1024
 """With so many bytes in a log's file a kubelet begins a new one (`containerLogMaxSize`); it serves only the newest."""
+LATE_S = 10.0
+"""A log that is first read so long after its container's start may have lost its beginning: kubelets look so often for
+files that are full."""
+PROMPT_S = 2.0
+"""Who prints within this time after the start had no time to fill a file before."""
 
 _log = log.get_logger(__name__)
 T = TypeVar("T")
@@ -466,24 +471,28 @@ class LogFollower:
         return self.has_end
 
     async def _judge_beginning(self) -> None:
-        """Say it where the beginning of the log is missing, as far as can be told.
+        """Say it where the beginning of the log is missing, or may be.
 
         A node does not say that it has removed the beginning of a log. Lines that stood there before they were asked
-        for, and came at a rate at which a file had been full since the container's start, are not its first ones. A
-        program that is silent at first, and whose reading begins in time, is none of these.
+        for, and came at a rate at which a file had been full since the container's start, are not its first ones. At
+        another rate, and read late, nobody can tell: that is said. What is read in time is whole, also of a program
+        that was silent for long.
         """
         if self._is_beginning_judged or not self._cutter.first:
             return
         self._is_beginning_judged = True
         pod, first = self._world.pods.by_uid(self.pod.metadata.uid) or self.pod, self._cutter.first
         began_at, first_at = started_at(pod, self._container), parse_time(first)
-        waited_s = first_at - began_at if began_at else 0.0
-        if first_at < self._asked_at and waited_s * self._cutter.first_second_bytes >= NODE_FILE_BYTES:
-            text = (
-                f"lines of {_whose(self._source)} before {first} are likely to be missing: it printed for "
-                f"{waited_s:.0f} s before its log was read, and at its rate its node had removed them, unread"
-            )
-            await self._say(text, f"begun {first}")
+        if not began_at or first_at >= self._asked_at:
+            return
+        waited_s, late_s = first_at - began_at, self._asked_at - began_at
+        since = f"lines of {_whose(self._source)} before {first}"
+        if waited_s * self._cutter.first_second_bytes >= NODE_FILE_BYTES:
+            why = f"it printed for {waited_s:.0f} s before its log was read, and at its rate its node had removed them"
+            await self._say(f"{since} are likely to be missing: {why}, unread", f"begun {first}")
+        elif late_s >= LATE_S and waited_s >= PROMPT_S:
+            why = f"its log was first read {late_s:.0f} s after its start. If they filled a file of its node by then"
+            await self._say(f"{since} may be missing: {why}, it had removed them, unread", f"begun {first}")
 
     async def _store_rest(self) -> bool:
         """A last line without a line end is one when nothing can follow it."""

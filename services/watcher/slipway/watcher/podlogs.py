@@ -13,8 +13,7 @@ Promises
 - The object of an ended pod is kept while its log is being read, for a while at most.
 
 Lossy by declaration: what is written while Redis is away for longer than an ended pod is kept, and what a node has
-removed before it could be read. Readers are told so, but for one kind: a program that filled a file of its log before
-any of it was read, and printed slowly from then on, has a log that looks like one that is whole.
+removed before it could be read. Readers are told so, or that it may be so.
 """
 
 import asyncio
