@@ -24,6 +24,7 @@ SPEC: Mapping[str, Sequence[Any]] = {
     "maxRestarts": [0, 1],
     "requestHash": ["a", "b"],
     "flavors": [[], ["a"], ["a", "b"]],
+    "secretVariables": [[], ["A"], ["A", "B"]],
     "context": ["a" * 64, "b" * 64],
     "template": [{}, {"spec": {"a": 1}}, {"spec": {"a": {"b": 2}}}, {"spec": {"a": {"c": 2}}}],
     "ranks": [
