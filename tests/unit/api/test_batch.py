@@ -238,6 +238,10 @@ async def test_each_is_authorised_as_one_is(teams: Teams, caplog: pytest.LogCapt
     looked = (await teams.call("POST", "/allocations/batch", viewer, json=body)).json()
     assert outcomes(looked) == ["refused", "notFound"]
     assert looked["items"][0]["problem"]["code"] == "forbidden"
+    moved = {"verb": "move", "ids": [teams.ids["blue"], teams.ids["red"]], "behind": teams.ids["blue"]}
+    answer = (await teams.call("POST", "/allocations/batch", headers, json=moved)).json()
+    assert outcomes(answer) == ["notFound", "refused"]
+    assert "team-blue" not in str(answer)
     chosen = {"verb": "kill", "selector": {"all": True}, "dryRun": True}
     seen = (await teams.call("POST", "/allocations/batch", headers, json=chosen)).json()
     assert {item["workspace"] for item in seen["items"]} == {"team-red"}

@@ -496,7 +496,7 @@ def test_a_log_whose_beginning_may_have_been_removed_says_so(
         assert len(told) == bool(says)
         if says:
             assert says in told[0]
-            assert "had removed them, unread" in told[0]
+            assert "removed them, unread" in told[0]
 
     play(story)
 

@@ -488,11 +488,15 @@ class LogFollower:
         waited_s, late_s = first_at - began_at, self._asked_at - began_at
         since = f"lines of {_whose(self._source)} before {first}"
         if waited_s * self._cutter.first_second_bytes >= NODE_FILE_BYTES:
-            why = f"it printed for {waited_s:.0f} s before its log was read, and at its rate its node had removed them"
-            await self._say(f"{since} are likely to be missing: {why}, unread", f"begun {first}")
+            why = f"before its log was read, it printed for {waited_s:.0f} s at a rate that fills its file"
+            await self._say(
+                f"{since} are likely to be missing: {why}; its node had removed them, unread", f"begun {first}"
+            )
         elif late_s >= LATE_S and waited_s >= PROMPT_S:
-            why = f"its log was first read {late_s:.0f} s after its start. If they filled a file of its node by then"
-            await self._say(f"{since} may be missing: {why}, it had removed them, unread", f"begun {first}")
+            why = f"its log was first read {late_s:.0f} s after its start"
+            await self._say(
+                f"{since} may be missing: {why}, and its node may have removed them, unread", f"begun {first}"
+            )
 
     async def _store_rest(self) -> bool:
         """A last line without a line end is one when nothing can follow it."""

@@ -46,7 +46,7 @@ class EndedSessions:
         return session in self._ended
 
     async def end(self, session: str, ends_at: float) -> bool:
-        """Ends it. Whether the other replicas are told already; else the next look tries again."""
+        """End a login. Answers whether the other replicas were told; if not, the next look tells them."""
         self._ended[session] = ends_at
         self._unsent[session] = ends_at
         try:

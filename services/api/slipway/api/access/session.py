@@ -145,7 +145,7 @@ class BrowserSessions:
         """Let the browser keep a ticket. The way to it leads from another site, where a strict cookie is not sent."""
         ends_at = min(self._clock.now() + TICKET_S, session.ends_at)
         ticket = WorkloadTicket(session=session, allocation=allocation, ends_at=ends_at)
-        # Kept as long as its session: so an expired ticket is told from a missing one.
+        # The browser keeps it as long as its session, so that the api can tell an expired ticket from a missing one.
         self._keep(response, TICKET_NAME, self.keys.seal(ticket), session, is_secure=is_secure, is_strict=False)
 
     def renewed(self, connection: HTTPConnection) -> list[tuple[bytes, bytes]]:

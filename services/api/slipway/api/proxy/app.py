@@ -145,7 +145,7 @@ def _is_outside(connection: HTTPConnection, parts: ApiDeps) -> bool:
 
 
 def _is_apart(connection: HTTPConnection, parts: ApiDeps) -> bool:
-    """Whether a browser asks for a workload in our origin where nobody is asked who they are (mode none).
+    """Whether a browser asks, in mode none, for a page of a workload in the origin of the api.
 
     Its page could do there whatever the api can. Programs are served: no page of theirs runs anywhere.
     """
@@ -157,7 +157,7 @@ def _is_apart(connection: HTTPConnection, parts: ApiDeps) -> bool:
 
 
 def _to_origin(request: Request, parts: ApiDeps, id_: str) -> Response:
-    """To the origin of the workload, which asks nobody either: the way needs no code."""
+    """Redirect to the origin of the workload, which needs no code in mode none."""
     host = request.headers.get("host", "")
     # The id may be a part of one, or a name: the address of the origin holds the whole.
     given = str(request.path_params["id"])

@@ -293,7 +293,10 @@ def _invalid(name: str, detail: str) -> InvalidError:
 
 
 def _mark(user: str, key: str, body: BatchRequest) -> str:
-    """What is left on each allocation; empty without a key. Whom it is for is no part of it: one key may have pages."""
+    """The annotation that a batch leaves on each allocation; empty without a key.
+
+    It does not depend on which allocations are chosen, because one key may serve several pages of a selection.
+    """
     if not key:
         return ""
     verb = [body.verb, body.force, body.grace, *map(str, (body.priority, body.ahead_of, body.behind))]
