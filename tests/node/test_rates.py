@@ -17,9 +17,7 @@ for first in range(0, {LINES}, {AT_ONCE}):
     sys.stdout.write("".join(f"line {{n}} {{'x' * 260}}\\n" for n in range(first, first + {AT_ONCE})))
 print("took", round(time.monotonic() - began, 1))
 """
-UNREAD = re.compile(
-    r"-- (?:the end of the log|lines) of this rank .*(?:could not be read|removed them, unread)"
-)
+UNREAD = re.compile(r"-- (?:the end of the log|lines) of this rank .*(?:could not be read|removed them, unread)")
 HOLE = re.compile(r"\[(\d+)\] -- (\d+) lines? (?:is|are) missing here")
 
 
