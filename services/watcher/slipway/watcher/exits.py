@@ -296,6 +296,9 @@ def _exit_without_main(pod: Pod) -> RankExit:
     disruption = _disruption(pod)
     if disruption is not None:
         return RankExit(state=RankState.FAILED, reason=disruption, message=_disruption_message(pod))
+    text = _short(_status_text(pod))
+    if _is_over_its_limits(pod):
+        return RankExit(state=RankState.FAILED, reason=Reason.RANK_FAILED, message=text)
     for status in pod.status.init_container_statuses:
         ended = status.state.terminated
         if ended is not None and ended.exit_code != 0:
@@ -307,18 +310,16 @@ def _exit_without_main(pod: Pod) -> RankExit:
                     at=_epoch(ended.finished_at),
                 )
             said = ended_text(ended.exit_code, said=ended.reason, message=ended.message)
-            text = f"init container {status.name}: {said}"
             return RankExit(
                 state=RankState.FAILED,
                 code=ended.exit_code,
                 reason=Reason.INIT_FAILED,
-                message=_short(text),
+                message=_short(f"init container {status.name}: {said}"),
                 at=_epoch(ended.finished_at),
             )
     if deletion_asked_at(pod) is not None:
         return RankExit(state=RankState.FAILED, reason=Reason.POD_DELETED, at=deletion_asked_at(pod), killed=True)
-    text = _short(_status_text(pod))
-    if pod.status.reason == "DeadlineExceeded" or _is_over_its_limits(pod):
+    if pod.status.reason == "DeadlineExceeded":
         return RankExit(state=RankState.FAILED, reason=Reason.RANK_FAILED, message=text)
     if pod.status.reason and not any(_has_run(status) for status in pod.status.container_statuses):
         return RankExit(state=RankState.FAILED, reason=Reason.REJECTED, message=text)
@@ -339,12 +340,15 @@ def _status_text(pod: Pod) -> str:
 def _is_over_its_limits(pod: Pod) -> bool:
     """Whether the kubelet evicted the pod for what its own spec limits: an emptyDir, or the storage of its containers.
 
-    An eviction for the sake of the node has the condition DisruptionTarget, and one at admission starts no container.
-    Source: Kubernetes, pkg/kubelet/eviction/eviction_manager.go, `localStorageEviction` and `evictPod`.
+    An eviction for the sake of the node has the condition DisruptionTarget, and one at admission has no statuses of
+    containers. What those say is no guide: a kubelet also reports a container as waiting that had run until then,
+    where it has removed it by the time it writes the pod's last status.
+    Source: Kubernetes, pkg/kubelet/eviction/eviction_manager.go, `localStorageEviction` and `evictPod`; the last
+    words of kubelets v1.36.
     """
     target = condition_of(pod.status.conditions, "DisruptionTarget")
     is_disruption = target is not None and target.status == "True"
-    return pod.status.reason == "Evicted" and not is_disruption and any(map(_has_run, pod.status.container_statuses))
+    return pod.status.reason == "Evicted" and not is_disruption and bool(pod.status.container_statuses)
 
 
 def _has_run(status: ContainerStatus) -> bool:
