@@ -1,7 +1,7 @@
 """A small client of the REST API on the standard library: calls, and streams that resume by themselves.
 
-Owns deadlines, the few more tries when a connection is lost, the translation of answers to the
-error tree, and resuming a stream by its last id. Quick to import: that is why it is not httpx.
+Owns deadlines, the few more tries when a connection is lost or the server says when to come back, the translation of
+answers to the error tree, and resuming a stream by its last id. Quick to import: that is why it is not httpx.
 
 Promises: a stream yields every entry that the server has after the given id, in order and once, also when the server
 is restarted in between; it ends when the server has ended it and `is_over` agrees, or with an error after `PATIENCE_S`
@@ -25,6 +25,7 @@ from urllib.parse import quote, urlencode
 from slipway.errors import ControlPlaneError, DeadlineError, TransientError, UnavailableError
 from slipway.sdk import refusals
 from slipway.sdk.address import ServerAddress
+from slipway.sdk.retries import RetryBudget, Tries, chance
 from slipway.sdk.sse import LINE_BYTES_MAX, SILENCE_S, EventParser, ServerSentEvent, StreamCourse
 
 Json = dict[str, Any]
@@ -35,9 +36,12 @@ CONNECT_S = 5.0
 CALL_S = 35.0
 PATIENCE_S = 60.0
 """How long a broken stream is tried again before giving up."""
+AGAIN_S = 20.0
+"""How long a call is made again that the server cannot answer now."""
 TRIES = 3
 PAUSE_S = 0.25
 UPLOAD_S = 900.0
+AGAIN = "; try again in "
 BLOCK_BYTES = 256 * 1024
 _CREDENTIAL = "Authorization: Bearer $SLIPWAY_API_TOKEN"
 """How a command is shown: a token is not for a screen."""
@@ -95,12 +99,24 @@ class _NothingLeft(Exception):
 
 
 class Api:
-    """One connection to the API; not for several threads at once. `show` is given each request as a curl command."""
+    """One connection to the API; not for several threads at once.
 
-    def __init__(self, server: ServerAddress, *, user: str = "", show: Callable[[str], None] | None = None) -> None:
+    `show` is given each request as a curl command, `note` a line for people when a call has to wait.
+    """
+
+    def __init__(
+        self,
+        server: ServerAddress,
+        *,
+        user: str = "",
+        show: Callable[[str], None] | None = None,
+        note: Callable[[str], None] | None = None,
+    ) -> None:
         self.server = server
         self._user = user
         self._show = show
+        self._note = note
+        self._budget = RetryBudget()
         self._connection: http.client.HTTPConnection | None = None
         self._is_aborted = threading.Event()
         self.streams_opened = 0
@@ -136,6 +152,8 @@ class Api:
     ) -> ApiResponse:
         """One call; paths are below /api/v1 unless they start with `//`.
 
+        Made again, for up to 20 s, when the server says that it cannot answer now and when it can.
+
         Raises:
             ControlPlaneError: it was refused, or nobody answered.
         """
@@ -143,7 +161,12 @@ class Api:
         payload = None if body is None else json.dumps(body).encode()
         sent = self._headers(headers, payload)
         self._tell(method, target, sent, payload)
-        for tried in range(1, TRIES + 1):
+        # A key makes one launch of two; DELETE and other POSTs may have been carried out and would be refused then.
+        is_repeatable = method in ("GET", "PUT", "PATCH") or "Idempotency-Key" in sent
+        tries = Tries(self._budget, is_repeatable=is_repeatable, now=time.monotonic(), timeout_s=AGAIN_S)
+        tried = 0
+        while True:
+            tried += 1
             try:
                 response = self._send(method, target, payload, sent, CALL_S)
                 answer = ApiResponse(response.status, response.read(), dict(response.getheaders()))
@@ -158,10 +181,10 @@ class Api:
                     raise self._unreachable(exc) from exc
                 time.sleep(PAUSE_S if tried > 1 else 0)
                 continue
-            if answer.status >= 300:
-                raise error_of(answer)
-            return answer
-        raise AssertionError
+            if answer.status < 300:
+                self._budget.earn()
+                return answer
+            time.sleep(self._pause_after(error_of(answer), tries))
 
     def send_file(
         self,
@@ -279,7 +302,7 @@ class Api:
 
     def again(self) -> "Api":
         """One more client of the same server."""
-        return Api(self.server, user=self._user, show=self._show)
+        return Api(self.server, user=self._user, show=self._show, note=self._note)
 
     def _headers(self, extra: Mapping[str, str] | None, payload: bytes | None) -> dict[str, str]:
         headers = {"Accept": "application/json", "User-Agent": "slipway-cli"}
@@ -333,6 +356,16 @@ class Api:
         # A variable is written outside of the single quotes of its body.
         shown = _HIDDEN.sub(lambda found: f"""'"${found[1]}"'""", shown)
         self._show(shown.replace(f"'{_CREDENTIAL}'", f'"{_CREDENTIAL}"'))
+
+    def _pause_after(self, error: ControlPlaneError, tries: Tries) -> float:
+        """Seconds until the next try, told to people before the first one. Raises `error` when there is none."""
+        if not isinstance(error, TransientError) or error.retry_after_s is None:
+            raise error
+        is_first = tries.count == 1
+        pause_s = tries.pause_after(error, was_sent=True, now=time.monotonic(), chance=chance())
+        if is_first and self._note is not None:
+            self._note(f"no answer yet: {str(error).partition(AGAIN)[0]}; asking again for up to {AGAIN_S:.0f} s")
+        return pause_s
 
     def _unreachable(self, error: Exception) -> UnavailableError:
         refused = isinstance(error, ConnectionRefusedError)
@@ -388,5 +421,5 @@ def error_of(answer: ApiResponse) -> ControlPlaneError:
     if answer.status == 401 and "slipway login" not in text:
         error.args = (f"{text}; log in: slipway login",)
     elif answer.status in (502, 503, 504) and retry_after_s is not None:
-        error.args = (f"{text}; try again in {retry_after_s:.0f} s",)
+        error.args = (f"{text}{AGAIN}{retry_after_s:.0f} s",)
     return error

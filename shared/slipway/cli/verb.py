@@ -59,7 +59,8 @@ class CliSession:
     def connect(self) -> Api:
         """One more client, for another thread."""
         show = self.terminal.note if self._curl else None
-        return Api(address.find(self._server), user=self._user or address.own_name(), show=show)
+        user = self._user or address.own_name()
+        return Api(address.find(self._server), user=user, show=show, note=self.terminal.note)
 
     def close(self) -> None:
         """Close the connection."""

@@ -32,7 +32,7 @@ from slipway.model.lifecycle import Kind, Phase
 from slipway.sdk import calls, launches, refusals, watches
 from slipway.sdk.calls import ApiCall, ListFilters, LogFilters, UsageFilters
 from slipway.sdk.client import CALL_S, LOOK_S, Page
-from slipway.sdk.retries import RetryBudget, Tries
+from slipway.sdk.retries import RetryBudget, Tries, chance
 from slipway.sdk.runs import RunState
 from slipway.sdk.watches import Watch
 
@@ -290,8 +290,8 @@ class AsyncClient:
                     self._budget.earn()
                     return call.decode(answer.content)
                 error, was_sent = refusals.error_of(answer.status_code, answer.headers, answer.content), True
-            now, chance = time.monotonic(), self._transport.chance()
-            await asyncio.sleep(tries.pause_after(error, was_sent=was_sent, now=now, chance=chance))
+            now, drawn = time.monotonic(), chance()
+            await asyncio.sleep(tries.pause_after(error, was_sent=was_sent, now=now, chance=drawn))
 
     async def _entries(self, watch: Watch[T], is_over: Callable[[], Awaitable[bool]]) -> AsyncGenerator[T]:
         """The entries of a stream across its connections."""

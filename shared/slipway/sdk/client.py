@@ -32,7 +32,7 @@ from slipway.model.events import AllocationEvent
 from slipway.model.lifecycle import Kind, Phase
 from slipway.sdk import calls, launches, refusals, tables, watches
 from slipway.sdk.calls import ApiCall, ListFilters, LogFilters, UsageFilters
-from slipway.sdk.retries import RetryBudget, Tries
+from slipway.sdk.retries import RetryBudget, Tries, chance
 from slipway.sdk.runs import RunState
 from slipway.sdk.watches import Watch
 
@@ -293,8 +293,8 @@ class Client:
                     self._budget.earn()
                     return call.decode(answer.content)
                 error, was_sent = refusals.error_of(answer.status_code, answer.headers, answer.content), True
-            now, chance = time.monotonic(), self._transport.chance()
-            time.sleep(tries.pause_after(error, was_sent=was_sent, now=now, chance=chance))
+            now, drawn = time.monotonic(), chance()
+            time.sleep(tries.pause_after(error, was_sent=was_sent, now=now, chance=drawn))
 
     def _entries(self, watch: Watch[T], is_over: Callable[[], bool]) -> Generator[T]:
         """The entries of a stream across its connections."""

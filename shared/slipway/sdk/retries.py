@@ -1,9 +1,11 @@
-"""When a call of the SDK is made again: which answers allow it, how long to wait, and when to stop. Pure.
+"""When a call of the SDK is made again: which answers allow it, how long to wait, and when to stop.
 
 Invariants: a call that may not be made twice is repeated only when it was not carried out for certain; all tries of one
 call end before its deadline; one client repeats at most a part of its calls (`RetryBudget`), so that many clients do
 not keep a server down that is overloaded.
 """
+
+import os
 
 from slipway.errors import ControlPlaneError, ExpiredError, StaleError, ThrottledError, TransientError
 
@@ -15,6 +17,11 @@ _LASTING = frozenset({"quota-exceeded", "peers-missing"})
 """Codes of refusals that a pause of seconds does not change."""
 _NOT_DONE = frozenset({"throttled", "too-many-streams"})
 """Codes of refusals that came before anything was done."""
+
+
+def chance() -> float:
+    """A number from 0 to 1 for the wait before another try."""
+    return int.from_bytes(os.urandom(4), "big") / 2**32
 
 
 class RetryBudget:

@@ -4,7 +4,6 @@ Owns the addresses, the headers, the TLS context and the timeouts. Loaded with t
 httpx takes long to import. Proxies of the environment are not used, as the command does not use them.
 """
 
-import os
 import ssl
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -101,8 +100,3 @@ def translated(error: httpx.HTTPError, server: ServerAddress) -> tuple[ControlPl
     else:
         told = UnavailableError(f"the connection to {server.url} was lost: {error or type(error).__name__}")
     return told, not isinstance(error, _UNSENT)
-
-
-def chance() -> float:
-    """A number from 0 to 1 for the wait before another try."""
-    return int.from_bytes(os.urandom(4), "big") / 2**32

@@ -5,7 +5,7 @@ import json
 import socketserver
 import threading
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from http import HTTPStatus
 from typing import Any
 
@@ -26,6 +26,7 @@ from slipway.errors import (
     TooLargeError,
     UnavailableError,
 )
+from slipway.sdk import retries
 from slipway.sdk.address import parse
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}"
@@ -82,6 +83,7 @@ def _hurry(monkeypatch: pytest.MonkeyPatch) -> None:  # pyright: ignore[reportUn
     """Short pauses between tries."""
     monkeypatch.setattr(http, "PAUSE_S", 0.005)
     monkeypatch.setattr(http, "PATIENCE_S", 0.2)
+    monkeypatch.setattr(retries, "FIRST_S", 0.005)
 
 
 def an_answer(status: int, *, retry_after: str = "", **problem: Any) -> ApiResponse:
@@ -150,6 +152,44 @@ def test_a_server_that_hangs_up() -> None:
     with scripted(lambda n, _: b"") as server, pytest.raises(UnavailableError, match="slipway up"):
         server.api.get("/x")
     assert len(server.requests) == http.TRIES
+
+
+BUSY = b'HTTP/1.1 503 Busy\r\nRetry-After: 0\r\nContent-Length: 17\r\n\r\n{"detail":"busy"}'
+
+
+def test_a_server_that_cannot_answer_now_is_asked_again() -> None:
+    """It said when to come back: people are told once that it takes longer, and have their answer."""
+    told: list[str] = []
+    with scripted(lambda n, _: BUSY if n < 2 else OK) as server:
+        api = Api(server.api.server, note=told.append)
+        assert api.get("/x") == {}
+        api.close()
+    assert len(server.requests) == 3
+    assert told == ["no answer yet: busy; asking again for up to 20 s"]
+
+
+@pytest.mark.parametrize("refused", [BUSY.replace(b"Retry-After: 0\r\n", b""), BUSY.replace(b": 0\r", b": 60\r")])
+def test_a_server_that_names_no_near_time_is_not_asked_again(refused: bytes) -> None:
+    """It did not say when, or named a time that nobody waits for at a prompt."""
+    with (
+        scripted(lambda n, _: refused) as server,
+        closing(server.api) as api,
+        pytest.raises(UnavailableError, match="busy"),
+    ):
+        api.get("/x")
+    assert len(server.requests) == 1
+
+
+@pytest.mark.parametrize(("method", "times"), [("GET", 5), ("PATCH", 5), ("POST", 1), ("DELETE", 1)])
+def test_only_what_may_be_done_twice_is_asked_again(method: str, times: int) -> None:
+    """A server that ran out of time may have carried it out: a second DELETE would be told that nothing is there."""
+    with (
+        scripted(lambda n, _: BUSY) as server,
+        closing(server.api) as api,
+        pytest.raises(UnavailableError, match="busy"),
+    ):
+        api.call(method, "/x")
+    assert len(server.requests) == times
 
 
 def test_a_launch_has_a_key() -> None:
