@@ -18,11 +18,12 @@ from slipway.api.change_schemas import ChangeBody
 from slipway.api.decoding import checked, object_of
 from slipway.api.http_errors import MalformedError
 from slipway.api.job_schemas import BatchBody, JobBody
+from slipway.api.networks import parse_networks
 from slipway.api.proxy import headers
 from slipway.api.routes.simulate import SimulateBody
 from slipway.api.schemas import GatherBody, LaunchBody
 from slipway.api.sorted_listing import Sorting
-from slipway.api.webhooks.addresses import parse_networks, parse_target
+from slipway.api.webhooks.addresses import parse_target
 from slipway.api.webhooks.hook import parse_key
 from slipway.crd import totals
 from slipway.crd.resolve import resolve

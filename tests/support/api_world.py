@@ -56,10 +56,15 @@ class PodLogs:
             yield f"{line}\n".encode()
 
 
+LOOPBACK_NETWORKS = ("127.0.0.0/8", "::1/128")
+
+
 class ApiWorld:
     """One api, its cluster and its streams."""
 
     def __init__(self, settings: Settings) -> None:
+        # What plays a workload listens on this machine.
+        settings = msgspec.structs.replace(settings, proxy_networks=settings.proxy_networks or LOOPBACK_NETWORKS)
         self.clock = SystemClock()
         random = SeededRandom(7)
         self.core = ClusterCore(clock=self.clock.now, new_uid=lambda: str(uuid.uuid4()), twins=rules.TWINS)

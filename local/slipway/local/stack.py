@@ -47,7 +47,7 @@ RESTART_S = 0.2
 RESTARTS_MAX_S = 5.0
 SYSTEM_NAMESPACE = "slipway-system"
 DEFAULT_PORT = 8080
-WEBHOOK_NETWORKS = "127.0.0.0/8,::1/128"
+LOOPBACK_NETWORKS = "127.0.0.0/8,::1/128"
 """A receiver of events that somebody tries out runs on this machine."""
 
 
@@ -264,7 +264,9 @@ class Stack:
             "SLIPWAY_RATE_PER_S": "0",
             # Ranks are told of the api itself, which takes the tokens of tasks too.
             "SLIPWAY_TASK_LISTEN": f"127.0.0.1:{_free_port()}",
-            "SLIPWAY_WEBHOOK_NETWORKS": WEBHOOK_NETWORKS,
+            "SLIPWAY_WEBHOOK_NETWORKS": LOOPBACK_NETWORKS,
+            # Ranks are programs of this machine.
+            "SLIPWAY_PROXY_NETWORKS": LOOPBACK_NETWORKS,
         }
 
     async def _spawn_nodes(self) -> None:

@@ -32,7 +32,7 @@ FOLDER = Path(__file__).parent
 QUICK = {
     "valkey": {"enabled": False},
     "audit": {"enabled": True},
-    "api": {"settings": {"webhookNetworks": ["127.0.0.0/8"]}},
+    "api": {"settings": {"webhookNetworks": ["127.0.0.0/8"], "proxyNetworks": ["127.0.0.0/8"]}},
     "scheduler": {"settings": {"leaseDurationS": 8, "leaseRenewDeadlineS": 6, "leaseRetryS": 0.5}},
     "podworker": {"settings": {"workerPatienceS": 3}},
     "watcher": {

@@ -281,7 +281,8 @@ async def test_a_link_of_another_site_finds_the_login(teams: Teams) -> None:
     _, cookie = await an_editor(teams)
     path = f"/proxy/{teams.ids['red']}/lab?a=1"
     teams.world.http.cookies.clear()
-    hidden = await teams.world.http.get(path, headers={**BROWSER, "Sec-Fetch-Site": "cross-site"})
+    link = {**BROWSER, "Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "document"}
+    hidden = await teams.world.http.get(path, headers=link)
     assert (hidden.status_code, hidden.headers["Refresh"]) == (200, "0")
     assert f'href="{path}"' in hidden.text
     shown = await teams.world.http.get(path, headers={**BROWSER, **cookie, "Sec-Fetch-Site": "same-origin"})

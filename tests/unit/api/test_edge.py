@@ -21,6 +21,7 @@ from slipway.runtime import telemetry
 from slipway.runtime.settings import load
 from tests.support.api_world import COMMAND, ApiWorld, api_world
 
+ID = "run-1-0badcafe"
 LISTEN_ELSEWHERE = ["0.0.0.0:8080", ":8080", "10.0.0.1:80", "[::]:80", "example.com:80"]
 
 
@@ -66,6 +67,46 @@ async def test_pages_of_other_origins_may_do_nothing(world: ApiWorld, headers: d
         assert (refused.status_code, refused.json()["code"]) == (403, "cross-origin")
     own = await world.post("/allocations", COMMAND, origin="http://localhost", **{"sec-fetch-site": "same-origin"})
     assert own.status_code == 201
+
+
+async def test_a_page_next_to_ours_may_load_nothing_with_the_cookies_of_its_user() -> None:
+    """Browsers send cookies with the requests of pages of the same site, such as those of another workload."""
+    settings = Settings(auth="token", token_dir="/nowhere", hosts=("lab.example",), proxy_domain="apps.lab.example")
+    async with api_world(settings) as world:
+        for host, path in (("lab.example", "/api/v1/me"), (f"{ID}.apps.lab.example", f"/proxy/{ID}/data.json")):
+            sibling = {"host": host, "sec-fetch-site": "same-site", "sec-fetch-mode": "no-cors"}
+            refused = await world.http.get(path, headers=sibling)
+            assert (refused.status_code, refused.json()["code"]) == (403, "cross-origin")
+            framed = {**sibling, "sec-fetch-mode": "navigate", "sec-fetch-dest": "iframe"}
+            assert (await world.http.get(path, headers=framed)).status_code == 403
+            opened = {**sibling, "sec-fetch-mode": "navigate", "sec-fetch-dest": "document"}
+            assert (await world.http.get(path, headers=opened)).status_code == 401
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ([("host", "localhost"), ("host", "localhost")], "Host twice"),
+        ([("host", "localhost"), ("authorization", "Bearer a"), ("authorization", "Bearer b")], "Authorization twice"),
+    ],
+)
+@pytest.mark.parametrize("path", ["/api/v1/me", f"/proxy/{ID}/x", "/docs"])
+async def test_what_can_be_read_in_two_ways_is_refused(
+    world: ApiWorld, path: str, fields: list[tuple[str, str]], said: str
+) -> None:
+    """A proxy before us and we must not take the same request for two different ones."""
+    refused = await world.http.send(httpx.Request("GET", f"http://localhost{path}", headers=fields))
+    assert (refused.status_code, refused.json()["code"]) == (400, "malformed")
+    assert said in refused.json()["detail"]
+
+
+async def test_a_request_without_a_host_is_refused() -> None:
+    """Also where any name is served, since a credential is asked for: nobody can say whose pages it is about."""
+    settings = Settings(auth="token", token_dir="/nowhere", listen="0.0.0.0:8080")
+    async with api_world(settings) as world:
+        refused = await world.get("/me", host="")
+        assert (refused.status_code, refused.json()["code"]) == (400, "malformed")
+        assert "no field Host" in refused.json()["detail"]
 
 
 async def test_a_link_on_another_site_may_lead_here(world: ApiWorld) -> None:

@@ -1,6 +1,7 @@
 """The proxy: to the right place, streamed, and with nothing through that does not belong there."""
 
 import asyncio
+import logging
 import socket
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -9,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 from starlette.applications import Starlette
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route, WebSocketRoute
 from starlette.websockets import WebSocket
@@ -17,9 +18,15 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.typing import Subprotocol
 
+from slipway.api.http_errors import ForbiddenError
+from slipway.api.networks import parse_networks
+from slipway.api.proxy.target import check_pod_address
+from slipway.api.settings import Settings
+from slipway.crd.meta import ObjectMeta
+from slipway.kube.objects import Pod, PodSpec, PodStatus
 from slipway.model.lifecycle import Event
 from slipway.runtime.http_server import HttpServer
-from tests.support.api_world import ApiWorld
+from tests.support.api_world import ApiWorld, api_world
 from tests.support.clock import wait_until
 
 HTML = {"accept": "text/html"}
@@ -57,13 +64,24 @@ class Workload:
         if path.endswith("/redirect"):
             return RedirectResponse("/there?x=1")
         if path.endswith("/cookie"):
-            response = Response("", headers={"strict-transport-security": "max-age=1", "x-own": "1"})
+            wide = {
+                "strict-transport-security": "max-age=1",
+                "nel": "{}",
+                "report-to": "{}",
+                "reporting-endpoints": 'a="https://a.example"',
+            }
+            response = Response("", headers={**wide, "x-own": "1"})
+            response.headers.append("set-cookie", "=slipway_session=forged")
+            response.headers.append("set-cookie", "slipway_session")
             response.set_cookie("session", "1", path="/", domain="localhost")
             response.set_cookie("slipway_token", "stolen")
             return response
         if path.endswith("/slow"):
             return StreamingResponse(self._slow())
-        body = await request.body()
+        try:
+            body = await request.body()
+        except ClientDisconnect:
+            return Response()
         raw = request.scope["raw_path"].decode()
         seen = {"path": raw, "query": request.url.query, "size": len(body), "headers": dict(request.headers)}
         return JSONResponse(seen, status_code=201 if request.method == "POST" else 200)
@@ -159,7 +177,8 @@ async def test_a_workload_can_not_speak_for_the_whole_origin(world: ApiWorld) ->
         assert cookies[0].startswith("session=1")
         assert f"Path=/proxy/{id_}/" in cookies[0]
         assert "domain" not in cookies[0].lower()
-        assert "strict-transport-security" not in response.headers
+        wide = {"strict-transport-security", "nel", "report-to", "reporting-endpoints"}
+        assert not wide & response.headers.keys()
         assert response.headers["x-own"] == "1"
 
 
@@ -204,6 +223,23 @@ async def test_a_client_that_leaves_ends_the_request(world: ApiWorld) -> None:
             await anext(response.aiter_raw())
             assert world.parts.open_streams.count == 1
         await wait_until(lambda: world.parts.open_streams.count == 0, "the proxied request to end")
+
+
+@pytest.mark.parametrize("sent", [0, 10])
+async def test_a_client_that_leaves_in_the_middle_of_its_body_is_no_fault_of_ours(
+    world: ApiWorld, caplog: pytest.LogCaptureFixture, sent: int
+) -> None:
+    """No traceback is logged for what every browser does when a page is closed."""
+    caplog.set_level(logging.INFO)
+    async with a_running_workload(world) as (id_, _), served(world.app) as port:
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+        head = f"POST /proxy/{id_}/x HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n"
+        writer.write(head.encode() + b"z" * sent)
+        await wait_until(lambda: world.parts.open_streams.count == 1, "the request to be under way")
+        writer.transport.abort()
+        await wait_until(lambda: world.parts.open_streams.count == 0, "its end")
+        await wait_until(lambda: "request" in caplog.messages, "its line in the log")
+    assert not [record for record in caplog.records if record.exc_info]
 
 
 async def test_a_websocket_goes_both_ways(world: ApiWorld) -> None:
@@ -300,6 +336,61 @@ async def test_a_pod_that_the_release_does_not_name_is_no_target(world: ApiWorld
         found = await world.step(answer["name"], Event.RUNNING)
         await world.a_pod(found, 0, role="worker", ip="127.0.0.1", node="n1")
         assert (await world.http.get(f"/proxy/{answer['id']}/")).status_code == 503
+
+
+NO_PLACE_OF_A_POD = {
+    "127.0.0.1": "own machine",
+    "::1": "own machine",
+    "::ffff:127.0.0.1": "own machine",
+    "0.0.0.0": "own machine",
+    "64:ff9b::7f00:1": "own machine",
+    "169.254.169.254": "link-local",
+    "fe80::1": "link-local",
+    "fd00:ec2::254": "link-local",
+    "224.0.0.1": "no machine",
+    "10.9.9.9": "node's own",
+    "kubernetes.default": "which is none",
+}
+
+
+@pytest.mark.parametrize("address", NO_PLACE_OF_A_POD)
+def test_the_proxy_leads_to_addresses_of_pods_only(address: str) -> None:
+    """Who can write a pod's address does not make the api ask its own machine, its node or a cloud's metadata."""
+    status = PodStatus(phase="Running", pod_ip=address, host_ip="10.9.9.9")
+    with pytest.raises(ForbiddenError, match=NO_PLACE_OF_A_POD[address]):
+        check_pod_address(Pod(metadata=ObjectMeta(name="p"), status=status), ())
+
+
+def test_a_pod_of_the_hosts_network_is_no_place_of_a_pod() -> None:
+    """Its address is the node's, where kubelets and others listen; also where the status does not tell."""
+    pod = Pod(metadata=ObjectMeta(name="p"), spec=PodSpec(host_network=True), status=PodStatus(pod_ip="10.1.2.3"))
+    with pytest.raises(ForbiddenError, match="node's own"):
+        check_pod_address(pod, ())
+
+
+@pytest.mark.parametrize(
+    ("address", "allowed"),
+    [("10.1.2.3", ()), ("fd12::7", ()), ("127.0.0.1", ("127.0.0.0/8",)), ("10.9.9.9", ("10.9.0.0/16",))],
+)
+def test_pods_and_what_an_operator_names_are_reached(address: str, allowed: tuple[str, ...]) -> None:
+    """Private addresses are where pods live; a network that is named is reached whatever it is."""
+    status = PodStatus(phase="Running", pod_ip=address, host_ip="10.9.9.9")
+    check_pod_address(Pod(metadata=ObjectMeta(name="p"), status=status), parse_networks(allowed))
+
+
+async def test_an_address_that_is_no_pods_is_refused_by_every_way() -> None:
+    """403 with the setting that would allow it; nothing was connected to."""
+    workload = Workload()
+    async with api_world(Settings(proxy_networks=("10.0.0.0/8",))) as world, served(workload.app) as port:
+        answer = await world.launch(ports=[{"name": "http", "port": port}])
+        await world.run(answer["name"])
+        refused = await world.http.get(f"/proxy/{answer['id']}/x")
+        assert (refused.status_code, "SLIPWAY_PROXY_NETWORKS" in refused.json()["detail"]) == (403, True)
+        async with served(world.app) as own:
+            with pytest.raises(InvalidStatus) as told:
+                async with connect(f"ws://127.0.0.1:{own}/proxy/{answer['id']}/x", proxy=None):
+                    pass
+            assert told.value.response.status_code == 403
 
 
 async def test_what_serves_nothing_is_404(world: ApiWorld) -> None:

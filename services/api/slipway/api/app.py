@@ -110,7 +110,7 @@ def create_app(parts: ApiDeps, probes: HealthApp) -> Starlette:
         routes=routes,
         middleware=[
             Middleware(Observe, parts.clock, parts.random),
-            Middleware(Guard, settings.hosts if is_local else None, settings.proxy_domain, is_open=is_open),
+            Middleware(Guard, settings.hosts if is_local else None, settings.proxy_domain),
         ],
         exception_handlers=problems.HANDLERS,
     )

@@ -23,6 +23,7 @@ from slipway.api.gather import AllGather
 from slipway.api.launch import LaunchRequests
 from slipway.api.log_feed import LogFeed
 from slipway.api.lookup import Lookup
+from slipway.api.networks import parse_networks
 from slipway.api.ports import Kube, ShutdownSignal
 from slipway.api.proxy.http import HttpForwarder
 from slipway.api.proxy.target import Targets
@@ -33,7 +34,6 @@ from slipway.api.simulation import Simulator
 from slipway.api.sse import OpenStreams
 from slipway.api.tasks import TaskTokens
 from slipway.api.ttl_cache import Recent, Seldom
-from slipway.api.webhooks.addresses import parse_networks
 from slipway.api.webhooks.registry import WebhookRegistry
 from slipway.api.webhooks.sender import Sender
 from slipway.api.workspaces import Workspaces
@@ -164,7 +164,7 @@ def connect(
         sender=Sender(clock, timeout_s=settings.webhook_timeout_s, allowed=parse_networks(settings.webhook_networks)),
         open_streams=OpenStreams(settings.streams_max),
         polled=Recent(clock, ttl_s=POLL_TTL_S),
-        targets=Targets(kube, lookup, clock),
+        targets=Targets(kube, lookup, clock, parse_networks(settings.proxy_networks)),
         forwarder=HttpForwarder(settings.proxy_timeout_s, stop, settings.read_workload_token()),
         touched=Seldom(clock, every_s=ACTIVITY_S),
         rendezvous=Rendezvous(kube, clock, stop),

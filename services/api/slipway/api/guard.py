@@ -1,8 +1,10 @@
 """Whose pages may talk to the api, and under which names it is served: the outermost layer after the log.
 
-Owns the answers to what `slipway.runtime.web_guard` refuses, and what differs here. The api has pages of its own: a
-browser may open one from anywhere. In mode `none` a page of another origin may do nothing else. With authentication a
-read needs a token, which such a page does not have, so only what changes something is refused here.
+Owns the answers to what `slipway.runtime.web_guard` refuses, and what differs here. The api has pages of its own, and
+so have workloads: a browser may open one from anywhere. A page of another origin may do nothing else, neither read nor
+load: browsers send the cookies of their user also with what a page next to ours asks, such as that of another workload.
+A request that has one of the fields Host and Authorization twice is refused: a proxy before us may have heeded the
+other one.
 """
 
 from starlette.datastructures import Headers
@@ -13,8 +15,10 @@ from slipway.api.problems import ProblemRow, problem_response
 from slipway.api.request_telemetry import QUIET_PATHS
 from slipway.runtime import web_guard
 
+_SINGLE = (b"host", b"authorization")
 _SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 _HOST = ProblemRow(web_guard.MISDIRECTED, "unknown-host", "This host is not served here")
+_MALFORMED = ProblemRow(400, "malformed", "The request cannot be read")
 _INSIDE = ProblemRow(404, "not-found", "There is nothing of that name in the origin of a workload")
 _ORIGIN = ProblemRow(web_guard.FORBIDDEN, "cross-origin", "The request comes from another origin")
 _REMEDY = "; add its name to SLIPWAY_HOSTS"
@@ -22,13 +26,12 @@ _REMEDY = "; add its name to SLIPWAY_HOSTS"
 
 class Guard:
     """ASGI middleware. `hosts` are names beyond the loopback ones; None takes any, where a credential is needed.
-    `domain` is that of the origins of workloads; `is_open`: nothing but this keeps a page of another site out."""
+    `domain` is that of the origins of workloads."""
 
-    def __init__(self, app: ASGIApp, hosts: tuple[str, ...] | None, domain: str = "", *, is_open: bool) -> None:
+    def __init__(self, app: ASGIApp, hosts: tuple[str, ...] | None, domain: str = "") -> None:
         self._app = app
         self._domain = domain
         self._hosts = None if hosts is None else frozenset(host.lower() for host in hosts)
-        self._is_open = is_open
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] in ("http", "websocket") and scope["path"] not in QUIET_PATHS:
@@ -43,16 +46,21 @@ class Guard:
         def header(name: str) -> str:
             return headers.get(name, "")
 
+        for name in _SINGLE:
+            if sum(1 for field, _ in scope["headers"] if field == name) > 1:
+                return _MALFORMED, f"the request has the field {name.decode().capitalize()} twice; send it once"
         host = header("host")
         id_ = origins.workload_of(host, self._domain)
         foreign = None if self._hosts is None or id_ else web_guard.check_host(host, self._hosts, remedy=_REMEDY)
         if foreign is not None:
             return _HOST, foreign.detail
+        if not host:
+            return _MALFORMED, "the request has no field Host; it names the server that is meant"
         if id_ and not origins.is_inside(id_, str(scope.get("method", "GET")), scope["path"]):
             return _INSIDE, f"this is the origin of {id_[:80]}; the api has another name"
         if scope["path"] == origins.ENTER:
             return None  # it comes from our own origin, and looks at that itself
         changes = scope["type"] == "websocket" or scope["method"] not in _SAFE_METHODS
-        is_read = not changes and (not self._is_open or web_guard.is_navigation(header))
+        is_read = not changes and web_guard.is_navigation(header)
         elsewhere = None if is_read else web_guard.check_page(header)
         return None if elsewhere is None else (_ORIGIN, elsewhere.detail)

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from slipway.api import http_errors
@@ -96,6 +96,8 @@ TABLE: dict[type[BaseException], ProblemRow] = {
 
 _NOT_FOUND = re.compile(r'^(?P<plural>\w+)\.slipway\.dev "(?P<name>[^"]*)" not found$')
 _KINDS = {"queues": "queue", "templates": "template", "resourcepools": "pool", "jobs": "job"}
+_LEFT = ProblemRow(499, "client-left", "The caller has left")
+"""No status of HTTP: what nginx logs in such a case."""
 UNEXPECTED = ProblemRow(500, "internal", "A fault of ours")
 _HTTP_CODES = {404: "no-such-path", 405: "method-not-allowed"}
 _HTTP_TITLES = {404: "There is nothing at this path", 405: "This method is not allowed here"}
@@ -190,6 +192,11 @@ async def on_http_exception(request: Request, error: Exception) -> Response:
     return problem_response(row, detail, request.url.path, headers=dict(error.headers or {}))
 
 
+async def on_client_left(request: Request, error: Exception) -> Response:
+    """What the log has of a request whose caller left before it was through; nobody reads the answer."""
+    return problem_response(_LEFT, "the connection was closed before the body was complete", request.url.path)
+
+
 async def on_unexpected(request: Request, error: Exception) -> Response:
     """The answer when a bug of ours surfaced; the error itself goes to the log."""
     return problem_response(UNEXPECTED, "see the log under the trace id", request.url.path)
@@ -198,5 +205,6 @@ async def on_unexpected(request: Request, error: Exception) -> Response:
 HANDLERS: dict[Any, Any] = {
     ControlPlaneError: on_control_plane_error,
     HTTPException: on_http_exception,
+    ClientDisconnect: on_client_left,
     Exception: on_unexpected,
 }

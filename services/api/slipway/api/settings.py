@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from slipway.api.access.origins import check_domain
-from slipway.api.webhooks.addresses import parse_networks
+from slipway.api.networks import parse_networks
 from slipway.pods.podspec import TaskOptions
 from slipway.runtime.listen import parse_listen
 from slipway.runtime.settings import CommonSettings, read_token
@@ -223,6 +223,14 @@ class Settings(CommonSettings, kw_only=True, frozen=True):
             "none is sent; in a cluster a NetworkPolicy says who reaches a pod."
         ),
     ] = ""
+    proxy_networks: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="Networks (CIDR) of pods that the proxy leads to although their addresses are loopback, "
+            "link-local or a node's own, separated by commas. `slipway up` sets the addresses of its ranks.",
+            extra={"check": parse_networks},
+        ),
+    ] = ()
     webhook_networks: Annotated[
         tuple[str, ...],
         Meta(

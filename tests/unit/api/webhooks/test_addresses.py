@@ -4,12 +4,12 @@ import ipaddress
 
 import pytest
 
+from slipway.api.networks import parse_networks
 from slipway.api.webhooks.addresses import (
     ForbiddenTargetError,
     Resolver,
     check_address,
     check_literal,
-    parse_networks,
     parse_target,
 )
 from slipway.errors import InvalidError, UnavailableError

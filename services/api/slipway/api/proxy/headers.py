@@ -4,7 +4,7 @@ Owns the header rules of both directions: hop-by-hop fields end here, our creden
 workload answers cannot speak for our whole origin (cookies, redirects, policies). Bytes of a field are characters of
 the same numbers here (ISO 8859-1), so that those above 127 pass as they are.
 
-Source: RFC 9110 section 7.6.1 (Connection); RFC 6265 (cookies).
+Source: RFC 9110 section 7.6.1 (Connection); RFC 6265 (cookies) and 6265bis 5.7 (those without a name).
 """
 
 import re
@@ -31,8 +31,21 @@ _OUR_PREFIX = "slipway_"
 _OUR_COOKIES = (_OUR_PREFIX, f"__host-{_OUR_PREFIX}")
 _FORWARDED = frozenset({"forwarded", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-forwarded-prefix"})
 _ORIGIN_WIDE = frozenset(
-    {"clear-site-data", "service-worker-allowed", "strict-transport-security", "public-key-pins", "alt-svc"}
+    {
+        "alt-svc",
+        "clear-site-data",
+        "expect-ct",
+        "nel",
+        "public-key-pins",
+        "public-key-pins-report-only",
+        "report-to",
+        "reporting-endpoints",
+        "service-worker-allowed",
+        "strict-transport-security",
+    }
 )
+"""Fields of an answer that a browser heeds beyond the path of it: for the whole origin or host, and for long. With NEL
+and Report-To a workload would be told of each request to us that fails."""
 _OUR_SERVER = frozenset({"date"})
 """Fields of an answer that our own server writes: a second one would contradict it."""
 _WEBSOCKET = "sec-websocket-"
@@ -114,8 +127,15 @@ def _own_cookies_out(value: str) -> str:
 
 
 def _confined_cookie(value: str, prefix: str) -> str:
-    """The cookie for this workload's paths only; nothing when it takes a name of ours."""
+    """The cookie for this workload's paths only; nothing when it takes a name of ours, or has none.
+
+    A browser sends a cookie without a name as its bare value, so that `=slipway_session=x` would come back as a cookie
+    of ours.
+    """
     cookie, *attributes = [part.strip() for part in value.split(";")]
+    name, has_name, _ = cookie.partition("=")
+    if not has_name or not name.strip():
+        return ""
     if cookie.lower().startswith((_OUR_PREFIX, "__host-")):
         return ""
     named = [(part.partition("=")[0].strip().lower(), part) for part in attributes]

@@ -1,13 +1,22 @@
 """Where a proxied request goes: only ever to a port that the allocation declares, on the pod that its release names.
 
-Owns the path grammar `/proxy/{id}[/{port}]/...` and which workloads see the prefix of their paths. Nothing of the
-request but id and port takes part in the choice of the target.
+Owns the path grammar `/proxy/{id}[/{port}]/...`, which workloads see the prefix of their paths, and which addresses are
+those of a pod. Nothing of the request but id and port takes part in the choice of the target.
+
+Invariants: what is connected to is the very address that was checked, never a name; a pod whose address is this
+process's own machine, its neighbours on the link (where clouds serve credentials) or its node leads nowhere, unless an
+operator named the network.
 """
+
+import ipaddress
+from collections.abc import Sequence
 
 import msgspec
 
 from slipway.api.explain import standing
+from slipway.api.http_errors import ForbiddenError
 from slipway.api.lookup import Lookup
+from slipway.api.networks import Network, inner, is_within
 from slipway.api.ports import Kube
 from slipway.api.queue_view import gate_of, is_waiting
 from slipway.api.ttl_cache import Recent
@@ -24,6 +33,8 @@ from slipway.runtime.clock import Clock
 
 TTL_S = 1.0
 ROOT = "/proxy"
+_METADATA = ipaddress.ip_address("fd00:ec2::254")
+"""Where a cloud serves its machines' credentials over IPv6; over IPv4 the address is link-local."""
 PREFIX_AWARE = (Kind.NOTEBOOK, Kind.TENSORBOARD)
 """Kinds whose servers are started with the prefix (`$(SLIPWAY_PROXY_PREFIX)`) and expect it in every path."""
 
@@ -71,8 +82,9 @@ class _Place(msgspec.Struct, frozen=True, kw_only=True):
 class Targets:
     """Finds targets; what it found is kept for a second, because a page asks for a hundred things at once."""
 
-    def __init__(self, kube: Kube, lookup: Lookup, clock: Clock) -> None:
+    def __init__(self, kube: Kube, lookup: Lookup, clock: Clock, allowed: Sequence[Network] = ()) -> None:
         self._kube = kube
+        self._allowed = allowed
         self._lookup = lookup
         self._places = Recent[str, _Place](clock, ttl_s=TTL_S)
 
@@ -81,6 +93,7 @@ class Targets:
 
         Raises:
             NotFoundError: no such allocation, or it serves no such port.
+            ForbiddenError: its pod has an address that is no pod's own.
         """
         place = await self._places.get(given, lambda: self._locate(given))
         allocation = place.allocation
@@ -117,7 +130,40 @@ class Targets:
             pod = await self._kube.get(PODS, name, namespace=allocation.metadata.namespace)
         except NotFoundError:
             return _Place(allocation=allocation, ip="")
-        return _Place(allocation=allocation, ip=_ip(pod, allocation))
+        ip = _ip(pod, allocation)
+        if ip:
+            check_pod_address(pod, self._allowed)
+        return _Place(allocation=allocation, ip=ip)
+
+
+def check_pod_address(pod: Pod, allowed: Sequence[Network]) -> None:
+    """Accepts the address of a pod that is its own, or of a network that is allowed.
+
+    Raises:
+        ForbiddenError: it is this machine's, its link's, its node's, or none.
+    """
+    text = pod.status.pod_ip
+    try:
+        address = ipaddress.ip_address(text)
+    except ValueError:
+        raise ForbiddenError(f"pod {pod.metadata.name} says that its address is {text[:80]!r}, which is none") from None
+    if is_within(address, allowed):
+        return
+    own = inner(address)
+    if pod.spec.host_network or text == pod.status.host_ip:
+        kind = "its node's own"
+    elif own.is_loopback or own.is_unspecified:
+        kind = "the api's own machine"
+    elif own.is_link_local or own == _METADATA:
+        kind = "link-local, where clouds serve the credentials of machines"
+    elif own.is_multicast or own.is_reserved:
+        kind = "that of no machine"
+    else:
+        return
+    raise ForbiddenError(
+        f"the address {text} of pod {pod.metadata.name} is {kind}: the proxy leads to addresses of pods only; use "
+        "kubectl port-forward, or let an operator allow the network with SLIPWAY_PROXY_NETWORKS"
+    )
 
 
 def _ip(pod: Pod, allocation: Allocation) -> str:

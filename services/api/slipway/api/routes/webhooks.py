@@ -12,8 +12,9 @@ from slipway.api.decoding import checked, read_object
 from slipway.api.deps import ApiDeps, parts_of
 from slipway.api.endpoint import Endpoint, json_response
 from slipway.api.http_errors import ConflictError
+from slipway.api.networks import parse_networks
 from slipway.api.schemas import Items
-from slipway.api.webhooks.addresses import ForbiddenTargetError, check_literal, parse_networks, parse_target
+from slipway.api.webhooks.addresses import ForbiddenTargetError, check_literal, parse_target
 from slipway.api.webhooks.hook import KEY_BYTES, Config, Webhook, key_text, parse_key
 from slipway.api.webhooks.schemas import WebhookBody, WebhookChange, WebhookTest, WebhookView
 from slipway.api.webhooks.sender import Message

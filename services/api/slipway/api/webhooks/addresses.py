@@ -3,7 +3,7 @@
 Owns the check of a URL and of each address that its name resolves to. Whoever sends connects to the address that was
 checked, never to the name: a name may resolve to something else a moment later (DNS rebinding).
 
-Source: OWASP, "Server-Side Request Forgery Prevention"; RFC 6052 (addresses of the NAT64 prefix hold an IPv4 one).
+Source: OWASP, "Server-Side Request Forgery Prevention".
 """
 
 import asyncio
@@ -15,12 +15,10 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from slipway.api.networks import IP, Network, inner, is_within
 from slipway.errors import InvalidError, PermanentError, UnavailableError
 
-IP = ipaddress.IPv4Address | ipaddress.IPv6Address
-Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 URL_CHARS_MAX = 2048
-_NAT64 = ipaddress.ip_network("64:ff9b::/96")
 _UNICAST = ipaddress.ip_network("2000::/3")
 _LOOKUPS_MAX = 32
 _PORTS = {"http": 80, "https": 443}
@@ -43,11 +41,6 @@ class WebhookTarget(msgspec.Struct, frozen=True, kw_only=True):
         """What stands in the Host header."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return host if self.port == _PORTS[self.scheme] else f"{host}:{self.port}"
-
-
-def parse_networks(texts: Sequence[str]) -> tuple[Network, ...]:
-    """Networks in CIDR form. Raises ValueError for one that is none."""
-    return tuple(ipaddress.ip_network(text) for text in texts)
 
 
 def parse_target(url: str) -> WebhookTarget:
@@ -75,12 +68,11 @@ def check_address(address: IP, allowed: Sequence[Network]) -> None:
     Raises:
         ForbiddenTargetError: it is another one.
     """
-    inner = _inner(address)
-    if any(each in network for each in {address, inner} for network in allowed):
+    if is_within(address, allowed):
         return
-    if not _is_public(inner):
+    if not _is_public(inner(address)):
         raise ForbiddenTargetError(
-            f"{inner} is not an address of the public internet; an operator can allow its network with "
+            f"{inner(address)} is not an address of the public internet; an operator can allow its network with "
             "SLIPWAY_WEBHOOK_NETWORKS"
         )
 
@@ -139,16 +131,3 @@ def _is_public(address: IP) -> bool:
     if isinstance(address, ipaddress.IPv6Address):
         return address.is_global and address in _UNICAST
     return address.is_global and not address.is_multicast and not address.is_reserved
-
-
-def _inner(address: IP) -> IP:
-    """The IPv4 address that an IPv6 one leads to, if it does."""
-    if isinstance(address, ipaddress.IPv4Address):
-        return address
-    if address.ipv4_mapped is not None:
-        return address.ipv4_mapped
-    if address.sixtofour is not None:
-        return address.sixtofour
-    if address in _NAT64:
-        return ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
-    return address

@@ -1,0 +1,34 @@
+"""Addresses that the api connects to on somebody else's behalf: what they are, and networks that an operator names.
+
+Source: RFC 6052 (addresses of the NAT64 prefix hold an IPv4 one).
+"""
+
+import ipaddress
+from collections.abc import Sequence
+
+IP = ipaddress.IPv4Address | ipaddress.IPv6Address
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+_NAT64 = ipaddress.ip_network("64:ff9b::/96")
+
+
+def parse_networks(texts: Sequence[str]) -> tuple[Network, ...]:
+    """Networks in CIDR form. Raises ValueError for one that is none."""
+    return tuple(ipaddress.ip_network(text) for text in texts)
+
+
+def is_within(address: IP, networks: Sequence[Network]) -> bool:
+    """Whether one of the networks holds the address, or the IPv4 one that it leads to."""
+    return any(each in network for each in {address, inner(address)} for network in networks)
+
+
+def inner(address: IP) -> IP:
+    """The IPv4 address that an IPv6 one leads to, if it does: mapped, 6to4, NAT64."""
+    if isinstance(address, ipaddress.IPv4Address):
+        return address
+    if address.ipv4_mapped is not None:
+        return address.ipv4_mapped
+    if address.sixtofour is not None:
+        return address.sixtofour
+    if address in _NAT64:
+        return ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
+    return address
