@@ -114,12 +114,15 @@ def logs_are_whole(evidence: AuditEvidence) -> Iterator[InvariantViolation]:
     stored = {(log.allocation, log.attempt, log.rank): log for log in evidence.logs or () if log.marks is None}
     for ran in judged(evidence):
         log = stored.get((ran.allocation, ran.attempt, ran.rank))
+        is_excused = is_troubled and not ran.ended_first
         if log is None:
-            yield _missing(ran, f"nothing of its {ran.lines} lines is stored")
+            # What the store has lost cannot be read again from a pod that is gone, and nobody can ask for the log of an
+            # allocation that was deleted.
+            if not (is_excused and evidence.store_losses and _is_gone(evidence, ran)):
+                yield _missing(ran, f"nothing of its {ran.lines} lines is stored")
             continue
         numbered = [passage for passage in log.passages if passage.printed]
         last = numbered[-1].last_printed if numbered else 0
-        is_excused = is_troubled and not ran.ended_first
         if is_excused and (log.is_unread or _is_gone(evidence, ran)):
             continue  # Where people read it, they are told that its end could not be read; or nobody can read it.
         if last != ran.lines:

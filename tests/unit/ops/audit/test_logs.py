@@ -36,6 +36,7 @@ def told(
     is_lost: bool = False,
     ended_first: bool = False,
     more_starts: int = 0,
+    is_deleted: bool = False,
     **known: Any,
 ) -> list[str]:
     """What is said of the log of a rank that printed so many lines."""
@@ -72,6 +73,8 @@ def told(
         if marks is not None:
             logs.append(msgspec.structs.replace(log, marks=marks))
     starts = [printed] * more_starts
+    if is_deleted:
+        history.remove("allocations", "job")
     found = audit(history.evidence(logs=logs, printed=[printed, *starts], **known))
     assert {each.invariant for each in found} <= {"I27"}
     return [each.message for each in found]
@@ -143,6 +146,17 @@ def test_what_the_store_has_lost_is_not_asked_for() -> None:
             store_losses=LOST,
         )
     )
+
+
+def test_nothing_is_asked_of_a_log_that_the_store_lost_and_nobody_can_read() -> None:
+    """Its lines were lost, its pod went away before they were read again, and so did its allocation. Each of them
+    alone excuses nothing."""
+    lost = ((0.0, BEGUN + 5.0),)
+    was_killed: dict[str, Any] = {"passages": None, "interruptions": 1}
+    assert told(**was_killed, store_losses=lost, is_deleted=True) == []
+    assert "nothing of" in " ".join(told(**was_killed, is_deleted=True))
+    assert "nothing of" in " ".join(told(**was_killed, store_losses=lost))
+    assert "nothing of" in " ".join(told(**was_killed, store_losses=lost, is_deleted=True, ended_first=True))
 
 
 def test_a_log_whose_place_was_lost_is_stored_again_and_read_once() -> None:
