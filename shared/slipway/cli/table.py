@@ -1,6 +1,7 @@
 """Tables of text, ages and amounts for people. Pure.
 
-Owns alignment and truncation: a table is as wide as it needs, and where it is too wide its last column is cut.
+Owns alignment, truncation and line breaks: a table is as wide as it needs, and where it is too wide its last column is
+cut; sentences are broken, and lose nothing.
 """
 
 from collections.abc import Callable, Sequence
@@ -32,11 +33,33 @@ def render(
     return "\n".join(lines)
 
 
-def pairs(items: Sequence[tuple[str, str]]) -> str:
-    """Names and values under each other; what is empty is left out."""
+def pairs(items: Sequence[tuple[str, str]], *, width: int = 0) -> str:
+    """Names and values under each other; what is empty is left out. Values that need more than `width` columns go on
+    below themselves (0: each is on one line, as programs read it)."""
     shown = [(name, value) for name, value in items if value]
     size = max((len(name) for name, _ in shown), default=0)
-    return "\n".join(f"{name + ':':<{size + 1}}  {value}" for name, value in shown)
+    indent = size + 1 + len(GAP)
+    lines: list[str] = []
+    for name, value in shown:
+        first, *more = _words_in_lines(value, width - indent) if width else [value]
+        lines += [f"{name + ':':<{size + 1}}{GAP}{first}", *(" " * indent + each for each in more)]
+    return "\n".join(lines)
+
+
+def broken(line: str, width: int) -> str:
+    """`line` in lines of `width` columns (0: as it is), the further ones two columns right of its first word."""
+    if not width or len(line) <= width:
+        return line
+    start = len(line) - len(line.lstrip())
+    first, *more = _words_in_lines(line[start:], width - start - len(GAP))
+    return "\n".join([" " * start + first, *(" " * start + GAP + each for each in more)])
+
+
+def _words_in_lines(text: str, width: int) -> list[str]:
+    """Names and ids stay whole, also those that are wider."""
+    import textwrap
+
+    return textwrap.wrap(text, max(8, width), break_long_words=False, break_on_hyphens=False) or [text]
 
 
 def cut(text: str, width: int) -> str:

@@ -49,6 +49,11 @@ class Terminal:
         """Columns of the terminal; 80 when there is none."""
         return shutil.get_terminal_size((WIDTH, 24)).columns if self.out.isatty() else WIDTH
 
+    @property
+    def text_width(self) -> int:
+        """At how many columns sentences are broken: those of the terminal; 0, which is never, where there is none."""
+        return self.width if self.out.isatty() else 0
+
     def paint(self, text: str, colour: str, *, to_err: bool = True) -> str:
         """`text` in a colour, where the stream shows colours."""
         stream = self.err if to_err else self.out

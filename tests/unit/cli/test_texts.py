@@ -84,6 +84,16 @@ def test_pairs_leave_out_what_is_empty() -> None:
     assert table.pairs([("A", "1"), ("Long", ""), ("Bcd", "2")]) == "A:    1\nBcd:  2"
 
 
+def test_facts_keep_to_the_columns_of_a_terminal() -> None:
+    """A long reason goes on below itself, and loses no word; a name of more columns than there are stays whole."""
+    reason = "no node of pool default has room for a rank of 4 cpu, 8Gi and 2 nvidia.com/gpu now"
+    shown = table.pairs([("ID", "a"), ("Why", reason), ("Page", "x" * 50)], width=40).splitlines()
+    assert [line[:7] for line in shown] == ["ID:    ", "Why:   ", *[" " * 7] * (len(shown) - 3), "Page:  "]
+    assert max(len(line) for line in shown[:-1]) <= 40
+    assert " ".join(line[7:] for line in shown[1:-1]) == reason
+    assert shown[-1] == "Page:  " + "x" * 50
+
+
 def test_ages() -> None:
     """Short, and never negative."""
     moment = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)

@@ -106,7 +106,7 @@ def _show(session: CliSession, letter: Json) -> None:
         ("cause", str(letter.get("cause", ""))),
         *((name, str(value)) for name, value in fields.items()),
     ]
-    session.terminal.line(table.pairs(items))
+    session.terminal.line(table.pairs(items, width=session.terminal.text_width))
 
 
 def _replay_all(arguments: argparse.Namespace, session: CliSession) -> int:

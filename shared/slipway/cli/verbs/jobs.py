@@ -126,7 +126,7 @@ def _show(arguments: argparse.Namespace, session: CliSession) -> int:
         ("Queues", ", ".join(cast("list[str]", view["queues"]))),
         ("Place", str(view["place"])),
     ]
-    session.terminal.line(table.pairs(facts))
+    session.terminal.line(table.pairs(facts, width=session.terminal.text_width))
     if members:
         head = ["#", "ID", "KIND", "STATE", "GPUS", "NOTE"]
         session.terminal.line("\n" + table.render(head, [_member_row(each) for each in members]))

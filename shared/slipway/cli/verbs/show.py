@@ -48,7 +48,7 @@ def describe(arguments: argparse.Namespace, session: CliSession) -> int:
         if view["phase"] == "Terminating":
             facts.append(("Stopping", str(why["message"])))
         facts += [("Deadline", deadline_text(each)) for each in cast("list[Json]", why.get("deadlines") or [])]
-    terminal.line(table.pairs(facts))
+    terminal.line(table.pairs(facts, width=terminal.text_width))
     pods = cast("list[Json]", session.api.get(f"/allocations/{view['id']}/pods")["items"])
     if pods:
         head = ["RANK", "STATE", "NODE", "IP", "EXIT", "POD"]
@@ -59,7 +59,7 @@ def describe(arguments: argparse.Namespace, session: CliSession) -> int:
     events = cast("list[Json]", session.api.get(f"/allocations/{view['id']}/events")["items"])
     terminal.line("\nEvents (UTC)")
     for event in events:
-        terminal.line(f"  {event_text(event)}")
+        terminal.line(table.broken(f"  {event_text(event)}", terminal.text_width))
     return main.OK
 
 
@@ -141,8 +141,7 @@ def explain(arguments: argparse.Namespace, session: CliSession) -> int:
         output.write(session.terminal, arguments.output, answer)
         return main.OK
     terminal = session.terminal
-    width = terminal.width if terminal.out.isatty() else 0
-    terminal.line(explain_text(cast("Json", answer.json()), width=width))
+    terminal.line(explain_text(cast("Json", answer.json()), width=terminal.text_width))
     return main.OK
 
 
@@ -163,15 +162,7 @@ def explain_text(why: Json, *, width: int = 0) -> str:
         lines.append(f"  what helps: {change['detail']}{until}")
     for each in cast("list[Json]", why.get("deadlines") or []):
         lines += [f"  {deadline_text(each)}", f"    {each['detail']}"]
-    return "\n".join(_broken(line, width) if width else line for line in lines)
-
-
-def _broken(line: str, width: int) -> str:
-    """`line` in lines of `width` columns, the further ones below its words; names and ids stay whole."""
-    import textwrap
-
-    indent = " " * (len(line) - len(line.lstrip()) + 2)
-    return textwrap.fill(line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+    return "\n".join(table.broken(line, width) for line in lines)
 
 
 def _holders_text(why: Json) -> list[str]:

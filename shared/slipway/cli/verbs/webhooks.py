@@ -119,7 +119,7 @@ def _print(arguments: argparse.Namespace, session: CliSession, method: str, path
         ("description", str(view["description"])),
         ("signing key", str(view.get("secret", ""))),
     ]
-    session.terminal.line(table.pairs(items))
+    session.terminal.line(table.pairs(items, width=session.terminal.text_width))
     for warning in cast("list[str]", view["warnings"]):
         session.terminal.note(f"warning: {warning}")
 
