@@ -56,6 +56,7 @@ class ListFilters(TypedDict, total=False):
     active: bool
     job: str
     result: str
+    search: str
     created_after: str
     created_before: str
     ended_after: str

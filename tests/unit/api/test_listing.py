@@ -47,6 +47,11 @@ async def crowd(world: ApiWorld) -> ApiWorld:
         ("?kind=training", {"adas"}),
         ("?labelSelector=team%3Dx", {"labelled"}),
         ("?labelSelector=team%3Dx&user=ada", set[str]()),
+        ("?search=LABEL", {"labelled"}),
+        ("?search=ada", {"adas"}),
+        ("?search=ad%20as&active=true", {"adas"}),
+        ("?search=ad%20plain", set[str]()),
+        ("?search=%20%20", {"plain", "labelled", "adas", "elsewhere", "ended"}),
     ],
 )
 async def test_filters(crowd: ApiWorld, query: str, expected: set[str]) -> None:
@@ -74,6 +79,15 @@ async def test_a_version_that_has_expired_is_nobodys_conflict(
 async def test_bad_selectors_and_tokens(crowd: ApiWorld, query: str) -> None:
     """The server's own refusal, not a 500."""
     assert 400 <= (await crowd.get(f"/allocations{query}")).status_code < 500
+
+
+async def test_search_finds_by_a_part_of_the_id(crowd: ApiWorld) -> None:
+    """Each word may be in another of the names; a text that nobody types is refused."""
+    found = (await crowd.get("/allocations?search=adas")).json()["items"][0]
+    tail = found["id"].rpartition("-")[2]
+    assert await listed(crowd, f"?search={tail[:6].upper()}%20{found['user']}") == {"adas"}
+    refused = await crowd.get(f"/allocations?search={'a' * 201}")
+    assert (refused.status_code, "search" in refused.json()["detail"]) == (400, True)
 
 
 async def test_pages_show_everything_once(world: ApiWorld) -> None:

@@ -7,7 +7,7 @@ import msgspec
 
 from slipway.api.http_errors import PageExpiredError
 from slipway.api.ports import Kube
-from slipway.crd.transitions import user_of
+from slipway.crd.transitions import id_of, user_of
 from slipway.crd.v1alpha1 import Allocation
 from slipway.errors import ExpiredError
 from slipway.kube.ports import Listed
@@ -51,6 +51,8 @@ class ListFilter(msgspec.Struct, frozen=True, kw_only=True):
     created: TimeRange = TimeRange()
     ended: TimeRange = TimeRange()
     label_selector: str = ""
+    words: tuple[str, ...] = ()
+    """each has to be in the id, the name or the user; whether letters are capital does not matter"""
 
     def has(self, allocation: Allocation) -> bool:
         """Whether it matches what the server could not decide."""
@@ -66,7 +68,14 @@ class ListFilter(msgspec.Struct, frozen=True, kw_only=True):
             return False
         if not self.ended.has(allocation.status.ended_at):
             return False
-        return not self.user or user_of(allocation) == self.user
+        if self.user and user_of(allocation) != self.user:
+            return False
+        return not self.words or self._has_words(allocation)
+
+    def _has_words(self, allocation: Allocation) -> bool:
+        names = (id_of(allocation), allocation.metadata.name, user_of(allocation))
+        known = [name.casefold() for name in names]
+        return all(any(word.casefold() in name for name in known) for word in self.words)
 
     @property
     def field_selector(self) -> str:

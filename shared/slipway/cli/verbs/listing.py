@@ -36,6 +36,9 @@ def configure_ps(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-l", "--selector", help="only with these labels, such as team=vision")
     parser.add_argument("--job", help="only of this job")
     parser.add_argument(
+        "--search", metavar="WORDS", help="only with each of these words in the id, the name or the user"
+    )
+    parser.add_argument(
         "--sort", metavar="FIELDS", help="such as name, or --sort=-priority,name (default: the newest last)"
     )
     output.add_options(parser)
@@ -51,6 +54,7 @@ def ps(arguments: argparse.Namespace, session: CliSession) -> int:
         "kind": arguments.kind,
         "labelSelector": arguments.selector,
         "job": arguments.job,
+        "search": arguments.search,
         "sort": arguments.sort,
     }
     if arguments.watch:

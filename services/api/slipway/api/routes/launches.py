@@ -28,6 +28,7 @@ from slipway.model.reasons import Result
 from slipway.runtime import telemetry
 
 PAGE_MAX = 500
+SEARCH_CHARACTERS_MAX = 200
 TAG = "allocations"
 
 LIST_QUERY = (
@@ -44,6 +45,7 @@ LIST_QUERY = (
     Query("createdBefore", "only created before this time"),
     Query("endedAfter", "only ended at this time or later"),
     Query("endedBefore", "only ended before this time"),
+    Query("search", "only with each of these words in the id, the name or the user"),
     Query("sort", "fields with commas, - for descending, such as -endedAt,name"),
     Query("labelSelector", "Kubernetes label selector"),
     Query("limit", f"items in a page, at most {PAGE_MAX}", "integer"),
@@ -104,6 +106,7 @@ async def list_allocations(request: Request, kind: Kind | None = None) -> Respon
         kind=kind or _kind(query.get("kind", "")),
         is_active=flag_param(request, "active"),
         label_selector=query.get("labelSelector", ""),
+        words=_words(query.get("search", "")),
         job=query.get("job", ""),
         results=_results(query.get("result", "")),
         created=_span(request, "created"),
@@ -143,6 +146,12 @@ def _phases(text: str) -> frozenset[Phase]:
         return frozenset(Phase(part) for part in text.split(",") if part)
     except ValueError as error:
         raise bad_param("phase", f"must be one of {', '.join(Phase)}, not {text[:64]!r}") from error
+
+
+def _words(text: str) -> tuple[str, ...]:
+    if len(text) > SEARCH_CHARACTERS_MAX:
+        raise bad_param("search", f"at most {SEARCH_CHARACTERS_MAX} characters, not {len(text)}")
+    return tuple(text.split())
 
 
 def _results(text: str) -> frozenset[Result]:
