@@ -6,6 +6,7 @@ import { History } from "./history.js";
 import { Home } from "./home.js";
 import { Launch } from "./launch.js";
 import { Queues } from "./queues.js";
+import { KeysButton, MODIFIER, openPalette, Palette, startKeys } from "./palette.js";
 import { path, routes, startRouter } from "./router.js";
 import { html, render, signal, useEffect } from "./runtime.js";
 import { connection, me, reloadAll, start } from "./store.js";
@@ -23,7 +24,14 @@ const PAGES = {
   "/usage": [Usage, () => "Usage"],
   "/history": [History, () => "History"],
 };
-const LINKS = [["/", "Workloads"], ["/queues", "Queues"], ["/cluster", "Cluster"], ["/launch", "Launch"], ["/usage", "Usage"], ["/history", "History"]];
+const LINKS = [
+  { href: "/", text: "Workloads", key: "w" },
+  { href: "/queues", text: "Queues", key: "q" },
+  { href: "/cluster", text: "Cluster", key: "c" },
+  { href: "/launch", text: "Launch", key: "l" },
+  { href: "/usage", text: "Usage", key: "u" },
+  { href: "/history", text: "History", key: "h" },
+];
 const CONNECTIONS = {
   connecting: ["Connecting", "waits"],
   live: ["Live", "good"],
@@ -51,9 +59,10 @@ function App() {
   }, [path.value]);
   return html`<a class="skip" href="#main">Skip to the content</a>
     <header><a class="brand" href="/"><span aria-hidden="true"></span>Slipway</a>
-      <nav aria-label="Pages">${LINKS.map(([href, text]) => html`<a key=${href} href=${href} aria-current=${isHere(href) ? "page" : undefined}>${text}</a>`)}</nav>
+      <nav aria-label="Pages">${LINKS.map(({ href, text }) => html`<a key=${href} href=${href} aria-current=${isHere(href) ? "page" : undefined}>${text}</a>`)}</nav>
+      <button type="button" class="quiet find" title="Go to a page or a workload" onClick=${openPalette}>Go to <kbd>${MODIFIER} K</kbd></button>
       <${Connection} /><${Menu} /></header>
-    <${Banner} />
+    <${Banner} /><${Palette} links=${LINKS} />
     <main id="main">${connection.value === "login" ? html`<${Login} />` : html`<${Page} key=${found?.pattern} ...${found?.params ?? {}} />`}</main>`;
 }
 
@@ -93,12 +102,13 @@ function Menu() {
     ${user ? html`<p class="soft">${user}${me.value.auth === "none" ? ", without a login" : ""}</p>` : null}
     <p class="choice" role="group" aria-label="Colours">${Object.entries(THEMES).map(([value, text]) => html`<button key=${value} type="button"
       aria-pressed=${String(theme.value === value)} onClick=${() => choose(value)}>${text}</button>`)}</p>
-    <p><a href="/docs" target="_blank" rel="noopener">REST API</a></p>
+    <p><a href="/docs" target="_blank" rel="noopener">REST API</a> <${KeysButton} /></p>
     ${me.value && me.value.auth !== "none" ? html`<form method="post" action="/logout"><button>Log out</button></form>` : null}
     <p class="soft">Slipway ${facts.version}</p></div></details>`;
 }
 
 startRouter();
+startKeys(LINKS);
 start();
 document.addEventListener("click", (event) => {
   const menu = document.querySelector("details.menu[open]");

@@ -8,6 +8,8 @@ export const path = computed(() => location_.value.pathname);
 
 /** @type {RegExp[]} */
 const ours = [];
+/** @type {MutationObserver | undefined} */
+let waiting;
 
 /**
  * Say which addresses are pages of ours. `{name}` stands for one part of a path.
@@ -49,8 +51,24 @@ export function go(href) {
   history.pushState(null, "", href);
   location_.value = new URL(location.href);
   scrollTo(0, 0);
-  // Who listens hears the new page's name; who types goes on from its beginning.
-  requestAnimationFrame(() => document.querySelector("h1")?.focus({ preventScroll: true }));
+  requestAnimationFrame(focusHeading);
+}
+
+// Who listens hears the new page's name; who types goes on from its beginning. A page that still loads has no heading
+// yet: it is waited for, unless somebody has gone elsewhere meanwhile.
+function focusHeading() {
+  waiting?.disconnect();
+  const focus = () => {
+    const heading = document.querySelector("main h1");
+    if (heading instanceof HTMLElement) heading.focus({ preventScroll: true });
+    return heading !== null;
+  };
+  if (focus()) return;
+  const observer = new MutationObserver(() => {
+    if (document.activeElement !== document.body || focus()) observer.disconnect();
+  });
+  waiting = observer;
+  observer.observe(document.body, { childList: true, subtree: true });
 }
 
 /**
