@@ -348,6 +348,7 @@ NO_PLACE_OF_A_POD = {
     "fe80::1": "link-local",
     "fd00:ec2::254": "link-local",
     "224.0.0.1": "no machine",
+    "255.255.255.255": "no machine",
     "10.9.9.9": "node's own",
     "kubernetes.default": "which is none",
 }
@@ -370,10 +371,17 @@ def test_a_pod_of_the_hosts_network_is_no_place_of_a_pod() -> None:
 
 @pytest.mark.parametrize(
     ("address", "allowed"),
-    [("10.1.2.3", ()), ("fd12::7", ()), ("127.0.0.1", ("127.0.0.0/8",)), ("10.9.9.9", ("10.9.0.0/16",))],
+    [
+        ("10.1.2.3", ()),
+        ("fd12::7", ()),
+        ("240.0.1.2", ()),
+        ("100.64.1.2", ()),
+        ("127.0.0.1", ("127.0.0.0/8",)),
+        ("10.9.9.9", ("10.9.0.0/16",)),
+    ],
 )
 def test_pods_and_what_an_operator_names_are_reached(address: str, allowed: tuple[str, ...]) -> None:
-    """Private addresses are where pods live; a network that is named is reached whatever it is."""
+    """Private addresses and those of class E are where pods live; a named network is reached, whatever it is."""
     status = PodStatus(phase="Running", pod_ip=address, host_ip="10.9.9.9")
     check_pod_address(Pod(metadata=ObjectMeta(name="p"), status=status), parse_networks(allowed))
 

@@ -35,6 +35,7 @@ TTL_S = 1.0
 ROOT = "/proxy"
 _METADATA = ipaddress.ip_address("fd00:ec2::254")
 """Where a cloud serves its machines' credentials over IPv6; over IPv4 the address is link-local."""
+_BROADCAST = ipaddress.ip_address("255.255.255.255")
 PREFIX_AWARE = (Kind.NOTEBOOK, Kind.TENSORBOARD)
 """Kinds whose servers are started with the prefix (`$(SLIPWAY_PROXY_PREFIX)`) and expect it in every path."""
 
@@ -156,7 +157,7 @@ def check_pod_address(pod: Pod, allowed: Sequence[Network]) -> None:
         kind = "the api's own machine"
     elif own.is_link_local or own == _METADATA:
         kind = "link-local, where clouds serve the credentials of machines"
-    elif own.is_multicast or own.is_reserved:
+    elif own.is_multicast or own == _BROADCAST:
         kind = "that of no machine"
     else:
         return
