@@ -361,9 +361,10 @@ async def test_an_ambiguous_id(desk: Desk) -> None:
 
 async def test_describe(world: ApiWorld, desk: Desk) -> None:
     """Facts, pods and events."""
-    await desk.run(*RUN, "--ranks", "2", "--", "python", "-c", "print(1)")
+    await desk.run(*RUN, "--ranks", "2", "--label", "team=vision", "--", "python", "-c", "print(1)")
     await world.run("train")
     done = await desk.run("describe", "train")
+    assert "Labels:     team=vision\n" in done.out
     assert done.code == 0
     assert "State:      Running" in done.out
     assert "python -c 'print(1)'" in done.out

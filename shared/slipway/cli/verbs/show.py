@@ -6,6 +6,7 @@ from typing import Any, cast
 from slipway.cli import labels, main, output, table, waterfall
 from slipway.cli.verb import CliSession, CliVerb
 from slipway.cli.verbs.streams import event_text
+from slipway.crd.meta import API_GROUP
 from slipway.model.duration import format_duration
 
 Json = dict[str, Any]
@@ -84,8 +85,14 @@ def _facts(view: Json, session: CliSession, moment: Any) -> list[tuple[str, str]
         ("Ended", str(view.get("endedAt") or "")),
         ("Preempted", _preempted(view)),
         ("Page", "" if ended or not spec.get("ports") else f"{session.api.server.url}{view['links']['proxy']}"),
-        ("Labels", ", ".join(f"{name}={value}" for name, value in cast("Json", view.get("labels") or {}).items())),
+        ("Labels", _labels(view)),
     ]
+
+
+def _labels(view: Json) -> str:
+    """Those that people gave; what Slipway keeps in labels is in `get`."""
+    given = cast("Json", view.get("labels") or {})
+    return ", ".join(f"{name}={value}" for name, value in given.items() if not name.startswith(f"{API_GROUP}/"))
 
 
 def _preempted(view: Json) -> str:
