@@ -15,6 +15,7 @@ from websockets.sync.client import connect
 from websockets.typing import Subprotocol
 
 from slipway.inside.terminal import PROTOCOL
+from slipway.local.stack import LOOPBACK_NETWORKS
 from tests.support.local_stack import RunningStack, cli_words
 from tests.support.names import fresh
 from tests.support.plain_http import NO_TLS
@@ -150,7 +151,7 @@ _NUMBERS = "import time\nfor n in range(300000):\n    print(n)\n    if n % 1000 
 def test_any_replica_serves_any_session(stack: RunningStack, shell: str) -> None:
     """A session that was opened through one API is the same through another."""
     port = free_port()
-    env = {**stack.environment(), "SLIPWAY_LISTEN": f"127.0.0.1:{port}"}
+    env = {**stack.environment(), "SLIPWAY_LISTEN": f"127.0.0.1:{port}", "SLIPWAY_PROXY_NETWORKS": LOOPBACK_NETWORKS}
     other = subprocess.Popen([sys.executable, "-m", "slipway.api.main"], env=env, stderr=subprocess.DEVNULL)
     try:
 
