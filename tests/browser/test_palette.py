@@ -84,7 +84,7 @@ def test_keys_do_not_disturb_who_types(visit: Visit) -> None:
     assert page.run("location.pathname") == "/"
     page.run("document.activeElement.blur()")
     keys(page, "?")
-    visit.shows("these keys")
+    visit.shows("show this list")
     assert barriers(page) == []
     page.run("document.querySelector('dialog input[type=checkbox]').click()")
     keys(page, "Escape")

@@ -48,7 +48,7 @@ RESTARTS_MAX_S = 5.0
 SYSTEM_NAMESPACE = "slipway-system"
 DEFAULT_PORT = 8080
 LOOPBACK_NETWORKS = "127.0.0.0/8,::1/128"
-"""A receiver of events that somebody tries out runs on this machine."""
+"""Where programs of this machine listen: ranks of the local cluster, and receivers of events that one tries out."""
 
 
 class StackOptions(msgspec.Struct, frozen=True, kw_only=True):

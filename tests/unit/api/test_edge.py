@@ -101,7 +101,7 @@ async def test_what_can_be_read_in_two_ways_is_refused(
 
 
 async def test_a_request_without_a_host_is_refused() -> None:
-    """Also where any name is served, since a credential is asked for: nobody can say whose pages it is about."""
+    """Also where all host names are served: without the field, the origin that is meant is not known."""
     settings = Settings(auth="token", token_dir="/nowhere", listen="0.0.0.0:8080")
     async with api_world(settings) as world:
         refused = await world.get("/me", host="")

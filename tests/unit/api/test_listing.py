@@ -82,7 +82,7 @@ async def test_bad_selectors_and_tokens(crowd: ApiWorld, query: str) -> None:
 
 
 async def test_search_finds_by_a_part_of_the_id(crowd: ApiWorld) -> None:
-    """Each word may be in another of the names; a text that nobody types is refused."""
+    """One word may match the id and the next one the user. A search of more than 200 characters is refused."""
     found = (await crowd.get("/allocations?search=adas")).json()["items"][0]
     tail = found["id"].rpartition("-")[2]
     assert await listed(crowd, f"?search={tail[:6].upper()}%20{found['user']}") == {"adas"}

@@ -11,14 +11,15 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from slipway.api.access import origins
-from slipway.api.problems import ProblemRow, problem_response
+from slipway.api.http_errors import MalformedError
+from slipway.api.problems import TABLE, ProblemRow, problem_response
 from slipway.api.request_telemetry import QUIET_PATHS
 from slipway.runtime import web_guard
 
 _SINGLE = (b"host", b"authorization")
 _SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 _HOST = ProblemRow(web_guard.MISDIRECTED, "unknown-host", "This host is not served here")
-_MALFORMED = ProblemRow(400, "malformed", "The request cannot be read")
+_MALFORMED = TABLE[MalformedError]
 _INSIDE = ProblemRow(404, "not-found", "There is nothing of that name in the origin of a workload")
 _ORIGIN = ProblemRow(web_guard.FORBIDDEN, "cross-origin", "The request comes from another origin")
 _REMEDY = "; add its name to SLIPWAY_HOSTS"

@@ -1,4 +1,6 @@
-"""Addresses that the api connects to on somebody else's behalf: what they are, and networks that an operator names.
+"""Networks that an operator allows, and the IPv4 address that an IPv6 one leads to.
+
+The checks of webhooks and of the proxy share them: both make the api connect to an address that others chose.
 
 Source: RFC 6052 (addresses of the NAT64 prefix hold an IPv4 one).
 """

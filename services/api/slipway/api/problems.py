@@ -193,7 +193,8 @@ async def on_http_exception(request: Request, error: Exception) -> Response:
 
 
 async def on_client_left(request: Request, error: Exception) -> Response:
-    """What the log has of a request whose caller left before it was through; nobody reads the answer."""
+    """The answer where the client closed the connection before its body was complete. Nobody reads it; the log and the
+    metrics show its status."""
     return problem_response(_LEFT, "the connection was closed before the body was complete", request.url.path)
 
 

@@ -116,8 +116,8 @@ def logs_are_whole(evidence: AuditEvidence) -> Iterator[InvariantViolation]:
         log = stored.get((ran.allocation, ran.attempt, ran.rank))
         is_excused = is_troubled and not ran.ended_first
         if log is None:
-            # What the store has lost cannot be read again from a pod that is gone, and nobody can ask for the log of an
-            # allocation that was deleted.
+            # The store lost its lines, and its pod was gone before they could be read again. No reader misses them: the
+            # allocation is deleted.
             if not (is_excused and evidence.store_losses and _is_gone(evidence, ran)):
                 yield _missing(ran, f"nothing of its {ran.lines} lines is stored")
             continue

@@ -15,7 +15,7 @@ export const MODIFIER = /Mac|iP(hone|ad)/.test(navigator.platform) ? "⌘" : "Ct
 
 /** Which dialog is open: `find`, `keys`, or none. */
 const shown = signal("");
-/** Whether keys without Ctrl do something: who dictates, or hits keys by chance, takes them away. */
+/** Whether keys without Ctrl are used. Readers who dictate, or press keys by mistake, turn them off. */
 const hasKeys = signal(stored() !== "off");
 /** When `g` was pressed. */
 let first = -Infinity;
@@ -155,13 +155,13 @@ async function workloadsOf(asked, abort) {
 function Keys({ links }) {
   const dialog = useRef(null);
   useEffect(() => dialog.current.showModal(), []);
-  const rows = [[[MODIFIER, "K"], "go to a page or a workload"], [["/"], "filter what the page lists"], [["?"], "these keys"],
+  const rows = [[[MODIFIER, "K"], "go to a page or a workload"], [["/"], "filter what the page lists"], [["?"], "show this list"],
     ...links.map(({ key, text }) => [["g", key], text])];
   return html`<dialog ref=${dialog} aria-labelledby="keys-title" onClose=${() => (shown.value = "")}
       onClick=${(event) => event.target === dialog.current && dialog.current.close()}>
     <div class="ask"><h2 id="keys-title">Keys</h2>
       <dl class="keys">${rows.map(([keys, text]) => html`<div key=${text}><dt>${keys.map((key) => html`<kbd key=${key}>${key}</kbd>`)}</dt><dd>${text}</dd></div>`)}</dl>
-      <label class="soft"><input type="checkbox" checked=${hasKeys.value} onChange=${(event) => keep(event.target.checked)} /> Keys without ${MODIFIER} do something</label>
+      <label class="soft"><input type="checkbox" checked=${hasKeys.value} onChange=${(event) => keep(event.target.checked)} /> Use these keys; ${MODIFIER} K always works</label>
       <p class="actions"><button type="button" onClick=${() => dialog.current.close()}>Close</button></p></div>
   </dialog>`;
 }

@@ -54,8 +54,8 @@ export function go(href) {
   requestAnimationFrame(focusHeading);
 }
 
-// Who listens hears the new page's name; who types goes on from its beginning. A page that still loads has no heading
-// yet: it is waited for, unless somebody has gone elsewhere meanwhile.
+// The heading gets the focus: screen readers say the name of the new page, and Tab goes on from its beginning. A page that
+// still loads has no heading yet: wait for it, unless the focus has moved meanwhile.
 function focusHeading() {
   waiting?.disconnect();
   const focus = () => {
