@@ -60,6 +60,23 @@ async def test_who_stood_where_at_a_moment(world: ApiWorld, monkeypatch: pytest.
     assert [each["name"] for each in (await world.get("/history")).json()["items"]] == ["waits"]
 
 
+async def test_the_gpus_of_each_node_are_told_where_they_are_known(
+    world: ApiWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ranks that ask for the same have the same on each node; of ranks that differ the places of that time are gone."""
+    gpu = {"resources": {"nvidia.com/gpu": 4}}
+    await world.launch(name="same", ranks=[{"name": "w", "count": 3, **gpu}])
+    await world.launch(name="differ", ranks=[{"name": "a", "count": 1}, {"name": "b", "count": 2, **gpu}])
+    for name in ("same", "differ"):
+        await moved(world, name, (Event.ASSIGNED, 100, {"nodes": {"n2": 1, "n1": 2}}))
+    body = (await world.get(f"/history?at={at(world, 30)}")).json()
+    assert {each["name"]: each["gpus"] for each in body["items"]} == {"same": {}, "differ": {}}
+    _travel(world, monkeypatch, 200)
+    found = {each["name"]: each for each in (await world.get(f"/history?at={at(world, 0)}")).json()["items"]}
+    assert found["same"]["ranks"] == found["differ"]["ranks"] == {"n1": 2, "n2": 1}
+    assert (found["same"]["gpus"], found["differ"]["gpus"]) == ({"n1": 8, "n2": 4}, None)
+
+
 async def test_what_the_ring_has_lost_the_stream_remembers(world: ApiWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     """And without a stream it is said to be unknown, not made up."""
     await world.launch(name="old")

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from slipway.api.queue_view import gpus_by_role
 from slipway.crd.transitions import event_of, id_of, ring_of, user_of
 from slipway.crd.v1alpha1 import Allocation
 from slipway.model.events import AllocationEvent
@@ -35,6 +36,10 @@ class PastAllocation(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """since when it stood so"""
     reason: str
     nodes: list[str]
+    ranks: dict[str, int]
+    """{node: how many of its ranks stood there}"""
+    gpus: dict[str, int] | None
+    """{node: whole devices that these ranks had}; null where that is not known any more"""
     source: str
     """object, stream or firehose: who remembers it"""
 
@@ -67,6 +72,7 @@ def of_object(allocation: Allocation, at: float, stream: Sequence[AllocationEven
     found = _at(events, at)
     if found is not None and found.phase is Phase.TERMINATED:
         return None
+    ranks = _ranks(events, found)
     return PastAllocation(
         id=id_of(allocation),
         name=allocation.metadata.name,
@@ -79,7 +85,9 @@ def of_object(allocation: Allocation, at: float, stream: Sequence[AllocationEven
         attempt=found.attempt if found else 0,
         since=found.time if found else "",
         reason=found.reason if found else "",
-        nodes=_nodes(events, found),
+        nodes=sorted(ranks),
+        ranks=ranks,
+        gpus=_gpus(allocation, found, ranks),
         source="stream" if stream else "object",
     )
 
@@ -106,6 +114,7 @@ def _of_events(events: list[AllocationEvent], at: float) -> PastAllocation | Non
     found = _at(events, at)
     if found is None or found.phase is Phase.TERMINATED:
         return None
+    ranks = _ranks(events, found)
     requested = next((event for event in events if event.type is Event.REQUESTED), None)
     born: dict[str, Any] = requested.data if requested is not None else {}
     return PastAllocation(
@@ -120,7 +129,9 @@ def _of_events(events: list[AllocationEvent], at: float) -> PastAllocation | Non
         attempt=found.attempt,
         since=found.time,
         reason=found.reason,
-        nodes=_nodes(events, found),
+        nodes=sorted(ranks),
+        ranks=ranks,
+        gpus=None if ranks else {},
         source="firehose",
     )
 
@@ -131,12 +142,32 @@ def _at(events: Sequence[AllocationEvent], at: float) -> AllocationEvent | None:
     return before[-1] if before else None
 
 
-def _nodes(events: Sequence[AllocationEvent], found: AllocationEvent | None) -> list[str]:
-    """Where it stood: the admission of that attempt names the nodes."""
+def _ranks(events: Sequence[AllocationEvent], found: AllocationEvent | None) -> dict[str, int]:
+    """Where it stood: the admission of that attempt names the nodes, each with how many ranks it has there."""
     if found is None or found.phase is Phase.PENDING:
-        return []
+        return {}
     for event in reversed(events):
         nodes = event.data.get("nodes")
         if event.attempt == found.attempt and event.type is Event.ASSIGNED and isinstance(nodes, dict):
-            return sorted(map(str, nodes))  # pyright: ignore[reportUnknownArgumentType] - JSON keys are text
-    return []
+            counts: dict[object, object] = nodes  # pyright: ignore[reportUnknownVariableType] - JSON
+            return {str(node): count for node, count in sorted(counts.items(), key=str) if isinstance(count, int)}
+    return {}
+
+
+def _gpus(allocation: Allocation, found: AllocationEvent | None, ranks: dict[str, int]) -> dict[str, int] | None:
+    """The devices of these ranks: by their places where the object still has those of that attempt, else by what each
+    rank asks for, where all ask for the same."""
+    if not ranks or found is None:
+        return {}
+    asks = gpus_by_role(allocation)
+    admission = allocation.status.admission
+    if admission is not None and admission.attempt == found.attempt and allocation.status.attempt == found.attempt:
+        by_node = dict.fromkeys(ranks, 0)
+        for placement in admission.placements:
+            by_node[placement.node] = by_node.get(placement.node, 0) + asks.get(placement.role, 0)
+        return by_node
+    each = set(asks.values())
+    if len(each) != 1:
+        return None
+    (size,) = each
+    return {node: count * size for node, count in ranks.items()}

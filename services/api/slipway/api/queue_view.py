@@ -99,11 +99,17 @@ def waiting_since(allocation: Allocation) -> str:
 
 def slots_of(allocation: Allocation) -> int:
     """Whole devices that all its ranks ask for."""
+    asks = gpus_by_role(allocation)
+    return sum(role.count * asks[role.name] for role in allocation.spec.ranks) if asks else 0
+
+
+def gpus_by_role(allocation: Allocation) -> dict[str, int]:
+    """{role: whole devices that one rank of it asks for}; empty for what cannot be read."""
     spec = allocation.spec
     try:
-        return sum(role.count * role_requests(role, template_of(spec, role)).gpus() for role in spec.ranks)
+        return {role.name: role_requests(role, template_of(spec, role)).gpus() for role in spec.ranks}
     except ValueError:
-        return 0
+        return {}
 
 
 def place_of(allocation: Allocation, jobs: Jobs) -> str:

@@ -3,23 +3,9 @@ import { call } from "./api.js";
 import { Confirm } from "./components.js";
 import { plural, sentence } from "./format.js";
 import { html, useSignal } from "./runtime.js";
-import { me } from "./store.js";
 
 const BATCH_MAX = 500;
 const NAMED = 8;
-const MOVERS = ["editor", "admin"];
-
-/**
- * Whether the viewer may change it, as far as the login says. Where it says nothing, the API refuses what is not
- * permitted.
- * @param {{workspace: string}} each
- * @returns {boolean}
- */
-export function mayChange(each) {
-  const roles = me.value?.roles ?? {};
-  if (!Object.keys(roles).length) return me.value !== null;
-  return MOVERS.includes(roles[each.workspace]) || MOVERS.includes(roles["*"]);
-}
 
 /**
  * The changes that put the chosen before or behind all others, in the order that they have.

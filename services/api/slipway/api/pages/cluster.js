@@ -2,28 +2,81 @@
 import { pageOf } from "./allocation.js";
 import { freeOf, isUsable, partsOf, ranksThatFit, sizesOf } from "./capacity.js";
 import { Answered, Choice, Empty, Meter } from "./components.js";
-import { amountOf, plural, spellBytes, trim } from "./format.js";
+import { amountOf, plural, sentence, spellBytes, spellDuration, spellExact, trim } from "./format.js";
+import { pageOfNode } from "./nodes.js";
 import { param, setParam } from "./router.js";
-import { html, useSignal } from "./runtime.js";
+import { html, useRef, useSignal } from "./runtime.js";
 import { useResource } from "./store.js";
 
 const COLOURS = 10;
 const SHOWN = 300;
 const LEGEND = 12;
+const MINUTE_MS = 60000;
+const SETTLE_MS = 200;
+/** How far back the slider goes. */
+const SLIDER_MIN = 24 * 60;
 const TOPOLOGY = ["rack", "topology.kubernetes.io/rack", "topology.kubernetes.io/zone"];
 const KEYS = { workload: (held) => held.id, user: (held) => held.user, queue: (held) => held.queue };
 
 export function Cluster() {
   const answer = useResource("/nodes", { isSlow: true });
+  const at = Number.isNaN(Date.parse(param("at"))) ? "" : param("at");
+  const past = useResource(at ? `/history?at=${encodeURIComponent(at)}` : "", { isAbout: () => false });
+  return html`<div class="head"><h1 tabindex="-1">Cluster</h1><a class="button" href="/nodes">List of nodes</a></div>
+    <${TimeSlider} at=${at} />
+    <${Answered} answer=${answer} what="the nodes" rows=${6}>${({ items }) => {
+      if (!items.length) return html`<${Empty} title="The cluster has no nodes">Workloads wait until there are some.<//>`;
+      if (!at) return html`<${NodeMap} items=${items} />`;
+      return html`<${Answered} answer=${past} what="the past" rows=${6}>${(found) => html`<p class="soft">${plural(found.items.filter((each) => each.nodes.length).length, "workload")} had a place then.
+          Which nodes drained or were away then is not known: these are the nodes of now.</p>
+        ${found.lossy.map((text) => html`<p key=${text} class="warning">${sentence(text)}.</p>`)}
+        <${NodeMap} items=${nodesThen(items, found.items)} isPast=${true} />`}<//>`;
+    }}<//>`;
+}
+
+function TimeSlider({ at }) {
+  const chosen = useSignal(at ? Math.max(-SLIDER_MIN, Math.round((Date.parse(at) - Date.now()) / MINUTE_MS)) : 0);
+  const leave = useRef(0);
+  const move = (minutes) => {
+    chosen.value = minutes;
+    clearTimeout(leave.current);
+    leave.current = setTimeout(() => setParam("at", minutes ? new Date(Date.now() + minutes * MINUTE_MS).toISOString().replace(/\.\d+Z$/, "Z") : ""), SETTLE_MS);
+  };
+  const said = chosen.value ? `${spellDuration(-60 * chosen.value)} ago` : "Now";
+  return html`<div class="bar slider"><label for="cluster-time">Time</label>
+    <input id="cluster-time" type="range" min=${-SLIDER_MIN} max="0" step="5" value=${chosen.value} aria-valuetext=${said} onInput=${(event) => move(Number(event.target.value))} />
+    <output for="cluster-time" title=${at ? spellExact(at) : ""}>${said}</output>
+    ${at ? html`<button type="button" onClick=${() => move(0)}>Back to now</button> <a href=${`/history?at=${encodeURIComponent(at)}`}>History at this time</a>` : null}</div>`;
+}
+
+/**
+ * The nodes as the map shows them, with what stood on them at a time of the past.
+ * @param {import("./capacity.js").NodeView[]} nodes those of now
+ * @param {any[]} standing what stood then, as the history of the API has it
+ * @returns {any[]}
+ */
+export function nodesThen(nodes, standing) {
+  const known = new Map(nodes.map((node) => [node.name, { ...node, ready: true, schedulable: true, scheduling: "", ranks: [], gpusUsed: 0, used: null }]));
+  for (const each of standing) {
+    for (const name of each.nodes) {
+      const gone = { name, pool: each.pool, gpuType: "", gpus: 0, labels: {}, allocatable: {}, ready: true, schedulable: true, scheduling: "no longer there", ranks: [], gpusUsed: 0, used: null };
+      const node = known.get(name) ?? known.set(name, gone).get(name);
+      const gpus = each.gpus?.[name] ?? 0;
+      node.ranks.push({ id: each.id, rank: null, count: each.ranks[name], user: each.user, queue: each.queue, phase: each.phase, gpus });
+      node.gpusUsed += gpus;
+      node.gpus = Math.max(node.gpus, node.gpusUsed);
+    }
+  }
+  return [...known.values()];
+}
+
+function NodeMap({ items, isPast = false }) {
   const filter = useSignal("");
   const most = useSignal(SHOWN);
   const by = KEYS[param("by")] ? param("by") : "workload";
-  return html`<div class="head"><h1 tabindex="-1">Cluster</h1></div>
-    <${Answered} answer=${answer} what="the nodes" rows=${6}>${({ items }) => {
-      if (!items.length) return html`<${Empty} title="The cluster has no nodes">Workloads wait until there are some.<//>`;
-      const colours = coloursOf(items, KEYS[by]);
-      const found = items.filter((node) => `${node.name} ${node.pool} ${node.gpuType} ${node.scheduling}`.toLowerCase().includes(filter.value.toLowerCase()));
-      return html`<${Summary} nodes=${items} />
+  const colours = coloursOf(items, KEYS[by]);
+  const found = items.filter((node) => `${node.name} ${node.pool} ${node.gpuType} ${node.scheduling}`.toLowerCase().includes(filter.value.toLowerCase()));
+  return html`<${Summary} nodes=${items} isPast=${isPast} />
         <div class="bar">
           <${Choice} label="Colour by" options=${[["workload", "By workload"], ["user", "By user"], ["queue", "By queue"]]} chosen=${by}
             onChoose=${(value) => setParam("by", value === "workload" ? "" : value)} />
@@ -34,7 +87,6 @@ export function Cluster() {
           <div class="nodes">${nodes.map((node) => html`<${Node} key=${node.name} node=${node} colours=${colours} keyOf=${KEYS[by]} />`)}</div></section>`)}
         ${found.length ? null : html`<${Empty} title="No node matches">Filter by a name, a pool, a type of GPU or draining.<//>`}
         ${found.length > most.value ? html`<p><button onClick=${() => (most.value += SHOWN)}>Show ${Math.min(SHOWN, found.length - most.value)} of ${found.length - most.value} more</button></p>` : null}`;
-    }}<//>`;
 }
 
 // {who: number of a colour}, those with most GPUs first, so that neighbours in the legend differ.
@@ -55,7 +107,8 @@ function groupsOf(nodes) {
   return [...groups].sort((a, b) => (a[0] < b[0] ? -1 : 1));
 }
 
-function Summary({ nodes }) {
+function Summary({ nodes, isPast }) {
+  const when = isPast ? "then" : "now";
   const parts = partsOf(nodes);
   const free = nodes.reduce((sum, node) => sum + freeOf(node), 0);
   const whole = nodes.reduce((sum, node) => sum + node.gpus, 0);
@@ -67,15 +120,15 @@ function Summary({ nodes }) {
       <ul class="parts">${parts.map((part) => html`<li key=${`${part.pool}/${part.type}`}><span>${part.pool ? `Pool ${part.pool}` : "In no pool"}${part.type ? html` <small>${part.type}</small>` : null}</span>
         <${Meter} used=${part.gpus - part.free - part.unusable} whole=${part.gpus} label=${`${part.free} of ${part.gpus} free`} /><span class="number">${part.free} free</span></li>`)}</ul>
     </section>
-    <section class="card fits" aria-label="Largest gang that fits now"><h2>Largest gang that fits now</h2>
+    <section class="card fits" aria-label=${`Largest gang that ${isPast ? "fitted" : "fits"} ${when}`}><h2>Largest gang that ${isPast ? "fitted" : "fits"} ${when}</h2>
       ${!whole ? html`<p class="soft">No node has GPUs.</p>` : !free ? html`<p>No GPU is free: whatever asks for one waits.</p>` : html`<ul>${sizesOf(nodes).map((size) => html`<li key=${size}><b>${ranksThatFit(nodes, size)}</b><span>${ranksThatFit(nodes, size) === 1 ? "rank" : "ranks"} of ${plural(size, "GPU")}</span></li>`)}</ul>
         <p class="soft">By free GPUs alone; a dry run of a launch also looks at CPU and memory.</p>`}
     </section>
-    <section class="card counts" aria-label="Nodes">
+    ${isPast ? null : html`<section class="card counts" aria-label="Nodes">
       <div><b>${nodes.length}</b><span>Nodes</span></div>
       <div class=${closed ? "tone-waits" : ""}><b>${closed}</b><span>Draining or cordoned</span></div>
       <div class=${away ? "tone-bad" : ""}><b>${away}</b><span>Not ready</span></div>
-    </section></div>`;
+    </section>`}</div>`;
 }
 
 function Legend({ colours, by, nodes }) {
@@ -91,27 +144,32 @@ function Legend({ colours, by, nodes }) {
   </ul>`;
 }
 
+// A rank of now, or all that one workload had there at a time of the past.
+function nameOf(held) {
+  return held.rank === null ? `${held.id}, ${plural(held.count, "rank")}` : `${held.id}, rank ${held.rank}`;
+}
+
 function Node({ node, colours, keyOf }) {
   const held = node.ranks.filter((each) => each.gpus);
   const cells = held.flatMap((each) => Array.from({ length: each.gpus }, () => each));
   const unseen = Math.max(0, node.gpusUsed - cells.length);
   const empty = Math.max(0, node.gpus - node.gpusUsed);
-  const others = node.ranks.length - held.length;
+  const others = node.ranks.filter((each) => !each.gpus).reduce((sum, each) => sum + (each.count ?? 1), 0);
   const said = !node.ready ? "not ready" : node.schedulable ? "" : node.scheduling;
   return html`<article class="node ${said ? "closed" : ""}" aria-label=${`${node.name}: ${node.gpusUsed} of ${node.gpus} GPUs in use${said ? `, ${said}` : ""}`}>
-    <h3 title=${node.name}>${node.name}${said ? html` <span class="state tone-${node.ready ? "waits" : "bad"}">${said}</span>` : null}</h3>
+    <h3 title=${node.name}><a class="plain" href=${pageOfNode(node.name)}>${node.name}</a>${said ? html` <span class="state tone-${node.ready ? "waits" : "bad"}">${said}</span>` : null}</h3>
     ${node.gpus ? html`<div class="cells">
       ${cells.map((each, index) => html`<a key=${index} class="cell c${colours.get(keyOf(each)).colour}" href=${pageOf(each.id)} tabindex=${index && cells[index - 1] === each ? -1 : 0}
-        title=${`${each.id}, rank ${each.rank}, of ${each.user} in ${each.queue}: ${each.phase}`} aria-label=${`${each.id}, rank ${each.rank}`}></a>`)}
+        title=${`${nameOf(each)}, of ${each.user || "an unknown user"} in ${each.queue || "an unknown queue"}: ${each.phase}`} aria-label=${nameOf(each)}></a>`)}
       ${Array.from({ length: unseen }, (_, index) => html`<i key=${`u${index}`} class="cell hidden-use" title="in use by others"></i>`)}
       ${Array.from({ length: empty }, (_, index) => html`<i key=${`f${index}`} class="cell ${said ? "closed" : ""}" title=${said ? `free, but ${said}` : "free"}></i>`)}
     </div>` : html`<p class="soft">no GPUs</p>`}
-    <dl class="small">
+    ${node.used ? html`<dl class="small">
       <dt>CPU</dt><dd><${Meter} used=${amountOf(node.used.cpu)} whole=${amountOf(node.allocatable.cpu)}
         label=${`${trim(amountOf(node.used.cpu))} of ${trim(amountOf(node.allocatable.cpu))} CPUs asked for`} /></dd>
       <dt>Memory</dt><dd><${Meter} used=${amountOf(node.used.memory)} whole=${amountOf(node.allocatable.memory)}
         label=${`${spellBytes(amountOf(node.used.memory))} of ${spellBytes(amountOf(node.allocatable.memory))} asked for`} /></dd>
-    </dl>
-    ${others ? html`<p class="soft">${plural(others, "rank")} without GPUs: ${[...new Set(node.ranks.filter((each) => !each.gpus).map((each) => each.id))].slice(0, 3).map((id, index) => html`${index ? ", " : ""}<a href=${pageOf(id)}>${id}</a>`)}</p>` : null}
+    </dl>` : null}
+    ${others ? html`<p class="soft">${plural(others, "rank")} without GPUs${node.used ? "" : ", or with an unknown number"}: ${[...new Set(node.ranks.filter((each) => !each.gpus).map((each) => each.id))].slice(0, 3).map((id, index) => html`${index ? ", " : ""}<a href=${pageOf(id)}>${id}</a>`)}</p>` : null}
   </article>`;
 }

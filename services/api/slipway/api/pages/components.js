@@ -116,13 +116,26 @@ export function Confirm({ title, children, verb, no = "Keep it", isDanger = true
     <div class="ask">
       <h2 id="confirm-title">${title}</h2>
       ${children}
-      ${error ? html`<p class="bad" role="alert">${sentence(error.message)}</p>` : null}
+      ${error ? html`<${Refused} error=${error} />` : null}
       <p class="actions">
         <button type="button" onClick=${() => dialog.current.close()}>${no}</button>
         <button type="button" class=${isDanger ? "danger" : "primary"} disabled=${isBusy} onClick=${onYes}>${verb}</button>
       </p>
     </div>
   </dialog>`;
+}
+
+/** Why the API refused something: each field with what is wrong with it, else the reason. */
+export function Refused({ error }) {
+  return html`<div class="bad" role="alert">${error.errors?.length
+    ? error.errors.map((each) => html`<p key=${each.pointer}>${each.pointer ? html`<code>${each.pointer.slice(1).replaceAll("/", ".")}</code> ` : null}${each.detail}</p>`)
+    : html`<p>${sentence(error.message)}</p>`}</div>`;
+}
+
+/** A field of a form with its name, and below it what it means or what is wrong with it. The input is `field-NAME`. */
+export function Field({ name, label, hint = "", error = "", children }) {
+  return html`<div class="field ${error ? "wrong" : ""}"><label for=${`field-${name}`}>${label}</label>${children}
+    <small id=${`about-${name}`} class=${error ? "bad" : "soft"}>${error || hint}</small></div>`;
 }
 
 /** Views of one thing, of which one is seen. */

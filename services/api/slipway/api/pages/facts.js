@@ -3,7 +3,7 @@
 /**
  * @typedef {{tone: string, meaning: string}} Standing
  * @typedef {{version: string, phases: string[], states: Record<string, Standing>, rankStates: string[],
- *   kinds: string[], gates: string[], gpu: string, gpuNames: string[]}} Facts
+ *   kinds: string[], gates: string[], events: string[], results: string[], gpu: string, gpuNames: string[]}} Facts
  */
 
 /** @type {Facts} */

@@ -23,7 +23,7 @@ export function History() {
   const then = useResource(`/history?at=${encodeURIComponent(at)}${queue}`, { isAbout: () => false });
   const today = useResource(`/history?${queue.slice(1)}`, { isSlow: true });
   const goTo = (ms) => setParam("at", format(Math.min(ms, Date.now())));
-  return html`<div class="head"><h1 tabindex="-1">History</h1></div>
+  return html`<div class="head"><h1 tabindex="-1">History</h1><a class="button" href=${`/cluster?at=${encodeURIComponent(at)}`}>Map at this time</a></div>
     <div class="bar">
       <label>At <input type="datetime-local" step="60" value=${local(at)} max=${local(format(now.value))} onChange=${(event) => event.target.value && goTo(Date.parse(event.target.value))} /></label>
       <div class="choice steps" role="group" aria-label="Go to another time">${STEPS.map(([text, seconds]) => html`<button key=${text} type="button"

@@ -1,73 +1,126 @@
 // `/launch`: a form that is checked by the API itself while one types, and shows what would be launched.
 import { apiPathOf, pageOf } from "./allocation.js";
 import { call, newKey } from "./api.js";
-import { Choice, Copy, Failure } from "./components.js";
+import { Choice, Copy, Failure, Field } from "./components.js";
 import { facts } from "./facts.js";
 import { plural, sentence } from "./format.js";
-import { BLANK, bodyOf, fieldOf, fieldsOf, toCommand, toCurl } from "./launch_body.js";
-import { go, param } from "./router.js";
+import { BLANK, bodyOf, fieldOf, fieldsOf, fieldsOfBody, toCommand, toCurl, toManifest, toPython } from "./launch_body.js";
+import { go, param, setParam } from "./router.js";
 import { html, useEffect, useMemo, useSignal } from "./runtime.js";
 import { me, useResource } from "./store.js";
 import { toYaml } from "./yaml.js";
+import { faultOf, useYaml } from "./yaml_reader.js";
 
 const TYPING_MS = 350;
 
 export function Launch() {
   const from = param("from");
   const source = useResource(from ? apiPathOf(from) : "", { isAbout: () => false });
-  if (!from) return html`<${Form} start=${BLANK} isWhole=${true} />`;
+  if (!from) return html`<${Draft} start=${{ ...BLANK, template: param("template"), workspace: param("workspace"), job: param("job") }} isWhole=${true} />`;
   if (source.data) {
     const { fields, isWhole } = fieldsOf(source.data);
-    return html`<${Form} key=${from} start=${fields} isWhole=${isWhole} from=${from} />`;
+    return html`<${Draft} key=${from} start=${fields} isWhole=${isWhole} from=${from} />`;
   }
   return source.error ? html`<${Failure} error=${source.error} what="that workload" onRetry=${source.reload} />` : null;
 }
 
-function Form({ start, isWhole, from }) {
+function Draft({ start, isWhole, from }) {
   const fields = useSignal(start);
-  const queues = useResource("/queues");
+  /** What is written as YAML; null before that. */
+  const text = useSignal(/** @type {string | null} */ (null));
   const check = useSignal({ errors: {}, others: [], preview: null, refusal: null, isBlank: false });
   const isBusy = useSignal(false);
-  const touched = useSignal(new Set());
   const key = useMemo(newKey, []);
-  const made = useMemo(() => bodyOf(fields.value), [fields.value]);
-  const text = JSON.stringify(made.body);
+  const isYaml = param("as") === "yaml";
+  const ofForm = useMemo(() => bodyOf(fields.value), [fields.value]);
+  useEffect(() => {
+    if (isYaml && text.value === null) text.value = toYaml(ofForm.body);
+  }, [isYaml]);
+  const read = useYaml(isYaml ? text.value : null);
+  const made = isYaml ? { body: read.value ?? ofForm.body, errors: read.error ? { yaml: faultOf(read) } : {} } : ofForm;
+  const isReading = isYaml && !read.isRead;
+  const sent = JSON.stringify(made.body);
   useEffect(() => {
     const aborter = new AbortController();
-    const timer = setTimeout(() => rehearse(made, check, aborter.signal), TYPING_MS);
+    const timer = setTimeout(() => rehearse(made, check, aborter.signal, isYaml), TYPING_MS);
     return () => {
       clearTimeout(timer);
       aborter.abort();
     };
-  }, [text, JSON.stringify(made.errors)]);
-  const set = (name) => (event) => {
-    const value = event.target.type === "checkbox" ? event.target.checked : event.target.value;
-    touched.value = new Set([...touched.value, name]);
-    fields.value = { ...fields.value, [name]: value };
-  };
+  }, [sent, JSON.stringify(made.errors), isYaml]);
   const launch = async (event) => {
     event.preventDefault();
-    if (isBusy.value) return;
+    if (isBusy.value || isReading) return;
     isBusy.value = true;
     try {
-      const view = await call("POST", "/allocations", { body: made.body, headers: { "idempotency-key": `${key}-${hashOf(text)}` } });
+      const view = await call("POST", "/allocations", { body: made.body, headers: { "idempotency-key": `${key}-${hashOf(sent)}` } });
       go(pageOf(view.id));
     } catch (refusal) {
-      check.value = { ...refused(refusal), preview: null };
+      check.value = { ...refused(refusal, isYaml), preview: null };
       isBusy.value = false;
     }
   };
-  const { errors, others, preview, refusal, isBlank } = check.value;
-  const shown = { ...errors, ...made.errors };
+  const writeAs = (way) => {
+    if (way === "yaml") text.value = toYaml(ofForm.body);
+    else if (read.value) fields.value = fieldsOfBody(read.value);
+    setParam("as", way);
+  };
+  const shown = { ...check.value.errors, ...made.errors };
+  const { others, preview, refusal, isBlank } = check.value;
   const isBad = Object.keys(shown).length > 0 || others.length > 0;
+  return html`<div class="head"><h1 tabindex="-1">Launch</h1>
+      <${Choice} label="Written as" options=${[["", "Form"], ["yaml", "YAML"]]} chosen=${isYaml ? "yaml" : ""} onChoose=${writeAs} /></div>
+    ${from ? html`<p class="soft">Filled in from <a href=${pageOf(from)}>${from}</a>.${isWhole ? "" : " It also has what is not filled in here (such as more roles, secrets, files or restarts): its YAML has all of it."}</p>` : null}
+    <form class="launch" onSubmit=${launch} aria-label="Launch">
+      ${isYaml ? html`<div class="fields card"><${Field} name="yaml" label="Fields of the launch" error=${made.errors.yaml} hint="YAML or JSON; slipway apply -f takes the same file"><textarea id="field-yaml" name="yaml"
+          class="mono" rows="24" spellcheck=${false} value=${text.value ?? ""} aria-invalid=${made.errors.yaml ? "true" : undefined} aria-describedby="about-yaml" onInput=${(event) => (text.value = event.target.value)}></textarea><//></div>`
+        : html`<${Form} fields=${fields} shown=${shown} />`}
+      <aside class="outcome card" aria-label="What would happen">
+        <h2>What would happen</h2>
+        <div aria-live="polite">
+          ${refusal ? html`<p class="bad">${refusal.status === 403 ? `Not permitted. ${sentence(refusal.message)}` : sentence(refusal.message)}</p>` : null}
+          ${others.map((each) => html`<p class="bad">${each.pointer ? html`<code>${each.pointer.slice(1).replaceAll("/", ".")}</code> ` : null}${each.detail}</p>`)}
+          ${isBad ? html`<p class="bad">${plural(Object.keys(shown).length + others.length, "thing")} to correct before it can be launched.</p>` : null}
+          ${preview && !isBad ? html`<${Outcome} preview=${preview} />` : null}
+          ${isBlank && !isBad ? html`<p class="soft">Write a command, or name an image that has one.</p>` : null}
+          ${!preview && !isBad && !refusal && !isBlank ? html`<p class="soft">Checking</p>` : null}
+        </div>
+        <p class="actions"><button class="primary" disabled=${isBad || isBlank || isReading || isBusy.value}>${isBusy.value ? "Launching" : "Launch"}</button></p>
+        <${Copies} fields=${isYaml ? fieldsOfBody(made.body) : fields.value} body=${made.body} preview=${preview} />
+        ${preview ? html`<details><summary>The spec that would be stored</summary><pre tabindex="0">${toYaml(preview.spec)}</pre></details>
+          <details><summary>The objects that would be made (${preview.objects.length})</summary><pre tabindex="0">${preview.objects.map(toYaml).join("---\n")}</pre></details>` : null}
+      </aside>
+    </form>`;
+}
+
+// The same launch in the words of other tools.
+function Copies({ fields, body, preview }) {
+  const way = useSignal("Command");
+  const texts = { Command: () => toCommand(fields, body), YAML: () => toYaml(body), curl: () => toCurl(body, location.origin, me.value?.auth !== "none"), Python: () => toPython(body),
+    kubectl: () => (preview ? `kubectl create -f - <<'EOF'\n${toYaml(toManifest(body, preview.spec))}EOF\n` : "") };
+  const text = texts[way.value]();
+  return html`<div class="same"><p><b>The same as</b> ${text ? html`<${Copy} text=${text} what=${`as ${way.value}`} />` : null}</p>
+    <${Choice} label="The same as" options=${Object.keys(texts).map((each) => [each, each])} chosen=${way.value} onChoose=${(value) => (way.value = value)} />
+    ${text ? html`<pre tabindex="0">${way.value === "Command" ? unbroken(text) : text}</pre>` : html`<p class="soft">It is shown once the launch has no mistakes.</p>`}</div>`;
+}
+
+function Form({ fields, shown }) {
+  const queues = useResource("/queues");
+  const templates = useResource("/templates", { isAbout: () => false });
+  const set = (name) => (event) => {
+    const value = event.target.type === "checkbox" ? event.target.checked : event.target.value;
+    fields.value = { ...fields.value, [name]: value };
+  };
   const field = (name, label, input, hint) => html`<${Field} name=${name} label=${label} hint=${hint} error=${shown[name]}>${input}<//>`;
   const box = (name, more = {}) => html`<input id=${`field-${name}`} name=${name} value=${fields.value[name]} onInput=${set(name)} autocomplete="off" spellcheck=${false}
     aria-invalid=${shown[name] ? "true" : undefined} aria-describedby=${`about-${name}`} ...${more} />`;
   const own = queues.data?.items ?? [];
-  return html`<div class="head"><h1 tabindex="-1">Launch</h1></div>
-    ${from ? html`<p class="soft">Filled in from <a href=${pageOf(from)}>${from}</a>.${isWhole ? "" : " It also has what this form does not show (such as more roles, secrets, files or restarts): its YAML has all of it."}</p>` : null}
-    <form class="launch" onSubmit=${launch} aria-label="Launch">
-      <div class="fields card">
+  const hasRanks = !fields.value.rest.ranks;
+  const workspace = fields.value.workspace || "default";
+  const named = (templates.data?.items ?? []).filter((each) => each.workspace === workspace).map((each) => each.name);
+  const rest = Object.keys(fields.value.rest);
+  return html`<div class="fields card">
+        ${rest.length ? html`<p class="soft">The YAML also has ${rest.map((name, index) => html`${index ? ", " : ""}<code>${name}</code>`)}: the form keeps what it does not show.</p>` : null}
         <fieldset><legend>What</legend>
           <${Choice} label="Kind" options=${facts.kinds.map((kind) => [kind, kind])} chosen=${fields.value.kind} onChoose=${(kind) => (fields.value = { ...fields.value, kind })} />
           ${field("command", "Command", html`<textarea id="field-command" name="command" rows="3" class="mono" spellcheck=${false} value=${fields.value.command} onInput=${set("command")}
@@ -78,11 +131,12 @@ function Form({ start, isWhole, from }) {
           </div>
         </fieldset>
         <fieldset><legend>How much</legend>
+          ${hasRanks ? null : html`<p class="soft">The ranks are written in the YAML.</p>`}
           <div class="row four">
-            ${field("ranks", "Ranks", box("ranks", { type: "number", min: 1, max: 4096 }), "start together")}
-            ${field("gpus", "GPUs", box("gpus", { type: "number", min: 0 }), "of each rank")}
-            ${field("cpu", "CPU", box("cpu", { placeholder: "default" }), "such as 2 or 500m")}
-            ${field("memory", "Memory", box("memory", { placeholder: "default" }), "such as 4Gi")}
+            ${field("ranks", "Ranks", box("ranks", { type: "number", min: 1, max: 4096, disabled: !hasRanks }), "start together")}
+            ${field("gpus", "GPUs", box("gpus", { type: "number", min: 0, disabled: !hasRanks }), "of each rank")}
+            ${field("cpu", "CPU", box("cpu", { placeholder: "default", disabled: !hasRanks }), "such as 2 or 500m")}
+            ${field("memory", "Memory", box("memory", { placeholder: "default", disabled: !hasRanks }), "such as 4Gi")}
           </div>
         </fieldset>
         <fieldset><legend>Where and when</legend>
@@ -94,39 +148,22 @@ function Form({ start, isWhole, from }) {
             ${field("priority", "Priority", box("priority", { type: "number", min: 0, max: 1000, placeholder: "50" }), "higher goes first")}
             ${field("maxRuntime", "Longest run", box("maxRuntime", { placeholder: "no limit" }), "such as 2h")}
           </div>
+          <div class="row">
+            ${field("template", "Template", html`<select id="field-template" name="template" onChange=${set("template")} aria-describedby="about-template">
+              <option value="" selected=${!fields.value.template}>none</option>${[...new Set([...named, ...(fields.value.template ? [fields.value.template] : [])])].map((name) => html`<option key=${name} value=${name} selected=${name === fields.value.template}>${name}</option>`)}</select>`, "fields that it lends")}
+            ${field("job", "Job", box("job", { placeholder: "none" }), "groups it with others")}
+          </div>
           ${field("env", "Environment", html`<textarea id="field-env" name="env" rows="2" class="mono" spellcheck=${false} value=${fields.value.env} onInput=${set("env")} placeholder="NAME=value"
             aria-invalid=${shown.env ? "true" : undefined} aria-describedby="about-env"></textarea>`, "one variable a line")}
           <label class="check"><input type="checkbox" checked=${fields.value.hold} onChange=${set("hold")} /> Hold it: do not start before it is resumed</label>
         </fieldset>
-      </div>
-      <aside class="outcome card" aria-label="What would happen">
-        <h2>What would happen</h2>
-        <div aria-live="polite">
-          ${refusal ? html`<p class="bad">${refusal.status === 403 ? `Not permitted. ${sentence(refusal.message)}` : sentence(refusal.message)}</p>` : null}
-          ${others.map((each) => html`<p class="bad">${each.pointer ? html`<code>${each.pointer}</code> ` : null}${each.detail}</p>`)}
-          ${isBad ? html`<p class="bad">${plural(Object.keys(shown).length + others.length, "thing")} to correct before it can be launched.</p>` : null}
-          ${preview && !isBad ? html`<${Outcome} preview=${preview} />` : null}
-          ${isBlank && !isBad ? html`<p class="soft">Write a command, or name an image that has one.</p>` : null}
-          ${!preview && !isBad && !refusal && !isBlank ? html`<p class="soft">Checking</p>` : null}
-        </div>
-        <p class="actions"><button class="primary" disabled=${isBad || isBlank || isBusy.value}>${isBusy.value ? "Launching" : "Launch"}</button></p>
-        <${Same} title="Command" text=${toCommand(made.body)} />
-        <${Same} title="curl" text=${toCurl(made.body, location.origin, me.value?.auth !== "none")} />
-        ${preview ? html`<details><summary>The spec that would be stored</summary><pre tabindex="0">${toYaml(preview.spec)}</pre></details>
-          <details><summary>The objects that would be made (${preview.objects.length})</summary><pre tabindex="0">${preview.objects.map(toYaml).join("---\n")}</pre></details>` : null}
-      </aside>
-    </form>`;
+      </div>`;
 }
 
 // Without a choice it is the one called default; what was chosen before stays, also where it is not there any more.
 function optionsOf(names, chosen) {
   const all = [...new Set(["default", ...(chosen ? [chosen] : []), ...names])];
   return all.map((name) => html`<option key=${name} value=${name} selected=${name === (chosen || "default")}>${name}</option>`);
-}
-
-function Field({ name, label, hint, error, children }) {
-  return html`<div class="field ${error ? "wrong" : ""}"><label for=${`field-${name}`}>${label}</label>${children}
-    <small id=${`about-${name}`} class=${error ? "bad" : "soft"}>${error ?? hint ?? ""}</small></div>`;
 }
 
 function Outcome({ preview }) {
@@ -136,18 +173,14 @@ function Outcome({ preview }) {
     ${warnings.map((warning) => html`<p class="warning">${sentence(warning)}.</p>`)}`;
 }
 
-function Same({ title, text }) {
-  return html`<div class="same"><p><b>${title}</b> <${Copy} text=${text} what=${`as ${title}`} /></p><pre tabindex="0">${unbroken(text)}</pre></div>`;
-}
-
 // No line ends within an option and its value, which have spaces around them.
 function unbroken(text) {
   return text.split(/( --?[a-z-]+(?: [^\s'"-][^\s'"]{0,30})?(?=\s|$))/).map((part, index) => (index % 2 ? html` <span class="word">${part.slice(1)}</span>` : part));
 }
 
-async function rehearse({ body, errors }, check, signal) {
+async function rehearse({ body, errors }, check, signal, isYaml) {
   if (Object.keys(errors).length) return;
-  if (!body.command && !body.image && ["command", "training"].includes(body.kind)) {
+  if (!isYaml && !body.command && !body.image && !body.template && ["command", "training"].includes(body.kind)) {
     check.value = { errors: {}, others: [], preview: null, refusal: null, isBlank: true };
     return;
   }
@@ -156,15 +189,16 @@ async function rehearse({ body, errors }, check, signal) {
     check.value = { errors: {}, others: [], preview, refusal: null };
   } catch (refusal) {
     if (signal.aborted) return;
-    check.value = { ...refused(refusal), preview: null };
+    check.value = { ...refused(refusal, isYaml), preview: null };
   }
 }
 
-function refused(refusal) {
+// In the form a problem stands at its field; YAML has none, so all stand together with where they are.
+function refused(refusal, isYaml) {
   const errors = {};
   const others = [];
   for (const each of refusal.errors ?? []) {
-    const name = fieldOf(each.pointer);
+    const name = isYaml ? "" : fieldOf(each.pointer);
     if (name && !errors[name]) errors[name] = each.detail;
     else others.push(each);
   }

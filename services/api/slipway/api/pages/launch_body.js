@@ -3,16 +3,21 @@ import { facts } from "./facts.js";
 import { quoted, wordsOf } from "./words.js";
 
 /**
- * @typedef {{kind: string, name: string, workspace: string, image: string, command: string, ranks: string, gpus: string,
- *   cpu: string, memory: string, queue: string, priority: string, maxRuntime: string, env: string, hold: boolean}} Fields
+ * @typedef {{kind: string, name: string, workspace: string, template: string, job: string, image: string, command: string,
+ *   ranks: string, gpus: string, cpu: string, memory: string, queue: string, priority: string, maxRuntime: string, env: string,
+ *   hold: boolean, role: string, rest: Record<string, any>}} Fields `rest` is what the form has no field for, as it is in the
+ *   body; `role` is the name of the one role
  */
 
 /** @type {Fields} */
-export const BLANK = { kind: "command", name: "", workspace: "", image: "", command: "", ranks: "1", gpus: "0", cpu: "",
-  memory: "", queue: "", priority: "", maxRuntime: "", env: "", hold: false };
+export const BLANK = { kind: "command", name: "", workspace: "", template: "", job: "", image: "", command: "", ranks: "1", gpus: "0",
+  cpu: "", memory: "", queue: "", priority: "", maxRuntime: "", env: "", hold: false, role: "worker", rest: {} };
+
+/** Fields that are a line of text in the form and a string in the body. */
+const TEXTS = ["name", "workspace", "template", "job", "image", "queue", "maxRuntime"];
 
 /** Which field of the form a JSON pointer of the API is about; the longest that fits counts. */
-const POINTERS = [["/kind", "kind"], ["/name", "name"], ["/workspace", "workspace"], ["/image", "image"], ["/command", "command"],
+const POINTERS = [["/kind", "kind"], ["/name", "name"], ["/workspace", "workspace"], ["/template", "template"], ["/job", "job"], ["/image", "image"], ["/command", "command"],
   ["/queue", "queue"], ["/priority", "priority"], ["/maxRuntime", "maxRuntime"], ["/env", "env"], ["/hold", "hold"],
   ["/ranks/0/count", "ranks"], ["/ranks/0/resources/cpu", "cpu"], ["/ranks/0/resources/memory", "memory"],
   ["/ranks/0/resources", "gpus"], ["/ranks", "ranks"]];
@@ -25,8 +30,8 @@ const POINTERS = [["/kind", "kind"], ["/name", "name"], ["/workspace", "workspac
 export function bodyOf(fields) {
   /** @type {Record<string, string>} */
   const errors = {};
-  const body = { kind: fields.kind };
-  for (const name of ["name", "workspace", "image", "queue", "maxRuntime"]) if (fields[name].trim()) body[name] = fields[name].trim();
+  const body = { ...fields.rest, kind: fields.kind };
+  for (const name of TEXTS) if (fields[name].trim()) body[name] = fields[name].trim();
   try {
     const words = wordsOf(fields.command);
     if (words.length) body.command = words;
@@ -37,12 +42,13 @@ export function bodyOf(fields) {
   if (fields.hold) body.hold = true;
   const env = envOf(fields.env, errors);
   if (Object.keys(env).length) body.env = env;
+  if (fields.rest.ranks) return { body, errors };
   const resources = {};
   if (fields.cpu.trim()) resources.cpu = fields.cpu.trim();
   if (fields.memory.trim()) resources.memory = fields.memory.trim();
   if (Number(fields.gpus)) resources[facts.gpu] = numberOr(fields.gpus);
   const count = numberOr(fields.ranks || "1");
-  if (count !== 1 || Object.keys(resources).length) body.ranks = [{ name: "worker", count, ...(Object.keys(resources).length ? { resources } : {}) }];
+  if (count !== 1 || Object.keys(resources).length) body.ranks = [{ name: fields.role, count, ...(Object.keys(resources).length ? { resources } : {}) }];
   return { body, errors };
 }
 
@@ -73,6 +79,54 @@ export function fieldOf(pointer) {
 }
 
 /**
+ * The form of a body: what it has no field for is kept beside it, so that nothing of the body is lost.
+ * @param {any} body
+ * @returns {Fields}
+ */
+export function fieldsOfBody(body) {
+  const fields = { ...BLANK, rest: {} };
+  for (const [name, value] of Object.entries(body)) if (!take(fields, name, value)) fields.rest[name] = value;
+  return fields;
+}
+
+// Whether the form can show it; then it is taken over.
+function take(fields, name, value) {
+  if (name === "kind" || TEXTS.includes(name)) return typeof value === "string" && setTo(fields, name, value);
+  if (name === "hold") return typeof value === "boolean" && setTo(fields, name, value);
+  if (name === "priority") return typeof value === "number" && setTo(fields, name, String(value));
+  if (name === "command") return isWords(value) && setTo(fields, name, value.map(quoted).join(" "));
+  if (name === "env") return isPlainEnv(value) && setTo(fields, name, Object.entries(value).map(([key, each]) => `${key}=${each}`).join("\n"));
+  return name === "ranks" && takeRanks(fields, value);
+}
+
+function setTo(fields, name, value) {
+  fields[name] = value;
+  return true;
+}
+
+function isWords(value) {
+  return Array.isArray(value) && value.length > 0 && value.every((word) => typeof word === "string");
+}
+
+function isPlainEnv(value) {
+  return value !== null && typeof value === "object" && !Array.isArray(value) && Object.values(value).every((each) => typeof each === "string" && !each.includes("\n"));
+}
+
+function takeRanks(fields, value) {
+  if (!Array.isArray(value) || value.length !== 1) return false;
+  const [role] = value;
+  if (role === null || typeof role !== "object" || Object.keys(role).some((key) => !["name", "count", "resources"].includes(key))) return false;
+  const asked = role.resources ?? {};
+  if (Object.keys(asked).some((key) => !["cpu", "memory", facts.gpu].includes(key)) || Object.values(asked).some((each) => !["string", "number"].includes(typeof each))) return false;
+  fields.role = role.name ?? "worker";
+  fields.ranks = String(role.count ?? 1);
+  fields.cpu = String(asked.cpu ?? "");
+  fields.memory = String(asked.memory ?? "");
+  fields.gpus = String(asked[facts.gpu] ?? 0);
+  return true;
+}
+
+/**
  * The fields of an allocation, to launch it again.
  * @param {any} view
  * @returns {{fields: Fields, isWhole: boolean}} not whole: it has what the form does not show
@@ -83,26 +137,30 @@ export function fieldsOf(view) {
   const role = spec.ranks?.[0] ?? {};
   const asked = role.resources?.requests ?? {};
   const env = Object.entries(spec.env ?? {}).map(([name, value]) => `${name}=${value}`).join("\n");
-  const fields = { ...BLANK, kind: view.kind, workspace: view.workspace, image: main.image ?? "", queue: view.queue, env,
+  const fields = { ...BLANK, rest: {}, kind: view.kind, job: view.job ?? "", workspace: view.workspace, image: main.image ?? "", queue: view.queue, env,
     command: [...(main.command ?? []), ...(main.args ?? [])].map(quoted).join(" "), ranks: String(role.count ?? 1),
     gpus: String(asked[facts.gpu] ?? 0), cpu: asked.cpu ?? "", memory: asked.memory ?? "", priority: String(view.priority), maxRuntime: spec.maxRuntime ?? "" };
   const pod = spec.template?.spec ?? {};
   const more = [...(spec.ranks ?? []).slice(1), ...(pod.containers ?? []).slice(1), ...(pod.initContainers ?? []), ...(pod.volumes ?? []), ...(main.env ?? [])];
-  const isWhole = !more.length && !spec.context && !spec.files && !spec.secretVariables && !spec.maxRestarts && !view.job;
+  const isWhole = !more.length && !spec.context && !spec.files && !spec.secretVariables && !spec.maxRestarts;
   return { fields, isWhole };
 }
 
 /**
- * The command that launches the same.
- * @param {any} body
+ * The command that launches the same; one that reads a file where no options say it.
+ * @param {Fields} fields
+ * @param {any} body that of the fields
  * @returns {string}
  */
-export function toCommand(body) {
+export function toCommand(fields, body) {
+  if (Object.keys(fields.rest).length) return "slipway apply -f launch.yaml";
   const role = body.ranks?.[0] ?? {};
   const words = ["slipway", ...(body.kind === "training" ? ["run"] : [body.kind, "start"])];
   const add = (option, value) => value !== undefined && words.push(option, quoted(String(value)));
   add("--name", body.name);
   add("--workspace", body.workspace);
+  add("--template", body.template);
+  add("--job", body.job);
   add("--image", body.image);
   add("--queue", body.queue);
   if (body.kind === "training") add("--ranks", role.count);
@@ -127,4 +185,41 @@ export function toCommand(body) {
 export function toCurl(body, origin, needsToken) {
   const head = needsToken ? ` \\\n  -H "Authorization: Bearer $SLIPWAY_TOKEN"` : "";
   return `curl -X POST ${quoted(`${origin}/api/v1/allocations`)}${head} \\\n  -H 'Content-Type: application/json' \\\n  -d ${quoted(JSON.stringify(body))}`;
+}
+
+/**
+ * The program that launches the same, by the Python SDK.
+ * @param {any} body
+ * @returns {string}
+ */
+export function toPython(body) {
+  const { kind, ...rest } = body;
+  const lines = Object.entries(rest).map(([name, value]) => `    ${name.replace(/[A-Z]/g, (letter) => `_${letter.toLowerCase()}`)}=${python(value, "    ")},\n`);
+  return `from slipway.sdk import Client\n\nrun = Client().launch(\n    ${JSON.stringify(kind ?? "command")},\n${lines.join("")})\nrun.wait()\n`;
+}
+
+function python(value, indent) {
+  if (value === null) return "None";
+  if (typeof value === "boolean") return value ? "True" : "False";
+  if (typeof value !== "object") return JSON.stringify(value);
+  const inner = `${indent}    `;
+  if (Array.isArray(value)) {
+    const flat = `[${value.map((each) => python(each, inner)).join(", ")}]`;
+    return flat.length < 72 ? flat : `[\n${value.map((each) => `${inner}${python(each, inner)},\n`).join("")}${indent}]`;
+  }
+  const rows = Object.entries(value);
+  const flat = `{${rows.map(([key, each]) => `${JSON.stringify(key)}: ${python(each, inner)}`).join(", ")}}`;
+  return flat.length < 72 ? flat : `{\n${rows.map(([key, each]) => `${inner}${JSON.stringify(key)}: ${python(each, inner)},\n`).join("")}${indent}}`;
+}
+
+/**
+ * The same as an object of Kubernetes, for `kubectl create -f`.
+ * @param {any} body
+ * @param {any} spec the whole spec, as a dry run of the API answers it
+ * @returns {any}
+ */
+export function toManifest(body, spec) {
+  const named = body.name ? { name: body.name } : { generateName: `${body.kind}-` };
+  return { apiVersion: "slipway.dev/v1alpha1", kind: "Allocation",
+    metadata: { ...named, namespace: body.workspace || "default", ...(body.labels ? { labels: body.labels } : {}) }, spec };
 }

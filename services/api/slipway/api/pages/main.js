@@ -1,16 +1,23 @@
 // The frame: navigation, the connection, the theme, and which page is shown.
 import { Cluster } from "./cluster.js";
 import { loginHref } from "./components.js";
+import { DeadLetters } from "./dead_letters.js";
 import { facts } from "./facts.js";
 import { History } from "./history.js";
 import { Home } from "./home.js";
+import { Job, Jobs } from "./jobs.js";
 import { Launch } from "./launch.js";
+import { More } from "./more.js";
+import { Node, Nodes } from "./nodes.js";
 import { Queues } from "./queues.js";
 import { KeysButton, MODIFIER, openPalette, Palette, startKeys } from "./palette.js";
 import { path, routes, startRouter } from "./router.js";
 import { html, render, signal, useEffect } from "./runtime.js";
 import { connection, me, reloadAll, start } from "./store.js";
+import { Template, Templates } from "./templates.js";
+import { Tokens } from "./tokens.js";
 import { Usage } from "./usage.js";
+import { Webhooks } from "./webhooks.js";
 import { Workload } from "./workload.js";
 
 /** {path: [the page, its title]}; the API serves the frame at each of these. */
@@ -23,15 +30,38 @@ const PAGES = {
   "/launch": [Launch, () => "Launch"],
   "/usage": [Usage, () => "Usage"],
   "/history": [History, () => "History"],
+  "/jobs": [Jobs, () => "Jobs"],
+  "/jobs/{name}": [Job, ({ name }) => `Job ${name}`],
+  "/nodes": [Nodes, () => "Nodes"],
+  "/nodes/{name}": [Node, ({ name }) => `Node ${name}`],
+  "/templates": [Templates, () => "Templates"],
+  "/templates/{name}": [Template, ({ name }) => `Template ${name}`],
+  "/webhooks": [Webhooks, () => "Webhooks"],
+  "/tokens": [Tokens, () => "Tokens"],
+  "/dead": [DeadLetters, () => "Dead letters"],
+  "/more": [More, () => "More"],
 };
+/** What the navigation has; a phone has no room for the rare ones, which stand on the page More as well. */
 const LINKS = [
   { href: "/", text: "Workloads", key: "w" },
+  { href: "/jobs", text: "Jobs", key: "j", isRare: true, about: "Groups of workloads with one priority and one limit of GPUs." },
   { href: "/queues", text: "Queues", key: "q" },
   { href: "/cluster", text: "Cluster", key: "c" },
   { href: "/launch", text: "Launch", key: "l" },
-  { href: "/usage", text: "Usage", key: "u" },
-  { href: "/history", text: "History", key: "h" },
+  { href: "/usage", text: "Usage", key: "u", isRare: true, about: "Who used how many GPU hours, in which queue, on which days?" },
+  { href: "/history", text: "History", key: "h", isRare: true, about: "What stood at a time of the past, and what has become of it?" },
+  { href: "/more", text: "More", key: "m" },
 ];
+/** What the page More leads to. */
+const OTHERS = [
+  { href: "/nodes", text: "Nodes", key: "n", about: "Which nodes are ready, what do they offer, and who uses them? Take one out of use, and back." },
+  { href: "/templates", text: "Templates", key: "t", about: "Fields of launches that people use again: images, resources, volumes." },
+  { href: "/webhooks", text: "Webhooks", key: "k", about: "Where events are sent to, and what waits to be sent." },
+  { href: "/dead", text: "Dead letters", key: "d", about: "Messages that could not be processed, and why. Send them again, or drop them." },
+  { href: "/tokens", text: "Tokens", key: "o", about: "Who may call the API, with which role, and until when." },
+];
+const MORE = [...LINKS.filter((link) => link.isRare), ...OTHERS];
+const ALL = [...LINKS, ...OTHERS];
 const CONNECTIONS = {
   connecting: ["Connecting", "waits"],
   live: ["Live", "good"],
@@ -59,14 +89,15 @@ function App() {
   }, [path.value]);
   return html`<a class="skip" href="#main">Skip to the content</a>
     <header><a class="brand" href="/"><span aria-hidden="true"></span>Slipway</a>
-      <nav aria-label="Pages">${LINKS.map(({ href, text }) => html`<a key=${href} href=${href} aria-current=${isHere(href) ? "page" : undefined}>${text}</a>`)}</nav>
+      <nav aria-label="Pages">${LINKS.map(({ href, text, isRare }) => html`<a key=${href} href=${href} class=${isRare ? "rare" : undefined} aria-current=${isHere(href) ? "page" : undefined}>${text}</a>`)}</nav>
       <button type="button" class="quiet find" title="Go to a page or a workload" onClick=${openPalette}>Go to <kbd>${MODIFIER} K</kbd></button>
       <${Connection} /><${Menu} /></header>
-    <${Banner} /><${Palette} links=${LINKS} />
-    <main id="main">${connection.value === "login" ? html`<${Login} />` : html`<${Page} key=${found?.pattern} ...${found?.params ?? {}} />`}</main>`;
+    <${Banner} /><${Palette} links=${ALL} />
+    <main id="main">${connection.value === "login" ? html`<${Login} />` : html`<${Page} key=${found?.pattern} links=${MORE} ...${found?.params ?? {}} />`}</main>`;
 }
 
 function isHere(href) {
+  if (href === "/more") return path.value === href || OTHERS.some((each) => path.value.startsWith(each.href));
   return href === "/" ? path.value === "/" || path.value.startsWith("/w/") : path.value.startsWith(href);
 }
 
@@ -108,7 +139,7 @@ function Menu() {
 }
 
 startRouter();
-startKeys(LINKS);
+startKeys(ALL);
 start();
 document.addEventListener("click", (event) => {
   const menu = document.querySelector("details.menu[open]");

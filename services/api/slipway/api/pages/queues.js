@@ -1,11 +1,12 @@
 // `/queues`: the tree of queues with what each owns and uses, and who waits in one, in order, and why.
 import { pageOf, spaced } from "./allocation.js";
 import { AllocationTable } from "./allocation_table.js";
-import { Selection, mayChange } from "./bulk.js";
+import { Selection } from "./bulk.js";
 import { Answered, Empty, Lasted, Meter } from "./components.js";
 import { Explanation } from "./explanation.js";
 import { facts } from "./facts.js";
 import { amountOf, plural, spellDuration, trim } from "./format.js";
+import { mayChange } from "./permissions.js";
 import { param, setParam } from "./router.js";
 import { html, useSignal } from "./runtime.js";
 import { useResource } from "./store.js";

@@ -1,4 +1,5 @@
 // `/usage`: what was used, by user, queue or day. Each row leads to what it is made of.
+import { DayChart } from "./chart.js";
 import { Answered, Choice, Empty, Meter } from "./components.js";
 import { plural, spellDuration, trim } from "./format.js";
 import { location_, param, setParam } from "./router.js";
@@ -21,6 +22,9 @@ export function Usage() {
   const filters = FILTERS.filter((name) => param(name)).map((name) => [name, param(name)]);
   const query = new URLSearchParams({ by, from, to, ...Object.fromEntries(filters) });
   const answer = useResource(`/usage?${query}`, { isSlow: true, isAbout: () => false });
+  const ofDays = new URLSearchParams({ ...Object.fromEntries(query), by: "day" });
+  const daily = useResource(by === "day" ? "" : `/usage?${ofDays}`, { isSlow: true, isAbout: () => false });
+  const perDay = by === "day" ? answer.data : daily.data;
   const choose = (value) => {
     setParam("from", "");
     setParam("to", "");
@@ -37,6 +41,7 @@ export function Usage() {
     </div>
     ${filters.length ? html`<p class="filters">Only ${filters.map(([name, value]) => html`<button key=${name} type="button" class="filter"
       aria-label=${`Only ${name} ${value}: take this away`} onClick=${() => setParam(name, "")}>${name} <b>${value}</b> ×</button>`)}</p>` : null}
+    ${perDay && perDay.items.length > 1 ? html`<${DayChart} days=${perDay.items.map((row) => ({ day: row.by.day, value: row.slotSeconds / HOUR_S }))} unit="GPU hours" label="GPU hours by day" />` : null}
     <${Answered} answer=${answer} what="the usage" rows=${5}>${(found) => found.items.length
       ? html`<${Sums} by=${by} found=${found} />`
       : html`<${Empty} title="Nothing was used">From ${from} to ${to} nothing ran${filters.length ? " that this looks at" : ""}. Choose more days.<//>`}<//>

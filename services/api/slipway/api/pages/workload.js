@@ -1,22 +1,22 @@
 // `/w/{id}`: one allocation's story: where it stands, why, what its ranks do, what they print.
-import { apiPathOf, gpusOf, hasEnded, isOpenable, rankCount, spaced } from "./allocation.js";
+import { apiPathOf, gpusOf, hasEnded, rankCount, spaced } from "./allocation.js";
 import { plainText } from "./ansi.js";
-import { call } from "./api.js";
-import { Ago, Answered, Confirm, Copy, Empty, Lasted, Loading, State, Tabs } from "./components.js";
+import { Ago, Answered, Copy, Empty, Lasted, Loading, State, Tabs } from "./components.js";
 import { Explanation } from "./explanation.js";
 import { facts, toneOf } from "./facts.js";
 import { plural, sentence, spellClock, spellDuration, spellExact } from "./format.js";
+import { pageOfJob } from "./jobs.js";
 import { LogBook } from "./log_book.js";
 import { LogView } from "./log_view.js";
 import { param, setParam } from "./router.js";
 import { html, useEffect, useMemo, useSignal } from "./runtime.js";
 import { now, useResource } from "./store.js";
+import { WorkloadActions } from "./workload_actions.js";
 import { toYaml } from "./yaml.js";
 
 const RANKS_SHOWN = 256;
 const LAST_WORDS = 12;
 const [WAITS] = facts.phases;
-const ENDING = facts.phases.at(-2);
 
 /** @param {{id: string}} props an id, or what stands for one */
 export function Workload({ id }) {
@@ -55,11 +55,12 @@ function Story({ view, reload }) {
       <div><h1 tabindex="-1">${view.name} <${State} word=${view.state} /></h1>
         <p class="soft about"><span>${view.kind}</span><span>of ${view.user}</span>
           <span>in <a href=${`/queues/${encodeURIComponent(view.queue)}`}>${view.queue}</a></span>
+          ${view.job ? html`<span>in job <a href=${pageOfJob({ name: view.job, workspace: view.workspace })}>${view.job}</a></span>` : null}
           ${rankCount(view) > 1 ? html`<span>${plural(rankCount(view), "rank")}</span>` : null}
           ${gpusOf(view) ? html`<span>${plural(gpusOf(view), "GPU")}</span>` : null}
           <span>launched <${Ago} time=${view.createdAt} /></span>
           <span class="id"><code>${view.id}</code> <${Copy} text=${view.id} what="the id" /></span></p></div>
-      <${Actions} view=${view} reload=${reload} />
+      <${WorkloadActions} view=${view} reload=${reload} />
     </div>
     ${toneOf(view.state) === "bad" ? html`<${Cause} view=${view} book=${book} />` : null}
     ${waits ? html`<section class="card notice tone-waits" aria-label="Why it waits"><h2>Why it waits</h2><${Explanation} id=${view.id} /></section>` : null}
@@ -81,40 +82,6 @@ function containersOf(view) {
   const names = [...(spec.containers ?? []), ...(spec.initContainers ?? [])].map((each) => each.name);
   const main = names.includes("main") ? "main" : names[0] ?? "main";
   return [main, ...names.filter((name) => name !== main)];
-}
-
-function Actions({ view, reload }) {
-  const asked = useSignal("");
-  const isBusy = useSignal(false);
-  const error = useSignal(null);
-  const send = async (verb, body) => {
-    isBusy.value = true;
-    error.value = null;
-    try {
-      await call("POST", `${apiPathOf(view.id)}/${verb}`, { body });
-      asked.value = "";
-      reload();
-    } catch (refusal) {
-      error.value = refusal;
-    }
-    isBusy.value = false;
-  };
-  const isEnding = view.phase === ENDING || (view.desired === "Stopped" && !hasEnded(view));
-  const ranks = rankCount(view);
-  return html`<div class="actions">
-    ${isOpenable(view) ? html`<a class="button primary" href=${view.links.proxy} target="_blank" rel="noopener">Open</a>` : null}
-    ${view.hold && view.phase === WAITS ? html`<button disabled=${isBusy.value} onClick=${() => send("resume")}>Resume</button>` : null}
-    <a class="button" href=${view.links.trace}>Trace</a>
-    <a class="button" href=${`/launch?from=${encodeURIComponent(view.id)}`}>Launch again</a>
-    ${hasEnded(view) ? null : html`<button class="danger" onClick=${() => (asked.value = isEnding ? "force" : "kill")}>${isEnding ? "Kill at once" : "Kill"}</button>`}
-    ${error.value && !asked.value ? html`<p class="bad" role="alert">${sentence(error.value.message)}</p>` : null}
-    ${asked.value ? html`<${Confirm} title=${`Kill ${view.name}?`} verb=${asked.value === "force" ? "Kill at once" : "Kill"} isBusy=${isBusy.value}
-      error=${error.value} onYes=${() => send("kill", asked.value === "force" ? { force: true } : {})}
-      onNo=${() => { asked.value = ""; error.value = null; }}>
-      <p>${asked.value === "force" ? "Its pods are ended at once, without time to save anything."
-        : view.phase === WAITS ? "It leaves its queue. Nothing of it has started."
-        : `${ranks === 1 ? "Its rank gets" : `Its ${ranks} ranks get`} a signal, and some time to end. What is not saved by then is lost.`}</p><//>` : null}
-  </div>`;
 }
 
 function Cause({ view, book }) {

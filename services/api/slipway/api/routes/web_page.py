@@ -13,20 +13,28 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from slipway.api import assets
-from slipway.model.lifecycle import Kind, Phase, RankState
-from slipway.model.reasons import Gate
+from slipway.model.lifecycle import Event, Kind, Phase, RankState
+from slipway.model.reasons import Gate, Result
 from slipway.model.resources import GPU, GPU_NAMES
 from slipway.model.standing import STANDINGS
 from slipway.runtime.service import version
 
-PATHS = ("/", "/w/{id}", "/queues", "/queues/{name}", "/cluster", "/launch", "/usage", "/history")
+PATHS = (
+    *("/", "/w/{id}", "/queues", "/queues/{name}", "/cluster", "/launch", "/usage", "/history"),
+    *("/jobs", "/jobs/{name}", "/nodes", "/nodes/{name}", "/templates", "/templates/{name}"),
+    *("/webhooks", "/tokens", "/dead", "/more"),
+)
 _IMPORTS = {
     "preact": "preact-11.2.0.mjs",
     "preact/hooks": "preact-hooks-11.2.0.mjs",
     "@preact/signals-core": "signals-core-1.14.5.mjs",
     "@preact/signals": "signals-2.11.4.mjs",
     "htm": "htm-3.1.1.mjs",
+    "js-yaml": "js-yaml-5.5.0.mjs",
+    "uplot": "uplot-1.6.32.mjs",
 }
+_LATE = ("js-yaml", "uplot")
+"""Loaded when a page needs them, not before the first content."""
 _POLICY = (
     "default-src 'none'; script-src 'self' 'sha256-{map_hash}'; style-src 'self'; connect-src 'self'; "
     "img-src 'self' data:; base-uri 'none'; form-action 'self'; frame-ancestors 'none'; "
@@ -66,6 +74,8 @@ def facts() -> dict[str, object]:
         "rankStates": [state.value for state in RankState],
         "kinds": [kind.value for kind in Kind],
         "gates": [gate.value for gate in Gate],
+        "events": [event.value for event in Event],
+        "results": [result.value for result in Result],
         "gpu": GPU,
         "gpuNames": GPU_NAMES,
     }
@@ -77,9 +87,8 @@ def _made() -> tuple[str, str, str]:
     root = f"/assets/pages/{assets.pages_digest()}/"
     names = [path.removeprefix("pages/") for path, kind in assets.page_files().items() if kind == "text/javascript"]
     imports = msgspec.json.encode({"imports": {name: f"{root}vendor/{file}" for name, file in _IMPORTS.items()}})
-    preloads = "\n".join(
-        f'<link rel="modulepreload" href="{root}{name}">' for name in names if name not in ("theme.js", "main.js")
-    )
+    late = {"theme.js", "main.js", *(f"vendor/{_IMPORTS[name]}" for name in _LATE)}
+    preloads = "\n".join(f'<link rel="modulepreload" href="{root}{name}">' for name in names if name not in late)
     # A `<` inside of a string could end the element: JSON may spell it otherwise.
     told = msgspec.json.encode(facts()).decode().replace("<", "\\u003c")
     text = _PAGE.format(root=root, imports=imports.decode(), preloads=preloads, facts=told)

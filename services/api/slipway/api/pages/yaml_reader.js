@@ -1,0 +1,49 @@
+// YAML as people write it, read into a value. The parser is loaded when it is first needed.
+import { useEffect, useSignal } from "./runtime.js";
+
+/**
+ * @typedef {{value: any, error: string, line: number}} ReadYaml `error` is empty when it could be read; `line` counts from 1,
+ *   0 where no line is to blame
+ * @typedef {ReadYaml & {isRead: boolean}} YamlNow not read yet: what else it says is of an older text
+ */
+
+/**
+ * Read one document that is a mapping, as YAML 1.2 or JSON.
+ * @param {string} text
+ * @returns {Promise<ReadYaml>}
+ */
+export async function readYaml(text) {
+  const { load } = await import("js-yaml");
+  try {
+    const value = load(text);
+    if (value === null || typeof value !== "object" || Array.isArray(value)) return { value: null, error: "write names and values, such as kind: command", line: 0 };
+    return { value, error: "", line: 0 };
+  } catch (error) {
+    return { value: null, error: error.reason ?? error.message, line: error.mark ? error.mark.line + 1 : 0 };
+  }
+}
+
+/**
+ * What a text says as it is typed; null: nothing is read.
+ * @param {string | null} text
+ * @returns {YamlNow}
+ */
+export function useYaml(text) {
+  const read = useSignal({ value: null, error: "", line: 0, text: /** @type {string | null} */ (null) });
+  useEffect(() => {
+    let isOver = false;
+    if (text !== null) readYaml(text).then((found) => isOver || (read.value = { ...found, text }));
+    return () => (isOver = true);
+  }, [text]);
+  const { value, error, line } = read.value;
+  return { value, error, line, isRead: text !== null && read.value.text === text };
+}
+
+/**
+ * What is wrong with it, with its line; empty when it could be read.
+ * @param {ReadYaml} read
+ * @returns {string}
+ */
+export function faultOf({ error, line }) {
+  return error && line ? `Line ${line}: ${error}` : error;
+}

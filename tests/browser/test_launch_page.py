@@ -1,0 +1,156 @@
+"""Launching in a browser: the form and its YAML are one, and what can be copied launches the same elsewhere."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.browser.chromium import Page
+from tests.browser.test_pages import Visit
+from tests.support.local_stack import RunningStack
+
+Json = dict[str, Any]
+BODIES: dict[str, Json] = {
+    "plain": {"kind": "command", "image": "local", "command": ["sh", "-c", "echo \"it's $HOME\"; exit 0"]},
+    "gang": {
+        "kind": "training",
+        "name": "copied-gang",
+        "image": "local",
+        "command": ["true"],
+        "priority": 61,
+        "maxRuntime": "1h",
+        "hold": True,
+        "env": {"LEVEL": "debug=1", "EMPTY": ""},
+        "ranks": [{"name": "trainer", "count": 2, "resources": {"cpu": "100m", "nvidia.com/gpu": 1}}],
+    },
+    "more": {
+        "kind": "command",
+        "image": "local",
+        "command": ["true"],
+        "hold": True,
+        "labels": {"team": "a"},
+        "maxRestarts": 2,
+        "preemptible": True,
+        "files": [{"path": "a.txt", "content": 'say "hi"\n'}],
+        "ranks": [{"name": "chief", "count": 1}, {"name": "worker", "count": 2, "resources": {"memory": "64Mi"}}],
+    },
+}
+"""{what it shows: the body of a launch}"""
+
+
+@pytest.fixture
+def visit(stack: RunningStack, page: Page) -> Visit:
+    return Visit(stack, page)
+
+
+def write_yaml(visit: Visit, text: str) -> None:
+    """Put it in place of what the field says."""
+    visit.page.wait_for("!!document.querySelector('[name=yaml]')")
+    visit.page.run("document.querySelector('[name=yaml]').select()")
+    visit.put("[name=yaml]", text)
+
+
+def written(visit: Visit) -> Any:
+    return yaml.safe_load(str(visit.page.run("document.querySelector('[name=yaml]').value")))
+
+
+def copied(visit: Visit, way: str) -> str:
+    """What stands there to be copied."""
+    visit.page.wait_for("!!document.querySelector('.outcome .state')")
+    visit.page.run(f"[...document.querySelectorAll('.same .choice button')].find(b => b.innerText === {way!r}).click()")
+    visit.page.wait_for(
+        f"[...document.querySelectorAll('.same .choice button')].find(b => b.innerText === {way!r})"
+        ".getAttribute('aria-pressed') === 'true' && !!document.querySelector('.same pre')"
+    )
+    return str(visit.page.run("document.querySelector('.same pre').textContent"))
+
+
+@pytest.mark.parametrize("name", list(BODIES))
+def test_the_form_loses_nothing_of_the_yaml(visit: Visit, name: str) -> None:
+    """From YAML to the form and back: the same body, also where the form has no field for it."""
+    visit.go("/launch?as=yaml")
+    write_yaml(visit, yaml.safe_dump(BODIES[name], sort_keys=False))
+    visit.page.wait_for("!!document.querySelector('.outcome .state')")
+    visit.press("Form")
+    visit.page.wait_for("!!document.querySelector('[name=command]')")
+    visit.press("YAML")
+    visit.page.wait_for("!!document.querySelector('[name=yaml]')")
+    assert written(visit) == BODIES[name]
+    visit.is_clean()
+
+
+def test_what_the_form_changes_is_in_the_yaml(visit: Visit) -> None:
+    """One launch, written in two ways: a name put into the form stands in the YAML beside what was there."""
+    visit.go("/launch?as=yaml")
+    write_yaml(visit, yaml.safe_dump(BODIES["more"]))
+    visit.page.wait_for("!!document.querySelector('.outcome .state')")
+    visit.press("Form")
+    visit.shows("the form keeps what it does not show")
+    assert visit.page.run("document.querySelector('[name=ranks]').disabled") is True
+    visit.put("[name=name]", "from-both")
+    visit.press("YAML")
+    assert written(visit) == {**BODIES["more"], "name": "from-both"}
+    visit.is_clean()
+
+
+def test_yaml_that_is_wrong_says_where(visit: Visit) -> None:
+    """A line that cannot be read has its number; a field that is wrong has its path; neither can be launched."""
+    visit.go("/launch?as=yaml")
+    write_yaml(visit, "kind: command\nimage: [local\n")
+    visit.page.wait_for("/^Line \\d: /.test(document.getElementById('about-yaml').innerText)")
+    assert visit.page.run("document.querySelector('form .primary').disabled") is True
+    write_yaml(visit, "kind: command\nimage: local\nranks:\n- gpus: 1\n")
+    visit.page.wait_for("document.querySelector('.outcome .bad code')?.innerText === 'ranks.0.gpus'")
+    assert visit.page.run("document.querySelector('form .primary').disabled") is True
+    visit.page.run("document.querySelector('[name=yaml]').select()")
+    visit.page.press("Backspace", 8)
+    visit.shows("write names and values")
+    visit.is_clean()
+
+
+def ids(stack: RunningStack) -> set[str]:
+    """Of everything that there is."""
+    found = stack.ask(lambda api: api.get("/allocations", {"limit": "500"}))
+    assert "continue" not in found["metadata"] or not found["metadata"]["continue"]
+    return {each["id"] for each in found["items"]}
+
+
+@pytest.mark.parametrize("way", ["Command", "YAML", "curl", "Python", "kubectl"])
+@pytest.mark.parametrize("name", list(BODIES))
+def test_what_is_copied_launches_the_same(
+    stack: RunningStack, visit: Visit, tmp_path: Path, name: str, way: str
+) -> None:
+    """Each text is run as it stands, by a shell or by Python; what it launched has the spec that the page foresaw."""
+    body = BODIES[name]
+    if "name" in body:
+        body = {**body, "name": f"copied-{way.lower()}"}
+    visit.go("/launch?as=yaml")
+    write_yaml(visit, json.dumps(body))
+    text = copied(visit, way)
+    env = {**stack.cli_environment(), "SLIPWAY_TOKEN": stack.stack.token, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    (tmp_path / "launch.yaml").write_text(copied(visit, "YAML"))
+    before = ids(stack)
+    if way == "kubectl":
+        manifest = yaml.safe_load(text.partition("\n")[2].rpartition("EOF")[0])
+        stack.kubernetes("POST", f"/apis/slipway.dev/v1alpha1/namespaces/{manifest['metadata']['namespace']}/allocations", manifest)
+    else:
+        program = [sys.executable, "-c", text.replace("run.wait()", "")] if way == "Python" else ["sh", "-c", text]
+        if way == "YAML":
+            program = ["slipway", "apply", "-f", "launch.yaml"]
+        if way == "Command" and text.startswith("slipway run"):
+            program[2] = text.replace("slipway run", "slipway run --detach", 1)
+        done = subprocess.run(program, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+    (id_,) = ids(stack) - before
+    stack.ask(lambda api: api.post(f"/allocations/{id_}/kill"))
+    foreseen = stack.ask(lambda api: api.post("/allocations", body, {"dryRun": "true"}))["spec"]
+    spec = stack.view(id_)["spec"]
+    for name in ("desired", "requestHash"):
+        spec.pop(name, None)
+        foreseen.pop(name, None)
+    assert spec == foreseen

@@ -1,0 +1,199 @@
+"""Jobs, nodes, templates, webhooks, tokens and dead letters in a browser: an ordinary task of each, from its beginning."""
+
+import sys
+from collections.abc import Generator
+from typing import Any
+
+import pytest
+
+from slipway.streams import keys
+from slipway.streams.codec import encode_dead
+from tests.browser.chromium import Page
+from tests.browser.test_pages import Visit, command, gpus
+from tests.support.local_stack import RunningStack
+from tests.support.wait import wait_until
+
+SLEEP = "import time; time.sleep(600)"
+
+
+@pytest.fixture
+def visit(stack: RunningStack, page: Page) -> Visit:
+    return Visit(stack, page)
+
+
+def fill(visit: Visit, name: str, text: str) -> None:
+    """Write into a field of a form, in place of what it says."""
+    visit.page.wait_for(f"!!document.getElementById('field-{name}')")
+    visit.page.run(f"document.getElementById('field-{name}').select()")
+    visit.put(f"#field-{name}", text)
+
+
+def say_yes(visit: Visit, title: str) -> None:
+    """Answer the question that has this title, and wait until it is gone."""
+    visit.page.wait_for(f"document.querySelector('dialog[open] h2')?.innerText === {title!r}")
+    button = "document.querySelector('dialog[open] .actions button:last-child')"
+    visit.page.wait_for(f"!{button}.disabled")
+    visit.page.run(f"{button}.click()")
+    visit.page.wait_for("!document.querySelector('dialog')")
+
+
+def call(stack: RunningStack, method: str, path: str, *body: Any) -> Any:
+    return stack.ask(lambda api: getattr(api, method)(path, *body))
+
+
+def test_a_job_from_its_making_to_its_end(stack: RunningStack, visit: Visit) -> None:
+    """Made, changed, launched into, all of it killed, removed; a number that is none cannot be sent."""
+    visit.go("/jobs")
+    visit.press("New job")
+    fill(visit, "name", "Sweep")
+    visit.page.wait_for("document.querySelector('dialog .actions button:last-child').disabled")
+    fill(visit, "name", "page-sweep")
+    fill(visit, "maxSlots", "four")
+    visit.shows("Write a whole number, or nothing.")
+    fill(visit, "maxSlots", "4")
+    say_yes(visit, "New job")
+    visit.page.wait_for("document.querySelector('h1')?.innerText.includes('Job page-sweep')")
+    assert visit.page.run("location.pathname + location.search") == "/jobs/page-sweep?workspace=default"
+    visit.shows("No workload names this job")
+    id_ = stack.launch(command(SLEEP, name="page-member", job="page-sweep"))
+    visit.shows(id_)
+    visit.press("Change")
+    fill(visit, "priority", "70")
+    fill(visit, "maxSlots", "0")
+    visit.page.run("document.getElementById('field-maxSlots').select()")
+    visit.page.press("Backspace", 8)
+    say_yes(visit, "Change job page-sweep")
+    visit.shows("priority 70")
+    job = call(stack, "get", "/jobs/page-sweep")
+    assert (job["maxSlots"], job["priority"]) == (None, 70)
+    visit.press("Kill all")
+    say_yes(visit, "Kill 1 workload of job page-sweep?")
+    stack.wait_for(id_, "Terminated")
+    visit.press("Remove")
+    say_yes(visit, "Remove job page-sweep?")
+    visit.page.wait_for("location.pathname === '/jobs'")
+    assert "page-sweep" not in [each["name"] for each in call(stack, "get", "/jobs")["items"]]
+    visit.is_clean()
+
+
+@pytest.fixture
+def drained(stack: RunningStack) -> Generator[str]:
+    """A node that is in use again at the end."""
+    name: str = call(stack, "get", "/nodes")["items"][0]["name"]
+    yield name
+    call(stack, "post", f"/nodes/{name}/enable")
+
+
+def test_a_node_is_taken_out_of_use_and_back(stack: RunningStack, visit: Visit, drained: str) -> None:
+    """From the list to the node, which says who has ranks there; draining asks, using it again does not."""
+    id_ = stack.launch({**command(SLEEP, name="page-on-node"), "kind": "training", "ranks": gpus(1)})
+    try:
+        stack.wait_for(id_, "Running")
+        visit.go("/nodes")
+        visit.press(drained)
+        visit.page.wait_for(f"location.pathname === '/nodes/{drained}'")
+        visit.press("Drain")
+        say_yes(visit, f"Drain {drained}?")
+        visit.page.wait_for("document.querySelector('h1 .state').innerText === 'draining'")
+        assert call(stack, "get", f"/nodes/{drained}")["scheduling"] == "draining"
+        visit.press("Enable")
+        visit.page.wait_for("document.querySelector('h1 .state').innerText === 'ready'")
+        at = call(stack, "get", f"/allocations/{id_}")["status"]["admission"]["placements"][0]["node"]
+        visit.go(f"/nodes/{at}")
+        visit.page.wait_for(f"[...document.querySelectorAll('.list a')].some(a => a.innerText === {id_!r})")
+    finally:
+        call(stack, "post", f"/allocations/{id_}/kill")
+    visit.is_clean()
+
+
+def test_a_template_from_its_making_to_a_launch(stack: RunningStack, visit: Visit) -> None:
+    """YAML that is wrong says where; a field that is none says so; a launch with the template has its fields."""
+    visit.go("/templates?new=1")
+    fill(visit, "name", "page-base")
+    fill(visit, "yaml", "image: local\n env: [")
+    visit.page.wait_for("/^Line \\d+: /.test(document.getElementById('about-yaml').innerText)")
+    assert visit.page.run("document.querySelector('.editor .primary').disabled") is True
+    fill(visit, "yaml", "image: local\nmemry: 1Gi\n")
+    visit.press("Make it")
+    visit.page.wait_for("document.querySelector('.editor .bad')?.innerText.includes('memry')")
+    fill(visit, "yaml", "image: local\nenv:\n  SHARED: 'yes'\n")
+    visit.press("Make it")
+    visit.page.wait_for("location.pathname === '/templates/page-base'")
+    visit.press("Change")
+    fill(visit, "yaml", "image: local\nenv:\n  SHARED: 'no'\n")
+    visit.press("Save")
+    visit.page.wait_for("document.querySelector('pre')?.innerText.includes('SHARED: \"no\"')")
+    visit.press("Launch with it")
+    visit.page.wait_for("document.querySelector('#field-template')?.value === 'page-base'")
+    visit.put("[name=command]", f"{sys.executable} -c 'import os; print(os.environ[\"SHARED\"])'")
+    visit.shows("fits now")
+    visit.page.run("document.querySelector('form .primary').click()")
+    visit.page.wait_for("document.querySelector('h1 .state')?.innerText === 'Succeeded'")
+    visit.press("Log")
+    visit.page.wait_for("document.querySelector('.lines')?.innerText.includes('no')")
+    visit.go("/templates/page-base?workspace=default")
+    visit.press("Remove")
+    say_yes(visit, "Remove template page-base?")
+    visit.page.wait_for("location.pathname === '/templates'")
+    assert call(stack, "get", "/templates")["items"] == []
+    visit.is_clean()
+
+
+def test_a_webhook_shows_its_key_once(stack: RunningStack, visit: Visit) -> None:
+    """Made with chosen events, tried (nobody listens, and it says so), paused, given a new key, removed."""
+    visit.go("/webhooks?new=1")
+    fill(visit, "url", "ftp://nobody")
+    visit.press("Make it")
+    visit.page.wait_for("document.getElementById('about-url').className === 'bad'")
+    fill(visit, "url", "http://127.0.0.1:9/hook?token=canary")
+    fill(visit, "name", "page-hook")
+    visit.page.run("[...document.querySelectorAll('.boxes label')].find(l => l.innerText === 'terminated').click()")
+    visit.press("Make it")
+    visit.shows("The signing key of page-hook")
+    key = str(visit.page.run("document.querySelector('.notice code').innerText"))
+    assert key.startswith("whsec_")
+    assert "canary" not in visit.page.text()
+    visit.press("Try it")
+    visit.page.wait_for("document.querySelector('.webhook [role=status]')?.innerText.startsWith('Not accepted')")
+    visit.press("Pause")
+    visit.page.wait_for("document.querySelector('.webhook .state').innerText === 'paused'")
+    found = call(stack, "get", "/webhooks/page-hook")
+    assert (found["enabled"], found["events"]) == (False, ["terminated"])
+    visit.press("New key")
+    say_yes(visit, "Give page-hook a new key?")
+    visit.page.wait_for(f"document.querySelector('.notice code').innerText !== {key!r}")
+    visit.go("/webhooks")
+    assert "whsec_" not in visit.page.text()
+    visit.press("Remove")
+    say_yes(visit, "Remove page-hook?")
+    visit.shows("There is no webhook")
+    visit.is_clean()
+
+
+def test_dead_letters_are_read_and_dropped(stack: RunningStack, visit: Visit) -> None:
+    """What failed again and again stands there with its cause and its fields, until somebody drops it."""
+    with stack.redis() as redis:
+        letter = encode_dead(keys.DEAD_DELIVERY, "1-0", 9, "the receiver answered 500", {"webhook": b"page-gone"})
+        redis.xadd(keys.DEAD.prefix, letter)
+    wait_until(lambda: call(stack, "get", "/dead")["items"], "the letter is there")
+    visit.go("/dead")
+    visit.shows("The receiver answered 500")
+    visit.press("Open")
+    visit.shows("page-gone")
+    visit.press("Send again")
+    visit.shows("nobody would get it")
+    visit.press("Drop")
+    say_yes(visit, "Drop this letter?")
+    visit.shows("There is no dead letter")
+    visit.is_clean()
+
+
+def test_tokens_say_whose_they_are(visit: Visit) -> None:
+    """Whose, with which role, until when; nothing of the token itself."""
+    visit.go("/tokens")
+    visit.shows("admin everywhere")
+    visit.shows("the account that started this stack")
+    visit.go("/more")
+    visit.press("Tokens")
+    visit.page.wait_for("location.pathname === '/tokens'")
+    visit.is_clean()
