@@ -16,7 +16,7 @@ from tests.support.local_stack import RunningStack
 
 Json = dict[str, Any]
 BODIES: dict[str, Json] = {
-    "plain": {"kind": "command", "image": "local", "command": ["sh", "-c", "echo \"it's $HOME\"; exit 0"]},
+    "plain": {"kind": "command", "image": "local", "command": ["sh", "-c", 'echo "it\'s $HOME"; exit 0']},
     "gang": {
         "kind": "training",
         "name": "copied-gang",
@@ -28,6 +28,7 @@ BODIES: dict[str, Json] = {
         "env": {"LEVEL": "debug=1", "EMPTY": ""},
         "ranks": [{"name": "trainer", "count": 2, "resources": {"cpu": "100m", "nvidia.com/gpu": 1}}],
     },
+    "several": {"kind": "command", "image": "local", "command": ["true"], "ranks": [{"name": "worker", "count": 2}]},
     "more": {
         "kind": "command",
         "image": "local",
@@ -132,12 +133,18 @@ def test_what_is_copied_launches_the_same(
     visit.go("/launch?as=yaml")
     write_yaml(visit, json.dumps(body))
     text = copied(visit, way)
-    env = {**stack.cli_environment(), "SLIPWAY_TOKEN": stack.stack.token, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    env = {
+        **stack.cli_environment(),
+        "SLIPWAY_TOKEN": stack.stack.token,
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+    }
     (tmp_path / "launch.yaml").write_text(copied(visit, "YAML"))
     before = ids(stack)
     if way == "kubectl":
         manifest = yaml.safe_load(text.partition("\n")[2].rpartition("EOF")[0])
-        stack.kubernetes("POST", f"/apis/slipway.dev/v1alpha1/namespaces/{manifest['metadata']['namespace']}/allocations", manifest)
+        stack.kubernetes(
+            "POST", f"/apis/slipway.dev/v1alpha1/namespaces/{manifest['metadata']['namespace']}/allocations", manifest
+        )
     else:
         program = [sys.executable, "-c", text.replace("run.wait()", "")] if way == "Python" else ["sh", "-c", text]
         if way == "YAML":

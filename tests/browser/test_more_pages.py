@@ -1,4 +1,4 @@
-"""Jobs, nodes, templates, webhooks, tokens and dead letters in a browser: an ordinary task of each, from its beginning."""
+"""Jobs, nodes, templates, webhooks, tokens and dead letters in a browser: an ordinary task of each."""
 
 import sys
 from collections.abc import Generator

@@ -179,7 +179,10 @@ function unbroken(text) {
 }
 
 async function rehearse({ body, errors }, check, signal, isYaml) {
-  if (Object.keys(errors).length) return;
+  if (Object.keys(errors).length) {
+    check.value = { errors: {}, others: [], preview: null, refusal: null, isBlank: false };
+    return;
+  }
   if (!isYaml && !body.command && !body.image && !body.template && ["command", "training"].includes(body.kind)) {
     check.value = { errors: {}, others: [], preview: null, refusal: null, isBlank: true };
     return;

@@ -153,8 +153,9 @@ export function fieldsOf(view) {
  * @returns {string}
  */
 export function toCommand(fields, body) {
-  if (Object.keys(fields.rest).length) return "slipway apply -f launch.yaml";
   const role = body.ranks?.[0] ?? {};
+  const isSayable = fields.role === BLANK.role && (body.kind === "training" || (role.count ?? 1) === 1);
+  if (Object.keys(fields.rest).length || !isSayable) return "slipway apply -f launch.yaml";
   const words = ["slipway", ...(body.kind === "training" ? ["run"] : [body.kind, "start"])];
   const add = (option, value) => value !== undefined && words.push(option, quoted(String(value)));
   add("--name", body.name);

@@ -1,6 +1,8 @@
 // YAML as people write it, read into a value. The parser is loaded when it is first needed.
 import { useEffect, useSignal } from "./runtime.js";
 
+const NO_MAPPING = "write names and values, such as kind: command";
+
 /**
  * @typedef {{value: any, error: string, line: number}} ReadYaml `error` is empty when it could be read; `line` counts from 1,
  *   0 where no line is to blame
@@ -13,10 +15,11 @@ import { useEffect, useSignal } from "./runtime.js";
  * @returns {Promise<ReadYaml>}
  */
 export async function readYaml(text) {
+  if (!text.trim()) return { value: null, error: NO_MAPPING, line: 0 };
   const { load } = await import("js-yaml");
   try {
     const value = load(text);
-    if (value === null || typeof value !== "object" || Array.isArray(value)) return { value: null, error: "write names and values, such as kind: command", line: 0 };
+    if (value === null || typeof value !== "object" || Array.isArray(value)) return { value: null, error: NO_MAPPING, line: 0 };
     return { value, error: "", line: 0 };
   } catch (error) {
     return { value: null, error: error.reason ?? error.message, line: error.mark ? error.mark.line + 1 : 0 };
