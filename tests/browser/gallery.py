@@ -9,7 +9,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +39,18 @@ TREE: Mapping[str, Json] = {
     "nightly-evaluation": {"parent": "platform"},
 }
 """{name of a queue: its spec, without the pool}"""
+TEMPLATE: Json = {
+    "image": "local",
+    "ranks": [{"name": "worker", "count": 2, "resources": {"cpu": "1", "nvidia.com/gpu": 4}}],
+    "env": {"NCCL_DEBUG": "INFO"},
+}
+WEBHOOK: Json = {
+    "name": "failed-to-chat",
+    "url": "http://127.0.0.1:9/hook?token=secret",
+    "events": ["terminated"],
+    "results": ["Failed"],
+    "description": "Failed work, to the channel of the team",
+}
 SETTLE_S = 1.0
 
 
@@ -49,7 +61,20 @@ def pages(ids: Mapping[str, str]) -> dict[str, str]:
         "queues": "/queues",
         "queue": f"/queues/language?why={ids['big']}",
         "cluster": "/cluster?by=user",
+        "cluster-then": f"/cluster?at={datetime.now(UTC) - timedelta(seconds=20):%Y-%m-%dT%H:%M:%SZ}",
+        "nodes": "/nodes",
+        "node": "/nodes/node-0",
+        "jobs": "/jobs",
+        "job": "/jobs/lr-sweep",
         "launch": f"/launch?from={ids['gang']}",
+        "launch-yaml": "/launch?as=yaml&template=a100-large",
+        "templates": "/templates",
+        "template": "/templates/a100-large",
+        "webhooks": "/webhooks",
+        "webhook-new": "/webhooks?new=1",
+        "dead-letters": "/dead",
+        "tokens": "/tokens",
+        "more": "/more",
         "usage": "/usage",
         "usage-of-one": "/usage?by=day&user=grace",
         "history": f"/history?at={datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}",
@@ -72,6 +97,11 @@ def populate(stack: RunningStack) -> dict[str, str]:
     wait_until(lambda: len(stack.ask(lambda api: api.get("/queues")["items"])) > len(TREE), "the queues are known")
     callers = [_Caller(stack, user) for user in USERS]
     ada, grace, lin = callers
+    stack.ask(lambda api: api.post("/jobs", {"name": "lr-sweep", "maxSlots": 16, "priority": 60}))
+    stack.ask(lambda api: api.post("/templates", {"name": "a100-large", "body": TEMPLATE}))
+    stack.ask(lambda api: api.post("/webhooks", WEBHOOK))
+    for rate in ("1e-4", "3e-4"):
+        lin.launch(TALK, f"lr-{rate}", gpus=2, queue="nightly-evaluation", kind="training", job="lr-sweep")
     ids = {
         "gang": ada.launch(TALK, "llama70b-" + LONG, gpus=4, ranks=2, queue="language", kind="training"),
         "small": grace.launch(TALK, "yolo-baseline", gpus=2, queue="vision-and-robotics-perception", kind="training"),
