@@ -33,9 +33,10 @@ BENCHMARKS = {
     "capacity": "what a thousand allocations cost, live and ended",
     "output": "lines that ranks print at a rate: stored, or counted where they are missing",
     "first_line": "from the POST to a container's first line on a real node, beside a Job of Kubernetes",
+    "browser": "the page in a real Chromium: first content, bytes, frames, memory, 500 viewers",
     "soak": "half an hour at 50 launches/s: is memory flat",
 }
-LONG = frozenset({"capacity", "first_line", "output", "kube_scheduler", "cohorts", "restart", "soak"})
+LONG = frozenset({"browser", "capacity", "first_line", "output", "kube_scheduler", "cohorts", "restart", "soak"})
 """minutes each: only when they are named, or with --all"""
 
 

@@ -53,6 +53,7 @@ GOALS = (
     Goal(id="output", what="what ranks print is stored, or counted where it is missing", starts=("OUT",)),
     Goal(id="first line", what="from the POST to a container's first line on a real node", starts=("FIRST",)),
     Goal(id="batch", what="many allocations changed in one request", starts=("BATCH",)),
+    Goal(id="page", what="the page for people, in a real browser", starts=("PAGE",)),
     Goal(id="soak", what="memory under load", starts=("SOAK",)),
 )
 """what is to be reached, in order; a row of a result file that belongs to none of them is not on the page"""

@@ -1,0 +1,265 @@
+"""A tab that is measured, and the slow line in front of it.
+
+Owns how a figure is taken of a browser: paints and bytes by the page's own `performance`, the main thread by
+Chromium's tracing, memory by the kernel. Knows nothing of our pages.
+
+A frame is 1/60 s. Its figure is how many milliseconds of processor the main thread took for the tasks that began in
+it, scripts, style, layout and painting together: above 16.7 the next frame is late. It is the thread's own time, so
+that other work of the machine does not blur it; the wall time of the same is beside it.
+
+Source: Chrome DevTools Protocol, domains Tracing, IO, Emulation; Trace Event Format.
+"""
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncGenerator, Callable, Generator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from pathlib import Path
+
+import msgspec
+
+from bench.runner import percentile
+from tests.browser.chromium import Browser, Json, Page
+
+FRAME_MS = 1_000 / 60
+RTT_S = 0.15
+DOWN_BYTES_S = 1.6e6 / 8
+UP_BYTES_S = 0.75e6 / 8
+"""Lighthouse's slow 4G"""
+CHUNK = 4 * 1024
+CPU_SLOWDOWN = 4
+_CATEGORIES = "toplevel,disabled-by-default-devtools.timeline,devtools.timeline"
+_TASKS = ("ThreadControllerImpl::RunTask", "RunTask")
+_WATCH = """
+addEventListener("DOMContentLoaded", () => {
+  const look = () => {
+    if (!(READY)) return;
+    observer.disconnect();
+    requestAnimationFrame(() => setTimeout(() => (window.benchContent = performance.now())));
+  };
+  const observer = new MutationObserver(look);
+  observer.observe(document, { childList: true, subtree: true });
+  look();
+});
+"""
+
+
+class Loaded(msgspec.Struct, frozen=True):
+    """One load of a page without a cache; times in milliseconds from the start of the navigation."""
+
+    paint_ms: float
+    content_ms: float
+    bytes_before: int
+    """of what had come whole before the content"""
+    bytes_all: int
+    requests: int
+
+
+class Frames(msgspec.Struct, frozen=True):
+    """The main thread while something went on."""
+
+    p95_ms: float
+    longest_ms: float
+    """the longest task"""
+    busy: float
+    """the part of the time that it was busy"""
+    wall_p95_ms: float
+    """with what it waited for a processor"""
+
+
+class Tab(Page):
+    """A tab that is measured."""
+
+    def __init__(self, browser: Browser, context: str) -> None:
+        self._stream = ""
+        super().__init__(browser, context)
+
+    def heard(self, event: Json) -> None:
+        """The end of a trace, beside what a page hears."""
+        if event["method"] == "Tracing.tracingComplete":
+            self._stream = str(event["params"]["stream"])
+        super().heard(event)
+
+    def slow_cpu(self, times: float) -> None:
+        """So many times slower than the machine."""
+        self.call("Emulation.setCPUThrottlingRate", rate=times)
+
+    def load(self, url: str, ready: str, *, timeout_s: float = 120.0) -> Loaded:
+        """Load a page with an empty cache, until the expression `ready` is true."""
+        self.call("Network.enable")
+        self.call("Network.clearBrowserCache")
+        script = self.call("Page.addScriptToEvaluateOnNewDocument", source=_WATCH.replace("READY", ready))
+        self.goto(url)
+        try:
+            self.wait_for("window.benchContent > 0", timeout_s=timeout_s)
+        finally:
+            self.call("Page.removeScriptToEvaluateOnNewDocument", identifier=script["identifier"])
+        time.sleep(1.0)
+        found = self.run(
+            "(() => { const all = [...performance.getEntriesByType('navigation'), "
+            "...performance.getEntriesByType('resource')].filter((each) => each.responseEnd > 0); "
+            "const sum = (items) => items.reduce((total, each) => total + each.transferSize, 0); "
+            "return [performance.getEntriesByName('first-contentful-paint')[0].startTime, window.benchContent, "
+            "sum(all.filter((each) => each.responseEnd <= window.benchContent)), sum(all), all.length]; })()"
+        )
+        return Loaded(float(found[0]), float(found[1]), int(found[2]), int(found[3]), int(found[4]))
+
+    def frames(self, act: Callable[[], object]) -> Frames:
+        """The main thread's frames while `act` goes on."""
+        self._stream = ""
+        self.call(
+            "Tracing.start", transferMode="ReturnAsStream", traceConfig={"includedCategories": _CATEGORIES.split(",")}
+        )
+        began_us = self._clock_us()
+        act()
+        ended_us = self._clock_us()
+        self.call("Tracing.end")
+        deadline = time.monotonic() + 60.0
+        while not self._stream:
+            assert time.monotonic() < deadline, "the trace did not end"
+            self.run("0")
+            time.sleep(0.05)
+        return frames_of(self._read(), began_us, ended_us, self._mark)
+
+    def memory_mb(self) -> float:
+        """What the tab's process has for itself, in MB: its share of what it shares with others counts in part."""
+        self.call("HeapProfiler.enable")
+        self.call("HeapProfiler.collectGarbage")
+        return sum(_pss_mb(pid) for pid in self._renderers())
+
+    def heap_mb(self) -> float:
+        """What its scripts hold."""
+        return float(self.call("Runtime.getHeapUsage")["usedSize"]) / 1e6
+
+    def _renderers(self) -> list[int]:
+        told = self._browser.call("SystemInfo.getProcessInfo")["processInfo"]
+        found = [int(each["id"]) for each in told if each["type"] == "renderer"]
+        # Chromium keeps a spare renderer, which has drawn nothing.
+        return [max(found, key=_pss_mb)] if found else []
+
+    def _clock_us(self) -> float:
+        """Now, on the clock of the trace; it also marks which process the tab is."""
+        self._mark = f"bench-{time.monotonic_ns()}"
+        self.run(f"console.timeStamp('{self._mark}')")
+        return time.clock_gettime_ns(time.CLOCK_MONOTONIC) / 1_000
+
+    def _read(self) -> list[Json]:
+        text: list[str] = []
+        while True:
+            told = self.call("IO.read", handle=self._stream, size=4 * 1024 * 1024)
+            text.append(str(told["data"]))
+            if told["eof"]:
+                break
+        self.call("IO.close", handle=self._stream)
+        events: list[Json] = json.loads("".join(text))["traceEvents"]
+        return events
+
+
+@contextmanager
+def a_tab(browser: Browser, *, width: int = 1280, height: int = 800) -> Generator[Tab]:
+    """A new tab, with nothing of the others."""
+    context = str(browser.call("Target.createBrowserContext")["browserContextId"])
+    try:
+        tab = Tab(browser, context)
+        tab.look(width=width, height=height)
+        yield tab
+    finally:
+        browser.call("Target.disposeBrowserContext", browserContextId=context)
+
+
+def frames_of(events: list[Json], began_us: float, ended_us: float, mark: str) -> Frames:
+    """What the main thread that set the mark did, frame by frame; times in microseconds on the clock of the trace."""
+    thread = next(
+        (each["pid"], each["tid"])
+        for each in events
+        if each["name"] == "TimeStamp" and mark in json.dumps(each.get("args", {}))
+    )
+    tasks = [
+        each
+        for each in events
+        if each.get("ph") == "X"
+        and (each["pid"], each["tid"]) == thread
+        and each["name"] in _TASKS
+        and began_us <= each["ts"] < ended_us
+    ]
+    count = max(1, int((ended_us - began_us) / 1_000 / FRAME_MS))
+    busy, wall = [0.0] * count, [0.0] * count
+    longest, until_us = 0.0, began_us
+    for task in sorted(tasks, key=lambda each: (each["ts"], -each["dur"])):
+        if task["ts"] < until_us:
+            continue  # within the task before: a loop that was entered again
+        until_us = task["ts"] + task["dur"]
+        took = task.get("tdur", task["dur"]) / 1_000
+        longest = max(longest, took)
+        # A task counts to the frame that it began in: it is that frame that it makes late.
+        index = min(count - 1, int((task["ts"] - began_us) / 1_000 / FRAME_MS))
+        busy[index] += took
+        wall[index] += task["dur"] / 1_000
+    return Frames(percentile(busy, 95), longest, sum(busy) / (count * FRAME_MS), percentile(wall, 95))
+
+
+def _pss_mb(pid: int) -> float:
+    with suppress(OSError):
+        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+            if line.startswith("Pss:"):
+                return int(line.split()[1]) / 1_000
+    return 0.0
+
+
+# --- the slow line ----------------------------------------------------------------------------------------------------
+
+
+class _Way:
+    """One direction of the line, shared by its connections: so many bytes a second, and half a round trip late."""
+
+    def __init__(self, bytes_s: float) -> None:
+        self._bytes_s = bytes_s
+        self._free_at = 0.0
+
+    async def carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, connect_s: float) -> None:
+        """What comes goes on, in order, as late as the line makes it."""
+        loop = asyncio.get_running_loop()
+        due: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue(1_024)
+        first_at = loop.time() + connect_s
+
+        async def deliver() -> None:
+            while True:
+                at, data = await due.get()
+                await asyncio.sleep(max(0.0, at - loop.time()))
+                if not data:
+                    writer.close()
+                    return
+                writer.write(data)
+                await writer.drain()
+
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(deliver())
+            while True:
+                data = b""
+                with suppress(OSError):
+                    data = await reader.read(CHUNK)
+                begins = max(first_at, loop.time(), self._free_at)
+                self._free_at = begins + len(data) / self._bytes_s if data else self._free_at
+                await due.put((max(begins, self._free_at) + RTT_S / 2, data))
+                if not data:
+                    return
+
+
+@asynccontextmanager
+async def slow_line(port: int) -> AsyncGenerator[int]:
+    """A port of this machine that leads to another one over slow 4G; a new connection costs a round trip first."""
+    down, up = _Way(DOWN_BYTES_S), _Way(UP_BYTES_S)
+
+    async def meet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(ExceptionGroup, OSError):
+            there, back = await asyncio.open_connection("127.0.0.1", port)
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(up.carry(reader, back, connect_s=RTT_S))
+                tasks.create_task(down.carry(there, writer, connect_s=0.0))
+
+    server = await asyncio.start_server(meet, "127.0.0.1", 0)
+    try:
+        yield int(server.sockets[0].getsockname()[1])
+    finally:
+        server.close()
