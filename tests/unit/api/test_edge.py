@@ -279,3 +279,17 @@ async def test_the_docs_page_stands_alone(world: ApiWorld) -> None:
     assert "<script" not in page.text
     assert not re.findall(r'(?:src|href)="(?!/|data:,")', page.text)
     assert page.headers["content-security-policy"].startswith("default-src 'none'")
+
+
+async def test_long_answers_are_compressed_for_whoever_takes_that(world: ApiWorld) -> None:
+    """The same answer in a part of its bytes; what fits into a packet stays as it is, also what others ask for."""
+    for number in range(20):
+        await world.launch(name=f"run-{number}")
+    plain = await world.get("/allocations", **{"accept-encoding": "identity"})
+    small = await world.get("/allocations", **{"accept-encoding": "gzip, br"})
+    assert plain.json() == small.json()
+    assert "content-encoding" not in plain.headers
+    assert small.headers["content-encoding"] == "gzip"
+    assert int(small.headers["content-length"]) < int(plain.headers["content-length"]) / 4
+    assert plain.headers["vary"] == small.headers["vary"] == "Accept-Encoding"
+    assert "content-encoding" not in (await world.get("/me", **{"accept-encoding": "gzip"})).headers
