@@ -1,8 +1,14 @@
 """Lists: filters and pages."""
 
+from itertools import pairwise
+from typing import Any
+
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from slipway.api.sorted_listing import Row, Sorting
 from slipway.crd.transitions import with_status
 from slipway.errors import ExpiredError
 from slipway.kube.errors import Verb
@@ -10,6 +16,7 @@ from slipway.kube.resources import ALLOCATIONS, JOBS, NAMESPACES
 from slipway.model.lifecycle import Event
 from slipway.model.reasons import Result
 from tests.support.api_world import ApiWorld
+from tests.support.builders import an_allocation
 
 
 async def listed(world: ApiWorld, query: str = "") -> set[str]:
@@ -174,3 +181,19 @@ async def test_bad_orders_times_and_tokens_are_named(world: ApiWorld, query: str
     answer = await world.get(f"/allocations?{query}")
     assert answer.status_code == 400, answer.text
     assert answer.json()["errors"]
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(["", "a", "b"]), st.integers(0, 2)), max_size=8),
+    st.sampled_from(["name,priority", "-name,priority", "name,-priority", "-priority,name", "-name,-priority", ""]),
+)
+def test_sorted_rows_are_in_the_order_that_their_page_tokens_compare_by(values: list[Any], fields: str) -> None:
+    """A page goes on behind its last row: sorting and comparing are one order."""
+    order = Sorting.parse(fields)
+    it = an_allocation().it
+    places = {"name": 0, "priority": 1}
+    rows: list[tuple[Row, Any]] = [
+        (([value[places[name]] for name, _ in order.fields], str(number)), it) for number, value in enumerate(values)
+    ]
+    found = order.sorted(rows)
+    assert all(order.compare(one[0], other[0]) < 0 for one, other in pairwise(found))

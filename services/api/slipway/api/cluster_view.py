@@ -101,29 +101,21 @@ def pool_view(pool: ResourcePool, nodes: Iterable[Node], live: Iterable[Allocati
     )
 
 
-def node_view(node: Node, live: Iterable[Allocation], pools: Iterable[ResourcePool] = ()) -> NodeView:
-    """One node; a rank counts from its admission to the end of its attempt."""
-    name = node.metadata.name
-    of = min((pool for pool in pools if nodes_of(pool, [node])), key=lambda pool: pool.metadata.name, default=None)
-    ranks: list[Held] = []
-    asks: list[Resources] = []
-    for allocation in live:
-        for rank, role in _on(name, allocation):
-            asked = _asks(allocation, role)
-            asks.append(asked)
-            ranks.append(
-                Held(
-                    id=id_of(allocation),
-                    rank=rank,
-                    phase=allocation.status.phase,
-                    user=user_of(allocation),
-                    queue=allocation.spec.queue,
-                    gpus=asked.gpus(),
-                )
-            )
-    offered, used = allocatable_of(node), total(asks)
+def node_views(nodes: Iterable[Node], live: Iterable[Allocation], pools: Iterable[ResourcePool] = ()) -> list[NodeView]:
+    """The nodes, in their order; a rank counts from its admission to the end of its attempt.
+
+    One look at each allocation, however many nodes there are.
+    """
+    holdings = _holdings(live)
+    ordered = sorted(pools, key=lambda pool: pool.metadata.name)
+    return [_node_view(node, holdings.get(node.metadata.name, []), ordered) for node in nodes]
+
+
+def _node_view(node: Node, holdings: "list[tuple[Held, Resources]]", pools: Iterable[ResourcePool]) -> NodeView:
+    of = next((pool for pool in pools if nodes_of(pool, [node])), None)
+    offered, used = allocatable_of(node), total(asked for _, asked in holdings)
     return NodeView(
-        name=name,
+        name=node.metadata.name,
         pool=of.metadata.name if of is not None else "",
         ready=is_node_ready(node),
         schedulable=scheduling_of(node) == ENABLED,
@@ -136,8 +128,25 @@ def node_view(node: Node, live: Iterable[Allocation], pools: Iterable[ResourcePo
         or next(filter(None, (node.metadata.labels.get(label) for label in GPU_TYPE_LABELS)), ""),
         gpus=offered.gpus(),
         gpus_used=used.gpus(),
-        ranks=ranks,
+        ranks=[held for held, _ in holdings],
     )
+
+
+def _holdings(live: Iterable[Allocation]) -> dict[str, list[tuple[Held, Resources]]]:
+    """{node: what each rank there is, and what it asks for}."""
+    found: dict[str, list[tuple[Held, Resources]]] = {}
+    for allocation in live:
+        for node, rank, asked in _placed(allocation):
+            held = Held(
+                id=id_of(allocation),
+                rank=rank,
+                phase=allocation.status.phase,
+                user=user_of(allocation),
+                queue=allocation.spec.queue,
+                gpus=asked.gpus(),
+            )
+            found.setdefault(node, []).append((held, asked))
+    return found
 
 
 def is_node_ready(node: Node) -> bool:
@@ -160,23 +169,19 @@ def scheduling_of(node: Node) -> str:
     return CORDONED if node.spec.unschedulable else ENABLED
 
 
-def _on(node: str, allocation: Allocation) -> Iterator[tuple[int, RoleSpec]]:
-    """(rank, role) of what an allocation has on a node."""
-    if not is_admitted(allocation):
-        return
-    roles, gone = {role.name: role for role in allocation.spec.ranks}, left_ranks(allocation)
-    for placement in (member.placement for member in members(allocation) if member.rank not in gone):
-        if placement.node == node:
-            yield placement.rank, roles.get(placement.role, RoleSpec())
-
-
 def asks_by_node(allocation: Allocation) -> Iterator[tuple[str, Resources]]:
     """(node, what a rank there asks for) of each rank that an allocation has somewhere."""
+    return ((node, asked) for node, _, asked in _placed(allocation))
+
+
+def _placed(allocation: Allocation) -> Iterator[tuple[str, int, Resources]]:
+    """(node, rank, what it asks for) of each rank that an allocation has somewhere."""
     if not is_admitted(allocation):
         return
     asks, gone = {role.name: _asks(allocation, role) for role in allocation.spec.ranks}, left_ranks(allocation)
     for placement in (member.placement for member in members(allocation) if member.rank not in gone):
-        yield placement.node, asks.get(placement.role, Resources())
+        asked = asks.get(placement.role)
+        yield placement.node, placement.rank, _asks(allocation, RoleSpec()) if asked is None else asked
 
 
 def _asks(allocation: Allocation, role: RoleSpec) -> Resources:

@@ -103,12 +103,32 @@ def _member(allocation: Allocation, waits: Waiting | None) -> Member:
     )
 
 
-def queue_stats(live: Iterable[Allocation], now: float, *, by_queue: bool) -> list[QueueStats]:
-    """What waits and runs, per queue of each pool, or per pool."""
+def queue_stats(live: Iterable[Allocation], now: float) -> list[QueueStats]:
+    """What waits and runs, per queue of each pool."""
     groups: dict[tuple[str, str], list[Allocation]] = {}
     for each in live:
-        groups.setdefault((each.spec.pool, each.spec.queue if by_queue else ""), []).append(each)
+        groups.setdefault((each.spec.pool, each.spec.queue), []).append(each)
     return [_stats(pool, queue, members, now) for (pool, queue), members in sorted(groups.items())]
+
+
+def pool_stats(queues: Iterable[QueueStats]) -> list[QueueStats]:
+    """The same per pool, of what its queues have."""
+    pools: dict[str, list[QueueStats]] = {}
+    for each in queues:
+        pools.setdefault(each.pool, []).append(each)
+    return [
+        QueueStats(
+            pool=pool,
+            queue="",
+            queued=sum(each.queued for each in own),
+            scheduled=sum(each.scheduled for each in own),
+            running=sum(each.running for each in own),
+            slots_queued=sum(each.slots_queued for each in own),
+            slots_in_use=sum(each.slots_in_use for each in own),
+            oldest_s=max(each.oldest_s for each in own),
+        )
+        for pool, own in sorted(pools.items())
+    ]
 
 
 def _stats(pool: str, queue: str, members: list[Allocation], now: float) -> QueueStats:

@@ -8,8 +8,7 @@ Invariant: following `continue` to its end shows every allocation that matches t
 
 import base64
 import binascii
-from collections.abc import Callable, Mapping, Sequence
-from functools import cmp_to_key
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -67,6 +66,13 @@ class Sorting(msgspec.Struct, frozen=True):
         """What an allocation is sorted by."""
         return [FIELDS[name](allocation) for name, _ in self.fields], allocation.metadata.uid
 
+    def sorted(self, rows: Iterable[tuple[Row, Allocation]]) -> list[tuple[Row, Allocation]]:
+        """In the order that `compare` gives: from the last field to the first, each time keeping the order before."""
+        found = sorted(rows, key=lambda item: item[0][1])
+        for place, (_, descending) in reversed(list(enumerate(self.fields))):
+            found.sort(key=_key(place, descending=descending), reverse=descending)
+        return found
+
     def compare(self, one: Row, other: Row) -> int:
         """Negative when `one` comes first."""
         for (_, descending), mine, theirs in zip(self.fields, one[0], other[0], strict=True):
@@ -77,6 +83,16 @@ class Sorting(msgspec.Struct, frozen=True):
             is_before = str(mine) < str(theirs) if isinstance(mine, str) else int(mine) < int(theirs)
             return -1 if is_before is not descending else 1
         return (one[1] > other[1]) - (one[1] < other[1])
+
+
+def _key(place: int, *, descending: bool) -> Callable[[tuple[Row, Allocation]], tuple[bool, Value]]:
+    """What is empty comes last, whichever way."""
+
+    def key(item: tuple[Row, Allocation]) -> tuple[bool, Value]:
+        value = item[0][0][place]
+        return (value == "") is not descending, value
+
+    return key
 
 
 async def ordered_page(
@@ -90,8 +106,7 @@ async def ordered_page(
         label_selector=wanted.label_selector,
         field_selector=wanted.field_selector,
     )
-    key = cmp_to_key(order.compare)
-    rows = sorted(((order.row(each), each) for each in listed.items if wanted.has(each)), key=lambda item: key(item[0]))
+    rows = order.sorted([(order.row(each), each) for each in listed.items if wanted.has(each)])
     rest = [item for item in rows if after is None or order.compare(item[0], after) > 0]
     page = rest[:limit]
     more = len(rest) > limit

@@ -29,7 +29,7 @@ from slipway.api.job_schemas import (
     MoveBody,
     StatsView,
 )
-from slipway.api.job_view import STATES, job_views, queue_stats
+from slipway.api.job_view import STATES, job_views, pool_stats, queue_stats
 from slipway.api.named import Named, check_named
 from slipway.api.routes.allocations import aged_of
 from slipway.api.routes.usage import days_of, in_totals, spent_on
@@ -152,15 +152,16 @@ async def batch(request: Request) -> Response:
 async def stats(request: Request) -> Response:
     """What waits and runs in each queue and pool now."""
     parts, now = parts_of(request), parts_of(request).clock.now()
-    live = [each for each in await _allocations(parts) if each.status.phase is not Phase.TERMINATED]
+    allocations = await _allocations(parts)
+    live = [each for each in allocations if each.status.phase is not Phase.TERMINATED]
     pool = request.query_params.get("pool", "")
     live = [each for each in live if pool in ("", each.spec.pool)]
-    spent = [each for each in await spent_on(parts, days_of(request, now)) if pool in ("", each.key[2])]
+    spent = [each for each in await spent_on(parts, days_of(request, now), allocations) if pool in ("", each.key[2])]
     if not live and not spent:
         remembered = in_totals(parts, await sight_of(request))
         await check_named(parts.kube, Named(pool=pool), partial(workspaces_of, request), remembered)
-    queues, pools = queue_stats(live, now, by_queue=True), queue_stats(live, now, by_queue=False)
-    return json_response(StatsView(queues=queues, pools=pools, days=_waits(spent)))
+    queues = queue_stats(live, now)
+    return json_response(StatsView(queues=queues, pools=pool_stats(queues), days=_waits(spent)))
 
 
 def _waits(spent: Iterable[Spent]) -> list[DayWaits]:

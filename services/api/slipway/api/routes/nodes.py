@@ -36,7 +36,7 @@ async def nodes(request: Request) -> Response:
     listed = await parts_of(request).kube.list(NODES)
     live = await _live(request)
     sight, pools = await sight_of(request), await _pools(request)
-    return json_response(Items(items=[_view(node, live, sight, pools) for node in listed.items]))
+    return json_response(Items(items=_views(listed.items, live, sight, pools)))
 
 
 async def node(request: Request) -> Response:
@@ -45,7 +45,8 @@ async def node(request: Request) -> Response:
     listed = await parts_of(request).kube.list(NODES, field_selector=f"metadata.name={name}")
     if not listed.items:
         raise _not_found(name)
-    return json_response(_view(listed.items[0], await _live(request), await sight_of(request), await _pools(request)))
+    live, sight, pools = await _live(request), await sight_of(request), await _pools(request)
+    return json_response(_views(listed.items[:1], live, sight, pools)[0])
 
 
 async def enable(request: Request) -> Response:
@@ -78,16 +79,19 @@ async def _mark(request: Request, value: str | None) -> Response:
             f"or do it yourself: kubectl label node {name} {by_hand}"
         ) from error
     parts.announcer.changed()
-    return json_response(_view(found, await _live(request), await sight_of(request), await _pools(request)))
+    live, sight, pools = await _live(request), await sight_of(request), await _pools(request)
+    return json_response(_views([found], live, sight, pools)[0])
 
 
-def _view(found: Node, live: list[Allocation], sight: VisibleWorkspaces, pools: Sequence[ResourcePool]) -> NodeView:
-    """The node; what is used of it counts everybody, who uses it is told of those that the caller sees."""
-    view = cluster_view.node_view(found, live, pools)
+def _views(
+    found: Sequence[Node], live: list[Allocation], sight: VisibleWorkspaces, pools: Sequence[ResourcePool]
+) -> list[NodeView]:
+    """The nodes; what is used of them counts everybody, who uses it is told of those that the caller sees."""
+    views = cluster_view.node_views(found, live, pools)
     if sight.is_whole:
-        return view
+        return views
     own = {id_of(each) for each in live if sight.has(each.metadata.namespace)}
-    return msgspec.structs.replace(view, ranks=[held for held in view.ranks if held.id in own])
+    return [msgspec.structs.replace(view, ranks=[held for held in view.ranks if held.id in own]) for view in views]
 
 
 def _name_of(request: Request) -> str:
@@ -106,9 +110,9 @@ async def _pools(request: Request) -> Sequence[ResourcePool]:
 
 
 async def _live(request: Request) -> list[Allocation]:
-    """Everything that has not ended, of everybody."""
-    listed = await parts_of(request).whole.list(ALLOCATIONS, field_selector=f"status.phase!={Phase.TERMINATED}")
-    return listed.items
+    """Everything that may hold something of a node, of everybody: what waits holds nothing."""
+    selector = f"status.phase!={Phase.PENDING},status.phase!={Phase.TERMINATED}"
+    return (await parts_of(request).whole.list(ALLOCATIONS, field_selector=selector)).items
 
 
 ENDPOINTS = (

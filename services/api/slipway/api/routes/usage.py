@@ -24,6 +24,7 @@ from slipway.crd import totals
 from slipway.crd.figures import DayTotals
 from slipway.crd.spending import Spent, gather
 from slipway.crd.usage import DAY_MS, day_of, ms_of
+from slipway.crd.v1alpha1 import Allocation
 from slipway.errors import NotFoundError, UnavailableError
 from slipway.kube.resources import ALLOCATIONS, CONFIG_MAPS
 
@@ -75,11 +76,15 @@ async def raw(request: Request) -> Response:
     return json_response(RawView(from_=days[0], to=days[-1], items=rows))
 
 
-async def spent_on(parts: ApiDeps, days: Sequence[str]) -> list[Spent]:
-    """Everything of these days, of everybody. The objects come first: what goes into the totals meanwhile is marked."""
-    listed = await parts.whole.list(ALLOCATIONS)
+async def spent_on(parts: ApiDeps, days: Sequence[str], allocations: Sequence[Allocation] | None = None) -> list[Spent]:
+    """Everything of these days, of everybody; `allocations` are all that there are, where they were just listed.
+
+    The objects come first: what goes into the totals meanwhile is marked.
+    """
+    if allocations is None:
+        allocations = (await parts.whole.list(ALLOCATIONS)).items
     stored = await _stored(parts, days)
-    return gather(days, stored, listed.items, parts.clock.now())
+    return gather(days, stored, allocations, parts.clock.now())
 
 
 async def _stored(parts: ApiDeps, days: Sequence[str]) -> dict[str, DayTotals]:
