@@ -6,7 +6,7 @@ A small installation is the local cluster with all its services. A large one is 
 by 800 pixels; it shares the machine with the api. What fluid is: `browser_tab.py` says what a frame's figure is.
 
     python -m bench --only browser              all of it, minutes
-    SLIPWAY_BENCH_PARTS=load,scale ...          a part: load, update, viewers, scale
+    SLIPWAY_BENCH_PARTS=load,log ...            parts of it: those of PARTS
 """
 
 import asyncio
@@ -25,7 +25,7 @@ from typing import Any
 import aiohttp
 
 from bench.browser_tab import CPU_SLOWDOWN, Frames, Tab, a_tab, slow_line
-from bench.runner import Row, Target, percentile, row
+from bench.runner import Row, Target, percentile, row, table
 from tests.browser.chromium import Browser, find, running_browser
 from tests.conformance.cluster.binaries import ensure_debian
 from tests.support.local_stack import RunningStack, running_stack
@@ -34,7 +34,9 @@ NODES = int(os.environ.get("SLIPWAY_BENCH_NODES", "5000"))
 RUNNING = int(os.environ.get("SLIPWAY_BENCH_RUNNING", "2500"))
 QUEUED = int(os.environ.get("SLIPWAY_BENCH_QUEUED", "10000"))
 LINES = int(os.environ.get("SLIPWAY_BENCH_LINES", "200000"))
-PARTS = tuple(os.environ.get("SLIPWAY_BENCH_PARTS", "load,update,viewers,scale").split(","))
+SMALL, LARGE = ("load", "update", "viewers"), ("home", "queue", "cluster", "log", "events")
+PARTS = tuple(os.environ.get("SLIPWAY_BENCH_PARTS", ",".join((*SMALL, *LARGE))).split(","))
+CALL_S = 180.0
 VIEWERS = 500
 REST_S = 30.0
 """how often a page at rest asks for what changes without an event"""
@@ -50,13 +52,14 @@ async def measure(runs: int) -> list[Row]:
     """Rows of this benchmark."""
     rows: list[Row] = []
     with tempfile.TemporaryDirectory(prefix="slipway-bench-") as folder, running_browser(_program()) as browser:
-        if {"load", "update", "viewers"} & set(PARTS):
+        browser.call_s = CALL_S
+        if set(SMALL) & set(PARTS):
             stack = await asyncio.to_thread(lambda: _Small(Path(folder)))
             try:
                 rows += await stack.measure(browser, runs)
             finally:
                 await asyncio.to_thread(stack.close)
-        if "scale" in PARTS:
+        if set(LARGE) & set(PARTS):
             rows += await asyncio.to_thread(_scale, browser, runs)
     return rows
 
@@ -296,7 +299,7 @@ class _Large:
 @contextmanager
 def _large() -> Generator[_Large]:
     argv = [sys.executable, "-m", "bench.browser_world", "--nodes", str(NODES), "--running", str(RUNNING)]
-    argv += ["--queued", str(QUEUED), "--lines", str(LINES)]
+    argv += ["--queued", str(QUEUED), "--lines", str(LINES if "log" in PARTS else 0)]
     with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         try:
             yield _Large(process)
@@ -345,9 +348,18 @@ def _scale(browser: Browser, runs: int) -> list[Row]:
     rows: list[Row] = []
     with _large() as large:
         for view in VIEWS:
-            rows += _view(browser, large, view, runs)
-        rows += _log(browser, large, runs)
-        rows += _storm(browser, large, runs)
+            if view.name in PARTS:
+                rows += _told(_view(browser, large, view, runs))
+        if "log" in PARTS:
+            rows += _told(_log(browser, large, runs))
+        if "events" in PARTS:
+            rows += _told(_storm(browser, large, runs))
+    return rows
+
+
+def _told(rows: list[Row]) -> list[Row]:
+    """The rows, which are also said at once: the rest takes minutes."""
+    print(table(rows), file=sys.stderr, flush=True)
     return rows
 
 

@@ -161,6 +161,8 @@ class Browser:
         self._socket = socket
         self._number = 0
         self._pages: dict[str, Page] = {}
+        self.call_s = CALL_S
+        """how long one command may take"""
 
     def call(self, method: str, session: str = "", page: Page | None = None, **parameters: Any) -> Json:
         """One command; what happens meanwhile is passed to the page that it happens in."""
@@ -169,7 +171,7 @@ class Browser:
             self._pages[session] = page
         message: Json = {"id": self._number, "method": method, "params": parameters}
         self._socket.send(json.dumps(message | ({"sessionId": session} if session else {})))
-        deadline = time.monotonic() + CALL_S
+        deadline = time.monotonic() + self.call_s
         while True:
             told: Json = json.loads(self._socket.recv(max(0.1, deadline - time.monotonic())))
             if told.get("id") == self._number:
