@@ -658,3 +658,69 @@ def test_the_largest_gang(modules: Any) -> None:
     told = json.dumps(nodes)
     assert modules("capacity.js", f"[1, 4, 8].map((size) => m.ranksThatFit({told}, size))") == [14, 3, 1]
     assert modules("capacity.js", f"m.partsOf({told})[0]")["free"] == 14
+
+
+def test_an_answer_keeps_the_objects_of_what_has_not_changed(modules: Any) -> None:
+    """Items are told by their id, wherever they stand; what says the same as before is the same object."""
+    old = [{"id": "a", "n": [1]}, {"id": "b", "n": [2]}, {"id": "c"}]
+    fresh = [{"id": "b", "n": [2]}, {"id": "a", "n": [3]}, {"id": "d"}]
+    given = f"const old = {{items: {json.dumps(old)}}}, fresh = {{items: {json.dumps(fresh)}}};"
+    found = modules(
+        "answers.js",
+        f"{{ {given} const now = m.kept(old, fresh); return [JSON.stringify(now) === JSON.stringify(fresh), "
+        "now.items[0] === old.items[1], now.items[1] === old.items[0], m.kept(old, structuredClone(old)) === old]; }",
+    )
+    assert found == [True, True, False, True]
+
+
+def test_an_answer_from_before_an_event_takes_nothing_back(modules: Any) -> None:
+    """It was on its way when the event came; the next answer says more."""
+    before, after = {"id": "a", "status": {"seq": 3}}, {"id": "a", "status": {"seq": 4}}
+    assert modules("answers.js", f"m.kept({json.dumps(after)}, {json.dumps(before)})") == after
+
+
+@pytest.mark.parametrize(
+    ("view", "event", "state"),
+    [
+        ({"phase": "Pending"}, {"phase": "Assigned"}, "Assigned"),
+        ({"phase": "Starting"}, {"phase": "Running"}, "Running"),
+        ({"phase": "Running"}, {"phase": "Running", "type": "ready"}, "Ready"),
+        ({"phase": "Running", "ready": True}, {"phase": "Running", "waiting": True}, "Waiting"),
+        ({"phase": "Running", "ready": True, "waiting": True}, {"phase": "Running", "waiting": False}, "Ready"),
+        ({"phase": "Pending"}, {"phase": "Pending", "held": True}, "Held"),
+        ({"phase": "Running", "ready": True}, {"phase": "Pending", "attempt": 2, "type": "restarted"}, "Pending"),
+        ({"phase": "Running"}, {"phase": "Terminated", "result": "Failed"}, "Failed"),
+        ({"phase": "Running", "state": "Running"}, {"phase": "Assigned", "seq": 5}, "Running"),
+    ],
+)
+def test_an_allocation_after_an_event_has_the_word_of_the_api(
+    modules: Any, view: dict[str, Any], event: dict[str, Any], state: str
+) -> None:
+    """The phase of the event, or what says more; an event that is known already changes nothing."""
+    whole = {"id": "a", "attempt": 1, "hold": False, "ready": False, "waiting": False, "result": None, **view}
+    whole["status"] = {"seq": 5}
+    data = {"seq": 6, "attempt": 1, "reason": "", **event}
+    told = {"subject": "a", "type": f"dev.slipway.allocation.{data.pop('type', 'updated')}", "time": "", "data": data}
+    found = modules("answers.js", f"m.after({{items: [{json.dumps(whole)}]}}, [{json.dumps(told)}]).items[0]")
+    assert found["state"] == state
+    assert found["status"]["seq"] == max(5, data["seq"])
+
+
+def test_what_has_left_its_queue_does_not_wait_in_the_list(modules: Any) -> None:
+    """An event of another phase takes it out; others stay."""
+    queue = {"waiting": [{"id": "a"}, {"id": "b"}, {"id": "c"}]}
+    events = [{"subject": "a", "data": {"phase": "Assigned"}}, {"subject": "b", "data": {"phase": "Pending"}}]
+    found = modules("answers.js", f"m.after({json.dumps(queue)}, {json.dumps(events)})")
+    assert found == {"waiting": [{"id": "b"}, {"id": "c"}]}
+
+
+def test_a_change_is_seen_before_the_api_is_asked_again(page: Page, stack: RunningStack) -> None:
+    """The event itself says where the workload stands."""
+    id_ = stack.launch(command("import time; time.sleep(60)"))
+    stack.wait_for(id_, "Running")
+    page.goto(stack.link("/?of=everyone"))
+    state = f"document.querySelector(\"main a[href='/w/{id_}']\")?.closest('tr').querySelector('.state').textContent"
+    page.wait_for(f"{state} === 'Running' && !!document.querySelector('.connection .good')")
+    page.run("window.fetch = () => new Promise(() => {})")
+    stack.ask(lambda api: api.post(f"/allocations/{id_}/kill"))
+    page.wait_for(f"{state} === 'Canceled'")

@@ -228,6 +228,7 @@ async def test_the_words_come_with_the_frame(world: ApiWorld) -> None:
     assert {*Phase, *Result, "Held", "Ready", "Waiting"} == set(facts["states"])
     assert len({each.word for each in STANDINGS}) == len(STANDINGS)
     assert all(each["tone"] and each["meaning"].endswith(".") for each in facts["states"].values())
+    assert facts["flagWords"] == {"Pending": {"hold": "Held"}, "Running": {"waiting": "Waiting", "ready": "Ready"}}
 
 
 @pytest.mark.parametrize(

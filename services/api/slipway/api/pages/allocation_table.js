@@ -1,7 +1,7 @@
 // A list of allocations: a table where there is room, cards on a phone.
 import { gpusOf, hasEnded, noteOf, pageOf, rankCount, runningCount } from "./allocation.js";
 import { Ago, State } from "./components.js";
-import { html } from "./runtime.js";
+import { html, useMemo } from "./runtime.js";
 
 /**
  * @param {{items: any[], hasUser?: boolean, label: string}} props
@@ -14,7 +14,12 @@ export function AllocationTable({ items, hasUser = false, label }) {
   </table>`;
 }
 
+// A row whose allocation is the same as before is not made again; its times go on by themselves.
 function Row({ view, hasUser }) {
+  return useMemo(() => rowOf(view, hasUser), [view, hasUser]);
+}
+
+function rowOf(view, hasUser) {
   const all = rankCount(view);
   const note = noteOf(view);
   return html`<tr>

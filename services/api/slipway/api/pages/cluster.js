@@ -5,7 +5,7 @@ import { Answered, Choice, Empty, Meter } from "./components.js";
 import { amountOf, plural, sentence, spellBytes, spellDuration, spellExact, trim } from "./format.js";
 import { pageOfNode } from "./nodes.js";
 import { param, setParam } from "./router.js";
-import { html, useRef, useSignal } from "./runtime.js";
+import { html, useMemo, useRef, useSignal } from "./runtime.js";
 import { useResource } from "./store.js";
 
 const COLOURS = 10;
@@ -149,7 +149,13 @@ function nameOf(held) {
   return held.rank === null ? `${held.id}, ${plural(held.count, "rank")}` : `${held.id}, rank ${held.rank}`;
 }
 
+// A node of which nothing has changed is not drawn again, however many there are.
 function Node({ node, colours, keyOf }) {
+  const own = node.ranks.map((each) => colours.get(keyOf(each)).colour).join();
+  return useMemo(() => nodeOf({ node, colours, keyOf }), [node, keyOf, own]);
+}
+
+function nodeOf({ node, colours, keyOf }) {
   const held = node.ranks.filter((each) => each.gpus);
   const cells = held.flatMap((each) => Array.from({ length: each.gpus }, () => each));
   const unseen = Math.max(0, node.gpusUsed - cells.length);

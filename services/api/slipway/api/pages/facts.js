@@ -3,7 +3,8 @@
 /**
  * @typedef {{tone: string, meaning: string}} Standing
  * @typedef {{version: string, phases: string[], states: Record<string, Standing>, rankStates: string[],
- *   kinds: string[], gates: string[], events: string[], results: string[], gpu: string, gpuNames: string[]}} Facts
+ *   kinds: string[], gates: string[], events: string[], results: string[], gpu: string, gpuNames: string[],
+ *   flagWords: Record<string, Record<string, string>>}} Facts `flagWords`: {phase: {flag: the word that it makes}}
  */
 
 /** @type {Facts} */

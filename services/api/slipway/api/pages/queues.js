@@ -8,7 +8,7 @@ import { facts } from "./facts.js";
 import { amountOf, plural, spellDuration, trim } from "./format.js";
 import { mayChange } from "./permissions.js";
 import { param, setParam } from "./router.js";
-import { html, useSignal } from "./runtime.js";
+import { html, useMemo, useSignal } from "./runtime.js";
 import { useResource } from "./store.js";
 
 const SHOWN = 200;
@@ -110,8 +110,10 @@ function Waiting({ name, queues }) {
   const answer = useResource(`/queues/${encodeURIComponent(name)}`);
   const running = useResource(`/allocations?active=true&phase=${facts.phases.slice(1, -1).join(",")}&queue=${encodeURIComponent(name)}&sort=startedAt&limit=50`);
   return html`<${Answered} answer=${answer} what=${`queue ${name}`} rows=${4}>${(queue) => {
-    const has = (each) => `${each.name} ${each.id} ${each.user} ${each.code}`.toLowerCase().includes(filter.value.toLowerCase());
-    const found = queue.waiting.filter(has);
+    const wanted = filter.value.toLowerCase();
+    const has = (each) => !wanted || `${each.name} ${each.id} ${each.user} ${each.code}`.toLowerCase().includes(wanted);
+    const rows = withAhead(queue.waiting).filter(({ each }) => has(each));
+    const found = rows.map(({ each }) => each);
     const select = (id, isIn) => (selected.value = new Set(isIn ? [...selected.value, id] : [...selected.value].filter((each) => each !== id)));
     return html`${queue.flavors?.length ? html`<${Flavors} name=${name} flavors=${queue.flavors} />` : null}
     <section><h2>Waiting in ${name} <small>${queue.waiting.length}</small></h2>
@@ -122,7 +124,7 @@ function Waiting({ name, queues }) {
       ${queue.waiting.length ? html`<table class="list waiting" aria-label=${`Waiting in ${name}`}>
         <thead><tr><th class="place">Place</th><th class="of-name">Name</th><th class="of-user">User</th><th class="number">GPUs</th><th class="number ahead">GPUs ahead</th>
           <th class="number priority">Priority</th><th class="since">Waits</th><th>Why</th></tr></thead>
-        <tbody>${withAhead(queue.waiting).filter(({ each }) => has(each)).slice(0, most.value).map(({ each, slots }) => html`
+        <tbody>${rows.slice(0, most.value).map(({ each, slots }) => html`
           <${WaitingRow} key=${each.id} each=${each} slotsAhead=${slots} isOpen=${chosen === each.id}
             isSelected=${selected.value.has(each.id)} onSelect=${(isIn) => select(each.id, isIn)} />`)}</tbody></table>`
         : html`<${Empty} title="Nothing waits here">What is launched into this queue starts as soon as it fits.<//>`}
@@ -154,7 +156,13 @@ function withAhead(waiting) {
   });
 }
 
-function WaitingRow({ each, slotsAhead, isOpen, isSelected, onSelect }) {
+// A row of which nothing has changed is not made again, however long the list is; its times go on by themselves.
+function WaitingRow(props) {
+  const { each, slotsAhead, isOpen, isSelected } = props;
+  return useMemo(() => waitingRowOf(props), [each, slotsAhead, isOpen, isSelected, mayChange(each)]);
+}
+
+function waitingRowOf({ each, slotsAhead, isOpen, isSelected, onSelect }) {
   const toggle = () => setParam("why", isOpen ? "" : each.id);
   return html`<tr class="${isOpen ? "open" : ""} ${isSelected ? "chosen" : ""}">
       <td class="place" data-label="Place">${mayChange(each) ? html`<label><input type="checkbox" aria-label=${`${each.position}, select ${each.name}`} checked=${isSelected}

@@ -1,8 +1,16 @@
 // The one store: who looks, the connection, the time, and what the API has answered. The firehose says when to ask again.
+import { after, kept } from "./answers.js";
 import { Refusal, call, follow } from "./api.js";
-import { signal, useEffect, useSignal } from "./runtime.js";
+import { batch, signal, useEffect, useSignal } from "./runtime.js";
 
+// Events that come together are taken together, so that many of them are one change of the page.
+const TOGETHER_MS = 50;
+// After a quiet time something is asked for again at once, a few times; then so often, and less often what takes long.
+const AT_ONCE = 4;
+const QUICK_MS = 100;
 const GAP_MS = 1000;
+const SLOW_GAP_MS = 5000;
+const IDLE_PART = 4;
 const AWAY_MS = 5000;
 const SLOW_MS = 30000;
 
@@ -34,6 +42,21 @@ async function learnMe() {
   }
 }
 
+/** @type {any[]} */
+let heard = [];
+
+// What the events say of the answers is shown at once; the answers that they are about are asked for again.
+function hear(items) {
+  if (!heard.length) {
+    setTimeout(() => {
+      const events = heard;
+      heard = [];
+      batch(() => resources.forEach((resource) => resource.hear(events)));
+    }, TOGETHER_MS);
+  }
+  for (const item of items) heard.push(item.data);
+}
+
 function listen() {
   follow("/events", {
     signal: new AbortController().signal,
@@ -41,9 +64,7 @@ function listen() {
       connection.value = "live";
       reloadAll();
     },
-    onItems(items) {
-      for (const resource of resources) if (items.some((item) => resource.isAbout(item.data))) resource.ask();
-    },
+    onItems: hear,
     onLost: (refusal) => note(refusal.status === 0 ? refusal : new Refusal(refusal.status === 401 ? 401 : 503, {})),
   });
 }
@@ -65,7 +86,7 @@ export function reloadAll() {
   for (const resource of resources) resource.ask();
 }
 
-/** One address of the API, and what it answered last. It is asked at once, then at most once a second. */
+/** One address of the API, and what it answered last. */
 class Resource {
   /**
    * @param {string} path
@@ -80,7 +101,10 @@ class Resource {
     this.aborter = new AbortController();
     this.isAsking = false;
     this.isAskedAgain = false;
-    this.nextAt = 0;
+    this.gap = isSlow ? SLOW_GAP_MS : GAP_MS;
+    this.credit = AT_ONCE;
+    this.askedAt = 0;
+    this.endedAt = 0;
     this.timer = 0;
     this.slow = isSlow ? setInterval(() => document.hidden || this.ask(), SLOW_MS) : 0;
     resources.add(this);
@@ -94,7 +118,32 @@ class Resource {
       return;
     }
     if (this.timer) return;
-    this.timer = setTimeout(() => this.load(), Math.max(0, this.nextAt - Date.now()));
+    this.timer = setTimeout(() => this.load(), this.pause());
+  }
+
+  // How long until it may be asked again, in milliseconds.
+  pause() {
+    const now = Date.now();
+    const credit = this.creditAt(now);
+    const turn = credit >= 1 ? this.endedAt + QUICK_MS : now + (1 - credit) * this.gap;
+    return Math.max(0, turn - now, this.endedAt + IDLE_PART * (this.endedAt - this.askedAt) - now);
+  }
+
+  creditAt(now) {
+    return Math.min(AT_ONCE, this.credit + (now - this.askedAt) / this.gap);
+  }
+
+  /**
+   * Take what events say.
+   * @param {any[]} events
+   */
+  hear(events) {
+    const about = events.filter(this.isAbout);
+    if (!about.length) return;
+    const { data, error } = this.answer.peek();
+    const moved = data && after(data, about);
+    if (moved !== data) this.answer.value = { data: moved, error };
+    this.ask();
   }
 
   async load() {
@@ -102,9 +151,13 @@ class Resource {
     this.isAsking = true;
     this.isAskedAgain = false;
     const began = Date.now();
+    this.credit = this.creditAt(began) - 1;
+    this.askedAt = began;
     try {
-      const data = await call("GET", this.path, { signal: this.aborter.signal });
-      this.answer.value = { data, error: null };
+      const fresh = await call("GET", this.path, { signal: this.aborter.signal });
+      const { data, error } = this.answer.peek();
+      const now = kept(data, fresh);
+      if (now !== data || error) this.answer.value = { data: now, error: null };
       if (connection.value === "offline" || connection.value === "login") connection.value = "slow";
     } catch (error) {
       if (this.aborter.signal.aborted) return;
@@ -114,7 +167,7 @@ class Resource {
       this.answer.value = { data: isLost ? this.answer.peek().data : null, error };
     }
     this.isAsking = false;
-    this.nextAt = Date.now() + Math.max(GAP_MS, 4 * (Date.now() - began));
+    this.endedAt = Date.now();
     if (this.isAskedAgain) this.ask();
   }
 

@@ -16,7 +16,7 @@ from slipway.api import assets
 from slipway.model.lifecycle import Event, Kind, Phase, RankState
 from slipway.model.reasons import Gate, Result
 from slipway.model.resources import GPU, GPU_NAMES
-from slipway.model.standing import STANDINGS
+from slipway.model.standing import STANDINGS, word_for
 from slipway.runtime.service import version
 
 PATHS = (
@@ -72,6 +72,7 @@ def facts() -> dict[str, object]:
         "phases": [phase.value for phase in Phase],
         "states": {each.word: {"tone": each.tone, "meaning": each.meaning} for each in STANDINGS},
         "rankStates": [state.value for state in RankState],
+        "flagWords": {phase.value: words for phase in Phase if (words := _flag_words(phase))},
         "kinds": [kind.value for kind in Kind],
         "gates": [gate.value for gate in Gate],
         "events": [event.value for event in Event],
@@ -79,6 +80,16 @@ def facts() -> dict[str, object]:
         "gpu": GPU,
         "gpuNames": GPU_NAMES,
     }
+
+
+def _flag_words(phase: Phase) -> dict[str, str]:
+    """{flag of an allocation: the word that it makes of the phase}, the one that counts most first."""
+    words = {
+        "hold": word_for(phase, None, hold=True, ready=False, waiting=False),
+        "waiting": word_for(phase, None, hold=False, ready=False, waiting=True),
+        "ready": word_for(phase, None, hold=False, ready=True, waiting=False),
+    }
+    return {flag: word for flag, word in words.items() if word != phase.value}
 
 
 @cache

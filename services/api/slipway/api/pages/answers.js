@@ -1,0 +1,93 @@
+// What an answer keeps of the one before it, and what an event says of it before it is asked for again. Pure.
+import { facts } from "./facts.js";
+
+const [WAITS] = facts.phases;
+const OVER = facts.phases.at(-1);
+
+/**
+ * The new answer, with the parts of the old one wherever both say the same: who draws a part sees that nothing of it
+ * has changed. Items of lists are told by `id` or `name`.
+ * @param {any} old
+ * @param {any} fresh
+ * @returns {any} `old` itself when nothing has changed
+ */
+export function kept(old, fresh) {
+  if (old === fresh || typeof old !== "object" || typeof fresh !== "object" || !old || !fresh) return fresh;
+  if (Array.isArray(fresh)) return Array.isArray(old) ? keptItems(old, fresh) : fresh;
+  // An answer that was on its way when an event came knows less than the event said.
+  if (old.id && old.id === fresh.id && old.status?.seq > fresh.status?.seq) return old;
+  const names = Object.keys(fresh);
+  let isSame = names.length === Object.keys(old).length;
+  const found = {};
+  for (const name of names) {
+    found[name] = kept(old[name], fresh[name]);
+    if (found[name] !== old[name]) isSame = false;
+  }
+  return isSame ? old : found;
+}
+
+function keptItems(old, fresh) {
+  const keyOf = (item) => item?.id ?? item?.name;
+  const known = fresh.length && keyOf(fresh[0]) !== undefined ? new Map(old.map((item) => [keyOf(item), item])) : null;
+  let isSame = old.length === fresh.length;
+  const found = fresh.map((item, index) => {
+    const one = kept(known ? known.get(keyOf(item)) : old[index], item);
+    if (one !== old[index]) isSame = false;
+    return one;
+  });
+  return isSame ? old : found;
+}
+
+/**
+ * An answer after events: allocations in it have moved on, and what has left its queue is not among the waiting.
+ * @param {any} data of one allocation, of a list, or of a queue
+ * @param {any[]} events in their order
+ * @returns {any} `data` itself when they change nothing of it
+ */
+export function after(data, events) {
+  if (data.status) return events.reduce((view, event) => (event.subject === view.id ? moved(view, event) : view), data);
+  const name = data.waiting ? "waiting" : "items";
+  const items = data[name];
+  if (!Array.isArray(items) || !items.length || !(data.waiting || items[0].status)) return data;
+  const told = new Map();
+  for (const event of events) told.set(event.subject, [...(told.get(event.subject) ?? []), event]);
+  let isSame = true;
+  const found = [];
+  for (const item of items) {
+    const own = told.get(item.id);
+    const one = !own ? item : data.waiting ? stillWaiting(item, own.at(-1)) : own.reduce(moved, item);
+    if (one !== item) isSame = false;
+    if (one) found.push(one);
+  }
+  return isSame ? data : { ...data, [name]: found };
+}
+
+function stillWaiting(item, event) {
+  return event.data.phase === WAITS ? item : null;
+}
+
+/**
+ * An allocation after an event, as far as the event says; the next answer says the rest.
+ * @param {any} view
+ * @param {any} event
+ * @returns {any} the same one when the event is not new
+ */
+export function moved(view, event) {
+  const { seq, phase, attempt, reason } = event.data;
+  if (seq <= (view.status.seq ?? 0)) return view;
+  const isOn = phase === view.phase && attempt === view.attempt;
+  const flags = {
+    hold: event.data.held ?? view.hold,
+    waiting: event.data.waiting ?? (isOn && view.waiting),
+    ready: event.type.endsWith(".ready") || (isOn && view.ready),
+  };
+  const result = event.data.result ?? view.result;
+  const status = { ...view.status, seq, phase };
+  const ended = phase === OVER ? { endedAt: event.time, reason } : {};
+  return { ...view, ...flags, ...ended, phase, attempt, result, status, state: wordOf(phase, result, flags) };
+}
+
+function wordOf(phase, result, flags) {
+  if (phase === OVER) return result ?? phase;
+  return Object.entries(facts.flagWords[phase] ?? {}).find(([flag]) => flags[flag])?.[1] ?? phase;
+}
