@@ -724,3 +724,24 @@ def test_a_change_is_seen_before_the_api_is_asked_again(page: Page, stack: Runni
     page.run("window.fetch = () => new Promise(() => {})")
     stack.ask(lambda api: api.post(f"/allocations/{id_}/kill"))
     page.wait_for(f"{state} === 'Canceled'")
+
+
+def test_a_long_list_goes_on_by_itself_for_a_while_and_then_asks(modules: Any) -> None:
+    """What is near the window is drawn; from some length on people press, who may want what is below the list."""
+    begin = (
+        "import(new URL('runtime.js', document.querySelector('script[type=module]').src)).then(({ html, render }) => "
+        "new Promise((resolve) => { let left = 100; "
+        "const box = document.body.appendChild(document.createElement('div')); "
+        "const draw = () => render(html`<${m.More} count=${left} by=${25} isByItself=${left > 50} "
+        "onMore=${() => { left -= 25; draw(); }} />`, box); draw(); box.scrollIntoView(); "
+        "const look = () => setTimeout(left > 50 ? look : () => resolve(box.textContent), 200); look(); }))"
+    )
+    assert modules("components.js", begin) == "Show 25 of 50 more"
+
+
+def test_a_filter_finds_a_text_in_any_case(modules: Any) -> None:
+    """Nothing typed finds all."""
+    names = "['Ab', 'cab', 'b'].map((name) => ({ name }))"
+    finder = "m.finder((each) => each.name)"
+    found = modules("format.js", f"['', 'AB'].map((text) => {names}.filter((one) => {finder}(one, text)).length)")
+    assert found == [3, 2]

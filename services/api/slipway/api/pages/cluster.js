@@ -1,20 +1,22 @@
 // `/cluster`: every node with its GPUs as cells, coloured by who has them; what is free, and the largest gang that fits.
 import { pageOf } from "./allocation.js";
 import { freeOf, isUsable, partsOf, ranksThatFit, sizesOf } from "./capacity.js";
-import { Answered, Choice, Empty, Meter } from "./components.js";
-import { amountOf, plural, sentence, spellBytes, spellDuration, spellExact, trim } from "./format.js";
+import { Answered, Choice, Empty, Meter, More } from "./components.js";
+import { amountOf, finder, plural, sentence, spellBytes, spellDuration, spellExact, trim } from "./format.js";
 import { pageOfNode } from "./nodes.js";
 import { param, setParam } from "./router.js";
 import { html, useMemo, useRef, useSignal } from "./runtime.js";
 import { useResource } from "./store.js";
 
 const COLOURS = 10;
+const FIRST = 30;
 const SHOWN = 300;
 const LEGEND = 12;
 const MINUTE_MS = 60000;
 const SETTLE_MS = 200;
 /** How far back the slider goes. */
 const SLIDER_MIN = 24 * 60;
+const isCalled = finder((node) => `${node.name} ${node.pool} ${node.gpuType} ${node.scheduling}`);
 const TOPOLOGY = ["rack", "topology.kubernetes.io/rack", "topology.kubernetes.io/zone"];
 const KEYS = { workload: (held) => held.id, user: (held) => held.user, queue: (held) => held.queue };
 
@@ -30,8 +32,13 @@ export function Cluster() {
       return html`<${Answered} answer=${past} what="the past" rows=${6}>${(found) => html`<p class="soft">${plural(found.items.filter((each) => each.nodes.length).length, "workload")} had a place then.
           Which nodes drained or were away then is not known: these are the nodes of now.</p>
         ${found.lossy.map((text) => html`<p key=${text} class="warning">${sentence(text)}.</p>`)}
-        <${NodeMap} items=${nodesThen(items, found.items)} isPast=${true} />`}<//>`;
+        <${Then} items=${items} standing=${found.items} />`}<//>`;
     }}<//>`;
+}
+
+function Then({ items, standing }) {
+  const nodes = useMemo(() => nodesThen(items, standing), [items, standing]);
+  return html`<${NodeMap} items=${nodes} isPast=${true} />`;
 }
 
 function TimeSlider({ at }) {
@@ -72,21 +79,26 @@ export function nodesThen(nodes, standing) {
 
 function NodeMap({ items, isPast = false }) {
   const filter = useSignal("");
-  const most = useSignal(SHOWN);
+  const most = useSignal(FIRST);
   const by = KEYS[param("by")] ? param("by") : "workload";
-  const colours = coloursOf(items, KEYS[by]);
-  const found = items.filter((node) => `${node.name} ${node.pool} ${node.gpuType} ${node.scheduling}`.toLowerCase().includes(filter.value.toLowerCase()));
+  const colours = useMemo(() => coloursOf(items, KEYS[by]), [items, by]);
+  const search = (text) => {
+    filter.value = text;
+    most.value = FIRST;
+  };
+  const found = items.filter((node) => isCalled(node, filter.value));
   return html`<${Summary} nodes=${items} isPast=${isPast} />
         <div class="bar">
           <${Choice} label="Colour by" options=${[["workload", "By workload"], ["user", "By user"], ["queue", "By queue"]]} chosen=${by}
             onChoose=${(value) => setParam("by", value === "workload" ? "" : value)} />
-          <input type="search" placeholder="Filter nodes" aria-label="Filter nodes" value=${filter.value} onInput=${(event) => (filter.value = event.target.value)} />
+          <input type="search" placeholder="Filter nodes" aria-label="Filter nodes" value=${filter.value} onInput=${(event) => search(event.target.value)} />
         </div>
         <${Legend} colours=${colours} by=${by} nodes=${items} />
         ${groupsOf(found.slice(0, most.value)).map(([title, nodes]) => html`<section key=${title}><h2>${title} <small>${plural(nodes.length, "node")}</small></h2>
           <div class="nodes">${nodes.map((node) => html`<${Node} key=${node.name} node=${node} colours=${colours} keyOf=${KEYS[by]} />`)}</div></section>`)}
         ${found.length ? null : html`<${Empty} title="No node matches">Filter by a name, a pool, a type of GPU or draining.<//>`}
-        ${found.length > most.value ? html`<p><button onClick=${() => (most.value += SHOWN)}>Show ${Math.min(SHOWN, found.length - most.value)} of ${found.length - most.value} more</button></p>` : null}`;
+        ${found.length > most.value ? html`<${More} count=${found.length - most.value} by=${most.value < SHOWN ? FIRST : SHOWN} isByItself=${most.value < SHOWN}
+          onMore=${() => (most.value += most.value < SHOWN ? FIRST : SHOWN)} />` : null}`;
 }
 
 // {who: number of a colour}, those with most GPUs first, so that neighbours in the legend differ.
@@ -108,6 +120,10 @@ function groupsOf(nodes) {
 }
 
 function Summary({ nodes, isPast }) {
+  return useMemo(() => summaryOf(nodes, isPast), [nodes, isPast]);
+}
+
+function summaryOf(nodes, isPast) {
   const when = isPast ? "then" : "now";
   const parts = partsOf(nodes);
   const free = nodes.reduce((sum, node) => sum + freeOf(node), 0);
@@ -132,6 +148,10 @@ function Summary({ nodes, isPast }) {
 }
 
 function Legend({ colours, by, nodes }) {
+  return useMemo(() => legendOf(colours, by, nodes), [colours, by, nodes]);
+}
+
+function legendOf(colours, by, nodes) {
   const shown = [...colours].filter(([, each]) => each.gpus).slice(0, LEGEND);
   const rest = [...colours].filter(([, each]) => each.gpus).length - shown.length;
   const others = nodes.reduce((sum, node) => sum + Math.max(0, node.gpusUsed - node.ranks.reduce((own, held) => own + held.gpus, 0)), 0);

@@ -157,6 +157,23 @@ export function Tabs({ tabs, chosen, onChoose }) {
   </div>`;
 }
 
+/**
+ * The rest of a long list: a button, which presses itself while it is near the window and `isByItself`, so that what is
+ * not looked at is not drawn.
+ */
+export function More({ count, by, isByItself, onMore }) {
+  const button = useRef(null);
+  const press = useRef(onMore);
+  press.current = onMore;
+  useEffect(() => {
+    if (!isByItself) return undefined;
+    const watch = new IntersectionObserver((seen) => seen.some((each) => each.isIntersecting) && press.current(), { rootMargin: "800px" });
+    watch.observe(button.current);
+    return () => watch.disconnect();
+  }, [count, isByItself]);
+  return html`<p><button ref=${button} type="button" onClick=${onMore}>Show ${Math.min(by, count)} of ${count.toLocaleString("en")} more</button></p>`;
+}
+
 /** A choice of a few. */
 export function Choice({ label, options, chosen, onChoose }) {
   return html`<div class="choice" role="group" aria-label=${label}>

@@ -110,3 +110,21 @@ export function plural(count, one, many = `${one}s`) {
 export function sentence(text) {
   return text ? text[0].toUpperCase() + text.slice(1) : "";
 }
+
+/**
+ * A test whether an item is called something, in any case. What an item is called is put together once: an item that has
+ * changed is another object.
+ * @template {object} T
+ * @param {(item: T) => string} textOf
+ * @returns {(item: T, wanted: string) => boolean}
+ */
+export function finder(textOf) {
+  /** @type {WeakMap<T, string>} */
+  const known = new WeakMap();
+  return (item, wanted) => {
+    if (!wanted) return true;
+    let text = known.get(item);
+    if (text === undefined) known.set(item, (text = textOf(item).toLowerCase()));
+    return text.includes(wanted.toLowerCase());
+  };
+}

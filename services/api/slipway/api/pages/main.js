@@ -7,7 +7,7 @@ import { History } from "./history.js";
 import { Home } from "./home.js";
 import { Job, Jobs } from "./jobs.js";
 import { Launch } from "./launch.js";
-import { More } from "./more.js";
+import { MorePages } from "./more.js";
 import { Node, Nodes } from "./nodes.js";
 import { Queues } from "./queues.js";
 import { KeysButton, MODIFIER, openPalette, Palette, startKeys } from "./palette.js";
@@ -39,7 +39,7 @@ const PAGES = {
   "/webhooks": [Webhooks, () => "Webhooks"],
   "/tokens": [Tokens, () => "Tokens"],
   "/dead": [DeadLetters, () => "Dead letters"],
-  "/more": [More, () => "More"],
+  "/more": [MorePages, () => "More"],
 };
 /** What the navigation has; a phone has no room for the rare ones, which stand on the page More as well. */
 const LINKS = [

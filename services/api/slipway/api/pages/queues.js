@@ -2,16 +2,18 @@
 import { pageOf, spaced } from "./allocation.js";
 import { AllocationTable } from "./allocation_table.js";
 import { Selection } from "./bulk.js";
-import { Answered, Empty, Lasted, Meter } from "./components.js";
+import { Answered, Empty, Lasted, Meter, More } from "./components.js";
 import { Explanation } from "./explanation.js";
 import { facts } from "./facts.js";
-import { amountOf, plural, spellDuration, trim } from "./format.js";
+import { amountOf, finder, plural, spellDuration, trim } from "./format.js";
 import { mayChange } from "./permissions.js";
 import { param, setParam } from "./router.js";
 import { html, useMemo, useSignal } from "./runtime.js";
 import { useResource } from "./store.js";
 
+const FIRST = 25;
 const SHOWN = 200;
+const isCalled = finder((each) => `${each.name} ${each.id} ${each.user} ${each.code}`);
 
 export function Queues({ name }) {
   const queues = useResource("/queues");
@@ -105,20 +107,22 @@ function Tree({ rows, chosen, stats, pools }) {
 function Waiting({ name, queues }) {
   const selected = useSignal(new Set());
   const filter = useSignal("");
-  const most = useSignal(SHOWN);
+  const most = useSignal(FIRST);
   const chosen = param("why");
+  const search = (text) => {
+    filter.value = text;
+    most.value = FIRST;
+  };
   const answer = useResource(`/queues/${encodeURIComponent(name)}`);
   const running = useResource(`/allocations?active=true&phase=${facts.phases.slice(1, -1).join(",")}&queue=${encodeURIComponent(name)}&sort=startedAt&limit=50`);
   return html`<${Answered} answer=${answer} what=${`queue ${name}`} rows=${4}>${(queue) => {
-    const wanted = filter.value.toLowerCase();
-    const has = (each) => !wanted || `${each.name} ${each.id} ${each.user} ${each.code}`.toLowerCase().includes(wanted);
-    const rows = withAhead(queue.waiting).filter(({ each }) => has(each));
+    const rows = withAhead(queue.waiting).filter(({ each }) => isCalled(each, filter.value));
     const found = rows.map(({ each }) => each);
     const select = (id, isIn) => (selected.value = new Set(isIn ? [...selected.value, id] : [...selected.value].filter((each) => each !== id)));
     return html`${queue.flavors?.length ? html`<${Flavors} name=${name} flavors=${queue.flavors} />` : null}
     <section><h2>Waiting in ${name} <small>${queue.waiting.length}</small></h2>
       ${queue.waiting.length > 1 ? html`<div class="bar"><input type="search" placeholder="Filter by name, user or reason"
-        aria-label="Filter who waits" value=${filter.value} onInput=${(event) => (filter.value = event.target.value)} />
+        aria-label="Filter who waits" value=${filter.value} onInput=${(event) => search(event.target.value)} />
         ${found.some(mayChange) ? html`<button type="button" onClick=${() => (selected.value = new Set(found.filter(mayChange).map((each) => each.id)))}>Select ${filter.value ? `these ${found.filter(mayChange).length}` : "all"}</button>` : null}</div>` : null}
       <${Selection} name=${name} waiting=${queue.waiting} selected=${selected} queues=${queues} reload=${answer.reload} />
       ${queue.waiting.length ? html`<table class="list waiting" aria-label=${`Waiting in ${name}`}>
@@ -128,7 +132,8 @@ function Waiting({ name, queues }) {
           <${WaitingRow} key=${each.id} each=${each} slotsAhead=${slots} isOpen=${chosen === each.id}
             isSelected=${selected.value.has(each.id)} onSelect=${(isIn) => select(each.id, isIn)} />`)}</tbody></table>`
         : html`<${Empty} title="Nothing waits here">What is launched into this queue starts as soon as it fits.<//>`}
-      ${found.length > most.value ? html`<p><button onClick=${() => (most.value += SHOWN)}>Show ${Math.min(SHOWN, found.length - most.value)} of ${found.length - most.value} more</button></p>` : null}
+      ${found.length > most.value ? html`<${More} count=${found.length - most.value} by=${most.value < SHOWN ? FIRST : SHOWN} isByItself=${most.value < SHOWN}
+        onMore=${() => (most.value += most.value < SHOWN ? FIRST : SHOWN)} />` : null}
     </section>
     ${running.data?.items.length ? html`<section><h2>Running from ${name} <small>${running.data.items.length}${running.data.metadata.continue ? "+" : ""}</small></h2>
       <${AllocationTable} items=${running.data.items} hasUser=${true} label=${`Running from ${name}`} /></section>` : null}`;

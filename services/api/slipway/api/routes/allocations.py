@@ -259,14 +259,18 @@ async def pods(request: Request) -> Response:
     return json_response(Items(items=sorted(views, key=lambda view: (view.attempt, view.rank))))
 
 
-async def pending_of(parts: ApiDeps, pool: str) -> tuple[list[Allocation], dict[tuple[str, str], Job]]:
-    """What waits in a pool, and the jobs that order it."""
-    selector = f"status.phase={Phase.PENDING},spec.pool={pool}"
-    listed = await parts.whole.list(ALLOCATIONS, field_selector=selector)
-    if not any(each.spec.job for each in listed.items):
-        return listed.items, {}
+async def pending_of(
+    parts: ApiDeps, pool: str, live: Sequence[Allocation] | None = None
+) -> tuple[list[Allocation], dict[tuple[str, str], Job]]:
+    """What waits in a pool, and the jobs that order it; `live` is all that has not ended, where it was just listed."""
+    if live is None:
+        selector = f"status.phase={Phase.PENDING},spec.pool={pool}"
+        live = (await parts.whole.list(ALLOCATIONS, field_selector=selector)).items
+    pending = [each for each in live if each.status.phase is Phase.PENDING and each.spec.pool == pool]
+    if not any(each.spec.job for each in pending):
+        return pending, {}
     jobs = await parts.whole.list(JOBS)
-    return listed.items, {(job.metadata.namespace, job.metadata.name): job for job in jobs.items}
+    return pending, {(job.metadata.namespace, job.metadata.name): job for job in jobs.items}
 
 
 async def live_of(parts: ApiDeps, pool: str) -> list[Allocation]:

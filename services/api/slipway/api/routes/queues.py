@@ -33,7 +33,7 @@ async def queue(request: Request) -> Response:
     parts = parts_of(request)
     found = await parts.kube.get(QUEUES, request.path_params["name"])
     live = await _live(request)
-    pending, jobs = await pending_of(parts, found.spec.pool)
+    pending, jobs = await pending_of(parts, found.spec.pool, live)
     aged = await aged_of(parts, pending)
     pool = await _pool_of(request, found.spec.pool)
     nodes = await parts.catalog.nodes() if pool is not None and pool.spec.flavors else []
