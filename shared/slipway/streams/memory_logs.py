@@ -12,7 +12,7 @@ from slipway.streams.logpacks import PACK_COST_BYTES, LogAppended, LogKey, LogPa
 from slipway.streams.memory_server import MemoryServer
 from slipway.streams.ports import Tally
 
-_FOLLOW_PAGE = 16
+_FOLLOW_PAGE = _READ_PAGE = 16
 _FOLLOW_WAIT_S = 1.0
 
 
@@ -38,7 +38,7 @@ class MemoryLogs:
         start = pages.start_of(after)
         await self._server.enter("logs.read")
         position, found = start, list[StoredLine]()
-        while len(found) < limit and (entries := self._server.after(keys.logs(allocation), position, limit)):
+        while len(found) < limit and (entries := self._server.after(keys.logs(allocation), position, _READ_PAGE)):
             found += pages.lines_after(entries, start, self._tally)
             position = entries[-1][0]
         return found[:limit]
