@@ -26,7 +26,7 @@ from slipway.runtime.service import ServiceStop
 from slipway.streams.memory_side import MemoryStreams
 from slipway.streams.ports import NoTally, Streams
 from slipway.streams.producer import BestEffort
-from tests.support.api_world import COMMAND, ApiWorld
+from tests.support.api_world import COMMAND, ApiWorld, watching
 
 Json = dict[str, Any]
 TEAMS = ("red", "blue")
@@ -182,7 +182,7 @@ async def served_by(parts: ApiDeps) -> AsyncGenerator[httpx.AsyncClient]:
     """A client of that process."""
     app = create_app(parts, HealthApp(ProcessHealth(parts.clock)))
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)
-    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client, watching(parts):
         yield client
     await parts.forwarder.aclose()
 
@@ -198,6 +198,6 @@ async def teams_world(auth: str, folder: Path | None = None, **settings: Any) ->
     if folder is not None:
         await teams.look()
     await world.parts.sessions.keys.look()
-    async with world.http:
+    async with world.http, watching(world.parts):
         yield teams
     await world.parts.forwarder.aclose()

@@ -28,6 +28,7 @@ from slipway.model.lifecycle import Event, RankState
 from slipway.runtime.clock import SeededRandom, SystemClock
 from slipway.runtime.health import HealthApp, ProcessHealth
 from slipway.runtime.service import ServiceStop
+from slipway.runtime.tasks import TaskGroup
 from slipway.streams.memory_server import MemoryServer
 from slipway.streams.memory_side import MemoryStreams
 from slipway.streams.ports import NoTally, StreamEntry
@@ -198,10 +199,22 @@ class ApiWorld:
 
 
 @asynccontextmanager
+async def watching(parts: ApiDeps) -> AsyncGenerator[None]:
+    """The watches of that process run meanwhile, as its composition root lets them."""
+    stop = ServiceStop()
+    async with TaskGroup() as tasks:
+        tasks.create_task(parts.nodes.run(stop))
+        try:
+            yield
+        finally:
+            stop.set()
+
+
+@asynccontextmanager
 async def api_world(settings: Settings | None = None) -> AsyncGenerator[ApiWorld, None]:
     """A furnished world."""
     world = ApiWorld(settings or Settings())
     await world.furnish()
-    async with world.http:
+    async with world.http, watching(world.parts):
         yield world
     await world.parts.forwarder.aclose()

@@ -118,6 +118,8 @@ class Reflector(Generic[T]):
         self._heard_at = clock.monotonic()
         self._told_at = self._heard_at
         """when the last change, bookmark or LIST came"""
+        self.interruption = ""
+        """why the last LIST or watch failed, where no other has begun since; empty while all is well"""
         self._has_synced = asyncio.Event()
         plural = resource.plural
         self._seen = {type_: telemetry.WATCH_EVENTS.labels(resource=plural, type=type_) for type_ in WatchType}
@@ -166,13 +168,14 @@ class Reflector(Generic[T]):
                     self._restarted("ended")
                     continue
                 cause, wait_s = "short", backoff.next_s()
-            except ExpiredError:
-                self._position = ""
+            except ExpiredError as error:
+                self._position, self.interruption = "", str(error)
                 cause, wait_s = "expired", backoff.next_s()
             except InvariantError:
                 raise
             except ControlPlaneError as error:
                 self._is_doubted = True
+                self.interruption = str(error)
                 cause, wait_s = _cause_of(error), backoff.next_s()
                 if isinstance(error, TransientError) and error.retry_after_s:
                     wait_s = max(wait_s, error.retry_after_s)
@@ -214,6 +217,8 @@ class Reflector(Generic[T]):
         self._told_at = self._clock.monotonic()
         if 0 < _number(page.resource_version) < self._highest:
             is_lost.set()
+        else:
+            self.interruption = ""  # the watch beside this look has begun, and where nothing changes it is silent
 
     async def _list(self) -> None:
         listing = await self._api.list(self._resource, namespace=self._namespace, label_selector=self._label_selector)
@@ -288,6 +293,7 @@ class Reflector(Generic[T]):
 
     def _hear(self) -> None:
         self._heard_at = self._clock.monotonic()
+        self.interruption = ""
         self._heard.set(self._clock.now())
         liveness.beat()
 

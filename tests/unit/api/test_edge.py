@@ -188,8 +188,9 @@ def test_codes_are_unique() -> None:
 async def test_a_broken_invariant_ends_the_process(world: ApiWorld) -> None:
     """500 without its text; the composition root is told."""
 
-    async def break_it(_verb: Verb, _plural: str) -> None:
-        raise InvariantError("internal detail")
+    async def break_it(_verb: Verb, plural: str) -> None:
+        if plural == "allocations":
+            raise InvariantError("internal detail")
 
     world.kube.before = break_it
     response = await world.get("/allocations")
@@ -201,8 +202,9 @@ async def test_a_broken_invariant_ends_the_process(world: ApiWorld) -> None:
 async def test_a_bug_is_a_problem_without_its_text(world: ApiWorld) -> None:
     """500 as problem+json; what happened goes to the log."""
 
-    async def fail(_verb: Verb, _plural: str) -> None:
-        raise ZeroDivisionError("internal detail")
+    async def fail(_verb: Verb, plural: str) -> None:
+        if plural == "allocations":
+            raise ZeroDivisionError("internal detail")
 
     world.kube.before = fail
     response = await world.get("/allocations")

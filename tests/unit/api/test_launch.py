@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from slipway.api.settings import Settings
 from slipway.crd.hashing import key_hash
 from slipway.crd.meta import (
     ANNOTATION_IDEMPOTENCY_KEY,
@@ -24,7 +25,7 @@ from slipway.kube.errors import Verb
 from slipway.kube.resources import ALLOCATIONS, NAMESPACES, RESOURCE_POOLS, TEMPLATES
 from slipway.local.node.environment import expand
 from slipway.model.lifecycle import Event, Kind
-from tests.support.api_world import COMMAND, ApiWorld
+from tests.support.api_world import COMMAND, ApiWorld, watching
 from tests.support.clock import wait_until
 from tests.support.stepping import over_and_over
 
@@ -308,17 +309,19 @@ async def test_a_gang_larger_than_the_pool_is_taken_with_a_warning(world: ApiWor
 
 
 @pytest.mark.parametrize("kind", [UnavailableError, ExpiredError, DeniedError])
-async def test_what_only_a_warning_needs_keeps_nothing_from_being_launched(
-    world: ApiWorld, kind: type[ControlPlaneError]
-) -> None:
-    """Whatever the API server answers when it is asked for the nodes."""
+async def test_what_only_a_warning_needs_keeps_nothing_from_being_launched(kind: type[ControlPlaneError]) -> None:
+    """Whatever the API server answers when it is asked for the nodes, from the start of the process on."""
+    world = ApiWorld(Settings())
+    await world.furnish()
 
     async def no_nodes(_verb: Verb, plural: str) -> None:
         if plural == "nodes":
             raise kind("not now")
 
     world.kube.before = no_nodes
-    assert (await world.launch(ranks=[{"count": 5, "resources": {"cpu": 4}}]))["warnings"] == []
+    async with world.http, watching(world.parts):
+        await wait_until(lambda: world.parts.nodes.is_away, "the nodes to be asked for")
+        assert (await world.launch(ranks=[{"count": 5, "resources": {"cpu": 4}}]))["warnings"] == []
 
 
 @pytest.mark.parametrize(

@@ -10,11 +10,11 @@ from slipway.api.decoding import checked, object_of, place_of
 from slipway.api.first_completed import first_of
 from slipway.api.overlays import merged
 from slipway.api.proxy.headers import raw_fields, request_fields, response_fields, wire_fields
+from slipway.api.seen_nodes import SeenNode
 from slipway.api.timeline import timeline
 from slipway.api.ttl_cache import Recent, Seldom
 from slipway.crd.resolve import resolve
 from slipway.errors import InvalidError, UnavailableError
-from slipway.kube.objects import Node
 from slipway.model.events import AllocationEvent
 from slipway.model.ids import AllocationId
 from slipway.model.lifecycle import Event, Phase
@@ -240,9 +240,9 @@ async def test_first_of_cancels_the_others_and_raises_what_was_raised() -> None:
     assert ended == ["cancelled", "cancelled"]
 
 
-def a_node(name: str, **labels: str) -> Node:
+def a_node(name: str, **labels: str) -> SeenNode:
     status = {"allocatable": {"cpu": "4", "memory": "8Gi", "nvidia.com/gpu": "1"}}
-    return msgspec.convert({"metadata": {"name": name, "labels": labels}, "status": status}, Node)
+    return msgspec.convert({"metadata": {"name": name, "labels": labels}, "status": status}, SeenNode)
 
 
 @pytest.mark.parametrize(

@@ -105,6 +105,40 @@ def test_lists_once_then_follows() -> None:
     in_world(check)
 
 
+def test_an_interruption_is_known_until_the_watch_goes_on() -> None:
+    """From the refusal of a watch until another has begun, although nothing changes that it could tell."""
+
+    async def check(world: World) -> None:
+        await world.reflector.wait_synced()
+        assert world.reflector.interruption == ""
+        world.fail(Verb.WATCH, UnavailableError("away"))
+        await world.until(lambda: world.reflector.interruption == "away")
+        since = asyncio.get_running_loop().time()
+        await world.until(lambda: world.reflector.interruption == "")
+        assert asyncio.get_running_loop().time() - since < WATCH_S_MIN
+
+    in_world(check)
+
+
+def test_a_first_list_that_fails_is_an_interruption() -> None:
+    """Whatever the server answers; a LIST that is answered ends it."""
+
+    async def check(world: World) -> None:
+        await world.until(lambda: world.reflector.interruption == "gone while it was read")
+        await world.reflector.wait_synced()
+        assert world.reflector.interruption == ""
+
+    async def main() -> None:
+        world, stop = World(), asyncio.Event()
+        world.fail(Verb.LIST, ExpiredError("gone while it was read"))
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(world.reflector.run(stop))
+            await check(world)
+            stop.set()
+
+    run_virtual(main)
+
+
 def test_bookmarks_carry_the_position_over_a_compaction() -> None:
     """A quiet resource does not expire while others write: the next watch goes on from a bookmark."""
 

@@ -8,19 +8,19 @@ from typing import Any
 
 import msgspec
 
+from slipway.api.seen_nodes import SeenNode
 from slipway.crd.resolve import role_requests, template_of
 from slipway.crd.v1alpha1 import Allocation, ResourcePool
-from slipway.kube.objects import Node
 from slipway.model.resources import GPU_MILLI, Resources, total
 
 
-def nodes_of(pool: ResourcePool, nodes: Iterable[Node]) -> list[Node]:
+def nodes_of(pool: ResourcePool, nodes: Iterable[SeenNode]) -> list[SeenNode]:
     """The nodes that the pool selects."""
     wanted = pool.spec.node_selector.items()
     return [node for node in nodes if wanted <= node.metadata.labels.items()]
 
 
-def allocatable_of(node: Node) -> Resources:
+def allocatable_of(node: SeenNode) -> Resources:
     """What the node offers; nothing when its numbers cannot be read."""
     try:
         return Resources.parse(node.status.allocatable)
@@ -35,7 +35,7 @@ class PoolCapacity(msgspec.Struct, frozen=True, kw_only=True):
     whole: Resources
 
 
-def offers_of(pool: ResourcePool, nodes: Iterable[Node]) -> PoolCapacity:
+def offers_of(pool: ResourcePool, nodes: Iterable[SeenNode]) -> PoolCapacity:
     """The offers of a pool's nodes."""
     each = tuple(allocatable_of(node) for node in nodes_of(pool, nodes))
     return PoolCapacity(each=each, whole=total(each))

@@ -1,7 +1,7 @@
-"""A cache of what launches look up again and again: pools, workspaces, queues, templates, nodes. At most a second old.
+"""A cache of what launches look up again and again: pools, workspaces, queues, templates. At most a second old.
 
-Owns the errors for what is missing: which field is wrong, and which values exist. Nodes, on which only a warning
-depends, may be some seconds old.
+Owns the errors for what is missing: which field is wrong, and which values exist. Nodes are kept by a watch
+(`watched.py`); what the nodes of a pool offer is added up every few seconds.
 """
 
 import asyncio
@@ -13,7 +13,9 @@ import msgspec
 
 from slipway.api.capacity import PoolCapacity, offers_of
 from slipway.api.ports import Kube
+from slipway.api.seen_nodes import SeenNode
 from slipway.api.ttl_cache import Recent
+from slipway.api.watched import WatchedObjects
 from slipway.crd.meta import (
     ANNOTATION_POOL,
     ANNOTATION_QUEUE,
@@ -32,13 +34,14 @@ from slipway.errors import (
     TerminatingError,
     TransientError,
 )
-from slipway.kube.objects import Namespace, Node
-from slipway.kube.resources import JOBS, NAMESPACES, NODES, QUEUES, RESOURCE_POOLS, TEMPLATES
+from slipway.kube.objects import Namespace
+from slipway.kube.resources import JOBS, NAMESPACES, QUEUES, RESOURCE_POOLS, TEMPLATES
 from slipway.model.duration import parse_duration
 from slipway.runtime.clock import Clock
 
 TTL_S = 1.0
-NODES_TTL_S = 5.0
+OFFERS_TTL_S = 5.0
+WORKSPACES_TTL_S = 5.0
 NODES_DEADLINE_S = 1.0
 NAMES_SHOWN_MAX = 10
 
@@ -55,15 +58,15 @@ class Defaults(msgspec.Struct, frozen=True, kw_only=True):
 class Catalog:
     """Cached reads around a launch."""
 
-    def __init__(self, kube: Kube, clock: Clock) -> None:
+    def __init__(self, kube: Kube, clock: Clock, nodes: WatchedObjects[SeenNode]) -> None:
         self._kube = kube
+        self._nodes = nodes
         self._pools = Recent[str, ResourcePool](clock, ttl_s=TTL_S)
         self._queues = Recent[str, Queue](clock, ttl_s=TTL_S)
         self._jobs = Recent[tuple[str, str], Job](clock, ttl_s=TTL_S)
         self._namespaces = Recent[str, Namespace](clock, ttl_s=TTL_S)
-        self._workspaces = Recent[str, list[str]](clock, ttl_s=NODES_TTL_S)
-        self._nodes = Recent[str, list[Node]](clock, ttl_s=NODES_TTL_S)
-        self._offers = Recent[tuple[str, int], PoolCapacity](clock, ttl_s=NODES_TTL_S)
+        self._workspaces = Recent[str, list[str]](clock, ttl_s=WORKSPACES_TTL_S)
+        self._offers = Recent[tuple[str, int], PoolCapacity](clock, ttl_s=OFFERS_TTL_S)
 
     async def pool(self, name: str) -> ResourcePool:
         """The pool. Raises InvalidError at `/pool` when there is none."""
@@ -209,13 +212,11 @@ class Catalog:
             have = names_shown([template.metadata.name for template in listed.items])
             raise _missing("/template", f"there is no template {name} in workspace {workspace}; {have}") from error
 
-    async def nodes(self) -> list[Node]:
-        """All nodes, some seconds old."""
-        return await self._nodes.get("", self._list_nodes)
-
     async def offers_if_quick(self, pool: ResourcePool) -> PoolCapacity | None:
         """What the pool's nodes offer, or None when that cannot be had within a moment, or at all: only a warning
         needs it."""
+        if self._nodes.is_away:
+            return None
         key = (pool.metadata.uid, pool.metadata.generation)
         try:
             async with asyncio.timeout(NODES_DEADLINE_S):
@@ -224,10 +225,7 @@ class Catalog:
             return None
 
     async def _load_offers(self, pool: ResourcePool) -> PoolCapacity:
-        return offers_of(pool, await self.nodes())
-
-    async def _list_nodes(self) -> list[Node]:
-        return (await self._kube.list(NODES)).items
+        return offers_of(pool, await self._nodes.items())
 
 
 def names_shown(names: list[str]) -> str:

@@ -5,13 +5,12 @@ from collections.abc import Iterable, Iterator
 from slipway.api.capacity import allocatable_of, nodes_of
 from slipway.api.queue_view import NOBODY, Aged, Jobs, is_waiting, slots_of, waiting_of
 from slipway.api.schemas import FlavorUse, Held, NodeView, PoolView, QueueView
+from slipway.api.seen_nodes import SeenNode
 from slipway.api.view import shown
 from slipway.crd.members import left_ranks, members
-from slipway.crd.meta import condition_of
 from slipway.crd.resolve import role_requests, template_of
 from slipway.crd.transitions import id_of, is_admitted, user_of
 from slipway.crd.v1alpha1 import Allocation, Queue, ResourcePool, RoleSpec
-from slipway.kube.objects import Node
 from slipway.model.facts import DISABLED, DRAINING, SCHEDULING_LABEL
 from slipway.model.quantity import QuantityValue
 from slipway.model.resources import GPU, GPU_MILLI, MILLI, Resources, gpus_of, total
@@ -30,7 +29,7 @@ def queue_view(
     jobs: Jobs | None = None,
     aged: Aged = NOBODY,
     pool_of: ResourcePool | None = None,
-    nodes: Iterable[Node] = (),
+    nodes: Iterable[SeenNode] = (),
 ) -> QueueView:
     """One queue; with `pending`, also who waits in it, in order; with its pool and `nodes`, its use of each flavor."""
     name, pool = queue.metadata.name, queue.spec.pool
@@ -48,7 +47,9 @@ def queue_view(
     )
 
 
-def _flavors_of(queue: Queue, pool: ResourcePool, nodes: Iterable[Node], own: Iterable[Allocation]) -> list[FlavorUse]:
+def _flavors_of(
+    queue: Queue, pool: ResourcePool, nodes: Iterable[SeenNode], own: Iterable[Allocation]
+) -> list[FlavorUse]:
     if not pool.spec.flavors:
         return []
     flavor_of = {node.metadata.name: node_flavor(pool, node) for node in nodes}
@@ -64,7 +65,7 @@ def _flavors_of(queue: Queue, pool: ResourcePool, nodes: Iterable[Node], own: It
     ]
 
 
-def node_flavor(pool: ResourcePool, node: Node) -> str:
+def node_flavor(pool: ResourcePool, node: SeenNode) -> str:
     """The flavor of `pool` that a node is of; empty: of none."""
     labels = node.metadata.labels.items()
     return next((flavor.name for flavor in pool.spec.flavors if flavor.node_labels.items() <= labels), "")
@@ -84,7 +85,7 @@ def _count(flavor: str, amount: QuantityValue | None) -> float | None:
         return None
 
 
-def pool_view(pool: ResourcePool, nodes: Iterable[Node], live: Iterable[Allocation]) -> PoolView:
+def pool_view(pool: ResourcePool, nodes: Iterable[SeenNode], live: Iterable[Allocation]) -> PoolView:
     """One pool."""
     own_nodes = nodes_of(pool, nodes)
     own = [each for each in live if each.spec.pool == pool.metadata.name]
@@ -101,7 +102,7 @@ def pool_view(pool: ResourcePool, nodes: Iterable[Node], live: Iterable[Allocati
     )
 
 
-def node_views(nodes: Iterable[Node], live: Iterable[Allocation], pools: Iterable[ResourcePool] = ()) -> list[NodeView]:
+def node_views(nodes: Iterable[SeenNode], live: Iterable[Allocation], pools: Iterable[ResourcePool] = ()) -> list[NodeView]:
     """The nodes, in their order; a rank counts from its admission to the end of its attempt.
 
     One look at each allocation, however many nodes there are.
@@ -111,7 +112,7 @@ def node_views(nodes: Iterable[Node], live: Iterable[Allocation], pools: Iterabl
     return [_node_view(node, holdings.get(node.metadata.name, []), ordered) for node in nodes]
 
 
-def _node_view(node: Node, holdings: "list[tuple[Held, Resources]]", pools: Iterable[ResourcePool]) -> NodeView:
+def _node_view(node: SeenNode, holdings: "list[tuple[Held, Resources]]", pools: Iterable[ResourcePool]) -> NodeView:
     of = next((pool for pool in pools if nodes_of(pool, [node])), None)
     offered, used = allocatable_of(node), total(asked for _, asked in holdings)
     return NodeView(
@@ -149,19 +150,21 @@ def _holdings(live: Iterable[Allocation]) -> dict[str, list[tuple[Held, Resource
     return found
 
 
-def is_node_ready(node: Node) -> bool:
+def is_node_ready(node: SeenNode) -> bool:
     """Whether its kubelet answers and has nothing to complain of."""
-    ready = condition_of(node.status.conditions, "Ready")
-    return ready is not None and ready.status == "True"
+    return _ready_of(node) == "True"
 
 
-def is_node_silent(node: Node) -> bool:
+def is_node_silent(node: SeenNode) -> bool:
     """Whether its kubelet has not been heard for so long that nobody knows what runs there."""
-    ready = condition_of(node.status.conditions, "Ready")
-    return ready is not None and ready.status == "Unknown"
+    return _ready_of(node) == "Unknown"
 
 
-def scheduling_of(node: Node) -> str:
+def _ready_of(node: SeenNode) -> str:
+    return next((each.status for each in node.status.conditions if each.type == "Ready"), "")
+
+
+def scheduling_of(node: SeenNode) -> str:
     """What may be placed on a node: our label counts before a cordon, which only keeps new work away."""
     wanted = node.metadata.labels.get(SCHEDULING_LABEL, "")
     if wanted in (DRAINING, DISABLED):

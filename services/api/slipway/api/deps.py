@@ -24,16 +24,18 @@ from slipway.api.launch import LaunchRequests
 from slipway.api.log_feed import LogFeed
 from slipway.api.lookup import Lookup
 from slipway.api.networks import parse_networks
-from slipway.api.ports import Kube, ShutdownSignal
+from slipway.api.ports import Kube, ShutdownSignal, WatchingKube
 from slipway.api.proxy.http import HttpForwarder
 from slipway.api.proxy.target import Targets
 from slipway.api.publish import LaunchPublisher
 from slipway.api.rendezvous import Rendezvous
+from slipway.api.seen_nodes import SEEN_NODES, SeenNode
 from slipway.api.settings import Settings
 from slipway.api.simulation import Simulator
 from slipway.api.sse import OpenStreams
 from slipway.api.tasks import TaskTokens
 from slipway.api.ttl_cache import Recent, Seldom
+from slipway.api.watched import WatchedObjects
 from slipway.api.webhooks.registry import WebhookRegistry
 from slipway.api.webhooks.sender import Sender
 from slipway.api.workspaces import Workspaces
@@ -74,6 +76,7 @@ class ApiDeps:
     links: LoginLinks
     sessions: BrowserSessions
     catalog: Catalog
+    nodes: WatchedObjects[SeenNode]
     contexts: ContextArchives
     workspaces: Workspaces
     lookup: Lookup
@@ -112,13 +115,14 @@ def connect(
     clock: Clock,
     random: Random,
     stop: ShutdownSignal,
-    kube: Kube,
+    kube: WatchingKube,
     streams: Streams,
     behind: BestEffort,
     on_broken: Callable[[InvariantError], None],
 ) -> ApiDeps:
     """The parts over these clients."""
-    catalog, lookup = Catalog(kube, clock), Lookup(kube)
+    nodes = WatchedObjects(kube, SEEN_NODES, clock, random)
+    catalog, lookup = Catalog(kube, clock, nodes), Lookup(kube)
     announcer = LaunchPublisher(streams.events, streams.wake, clock)
     tokens = TokenBook(Path(settings.token_dir), clock) if settings.auth == "token" else None
     sessions = _sessions(settings, streams, clock, random)
@@ -136,10 +140,11 @@ def connect(
         links=LoginLinks(clock, random),
         sessions=sessions,
         catalog=catalog,
+        nodes=nodes,
         contexts=contexts,
         workspaces=Workspaces(kube, catalog, system_namespace=settings.namespace),
         lookup=lookup,
-        launcher=LaunchRequests(kube, catalog, announcer, contexts, clock=clock, random=random),
+        launcher=LaunchRequests(kube, catalog, announcer, contexts, nodes, clock=clock, random=random),
         changes=SpecWriter(kube, lookup, announcer, clock),
         batches=BatchLanes(clock, request_s=settings.request_timeout_s),
         announcer=announcer,

@@ -30,6 +30,8 @@ from slipway.api.preview import Rehearsal
 from slipway.api.publish import LaunchPublisher
 from slipway.api.schemas import LaunchBody
 from slipway.api.secret_values import SecretValues, ValueSecrets
+from slipway.api.seen_nodes import SeenNode
+from slipway.api.watched import WatchedObjects
 from slipway.crd.hashing import key_hash, name_from_bytes, name_from_key, request_hash
 from slipway.crd.meta import (
     ANNOTATION_IDEMPOTENCY_KEY,
@@ -99,12 +101,14 @@ class LaunchRequests:
         catalog: Catalog,
         announcer: LaunchPublisher,
         contexts: ContextArchives,
+        nodes: WatchedObjects[SeenNode],
         *,
         clock: Clock,
         random: Random,
     ) -> None:
         self._kube = kube
         self._contexts = contexts
+        self._nodes = nodes
         self._claims = IdempotencyClaims(kube, clock=clock, random=random)
         self._values = ValueSecrets(kube, clock=clock, random=random)
         self._catalog = catalog
@@ -151,7 +155,7 @@ class LaunchRequests:
             pool=pool,
             sources=with_defaults(composed.sources, draft.allocation.spec, pool),
             warnings=draft.warnings,
-            nodes=tuple(await self._catalog.nodes()),
+            nodes=tuple(await self._nodes.items()),
             live=tuple(live.items),
         )
 
@@ -190,7 +194,8 @@ class LaunchRequests:
             warnings.append(limit_warning)
         offers = await self._catalog.offers_if_quick(pool)
         if offers is not None:
-            warnings += await self._capacity_warnings(draft.allocation, pool, offers)
+            found = await self._capacity_warnings(draft.allocation, pool, offers)
+            warnings += [*found, *self._nodes.warnings()] if found else []
         return msgspec.structs.replace(draft, warnings=tuple(warnings))
 
     async def _capacity_warnings(

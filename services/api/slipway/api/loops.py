@@ -14,6 +14,11 @@ TOKENS = Loop(name="tokens", bound_s=STILL_S, moves="each look at the folder of 
 SESSION_KEYS = Loop(name="session-keys", bound_s=STILL_S, moves="each look at the folder of session keys")
 LOGOUTS = Loop(name="logouts", bound_s=STILL_S, moves="each look for logins that other replicas ended")
 ANNOUNCE = Loop(name="announce", bound_s=STILL_S, moves="each batch of launches", rests="a launch to announce")
+WATCH = Loop(
+    name="watch",
+    bound_s=STILL_S,
+    moves="each event, each end and each refusal of a watch; all of it, while the API server does not answer",
+)
 WEBHOOKS_ROUTE = Loop(name="webhooks-route", bound_s=STILL_S, moves="each look for events to route")
 WEBHOOKS_DELIVER = Loop(name="webhooks-deliver", bound_s=STILL_S, moves="each look for deliveries")
 WEBHOOKS_HEARTBEATS = Loop(
@@ -26,6 +31,7 @@ LOOPS = (
     SESSION_KEYS,
     LOGOUTS,
     ANNOUNCE,
+    WATCH,
     WEBHOOKS_ROUTE,
     WEBHOOKS_DELIVER,
     WEBHOOKS_HEARTBEATS,

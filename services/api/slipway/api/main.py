@@ -1,22 +1,25 @@
 """The composition root of the api: settings -> clients -> application."""
 
 import asyncio
+import math
 import socket
+from functools import partial
 
 from slipway.api.access import ended_sessions
 from slipway.api.access.session import BrowserSessions
 from slipway.api.access.token_auth import BACKOFF_S, LOOK_S, TokenBook
 from slipway.api.app import create_app, create_task_app
 from slipway.api.deps import ApiDeps, connect
-from slipway.api.loops import ANNOUNCE, KUBERNETES, LOGOUTS, SESSION_KEYS, TOKENS
-from slipway.api.ports import Kube
+from slipway.api.loops import ANNOUNCE, KUBERNETES, LOGOUTS, SESSION_KEYS, TOKENS, WATCH
+from slipway.api.ports import Kube, WatchingKube
 from slipway.api.settings import Settings
 from slipway.api.webhooks import running
-from slipway.errors import InvalidError, InvariantError, NotFoundError, UnavailableError
+from slipway.errors import ControlPlaneError, InvalidError, InvariantError, NotFoundError, UnavailableError
 from slipway.kube import client
 from slipway.kube.resources import ALLOCATIONS
 from slipway.kube.rest import Timeouts
 from slipway.runtime import log, service, telemetry
+from slipway.runtime.clock import Clock
 from slipway.runtime.http_server import AsgiApp, HttpServer
 from slipway.runtime.listen import bind, parse_listen
 from slipway.runtime.service import ServiceContext
@@ -59,7 +62,7 @@ async def build(context: ServiceContext[Settings]) -> None:
         await check(parts)
 
 
-def compose(context: ServiceContext[Settings], kube: Kube, streams: Streams, behind: BestEffort) -> ApiDeps:
+def compose(context: ServiceContext[Settings], kube: WatchingKube, streams: Streams, behind: BestEffort) -> ApiDeps:
     """The application over these clients, and all that runs beside it; with `--once`, only what it is made of."""
     settings = context.settings
     broken = asyncio.get_running_loop().create_future()
@@ -97,12 +100,36 @@ def compose(context: ServiceContext[Settings], kube: Kube, streams: Streams, beh
     context.tasks.create_task(_fail_with(broken, parts), name="broken")
     running.start(context, parts)
 
-    async def probe() -> None:
-        with telemetry.suppressed():
-            await kube.list(ALLOCATIONS, limit=1)
-
-    context.loop(KUBERNETES, probe, min_interval_s=PROBE_S, max_backoff_s=PROBE_BACKOFF_S, required=True)
+    answers = ApiServerAnswers(kube, context.clock)
+    watch = WATCH.of(parts.nodes.plural)
+    watching = context.health.supervise(watch, partial(parts.nodes.run, context.stop), since=answers.since)
+    context.tasks.create_task(watching, name="watch")
+    context.loop(KUBERNETES, answers.look, min_interval_s=PROBE_S, max_backoff_s=PROBE_BACKOFF_S, required=True)
     return parts
+
+
+class ApiServerAnswers:
+    """Whether the API server answers: asked every few seconds, for readiness, and because a watch that is silent while
+    it does not answer is no fault of this process."""
+
+    def __init__(self, kube: Kube, clock: Clock) -> None:
+        self._kube = kube
+        self._clock = clock
+        self._since = math.inf
+
+    def since(self) -> float:
+        """From when on it has answered each time, monotonic; `inf` when it does not."""
+        return self._since
+
+    async def look(self) -> None:
+        """Ask once. Raises what it answers, or why it does not."""
+        try:
+            with telemetry.suppressed():
+                await self._kube.list(ALLOCATIONS, limit=1)
+        except ControlPlaneError:
+            self._since = math.inf
+            raise
+        self._since = min(self._since, self._clock.monotonic())
 
 
 def follow_tokens(context: ServiceContext[Settings], tokens: TokenBook) -> None:

@@ -2,11 +2,15 @@
 
 from typing import Protocol
 
-from slipway.kube.ports import Creates, Deletes, Gets, Lists, Patches, ReadsLogs, Replaces
+from slipway.kube.ports import Creates, Deletes, Gets, Lists, Patches, ReadsLogs, Replaces, Watches
 
 
 class Kube(Gets, Lists, Creates, Replaces, Patches, Deletes, ReadsLogs, Protocol):
     """Reads of everything that is shown, and writes of specs; never of a status."""
+
+
+class WatchingKube(Kube, Watches, Protocol):
+    """The same, with watches: for what is kept in memory (`watched.py`), never for a route."""
 
 
 class ShutdownSignal(Protocol):

@@ -11,10 +11,10 @@ import msgspec
 from slipway.api.capacity import allocatable_of, nodes_of, requests_of
 from slipway.api.cluster_view import ENABLED, asks_by_node, is_node_ready, scheduling_of
 from slipway.api.overlays import Sources
+from slipway.api.seen_nodes import SeenNode
 from slipway.api.view import shown
 from slipway.crd.resolve import role_requests, template_of
 from slipway.crd.v1alpha1 import Admission, Allocation, AllocationStatus, Placement, ResourcePool
-from slipway.kube.objects import Node
 from slipway.model.lifecycle import Phase
 from slipway.model.resources import Resources
 from slipway.model.resources import total as summed
@@ -34,7 +34,7 @@ class Rehearsal(msgspec.Struct, frozen=True, kw_only=True):
     pool: ResourcePool
     sources: Sources
     warnings: tuple[str, ...] = ()
-    nodes: tuple[Node, ...] = ()
+    nodes: tuple[SeenNode, ...] = ()
     live: tuple[Allocation, ...] = ()
 
 
@@ -107,7 +107,7 @@ def capacity_of(rehearsal: Rehearsal) -> Json:
     }
 
 
-def _free(nodes: Iterable[Node], live: Iterable[Allocation]) -> list[Resources]:
+def _free(nodes: Iterable[SeenNode], live: Iterable[Allocation]) -> list[Resources]:
     """What of each node is not taken; nothing of one that takes no work. In time of the ranks that live."""
     used: dict[str, list[Resources]] = {}
     for allocation in live:

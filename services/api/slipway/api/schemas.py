@@ -428,10 +428,11 @@ class TraceView(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
     warnings: list[str]
 
 
-class Items(msgspec.Struct, Generic[T], kw_only=True, frozen=True):
-    """A list that has no pages."""
+class Items(msgspec.Struct, Generic[T], kw_only=True, frozen=True, omit_defaults=True):
+    """A list that has no pages. `warnings` say what of it may not be as it is now."""
 
     items: list[T]
+    warnings: list[str] = []
 
 
 class Me(msgspec.Struct, kw_only=True, frozen=True, rename="camel", omit_defaults=True):

@@ -10,10 +10,10 @@ from slipway.api.changes import STOPPED, has_ended
 from slipway.api.cluster_view import is_node_ready
 from slipway.api.deps import ApiDeps
 from slipway.api.http_errors import ConflictError
+from slipway.api.seen_nodes import nodes_now
 from slipway.crd.transitions import id_of, ring_of, stop_reason
 from slipway.crd.v1alpha1 import Allocation
 from slipway.errors import FieldError, InvalidError
-from slipway.kube.resources import NODES
 from slipway.model.duration import parse_duration
 from slipway.model.lifecycle import RANK_ENDS, Kind, Phase
 from slipway.model.times import SKEW_S, parse_time
@@ -93,5 +93,6 @@ def _is_second_kill(allocation: Allocation, now: float) -> bool:
 async def _on_silent_nodes(parts: ApiDeps, allocation: Allocation) -> set[str]:
     """The nodes that it is on and that do not answer."""
     on = {rank.node for rank in allocation.status.ranks or () if rank.node and rank.phase not in RANK_ENDS}
-    nodes = (await parts.kube.list(NODES)).items if on and not has_ended(allocation) else []
-    return on & {node.metadata.name for node in nodes if not is_node_ready(node)}
+    if has_ended(allocation):
+        return set()
+    return await nodes_now(parts.kube, on, lambda node: not is_node_ready(node))

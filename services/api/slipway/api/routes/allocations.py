@@ -1,6 +1,6 @@
 """One allocation: read, change, kill, and the ways to look at it."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -41,14 +41,14 @@ from slipway.api.schemas import (
     TraceSpan,
     TraceView,
 )
+from slipway.api.seen_nodes import nodes_now
 from slipway.api.timeline import timeline
 from slipway.api.view import allocation_path, allocation_view, pod_view
 from slipway.crd.meta import LABEL_ALLOCATION_UID
 from slipway.crd.transitions import id_of
 from slipway.crd.v1alpha1 import Allocation, Job
 from slipway.errors import FieldError, InvalidError, NotFoundError, TransientError
-from slipway.kube.objects import Node
-from slipway.kube.resources import ALLOCATIONS, JOBS, NODES, PODS, QUEUES, RESOURCE_POOLS
+from slipway.kube.resources import ALLOCATIONS, JOBS, PODS, QUEUES, RESOURCE_POOLS
 from slipway.kube.tracing import traceparent_of
 from slipway.model.lifecycle import RANK_ENDS, Kind, Phase
 from slipway.model.reasons import Gate
@@ -167,7 +167,7 @@ async def forget(request: Request) -> Response:
     if has_ended(found):
         raise ConflictError(f"allocation {id_of(found)} has ended; there is nothing to forget")
     on = _nodes_of(found)
-    silent = await _nodes_that(parts, on, lambda node: not is_node_ready(node))
+    silent = await nodes_now(parts.kube, on, lambda node: not is_node_ready(node))
     if not silent:
         where = f" ({', '.join(sorted(on)[:NODES_SHOWN_MAX])})" if on else ""
         raise ConflictError(
@@ -190,7 +190,7 @@ async def explained(request: Request) -> Response:
     first = await aged_of(parts, pending)
     seen = await _seen(parts, found) if is_watched(found) else None
     missing = await _missing_pool(parts, found.spec.pool)
-    silent = await _nodes_that(parts, _nodes_of(found), is_node_silent)
+    silent = await _silent_nodes(parts, _nodes_of(found))
     now = parts.clock.now()
     view = explain(found, pending, jobs, aged=first, seen=seen, silent_nodes=silent, now=now, missing_pool=missing)
     sight = await sight_of(request)
@@ -301,10 +301,10 @@ def _nodes_of(allocation: Allocation) -> set[str]:
     return {rank.node for rank in allocation.status.ranks or () if rank.node and rank.phase not in RANK_ENDS}
 
 
-async def _nodes_that(parts: ApiDeps, names: set[str], holds: Callable[[Node], bool]) -> set[str]:
-    """Those of these nodes for which `holds` is true."""
-    found = (await parts.kube.list(NODES)).items if names else ()
-    return {node.metadata.name for node in found if node.metadata.name in names and holds(node)}
+async def _silent_nodes(parts: ApiDeps, names: set[str]) -> set[str]:
+    """Those of these nodes that do not answer."""
+    found = await parts.nodes.items() if names else []
+    return {node.metadata.name for node in found if node.metadata.name in names and is_node_silent(node)}
 
 
 async def _found(request: Request, kind: Kind | None = None) -> Allocation:

@@ -18,11 +18,11 @@ from slipway.api.decoding import checked, read_object
 from slipway.api.deps import parts_of
 from slipway.api.endpoint import Endpoint, json_response
 from slipway.api.schemas import Items, NodeBody, NodeView
+from slipway.api.seen_nodes import SEEN_NODES, SeenNode
 from slipway.crd.transitions import id_of
 from slipway.crd.v1alpha1 import Allocation, ResourcePool
 from slipway.errors import DeniedError, NotFoundError
-from slipway.kube.objects import Node
-from slipway.kube.resources import ALLOCATIONS, NODES, RESOURCE_POOLS
+from slipway.kube.resources import ALLOCATIONS, RESOURCE_POOLS
 from slipway.model.facts import DISABLED, DRAINING, SCHEDULING_LABEL
 from slipway.model.lifecycle import Phase
 
@@ -33,16 +33,18 @@ _NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 
 async def nodes(request: Request) -> Response:
     """All nodes, and which allocations hold what of each."""
-    listed = await parts_of(request).kube.list(NODES)
+    parts = parts_of(request)
+    found = sorted(await parts.nodes.items(), key=lambda node: node.metadata.name)
     live = await _live(request)
     sight, pools = await sight_of(request), await _pools(request)
-    return json_response(Items(items=_views(listed.items, live, sight, pools)))
+    views = _views(found, live, sight, pools)
+    return json_response(Items(items=views, warnings=parts.nodes.warnings()))
 
 
 async def node(request: Request) -> Response:
     """One node."""
     name = _name_of(request)
-    listed = await parts_of(request).kube.list(NODES, field_selector=f"metadata.name={name}")
+    listed = await parts_of(request).kube.list(SEEN_NODES, field_selector=f"metadata.name={name}")
     if not listed.items:
         raise _not_found(name)
     live, sight, pools = await _live(request), await sight_of(request), await _pools(request)
@@ -69,7 +71,7 @@ async def _mark(request: Request, value: str | None) -> Response:
     checked(await read_object(request, parts.settings.body_bytes_max), NodeBody)
     patch = {"metadata": {"labels": {SCHEDULING_LABEL: value}}}
     try:
-        found: Node = await parts.kube.patch(NODES, name, patch)
+        found = await parts.kube.patch(SEEN_NODES, name, patch)
     except NotFoundError as error:
         raise _not_found(name) from error
     except DeniedError as error:
@@ -78,13 +80,14 @@ async def _mark(request: Request, value: str | None) -> Response:
             f"Slipway's api may not change nodes ({error}); grant its account the verb patch on nodes, "
             f"or do it yourself: kubectl label node {name} {by_hand}"
         ) from error
+    parts.nodes.wrote(found)
     parts.announcer.changed()
     live, sight, pools = await _live(request), await sight_of(request), await _pools(request)
     return json_response(_views([found], live, sight, pools)[0])
 
 
 def _views(
-    found: Sequence[Node], live: list[Allocation], sight: VisibleWorkspaces, pools: Sequence[ResourcePool]
+    found: Sequence[SeenNode], live: list[Allocation], sight: VisibleWorkspaces, pools: Sequence[ResourcePool]
 ) -> list[NodeView]:
     """The nodes; what is used of them counts everybody, who uses it is told of those that the caller sees."""
     views = cluster_view.node_views(found, live, pools)

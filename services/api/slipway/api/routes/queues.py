@@ -36,7 +36,7 @@ async def queue(request: Request) -> Response:
     pending, jobs = await pending_of(parts, found.spec.pool, live)
     aged = await aged_of(parts, pending)
     pool = await _pool_of(request, found.spec.pool)
-    nodes = await parts.catalog.nodes() if pool is not None and pool.spec.flavors else []
+    nodes = await parts.nodes.items() if pool is not None and pool.spec.flavors else []
     view = cluster_view.queue_view(found, live, pending=pending, jobs=jobs, aged=aged, pool_of=pool, nodes=nodes)
     sight = await sight_of(request)
     return json_response(
@@ -55,11 +55,12 @@ async def pools(request: Request) -> Response:
     """All pools with their size and use."""
     parts = parts_of(request)
     listed = await parts.kube.list(RESOURCE_POOLS)
-    nodes = await parts.catalog.nodes()
+    nodes = await parts.nodes.items()
     live = await _live(request)
     sight = await sight_of(request)
     views = [cluster_view.pool_view(pool, nodes, live) for pool in listed.items]
-    return json_response(Items(items=views if sight.is_whole else [_own(view, sight) for view in views]))
+    items = views if sight.is_whole else [_own(view, sight) for view in views]
+    return json_response(Items(items=items, warnings=parts.nodes.warnings()))
 
 
 def _own(view: PoolView, sight: VisibleWorkspaces) -> PoolView:

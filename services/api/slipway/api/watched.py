@@ -1,0 +1,137 @@
+"""The objects of one kind, kept by a watch: what many requests and loops of the api read again and again.
+
+Owns when the view answers, when an answer is marked as old, and when there is none. Must not know what the objects
+mean. The LIST at the start and the watch are the reflector's (`slipway.kube.reflector`).
+
+Promises
+- Reads cost no call of Kubernetes. All objects are LISTed once, when the process starts, and again only where the
+  server has forgotten the position of the watch.
+- A read before that LIST is complete waits for it, up to `SYNC_S`; then it raises UnavailableError, as a LIST that
+  fails would.
+- An own write that was told to `wrote` is in the reads that follow, unless the watch is later than `OWN_WRITE_S`.
+- While the watch is interrupted, reads answer what was observed last and `age_s` says how old that is. Beyond
+  `OLD_MAX_S` they raise UnavailableError.
+
+Not promised: to be current. Writes of others come as late as the watch, usually some milliseconds; a connection that
+died silently is noticed within the silence limit of the client (`Timeouts.silence_s`). What deletes or ends something
+reads the API server.
+"""
+
+import asyncio
+from contextlib import suppress
+from typing import Generic, TypeVar
+
+from slipway.api.ports import WatchingKube
+from slipway.errors import UnavailableError
+from slipway.kube.reflector import Reflector
+from slipway.kube.resources import Resource
+from slipway.kube.scope import StopSignal
+from slipway.kube.store import ObjectStore
+from slipway.kube.wire import metadata_of
+from slipway.runtime.clock import Clock, Random
+
+T = TypeVar("T")
+
+SYNC_S = 5.0
+"""How long a read waits for the first LIST."""
+OWN_WRITE_S = 1.0
+"""How long a read waits for the watch to show an own write."""
+LOOK_S = 0.005
+OLD_MAX_S = 300.0
+"""An answer older than this helps nobody: since then nodes may have come and gone."""
+OWN_WRITES_MAX = 1_000
+RETRY_S = 1.0
+
+
+class WatchedObjects(Generic[T]):
+    """See the module's promises. `run` keeps it filled."""
+
+    def __init__(
+        self,
+        kube: WatchingKube,
+        resource: Resource[T],
+        clock: Clock,
+        random: Random,
+        *,
+        namespace: str | None = None,
+        label_selector: str = "",
+    ) -> None:
+        self.store = ObjectStore[T]()
+        self._resource = resource
+        self._clock = clock
+        self._reflector = Reflector(
+            kube, resource, self.store, clock=clock, random=random, namespace=namespace, label_selector=label_selector
+        )
+        self._written: dict[str, float] = {}
+        """{uid of an own write that the watch has not shown: until when reads wait for it, monotonic}"""
+
+    @property
+    def plural(self) -> str:
+        """Of the resource."""
+        return self._resource.plural
+
+    @property
+    def age_s(self) -> float:
+        """How old the view is, in seconds, where its watch is interrupted; 0 while the watch runs."""
+        return self._reflector.silent_s if self._reflector.interruption else 0.0
+
+    @property
+    def is_away(self) -> bool:
+        """Whether there is no view and the last try to get one has failed: a read would wait, and most likely fail."""
+        return not self._reflector.synced and bool(self._reflector.interruption)
+
+    async def run(self, stop: StopSignal) -> None:
+        """Watches until `stop`."""
+        await self._reflector.run(stop)
+
+    async def items(self) -> list[T]:
+        """All objects, in no promised order.
+
+        Raises:
+            UnavailableError: there is no view yet, or it is older than `OLD_MAX_S`.
+        """
+        await self.ready()
+        return self.store.items()
+
+    async def ready(self) -> None:
+        """Returns once the view can be read. Raises as `items` does."""
+        if not self._reflector.synced:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(SYNC_S):
+                    await self._reflector.wait_synced()
+        if not self._reflector.synced:
+            why = self._reflector.interruption or f"no answer within {SYNC_S:g} s"
+            raise UnavailableError(f"the {self.plural} are not known yet: {why}", retry_after_s=RETRY_S)
+        if self.age_s > OLD_MAX_S:
+            raise UnavailableError(
+                f"the {self.plural} have not been heard of for {self.age_s:.0f} s: {self._reflector.interruption}",
+                retry_after_s=RETRY_S,
+            )
+        if self._written:
+            await self._await_own_writes()
+
+    def wrote(self, obj: T) -> None:
+        """An own write was answered with this object."""
+        meta = metadata_of(obj)
+        self.store.expect(meta.uid, meta.version)
+        if not self.store.is_current(meta.uid) and len(self._written) < OWN_WRITES_MAX:
+            self._written[meta.uid] = self._clock.monotonic() + OWN_WRITE_S
+
+    def warnings(self) -> list[str]:
+        """What a reader is to be told of the age of the answer; nothing while the watch runs."""
+        if not self.age_s:
+            return []
+        return [
+            f"the {self.plural} are shown as they were {self.age_s:.0f} s ago, because their watch is interrupted: "
+            f"{self._reflector.interruption}"
+        ]
+
+    async def _await_own_writes(self) -> None:
+        while True:
+            now = self._clock.monotonic()
+            self._written = {
+                uid: until for uid, until in self._written.items() if until > now and not self.store.is_current(uid)
+            }
+            if not self._written:
+                return
+            await self._clock.sleep(LOOK_S)
