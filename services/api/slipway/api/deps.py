@@ -164,7 +164,7 @@ def connect(
             timeout_s=settings.simulate_timeout_s,
             memory_bytes=settings.simulate_memory_bytes,
         ),
-        webhooks=WebhookRegistry(kube, clock, namespace=settings.webhook_namespace or settings.namespace),
+        webhooks=WebhookRegistry(kube, clock, random, namespace=settings.webhook_namespace or settings.namespace),
         deliveries=streams.webhooks(settings.consumer),
         sender=Sender(clock, timeout_s=settings.webhook_timeout_s, allowed=parse_networks(settings.webhook_networks)),
         open_streams=OpenStreams(settings.streams_max),

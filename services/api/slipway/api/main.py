@@ -98,9 +98,8 @@ def compose(context: ServiceContext[Settings], kube: WatchingKube, streams: Stre
     context.tasks.create_task(write_behind(behind, context), name="write-behind")
     context.tasks.create_task(_announce(context, parts), name="announce")
     context.tasks.create_task(_fail_with(broken, parts), name="broken")
-    running.start(context, parts)
-
     answers = ApiServerAnswers(kube, context.clock)
+    running.start(context, parts, answered_since=answers.since)
     watch = WATCH.of(parts.nodes.plural)
     watching = context.health.supervise(watch, partial(parts.nodes.run, context.stop), since=answers.since)
     context.tasks.create_task(watching, name="watch")

@@ -76,6 +76,11 @@ class WatchedObjects(Generic[T]):
         return self._reflector.silent_s if self._reflector.interruption else 0.0
 
     @property
+    def is_running(self) -> bool:
+        """Whether there is a view and its watch goes on."""
+        return self._reflector.synced and not self._reflector.interruption
+
+    @property
     def is_away(self) -> bool:
         """Whether there is no view and the last try to get one has failed: a read would wait, and most likely fail."""
         return not self._reflector.synced and bool(self._reflector.interruption)

@@ -13,6 +13,8 @@ from slipway.api.webhooks.hook import Config, Webhook
 from slipway.api.webhooks.registry import WebhookRegistry
 from slipway.api.webhooks.routing import Router
 from slipway.api.webhooks.sender import DeliveryResult, Message
+from slipway.errors import DeniedError
+from slipway.kube.errors import Verb
 from slipway.model.events import AllocationEvent
 from slipway.model.times import format_time
 from slipway.runtime import telemetry
@@ -72,7 +74,7 @@ class Office:
         self.tasks: asyncio.TaskGroup | None = None
 
     def a_registry(self) -> WebhookRegistry:
-        return WebhookRegistry(self.kube, self.clock, namespace=NAMESPACE)
+        return WebhookRegistry(self.kube, self.clock, SeededRandom(2), namespace=NAMESPACE)
 
     async def add(self, name: str, **config: Any) -> None:
         settings = msgspec.convert({"url": "https://a.example/", **config}, Config)
@@ -83,6 +85,17 @@ class Office:
     ) -> asyncio.Task[None]:
         """A process; cancelling it is kill -9, `stop` is SIGTERM."""
         return tasks.create_task(self._serve(name, DeliveryLimits(**limits), stop or ServiceStop()))
+
+    def count_lists(self) -> list[str]:
+        """What is LISTed from now on, by plural."""
+        found: list[str] = []
+
+        async def seen(verb: Verb, plural: str) -> None:
+            if verb is Verb.LIST:
+                found.append(plural)
+
+        self.kube.before = seen
+        return found
 
     async def publish(self, *seqs: int, name: str = "train") -> None:
         streams = MemoryStreams(self.server)
@@ -102,6 +115,7 @@ class Office:
         courier = Courier(queues, registry, self.receivers, clock=self.clock, random=SeededRandom(name), limits=limits)
         router = Router(queues, registry, self.clock, routed=courier.wake)
         async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(registry.run(stop))
             tasks.create_task(courier.run(stop))
             tasks.create_task(self._loop(router.step, stop))
             tasks.create_task(self._loop(lambda: courier.step(is_first=router.is_first), stop))
@@ -166,7 +180,7 @@ def test_an_event_goes_out_at_once() -> None:
 
 
 def test_an_event_reaches_a_webhook_that_was_there_before_it() -> None:
-    """However short: the list is read after the event was taken."""
+    """However short."""
 
     async def story(office: Office, tasks: asyncio.TaskGroup) -> None:
         office.replica(tasks)
@@ -177,6 +191,70 @@ def test_an_event_reaches_a_webhook_that_was_there_before_it() -> None:
         await office.publish(1)
         await office.clock.sleep(5)
         assert office.receivers.ids("new") == ids(1)
+
+    in_an_office(story)
+
+
+def test_an_event_reaches_a_webhook_although_the_watch_shows_it_later() -> None:
+    """Each event that came since the webhook was made, once and in order; none from before."""
+
+    async def story(office: Office, tasks: asyncio.TaskGroup) -> None:
+        await office.add("old")
+        office.replica(tasks)
+        await office.clock.sleep(5)
+        await office.publish(1, name="early")
+        await office.clock.sleep(5)
+        office.kube.is_stalled = True
+        await office.add("new")
+        await office.publish(1, 2)
+        await office.clock.sleep(1)
+        assert office.receivers.ids("new") == []
+        office.kube.is_stalled = False
+        await office.add("other", events=["preempting"])
+        await office.publish(3)
+        await office.clock.sleep(5)
+        assert office.receivers.ids("new") == ids(1, 2, 3)
+        assert office.receivers.ids("old") == ids(1, name="early") + ids(1, 2, 3)
+
+    in_an_office(story)
+
+
+def test_the_webhooks_are_listed_once() -> None:
+    """However many batches are routed and delivered; changes come by the watch."""
+
+    async def story(office: Office, tasks: asyncio.TaskGroup) -> None:
+        await office.add("hook")
+        office.replica(tasks)
+        await office.clock.sleep(5)
+        lists = office.count_lists()
+        for seq in range(1, 21):
+            await office.publish(seq)
+            await office.clock.sleep(4)
+        [webhook] = (await office.registry.listed()).values()
+        await office.registry.delete(webhook)
+        await office.publish(21)
+        await office.clock.sleep(120)
+        assert office.receivers.ids("hook") == ids(*range(1, 21))
+        assert lists == ["secrets"], "the one of this test"
+
+    in_an_office(story)
+
+
+def test_events_go_out_while_the_webhooks_cannot_be_watched() -> None:
+    """They are LISTed then, as often as something is routed."""
+
+    async def story(office: Office, tasks: asyncio.TaskGroup) -> None:
+        async def refuse(verb: Verb, plural: str) -> None:
+            if (verb, plural) == (Verb.WATCH, "secrets"):
+                raise DeniedError("slipway-api cannot watch secrets")
+
+        office.kube.before = refuse
+        office.replica(tasks)
+        await office.clock.sleep(5)
+        await office.add("hook")
+        await office.publish(1)
+        await office.clock.sleep(5)
+        assert office.receivers.ids("hook") == ids(1)
 
     in_an_office(story)
 

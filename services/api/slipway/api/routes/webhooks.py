@@ -38,7 +38,7 @@ NEEDS_REDIS = (
 async def list_webhooks(request: Request) -> Response:
     """All webhooks."""
     parts = parts_of(request)
-    found = [webhook for _, webhook in sorted((await parts.webhooks.fresh()).items())]
+    found = [webhook for _, webhook in sorted((await parts.webhooks.listed()).items())]
     return json_response(Items(items=await _views(parts, found)))
 
 
@@ -57,7 +57,7 @@ async def create(request: Request) -> Response:
     _check(parts, config, body.secret)
     if not parts.settings.redis_url:
         raise ConflictError(NEEDS_REDIS)
-    known = await parts.webhooks.fresh()
+    known = await parts.webhooks.listed()
     if len(known) >= WEBHOOKS_MAX:
         raise ConflictError(f"there are {WEBHOOKS_MAX} webhooks already; remove one first")
     name = body.name or f"hook-{parts.random.token_hex(3)}"

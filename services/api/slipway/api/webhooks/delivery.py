@@ -43,7 +43,7 @@ HEARTBEAT_S = 10.0
 LEFT_S = 30.0
 LEFT_EVERY_S = 15.0
 LIST_S = 60.0
-"""How old the names of the webhooks may be while there is nothing to do."""
+"""How old the names of the webhooks may be while there is nothing to do and no watch shows them."""
 TRIES_MIN = 3
 PAUSE_FIRST_S = 1.0
 PAUSE_MAX_S = 300.0

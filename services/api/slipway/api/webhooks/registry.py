@@ -1,17 +1,21 @@
 """Where webhooks are kept: a Secret each, in a namespace for them.
 
-Owns reading and writing them. Must not know deliveries. `fresh` is what routing asks: a webhook that was there before
-an event must be in a list that was made after the event. `known` may be some seconds old.
+Owns reading and writing them. Must not know deliveries. They are kept by a watch of the Secrets with Slipway's label,
+so that events and deliveries cost no LIST. While that watch is interrupted, or has not begun, they are LISTed as often
+as they are asked for: `fresh` each time, `known` at most every `KNOWN_S`.
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
-from slipway.api.ports import Kube
+from slipway.api.ports import WatchingKube
+from slipway.api.watched import WatchedObjects
 from slipway.api.webhooks.hook import SELECTOR, Webhook, of_secret, secret_name, to_secret
 from slipway.errors import AlreadyExistsError, NotFoundError
+from slipway.kube.objects import Secret
 from slipway.kube.resources import SECRETS
-from slipway.runtime.clock import Clock
+from slipway.kube.scope import StopSignal
+from slipway.runtime.clock import Clock, Random
 
 KNOWN_S = 5.0
 
@@ -19,16 +23,39 @@ KNOWN_S = 5.0
 class WebhookRegistry:
     """The webhooks of an installation."""
 
-    def __init__(self, kube: Kube, clock: Clock, *, namespace: str) -> None:
+    def __init__(self, kube: WatchingKube, clock: Clock, random: Random, *, namespace: str) -> None:
+        self.on_created: Callable[[str], object] = lambda _name: None
+        """Told the name of each webhook that the watch shows for the first time."""
         self._kube = kube
         self._clock = clock
         self._namespace = namespace
+        self._watched = WatchedObjects(kube, SECRETS, clock, random, namespace=namespace, label_selector=SELECTOR)
+        self._watched.store.on_change(self._changed)
+        self._shown: dict[str, Webhook] = {}
+        """by the watch"""
         self._known: Mapping[str, Webhook] = {}
+        """as they were LISTed last"""
         self._known_at_s = float("-inf")
         self._loading = asyncio.Lock()
 
+    @property
+    def plural(self) -> str:
+        """Of what is watched."""
+        return self._watched.plural
+
+    async def run(self, stop: StopSignal) -> None:
+        """Watches until `stop`."""
+        await self._watched.run(stop)
+
     async def fresh(self) -> Mapping[str, Webhook]:
-        """{name: webhook} as they are now."""
+        """{name: webhook} as the watch shows them, this process's own writes included; without it, as they are now."""
+        if not self._watched.is_running:
+            return await self.listed()
+        await self._watched.ready()
+        return self._shown
+
+    async def listed(self) -> Mapping[str, Webhook]:
+        """The same as the API server has them now."""
         asked_at_s = self._clock.monotonic()
         listed = await self._kube.list(SECRETS, namespace=self._namespace, label_selector=SELECTOR)
         found = (of_secret(secret) for secret in listed.items)
@@ -37,16 +64,18 @@ class WebhookRegistry:
         return self._known
 
     async def known(self) -> Mapping[str, Webhook]:
-        """The same, a few seconds old at most."""
+        """The same; a few seconds old at most where the watch is interrupted."""
+        if self._watched.is_running:
+            return self._shown
         async with self._loading:
             if self._clock.monotonic() - self._known_at_s >= KNOWN_S:
-                await self.fresh()
+                await self.listed()
         return self._known
 
     @property
     def last(self) -> Mapping[str, Webhook]:
-        """The last list, however old."""
-        return self._known
+        """As they were seen last, however long ago."""
+        return self._shown if self._watched.is_running else self._known
 
     async def get(self, name: str) -> Webhook:
         """One, as it is now. Raises NotFoundError."""
@@ -66,18 +95,30 @@ class WebhookRegistry:
             raise AlreadyExistsError(
                 f"webhook {webhook.name} exists; PATCH /api/v1/webhooks/{webhook.name} changes it"
             ) from None
-        return self._read_back(of_secret(created), webhook)
+        return self._read_back(created, webhook)
 
     async def replace(self, webhook: Webhook) -> Webhook:
         """Another state of one that was read. Raises StaleError when somebody else was quicker."""
         replaced = await self._kube.replace(SECRETS, to_secret(webhook, self._namespace))
-        return self._read_back(of_secret(replaced), webhook)
+        return self._read_back(replaced, webhook)
 
     async def delete(self, webhook: Webhook) -> None:
         """Remove it."""
         await self._kube.delete(SECRETS, secret_name(webhook.name), namespace=self._namespace, uid=webhook.uid)
         self._known_at_s = float("-inf")
 
-    def _read_back(self, stored: Webhook | None, meant: Webhook) -> Webhook:
+    def _read_back(self, secret: Secret, meant: Webhook) -> Webhook:
         self._known_at_s = float("-inf")
+        self._watched.wrote(secret)
+        stored = of_secret(secret)
         return stored if stored is not None else meant
+
+    def _changed(self, old: Secret | None, new: Secret | None) -> None:
+        was = of_secret(old) if old is not None else None
+        now = of_secret(new) if new is not None else None
+        if was is not None:
+            self._shown.pop(was.name, None)
+        if now is not None:
+            self._shown[now.name] = now
+            if was is None:
+                self.on_created(now.name)

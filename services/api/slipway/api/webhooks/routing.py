@@ -3,10 +3,15 @@
 Owns who of the replicas does this: the first by name of those that were heard of lately, so that the events of a
 subject stay in order. It is no lock; two at once do no harm, and when the first is gone the next one goes on.
 
-Invariant: an event is matched against a list of webhooks that was read after the event was taken, so that none is
-missed by a webhook that was there before it happened.
+Promise: an event reaches each webhook that was there before it happened, although the watch that shows the webhooks
+may be later than the event: what was routed lately is held against a webhook that is shown for the first time.
+
+Not promised: this, where the process that routed the event is killed before its watch has shown the webhook (usually
+some milliseconds after it was made), or where its clock and the API server's are further apart than `SKEW_S`; that the
+first event after a change of a webhook is held against the changed one.
 """
 
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 
 from slipway.api.webhooks.hook import Webhook
@@ -24,7 +29,12 @@ LEFT_S = 30.0
 TAKE_MAX = 200
 BLOCK_S = 2.0
 GATHER_S = 0.25
-"""Lists of the webhooks are at least so far apart: what comes meanwhile goes together."""
+"""Batches are at least so far apart: what comes meanwhile goes together."""
+LATE_S = 60.0
+LATE_MAX = 2_000
+SKEW_S = 1.0
+"""Events that are held for a webhook that the watch has yet to show: of so many seconds, and at most so many. A watch
+whose connection has died is noticed sooner. `SKEW_S`: between the clocks of the API server and of this process."""
 
 
 class Router:
@@ -39,6 +49,10 @@ class Router:
         self._routed = routed
         self._looked_at_s = float("-inf")
         self._has_begun = False
+        self._recent: deque[tuple[float, Routable, frozenset[str]]] = deque(maxlen=LATE_MAX)
+        """(when, in epoch seconds; an entry that was routed; to which webhooks)"""
+        self._created: list[str] = []
+        registry.on_created = self._created.append
         self.is_first = False
 
     async def step(self) -> float:
@@ -59,15 +73,34 @@ class Router:
         return GATHER_S if taken else 0.0
 
     async def _route(self, entries: Sequence[Routable]) -> None:
-        if not entries:
+        if not entries and not self._created:
             return
         webhooks = await self._registry.fresh()
+        created = list(self._created)
+        missed = self._missed({name: webhooks[name] for name in created if name in webhooks})
         routes = [(entry, _wanting(entry, webhooks)) for entry in entries]
-        await self._queues.route(routes)
-        count = sum(len(names) for _, names in routes)
+        if missed or routes:
+            # First what a new webhook has missed, so that the events of a subject stay in order.
+            await self._queues.route([*missed, *routes])
+        del self._created[: len(created)]
+        now = self._clock.now()
+        self._recent.extend((now, entry, frozenset(names)) for entry, names in routes)
+        count = sum(len(names) for _, names in (*missed, *routes))
         if count:
             telemetry.WEBHOOK_EVENTS.inc(count)
             self._routed()
+
+    def _missed(self, created: Mapping[str, Webhook]) -> list[tuple[Routable, list[str]]]:
+        """What was routed lately and is for a webhook that the watch has shown since."""
+        since = self._clock.now() - LATE_S
+        found: list[tuple[Routable, list[str]]] = []
+        for at, entry, names in self._recent if created else ():
+            # What was routed before the webhook was made happened before.
+            may = {name: it for name, it in created.items() if name not in names and at >= it.created_at - SKEW_S}
+            late = _wanting(entry, may) if at >= since else []
+            if late:
+                found.append((entry, late))
+        return found
 
 
 def _wanting(entry: Routable, webhooks: Mapping[str, Webhook]) -> list[str]:

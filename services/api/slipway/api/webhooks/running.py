@@ -3,8 +3,11 @@
 Owns their names and rhythm. Everything is made by the composition root.
 """
 
+from collections.abc import Callable
+from functools import partial
+
 from slipway.api.deps import ApiDeps
-from slipway.api.loops import WEBHOOKS_DELIVER, WEBHOOKS_ROUTE
+from slipway.api.loops import WATCH, WEBHOOKS_DELIVER, WEBHOOKS_ROUTE
 from slipway.api.settings import Settings
 from slipway.api.webhooks.delivery import Courier, DeliveryLimits
 from slipway.api.webhooks.routing import Router
@@ -13,8 +16,11 @@ from slipway.runtime.service import ServiceContext
 BACKOFF_MAX_S = 15.0
 
 
-def start(context: ServiceContext[Settings], parts: ApiDeps) -> None:
-    """Route and deliver until the process stops; without Redis there is nothing to do."""
+def start(context: ServiceContext[Settings], parts: ApiDeps, *, answered_since: Callable[[], float]) -> None:
+    """Route and deliver until the process stops; without Redis there is nothing to do.
+
+    `answered_since`: from when on the API server has answered each time, monotonic.
+    """
     settings = context.settings
     if not settings.redis_url:
         return
@@ -28,6 +34,9 @@ def start(context: ServiceContext[Settings], parts: ApiDeps) -> None:
         limits=DeliveryLimits(concurrency=settings.webhook_concurrency, retry_s=settings.webhook_retry_s),
     )
 
+    watch = WATCH.of(parts.webhooks.plural)
+    watching = context.health.supervise(watch, partial(parts.webhooks.run, context.stop), since=answered_since)
+    context.tasks.create_task(watching, name="watch")
     router = Router(parts.deliveries, parts.webhooks, context.clock, routed=courier.wake)
 
     async def deliver() -> float:
