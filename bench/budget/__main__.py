@@ -24,6 +24,8 @@ MORE, LESS = 0.02, 0.10
 """So much more is nothing; so much less should be kept."""
 ALONE = 3.0
 """A difference of so little is nothing either: one call in a thousand launches."""
+LISTS = ": list "
+"""A LIST reads all objects of a kind, so each one counts: one more a minute is one too many."""
 COUNTER_S = 300.0
 INSTRUCTIONS = "instructions"
 
@@ -54,9 +56,12 @@ def differences(limits: Mapping[str, float], figures: Mapping[str, float]) -> li
     told: list[str] = []
     for what in sorted({*limits, *figures}):
         limit, figure = limits.get(what, 0.0), figures.get(what, 0.0)
-        if figure > limit * (1 + MORE) + ALONE:
+        more, less = limit * (1 + MORE) + ALONE, limit * (1 - LESS) - ALONE
+        if LISTS in what:
+            more = less = limit
+        if figure > more:
             told.append(f"{what}: {figure:g}, and {limit:g} are granted")
-        elif figure < limit * (1 - LESS) - ALONE:
+        elif figure < less:
             told.append(f"{what}: {figure:g}, and {limit:g} are granted: keep the gain with --write")
     return told
 

@@ -2,8 +2,8 @@
 
 Owns the workloads and what is counted: calls of the Kubernetes API by service, verb and resource, bytes that the
 commits of each service put into etcd (the whole object, as JSON), calls of Redis by service, entries and bytes by
-stream. Everything is per 1,000 launches (of gangs: per 1,000 pods), but for `rest`: that is per minute. Equal code
-counts equal. Must not read a clock.
+stream. Everything is per 1,000 launches (of gangs: per 1,000 pods), but for `rest` and `served`, in which the api runs
+too: these are per minute. Equal code counts equal. Must not read a clock.
 """
 
 import asyncio
@@ -19,11 +19,12 @@ from slipway.crd.meta import TEARDOWN_FINALIZER
 from slipway.kube.resources import QUEUES
 from slipway.model.lifecycle import Phase
 from slipway.streams.pages import Id
+from tests.support.api_clients import Client
 from tests.support.faults import Effect, Process
 from tests.support.kubelet import Script
 from tests.support.printing import Burst
 from tests.support.small_cluster import a_manifest
-from tests.support.world import Setup, World, run_world
+from tests.support.world import REDIS, Setup, World, run_world
 
 WARM_S = 20.0
 TAIL_S = 10.0
@@ -34,6 +35,8 @@ A_LINE = (Burst(0.0, 1),)
 RUNS_S = 5.0
 SEED = 1
 NODES = Setup(nodes=4, cpus=64)
+SERVED = msgspec.structs.replace(NODES, replicas={"api": 1}, api={"redis_url": REDIS})
+PAGES = ("/nodes", "/pools", "/queues", "/queues/default", "/allocations")
 _RECURRING = frozenset({"leases"})
 
 Play = Callable[[World], Awaitable[None]]
@@ -104,6 +107,29 @@ async def queued(world: World) -> None:
     await _until(world, Phase.TERMINATED)
 
 
+async def served(world: World) -> None:
+    """A minute in which people launch through the api every other second and look at pages every ten seconds, beside
+    a webhook that is held against each event."""
+    ada = Client(world, "ada")
+    for second in range(0, int(REST_S), 2):
+        launched = await ada.launch(f"served-{second}", key=f"served-{second}")
+        if launched.status not in (200, 201):
+            raise RuntimeError(f"a launch was refused: {launched.text}")
+        for path in PAGES if second % 10 == 0 else ():
+            page = await ada.ask("page", "GET", path)
+            if page.status != 200:
+                raise RuntimeError(f"{path} was not answered: {page.text}")
+        await asyncio.sleep(2.0)
+
+
+async def _add_webhook(world: World) -> None:
+    """One that wants nothing, so that nothing is sent out of the simulation; each batch of events looks at it."""
+    hook = {"name": "hook", "url": "https://receiver.example/", "enabled": False}
+    made = await Client(world, "ada").ask("webhook", "POST", "/webhooks", body=hook)
+    if made.status != 201:
+        raise RuntimeError(f"no webhook was made: {made.text}")
+
+
 async def rest(world: World) -> None:
     """A minute in which nothing happens, beside 20 that run."""
     await asyncio.sleep(REST_S)
@@ -114,9 +140,11 @@ WORKLOADS: dict[str, tuple[Play, float]] = {
     "burst": (burst, 200 / 1_000),
     "gangs": (gangs, 160 / 1_000),
     "queued": (queued, 100 / 1_000),
+    "served": (served, REST_S / 60.0),
     "rest": (rest, REST_S / 60.0),
 }
 """{name: (what is played, by how much counts are divided)}"""
+WITH_API = ("served", "rest")
 
 
 def measure(name: str) -> dict[str, float]:
@@ -130,11 +158,14 @@ def measure(name: str) -> dict[str, float]:
         if name == "rest":
             await _launch(world, 20, 1, pause_s=0.05, is_ended=False)
         await asyncio.sleep(WARM_S)
+        if name == "served":
+            await _add_webhook(world)
+            await asyncio.sleep(WARM_S)
         meter = Meter(world)
         await play(world)
         return meter.done()
 
-    counts: Counter[str] = run_world(counted, NODES, seed=SEED)
+    counts: Counter[str] = run_world(counted, SERVED if name in WITH_API else NODES, seed=SEED)
     return {f"{name}, {what}": round(count / divisor, 1) for what, count in sorted(counts.items())}
 
 

@@ -73,6 +73,25 @@ def test_a_burst_shares_its_ledger_writes() -> None:
     assert counts("burst")["burst, kube writes, scheduler: update resourcepools/status"] < 100
 
 
+def test_each_list_counts() -> None:
+    """One more LIST a minute fails, one less is to be written down; other calls have some play."""
+    limits = {"rest, kube reads, api: list nodes": 1.0, "rest, kube reads, api: get nodes": 1.0}
+    assert differences(limits, limits) == []
+    [told] = differences(limits, {what: 2.0 for what in limits})
+    assert told == "rest, kube reads, api: list nodes: 2, and 1 are granted"
+    [told] = differences(limits, {"rest, kube reads, api: get nodes": 1.0})
+    assert "list nodes: 0, and 1 are granted: keep the gain" in told
+
+
+@pytest.mark.parametrize("workload", ["rest", "served"])
+@pytest.mark.parametrize("plural", ["nodes", "secrets", "pods"])
+def test_what_is_watched_is_not_listed(workload: str, plural: str) -> None:
+    """Neither at rest nor while people launch and look: not by the api, nor by another service."""
+    found = counts(workload)
+    assert [what for what in found if what.endswith(f": list {plural}")] == []
+    assert any(": list " in what for what in found), "LISTs of others are counted"
+
+
 def test_at_rest_nothing_is_written() -> None:
     """A minute beside what runs costs no write to Kubernetes but the leases'."""
     assert not [what for what in counts("rest") if what.startswith(("rest, kube writes", "rest, etcd bytes"))]

@@ -98,7 +98,7 @@ def compose(context: ServiceContext[Settings], kube: WatchingKube, streams: Stre
     context.tasks.create_task(write_behind(behind, context), name="write-behind")
     context.tasks.create_task(_announce(context, parts), name="announce")
     context.tasks.create_task(_fail_with(broken, parts), name="broken")
-    answers = ApiServerAnswers(kube, context.clock)
+    answers = ApiServerAnswers(kube, context.clock, settings.namespace)
     running.start(context, parts, answered_since=answers.since)
     watch = WATCH.of(parts.nodes.plural)
     watching = context.health.supervise(watch, partial(parts.nodes.run, context.stop), since=answers.since)
@@ -111,8 +111,10 @@ class ApiServerAnswers:
     """Whether the API server answers: asked every few seconds, for readiness, and because a watch that is silent while
     it does not answer is no fault of this process."""
 
-    def __init__(self, kube: Kube, clock: Clock) -> None:
+    def __init__(self, kube: Kube, clock: Clock, namespace: str) -> None:
+        """`namespace`: Slipway's own, which holds no allocations, so that the answer costs the API server nothing."""
         self._kube = kube
+        self._namespace = namespace
         self._clock = clock
         self._since = math.inf
 
@@ -124,7 +126,7 @@ class ApiServerAnswers:
         """Ask once. Raises what it answers, or why it does not."""
         try:
             with telemetry.suppressed():
-                await self._kube.list(ALLOCATIONS, limit=1)
+                await self._kube.list(ALLOCATIONS, namespace=self._namespace, limit=1)
         except ControlPlaneError:
             self._since = math.inf
             raise
