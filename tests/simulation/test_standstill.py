@@ -21,6 +21,7 @@ from slipway.runtime import liveness
 from slipway.runtime import service as service_loops
 from slipway.runtime.liveness import Loop
 from slipway.scheduler import loops as scheduler_loops
+from slipway.watcher import context_gc
 from slipway.watcher import loops as watcher_loops
 from slipway.watcher.leader_tasks import CLAIMS_S
 from slipway.watcher.relay import Relay
@@ -45,7 +46,14 @@ PROBE_S = 10.0
 FAILURES_MAX = 3
 """As in the chart: a process is restarted after so many failed probes in a row."""
 LOOK_S = 5.0
-PAUSE_MAX_S = {"claims": CLAIMS_S, "archives": 60.0, "retention": 60.0, "sweep": 30.0, "follow": 12.0, "poll": 40.0}
+PAUSE_MAX_S = {
+    "claims": CLAIMS_S,
+    "archives": context_gc.PAUSE_MAX_S,
+    "retention": 60.0,
+    "sweep": 30.0,
+    "follow": 12.0,
+    "poll": 40.0,
+}
 """What a loop has announced, at most, when it is frozen."""
 AT_ONCE = {"follow-logs"}
 """All its work is done before it first waits: there is nothing of it that could stand still."""

@@ -11,14 +11,16 @@ from slipway.crd.meta import ObjectMeta
 from slipway.crd.v1alpha1 import Allocation
 from slipway.errors import UnavailableError
 from slipway.kube.errors import Verb
-from slipway.kube.resources import CONFIG_MAPS, CRDS, NAMESPACES
+from slipway.kube.resources import ALLOCATIONS, CONFIG_MAPS, CRDS, NAMESPACES
 from slipway.local.apiserver.core import ClusterCore
 from slipway.model.lifecycle import Phase
 from slipway.model.times import format_time
 from slipway.pods import archive
 from slipway.pods.archive import INDEX_MAPS, PIECE_MAPS, Index, IndexMap
 from slipway.runtime.clock import SeededRandom
+from slipway.watcher import context_gc
 from slipway.watcher.context_gc import ArchiveSweeper, unused
+from slipway.watcher.informers import Informers, fill
 from tests.support.builders import NAMESPACE, T0, an_allocation
 from tests.support.clock import FakeClock
 from tests.support.kube_core import CoreKube
@@ -35,7 +37,9 @@ class World:
         self.core = ClusterCore(clock=self.clock.now, new_uid=lambda: str(uuid.uuid4()), twins=rules.TWINS)
         self.core.bootstrap()
         self.kube = CoreKube(self.core, random=SeededRandom(1))
-        self.sweeper = ArchiveSweeper(self.kube, self.clock, keep_s=KEEP_S)
+        self.seen = Informers()
+        """what the watcher has observed"""
+        self.sweeper = ArchiveSweeper(self.kube, self.seen, self.clock, keep_s=KEEP_S)
 
     async def upload(self) -> IndexMap:
         """The index and its piece."""
@@ -48,6 +52,12 @@ class World:
         home = await self.kube.create(INDEX_MAPS, archive.index_manifest(index, NAMESPACE, used_at))
         await self.kube.create(PIECE_MAPS, archive.piece_manifest(home, ID, 0, b"x"))
         return home
+
+    async def launch(self, name: str = "job", context: str = ID) -> None:
+        """An allocation of that archive, as kubectl applies it."""
+        manifest = msgspec.to_builtins(an_allocation(context=context).it)
+        spec = {key: value for key, value in manifest["spec"].items() if value is not None}
+        await self.kube.create(ALLOCATIONS, {"metadata": {"name": name, "namespace": NAMESPACE}, "spec": spec})
 
     async def maps(self) -> int:
         """How many ConfigMaps there are once the garbage is gone."""
@@ -101,6 +111,45 @@ async def test_a_failed_list_deletes_nothing() -> None:
     with pytest.raises(UnavailableError):
         await world.sweeper.sweep()
     assert await world.maps() == 2
+
+
+async def test_what_is_in_use_costs_no_list_of_allocations() -> None:
+    """The watched allocations show it; only what looks unused is looked for in a LIST."""
+    world = World()
+    await world.upload()
+    await world.launch()
+    await fill(world.seen, world.kube)
+    world.clock.advance(KEEP_S * 2)
+    listed: list[str] = []
+
+    async def before(verb: Verb, plural: str) -> None:
+        listed.append(f"{verb} {plural}")
+
+    world.kube.before = before
+    assert await world.sweeper.sweep() == 0
+    assert listed == ["list configmaps"]
+
+
+async def test_what_the_watch_does_not_show_yet_is_seen_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where allocations are read in several pages: nothing is deleted that an allocation needs."""
+    monkeypatch.setattr(context_gc, "PAGE_SIZE", 1)
+    world = World()
+    await world.upload()
+    for name in ("other", "holds", "third"):
+        await world.launch(name, context=ID if name == "holds" else "cd" * 32)
+    world.clock.advance(KEEP_S * 2)
+    assert await world.sweeper.sweep() == 0
+    assert await world.maps() == 2
+
+
+def test_the_pause_follows_the_time_of_keeping() -> None:
+    """An hour is looked at every ten minutes; shorter times once a minute at most."""
+    world = World()
+
+    def pause_s(keep_s: float) -> float:
+        return ArchiveSweeper(world.kube, world.seen, world.clock, keep_s=keep_s).pause_s
+
+    assert (pause_s(1.0), pause_s(3600.0), pause_s(1e6)) == (60.0, 600.0, 600.0)
 
 
 def a_map(used_at: float, data: dict[str, str] | None = None) -> IndexMap:

@@ -3,33 +3,73 @@
 Owns when: an archive goes when no allocation that has not ended names it, and an hour has passed since it was uploaded
 or launched with, and since the last of its allocations ended. Its pieces belong to its index and go with it.
 
-Invariants: the archives were LISTed before the allocations were, and any error in a LIST means that nothing is
-deleted; a delete carries uid and resourceVersion, so that an archive that is used in this moment stays.
+Which archives look unused follows from the allocations that are watched. Only where some do, the allocations are
+LISTed, page by page and of each only what names an archive.
+
+Invariants: what is deleted was found unused in a LIST of allocations that was made after the archives were LISTed, and
+any error in a LIST means that nothing is deleted; a delete carries uid and resourceVersion, so that an archive that is
+used in this moment stays.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
-from slipway.crd.v1alpha1 import Allocation
+from slipway.crd.meta import ObjectMeta
+from slipway.crd.v1alpha1 import Allocation, Wire
 from slipway.errors import NotFoundError, StaleError, TransientError
-from slipway.kube.resources import ALLOCATIONS, CONFIG_MAPS
+from slipway.kube.resources import ALLOCATIONS, CONFIG_MAPS, Resource
 from slipway.model.lifecycle import Phase
 from slipway.model.times import parse_time
 from slipway.pods.archive import INDEX_MAPS, INDEX_SELECTOR, IndexMap
 from slipway.runtime import liveness, log, telemetry
 from slipway.runtime.clock import Clock
+from slipway.watcher.informers import Informers
 from slipway.watcher.ports import Kube
 
 DELETES_MAX = 200
 """Deletes of one sweep; the rest follow in the next one, which then comes soon."""
+PAUSE_S, PAUSE_MAX_S, PAUSE_PART = 60.0, 600.0, 1 / 6
+"""Between two sweeps: this part of the time for which archives are kept, at least the first and at most the second."""
+PAGE_SIZE = 500
+"""Allocations that are read at a time."""
 
 _log = log.get_logger(__name__)
+
+
+class HolderSpec(Wire, kw_only=True, frozen=True):
+    context: str | None = None
+
+
+class HolderStatus(Wire, kw_only=True, frozen=True):
+    phase: Phase = Phase.PENDING
+    ended_at: str | None = None
+
+
+class Holder(Wire, kw_only=True, frozen=True):
+    """What matters here of an allocation."""
+
+    metadata: ObjectMeta
+    spec: HolderSpec = HolderSpec()
+    status: HolderStatus = HolderStatus()
+
+
+HOLDERS = Resource(
+    group=ALLOCATIONS.group,
+    version=ALLOCATIONS.version,
+    plural=ALLOCATIONS.plural,
+    kind=ALLOCATIONS.kind,
+    namespaced=True,
+    struct=Holder,
+)
 
 
 class ArchiveSweeper:
     """Sweeps archives."""
 
-    def __init__(self, kube: Kube, clock: Clock, *, keep_s: float) -> None:
+    def __init__(self, kube: Kube, world: Informers, clock: Clock, *, keep_s: float) -> None:
+        self.pause_s = min(PAUSE_MAX_S, max(PAUSE_S, keep_s * PAUSE_PART))
+        """Between two sweeps."""
         self._kube = kube
+        self._world = world
         self._clock = clock
         self._keep_s = keep_s
 
@@ -40,11 +80,12 @@ class ArchiveSweeper:
             ControlPlaneError: a LIST failed, and nothing was deleted.
         """
         found = (await self._kube.list(INDEX_MAPS, label_selector=INDEX_SELECTOR)).items
-        if not found:
+        before = self._clock.now() - self._keep_s
+        suspects = unused(found, self._world.allocations.items(), before=before)
+        if not suspects:
             return 0
-        allocations = (await self._kube.list(ALLOCATIONS)).items
         removed = 0
-        for item in unused(found, allocations, before=self._clock.now() - self._keep_s)[:DELETES_MAX]:
+        for item in unused(suspects, await self._holders(), before=before)[:DELETES_MAX]:
             liveness.beat()
             meta = item.metadata
             try:
@@ -66,8 +107,22 @@ class ArchiveSweeper:
             _log.info("archives swept", removed=removed)
         return removed
 
+    async def _holders(self) -> list[Holder]:
+        """The allocations that name an archive, as they are now."""
+        found: list[Holder] = []
+        token = ""
+        while True:
+            page = await self._kube.list(HOLDERS, limit=PAGE_SIZE, continue_=token)
+            found += [each for each in page.items if each.spec.context is not None]
+            liveness.beat()
+            token = page.continue_
+            if not token:
+                return found
 
-def unused(found: Iterable[IndexMap], allocations: Iterable[Allocation], *, before: float) -> list[IndexMap]:
+
+def unused(
+    found: Iterable[IndexMap], allocations: Sequence[Allocation] | Sequence[Holder], *, before: float
+) -> list[IndexMap]:
     """Those that nothing needs and nothing has used since `before` (epoch seconds). Pure."""
     needed: set[tuple[str, str]] = set()
     ended: dict[tuple[str, str], float] = {}

@@ -31,7 +31,6 @@ RETENTION_MORE_S = 5.0
 """After a round that deleted some: more will be due soon, and many at once are felt by those who launch."""
 RETENTION_BUSY_S = 1.0
 """After a round that left some that were due: else what ends faster than a round a minute deletes would pile up."""
-ARCHIVES_S = 60.0
 CLAIMS_S = 600.0
 SWEEP_BUSY_S = 10.0
 """After a sweep of archives or claims that deleted as many as one may."""
@@ -144,7 +143,7 @@ class Primary:
         if not self._world.is_synced:
             return UNSYNCED_PAUSE_S
         removed = await self._errands.archives.sweep()
-        return SWEEP_BUSY_S if removed >= context_gc.DELETES_MAX else ARCHIVES_S
+        return SWEEP_BUSY_S if removed >= context_gc.DELETES_MAX else self._errands.archives.pause_s
 
     async def _sweep_claims(self) -> float:
         if not self._world.is_synced:

@@ -303,7 +303,7 @@ class Watcher:
                 has_logs=bool(settings.redis_url),
             ),
             sweeper=Sweeper(parts.kube, self.world, clock),
-            archives=ArchiveSweeper(parts.kube, clock, keep_s=settings.context_keep_s),
+            archives=ArchiveSweeper(parts.kube, self.world, clock, keep_s=settings.context_keep_s),
             claims=ClaimSweeper(parts.kube, self.world, clock),
             retention=Retention(
                 parts.kube,
