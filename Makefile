@@ -100,6 +100,7 @@ generate: $(VENV)/.dev ## CRDs, reference docs and diagrams from the code
 	@$(BIN)/python -m tools.chart_schema helm/values.schema.json
 	@$(BIN)/python -m tools.dashboards helm/files/dashboards
 	@$(BIN)/python -m tools.reference.redis_accounts helm/files/redis/accounts
+	@$(BIN)/python -m tools.reference.pod_rules helm/files/policies
 	@$(BIN)/python -m tools.generate docs
 	@$(BIN)/python -m bench.page
 	@echo "make generate: helm, docs/reference and docs/performance.md are up to date"

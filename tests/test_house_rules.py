@@ -19,6 +19,7 @@ from slipway.runtime.settings import SettingRow, all_settings, describe
 from slipway.streams import keys
 from tools import chart_schema
 from tools.generate import reference_files, stale_files
+from tools.reference import pod_rules
 
 ROOT = Path(__file__).parent.parent
 SOURCE_ROOTS = ("shared", "local", "services/api", "services/scheduler", "services/podworker", "services/watcher")
@@ -286,6 +287,8 @@ def test_generated_files_are_what_the_code_says() -> None:
     )
     if (ROOT / "helm" / "values.schema.json").read_text("utf-8") != chart_schema.text():
         stale.append("values.schema.json")
+    if (ROOT / "helm" / "files" / "policies" / pod_rules.POLICY).read_text("utf-8") != pod_rules.policy_file():
+        stale.append(pod_rules.POLICY)
     assert stale == [], "run make generate"
 
 

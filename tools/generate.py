@@ -16,6 +16,7 @@ from tools.reference import (
     lifecycle,
     loops,
     metrics,
+    pod_rules,
     redis_accounts,
     resources,
     rest,
@@ -35,6 +36,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "rest.md": rest.page,
     "metrics.md": metrics.page,
     "cli.md": cli.page,
+    "pod-rules.md": pod_rules.page,
     "invariants.md": invariants.page,
     "loops.md": loops.page,
 }

@@ -1,6 +1,6 @@
 {{/*
 A ValidatingAdmissionPolicy and its binding. Takes (dict "root" $ "name" "nodes" "accounts" (list "api") "rules" [...]
-"conditions" [...] "variables" [...] "validations" [...]). It judges requests of those accounts of ours and nobody
+"objectSelector" {...} "conditions" [...] "variables" [...] "validations" [...]). It judges requests of those accounts of ours and nobody
 else's, so a mistake in it can stop us and nobody else.
 */}}
 {{- define "slipway.admissionPolicy" -}}
@@ -22,6 +22,10 @@ spec:
   matchConstraints:
     resourceRules:
       {{- toYaml .rules | nindent 6 }}
+    {{- with .objectSelector }}
+    objectSelector:
+      {{- toYaml . | nindent 6 }}
+    {{- end }}
   matchConditions:
     - name: ours
       expression: request.userInfo.username in {{ toJson $users }}

@@ -4,6 +4,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
+from slipway.crd.images import IMAGE_PATTERNS_MAX, ImagePattern
 from slipway.crd.meta import GROUP_VERSION, Condition, ObjectMeta
 from slipway.crd.wire import FLAVORS_MAX, RANKS_MAX, Duration, Name, Quantities, TolerationSpec, Wire
 from slipway.model.lifecycle import Kind
@@ -146,6 +147,9 @@ class ResourcePoolSpec(Wire, kw_only=True, frozen=True):
     """allow pod templates beyond Pod Security "restricted" """
     template_annotations: Annotated[list[Annotated[str, Meta(max_length=317)]], Meta(max_length=64)] = []
     """annotations that pod templates may set beyond the harmless ones: names, or PREFIX/* for all of a prefix"""
+    allowed_images: Annotated[list[ImagePattern], Meta(max_length=IMAGE_PATTERNS_MAX)] = []
+    """images that pods may run, as patterns such as python, r.example/team, r.example/*/train:v2.* or r.example:5000/;
+    every image when empty"""
     shm_size: Annotated[str, Meta(max_length=64, pattern=SHM_SIZE_PATTERN)] = ""
     """size of /dev/shm where a launch does not say: a share of the memory limit such as 25%, a size such as 8Gi, or 0
     for the 64 MB of the container runtime; 50% when empty. A rank without a memory limit gets a share of nothing"""

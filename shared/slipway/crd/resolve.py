@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from slipway.crd import podsecurity, podtemplate, sharedmemory, validate
+from slipway.crd import podrules, podsecurity, podtemplate, sharedmemory, validate
 from slipway.crd.fielderrors import Findings, pointer
 from slipway.crd.hashing import spec_hash
 from slipway.crd.kinds import PREEMPTION_GRACE, SERVICE_KINDS, defaults_of
@@ -69,7 +69,7 @@ def resolve(allocation: Allocation, pool: ResourcePool, *, accounts: Collection[
             "letters, digits and hyphens, a letter first",
         )
     validate.check_spec(spec, findings, slots_per_pod_max=pool.spec.max_slots_per_pod)
-    complete = _complete(spec, pool.spec, findings, accounts)
+    complete = _complete(spec, pool, findings, accounts)
     return Resolved(spec=complete, errors=findings.errors, warnings=findings.warnings, spec_hash=spec_hash(complete))
 
 
@@ -84,9 +84,9 @@ def grace_max_s(pool: ResourcePoolSpec) -> int:
 
 
 def _complete(
-    spec: AllocationSpec, pool: ResourcePoolSpec, findings: Findings, accounts: Collection[str] | None
+    spec: AllocationSpec, pool: ResourcePool, findings: Findings, accounts: Collection[str] | None
 ) -> AllocationSpec:
-    defaults = defaults_of(spec.kind, pool.defaults)
+    defaults = defaults_of(spec.kind, pool.spec.defaults)
     ports = spec.ports or _ports(defaults)
     roles = spec.ranks or [RoleSpec()]
     template = dict(spec.template)
@@ -102,7 +102,7 @@ def _complete(
         if spec.context:
             at = pointer("ranks", index, "template") if own else "/template"
             _check_work(own or template, at, findings)
-        completed.append(_role(role, own or template, defaults, pool, has_own=bool(role.template), gang=spec))
+        completed.append(_role(role, own or template, defaults, pool.spec, has_own=bool(role.template), gang=spec))
         sharedmemory.check_role(spec.shm_size, completed[-1], own or template, "/shmSize", findings)
         _check_devices(completed[-1], pointer("ranks", index, "resources", GPU_MILLI), findings)
     needed = sum(role.min_available or 0 for role in completed)
@@ -185,21 +185,22 @@ def _template(
     template: Json,
     kind: Kind,
     defaults: KindDefaults,
-    pool: ResourcePoolSpec,
+    pool: ResourcePool,
     findings: Findings,
     at: str,
     *,
     accounts: Collection[str] | None,
 ) -> dict[str, Any]:
     """The complete template at pointer `at`: main container, image, command, security context."""
+    rules = pool.spec
     podtemplate.check_template(
         template,
         at,
         findings,
-        privileged=pool.privileged_templates,
-        delegated=pool.binding == "delegate",
-        annotations=pool.template_annotations,
-        grace_max_s=grace_max_s(pool),
+        privileged=rules.privileged_templates,
+        delegated=rules.binding == "delegate",
+        annotations=rules.template_annotations,
+        grace_max_s=grace_max_s(rules),
         accounts=accounts,
     )
     spec = object_of(template.get("spec"))
@@ -225,10 +226,13 @@ def _template(
         "enableServiceLinks": False,
         "automountServiceAccountToken": False,
     }
-    if grace_max_s(pool) < podtemplate.GRACE_DEFAULT_S:
-        complete.setdefault("terminationGracePeriodSeconds", grace_max_s(pool))
-    if not pool.privileged_templates:
+    if grace_max_s(rules) < podtemplate.GRACE_DEFAULT_S:
+        complete.setdefault("terminationGracePeriodSeconds", grace_max_s(rules))
+    if not rules.privileged_templates:
         complete = podsecurity.secured(complete)
+    is_default = not _given_image(template, main)
+    why = {f"{at}/spec/containers/{main}/image": _default_image(kind)} if is_default else {}
+    podrules.check(complete, f"{at}/spec", pool, findings, why=why)
     return {**template, "spec": complete}
 
 
@@ -253,6 +257,10 @@ def _missing_image(kind: Kind) -> str:
     return (
         f"no image: set image (in a resource: template.spec.containers[].image), or defaults.{kind}.image of the pool"
     )
+
+
+def _default_image(kind: Kind) -> str:
+    return f". No image was set: this is the default of kind {kind}, or defaults.{kind}.image of the pool"
 
 
 def _main(container: Json, kind: Kind, defaults: KindDefaults) -> dict[str, Any]:

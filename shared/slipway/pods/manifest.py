@@ -136,6 +136,7 @@ class _Envelope:
             **self.selector,
             meta.LABEL_ALLOCATION: str(names.allocation),
             meta.LABEL_MANAGED_BY: meta.MANAGED_BY,
+            meta.LABEL_POOL: allocation.spec.pool,
         }
         self.owners: list[RawObject] = [
             {

@@ -390,6 +390,32 @@ async def test_a_service_account_is_one_that_the_workspace_allows(world: ApiWorl
     assert f"kubectl annotate --overwrite namespace WORKSPACE slipway.dev/service-accounts={wanted}" in error["detail"]
 
 
+@pytest.mark.parametrize(
+    ("body", "at"),
+    [
+        ({"image": "evil/x"}, "/image"),
+        (
+            {"template": {"spec": {"containers": [{"name": "main", "image": "evil/x"}]}}},
+            "/template/spec/containers/0/image",
+        ),
+        (
+            {"ranks": [{"name": "a", "template": {"spec": {"containers": [{"name": "main", "image": "evil/x"}]}}}]},
+            "/ranks/0/template/spec/containers/0/image",
+        ),
+    ],
+)
+async def test_an_image_is_one_that_the_pool_allows(world: ApiWorld, body: dict[str, Any], at: str) -> None:
+    """Any other one is refused where the client wrote it."""
+    await world.kube.patch(RESOURCE_POOLS, "default", {"spec": {"allowedImages": ["python", "reg.example/team"]}})
+    taken = await world.post("/allocations", {**COMMAND, "image": "reg.example/team/app:1"})
+    assert taken.status_code == 201, taken.text
+    plain = {name: value for name, value in COMMAND.items() if name != "image"}
+    refused = await world.post("/allocations", {**plain, **body})
+    [error] = refused.json()["errors"]
+    assert (refused.status_code, error["pointer"]) == (422, at)
+    assert "pool default does not allow the image 'evil/x'; it allows python, reg.example/team" in error["detail"]
+
+
 BY_ROLE: dict[str, Any] = {
     "serviceAccount": "reader",
     "ranks": [{"name": "a"}, {"name": "b", "template": {"spec": {"containers": [{"name": "main", "image": "b"}]}}}],

@@ -1,0 +1,200 @@
+"""What the pods of a pool may ask for: one table, which everything that judges a pod reads.
+
+Owns the rules that a pool sets in its spec (`allowed*`). Each rule stands here once, with three readers:
+
+- `check` judges a pod spec in Python: `slipway.crd.resolve` calls it, and so do the api at a launch, the scheduler, and
+  the pod worker before it makes a pod;
+- the expression in CEL is the same judgement by the API server: `make generate` writes the admission policy
+  `helm/files/policies/pools.yaml` from this table;
+- the words are a row of the page `docs/reference/pod-rules.md`.
+
+Pure. Must not know how a pod is made, or what "restricted" forbids: that is `podsecurity.py`.
+
+Invariant: a pool that sets none of these fields allows what it allowed before there were any.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from slipway.crd import images
+from slipway.crd.fielderrors import Findings
+from slipway.crd.meta import LABEL_ALLOCATION_UID, LABEL_POOL
+from slipway.crd.pools import ResourcePool, ResourcePoolSpec
+from slipway.crd.roleresources import object_of, objects_of
+
+Json = Mapping[str, Any]
+SHOWN_MAX = 10
+"""So many of the allowed values are named in a refusal."""
+
+
+class PodPart(msgspec.Struct, frozen=True, kw_only=True):
+    """A value in a pod spec that a rule judges."""
+
+    at: str
+    """JSON pointer, below that of the pod spec"""
+    value: str
+
+
+class PodRule(msgspec.Struct, frozen=True, kw_only=True):
+    """A rule of a pool about its pods."""
+
+    field: str
+    """of the pool's spec, as it is written there"""
+    judges: str
+    """which fields of a pod, for the reference page"""
+    says: str
+    """what the field allows, for the reference page"""
+    what: str
+    """what is refused, in a sentence: "the image" """
+    allowed: Callable[[ResourcePoolSpec], list[str] | None]
+    """the values that the pool allows; None: all"""
+    parts: Callable[[Json], Iterator[PodPart]]
+    """what a pod spec asks for"""
+    allows: Callable[[str, list[str]], bool]
+    """whether the values allow the one"""
+    variables: Mapping[str, str] = {}
+    """CEL that `expression` uses: {name: expression}"""
+    expression: str
+    """CEL: whether the pool `params` allows the pod `object`"""
+
+
+def check(spec: Json, at: str, pool: ResourcePool, findings: Findings, *, why: Mapping[str, str] | None = None) -> None:
+    """Notes what the pool does not allow in the pod spec at JSON pointer `at`.
+
+    `why` are words that follow the refusal of a value that the request does not say: {pointer: where it comes from}.
+    """
+    for rule in RULES:
+        allowed = rule.allowed(pool.spec)
+        if allowed is None:
+            continue
+        for part in rule.parts(spec):
+            if not rule.allows(part.value, allowed):
+                here = at + part.at
+                findings.refuse(here, _refusal(rule, part.value, pool, allowed) + (why or {}).get(here, ""))
+
+
+def policy() -> dict[str, Any]:
+    """The admission policy of the table, as a file of `helm/files/policies`."""
+    variables = dict(_SHARED)
+    for rule in RULES:
+        variables |= rule.variables
+    return {
+        "accounts": ["podworker"],
+        "parameters": {"apiVersion": "slipway.dev/v1alpha1", "kind": "ResourcePool"},
+        "rules": [{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]}],
+        # Of the pods of others, no request waits for the pools to be known.
+        "objectSelector": {"matchExpressions": [{"key": LABEL_ALLOCATION_UID, "operator": "Exists"}]},
+        "variables": [{"name": name, "expression": expression} for name, expression in variables.items()],
+        "validations": [
+            {
+                "expression": f"!variables.isJudged || ({rule.expression})",
+                "message": f"its pool does not allow {rule.what} ({rule.field})",
+                "messageExpression": "'the pool ' + string(params.metadata.name) + "
+                f"' does not allow {rule.what} ({rule.field})'",
+                "reason": "Forbidden",
+            }
+            for rule in RULES
+        ],
+    }
+
+
+def _refusal(rule: PodRule, value: str, pool: ResourcePool, allowed: list[str]) -> str:
+    more = f" and {len(allowed) - SHOWN_MAX} more" if len(allowed) > SHOWN_MAX else ""
+    shown = f"it allows {', '.join(allowed[:SHOWN_MAX])}{more}" if allowed else "it allows none"
+    return (
+        f"pool {pool.metadata.name} does not allow {rule.what} {value[:160]!r}; {shown}. Use one of these, or have an "
+        f"administrator add it to {rule.field} of the pool"
+    )
+
+
+def _containers(spec: Json) -> Iterator[tuple[str, Json]]:
+    for group in ("containers", "initContainers"):
+        for index, container in enumerate(objects_of(spec.get(group))):
+            yield f"/{group}/{index}", container
+
+
+def _volumes(spec: Json) -> Iterator[tuple[str, Json]]:
+    for index, volume in enumerate(objects_of(spec.get("volumes"))):
+        yield f"/volumes/{index}", volume
+
+
+_SHARED = {
+    "pool": f"object.metadata.?labels[?'{LABEL_POOL}'].orValue('')",
+    # A pod without the label was made by a release that did not write it: every pool judges it.
+    "isJudged": "variables.pool == '' || variables.pool == params.metadata.name",
+    "containers": "object.spec.containers + object.spec.?initContainers.orValue([])",
+    "volumes": "object.spec.?volumes.orValue([])",
+}
+
+
+# --- images -----------------------------------------------------------------------------------------------------------
+
+
+def _images(spec: Json) -> Iterator[PodPart]:
+    for at, container in _containers(spec):
+        if isinstance(image := container.get("image"), str) and image:
+            yield PodPart(at=f"{at}/image", value=image)
+    for at, volume in _volumes(spec):
+        reference = object_of(volume.get("image")).get("reference")
+        if isinstance(reference, str) and reference:
+            yield PodPart(at=f"{at}/image/reference", value=reference)
+
+
+def _has_registry(name: str) -> str:
+    """CEL: whether the image name in the variable `name` begins with a registry."""
+    first = f"{name}.split('/')[0]"
+    return (
+        f"{name}.contains('/') && ({first}.contains('.') || {first}.contains(':') || {first} == 'localhost' || "
+        f"{first} != {first}.lowerAscii())"
+    )
+
+
+_NAME = "i.split('@')[0]"
+_IMAGE_VARIABLES = {
+    "images": (
+        "(variables.containers.filter(c, has(c.image)).map(c, c.image) + variables.volumes.filter(v, has(v.image) && "
+        "has(v.image.reference)).map(v, v.image.reference)).filter(i, !(i in variables.contextImages))"
+    ),
+    # In two parts, as in `images.py`.
+    "hub": "'{}' + '.{}'".format(*images.HUB.split(".")),
+    "withRegistry": (
+        f"variables.images.map(i, i.startsWith('index.' + variables.hub + '/') ? i.substring(6) : "
+        f"{_has_registry('i')} ? i : variables.hub + '/' + i)"
+    ),
+    "withPath": (
+        "variables.withRegistry.map(i, i.startsWith(variables.hub + '/') && !i.substring(10).contains('/') ? "
+        "variables.hub + '/library/' + i.substring(10) : i)"
+    ),
+    "imageNames": (
+        f"variables.withPath.map(i, i.contains('@') ? ({_NAME}.lastIndexOf(':') > {_NAME}.lastIndexOf('/') ? "
+        f"{_NAME}.substring(0, {_NAME}.lastIndexOf(':')) : {_NAME}) + i.substring(i.indexOf('@')) : "
+        "i.lastIndexOf(':') > i.lastIndexOf('/') ? i : i + ':latest')"
+    ),
+    "imagePatterns": (
+        "params.?spec.?allowedImages.orValue([]).map(q, string(q)).map(p, p == '*' ? '.*' : '^' + "
+        f"({_has_registry('p')} ? p : variables.hub + (p.contains('/') ? '/' : '/library/') + p)"
+        ".replace('.', '[.]').replace('*', '[^/:@]*') + "
+        "(p.endsWith('/') ? '.+$' : p.contains('@') || p.lastIndexOf(':') > p.lastIndexOf('/') ? '$' : "
+        "'(/.+|[:@][^/]+)?$'))"
+    ),
+}
+
+RULES: tuple[PodRule, ...] = (
+    PodRule(
+        field="allowedImages",
+        judges="`image` of containers, init containers and sidecars; `image.reference` of volumes",
+        says="patterns of image names; empty or absent: every image",
+        what="the image",
+        allowed=lambda pool: pool.allowed_images or None,
+        parts=_images,
+        allows=images.is_allowed,
+        variables=_IMAGE_VARIABLES,
+        expression=(
+            "variables.imagePatterns.size() == 0 || variables.imageNames.all(i, variables.imagePatterns.exists(p, "
+            "i.matches(p)))"
+        ),
+    ),
+)
+"""In the order in which a pod is judged."""

@@ -1,0 +1,131 @@
+"""What a pod may ask for in its pool: the API server judges each pod as the Python does.
+
+Pods are made with the very token of the podworker, as dry runs, without the check that the podworker itself makes.
+"""
+
+import re
+from collections.abc import Generator
+
+import httpx
+import pytest
+
+from slipway.crd.images import IMAGE_PATTERN, is_allowed
+from slipway.crd.meta import LABEL_POOL
+from slipway.errors import FieldError, InvalidError
+from tests.conformance.system.operator import GROUP, Json
+from tests.conformance.system.system import System, a_body, an_allocation
+from tests.conformance.system.test_policies import RESTRICTED, a_pod, acting_as, refused, taken
+from tests.support.images import ALLOWED, REFUSED
+from tests.support.wait import wait_until
+
+DEFAULT = "/api/v1/namespaces/default"
+POOLS = f"{GROUP}/resourcepools"
+DRY = {"dryRun": "All"}
+TRIED = "tried-rules"
+
+
+@pytest.fixture(scope="module")
+def owner(system: System) -> Generator[Json]:
+    """An allocation that never starts, as an owner of what is tried."""
+    spec = {"kind": "command", "hold": True, "template": {"spec": {"containers": [{"name": "m", "command": ["true"]}]}}}
+    named = {"apiVersion": "slipway.dev/v1alpha1", "kind": "Allocation", "metadata": {"name": "rules"}}
+    made = system.operator.create(f"{GROUP}/namespaces/default/allocations", {**named, "spec": spec})
+    yield made["metadata"]
+    system.operator.delete(f"{GROUP}/namespaces/default/allocations/rules")
+
+
+@pytest.fixture
+def pool(system: System) -> Generator[str]:
+    """A pool of its own, whose rules a test sets."""
+    named = {"apiVersion": "slipway.dev/v1alpha1", "kind": "ResourcePool", "metadata": {"name": TRIED}}
+    system.operator.create(POOLS, {**named, "spec": {}})
+    yield f"{POOLS}/{TRIED}"
+    system.operator.delete(f"{POOLS}/{TRIED}")
+
+
+def in_pool(pod: Json, pool: str = TRIED, **spec: list[Json]) -> Json:
+    """A pod as the podworker makes it for that pool; empty: as a release did that named none."""
+    meta = pod["metadata"]
+    labels = meta["labels"] | ({LABEL_POOL: pool} if pool else {})
+    return {**pod, "metadata": {**meta, "labels": labels}, "spec": {**pod["spec"], **spec}}
+
+
+def running(owner: Json, *images: str, **spec: list[Json]) -> Json:
+    """A pod of the pool whose containers run these images."""
+    containers = [
+        {"name": f"c{index}", "image": image, "securityContext": RESTRICTED} for index, image in enumerate(images)
+    ]
+    return in_pool(a_pod(owner), TRIED, containers=containers, **spec)
+
+
+def judged(client: httpx.Client, pod: Json) -> httpx.Response:
+    return client.post(f"{DEFAULT}/pods", json=pod, params=DRY)
+
+
+def holds(client: httpx.Client, pod: Json) -> None:
+    """Waits until the policy has seen the rules of the pool, under which this pod is refused."""
+    wait_until(lambda: judged(client, pod).status_code == 403, "the policy knows the rules of the pool")
+
+
+def test_the_api_server_reads_patterns_of_images_as_we_do(system: System, owner: Json, pool: str) -> None:
+    """Each pattern by itself, with what it allows and with what it does not."""
+    cases = sorted({*ALLOWED, *REFUSED})
+    patterns = dict[str, list[str]]()
+    for pattern, image in cases:
+        assert re.search(IMAGE_PATTERN, pattern), pattern
+        patterns.setdefault(pattern, []).append(image)
+    wrong: list[tuple[str, str, str]] = []
+    with acting_as(system, "podworker") as client:
+        for pattern, images in patterns.items():
+            # A name that only this pattern allows shows that the policy has seen it.
+            mark = f"seen.example/{abs(hash(pattern))}"
+            system.operator.change(pool, {"spec": {"allowedImages": [pattern, mark]}})
+            wait_until(
+                lambda mark=mark: judged(client, running(owner, mark)).is_success, "the policy knows the pattern"
+            )
+            for image in images:
+                answer = judged(client, running(owner, image))
+                if answer.is_success is not is_allowed(image, [pattern]):
+                    wrong.append((pattern, image, answer.text))
+    assert wrong == []
+
+
+def test_every_image_of_a_pod_is_judged(system: System, owner: Json, pool: str) -> None:
+    """Init containers and sidecars too; by every pool when a release made the pod that named none."""
+    system.operator.change(pool, {"spec": {"allowedImages": ["reg.example/team"]}})
+    with acting_as(system, "podworker") as client:
+        holds(client, running(owner, "evil/x"))
+        taken(judged(client, running(owner, "reg.example/team/a", "reg.example/team/b:1")))
+        refused(judged(client, running(owner, "reg.example/team/a", "evil/x")), "pools", "allowedImages")
+        for more in ({}, {"restartPolicy": "Always"}):
+            init = {"name": "i", "image": "evil/x", "securityContext": RESTRICTED, **more}
+            pod = running(owner, "reg.example/team/a", initContainers=[init])
+            refused(judged(client, pod), "pools", f"the pool {TRIED} does not allow")
+        taken(judged(client, in_pool(a_pod(owner), "default")))
+        refused(judged(client, in_pool(a_pod(owner), "")), "pools", f"the pool {TRIED} does not allow")
+
+
+def test_a_pool_says_which_images_run_in_it(system: System) -> None:
+    """A launch with another image is refused at its field; what is applied by hand waits, and says why."""
+    default = f"{POOLS}/default"
+    system.operator.change(default, {"spec": {"allowedImages": ["reg.example/team"]}})
+    try:
+        [field] = wait_until(lambda: _refused_fields(system), "the api knows the rules of the pool")
+        assert field.pointer == "/template/spec/containers/0/image"
+        assert "pool default does not allow the image" in field.detail
+        assert "reg.example/team" in field.detail
+        system.operator.apply(an_allocation("by-hand"))
+        id_ = system.applied_id("by-hand")
+        wait_until(lambda: "allowedImages" in str(system.get(f"/allocations/{id_}/explain")), "it says why it waits")
+        assert system.pods(id_) == []
+    finally:
+        system.operator.delete(f"{GROUP}/namespaces/default/allocations/by-hand")
+        system.operator.change(default, {"spec": {"allowedImages": None}})
+
+
+def _refused_fields(system: System) -> tuple[FieldError, ...]:
+    try:
+        system.ended(system.launch(a_body()), "Succeeded")
+    except InvalidError as error:
+        return error.fields
+    return ()

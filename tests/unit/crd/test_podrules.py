@@ -1,0 +1,85 @@
+"""What the pods of a pool may ask for: each refusal names the field, the pool, what is allowed and the next step."""
+
+import pytest
+
+from slipway.crd import podrules
+from slipway.crd.resolve import Resolved, resolve
+from tests.support.allocations import Json, a_pool, a_template, an_allocation
+
+
+def refusals(result: Resolved) -> dict[str, str]:
+    return {error.pointer: error.detail for error in result.errors}
+
+
+def an_image(name: str, image: str) -> Json:
+    return {"name": name, "image": image, "command": ["x"]}
+
+
+def test_a_pool_without_rules_allows_every_image() -> None:
+    """Also one whose list is empty."""
+    for pool in (a_pool(), a_pool(allowedImages=[])):
+        assert resolve(an_allocation(template=a_template()), pool).errors == ()
+
+
+def test_a_pool_says_which_images_run_in_it() -> None:
+    """The refusal names the field, the image, the pool, what it allows, and who can change that."""
+    pool = a_pool(allowedImages=["reg.example/team", "python:3.11"])
+    assert resolve(an_allocation(template=a_template()), pool).errors == ()
+    found = refusals(resolve(an_allocation(template=a_template(an_image("main", "evil/x"))), pool))
+    assert found == {
+        "/template/spec/containers/0/image": "pool default does not allow the image 'evil/x'; it allows "
+        "reg.example/team, python:3.11. Use one of these, or have an administrator add it to allowedImages of the pool"
+    }
+
+
+def test_every_image_of_a_pod_is_judged() -> None:
+    """Of side containers, init containers, sidecars, volumes, and of each role's own template."""
+    template = a_template(
+        an_image("main", "reg.example/team/a"),
+        an_image("side", "evil/a"),
+        initContainers=[an_image("init", "evil/b"), {**an_image("sidecar", "evil/c"), "restartPolicy": "Always"}],
+        volumes=[{"name": "v", "image": {"reference": "evil/d"}}, {"name": "w", "emptyDir": {}}],
+    )
+    role = {"name": "r", "template": a_template(an_image("main", "evil/e"))}
+    pool = a_pool(allowedImages=["reg.example/team"])
+    found = refusals(resolve(an_allocation(template=template, ranks=[{"name": "q"}, role]), pool))
+    assert list(found) == [
+        "/template/spec/containers/1/image",
+        "/template/spec/initContainers/0/image",
+        "/template/spec/initContainers/1/image",
+        "/template/spec/volumes/0/image/reference",
+        "/ranks/1/template/spec/containers/0/image",
+    ]
+
+
+def test_a_default_image_is_judged_too() -> None:
+    """The refusal says where an image comes from that nobody wrote."""
+    pool = a_pool(allowedImages=["reg.example/team"], defaults={"notebook": {"image": "jupyter/base"}})
+    [detail] = refusals(resolve(an_allocation(kind="notebook"), pool)).values()
+    assert "'jupyter/base'" in detail
+    assert "defaults.notebook.image of the pool" in detail
+
+
+def test_long_lists_are_shown_in_part() -> None:
+    """A refusal is read by a person."""
+    pool = a_pool(allowedImages=[f"r.example/{number}" for number in range(12)])
+    [detail] = refusals(resolve(an_allocation(template=a_template(an_image("main", "x" * 5000))), pool)).values()
+    assert "r.example/9 and 2 more" in detail
+    assert len(detail) < 500
+
+
+@pytest.mark.parametrize("rule", podrules.RULES, ids=lambda rule: rule.field)
+def test_each_rule_is_in_the_policy(rule: podrules.PodRule) -> None:
+    """With its expression, and words that name the field of the pool; every variable that it uses is there."""
+    policy = podrules.policy()
+    [validation] = [item for item in policy["validations"] if rule.expression in item["expression"]]
+    assert rule.field in validation["message"]
+    names = [item["name"] for item in policy["variables"]]
+    assert len(names) == len(set(names))
+    assert {*rule.variables} <= {*names}
+
+
+def test_the_policy_judges_pods_of_ours_only() -> None:
+    """No pod of others waits until the API server knows the pools: it asks for them before it asks whose a pod is."""
+    [term] = podrules.policy()["objectSelector"]["matchExpressions"]
+    assert term == {"key": "slipway.dev/allocation-uid", "operator": "Exists"}

@@ -1,0 +1,83 @@
+"""What a pod may ask for: the reference page, and the admission policy of the chart, both from the one table."""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import yaml
+
+from slipway.crd.podrules import RULES, PodRule, policy
+from tools.reference.markdown import code, table
+
+POLICY = "pools.yaml"
+HEADER = """# What a pod may ask for in its pool. Written by `make generate` from the table in
+# shared/slipway/crd/podrules.py.
+"""
+TOP = """# What a pod may ask for
+
+A `ResourcePool` limits what its pods may ask for, in the fields of its `spec` below. A field that is absent limits
+nothing beyond [what Slipway always refuses](../security.md). Each rule is judged three times, from one table
+(`shared/slipway/crd/podrules.py`):
+
+- by the api, when a launch or a change arrives: status 422, with a pointer to the field, the pool and what it allows;
+- by the scheduler, before an admission, and by the pod worker, before it makes the pods of each attempt. This covers an
+  `Allocation` that was applied by hand, and a pool that was changed meanwhile: the allocation waits, and `slipway
+  explain` says which field is wrong. Pods that run are not stopped;
+- by the API server, with the admission policy `pools` of the chart. It judges each pod by the pool that the pod worker
+  names in the label `slipway.dev/pool`.
+
+Administrators change these fields: `kubectl edit resourcepool gpu`. A change applies to the next launch and the next
+attempt.
+"""
+IMAGES = """## Patterns of images
+
+An image name is completed before it is compared, as container runtimes do: without a registry it is one of Docker Hub,
+`python` is `library/python` there, and without a tag and a digest the tag is `latest`. If there is a digest, the tag
+beside it is ignored. `r.example` stands for a registry.
+
+| pattern | allows | does not allow |
+| --- | --- | --- |
+| `r.example/team` | `r.example/team:1`, `r.example/team/train:24.05` | `r.example/team-b/train` |
+| `r.example/` | every image of this registry | the registry `r.example:5000` |
+| `r.example/*/train` | `r.example/a/train:1`, `r.example/b/train/cuda:1` | `r.example/a/b/train` |
+| `r.example/team/train:v2.*` | `r.example/team/train:v2.1` | `r.example/team/train:v2.1@sha256:...` |
+| `r.example/team/train@sha256:...` | this digest, whatever the tag | any other digest, and a tag alone |
+| `python` | `python:3.11`, `library/python` of Docker Hub | `r.example/x/python` |
+| `pytorch/` | everything of `pytorch` on Docker Hub | `pytorch` alone |
+| `*/` | everything of Docker Hub | images that name another registry |
+| `*` | every image | |
+
+- A pattern without a tag and a digest allows the repository and all repositories below it, in every tag and digest. If
+  it ends with a slash, it allows only those below it. A pattern that is only a registry ends with a slash.
+- A pattern with a tag allows no image with a digest, because the digest alone decides what is pulled.
+- `*` stands for any characters of one part of the path, of a tag or of a digest, and for no `/` and no `:`.
+- The images that a kind gets by default are judged too: list them, or set `defaults.KIND.image` of the pool.
+- `contextImage` of the pod worker, which unpacks uploaded files, is not judged by the policy.
+"""
+
+
+def page() -> str:
+    """The whole page."""
+    return "\n".join([TOP, table(["field of the pool", "judges", "allows"], map(_row, RULES)), IMAGES])
+
+
+def _row(rule: PodRule) -> list[str]:
+    return [code(rule.field), rule.judges, rule.says]
+
+
+def policy_file() -> str:
+    """The admission policy, as the chart reads it."""
+    return HEADER + yaml.safe_dump(policy(), sort_keys=False, width=120)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Writes the policy into a folder."""
+    if len(arguments) != 1:
+        sys.stderr.write("usage: python -m tools.reference.pod_rules FOLDER\n")
+        return 2
+    (Path(arguments[0]) / POLICY).write_text(policy_file(), encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))
