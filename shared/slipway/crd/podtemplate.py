@@ -178,11 +178,6 @@ def named_account(template: Any) -> str:
     return "" if name in (None, DEFAULT_ACCOUNT) else str(name)
 
 
-def allowed_accounts(annotation: str) -> tuple[str, ...]:
-    """The names and prefixes in the annotation of a workspace."""
-    return tuple(name for part in annotation.split(",") if (name := part.strip()))
-
-
 def _check_account(name: Any, at: str, findings: Findings, accounts: Collection[str] | None) -> None:
     if name in (None, "", DEFAULT_ACCOUNT) or (accounts is None and isinstance(name, str)):
         return

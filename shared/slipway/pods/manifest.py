@@ -21,6 +21,7 @@ from slipway.crd.resolve import template_of
 from slipway.crd.roleresources import containers_of, main_container, object_of
 from slipway.crd.transitions import id_of
 from slipway.crd.v1alpha1 import Allocation, AllocationSpec, ResourcePool
+from slipway.crd.workspacepods import with_pull_secrets
 from slipway.errors import InvalidError
 from slipway.model import ids
 from slipway.pods import context, devices, files, library, podspec, rendezvous
@@ -60,12 +61,14 @@ def build(
     *,
     options: TaskOptions,
     traceparent: str = "",
+    pull_secrets: Sequence[str] = (),
 ) -> Manifests:
-    """The objects of the current attempt, for the resolved `spec`.
+    """The objects of the current attempt, for the resolved `spec`; `pull_secrets` are those of its workspace.
 
     Raises:
         InvalidError: the spec cannot become pods; TooLargeError: the files do not fit.
     """
+    spec = with_pull_secrets(spec, pull_secrets)
     places = places_of(allocation, spec)
     names = _names(allocation, spec)
     bundle = files.bundle_of(spec.files)

@@ -16,6 +16,7 @@ from tests.conformance.system.operator import GROUP, Json
 from tests.conformance.system.system import System, a_body, an_allocation
 from tests.conformance.system.test_policies import RESTRICTED, a_pod, acting_as, refused, taken
 from tests.support.images import ALLOWED, REFUSED
+from tests.support.plain_http import NO_TLS
 from tests.support.wait import wait_until
 
 DEFAULT = "/api/v1/namespaces/default"
@@ -129,3 +130,24 @@ def _refused_fields(system: System) -> tuple[FieldError, ...]:
     except InvalidError as error:
         return error.fields
     return ()
+
+
+def test_images_are_pulled_with_the_secrets_of_the_workspace(system: System) -> None:
+    """As the command sets them; a dry run and the pods show the same, after those of the pod template."""
+    made = system.cli("workspace", "create", "pulls", "--pull-secret", "team", "--pull-secret", "own")
+    assert made.code == 0, made.err
+    try:
+        body = a_body(workspace="pulls")
+        body["template"]["spec"]["imagePullSecrets"] = [{"name": "own"}]
+        url = f"{system.installation.url}/api/v1/allocations?dryRun=true"
+        answer = httpx.post(url, json=body, verify=NO_TLS, trust_env=False, timeout=30.0)
+        shown = answer.json()["objects"][-1]["spec"]["imagePullSecrets"]
+        id_ = system.launch(body)
+        system.wait_for(id_, "Running")
+        [pod] = system.pods(id_)
+        assert pod["spec"]["imagePullSecrets"] == shown == [{"name": "own"}, {"name": "team"}]
+        system.post(f"/allocations/{id_}/kill")
+        system.wait_for(id_, "Terminated")
+    finally:
+        system.cli("workspace", "rm", "pulls")
+        system.operator.delete("/api/v1/namespaces/pulls")

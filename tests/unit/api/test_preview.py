@@ -89,6 +89,16 @@ def test_every_field_of_a_spec_can_be_shown() -> None:
     assert "context" in AllocationSpec.__struct_encode_fields__
 
 
+async def test_secrets_for_images_are_shown(world: ApiWorld) -> None:
+    """Those of the template, then those of the workspace, each once."""
+    changed = await world.http.patch("/api/v1/workspaces/default", json={"imagePullSecrets": ["team", "own"]})
+    assert changed.status_code == 200, changed.text
+    template = {"spec": {"containers": [{"name": "main"}], "imagePullSecrets": [{"name": "own"}]}}
+    for more, names in (({}, ["team", "own"]), ({"template": template}, ["own", "team"])):
+        answer = (await world.post("/allocations?dryRun=true", {**BODY, **more})).json()
+        assert [item["name"] for item in answer["objects"][-1]["spec"]["imagePullSecrets"]] == names
+
+
 async def test_a_template_of_the_workspace_sets_up_every_pod(world: ApiWorld) -> None:
     """Pull secrets, shared memory, a working directory, a start-up hook, environment: said once, for all launches."""
     hook = {"postStart": {"exec": {"command": ["sh", "-c", "echo ready"]}}}

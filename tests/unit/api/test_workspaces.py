@@ -51,13 +51,35 @@ async def test_defaults_and_quota_change(world: ApiWorld) -> None:
     assert (await world.get("/workspaces/team")).json()["defaultPool"] == ""
 
 
+async def test_secrets_for_images(world: ApiWorld) -> None:
+    """A workspace names them, each once; another list replaces them, null and an empty list take them away."""
+    made = (await world.post("/workspaces", {"name": "team", "imagePullSecrets": ["pull", "other", "pull"]})).json()
+    assert made["imagePullSecrets"] == ["pull", "other"]
+    assert (await patch(world, "team", {"quota": {"pods": 6}})).json()["imagePullSecrets"] == ["pull", "other"]
+    marks = (await world.kube.get(NAMESPACES, "team")).metadata.annotations
+    assert marks["slipway.dev/image-pull-secrets"] == "pull,other"
+    assert (await patch(world, "team", {"imagePullSecrets": ["new"]})).json()["imagePullSecrets"] == ["new"]
+    nothings: list[list[str] | None] = [None, []]
+    for nothing in nothings:
+        await patch(world, "team", {"imagePullSecrets": ["new"]})
+        assert (await patch(world, "team", {"imagePullSecrets": nothing})).json()["imagePullSecrets"] == []
+    assert "slipway.dev/image-pull-secrets" not in (await world.kube.get(NAMESPACES, "team")).metadata.annotations
+
+
 async def test_a_namespace_that_exists(world: ApiWorld) -> None:
     """409 unless it is to be adopted; removing it then leaves the namespace as it was."""
     await world.kube.create(NAMESPACES, {"metadata": {"name": "theirs", "labels": {"their": "own"}}})
     refused = await world.post("/workspaces", {"name": "theirs"})
     assert (refused.status_code, "set adopt to true" in refused.json()["detail"]) == (409, True)
     taken = await world.post(
-        "/workspaces", {"name": "theirs", "adopt": True, "defaultPool": "default", "quota": {"pods": 1}}
+        "/workspaces",
+        {
+            "name": "theirs",
+            "adopt": True,
+            "defaultPool": "default",
+            "imagePullSecrets": ["pull"],
+            "quota": {"pods": 1},
+        },
     )
     assert (taken.status_code, taken.json()["isOwned"]) == (201, False)
     again = await world.post("/workspaces", {"name": "theirs", "adopt": True})
@@ -95,6 +117,8 @@ async def test_one_in_which_something_goes_on_stays(world: ApiWorld) -> None:
         ({"name": "team", "defaultPool": "theirs"}, "/defaultPool", "is not for workspace team"),
         ({"name": "team", "defaultQueue": "none"}, "/defaultQueue", "there is no queue none"),
         ({"name": "team", "defaultQueue": "gpu"}, "/defaultQueue", "belongs to pool theirs"),
+        ({"name": "team", "imagePullSecrets": ["No Such"]}, "/imagePullSecrets/0", "use lower case letters"),
+        ({"name": "team", "imagePullSecrets": ["a"] * 17}, "/imagePullSecrets", "at most 16"),
         ({"name": "team", "quota": {"cpu": "many"}}, "/quota/cpu", "is not a quantity"),
         ({"name": "team", "quota": {"cpu": "-1"}}, "/quota/cpu", "negative"),
         ({"name": "team", "quota": {"a b": 1}}, "/quota/a b", "not the name of a resource"),

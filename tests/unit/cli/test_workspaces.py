@@ -21,6 +21,14 @@ async def test_a_workspace_from_the_command(world: ApiWorld, desk: Desk) -> None
     assert (await desk.run("workspace", "rm", "team")).code == main.OK
 
 
+async def test_secrets_for_images_from_the_command(world: ApiWorld, desk: Desk) -> None:
+    """Named one by one, and taken away with none."""
+    assert (await desk.run("workspace", "create", "team", "--pull-secret", "a", "--pull-secret", "b")).code == main.OK
+    assert (await desk.run("workspace", "show", "team", "-o", "json")).json["imagePullSecrets"] == ["a", "b"]
+    assert (await desk.run("workspace", "set", "team", "--pull-secret", "none")).code == main.OK
+    assert (await desk.run("workspace", "show", "team", "-o", "json")).json["imagePullSecrets"] == []
+
+
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [

@@ -9,6 +9,7 @@ from slipway.errors import ControlPlaneError, DeadlineError, UnavailableError
 from slipway.kube.errors import Verb
 from slipway.kube.resources import ALLOCATIONS, CONFIG_MAPS, NAMESPACES, PODS, RESOURCE_POOLS
 from slipway.model.lifecycle import Event
+from tests.support.allocations import a_template
 from tests.support.podworker_desk import CrashError, Desk, at_a_desk, ended_with
 from tests.support.small_cluster import look
 
@@ -28,7 +29,7 @@ async def assert_launched(desk: Desk, *nodes: str) -> None:
 
 
 def test_one_rank_takes_four_writes_in_their_order() -> None:
-    """ConfigMap, pod, release, binding; and two reads: the allocation and, once, its pool."""
+    """ConfigMap, pod, release, binding; and three reads: the allocation and, once, its pool and its workspace."""
 
     async def story(desk: Desk) -> None:
         await desk.assign()
@@ -36,6 +37,7 @@ def test_one_rank_takes_four_writes_in_their_order() -> None:
         assert desk.calls.seen == [
             (Verb.GET, "allocations"),
             (Verb.GET, "resourcepools"),
+            (Verb.GET, "namespaces"),
             (Verb.CREATE, "configmaps"),
             (Verb.CREATE, "pods"),
             (Verb.UPDATE, "allocations"),
@@ -342,6 +344,21 @@ def test_a_pod_on_its_way_out_is_waited_for() -> None:
         await waiting
         await assert_launched(desk, "n0")
         assert (Verb.DELETE, "pods") not in calls.seen
+
+    at_a_desk(story)
+
+
+def test_images_are_pulled_with_the_secrets_of_the_workspace() -> None:
+    """After those of the pod template; what is written by hand and can name no Secret is left out."""
+
+    async def story(desk: Desk) -> None:
+        marks = {"slipway.dev/image-pull-secrets": "team, own,Not A Name,,more"}
+        await desk.kube.patch(NAMESPACES, "default", {"metadata": {"annotations": marks}})
+        template = a_template(imagePullSecrets=[{"name": "own"}])
+        await desk.assign(template=template)
+        await desk.handle()
+        [pod] = desk.core.list("pods").records
+        assert [item["name"] for item in pod.obj["spec"]["imagePullSecrets"]] == ["own", "team", "more"]
 
     at_a_desk(story)
 

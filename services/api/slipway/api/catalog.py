@@ -19,12 +19,11 @@ from slipway.api.watched import WatchedObjects
 from slipway.crd.meta import (
     ANNOTATION_POOL,
     ANNOTATION_QUEUE,
-    ANNOTATION_SERVICE_ACCOUNTS,
     ANNOTATION_TEMPLATE,
     LABEL_WORKSPACE,
 )
-from slipway.crd.podtemplate import allowed_accounts
 from slipway.crd.v1alpha1 import Job, Queue, ResourcePool, Template
+from slipway.crd.workspacepods import WorkspacePods, read
 from slipway.errors import (
     DeniedError,
     FieldError,
@@ -47,12 +46,12 @@ NAMES_SHOWN_MAX = 10
 
 
 class Defaults(msgspec.Struct, frozen=True, kw_only=True):
-    """Of a workspace; empty where it has none. `accounts`: the service accounts that its ranks may run as."""
+    """Of a workspace; empty where it has none."""
 
     pool: str = ""
     queue: str = ""
     template: str = ""
-    accounts: tuple[str, ...] = ()
+    pods: WorkspacePods = WorkspacePods()
 
 
 class Catalog:
@@ -191,7 +190,7 @@ class Catalog:
             pool=marks.get(ANNOTATION_POOL, ""),
             queue=marks.get(ANNOTATION_QUEUE, ""),
             template=marks.get(ANNOTATION_TEMPLATE, ""),
-            accounts=allowed_accounts(marks.get(ANNOTATION_SERVICE_ACCOUNTS, "")),
+            pods=read(marks),
         )
 
     async def workspaces(self) -> list[str]:

@@ -155,6 +155,7 @@ class LaunchRequests:
             pool=pool,
             sources=with_defaults(composed.sources, draft.allocation.spec, pool),
             warnings=draft.warnings,
+            pull_secrets=(await self._catalog.defaults(body.workspace)).pods.pull_secrets,
             nodes=tuple(await self._nodes.items()),
             live=tuple(live.items),
         )
@@ -179,7 +180,7 @@ class LaunchRequests:
         body = composed.body
         await self._catalog.check_workspace(body.workspace)
         pool = await self._catalog.pool_for(body.pool, body.workspace)
-        accounts = (await self._catalog.defaults(body.workspace)).accounts
+        accounts = (await self._catalog.defaults(body.workspace)).pods.accounts
         try:
             draft = admission.draft(body, name, pool, accounts=accounts)
         except InvalidError as error:

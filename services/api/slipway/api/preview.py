@@ -3,7 +3,7 @@
 Owns the stand-ins for what is only known later: the uid, and where the ranks go.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -34,6 +34,8 @@ class Rehearsal(msgspec.Struct, frozen=True, kw_only=True):
     pool: ResourcePool
     sources: Sources
     warnings: tuple[str, ...] = ()
+    pull_secrets: tuple[str, ...] = ()
+    """of the workspace"""
     nodes: tuple[SeenNode, ...] = ()
     live: tuple[Allocation, ...] = ()
 
@@ -41,7 +43,7 @@ class Rehearsal(msgspec.Struct, frozen=True, kw_only=True):
 def answer(rehearsal: Rehearsal, options: TaskOptions) -> Json:
     """The answer to a dry run."""
     allocation = rehearsal.allocation
-    objects, total = objects_of(allocation, rehearsal.pool, options)
+    objects, total = objects_of(allocation, rehearsal.pool, options, rehearsal.pull_secrets)
     return {
         "dryRun": True,
         "name": allocation.metadata.name,
@@ -57,7 +59,9 @@ def answer(rehearsal: Rehearsal, options: TaskOptions) -> Json:
     }
 
 
-def objects_of(allocation: Allocation, pool: ResourcePool, options: TaskOptions) -> tuple[list[Json], int]:
+def objects_of(
+    allocation: Allocation, pool: ResourcePool, options: TaskOptions, pull_secrets: Sequence[str] = ()
+) -> tuple[list[Json], int]:
     """(ConfigMap, Service and the first pods as the pod worker makes them, how many pods there are).
 
     Raises:
@@ -71,7 +75,7 @@ def objects_of(allocation: Allocation, pool: ResourcePool, options: TaskOptions)
         metadata=msgspec.structs.replace(allocation.metadata, uid=UID),
         status=AllocationStatus(phase=Phase.ASSIGNED, attempt=1, admission=admission),
     )
-    made = manifest.build(stand_in, stand_in.spec, pool, options=options)
+    made = manifest.build(stand_in, stand_in.spec, pool, options=options, pull_secrets=pull_secrets)
     shared = [made.configmap] + ([made.service] if made.service is not None else [])
     return [*shared, *(pod.manifest for pod in made.pods[:PODS_SHOWN_MAX])], len(made.pods)
 

@@ -79,6 +79,7 @@ TEXTS = {
     "holders": "who has what it waits for",
     "host": "name or address of the rank",
     "id": "identifies it",
+    "imagePullSecrets": "Secrets of the workspace that images are pulled with, after those of the pod template",
     "instance": "path of the request",
     "interrupt": "whether running work begins again under a new priority",
     "ip": "address of the pod",

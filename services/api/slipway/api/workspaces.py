@@ -22,6 +22,7 @@ from slipway.crd.fielderrors import Findings, pointer
 from slipway.crd.members import members
 from slipway.crd.meta import (
     ANNOTATION_POOL,
+    ANNOTATION_PULL_SECRETS,
     ANNOTATION_QUEUE,
     ANNOTATION_TEMPLATE,
     ANNOTATION_USER,
@@ -33,6 +34,7 @@ from slipway.crd.meta import (
 from slipway.crd.roleresources import object_of
 from slipway.crd.transitions import is_admitted
 from slipway.crd.v1alpha1 import Allocation, Name, RoleSpec
+from slipway.crd.workspacepods import PULL_SECRETS_MAX, SecretName, read, written
 from slipway.errors import AlreadyExistsError, FieldError, InvalidError, NotFoundError
 from slipway.kube.objects import Namespace, ResourceQuota
 from slipway.kube.resources import ALLOCATIONS, NAMESPACES, RESOURCE_QUOTAS
@@ -51,6 +53,7 @@ _POD_SECURITY = {f"pod-security.kubernetes.io/{mode}": "restricted" for mode in 
 """Of a namespace that we make; one that is adopted keeps what it has."""
 
 Quantity = str | int
+PullSecrets = Annotated[list[SecretName], Meta(max_length=PULL_SECRETS_MAX)]
 Quota = Annotated[dict[str, Quantity], Meta(max_length=32, description="such as {nvidia.com/gpu: 8, pods: 100}")]
 
 
@@ -61,16 +64,18 @@ class WorkspaceBody(Request, kw_only=True, frozen=True):
     default_pool: Name | None = None
     default_queue: Name | None = None
     default_template: Name | None = None
+    image_pull_secrets: PullSecrets = []
     quota: Quota = {}
     adopt: bool = False
 
 
 class WorkspaceChange(Request, kw_only=True, frozen=True):
-    """What may change; null takes a default, or the whole quota, away."""
+    """What may change; null takes a default, the Secrets for images, or the whole quota, away."""
 
     default_pool: Name | UnsetType | None = UNSET
     default_queue: Name | UnsetType | None = UNSET
     default_template: Name | UnsetType | None = UNSET
+    image_pull_secrets: PullSecrets | UnsetType | None = UNSET
     quota: Quota | UnsetType | None = UNSET
 
 
@@ -85,6 +90,8 @@ class WorkspaceView(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
     default_pool: str
     default_queue: str
     default_template: str
+    image_pull_secrets: list[str]
+    """Secrets of its namespace that the images of its pods are pulled with, after those of the pod template"""
     pools: list[str]
     """those that it may use"""
     quota: dict[str, Any]
@@ -163,6 +170,8 @@ class Workspaces:
                 raise _invalid("/defaultTemplate", error.fields[0].detail) from error
         fields = {"pool": body.default_pool, "queue": body.default_queue, "template": body.default_template}
         annotations = {_ANNOTATIONS[field]: value for field, value in fields.items() if value is not UNSET}
+        if body.image_pull_secrets is not UNSET:
+            annotations[ANNOTATION_PULL_SECRETS] = written(dict.fromkeys(body.image_pull_secrets or ()))
         if annotations:
             await self._kube.patch(NAMESPACES, name, {"metadata": {"annotations": annotations}})
         if hard is not None:
@@ -190,7 +199,7 @@ class Workspaces:
             await self._kube.delete(NAMESPACES, name, uid=meta.uid)
         else:
             await self._set_quota(name, {})
-            marks = dict.fromkeys(_ANNOTATIONS.values())
+            marks = dict.fromkeys((*_ANNOTATIONS.values(), ANNOTATION_PULL_SECRETS))
             await self._kube.patch(
                 NAMESPACES,
                 name,
@@ -288,7 +297,9 @@ def hard_of(quota: Mapping[str, Quantity]) -> dict[str, str]:
 
 def _given(body: WorkspaceBody) -> dict[str, str]:
     fields = {"pool": body.default_pool, "queue": body.default_queue, "template": body.default_template}
-    return {_ANNOTATIONS[field]: value for field, value in fields.items() if value is not None}
+    given = {_ANNOTATIONS[field]: value for field, value in fields.items() if value is not None}
+    secrets = written(dict.fromkeys(body.image_pull_secrets))
+    return given | ({ANNOTATION_PULL_SECRETS: secrets} if secrets else {})
 
 
 def _is_ours(quota: ResourceQuota) -> bool:
@@ -343,6 +354,7 @@ def _view(
         default_pool=meta.annotations.get(ANNOTATION_POOL, ""),
         default_queue=meta.annotations.get(ANNOTATION_QUEUE, ""),
         default_template=meta.annotations.get(ANNOTATION_TEMPLATE, ""),
+        image_pull_secrets=list(read(meta.annotations).pull_secrets),
         pools=pools,
         quota=dict(quota.spec.hard) if quota else {},
         used=_used(quota, handed_out.get(meta.name, 0)) if quota else {},

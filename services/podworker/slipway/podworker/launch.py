@@ -121,9 +121,7 @@ class AttemptLauncher:
             ClaimPendingError: a volume claim is not bound yet.
         """
         if made.manifests is None:
-            manifests = manifest.build(
-                allocation, pinned.spec, pinned.pool, options=self._options, traceparent=traceparent
-            )
+            manifests = self._manifests(allocation, pinned, traceparent)
             if not manifests.is_delegate:
                 pods = (pod.manifest for pod in manifests.pods)
                 await check_claims(self._kube, allocation.metadata.namespace, pods)
@@ -178,7 +176,7 @@ class AttemptLauncher:
             QuotaExceededError: there is no room for them in its namespace; their pods are gone again.
             PermanentError: they can never be created.
         """
-        manifests = manifest.build(allocation, pinned.spec, pinned.pool, options=self._options, traceparent=traceparent)
+        manifests = self._manifests(allocation, pinned, traceparent)
         ranks = [member.rank for member in unreleased(allocation)]
         by_rank = {pod.rank: pod for pod in manifests.pods}
         pods = [by_rank[rank] for rank in ranks]
@@ -228,6 +226,16 @@ class AttemptLauncher:
         if doomed:
             await self._check_unreleased(allocation)
             await self._lanes.all([partial(self._delete_pod, meta) for meta in doomed])
+
+    def _manifests(self, allocation: Allocation, pinned: Pinned, traceparent: str) -> Manifests:
+        return manifest.build(
+            allocation,
+            pinned.spec,
+            pinned.pool,
+            options=self._options,
+            traceparent=traceparent,
+            pull_secrets=pinned.pull_secrets,
+        )
 
     async def _make_config(self, allocation: Allocation, manifests: Manifests, made: Made) -> None:
         """The ConfigMap. When it was there, somebody has begun: see which pods are."""

@@ -1,16 +1,17 @@
-"""The resource pools as the pod worker knows them, and whom a workspace lets its ranks be.
+"""The resource pools as the pod worker knows them, and what a workspace says about its pods.
 
-Owns how old a pool may be: a small cache, because every launch needs its pool. A pool's defaults are part of the spec
-that was admitted, and the admission carries the hash of it: a cached pool that gives that hash is good however old it
-is, and one that does not is read again.
+Owns how old a pool and a workspace may be: a small cache, because every launch needs both. A pool's defaults are part
+of the spec that was admitted, and the admission carries the hash of it: a cached pool that gives that hash is good
+however old it is, and one that does not is read again. Of a workspace, the Secrets for images may be old; the service
+accounts never.
 """
 
 import msgspec
 
 from slipway.crd import podtemplate
-from slipway.crd.meta import ANNOTATION_SERVICE_ACCOUNTS
 from slipway.crd.resolve import Resolved, resolve
 from slipway.crd.v1alpha1 import Allocation, AllocationSpec, ResourcePool
+from slipway.crd.workspacepods import WorkspacePods, read
 from slipway.errors import InvalidError, NotFoundError
 from slipway.kube.resources import NAMESPACES, RESOURCE_POOLS
 from slipway.podworker.ports import Kube
@@ -18,6 +19,7 @@ from slipway.runtime.clock import Clock
 
 AGE_MAX_S = 30.0
 POOLS_MAX = 1024
+WORKSPACES_MAX = 1024
 
 
 class Pinned(msgspec.Struct, frozen=True, tag=True):
@@ -25,6 +27,8 @@ class Pinned(msgspec.Struct, frozen=True, tag=True):
 
     spec: AllocationSpec
     pool: ResourcePool
+    pull_secrets: tuple[str, ...] = ()
+    """of the workspace"""
 
 
 class Drifted(msgspec.Struct, frozen=True, tag=True):
@@ -41,6 +45,7 @@ class Pools:
         self._kube = kube
         self._clock = clock
         self._known: dict[str, tuple[float, ResourcePool]] = {}
+        self._workspaces: dict[str, tuple[float, WorkspacePods]] = {}
 
     async def pinned(self, allocation: Allocation) -> Pinned | Drifted:
         """The resolved spec that the admission of `allocation` was given to.
@@ -67,16 +72,17 @@ class Pools:
     async def _sound(self, allocation: Allocation, resolved: Resolved, pool: ResourcePool) -> Pinned:
         """The spec that was admitted, if its workspace allows the service accounts that it names."""
         spec = resolved.spec
-        if any(podtemplate.named_account(template) for template in (spec.template, *(r.template for r in spec.ranks))):
-            # Read each time: what an administrator has taken back holds from the next attempt on.
-            namespace = await self._kube.get(NAMESPACES, allocation.metadata.namespace)
-            marks = namespace.metadata.annotations
-            accounts = podtemplate.allowed_accounts(marks.get(ANNOTATION_SERVICE_ACCOUNTS, ""))
-            resolved = resolve(allocation, pool, accounts=accounts)
+        is_named = any(
+            podtemplate.named_account(template) for template in (spec.template, *(role.template for role in spec.ranks))
+        )
+        # Read each time for an account: what an administrator has taken back holds from the next attempt on.
+        workspace = await self._workspace(allocation.metadata.namespace, is_fresh=is_named)
+        if is_named:
+            resolved = resolve(allocation, pool, accounts=workspace.accounts)
         if resolved.errors:
             first = resolved.errors[0]
             raise InvalidError(f"{first.pointer}: {first.detail}", fields=resolved.errors)
-        return Pinned(resolved.spec, pool)
+        return Pinned(resolved.spec, pool, workspace.pull_secrets)
 
     async def pool(self, name: str) -> ResourcePool:
         """A pool as it is, or was a moment ago.
@@ -85,6 +91,16 @@ class Pools:
             NotFoundError: there is none of that name.
         """
         return self._remembered(name) or await self._read(name)
+
+    async def _workspace(self, name: str, *, is_fresh: bool) -> WorkspacePods:
+        """What the workspace says about its pods; at most `AGE_MAX_S` old, or read now."""
+        read_s, known = self._workspaces.get(name, (0.0, None))
+        if known is None or is_fresh or self._clock.monotonic() - read_s >= AGE_MAX_S:
+            known = read((await self._kube.get(NAMESPACES, name)).metadata.annotations)
+            if len(self._workspaces) >= WORKSPACES_MAX:
+                self._workspaces.clear()
+            self._workspaces[name] = (self._clock.monotonic(), known)
+        return known
 
     def _remembered(self, name: str) -> ResourcePool | None:
         read_s, pool = self._known.get(name, (0.0, None))

@@ -33,6 +33,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
         each.add_argument("--queue", metavar="Q", help="of launches that name none" + _or_none(each is change))
         each.add_argument("--template", metavar="T", help="laid under every launch" + _or_none(each is change))
         each.add_argument(
+            "--pull-secret",
+            metavar="SECRET",
+            action="append",
+            default=[],
+            help="Secret of the namespace that the images of all pods are pulled with (repeat)"
+            + _or_none(each is change),
+        )
+        each.add_argument(
             "--quota",
             metavar="NAME=AMOUNT",
             action="append",
@@ -61,7 +69,9 @@ def execute(arguments: argparse.Namespace, session: CliSession) -> int:
         case "set":
             fields = _fields(arguments)
             if not fields:
-                raise InvalidError("workspace set: name what is to change: --pool, --queue, --template or --quota")
+                raise InvalidError(
+                    "workspace set: name what is to change: --pool, --queue, --template, --pull-secret or --quota"
+                )
             session.api.patch(path, fields)
             terminal.line(f"workspace {name} is changed")
         case _:
@@ -76,6 +86,8 @@ def _fields(arguments: argparse.Namespace) -> Json:
         value = getattr(arguments, option)
         if value is not None:
             fields[field] = None if value == NONE else value
+    if arguments.pull_secret:
+        fields["imagePullSecrets"] = None if arguments.pull_secret == [NONE] else arguments.pull_secret
     if arguments.quota:
         fields["quota"] = None if arguments.quota == [NONE] else _quota(arguments.quota)
     return fields

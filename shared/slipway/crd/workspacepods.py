@@ -1,0 +1,68 @@
+"""What a workspace says about its pods, in annotations of its namespace. Pure.
+
+Owns how the annotations are read and written. A value that an administrator has written by hand is read as far as it
+can be: a workspace whose annotation is wrong still launches.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from slipway.crd.meta import ANNOTATION_PULL_SECRETS, ANNOTATION_SERVICE_ACCOUNTS
+from slipway.crd.roleresources import object_of, objects_of
+from slipway.crd.v1alpha1 import AllocationSpec
+
+PULL_SECRETS_MAX = 16
+OBJECT_NAME_PATTERN = r"^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$"
+SecretName = Annotated[str, Meta(max_length=253, pattern=OBJECT_NAME_PATTERN)]
+_NAME = re.compile(OBJECT_NAME_PATTERN)
+
+
+class WorkspacePods(msgspec.Struct, frozen=True, kw_only=True):
+    """Of one workspace; empty where it says nothing."""
+
+    accounts: tuple[str, ...] = ()
+    """service accounts that its ranks may run as, beside `default`: names, or PREFIX*"""
+    pull_secrets: tuple[str, ...] = ()
+    """Secrets of its namespace that the image of each pod is pulled with"""
+
+
+def read(annotations: Mapping[str, str]) -> WorkspacePods:
+    """What the annotations of a namespace say."""
+    secrets = dict.fromkeys(filter(_NAME.fullmatch, _listed(annotations.get(ANNOTATION_PULL_SECRETS, ""))))
+    return WorkspacePods(
+        accounts=_listed(annotations.get(ANNOTATION_SERVICE_ACCOUNTS, "")),
+        pull_secrets=tuple(secrets)[:PULL_SECRETS_MAX],
+    )
+
+
+def written(names: Iterable[str]) -> str | None:
+    """A list of names as an annotation says it; None: no annotation."""
+    return ",".join(names) or None
+
+
+def with_pull_secrets(spec: AllocationSpec, names: Iterable[str]) -> AllocationSpec:
+    """The spec whose templates name these Secrets too, after their own; each once."""
+    names = tuple(names)
+    if not names:
+        return spec
+    roles = [
+        msgspec.structs.replace(role, template=_with_secrets(role.template, names)) if role.template else role
+        for role in spec.ranks
+    ]
+    return msgspec.structs.replace(spec, template=_with_secrets(spec.template, names), ranks=roles)
+
+
+def _with_secrets(template: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
+    pod = object_of(template.get("spec"))
+    own = objects_of(pod.get("imagePullSecrets"))
+    told = {item.get("name") for item in own}
+    more = [{"name": name} for name in names if name not in told]
+    return {**template, "spec": {**pod, "imagePullSecrets": [*own, *more]}}
+
+
+def _listed(annotation: str) -> tuple[str, ...]:
+    return tuple(name for part in annotation.split(",") if (name := part.strip()))

@@ -1,0 +1,37 @@
+"""What a workspace says about its pods, as it is read from its annotations and laid on pod templates."""
+
+from slipway.crd.workspacepods import PULL_SECRETS_MAX, read, with_pull_secrets, written
+from tests.support.allocations import Json, a_template, an_allocation
+
+SECRETS = "slipway.dev/image-pull-secrets"
+
+
+def names_of(template: Json | None) -> list[str]:
+    return [item["name"] for item in (template or {})["spec"].get("imagePullSecrets", [])]
+
+
+def test_what_is_written_is_read() -> None:
+    """Each name once; an annotation without a name is none."""
+    assert read({SECRETS: written(["a", "b"]) or ""}).pull_secrets == ("a", "b")
+    assert (written([]), read({}).pull_secrets) == (None, ())
+    assert read({"slipway.dev/service-accounts": "x, y*,"}).accounts == ("x", "y*")
+
+
+def test_what_an_administrator_has_mistyped_stops_no_launch() -> None:
+    """What can name no Secret is left out, and so is what is too much."""
+    many = ",".join(f"s{number}" for number in range(99))
+    assert read({SECRETS: " a ,,A B,a,b"}).pull_secrets == ("a", "b")
+    assert len(read({SECRETS: many}).pull_secrets) == PULL_SECRETS_MAX
+
+
+def test_every_template_names_the_secrets_after_its_own() -> None:
+    """Also the own template of a role; without Secrets nothing changes."""
+    own = a_template(imagePullSecrets=[{"name": "b"}])
+    spec = an_allocation(template=a_template(), ranks=[{"name": "r"}, {"name": "s", "template": own}]).spec
+    made = with_pull_secrets(spec, ["a", "b"])
+    assert (names_of(made.template), made.ranks[0].template, names_of(made.ranks[1].template)) == (
+        ["a", "b"],
+        None,
+        ["b", "a"],
+    )
+    assert with_pull_secrets(spec, []) is spec
