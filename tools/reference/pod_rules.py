@@ -56,9 +56,22 @@ beside it is ignored. `r.example` stands for a registry.
 """
 
 
+IDS = """## Users and groups
+
+- A range is a number or two numbers with a hyphen, both included.
+- If a pool limits users, each container needs a uid from the launch, its workspace or the pool
+  ([`runAs`](../launching.md#the-user-and-the-groups)). Without one, 1000 is used. In a pool with
+  `privilegedTemplates` the image would choose, so such a pod is refused.
+- If a pool limits groups, each container needs a primary group in the same way: without one, the image chooses. Set
+  `runAs.group` of the pool as the default. The group of volumes then follows the primary group.
+- An image can add its user to further groups in its `/etc/group`. On nodes that support it, the pod template prevents
+  this with `supplementalGroupsPolicy: Strict`.
+"""
+
+
 def page() -> str:
     """The whole page."""
-    return "\n".join([TOP, table(["field of the pool", "judges", "allows"], map(_row, RULES)), IMAGES])
+    return "\n".join([TOP, table(["field of the pool", "judges", "allows"], map(_row, RULES)), IMAGES, IDS])
 
 
 def _row(rule: PodRule) -> list[str]:

@@ -14,7 +14,7 @@ Invariant: a pool that sets none of these fields allows what it allowed before t
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
@@ -103,6 +103,8 @@ def policy() -> dict[str, Any]:
 def _refusal(rule: PodRule, value: str, pool: ResourcePool, allowed: list[str]) -> str:
     more = f" and {len(allowed) - SHOWN_MAX} more" if len(allowed) > SHOWN_MAX else ""
     shown = f"it allows {', '.join(allowed[:SHOWN_MAX])}{more}" if allowed else "it allows none"
+    if not value:
+        return f"pool {pool.metadata.name} needs {rule.what} to be set ({rule.field}); {shown}"
     return (
         f"pool {pool.metadata.name} does not allow {rule.what} {value[:160]!r}; {shown}. Use one of these, or have an "
         f"administrator add it to {rule.field} of the pool"
@@ -181,6 +183,68 @@ _IMAGE_VARIABLES = {
     ),
 }
 
+# --- users and groups -------------------------------------------------------------------------------------------------
+
+
+def _users(spec: Json) -> Iterator[PodPart]:
+    return _ids(spec, "runAsUser")
+
+
+def _groups(spec: Json) -> Iterator[PodPart]:
+    yield from _ids(spec, "runAsGroup")
+    context = object_of(spec.get("securityContext"))
+    if (group := context.get("fsGroup")) is not None:
+        yield PodPart(at="/securityContext/fsGroup", value=str(group))
+    groups = context.get("supplementalGroups")
+    for index, group in enumerate(cast("list[Any]", groups) if isinstance(groups, list) else []):
+        yield PodPart(at=f"/securityContext/supplementalGroups/{index}", value=str(group))
+
+
+def _ids(spec: Json, field: str) -> Iterator[PodPart]:
+    """Those of the pod and of its containers; an empty one where a container would have what its image says."""
+    own = object_of(spec.get("securityContext")).get(field)
+    found = {at: object_of(container.get("securityContext")).get(field) for at, container in _containers(spec)}
+    if own is not None or None in found.values():
+        yield PodPart(at=f"/securityContext/{field}", value="" if own is None else str(own))
+    for at, value in found.items():
+        if value is not None:
+            yield PodPart(at=f"{at}/securityContext/{field}", value=str(value))
+
+
+def _is_in_ranges(value: str, ranges: list[str]) -> bool:
+    if not value.isdecimal():
+        return False
+    number = int(value)
+    ends = [[int(end) for end in each.split("-")] for each in ranges]
+    return any(each[0] <= number <= each[-1] for each in ends)
+
+
+def _of_contexts(field: str) -> str:
+    """CEL: the ids in a field of all securityContexts."""
+    return (
+        f"(has(object.spec.securityContext) && has(object.spec.securityContext.{field}) ? "
+        f"[object.spec.securityContext.{field}] : []) + variables.containers.filter(c, has(c.securityContext) && "
+        f"has(c.securityContext.{field})).map(c, c.securityContext.{field})"
+    )
+
+
+def _is_set(field: str) -> str:
+    """CEL: whether no container would have what its image says."""
+    return (
+        f"((has(object.spec.securityContext) && has(object.spec.securityContext.{field})) || "
+        f"variables.containers.all(c, has(c.securityContext) && has(c.securityContext.{field})))"
+    )
+
+
+def _ranges(field: str) -> str:
+    """CEL: a list of ranges, each as [first, last], or [only]."""
+    return f"params.?spec.?{field}.orValue([]).map(q, string(q).split('-').map(n, int(n)))"
+
+
+def _all_in(ids: str, ranges: str) -> str:
+    return f"variables.{ids}.all(i, variables.{ranges}.exists(r, r[0] <= i && i <= r[r.size() - 1]))"
+
+
 RULES: tuple[PodRule, ...] = (
     PodRule(
         field="allowedImages",
@@ -194,6 +258,40 @@ RULES: tuple[PodRule, ...] = (
         expression=(
             "variables.imagePatterns.size() == 0 || variables.imageNames.all(i, variables.imagePatterns.exists(p, "
             "i.matches(p)))"
+        ),
+    ),
+    PodRule(
+        field="allowedUsers",
+        judges="`runAsUser` of the pod and of its containers. It has to be set",
+        says="uids, or ranges such as `1000-1999`; empty or absent: every uid. Root takes `privilegedTemplates` too",
+        what="the user",
+        allowed=lambda pool: pool.allowed_users or None,
+        parts=_users,
+        allows=_is_in_ranges,
+        variables={"users": _of_contexts("runAsUser"), "userRanges": _ranges("allowedUsers")},
+        expression=(
+            f"variables.userRanges.size() == 0 || ({_is_set('runAsUser')} && {_all_in('users', 'userRanges')})"
+        ),
+    ),
+    PodRule(
+        field="allowedGroups",
+        judges="`runAsGroup` of the pod and of its containers, which has to be set; `fsGroup`; `supplementalGroups`",
+        says="groups, or ranges such as `2000-2999`; empty or absent: every group",
+        what="the group",
+        allowed=lambda pool: pool.allowed_groups or None,
+        parts=_groups,
+        allows=_is_in_ranges,
+        variables={
+            "groups": (
+                f"{_of_contexts('runAsGroup')} + (has(object.spec.securityContext) && "
+                "has(object.spec.securityContext.fsGroup) ? [object.spec.securityContext.fsGroup] : []) + "
+                "(has(object.spec.securityContext) && has(object.spec.securityContext.supplementalGroups) ? "
+                "object.spec.securityContext.supplementalGroups : [])"
+            ),
+            "groupRanges": _ranges("allowedGroups"),
+        },
+        expression=(
+            f"variables.groupRanges.size() == 0 || ({_is_set('runAsGroup')} && {_all_in('groups', 'groupRanges')})"
         ),
     ),
 )

@@ -11,6 +11,7 @@ from typing import Any
 
 from slipway.crd.fielderrors import Findings, pointer
 from slipway.crd.roleresources import object_of, objects_of
+from slipway.crd.wire import RunAs
 
 USER_ID = 1000
 """Whom a rank runs as when neither template nor container says: not root, and the user of Jupyter's images."""
@@ -82,6 +83,17 @@ def check_pod(context: Any, at: str, findings: Findings, *, privileged: bool) ->
 def check_container(context: Any, at: str, findings: Findings, *, privileged: bool) -> None:
     """Notes what a container's securityContext may not say."""
     _check(findings.mapping(context, at), _CONTAINER_FIELDS, at, findings, privileged=privileged)
+
+
+def running_as(spec: Mapping[str, Any], run_as: RunAs, *, is_limited: bool = False) -> dict[str, Any]:
+    """A pod spec that runs as `run_as` says, filled in where `spec` says nothing.
+
+    `is_limited`: the pool allows some groups only, so that the group of volumes follows the primary group.
+    """
+    context = {**run_as.context, **_said(spec.get("securityContext"))}
+    if is_limited and "runAsGroup" in context:
+        context.setdefault("fsGroup", context["runAsGroup"])
+    return {**spec, "securityContext": context} if context else dict(spec)
 
 
 def secured(spec: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,13 +6,15 @@ from msgspec import Meta
 
 from slipway.crd.images import IMAGE_PATTERNS_MAX, ImagePattern
 from slipway.crd.meta import GROUP_VERSION, Condition, ObjectMeta
-from slipway.crd.wire import FLAVORS_MAX, RANKS_MAX, Duration, Name, Quantities, TolerationSpec, Wire
+from slipway.crd.wire import FLAVORS_MAX, RANKS_MAX, Duration, Name, Quantities, RunAs, TolerationSpec, Wire
 from slipway.model.lifecycle import Kind
 
 EXTENDER_URL_PATTERN = r"^https?://[^\t\n\f\r /?#@]+(/[^\t\n\f\r ?#@]*)?$"
 r"""Spaces are named one by one: `\s` is ASCII to the API server and Unicode here, so that one no-break space would make
 the list of all pools unreadable."""
 SHM_SIZE_PATTERN = r"^(|(100|[1-9][0-9]?)%|0|[1-9][0-9]{0,5}(Mi|Gi|Ti))$"
+ID_RANGES_MAX = 64
+IdRange = Annotated[str, Meta(max_length=21, pattern=r"^(0|[1-9][0-9]{0,9})(-(0|[1-9][0-9]{0,9}))?$")]
 ExtenderVerb = Annotated[str, Meta(max_length=256, pattern=r"^[A-Za-z0-9._~/-]*$")]
 
 
@@ -150,6 +152,14 @@ class ResourcePoolSpec(Wire, kw_only=True, frozen=True):
     allowed_images: Annotated[list[ImagePattern], Meta(max_length=IMAGE_PATTERNS_MAX)] = []
     """images that pods may run, as patterns such as python, r.example/team, r.example/*/train:v2.* or r.example:5000/;
     every image when empty"""
+    run_as: RunAs = RunAs()
+    """as whom pods run where neither the launch nor its workspace says: user 1000 and fsGroup 1000 when absent"""
+    allowed_users: Annotated[list[IdRange], Meta(max_length=ID_RANGES_MAX)] = []
+    """uids that pods may run as: numbers, or ranges such as 1000-1999; every uid when empty. Root takes
+    privilegedTemplates too"""
+    allowed_groups: Annotated[list[IdRange], Meta(max_length=ID_RANGES_MAX)] = []
+    """groups that pods may run with, the group of volumes included: numbers, or ranges; every group when empty. A pod
+    has to name its primary group then"""
     shm_size: Annotated[str, Meta(max_length=64, pattern=SHM_SIZE_PATTERN)] = ""
     """size of /dev/shm where a launch does not say: a share of the memory limit such as 25%, a size such as 8Gi, or 0
     for the 64 MB of the container runtime; 50% when empty. A rank without a memory limit gets a share of nothing"""

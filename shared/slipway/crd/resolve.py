@@ -36,6 +36,8 @@ from slipway.model.lifecycle import Kind
 from slipway.model.resources import GPU_MILLI, GPU_NAMES
 
 SERVICE_PORT_NAME = "http"
+RUN_AS_FIELDS = ("runAsUser", "runAsGroup", "fsGroup", "supplementalGroups")
+"""Of a securityContext: those that `runAs` stands for."""
 
 Json = Mapping[str, Any]
 
@@ -228,10 +230,13 @@ def _template(
     }
     if grace_max_s(rules) < podtemplate.GRACE_DEFAULT_S:
         complete.setdefault("terminationGracePeriodSeconds", grace_max_s(rules))
+    said = object_of(spec.get("securityContext"))
+    complete = podsecurity.running_as(complete, rules.run_as, is_limited=bool(rules.allowed_groups))
     if not rules.privileged_templates:
         complete = podsecurity.secured(complete)
     is_default = not _given_image(template, main)
     why = {f"{at}/spec/containers/{main}/image": _default_image(kind)} if is_default else {}
+    why |= {f"{at}/spec/securityContext/{field}": _DEFAULT_RUN_AS for field in RUN_AS_FIELDS if said.get(field) is None}
     podrules.check(complete, f"{at}/spec", pool, findings, why=why)
     return {**template, "spec": complete}
 
@@ -257,6 +262,9 @@ def _missing_image(kind: Kind) -> str:
     return (
         f"no image: set image (in a resource: template.spec.containers[].image), or defaults.{kind}.image of the pool"
     )
+
+
+_DEFAULT_RUN_AS = ". The launch does not set it: set runAs, or have an administrator set runAs of the pool"
 
 
 def _default_image(kind: Kind) -> str:

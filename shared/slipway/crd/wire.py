@@ -22,6 +22,33 @@ class Wire(msgspec.Struct, kw_only=True, frozen=True, rename="camel", omit_defau
     """Base of the wire structs: camelCase, defaults omitted."""
 
 
+UnixId = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+
+
+class RunAs(Wire, kw_only=True, frozen=True):
+    """As whom the processes of a pod run; numbers, and absent where nothing is said."""
+
+    user: Annotated[int, Meta(ge=1, le=2**31 - 1)] | None = None
+    """uid of its processes: runAsUser"""
+    group: UnixId | None = None
+    """their primary group: runAsGroup"""
+    fs_group: UnixId | None = None
+    """group of its volumes, and another group of its processes: fsGroup"""
+    groups: Annotated[list[UnixId], Meta(max_length=32)] = []
+    """further groups of its processes: supplementalGroups"""
+
+    @property
+    def context(self) -> dict[str, int | list[int]]:
+        """The same as fields of a pod's securityContext."""
+        said: dict[str, int | list[int] | None] = {
+            "runAsUser": self.user,
+            "runAsGroup": self.group,
+            "fsGroup": self.fs_group,
+            "supplementalGroups": self.groups or None,
+        }
+        return {field: value for field, value in said.items() if value is not None}
+
+
 class TolerationSpec(Wire, kw_only=True, frozen=True):
     key: Annotated[str, Meta(max_length=253)] = ""
     operator: Annotated[str, Meta(pattern="^(Equal|Exists)$")] = "Equal"

@@ -11,9 +11,10 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from slipway.crd.meta import ANNOTATION_PULL_SECRETS, ANNOTATION_SERVICE_ACCOUNTS
+from slipway.crd.meta import ANNOTATION_PULL_SECRETS, ANNOTATION_RUN_AS, ANNOTATION_SERVICE_ACCOUNTS
 from slipway.crd.roleresources import object_of, objects_of
 from slipway.crd.v1alpha1 import AllocationSpec
+from slipway.crd.wire import RunAs
 
 PULL_SECRETS_MAX = 16
 OBJECT_NAME_PATTERN = r"^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$"
@@ -28,6 +29,8 @@ class WorkspacePods(msgspec.Struct, frozen=True, kw_only=True):
     """service accounts that its ranks may run as, beside `default`: names, or PREFIX*"""
     pull_secrets: tuple[str, ...] = ()
     """Secrets of its namespace that the image of each pod is pulled with"""
+    run_as: RunAs = RunAs()
+    """as whom launches run that do not say"""
 
 
 def read(annotations: Mapping[str, str]) -> WorkspacePods:
@@ -36,12 +39,18 @@ def read(annotations: Mapping[str, str]) -> WorkspacePods:
     return WorkspacePods(
         accounts=_listed(annotations.get(ANNOTATION_SERVICE_ACCOUNTS, "")),
         pull_secrets=tuple(secrets)[:PULL_SECRETS_MAX],
+        run_as=_run_as(annotations.get(ANNOTATION_RUN_AS, "")),
     )
 
 
 def written(names: Iterable[str]) -> str | None:
     """A list of names as an annotation says it; None: no annotation."""
     return ",".join(names) or None
+
+
+def written_run_as(run_as: RunAs | None) -> str | None:
+    """As an annotation says it; None: no annotation."""
+    return msgspec.json.encode(run_as).decode() if run_as is not None and run_as != RunAs() else None
 
 
 def with_pull_secrets(spec: AllocationSpec, names: Iterable[str]) -> AllocationSpec:
@@ -62,6 +71,13 @@ def _with_secrets(template: Mapping[str, Any], names: tuple[str, ...]) -> dict[s
     told = {item.get("name") for item in own}
     more = [{"name": name} for name in names if name not in told]
     return {**template, "spec": {**pod, "imagePullSecrets": [*own, *more]}}
+
+
+def _run_as(annotation: str) -> RunAs:
+    try:
+        return msgspec.json.decode(annotation, type=RunAs) if annotation else RunAs()
+    except msgspec.DecodeError:
+        return RunAs()
 
 
 def _listed(annotation: str) -> tuple[str, ...]:

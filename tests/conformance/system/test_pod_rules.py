@@ -7,10 +7,14 @@ import re
 from collections.abc import Generator
 
 import httpx
+import msgspec
 import pytest
 
+from slipway.crd import podrules
+from slipway.crd.fielderrors import Findings
 from slipway.crd.images import IMAGE_PATTERN, is_allowed
 from slipway.crd.meta import LABEL_POOL
+from slipway.crd.v1alpha1 import ResourcePool
 from slipway.errors import FieldError, InvalidError
 from tests.conformance.system.operator import GROUP, Json
 from tests.conformance.system.system import System, a_body, an_allocation
@@ -104,6 +108,43 @@ def test_every_image_of_a_pod_is_judged(system: System, owner: Json, pool: str) 
             refused(judged(client, pod), "pools", f"the pool {TRIED} does not allow")
         taken(judged(client, in_pool(a_pod(owner), "default")))
         refused(judged(client, in_pool(a_pod(owner), "")), "pools", f"the pool {TRIED} does not allow")
+
+
+IDS: tuple[tuple[Json, Json, bool], ...] = (
+    ({"runAsUser": 1001, "runAsGroup": 2001}, {}, True),
+    ({"runAsUser": 7, "runAsGroup": 2001, "fsGroup": 2999, "supplementalGroups": [2000]}, {}, True),
+    ({}, {"runAsUser": 1001, "runAsGroup": 2001}, True),
+    ({"runAsUser": 2000, "runAsGroup": 2001}, {}, False),
+    ({"runAsUser": 1001, "runAsGroup": 3000}, {}, False),
+    ({"runAsUser": 1001, "runAsGroup": 2001, "fsGroup": 1}, {}, False),
+    ({"runAsUser": 1001, "runAsGroup": 2001, "supplementalGroups": [2000, 1]}, {}, False),
+    ({"runAsUser": 1001, "runAsGroup": 2001}, {"runAsUser": 999}, False),
+    ({"runAsUser": 1001, "runAsGroup": 2001}, {"runAsGroup": 1}, False),
+    ({"runAsUser": 1001}, {}, False),
+    ({"runAsGroup": 2001}, {}, False),
+)
+"""What a pod and its container say, and whether a pool allows it that allows users 7 and 1000 to 1999, groups from 2000
+to 2999."""
+
+
+def test_users_and_groups_of_a_pod_are_judged(system: System, owner: Json, pool: str) -> None:
+    """By the ranges of the pool, of the pod and of each container, as the Python judges them."""
+    rules = {"allowedUsers": ["7", "1000-1999"], "allowedGroups": ["2000-2999"]}
+    system.operator.change(pool, {"spec": rules})
+    known = msgspec.convert({"metadata": {"name": TRIED}, "spec": rules}, ResourcePool)
+    wrong: list[tuple[Json, Json, str]] = []
+    with acting_as(system, "podworker") as client:
+        holds(client, running(owner, "a"))
+        for of_pod, of_container, is_fine in IDS:
+            container = {"name": "c", "image": "a", "securityContext": {**RESTRICTED, **of_container}}
+            pod = in_pool(a_pod(owner), TRIED)
+            pod["spec"] |= {"containers": [container], "securityContext": of_pod}
+            findings = Findings()
+            podrules.check(pod["spec"], "", known, findings)
+            answer = judged(client, pod)
+            if (answer.is_success, not findings.errors) != (is_fine, is_fine):
+                wrong.append((of_pod, of_container, answer.text))
+    assert wrong == []
 
 
 def test_a_pool_says_which_images_run_in_it(system: System) -> None:

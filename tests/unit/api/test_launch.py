@@ -416,6 +416,68 @@ async def test_an_image_is_one_that_the_pool_allows(world: ApiWorld, body: dict[
     assert "pool default does not allow the image 'evil/x'; it allows python, reg.example/team" in error["detail"]
 
 
+def contexts_of(spec: Any) -> list[Any]:
+    """The securityContexts of the pods of a launch: (user, group, group of volumes, other groups) each."""
+    templates = [spec.template, *(role.template for role in spec.ranks if role.template)]
+    found = [template["spec"]["securityContext"] for template in templates]
+    names = ("runAsUser", "runAsGroup", "fsGroup", "supplementalGroups")
+    return [tuple(each.get(name) for name in names) for each in found]
+
+
+async def test_a_launch_says_as_whom_it_runs(world: ApiWorld) -> None:
+    """The request before the workspace before the pool, field by field; null takes away what the workspace says."""
+    launched = 0
+
+    async def ran(**body: Any) -> Any:
+        nonlocal launched
+        launched += 1
+        answer = await world.post("/allocations", {**COMMAND, "name": f"who-{launched}", **body})
+        assert answer.status_code == 201, answer.text
+        return contexts_of((await world.stored(f"who-{launched}")).spec)
+
+    await world.kube.patch(RESOURCE_POOLS, "default", {"spec": {"runAs": {"user": 10, "group": 11}}})
+    assert await ran() == [(10, 11, 1000, None)]
+    changed = await world.http.patch("/api/v1/workspaces/default", json={"runAs": {"user": 20, "groups": [22]}})
+    assert changed.status_code == 200, changed.text
+    assert await ran() == [(20, 11, 1000, [22])]
+    assert await ran(runAs={"user": 30, "fsGroup": 33}) == [(30, 11, 33, [22])]
+    assert await ran(runAs={"user": None}) == [(10, 11, 1000, [22])]
+    own = {"spec": {"securityContext": {"runAsUser": 40}, "containers": [{"name": "main", "image": "b"}]}}
+    assert await ran(ranks=[{"name": "a"}, {"name": "b", "template": own}]) == [
+        (20, 11, 1000, [22]),
+        (40, 11, 1000, [22]),
+    ]
+
+
+async def test_users_and_groups_are_those_that_the_pool_allows(world: ApiWorld) -> None:
+    """Refused where the client wrote them; a value of the workspace says that it comes from there."""
+    rules = {"allowedUsers": ["1000-1999"], "allowedGroups": ["7", "2000-2999"]}
+    await world.kube.patch(RESOURCE_POOLS, "default", {"spec": rules})
+    fine = {"runAs": {"user": 1001, "group": 2001, "groups": [7]}}
+    taken = await world.post("/allocations", {**COMMAND, **fine, "name": "fine"})
+    assert taken.status_code == 201, taken.text
+    assert contexts_of((await world.stored("fine")).spec) == [(1001, 2001, 2001, [7])]
+    wrong = {"runAs": {"user": 5, "group": 2001, "fsGroup": 6, "groups": [7, 8]}}
+    errors = (await world.post("/allocations", {**COMMAND, **wrong})).json()["errors"]
+    assert [error["pointer"] for error in errors] == ["/runAs/user", "/runAs/fsGroup", "/runAs/groups"]
+    assert "pool default does not allow the user '5'; it allows 1000-1999" in errors[0]["detail"]
+    await world.http.patch("/api/v1/workspaces/default", json={"runAs": {"user": 9, "group": 2001}})
+    [error] = (await world.post("/allocations", COMMAND)).json()["errors"]
+    assert error["pointer"] == "/runAs/user"
+    assert "it comes from workspace default" in error["detail"]
+
+
+async def test_two_users_of_one_pod_are_one_too_many(world: ApiWorld) -> None:
+    """The short form and the pod template of a request must not differ; the same value twice is no contradiction."""
+    template = {"spec": {"securityContext": {"runAsUser": 40}, "containers": [{"name": "main", "image": "b"}]}}
+    refused = await world.post("/allocations", {**COMMAND, "template": template, "runAs": {"user": 41}})
+    assert [(error["pointer"], error["detail"]) for error in refused.json()["errors"]] == [
+        ("/runAs/user", "template.spec.securityContext.runAsUser differs: leave one of them out")
+    ]
+    same = await world.post("/allocations", {**COMMAND, "template": template, "runAs": {"user": 40}})
+    assert same.status_code == 201, same.text
+
+
 BY_ROLE: dict[str, Any] = {
     "serviceAccount": "reader",
     "ranks": [{"name": "a"}, {"name": "b", "template": {"spec": {"containers": [{"name": "main", "image": "b"}]}}}],

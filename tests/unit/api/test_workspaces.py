@@ -66,6 +66,16 @@ async def test_secrets_for_images(world: ApiWorld) -> None:
     assert "slipway.dev/image-pull-secrets" not in (await world.kube.get(NAMESPACES, "team")).metadata.annotations
 
 
+async def test_as_whom_launches_run(world: ApiWorld) -> None:
+    """A workspace says it in numbers; another value replaces the whole, null takes it away."""
+    said = {"user": 1001, "group": 2001, "groups": [3001]}
+    assert (await world.post("/workspaces", {"name": "team", "runAs": said})).json()["runAs"] == said
+    assert (await patch(world, "team", {"quota": {"pods": 6}})).json()["runAs"] == said
+    assert (await patch(world, "team", {"runAs": {"user": 7}})).json()["runAs"] == {"user": 7}
+    assert (await patch(world, "team", {"runAs": None})).json()["runAs"] == {}
+    assert "slipway.dev/run-as" not in (await world.kube.get(NAMESPACES, "team")).metadata.annotations
+
+
 async def test_a_namespace_that_exists(world: ApiWorld) -> None:
     """409 unless it is to be adopted; removing it then leaves the namespace as it was."""
     await world.kube.create(NAMESPACES, {"metadata": {"name": "theirs", "labels": {"their": "own"}}})
@@ -119,6 +129,8 @@ async def test_one_in_which_something_goes_on_stays(world: ApiWorld) -> None:
         ({"name": "team", "defaultQueue": "gpu"}, "/defaultQueue", "belongs to pool theirs"),
         ({"name": "team", "imagePullSecrets": ["No Such"]}, "/imagePullSecrets/0", "use lower case letters"),
         ({"name": "team", "imagePullSecrets": ["a"] * 17}, "/imagePullSecrets", "at most 16"),
+        ({"name": "team", "runAs": {"user": 0}}, "/runAs/user", "at least 1"),
+        ({"name": "team", "runAs": {"uid": 7}}, "/runAs/uid", "known are fsGroup, group, groups, user"),
         ({"name": "team", "quota": {"cpu": "many"}}, "/quota/cpu", "is not a quantity"),
         ({"name": "team", "quota": {"cpu": "-1"}}, "/quota/cpu", "negative"),
         ({"name": "team", "quota": {"a b": 1}}, "/quota/a b", "not the name of a resource"),

@@ -68,6 +68,44 @@ def test_long_lists_are_shown_in_part() -> None:
     assert len(detail) < 500
 
 
+def test_users_and_groups_are_within_the_ranges_of_the_pool() -> None:
+    """Those of the pod and of each container; where the pool limits groups, the primary one has to be named."""
+    pool = a_pool(allowedUsers=["1000-1999", "5"], allowedGroups=["2000-2999"])
+    context = {"runAsUser": 5, "runAsGroup": 2001, "supplementalGroups": [2002, 3]}
+    main = {**an_image("main", "a"), "securityContext": {"runAsUser": 4, "runAsGroup": 1}}
+    found = refusals(resolve(an_allocation(template=a_template(main, securityContext=context)), pool))
+    assert list(found) == [
+        "/template/spec/containers/0/securityContext/runAsUser",
+        "/template/spec/containers/0/securityContext/runAsGroup",
+        "/template/spec/securityContext/supplementalGroups/1",
+    ]
+    found = refusals(resolve(an_allocation(template=a_template()), pool))
+    assert list(found) == ["/template/spec/securityContext/runAsGroup", "/template/spec/securityContext/fsGroup"]
+    assert "needs the group to be set (allowedGroups); it allows 2000-2999" in found[next(iter(found))]
+
+
+def test_a_pool_says_as_whom_pods_run() -> None:
+    """Where the template does not say; also in a pool that fills in nothing else."""
+    run_as = {"user": 1001, "group": 2001, "fsGroup": 2002, "groups": [2003]}
+    template = a_template(securityContext={"runAsGroup": 9})
+    for privileged in (False, True):
+        pool = a_pool(runAs=run_as, privilegedTemplates=privileged)
+        context = resolve(an_allocation(template=template), pool).spec.template["spec"]["securityContext"]
+        assert {name: context[name] for name in ("runAsUser", "runAsGroup", "fsGroup", "supplementalGroups")} == {
+            "runAsUser": 1001,
+            "runAsGroup": 9,
+            "fsGroup": 2002,
+            "supplementalGroups": [2003],
+        }
+
+
+def test_a_pod_whose_image_chooses_the_user_is_not_within_a_range() -> None:
+    """A privileged template may leave the user out: the pool that limits users wants to see one."""
+    pool = a_pool(allowedUsers=["1000-1999"], privilegedTemplates=True)
+    [detail] = refusals(resolve(an_allocation(template=a_template()), pool)).values()
+    assert "needs the user to be set" in detail
+
+
 @pytest.mark.parametrize("rule", podrules.RULES, ids=lambda rule: rule.field)
 def test_each_rule_is_in_the_policy(rule: podrules.PodRule) -> None:
     """With its expression, and words that name the field of the pool; every variable that it uses is there."""

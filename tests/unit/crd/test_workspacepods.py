@@ -24,6 +24,16 @@ def test_what_an_administrator_has_mistyped_stops_no_launch() -> None:
     assert len(read({SECRETS: many}).pull_secrets) == PULL_SECRETS_MAX
 
 
+def test_as_whom_launches_run_is_json() -> None:
+    """What cannot be read says nothing."""
+    assert read({"slipway.dev/run-as": '{"user": 7, "groups": [8]}'}).run_as.context == {
+        "runAsUser": 7,
+        "supplementalGroups": [8],
+    }
+    for wrong in ("", "7", "{", '{"user": "root"}'):
+        assert read({"slipway.dev/run-as": wrong}).run_as.context == {}
+
+
 def test_every_template_names_the_secrets_after_its_own() -> None:
     """Also the own template of a role; without Secrets nothing changes."""
     own = a_template(imagePullSecrets=[{"name": "b"}])

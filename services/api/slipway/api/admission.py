@@ -46,13 +46,22 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True):
     warnings: tuple[str, ...] = ()
 
 
-def draft(body: LaunchBody, name: str, pool: ResourcePool, *, accounts: Collection[str] = ()) -> Draft:
+def draft(
+    body: LaunchBody,
+    name: str,
+    pool: ResourcePool,
+    *,
+    accounts: Collection[str] = (),
+    run_as_defaults: Collection[str] = (),
+) -> Draft:
     """The allocation `name` that `body` asks for in `pool`, in a workspace that allows these service accounts.
+
+    `run_as_defaults` are the fields of `runAs` that come from the workspace: a pod template may say otherwise.
 
     Raises:
         InvalidError: with pointers into the body.
     """
-    errors = [*_own_errors(body, pool)]
+    errors = [*_own_errors(body, pool), *_run_as_errors(body, run_as_defaults)]
     own_template = bool(containers_of(body.template))
     spec = _spec(body)
     wanted = Allocation(metadata=ObjectMeta(name=name, namespace=body.workspace, labels=body.labels), spec=spec)
@@ -182,6 +191,34 @@ def _account_errors(body: LaunchBody) -> list[FieldError]:
     ]
 
 
+_RUN_AS = {"runAsUser": "user", "runAsGroup": "group", "fsGroup": "fsGroup", "supplementalGroups": "groups"}
+"""{field of a securityContext: field of `runAs`}"""
+
+
+def _run_as_errors(body: LaunchBody, defaults: Collection[str]) -> list[FieldError]:
+    """A user or group that differs from the one that a pod template names; a default of the workspace gives way."""
+    templates = [("template", body.template)]
+    templates += [(f"ranks[{index}].template", object_of(role.template)) for index, role in enumerate(body.ranks)]
+    said = {field: value for field, value in body.run_as.context.items() if _RUN_AS[field] not in defaults}
+    return [
+        FieldError(f"/runAs/{_RUN_AS[field]}", f"{at}.spec.securityContext.{field} differs: leave one of them out")
+        for at, template in templates
+        for field, value in said.items()
+        if _context_of(template).get(field) not in (None, value)
+    ]
+
+
+def _context_of(template: Mapping[str, Any]) -> Mapping[str, Any]:
+    return object_of(object_of(template.get("spec")).get("securityContext"))
+
+
+def _says(body: LaunchBody, at: str, field: str) -> bool:
+    """Whether the pod template at the pointer says that field of its securityContext itself."""
+    role = re.fullmatch(r"/ranks/(\d+)/template", at)
+    found = object_of(body.ranks[int(role[1])].template) if role is not None else body.template
+    return _context_of(found).get(field) is not None
+
+
 def _account_of(template: Mapping[str, Any]) -> str:
     return str(object_of(template.get("spec")).get("serviceAccountName") or "")
 
@@ -208,6 +245,8 @@ def _spec(body: LaunchBody) -> AllocationSpec:
     if body.gpu_type:
         fields["flavors"] = [body.gpu_type]
     pod: Json = {"serviceAccountName": body.service_account} if body.service_account else {}
+    if body.run_as.context:
+        pod["securityContext"] = body.run_as.context
     if short or secrets or pod:
         fields["template"] = _with_main(body.template, short, secrets, pod)
         fields["ranks"] = [
@@ -238,13 +277,21 @@ def _with_main(
         names = {item["name"] for item in secrets}
         own = [item for item in containers[main].get("env") or () if object_of(item).get("name") not in names]
         containers[main]["env"] = [*own, *secrets]
-    return {**template, "spec": {**object_of(template.get("spec")), **(pod or {}), "containers": containers}}
+    spec = {**object_of(template.get("spec")), **(pod or {}), "containers": containers}
+    if pod and "securityContext" in pod:
+        own = {field: value for field, value in _context_of(template).items() if value is not None}
+        spec["securityContext"] = {**pod["securityContext"], **own}
+    return {**template, "spec": spec}
 
 
 def _launch_pointer(at: str, body: LaunchBody, own_template: bool) -> str:
     """Where the client of a launch wrote it."""
     if body.service_account and at.endswith(f"template{_ACCOUNT_AT}"):
         return "/serviceAccount"
+    template, found, field = at.partition("/spec/securityContext/")
+    field = field.partition("/")[0]
+    if found and field in body.run_as.context and not _says(body, template, field):
+        return f"/runAs/{_RUN_AS[field]}"
     return _short_pointer(at, own_template)
 
 

@@ -46,7 +46,8 @@ async def compose(catalog: Catalog, request: Json) -> Composed:
 async def _below(catalog: Catalog, workspace: str, template: str) -> list[Layer]:
     """What lies under the request."""
     defaults = await catalog.defaults(workspace)
-    fields: dict[str, Any] = {"pool": defaults.pool, "queue": defaults.queue}
+    run_as: Json = msgspec.to_builtins(defaults.pods.run_as)
+    fields: dict[str, Any] = {"pool": defaults.pool, "queue": defaults.queue, "runAs": run_as}
     layers = [Layer(source=f"workspace {workspace}", body={name: value for name, value in fields.items() if value})]
     if defaults.template:
         try:

@@ -24,7 +24,7 @@ from slipway.api.compose import Composed, compose
 from slipway.api.contexts import ContextArchives
 from slipway.api.decoding import Json
 from slipway.api.http_errors import KeyReusedError
-from slipway.api.overlays import blamed, with_defaults
+from slipway.api.overlays import Sources, blamed, with_defaults
 from slipway.api.ports import Kube
 from slipway.api.preview import Rehearsal
 from slipway.api.publish import LaunchPublisher
@@ -182,7 +182,9 @@ class LaunchRequests:
         pool = await self._catalog.pool_for(body.pool, body.workspace)
         accounts = (await self._catalog.defaults(body.workspace)).pods.accounts
         try:
-            draft = admission.draft(body, name, pool, accounts=accounts)
+            draft = admission.draft(
+                body, name, pool, accounts=accounts, run_as_defaults=_from_workspace(composed.sources, "/runAs/")
+            )
         except InvalidError as error:
             raise blamed(error, composed.sources, "the launch") from error
         if body.context is not None:
@@ -293,6 +295,15 @@ class LaunchRequests:
 
     def _made_up(self, kind: Kind) -> str:
         return name_from_bytes(kind, bytes.fromhex(self._random.token_hex(NAME_BYTES)), characters=NAME_CHARACTERS)
+
+
+def _from_workspace(sources: Sources, at: str) -> list[str]:
+    """The fields below the pointer that no layer above the workspace says."""
+    return [
+        known.removeprefix(at)
+        for known, source in sources.items()
+        if known.startswith(at) and source.startswith("workspace ")
+    ]
 
 
 def _manifest(order: Order, draft: Draft, body: LaunchBody) -> Json:

@@ -144,6 +144,7 @@ TEXTS = {
     "role": "role of the rank",
     "ServerHealth.role": "primary or replica",
     "roles": "roles of the token, by workspace",
+    "runAs": "user and groups of launches that do not say",
     "running": "how many run",
     "runningSeconds": "how long it ran",
     "seconds": "how long, in seconds",

@@ -11,6 +11,7 @@ from msgspec import Meta
 
 from slipway.crd.bounds import ENV_MAX, LABELS_MAX, RANKS_MAX
 from slipway.crd.v1alpha1 import AllocationSpec, EnvName, Name, Wire
+from slipway.crd.wire import RunAs
 from slipway.model.lifecycle import Kind, Phase, RankState
 from slipway.model.reasons import Result
 from slipway.streams.allgather import PEERS_MAX
@@ -58,6 +59,13 @@ class LaunchBody(AllocationSpec, kw_only=True, frozen=True, forbid_unknown_field
             "template.spec.serviceAccountName",
         ),
     ] = ""
+    run_as: Annotated[
+        RunAs,
+        Meta(
+            description="user and groups of every rank, within what the pool allows. Short form of runAsUser, "
+            "runAsGroup, fsGroup and supplementalGroups in template.spec.securityContext",
+        ),
+    ] = RunAs()
 
 
 class Request(msgspec.Struct, kw_only=True, frozen=True, rename="camel", forbid_unknown_fields=True):

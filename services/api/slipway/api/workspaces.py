@@ -24,6 +24,7 @@ from slipway.crd.meta import (
     ANNOTATION_POOL,
     ANNOTATION_PULL_SECRETS,
     ANNOTATION_QUEUE,
+    ANNOTATION_RUN_AS,
     ANNOTATION_TEMPLATE,
     ANNOTATION_USER,
     LABEL_MANAGED_BY,
@@ -34,7 +35,8 @@ from slipway.crd.meta import (
 from slipway.crd.roleresources import object_of
 from slipway.crd.transitions import is_admitted
 from slipway.crd.v1alpha1 import Allocation, Name, RoleSpec
-from slipway.crd.workspacepods import PULL_SECRETS_MAX, SecretName, read, written
+from slipway.crd.wire import RunAs
+from slipway.crd.workspacepods import PULL_SECRETS_MAX, SecretName, read, written, written_run_as
 from slipway.errors import AlreadyExistsError, FieldError, InvalidError, NotFoundError
 from slipway.kube.objects import Namespace, ResourceQuota
 from slipway.kube.resources import ALLOCATIONS, NAMESPACES, RESOURCE_QUOTAS
@@ -65,17 +67,19 @@ class WorkspaceBody(Request, kw_only=True, frozen=True):
     default_queue: Name | None = None
     default_template: Name | None = None
     image_pull_secrets: PullSecrets = []
+    run_as: RunAs | None = None
     quota: Quota = {}
     adopt: bool = False
 
 
 class WorkspaceChange(Request, kw_only=True, frozen=True):
-    """What may change; null takes a default, the Secrets for images, or the whole quota, away."""
+    """What may change; null takes a default, the Secrets for images, runAs, or the whole quota, away."""
 
     default_pool: Name | UnsetType | None = UNSET
     default_queue: Name | UnsetType | None = UNSET
     default_template: Name | UnsetType | None = UNSET
     image_pull_secrets: PullSecrets | UnsetType | None = UNSET
+    run_as: RunAs | UnsetType | None = UNSET
     quota: Quota | UnsetType | None = UNSET
 
 
@@ -92,6 +96,8 @@ class WorkspaceView(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
     default_template: str
     image_pull_secrets: list[str]
     """Secrets of its namespace that the images of its pods are pulled with, after those of the pod template"""
+    run_as: RunAs
+    """as whom launches run that do not say"""
     pools: list[str]
     """those that it may use"""
     quota: dict[str, Any]
@@ -172,6 +178,8 @@ class Workspaces:
         annotations = {_ANNOTATIONS[field]: value for field, value in fields.items() if value is not UNSET}
         if body.image_pull_secrets is not UNSET:
             annotations[ANNOTATION_PULL_SECRETS] = written(dict.fromkeys(body.image_pull_secrets or ()))
+        if body.run_as is not UNSET:
+            annotations[ANNOTATION_RUN_AS] = written_run_as(body.run_as)
         if annotations:
             await self._kube.patch(NAMESPACES, name, {"metadata": {"annotations": annotations}})
         if hard is not None:
@@ -199,7 +207,7 @@ class Workspaces:
             await self._kube.delete(NAMESPACES, name, uid=meta.uid)
         else:
             await self._set_quota(name, {})
-            marks = dict.fromkeys((*_ANNOTATIONS.values(), ANNOTATION_PULL_SECRETS))
+            marks = dict.fromkeys((*_ANNOTATIONS.values(), ANNOTATION_PULL_SECRETS, ANNOTATION_RUN_AS))
             await self._kube.patch(
                 NAMESPACES,
                 name,
@@ -298,8 +306,11 @@ def hard_of(quota: Mapping[str, Quantity]) -> dict[str, str]:
 def _given(body: WorkspaceBody) -> dict[str, str]:
     fields = {"pool": body.default_pool, "queue": body.default_queue, "template": body.default_template}
     given = {_ANNOTATIONS[field]: value for field, value in fields.items() if value is not None}
-    secrets = written(dict.fromkeys(body.image_pull_secrets))
-    return given | ({ANNOTATION_PULL_SECRETS: secrets} if secrets else {})
+    pods = {
+        ANNOTATION_PULL_SECRETS: written(dict.fromkeys(body.image_pull_secrets)),
+        ANNOTATION_RUN_AS: written_run_as(body.run_as),
+    }
+    return given | {name: value for name, value in pods.items() if value}
 
 
 def _is_ours(quota: ResourceQuota) -> bool:
@@ -355,6 +366,7 @@ def _view(
         default_queue=meta.annotations.get(ANNOTATION_QUEUE, ""),
         default_template=meta.annotations.get(ANNOTATION_TEMPLATE, ""),
         image_pull_secrets=list(read(meta.annotations).pull_secrets),
+        run_as=read(meta.annotations).run_as,
         pools=pools,
         quota=dict(quota.spec.hard) if quota else {},
         used=_used(quota, handed_out.get(meta.name, 0)) if quota else {},
