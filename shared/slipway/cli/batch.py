@@ -30,13 +30,18 @@ def send(
     *,
     done: Callable[[Json], str],
     done_to_all: str,
+    refused: Callable[[Json], str] = lambda _: "",
+    may_be_gone: bool = False,
 ) -> int:
     """Do it to each, whatever becomes of the others; the exit code.
 
-    `done` says what was done to one (`is held`), `done_to_all` the same of many (`are held`).
+    `done` says what was done to one (`is held`), `done_to_all` the same of many (`are held`). `refused` says why one
+    was not, where the verb has better words than the server; empty where it has none. With `may_be_gone` it is no
+    failure that one is not there.
     """
     items = _sent(session, verb, ids, values or {})
-    failed = [item for item in items if item["outcome"] != "done"]
+    fine = ("done", "notFound") if may_be_gone else ("done",)
+    failed = [item for item in items if item["outcome"] not in fine]
     succeeded = [item for item in items if item["outcome"] == "done"]
     if len(succeeded) > SHOWN_MAX:
         session.terminal.line(f"{len(succeeded)} allocations {done_to_all}")
@@ -46,7 +51,8 @@ def send(
     known = known_names(session) if any(item["outcome"] == "notFound" for item in failed) else []
     for item in failed:
         meant = main.close_to(item["id"], known) if item["outcome"] == "notFound" else ""
-        session.terminal.note(f"{item['id']}: {in_our_words(item['problem']['detail'])}{meant}")
+        why = refused(item) or f": {in_our_words(item['problem']['detail'])}{meant}"
+        session.terminal.note(f"{item['id']}{why}")
     if failed and len(items) > 1:
         session.terminal.note(f"{len(failed)} of {len(items)} failed")
     return _exit_code(failed)

@@ -212,7 +212,7 @@ class Client:
         return self._call(calls.change(id_, fields))
 
     def batch(self, verb: str, *, key: str = "", **fields: Any) -> BatchAnswer:
-        """One verb (kill, hold, resume, priority, move) for many: `batch("kill", ids=[...])`, or `selector={...}`.
+        """One verb (kill, hold, resume, priority, move, delete) for many: `batch("hold", ids=[...])`, or `selector=`.
 
         One item for each; what was refused raises nothing. At most 1,000 (moves: 100) at a time.
         """

@@ -38,6 +38,12 @@ def outcomes(answer: Json) -> list[str]:
     return [item["outcome"] for item in answer["items"]]
 
 
+async def deleted(world: ApiWorld) -> list[str]:
+    """What is being deleted or is gone; the watcher, which is not here, lets the objects go."""
+    stored = [await world.stored(name) for name in await world.names()]
+    return sorted(each.metadata.name for each in stored if each.metadata.deletion_timestamp)
+
+
 async def desired(world: ApiWorld) -> dict[str, str]:
     return {name: (await world.stored(name)).spec.desired for name in await world.names()}
 
@@ -128,10 +134,48 @@ async def test_many_ids_are_read_by_the_page(world: ApiWorld, monkeypatch: pytes
     assert await desired(world) == {"a": "Stopped", "b": "Stopped", "c": "Stopped", "ended": "Running"}
 
 
+async def test_delete_is_for_what_has_ended(world: ApiWorld) -> None:
+    """What has not ended is refused and stays, until `force` lets it be ended first; sent again it is done, or gone."""
+    ids = await several(world, "ended", "waits", "runs")
+    await world.step("ended", Event.TERMINATED, result=Result.SUCCEEDED)
+    await world.run("runs")
+    body: Json = {"verb": "delete", "ids": ids}
+    assert outcomes(await sent(world, {**body, "dryRun": True})) == ["done", "refused", "refused"]
+    assert await deleted(world) == []
+    answer = await sent(world, body, **{"Idempotency-Key": "k"})
+    assert outcomes(answer) == ["done", "refused", "refused"]
+    problem = answer["items"][1]["problem"]
+    assert (problem["status"], "is Pending, and only what has ended is deleted" in problem["detail"]) == (409, True)
+    assert await deleted(world) == ["ended"]
+    assert outcomes(await sent(world, {**body, "force": True}, **{"Idempotency-Key": "k"})) == ["done"] * 3
+    assert await deleted(world) == ["ended", "runs", "waits"]
+
+
+async def test_a_selection_to_delete_is_of_what_has_ended(world: ApiWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing that lives is listed without `force` or phases that say so; many ids are read by the page here too."""
+    monkeypatch.setattr("slipway.api.routes.batch.LIST_FROM", 2)
+    ids = await several(world, "one", "two", "waits")
+    for name in ("one", "two"):
+        await world.step(name, Event.TERMINATED, result=Result.FAILED)
+    chosen: Json = {"verb": "delete", "selector": {"all": True}, "dryRun": True}
+
+    def names(answer: Json) -> list[str]:
+        return sorted(item["name"] for item in answer["items"])
+
+    assert names(await sent(world, chosen)) == ["one", "two"]
+    assert names(await sent(world, {**chosen, "force": True})) == ["one", "two", "waits"]
+    waiting = {"verb": "delete", "selector": {"phases": ["Pending"]}, "dryRun": True}
+    assert outcomes(await sent(world, waiting)) == ["refused"]
+    assert outcomes(await sent(world, {"verb": "delete", "ids": ids[:2]})) == ["done", "done"]
+    assert await deleted(world) == ["one", "two"]
+
+
 @pytest.mark.parametrize(
     ("body", "pointer"),
     [
         ({"verb": "kill"}, "/ids"),
+        ({"verb": "hold", "ids": ["a"], "force": True}, "/force"),
+        ({"verb": "delete", "ids": ["a"], "grace": "5s"}, "/grace"),
         ({"verb": "kill", "ids": ["a"], "selector": {"all": True}}, "/ids"),
         ({"verb": "kill", "ids": ["a"], "priority": 3}, "/priority"),
         ({"verb": "hold", "ids": ["a"], "grace": "5s"}, "/grace"),
@@ -238,6 +282,10 @@ async def test_each_is_authorised_as_one_is(teams: Teams, caplog: pytest.LogCapt
     looked = (await teams.call("POST", "/allocations/batch", viewer, json=body)).json()
     assert outcomes(looked) == ["refused", "notFound"]
     assert looked["items"][0]["problem"]["code"] == "forbidden"
+    removed = {"verb": "delete", "force": True, "ids": [teams.ids["red"], teams.ids["blue"]]}
+    refused = (await teams.call("POST", "/allocations/batch", viewer, json=removed)).json()
+    assert outcomes(refused) == ["refused", "notFound"]
+    assert refused["items"][0]["problem"]["code"] == "forbidden"
     moved = {"verb": "move", "ids": [teams.ids["blue"], teams.ids["red"]], "behind": teams.ids["blue"]}
     answer = (await teams.call("POST", "/allocations/batch", headers, json=moved)).json()
     assert outcomes(answer) == ["notFound", "refused"]

@@ -152,6 +152,33 @@ async def test_rm_all_chooses_what_has_ended(world: ApiWorld, desk: Desk) -> Non
     assert await left(world) == ["waits"]
 
 
+async def test_many_are_removed_in_one_request(world: ApiWorld, desk: Desk) -> None:
+    """As many are killed; a phase chooses among them."""
+    for number in range(23):
+        await launched(desk, f"r{number}")
+        await world.step(f"r{number}", Event.TERMINATED, result=Result.SUCCEEDED)
+    await launched(desk, "waits")
+    none = await desk.run("rm", "--all", "-y", "--phase", "Running")
+    assert (none.code, none.out) == (main.OK, "")
+    done = await desk.run("rm", "--all", "-y", "--curl")
+    assert (done.code, done.out) == (main.OK, "23 allocations are being removed\n")
+    assert done.err.count("/allocations/batch") == 1
+    assert "DELETE" not in done.err
+    assert await left(world) == ["waits"]
+
+
+async def test_rm_ends_with_the_code_of_its_failures(world: ApiWorld, desk: Desk) -> None:
+    """3 when all that failed was not found, as `kill`; 1 when it is of several sorts."""
+    await launched(desk, "ended")
+    await launched(desk, "waits")
+    await world.step("ended", Event.TERMINATED, result=Result.SUCCEEDED)
+    done = await desk.run("rm", "ended", "nothing")
+    assert (done.code, done.out.count("is being removed")) == (main.NOT_FOUND, 1)
+    assert "nothing: there is no allocation 'nothing'" in done.err
+    both = await desk.run("rm", "waits", "nothing")
+    assert (both.code, "2 of 2 failed" in both.err) == (main.FAILED, True)
+
+
 async def test_a_misspelled_id_is_answered_with_the_one_that_was_meant(world: ApiWorld, desk: Desk) -> None:
     """Of the newest allocations, the closest name or id; nothing where none is close."""
     await launched(desk, "train-resnet")

@@ -25,6 +25,7 @@ class BatchVerb(StrEnum):
     RESUME = "resume"
     PRIORITY = "priority"
     MOVE = "move"
+    DELETE = "delete"
 
 
 class Outcome(StrEnum):
@@ -39,7 +40,8 @@ class Outcome(StrEnum):
 
 
 class AllocationSelector(Request, kw_only=True, frozen=True):
-    """Those that fit all that is said, of those that the caller may see. Without `phases`: what has not ended."""
+    """Those that fit all that is said, of those that the caller may see. Without `phases`: what has not ended; of
+    `delete` what has ended, with `force` both."""
 
     all: bool = False
     """true where nothing else is said"""
@@ -50,7 +52,7 @@ class AllocationSelector(Request, kw_only=True, frozen=True):
     user: Annotated[str, Meta(min_length=1, max_length=253)] | msgspec.UnsetType = msgspec.UNSET
     kind: Kind | msgspec.UnsetType = msgspec.UNSET
     phases: Annotated[list[Phase], Meta(max_length=len(Phase))] = []
-    """in one of these; none: in all but the last"""
+    """in one of these; none: in all but the last, of `delete` in the last"""
     label_selector: Annotated[str, Meta(min_length=1, max_length=4096)] | msgspec.UnsetType = msgspec.UNSET
     """as Kubernetes writes it: `team=vision,sweep!=lr`"""
 
@@ -71,7 +73,8 @@ class BatchRequest(Request, kw_only=True, frozen=True):
     dry_run: bool = False
     """say what would become of each, and change nothing"""
     force: bool = False
-    """of kill: its pods are killed at once; what is on nodes that do not answer is given up for lost"""
+    """of kill: its pods are killed at once; what is on nodes that do not answer is given up for lost. Of delete: also
+    what has not ended, which is ended first"""
     grace: Annotated[str, Meta(max_length=32)] = ""
     """of kill: its pods have at most so long, such as 5s"""
     priority: Priority | msgspec.UnsetType = msgspec.UNSET

@@ -1,4 +1,5 @@
-"""What the verbs on an allocation do, whether they come for one or for many: kill, hold, resume, priority, move.
+"""What the verbs on an allocation do, whether they come for one or for many: kill, hold, resume, priority, move,
+delete.
 
 Owns when a verb is refused and what it writes. Does not know who calls or which request it was: the routes authorise
 first. Each `check_` raises before anything is written, so that a dry run and the verb itself refuse the same.
@@ -80,6 +81,14 @@ def check_resume(found: Allocation) -> None:
 async def resume(parts: ApiDeps, found: Allocation) -> Allocation:
     """Let it start again. It was checked."""
     return await parts.changes.write(found, {"hold": False})
+
+
+def check_delete(found: Allocation, *, force: bool) -> None:
+    """Raises ConflictError for what has not ended, unless `force` lets it be ended first."""
+    if force or has_ended(found):
+        return
+    detail = f"allocation {id_of(found)} is {found.status.phase}, and only what has ended is deleted"
+    raise ConflictError(f"{detail}; kill it, or send force to end it first")
 
 
 def _is_second_kill(allocation: Allocation, now: float) -> bool:

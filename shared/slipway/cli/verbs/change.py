@@ -9,9 +9,10 @@ from typing import Any, cast
 from slipway.cli import batch, labels, launch, main, selection
 from slipway.cli.follow import wait_until
 from slipway.cli.verb import CliSession, CliVerb
-from slipway.errors import InvalidError, PermanentError
+from slipway.errors import InvalidError
 
 Json = dict[str, Any]
+CONFLICT = 409
 
 
 def _configure_ids(parser: argparse.ArgumentParser) -> None:
@@ -56,20 +57,6 @@ def _is_live(view: Json) -> bool:
     return not labels.has_ended(view)
 
 
-def _each(session: CliSession, views: list[Json], do: Callable[[Json], None]) -> int:
-    """Do it to each, whatever becomes of the others; the exit code."""
-    failed = 0
-    for view in views:
-        try:
-            do(view)
-        except PermanentError as error:
-            failed += 1
-            session.terminal.note(f"{view['id']}: {error}")
-    if failed:
-        session.terminal.note(f"{failed} of {len(views)} failed")
-    return main.FAILED if failed else main.OK
-
-
 def _await_ends(arguments: argparse.Namespace, session: CliSession) -> int:
     """With `--wait` say how each has ended, once it has."""
     for id_ in arguments.ids if arguments.wait else ():
@@ -88,26 +75,32 @@ def configure_remove(parser: argparse.ArgumentParser) -> None:
 def remove(arguments: argparse.Namespace, session: CliSession) -> int:
     """Delete what has ended, with its logs."""
 
-    def delete(view: Json) -> None:
-        session.api.call("DELETE", f"/allocations/{view['id']}")
-        end = "" if labels.has_ended(view) else "; it is ended first"
-        session.terminal.line(f"{view['id']} is being removed{end}")
-
-    def is_free(view: Json) -> bool:
-        return bool(arguments.force) or labels.has_ended(view)
-
     def is_wanted(view: Json) -> bool:
-        return is_free(view) and not view.get("deleting")
+        return (arguments.force or labels.has_ended(view)) and not view.get("deleting")
 
-    if selection.is_by_filter(arguments):
-        return _each(session, selection.chosen(arguments, session, "remove", is_wanted), delete)
-    views: list[Json] = [session.api.get(f"/allocations/{id_}") for id_ in arguments.ids]
-    code = _each(session, [view for view in views if is_free(view)], delete)
-    kept = [view for view in views if not is_free(view)]
-    for view in kept:
-        words = f"is {labels.state_of(view)}: not removed. End it with `slipway kill {view['id']}`, or add --force"
-        session.terminal.note(f"{view['id']} {words}")
-    return main.FAILED if kept else code
+    def done(item: Json) -> str:
+        return f" is being removed{'' if labels.has_ended(item) else '; it is ended first'}"
+
+    def refused(item: Json) -> str:
+        if arguments.force or item["outcome"] != "refused" or labels.has_ended(item):
+            return ""
+        if item["problem"]["status"] != CONFLICT:
+            return ""
+        return f" is {item['phase']}: not removed. End it with `slipway kill {item['id']}`, or add --force"
+
+    ids = selection.ids_of(arguments, session, "remove", is_wanted)
+    asked = {"force": True} if arguments.force else {}
+    return batch.send(
+        session,
+        "delete",
+        ids,
+        asked,
+        done=done,
+        done_to_all="are being removed",
+        refused=refused,
+        # What was just listed may have been removed meanwhile, also by this request when its answer was lost.
+        may_be_gone=selection.is_by_filter(arguments),
+    )
 
 
 def configure_preempt(parser: argparse.ArgumentParser) -> None:

@@ -48,22 +48,24 @@ from slipway.crd.transitions import user_of as owner_of
 from slipway.crd.v1alpha1 import Allocation
 from slipway.errors import ControlPlaneError, FieldError, InvalidError, InvariantError, NotFoundError
 from slipway.kube.ports import Listed
+from slipway.model.lifecycle import Phase
 
 PATH = "/api/v1/allocations/batch"
 PAGE = 500
 LIST_FROM, LIST_PAGES_MAX = 100, 4
 """From so many ids on, so many pages of the list are read first: a page costs far less than a read for each."""
 _KEY_LENGTH, _VERB_LENGTH = 32, 16
-_OF_ONE = {verb: f"/api/v1/allocations/{{id}}/{verb}" for verb in BatchVerb}
+_ONE = "/api/v1/allocations/{id}"
+_OF_ONE = {verb: ("POST", f"{_ONE}/{verb}") for verb in BatchVerb} | {BatchVerb.DELETE: ("DELETE", _ONE)}
 """The route of one allocation, whose row says who may."""
-_FIELDS: Mapping[str, BatchVerb] = {
-    "force": BatchVerb.KILL,
-    "grace": BatchVerb.KILL,
-    "priority": BatchVerb.PRIORITY,
-    "aheadOf": BatchVerb.MOVE,
-    "behind": BatchVerb.MOVE,
+_FIELDS: Mapping[str, tuple[BatchVerb, ...]] = {
+    "force": (BatchVerb.KILL, BatchVerb.DELETE),
+    "grace": (BatchVerb.KILL,),
+    "priority": (BatchVerb.PRIORITY,),
+    "aheadOf": (BatchVerb.MOVE,),
+    "behind": (BatchVerb.MOVE,),
 }
-"""{field: the only verb that has it}"""
+"""{field: the verbs that have it}"""
 
 
 class Subjects(NamedTuple):
@@ -89,7 +91,7 @@ async def batch(request: Request) -> Response:
     key = request.headers.get("idempotency-key", "")
     check_key(key)
     await permit_member(request)
-    ask = rule_of("POST", _OF_ONE[body.verb]).ask
+    ask = rule_of(*_OF_ONE[body.verb]).ask
     if not body.dry_run:
         parts = replace(parts, changes=parts.changes.marking(_mark(user_of(request), key, body)))
     one = _Verb(request, parts, body, ask, _mark(user_of(request), key, body))
@@ -149,14 +151,17 @@ class _Verb:
                 verbs.check_resume(found)
             case BatchVerb.PRIORITY | BatchVerb.MOVE:
                 verbs.check_change(found)
+            case BatchVerb.DELETE:
+                verbs.check_delete(found, force=self._body.force)
         if self._body.dry_run:
             return
         after = await self._write(found)
-        if self._mark and not has_ended(after) and _mark_of(after) != self._mark:
+        if after is not None and self._mark and not has_ended(after) and _mark_of(after) != self._mark:
             # It stood so already: that this batch was here is noted all the same.
             await self._parts.changes.write(after, {})
 
-    async def _write(self, found: Allocation) -> Allocation:
+    async def _write(self, found: Allocation) -> Allocation | None:
+        """The object as it stands after that; None when it was deleted."""
         body, changes = self._body, self._parts.changes
         match body.verb:
             case BatchVerb.KILL:
@@ -171,6 +176,9 @@ class _Verb:
                 beside = MoveBody(ahead_of=body.ahead_of, behind=body.behind)
                 moved = await job_changes.move(self._parts, found, beside)
                 return moved if isinstance(moved, Allocation) else found
+            case BatchVerb.DELETE:
+                await changes.delete(found)
+                return None
 
     def _is_done(self, found: Allocation) -> bool:
         """Whether this very batch was here before. Raises KeyReusedError when its key was, with another verb.
@@ -201,12 +209,12 @@ async def _subjects(request: Request, parts: ApiDeps, body: BatchRequest) -> Sub
     """Whom it is for; each is named once."""
     if isinstance(body.ids, list):
         texts = list(dict.fromkeys(body.ids))
-        known = await _listed(parts) if len(texts) >= LIST_FROM else {}
+        known = await _listed(parts, body) if len(texts) >= LIST_FROM else {}
         return Subjects([(text, known.get(text)) for text in texts])
     assert isinstance(body.selector, AllocationSelector)  # noqa: S101 - it was checked
     most = MOVES_MAX if body.verb is BatchVerb.MOVE else BATCH_MAX
     limit = body.limit if isinstance(body.limit, int) else most
-    wanted = _filter(body.selector)
+    wanted = _filter(body.selector, _meant(body))
     sight = await sight_of(request)
     found: list[Allocation] = []
     continue_ = body.continue_
@@ -221,12 +229,19 @@ async def _subjects(request: Request, parts: ApiDeps, body: BatchRequest) -> Sub
     return Subjects([(id_of(each), each) for each in found], continue_)
 
 
-async def _listed(parts: ApiDeps) -> dict[str, Allocation]:
-    """{AllocationID: object} of what has not ended, as far as few pages go: what is missing is looked up by itself."""
+def _meant(body: BatchRequest) -> ListFilter:
+    """What the verb is for, where the request names no phases."""
+    if body.verb is not BatchVerb.DELETE:
+        return ListFilter(is_active=True)
+    return ListFilter() if body.force else ListFilter(phases=frozenset({Phase.TERMINATED}))
+
+
+async def _listed(parts: ApiDeps, body: BatchRequest) -> dict[str, Allocation]:
+    """{AllocationID: object} of what the verb is for, as far as few pages go: what is missing is looked up alone."""
     found: dict[str, Allocation] = {}
     continue_ = ""
     for _ in range(LIST_PAGES_MAX):
-        page = await list_page(parts.kube, ListFilter(is_active=True), limit=PAGE, continue_=continue_)
+        page = await list_page(parts.kube, _meant(body), limit=PAGE, continue_=continue_)
         found |= {id_of(each): each for each in page.items}
         continue_ = page.continue_
         if not continue_:
@@ -244,19 +259,18 @@ async def _page(
     return await ordered_page(parts.kube, wanted, order, limit=limit, continue_=continue_)
 
 
-def _filter(selector: AllocationSelector) -> ListFilter:
+def _filter(selector: AllocationSelector, meant: ListFilter) -> ListFilter:
     def text(value: str | msgspec.UnsetType) -> str:
         return value if isinstance(value, str) else ""
 
-    return ListFilter(
+    return msgspec.structs.replace(
+        ListFilter(phases=frozenset(selector.phases)) if selector.phases else meant,
         workspace=text(selector.workspace),
         queue=text(selector.queue),
         pool=text(selector.pool),
         job=text(selector.job),
         user=text(selector.user),
         kind=None if selector.kind is msgspec.UNSET else selector.kind,
-        phases=frozenset(selector.phases),
-        is_active=not selector.phases,
         label_selector=text(selector.label_selector),
     )
 
@@ -265,9 +279,9 @@ def _check(body: BatchRequest, given: Mapping[str, object]) -> None:
     """Raises InvalidError for what does not go together."""
     if isinstance(body.ids, list) is isinstance(body.selector, AllocationSelector):
         raise _invalid("ids", "give ids, or a selector that chooses them: one of the two")
-    for name, verb in _FIELDS.items():
-        if name in given and verb is not body.verb:
-            raise _invalid(name, f"is of verb {verb}, not of {body.verb}; leave it out")
+    for name, of in _FIELDS.items():
+        if name in given and body.verb not in of:
+            raise _invalid(name, f"is of verb {' and '.join(of)}, not of {body.verb}; leave it out")
     if isinstance(body.ids, list):
         for name in ("limit", "continue"):
             if name in given:
@@ -341,7 +355,7 @@ ENDPOINTS = (
         method="POST",
         path=PATH,
         handler=batch,
-        summary="Kill, hold, resume, move or set the priority of many",
+        summary="Kill, hold, resume, move, delete or set the priority of many",
         tag="allocations",
         body=BatchRequest,
         answer=BatchAnswer,
