@@ -7,6 +7,8 @@ cut; sentences are broken, and lose nothing.
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 
+from slipway.cli import columns
+from slipway.cli.columns import cut, width_of
 from slipway.model.duration import format_duration
 
 GAP = "  "
@@ -20,12 +22,12 @@ def render(
     paint: Callable[[str, str], str] | None = None,
 ) -> str:
     """The rows under their heads. `width` cuts the last column (0: nothing is cut); `paint(head, cell)` colours."""
-    table = [list(head), *(list(row) for row in rows)]
-    widths = [max(len(row[column]) for row in table) for column in range(len(head))]
+    table = [list(head), *([columns.one_line(cell) for cell in row] for row in rows)]
+    widths = [max(width_of(row[column]) for row in table) for column in range(len(head))]
     lines: list[str] = []
     for number, row in enumerate(table):
         room = width - sum(each + len(GAP) for each in widths[:-1]) if width else 0
-        cells = [cell.ljust(size) for cell, size in zip(row[:-1], widths[:-1], strict=True)]
+        cells = [columns.filled(cell, size) for cell, size in zip(row[:-1], widths[:-1], strict=True)]
         cells.append(cut(row[-1], max(8, room)) if width else row[-1])
         if paint is not None and number:
             cells = [paint(name, cell) for name, cell in zip(head, cells, strict=True)]
@@ -48,7 +50,7 @@ def pairs(items: Sequence[tuple[str, str]], *, width: int = 0) -> str:
 
 def broken(line: str, width: int) -> str:
     """`line` in lines of `width` columns (0: as it is), the further ones two columns right of its first word."""
-    if not width or len(line) <= width:
+    if not width or width_of(line) <= width:
         return line
     start = len(line) - len(line.lstrip())
     first, *more = _words_in_lines(line[start:], width - start - len(GAP))
@@ -56,15 +58,15 @@ def broken(line: str, width: int) -> str:
 
 
 def _words_in_lines(text: str, width: int) -> list[str]:
-    """Names and ids stay whole, also those that are wider."""
-    import textwrap
-
-    return textwrap.wrap(text, max(8, width), break_long_words=False, break_on_hyphens=False) or [text]
-
-
-def cut(text: str, width: int) -> str:
-    """`text` in at most `width` columns."""
-    return text if len(text) <= width else text[: max(0, width - 1)] + "…"
+    """Names and ids stay whole, also those that are wider; a text in wide letters may be broken between any two."""
+    lines = [""]
+    for word in columns.words_of(" ".join(text.splitlines())):
+        if lines[-1] and width_of(lines[-1]) + width_of(word.rstrip()) > max(8, width):
+            lines[-1] = lines[-1].rstrip()
+            lines.append("")
+        lines[-1] += word if lines[-1] or len(lines) == 1 else word.lstrip()
+    lines[-1] = lines[-1].rstrip()
+    return [line for line in lines if line] or [text]
 
 
 def now() -> datetime:

@@ -12,6 +12,8 @@ import sys
 import threading
 from typing import TextIO
 
+from slipway.cli.columns import cut, one_line
+
 WIDTH = 80
 _CODES = {"red": 31, "green": 32, "yellow": 33, "blue": 34, "magenta": 35, "cyan": 36, "dim": 2, "bold": 1}
 RANK_COLOURS = ("cyan", "magenta", "yellow", "green", "blue", "red")
@@ -83,7 +85,7 @@ class Terminal:
             self._live = text
             if self.is_interactive:
                 columns = shutil.get_terminal_size((WIDTH, 24)).columns
-                self.err.write(f"\r\x1b[2K{text[: columns - 1]}")
+                self.err.write(f"\r\x1b[2K{cut(one_line(text), columns - 1)}")
                 self.err.flush()
             else:
                 self.err.write(text + "\n")

@@ -5,6 +5,7 @@ A span whose parent is not there (another process has not sent it, or it was cut
 
 from typing import Any, NamedTuple, cast
 
+from slipway.cli.columns import cut, filled, width_of
 from slipway.model.duration import format_duration
 
 Json = dict[str, Any]
@@ -55,16 +56,16 @@ def render(spans: list[WorkSpan], *, width: int = 80) -> str:
     whole = max(1, max(span.end_ns for span in spans) - begin)
     rows = in_order(spans)
     names = [("  " * depth + span.name) for depth, span in rows]
-    name_width = min(NAME_MAX, max(len(name) for name in names))
-    service_width = min(SERVICE_MAX, max(len(span.service) for _, span in rows))
+    name_width = min(NAME_MAX, max(width_of(name) for name in names))
+    service_width = min(SERVICE_MAX, max(width_of(span.service) for _, span in rows))
     bar_width = max(BAR_MIN, width - name_width - service_width - 22)
     lines: list[str] = []
     for (_, span), name in zip(rows, names, strict=True):
         at = _spell(span.start_ns - begin)
         took = _spell(span.end_ns - span.start_ns)
         mark = "" if span.is_ok else " !"
-        shown = _cut(name, name_width).ljust(name_width)
-        service = _cut(span.service, service_width).ljust(service_width)
+        shown = filled(cut(name, name_width), name_width)
+        service = filled(cut(span.service, service_width), service_width)
         bar = _bar(span, begin, whole, bar_width)
         lines.append(f"{service} {shown} {at:>7} {took:>7} |{bar}|{mark}")
     lines.append(f"{len(spans)} spans, {_spell(whole)} from the first to the last")
@@ -97,7 +98,3 @@ def _bar(span: WorkSpan, begin: int, whole: int, width: int) -> str:
 def _spell(nanoseconds: int) -> str:
     milliseconds = nanoseconds / 1e6
     return f"{milliseconds:.1f}ms" if milliseconds < 100 else format_duration(milliseconds / 1000)
-
-
-def _cut(text: str, width: int) -> str:
-    return text if len(text) <= width else text[: width - 1] + "…"

@@ -1,0 +1,112 @@
+"""How many columns of a terminal a text takes, and texts cut or filled to a number of columns. Pure.
+
+Letters of East Asian scripts and emoji take two columns; accents and other marks take none, they stand on the letter
+before them. A letter with its marks, and an emoji of several characters, are cut as one.
+
+Source: Unicode Standard Annex 11 (East Asian Width), Unicode Technical Standard 51 (emoji sequences).
+"""
+
+import functools
+from collections.abc import Iterator
+
+ELLIPSIS = "…"
+_JOINER, _AS_EMOJI = "\u200d", "\ufe0f"
+_SKIN_TONES = range(0x1F3FB, 0x1F400)
+_FLAG_LETTERS = range(0x1F1E6, 0x1F200)
+_LATER_JAMO = (range(0x1160, 0x1200), range(0xD7B0, 0xD800))
+"""Vowels and final consonants of a Korean syllable that is written in parts: they stand in the block of its first."""
+_KEYCAPS = frozenset("0123456789#*")
+
+
+def width_of(text: str) -> int:
+    """The columns that a text without control characters takes."""
+    return len(text) if text.isascii() else sum(width for _, width in _clusters(text))
+
+
+def cut(text: str, width: int) -> str:
+    """`text` in at most `width` columns; where it is cut, an ellipsis says so."""
+    if width_of(text) <= width:
+        return text
+    if width < 1:
+        return ""
+    kept, left = "", width - 1
+    for cluster, columns in _clusters(text):
+        if columns > left:
+            break
+        kept, left = kept + cluster, left - columns
+    return kept + ELLIPSIS
+
+
+def filled(text: str, width: int) -> str:
+    """`text` with spaces behind it up to `width` columns."""
+    return text + " " * (width - width_of(text))
+
+
+def words_of(text: str) -> list[str]:
+    """What a line may be broken between, spaces included: words, and each wide character by itself."""
+    found: list[str] = []
+    is_open = False
+    for cluster, columns in _clusters(text):
+        sort = (cluster.isspace(), columns > 1)
+        if is_open and sort == (found[-1].isspace(), False):
+            found[-1] += cluster
+        else:
+            found.append(cluster)
+        is_open = columns < 2
+    return found
+
+
+def one_line(text: str) -> str:
+    """`text` with a space in the place of each control character: a line break would end the row of a table, and other
+    characters would move the cursor."""
+    if text.isprintable():
+        return text
+    return "".join(" " if ord(each) < 0x20 or 0x7F <= ord(each) < 0xA0 else each for each in text)
+
+
+def _clusters(text: str) -> Iterator[tuple[str, int]]:
+    """(what is one character to a reader, its columns), in order."""
+    cluster, width, is_joined, flags = "", 0, False, 0
+    for each in text:
+        columns = _columns(each)
+        is_flag = ord(each) in _FLAG_LETTERS
+        if cluster and (
+            columns == 0
+            or (is_joined and columns == 2)
+            or (width == 2 and ord(each) in _SKIN_TONES)
+            or (is_flag and flags == 1)
+        ):
+            cluster += each
+            if each == _AS_EMOJI and width == 1 and _may_be_emoji(cluster[0]):
+                width = 2
+            flags += is_flag
+        else:
+            if cluster:
+                yield cluster, width
+            cluster, width, flags = each, columns, int(is_flag)
+        is_joined = each == _JOINER
+    if cluster:
+        yield cluster, width
+
+
+def _may_be_emoji(char: str) -> bool:
+    import unicodedata
+
+    return char in _KEYCAPS or unicodedata.category(char) in ("So", "Sm", "Po")
+
+
+@functools.lru_cache(maxsize=4096)
+def _columns(char: str) -> int:
+    """Of one character by itself."""
+    if char.isascii():
+        return 1
+    import unicodedata
+
+    code, category = ord(char), unicodedata.category(char)
+    if code in _FLAG_LETTERS:
+        return 2
+    if category in ("Mn", "Me") or (category == "Cf" and char != "\xad"):
+        return 0
+    if any(code in part for part in _LATER_JAMO):
+        return 0
+    return 2 if unicodedata.east_asian_width(char) in ("W", "F") else 1
