@@ -60,11 +60,13 @@ async def serve(answer: Answer) -> AsyncGenerator[HttpStub, None]:
 
 
 @asynccontextmanager
-async def serve_app(app: Any, *, before_stop: Callable[[], object] = lambda: None) -> AsyncGenerator[str, None]:
-    """Any ASGI app on a free port of loopback; gives its URL. `before_stop` ends the app's own streams."""
+async def serve_app(
+    app: Any, *, before_stop: Callable[[], object] = lambda: None, port: int = 0
+) -> AsyncGenerator[str, None]:
+    """Any ASGI app on `port` of loopback (0: a free one); gives its URL. `before_stop` ends the app's own streams."""
     stop = asyncio.Event()
     asgi: AsgiApp = app
-    with socket.create_server(("127.0.0.1", 0)) as listener:
+    with socket.create_server(("127.0.0.1", port)) as listener:
         server = HttpServer(asgi, [listener], drain_timeout_s=1.0, websockets=False)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(server.serve(stop.wait))

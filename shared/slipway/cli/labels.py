@@ -14,6 +14,7 @@ Json = dict[str, Any]
 
 PENDING, TERMINATED = "Pending", "Terminated"
 WAITS = ("Pending", "Assigned")
+GPU = "nvidia.com/gpu"
 STARTING = ("Assigned", "Pulling", "Starting")
 
 
@@ -55,6 +56,24 @@ def running_of(view: Json) -> str:
         return str(rank_count(view))
     running = sum(rank.get("phase") == "Running" for rank in ranks_of(view))
     return f"{running}/{rank_count(view)}"
+
+
+def node_state(item: Json) -> str:
+    """Of a node: whether it works, and whether anything new is placed there."""
+    if not item["ready"]:
+        return "NotReady"
+    wanted = str(item.get("scheduling") or "enabled")
+    return "Ready" if wanted == "enabled" else wanted.capitalize()
+
+
+def gpus_of(view: Json) -> int:
+    """The whole GPUs that all its ranks ask for."""
+    total = 0
+    for role in cast("list[Json]", view["spec"].get("ranks") or []):
+        asked = cast("Json", role.get("resources") or {})
+        amount = str(cast("Json", asked.get("requests") or asked).get(GPU) or "0")
+        total += int(role.get("count", 1)) * (int(amount) if amount.isdigit() else 0)
+    return total
 
 
 def condition_of(view: Json, type_: str) -> Json:

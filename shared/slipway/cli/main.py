@@ -56,6 +56,7 @@ GROUPS: dict[str, dict[str, VerbEntry]] = {
     },
     "Look": {
         "ps": VerbEntry("listing", "what waits and what runs"),
+        "top": VerbEntry("top", "nodes, queues and your work, drawn again in place; --once"),
         "get": VerbEntry("show", "one allocation as the API has it"),
         "describe": VerbEntry("show", "one allocation, for people"),
         "explain": VerbEntry("show", "why it stands where it stands, and what would help"),

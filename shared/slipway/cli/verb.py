@@ -56,11 +56,11 @@ class CliSession:
             self._api = self.connect()
         return self._api
 
-    def connect(self) -> Api:
-        """One more client, for another thread."""
-        show = self.terminal.note if self._curl else None
-        user = self._user or address.own_name()
-        return Api(address.find(self._server), user=user, show=show, note=self.terminal.note)
+    def connect(self, *, is_quiet: bool = False) -> Api:
+        """One more client, for another thread. A quiet one prints nothing: it is for what owns the whole screen."""
+        show = self.terminal.note if self._curl and not is_quiet else None
+        note = None if is_quiet else self.terminal.note
+        return Api(address.find(self._server), user=self._user or address.own_name(), show=show, note=note)
 
     def close(self) -> None:
         """Close the connection."""

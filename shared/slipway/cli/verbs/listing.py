@@ -253,16 +253,8 @@ def _pool_row(item: Json) -> list[str]:
     return [str(item["name"]), str(item["nodes"]), *amounts, str(item["pending"]), str(item["live"])]
 
 
-def node_state(item: Json) -> str:
-    """Whether it works, and whether anything new is placed there."""
-    if not item["ready"]:
-        return "NotReady"
-    wanted = str(item.get("scheduling") or "enabled")
-    return "Ready" if wanted == "enabled" else wanted.capitalize()
-
-
 def _node_row(item: Json) -> list[str]:
-    state = node_state(item)
+    state = labels.node_state(item)
     used, whole = cast("Json", item["used"]), cast("Json", item["allocatable"])
     amounts = [f"{used.get(name, '0')}/{whole.get(name, '0')}" for name in (GPU, "cpu", "memory")]
     holders = sorted({str(each["id"]) for each in cast("list[Json]", item["ranks"])})
