@@ -1,8 +1,10 @@
 """A hand-written Allocation is a first-class launch: applied with the real kubectl, it runs."""
 
 import json
+import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -93,3 +95,27 @@ def test_an_applied_object_runs_through_the_api_server(stack: RunningStack) -> N
     stack.kubernetes("DELETE", f"{ALLOCATION}/{name}")
     names = lambda: [item["metadata"]["name"] for item in stack.kubernetes("GET", ALLOCATION)["items"]]  # noqa: E731
     wait_until(lambda: name not in names(), "the posted object is gone")
+
+
+@pytest.mark.parametrize("tool", ["curl", "python", "kubectl"])
+def test_a_launch_that_is_printed_for_another_tool_runs(stack: RunningStack, tmp_path: Path, tool: str) -> None:
+    """`--as`: with the token of the stack in a variable, or its kubeconfig; the token is in nothing that is printed."""
+    if tool == "kubectl" and shutil.which("kubectl") is None:
+        pytest.skip("no kubectl here")
+    name = fresh(f"as-{tool}")
+    words = ("--as", tool, "--image", "local", "--name", name, "--", "python", "-c", "print('printed')")
+    printed = stack.command("run", *words)
+    assert (printed.code, stack.stack.token in printed.out) == (0, False), printed
+    if tool == "kubectl":
+        applied = kubectl(stack, "apply", "-f", "-", text=printed.out)
+        assert applied.code == 0, applied
+    else:
+        script = tmp_path / "printed"
+        script.write_text(printed.out)
+        argv = ["/bin/sh" if tool == "curl" else sys.executable, str(script)]
+        env = {**os.environ, "SLIPWAY_API_TOKEN": stack.stack.token}
+        done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=60, check=False)
+        assert (done.returncode, name in done.stdout) == (0, True), done
+    ended = stack.wait_for(name, "Terminated", timeout_s=60)
+    assert ended["result"] == "Succeeded", ended
+    assert "printed" in stack.command("logs", name).out

@@ -61,8 +61,7 @@ def send(
 def _sent(session: CliSession, verb: str, ids: Sequence[str], values: Json) -> list[Json]:
     """The outcome of each, in the order of `ids`."""
     key = f"cli-{uuid.uuid4().hex}"
-    size = MOVES_MAX if verb == "move" else REQUEST_MAX
-    parts = [list(ids[start : start + size]) for start in range(0, len(ids), size)]
+    parts = parts_of(ids, MOVES_MAX if verb == "move" else REQUEST_MAX)
     if "behind" in values:
         # Each goes right behind the same one: what is to stand last is moved first.
         parts.reverse()
@@ -70,6 +69,11 @@ def _sent(session: CliSession, verb: str, ids: Sequence[str], values: Json) -> l
     if "behind" in values:
         answered.reverse()
     return [item for part in answered for item in part]
+
+
+def parts_of(ids: Sequence[str], size: int = REQUEST_MAX) -> list[list[str]]:
+    """The ids, as many in each part as one request takes."""
+    return [list(ids[start : start + size]) for start in range(0, len(ids), size)]
 
 
 def _sent_part(session: CliSession, body: Json, ids: list[str], key: str) -> list[Json]:

@@ -47,7 +47,8 @@ _CREDENTIAL = "Authorization: Bearer $SLIPWAY_API_TOKEN"
 """How a command is shown: a token is not for a screen."""
 _SECRETS = frozenset({"secretValues", "secret"})
 """Fields of bodies that hold secrets: of a launch, of a webhook."""
-_HIDDEN = re.compile(r"<<([A-Za-z_]\w*)>>", re.ASCII)
+_HIDDEN = re.compile(r"\\ue000([A-Za-z_]\w*)\\ue001", re.ASCII)
+"""The mark of a variable, as JSON writes it: two characters for private use, which no command line has."""
 _NO_NAME = re.compile(r"^(?=\d)|\W", re.ASCII)
 """What the name of a variable of the shell cannot have."""
 _ROUTE = re.compile(r"GET /api/v1/([a-z-]+) lists\b")
@@ -138,7 +139,7 @@ class Api:
 
     def launch(self, body: Json, *, path: str = "/allocations", key: str = "") -> Json:
         """Launch once, also when the answer gets lost and the call is made again; the allocation."""
-        headers = {"Idempotency-Key": key or f"cli-{uuid.uuid4().hex}"}
+        headers = {"Idempotency-Key": key or new_key()}
         return cast("Json", self.call("POST", path, body=body, headers=headers).json())
 
     def call(
@@ -340,9 +341,27 @@ class Api:
             answer.begin()
             return answer
 
+    def as_curl(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Query | None = None,
+        body: Any = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> str:
+        """The call as a curl command; it is not made. Tokens and secret values are variables of the shell in it."""
+        payload = None if body is None else json.dumps(body).encode()
+        unsigned = Api(self.server._replace(credential=None), user=self._user)
+        sent = unsigned._headers(headers, payload)
+        sent |= {"Authorization": ""} if self.server.credential is not None else {}
+        return self._curl_of(method, self.target(path, query), sent, payload)
+
     def _tell(self, method: str, target: str, headers: Mapping[str, str], payload: bytes | None) -> None:
-        if self._show is None:
-            return
+        if self._show is not None:
+            self._show(self._curl_of(method, target, headers, payload))
+
+    def _curl_of(self, method: str, target: str, headers: Mapping[str, str], payload: bytes | None) -> str:
         words = ["curl", "-sS"] if method == "GET" else ["curl", "-sS", "-X", method]
         for name, value in headers.items():
             if name == "Authorization":
@@ -355,7 +374,7 @@ class Api:
         shown = shlex.join([*words, url])
         # A variable is written outside of the single quotes of its body.
         shown = _HIDDEN.sub(lambda found: f"""'"${found[1]}"'""", shown)
-        self._show(shown.replace(f"'{_CREDENTIAL}'", f'"{_CREDENTIAL}"'))
+        return shown.replace(f"'{_CREDENTIAL}'", f'"{_CREDENTIAL}"')
 
     def _pause_after(self, error: ControlPlaneError, tries: Tries) -> float:
         """Seconds until the next try, told to people before the first one. Raises `error` when there is none."""
@@ -374,6 +393,11 @@ class Api:
             f"no Slipway answers at {self.server.url} ({self.server.origin}): {why}\n"
             "start one here with `slipway up`, or name another with --server URL or $SLIPWAY_SERVER"
         )
+
+
+def new_key() -> str:
+    """An Idempotency-Key of a launch that has none."""
+    return f"cli-{uuid.uuid4().hex}"
 
 
 def _entries(response: http.client.HTTPResponse) -> Iterator[ServerSentEvent]:
@@ -405,7 +429,12 @@ def _without_secrets(payload: bytes) -> bytes:
 
 
 def _variable(name: str) -> str:
-    return f"<<{_NO_NAME.sub('_', name)}>>"
+    return f"\ue000{shell_variable(name)}\ue001"
+
+
+def shell_variable(name: str) -> str:
+    """The variable of the shell that stands for a secret value of that name."""
+    return _NO_NAME.sub("_", name)
 
 
 def in_our_words(text: str) -> str:

@@ -43,6 +43,8 @@ def bring(session: CliSession, body: Json, arguments: argparse.Namespace) -> Non
     files = packing.small_files(items)
     if files is not None and len(files) + len(body.get("files") or []) <= packing.SMALL_FILES:
         body["files"] = [*(body.get("files") or []), *files]
+    elif getattr(arguments, "as_tool", ""):
+        raise InvalidError("--as: the files of --context are uploaded first, which no other tool does; leave it out")
     elif arguments.dry_run:
         session.terminal.note("a dry run uploads nothing: the context is left out")
     else:

@@ -50,6 +50,11 @@ class CliSession:
         self._api: Api | None = None
 
     @property
+    def user(self) -> str:
+        """The user that a server without authentication is told."""
+        return self._user or address.own_name()
+
+    @property
     def api(self) -> Api:
         """The client of the server that was named or found."""
         if self._api is None:
@@ -60,7 +65,7 @@ class CliSession:
         """One more client, for another thread. A quiet one prints nothing: it is for what owns the whole screen."""
         show = self.terminal.note if self._curl and not is_quiet else None
         note = None if is_quiet else self.terminal.note
-        return Api(address.find(self._server), user=self._user or address.own_name(), show=show, note=note)
+        return Api(address.find(self._server), user=self.user, show=show, note=note)
 
     def close(self) -> None:
         """Close the connection."""

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 from typing import Any, cast
 
-from slipway.cli import batch, labels, launch, main, selection
+from slipway.cli import batch, equivalents, labels, launch, main, selection
 from slipway.cli.follow import wait_until
 from slipway.cli.verb import CliSession, CliVerb
 from slipway.errors import InvalidError
@@ -31,13 +31,20 @@ def configure_kill(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="kill its ranks at once; give up for lost what is on nodes that do not answer",
     )
+    equivalents.add_option(parser)
 
 
 def kill(arguments: argparse.Namespace, session: CliSession) -> int:
     """End it."""
     asked: Json = {"force": True} if arguments.force else {}
     asked |= {"grace": arguments.grace} if arguments.grace else {}
+    if equivalents.asked(arguments):
+        arguments.yes = True  # nothing is changed, so that nobody is asked
     arguments.ids = selection.ids_of(arguments, session, "kill", _is_live)
+    if equivalents.asked(arguments):
+        if arguments.ids:
+            equivalents.show_kill(session, arguments, arguments.ids, asked)
+        return main.OK
     if len(arguments.ids) != 1:
         code = batch.send(session, "kill", arguments.ids, asked, done=_ended_or_ending, done_to_all="are being ended")
         return code or _await_ends(arguments, session)

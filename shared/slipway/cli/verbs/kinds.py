@@ -58,7 +58,7 @@ def execute(kind: str, arguments: argparse.Namespace, session: CliSession) -> in
         return verb.execute(arguments, session)
     body = launch.body_of(kind, arguments, run.command_of(arguments))
     upload.bring(session, body, arguments)
-    if kind not in SERVICES or arguments.detach or arguments.wait or arguments.dry_run:
+    if kind not in SERVICES or arguments.detach or arguments.wait or arguments.dry_run or arguments.as_tool:
         return run.launch_and_follow(session, body, arguments)
     view = session.api.launch(body, key=arguments.key)
     # A command of one's own is no terminal's server.

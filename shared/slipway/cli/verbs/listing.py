@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple, cast
 
-from slipway.cli import labels, main, output, table
+from slipway.cli import equivalents, labels, main, output, table
 from slipway.cli.http import ApiResponse
 from slipway.cli.launch import GPU
 from slipway.cli.verb import CliSession, CliVerb
@@ -41,6 +41,7 @@ def configure_ps(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--sort", metavar="FIELDS", help="such as name, or --sort=-priority,name (default: the newest last)"
     )
+    equivalents.add_option(parser)
     output.add_options(parser)
 
 
@@ -57,6 +58,9 @@ def ps(arguments: argparse.Namespace, session: CliSession) -> int:
         "search": arguments.search,
         "sort": arguments.sort,
     }
+    if equivalents.asked(arguments):
+        equivalents.show_list(session, arguments, query)
+        return main.OK
     if arguments.watch:
         return _watch(arguments, session, query)
     answer = output.listed(session.api, "/allocations", query)

@@ -4,8 +4,9 @@ import argparse
 from collections.abc import Callable
 from typing import cast
 
-from slipway.cli import labels, launch, main, output, rehearsal, upload
+from slipway.cli import equivalents, labels, launch, main, output, rehearsal, upload
 from slipway.cli.follow import Following, wait_until
+from slipway.cli.http import new_key
 from slipway.cli.verb import CliSession, CliVerb
 from slipway.errors import InvalidError
 
@@ -34,6 +35,7 @@ def add_launch_modes(parser: argparse.ArgumentParser) -> None:
     modes.add_argument("--wait", action="store_true", help="return when it runs")
     modes.add_argument("--dry-run", action="store_true", help="only show what would be launched")
     modes.add_argument("--key", default="", help="Idempotency-Key: the same key launches once")
+    equivalents.add_option(modes)
     output.add_options(modes, "table", "json", "yaml")
 
 
@@ -66,6 +68,9 @@ def launch_and_follow(
     `is_again` looks at the answer first: its exit code, when nothing is to follow because this was launched before.
     """
     terminal = session.terminal
+    if equivalents.asked(arguments):
+        equivalents.show_launch(session, arguments, body, arguments.key or new_key())
+        return main.OK
     if arguments.dry_run:
         answer = session.api.call("POST", "/allocations", body=body, query={"dryRun": "true"})
         output.write(terminal, "yaml" if arguments.output == "table" else arguments.output, answer)

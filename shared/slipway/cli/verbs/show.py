@@ -3,7 +3,7 @@
 import argparse
 from typing import Any, cast
 
-from slipway.cli import labels, main, output, table, waterfall
+from slipway.cli import equivalents, labels, main, output, table, waterfall
 from slipway.cli.verb import CliSession, CliVerb
 from slipway.cli.verbs.streams import event_text
 from slipway.crd.meta import API_GROUP
@@ -16,11 +16,15 @@ BAR = 40
 def configure_get(parser: argparse.ArgumentParser) -> None:
     """Arguments of `get`."""
     parser.add_argument("id", metavar="ID")
+    equivalents.add_option(parser)
     output.add_options(parser, "json", "yaml", "name")
 
 
 def get(arguments: argparse.Namespace, session: CliSession) -> int:
     """As the API has it."""
+    if equivalents.asked(arguments):
+        equivalents.show_get(session, arguments)
+        return main.OK
     answer = session.api.call("GET", f"/allocations/{arguments.id}")
     if arguments.quiet or arguments.output == "name":
         session.terminal.line(str(answer.json()["id"]))

@@ -1,0 +1,194 @@
+"""A request as the command of another tool (`--as`): curl, kubectl, or a program in Python. Sends nothing that changes.
+
+Owns what is printed instead of being done, and the refusal of what a tool cannot do. A token is never printed: curl
+takes it from `$SLIPWAY_API_TOKEN`, the Python client finds it as the command does. What is printed runs as it stands.
+"""
+
+import argparse
+import os
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+from slipway.cli.batch import parts_of
+from slipway.cli.http import Query, shell_variable
+from slipway.cli.output import Options
+from slipway.cli.verb import CliSession
+from slipway.errors import InvalidError
+from slipway.sdk.credentials import ENV_TOKEN
+
+Json = dict[str, Any]
+
+TOOLS = ("curl", "kubectl", "python")
+_UPPER = re.compile(r"(?<=[a-z0-9])[A-Z]")
+_NOT_OF_A_MANIFEST = ("requestHash", "signals", "desired", "queuePosition", "secretVariables")
+_RESOURCE = "allocations.slipway.dev"
+
+
+def add_option(parser: Options) -> None:
+    """`--as`."""
+    parser.add_argument(
+        "--as",
+        dest="as_tool",
+        choices=TOOLS,
+        help="print the request as a command of this tool, and do nothing else (kubectl: a launch is a manifest)",
+    )
+
+
+def asked(arguments: argparse.Namespace) -> str:
+    """The tool that was named; empty: none was, or the verb has no such option."""
+    return str(getattr(arguments, "as_tool", "") or "")
+
+
+# --- what the verbs print ---------------------------------------------------------------------------------------------
+
+
+def show_launch(session: CliSession, arguments: argparse.Namespace, body: Json, key: str) -> None:
+    """A launch. Raises InvalidError for what kubectl cannot launch."""
+    match asked(arguments):
+        case "curl":
+            _curl(session, "POST", "/allocations", body=body, headers={"Idempotency-Key": key})
+        case "kubectl":
+            _manifest(session, body)
+        case _:
+            fields = {_snake(name): value for name, value in body.items() if name != "kind"}
+            lines = [f"    {name}={_literal(name, value)}," for name, value in fields.items()]
+            call = ["run = client.launch(", f"    {body['kind']!r},", *lines, f"    key={key!r},", ")", "print(run.id)"]
+            _python(session, call, with_os="secretValues" in body)
+
+
+def show_get(session: CliSession, arguments: argparse.Namespace) -> None:
+    """One allocation."""
+    match asked(arguments):
+        case "curl":
+            _curl(session, "GET", f"/allocations/{arguments.id}")
+        case "kubectl":
+            form = "-o yaml" if arguments.output == "yaml" else "-o json"
+            (place,) = _places(session, [arguments.id])
+            session.terminal.line(f"kubectl get {_RESOURCE} {place} {form}")
+        case _:
+            _python(session, [f"print(client.get({arguments.id!r}))"])
+
+
+def show_list(session: CliSession, arguments: argparse.Namespace, query: Query) -> None:
+    """A list with these filters, parameters as the API spells them. Raises InvalidError for one that kubectl lacks."""
+    given = {name: value for name, value in query.items() if value}
+    match asked(arguments):
+        case "curl":
+            _curl(session, "GET", "/allocations", query=given)
+        case "kubectl":
+            session.terminal.line(_kubectl_list(given))
+        case _:
+            filters = ", ".join(f"{_snake(name)}={value!r}" for name, value in given.items())
+            _python(session, [f"for each in client.list({filters}):", "    print(each.id, each.phase)"])
+
+
+def show_kill(session: CliSession, arguments: argparse.Namespace, ids: Sequence[str], values: Json) -> None:
+    """A kill of one or many. Raises InvalidError for values that kubectl cannot give."""
+    match asked(arguments):
+        case "kubectl":
+            if values:
+                raise InvalidError(f"--{next(iter(values))}: kubectl cannot say it; leave it out, or use --as curl")
+            patch = shlex.quote('{"spec":{"desired":"Stopped"}}')
+            for place in _places(session, ids):
+                session.terminal.line(f"kubectl patch {_RESOURCE} {place} --type merge -p {patch}")
+        case "curl" if len(ids) == 1:
+            _curl(session, "POST", f"/allocations/{ids[0]}/kill", body=values or None)
+        case "curl":
+            for part in parts_of(ids):
+                _curl(session, "POST", "/allocations/batch", body={"verb": "kill", **values, "ids": part})
+        case _:
+            more = "".join(f", {name}={value!r}" for name, value in values.items())
+            call = [f"print(client.kill({ids[0]!r}{more}).phase)"] if len(ids) == 1 else []
+            for part in parts_of(ids) if len(ids) > 1 else ():
+                call += [f"for item in client.batch('kill', ids={part!r}{more}).items:"]
+                call += ["    print(item.id, item.outcome)"]
+            _python(session, call)
+
+
+# --- the tools --------------------------------------------------------------------------------------------------------
+
+
+def _curl(
+    session: CliSession,
+    method: str,
+    path: str,
+    *,
+    query: Query | None = None,
+    body: Any = None,
+    headers: Mapping[str, str] | None = None,
+) -> None:
+    session.terminal.line(session.api.as_curl(method, path, query=query, body=body, headers=headers))
+    if session.api.server.credential is not None and ENV_TOKEN not in os.environ:
+        session.terminal.note(f"it takes your token from ${ENV_TOKEN}, which is not set here")
+
+
+def _python(session: CliSession, call: Sequence[str], *, with_os: bool = False) -> None:
+    server = session.api.server
+    user = f", user={session.user!r}" if session.user and server.credential is None else ""
+    lines = [
+        *(["import os", ""] if with_os else []),
+        "from slipway.sdk import Client",
+        "",
+        f"# The token is that of ${ENV_TOKEN}, else of your login on this machine.",
+        f"client = Client({server.url!r}{user})",
+        *call,
+    ]
+    session.terminal.line("\n".join(lines))
+
+
+def _manifest(session: CliSession, body: Json) -> None:
+    """The Allocation that the API would make of a launch, complete with what templates and defaults add."""
+    import yaml
+
+    if body.get("secretValues"):
+        names = ", ".join(body["secretValues"])
+        detail = f"the value of {names} can only be sent to the API; put it in a Secret and write NAME=SECRET/KEY"
+        raise InvalidError(f"--secret: {detail}, or use --as curl")
+    answer: Json = session.api.post("/allocations", body, query={"dryRun": "true"})
+    spec = {name: value for name, value in cast("Json", answer["spec"]).items() if name not in _NOT_OF_A_MANIFEST}
+    metadata: Json = {"name": answer["name"], "namespace": answer["workspace"]}
+    metadata |= {"labels": body["labels"]} if body.get("labels") else {}
+    manifest = {"apiVersion": "slipway.dev/v1alpha1", "kind": "Allocation", "metadata": metadata, "spec": spec}
+    text = yaml.safe_dump(manifest, sort_keys=False, allow_unicode=True)
+    session.terminal.raw(f"---\n# kubectl apply -f FILE\n{text}")
+
+
+def _kubectl_list(given: Mapping[str, Any]) -> str:
+    words = ["kubectl", "get", _RESOURCE]
+    words += ["-n", str(given["workspace"])] if "workspace" in given else ["--all-namespaces"]
+    fields: list[str] = []
+    for name, value in given.items():
+        match name:
+            case "workspace":
+                pass
+            case "labelSelector":
+                words += ["-l", str(value)]
+            case "queue":
+                fields.append(f"spec.queue={value}")
+            case "phase" if "," not in str(value):
+                fields.append(f"status.phase={value}")
+            case _:
+                option = {"user": "owner"}.get(name, name)
+                raise InvalidError(f"--{option}: kubectl cannot choose by it; leave it out, or use --as curl")
+    words += ["--field-selector", ",".join(fields)] if fields else []
+    return shlex.join(words)
+
+
+def _places(session: CliSession, ids: Sequence[str]) -> list[str]:
+    """Name and namespace of each, as kubectl takes them; the API is asked."""
+    views: list[Json] = [session.api.get(f"/allocations/{id_}") for id_ in ids]
+    return [f"{view['name']} -n {view['workspace']}" for view in views]
+
+
+def _snake(name: str) -> str:
+    return _UPPER.sub(lambda found: "_" + found[0].lower(), name)
+
+
+def _literal(name: str, value: Any) -> str:
+    """A value of a launch in Python; of secret values only where they come from."""
+    if name != "secret_values":
+        return repr(value)
+    pairs = [f"{each!r}: os.environ[{shell_variable(each)!r}]" for each in cast("Json", value)]
+    return "{" + ", ".join(pairs) + "}"

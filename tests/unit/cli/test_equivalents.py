@@ -1,0 +1,143 @@
+"""`--as`: what is printed runs as it stands, shows no secret, and what a tool cannot do is refused."""
+
+import asyncio
+import os
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+import yaml
+
+from slipway.cli import main
+from slipway.model.lifecycle import Event
+from slipway.model.reasons import Result
+from tests.support.api_world import ApiWorld
+from tests.support.cli import Desk, Ran
+
+Json = dict[str, Any]
+COMMAND = """print("it's", '$HOME', "<<EOF>>")"""
+LAUNCH = ("run", "--gpus", "1", "--ranks", "2", "--label", "team=x", "--image", "python:3.11", "--max-runtime", "2h")
+
+
+async def ran(tool: str, text: str, **variables: str) -> Ran:
+    """What was printed, run by the tool that it is for."""
+
+    def run() -> Ran:
+        argv = ["/bin/sh", "-c", text] if tool == "curl" else [sys.executable, "-c", text]
+        env = {**os.environ, **variables}
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False, env=env)
+        return Ran(done.returncode, done.stdout, done.stderr)
+
+    return await asyncio.to_thread(run)
+
+
+@pytest.mark.parametrize("tool", ["curl", "python"])
+async def test_a_launch_runs_as_it_is_printed(world: ApiWorld, desk: Desk, tool: str) -> None:
+    """Nothing is launched by printing it; run by its tool it is the launch that the command would have made, once."""
+    printed = await desk.run(*LAUNCH, "--name", "one", "--user", "ann", "--as", tool, "--", "python", "-c", COMMAND)
+    assert (printed.code, await world.names()) == (main.OK, [])
+    for _ in range(2):
+        done = await ran(tool, printed.out)
+        assert (done.code, "one-" in done.out) == (0, True), done
+    assert await world.names() == ["one"]
+    by_hand = await desk.run(*LAUNCH, "--name", "two", "--user", "ann", "-d", "--", "python", "-c", COMMAND)
+    assert by_hand.code == main.OK
+    one, two = [(await world.get(f"/allocations/{name}")).json() for name in ("one", "two")]
+    for each in (one, two):
+        del each["spec"]["requestHash"]
+    for part in ("user", "kind", "workspace", "spec"):
+        assert one[part] == two[part]
+    assert one["labels"]["team"] == "x"
+
+
+async def test_a_launch_for_kubectl_is_a_manifest(world: ApiWorld, desk: Desk) -> None:
+    """An Allocation, complete with what the API adds; nothing is launched."""
+    printed = await desk.run(*LAUNCH, "--name", "one", "--as", "kubectl", "--", "python", "-c", COMMAND)
+    manifest: Json = yaml.safe_load(printed.out)
+    assert (manifest["apiVersion"], manifest["kind"]) == ("slipway.dev/v1alpha1", "Allocation")
+    assert manifest["metadata"] == {"name": "one", "namespace": "default", "labels": {"team": "x"}}
+    (container,) = manifest["spec"]["template"]["spec"]["containers"]
+    assert container["command"] == ["python", "-c", COMMAND]
+    assert manifest["spec"]["ranks"][0]["count"] == 2
+    assert await world.names() == []
+
+
+@pytest.mark.parametrize("kind", ["notebook", "shell", "command", "tensorboard"])
+async def test_each_kind_can_be_printed(world: ApiWorld, desk: Desk, kind: str) -> None:
+    """Services too: nothing is started, and nothing is waited for."""
+    words = ("--image", "python:3.11", "--name", "nb")
+    for tool in ("curl", "kubectl", "python"):
+        printed = await desk.run(kind, "start", *words, "--as", tool, *(("--", "true") if kind == "command" else ()))
+        assert (printed.code, kind in printed.out) == (main.OK, True), printed
+    assert await world.names() == []
+
+
+@pytest.mark.parametrize("tool", ["curl", "python"])
+async def test_a_secret_value_is_a_variable(
+    world: ApiWorld, desk: Desk, tool: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is printed holds its name only, and takes the value when it runs."""
+    monkeypatch.setenv("HF_TOKEN", "canary-value")
+    printed = await desk.run(*LAUNCH, "--name", "one", "--secret", "HF_TOKEN", "--as", tool, "--", "true")
+    assert (printed.code, "canary" in printed.out, "HF_TOKEN" in printed.out) == (main.OK, False, True)
+    done = await ran(tool, printed.out, HF_TOKEN="canary-value")
+    assert done.code == 0, done
+    assert (await world.stored("one")).spec.secret_variables == ["HF_TOKEN"]
+
+
+@pytest.mark.parametrize(
+    ("tool", "starts"), [("curl", "curl -sS -H"), ("python", "from slipway.sdk"), ("kubectl", "kubectl ")]
+)
+async def test_looks_and_kills(world: ApiWorld, desk: Desk, tool: str, starts: str) -> None:
+    """`get`, `ps` and `kill`, of one and of many; nothing is ended by printing it, and nobody is asked."""
+    for name in ("a", "b"):
+        await world.launch(name=name, labels={"sweep": "lr"}, headers={"X-Slipway-User": "ann"})
+    await world.launch(name="other", headers={"X-Slipway-User": "ann"})
+    own = ("--user", "ann", "--as", tool)
+    looks = [await desk.run("get", "a", *own), await desk.run("ps", "-l", "sweep=lr", "--queue", "default", *own)]
+    for printed in looks:
+        assert (printed.code, printed.out.startswith(starts)) == (main.OK, True), printed
+    kills = [await desk.run("kill", "other", *own), await desk.run("kill", "-l", "sweep=lr", *own)]
+    assert [printed.code for printed in kills] == [main.OK, main.OK]
+    stored = [(await world.stored(name)).spec.desired for name in ("a", "b", "other")]
+    assert stored == ["Running"] * 3
+    if tool == "kubectl":
+        assert looks[0].out == "kubectl get allocations.slipway.dev a -n default -o json\n"
+        assert kills[1].out.count("kubectl patch allocations.slipway.dev ") == 2
+        return
+    got, listed = [await ran(tool, printed.out) for printed in looks]
+    assert (got.code, "a-" in got.out) == (0, True), got
+    assert ("a-" in listed.out, "b-" in listed.out, "other-" in listed.out) == (True, True, False), listed
+    for printed in kills:
+        done = await ran(tool, printed.out)
+        assert done.code == 0, done
+    assert [(await world.stored(name)).spec.desired for name in ("a", "b", "other")] == ["Stopped"] * 3
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("ps", "--owner", "ann"), "--owner: kubectl cannot choose by it"),
+        (("ps", "--sort", "name"), "--sort: kubectl cannot choose by it"),
+        (("ps", "--phase", "Pending,Running"), "--phase: kubectl cannot choose by it"),
+        (("kill", "a", "--grace", "5s"), "--grace: kubectl cannot say it"),
+        (("kill", "a", "--force"), "--force: kubectl cannot say it"),
+        ((*LAUNCH, "--secret", "HOME", "--", "true"), "--secret: the value of HOME can only be sent to the API"),
+    ],
+)
+async def test_what_kubectl_cannot_do_is_refused(
+    world: ApiWorld, desk: Desk, words: tuple[str, ...], said: str
+) -> None:
+    """With the option, and the tool that can."""
+    await world.launch(name="a")
+    done = await desk.run(words[0], "--as", "kubectl", *words[1:])
+    assert (done.code, said in done.err, "--as curl" in done.err) == (main.USAGE, True, True), done
+
+
+async def test_a_kill_of_nothing_prints_nothing(world: ApiWorld, desk: Desk) -> None:
+    """What has ended is not chosen."""
+    await world.launch(name="a", headers={"X-Slipway-User": "ann"})
+    await world.step("a", Event.TERMINATED, result=Result.SUCCEEDED)
+    done = await desk.run("kill", "--all", "--user", "ann", "--as", "curl")
+    assert (done.code, done.out) == (main.OK, "")
