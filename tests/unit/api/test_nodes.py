@@ -5,11 +5,12 @@ from typing import Any
 import pytest
 
 from slipway.api import cluster_view
+from slipway.api.seen_nodes import SeenNode, SeenNodeMeta
 from slipway.errors import DeniedError
 from slipway.kube.errors import Verb
 from slipway.kube.resources import NODES
 from tests.support.api_world import ApiWorld
-from tests.support.builders import a_node, an_allocation
+from tests.support.builders import an_allocation
 
 LABEL = "slipway.dev/scheduling"
 
@@ -89,5 +90,6 @@ async def test_a_node_says_what_it_has_and_who_has_it(world: ApiWorld) -> None:
 def test_all_nodes_take_one_look_at_each_allocation() -> None:
     """Thousands of nodes beside thousands of allocations are a list, not a product: what is looked at is used up."""
     story = an_allocation(2).assigned("n0", "n2")
-    views = cluster_view.node_views(map(a_node, ("n0", "n1", "n2")), iter([story.it]))
+    nodes = [SeenNode(metadata=SeenNodeMeta(name=name)) for name in ("n0", "n1", "n2")]
+    views = cluster_view.node_views(nodes, iter([story.it]))
     assert [[held.rank for held in view.ranks] for view in views] == [[0], [], [1]]

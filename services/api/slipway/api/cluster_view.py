@@ -102,7 +102,9 @@ def pool_view(pool: ResourcePool, nodes: Iterable[SeenNode], live: Iterable[Allo
     )
 
 
-def node_views(nodes: Iterable[SeenNode], live: Iterable[Allocation], pools: Iterable[ResourcePool] = ()) -> list[NodeView]:
+def node_views(
+    nodes: Iterable[SeenNode], live: Iterable[Allocation], pools: Iterable[ResourcePool] = ()
+) -> list[NodeView]:
     """The nodes, in their order; a rank counts from its admission to the end of its attempt.
 
     One look at each allocation, however many nodes there are.
