@@ -15,6 +15,7 @@ from slipway.cli import packing, upload
 from slipway.cli.verb import whole_number
 from slipway.crd.expansion import literal
 from slipway.errors import InvalidError
+from slipway.sdk import preferences
 
 Json = dict[str, Any]
 GPU = "nvidia.com/gpu"
@@ -62,7 +63,7 @@ def add_options(parser: argparse.ArgumentParser, *, with_ranks: bool) -> None:
     what.add_argument("--template", metavar="NAME", help="a named template to lay under it")
     where = parser.add_argument_group("where and when")
     where.add_argument("--name", metavar="N", help="a name of your own")
-    where.add_argument("-n", "--workspace", metavar="W", help="(default: default)")
+    where.add_argument("-n", "--workspace", metavar="W", help="(default: what `slipway config` shows)")
     where.add_argument("--pool", metavar="P")
     where.add_argument("--queue", metavar="Q")
     where.add_argument("--job", metavar="J", help="group it with others")
@@ -143,6 +144,13 @@ def body_of(kind: str, arguments: argparse.Namespace, command: list[str]) -> Jso
     if role:
         body["ranks"] = [role]
     return body
+
+
+def into_workspace(body: Json) -> None:
+    """Name the workspace that the user has set, where the launch names none; without one the API has its default."""
+    chosen = preferences.workspace()
+    if chosen.value != preferences.DEFAULT_WORKSPACE:
+        body.setdefault("workspace", chosen.value)
 
 
 def made_up_name(kind: str) -> str:

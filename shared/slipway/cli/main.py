@@ -42,6 +42,7 @@ GROUPS: dict[str, dict[str, VerbEntry]] = {
     "Who and where": {
         "login": VerbEntry("login", "log in at a server with a token, or as Kubernetes knows you"),
         "context": VerbEntry("login", "servers that you are logged in at: ls, use, rm"),
+        "config": VerbEntry("config", "server, user and workspace in effect, and why: show, set, unset"),
         "token": VerbEntry("tokens", "tokens of the API: create, ls, revoke"),
     },
     "Launch": {

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from slipway.sdk.credentials import Credential
 
 ENV_SERVER = "SLIPWAY_SERVER"
-ENV_USER = "SLIPWAY_USER"
 DEFAULT_SERVER = "http://127.0.0.1:8080"
 LOCAL_HOSTS = ("127.0.0.1", "localhost")
 
@@ -44,26 +43,29 @@ def find(named: str = "") -> ServerAddress:
     Raises:
         InvalidError: what was named is not an address.
     """
+    return find_with_place(named)[0]
+
+
+def find_with_place(named: str = "") -> tuple[ServerAddress, str]:
+    """The server to talk to, and the place of its token in words; `find` says what is raised."""
     from slipway.sdk import contexts, credentials
 
     found = _find(named)
     token = os.environ.get(credentials.ENV_TOKEN, "")
     if token:
-        return found._replace(credential=credentials.fixed(token))
+        return found._replace(credential=credentials.fixed(token)), f"${credentials.ENV_TOKEN}"
     context = contexts.of_server(found.url)
     if context is not None and context.way != "none":
-        return found._replace(credential=context.credential)
-    return _with_local_token(found)
+        return found._replace(credential=context.credential), f"your login ({context.way})"
+    local = _with_local_token(found)
+    return local, "none is sent" if local.credential is None else "the stack of this machine"
 
 
 def own_name() -> str:
-    """The user as the API is told where it asks for no token: `SLIPWAY_USER`, else the login name."""
-    import getpass
+    """The user as the API is told where it asks for no token: `SLIPWAY_USER`, the setting, else the login name."""
+    from slipway.sdk import preferences
 
-    try:
-        return os.environ.get(ENV_USER) or getpass.getuser()
-    except (KeyError, OSError):
-        return ""
+    return preferences.user().value
 
 
 def _with_local_token(found: ServerAddress) -> ServerAddress:

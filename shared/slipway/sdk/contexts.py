@@ -7,7 +7,9 @@ Invariants: its mode is 0600 and that of its folder 0700, before a token is in i
 import json
 import os
 import re
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple, cast
 
 from slipway.errors import InvalidError
@@ -44,10 +46,11 @@ class CliContext(NamedTuple):
 
 
 class CliContexts(NamedTuple):
-    """What the file holds; `current` may be empty."""
+    """What the file holds; `current` may be empty. `settings` are what `slipway config` has set."""
 
     current: str
     all: dict[str, CliContext]
+    settings: Mapping[str, str] = MappingProxyType({})
 
 
 def folder() -> Path:
@@ -65,7 +68,8 @@ def read() -> CliContexts:
     try:
         told: Json = json.loads(path.read_text(encoding="utf-8"))
         found = {name: _context(each) for name, each in cast("Json", told["contexts"]).items()}
-        return CliContexts(str(told.get("current") or ""), found)
+        settings = {name: str(value) for name, value in cast("Json", told.get("settings") or {}).items()}
+        return CliContexts(str(told.get("current") or ""), found, settings)
     except FileNotFoundError:
         return CliContexts("", {})
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -76,7 +80,8 @@ def write(contexts: CliContexts) -> None:
     """Replace the file."""
     where = folder()
     where.mkdir(mode=0o700, parents=True, exist_ok=True)
-    body = {"current": contexts.current, "contexts": {name: _json(each) for name, each in contexts.all.items()}}
+    body: Json = {"current": contexts.current, "contexts": {name: _json(each) for name, each in contexts.all.items()}}
+    body |= {"settings": dict(contexts.settings)} if contexts.settings else {}
     fresh = where / f"{FILE}.new"
     fresh.unlink(missing_ok=True)
     handle = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)

@@ -13,9 +13,9 @@ from slipway.cli.http import ApiResponse
 from slipway.cli.verb import CliSession, CliVerb
 from slipway.cli.verbs import listing
 from slipway.errors import InvalidError
+from slipway.sdk import preferences
 
 Json = dict[str, Any]
-DEFAULT_WORKSPACE = "default"
 _NEEDS_NAME = ("show", "set", "rm")
 
 
@@ -24,7 +24,7 @@ def configure_template(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("word", nargs="?", choices=("ls", *_NEEDS_NAME), default="ls")
     parser.add_argument("name", nargs="?", default="")
     parser.add_argument("-f", "--filename", metavar="FILE", help="of set: YAML or JSON; - reads standard input")
-    parser.add_argument("-n", "--workspace", metavar="W", help="(default: default; ls: all)")
+    parser.add_argument("-n", "--workspace", metavar="W", help="(default: what `slipway config` shows; ls: all)")
     output.add_options(parser, "table", "json", "yaml", "name")
 
 
@@ -38,7 +38,7 @@ def template(arguments: argparse.Namespace, session: CliSession) -> int:
         detail = f"name the template: slipway template {arguments.word} NAME"
         raise InvalidError(f"template {arguments.word}: {detail}")
     path = f"/templates/{quote(arguments.name, safe='')}"
-    workspace = arguments.workspace or DEFAULT_WORKSPACE
+    workspace = preferences.workspace(arguments.workspace).value
     match arguments.word:
         case "show":
             answer = session.api.call("GET", path, query={"workspace": workspace})

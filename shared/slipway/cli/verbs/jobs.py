@@ -12,9 +12,9 @@ from slipway.cli.http import ApiResponse
 from slipway.cli.verb import CliSession, CliVerb
 from slipway.cli.verbs import listing
 from slipway.errors import InvalidError
+from slipway.sdk import preferences
 
 Json = dict[str, Any]
-DEFAULT_WORKSPACE = "default"
 _WORDS = ("ls", "show", "create", "update", "update-batch", "move", "kill", "rm")
 _FIELDS = {"priority": "priority", "weight": "weight", "max-slots": "maxSlots", "queue": "queue"}
 """What update-batch takes: its word, and the API's."""
@@ -35,7 +35,7 @@ def configure_job(parser: argparse.ArgumentParser) -> None:
     parser.epilog = _USAGE
     parser.add_argument("word", nargs="?", choices=_WORDS, default="ls", metavar="WORD", help=", ".join(_WORDS))
     parser.add_argument("names", nargs="*", metavar="NAME", help="update-batch: NAME.priority=70 and the like")
-    parser.add_argument("-n", "--workspace", metavar="W", help="(default: default; ls: all)")
+    parser.add_argument("-n", "--workspace", metavar="W", help="(default: what `slipway config` shows; ls: all)")
     parser.add_argument("--queue", metavar="Q", help="ls: only with work there; update: what waits moves there")
     parser.add_argument("--state", help="ls: only Running, Scheduled, Queued or Idle")
     parser.add_argument("--priority", metavar="0..1000", help="higher goes first; none takes it away")
@@ -147,7 +147,8 @@ def _member_row(item: Json) -> list[str]:
 
 
 def _create(arguments: argparse.Namespace, session: CliSession, name: str) -> int:
-    body = {"name": name, "workspace": arguments.workspace or DEFAULT_WORKSPACE, **_changes(arguments, without="queue")}
+    workspace = preferences.workspace(arguments.workspace).value
+    body = {"name": name, "workspace": workspace, **_changes(arguments, without="queue")}
     view: Json = session.api.post("/jobs", body)
     session.terminal.line(f"job {view['name']} is there; launch into it with: slipway run --job {view['name']} -- ...")
     return main.OK
@@ -187,9 +188,10 @@ def _batch(arguments: argparse.Namespace, session: CliSession) -> int:
     if not arguments.names:
         raise InvalidError("job update-batch: say what: slipway job update-batch NAME.priority=70 OTHER.max-slots=4")
     updates: dict[str, Json] = {}
+    workspace = preferences.workspace(arguments.workspace).value
     for word in arguments.names:
         target, field, value = _parsed(word)
-        item = updates.setdefault(target, {"job": target, "workspace": arguments.workspace or DEFAULT_WORKSPACE})
+        item = updates.setdefault(target, {"job": target, "workspace": workspace})
         item[field] = value
         if arguments.no_interrupt:
             item["interrupt"] = False
@@ -248,7 +250,7 @@ def _call(
     arguments: argparse.Namespace, session: CliSession, method: str, rest: str = "", body: Any = None
 ) -> ApiResponse:
     """A call about the job that is named."""
-    query = {"workspace": arguments.workspace or DEFAULT_WORKSPACE}
+    query = {"workspace": preferences.workspace(arguments.workspace).value}
     return session.api.call(method, f"/jobs/{quote(_name(arguments), safe='')}{rest}", query=query, body=body)
 
 

@@ -57,6 +57,7 @@ def execute(kind: str, arguments: argparse.Namespace, session: CliSession) -> in
         verb: CliVerb = arguments.verb
         return verb.execute(arguments, session)
     body = launch.body_of(kind, arguments, run.command_of(arguments))
+    launch.into_workspace(body)
     upload.bring(session, body, arguments)
     if kind not in SERVICES or arguments.detach or arguments.wait or arguments.dry_run or arguments.as_tool:
         return run.launch_and_follow(session, body, arguments)

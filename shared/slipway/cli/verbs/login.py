@@ -49,7 +49,7 @@ def login(arguments: argparse.Namespace, session: CliSession) -> int:
     if server.scheme == "http" and server.host not in LOOPBACK and context.way != "none":
         session.terminal.note(f"{server.url} is no HTTPS: whoever is on the way reads the token")
     known = contexts.read()
-    contexts.write(CliContexts(name, {**known.all, name: context}))
+    contexts.write(known._replace(current=name, all={**known.all, name: context}))
     session.terminal.line(f"logged in at {server.url} as {me['user']} (context {name})")
     _tell(session, me)
     return main.OK
@@ -81,7 +81,7 @@ def context(arguments: argparse.Namespace, session: CliSession) -> int:
         session.terminal.line(f"context {name}: {known.all[name].server}")
         return main.OK
     rest = {other: each for other, each in known.all.items() if other != name}
-    contexts.write(CliContexts("" if known.current == name else known.current, rest))
+    contexts.write(known._replace(current="" if known.current == name else known.current, all=rest))
     session.terminal.line(f"context {name} is forgotten")
     return main.OK
 

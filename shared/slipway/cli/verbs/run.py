@@ -52,6 +52,7 @@ def execute(arguments: argparse.Namespace, session: CliSession) -> int:
         detail = "no command; write it after --, such as: slipway run -- python train.py"
         raise InvalidError(f"command: {detail}")
     body = launch.body_of("training", arguments, command)
+    launch.into_workspace(body)
     upload.bring(session, body, arguments)
     return launch_and_follow(session, body, arguments)
 
