@@ -1,11 +1,13 @@
 """`kill` and `rm` of many at once: whom they choose, what they ask, and what becomes of the rest."""
 
+import asyncio
 import io
 from collections.abc import Sequence
 
 import pytest
 
 from slipway.cli import main, selection
+from slipway.kube.resources import ALLOCATIONS
 from slipway.model.lifecycle import Event
 from slipway.model.reasons import Result
 from tests.support.api_world import ApiWorld
@@ -165,6 +167,35 @@ async def test_many_are_removed_in_one_request(world: ApiWorld, desk: Desk) -> N
     assert done.err.count("/allocations/batch") == 1
     assert "DELETE" not in done.err
     assert await left(world) == ["waits"]
+
+
+async def test_what_was_removed_meanwhile_is_no_failure_of_a_choice(
+    world: ApiWorld, desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is gone while the question stands: the rest is removed, and the command has done what was asked for."""
+    for name in ("one", "two"):
+        await launched(desk, name)
+        await world.step(name, Event.TERMINATED, result=Result.SUCCEEDED)
+    loop = asyncio.get_running_loop()
+
+    async def vanish() -> None:
+        await world.kube.patch(ALLOCATIONS, "one", {"metadata": {"finalizers": None}}, namespace="default")
+        await world.kube.delete(ALLOCATIONS, "one", namespace="default")
+
+    class Typing(io.StringIO):
+        """A user who takes so long that it is gone."""
+
+        def isatty(self) -> bool:
+            return True
+
+        def readline(self, size: int = -1, /) -> str:
+            asyncio.run_coroutine_threadsafe(vanish(), loop).result(30)
+            return "y\n"
+
+    monkeypatch.setattr(selection.sys, "stdin", Typing())
+    done = await desk.run("rm", "--all")
+    assert (done.code, done.out.count("is being removed"), "failed" in done.err) == (main.OK, 1, False), done
+    assert await world.names() == ["two"]
 
 
 async def test_rm_ends_with_the_code_of_its_failures(world: ApiWorld, desk: Desk) -> None:
