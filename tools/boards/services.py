@@ -122,7 +122,13 @@ SERVICES = Board(
             Panel(
                 "Silence of watches",
                 "Since when has a watch said nothing? Each is opened again within a minute.",
-                (("time() - max by (resource) (slipway_watch_heard_seconds)", "{{resource}}"),),
+                (
+                    (
+                        "time() - max by (service, resource) (slipway_watch_heard_seconds"
+                        " * on (instance) group_left (service) max by (instance, service) (slipway_build))",
+                        "{{service}} {{resource}}",
+                    ),
+                ),
                 unit="s",
             ),
             Panel(

@@ -124,7 +124,6 @@ class Reflector(Generic[T]):
         plural = resource.plural
         self._seen = {type_: telemetry.WATCH_EVENTS.labels(resource=plural, type=type_) for type_ in WatchType}
         self._held = telemetry.STORE_OBJECTS.labels(resource=plural)
-        self._heard = telemetry.WATCH_HEARD.labels(resource=plural)
         self._lag = telemetry.WATCH_LAG.labels(resource=plural)
         self._written: dict[str, float] = {}
         """{uid: when its own write was answered, where the watch has not shown it}"""
@@ -154,6 +153,7 @@ class Reflector(Generic[T]):
         await run_until(stop, self._run())
 
     async def _run(self) -> None:
+        telemetry.WATCH_HEARD.labels(resource=self.plural)  # only now: a watch that never runs is not late
         backoff = Backoff(self._clock, self._random)
         while True:
             try:
@@ -294,7 +294,7 @@ class Reflector(Generic[T]):
     def _hear(self) -> None:
         self._heard_at = self._clock.monotonic()
         self.interruption = ""
-        self._heard.set(self._clock.now())
+        telemetry.WATCH_HEARD.labels(resource=self.plural).set(self._clock.now())
         liveness.beat()
 
     def _await(self, uid: str) -> None:

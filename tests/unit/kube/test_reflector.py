@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from itertools import count, pairwise
 from typing import Any
 
+import msgspec
 import pytest
 
 from slipway.errors import ControlPlaneError, DeniedError, ExpiredError, ThrottledError, UnavailableError
@@ -16,6 +17,7 @@ from slipway.kube.resources import CONFIG_MAPS
 from slipway.kube.rest import WATCH_S_MAX, WATCH_S_MIN
 from slipway.kube.store import ObjectStore
 from slipway.local.apiserver.core import ClusterCore
+from slipway.runtime import telemetry
 from slipway.runtime.clock import SeededRandom
 from tests.support.kube_core import BOOKMARK_S, CoreKube
 from tests.support.virtual_time import VirtualClock, run_virtual
@@ -118,6 +120,26 @@ def test_an_interruption_is_known_until_the_watch_goes_on() -> None:
         assert asyncio.get_running_loop().time() - since < WATCH_S_MIN
 
     in_world(check)
+
+
+def test_a_watch_that_never_runs_is_not_late() -> None:
+    """An alert tells of watches that were heard of long ago, and one that is not wanted is none of them."""
+    unwatched = msgspec.structs.replace(CONFIG_MAPS, plural="watched-by-no-other-test")
+    series = f'slipway_watch_heard_seconds{{resource="{unwatched.plural}"}}'
+
+    def heard() -> bool:
+        return series in telemetry.render_metrics("")[1].decode()
+
+    async def main() -> None:
+        world, stop = World(), asyncio.Event()
+        reflector = Reflector(world.kube, unwatched, world.store, clock=VirtualClock(), random=SeededRandom(3))
+        assert not heard()
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(reflector.run(stop))
+            await world.until(heard)
+            stop.set()
+
+    run_virtual(main)
 
 
 def test_a_first_list_that_fails_is_an_interruption() -> None:
