@@ -183,6 +183,34 @@ _IMAGE_VARIABLES = {
     ),
 }
 
+# --- what a template names --------------------------------------------------------------------------------------------
+
+
+def _csi_drivers(spec: Json) -> Iterator[PodPart]:
+    for at, volume in _volumes(spec):
+        if isinstance(driver := object_of(volume.get("csi")).get("driver"), str):
+            yield PodPart(at=f"{at}/csi/driver", value=driver)
+
+
+def _runtime_classes(spec: Json) -> Iterator[PodPart]:
+    if isinstance(name := spec.get("runtimeClassName"), str) and name:
+        yield PodPart(at="/runtimeClassName", value=name)
+
+
+def _is_one_of(value: str, allowed: list[str]) -> bool:
+    return value in allowed
+
+
+def _listed(field: str) -> str:
+    """CEL: the values that a field of the pool lists."""
+    return f"params.spec.{field}.exists(a, a == %s)"
+
+
+def _unless_absent(field: str, condition: str) -> str:
+    """CEL: the condition, where the pool sets the field."""
+    return f"!has(params.spec) || !has(params.spec.{field}) || {condition}"
+
+
 # --- users and groups -------------------------------------------------------------------------------------------------
 
 
@@ -258,6 +286,33 @@ RULES: tuple[PodRule, ...] = (
         expression=(
             "variables.imagePatterns.size() == 0 || variables.imageNames.all(i, variables.imagePatterns.exists(p, "
             "i.matches(p)))"
+        ),
+    ),
+    PodRule(
+        field="allowedCsiDrivers",
+        judges="`csi.driver` of volumes",
+        says="CSI drivers of inline volumes; absent: every one; empty: none. Volume claims are not meant",
+        what="the CSI driver",
+        allowed=lambda pool: pool.allowed_csi_drivers,
+        parts=_csi_drivers,
+        allows=_is_one_of,
+        expression=_unless_absent(
+            "allowedCsiDrivers",
+            f"variables.volumes.all(v, !has(v.csi) || {_listed('allowedCsiDrivers') % 'v.csi.driver'})",
+        ),
+    ),
+    PodRule(
+        field="allowedRuntimeClasses",
+        judges="`runtimeClassName`",
+        says="runtime classes; absent: every one; empty: none, so that pods run in the default one",
+        what="the runtime class",
+        allowed=lambda pool: pool.allowed_runtime_classes,
+        parts=_runtime_classes,
+        allows=_is_one_of,
+        expression=_unless_absent(
+            "allowedRuntimeClasses",
+            "!has(object.spec.runtimeClassName) || object.spec.runtimeClassName == '' || "
+            f"{_listed('allowedRuntimeClasses') % 'object.spec.runtimeClassName'}",
         ),
     ),
     PodRule(

@@ -14,6 +14,8 @@ r"""Spaces are named one by one: `\s` is ASCII to the API server and Unicode her
 the list of all pools unreadable."""
 SHM_SIZE_PATTERN = r"^(|(100|[1-9][0-9]?)%|0|[1-9][0-9]{0,5}(Mi|Gi|Ti))$"
 ID_RANGES_MAX = 64
+ALLOWED_MAX = 64
+ShortText = Annotated[str, Meta(min_length=1, max_length=253)]
 IdRange = Annotated[str, Meta(max_length=21, pattern=r"^(0|[1-9][0-9]{0,9})(-(0|[1-9][0-9]{0,9}))?$")]
 ExtenderVerb = Annotated[str, Meta(max_length=256, pattern=r"^[A-Za-z0-9._~/-]*$")]
 
@@ -152,6 +154,10 @@ class ResourcePoolSpec(Wire, kw_only=True, frozen=True):
     allowed_images: Annotated[list[ImagePattern], Meta(max_length=IMAGE_PATTERNS_MAX)] = []
     """images that pods may run, as patterns such as python, r.example/team, r.example/*/train:v2.* or r.example:5000/;
     every image when empty"""
+    allowed_csi_drivers: Annotated[list[ShortText], Meta(max_length=ALLOWED_MAX)] | None = None
+    """CSI drivers of inline volumes; every one when absent, none when empty. Volume claims are not meant"""
+    allowed_runtime_classes: Annotated[list[ShortText], Meta(max_length=ALLOWED_MAX)] | None = None
+    """runtime classes that a pod template may name; every one when absent, none when empty"""
     run_as: RunAs = RunAs()
     """as whom pods run where neither the launch nor its workspace says: user 1000 and fsGroup 1000 when absent"""
     allowed_users: Annotated[list[IdRange], Meta(max_length=ID_RANGES_MAX)] = []

@@ -48,14 +48,14 @@ def pool(system: System) -> Generator[str]:
     system.operator.delete(f"{POOLS}/{TRIED}")
 
 
-def in_pool(pod: Json, pool: str = TRIED, **spec: list[Json]) -> Json:
+def in_pool(pod: Json, pool: str = TRIED, **spec: list[Json] | str) -> Json:
     """A pod as the podworker makes it for that pool; empty: as a release did that named none."""
     meta = pod["metadata"]
     labels = meta["labels"] | ({LABEL_POOL: pool} if pool else {})
     return {**pod, "metadata": {**meta, "labels": labels}, "spec": {**pod["spec"], **spec}}
 
 
-def running(owner: Json, *images: str, **spec: list[Json]) -> Json:
+def running(owner: Json, *images: str, **spec: list[Json] | str) -> Json:
     """A pod of the pool whose containers run these images."""
     containers = [
         {"name": f"c{index}", "image": image, "securityContext": RESTRICTED} for index, image in enumerate(images)
@@ -108,6 +108,36 @@ def test_every_image_of_a_pod_is_judged(system: System, owner: Json, pool: str) 
             refused(judged(client, pod), "pools", f"the pool {TRIED} does not allow")
         taken(judged(client, in_pool(a_pod(owner), "default")))
         refused(judged(client, in_pool(a_pod(owner), "")), "pools", f"the pool {TRIED} does not allow")
+
+
+NAMED: list[tuple[str, Json]] = [
+    ("allowedCsiDrivers", {"volumes": [{"name": "v", "csi": {"driver": "slipway-other"}}]}),
+    ("allowedRuntimeClasses", {"runtimeClassName": "slipway-other"}),
+]  # fmt: skip
+"""A field of the pool, and what names `slipway-other` in a pod."""
+
+
+@pytest.mark.parametrize(("field", "pod"), NAMED, ids=[field for field, _ in NAMED])
+def test_a_pod_names_what_the_pool_lists(system: System, owner: Json, pool: str, field: str, pod: Json) -> None:
+    """Nothing when the list is empty, and what it lists."""
+    classes = "/apis/node.k8s.io/v1/runtimeclasses"
+    system.operator.create(classes, {"metadata": {"name": "slipway-other"}, "handler": "other"})
+    try:
+        with acting_as(system, "podworker") as client:
+
+            def words() -> str:
+                return str(judged(client, running(owner, "a", **pod)).json().get("message", ""))
+
+            system.operator.change(pool, {"spec": {field: []}})
+            wait_until(lambda: field in words(), "the policy knows the rules of the pool")
+            taken(judged(client, running(owner, "a")))
+            system.operator.change(pool, {"spec": {field: ["x", "slipway-other"]}})
+            wait_until(lambda: field not in words(), "the policy knows what the pool lists")
+            taken(judged(client, running(owner, "a", **pod)))
+            system.operator.change(pool, {"spec": {field: ["x"]}})
+            wait_until(lambda: field in words(), "the policy knows what the pool lists now")
+    finally:
+        system.operator.delete(f"{classes}/slipway-other")
 
 
 IDS: tuple[tuple[Json, Json, bool], ...] = (

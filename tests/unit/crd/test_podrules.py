@@ -68,6 +68,32 @@ def test_long_lists_are_shown_in_part() -> None:
     assert len(detail) < 500
 
 
+NAMED: list[tuple[str, Json, str]] = [
+    ("allowedCsiDrivers", {"volumes": [{"name": "v", "csi": {"driver": "vault"}}]}, "volumes/0/csi/driver"),
+    ("allowedRuntimeClasses", {"runtimeClassName": "vault"}, "runtimeClassName"),
+]
+"""A field of the pool, what names `vault` in a pod, and where."""
+
+
+@pytest.mark.parametrize(("field", "pod", "at"), NAMED, ids=[field for field, _, _ in NAMED])
+def test_a_template_names_what_the_pool_lists(field: str, pod: Json, at: str) -> None:
+    """Everything when the list is absent, nothing when it is empty."""
+    wanted = an_allocation(template=a_template(**pod))
+    cases: list[tuple[bool, Json]] = [
+        (True, {}),
+        (True, {field: ["x", "vault"]}),
+        (False, {field: []}),
+        (False, {field: ["x"]}),
+    ]
+    for is_fine, rules in cases:
+        found = refusals(resolve(wanted, a_pool(**rules)))
+        assert list(found) == ([] if is_fine else [f"/template/spec/{at}"])
+        if not is_fine:
+            assert "'vault'" in found[f"/template/spec/{at}"]
+            assert field in found[f"/template/spec/{at}"]
+        assert resolve(an_allocation(template=a_template()), a_pool(**rules)).errors == ()
+
+
 def test_users_and_groups_are_within_the_ranges_of_the_pool() -> None:
     """Those of the pod and of each container; where the pool limits groups, the primary one has to be named."""
     pool = a_pool(allowedUsers=["1000-1999", "5"], allowedGroups=["2000-2999"])
