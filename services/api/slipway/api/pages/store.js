@@ -6,7 +6,7 @@ import { batch, signal, useEffect, useSignal } from "./runtime.js";
 // Events that come together are taken together, so that many of them are one change of the page.
 const TOGETHER_MS = 50;
 // After a quiet time something is asked for again at once, a few times; then so often, and less often what takes long.
-const AT_ONCE = 4;
+const AT_ONCE = 6;
 const QUICK_MS = 100;
 const GAP_MS = 1000;
 const SLOW_GAP_MS = 5000;
@@ -106,19 +106,27 @@ class Resource {
     this.askedAt = 0;
     this.endedAt = 0;
     this.timer = 0;
+    this.dueAt = 0;
     this.slow = isSlow ? setInterval(() => document.hidden || this.ask(), SLOW_MS) : 0;
     resources.add(this);
     this.ask();
   }
 
-  /** Ask again, as soon as it is its turn. */
-  ask() {
+  /**
+   * Ask again, as soon as it is its turn.
+   * @param {number} [least] milliseconds until then, where there is no hurry
+   */
+  ask(least = 0) {
     if (this.isAsking) {
       this.isAskedAgain = true;
       return;
     }
-    if (this.timer) return;
-    this.timer = setTimeout(() => this.load(), this.pause());
+    const wait = Math.max(least, this.pause());
+    const dueAt = Date.now() + wait;
+    if (this.timer && this.dueAt <= dueAt) return;
+    clearTimeout(this.timer);
+    this.dueAt = dueAt;
+    this.timer = setTimeout(() => this.load(), wait);
   }
 
   // How long until it may be asked again, in milliseconds.
@@ -143,7 +151,8 @@ class Resource {
     const { data, error } = this.answer.peek();
     const moved = data && after(data, about);
     if (moved !== data) this.answer.value = { data: moved, error };
-    this.ask();
+    // What is shown already needs the rest of it only; what is not in the answer has to be asked for.
+    this.ask(moved !== data ? GAP_MS : 0);
   }
 
   async load() {
