@@ -89,7 +89,7 @@ async def test_no_token_can_be_read(teams: Teams) -> None:
     token, cookie = await an_editor(teams)
     step = await teams.world.http.get(f"/proxy/{teams.ids['red']}/", headers={**cookie, **BROWSER})
     ticket = await a_ticket(teams, teams.ids["red"], cookie)
-    secret = token.rpartition("_")[2]
+    secret = token.split("_", 2)[2]
     for text in (cookie["Cookie"], ticket["Cookie"], step.text, str(step.headers)):
         assert token not in text
         assert secret not in text

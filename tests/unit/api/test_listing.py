@@ -55,9 +55,9 @@ async def crowd(world: ApiWorld) -> ApiWorld:
         ("?labelSelector=team%3Dx", {"labelled"}),
         ("?labelSelector=team%3Dx&user=ada", set[str]()),
         ("?search=LABEL", {"labelled"}),
-        ("?search=ada", {"adas"}),
+        ("?search=adas", {"adas"}),
         ("?search=ad%20as&active=true", {"adas"}),
-        ("?search=ad%20plain", set[str]()),
+        ("?search=das%20plain", set[str]()),
         ("?search=%20%20", {"plain", "labelled", "adas", "elsewhere", "ended"}),
     ],
 )
