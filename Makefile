@@ -88,6 +88,7 @@ check: $(VENV)/.dev ## Format, lint, import contracts, types
 	@$(BIN)/ruff check --quiet $(SOURCES)
 	@$(BIN)/lint-imports --no-cache > $(VENV)/lint-imports.log 2>&1 || { cat $(VENV)/lint-imports.log; exit 1; }
 	@$(BIN)/pyright --pythonpath $(BIN)/python $(SOURCES)
+	@$(BIN)/python -m tools.page_types
 	@echo "make check: format, lint, import contracts and types are clean"
 
 format: $(VENV)/.dev ## Format and mend what can be mended

@@ -507,6 +507,17 @@ def test_a_theme_is_kept(visit: Visit) -> None:
     visit.is_clean()
 
 
+def test_a_click_elsewhere_closes_the_menu(visit: Visit) -> None:
+    """A click in the menu leaves it open."""
+    visit.go("/")
+    visit.page.run("document.querySelector('.menu summary').click()")
+    visit.page.run("document.querySelector('.menu p.soft').click()")
+    assert visit.page.run("document.querySelector('.menu').open") is True
+    visit.page.run("document.querySelector('main h1').click()")
+    visit.page.wait_for("document.querySelector('.menu').open === false")
+    visit.is_clean()
+
+
 def test_the_keyboard_leads_through(visit: Visit) -> None:
     """The first Tab offers to skip the navigation; what has the focus can be seen."""
     visit.go("/")

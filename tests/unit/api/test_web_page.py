@@ -21,6 +21,7 @@ from tests.support.access import teams_world
 from tests.support.api_world import ApiWorld
 
 FOLDER = Path(assets.__file__).parent / "pages"
+PAGE_TYPES = Path(__file__).parents[3] / "tools" / "pages"
 FIRST_BYTES_MAX = 120 * 1024
 ALL_BYTES_MAX = 350 * 1024
 """Of everything that a browser needs before it shows something, compressed."""
@@ -178,6 +179,14 @@ def test_vendored_modules_are_what_they_say() -> None:
     assert rows == found
     for name in ("preact", "signals", "signals-core", "htm", "js-yaml", "uplot"):
         assert f"{name}-LICENSE" in found
+
+
+def test_types_are_checked_against_what_is_vendored() -> None:
+    """The packages whose types the check reads have the versions of the files that browsers load."""
+    vendor = (FOLDER / "vendor" / "README.md").read_text()
+    vendored = dict(found.rsplit(" ", 1) for found in re.findall(r"^\| `[^`]+` \| `([^`]+)`", vendor, re.MULTILINE))
+    named: dict[str, str] = msgspec.json.decode((PAGE_TYPES / "package.json").read_bytes())["devDependencies"]
+    assert vendored == {name: version for name, version in named.items() if name != "typescript"}
 
 
 def test_every_import_leads_somewhere() -> None:

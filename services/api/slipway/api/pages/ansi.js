@@ -86,6 +86,7 @@ function change(style, codes) {
   }
 }
 
+/** @returns {[string, number]} the colour, and how many numbers said it */
 function extended([form, ...rest]) {
   if (form === 2) return [`rgb(${rest.slice(0, 3).map((part) => part & 255).join(" ")})`, 4];
   if (form !== 5) return ["", 1];

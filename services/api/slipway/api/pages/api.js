@@ -65,6 +65,7 @@ export async function call(method, path, { body, signal, headers } = {}) {
   return answer.status === 204 ? null : answer.json().catch((error) => fail(error));
 }
 
+/** @returns {never} */
 function fail(error) {
   if (error.name === "AbortError") throw error;
   throw new Refusal(0, { title: "No answer", detail: "The API does not answer." });
@@ -91,7 +92,7 @@ export async function follow(path, { onItems, onOpen, onLost, isOver, after = ""
   let last = after;
   let failures = 0;
   while (!signal.aborted) {
-    if (isAsleep) await new Promise((resolve) => sleepers.add(resolve));
+    if (isAsleep) await /** @type {Promise<void>} */ (new Promise((resolve) => sleepers.add(resolve)));
     try {
       last = await readOnce(path, last, { onItems, onOpen, signal }, (id) => (last = id));
       failures = 0;
@@ -156,6 +157,7 @@ function parseBlock(block) {
   return data ? { id, data: JSON.parse(data) } : null;
 }
 
+/** @returns {Promise<void>} */
 function pause(ms, signal) {
   return new Promise((resolve) => {
     const timer = setTimeout(resolve, ms);

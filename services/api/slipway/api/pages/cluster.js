@@ -16,7 +16,7 @@ const MINUTE_MS = 60000;
 const SETTLE_MS = 200;
 /** How far back the slider goes. */
 const SLIDER_MIN = 24 * 60;
-const isCalled = finder((node) => `${node.name} ${node.pool} ${node.gpuType} ${node.scheduling}`);
+const isCalled = finder((/** @type {any} */ node) => `${node.name} ${node.pool} ${node.gpuType} ${node.scheduling}`);
 const TOPOLOGY = ["rack", "topology.kubernetes.io/rack", "topology.kubernetes.io/zone"];
 const KEYS = { workload: (held) => held.id, user: (held) => held.user, queue: (held) => held.queue };
 

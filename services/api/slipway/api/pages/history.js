@@ -7,6 +7,7 @@ import { param, setParam } from "./router.js";
 import { html, useMemo, useSignal } from "./runtime.js";
 import { now, useResource } from "./store.js";
 
+/** @type {[string, number][]} */
 const STEPS = [["−1 day", -86400], ["−1 h", -3600], ["−5 min", -300], ["+5 min", 300], ["+1 h", 3600], ["+1 day", 86400]];
 const BEFORE_S = 3600;
 const SHOWN = 500;

@@ -189,7 +189,7 @@ async function rehearse({ body, errors }, check, signal, isYaml) {
   }
   try {
     const preview = await call("POST", "/allocations?dryRun=true", { body, signal });
-    check.value = { errors: {}, others: [], preview, refusal: null };
+    check.value = { errors: {}, others: [], preview, refusal: null, isBlank: false };
   } catch (refusal) {
     if (signal.aborted) return;
     check.value = { ...refused(refusal, isYaml), preview: null };
@@ -206,7 +206,7 @@ function refused(refusal, isYaml) {
     else others.push(each);
   }
   const isTold = Object.keys(errors).length || others.length;
-  return { errors, others, refusal: isTold ? null : refusal };
+  return { errors, others, refusal: isTold ? null : refusal, isBlank: false };
 }
 
 // The same key for the same body only: another body is another launch.

@@ -30,6 +30,7 @@ const POINTERS = [["/kind", "kind"], ["/name", "name"], ["/workspace", "workspac
 export function bodyOf(fields) {
   /** @type {Record<string, string>} */
   const errors = {};
+  /** @type {Record<string, any>} */
   const body = { ...fields.rest, kind: fields.kind };
   for (const name of TEXTS) if (fields[name].trim()) body[name] = fields[name].trim();
   try {

@@ -8,7 +8,7 @@ import { Home } from "./home.js";
 import { Job, Jobs } from "./jobs.js";
 import { Launch } from "./launch.js";
 import { MorePages } from "./more.js";
-import { Node, Nodes } from "./nodes.js";
+import { Nodes, OneNode } from "./nodes.js";
 import { Queues } from "./queues.js";
 import { KeysButton, MODIFIER, openPalette, Palette, startKeys } from "./palette.js";
 import { path, routes, startRouter } from "./router.js";
@@ -33,7 +33,7 @@ const PAGES = {
   "/jobs": [Jobs, () => "Jobs"],
   "/jobs/{name}": [Job, ({ name }) => `Job ${name}`],
   "/nodes": [Nodes, () => "Nodes"],
-  "/nodes/{name}": [Node, ({ name }) => `Node ${name}`],
+  "/nodes/{name}": [OneNode, ({ name }) => `Node ${name}`],
   "/templates": [Templates, () => "Templates"],
   "/templates/{name}": [Template, ({ name }) => `Template ${name}`],
   "/webhooks": [Webhooks, () => "Webhooks"],

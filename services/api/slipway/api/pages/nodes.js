@@ -66,7 +66,7 @@ function memoryOf(node) {
   return `${spellBytes(amountOf(node.used.memory))} of ${spellBytes(amountOf(node.allocatable.memory))}`;
 }
 
-export function Node({ name }) {
+export function OneNode({ name }) {
   const answer = useResource(`/nodes/${encodeURIComponent(name)}`, { isSlow: true });
   return html`<${Answered} answer=${answer} what=${`node ${name}`} isPage=${true} rows=${5}>${(node) => {
     const [word, tone] = standingOf(node);

