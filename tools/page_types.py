@@ -1,8 +1,8 @@
 """`python -m tools.page_types`: the types of the page's modules, as their JSDoc states them, checked by TypeScript.
 
-Owns how the compiler and the types of the vendored libraries get onto this machine: from npm, by the hashes of the lock
-beside them, with the Node that pyright brings. They are used for this check alone; nothing of them is shipped. Where npm
-cannot be reached, it says so and checks nothing.
+Owns how the compiler and the types of the vendored libraries get onto this machine: from npm, by the hashes of a lock,
+with the Node that pyright brings. They are used for this check alone; nothing of them is shipped. Where npm cannot be
+reached, it says so and checks nothing.
 """
 
 import hashlib
@@ -32,7 +32,7 @@ def install() -> bool:
     except subprocess.TimeoutExpired:
         code = 1
     if code:
-        print("types of the page: not checked, because npm could not install the compiler", file=sys.stderr)
+        sys.stderr.write("types of the page: not checked, because npm could not install the compiler\n")
         return False
     STAMP.write_text(wanted)
     return True
