@@ -197,3 +197,22 @@ def test_tokens_say_whose_they_are(visit: Visit) -> None:
     visit.press("Tokens")
     visit.page.wait_for("location.pathname === '/tokens'")
     visit.is_clean()
+
+
+def test_what_would_let_it_start_is_a_button(stack: RunningStack, visit: Visit) -> None:
+    """The limit of its job keeps it waiting: its page offers to raise it by what is missing, and then it runs."""
+    call(stack, "post", "/jobs", {"name": "page-narrow", "maxSlots": 1})
+    body = {**command(SLEEP), "kind": "training", "ranks": gpus(1), "job": "page-narrow"}
+    first, second = (stack.launch({**body, "name": name}) for name in ("page-first", "page-second"))
+    try:
+        stack.wait_for(first, "Running")
+        visit.go(f"/w/{second}")
+        label = "Let job page-narrow have 1 GPU more"
+        visit.press(label)
+        say_yes(visit, f"{label}?")
+        stack.wait_for(second, "Running")
+        visit.page.wait_for("document.querySelector('h1 .state').innerText === 'Running'")
+        assert call(stack, "get", "/jobs/page-narrow")["maxSlots"] == 2
+    finally:
+        call(stack, "post", "/jobs/page-narrow/kill")
+    visit.is_clean()

@@ -4,15 +4,16 @@ import { Ago, Answered } from "./components.js";
 import { plural, sentence } from "./format.js";
 import { html } from "./runtime.js";
 import { useResource } from "./store.js";
+import { Unblock } from "./unblock.js";
 
-/** @param {{id: string}} props */
-export function Explanation({ id }) {
+/** @param {{id: string, workspace: string}} props */
+export function Explanation({ id, workspace }) {
   const answer = useResource(`${apiPathOf(id)}/explain?foresee=true`, { isSlow: true });
   return html`<${Answered} answer=${answer} what="the explanation" rows=${3}>${(found) => html`<div class="explanation">
     ${found.code ? html`<p><span class="chip">${spaced(found.code)}</span> ${sentence(found.message)}.</p>` : html`<p>${sentence(found.message)}.</p>`}
     <dl>
       ${found.position ? html`<dt>Place</dt><dd>${ordinal(found)} in queue <a href=${`/queues/${encodeURIComponent(found.queue)}`}>${found.queue}</a>${aheadOf(found)}</dd>` : null}
-      ${smallest(found)}
+      ${smallest(found, id, workspace, answer.reload)}
       ${foreseenStart(found)}
       ${found.holders.length ? html`<dt>In use by</dt><dd>${found.holders.map((holder, index) => html`${index ? ", " : ""}<a
         href=${pageOf(holder.id)}>${holder.id}</a> of ${holder.user} (${holder.slots ? plural(holder.slots, "GPU") : "no GPU"}, <${Ago} time=${holder.since} />)`)}${found.othersHolding ? ` and ${found.othersHolding} more` : ""}</dd>` : null}
@@ -31,12 +32,13 @@ function aheadOf(found) {
     ? ` and ${found.ahead - found.jobsAhead.length} more` : ""}${slots ? ` (${plural(slots, "GPU")} ahead)` : ""}`;
 }
 
-function smallest(found) {
+function smallest(found, id, workspace, reload) {
   const helps = found.foreseen?.helps ?? [];
   const general = found.change.map((change) => change.detail);
   const lines = helps.length ? [helps.join(" and "), ...general] : general;
   if (!lines.length) return null;
-  return html`<dt>${helps.length ? "Smallest change" : "What helps"}</dt><dd>${lines.map((line) => html`<div>${sentence(line)}</div>`)}</dd>`;
+  return html`<dt>${helps.length ? "Smallest change" : "What helps"}</dt><dd>${lines.map((line) => html`<div>${sentence(line)}</div>`)}
+    ${found.foreseen?.change.length ? html`<div class="actions"><${Unblock} id=${id} workspace=${workspace} change=${found.foreseen.change} onDone=${reload} /></div>` : null}</dd>`;
 }
 
 function foreseenStart(found) {

@@ -181,5 +181,5 @@ function waitingRowOf({ each, slotsAhead, isOpen, isSelected, onSelect }) {
       <td class="why"><button type="button" class="chip" aria-expanded=${String(isOpen)} onClick=${toggle}>${spaced(each.code)}</button>
         <span class="soft">${each.message}</span></td>
     </tr>
-    ${isOpen ? html`<tr class="detail"><td colspan="8"><${Explanation} id=${each.id} /></td></tr>` : null}`;
+    ${isOpen ? html`<tr class="detail"><td colspan="8"><${Explanation} id=${each.id} workspace=${each.workspace} /></td></tr>` : null}`;
 }

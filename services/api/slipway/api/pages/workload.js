@@ -63,7 +63,7 @@ function Story({ view, reload }) {
       <${WorkloadActions} view=${view} reload=${reload} />
     </div>
     ${toneOf(view.state) === "bad" ? html`<${Cause} view=${view} book=${book} />` : null}
-    ${waits ? html`<section class="card notice tone-waits" aria-label="Why it waits"><h2>Why it waits</h2><${Explanation} id=${view.id} /></section>` : null}
+    ${waits ? html`<section class="card notice tone-waits" aria-label="Why it waits"><h2>Why it waits</h2><${Explanation} id=${view.id} workspace=${view.workspace} /></section>` : null}
     ${!waits && !ended ? html`<${Standing} view=${view} />` : null}
     <${Stepper} view=${view} timeline=${timeline} />
     <${Tabs} tabs=${tabs} chosen=${tab} onChoose=${(value) => setParam("tab", value)} />

@@ -1,0 +1,52 @@
+// The smallest change that lets something start, as a button, where the API can make it and the viewer may.
+import { Action } from "./action.js";
+import { apiPathOf } from "./allocation.js";
+import { call } from "./api.js";
+import { plural } from "./format.js";
+import { mayChange } from "./permissions.js";
+import { html } from "./runtime.js";
+
+/**
+ * @typedef {{kind: string, name?: string, slots?: number}} ChangeView one part of a change, as the API has it
+ * @typedef {{label: string, text: string, isPermitted: boolean, send: () => Promise<void>}} Offer
+ */
+
+/**
+ * @param {{id: string, workspace: string, change: ChangeView[], onDone: () => void}} props
+ */
+export function Unblock({ id, workspace, change, onDone }) {
+  const offer = offerOf(id, workspace, change);
+  if (!offer?.isPermitted) return null;
+  const send = async () => {
+    await offer.send();
+    onDone();
+  };
+  return html`<${Action} label=${offer.label} title=${`${offer.label}?`} verb=${offer.label} isDanger=${false} send=${send}><p>${offer.text}</p><//>`;
+}
+
+/**
+ * What a button could do; null where a part of the change is beyond the API, such as to free a node, raise a quota, or take
+ * back a cordon of kubectl.
+ * @param {string} id
+ * @param {string} workspace
+ * @param {ChangeView[]} change
+ * @returns {Offer | null}
+ */
+export function offerOf(id, workspace, change) {
+  if (change.length !== 1) return null;
+  const [first] = change;
+  if (first.kind === "release") {
+    return { label: "Resume it", text: "It is held. It starts as soon as it fits.", isPermitted: mayChange({ workspace }), send: () => call("POST", `${apiPathOf(id)}/resume`, { body: {} }) };
+  }
+  if (first.kind === "maxSlots") {
+    return { label: `Let job ${first.name} have ${plural(first.slots, "GPU")} more`, text: "Its limit is raised for everything of the job.", isPermitted: mayChange({ workspace }),
+      send: () => raise(first.name, workspace, first.slots) };
+  }
+  return null;
+}
+
+async function raise(job, workspace, slots) {
+  const path = `/jobs/${encodeURIComponent(job)}?workspace=${encodeURIComponent(workspace)}`;
+  const { maxSlots } = await call("GET", path);
+  await call("PATCH", path, { body: { maxSlots: (maxSlots ?? 0) + slots } });
+}
