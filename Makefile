@@ -32,7 +32,7 @@ MODEL ?= all
 WORKERS ?= $(shell getconf _NPROCESSORS_ONLN)
 PYTEST = $(BIN)/python -m pytest --numprocesses=$(1) --dist=loadfile $(if $(SEED),--randomly-seed=$(SEED))
 
-.PHONY: help demo up test test-all pictures conformance check format generate lock bench budget sim chaos models fuzz node wheel clean
+.PHONY: help demo up test test-all pictures docs-pictures conformance check format generate lock bench budget sim chaos models fuzz node wheel clean
 
 help: ## What there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
@@ -79,6 +79,9 @@ node: $(VENV)/.dev ## A cluster with real nodes (kubelet, containerd, runc) unti
 pictures: $(VENV)/.dev ## The page as a person sees it: pictures of every page, both themes, wide and phone (FOLDER=)
 	@test -n "$(FOLDER)" || { echo "name a folder for the pictures: make pictures FOLDER=/tmp/pictures"; exit 2; }
 	@$(BIN)/python -m tests.browser.gallery "$(FOLDER)"
+
+docs-pictures: $(VENV)/.dev ## The pictures of the page that the docs show, taken again
+	@$(BIN)/python -m tests.browser.gallery --docs docs/pictures
 
 conformance: $(VENV)/.dev ## Contracts and the whole system on a real kube-apiserver, etcd and Redis (or KUBECONFIG=)
 	@$(BIN)/python -m tests.conformance $(ARGS)

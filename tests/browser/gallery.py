@@ -1,4 +1,4 @@
-"""Pictures of every page in both themes, wide and on a phone: `make pictures FOLDER=...`.
+"""Pictures of every page in both themes: `make pictures FOLDER=...` (also on a phone), `make docs-pictures` (the docs').
 
 Owns a cluster with work as people have it (long names, many queues, failed, waiting and held work of several users),
 the list of pages, and the states in which a page has little to show. It judges nothing: a person looks at the pictures.
@@ -24,6 +24,7 @@ from tests.support.wait import wait_until
 Json = dict[str, Any]
 QUEUES = "/apis/slipway.dev/v1alpha1/queues"
 WIDTHS = {"wide": 1280, "phone": 390}
+DOCS_HEIGHTS = (320, 960)
 USERS = ("ada.lovelace@research.example", "grace", "lin")
 LONG = "continued-pretraining-web-2026"
 TALK = "import time\nfor i in range(100000): print(f'step {i} loss {9 / (i + 1):.4f}', flush=True); time.sleep(1)"
@@ -61,7 +62,7 @@ def pages(ids: Mapping[str, str]) -> dict[str, str]:
         "queues": "/queues",
         "queue": f"/queues/language?why={ids['big']}",
         "cluster": "/cluster?by=user",
-        "cluster-then": f"/cluster?at={datetime.now(UTC) - timedelta(seconds=20):%Y-%m-%dT%H:%M:%SZ}",
+        "cluster-then": f"/cluster?at={datetime.now(UTC) - timedelta(seconds=1):%Y-%m-%dT%H:%M:%SZ}",
         "nodes": "/nodes",
         "node": "/nodes/node-0",
         "jobs": "/jobs",
@@ -95,7 +96,7 @@ def populate(stack: RunningStack) -> dict[str, str]:
         body = {"apiVersion": "slipway.dev/v1alpha1", "kind": "Queue", "metadata": {"name": name}}
         stack.kubernetes("POST", QUEUES, {**body, "spec": {"pool": "default", **spec}})
     wait_until(lambda: len(stack.ask(lambda api: api.get("/queues")["items"])) > len(TREE), "the queues are known")
-    callers = [_Caller(stack, user) for user in USERS]
+    callers = [Caller(stack, user) for user in USERS]
     ada, grace, lin = callers
     stack.ask(lambda api: api.post("/jobs", {"name": "lr-sweep", "maxSlots": 16, "priority": 60}))
     stack.ask(lambda api: api.post("/templates", {"name": "a100-large", "body": TEMPLATE}))
@@ -123,7 +124,7 @@ def populate(stack: RunningStack) -> dict[str, str]:
     return ids
 
 
-class _Caller:
+class Caller:
     """A user with a token."""
 
     def __init__(self, stack: RunningStack, user: str) -> None:
@@ -135,10 +136,14 @@ class _Caller:
     def launch(self, program: str, name: str, *, gpus: int = 0, ranks: int = 1, **more: Any) -> str:
         asked = {"cpu": "100m", "memory": "64Mi", **({"nvidia.com/gpu": gpus} if gpus else {})}
         roles = [{"name": "worker", "count": ranks, "resources": asked}]
-        body = {"kind": "command", "image": "local", "name": name, "command": [sys.executable, "-c", program], **more}
+        body = {"kind": "command", "image": "local", "name": name, "command": ["python3", "-c", program], **more}
         answer = self._call("POST", "/allocations", json={**body, "ranks": roles})
         assert answer.status_code < 300, answer.text
         return str(answer.json()["id"])
+
+    def link(self) -> str:
+        """A one-time link that logs a browser in."""
+        return str(self._call("POST", "/login-links", json={"path": "/", "allocation": ""}).json()["url"])
 
     def _call(self, method: str, path: str, **more: Any) -> httpx.Response:
         url = f"{self._stack.url}/api/v1{path}"
@@ -156,8 +161,8 @@ def show(page: Page, address: str) -> None:
 
 
 def log_in(page: Page, stack: RunningStack) -> str:
-    """Open the page with a one-time link; its origin."""
-    page.goto(stack.link("/"))
+    """Open the page with a one-time link, as the first of the users; its origin."""
+    page.goto(Caller(stack, USERS[0]).link())
     page.wait_for("location.pathname === '/' && !!document.querySelector('main h1')")
     return str(page.run("location.origin"))
 
@@ -172,6 +177,22 @@ def photograph(page: Page, path: Path, *, width: int, is_dark: bool) -> None:
     page.picture(path)
 
 
+def photograph_for_docs(page: Page, folder: Path, name: str) -> None:
+    """The upper part of the page in both themes, as small files."""
+    for is_dark in (False, True):
+        page.look(width=WIDTHS["wide"], height=DOCS_HEIGHTS[0], is_dark=is_dark)
+        time.sleep(SETTLE_S / 4)
+        height = int(page.run("Math.ceil(document.querySelector('main').getBoundingClientRect().bottom)"))
+        page.look(width=WIDTHS["wide"], height=min(max(height, DOCS_HEIGHTS[0]), DOCS_HEIGHTS[1]), is_dark=is_dark)
+        time.sleep(SETTLE_S / 4)
+        page.picture(folder / docs_file(name, is_dark=is_dark))
+
+
+def docs_file(name: str, *, is_dark: bool) -> str:
+    """The file of a picture in the docs."""
+    return f"{name}-{'dark' if is_dark else 'light'}.webp"
+
+
 def take(page: Page, folder: Path, name: str) -> None:
     """The page that is shown, in each width and theme."""
     for width_name, width in WIDTHS.items():
@@ -184,7 +205,9 @@ def main() -> int:
     """Take the pictures."""
     parser = argparse.ArgumentParser(prog="make pictures", description=__doc__)
     parser.add_argument("folder", type=Path)
-    folder: Path = parser.parse_args().folder
+    parser.add_argument("--docs", action="store_true", help="what the docs show: wide, small files, no other states")
+    arguments = parser.parse_args()
+    folder: Path = arguments.folder
     folder.mkdir(parents=True, exist_ok=True)
     program = find()
     if not program:
@@ -198,14 +221,18 @@ def main() -> int:
     ):
         page.look(width=WIDTHS["wide"])
         origin = log_in(page, stack)
-        show(page, f"{origin}/")
-        take(page, folder, "empty-home")
-        show(page, f"{origin}/queues")
-        take(page, folder, "empty-queues")
+        if not arguments.docs:
+            show(page, f"{origin}/")
+            take(page, folder, "empty-home")
+            show(page, f"{origin}/queues")
+            take(page, folder, "empty-queues")
         for name, path in pages(populate(stack)).items():
             page.look(width=WIDTHS["wide"])
             show(page, f"{origin}{path}")
-            take(page, folder, name)
+            (photograph_for_docs if arguments.docs else take)(page, folder, name)
+        if arguments.docs:
+            print(f"make docs-pictures: {len(list(folder.glob('*.webp')))} pictures in {folder}")
+            return 0
         page.look(width=WIDTHS["wide"])
         show(page, f"{origin}/queues")
         stack.halt("api")

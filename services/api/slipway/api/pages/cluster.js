@@ -2,11 +2,11 @@
 import { pageOf } from "./allocation.js";
 import { freeOf, isUsable, partsOf, ranksThatFit, sizesOf } from "./capacity.js";
 import { Answered, Choice, Empty, Meter, More } from "./components.js";
-import { amountOf, finder, plural, sentence, spellBytes, spellDuration, spellExact, trim } from "./format.js";
+import { amountOf, finder, plural, sentence, spellAgo, spellBytes, spellDuration, spellExact, trim } from "./format.js";
 import { pageOfNode } from "./nodes.js";
 import { param, setParam } from "./router.js";
 import { html, useMemo, useRef, useSignal } from "./runtime.js";
-import { useResource } from "./store.js";
+import { now, useResource } from "./store.js";
 
 const COLOURS = 10;
 const FIRST = 30;
@@ -49,7 +49,7 @@ function TimeSlider({ at }) {
     clearTimeout(leave.current);
     leave.current = setTimeout(() => setParam("at", minutes ? new Date(Date.now() + minutes * MINUTE_MS).toISOString().replace(/\.\d+Z$/, "Z") : ""), SETTLE_MS);
   };
-  const said = chosen.value ? `${spellDuration(-60 * chosen.value)} ago` : "Now";
+  const said = chosen.value ? `${spellDuration(-60 * chosen.value)} ago` : at ? spellAgo(at, now.value) : "Now";
   return html`<div class="bar slider"><label for="cluster-time">Time</label>
     <input id="cluster-time" type="range" min=${-SLIDER_MIN} max="0" step="5" value=${chosen.value} aria-valuetext=${said} onInput=${(event) => move(Number(event.target.value))} />
     <output for="cluster-time" title=${at ? spellExact(at) : ""}>${said}</output>

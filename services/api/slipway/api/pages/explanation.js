@@ -34,7 +34,9 @@ function aheadOf(found) {
 
 function smallest(found, id, workspace, reload) {
   const helps = found.foreseen?.helps ?? [];
-  const general = found.change.map((change) => change.detail);
+  // What the API advises in general may say the smallest change once more.
+  const isSaid = (line) => helps.some((help) => line.toLowerCase().startsWith(help.toLowerCase()));
+  const general = found.change.map((change) => change.detail).filter((line) => !isSaid(line));
   const lines = helps.length ? [helps.join(" and "), ...general] : general;
   if (!lines.length) return null;
   return html`<dt>${helps.length ? "Smallest change" : "What helps"}</dt><dd>${lines.map((line) => html`<div>${sentence(line)}</div>`)}
