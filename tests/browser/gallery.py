@@ -1,4 +1,4 @@
-"""Pictures of every page in both themes: `make pictures FOLDER=...` (also on a phone), `make docs-pictures` (the docs').
+"""Pictures of every page in both themes: `make pictures FOLDER=...` (also on a phone) and `make docs-pictures`.
 
 Owns a cluster with work as people have it (long names, many queues, failed, waiting and held work of several users),
 the list of pages, and the states in which a page has little to show. It judges nothing: a person looks at the pictures.

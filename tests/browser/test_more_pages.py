@@ -23,9 +23,12 @@ def visit(stack: RunningStack, page: Page) -> Visit:
 
 def fill(visit: Visit, name: str, text: str) -> None:
     """Write into a field of a form, in place of what it says."""
-    visit.page.wait_for(f"!!document.getElementById('field-{name}')")
-    visit.page.run(f"document.getElementById('field-{name}').select()")
+    field = f"document.getElementById('field-{name}')"
+    # The field of a question is there a moment before the question is shown, and takes no letters until then.
+    visit.page.wait_for(f"{field}?.checkVisibility() === true")
+    visit.page.run(f"{field}.select()")
     visit.put(f"#field-{name}", text)
+    visit.page.wait_for(f"{field}.value === {text!r}")
 
 
 def say_yes(visit: Visit, title: str) -> None:

@@ -77,6 +77,9 @@ BASES: Mapping[type[msgspec.Struct], Json] = {
         "spec": {
             "extenders": [{"urlPrefix": "http://a"}],
             "workspaces": ["w"],
+            "allowedImages": ["a"],
+            "allowedUsers": ["1"],
+            "allowedGroups": ["1"],
             "shadow": {},
             "flavors": [{"name": "a", "nodeLabels": {"gpu": "a"}}],
         }

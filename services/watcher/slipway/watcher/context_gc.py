@@ -35,21 +35,21 @@ PAGE_SIZE = 500
 _log = log.get_logger(__name__)
 
 
-class HolderSpec(Wire, kw_only=True, frozen=True):
+class ArchiveHolderSpec(Wire, kw_only=True, frozen=True):
     context: str | None = None
 
 
-class HolderStatus(Wire, kw_only=True, frozen=True):
+class ArchiveHolderStatus(Wire, kw_only=True, frozen=True):
     phase: Phase = Phase.PENDING
     ended_at: str | None = None
 
 
-class Holder(Wire, kw_only=True, frozen=True):
+class ArchiveHolder(Wire, kw_only=True, frozen=True):
     """What matters here of an allocation."""
 
     metadata: ObjectMeta
-    spec: HolderSpec = HolderSpec()
-    status: HolderStatus = HolderStatus()
+    spec: ArchiveHolderSpec = ArchiveHolderSpec()
+    status: ArchiveHolderStatus = ArchiveHolderStatus()
 
 
 HOLDERS = Resource(
@@ -58,7 +58,7 @@ HOLDERS = Resource(
     plural=ALLOCATIONS.plural,
     kind=ALLOCATIONS.kind,
     namespaced=True,
-    struct=Holder,
+    struct=ArchiveHolder,
 )
 
 
@@ -107,9 +107,9 @@ class ArchiveSweeper:
             _log.info("archives swept", removed=removed)
         return removed
 
-    async def _holders(self) -> list[Holder]:
+    async def _holders(self) -> list[ArchiveHolder]:
         """The allocations that name an archive, as they are now."""
-        found: list[Holder] = []
+        found: list[ArchiveHolder] = []
         token = ""
         while True:
             page = await self._kube.list(HOLDERS, limit=PAGE_SIZE, continue_=token)
@@ -121,7 +121,7 @@ class ArchiveSweeper:
 
 
 def unused(
-    found: Iterable[IndexMap], allocations: Sequence[Allocation] | Sequence[Holder], *, before: float
+    found: Iterable[IndexMap], allocations: Sequence[Allocation] | Sequence[ArchiveHolder], *, before: float
 ) -> list[IndexMap]:
     """Those that nothing needs and nothing has used since `before` (epoch seconds). Pure."""
     needed: set[tuple[str, str]] = set()

@@ -48,7 +48,7 @@ _TABLE: dict[str, Rows] = {
         (_C, API_GROUP, ("allocations", "templates", "jobs", "resourcepools", "queues"), _READ),
         (_C, "", ("namespaces", "pods", "resourcequotas"), _READ),
         (_C, "", ("limitranges",), ("list",)),
-        (_C, "", ("nodes",), ("list", "patch")),
+        (_C, "", ("nodes",), ("list", "patch", "watch")),
         (_C, "authentication.k8s.io", ("tokenreviews",), ("create",)),
         (_W, API_GROUP, ("allocations", "jobs"), ("create", "delete", "patch")),
         (_W, API_GROUP, ("templates",), ("create", "delete", "update")),
@@ -56,7 +56,7 @@ _TABLE: dict[str, Rows] = {
         (_W, "", ("configmaps",), ("create", "delete", "get", "patch")),
         (_W, "", ("resourcequotas",), ("create", "delete", "patch")),
         (_W, "", ("secrets",), ("create",)),
-        (RightScope.WEBHOOKS, "", ("secrets",), ("create", "delete", "get", "list", "update")),
+        (RightScope.WEBHOOKS, "", ("secrets",), ("create", "delete", "get", "list", "update", "watch")),
     ),
     "scheduler": (
         (_C, API_GROUP, ("allocations", "resourcepools"), _READ),
