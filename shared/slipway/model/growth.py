@@ -6,7 +6,7 @@ Owns the words and the pause. Pure.
 GROW_AGAIN_S = 600.0
 """A gang of which an added rank could not start asks for no other rank for so long."""
 QUOTA_AGAIN_S = 30.0
-"""The same, where a quota of its namespace had no room."""
+"""The same, where a quota of its namespace had no room, or a permission was missing, for the first time."""
 
 
 def below_count(*, have: int, count: int, gpus: int) -> str:

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from slipway.crd.v1alpha1 import Allocation, Growth, Placement, RankStatus, Shrink
-from slipway.errors import InvalidError, QuotaExceededError
+from slipway.errors import DeniedError, InvalidError, QuotaExceededError
 from slipway.kube.errors import Verb
 from slipway.kube.resources import ALLOCATIONS, PODS
 from slipway.model.lifecycle import Event, RankState
@@ -157,15 +157,16 @@ def test_what_cannot_be_created_is_given_back(error: Exception) -> None:
     at_a_desk(story)
 
 
+@pytest.mark.parametrize("error", [QuotaExceededError("exceeded quota: q"), DeniedError("pods is forbidden")])
 @pytest.mark.parametrize(("reason", "pause_s"), [("", 30.0), ("exceeded quota: q", 600.0)])
-def test_a_quota_that_refuses_again_is_asked_seldom(reason: str, pause_s: float) -> None:
-    """At first another pod may end soon; later nobody writes every half a minute for nothing."""
+def test_what_refuses_again_is_asked_seldom(error: Exception, reason: str, pause_s: float) -> None:
+    """At first another pod may end soon, or a right come back; later nobody writes every half a minute for nothing."""
 
     async def story(desk: Desk) -> None:
         found = await a_growing_gang(desk)
         assert found.status.growth is not None
         await put(desk, growth=msgspec.structs.replace(found.status.growth, reason=reason))
-        desk.calls.fail(QuotaExceededError("exceeded quota: q"), (Verb.CREATE, "pods"))
+        desk.calls.fail(error, (Verb.CREATE, "pods"))  # type: ignore[arg-type]
         await desk.handle()
         waits_s = parse_time((await growth_of(desk)).not_before) - desk.clock.now()
         assert waits_s == pytest.approx(pause_s, abs=1.0)

@@ -248,8 +248,8 @@ class Worker:
             return "taken back"
         except InvariantError:
             raise
-        except QuotaExceededError as error:
-            # Another pod may end soon; a quota that refuses again is asked seldom.
+        except (QuotaExceededError, DeniedError) as error:
+            # Another pod may end soon, and a permission may be given back; what refuses again is asked seldom.
             growth = growth_of(allocation)
             is_first = growth is None or not growth.reason
             return await self._withdraw(allocation, str(error), pause_s=QUOTA_AGAIN_S if is_first else GROW_AGAIN_S)
