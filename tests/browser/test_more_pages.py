@@ -206,9 +206,10 @@ def test_what_would_let_it_start_is_a_button(stack: RunningStack, visit: Visit) 
     """The limit of its job keeps it waiting: its page offers to raise it by what is missing, and then it runs."""
     call(stack, "post", "/jobs", {"name": "page-narrow", "maxSlots": 1})
     body = {**command(SLEEP), "kind": "training", "ranks": gpus(1), "job": "page-narrow"}
-    first, second = (stack.launch({**body, "name": name}) for name in ("page-first", "page-second"))
+    first = stack.launch({**body, "name": "page-first"})
     try:
         stack.wait_for(first, "Running")
+        second = stack.launch({**body, "name": "page-second"})
         visit.go(f"/w/{second}")
         label = "Let job page-narrow have 1 GPU more"
         visit.press(label)
