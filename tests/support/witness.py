@@ -267,9 +267,14 @@ class Witness:
         ]
 
     def _others(self, claimed: Claimed) -> int:
-        """Other hints for the same allocation that are still there."""
+        """Other hints for the same allocation that are still there.
+
+        One that the server has lost (it was flushed or trimmed) is acknowledged in vain: nobody would get it again.
+        """
         stream = self._world.server.stream(keys.work(claimed.shard))
         if stream is None or claimed.hint is None:
+            return _EXTRA
+        if not any(f"{milliseconds}-{number}" == claimed.entry_id for milliseconds, number in stream.entries):
             return _EXTRA
         group = stream.groups.get(keys.WORK_GROUP)
         key, count = f"{claimed.hint.namespace}/{claimed.hint.allocation}".encode(), 0
