@@ -102,7 +102,7 @@ class World:
                 await asyncio.sleep(0)
 
     async def _live_on(self) -> None:
-        """The next step of the life whose turn it is; a new one while there are few."""
+        """Take the next allocation one step further; launch a new one while there are few."""
         if len(self._lives) < LIVES:
             self._number += 1
             name = f"live-{self._number}"

@@ -85,6 +85,26 @@ def test_the_form_loses_nothing_of_the_yaml(visit: Visit, name: str) -> None:
     visit.is_clean()
 
 
+@pytest.mark.parametrize("name", list(BODIES))
+def test_launch_again_loses_nothing(stack: RunningStack, visit: Visit, name: str) -> None:
+    """Whatever the first launch had (roles, files, restarts, labels): the second one has the same spec."""
+    id_ = stack.launch({**BODIES[name], "name": f"again-{name}", "hold": True})
+    try:
+        first = stack.view(id_)
+        visit.go(f"/launch?from={id_}&as=yaml")
+        visit.page.wait_for("!!document.querySelector('.outcome .state')")
+        body = written(visit)
+        foreseen = stack.ask(lambda api: api.post("/allocations", body, {"dryRun": "true"}))
+        assert body.get("labels", {}) == BODIES[name].get("labels", {})
+        for each in (first["spec"], foreseen["spec"]):
+            for field in ("requestHash", "desired", "hold"):
+                each.pop(field, None)
+        assert foreseen["spec"] == first["spec"]
+    finally:
+        stack.ask(lambda api: api.post(f"/allocations/{id_}/kill"))
+    visit.is_clean()
+
+
 def test_what_the_form_changes_is_in_the_yaml(visit: Visit) -> None:
     """One launch, written in two ways: a name put into the form stands in the YAML beside what was there."""
     visit.go("/launch?as=yaml")

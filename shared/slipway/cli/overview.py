@@ -1,7 +1,8 @@
 """The cluster on one page of text: nodes, queues and one user's work, as many rows of each as there is room for. Pure.
 
-Owns what is shown first and what is left out: nodes that do not work and the fullest ones, queues in which work waits,
-the newest work. What is left out is counted. Reads the JSON of the REST API; knows nothing of terminals.
+Owns the order of the rows and which are left out. First come nodes that do not work, then the fullest; queues in which
+work waits; the newest work. Each table counts the rows that it leaves out. Reads the JSON of the REST API; knows
+nothing of terminals.
 """
 
 from collections.abc import Callable, Sequence
@@ -29,7 +30,7 @@ class ClusterLook(NamedTuple):
 
 
 class _Section(NamedTuple):
-    """A table, and how what is left out of it is told."""
+    """A table; `left_out` says in words how many rows it does not show."""
 
     head: tuple[str, ...]
     rows: list[list[str]]

@@ -109,7 +109,7 @@ async def _admit(request: Request, row: Endpoint, rule: RouteRule) -> None:
 
 
 async def _drawn(request: Request, response: Response) -> Response:
-    """The answer without the names of others in our own sentences, and compressed for whoever takes that."""
+    """The answer as the caller gets it: it names nobody whom the caller may not see, and is compressed if accepted."""
     if response.media_type != JSON_TYPE or not response.body:
         return response
     blinds = await middleware.blinds_of(request)

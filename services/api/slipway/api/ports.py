@@ -10,7 +10,7 @@ class Kube(Gets, Lists, Creates, Replaces, Patches, Deletes, ReadsLogs, Protocol
 
 
 class WatchingKube(Kube, Watches, Protocol):
-    """The same, with watches: for what is kept in memory (`watched.py`), never for a route."""
+    """Kube with watches. `watched.py` uses it for what it keeps in memory; a route does not."""
 
 
 class ShutdownSignal(Protocol):

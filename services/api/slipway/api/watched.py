@@ -8,7 +8,7 @@ Promises
   server has forgotten the position of the watch.
 - A read before that LIST is complete waits for it, up to `SYNC_S`; then it raises UnavailableError, as a LIST that
   fails would.
-- An own write that was told to `wrote` is in the reads that follow, unless the watch is later than `OWN_WRITE_S`.
+- After `wrote`, reads wait until the watch has shown that write, at most `OWN_WRITE_S`.
 - While the watch is interrupted, reads answer what was observed last and `age_s` says how old that is. Beyond
   `OLD_MAX_S` they raise UnavailableError.
 
@@ -38,7 +38,7 @@ OWN_WRITE_S = 1.0
 """How long a read waits for the watch to show an own write."""
 LOOK_S = 0.005
 OLD_MAX_S = 300.0
-"""An answer older than this helps nobody: since then nodes may have come and gone."""
+"""Older answers are refused: nodes may have come and gone since."""
 OWN_WRITES_MAX = 1_000
 RETRY_S = 1.0
 

@@ -6,7 +6,7 @@ const OVER = facts.phases.at(-1);
 
 /**
  * The new answer, with the parts of the old one wherever both say the same: who draws a part sees that nothing of it
- * has changed. Items of lists are told by `id` or `name`.
+ * has changed. Items of lists are matched by `id` or `name`.
  * @param {any} old
  * @param {any} fresh
  * @returns {any} `old` itself when nothing has changed

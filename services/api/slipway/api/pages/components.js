@@ -24,6 +24,11 @@ export function Lasted({ from, to }) {
   return html`<time title=${`${spellExact(from)}${to ? ` to ${spellExact(to)}` : ""}`}>${spellDuration(shown)}</time>`;
 }
 
+/** What stands where there is no value. */
+export function dash() {
+  return html`<span class="soft">–</span>`;
+}
+
 /** How much of a whole is used; `mark` is a bound within it. */
 export function Meter({ used, whole, mark = 0, label }) {
   const most = Math.max(whole, used, mark, 1);

@@ -2,15 +2,15 @@
 import { Action } from "./action.js";
 import { pageOf, spaced } from "./allocation.js";
 import { call } from "./api.js";
-import { Ago, Answered, Empty, Field, State } from "./components.js";
+import { Ago, Answered, Empty, Field, State, dash } from "./components.js";
 import { plural, sentence } from "./format.js";
 import { mayChange } from "./permissions.js";
 import { go, param } from "./router.js";
 import { html, useSignal } from "./runtime.js";
 import { me, useResource } from "./store.js";
+import { isName } from "./words.js";
 
 const WHOLE = /^\d+$/;
-const NAME = /^[a-z0-9]([-a-z0-9]*[a-z0-9])?$/;
 /** {state of a job: [tone, meaning]}: it is that of the member that is furthest. */
 const STATES = { Running: ["runs", "something of it runs"], Scheduled: ["starts", "something of it has a place, and does not run yet"],
   Queued: ["waits", "all of it waits"], Idle: ["neutral", "nothing of it is left"] };
@@ -99,7 +99,7 @@ function NewJob({ workspaces }) {
   const name = useSignal("");
   const workspace = useSignal("");
   const place = { name: name.value, workspace: workspace.value || (workspaces.includes("default") ? "default" : workspaces[0]) };
-  const isNamed = NAME.test(name.value);
+  const isNamed = isName(name.value);
   const send = async () => {
     const { interrupt, ...limits } = changeOf(first, fields.value);
     await call("POST", "/jobs", { body: { ...place, ...limits } });
@@ -189,8 +189,4 @@ function Members({ job }) {
 
 function queuesOf(job) {
   return job.queues.length ? job.queues.map((name, index) => html`${index ? ", " : ""}<a class="plain" href=${`/queues/${encodeURIComponent(name)}`}>${name}</a>`) : dash();
-}
-
-function dash() {
-  return html`<span class="soft">–</span>`;
 }

@@ -16,15 +16,12 @@ const TYPING_MS = 350;
 export function Launch() {
   const from = param("from");
   const source = useResource(from ? apiPathOf(from) : "", { isAbout: () => false });
-  if (!from) return html`<${Draft} start=${{ ...BLANK, template: param("template"), workspace: param("workspace"), job: param("job") }} isWhole=${true} />`;
-  if (source.data) {
-    const { fields, isWhole } = fieldsOf(source.data);
-    return html`<${Draft} key=${from} start=${fields} isWhole=${isWhole} from=${from} />`;
-  }
+  if (!from) return html`<${Draft} start=${{ ...BLANK, template: param("template"), workspace: param("workspace"), job: param("job") }} />`;
+  if (source.data) return html`<${Draft} key=${from} start=${fieldsOf(source.data)} from=${from} secrets=${source.data.spec.secretVariables ?? []} />`;
   return source.error ? html`<${Failure} error=${source.error} what="that workload" onRetry=${source.reload} />` : null;
 }
 
-function Draft({ start, isWhole, from }) {
+function Draft({ start, from = "", secrets = [] }) {
   const fields = useSignal(start);
   /** What is written as YAML; null before that. */
   const text = useSignal(/** @type {string | null} */ (null));
@@ -70,7 +67,7 @@ function Draft({ start, isWhole, from }) {
   const isBad = Object.keys(shown).length > 0 || others.length > 0;
   return html`<div class="head"><h1 tabindex="-1">Launch</h1>
       <${Choice} label="Written as" options=${[["", "Form"], ["yaml", "YAML"]]} chosen=${isYaml ? "yaml" : ""} onChoose=${writeAs} /></div>
-    ${from ? html`<p class="soft">Filled in from <a href=${pageOf(from)}>${from}</a>.${isWhole ? "" : " It also has what is not filled in here (such as more roles, secrets, files or restarts): its YAML has all of it."}</p>` : null}
+    ${from ? html`<p class="soft">Filled in from <a href=${pageOf(from)}>${from}</a>.${secrets.length ? ` The values of ${secrets.join(", ")} are not kept: give them again, in the YAML under secretValues.` : ""}</p>` : null}
     <form class="launch" onSubmit=${launch} aria-label="Launch">
       ${isYaml ? html`<div class="fields card"><${Field} name="yaml" label="Fields of the launch" error=${made.errors.yaml} hint="YAML or JSON; slipway apply -f takes the same file"><textarea id="field-yaml" name="yaml"
           class="mono" rows="24" spellcheck=${false} value=${text.value ?? ""} aria-invalid=${made.errors.yaml ? "true" : undefined} aria-describedby="about-yaml" onInput=${(event) => (text.value = event.target.value)}></textarea><//></div>`
@@ -149,7 +146,7 @@ function Form({ fields, shown }) {
             ${field("maxRuntime", "Longest run", box("maxRuntime", { placeholder: "no limit" }), "such as 2h")}
           </div>
           <div class="row">
-            ${field("template", "Template", html`<select id="field-template" name="template" onChange=${set("template")} aria-describedby="about-template">
+            ${field("template", "Template", html`<select id="field-template" name="template" disabled=${Boolean(fields.value.rest.template)} onChange=${set("template")} aria-describedby="about-template">
               <option value="" selected=${!fields.value.template}>none</option>${[...new Set([...named, ...(fields.value.template ? [fields.value.template] : [])])].map((name) => html`<option key=${name} value=${name} selected=${name === fields.value.template}>${name}</option>`)}</select>`, "fields that it lends")}
             ${field("job", "Job", box("job", { placeholder: "none" }), "groups it with others")}
           </div>

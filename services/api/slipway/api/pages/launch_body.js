@@ -127,24 +127,62 @@ function takeRanks(fields, value) {
   return true;
 }
 
+/** What an allocation has and no launch says: what the API adds, and secret variables, whose values are not kept. */
+const NOT_OF_A_BODY = new Set(["requestHash", "signals", "desired", "hold", "queuePosition", "maxRuntimeOverride", "secretVariables"]);
+/** Fields of a spec that the form shows; others make a launch more than the form, unless they are empty. */
+const SHOWN = new Set(["kind", "queue", "priority", "ranks", "minAvailable", "template", "env", "maxRuntime", "job", "preemptionGrace"]);
+
 /**
- * The fields of an allocation, to launch it again.
+ * The body that launches an allocation again, whole, under a name of its own. `slipway rerun` sends the same.
  * @param {any} view
- * @returns {{fields: Fields, isWhole: boolean}} not whole: it has what the form does not show
+ * @returns {any}
+ */
+export function bodyAgain(view) {
+  const spec = Object.fromEntries(Object.entries(view.spec).filter(([name]) => !NOT_OF_A_BODY.has(name)));
+  const labels = ownLabels(view);
+  return { workspace: view.workspace, ...(Object.keys(labels).length ? { labels } : {}), ...spec };
+}
+
+// Slipway sets labels of its own, and refuses them in a launch.
+function ownLabels(view) {
+  return Object.fromEntries(Object.entries(view.labels ?? {}).filter(([name]) => !name.split("/")[0].endsWith("slipway.dev")));
+}
+
+/**
+ * The fields of an allocation, to launch it again. What is simple fills the form; of all else the whole body is kept, and
+ * the form shows what it can of it.
+ * @param {any} view
+ * @returns {Fields}
  */
 export function fieldsOf(view) {
+  return isSimple(view) ? simpleFields(view) : fieldsOfBody(bodyAgain(view));
+}
+
+function isSimple(view) {
+  const { spec } = view;
+  const pod = spec.template?.spec ?? {};
+  const [role = {}] = spec.ranks ?? [];
+  const isServing = ["notebook", "shell", "tensorboard"].includes(view.kind);
+  const hasMore = Object.entries(spec).some(([name, value]) => !SHOWN.has(name) && !NOT_OF_A_BODY.has(name) && !isEmpty(value)
+    && !(name === "pool" && value === "default") && !(name === "ports" && isServing));
+  const main = pod.containers?.[0] ?? {};
+  const more = [...(spec.ranks ?? []).slice(1), ...(pod.containers ?? []).slice(1), ...(pod.initContainers ?? []), ...(pod.volumes ?? []), ...(main.env ?? [])];
+  return !hasMore && !more.length && !spec.secretVariables?.length && !Object.keys(ownLabels(view)).length && (role.minAvailable ?? role.count) === role.count;
+}
+
+function isEmpty(value) {
+  return !value || (typeof value === "object" && Object.keys(value).length === 0);
+}
+
+function simpleFields(view) {
   const { spec } = view;
   const main = spec.template?.spec?.containers?.[0] ?? {};
   const role = spec.ranks?.[0] ?? {};
   const asked = role.resources?.requests ?? {};
   const env = Object.entries(spec.env ?? {}).map(([name, value]) => `${name}=${value}`).join("\n");
-  const fields = { ...BLANK, rest: {}, kind: view.kind, job: view.job ?? "", workspace: view.workspace, image: main.image ?? "", queue: view.queue, env,
+  return { ...BLANK, rest: {}, kind: view.kind, role: role.name ?? BLANK.role, job: view.job ?? "", workspace: view.workspace, image: main.image ?? "", queue: view.queue, env,
     command: [...(main.command ?? []), ...(main.args ?? [])].map(quoted).join(" "), ranks: String(role.count ?? 1),
     gpus: String(asked[facts.gpu] ?? 0), cpu: asked.cpu ?? "", memory: asked.memory ?? "", priority: String(view.priority), maxRuntime: spec.maxRuntime ?? "" };
-  const pod = spec.template?.spec ?? {};
-  const more = [...(spec.ranks ?? []).slice(1), ...(pod.containers ?? []).slice(1), ...(pod.initContainers ?? []), ...(pod.volumes ?? []), ...(main.env ?? [])];
-  const isWhole = !more.length && !spec.context && !spec.files && !spec.secretVariables && !spec.maxRestarts;
-  return { fields, isWhole };
 }
 
 /**

@@ -6,11 +6,11 @@ import { mayChange } from "./permissions.js";
 import { go, param } from "./router.js";
 import { html, useSignal } from "./runtime.js";
 import { me, useResource } from "./store.js";
+import { isName } from "./words.js";
 import { toYaml } from "./yaml.js";
 import { faultOf, useYaml } from "./yaml_reader.js";
 
 const START = "image: python:3.12-slim\nranks:\n- name: worker\n  resources:\n    cpu: \"4\"\n    memory: 16Gi\n";
-const NAME = /^[a-z0-9]([-a-z0-9]*[a-z0-9])?$/;
 
 function pageOfTemplate({ name, workspace }) {
   return `/templates/${encodeURIComponent(name)}?workspace=${encodeURIComponent(workspace)}`;
@@ -39,7 +39,7 @@ function NewTemplate() {
   const name = useSignal("");
   const workspaces = (me.value?.workspaces ?? []).filter((workspace) => mayChange({ workspace }));
   const workspace = useSignal(workspaces.includes("default") ? "default" : workspaces[0] ?? "default");
-  const isNamed = NAME.test(name.value);
+  const isNamed = isName(name.value);
   return html`<section class="card"><h2>New template</h2><div class="row">
       <${Field} name="name" label="Name" error=${name.value && !isNamed ? "Write small letters, digits and hyphens." : ""} hint="such as a100-large"><input id="field-name" value=${name.value} maxlength="63"
         autocomplete="off" aria-describedby="about-name" onInput=${(event) => (name.value = event.target.value.trim())} /><//>

@@ -1,6 +1,6 @@
 // `/usage`: what was used, by user, queue or day. Each row leads to what it is made of.
 import { DayChart } from "./chart.js";
-import { Answered, Choice, Empty, Meter } from "./components.js";
+import { Answered, Choice, Empty, Meter, dash } from "./components.js";
 import { plural, spellDuration, trim } from "./format.js";
 import { location_, param, setParam } from "./router.js";
 import { html } from "./runtime.js";
@@ -73,10 +73,6 @@ function Figures({ row, most, whole }) {
     <td class="number" data-label="Admitted">${row.admitted}</td>
     <td class="number" data-label="Mean wait" title="how long what was admitted had waited, on average">${row.admitted ? spellDuration(row.waitedSeconds / row.admitted) : dash()}</td>
     <td class="number" data-label="Ended">${row.ended}</td>`;
-}
-
-function dash() {
-  return html`<span class="soft">–</span>`;
 }
 
 function spellHours(hours) {

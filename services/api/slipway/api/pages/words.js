@@ -41,3 +41,12 @@ export function wordsOf(line) {
 export function quoted(word) {
   return /^[A-Za-z0-9_./:=@%+,-]+$/.test(word) ? word : `'${word.replaceAll("'", `'\\''`)}'`;
 }
+
+/**
+ * Whether Kubernetes takes it as the name of an object.
+ * @param {string} text
+ * @returns {boolean}
+ */
+export function isName(text) {
+  return /^[a-z0-9]([-a-z0-9]*[a-z0-9])?$/.test(text);
+}

@@ -27,7 +27,7 @@ export function WorkloadActions({ view, reload }) {
     ${isOpenable(view) ? html`<a class="button primary" href=${view.links.proxy} target="_blank" rel="noopener">Open</a>` : null}
     ${isMine && view.hold ? html`<${Action} label="Resume" send=${send("resume")} />` : null}
     ${isMine && waits && !view.hold ? html`<${Action} label="Hold" title=${`Hold ${view.name}?`} isDanger=${false} send=${send("hold")}>
-      <p>It does not start before somebody resumes it. It loses nothing else.</p><//>` : null}
+      <p>It does not start before somebody resumes it.</p><//>` : null}
     ${isMine && !isEnding ? html`<${Priority} view=${view} reload=${reload} />` : null}
     ${isMine && !waits && !isEnding && view.spec.preemptible ? html`<${Action} label="Preempt" title=${`Preempt ${view.name}?`} isDanger=${true} no="Let it run" send=${send("preempt")}>
       <p>Its ranks are asked to save their work and end. Then it waits in its queue, and goes on from what it saved.</p><//>` : null}

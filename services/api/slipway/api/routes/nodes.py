@@ -89,7 +89,7 @@ async def _mark(request: Request, value: str | None) -> Response:
 def _views(
     found: Sequence[SeenNode], live: list[Allocation], sight: VisibleWorkspaces, pools: Sequence[ResourcePool]
 ) -> list[NodeView]:
-    """The nodes; what is used of them counts everybody, who uses it is told of those that the caller sees."""
+    """The nodes. The use counts the ranks of everybody; the caller sees only ranks of workspaces that it may see."""
     views = cluster_view.node_views(found, live, pools)
     if sight.is_whole:
         return views
