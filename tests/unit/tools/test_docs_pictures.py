@@ -6,19 +6,22 @@ from pathlib import Path
 from tests.browser.gallery import docs_file, pages
 
 DOCS = Path(__file__).parents[3] / "docs"
-NAMES = list(pages({name: name for name in ("big", "gang", "failed", "held")}))
+
+
+def _names() -> list[str]:
+    return list(pages({name: name for name in ("big", "gang", "failed", "held")}))
 
 
 def test_every_page_has_its_pictures() -> None:
     """Light and dark of each page that the gallery knows, and no others."""
-    wanted = {docs_file(name, is_dark=is_dark) for name in NAMES for is_dark in (False, True)}
+    wanted = {docs_file(name, is_dark=is_dark) for name in _names() for is_dark in (False, True)}
     assert {path.name for path in (DOCS / "pictures").iterdir()} == wanted
 
 
 def test_the_docs_show_each_of_them() -> None:
     """Each stands on the page of pictures, with a text for those who do not see it."""
     shown = (DOCS / "page-pictures.md").read_text()
-    for name in NAMES:
+    for name in _names():
         light, dark = docs_file(name, is_dark=False), docs_file(name, is_dark=True)
         pair = rf'srcset="pictures/{re.escape(dark)}">\n  <img alt="[^"]+" src="pictures/{re.escape(light)}"'
         assert re.search(pair, shown), f"docs/page-pictures.md shows no {name}"
