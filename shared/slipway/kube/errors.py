@@ -6,13 +6,13 @@ HTTP libraries, sockets or retries. Pure: `explain` returns the error, callers r
 | answer | error |
 |---|---|
 | 400, 422, any other 4xx | InvalidError, with a pointer per cause |
+| 403, 422 an admission policy is not ready: the API server does not know its parameters yet | UnavailableError |
 | 400 on a log, "waiting to start" | UnavailableError: the container has no log yet |
 | 401 | DeniedError |
 | 403 NamespaceTerminating | TerminatingError |
 | 403 "exceeded quota:", "status unknown for quota:" | QuotaExceededError |
 | 403 `User "x" cannot create resource` | DeniedError: our account lacks the verb |
 | 403 the default service account is not there yet | UnavailableError: the namespace is being set up |
-| 403 an admission policy is not ready: the API server does not know its parameters yet | UnavailableError |
 | other 403 (admission, pod security, limit ranges) | InvalidError, with the server's message |
 | 404 | NotFoundError |
 | 408 | DeadlineError |
@@ -57,7 +57,8 @@ _QUOTA_MARKS = ("exceeded quota:", "status unknown for quota:")
 _NOT_APPLICABLE = "rejected our request due to an error in our request"
 """All that the server says when the operations of a JSON patch do not fit the object."""
 _POLICY_NOT_READY = ("failed to configure binding:", "failed to configure policy:", "not yet ready to handle request")
-"""Of an API server or a custom resource that has just come. Source: apiserver, admission/plugin/policy (v1.36)."""
+"""Of an API server or a custom resource that has just come. A policy that cannot be configured denies as "Invalid"
+(422), though its text says "is forbidden". Source: apiserver, admission/plugin/policy (v1.36)."""
 _NO_DEFAULT_ACCOUNT = 'serviceaccount "default" not found'
 
 
@@ -166,7 +167,7 @@ def _forbidden(status: ServerStatus, message: str, retry_after_s: float | None) 
         return QuotaExceededError(message, retry_after_s=retry_after_s)
     if _LACKS_VERB.search(message):
         return DeniedError(message)
-    if _NO_DEFAULT_ACCOUNT in message or any(mark in message for mark in _POLICY_NOT_READY):
+    if _NO_DEFAULT_ACCOUNT in message or _is_policy_unready(message):
         return UnavailableError(message, retry_after_s=retry_after_s)
     return InvalidError(message, fields=_fields(status))
 
@@ -184,7 +185,13 @@ def _refused(verb: Verb, status: ServerStatus, message: str) -> ControlPlaneErro
         return UnavailableError(message)
     if verb is Verb.PATCH and not status.causes and _NOT_APPLICABLE in message:
         return StaleError(message)
+    if _is_policy_unready(message):
+        return UnavailableError(message)
     return InvalidError(message, fields=_fields(status))
+
+
+def _is_policy_unready(message: str) -> bool:
+    return any(mark in message for mark in _POLICY_NOT_READY)
 
 
 def _failed(message: str, retry_after_s: float | None) -> ControlPlaneError:

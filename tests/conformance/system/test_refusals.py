@@ -117,6 +117,36 @@ def test_an_admission_policy_ends_it_with_its_words(system: System, workspace: s
     assert system.runs(view["id"]) == []
 
 
+def test_a_policy_that_is_not_ready_is_waited_for(system: System, workspace: str) -> None:
+    """An API server that has just started does not know the kind of a policy's parameters: the launch goes on later."""
+    name = f"unready-{workspace}"
+    rule = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]}
+    policy = {
+        "paramKind": {"apiVersion": "example.org/v1", "kind": "Unknown"},
+        "matchConstraints": {"resourceRules": [rule]},
+        "validations": [{"expression": "true"}],
+    }
+    place = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": workspace}}}
+    given = {"name": "any", "parameterNotFoundAction": "Deny"}
+    binding = {"policyName": name, "validationActions": ["Deny"], "matchResources": place, "paramRef": given}
+    policies, bindings = f"{ADMISSION}/validatingadmissionpolicies", f"{ADMISSION}/validatingadmissionpolicybindings"
+    tried = {"metadata": {"name": "tried"}, "spec": {"containers": [{"name": "main", "image": "example.org/work:1"}]}}
+    words = "failed to configure policy"
+    system.operator.create(policies, {"metadata": {"name": name}, "spec": policy})
+    system.operator.create(bindings, {"metadata": {"name": name}, "spec": binding})
+    try:
+        pods = f"/api/v1/namespaces/{workspace}/pods"
+        wait_until(lambda: words in system.operator.objection(pods, tried), "the policy is in force")
+        id_ = system.launch(a_body(script={"runsS": 0.1}, workspace=workspace))
+        view = system.wait_until(id_, lambda view: words in str(condition(view, "Stuck")), "explained")
+        assert view["phase"] == "Assigned"
+    finally:
+        system.operator.delete(f"{bindings}/{name}")
+        system.operator.delete(f"{policies}/{name}")
+    system.ended(id_, "Succeeded", timeout_s=60)
+    system.started_once(id_, 1)
+
+
 def test_a_limit_range_is_heeded_before_admission(system: System, workspace: str) -> None:
     """Nothing is made of what it refuses. The scheduler and a forecast name its bound; once it is gone, it runs."""
     path = f"/api/v1/namespaces/{workspace}/limitranges"

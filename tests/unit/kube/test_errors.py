@@ -47,6 +47,9 @@ TABLE: list[tuple[Verb, int, str, str, type[ControlPlaneError]]] = [
     (Verb.CREATE, 403, "Forbidden", FORBIDDEN + "ValidatingAdmissionPolicy 'p' with binding 'p' denied request: "
      "failed to configure binding: paramKind kind `slipway.dev/v1alpha1, Kind=ResourcePool` not yet synced "
      "to use for admission", errors.UnavailableError),
+    (Verb.CREATE, 422, "Invalid", FORBIDDEN + "ValidatingAdmissionPolicy 'p' denied request: failed to configure "
+     "policy: failed to find resource referenced by paramKind: 'slipway.dev/v1alpha1, Kind=ResourcePool'",
+     errors.UnavailableError),
     (Verb.CREATE, 403, "Forbidden", FORBIDDEN + 'error looking up service account x/mine: serviceaccount "mine" '
      "not found", errors.InvalidError),
     (Verb.GET, 404, "NotFound", 'pods "p" not found', errors.NotFoundError),
