@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import msgspec
 
 from slipway.crd.meta import LABEL_ALLOCATION_UID
+from slipway.model.times import parse_time
 from slipway.ops.audit.evidence import PODS, Printed, Ran, Version
 from tests.node.nodes import CONTROL_PLANE
 
@@ -114,7 +115,7 @@ class Diary(asyncio.DatagramProtocol):
             if history is None or beat.code is None:
                 continue
             node = str(history[-1].obj["spec"].get("nodeName"))
-            marked = [each.at for each in history if "deletionTimestamp" in each.obj["metadata"]]
+            marked = [_marked_at(each) for each in history if "deletionTimestamp" in each.obj["metadata"]]
             found.append(
                 Printed(
                     allocation=beat.allocation,
@@ -137,6 +138,13 @@ FITS_LINES = 1_000
 
 def _pod_of(beat: Beat) -> str:
     return f"{beat.allocation}-{beat.attempt}-{beat.rank}"
+
+
+def _marked_at(version: Version) -> float:
+    """When the API server marked a pod as deleted (epoch seconds, cut to whole ones). The version is seen later: a busy
+    machine may take longer for it than the rank for its end."""
+    meta = version.obj["metadata"]
+    return min(version.at, parse_time(meta["deletionTimestamp"]) - meta.get("deletionGracePeriodSeconds", 0))
 
 
 def _pods(versions: Sequence[Version]) -> dict[str, list[Version]]:

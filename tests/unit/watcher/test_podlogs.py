@@ -38,6 +38,8 @@ class Journal:
         """times at which a log that is followed ends as if its container had"""
         self.unended: set[str] = set()
         """texts that no line end follows"""
+        self.opens_s = 0.0
+        """so long a node takes to open a log; that of a pod that was killed meanwhile is removed"""
         self.reads = 0
 
     def write(self, uid: str, text: str) -> None:
@@ -49,6 +51,9 @@ class Journal:
         if self.is_broken:
             raise UnavailableError("no logs today")
         if self.is_removed:
+            raise NotFoundError("unable to retrieve container logs")
+        await asyncio.sleep(self.opens_s)
+        if self.opens_s and self._has_ended(pod):
             raise NotFoundError("unable to retrieve container logs")
         if self.silent:
             self.silent -= 1
@@ -128,6 +133,37 @@ def test_the_log_of_a_short_command_is_complete() -> None:
         lines = await post.streams.logs.read(id_of(ended))
         assert {(stored.line.rank, stored.line.attempt, stored.line.stream) for stored in lines} == {(0, 1, "stdout")}
         assert journal.reads == 1, "it was followed to its end: there is nothing left to read"
+
+    play(story)
+
+
+def test_a_rank_that_fails_at_once_costs_the_others_no_line() -> None:
+    """Their pods are deleted only when their logs are open, however soon after their start."""
+
+    async def story(post: Post) -> None:
+        journal = with_journal(post)
+        journal.opens_s = 0.7
+        post.kubelet.runs_s, post.kubelet.codes = {0: 0.05}, {0: 1}
+        await post.launch("n0", "n1")
+        await post.until(is_running, "running")
+        journal.write(await uid_of_rank(post, 1), "import failed")
+        ended = await post.until(is_let_go, "the end")
+        assert await texts(post, ended) == ["import failed"]
+
+    play(story)
+
+
+def test_a_log_that_cannot_be_opened_delays_the_end_for_two_seconds() -> None:
+    """The others of a failed rank are deleted then, and the log says that it was not read."""
+
+    async def story(post: Post) -> None:
+        journal = with_journal(post)
+        journal.opens_s = 60.0
+        post.kubelet.runs_s, post.kubelet.codes = {0: 0.05}, {0: 1}
+        began = post.clock.now()
+        await post.launch("n0", "n1")
+        await post.until(lambda found: found.status.phase in (Phase.TERMINATING, Phase.TERMINATED), "ending")
+        assert post.clock.now() - began < 3.0
 
     play(story)
 

@@ -60,6 +60,8 @@ LAG_BYTES_MAX = 6 * 1024 * 1024
 LAG_OVER_S = 0.5
 NODE_FILE_BYTES = 10 * 1024 * 1024
 """With so many bytes in a log's file a kubelet begins a new one (`containerLogMaxSize`); it serves only the newest."""
+OPEN_S = 1.0
+"""A node that was asked for a log so long ago and has sent nothing has it open: a log without lines looks like that."""
 LATE_S = 10.0
 """A log that is first read so long after its container's start may have lost its beginning: kubelets look so often for
 files that are full."""
@@ -193,9 +195,7 @@ class LogFollower:
         """since when it waits for its node to send more (monotonic seconds); infinite while it is busy itself"""
         self.cut_at = 0.0
         """when the reading was last cut (monotonic seconds)"""
-        self._reader = means.reader
-        self._store = means.store
-        self._writer = means.writer
+        self._reader, self._store, self._writer = means.reader, means.store, means.writer
         self._world = means.world
         self._clock = clock = means.clock
         self._leads = means.leads
@@ -221,6 +221,8 @@ class LogFollower:
         self._progress_at = 0.0
         self._asked_at = 0.0
         """when the node was last asked for the log (epoch seconds)"""
+        self._opens_at = math.inf
+        """when it is open at the latest (monotonic seconds)"""
         self._is_beginning_judged = False
         self._ahead: _Ahead | None = None
         self._is_cut = False
@@ -238,6 +240,11 @@ class LogFollower:
     @property
     def _is_gone(self) -> bool:
         return self.gone_at < math.inf
+
+    @property
+    def is_open(self) -> bool:
+        """Whether its node has begun to send it: what follows comes, also when the pod is deleted meanwhile."""
+        return self._clock.monotonic() >= self._opens_at
 
     async def abandon(self, why: str) -> None:
         """Say where people read the log that its end is missing, and `why`; then it is over."""
@@ -349,12 +356,14 @@ class LogFollower:
     async def _pump(self, ahead: _Ahead) -> ControlPlaneError | None:
         meta = self.pod.metadata
         self._asked_at, self._is_beginning_judged = self._clock.now(), bool(self._cutter.since)
+        self._opens_at = min(self._opens_at, self._clock.monotonic() + OPEN_S)
         try:
             stream = self._reader.follow_log(
                 meta.namespace, meta.name, container=self._container, since_time=self._cutter.since
             )
             async with aclosing(cast("AsyncGenerator[bytes]", stream)) as found:
                 async for chunk in found:
+                    self._opens_at = 0.0
                     await ahead.put(chunk)
         except ControlPlaneError as error:
             ahead.close()

@@ -185,6 +185,19 @@ class PodLogs:
                 follower.gone_at = self._clock.monotonic()
                 follower.news.set()
 
+    def is_open(self, pod: Pod) -> bool:
+        """Whether the logs of its containers that run are being read, or cannot be.
+
+        When the pod is deleted, its node removes them, and only what is open then is read to its end.
+        """
+        if not self._limits.enabled or not self._leads:
+            return True
+        uid = pod.metadata.uid
+        mine = (
+            self._followers.get((uid, source)) for source, container in _logs_of(pod) if not has_ended(pod, container)
+        )
+        return all(each is None or each.is_open or each.is_store_away for each in mine)
+
     def is_drained(self, pod: Pod) -> bool:
         """Whether the logs of its containers that have ended are read, or need not be, or were waited for long enough.
 

@@ -105,6 +105,10 @@ class HintBox(Protocol):
 class Tails(Protocol):
     """Logs that are being read."""
 
+    def is_open(self, pod: Pod) -> bool:
+        """Whether the logs of what runs in a pod are being read, or need not be."""
+        ...
+
     def is_drained(self, pod: Pod) -> bool:
         """Whether the log of an ended pod has been read to its end, or need not be."""
         ...

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from slipway.crd.meta import TEARDOWN_FINALIZER, TRACKING_FINALIZER
 from slipway.crd.totals import ANNOTATION_USAGE, BOOKED
-from slipway.crd.transitions import id_of, seq_of
+from slipway.crd.transitions import id_of, seq_of, stop_reason
 from slipway.crd.v1alpha1 import Allocation, AllocationStatus
 from slipway.errors import ControlPlaneError, NotFoundError, StaleError
 from slipway.kube.objects import Pod
@@ -46,9 +46,13 @@ PATCHES_AT_ONCE = 16
 ASSIGNED_HINT_DELAY_S = 10.0
 """The scheduler hints what it assigns; ours is for when that was lost. Sooner, it would only add to a burst that the
 pod worker has not worked off yet."""
+OPEN_WAIT_S = 2.0
+"""So long the end of an attempt waits for the logs of the ranks that still run to be open."""
+OPEN_LOOK_S = 0.1
 LEFTOVER_RECHECK_S = 0.5
 STALE_RECHECK_S = 0.05
 
+_OVER = (Phase.TERMINATING, Phase.TERMINATED)
 _REASONS = frozenset(Reason)
 _log = log.get_logger(__name__)
 
@@ -104,6 +108,8 @@ class Reconciler:
         """Our last write of each allocation, until the store has caught up with it."""
         self._written: dict[str, tuple[AllocationStatus, float]] = {}
         """{uid: (the status as it is on record, since when at the latest)}, whichever replica wrote it."""
+        self._ends_since: dict[str, float] = {}
+        """{uid: since when its attempt is about to end (monotonic seconds)}"""
         self._patches = asyncio.Semaphore(PATCHES_AT_ONCE)
         self._pace = WritePace(hands.clock, acts_first)
         self._late = Late(hands.clock, lambda: self._world.pods.version)
@@ -123,7 +129,7 @@ class Reconciler:
             self._outbox.offer(allocation)
             reduction, pods = await self._reduced(allocation)
             liveness.beat()
-            wait_s = self._pace.wait_s(allocation, reduction)
+            wait_s = self._pace.wait_s(allocation, reduction) or self._logs_wait_s(allocation, reduction, pods)
             if wait_s > 0:
                 self._queue.add_after(uid, wait_s)
                 return
@@ -144,6 +150,7 @@ class Reconciler:
         self._written.pop(uid, None)
         self._pace.forget(uid)
         self._late.forget(uid)
+        self._ends_since.pop(uid, None)
 
     # --- observing --------------------------------------------------------------------------------------------------
 
@@ -211,6 +218,23 @@ class Reconciler:
         return known[1]
 
     # --- writing ----------------------------------------------------------------------------------------------------
+
+    def _logs_wait_s(self, before: Allocation, reduction: Reduction, pods: Sequence[Pod]) -> float:
+        """How long to wait with the end of an attempt; 0: write it now.
+
+        One rank has failed, so the pod worker will delete the pods of the others, and their nodes remove their logs. Of
+        ranks that began a moment ago nobody may read the logs yet. What somebody else stops waits for nothing.
+        """
+        uid, after = before.metadata.uid, reduction.allocation
+        ends = after.status.phase in _OVER or after.status.attempt != before.status.attempt
+        if not reduction.changed or not ends or before.status.phase in _OVER or stop_reason(before) is not None:
+            self._ends_since.pop(uid, None)
+            return 0.0
+        running = (pod for pod in pods if exits.is_running(pod) and pod.metadata.deletion_timestamp is None)
+        now = self._clock.monotonic()
+        if all(map(self._tails.is_open, running)) or now >= self._ends_since.setdefault(uid, now) + OPEN_WAIT_S:
+            return 0.0
+        return OPEN_LOOK_S
 
     async def _write(self, before: Allocation, reduction: Reduction, pods: Sequence[Pod]) -> bool:
         """PUT the status; False when the object has changed, after which its newest version is known."""
