@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from slipway.crd.meta import ObjectMeta
+from slipway.crd.meta import ANNOTATION_ADDED, ObjectMeta
 from slipway.crd.transitions import id_of
 from slipway.crd.v1alpha1 import Allocation
 from slipway.errors import DeadlineError, NotFoundError, UnavailableError
 from slipway.kube.objects import Lease, LeaseSpec
-from slipway.kube.resources import ALLOCATIONS, LEASES
+from slipway.kube.resources import ALLOCATIONS, LEASES, PODS
 from slipway.local.apiserver.objects import Json
 from slipway.model.lifecycle import Phase
 from slipway.model.times import format_time
@@ -149,6 +149,43 @@ def test_a_rank_that_fails_at_once_costs_the_others_no_line() -> None:
         journal.write(await uid_of_rank(post, 1), "import failed")
         ended = await post.until(is_let_go, "the end")
         assert await texts(post, ended) == ["import failed"]
+
+    play(story)
+
+
+def test_the_log_of_a_rank_that_came_back_is_opened_once() -> None:
+    """It goes on behind the lines that the store has of the pod before: nothing is refused, and nothing read again."""
+
+    async def story(post: Post) -> None:
+        journal = with_journal(post)
+        running = await post.launch()
+        await post.until(is_running, "running")
+        source, now = LogKey(attempt=1, rank=1), format_time(post.clock.now() - 10.0, "microseconds")
+        ended = LogPosition(number=1, second=now[:19] + "Z", seen=1, time=now, is_ended=True)
+        before = LogPack(
+            allocation=id_of(running), source=source, after=LogPosition(), first=1, lines=[f"{now} before".encode()],
+            position=ended, share_bytes=10_000,
+        )  # fmt: skip
+        await post.streams.logs.append([before])
+        (found,) = post.core.list("pods").records
+        meta = found.obj["metadata"]
+        again = {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {
+                "name": meta["name"][:-1] + "1",
+                "namespace": meta["namespace"],
+                "labels": {**meta["labels"], "slipway.dev/rank": "1"},
+                "annotations": {**meta.get("annotations", {}), ANNOTATION_ADDED: "1"},
+            },
+            "spec": found.obj["spec"],
+        }
+        await post.kube.create(PODS, again, namespace=meta["namespace"])
+        await asyncio.sleep(0.2)
+        journal.write(await uid_of_rank(post, 1), "after")
+        await asyncio.sleep(0.5)
+        assert await texts(post, running) == ["before", "after"]
+        assert journal.reads == 2
 
     play(story)
 

@@ -22,7 +22,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from slipway.crd.meta import LABEL_ALLOCATION_UID, LABEL_RANK
+from slipway.crd.meta import ANNOTATION_ADDED, LABEL_ALLOCATION_UID, LABEL_RANK
 from slipway.crd.transitions import id_of
 from slipway.crd.v1alpha1 import Allocation
 from slipway.kube.objects import ContainerStatus, Pod
@@ -168,7 +168,8 @@ class PodLogs:
             if follower is not None:
                 follower.news.set()
         if self._leads:
-            if not _logs_of(pod):
+            # A rank that was added to a running gang may go on in a log that the store has.
+            if not _logs_of(pod) and ANNOTATION_ADDED not in pod.metadata.annotations:
                 self._fresh.add(pod.metadata.uid)
             self._start(pod)
 
