@@ -42,12 +42,13 @@ SETTLE_S = 15.0
 QUIET_S, QUIET_WRITES = 5.0, 20
 DEADLINE_S = 600.0
 LEASE = "/apis/coordination.k8s.io/v1/namespaces/slipway-system/leases/slipway-scheduler-default"
-LEASE_S = 15.0
+STEADY_S = 3.0
+"""The lease of a leader that renews in time, as it is after `SETTLE_S`."""
 SECOND = "scheduler-1"
 PAIR = ("scheduler", SECOND)
 TWO = {"scheduler": 2}
 WAYS = {
-    "kill": (signal.SIGKILL, "kill -9 of the leading scheduler to the next decision", LEASE_S + 1.0),
+    "kill": (signal.SIGKILL, "kill -9 of the leading scheduler to the next decision", STEADY_S + 1.0),
     "stop": (signal.SIGTERM, "SIGTERM of the leading scheduler to the next decision", 1.0),
 }
 PROBE = {

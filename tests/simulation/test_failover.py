@@ -1,6 +1,7 @@
 """Two schedulers in virtual time: to the second, who leads after a crash, after an orderly end, and after a pause.
 
-Work arrives all the while, so that each tick has something to commit. The lease is 15 s, as it is by default.
+Work arrives all the while, so that each tick has something to commit. The lease is as it is by default: 15 s at the
+beginning of a term, and 3 s once its renewals have been prompt.
 """
 
 import asyncio
@@ -14,7 +15,7 @@ from slipway.model.lifecycle import Phase
 from tests.support.fault_kinds import Fault, Kind
 from tests.support.world import Setup, World, run_world
 
-LEASE_S = 15.0
+LEASE_S, STEADY_S = 15.0, 3.0
 SECOND_S = 1.0
 ARRIVALS = 8
 EVERY_S = 0.3
@@ -89,6 +90,27 @@ def test_after_a_crash_the_next_tick_is_committed_within_the_lease_and_a_second(
 
     took_s: float = run_world(play, a_pair(), faults=(Fault(Kind.CRASH, leader(), number, "after"),))
     assert took_s <= LEASE_S + SECOND_S
+
+
+@pytest.mark.parametrize("has_redis", [True, False], ids=["redis", "no redis"])
+def test_after_a_crash_in_a_steady_term_the_next_tick_is_committed_within_four_seconds(has_redis: bool) -> None:
+    """`kill -9` at many moments between two renewals: three seconds of the lease, and one for the rest."""
+
+    async def play(world: World) -> list[float]:
+        working = asyncio.create_task(arrivals_for_ever(world))  # noqa: TID251 - a client of the world, until its end
+        took: list[float] = []
+        for round_ in range(6):
+            await asyncio.sleep(9.0 + 0.21 * round_)
+            leads = [writer for _, writer, _, _ in ledgers(world)][-1].split("-")[0]
+            killed_at = world.clock.now()
+            world.crash(world.processes[leads])
+            await asyncio.sleep(6 * SECOND_S)
+            took.append(next_tick_at(world, killed_at) - killed_at)
+        working.cancel()
+        return took
+
+    took: list[float] = run_world(play, a_pair(has_redis=has_redis))
+    assert max(took) <= STEADY_S + SECOND_S, took
 
 
 @pytest.mark.parametrize("has_redis", [True, False], ids=["redis", "no redis"])

@@ -62,6 +62,15 @@ class Candidate:
 
         self.kube.before = hang
 
+    def answer_nothing(self) -> None:
+        """From now on no write of this candidate is answered, though it is done."""
+
+        async def hang(verb: Verb, _plural: str) -> None:
+            if verb is not Verb.GET:
+                await asyncio.Event().wait()
+
+        self.kube.after = hang
+
     def refuse(self) -> None:
         """From now on each call of this candidate fails."""
 
@@ -74,7 +83,7 @@ class Candidate:
         async def pass_(_verb: Verb, _plural: str) -> None:
             await asyncio.sleep(0)
 
-        self.kube.before = pass_
+        self.kube.before = self.kube.after = pass_
 
 
 class World:

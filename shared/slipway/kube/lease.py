@@ -3,15 +3,18 @@
 Owns one Lease object: acquiring, renewing, losing and releasing it. Must not know what the leader does.
 
 Promises
-- `is_leader()` is True only within the renew deadline (10 s) after the start of the last renewal that the server
-  confirmed, by the monotonic clock; so a paused process that wakes up late reads False at once.
-- Nobody takes a lease over before they have themselves seen it unchanged for its whole duration (15 s): wall clocks
-  are written for people and never compared. Clocks may differ by any amount, but not run at rates that differ by
-  half.
+- `is_leader()` is True only within the renew deadline (two thirds of the duration) after the start of the last
+  renewal that the server confirmed, by the monotonic clock; so a paused process that wakes up late reads False at once.
+- Nobody takes a lease over before they have themselves seen it unchanged for its whole duration: wall clocks are
+  written for people and never compared. Clocks may differ by any amount, but not run at rates that differ by half.
+- The holder chooses the duration, and writes it: 15 s at the beginning of its term, and 3 s (`steady_s`) once its
+  renewals have been prompt. One whose renewals come late, because its loop is busy or the API server slow, asks for so
+  much more: three times what the latest of them was late, up to 15 s. So a dead leader is replaced soon, and a slow
+  one stays.
 - Leading work is cancelled at once when a renewal shows another holder or the renew deadline passes, also while a
   renewal hangs.
-- The first attempt is immediate. A leader renews each retry period (2 s, up to a fifth less), or less often if it is
-  told to, but for a renewal that failed: that is tried again after a retry period. Who waits looks more
+- The first attempt is immediate. A leader renews each period (2 s, or 1.2 s where it may become steady; up to a fifth
+  less), but for a renewal that failed: that is tried again after a retry period. Who waits looks more
   often (0.5 s, up to a fifth less), and at the very moment at which a silent holder's time is over. So a holder that
   dies is replaced at most its duration and one look later; one that ends releases, and is replaced within a look, or
   at a `nudge`.
@@ -27,6 +30,7 @@ epoch that the server compares.
 
 import asyncio
 import math
+from collections import deque
 from collections.abc import Awaitable, Callable
 
 import msgspec
@@ -56,6 +60,16 @@ PAUSED_S = 1.0
 """A timer that is late by more says that the whole process stood still."""
 JITTER = 0.2
 """The part of a period that chance may take away."""
+STEADY_RENEWALS = 5
+"""So many renewals of a term come before its lease may become short."""
+LATE_KEPT = 300
+"""So many renewals are remembered, of earlier terms too: what stands still now and then does so again."""
+LATE_PARTS = 3
+"""A lease bears what so many times the latest renewal was late."""
+LATE_FREE_S = 0.1
+"""What is late by no more is prompt."""
+RENEW_PART, RETRY_PART = 0.4, 1 / 6
+"""Of a short lease: how often it is renewed, and how soon a renewal that failed is tried again."""
 _INSTANT_S = 0.001
 """So that the holder's time is over beyond rounding."""
 
@@ -64,19 +78,33 @@ _log = log.get_logger(__name__)
 
 class LeaseTiming(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds: how long a silent holder is respected, how long a leader trusts its last renewal, how soon it tries
-    again, how often who waits looks at the lease, and how often a leader renews (0: as soon as it would try again)."""
+    again, how often who waits looks at the lease, how often a leader renews (0: as soon as it would try again), and how
+    long a silent holder is respected whose renewals were prompt (0: as long as any)."""
 
     duration_s: float = 15.0
     renew_deadline_s: float = 10.0
     retry_s: float = 2.0
     look_s: float = 0.5
     renew_s: float = 0.0
+    steady_s: float = 0.0
+
+    @property
+    def period_s(self) -> float:
+        """Between two renewals, at most."""
+        return self.steady_s * RENEW_PART if self.steady_s else self.renew_s or self.retry_s
+
+    @property
+    def again_s(self) -> float:
+        """After a renewal that failed."""
+        return min(self.retry_s, self.steady_s * RETRY_PART) if self.steady_s else self.retry_s
 
     def __post_init__(self) -> None:
         if not self.duration_s > self.renew_deadline_s > self.retry_s > 0:
             raise InvariantError(f"a lease needs duration > renew deadline > retry > 0, not {self}")
         if self.renew_s >= self.renew_deadline_s:
             raise InvariantError(f"a lease is renewed before its renew deadline, not {self}")
+        if not 0 <= self.steady_s <= self.duration_s:
+            raise InvariantError(f"a steady lease is no longer than any other, not {self}")
 
 
 class Leadership:
@@ -134,7 +162,12 @@ class LeaseElector:
         self._answers_since: float | None = None
         self._lease: Lease | None = None
         self._seen_at = 0.0
-        self._confirmed_at: float | None = None
+        self._leads_until: float | None = None
+        """by the last renewal that was confirmed (monotonic seconds); None: it does not lead"""
+        self._late: deque[float] = deque(maxlen=LATE_KEPT)
+        """by how many seconds each of the last renewals came late"""
+        self._renewals = 0
+        """of this term"""
         self._nudged = asyncio.Event()
 
     # --- what a caller may ask ----------------------------------------------------------------------------------
@@ -145,9 +178,9 @@ class LeaseElector:
 
     def remaining_s(self) -> float:
         """Seconds left until `is_leader` turns False unless a renewal is confirmed before."""
-        if self._confirmed_at is None:
+        if self._leads_until is None:
             return 0.0
-        return max(0.0, self._confirmed_at + self.timing.renew_deadline_s - self._clock.monotonic())
+        return max(0.0, self._leads_until - self._clock.monotonic())
 
     @property
     def holder(self) -> str:
@@ -158,6 +191,11 @@ class LeaseElector:
     def silent_s(self) -> float:
         """Seconds since the lease was last seen to change; 0.0 before it was ever read."""
         return self._clock.monotonic() - self._seen_at if self._lease is not None else 0.0
+
+    @property
+    def is_overdue(self) -> bool:
+        """Whether a renewal of the holder is missing, as far as is known here."""
+        return self.silent_s > 2 * self.timing.period_s
 
     @property
     def answered_since(self) -> float:
@@ -228,25 +266,30 @@ class LeaseElector:
         finally:
             if self._overdue is not None:
                 self._overdue.cancel()
-            self.leadership = None
+            self.leadership, self._renewals = None, 0
             telemetry.LEADER.labels(lease=self.name).set(0)
             telemetry.LEADER_CHANGES.labels(lease=self.name).inc()
             await self._release()
 
     async def _keep(self, leadership: Leadership) -> None:
         """Renews until the lease is lost, or was anybody else's in between."""
-        pause_s = renew_s = self.timing.renew_s or self.timing.retry_s
+        pause_s = self.timing.period_s
+        due_at = self._clock.monotonic() + pause_s
         while True:
             await self._clock.sleep(min(self._jittered(pause_s), self.remaining_s()))
             if not self.is_leader() or self._is_still():
+                self._renewed(due_at)
                 break
-            pause_s = self.timing.retry_s
+            pause_s = self.timing.again_s
             try:
                 async with asyncio.timeout(self.remaining_s()):
                     if await self._acquire():
-                        pause_s = renew_s
+                        self._renewed(due_at)
+                        pause_s = self.timing.period_s
+                        due_at = self._clock.monotonic() + pause_s
             except TimeoutError:
                 self._answers_since = None
+                self._renewed(due_at)
                 break
             except InvariantError:
                 raise
@@ -258,15 +301,33 @@ class LeaseElector:
                 break
         _log.warning("lease lost", lease=self.name, identity=self.identity, holder=self.holder)
 
+    def _renewed(self, due_at: float) -> None:
+        """A renewal that was due then is done, or comes too late."""
+        self._renewals += 1
+        self._late.append(max(0.0, self._clock.monotonic() - due_at))
+
+    def _wanted_s(self) -> float:
+        """The duration that a lease of ours needs: what makes it short is that its renewals were prompt."""
+        timing = self.timing
+        if not timing.steady_s or self._renewals < STEADY_RENEWALS:
+            return timing.duration_s
+        late_s = max(0.0, max(self._late) - LATE_FREE_S)
+        return min(timing.duration_s, timing.steady_s + LATE_PARTS * late_s)
+
+    def _trusted_s(self, duration_s: float) -> float:
+        """For how long a renewal of a lease of this duration is trusted: the renew deadline, or its part of less."""
+        timing = self.timing
+        return min(1.0, duration_s / timing.duration_s) * timing.renew_deadline_s
+
     async def _drain(self, stop: StopSignal, drain_s: float) -> None:
         await stop.wait()
         await self._clock.sleep(drain_s)
 
     async def _release(self) -> None:
         """Gives the lease up, when it may still be ours; never raises."""
-        was_confirmed, self._confirmed_at = self._confirmed_at, None
+        led_until, self._leads_until = self._leads_until, None
         held = self._lease
-        if was_confirmed is None or held is None or held.spec.holder_identity != self.identity:
+        if led_until is None or held is None or held.spec.holder_identity != self.identity:
             return
         try:
             async with asyncio.timeout(RELEASE_TIMEOUT_S):
@@ -303,7 +364,9 @@ class LeaseElector:
     async def _acquire(self) -> bool:
         """Takes or renews the lease if it is ours, free or expired."""
         started = self._clock.monotonic()
-        if self._confirmed_at is not None and self._lease is not None:
+        if self._leads_until is not None and self._lease is not None:
+            # Who sees this write respects it and none before it, also where its answer is lost.
+            self._leads_until = min(self._leads_until, started + self._trusted_s(self._wanted_s()))
             try:
                 return self._confirm(started, await self._api.replace(LEASES, self._taken(self._lease)))
             except (StaleError, NotFoundError):
@@ -313,7 +376,7 @@ class LeaseElector:
             if current is None:
                 return self._confirm(started, await self._api.create(LEASES, self._new(), namespace=self._namespace))
             if not self._is_free(current):
-                self._confirmed_at = None
+                self._leads_until = None
                 return False
             return self._confirm(started, await self._api.replace(LEASES, self._taken(current)))
         except (StaleError, AlreadyExistsError, NotFoundError):
@@ -323,7 +386,7 @@ class LeaseElector:
         """The server has our write: it counts from when we sent it."""
         self._answered()
         self._observe(lease)
-        self._confirmed_at = started
+        self._leads_until = started + self._trusted_s(self._duration_s(lease))
         return True
 
     async def _read(self) -> Lease | None:
@@ -378,8 +441,10 @@ class LeaseElector:
 
     def _left_s(self, lease: Lease) -> float:
         """For how long its holder is respected, if nothing more is seen of it."""
-        duration_s = lease.spec.lease_duration_seconds or self.timing.duration_s
-        return self._seen_at + duration_s - self._clock.monotonic()
+        return self._seen_at + self._duration_s(lease) - self._clock.monotonic()
+
+    def _duration_s(self, lease: Lease) -> float:
+        return lease.spec.lease_duration_seconds or self.timing.duration_s
 
     def _term(self) -> int:
         return (self._lease.spec.lease_transitions if self._lease else None) or 0
@@ -404,7 +469,7 @@ class LeaseElector:
         now = format_time(self._clock.now(), "microseconds")
         return LeaseSpec(
             holder_identity=self.identity,
-            lease_duration_seconds=math.ceil(self.timing.duration_s),
+            lease_duration_seconds=math.ceil(self._wanted_s()),
             acquire_time=acquired or now,
             renew_time=now,
             lease_transitions=terms,

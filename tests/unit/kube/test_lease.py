@@ -144,13 +144,15 @@ def test_work_is_cancelled_at_the_renew_deadline(hangs: bool) -> None:
     in_world(check)
 
 
-def test_two_never_lead_at_once() -> None:
+@pytest.mark.parametrize("timing", [LeaseTiming(), LeaseTiming(steady_s=3.0)], ids=["fixed", "steady"])
+def test_two_never_lead_at_once(timing: LeaseTiming) -> None:
     """Through cuts of every length, with wall clocks hours apart, there is at most one leader at any time."""
 
     async def check(world: World) -> None:
         random = SeededRandom(11)
         candidates = [
-            world.join(name, VirtualClock(skew_s=skew))[0] for name, skew in [("a", 0.0), ("b", 7200.0), ("c", -7200.0)]
+            world.join(name, VirtualClock(skew_s=skew), timing=timing)[0]
+            for name, skew in [("a", 0.0), ("b", 7200.0), ("c", -7200.0)]
         ]
         led: set[str] = set()
         for _ in range(4000):
@@ -164,7 +166,9 @@ def test_two_never_lead_at_once() -> None:
                     chosen.cut_off()
                 case 1:
                     chosen.refuse()
-                case 2 | 3:
+                case 2:
+                    chosen.answer_nothing()
+                case 3 | 4:
                     chosen.reconnect()
                 case _:
                     pass
@@ -450,8 +454,94 @@ def test_a_candidate_that_is_told_to_end_ends_also_when_its_work_fails_by_that()
     in_world(check)
 
 
+STEADY = LeaseTiming(steady_s=3.0)
+
+
+@pytest.mark.parametrize("lived_s", [0.15 * step for step in range(8)])
+def test_a_dead_holder_that_was_prompt_is_replaced_soon(lived_s: float) -> None:
+    """Within three seconds and a look, after at most a write a second; its successor is respected for longer first."""
+
+    async def check(world: World) -> None:
+        first, _ = world.join("a", timing=STEADY)
+        await asyncio.sleep(1)
+        second, _ = world.join("b", timing=STEADY)
+        assert (await world.lease()).spec.lease_duration_seconds == 15
+        written: list[float] = []
+
+        async def note(verb: Verb, _plural: str) -> None:
+            if verb is Verb.UPDATE:
+                written.append(now())
+
+        first.kube.before = note
+        await asyncio.sleep(60)
+        assert len(written) <= 60
+        assert (await world.lease()).spec.lease_duration_seconds == 3
+        await asyncio.sleep(lived_s)
+        first.cut_off()
+        died = now()
+        while not second.leads:  # noqa: ASYNC110 - virtual time, and nobody tells
+            await asyncio.sleep(0.01)
+        assert 3 - STEADY.period_s <= now() - died <= 3 + LOOK_S + 0.02
+        assert first.terms[0][1] < now()
+        assert (await world.lease()).spec.lease_duration_seconds == 15
+
+    in_world(check)
+
+
+@pytest.mark.parametrize(("late_s", "asked_s"), [(0.05, 3), (0.9, 6), (1.9, 9), (3.9, 15)])
+def test_a_holder_whose_renewals_are_late_asks_for_more(late_s: float, asked_s: int) -> None:
+    """It keeps its term: what is slow is not dead. An hour later, when it is prompt again, the lease is short again."""
+
+    async def check(world: World) -> None:
+        first, _ = world.join("a", timing=STEADY)
+        await asyncio.sleep(0.1)
+
+        async def be_slow(verb: Verb, _plural: str) -> None:
+            if verb is Verb.UPDATE:
+                await asyncio.sleep(late_s)
+
+        first.kube.before = be_slow
+        world.join("b", timing=STEADY)
+        await asyncio.sleep(60)
+        assert (await world.lease()).spec.lease_duration_seconds == asked_s
+        assert first.leads
+        assert first.terms == []
+        first.reconnect()
+        await asyncio.sleep(3600)
+        assert (await world.lease()).spec.lease_duration_seconds == 3
+        assert first.terms == []
+
+    in_world(check)
+
+
+def test_a_shorter_lease_counts_from_when_it_is_asked_for() -> None:
+    """Others see it though its answer is lost: the holder trusts its last renewal for no longer than they do."""
+
+    async def check(world: World) -> None:
+        first, _ = world.join("a", timing=STEADY)
+        second, _ = world.join("b", timing=STEADY)
+        is_lost = asyncio.Event()
+
+        async def lose_the_short_one(verb: Verb, _plural: str) -> None:
+            if verb is Verb.UPDATE and (await world.lease()).spec.lease_duration_seconds == 3:
+                is_lost.set()
+                await asyncio.Event().wait()
+
+        first.kube.after = lose_the_short_one
+        await is_lost.wait()
+        assert 0 < first.elector.remaining_s() <= 2.001
+        while not second.leads:
+            assert not (first.leads and second.leads)
+            await asyncio.sleep(0.01)
+        assert not first.leads
+
+    in_world(check)
+
+
 def test_timings_must_make_sense() -> None:
-    """A lease needs duration > renew deadline > retry > 0, and a renewal before its deadline."""
+    """A lease needs duration > renew deadline > retry > 0, a renewal before its deadline, and steady <= duration."""
+    with pytest.raises(InvariantError):
+        LeaseTiming(steady_s=16)
     with pytest.raises(InvariantError):
         LeaseTiming(renew_deadline_s=10, renew_s=10)
     with pytest.raises(InvariantError):

@@ -28,8 +28,6 @@ ONCE_TICKS_MAX = 1000
 RING_S = 0.5
 LISTEN_S = 30.0
 """How long one wait for a wake-up may take. Who rings ends it at once."""
-IN_TOUCH = 2
-"""So many periods of renewal after the last one the API server answers, for all that is known."""
 RELEASED = "lease released"
 """Rung after a release: whoever waits for the lease looks now."""
 
@@ -64,8 +62,7 @@ class PoolScheduler:
 
         Who hears neither of the cluster nor of its lease would not notice that the API server is away.
         """
-        is_in_touch = self._elector.silent_s <= self._settings.lease_retry_s * IN_TOUCH
-        return self._standby.pools if is_in_touch else None
+        return None if self._elector.is_overdue else self._standby.pools
 
     async def compete(self, stop: StopSignal) -> None:
         """Lead whenever the lease can be had, until `stop`; be ready for it all the while."""
@@ -92,7 +89,7 @@ class PoolScheduler:
     # --- standing by ------------------------------------------------------------------------------------------------
 
     def _stand_by(self) -> Standby:
-        return Standby(self.pool, self._parts, silent_s=lambda: self._elector.silent_s)
+        return Standby(self.pool, self._parts, is_overdue=lambda: self._elector.is_overdue)
 
     async def _follow(self) -> None:
         """One candidacy after the other, each with empty hands."""

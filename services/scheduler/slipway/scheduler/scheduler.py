@@ -79,6 +79,7 @@ class Scheduler:
             duration_s=settings.lease_duration_s,
             renew_deadline_s=settings.lease_renew_deadline_s,
             retry_s=settings.lease_retry_s,
+            steady_s=min(settings.lease_steady_s, settings.lease_duration_s),
         )
         elector = LeaseElector(
             parts.kube,

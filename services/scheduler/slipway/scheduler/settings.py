@@ -27,7 +27,18 @@ class Settings(CommonSettings, kw_only=True, frozen=True):
     list_interval_ms: Annotated[
         int, Meta(ge=100, le=600_000, description="milliseconds between LISTs while the cluster feed cannot be used")
     ] = 2000
-    lease_duration_s: Annotated[float, Meta(gt=0, le=600, description="seconds a dead leader holds its pool")] = 15.0
+    lease_duration_s: Annotated[
+        float, Meta(gt=0, le=600, description="seconds a dead leader holds its pool at most")
+    ] = 15.0
+    lease_steady_s: Annotated[
+        float,
+        Meta(
+            ge=0,
+            le=600,
+            description="seconds a dead leader holds its pool that has renewed in time; one that is late asks for "
+            "more, up to `leaseDurationS`. 0: always `leaseDurationS`",
+        ),
+    ] = 3.0
     lease_renew_deadline_s: Annotated[
         float, Meta(gt=0, le=600, description="seconds without a renewal after which a leader stops")
     ] = 10.0

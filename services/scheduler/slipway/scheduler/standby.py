@@ -60,9 +60,9 @@ class SchedulerDeps:
 
 
 class Standby:
-    """One candidacy for one pool. `silent_s` says for how long nothing was heard of the lease's holder."""
+    """One candidacy for one pool. `is_overdue` says whether a renewal of the lease's holder is missing."""
 
-    def __init__(self, pool: str, parts: SchedulerDeps, *, silent_s: Callable[[], float]) -> None:
+    def __init__(self, pool: str, parts: SchedulerDeps, *, is_overdue: Callable[[], bool]) -> None:
         self.is_leading = False
         self.is_warm = False
         """Whether the cluster has been read, and the columns made of it: from then on it can take over at once."""
@@ -70,7 +70,7 @@ class Standby:
         """Set when its term is over: somebody else's knowledge counts now."""
         self._pool = pool
         self._parts = parts
-        self._silent_s = silent_s
+        self._is_overdue = is_overdue
         self._cluster = Cluster(parts.clock.now)
         self.follower = Follower(
             parts.kube,
@@ -142,7 +142,7 @@ class Standby:
 
     def _list_pause_s(self) -> float:
         settings = self._parts.settings
-        is_near = self.is_leading or self._silent_s() > settings.lease_retry_s * 2
+        is_near = self.is_leading or self._is_overdue()
         return settings.list_interval_ms / 1000 * (1 if is_near else SELDOM)
 
     def _cycle(self, pool: str) -> Cycle:
