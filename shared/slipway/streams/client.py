@@ -21,14 +21,14 @@ from typing import Final, Protocol, cast
 
 import msgspec
 from hiredis import pack_command  # pyright: ignore[reportUnknownVariableType] - says nothing of its answer
-from redis import exceptions as library
-from redis.asyncio.connection import AbstractConnection
 
 from slipway.errors import ControlPlaneError, DeadlineError, DeniedError, UnavailableError
 from slipway.runtime import telemetry
 from slipway.runtime.clock import Clock, Random
 from slipway.runtime.tasks import TaskGroup
 from slipway.streams.pool import Circuit, Pool
+from slipway.streams.redis_library import AbstractConnection
+from slipway.streams.redis_library import exceptions as library
 from slipway.streams.replies import MovedError, TopologyError, read_reply, send, translate
 from slipway.streams.routes import (
     ClusterSlots,

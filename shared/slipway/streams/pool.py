@@ -8,10 +8,9 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
 
-from redis.asyncio.connection import AbstractConnection
-
 from slipway.errors import UnavailableError
 from slipway.runtime.clock import Clock, Random
+from slipway.streams.redis_library import AbstractConnection
 
 T = TypeVar("T")
 

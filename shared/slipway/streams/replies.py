@@ -6,9 +6,6 @@ Invariant: an error reply is a value, so that the replies behind it are still re
 
 from typing import Final, cast
 
-from redis import exceptions as library
-from redis.asyncio.connection import AbstractConnection
-
 from slipway.errors import (
     ControlPlaneError,
     DeniedError,
@@ -16,6 +13,8 @@ from slipway.errors import (
     ThrottledError,
     UnavailableError,
 )
+from slipway.streams.redis_library import AbstractConnection
+from slipway.streams.redis_library import exceptions as library
 from slipway.streams.routes import RedisAddress, Reply
 
 _TRANSIENT_WORDS: Final = ("BUSY ", "MISCONF", "NOREPLICAS")

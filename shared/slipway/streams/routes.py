@@ -10,16 +10,17 @@ from typing import Any, Final, Protocol, cast
 from urllib.parse import unquote, urlsplit
 
 import msgspec
-from redis.asyncio.connection import (
+
+from slipway.errors import InvalidError, UnavailableError
+from slipway.streams.redis_library import (
+    REDIS_CLUSTER_HASH_SLOTS,
     AbstractConnection,
     Connection,
     SSLConnection,
     UnixDomainSocketConnection,
+    key_slot,
     parse_url,
 )
-from redis.crc import REDIS_CLUSTER_HASH_SLOTS, key_slot
-
-from slipway.errors import InvalidError, UnavailableError
 
 Reply = Any
 """What a server answers: None, int, bytes or a list of these (RESP 2)."""
