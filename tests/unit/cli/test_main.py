@@ -32,6 +32,18 @@ def test_no_verb_but_simulate_loads_the_clients() -> None:
     assert done.stdout.splitlines()[-1] == "[]"
 
 
+@pytest.mark.parametrize("verb", ["ps", "get", "logs", "run", "rm"])
+def test_a_verb_that_people_wait_for_starts_without_asyncio(verb: str) -> None:
+    """A verb that holds no connection open loads no event loop: that is a third of its start."""
+    code = (
+        "import contextlib, sys, slipway.cli.main as m\n"
+        f"with contextlib.suppress(SystemExit): m.main([{verb!r}, '--help'])\n"
+        "print('asyncio' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "False"
+
+
 def test_help_names_every_verb() -> None:
     """Each verb has a line on the help page, which fits 80 columns."""
     page = main.help_page()
