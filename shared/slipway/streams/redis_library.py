@@ -1,7 +1,7 @@
 """What the streams take from redis-py, imported without what redis-py would load and nothing here uses.
 
 Owns the first import of `redis`. With the OpenTelemetry SDK installed, redis-py loads all of the SDK's metrics when it
-is imported, for metrics that must be asked for and are not: that is a fifth of the start of a service, and 5 MiB of its
+is imported, for metrics that must be asked for and are not: that is a fifth of the start of a service, and 3 MiB of its
 memory. Hidden for as long as the import takes, the SDK counts as not installed (redis-py has a branch for that), and
 our own traces load what they need of it later.
 """
