@@ -16,6 +16,7 @@ from slipway.crd.v1alpha1 import (
     Allocation,
     AllocationSpec,
     AllocationStatus,
+    EvictionRate,
     ExtenderSpec,
     Job,
     PolicySpec,
@@ -30,6 +31,7 @@ from slipway.crd.v1alpha1 import (
 )
 from slipway.model import limitrange
 from slipway.model.duration import parse_duration, stored_duration
+from slipway.model.eviction_rate import EvictionLimit
 from slipway.model.extenders import TIMEOUT_S, ExtenderFact, ExtenderTls
 from slipway.model.facts import (
     PREEMPTION_MARGIN_S,
@@ -233,6 +235,7 @@ def _queue_fact(name: str, spec: QueueSpec) -> QueueFact:
         reclaim=spec.preemption.reclaim,
         max_runtime=_seconds("maxRuntime", spec.max_runtime) or None,
         min_runtime=None if spec.min_runtime is None else _seconds("minRuntime", spec.min_runtime),
+        eviction_limit=eviction_limit(spec.eviction_limit),
         budgets=tuple(BudgetFact(round(item.gpu_hours * 3_600_000), _whole_days(item.window)) for item in spec.budgets),
     )
 
@@ -267,6 +270,13 @@ def _seconds(field: str, duration: str | None) -> float:
         raise ValueError(f"spec.{field}: {exc}") from exc
 
 
+def eviction_limit(rate: EvictionRate | None) -> EvictionLimit | None:
+    """How often work may be evicted; `burst` is `count` where it is not stated."""
+    if rate is None:
+        return None
+    return EvictionLimit(count=rate.count, per_s=stored_duration(rate.per), burst=rate.burst or rate.count)
+
+
 def job_fact(job: Job) -> JobFact:
     """A job group's caps and rank in its queue."""
     spec = job.spec
@@ -297,6 +307,7 @@ def pool_fact(pool: ResourcePool) -> PoolFact:
         workspaces=tuple(spec.workspaces),
         flavors=tuple({item.name: FlavorFact(item.name, item.node_labels) for item in spec.flavors}.values()),
         preemption_margin_s=stored_duration(spec.preemption_margin) if spec.preemption_margin else PREEMPTION_MARGIN_S,
+        eviction_limit=eviction_limit(spec.eviction_limit),
         extenders=tuple(extender_fact(item) for item in spec.extenders),
     )
     return fact if spec.shadow is None else msgspec.structs.replace(fact, shadow=policy_changed(fact, spec.shadow))

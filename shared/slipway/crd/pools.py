@@ -12,6 +12,8 @@ from slipway.model.lifecycle import Kind
 EXTENDER_URL_PATTERN = r"^https?://[^\t\n\f\r /?#@]+(/[^\t\n\f\r ?#@]*)?$"
 r"""Spaces are named one by one: `\s` is ASCII to the API server and Unicode here, so that one no-break space would make
 the list of all pools unreadable."""
+EVICTION_PERIOD_PATTERN = r"^([1-9][0-9]{0,3}[smh]|[1-9][0-9]{0,2}d)$"
+"""Never 0, so that the API server itself refuses it."""
 SHM_SIZE_PATTERN = r"^(|(100|[1-9][0-9]?)%|0|[1-9][0-9]{0,5}(Mi|Gi|Ti))$"
 ID_RANGES_MAX = 64
 ALLOWED_MAX = 64
@@ -113,6 +115,17 @@ class FlavorSpec(Wire, kw_only=True, frozen=True):
     """all of these labels make a node one of this flavor"""
 
 
+class EvictionRate(Wire, kw_only=True, frozen=True):
+    """How often work may be evicted for other work: a bucket of `burst` that gets `count` more in each `per`."""
+
+    count: Annotated[int, Meta(ge=1, le=1_000_000)]
+    """evictions in each `per`, over time"""
+    per: Annotated[str, Meta(pattern=EVICTION_PERIOD_PATTERN)]
+    """one number and its unit, such as 30s, 10m, 1h or 7d"""
+    burst: Annotated[int, Meta(ge=1, le=1_000_000)] | None = None
+    """the most at once; `count` when absent"""
+
+
 class ResourcePoolSpec(Wire, kw_only=True, frozen=True):
     node_selector: dict[str, str] = {}
     """labels of the nodes that belong to it; all nodes when empty"""
@@ -145,6 +158,8 @@ class ResourcePoolSpec(Wire, kw_only=True, frozen=True):
     """the longest terminationGracePeriodSeconds of a pod template; a day when absent"""
     preemption_margin: Duration | None = None
     """how long places are held for work that preempts beyond the grace of its victims; 5m when absent"""
+    eviction_limit: EvictionRate | None = None
+    """how often work of the pool is evicted for other work, whatever its queue; any number of times when absent"""
     workspaces: list[Name] = []
     """the workspaces that may use it; all when empty"""
     privileged_templates: bool = False
@@ -208,6 +223,17 @@ class WireDecision(Wire, kw_only=True, frozen=True):
     """when"""
 
 
+class WireEvictionLevel(Wire, kw_only=True, frozen=True):
+    queue: str = ""
+    """of whose limit; empty for that of the pool"""
+    used: int
+    """parts of an eviction below a full bucket, `perMs` to one"""
+    per_ms: int
+    """the period of the limit then, in milliseconds"""
+    at_ms: int
+    """when, in epoch milliseconds"""
+
+
 class ResourcePoolStatus(Wire, kw_only=True, frozen=True):
     """The scheduler's ledger."""
 
@@ -221,6 +247,8 @@ class ResourcePoolStatus(Wire, kw_only=True, frozen=True):
     """what is decided and not yet seen on the allocation"""
     through: int = 0
     """a resourceVersion of the allocations: what has left `decisions` shows in them from there on"""
+    evicted: list[WireEvictionLevel] = []
+    """how much of each eviction limit is used up"""
     conditions: list[Condition] = []
 
 
@@ -296,6 +324,8 @@ class QueueSpec(Wire, kw_only=True, frozen=True):
     """an allocation that asks for more, or for no limit, gets this one"""
     min_runtime: Duration | None = None
     """its work makes no room for others before it has run so long; absent: as the queue above; 0s: at any time"""
+    eviction_limit: EvictionRate | None = None
+    """how often work of the queue and of all below it is evicted for other work; any number of times when absent"""
     budgets: Annotated[list[Budget], Meta(max_length=8)] = []
     """GPU hours over time, of the queue and all below it"""
 

@@ -13,6 +13,7 @@ from slipway.crd.figures import Usage
 from slipway.crd.meta import GROUP_VERSION, Condition, ObjectMeta
 from slipway.crd.pools import (
     Budget,
+    EvictionRate,
     ExtenderSpec,
     ExtenderTlsConfig,
     KindDefaults,
@@ -59,6 +60,7 @@ __all__ = [
     "Count",
     "Duration",
     "EnvName",
+    "EvictionRate",
     "ExtenderSpec",
     "ExtenderTlsConfig",
     "FileSpec",

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from slipway.model.eviction_rate import EvictionLimit
 from slipway.model.extenders import ExtenderFact
 from slipway.model.lifecycle import Phase
 from slipway.model.resources import Resources
@@ -270,6 +271,8 @@ class QueueFact(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """seconds; what asks for more, or for no limit, gets this one"""
     min_runtime: float | None = None
     """seconds for which its running work makes no room for others; None: as the queue above"""
+    eviction_limit: EvictionLimit | None = None
+    """how often its work and that of the queues below it is evicted for other work; None: no limit of its own"""
     budgets: tuple[BudgetFact, ...] = ()
     invalid: str = ""
     """what of it nobody understands; nothing starts in it and below it"""
@@ -313,6 +316,8 @@ class PoolFact(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """a node that has the labels of several is of the first"""
     preemption_margin_s: float = PREEMPTION_MARGIN_S
     """how long places are held for work that preempts beyond the grace of its victims"""
+    eviction_limit: EvictionLimit | None = None
+    """how often work is evicted for other work; None: no limit"""
     extenders: tuple[ExtenderFact, ...] = ()
     """asked in this order"""
     shadow: "PoolFact | None" = None

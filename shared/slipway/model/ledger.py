@@ -8,6 +8,8 @@ from enum import StrEnum
 
 import msgspec
 
+from slipway.model.eviction_rate import EvictionLevel
+
 LEDGER_BYTES_MAX = 256 * 1024
 DECISIONS_PER_TICK_MAX = 200
 
@@ -49,6 +51,8 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     `through` is a version of the allocations: whoever knows all of them up to it knows the effect of every decision
     that has left the ledger. 0: not known.
+
+    `evicted` are the buckets of evictions that are not full: they are written with the evictions.
     """
 
     epoch: int = 0
@@ -56,3 +60,4 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     nodes: tuple[str, ...] = ()
     decisions: tuple[Decision, ...] = ()
     through: int = 0
+    evicted: tuple[EvictionLevel, ...] = ()

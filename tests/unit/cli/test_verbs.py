@@ -534,6 +534,19 @@ async def test_a_queue_of_flavors_shows_its_use_of_each(world: ApiWorld, desk: D
     ]
 
 
+async def test_a_queue_shows_when_its_work_is_left_alone(world: ApiWorld, desk: Desk) -> None:
+    """How long it runs before it makes room, and what is left of the limits on evictions; nothing where neither is."""
+    limit = {"count": 6, "per": "1h", "burst": 2}
+    await world.kube.patch(QUEUES, "default", {"spec": {"minRuntime": "10m", "evictionLimit": limit}})
+    shown = (await desk.run("queue", "show", "default")).out.splitlines()
+    assert shown[:2] == [
+        "Its work runs for 10m before it makes room for other work.",
+        "Evictions of queue default: 2 of 2 left now, 6 per 1h over time.",
+    ]
+    await world.kube.patch(QUEUES, "default", {"spec": {"minRuntime": None, "evictionLimit": None}})
+    assert "makes room" not in (await desk.run("queue", "show", "default")).out
+
+
 async def test_cluster_lists(desk: Desk) -> None:
     """Queues, pools and nodes."""
     await desk.run(*RUN, "--", "true")

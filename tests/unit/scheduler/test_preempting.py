@@ -128,6 +128,25 @@ def test_surplus_ranks_are_told_and_stay_told() -> None:
     on_a_cluster(test, nodes=1, cpus=4)
 
 
+def test_the_next_leader_goes_on_with_what_is_used_of_an_eviction_limit() -> None:
+    """It is written with the evictions: one an hour is one an hour, however many leaders there are."""
+
+    async def test(bench: Bench) -> None:
+        await a_victim(bench, minAvailable=1)
+        await bench.kube.patch(QUEUES, "default", {"spec": {"evictionLimit": {"count": 1, "per": "1h"}}})
+        await launch(bench.kube, "one", ranks=1, priority=90)
+        await bench.tick()
+        assert [item.queue for item in (await ledger_of(bench)).status.evicted] == ["default"]
+        await launch(bench.kube, "two", ranks=1, priority=90)
+        for leader in ("two", "three"):
+            await bench.tick(leader)
+        assert [item.by for item in (await look(bench.kube, "low")).status.preemptions] == ["default/one"]
+        waits = next(item for item in (await look(bench.kube, "two")).status.conditions if item.type == "Admitted")
+        assert "the eviction limit of queue default is used up (1 at once, 1 per 1h)" in waits.message
+
+    on_a_cluster(test, nodes=1, cpus=4)
+
+
 def test_what_belongs_together_is_committed_whole_or_not() -> None:
     """The limit of the ledger's size cuts between bundles, never through one."""
 

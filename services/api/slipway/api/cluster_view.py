@@ -1,19 +1,22 @@
 """Queues, pools and nodes as the REST API shows them: counted over the live allocations. Pure."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from slipway.api.capacity import allocatable_of, nodes_of
 from slipway.api.queue_view import NOBODY, Aged, Jobs, is_waiting, slots_of, waiting_of
-from slipway.api.schemas import FlavorUse, Held, NodeView, PoolView, QueueView
+from slipway.api.schemas import EvictionLimitView, FlavorUse, Held, NodeView, PoolView, QueueView
 from slipway.api.seen_nodes import SeenNode
 from slipway.api.view import shown
+from slipway.crd.facts import eviction_limit
 from slipway.crd.members import left_ranks, members
 from slipway.crd.resolve import role_requests, template_of
 from slipway.crd.transitions import id_of, is_admitted, user_of
 from slipway.crd.v1alpha1 import Allocation, Queue, ResourcePool, RoleSpec
+from slipway.model.eviction_rate import POOL_SCOPE, EvictionLevel
 from slipway.model.facts import DISABLED, DRAINING, SCHEDULING_LABEL
 from slipway.model.quantity import QuantityValue
 from slipway.model.resources import GPU, GPU_MILLI, MILLI, Resources, gpus_of, total
+from slipway.model.times import format_time
 
 ENABLED = "enabled"
 CORDONED = "cordoned"
@@ -43,8 +46,51 @@ def queue_view(
         slots_in_use=sum(slots_of(each) for each in own if is_admitted(each)),
         spec=shown(queue.spec),
         flavors=_flavors_of(queue, pool_of, nodes, own) if pool_of is not None else [],
+        min_runtime=queue.spec.min_runtime or "",
+        eviction_limits=[],
         waiting=waiting_of(waiting, jobs or {}, aged),
     )
+
+
+def line_of(queue: Queue, queues: Iterable[Queue]) -> list[Queue]:
+    """The queue and those above it, the nearest first; a circle ends where it begins."""
+    known = {each.metadata.name: each for each in queues if each.spec.pool == queue.spec.pool}
+    line = [queue]
+    while (parent := known.get(line[-1].spec.parent or "")) is not None and parent not in line:
+        line.append(parent)
+    return line
+
+
+def min_runtime_of(line: Iterable[Queue]) -> str:
+    """How long the work of a queue runs before it makes room, by the word of the first of `line` that says so."""
+    return next((each.spec.min_runtime for each in line if each.spec.min_runtime is not None), "")
+
+
+def eviction_limits(line: Iterable[Queue], pool: ResourcePool | None, now: float) -> list[EvictionLimitView]:
+    """The limits of the queues of `line` and of the pool, and what is left of each at `now` (epoch seconds)."""
+    stated = [(each.metadata.name, each.spec.eviction_limit) for each in line]
+    stated.append((POOL_SCOPE, pool.spec.eviction_limit if pool is not None else None))
+    levels = {
+        each.queue: EvictionLevel(scope=each.queue, used=each.used, per_ms=each.per_ms, at_ms=each.at_ms)
+        for each in (pool.status.evicted if pool is not None else ())
+    }
+    found: list[EvictionLimitView] = []
+    for name, rate in stated:
+        limit = eviction_limit(rate)
+        if rate is None or limit is None:
+            continue
+        at = limit.next_at(levels.get(name), now)
+        found.append(
+            EvictionLimitView(
+                of=name,
+                count=limit.count,
+                per=rate.per,
+                burst=limit.burst,
+                left=limit.left(levels.get(name), now),
+                next_at=format_time(at) if at else "",
+            )
+        )
+    return found
 
 
 def _flavors_of(

@@ -474,8 +474,25 @@ class FlavorUse(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
     """the GPUs of it that its admitted work has"""
 
 
+class EvictionLimitView(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
+    """A limit on how often the work of a queue is evicted for other work, and what is left of it."""
+
+    of: str
+    """the queue that states it; empty: its pool does"""
+    count: int
+    """evictions in each `per`, over time"""
+    per: str
+    burst: int
+    """the most at once"""
+    left: int
+    """evictions that may be made now"""
+    next_at: str
+    """when one more may be made; empty while none is used up"""
+
+
 class QueueView(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
-    """One queue; `waiting` and `flavors` are only filled in when one queue is asked for."""
+    """One queue; `waiting`, `flavors` and what holds by the queues above it are only filled in when one queue is asked
+    for."""
 
     name: str
     pool: str
@@ -485,6 +502,11 @@ class QueueView(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
     spec: dict[str, Any]
     flavors: list[FlavorUse]
     """of its pool, in the order of the pool"""
+    min_runtime: str
+    """how long its work runs before it makes room for others, by its own word or that of a queue above it; empty: it
+    makes room at any time"""
+    eviction_limits: list[EvictionLimitView]
+    """of the queue, of those above it, and of its pool"""
     waiting: list[Waiting]
 
 

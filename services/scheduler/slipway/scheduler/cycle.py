@@ -41,6 +41,7 @@ from slipway.scheduler.plan.explanation.explanations import Explained
 from slipway.scheduler.plan.lint import lint
 from slipway.scheduler.plan.placement.plan_trace import Trail
 from slipway.scheduler.plan.placement.policy import PlacementPolicy
+from slipway.scheduler.plan.preemption.eviction_budget import levels_after
 from slipway.scheduler.plan.state.extender_results import Answers
 from slipway.scheduler.plan.state.plan_types import Plan
 from slipway.scheduler.plan.state.snapshot import PoolSnapshot
@@ -199,6 +200,7 @@ class Cycle:
         if placed:
             together = ledger_entries.together(plan, placed)
             committed, decided = ledger.commit(standing, placed, at=format_time(now), together=together)
+            committed = _charged(committed, decided, snapshot, plan)
             with _timed("commit"):
                 seen = await self._commit(committed, decided)
             if seen is None:
@@ -428,6 +430,14 @@ class Cycle:
             say = _log.info if is_news else _log.debug
             say("tick", pool=self._pool, **msgspec.structs.asdict(tick))
         return tick
+
+
+def _charged(committed: Ledger, decided: Sequence[Decision], snapshot: PoolSnapshot, plan: Plan) -> Ledger:
+    """The ledger with what its new evictions use of the eviction limits: written together, so that neither is without
+    the other."""
+    kept = {each.uid for each in decided if each.kind is DecisionKind.EVICT}
+    evictions = [each for each in plan.evictions if each.uid in kept]
+    return msgspec.structs.replace(committed, evicted=levels_after(snapshot, evictions, snapshot.now))
 
 
 def _timed(phase: str) -> AbstractContextManager[object]:

@@ -6,9 +6,11 @@ means. This is the fence of the whole system: whoever cannot write here decides 
 
 import msgspec
 
+from slipway.crd.pools import WireEvictionLevel
 from slipway.crd.v1alpha1 import ResourcePool, WireDecision
 from slipway.errors import StaleError, TransientError
 from slipway.kube.resources import RESOURCE_POOLS
+from slipway.model.eviction_rate import EvictionLevel
 from slipway.model.ledger import Decision, DecisionKind, Ledger
 from slipway.scheduler.ports import Kube
 
@@ -63,6 +65,10 @@ class LedgerStore:
             nodes=list(ledger.nodes),
             decisions=[_encoded(decision) for decision in ledger.decisions],
             through=ledger.through,
+            evicted=[
+                WireEvictionLevel(queue=each.scope, used=each.used, per_ms=each.per_ms, at_ms=each.at_ms)
+                for each in ledger.evicted
+            ],
         )
         written = msgspec.structs.replace(self.pool, status=status)
         try:
@@ -101,6 +107,10 @@ def _decoded(pool: ResourcePool) -> Ledger:
             for item in status.decisions
         ),
         through=status.through,
+        evicted=tuple(
+            EvictionLevel(scope=item.queue, used=item.used, per_ms=item.per_ms, at_ms=item.at_ms)
+            for item in status.evicted
+        ),
     )
 
 

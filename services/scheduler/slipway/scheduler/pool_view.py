@@ -55,7 +55,8 @@ class PlannerView:
         if cluster.quotas.take_changes():
             columns.set_quotas(cluster.quotas.values())
         columns.set_spent(cluster.accounts.spent(self._windows, now))
-        return columns.snapshot([(decision, ledger.nodes) for decision in ledger.decisions], now)
+        open_decisions = [(decision, ledger.nodes) for decision in ledger.decisions]
+        return columns.snapshot(open_decisions, now, evicted=ledger.evicted)
 
     def _set_nodes(self) -> None:
         pools = list(self._cluster.pools.values()) or [PoolFact(name=self._pool)]

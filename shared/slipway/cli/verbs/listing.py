@@ -183,6 +183,8 @@ def _queue_show(arguments: argparse.Namespace, session: CliSession) -> int:
         shares = [[str(each["name"]), _gpus(each["gpusInUse"]), _gpus(each["nominal"])] for each in flavors]
         session.terminal.line(_colourful(["FLAVOR", "GPUS USED", "GPUS OWNED"], shares, session))
         session.terminal.line("")
+    for line in _promises(body):
+        session.terminal.line(line)
     if not waiting:
         session.terminal.note("nobody waits in this queue")
         return main.OK
@@ -202,6 +204,21 @@ def _queue_show(arguments: argparse.Namespace, session: CliSession) -> int:
     head = ["#", "ID", "USER", "PRIO", "GPUS", "AGE", "WHY"]
     session.terminal.line(_colourful(head, rows, session))
     return main.OK
+
+
+def _promises(view: Json) -> list[str]:
+    """When work of the queue is left alone; a server of an earlier version says nothing of it."""
+    lines: list[str] = []
+    if view.get("minRuntime"):
+        lines.append(f"Its work runs for {view['minRuntime']} before it makes room for other work.")
+    for limit in cast("list[Json]", view.get("evictionLimits") or []):
+        whose = f"queue {limit['of']}" if limit["of"] else f"pool {view['pool']}"
+        next_at = f"; one more at {limit['nextAt']}" if limit["nextAt"] else ""
+        lines.append(
+            f"Evictions of {whose}: {limit['left']} of {limit['burst']} left now, "
+            f"{limit['count']} per {limit['per']} over time{next_at}."
+        )
+    return [*lines, ""] if lines else []
 
 
 def _gpus(amount: float | None) -> str:

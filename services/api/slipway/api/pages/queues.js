@@ -5,7 +5,7 @@ import { Selection } from "./bulk.js";
 import { Answered, Empty, Lasted, Meter, More } from "./components.js";
 import { Explanation } from "./explanation.js";
 import { facts } from "./facts.js";
-import { amountOf, finder, plural, spellDuration, trim } from "./format.js";
+import { amountOf, finder, plural, spellDuration, spellExact, trim } from "./format.js";
 import { mayChange } from "./permissions.js";
 import { param, setParam } from "./router.js";
 import { html, useMemo, useSignal } from "./runtime.js";
@@ -120,6 +120,7 @@ function Waiting({ name, queues }) {
     const found = rows.map(({ each }) => each);
     const select = (id, isIn) => (selected.value = new Set(isIn ? [...selected.value, id] : [...selected.value].filter((each) => each !== id)));
     return html`${queue.flavors?.length ? html`<${Flavors} name=${name} flavors=${queue.flavors} />` : null}
+    <${Promises} queue=${queue} />
     <section><h2>Waiting in ${name} <small>${queue.waiting.length}</small></h2>
       ${queue.waiting.length > 1 ? html`<div class="bar"><input type="search" placeholder="Filter by name, user or reason"
         aria-label="Filter who waits" value=${filter.value} onInput=${(event) => search(event.target.value)} />
@@ -138,6 +139,17 @@ function Waiting({ name, queues }) {
     ${running.data?.items.length ? html`<section><h2>Running from ${name} <small>${running.data.items.length}${running.data.metadata.continue ? "+" : ""}</small></h2>
       <${AllocationTable} items=${running.data.items} hasUser=${true} label=${`Running from ${name}`} /></section>` : null}`;
   }}<//>`;
+}
+
+// When work of the queue is left alone by other work.
+function Promises({ queue }) {
+  const limits = queue.evictionLimits ?? [];
+  if (!queue.minRuntime && !limits.length) return null;
+  return html`<section class="promises" aria-label=${`Evictions from ${queue.name}`}><h2>Evictions from ${queue.name}</h2>
+    ${queue.minRuntime ? html`<p>Work runs for ${queue.minRuntime} before it makes room for other work.</p>` : null}
+    ${limits.map((each) => html`<p key=${each.of}>${each.of ? html`Queue <b>${each.of}</b>` : html`Pool <b>${queue.pool}</b>`} allows
+      ${` ${each.count} per ${each.per}, ${each.burst} at once: `}<b>${each.left} left now</b>${each.nextAt ? html`, one more at <time datetime=${each.nextAt}>${spellExact(each.nextAt)}</time>` : null}.</p>`)}
+    </section>`;
 }
 
 function Flavors({ name, flavors }) {

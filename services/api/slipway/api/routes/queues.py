@@ -37,10 +37,27 @@ async def queue(request: Request) -> Response:
     aged = await aged_of(parts, pending)
     pool = await _pool_of(request, found.spec.pool)
     nodes = await parts.nodes.items() if pool is not None and pool.spec.flavors else []
-    view = cluster_view.queue_view(found, live, pending=pending, jobs=jobs, aged=aged, pool_of=pool, nodes=nodes)
+    above = cluster_view.line_of(found, (await parts.kube.list(QUEUES)).items if found.spec.parent else [])
+    if pool is not None and any(each.spec.eviction_limit for each in (pool, *above)):
+        # What is left of the limits changes with each eviction: what is known of the pool may be some seconds old.
+        pool = await parts.kube.get(RESOURCE_POOLS, found.spec.pool)
+    view = cluster_view.queue_view(
+        found,
+        live,
+        pending=pending,
+        jobs=jobs,
+        aged=aged,
+        pool_of=pool,
+        nodes=nodes,
+    )
     sight = await sight_of(request)
     return json_response(
-        msgspec.structs.replace(view, waiting=[each for each in view.waiting if sight.has(each.workspace)])
+        msgspec.structs.replace(
+            view,
+            min_runtime=cluster_view.min_runtime_of(above),
+            eviction_limits=cluster_view.eviction_limits(above, pool, parts.clock.now()),
+            waiting=[each for each in view.waiting if sight.has(each.workspace)],
+        )
     )
 
 

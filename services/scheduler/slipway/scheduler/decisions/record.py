@@ -182,7 +182,11 @@ def policy_hash(policy: PlacementPolicy) -> str:
 
 def input_hash(digest: str, ledger: Ledger, at: float, seed: int) -> str:
     """Of everything that a plan is a function of, but for the policy: facts (their digest), ledger, time, seed."""
-    return _short_hash(msgspec.json.encode((digest, ledger, at, seed), order="sorted"))
+    said = msgspec.to_builtins(ledger)
+    if not ledger.evicted:
+        # A record of a version without eviction limits has the hash that it had then.
+        del said["evicted"]
+    return _short_hash(msgspec.json.encode((digest, said, at, seed), order="sorted"))
 
 
 def canonical(value: Any) -> bytes:

@@ -13,6 +13,7 @@ from slipway.model.facts import AllocationFact, RoleFact
 from slipway.model.resources import GPU_SHARES, MILLI, Resources, total
 from slipway.scheduler.plan.planner import queue_tree
 from slipway.scheduler.plan.preemption.consolidation import next_attempt
+from slipway.scheduler.plan.preemption.eviction_budget import limits_of, made_by
 from slipway.scheduler.plan.preemption.victims import role_index
 from slipway.scheduler.plan.state.devices import Devices
 from slipway.scheduler.plan.state.flavors import where_it_stands
@@ -34,6 +35,7 @@ class Broken(StrEnum):
     STRANGE = "NotPending"
     VICTIM = "NotAVictim"
     DEVICE = "DeviceDoubleBooked"
+    RATE = "EvictedTooOften"
 
 
 Gone = list[tuple[Holding, tuple[int, ...]]]
@@ -87,6 +89,7 @@ def lint(snapshot: PoolSnapshot, plan: Plan) -> tuple[PlanViolation, ...]:
     return (
         *found,
         *_victims(snapshot, plan),
+        *_too_often(snapshot, plan),
         *_nodes(snapshot, admitted, gone),
         *_quota(snapshot, admitted, gone),
         *_slots(snapshot, admitted, gone),
@@ -133,6 +136,18 @@ def _strange_evictions(snapshot: PoolSnapshot, plan: Plan) -> list[PlanViolation
     if len(set(uids)) != len(uids):
         found.append(PlanViolation(Broken.DOUBLE, "", "an allocation is evicted twice"))
     return found
+
+
+def _too_often(snapshot: PoolSnapshot, plan: Plan) -> list[PlanViolation]:
+    """Evictions beyond what the limits of the pool and its queues leave."""
+    limits, levels = limits_of(snapshot), {level.scope: level for level in snapshot.evicted}
+    left = {scope: limit.left(levels.get(scope), snapshot.now) for scope, limit in limits.items()}
+    made = made_by(snapshot, plan.evictions)
+    return [
+        PlanViolation(Broken.RATE, scope, f"{count} evictions, and its limit leaves {max(0, left[scope])}")
+        for scope, count in sorted(made.items())
+        if count > max(0, left[scope])
+    ]
 
 
 def _gone(snapshot: PoolSnapshot, plan: Plan) -> Gone:

@@ -20,6 +20,7 @@ from slipway.scheduler.simulate.parts import (
     AMOUNT_MAX,
     GPUS,
     ROOT_NAMES,
+    EvictionLimitPart,
     NodePart,
     Place,
     Quantities,
@@ -161,13 +162,20 @@ def _check_queues(scenario: Scenario) -> None:
                 break
         _check_span(f"queues[{index}].maxRuntime", queue.max_runtime, least=0.001)
         _check_span(f"queues[{index}].minRuntime", queue.min_runtime)
+        _check_eviction_limit(f"queues[{index}].evictionLimit", queue.eviction_limit)
         for number, budget in enumerate(queue.budgets):
             _check_span(f"queues[{index}].budgets[{number}].window", budget.window, least=1.0)
     _check_span("pool.aging", scenario.pool.aging)
+    _check_eviction_limit("pool.evictionLimit", scenario.pool.eviction_limit)
     for index, job in enumerate(scenario.jobs):
         _check_place(f"jobs[{index}].position", job.position)
     for index, item in enumerate(scenario.allocations):
         _check_place(f"allocations[{index}].position", item.position)
+
+
+def _check_eviction_limit(path: str, limit: EvictionLimitPart | None) -> None:
+    if limit is not None:
+        _check_span(f"{path}.per", limit.per, least=1.0)
 
 
 def _check_flavors(scenario: Scenario) -> None:

@@ -18,6 +18,7 @@ from slipway.model.lifecycle import Phase
 from slipway.model.podquota import is_counted, usage_of
 from slipway.model.times import format_time
 from slipway.scheduler.plan.placement.explain import spelled
+from slipway.scheduler.plan.preemption.eviction_budget import remembered
 from slipway.scheduler.plan.state.plan_types import as_data
 from slipway.scheduler.plan.state.snapshot import nodes_of_pool
 from slipway.scheduler.simulate import changes as wishes
@@ -154,6 +155,8 @@ def _run(standing: PoolStanding, now: float, horizon: float) -> SimulationOutcom
         pods=standing.pods,
         quotas=standing.quotas,
         namespaces={space.name: space.labels for space in standing.spaces},
+        # The ledger is not among the facts: what the allocations tell of their evictions stands for it.
+        evicted=remembered(standing.pool, standing.queues.values(), standing.allocations.values()),
     )
     scenario = Scenario(nodes=[], allocations=[*parts, *supposed], until=now + horizon)
     return simulate(scenario, given=given, start=now)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 import msgspec
 
+from slipway.model.eviction_rate import EvictionLevel, EvictionLimit
 from slipway.model.facts import (
     SHARING_LABEL,
     AllocationFact,
@@ -28,6 +29,7 @@ from slipway.model.ranklabels import labels_if_named
 from slipway.model.resources import CPU, GPU, MEMORY, PODS, Resources, gpus_of
 from slipway.scheduler.simulate.parts import (
     AllocationPart,
+    EvictionLimitPart,
     NodePart,
     Quantities,
     QueuePart,
@@ -60,6 +62,8 @@ class Given(msgspec.Struct, frozen=True, kw_only=True):
     volumes: list[VolumeFact] = []
     quotas: list[QuotaFact] = []
     """ResourceQuotas; what the allocations above use is not in their `used`"""
+    evicted: tuple[EvictionLevel, ...] = ()
+    """what is used of the eviction limits"""
 
 
 def given(scenario: Scenario) -> Given:
@@ -92,6 +96,7 @@ def pool(scenario: Scenario) -> PoolFact:
         backfill=part.backfill,
         aging=seconds(part.aging),
         flavors=tuple(FlavorFact(flavor.name, flavor.node_labels) for flavor in part.flavors),
+        eviction_limit=_eviction_limit(part.eviction_limit),
     )
 
 
@@ -190,10 +195,17 @@ def _queue(part: QueuePart) -> QueueFact:
         reclaim=part.preemption.reclaim,
         max_runtime=None if part.max_runtime is None else seconds(part.max_runtime),
         min_runtime=None if part.min_runtime is None else seconds(part.min_runtime),
+        eviction_limit=_eviction_limit(part.eviction_limit),
         budgets=tuple(
             BudgetFact(round(budget.gpu_hours * 3_600_000), seconds(budget.window)) for budget in part.budgets
         ),
     )
+
+
+def _eviction_limit(part: EvictionLimitPart | None) -> EvictionLimit | None:
+    if part is None:
+        return None
+    return EvictionLimit(count=part.count, per_s=seconds(part.per), burst=part.burst or part.count)
 
 
 def _place(place: str | float) -> str:

@@ -70,6 +70,14 @@ class FlavorPart(_Part, frozen=True, kw_only=True):
     node_labels: Annotated[dict[str, str], Meta(min_length=1)]
 
 
+class EvictionLimitPart(_Part, frozen=True, kw_only=True):
+    """A bucket of `burst` evictions (`count` when absent) that gets `count` more in each `per`."""
+
+    count: Annotated[int, Meta(ge=1, le=1_000_000)]
+    per: Span
+    burst: Annotated[int, Meta(ge=1, le=1_000_000)] | None = None
+
+
 class PoolPart(_Part, frozen=True, kw_only=True):
     scores: dict[str, Annotated[int, Meta(ge=0, le=1_000_000)]] = {}
     args: dict[str, dict[str, Any]] = {}
@@ -80,6 +88,7 @@ class PoolPart(_Part, frozen=True, kw_only=True):
     """0: never"""
     topology: list[str] = []
     flavors: Annotated[list[FlavorPart], Meta(max_length=FLAVORS_MAX)] = []
+    eviction_limit: EvictionLimitPart | None = None
 
 
 class PreemptionPart(_Part, frozen=True, kw_only=True):
@@ -124,6 +133,7 @@ class QueuePart(_Part, frozen=True, kw_only=True):
     preemption: PreemptionPart = PreemptionPart()
     max_runtime: Span | None = None
     min_runtime: Span | None = None
+    eviction_limit: EvictionLimitPart | None = None
     budgets: Annotated[list[BudgetPart], Meta(max_length=8)] = []
 
 

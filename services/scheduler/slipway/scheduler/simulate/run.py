@@ -15,6 +15,7 @@ from slipway.scheduler.plan.lint import lint
 from slipway.scheduler.plan.placement.policy import policy_of
 from slipway.scheduler.plan.placement.whatif import WhatIf
 from slipway.scheduler.plan.planner import plan
+from slipway.scheduler.plan.preemption.eviction_budget import levels_after
 from slipway.scheduler.plan.state.plan_types import Explanation, Plan, ReservedPlaces
 from slipway.scheduler.plan.state.snapshot import PoolSnapshot
 from slipway.scheduler.simulate.lower import Given
@@ -149,12 +150,14 @@ class _Run:
         broken = None if decided.is_empty else lint(snapshot, decided)
         if broken:
             raise InvariantError(f"the plan breaks its own rules: {broken[0]}")
+        if decided.evictions:
+            self.world.evicted = levels_after(snapshot, decided.evictions, now)
         return decided
 
     def _look(self, now: float) -> PoolSnapshot:
         self.world.save_work(now)
         self.world.columns.set_spent(self.world.spent(now))
-        return self.world.columns.snapshot((), now)
+        return self.world.columns.snapshot((), now, evicted=self.world.evicted)
 
     def _explain(self) -> None:
         """Why what waits now does, with what would help; as of the last tick, and of nothing later."""

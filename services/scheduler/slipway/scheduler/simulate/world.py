@@ -108,6 +108,8 @@ class SimulatedWorld:
         """base units in use, by resource"""
         self._told: dict[str, dict[int, Devices]] = {}
         self.evictions: list[dict[str, Any]] = []
+        self.evicted = given.evicted
+        """what is used of the eviction limits"""
         self.lost: list[LostWork] = []
         self._left = {node.name: [MILLI] * node.allocatable.get(GPU) for node in self.nodes}
         """{node: thousandths left of each device}"""

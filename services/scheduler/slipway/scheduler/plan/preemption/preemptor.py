@@ -16,14 +16,17 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from slipway.model.duration import format_duration
 from slipway.model.facts import AllocationFact, QueueFact
 from slipway.model.reasons import Reason
 from slipway.model.resources import Resources
+from slipway.model.times import format_time
 from slipway.scheduler.plan.placement import gang
 from slipway.scheduler.plan.placement.tick_state import Admitted, TickState
 from slipway.scheduler.plan.preemption import loop_guard
 from slipway.scheduler.plan.preemption.confined_claim import ConfinedClaim, confined_claim
 from slipway.scheduler.plan.preemption.consolidation import move
+from slipway.scheduler.plan.preemption.eviction_budget import EvictionBudget, limits_of
 from slipway.scheduler.plan.preemption.extender_veto import held_to
 from slipway.scheduler.plan.preemption.minimise import Settled, settle
 from slipway.scheduler.plan.preemption.proposal import Proposals
@@ -105,6 +108,13 @@ class Rooms:
         """who does not agree that anybody goes for the one that is looked at"""
         self._gave: dict[str, float] | None = None
         """{queue: when work of it last made room for another queue}, of those that did just now; None: not known"""
+        self._budget = EvictionBudget(state.snapshot, state.now) if limits_of(state.snapshot) else None
+        """None where nothing limits how often work is evicted"""
+        self._shut: Bools = np.zeros(len(self.victims.units), dtype=np.bool_)
+        """the units of which an eviction limit lets nothing more go"""
+        self._over = ""
+        """which eviction limit refused to let so many go for the one that is looked at"""
+        self._shut_down()
         self._shrunk: list[int] = []
         """units of gangs that gave up ranks in this tick: what they have besides is for the next"""
 
@@ -125,7 +135,7 @@ class Rooms:
         if self._searches >= SEARCHES_MAX:
             return None
         state = self._state
-        self._refused = ""
+        self._refused = self._over = ""
         queue, settles = self._held_still(fact, its_queue)
         demand = gang_size.smallest_demand(fact)
         if self._shrunk and self._wants_more_of_them(fact, queue):
@@ -215,7 +225,7 @@ class Rooms:
             if not eligible.any() or (before is not None and bool((before == eligible).all())):
                 continue
             before = eligible
-            trial = EvictionTrial(self._state, claim, fact.queue, rule)
+            trial = EvictionTrial(self._state, claim, fact.queue, rule, budget=self._budget)
             settled = self._try(fact, trial, eligible, demand, accept)
             if settled is not None:
                 return settled
@@ -235,7 +245,9 @@ class Rooms:
         spare = eligible & (victims.whole != np.arange(len(victims.units)))
         tries = [spare, eligible] if bool(spare.any()) and not bool((spare == eligible).all()) else [eligible]
         for units in tries if bool(eligible.any()) else ():
-            trial = EvictionTrial(self._state, claim, fact.queue, CONFINED, claim.standings)
+            trial = EvictionTrial(
+                self._state, claim, fact.queue, CONFINED, standings=claim.standings, budget=self._budget
+            )
             settled = self._try(fact, trial, units, demand, accept)
             if settled is not None:
                 return settled
@@ -265,7 +277,7 @@ class Rooms:
 
     def _heard_out(self, fact: AllocationFact, trial: EvictionTrial) -> bool:
         """Keep what extenders said to a trial that led to nothing; whether they have to be heard before another."""
-        self._refused = trial.refused or self._refused
+        self._refused, self._over = trial.refused or self._refused, trial.over or self._over
         if trial.waits:
             self._state.unheard[fact.key] = trial.waits
         return bool(trial.waits)
@@ -277,7 +289,7 @@ class Rooms:
         if not eligible.any() or not _has_room(state, gang_size.smallest_demand(fact)):
             return None
         claim = ReclaimClaim(state.tree, fact.queue, {})
-        trial = EvictionTrial(state, claim, fact.queue, FIRST)
+        trial = EvictionTrial(state, claim, fact.queue, FIRST, budget=self._budget)
         proposals = self._proposals.of(fact, trial, eligible, is_moving=True)
         settled = move(state, trial, fact, held_to(state, trial, accept), proposals)
         if settled is not None:
@@ -340,9 +352,10 @@ class Rooms:
     def _allowed(self, fact: AllocationFact) -> Bools:
         """The units that are there and that the guard lets `fact` have."""
         spared = loop_guard.displacers(fact, self._state.now) if fact.evictions else frozenset[str]()
+        is_free = self._is_free if self._budget is None else self._is_free & ~self._shut
         if not spared:
-            return self._is_free
-        return self._is_free & np.array([unit.fact.key not in spared for unit in self.victims.units], dtype=np.bool_)
+            return is_free
+        return is_free & np.array([unit.fact.key not in spared for unit in self.victims.units], dtype=np.bool_)
 
     def _in_order(self, trial: EvictionTrial, eligible: Bools) -> Iterator[Unit]:
         """The units that may go, in the order in which they go: other queues' before its own."""
@@ -363,6 +376,15 @@ class Rooms:
                 by=fact.key,
                 ranks=ranks,
             )
+            if self._budget is not None:
+                self._budget.take(victim.queue)
+        self._shut_down()
+
+    def _shut_down(self) -> None:
+        """Leave the work alone of which an eviction limit lets nothing more go."""
+        if self._budget is not None:
+            shut = [self._budget.empty_scope(name) is not None for name in self.victims.queues]
+            self._shut = np.array(shut, dtype=np.bool_)[self.victims.queue] if shut else self._shut
 
     def _forget(self, uids: Iterable[str]) -> None:
         """Nobody else may have these."""
@@ -398,13 +420,37 @@ class Rooms:
             return ""
         if young.any() and (spared := np.flatnonzero(young & self._could_take(fact, queue)).tolist()):
             self._look_again_at(self._spared_until[spared].tolist())
-            first = self.victims.units[min(spared, key=lambda index: (float(self._spared_until[index]), index))].fact
-            return f"{first.key} is left alone until it has run for the minRuntime of queue {first.queue}"
+            first = min(spared, key=lambda index: (float(self._spared_until[index]), index))
+            return self._promised(self.victims.units[first].fact, float(self._spared_until[first]))
+        if limited := self._limited(fact, queue):
+            return limited
         held = self._held_back(fact, queue)
         if not held:
             return "nothing that may be evicted for it would make room"
         self._look_again_at([at for each in held for at in loop_guard.ends(each) if at > self._state.now])
         return "what might make room for it was evicted too often of late, or has just taken its place"
+
+    def _limited(self, fact: AllocationFact, queue: QueueFact) -> str:
+        """Which eviction limit keeps what its queue would let go for `fact`; empty when none does."""
+        budget = self._budget
+        if budget is None:
+            return ""
+        codes: list[int] = np.unique(self.victims.queue[self._could_take(fact, queue)]).tolist()
+        names: list[str] = [self.victims.queues[code] for code in codes]
+        self._look_again_at(budget.next_at(scope) for name in names for scope in budget.scopes_of(name))
+        shut = {scope for name in names if (scope := budget.empty_scope(name)) is not None}
+        if not shut:
+            return self._over
+        return budget.used_up(min(shut, key=lambda scope: (budget.next_at(scope), scope)))
+
+    def _promised(self, victim: AllocationFact, until: float) -> str:
+        """That `victim` has its place until then (infinite: it has not begun to run)."""
+        queue = self._state.tree.queue(victim.queue)
+        span = format_duration((queue.min_runtime if queue is not None else None) or 0.0)
+        if until == math.inf:
+            return f"cannot take {victim.key} before it has run for {span}: queue {victim.queue} promises (minRuntime)"
+        at = format_time(until, "seconds")
+        return f"cannot take {victim.key} before {at}: queue {victim.queue} promises {span} (minRuntime)"
 
 
 def _has_room(state: TickState, demand: Resources) -> bool:

@@ -6,6 +6,7 @@ Invariant: `undo` leaves the state as it was found. A gang is taken whole or dow
 import msgspec
 
 from slipway.scheduler.plan.placement.tick_state import Ranks, TickState
+from slipway.scheduler.plan.preemption.eviction_budget import EvictionBudget
 from slipway.scheduler.plan.preemption.reclaim_rule import NOT, Claim
 from slipway.scheduler.plan.preemption.victims import Unit, role_index, spare_of
 from slipway.scheduler.plan.queueing.node_shares import Standings
@@ -24,10 +25,18 @@ class EvictionTrial:
     """The units that are off the state."""
 
     def __init__(
-        self, state: TickState, claim: Claim, queue: str, rule: int, standings: Standings | None = None
+        self,
+        state: TickState,
+        claim: Claim,
+        queue: str,
+        rule: int,
+        *,
+        standings: Standings | None = None,
+        budget: EvictionBudget | None = None,
     ) -> None:
         """Work of other queues than `queue` goes as `claim` allows, by `rule` or a stricter one; of those queues the
-        one gives first that is furthest above its share in `standings` (None: of the pool)."""
+        one gives first that is furthest above its share in `standings` (None: of the pool). All of it goes within
+        `budget` (None: nothing limits how often)."""
         self._state = state
         self._claim = claim
         self.queue = queue
@@ -38,6 +47,9 @@ class EvictionTrial:
         """the nodes where the preemptor may go with what is off; None for all"""
         self.waits = ""
         """what has to be heard first, before anybody goes"""
+        self._budget = budget
+        self.over = ""
+        """why more might not go at once, where an eviction limit refused that"""
         self.refused = ""
         """who does not agree to any of it"""
         self._off: set[int] = set()
@@ -55,6 +67,11 @@ class EvictionTrial:
             return False
         if not self._is_allowed(unit):
             return False
+        if self._budget is not None:
+            over = self._budget.exceeded((step.unit.fact for step in self.steps), unit.fact)
+            if over is not None:
+                self.over = self._budget.too_many(over)
+                return False
         left = self._state.left_of(unit.holding)
         staying = [rank for rank in left if rank not in unit.holding.leaving]
         ranks = tuple(staying) if unit.is_whole else (unit.rank,)

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Set
 
 import msgspec
 
+from slipway.model.eviction_rate import EvictionLevel
 from slipway.model.facts import (
     AllocationFact,
     JobFact,
@@ -184,8 +185,15 @@ class Columns:
         self._volumes = {(volume.namespace, volume.name): volume for volume in volumes}
         self._memo = Memo()
 
-    def snapshot(self, open_decisions: Iterable[OpenDecision] = (), now: float = 0.0) -> PoolSnapshot:
-        """The state as it is known, with `open_decisions` of the ledger standing for admissions not yet seen."""
+    def snapshot(
+        self,
+        open_decisions: Iterable[OpenDecision] = (),
+        now: float = 0.0,
+        *,
+        evicted: tuple[EvictionLevel, ...] = (),
+    ) -> PoolSnapshot:
+        """The state as it is known, with `open_decisions` of the ledger standing for admissions not yet seen, and with
+        what it says is used of the eviction limits."""
         self._set_decisions(open_decisions)
         if self._is_jobs_new:
             self._backlog.set_jobs(self._jobs, now)
@@ -212,6 +220,7 @@ class Columns:
             workspaces=self._workspaces,
             quotas=self._quotas,
             spent=self._spent,
+            evicted=evicted,
             now=now,
             nominations=tuple(self._nomination(number, each) for number, each in enumerate(self._nominations)),
         )

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
+from slipway.model.eviction_rate import EvictionLevel
 from slipway.model.facts import AllocationFact, JobFact, NodeFact, PoolFact, QueueFact, QuotaFact
 from slipway.model.ledger import Decision
 from slipway.model.position import WorkKey
@@ -117,6 +118,8 @@ class PoolSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     now: float = 0.0
     nominations: tuple[Nomination, ...] = ()
     """in order of the ledger; what they hold is in no usage here, the plan books it"""
+    evicted: tuple[EvictionLevel, ...] = ()
+    """what is used of the eviction limits, as the ledger has it"""
     spent: Spent = {}
     """what the queues have used in the windows of their budgets"""
 
