@@ -1,6 +1,6 @@
 """Queues, pools and nodes as the REST API shows them: counted over the live allocations. Pure."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
 from slipway.api.capacity import allocatable_of, nodes_of
 from slipway.api.queue_view import NOBODY, Aged, Jobs, is_waiting, slots_of, waiting_of
