@@ -20,6 +20,7 @@ BENCHMARKS = {
     "kube_scheduler": "gangs end to end on a real kube-apiserver, beside the real kube-scheduler",
     "planner": "planning alone, against kube-scheduler's workloads",
     "planner_scale": "the planner at size: ticks and memory",
+    "planner_backfill": "Backfill queues beside BestEffort queues: a tick, and a simulated hour",
     "planner_preempt": "preemption, against kube-scheduler's workload",
     "rounds": "one round over 320,000 queued",
     "growth": "the planner's cost per placement over nodes and queued work, drawn",

@@ -17,6 +17,7 @@ from typing import Any
 
 import msgspec
 
+from bench import planner_backfill
 from bench.planner import nodes, snapshot
 from bench.planner_scale import blocked, ends, full_state, runs, shaped, ticked
 from slipway.scheduler.plan.placement.policy import policy_of
@@ -67,11 +68,23 @@ def placing() -> Work:
     return once
 
 
+def ordered(ordering: str) -> Work:
+    """A tick that admits 200 past large gangs for which there is no room, in queues of this ordering."""
+    columns = planner_backfill.state(1_000, 4_000, ordering)
+
+    def once() -> None:
+        planner_backfill.ticked(columns)
+
+    return once
+
+
 WORKS: dict[str, Callable[[], Work]] = {
     "idle tick": lambda: Small().once_idle,
     "tick after an arrival": lambda: Small().once_arrived,
     "tick after an end": lambda: Small().once_departed,
     "plan of 1,000": placing,
+    "tick of BestEffort queues": lambda: ordered(planner_backfill.BEST_EFFORT),
+    "tick of Backfill queues": lambda: ordered(planner_backfill.BACKFILL),
 }
 """{what a tick is for: gives the tick, once its state is there}"""
 TIMES = {"idle tick": 50, "plan of 1,000": 2}

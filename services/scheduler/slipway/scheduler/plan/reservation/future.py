@@ -5,10 +5,12 @@ what differs from now, and lays that over the tick's own while it asks them. Inv
 was found.
 """
 
+from collections import Counter
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 
 import msgspec
+import numpy as np
 
 from slipway.model.facts import AllocationFact
 from slipway.model.resources import Resources
@@ -16,7 +18,8 @@ from slipway.scheduler.plan.placement import gang
 from slipway.scheduler.plan.placement.tick_state import Admitted, TickState
 from slipway.scheduler.plan.placement.whatif import WhatIf
 from slipway.scheduler.plan.state import gang_size
-from slipway.scheduler.plan.state.nodes import Bools
+from slipway.scheduler.plan.state.nodes import Bools, Ints
+from slipway.scheduler.plan.state.run_ends import RunEnds
 from slipway.scheduler.plan.state.snapshot import Holding
 
 
@@ -29,6 +32,69 @@ class FutureRelease(msgspec.Struct, frozen=True):
     ranks: tuple[int, ...] = ()
 
 
+def is_limited(state: TickState, fact: AllocationFact) -> bool:
+    """Whether what others use bears on what `fact` may use: a queue states a quota, or its job a number of slots."""
+    job = state.snapshot.job_of(fact)
+    return bool(state.tree.named) or (job is not None and job.max_slots is not None)
+
+
+class Counts:
+    """What queues and jobs use more than now; less where it is below zero."""
+
+    def __init__(self) -> None:
+        self._moved: dict[tuple[str, bool], dict[str, int]] = {}
+        """{(queue, preemptible): base units more than now}"""
+        self._slots: dict[tuple[str, str], int] = {}
+
+    def copy(self) -> "Counts":
+        """An independent copy."""
+        other = Counts()
+        other._moved = {key: dict(amounts) for key, amounts in self._moved.items()}
+        other._slots = dict(self._slots)
+        return other
+
+    def add(self, fact: AllocationFact, demand: Resources, times: int) -> None:
+        """`times` more of `demand` of what `fact` is of."""
+        amounts = self._moved.setdefault((fact.queue, fact.preemptible), {})
+        known = amounts.get
+        for name, amount in demand.amounts.items():
+            amounts[name] = known(name, 0) + amount * times
+        if fact.job:
+            key = (fact.namespace, fact.job)
+            self._slots[key] = self._slots.get(key, 0) + demand.gpus() * times
+
+    def drop_rows(self, ends: RunEnds, rows: Ints) -> None:
+        """The ranks in `rows` have ended."""
+        for use, count in ends.used_by(rows):
+            amounts = self._moved.setdefault((use.queue, use.preemptible), {})
+            for name, amount in use.amounts.items():
+                amounts[name] = amounts.get(name, 0) - amount * count
+            if use.job is not None:
+                self._slots[use.job] = self._slots.get(use.job, 0) - use.gpus * count
+
+    def may_use(self, state: TickState, fact: AllocationFact, demand: Resources) -> bool:
+        """Whether `fact` may have `demand` then; the state is left as it was found."""
+        if not is_limited(state, fact):
+            return state.may_use(fact, demand) is None
+        with self._laid_over(state):
+            return state.may_use(fact, demand) is None
+
+    @contextmanager
+    def _laid_over(self, state: TickState) -> Generator[None]:
+        slots = state.slots
+        # Copies: the tree takes it that a mapping that it has seen does not change.
+        moved = [(key, dict(amounts)) for key, amounts in sorted(self._moved.items()) if any(amounts.values())]
+        for (queue, preemptible), amounts in moved:
+            state.tree.take(queue, amounts, preemptible=preemptible)
+        state.slots = slots | {job: slots.get(job, 0) + more for job, more in self._slots.items()}
+        try:
+            yield
+        finally:
+            state.slots = slots
+            for (queue, preemptible), amounts in moved:
+                state.tree.take(queue, {name: -amount for name, amount in amounts.items()}, preemptible=preemptible)
+
+
 class Future:
     """What a head would find at one later instant."""
 
@@ -37,18 +103,20 @@ class Future:
         self._state = state
         now = state.whatif if made is None else made(state.whatif)
         self.whatif = WhatIf(now.usage, state.policy, state.whatif.panel)
-        self._moved: dict[tuple[str, bool], dict[str, int]] = {}
-        """{(queue, preemptible): base units more than now}"""
-        self._slots: dict[tuple[str, str], int] = {}
+        self._counts = Counts()
 
     def copy(self) -> "Future":
         """An independent copy."""
         other = Future.__new__(Future)
         other._state = self._state
         other.whatif = WhatIf(self.whatif.usage, self.whatif.policy, self.whatif.panel)
-        other._moved = {key: dict(amounts) for key, amounts in self._moved.items()}
-        other._slots = dict(self._slots)
+        other._counts = self._counts.copy()
         return other
+
+    def release_rows(self, ends: RunEnds, rows: Ints) -> None:
+        """What stands in `rows` has ended."""
+        ends.free(self.whatif.usage, rows)
+        self._counts.drop_rows(ends, rows)
 
     def release(self, release: FutureRelease) -> None:
         """It has ended."""
@@ -103,6 +171,8 @@ class Future:
     def has_room_for(self, placed: gang.PlacedGang) -> bool:
         """Whether all ranks of `placed` fit where they are, beside all that runs and is kept; takes nothing."""
         usage = self.whatif.usage
+        if not usage.peers.is_watched:
+            return self._has_amounts_for(placed)
         taken: list[tuple[gang.Part, int]] = []
         is_room = True
         for part in placed.parts:
@@ -120,6 +190,28 @@ class Future:
             usage.take(part.row.ask, [node], -1)
         return is_room
 
+    def _has_amounts_for(self, placed: gang.PlacedGang) -> bool:
+        """The same where ranks look at nobody beside them: what it may use at all is known from where it was placed."""
+        usage = self.whatif.usage
+        if len(placed.parts) == 1:
+            part = placed.parts[0]
+            counts = Counter(part.nodes)
+            at = np.fromiter(counts, np.int64, len(counts))
+            room = usage.room(part.row.ask, at, max(counts.values(), default=0))
+            return bool((part.row.passed[at] & (room >= list(counts.values()))).all())
+        taken: list[tuple[gang.Part, int]] = []
+        is_room = True
+        for part in placed.parts:
+            for node in part.nodes if is_room else ():
+                is_room = bool(part.row.passed[node]) and bool(usage.fits(part.row.ask, np.array([node]))[0])
+                if not is_room:
+                    break
+                usage.take(part.row.ask, [node])
+                taken.append((part, node))
+        for part, node in taken:
+            usage.take(part.row.ask, [node], -1)
+        return is_room
+
     def open_nodes(self, fact: AllocationFact) -> Bools:
         """The nodes with room for a rank of some role of `fact`."""
         rows = [self.whatif.row(role) for role in fact.roles]
@@ -130,6 +222,15 @@ class Future:
             found |= row.fits
         return found
 
+    def may_keep_beside(self, fact: AllocationFact, demand: Resources, placed: gang.PlacedGang) -> bool:
+        """Whether `fact`, whose `demand` counts here already, has its quota and slots with `placed` running too."""
+        if not is_limited(self._state, fact):
+            return self._state.may_use(fact, demand) is None
+        self.add(placed)
+        is_within = self.may_keep(fact, demand)
+        self.drop(placed)
+        return is_within
+
     def may_keep(self, fact: AllocationFact, demand: Resources) -> bool:
         """Whether `fact`, whose `demand` counts here already, has its quota and slots."""
         self._count(fact, demand, -1)
@@ -138,30 +239,7 @@ class Future:
         return is_within
 
     def _may_use(self, fact: AllocationFact, demand: Resources) -> bool:
-        with self._laid_over():
-            return self._state.may_use(fact, demand) is None
-
-    @contextmanager
-    def _laid_over(self) -> Generator[None]:
-        state = self._state
-        slots = state.slots
-        # Copies: the tree takes it that a mapping that it has seen does not change.
-        moved = [(key, dict(amounts)) for key, amounts in sorted(self._moved.items()) if any(amounts.values())]
-        for (queue, preemptible), amounts in moved:
-            state.tree.take(queue, amounts, preemptible=preemptible)
-        state.slots = slots | {job: slots.get(job, 0) + more for job, more in self._slots.items()}
-        try:
-            yield
-        finally:
-            state.slots = slots
-            for (queue, preemptible), amounts in moved:
-                state.tree.take(queue, {name: -amount for name, amount in amounts.items()}, preemptible=preemptible)
+        return self._counts.may_use(self._state, fact, demand)
 
     def _count(self, fact: AllocationFact, demand: Resources, times: int) -> None:
-        amounts = self._moved.setdefault((fact.queue, fact.preemptible), {})
-        known = amounts.get
-        for name, amount in demand.amounts.items():
-            amounts[name] = known(name, 0) + amount * times
-        if fact.job:
-            key = (fact.namespace, fact.job)
-            self._slots[key] = self._slots.get(key, 0) + demand.gpus() * times
+        self._counts.add(fact, demand, times)

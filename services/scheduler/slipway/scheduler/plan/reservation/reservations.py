@@ -22,9 +22,9 @@ from slipway.scheduler.plan.reservation.future import Future, FutureRelease
 from slipway.scheduler.plan.reservation.limits import ends_if_started, known_end, run_limit
 from slipway.scheduler.plan.reservation.reservation import Reservation, bears, ends_before, order_of, without
 from slipway.scheduler.plan.reservation.search import Box, EarliestStart, ReleaseStep, earliest, steps_of
+from slipway.scheduler.plan.reservation.timeline import Timeline
 from slipway.scheduler.plan.state.ordering import priority_of
 from slipway.scheduler.plan.state.plan_types import Explanation, ReservedPlaces
-from slipway.scheduler.plan.state.snapshot import Holding
 
 BACKFILL = "Backfill"
 TRIES_MAX = 4
@@ -39,6 +39,7 @@ class Reservations:
         self._made: list[Reservation] = []
         self._foreseen: set[str] = set()
         """uids of those for whom places were kept before their turn"""
+        self._timeline: Timeline | None = None
         self._known = 0
         """how many of the state's admissions and evictions the reservations know of"""
 
@@ -61,7 +62,7 @@ class Reservations:
                 if self._since(fact) < self._state.now and self._make(fact, is_due=False):
                     self._foreseen.add(fact.uid)
                     break
-                if self._drained(fact) is not None:
+                if self._is_ever(fact):
                     break
 
     def has_started(self, admitted: Iterable[Admitted]) -> bool:
@@ -159,10 +160,8 @@ class Reservations:
         state = self._state
         self._known = self._count()
         limit = run_limit(fact, self._queue(fact))
-        known, _ = self._releases()
         boxes = [Box(each.start, each.ends, each.placed) for each in self._made if each.start is not None]
-        steps = [ReleaseStep(state.now, ()), *steps_of(known, boxes)]
-        found = earliest(Future(state), fact, limit, steps, boxes)
+        found = self._earliest(fact, limit, boxes)
         if found is not None:
             ends = None if limit is None else found.at + limit
             return Reservation(fact, found.at, ends, found.future, found.placed, state.removed())
@@ -170,6 +169,30 @@ class Reservations:
         return (
             None if drained is None else Reservation(fact, None, None, drained.future, drained.placed, state.removed())
         )
+
+    def _earliest(self, fact: AllocationFact, limit: float | None, boxes: list[Box]) -> EarliestStart | None:
+        timeline = self._timeline_of()
+        row = timeline.row_of(fact)
+        if row is not None:
+            known, _ = self._started()
+            return timeline.earliest(fact, row, limit, known, boxes)
+        known, _ = self._releases()
+        steps = [ReleaseStep(self._state.now, ()), *steps_of(known, boxes)]
+        return earliest(Future(self._state), fact, limit, steps, boxes)
+
+    def _is_ever(self, fact: AllocationFact) -> bool:
+        """Whether it would stand if everything had ended that may end."""
+        timeline = self._timeline_of()
+        row = timeline.row_of(fact)
+        if row is None:
+            return self._drained(fact) is not None
+        known, unknown = self._started()
+        return timeline.is_ever(fact, row, [*known, *unknown])
+
+    def _timeline_of(self) -> Timeline:
+        if self._timeline is None:
+            self._timeline = Timeline(self._state)
+        return self._timeline
 
     def _drained(self, fact: AllocationFact, made: Callable[[WhatIf], WhatIf] | None = None) -> EarliestStart | None:
         """How it would stand if everything had ended that may end, on the nodes that `made` gives."""
@@ -186,20 +209,26 @@ class Reservations:
         known: list[FutureRelease] = []
         unknown: list[FutureRelease] = []
 
-        def put(end: float | None, fact: AllocationFact, what: Holding | Admitted, ranks: tuple[int, ...]) -> None:
-            release = FutureRelease(0.0 if end is None else end, fact.uid, what, ranks)
-            (unknown if end is None else known).append(release)
-
         for uid, holding in state.snapshot.holdings.items():
             ranks = state.left_of(holding)
             if ranks:
                 fact = holding.allocation
                 is_leaving = uid in state.evicted and not state.evicted[uid].ranks
                 end = state.now if is_leaving else known_end(fact, self._queue(fact), state.now)
-                put(end, fact, holding, ranks)
-        for admitted in state.admitted:
+                release = FutureRelease(0.0 if end is None else end, fact.uid, holding, ranks)
+                (unknown if end is None else known).append(release)
+        started, endless = self._started()
+        return [*known, *started], [*unknown, *endless]
+
+    def _started(self) -> tuple[list[FutureRelease], list[FutureRelease]]:
+        """The same of what this tick admits."""
+        known: list[FutureRelease] = []
+        unknown: list[FutureRelease] = []
+        for admitted in self._state.admitted:
             fact = admitted.placed.allocation
-            put(ends_if_started(fact, self._queue(fact), state.now), fact, admitted, ())
+            end = ends_if_started(fact, self._queue(fact), self._state.now)
+            release = FutureRelease(0.0 if end is None else end, fact.uid, admitted)
+            (unknown if end is None else known).append(release)
         return known, unknown
 
     def _renew(self) -> None:

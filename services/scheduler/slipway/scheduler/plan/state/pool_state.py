@@ -32,6 +32,7 @@ from slipway.scheduler.plan.state.pending import PendingWork
 from slipway.scheduler.plan.state.plan_cache import Memo
 from slipway.scheduler.plan.state.pod_index import is_watching, peer_of, peer_of_pod
 from slipway.scheduler.plan.state.rank_request import requests_of
+from slipway.scheduler.plan.state.run_ends import RunEnds
 from slipway.scheduler.plan.state.snapshot import Holding, Nomination, OpenDecision, PoolSnapshot, Use
 from slipway.scheduler.plan.state.usage import Charge, NodeUsage
 
@@ -46,6 +47,7 @@ class Columns:
         self._nodes: dict[str, NodeFact] = {}
         self._table: NodeTable | None = None
         self._usage: NodeUsage | None = None
+        self._ends = RunEnds()
         self._pods: dict[PodKey, PodFact] = {}
         self._pods_of: dict[str, dict[PodKey, PodFact]] = {}
         self._allocations: dict[str, AllocationFact] = {}
@@ -210,6 +212,7 @@ class Columns:
             groups=self._backlog.groups(now),
             memo=self._memo,
             holdings=dict(self._holdings),
+            ends=self._ends,
             broken=self._still_broken(),
             below=tuple(self._below.values()),
             use={queue: _use_of(queue, self._use) for queue, _ in self._use},
@@ -236,6 +239,7 @@ class Columns:
             for pod in self._pods.values():
                 self._charge_pod(pod, 1)
             self._charges.clear()
+            self._ends = RunEnds()
             self._dirty |= self._allocations.keys() | self._decisions.keys()
         for uid in sorted(self._dirty):
             self._book(uid, self._usage, now)
@@ -308,6 +312,7 @@ class Columns:
         self._apply(self._charges.pop(uid, []), usage, -1)
         self._broken.pop(uid, None)
         self._below.pop(uid, None)
+        self._ends.drop(uid)
         before = self._holdings.pop(uid, None)
         if before is not None:
             self._tally(before, -1)
@@ -347,6 +352,7 @@ class Columns:
         holding = _holding(allocation, charges, admitted, self._shrinking.get(key, frozenset()), usage.table)
         holding = msgspec.structs.replace(holding, is_growing=growing is not None)
         self._holdings[uid] = holding
+        self._ends.put(allocation, charges, usage.table)
         self._tally(holding, 1)
         if len(admitted) < allocation.rank_count:
             self._below[uid] = holding

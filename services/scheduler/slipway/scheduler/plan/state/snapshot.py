@@ -19,6 +19,7 @@ from slipway.scheduler.plan.state.ordering import work_key
 from slipway.scheduler.plan.state.pending import PendingGroup, PendingWork
 from slipway.scheduler.plan.state.plan_cache import Memo
 from slipway.scheduler.plan.state.rank_request import quota_of
+from slipway.scheduler.plan.state.run_ends import RunEnds
 from slipway.scheduler.plan.state.usage import Charge, NodeUsage
 
 OpenDecision = tuple[Decision, tuple[str, ...]]
@@ -99,6 +100,8 @@ class PoolSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """what earlier plans of the same state found out"""
     holdings: Mapping[str, Holding]
     """{allocation uid: what it has}"""
+    ends: RunEnds
+    """the same as columns, once asked for. Live, as `backlog` is"""
     broken: tuple[Holding, ...]
     """those placed with less than their minimum, by key"""
     below: tuple[Holding, ...] = ()

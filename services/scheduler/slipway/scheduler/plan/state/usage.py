@@ -154,6 +154,11 @@ class NodeUsage:
             self.used[self.table.row[name], node] += amount
             self.scored[self.table.row[name], node] += amount
 
+    def forget(self, nodes: Ints) -> None:
+        """What is used on `nodes` was changed by others: whoever has read it reads it again."""
+        self.touched += nodes.tolist()
+        self._state_of.clear()
+
     def port(self, port: int) -> Ints:
         """How many pods hold host port `port`, per node."""
         counts = self.ports.get(port)

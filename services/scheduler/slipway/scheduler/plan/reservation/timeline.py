@@ -1,0 +1,225 @@
+"""What ends when, as columns: the search for a head's start looks at many instants, and at most of them as numbers.
+
+Owns the shortcut, and when it may be taken: whether a head of one role fits at an instant is then a sum over nodes, and
+only where it fits it is placed. Invariant: the answer is that of `search.earliest` over the same releases.
+"""
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from slipway.model.facts import AllocationFact
+from slipway.scheduler.plan.placement.feasibility import FeasibilityRow
+from slipway.scheduler.plan.placement.gang import PlacedGang
+from slipway.scheduler.plan.placement.tick_state import Admitted, TickState
+from slipway.scheduler.plan.reservation.future import Counts, Future, FutureRelease, is_limited
+from slipway.scheduler.plan.reservation.search import SCAN_MAX, Box, EarliestStart
+from slipway.scheduler.plan.state import gang_size
+from slipway.scheduler.plan.state.nodes import EVERY, Ints
+from slipway.scheduler.plan.state.run_ends import Floats, RunEnds
+
+
+class Timeline:
+    """The ends of all that runs, as one tick finds them."""
+
+    def __init__(self, state: TickState) -> None:
+        snapshot = state.snapshot
+        holdings = ((holding.allocation, holding.charges) for holding in snapshot.holdings.values())
+        self._state = state
+        self.ends: RunEnds = snapshot.ends.start(holdings, snapshot.table)
+        self._rows, self._times, self._unknown = self.ends.in_order(self._run_limit, state.now)
+
+    def row_of(self, fact: AllocationFact) -> FeasibilityRow | None:
+        """The row of a head of which amounts alone say whether it fits; None for all others."""
+        whatif = self._state.whatif
+        if len(fact.roles) != 1 or whatif.panel is not None:
+            return None
+        role = fact.roles[0]
+        if role.topology is not None or role.gpu_milli or role.host_ports:
+            return None
+        if not self.ends.is_plain(whatif.usage) or not all(_is_plain(each.placed) for each in self._state.admitted):
+            return None
+        row = whatif.row(role)
+        return None if row.is_coupled or row.ask.missing or row.ask.gpu_milli else row
+
+    def earliest(
+        self,
+        fact: AllocationFact,
+        row: FeasibilityRow,
+        limit: float | None,
+        admitted: Iterable[FutureRelease],
+        boxes: Sequence[Box],
+    ) -> EarliestStart | None:
+        """The first instant at which `fact` has its places for its whole run, beside `boxes`; None when it has them at
+        none. `admitted`: what this tick starts and what ends at a known time."""
+        track = _Track(self._state, self.ends, *self._left(), sorted(admitted, key=lambda each: each.at), boxes)
+        return track.earliest(fact, row, limit)
+
+    def is_ever(self, fact: AllocationFact, row: FeasibilityRow, admitted: Iterable[FutureRelease]) -> bool:
+        """Whether `fact` fits once everything has ended that may end, `admitted` too."""
+        gone = [row for uid, ranks in self._state.removed().items() for row in self.ends.rows_of(uid, ranks)]
+        rows = np.concatenate([self._rows, self._unknown])
+        look = _Look(self._state, self.ends, fact, row)
+        look.free(rows[~np.isin(rows, gone)] if gone else rows, admitted)
+        return look.fits(())
+
+    def _left(self) -> tuple[Ints, Floats]:
+        """(rows, their ends) without what this tick has removed, and with what it takes down gone as good as now."""
+        state, rows, times = self._state, self._rows, self._times
+        gone = [row for uid, ranks in state.removed().items() for row in self.ends.rows_of(uid, ranks)]
+        leaving: list[int] = []
+        for uid, evict in state.evicted.items():
+            holding = state.snapshot.holdings.get(uid)
+            if holding is not None and not evict.ranks:
+                leaving += self.ends.rows_of(uid, state.left_of(holding))
+        if not gone and not leaving:
+            return rows, times
+        left = ~np.isin(rows, [*gone, *leaving])
+        rows = np.concatenate([np.array(leaving, dtype=np.int64), rows[left]])
+        times = np.concatenate([np.full(len(leaving), state.now), times[left]])
+        order = np.argsort(times, kind="stable")
+        return rows[order], times[order]
+
+    def _run_limit(self, queue: str) -> float | None:
+        found = self._state.tree.queue(queue)
+        return None if found is None else found.max_runtime
+
+
+class _Track:
+    """The instants of one search, in order; the first is now, before anything ends."""
+
+    def __init__(
+        self,
+        state: TickState,
+        ends: RunEnds,
+        rows: Ints,
+        times: Floats,
+        admitted: list[FutureRelease],
+        boxes: Sequence[Box],
+    ) -> None:
+        self._state, self._ends, self._rows, self._admitted, self._boxes = state, ends, rows, admitted, boxes
+        firsts: list[float] = np.unique(times).tolist()
+        of_boxes = {box.ends for box in boxes if box.ends is not None}
+        later = sorted({*firsts, *of_boxes, *(each.at for each in admitted)})
+        self._instants: list[float] = [state.now, *later]
+        self._counts: list[int] = [0, *np.searchsorted(times, later, side="right").tolist()]
+        """how many of `rows` have ended at each"""
+
+    def earliest(self, fact: AllocationFact, row: FeasibilityRow, limit: float | None) -> EarliestStart | None:
+        """The first instant at which it fits, by the same steps as `search.earliest`."""
+        look, last = _Look(self._state, self._ends, fact, row), len(self._instants) - 1
+        if last < SCAN_MAX:
+            for at in range(last + 1):
+                look.free(*self._between(at - 1, at))
+                if look.fits(self._met(at, limit)):
+                    return self._stand(fact, at, limit)
+            return None
+        high, low, base = last, 0, look
+        end = look.copy()
+        end.free(*self._between(-1, last))
+        if not end.fits(self._met(last, limit)):
+            return None
+        freed = -1
+        while low < high:
+            middle = (low + high) // 2
+            there = base.copy()
+            there.free(*self._between(freed, middle))
+            if there.fits(self._met(middle, limit)):
+                high = middle
+            else:
+                base, freed, low = there, middle, middle + 1
+        return self._stand(fact, high, limit)
+
+    def _between(self, before: int, at: int) -> tuple[Ints, list[FutureRelease]]:
+        """What ends after instant `before` (-1: from the beginning) up to instant `at`."""
+        if at <= 0:
+            return self._rows[:0], []
+        first = 0 if before < 0 else self._counts[before]
+        since = self._instants[before] if before > 0 else float("-inf")
+        until = self._instants[at]
+        return self._rows[first : self._counts[at]], [each for each in self._admitted if since < each.at <= until]
+
+    def _met(self, at: int, limit: float | None) -> list[Box]:
+        start = self._instants[at]
+        return [box for box in self._boxes if box.overlaps(start, None if limit is None else start + limit)]
+
+    def _stand(self, fact: AllocationFact, at: int, limit: float | None) -> EarliestStart | None:
+        """The head in its places there."""
+        future = Future(self._state)
+        rows, admitted = self._between(-1, at)
+        future.release_rows(self._ends, rows)
+        for release in admitted:
+            future.release(release)
+        for box in self._met(at, limit):
+            future.add(box.placed)
+        placed = future.place(fact)
+        return None if placed is None else EarliestStart(self._instants[at], future, placed)
+
+
+class _Look:
+    """Whether a head fits, as numbers: what is free of what it asks for, and its quota."""
+
+    def __init__(self, state: TickState, ends: RunEnds, fact: AllocationFact, row: FeasibilityRow) -> None:
+        self._state, self._ends, self._fact, self._row = state, ends, fact, row
+        self._want = gang_size.targets(fact)[0]
+        self._free: dict[int, Ints] = {
+            resource: state.whatif.usage.free(resource, EVERY) for resource, _ in row.ask.steps
+        }
+        self._counts = Counts() if is_limited(state, fact) else None
+        """None where what ends changes nothing of what it may use"""
+
+    def copy(self) -> "_Look":
+        """An independent copy."""
+        other = _Look.__new__(_Look)
+        other._state, other._ends, other._fact, other._row = self._state, self._ends, self._fact, self._row
+        other._want = self._want
+        other._free = {resource: amounts.copy() for resource, amounts in self._free.items()}
+        other._counts = None if self._counts is None else self._counts.copy()
+        return other
+
+    def free(self, rows: Ints, admitted: Iterable[FutureRelease]) -> None:
+        """What stands in `rows`, and `admitted`, has ended."""
+        if rows.size:
+            for resource, free in self._free.items():
+                self._ends.add_freed(free, resource, rows, len(self._state.whatif.table.resources))
+            if self._counts is not None:
+                self._counts.drop_rows(self._ends, rows)
+        for release in admitted:
+            if isinstance(release.what, Admitted):
+                self._move(release.what.placed, 1)
+
+    def fits(self, met: Sequence[Box]) -> bool:
+        """Whether it fits beside the boxes of `met`."""
+        for box in met:
+            self._move(box.placed, -1)
+        is_fit = self._has_room() and self._may_use()
+        for box in met:
+            self._move(box.placed, 1)
+        return is_fit
+
+    def _has_room(self) -> bool:
+        counts = np.full(len(self._state.whatif.table), self._want, dtype=np.int64)
+        for resource, amount in self._row.ask.steps:
+            np.minimum(counts, self._free[resource] // amount, out=counts)
+        return int(np.maximum(counts, 0)[self._row.passed].sum()) >= self._want
+
+    def _may_use(self) -> bool:
+        demand = gang_size.smallest_demand(self._fact)
+        if self._counts is None:
+            return self._state.may_use(self._fact, demand) is None
+        return self._counts.may_use(self._state, self._fact, demand)
+
+    def _move(self, placed: PlacedGang, times: int) -> None:
+        """What `placed` takes is free (1), or is taken again (-1)."""
+        for part in placed.parts:
+            nodes = np.array(part.nodes, dtype=np.int64)
+            for resource, amount in part.row.ask.steps:
+                if resource in self._free:
+                    np.add.at(self._free[resource], nodes, amount * times)
+        if self._counts is not None:
+            self._counts.add(placed.allocation, placed.demand(), -times)
+
+
+def _is_plain(placed: PlacedGang) -> bool:
+    """Whether it takes of its nodes no more than amounts."""
+    return not any(part.row.ask.gpu_milli for part in placed.parts)

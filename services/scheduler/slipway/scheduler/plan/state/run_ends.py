@@ -1,0 +1,273 @@
+"""What runs as columns, one row per rank: where it is, what it frees there, and when it ends at the latest.
+
+Kept by the columns of the pool once a plan has asked for it, so that a pool without reservations pays nothing. What
+cannot be given back as numbers alone (parts of a GPU, devices that nobody knows, host ports) makes its rows `odd`:
+while there are any, a plan goes over the holdings one by one.
+
+Invariant: `free` leaves a usage as `NodeUsage.charge(..., -1)` of each of its rows would.
+"""
+
+from collections.abc import Callable, Iterable
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from slipway.model.facts import AllocationFact
+from slipway.model.lifecycle import Phase
+from slipway.model.resources import GPU, GPU_MILLI, MILLI
+from slipway.scheduler.plan.state.nodes import Bools, Ints, NodeTable
+from slipway.scheduler.plan.state.rank_request import SCORED_DEFAULTS, quota_of
+from slipway.scheduler.plan.state.usage import Charge, NodeUsage
+
+Floats = npt.NDArray[np.float64]
+LIMIT = "maxRuntime"
+"""The stored deadline that ends an attempt."""
+GRACE = "preemption"
+"""The stored deadline of what is being stopped."""
+_FIRST = 256
+_NOWHERE = -1
+
+
+class RankUse(msgspec.Struct, frozen=True):
+    """What a kind of rank uses of its queue and its job."""
+
+    queue: str
+    preemptible: bool
+    job: tuple[str, str] | None
+    """(namespace, name)"""
+    amounts: dict[str, int]
+    """base units, as quota counts them"""
+    gpus: int
+
+
+class RunEnds:
+    """The rows. `is_on` once somebody has asked for them."""
+
+    def __init__(self) -> None:
+        self.is_on = False
+        self.odd = 0
+        """rows that cannot be freed as numbers"""
+        self.uses: list[RankUse] = []
+        self.queues: list[str] = []
+        self._rows_of: dict[str, dict[int, int]] = {}
+        """{uid: {rank: its row}}"""
+        self._unused: list[int] = []
+        self._top = 0
+        """rows below it have been in use"""
+        self._use_codes: dict[tuple[object, ...], int] = {}
+        self._queue_codes: dict[str, int] = {}
+        self._kind_codes: dict[tuple[object, ...], int] = {}
+        self._kinds: list[tuple[dict[int, int], dict[int, int]]] = []
+        """{row of the table: amount} that a kind frees of `used`, and of `scored`"""
+        self._freed: tuple[Ints, Ints] | None = None
+        self._node: Ints = np.zeros(_FIRST, dtype=np.int64)
+        self._queue: Ints = np.zeros(_FIRST, dtype=np.int64)
+        self._kind: Ints = np.zeros(_FIRST, dtype=np.int64)
+        self._use: Ints = np.zeros(_FIRST, dtype=np.int64)
+        self._fixed: Floats = np.zeros(_FIRST, dtype=np.float64)
+        self._base: Floats = np.zeros(_FIRST, dtype=np.float64)
+        self._limit: Floats = np.zeros(_FIRST, dtype=np.float64)
+        self._beyond: Bools = np.zeros(_FIRST, dtype=np.bool_)
+        self._alive: Bools = np.zeros(_FIRST, dtype=np.bool_)
+        self._odd: Bools = np.zeros(_FIRST, dtype=np.bool_)
+        self._devices: Ints = np.full((_FIRST, 0), _NOWHERE, dtype=np.int64)
+        """the numbers of the devices of each row, in as many columns as a node has at most"""
+
+    def start(self, holdings: "Iterable[tuple[AllocationFact, dict[int, Charge]]]", table: NodeTable) -> "RunEnds":
+        """The rows of all that has places; costs something the first time alone."""
+        if not self.is_on:
+            self.is_on = True
+            most = int(table.allocatable[table.row[GPU]].max(initial=0)) if table.shares.any() else 0
+            self._devices = np.full((self._node.size, most), _NOWHERE, dtype=np.int64)
+            for fact, charges in holdings:
+                self.put(fact, charges, table)
+        return self
+
+    def put(self, fact: AllocationFact, charges: dict[int, Charge], table: NodeTable) -> None:
+        """What an allocation has now; it had nothing before, or that was dropped."""
+        if not self.is_on or not charges:
+            return
+        fixed, base, limit = _end_of(fact)
+        queue = self._queue_codes.setdefault(fact.queue, len(self._queue_codes))
+        if queue == len(self.queues):
+            self.queues.append(fact.queue)
+        own = self._rows_of[fact.uid] = {}
+        for rank, charge in charges.items():
+            row = own[rank] = self._unused.pop() if self._unused else self._next()
+            node = table.index.get(charge.node, _NOWHERE)
+            self._node[row], self._queue[row] = node, queue
+            self._fixed[row], self._base[row], self._limit[row] = fixed, base, limit
+            self._beyond[row], self._alive[row] = fact.beyond_queue, True
+            self._kind[row] = self._kind_of(charge, node, table)
+            self._use[row] = self._use_of(fact, rank)
+            is_shared = node != _NOWHERE and bool(table.shares[node])
+            if is_shared and charge.devices and charge.requests.get(GPU):
+                self._devices[row, : len(charge.devices)] = charge.devices
+            self._odd[row] = node != _NOWHERE and _is_odd(charge, node, table)
+            self.odd += int(self._odd[row])
+
+    def drop(self, uid: str) -> None:
+        """It has no places any more."""
+        for row in self._rows_of.pop(uid, {}).values():
+            self.odd -= int(self._odd[row])
+            self._alive[row], self._odd[row] = False, False
+            self._devices[row] = _NOWHERE
+            self._unused.append(row)
+
+    def rows_of(self, uid: str, ranks: Iterable[int]) -> list[int]:
+        """The rows of some ranks."""
+        own = self._rows_of.get(uid, {})
+        return [own[rank] for rank in ranks if rank in own]
+
+    def in_order(self, run_limit: Callable[[str], float | None], now: float) -> tuple[Ints, Floats, Ints]:
+        """(rows whose end is known, by that end; these ends; the rows of which nobody knows it).
+
+        `run_limit`: {queue: the longest that its work may run}.
+        """
+        rows = np.flatnonzero(self._alive[: self._top])
+        limits = np.array([np.inf if (limit := run_limit(name)) is None else limit for name in self.queues] or [np.inf])
+        of_queue = np.where(self._beyond[rows], np.inf, limits[self._queue[rows]])
+        base = self._base[rows]
+        ends = np.where(np.isinf(base), now, base) + np.minimum(self._limit[rows], of_queue)
+        fixed = self._fixed[rows]
+        ends = np.where(np.isnan(fixed), ends, fixed)
+        is_known = np.isfinite(ends)
+        known, ends = rows[is_known], ends[is_known]
+        order = np.argsort(ends, kind="stable")
+        return known[order], ends[order], rows[~is_known]
+
+    def free(self, usage: NodeUsage, rows: Ints) -> None:
+        """As if what stands in `rows` had left."""
+        rows = rows[self._node[rows] != _NOWHERE]
+        if not rows.size:
+            return
+        nodes, kinds = self._node[rows], self._kind[rows]
+        for whole, freed in zip((usage.used, usage.scored), self._amounts(len(usage.table.resources)), strict=True):
+            for resource, amounts in enumerate(freed):
+                if amounts.any():
+                    np.subtract.at(whole[resource], nodes, amounts[kinds])
+        if usage.devices is not None:
+            numbers = self._devices[rows]
+            at, which = np.nonzero(numbers != _NOWHERE)
+            np.add.at(usage.devices.left, (numbers[at, which], nodes[at]), MILLI)
+        usage.forget(nodes)
+
+    def add_freed(self, free: Ints, resource: int, rows: Ints, resources: int) -> None:
+        """Add what `rows` free of one of `resources` resources to `free`, per node."""
+        rows = rows[self._node[rows] != _NOWHERE]
+        amounts = self._amounts(resources)[0][resource]
+        np.add.at(free, self._node[rows], amounts[self._kind[rows]])
+
+    def used_by(self, rows: Ints) -> list[tuple[RankUse, int]]:
+        """What `rows` use of queues and jobs: (a kind of use, how many ranks)."""
+        counts = np.bincount(self._use[rows], minlength=len(self.uses))
+        return [(self.uses[code], int(counts[code])) for code in np.flatnonzero(counts).tolist()]
+
+    def is_plain(self, usage: NodeUsage) -> bool:
+        """Whether all rows can be freed as numbers in `usage`."""
+        devices = usage.devices
+        is_known = devices is None or not (devices.over or devices.unknowns)
+        return is_known and not self.odd and not usage.peers.is_watched
+
+    def _amounts(self, resources: int) -> tuple[Ints, Ints]:
+        """Per resource and kind, what a rank of the kind frees of `used` and of `scored`."""
+        if self._freed is None or self._freed[0].shape[1] != len(self._kinds):
+            found = np.zeros((2, resources, len(self._kinds)), dtype=np.int64)
+            for code, pair in enumerate(self._kinds):
+                for which, amounts in enumerate(pair):
+                    for resource, amount in amounts.items():
+                        found[which, resource, code] = amount
+            self._freed = (found[0], found[1])
+        return self._freed
+
+    def _kind_of(self, charge: Charge, node: int, table: NodeTable) -> int:
+        is_shared = node != _NOWHERE and bool(table.shares[node])
+        key = (tuple(charge.requests.amounts.items()), tuple(charge.scored.amounts.items()), is_shared)
+        code = self._kind_codes.setdefault(key, len(self._kind_codes))
+        if code == len(self._kinds):
+            self._kinds.append(_amounts_of(charge, table, is_shared=is_shared))
+        return code
+
+    def _use_of(self, fact: AllocationFact, rank: int) -> int:
+        role = fact.role_of(rank)
+        used = {} if role is None else quota_of(role).amounts
+        job = (fact.namespace, fact.job) if fact.job else None
+        key = (fact.queue, fact.preemptible, job, tuple(used.items()))
+        code = self._use_codes.setdefault(key, len(self._use_codes))
+        if code == len(self.uses):
+            gpus = 0 if role is None else quota_of(role).gpus()
+            self.uses.append(RankUse(fact.queue, fact.preemptible, job, dict(used), gpus))
+        return code
+
+    def _next(self) -> int:
+        if self._top == self._node.size:
+            self._grow()
+        self._top += 1
+        return self._top - 1
+
+    def _grow(self) -> None:
+        """Twice as many rows."""
+        size = self._node.size
+
+        def more(column: Ints) -> Ints:
+            return np.concatenate([column, np.zeros(size, dtype=np.int64)])
+
+        self._node, self._queue, self._kind, self._use = map(more, (self._node, self._queue, self._kind, self._use))
+        self._beyond, self._alive, self._odd = map(_more_bools, (self._beyond, self._alive, self._odd))
+        self._fixed, self._base, self._limit = map(_more_floats, (self._fixed, self._base, self._limit))
+        unset: Ints = np.full((size, self._devices.shape[1]), _NOWHERE, dtype=np.int64)
+        self._devices = np.concatenate([self._devices, unset])
+
+
+def _more_bools(column: Bools) -> Bools:
+    return np.concatenate([column, np.zeros(column.size, dtype=np.bool_)])
+
+
+def _more_floats(column: Floats) -> Floats:
+    return np.concatenate([column, np.zeros(column.size, dtype=np.float64)])
+
+
+def _end_of(fact: AllocationFact) -> tuple[float, float, float]:
+    """(its end where that is stored, NaN elsewhere; when it began to run, infinite where it does not; its run limit,
+    infinite where it has none)."""
+    limit = np.inf if fact.max_runtime is None else fact.max_runtime
+    if fact.stopping or fact.deleting or fact.desired == "Stopped":
+        return fact.deadlines.get(GRACE) or fact.phase_since, np.inf, limit
+    if fact.phase is not Phase.RUNNING:
+        return np.nan, np.inf, limit
+    return fact.deadlines.get(LIMIT) or np.nan, fact.started, limit
+
+
+def _is_odd(charge: Charge, node: int, table: NodeTable) -> bool:
+    """Whether it takes more of its node than amounts and whole devices with known numbers."""
+    if charge.ports:
+        return True
+    amounts = charge.requests.amounts
+    if not table.shares[node] or not (GPU in amounts or GPU_MILLI in amounts):
+        return False
+    gpus, count = amounts.get(GPU, 0), int(table.allocatable[table.row[GPU], node])
+    known = {number for number in charge.devices if 0 <= number < count}
+    return bool(amounts.get(GPU_MILLI)) or len(known) != gpus or len(charge.devices) != gpus
+
+
+def _amounts_of(charge: Charge, table: NodeTable, *, is_shared: bool) -> tuple[dict[int, int], dict[int, int]]:
+    """What `NodeUsage.charge` adds to `used` and to `scored`, of a charge that is not odd."""
+    amounts = dict(charge.requests.amounts)
+    by_name: dict[str, int] = {}
+    if GPU in amounts or GPU_MILLI in amounts:
+        milli, gpus = amounts.pop(GPU_MILLI, 0), amounts.pop(GPU, 0)
+        if is_shared:
+            by_name = {GPU: gpus, GPU_MILLI: gpus * MILLI}
+        else:
+            amounts[GPU] = gpus + (1 if milli else 0)
+    used = {table.row[name]: amount for name, amount in {**amounts, **by_name}.items() if name in table.row}
+    scored = dict(used)
+    counted = charge.scored.amounts or SCORED_DEFAULTS
+    for name, amount in counted.items():
+        row = table.row[name]
+        if counted is not SCORED_DEFAULTS:
+            scored[row] = scored.get(row, 0) + amount - amounts.get(name, 0)
+        elif name not in amounts:
+            scored[row] = scored.get(row, 0) + amount
+    return used, scored
