@@ -248,10 +248,11 @@ class SimulatedWorld:
 
     def _devices_of(self, life: Life) -> dict[int, Devices]:
         """{rank: its devices} of what runs from the beginning: those that the scenario names, then for all others
-        the lowest that nobody names, whole devices for whole ones and the fullest that does for a part."""
+        the lowest that nobody names, whole devices for whole ones and the fullest that does for a part; by name, so
+        that it does not matter in which order the scenario has them."""
         if not self._told:
             standing = [(each, item) for each in self.lives.values() for item in each.part.placed]
-            standing.sort(key=lambda pair: (pair[1].device is None, -_role_of(pair[0].fact, pair[1].rank).gpu_milli))
+            standing.sort(key=_turn_for_devices)
             left = {node: list(devices) for node, devices in self._left.items()}
             for each, item in standing:
                 requests = requests_of(_role_of(each.fact, item.rank))
@@ -295,6 +296,11 @@ def _lowest(left: list[int], gpus: int, milli: int) -> Devices:
     if milli:
         return tuple(number for _, number in sorted((free, at) for at, free in enumerate(left) if free >= milli)[:1])
     return tuple([number for number, free in enumerate(left) if free == MILLI][:gpus]) if gpus else ()
+
+
+def _turn_for_devices(pair: tuple[Life, PlacedPart]) -> tuple[bool, int, str, int]:
+    life, item = pair
+    return (item.device is None, -_role_of(life.fact, item.rank).gpu_milli, life.fact.name, item.rank)
 
 
 def _told(item: PlacedPart) -> Devices:

@@ -18,7 +18,7 @@ from slipway.scheduler.plan.placement import gang
 from slipway.scheduler.plan.placement.tick_state import Admitted, TickState
 from slipway.scheduler.plan.placement.whatif import WhatIf
 from slipway.scheduler.plan.state import gang_size
-from slipway.scheduler.plan.state.nodes import Bools, Ints
+from slipway.scheduler.plan.state.nodes import EVERY, Bools, Ints
 from slipway.scheduler.plan.state.run_ends import RunEnds
 from slipway.scheduler.plan.state.snapshot import Holding
 
@@ -156,7 +156,7 @@ class Future:
 
     def place(self, fact: AllocationFact, within: Bools | None = None) -> gang.PlacedGang | None:
         """Places for `fact`, taken together with its quota and slots; None, and nothing changed, without."""
-        if not self._may_use(fact, gang_size.smallest_demand(fact)):
+        if self._is_short(fact, within) or not self._may_use(fact, gang_size.smallest_demand(fact)):
             return None
         placed = gang.place(self.whatif, fact, within)
         if isinstance(placed, gang.PlacementFailure):
@@ -167,6 +167,14 @@ class Future:
             return None
         self._count(fact, demand, 1)
         return placed
+
+    def _is_short(self, fact: AllocationFact, within: Bools | None) -> bool:
+        """Whether amounts alone tell that `fact` has no place: cheaper than to place it and to find out why not."""
+        if len(fact.roles) != 1 or self.whatif.panel is not None or self.whatif.usage.peers.is_watched:
+            return False
+        row, want = self._state.whatif.row(fact.roles[0]), gang_size.targets(fact)[0]
+        room = self.whatif.usage.room(row.ask, EVERY, want)
+        return int(room[row.passed if within is None else row.passed & within].sum()) < want
 
     def has_room_for(self, placed: gang.PlacedGang) -> bool:
         """Whether all ranks of `placed` fit where they are, beside all that runs and is kept; takes nothing."""

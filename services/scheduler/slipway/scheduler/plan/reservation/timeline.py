@@ -15,8 +15,11 @@ from slipway.scheduler.plan.placement.tick_state import Admitted, TickState
 from slipway.scheduler.plan.reservation.future import Counts, Future, FutureRelease, is_limited
 from slipway.scheduler.plan.reservation.search import SCAN_MAX, Box, EarliestStart
 from slipway.scheduler.plan.state import gang_size
-from slipway.scheduler.plan.state.nodes import EVERY, Ints
+from slipway.scheduler.plan.state.nodes import EVERY, Bools, Ints
 from slipway.scheduler.plan.state.run_ends import Floats, RunEnds
+
+CELLS_MAX = 100_000
+"""Nodes times instants up to which all instants at once are cheaper than one after the other."""
 
 
 class Timeline:
@@ -108,6 +111,9 @@ class _Track:
     def earliest(self, fact: AllocationFact, row: FeasibilityRow, limit: float | None) -> EarliestStart | None:
         """The first instant at which it fits, by the same steps as `search.earliest`."""
         look, last = _Look(self._state, self._ends, fact, row), len(self._instants) - 1
+        if len(self._instants) * len(row.passed) <= CELLS_MAX:
+            has_room = self._has_room(row, gang_size.targets(fact)[0], limit)
+            return self._stand_at_first(fact, look, has_room, limit)
         if last < SCAN_MAX:
             for at in range(last + 1):
                 look.free(*self._between(at - 1, at))
@@ -129,6 +135,61 @@ class _Track:
             else:
                 base, freed, low = there, middle, middle + 1
         return self._stand(fact, high, limit)
+
+    def _stand_at_first(
+        self, fact: AllocationFact, look: "_Look", has_room: Bools, limit: float | None
+    ) -> EarliestStart | None:
+        """The same where it is known for each instant whether there is room."""
+        known: dict[int, bool] = {}
+
+        def fits(at: int) -> bool:
+            if at not in known:
+                known[at] = bool(has_room[at]) and (not look.is_limited or self._may_use(look, at, limit))
+            return known[at]
+
+        low, high = 0, len(self._instants) - 1
+        if high < SCAN_MAX:
+            first = next((at for at in np.flatnonzero(has_room).tolist() if fits(at)), None)
+            return None if first is None else self._stand(fact, first, limit)
+        if not fits(high):
+            return None
+        while low < high:
+            middle = (low + high) // 2
+            low, high = (low, middle) if fits(middle) else (middle + 1, high)
+        return self._stand(fact, high, limit)
+
+    def _may_use(self, look: "_Look", at: int, limit: float | None) -> bool:
+        there = look.copy()
+        there.free(*self._between(-1, at))
+        return there.fits(self._met(at, limit))
+
+    def _has_room(self, row: FeasibilityRow, want: int, limit: float | None) -> Bools:
+        """For each instant, whether there is room for `want` ranks: all of them at once."""
+        usage, times = self._state.whatif.usage, np.array(self._instants)
+        size, nodes = times.size, len(row.passed)
+        room: Ints = np.full((size, nodes), want, dtype=np.int64)
+        of_row: Ints = np.repeat(np.arange(1, size, dtype=np.int64), np.diff(self._counts))
+        starts = [(box, self._meets(box, limit)) for box in self._boxes]
+        for resource, amount in row.ask.steps:
+            free: Ints = np.zeros((size, nodes), dtype=np.int64)
+            free[0] = usage.free(resource, EVERY)
+            self._ends.add_freed_at(free, of_row, resource, self._rows, len(usage.table.resources))
+            for release in self._admitted:
+                if isinstance(release.what, Admitted):
+                    at = int(np.searchsorted(times[1:], release.at)) + 1
+                    _add(free[at], release.what.placed, resource, 1)
+            free = np.cumsum(free, axis=0)
+            for box, is_met in starts:
+                taken: Ints = np.zeros(nodes, dtype=np.int64)
+                _add(taken, box.placed, resource, 1)
+                free -= np.where(is_met[:, None], taken, 0)
+            np.minimum(room, free // amount, out=room)
+        return np.maximum(room, 0)[:, row.passed].sum(axis=1) >= want
+
+    def _meets(self, box: Box, limit: float | None) -> Bools:
+        return np.array(
+            [box.overlaps(start, None if limit is None else start + limit) for start in self._instants], dtype=np.bool_
+        )
 
     def _between(self, before: int, at: int) -> tuple[Ints, list[FutureRelease]]:
         """What ends after instant `before` (-1: from the beginning) up to instant `at`."""
@@ -165,14 +226,16 @@ class _Look:
         self._free: dict[int, Ints] = {
             resource: state.whatif.usage.free(resource, EVERY) for resource, _ in row.ask.steps
         }
-        self._counts = Counts() if is_limited(state, fact) else None
+        self.is_limited = is_limited(state, fact)
+        """what others use bears on what it may use"""
+        self._counts = Counts() if self.is_limited else None
         """None where what ends changes nothing of what it may use"""
 
     def copy(self) -> "_Look":
         """An independent copy."""
         other = _Look.__new__(_Look)
         other._state, other._ends, other._fact, other._row = self._state, self._ends, self._fact, self._row
-        other._want = self._want
+        other._want, other.is_limited = self._want, self.is_limited
         other._free = {resource: amounts.copy() for resource, amounts in self._free.items()}
         other._counts = None if self._counts is None else self._counts.copy()
         return other
@@ -211,13 +274,18 @@ class _Look:
 
     def _move(self, placed: PlacedGang, times: int) -> None:
         """What `placed` takes is free (1), or is taken again (-1)."""
-        for part in placed.parts:
-            nodes = np.array(part.nodes, dtype=np.int64)
-            for resource, amount in part.row.ask.steps:
-                if resource in self._free:
-                    np.add.at(self._free[resource], nodes, amount * times)
+        for resource, free in self._free.items():
+            _add(free, placed, resource, times)
         if self._counts is not None:
             self._counts.add(placed.allocation, placed.demand(), -times)
+
+
+def _add(amounts: Ints, placed: PlacedGang, resource: int, times: int) -> None:
+    """Add what `placed` takes of a resource to `amounts`, per node."""
+    for part in placed.parts:
+        for row, amount in part.row.ask.steps:
+            if row == resource:
+                np.add.at(amounts, np.array(part.nodes, dtype=np.int64), amount * times)
 
 
 def _is_plain(placed: PlacedGang) -> bool:

@@ -159,6 +159,13 @@ class RunEnds:
         amounts = self._amounts(resources)[0][resource]
         np.add.at(free, self._node[rows], amounts[self._kind[rows]])
 
+    def add_freed_at(self, free: Ints, at: Ints, resource: int, rows: Ints, resources: int) -> None:
+        """The same of each of `rows` at its own place `at` of the first axis of `free`."""
+        nodes = self._node[rows]
+        is_there = nodes != _NOWHERE
+        amounts = self._amounts(resources)[0][resource]
+        np.add.at(free, (at[is_there], nodes[is_there]), amounts[self._kind[rows[is_there]]])
+
     def used_by(self, rows: Ints) -> list[tuple[RankUse, int]]:
         """What `rows` use of queues and jobs: (a kind of use, how many ranks)."""
         counts = np.bincount(self._use[rows], minlength=len(self.uses))
