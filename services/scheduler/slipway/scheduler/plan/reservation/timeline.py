@@ -55,7 +55,7 @@ class Timeline:
     ) -> EarliestStart | None:
         """The first instant at which `fact` has its places for its whole run, beside `boxes`; None when it has them at
         none. `admitted`: what this tick starts and what ends at a known time."""
-        track = _Track(self._state, self.ends, *self._left(), sorted(admitted, key=lambda each: each.at), boxes)
+        track = _Track(self._state, self.ends, self._left(), sorted(admitted, key=lambda each: each.at), boxes)
         return track.earliest(fact, row, limit)
 
     def is_ever(self, fact: AllocationFact, row: FeasibilityRow, admitted: Iterable[FutureRelease]) -> bool:
@@ -95,12 +95,13 @@ class _Track:
         self,
         state: TickState,
         ends: RunEnds,
-        rows: Ints,
-        times: Floats,
+        ended: tuple[Ints, Floats],
         admitted: list[FutureRelease],
         boxes: Sequence[Box],
     ) -> None:
-        self._state, self._ends, self._rows, self._admitted, self._boxes = state, ends, rows, admitted, boxes
+        """`ended`: (rows, when each ends), in that order."""
+        self._rows, times = ended
+        self._state, self._ends, self._admitted, self._boxes = state, ends, admitted, boxes
         firsts: list[float] = np.unique(times).tolist()
         of_boxes = {box.ends for box in boxes if box.ends is not None}
         later = sorted({*firsts, *of_boxes, *(each.at for each in admitted)})
