@@ -482,6 +482,7 @@ class EvictionLimitView(msgspec.Struct, kw_only=True, frozen=True, rename="camel
     count: int
     """evictions in each `per`, over time"""
     per: str
+    """the period, such as 10m or 1h"""
     burst: int
     """the most at once"""
     left: int
