@@ -7,7 +7,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 UV := $(BIN)/uv
 INSTALL := $(UV) pip install --quiet --python $(BIN)/python --require-hashes
-LOCK := $(UV) pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header
+LOCK := $(UV) pip compile --upgrade --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header
+# The index says there that a version which we name was withdrawn since.
+NOT_YANKED := > /dev/null 2> $(VENV)/lock.log || { cat $(VENV)/lock.log; exit 1; }; ! grep -i yanked $(VENV)/lock.log
 # Bytecode of what runs, also where the environment says not to write it as one goes: without it each process compiles
 # its 600 modules at every start, which doubles the time to start and costs 15 MiB of memory each.
 PROGRAMS := api.main scheduler.main podworker.main watcher.main local.stack local.apiserver.__main__ \
@@ -32,7 +34,7 @@ MODEL ?= all
 WORKERS ?= $(shell getconf _NPROCESSORS_ONLN)
 PYTEST = $(BIN)/python -m pytest --numprocesses=$(1) --dist=loadfile $(if $(SEED),--randomly-seed=$(SEED))
 
-.PHONY: help demo up test test-all pictures docs-pictures conformance check format generate lock bench budget sim chaos models fuzz node wheel clean
+.PHONY: help demo up test test-all pictures docs-pictures conformance check format generate lock bench budget sim chaos models fuzz node wheel release clean
 
 help: ## What there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
@@ -86,12 +88,13 @@ docs-pictures: $(VENV)/.dev ## The pictures of the page that the docs show, take
 conformance: $(VENV)/.dev ## Contracts and the whole system on a real kube-apiserver, etcd and Redis (or KUBECONFIG=)
 	@$(BIN)/python -m tests.conformance $(ARGS)
 
-check: $(VENV)/.dev ## Format, lint, import contracts, types
+check: $(VENV)/.dev ## Format, lint, import contracts, types, the rules of the locks
 	@$(BIN)/ruff format --check --quiet $(SOURCES)
 	@$(BIN)/ruff check --quiet $(SOURCES)
 	@$(BIN)/lint-imports --no-cache > $(VENV)/lint-imports.log 2>&1 || { cat $(VENV)/lint-imports.log; exit 1; }
 	@$(BIN)/pyright --pythonpath $(BIN)/python $(SOURCES)
 	@$(BIN)/python -m tools.page_types
+	@$(BIN)/python -m tools.release.lockfile
 	@echo "make check: format, lint, import contracts and types are clean"
 
 format: $(VENV)/.dev ## Format and mend what can be mended
@@ -101,6 +104,7 @@ format: $(VENV)/.dev ## Format and mend what can be mended
 
 generate: $(VENV)/.dev ## CRDs, reference docs and diagrams from the code
 	@$(BIN)/python -m slipway.crd.schema helm/files/crds
+	@$(BIN)/python -m tools.release.version
 	@$(BIN)/python -m tools.chart_schema helm/values.schema.json
 	@$(BIN)/python -m tools.dashboards helm/files/dashboards
 	@$(BIN)/python -m tools.reference.redis_accounts helm/files/redis/accounts
@@ -131,9 +135,12 @@ wheel: $(VENV)/.dev ## The file that users install the command and the SDK from,
 	@rm -rf dist
 	@SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct 2> /dev/null || echo 0) $(BIN)/python -m hatchling build --target wheel --directory dist
 
+release: $(VENV)/.dev ## Everything that users install from, in dist/: wheel, sdist, chart, image, SBOM, sums (ARGS=)
+	@$(BIN)/python -m tools.release $(ARGS)
+
 lock: $(VENV)/.tools ## Lock the dependencies again, with hashes
-	@$(LOCK) pyproject.toml --extra local --extra otlp-grpc --group build -o requirements/runtime.txt
-	@$(LOCK) pyproject.toml --extra local --extra otlp-grpc --group dev -o requirements/dev.txt
+	@$(LOCK) pyproject.toml --extra local --extra otlp-grpc --group build -o requirements/runtime.txt $(NOT_YANKED)
+	@$(LOCK) pyproject.toml --extra local --extra otlp-grpc --group dev -o requirements/dev.txt $(NOT_YANKED)
 	@echo "make lock: requirements/*.txt are new; read the difference before you commit it"
 
 clean: ## Remove what the other verbs made

@@ -65,7 +65,7 @@ FILES = {
 }
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 """{what a kernel calls a machine: what images call it}"""
-VERSION = "0.1.0"
+VERSION = str(tomllib.loads((HERE / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"])
 CONFIG: dict[str, Any] = {
     "Env": [
         "PATH=/usr/local/bin",

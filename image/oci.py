@@ -1,7 +1,7 @@
 """An image as one file: an OCI layout in a tar, which `ctr images import`, `podman load` and `skopeo copy` read.
 
-Owns the format (the OCI image specification 1.1: layer, configuration, manifest, index, `oci-layout`). Knows nothing of
-what is in a layer. Needs only the standard library.
+Owns the format (the OCI image specification 1.1: layer, configuration, manifest, index, `oci-layout`), also of what is
+no image, such as a chart. Knows nothing of what is in a layer. Needs only the standard library.
 
 Promises: the same folder and configuration give the same bytes.
 """
@@ -21,6 +21,7 @@ _LAYER = "application/vnd.oci.image.layer.v1.tar+gzip"
 _CONFIG = "application/vnd.oci.image.config.v1+json"
 _MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 _INDEX = "application/vnd.oci.image.index.v1+json"
+_TAG = "org.opencontainers.image.ref.name"
 
 
 def write_archive(
@@ -50,16 +51,37 @@ def write_archive(
         manifest = {"schemaVersion": 2, "mediaType": _MANIFEST, "config": described, "layers": layers}
         found = _blob(archive, _MANIFEST, _encoded(manifest))
         # containerd names an image by the first annotation, other tools by the tag in the second.
-        names = {"io.containerd.image.name": name, "org.opencontainers.image.ref.name": name.rpartition(":")[2]}
+        names = {"io.containerd.image.name": name, _TAG: name.rpartition(":")[2]}
         platform = {"architecture": architecture, "os": "linux"}
-        index = {
-            "schemaVersion": 2,
-            "mediaType": _INDEX,
-            "manifests": [{**found, "platform": platform, "annotations": names}],
-        }
-        _add(archive, "index.json", _encoded(index))
-        _add(archive, "oci-layout", _encoded({"imageLayoutVersion": "1.0.0"}))
+        _close(archive, {**found, "platform": platform, "annotations": names})
     return str(found["digest"])
+
+
+def write_artifact(
+    file: Path, *, tag: str, config: tuple[str, bytes], layer: tuple[str, bytes], annotations: Mapping[str, str]
+) -> str:
+    """Write one blob that is no image under `tag`; the digest of its manifest.
+
+    `config` and `layer` are (media type, content); `annotations` are those of the manifest.
+    """
+    with tarfile.open(file, "w", format=tarfile.PAX_FORMAT) as archive:
+        manifest = {
+            "schemaVersion": 2,
+            "mediaType": _MANIFEST,
+            "config": _blob(archive, *config),
+            "layers": [_blob(archive, *layer)],
+            "annotations": dict(annotations),
+        }
+        found = _blob(archive, _MANIFEST, _encoded(manifest))
+        _close(archive, {**found, "annotations": {_TAG: tag}})
+    return str(found["digest"])
+
+
+def _close(archive: tarfile.TarFile, manifest: Mapping[str, Any]) -> None:
+    """What makes a layout of the blobs: the one manifest that it is about, and the version of the format."""
+    index = {"schemaVersion": 2, "mediaType": _INDEX, "manifests": [dict(manifest)]}
+    _add(archive, "index.json", _encoded(index))
+    _add(archive, "oci-layout", _encoded({"imageLayoutVersion": "1.0.0"}))
 
 
 def _layer(root: Path) -> tuple[bytes, str]:

@@ -1,5 +1,6 @@
 """The wheel in a clean place: the command and the SDK with few packages, and words for what needs an extra."""
 
+import json
 import os
 import subprocess
 import sys
@@ -31,11 +32,10 @@ def run(*argv: str | Path, code: int = 0) -> str:
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def place(released: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A Python of its own with the plain install; what stands there besides is nothing."""
     folder = tmp_path_factory.mktemp("plain")
-    run(sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", folder / "dist")
-    (wheel,) = (folder / "dist").glob("*.whl")
+    (wheel,) = released.glob("*.whl")
     assert wheel.name.startswith("slipway_ai-")
     run(UV, "venv", "--quiet", "--python", sys.executable, folder / "venv")
     constraints = ("--constraint", "requirements/runtime.txt")
@@ -50,6 +50,20 @@ def test_it_is_small(place: Path) -> None:
     (site,) = place.glob("lib/python3*/site-packages")
     size = sum(file.stat().st_size for file in site.rglob("*") if file.is_file() and "__pycache__" not in file.parts)
     assert size <= MIB_MAX * 2**20
+
+
+def test_the_bill_names_what_is_installed(place: Path, released: Path) -> None:
+    """Each package with its version, and the hashes of the lock."""
+    listed = run(UV, "pip", "list", "--quiet", "--format", "freeze", "--python", place / "bin/python").split()
+    (file,) = released.glob("slipway-wheel-*.cdx.json")
+    bill = json.loads(file.read_text("utf-8"))
+    found = [each for each in bill["components"] if each["purl"].startswith("pkg:pypi/")]
+    ours = bill["metadata"]["component"]
+    assert {f"{each['name']}=={each['version']}" for each in [ours, *found]} == {
+        word for word in listed if not word.startswith("slipway-ai")
+    } | {f"slipway-ai=={ours['version']}"}
+    assert [each["name"] for each in found if not each.get("hashes")] == []
+    assert [each["name"] for each in bill["components"] if not each.get("licenses")] == []
 
 
 def test_the_command_and_the_sdk_work(place: Path, tmp_path: Path) -> None:

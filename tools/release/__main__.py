@@ -1,0 +1,282 @@
+"""`python -m tools.release`: everything that a user installs Slipway from, as files in one folder; `make release`.
+
+Owns which files a release has, and their order. What is in each is said by the modules beside this one; the image is
+made by `image/build.py`, for the architecture of this machine only.
+
+    python -m tools.release [--output dist] [--without-image] [--dirty]
+
+Promises: the same commit on the same kind of machine gives the same bytes; nothing is published.
+"""
+
+import argparse
+import hashlib
+import json
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from tools.release import bill, chart, lockfile, vex
+from tools.release.version import version
+
+Json = dict[str, Any]
+
+ROOT = Path(__file__).parents[2]
+ASSETS = ROOT / "services/api/slipway/api/assets"
+EXTRAS_OF_IMAGE = ("server", "otlp-grpc")
+PLATFORMS = {"amd64": "x86_64-manylinux_2_28", "arm64": "aarch64-manylinux_2_28"}
+"""{architecture: what uv calls it}"""
+MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}
+STEP_S = 900.0
+
+
+class ReleaseError(Exception):
+    """The release cannot be made; what to do about it is said."""
+
+
+class ReleasePlan(msgspec.Struct, frozen=True, kw_only=True):
+    """What a release is made of and where."""
+
+    version: str
+    epoch_s: int
+    output: Path
+    architecture: str
+
+
+def make(plan: ReleasePlan, root: Path | None) -> list[Path]:
+    """Write every file; `root` has the files of the image as `image/build.py` made them, None: without an image.
+
+    Raises:
+        ReleaseError: a step failed.
+        UnknownPartError: something is shipped whose licence is not known.
+        VexError: a statement of vex.toml cannot be published.
+    """
+    plan.output.mkdir(parents=True, exist_ok=True)
+    made = [*_python_files(plan), *_chart_files(plan)]
+    parts: list[bill.PackagePart] = []
+    bills: list[Json] = []
+    if root is not None:
+        image, found, described = image_files(plan, root)
+        made += image
+        parts += found
+        bills.append(described)
+    found, described = _bill_of_wheel(plan)
+    made.append(_write_json(plan, f"slipway-wheel-{plan.version}.cdx.json", described))
+    statements = vex.read(vex.FILE.read_text(encoding="utf-8"))
+    stated = vex.document(statements, [*bills, described], epoch_s=plan.epoch_s)
+    made.append(_write_json(plan, f"slipway-{plan.version}.vex.cdx.json", stated))
+    made.append(_write(plan, "LICENSES.txt", bill.licence_list([*parts, *found])))
+    made.append(_write(plan, "RELEASE-NOTES.md", notes(plan, has_image=root is not None)))
+    made.append(_write(plan, "SHA256SUMS", sums(made)))
+    return made
+
+
+def image_files(plan: ReleasePlan, root: Path) -> tuple[list[Path], list[bill.PackagePart], Json]:
+    """Write the archive of the image whose files are `root`, and its bill; the files, the components, the bill.
+
+    Raises:
+        ReleaseError: the archive cannot be written.
+        UnknownPartError: something in it is not known, or its licence is not allowed.
+    """
+    stem = f"slipway-image-{plan.version}-linux-{plan.architecture}"
+    archive = plan.output / f"{stem}.oci.tar"
+    said = _build("archive", "--root", str(root), "--output", str(archive.resolve()))
+    digest = said.split()[-1]
+    (site,) = root.glob("usr/local/lib/python3.*/site-packages")
+    parts = [
+        *bill.plain_install(site, _lock(), EXTRAS_OF_IMAGE),
+        *bill.vendored(ASSETS),
+        *bill.system(root, platform.python_version()),
+    ]
+    purl = f"pkg:oci/slipway@{digest.replace(':', '%3A')}?arch={plan.architecture}"
+    subject = bill.PackagePart(name="slipway", version=plan.version, purl=purl, licence="Apache-2.0")
+    properties = {"platform": f"linux/{plan.architecture}"}
+    described = bill.document(subject, "container", parts, epoch_s=plan.epoch_s, properties=properties)
+    return [archive, _write_json(plan, f"{stem}.cdx.json", described)], parts, described
+
+
+def sums(files: list[Path]) -> str:
+    """What `sha256sum --check` reads."""
+    return "".join(f"{hashlib.sha256(file.read_bytes()).hexdigest()}  {file.name}\n" for file in sorted(files))
+
+
+def changes(text: str, of_version: str) -> str:
+    """The section of the changelog about a version; that of Unreleased while there is none.
+
+    Raises:
+        ReleaseError: there is neither.
+    """
+    for name in (of_version, "Unreleased"):
+        found = re.search(rf"^## \[{re.escape(name)}\][^\n]*\n(.*?)(?=^## \[|\Z)", text, re.M | re.S)
+        if found:
+            return found[1].strip()
+    raise ReleaseError(f"CHANGELOG.md has no section [{of_version}] and no section [Unreleased]")
+
+
+def notes(plan: ReleasePlan, *, has_image: bool) -> str:
+    """The release notes: the files, what was made where and what was not, and what has changed."""
+    lines = [f"# Slipway {plan.version}", ""]
+    lines += ["How to install: `docs/install.md`. `sha256sum --check SHA256SUMS` checks the files.", ""]
+    if has_image:
+        lines += [
+            f"The image is for linux/{plan.architecture}, made with Python {platform.python_version()}. It was not made"
+            " for other architectures: for those, run `make release` at the same commit on a machine of that kind. The"
+            " wheel, the sdist and the chart are the same everywhere.",
+            "",
+        ]
+    else:
+        lines += ["This release was made without an image (`--without-image`).", ""]
+    text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    return "\n".join([*lines, "## What changed", "", changes(text, plan.version), ""])
+
+
+# --- the files --------------------------------------------------------------------------------------------------------
+
+
+def _python_files(plan: ReleasePlan) -> list[Path]:
+    env = {**os.environ, "SOURCE_DATE_EPOCH": str(plan.epoch_s)}
+    for target in ("sdist", "wheel"):
+        words = ["-m", "hatchling", "build", "--target", target, "--directory", str(plan.output.resolve())]
+        _run([sys.executable, *words], cwd=ROOT, env=env)
+    stem = f"slipway_ai-{plan.version}"
+    return [plan.output / f"{stem}.tar.gz", plan.output / f"{stem}-py3-none-any.whl"]
+
+
+def _chart_files(plan: ReleasePlan) -> list[Path]:
+    folder = ROOT / "helm"
+    content = chart.packed(folder, epoch_s=plan.epoch_s)
+    packed = plan.output / f"slipway-{plan.version}.tgz"
+    packed.write_bytes(content)
+    artifact = plan.output / f"slipway-chart-{plan.version}.oci.tar"
+    chart.write_artifact(artifact, folder, content, epoch_s=plan.epoch_s)
+    return [packed, artifact]
+
+
+def _bill_of_wheel(plan: ReleasePlan) -> tuple[list[bill.PackagePart], Json]:
+    """Of the plain install, on this machine's platform: its packages are those of this environment."""
+    parts = [*bill.plain_install(None, _lock()), *bill.vendored(ASSETS)]
+    properties = {"extras": "none", "platform": bill.machine()}
+    return parts, bill.document(parts[0], "application", parts, epoch_s=plan.epoch_s, properties=properties)
+
+
+def _lock() -> list[lockfile.LockedPackage]:
+    return lockfile.read((lockfile.FOLDER / lockfile.SHIPPED).read_text(encoding="utf-8"))
+
+
+def _write_json(plan: ReleasePlan, name: str, value: Json) -> Path:
+    return _write(plan, name, json.dumps(value, indent=1, sort_keys=True) + "\n")
+
+
+def _write(plan: ReleasePlan, name: str, text: str) -> Path:
+    file = plan.output / name
+    file.write_text(text, encoding="utf-8")
+    return file
+
+
+# --- the steps --------------------------------------------------------------------------------------------------------
+
+
+def make_root(folder: Path) -> Path:
+    """The files of the image, made by the Python that becomes the image's own.
+
+    Raises:
+        ReleaseError: that Python cannot be copied, or a step failed.
+    """
+    if sys.base_prefix == "/usr":
+        raise ReleaseError(
+            "the image needs a Python with a prefix of its own, not the one of the distribution in /usr: run "
+            "`make clean release PYTHON=/path/to/python3`, build the image with docker (image/README.md), or make the "
+            "release without it: make release ARGS=--without-image"
+        )
+    root = folder / "root"
+    for step in ("libraries", "program", "system", "seal"):
+        _build(step, "--root", str(root), cwd=folder)
+    return root
+
+
+def wheels_missing(architecture: str) -> str:
+    """Why the packages of the image cannot be installed on another architecture; empty when each has a wheel for it."""
+    extras = [word for extra in EXTRAS_OF_IMAGE for word in ("--extra", extra)]
+    with tempfile.TemporaryDirectory() as folder:
+        argv = [str(Path(sys.executable).with_name("uv")), "pip", "install", "--quiet", "--dry-run"]
+        argv += ["--target", folder, "--python", sys.executable, "--python-platform", PLATFORMS[architecture]]
+        argv += ["--only-binary", ":all:", "--require-hashes", "-r", "pyproject.toml", *extras]
+        argv += ["-c", "requirements/runtime.txt"]
+        done = subprocess.run(  # noqa: S603 - words of ours
+            argv, cwd=ROOT, capture_output=True, text=True, timeout=STEP_S, check=False
+        )
+    return done.stderr.strip() if done.returncode else ""
+
+
+def _build(*words: str, cwd: Path = ROOT) -> str:
+    name = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    return _run([str(Path(sys.base_prefix) / "bin" / name), str(ROOT / "image" / "build.py"), *words], cwd=cwd)
+
+
+def _run(argv: list[str], *, cwd: Path, env: dict[str, str] | None = None) -> str:
+    done = subprocess.run(  # noqa: S603 - words of ours
+        argv, cwd=cwd, env=env, capture_output=True, text=True, timeout=STEP_S, check=False
+    )
+    if done.returncode:
+        raise ReleaseError(f"{' '.join(argv)} ended with {done.returncode}: {done.stderr[-2000:]}")
+    return done.stdout
+
+
+def _epoch() -> int:
+    """SOURCE_DATE_EPOCH, or the time of the commit."""
+    given = os.environ.get("SOURCE_DATE_EPOCH") or _git("log", "-1", "--format=%ct")
+    if not given.isdigit():
+        raise ReleaseError("set SOURCE_DATE_EPOCH to the seconds of the release: this folder is no checkout of Git")
+    return int(given)
+
+
+def _git(*words: str) -> str:
+    """Empty where there is no Git or no repository. The checkout may belong to another account."""
+    git = shutil.which("git")
+    if git is None:
+        return ""
+    argv = [git, "-c", f"safe.directory={ROOT}", *words]
+    done = subprocess.run(  # noqa: S603 - words of ours
+        argv, cwd=ROOT, capture_output=True, text=True, timeout=STEP_S, check=False
+    )
+    return done.stdout.strip()
+
+
+def main(arguments: list[str]) -> int:
+    """0, or 1 with the reason on standard error."""
+    parser = argparse.ArgumentParser(prog="make release", description="Write the files of a release. ARGS= gives:")
+    parser.add_argument("--output", type=Path, default=ROOT / "dist", help="the folder; it is emptied first")
+    parser.add_argument("--without-image", action="store_true", help="where the image is built with docker")
+    parser.add_argument("--dirty", action="store_true", help="also with changes that are not committed")
+    words = parser.parse_args(arguments)
+    try:
+        if not words.dirty and (changed := _git("status", "--porcelain")):
+            raise ReleaseError(f"commit these changes first, or try it with ARGS=--dirty:\n{changed}")
+        machine = platform.machine()
+        architecture = MACHINES.get(machine, machine)
+        plan = ReleasePlan(version=version(), epoch_s=_epoch(), output=words.output, architecture=architecture)
+        shutil.rmtree(plan.output, ignore_errors=True)
+        with tempfile.TemporaryDirectory() as folder:
+            made = make(plan, None if words.without_image else make_root(Path(folder)))
+        for other in PLATFORMS.keys() - {architecture} if not words.without_image else ():
+            if missing := wheels_missing(other):
+                raise ReleaseError(f"the image cannot be made on {other}: {missing}")
+    except (ReleaseError, bill.UnknownPartError, vex.VexError) as error:
+        sys.stderr.write(f"make release: {error}\n")
+        return 1
+    size = sum(file.stat().st_size for file in made)
+    sys.stdout.write(
+        f"make release: Slipway {plan.version}, {len(made)} files, {size / 1e6:.0f} MB, in {plan.output}\n"
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
