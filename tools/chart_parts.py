@@ -14,6 +14,18 @@ _SPAN = r"^[0-9]+(ms|s|m|h)$"
 def whole() -> Schema:
     """The parts that stand beside the services."""
     return {
+        "size": {
+            "type": "string",
+            "enum": ["", "small", "medium", "large"],
+            "description": "Memory and processor time of every part, measured: for 100, 1,000 or 10,000 allocations "
+            "that live at once (docs/operating.md, Capacity). Empty: the standard.",
+        },
+        **_network_of_pods(),
+        "extraObjects": {
+            "type": "array",
+            "description": "More objects of the release, as YAML or as text; templates in them are filled in.",
+            "items": {"type": ["object", "string"]},
+        },
         "priorityClass": shapes.closed(
             {
                 "create": shapes.flag("Make a PriorityClass, for those of our pods that name none."),
@@ -70,7 +82,7 @@ def scaling(service: str) -> Schema:
                 "tlsSecret": certificate,
                 "webhookNamespace": webhooks,
             }
-            return {"autoscaling": _autoscaling(), **own}
+            return {"autoscaling": _autoscaling(), "service": _service(), **own}
         case "podworker":
             return {"keda": _keda(), "once": _once()}
         case _:
@@ -111,6 +123,57 @@ def pod() -> Schema:
             "type": "array",
             "description": "Where they are mounted.",
             "items": shapes.keyed(shapes.MOUNT, required=("name", "mountPath")),
+        },
+        "probes": shapes.closed(
+            {
+                name: {**shapes.keyed(shapes.PROBE), "description": f"Fields of the {name} probe, over the chart's."}
+                for name in ("startup", "liveness", "readiness")
+            },
+            "What the kubelet asks.",
+        ),
+        "initContainers": _containers("Containers that run before it, as Kubernetes writes them."),
+        "sidecars": _containers("Containers beside it, as Kubernetes writes them."),
+    }
+
+
+def _containers(description: str) -> Schema:
+    container = {"type": "object", "required": ["name", "image"]}
+    return {"type": "array", "description": description, "items": container}
+
+
+def _service() -> Schema:
+    return shapes.closed(
+        {
+            "type": {
+                "type": "string",
+                "enum": ["ClusterIP", "NodePort", "LoadBalancer"],
+                "description": "Other than ClusterIP: one more Service, called RELEASE-api-outside, with the API "
+                "alone; needs an api that authenticates.",
+            },
+            "port": {
+                "type": "integer",
+                "minimum": 0,
+                "maximum": 65535,
+                "description": "The port of the API. 0: the one of api.settings.listen.",
+            },
+            "annotations": shapes.texts("On the Service, of a type other than ClusterIP on the one more."),
+            "loadBalancerSourceRanges": _names(
+                "Which addresses a LoadBalancer lets in. Empty: all.", r"^[0-9a-f.:/]+$"
+            ),
+        },
+        "The Service of the api.",
+    )
+
+
+def _network_of_pods() -> Schema:
+    policies = ["", "ClusterFirst", "Default", "None", "ClusterFirstWithHostNet"]
+    return {
+        "dnsPolicy": {"type": "string", "enum": policies, "description": "Of every pod. Empty: the cluster's default."},
+        "dnsConfig": {**shapes.keyed(shapes.DNS), "description": "Of every pod, as Kubernetes writes it."},
+        "hostAliases": {
+            "type": "array",
+            "description": "Names that every pod finds in its /etc/hosts.",
+            "items": shapes.keyed(shapes.HOST_ALIAS, required=("ip", "hostnames")),
         },
     }
 

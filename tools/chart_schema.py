@@ -60,7 +60,8 @@ def schema() -> Schema:
     """Of all values."""
     whole = shapes.closed(
         {
-            "image": shapes.image("The one image of all services, without a registry: nodes know where to look."),
+            "image": shapes.image("The one image of all services. It needs a registry, from which nodes pull it."),
+            "imagePullSecrets": shapes.pull_secrets("Of every pod: Secrets of the release's namespace."),
             "nameOverride": shapes.text("Instead of the chart's name, in labels.", pattern=rf"^$|{shapes.NAME}"),
             "fullnameOverride": shapes.text("Instead of the release's name, in names.", pattern=rf"^$|{shapes.NAME}"),
             "labels": shapes.texts("More labels on every object."),
@@ -109,7 +110,15 @@ def schema() -> Schema:
             "settings": shapes.closed(_settings(CommonSettings, ("listen",)), "Settings of all services."),
             **parts.whole(),
             **{name: _service(name, struct) for name, struct in SERVICES.items()},
-            "global": {"type": "object", "description": "What Helm itself puts there for charts of charts."},
+            "global": {
+                "type": "object",
+                "description": "What charts of charts share: more may stand there. imageRegistry: the registry of "
+                "every image that names none. imagePullSecrets: as above.",
+                "patternProperties": {
+                    "^imageRegistry$": {"type": "string"},
+                    "^imagePullSecrets$": shapes.pull_secrets("Of every pod."),
+                },
+            },
         },
         "",
     )
@@ -142,7 +151,7 @@ def _service(name: str, struct: type[CommonSettings]) -> Schema:
         "settings": shapes.closed(
             _settings(struct), f"Settings of slipway-{name}, and its own values of the common ones."
         ),
-        "resources": shapes.resources(),
+        "resources": shapes.resources("Requests and limits, over those of the size."),
         "podDisruptionBudget": shapes.closed(
             {
                 "enabled": shapes.flag("Made only for more than one replica."),
@@ -201,7 +210,7 @@ def _valkey() -> Schema:
         {
             "enabled": shapes.flag("Run one Valkey, without a disk: what is in it can be made again."),
             "image": shapes.image("", is_ours=False),
-            "maxMemory": shapes.text("Its maxmemory.", pattern=r"^[0-9]+(b|k|kb|m|mb|g|gb)?$"),
+            "maxMemory": shapes.text("Its maxmemory. Empty: of the size.", pattern=r"^$|^[0-9]+(b|k|kb|m|mb|g|gb)?$"),
             "auth": shapes.closed(
                 {
                     "password": shapes.text("Empty: made up at the install and kept.", pattern=r'^[^"\\\s]*$'),
@@ -223,7 +232,7 @@ def _valkey() -> Schema:
                 },
                 "Its certificate.",
             ),
-            "resources": shapes.resources(),
+            "resources": shapes.resources("Requests and limits, over those of the size."),
             **shapes.placement(),
         },
         "A Valkey of the release's own.",

@@ -35,6 +35,20 @@ VOLUME = {
 }
 """What "restricted" allows of volumes, and makes sense here."""
 MOUNT = {"name": "string", "mountPath": "string", "subPath": "string", "readOnly": "boolean"}
+HOST_ALIAS = {"ip": "string", "hostnames": "array"}
+DNS = {"nameservers": "array", "searches": "array", "options": "array"}
+PROBE = {
+    "httpGet": "object",
+    "exec": "object",
+    "tcpSocket": "object",
+    "grpc": "object",
+    "initialDelaySeconds": "integer",
+    "periodSeconds": "integer",
+    "timeoutSeconds": "integer",
+    "failureThreshold": "integer",
+    "successThreshold": "integer",
+    "terminationGracePeriodSeconds": "integer",
+}
 PEER = {"podSelector": "object", "namespaceSelector": "object", "ipBlock": "object"}
 POD_SECURITY = {
     "runAsNonRoot": "boolean",
@@ -63,18 +77,25 @@ CONTAINER_SECURITY = {
 def image(description: str, *, is_ours: bool = True) -> Schema:
     """How an image is named."""
     parts: Schema = {
+        "registry": text("Host, and folder, before the name. Empty: global.imageRegistry, or what the name says."),
         "repository": {"type": "string", "minLength": 1, "description": "Name, with a registry or without."},
         "tag": text("Empty: the version of the application.") if is_ours else {**text("Its version."), "minLength": 1},
         "digest": text("Wins over the tag.", pattern=r"^$|^sha256:[0-9a-f]{64}$"),
         "pullPolicy": {"type": "string", "enum": ["Always", "IfNotPresent", "Never"], "description": "When to pull."},
     }
     if is_ours:
-        parts["pullSecrets"] = {
-            "type": "array",
-            "description": "Names of Secrets of the release's namespace.",
-            "items": {"type": "string"},
-        }
+        parts["pullSecrets"] = pull_secrets("More imagePullSecrets.")
+        parts["allowNoRegistry"] = flag("Install also without a registry: the image is on every node already.")
     return closed(parts, description)
+
+
+def pull_secrets(description: str) -> Schema:
+    """Secrets that images are pulled with, as Kubernetes writes them, or plain names."""
+    return {
+        "type": "array",
+        "description": description,
+        "items": {"anyOf": [{"type": "string", "minLength": 1}, keyed({"name": "string"}, required=("name",))]},
+    }
 
 
 def placement() -> Schema:
@@ -92,10 +113,10 @@ def security(description: str, keys: Mapping[str, str]) -> Schema:
     return {**keyed(keys), "description": description}
 
 
-def resources() -> Schema:
+def resources(description: str = "Requests and limits.") -> Schema:
     """Requests and limits."""
     amounts = named("", {"type": ["string", "number"]})
-    return closed({"requests": amounts, "limits": amounts}, "Requests and limits.")
+    return closed({"requests": amounts, "limits": amounts}, description)
 
 
 def closed(properties: Schema, description: str, *, required: Sequence[str] = ()) -> Schema:

@@ -53,11 +53,41 @@ labels:
   {{- include "slipway.labels" . | nindent 2 }}
 {{- end -}}
 
-{{/* image, of (dict "image" .Values.image "tag" default): a digest wins over a tag. */}}
+{{/*
+image, of (dict "root" $ "image" .Values.valkey.image "tag" default): a digest wins over a tag. The registry is that of
+the repository, or of the image, or the one that charts of charts share.
+*/}}
 {{- define "slipway.image" -}}
-{{- if .image.digest -}}
-{{- printf "%s@%s" .image.repository .image.digest -}}
-{{- else -}}
-{{- printf "%s:%s" .image.repository (default .tag .image.tag) -}}
+{{- $name := .image.repository -}}
+{{- if not (include "slipway.namesRegistry" $name) -}}
+{{- with default (dig "imageRegistry" "" (default dict .root.Values.global)) .image.registry -}}
+{{- $name = printf "%s/%s" (trimSuffix "/" .) $name -}}
 {{- end -}}
+{{- else if .image.registry -}}
+{{- fail (printf "image.repository=%s names a registry already: leave image.registry empty, or name the registry there only" .image.repository) -}}
+{{- end -}}
+{{- if .image.digest -}}
+{{- printf "%s@%s" $name .image.digest -}}
+{{- else -}}
+{{- printf "%s:%s" $name (default .tag .image.tag) -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Not empty when an image is named with its registry: the first part is a host name, as container runtimes read it. */}}
+{{- define "slipway.namesRegistry" -}}
+{{- if regexMatch "^(localhost|[^/]*[.:][^/]*)/" . }}yes{{ end -}}
+{{- end -}}
+
+{{/* Our own image, of the root. Without a registry no node could pull it: said before anything is installed. */}}
+{{- define "slipway.ownImage" -}}
+{{- $image := include "slipway.image" (dict "root" . "image" .Values.image "tag" .Chart.AppVersion) -}}
+{{- if not (or (include "slipway.namesRegistry" $image) .Values.image.allowNoRegistry (eq .Values.image.pullPolicy "Never")) -}}
+{{- fail (printf (join "\n" (list
+  "\n\nThe image %s names no registry, so nodes cannot pull it. Push it to a registry first:"
+  "    docker build --file image/Dockerfile --tag REGISTRY/slipway:%s . && docker push REGISTRY/slipway:%s"
+  "(or copy the image file of the release there: docs/install.md), then add to this command:"
+  "    --set image.registry=REGISTRY"
+  "If the image is on every node already, add: --set image.allowNoRegistry=true\n")) $image .Chart.AppVersion .Chart.AppVersion) -}}
+{{- end -}}
+{{- $image -}}
 {{- end -}}

@@ -37,9 +37,13 @@ spec:
     - {{- merge (deepCopy .) $own | toYaml | nindent 6 }}
     {{- end }}
   {{- end }}
+  {{- with $values.initContainers }}
+  initContainers:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
   containers:
     - name: {{ .component }}
-      image: {{ include "slipway.image" (dict "image" .root.Values.image "tag" .root.Chart.AppVersion) }}
+      image: {{ include "slipway.ownImage" .root }}
       imagePullPolicy: {{ .root.Values.image.pullPolicy }}
       command: [slipway-{{ .component }}]
       {{- if .once }}
@@ -59,7 +63,7 @@ spec:
         {{- end }}
       {{- if not .once }}
       {{- include "slipway.ports" . | nindent 6 }}
-      {{- include "slipway.probes" . | nindent 6 }}
+      {{- include "slipway.probes" (dict "own" $values.probes) | nindent 6 }}
       {{- with $values.drainDelayS }}
       lifecycle:
         {{- /* Whoever still sends requests here has to hear first that this pod is going. */}}
@@ -68,7 +72,7 @@ spec:
       {{- end }}
       {{- end }}
       resources:
-        {{- toYaml $values.resources | nindent 8 }}
+        {{- include "slipway.resources" . | nindent 8 }}
       securityContext:
         {{- toYaml .root.Values.containerSecurityContext | nindent 8 }}
       volumeMounts:
@@ -93,6 +97,9 @@ spec:
         {{- with $values.extraVolumeMounts }}
         {{- toYaml . | nindent 8 }}
         {{- end }}
+    {{- with $values.sidecars }}
+    {{- toYaml . | nindent 4 }}
+    {{- end }}
   volumes:
     - name: tmp
       emptyDir:
@@ -136,23 +143,42 @@ ports:
     containerPort: {{ include "slipway.healthPort" . }}
 {{- end -}}
 
-{{/* Of whatever serves /livez and /readyz at a port named health. */}}
+{{/* Of whatever serves /livez and /readyz at a port named health; `own` are the values over it: startup, liveness... */}}
 {{- define "slipway.probes" -}}
-startupProbe:
-  httpGet: {path: /livez, port: health}
-  periodSeconds: 1
-  timeoutSeconds: 5
-  failureThreshold: 60
-livenessProbe:
-  httpGet: {path: /livez, port: health}
-  periodSeconds: 10
-  timeoutSeconds: 5
-  failureThreshold: 3
-readinessProbe:
-  httpGet: {path: /readyz, port: health}
-  periodSeconds: 5
-  timeoutSeconds: 5
-  failureThreshold: 2
+{{- $live := dict "path" "/livez" "port" "health" -}}
+{{- $ready := dict "path" "/readyz" "port" "health" -}}
+{{- $all := dict
+  "startup" (dict "httpGet" $live "periodSeconds" 1 "timeoutSeconds" 5 "failureThreshold" 60)
+  "liveness" (dict "httpGet" $live "periodSeconds" 10 "timeoutSeconds" 5 "failureThreshold" 3)
+  "readiness" (dict "httpGet" $ready "periodSeconds" 5 "timeoutSeconds" 5 "failureThreshold" 2) -}}
+{{- range $name := list "startup" "liveness" "readiness" }}
+{{- $own := default dict (get (default dict $.own) $name) }}
+{{- $probe := get $all $name }}
+{{- /* A probe has one way to look. */}}
+{{- if or $own.exec $own.tcpSocket $own.grpc }}
+{{- $probe = omit $probe "httpGet" }}
+{{- end }}
+{{ $name }}Probe:
+  {{- mergeOverwrite (deepCopy $probe) (deepCopy $own) | toYaml | nindent 2 }}
+{{- end }}
+{{- end -}}
+
+{{/* What the container of a part may take: what the size says, and over it its own values. */}}
+{{- define "slipway.resources" -}}
+{{- $own := default dict (index .root.Values .component).resources -}}
+{{- $made := mergeOverwrite (omit (include "slipway.sizeOf" . | fromYaml) "maxMemory") (deepCopy $own) -}}
+{{- range $name, $value := $own }}
+{{- if kindIs "invalid" $value }}
+{{- $_ := unset $made $name }}
+{{- end }}
+{{- end }}
+{{- toYaml $made -}}
+{{- end -}}
+
+{{/* The row of a part in files/sizes.yaml. */}}
+{{- define "slipway.sizeOf" -}}
+{{- $sizes := .root.Files.Get "files/sizes.yaml" | fromYaml -}}
+{{- get (get $sizes (default "standard" .root.Values.size)) .component | toYaml -}}
 {{- end -}}
 
 {{/*

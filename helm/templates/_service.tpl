@@ -61,11 +61,27 @@ spec:
 
 {{/* Where a pod may run and as whom: of (dict "root" $ "values" the part's own). */}}
 {{- define "slipway.podSpec" -}}
-{{- with .root.Values.image.pullSecrets }}
+{{- $secrets := list }}
+{{- range concat .root.Values.image.pullSecrets .root.Values.imagePullSecrets (default list (dig "imagePullSecrets" list (default dict .root.Values.global))) }}
+{{- /* As Kubernetes writes them, or plain names. */}}
+{{- $secrets = append $secrets (kindIs "string" . | ternary . (kindIs "string" . | ternary dict .).name) }}
+{{- end }}
+{{- with uniq $secrets }}
 imagePullSecrets:
   {{- range . }}
   - name: {{ . }}
   {{- end }}
+{{- end }}
+{{- with .root.Values.dnsPolicy }}
+dnsPolicy: {{ . }}
+{{- end }}
+{{- with .root.Values.dnsConfig }}
+dnsConfig:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .root.Values.hostAliases }}
+hostAliases:
+  {{- toYaml . | nindent 2 }}
 {{- end }}
 securityContext:
   {{- toYaml .root.Values.podSecurityContext | nindent 2 }}

@@ -43,7 +43,7 @@ SLIPWAY_WEBHOOK_NAMESPACE: {{ include "slipway.webhookNamespace" .root | quote }
 {{- if and (has .component (list "podworker" "api")) (not $settings.apiUrl) }}
 {{- /* The tasks' door where there is one: the api itself listens on loopback. */}}
 {{- $api := .root.Values.api.settings }}
-SLIPWAY_API_URL: {{ printf "http://%s.%s.svc:%s" (include "slipway.component" (dict "root" .root "component" "api")) .root.Release.Namespace (include "slipway.port" (default $api.listen $api.taskListen)) | quote }}
+SLIPWAY_API_URL: {{ printf "http://%s.%s.svc:%s" (include "slipway.component" (dict "root" .root "component" "api")) .root.Release.Namespace (ternary (include "slipway.port" $api.taskListen) (include "slipway.servicePort" .root) (not (empty $api.taskListen))) | quote }}
 {{- end -}}
 {{- end -}}
 
@@ -81,6 +81,11 @@ SLIPWAY_API_URL: {{ printf "http://%s.%s.svc:%s" (include "slipway.component" (d
 {{/* The port of a host:port. */}}
 {{- define "slipway.port" -}}
 {{- regexFind "[0-9]+$" . -}}
+{{- end -}}
+
+{{/* Of the Service of the api: its own, or that of the pod. */}}
+{{- define "slipway.servicePort" -}}
+{{- default (include "slipway.port" .Values.api.settings.listen) (.Values.api.service.port | int | toString | trimPrefix "0") -}}
 {{- end -}}
 
 {{/* Where /livez and /readyz can be reached from outside of the pod. */}}

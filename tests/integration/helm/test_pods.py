@@ -1,0 +1,150 @@
+"""What an operator may set of our pods: images, secrets, sizes, probes, names, containers beside; and more objects."""
+
+import re
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.integration.helm.matrix import rendered
+from tests.support import chart
+from tests.support.chart import SERVICES
+
+Json = dict[str, Any]
+UNITS = {"Mi": 1, "Gi": 1024}
+SIZES: Json = yaml.safe_load((chart.CHART / "files/sizes.yaml").read_text("utf-8"))
+MEASURED = ("small", "medium", "large")
+"""the rows of the table of docs/operating.md, in order"""
+
+
+def _images(documents: list[Json]) -> set[str]:
+    pods = [pod for pod in map(chart.pod_of, documents) if pod is not None]
+    return {container["image"] for pod in pods for container in pod["containers"]}
+
+
+def _mib(quantity: str) -> int:
+    return int(quantity[:-2]) * UNITS[quantity[-2:]]
+
+
+def test_one_registry_serves_every_image() -> None:
+    """Ours, the Valkey, and the trial's own; and every pod has all the secrets to pull with, each once."""
+    documents = rendered("images of a mirror")
+    assert {image.partition("/")[0] for image in _images(documents)} == {"mirror.example"}
+    (trial,) = chart.pod_spec(documents, chart.TRIAL)["containers"]
+    assert {"name": "SLIPWAY_TRIAL_IMAGE", "value": "mirror.example/python:3.12"} in trial["env"]
+    wanted = [{"name": name} for name in ("one", "two", "three", "shared")]
+    pods = [pod for pod in map(chart.pod_of, documents) if pod is not None]
+    assert [pod["imagePullSecrets"] for pod in pods] == [wanted] * len(pods)
+
+
+def test_an_image_of_its_own_registry_stays_there() -> None:
+    """The registry of an image, and one in a repository, win over the shared one."""
+    ours, valkey = sorted(_images(rendered("images of two registries")), reverse=True)
+    assert re.fullmatch(r"registry\.example:5000/team/slipway:[\d.]+", ours)
+    assert re.fullmatch(r"mirror\.example/valkey/valkey:[\d.]+", valkey)
+    values: Json = {"global": {"imageRegistry": "mirror.example"}, "image": {"repository": "localhost:5000/slipway"}}
+    assert any(image.startswith("localhost:5000/slipway:") for image in _images(chart.render(values)))
+
+
+@pytest.mark.parametrize(
+    "image", [{"registry": "a.example"}, {"repository": "a.example/slipway"}, {"pullPolicy": "Never"}]
+)
+def test_a_registry_or_a_word_is_enough(image: Json) -> None:
+    """Nothing is refused that a node can start; an image without a registry is mentioned in the notes."""
+    values = {"image": {"allowNoRegistry": False, **image}}
+    assert ("names no registry" in chart.notes(values)) is ("pullPolicy" in image)
+
+
+def test_a_size_says_what_each_part_takes() -> None:
+    """Own resources win, field by field."""
+    documents = rendered("a size")
+    for part in (*SERVICES, "valkey"):
+        (container,) = chart.pod_spec(documents, part)["containers"]
+        wanted = {key: dict(SIZES["large"][part][key]) for key in ("requests", "limits")}
+        wanted["limits"] |= {"memory": "9Gi"} if part == "api" else {}
+        assert container["resources"] == wanted, part
+    (valkey,) = chart.pod_spec(documents, "valkey")["containers"]
+    assert {"name": "VALKEY_MAXMEMORY", "value": "1gb"} in valkey["env"]
+
+
+@pytest.mark.parametrize("size", MEASURED)
+def test_a_size_holds_what_was_measured(size: str) -> None:
+    """Requests hold what docs/operating.md measured for so many allocations, limits half as much again."""
+    text = (chart.ROOT / "docs/operating.md").read_text("utf-8")
+    base = {
+        name: (int(at), int(more)) for name, at, more in re.findall(r"of (\w+), (\d+) MiB without \| \+(\d+)", text)
+    }
+    rows = re.findall(r"^\| ([\d,]+) and ([\d,]+) \| [^|]+ \| ([\d,]+) MB \| ([\d,]+) MiB", text, re.M)
+    live, ended, redis_mb, watcher_mib = (int(word.replace(",", "")) for word in rows[MEASURED.index(size)])
+    took = {name: at + more * (live + ended) / 1000 for name, (at, more) in base.items()} | {"watcher": watcher_mib}
+    assert set(took) == set(SERVICES)
+    for part, mib in took.items():
+        row = SIZES[size][part]
+        assert _mib(row["requests"]["memory"]) >= mib, part
+        assert _mib(row["limits"]["memory"]) >= 1.5 * mib, part
+    valkey = SIZES[size]["valkey"]
+    cap = int(valkey["maxMemory"].removesuffix("mb"))
+    assert cap >= 2 * redis_mb
+    assert _mib(valkey["limits"]["memory"]) >= 1.4 * cap
+
+
+def test_probes_keep_what_is_not_said() -> None:
+    """A field over the chart's; another way to look takes the place of the chart's own."""
+    documents = rendered("other probes")
+    (api,) = chart.pod_spec(documents, "api")["containers"]
+    assert api["startupProbe"]["failureThreshold"] == 300
+    assert api["startupProbe"]["httpGet"] == {"path": "/livez", "port": "health"}
+    assert (api["readinessProbe"]["timeoutSeconds"], api["readinessProbe"]["failureThreshold"]) == (10, 2)
+    (watcher,) = chart.pod_spec(documents, "watcher")["containers"]
+    assert watcher["livenessProbe"]["tcpSocket"] == {"port": "health"}
+    assert "httpGet" not in watcher["livenessProbe"]
+
+
+def test_every_pod_finds_names_as_it_is_told() -> None:
+    """Also the Jobs and the Valkey."""
+    pods = [pod for pod in map(chart.pod_of, rendered("names in pods")) if pod is not None]
+    assert len(pods) > len(SERVICES)
+    for pod in pods:
+        assert pod["dnsPolicy"] == "None"
+        assert pod["dnsConfig"]["nameservers"] == ["10.0.0.10"]
+        assert pod["hostAliases"] == [{"ip": "10.1.2.3", "hostnames": ["redis.example"]}]
+
+
+def test_a_load_balancer_leads_to_the_api_alone() -> None:
+    """A Service of its own: the tasks' door stays inside, and so does the address that ranks know."""
+    documents = rendered("a load balancer")
+    outside = chart.find(documents, "Service", "slipway-api-outside")
+    assert outside["metadata"]["annotations"] == {"balancer.example/internal": "true"}
+    assert outside["spec"]["type"] == "LoadBalancer"
+    assert outside["spec"]["loadBalancerSourceRanges"] == ["10.0.0.0/8"]
+    assert [(port["name"], port["port"]) for port in outside["spec"]["ports"]] == [("http", 80)]
+    inside = chart.find(documents, "Service", "slipway-api")
+    assert inside["spec"]["type"] == "ClusterIP"
+    assert "annotations" not in inside["metadata"]
+    assert {port["name"]: port["port"] for port in inside["spec"]["ports"]} == {"http": 80, "tasks": 8090}
+    (rule,) = chart.find(documents, "HTTPRoute", "slipway-api")["spec"]["rules"]
+    assert [each["port"] for each in rule["backendRefs"]] == [80]
+    assert "get service slipway-api-outside" in chart.notes(
+        {"api": {"settings": {"auth": "kubernetes", "listen": "0.0.0.0:8080"}, "service": {"type": "NodePort"}}}
+    )
+
+
+def test_containers_of_others_stand_beside_ours() -> None:
+    """In the pods of that service only; our container stays the first."""
+    proxy, wait = {"name": "proxy", "image": "mesh.example/proxy:1"}, {"name": "wait", "image": "mesh.example/wait:1"}
+    documents = chart.render({"api": {"sidecars": [proxy], "initContainers": [wait]}})
+    pod = chart.pod_spec(documents, "api")
+    assert [container["name"] for container in pod["containers"]] == ["api", "proxy"]
+    assert (pod["containers"][1], pod["initContainers"]) == (proxy, [wait])
+    assert len(chart.pod_spec(documents, "watcher")["containers"]) == 1
+
+
+def test_more_objects_are_filled_in() -> None:
+    """As YAML or as text, with the values of the release."""
+    objects: list[Any] = [
+        {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "{{ .Release.Name }}-notes"}},
+        "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: '{{ .Values.nameOverride }}-text'}\n",
+    ]
+    documents = chart.render({"extraObjects": objects, "nameOverride": "mine"})
+    names = {item["metadata"]["name"] for item in documents if item["kind"] == "ConfigMap"}
+    assert names >= {"slipway-notes", "mine-text"}
