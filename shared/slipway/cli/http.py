@@ -23,6 +23,7 @@ from typing import Any, BinaryIO, NamedTuple, cast
 from urllib.parse import quote, urlencode
 
 from slipway.errors import ControlPlaneError, DeadlineError, TransientError, UnavailableError
+from slipway.installed import VERSION_HEADER
 from slipway.sdk import refusals
 from slipway.sdk.address import ServerAddress
 from slipway.sdk.retries import RetryBudget, Tries, chance
@@ -122,6 +123,8 @@ class Api:
         self._is_aborted = threading.Event()
         self.streams_opened = 0
         """how often a stream was opened: more than once when it broke"""
+        self.server_version = ""
+        """what the last answer said; empty before the first, and of a server that does not say it"""
 
     # --- calls ----------------------------------------------------------------------------------------------------
 
@@ -327,7 +330,9 @@ class Api:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         cast("socket.socket", self._connection.sock).settimeout(timeout_s)
         self._connection.request(method, target, body=payload, headers=dict(headers))
-        return self._connection.getresponse()
+        response = self._connection.getresponse()
+        self.server_version = response.getheader(VERSION_HEADER) or self.server_version
+        return response
 
     def _put(self, target: str, body: "_Told", headers: Mapping[str, str]) -> http.client.HTTPResponse:
         """A server that refuses before it has read everything has answered: its words, not the broken pipe, count."""

@@ -102,7 +102,7 @@ GROUPS: dict[str, dict[str, VerbEntry]] = {
         "webhook": VerbEntry("webhooks", "receivers of events outside: list, create, show, set, test, rm"),
         "dead": VerbEntry("dead", "manage dead-letter messages: list, show, replay, drop"),
         "completion": VerbEntry("completion", "completion for bash, zsh or fish"),
-        "version": VerbEntry("version", "which version this is"),
+        "version": VerbEntry("version", "of this command and of the server"),
     },
 }
 
@@ -130,7 +130,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(help_page())
             return OK
         if option in ("-V", "--version"):
-            arguments = ["version"]
+            arguments = ["version", "--client"]
             break
         front.append(option)
         if option in ("--server", "--user") and arguments:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection
 from functools import partial
 from typing import Any, NamedTuple, TypeGuard
 
-from slipway.cli import main
+from slipway.cli import main, versions
 from slipway.cli.http import Api
 from slipway.cli.terminal import Terminal
 from slipway.errors import (
@@ -48,6 +48,8 @@ class CliSession:
         self._user = user
         self._curl = curl
         self._api: Api | None = None
+        self.has_told_version = False
+        """the verb itself has said which versions there are"""
 
     @property
     def user(self) -> str:
@@ -68,9 +70,11 @@ class CliSession:
         return Api(address.find(self._server), user=self.user, show=show, note=note)
 
     def close(self) -> None:
-        """Close the connection."""
+        """Close the connection; say when the server that answered does not fit."""
         if self._api is not None:
             self._api.close()
+            if not self.has_told_version:
+                versions.tell(self.terminal, self._api.server.url, self._api.server_version)
 
 
 Configure = Callable[[argparse.ArgumentParser], None]

@@ -9,10 +9,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from slipway.sdk.async_client import AsyncClient, AsyncRun
     from slipway.sdk.client import Client, Run
+    from slipway.sdk.server_version import VersionWarning
 
-__all__ = ["AsyncClient", "AsyncRun", "Client", "Run"]
+__all__ = ["AsyncClient", "AsyncRun", "Client", "Run", "VersionWarning"]
 
-_MODULES = {"AsyncClient": "async_client", "AsyncRun": "async_client", "Client": "client", "Run": "client"}
+_MODULES = {"AsyncClient": "async_client", "AsyncRun": "async_client", "Client": "client", "Run": "client"} | {
+    "VersionWarning": "server_version"
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -34,6 +34,7 @@ from slipway.sdk.calls import ApiCall, ListFilters, LogFilters, UsageFilters
 from slipway.sdk.client import CALL_S, LOOK_S, Page
 from slipway.sdk.retries import RetryBudget, Tries, chance
 from slipway.sdk.runs import RunState
+from slipway.sdk.server_version import ServerVersion
 from slipway.sdk.watches import Watch
 
 if TYPE_CHECKING:
@@ -68,6 +69,7 @@ class AsyncClient:
             base_url=transport.base_url(address), verify=transport.verify_of(address), trust_env=False
         )
         self._budget = RetryBudget()
+        self._server_version = ServerVersion(address.url)
 
     def __repr__(self) -> str:
         return f"<AsyncClient of {self._settings.server.url}>"
@@ -83,6 +85,14 @@ class AsyncClient:
     async def close(self) -> None:
         """Close the connections."""
         await self._http.aclose()
+
+    @property
+    def server_version(self) -> str:
+        """The version of the server, from its last answer; empty before the first.
+
+        A server of another minor version is warned of once (`VersionWarning`).
+        """
+        return self._server_version.value
 
     # --- launch -------------------------------------------------------------------------------------------------------
 
@@ -286,6 +296,7 @@ class AsyncClient:
                 error, was_sent = self._transport.translated(exc, settings.server)
                 error.__cause__ = exc
             else:
+                self._server_version.heard(answer.headers)
                 if answer.status_code < 300:
                     self._budget.earn()
                     return call.decode(answer.content)
@@ -303,6 +314,7 @@ class AsyncClient:
                 timeout = self._transport.stream_timeout(watch.open(time.monotonic()))
                 headers = await self._headers(watch.headers, has_body=False)
                 async with self._http.stream("GET", url, headers=headers, timeout=timeout) as answer:
+                    self._server_version.heard(answer.headers)
                     if answer.status_code == 204:
                         return
                     if answer.status_code >= 300:

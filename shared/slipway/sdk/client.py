@@ -34,6 +34,7 @@ from slipway.sdk import calls, launches, refusals, tables, watches
 from slipway.sdk.calls import ApiCall, ListFilters, LogFilters, UsageFilters
 from slipway.sdk.retries import RetryBudget, Tries, chance
 from slipway.sdk.runs import RunState
+from slipway.sdk.server_version import ServerVersion
 from slipway.sdk.watches import Watch
 
 if TYPE_CHECKING:
@@ -72,6 +73,7 @@ class Client:
             base_url=transport.base_url(address), verify=transport.verify_of(address), trust_env=False
         )
         self._budget = RetryBudget()
+        self._server_version = ServerVersion(address.url)
 
     def __repr__(self) -> str:
         return f"<Client of {self._settings.server.url}>"
@@ -87,6 +89,14 @@ class Client:
     def close(self) -> None:
         """Close the connections."""
         self._http.close()
+
+    @property
+    def server_version(self) -> str:
+        """The version of the server, from its last answer; empty before the first.
+
+        A server of another minor version is warned of once (`VersionWarning`).
+        """
+        return self._server_version.value
 
     # --- launch -------------------------------------------------------------------------------------------------------
 
@@ -289,6 +299,7 @@ class Client:
                 error, was_sent = self._transport.translated(exc, settings.server)
                 error.__cause__ = exc
             else:
+                self._server_version.heard(answer.headers)
                 if answer.status_code < 300:
                     self._budget.earn()
                     return call.decode(answer.content)
@@ -306,6 +317,7 @@ class Client:
                 timeout = self._transport.stream_timeout(watch.open(time.monotonic()))
                 headers = self._headers(watch.headers, has_body=False)
                 with self._http.stream("GET", url, headers=headers, timeout=timeout) as answer:
+                    self._server_version.heard(answer.headers)
                     if answer.status_code == 204:
                         return
                     if answer.status_code >= 300:

@@ -16,6 +16,7 @@ from slipway.api.problems import TABLE, row_of
 from slipway.api.routes import trace_page, web_page
 from slipway.api.settings import Settings
 from slipway.errors import ControlPlaneError, InvariantError
+from slipway.installed import VERSION_HEADER, installed_version
 from slipway.kube.errors import Verb
 from slipway.runtime import telemetry
 from slipway.runtime.settings import load
@@ -125,6 +126,17 @@ async def test_a_body_says_that_it_is_json(world: ApiWorld, kind: str) -> None:
     for path in ("/api/v1/allocations", "/api/v1/simulate", "/api/v1/jobs"):
         answer = await world.http.post(path, content=body, headers=headers)
         assert (answer.status_code, answer.json()["code"]) == (415, "unsupported-media-type"), answer.text
+
+
+async def test_an_answer_names_the_version_to_those_who_are_known(world: ApiWorld) -> None:
+    """So that no client has to ask; a caller without a valid token gets none."""
+    assert (await world.get("/me")).headers[VERSION_HEADER] == installed_version()
+    assert (await world.get("/nowhere")).headers[VERSION_HEADER] == installed_version()
+    settings = Settings(auth="token", token_dir="/nowhere", listen="0.0.0.0:8080")
+    async with api_world(settings) as closed:
+        refused = await closed.get("/me")
+    assert refused.status_code == 401
+    assert VERSION_HEADER not in refused.headers
 
 
 async def test_a_request_has_an_id_and_safe_headers(world: ApiWorld) -> None:

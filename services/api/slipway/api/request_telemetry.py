@@ -9,8 +9,10 @@ import re
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from slipway.installed import VERSION_HEADER
 from slipway.runtime import log, semconv, telemetry
 from slipway.runtime.clock import Clock, Random
+from slipway.runtime.service import version
 
 REQUEST_ID_HEADER = "x-request-id"
 QUIET_PATHS = ("/livez", "/readyz", "/metrics")
@@ -23,6 +25,7 @@ _SECURITY = {
     "Cross-Origin-Resource-Policy": "same-origin",
 }
 _OF_ALLOCATION = "/api/v1/allocations/{id}/"
+_UNKNOWN_CALLER = (101, 401)
 _READS = ("GET", "HEAD", "OPTIONS", "WEBSOCKET")
 SPAN_KEY = "slipway.span"
 REQUEST_ID_KEY = "slipway.request_id"
@@ -38,6 +41,7 @@ class Observe:
         self._app = app
         self._clock = clock
         self._random = random
+        self._version = version()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] not in ("http", "websocket") or scope["path"] in QUIET_PATHS:
@@ -54,6 +58,9 @@ class Observe:
             if message["type"] in ("http.response.start", "websocket.accept"):
                 answered.status = int(message.get("status", 101))
                 _add_headers(message, request_id, is_proxied=bool(scope.get(PROXIED_KEY)))
+                # A caller that is not known gets no version; a workload's page is not ours.
+                if answered.status not in _UNKNOWN_CALLER and not scope.get(PROXIED_KEY):
+                    MutableHeaders(scope=message)[VERSION_HEADER] = self._version
             await send(message)
 
         with (

@@ -1,0 +1,123 @@
+"""Which versions there are: said on a terminal once a day for each server, and by `slipway version`."""
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from slipway.cli import versions
+from slipway.cli.terminal import Terminal
+from slipway.installed import VERSION_HEADER, installed_version, mismatch
+from tests.support.cli import Desk, run_here
+from tests.support.http_stub import serve
+
+URL = "http://server.example"
+
+
+class Screen(io.StringIO):
+    """What a person reads."""
+
+    def isatty(self) -> bool:
+        """It is a terminal."""
+        return True
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache of its own, and a terminal without colours."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("NO_COLOR", "1")
+    return tmp_path / "slipway/versions.json"
+
+
+def told(version: str, url: str = URL, *, screen: io.StringIO | None = None) -> str:
+    """What a command prints about a server of this version."""
+    err = Screen() if screen is None else screen
+    versions.tell(Terminal(io.StringIO(), err), url, version)
+    return err.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("own", "server", "word"),
+    [
+        ("1.2.0", "1.2.9", ""),
+        ("1.2.0", "1.3.0", "pipx install --force slipway_ai-1.3.0-"),
+        ("1.9.0", "1.10.0", "pipx install"),
+        ("1.2.0", "1.1.9", "helm upgrade"),
+        ("2.0.0", "1.9.0", "helm upgrade"),
+        (None, "1.1.9", ""),
+        ("1.2.0", "unknown", ""),
+        ("1.2.0", "", ""),
+    ],
+)
+def test_which_versions_fit(own: str | None, server: str, word: str) -> None:
+    """Those of the same minor version; else it is said which side to upgrade and how, on one line."""
+    said = mismatch(own, server, URL)
+    assert (word in said) if word else (said == "")
+    assert "\n" not in said
+
+
+def test_it_is_said_once_a_day_for_each_server(cache: Path) -> None:
+    """And again when the server has another version, or on another day."""
+    assert "helm upgrade" in told("0.0.1")
+    assert told("0.0.1") == ""
+    assert "0.0.1" in told("0.0.1", "http://other.example")
+    assert "pipx" in told("99.0.0")
+    cache.write_text(json.dumps({URL: ["99.0.0", "2020-01-01"]}), encoding="utf-8")
+    assert "pipx" in told("99.0.0")
+
+
+def test_nothing_is_said_where_nobody_reads_or_all_fits(cache: Path) -> None:
+    """In a pipe nothing is even kept."""
+    assert told("0.0.1", screen=io.StringIO()) == ""
+    assert told("") == ""
+    assert not cache.exists()
+    assert told(str(installed_version())) == ""
+
+
+def test_what_cannot_be_read_or_written_is_no_failure(cache: Path) -> None:
+    """Then it is said each time."""
+    cache.parent.mkdir()
+    cache.write_text("no json", encoding="utf-8")
+    assert told("0.0.1")
+    cache.unlink()
+    cache.mkdir()
+    assert told("0.0.1")
+    assert told("0.0.1")
+
+
+def test_the_file_stays_small(cache: Path) -> None:
+    """The servers that were asked last are kept."""
+    for number in range(versions.SERVERS_MAX + 5):
+        told("0.0.1", f"http://{number}.example")
+    kept = json.loads(cache.read_text("utf-8"))
+    assert len(kept) == versions.SERVERS_MAX
+    assert f"http://{versions.SERVERS_MAX + 4}.example" in kept
+
+
+async def answer(request: Request) -> Response:
+    """An old server."""
+    headers = {VERSION_HEADER: "0.0.1"}
+    return JSONResponse({"user": "ada"}, headers=headers)
+
+
+async def test_version_shows_both() -> None:
+    """The command's and the server's, and what to do when they do not fit; with one request."""
+    async with serve(answer) as stub:
+        ran = await Desk(stub.url).run("version")
+        only = await Desk(stub.url).run("version", "--client")
+    assert ran.code == 0
+    assert ran.out.splitlines() == [f"slipway {installed_version()}", f"server  0.0.1 at {stub.url}"]
+    assert "helm upgrade" in ran.err
+    assert only.out == f"slipway {installed_version()}\n"
+    assert len(stub.requests) == 1
+
+
+def test_a_server_that_is_not_there_is_no_failure() -> None:
+    """The version of the command is what was asked for."""
+    ran = run_here("version", "--server", "http://127.0.0.1:1")
+    assert (ran.code, ran.out) == (0, f"slipway {installed_version()}\n")
+    assert "server unknown: no Slipway answers" in ran.err
