@@ -19,8 +19,9 @@ from tests.node.nodes import PAUSE
 from tests.node.programs import NodePrograms
 from tests.support.chart import ROOT
 from tests.support.dockerfile import follow
+from tools.release.version import version
 
-SLIPWAY = "slipway.local/slipway:0.1.0"
+SLIPWAY = f"slipway.local/slipway:{version()}"
 VALKEY = "slipway.local/valkey:9.1"
 WORKLOAD = "slipway.local/workload:1"
 BUILD = ROOT / "image" / "build.py"

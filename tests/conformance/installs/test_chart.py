@@ -19,6 +19,7 @@ from tests.conformance.wanted import require_own_cluster
 from tests.integration.helm.matrix import MATRIX, rendered
 from tests.support import chart
 from tests.support.wait import wait_until
+from tools.release.version import version
 
 Json = dict[str, Any]
 
@@ -150,7 +151,7 @@ def a_newer_chart(folder: Path) -> Path:
     spec["properties"]["note"] = {"type": "string", "maxLength": 64}
     file.write_text(json.dumps(definition), "utf-8")  # which is YAML, and leaves no word to be taken for a boolean
     about = path / "Chart.yaml"
-    about.write_text(about.read_text("utf-8").replace("ersion: 0.1.0", "ersion: 0.2.0"), "utf-8")
+    about.write_text(about.read_text("utf-8").replace(f"ersion: {version()}", "ersion: 99.2.0"), "utf-8")
     return path
 
 
@@ -323,7 +324,7 @@ def test_an_upgrade_brings_changed_definitions_and_a_rollback_the_old(ground: Gr
 
     wait_until(is_taken, "the field is known")
     labels = ground.get(f"{COLLECTIONS['Deployment'].format(chart.NAMESPACE)}/slipway-api")["metadata"]["labels"]
-    assert labels["app.kubernetes.io/version"] == "0.2.0"
+    assert labels["app.kubernetes.io/version"] == "99.2.0"
     chart.rollback(ground.cluster.kubeconfig, revision=1)
     version = ground.get(DEFINITION)["spec"]["versions"][0]
     assert "note" not in version["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]

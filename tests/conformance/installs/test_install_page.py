@@ -21,8 +21,9 @@ from tests.support import chart
 from tests.support.install_page import ELSEWHERE, Reader, blocks, reason_of
 from tests.support.ports import free_port
 from tests.support.redis import running_server
+from tools.release.version import version
 
-SUBSTITUTED = {"REGISTRY/slipway": "registry.invalid/slipway", "tag=TAG": "tag=0.1.0"}
+SUBSTITUTED = {"REGISTRY/slipway": "registry.invalid/slipway", "tag=TAG": f"tag={version()}"}
 """The placeholders of the page, and what they stand for here."""
 ADDED: dict[str, object] = {"valkey": {"enabled": False}, "audit": {"enabled": False}}
 """Values that the page does not set: pods here have no names of Services, so Redis is one of this machine."""

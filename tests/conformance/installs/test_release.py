@@ -30,6 +30,7 @@ from tests.support.plain_http import NO_TLS
 from tests.support.ports import free_port
 from tests.support.redis import running_server
 from tests.support.wait import wait_until
+from tools.release.version import version as own_version
 
 ALLOCATIONS = f"{GROUP}/namespaces/default/allocations"
 OURS = "app.kubernetes.io/managed-by=slipway"
@@ -187,7 +188,7 @@ def _chart_of(version: Copy, folder: Path) -> Path:
     for file in version.definitions:
         shutil.copy(file, folder / "files" / "crds" / file.name)
     about = folder / "Chart.yaml"
-    about.write_text(about.read_text("utf-8").replace("ersion: 0.1.0", "ersion: 0.2.0"), "utf-8")
+    about.write_text(about.read_text("utf-8").replace(f"ersion: {own_version()}", "ersion: 99.2.0"), "utf-8")
     return folder
 
 
@@ -237,7 +238,7 @@ def test_an_upgrade_and_a_rollback_under_load_lose_and_double_nothing(place: Pla
         assert kept["externalRedis"] == {"url": place.redis_url}
         chart.upgrade(place.kubeconfig, values=kept, chart=place.newer_chart)
         place.settle()
-        wait_until(lambda: _versions(place) == {"0.2.0"}, "the pods of the other version are gone")
+        wait_until(lambda: _versions(place) == {"99.2.0"}, "the pods of the other version are gone")
         before = set(load.ids)
         load.more()
         wait_until(
@@ -245,7 +246,7 @@ def test_an_upgrade_and_a_rollback_under_load_lose_and_double_nothing(place: Pla
         )
         chart.rollback(place.kubeconfig)
         place.settle()
-        wait_until(lambda: _versions(place) == {"0.1.0"}, "the pods of the other version are gone")
+        wait_until(lambda: _versions(place) == {own_version()}, "the pods of the other version are gone")
         load.more()
     assert load.errors == []
     wait_until(lambda: not place.live(), "every launch has ended", timeout_s=ENDED_S)
