@@ -22,6 +22,8 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from cyclonedx.schema import SchemaVersion
+from cyclonedx.validation.json import JsonStrictValidator
 
 from tools.release import bill, chart, lockfile, vex
 from tools.release.version import version
@@ -171,7 +173,11 @@ def _lock() -> list[lockfile.LockedPackage]:
 
 
 def _write_json(plan: ReleasePlan, name: str, value: Json) -> Path:
-    return _write(plan, name, json.dumps(value, indent=1, sort_keys=True) + "\n")
+    """A document of CycloneDX, which its schema must allow."""
+    text = json.dumps(value, indent=1, sort_keys=True) + "\n"
+    if (wrong := JsonStrictValidator(SchemaVersion.V1_6).validate_str(text)) is not None:
+        raise ReleaseError(f"{name} is not valid CycloneDX 1.6: {wrong}")
+    return _write(plan, name, text)
 
 
 def _write(plan: ReleasePlan, name: str, text: str) -> Path:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection
 from functools import partial
 from typing import Any, NamedTuple, TypeGuard
 
-from slipway.cli import main, versions
+from slipway.cli import main
 from slipway.cli.http import Api
 from slipway.cli.terminal import Terminal
 from slipway.errors import (
@@ -73,7 +73,10 @@ class CliSession:
         """Close the connection; say when the server that answered does not fit."""
         if self._api is not None:
             self._api.close()
-            if not self.has_told_version:
+            if self.terminal.is_interactive and not self.has_told_version:
+                # Most commands are read by programs: they need not wait for this import.
+                from slipway.cli import versions
+
                 versions.tell(self.terminal, self._api.server.url, self._api.server_version)
 
 

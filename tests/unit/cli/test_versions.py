@@ -1,5 +1,6 @@
 """Which versions there are: said on a terminal once a day for each server, and by `slipway version`."""
 
+import asyncio
 import io
 import json
 from pathlib import Path
@@ -13,6 +14,7 @@ from slipway.cli.terminal import Terminal
 from slipway.installed import VERSION_HEADER, installed_version, mismatch
 from tests.support.cli import Desk, run_here
 from tests.support.http_stub import serve
+from tests.support.pty_command import on_a_terminal
 
 URL = "http://server.example"
 
@@ -101,7 +103,7 @@ def test_the_file_stays_small(cache: Path) -> None:
 async def answer(request: Request) -> Response:
     """An old server."""
     headers = {VERSION_HEADER: "0.0.1"}
-    return JSONResponse({"user": "ada"}, headers=headers)
+    return JSONResponse({"user": "ada", "items": []}, headers=headers)
 
 
 async def test_version_shows_both() -> None:
@@ -121,3 +123,19 @@ def test_a_server_that_is_not_there_is_no_failure() -> None:
     ran = run_here("version", "--server", "http://127.0.0.1:1")
     assert (ran.code, ran.out) == (0, f"slipway {installed_version()}\n")
     assert "server unknown: no Slipway answers" in ran.err
+
+
+async def test_any_verb_says_it_at_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a terminal, with no request of its own; a second command on that day says nothing."""
+    async with serve(answer) as stub:
+        monkeypatch.setenv("SLIPWAY_SERVER", stub.url)
+
+        def workspaces() -> str:
+            with on_a_terminal("workspace", "ls") as command:
+                command.end()
+            return command.written
+
+        first, second = await asyncio.to_thread(workspaces), await asyncio.to_thread(workspaces)
+    assert first.count("note: this is Slipway") == 1
+    assert "note:" not in second
+    assert len({request.target for request in stub.requests}) * 2 == len(stub.requests)
