@@ -129,8 +129,8 @@ def notes(plan: ReleasePlan, *, has_image: bool) -> str:
     if has_image:
         lines += [
             f"The image is for linux/{plan.architecture}, made with Python {platform.python_version()}. It was not made"
-            " for other architectures: for those, run `make release` at the same commit on a machine of that kind. The"
-            " wheel, the sdist and the chart are the same everywhere.",
+            " for other architectures, and not run on them: for those, run `make release` at the same commit on a machine"
+            " of that kind. The wheel, the sdist and the chart need not be made again there.",
             "",
         ]
     else:
@@ -269,11 +269,11 @@ def main(arguments: list[str]) -> int:
         architecture = MACHINES.get(machine, machine)
         plan = ReleasePlan(version=version(), epoch_s=_epoch(), output=words.output, architecture=architecture)
         shutil.rmtree(plan.output, ignore_errors=True)
-        with tempfile.TemporaryDirectory() as folder:
-            made = make(plan, None if words.without_image else make_root(Path(folder)))
         for other in PLATFORMS.keys() - {architecture} if not words.without_image else ():
             if missing := wheels_missing(other):
                 raise ReleaseError(f"the image cannot be made on {other}: {missing}")
+        with tempfile.TemporaryDirectory() as folder:
+            made = make(plan, None if words.without_image else make_root(Path(folder)))
     except (ReleaseError, bill.UnknownPartError, vex.VexError) as error:
         sys.stderr.write(f"make release: {error}\n")
         return 1
