@@ -4,7 +4,6 @@ Owns the name of the distribution, which is not that of the package: `slipway` o
 """
 
 import re
-from importlib import metadata
 from typing import Final
 
 DISTRIBUTION: Final = "slipway-ai"
@@ -15,6 +14,9 @@ _MINOR = re.compile(r"(\d+)\.(\d+)(?![\d])")
 
 def installed_version() -> str | None:
     """The version; None when the sources are used without being installed."""
+    # It takes longer to import than most commands need.
+    from importlib import metadata
+
     try:
         return metadata.version(DISTRIBUTION)
     except metadata.PackageNotFoundError:

@@ -129,8 +129,8 @@ def notes(plan: ReleasePlan, *, has_image: bool) -> str:
     if has_image:
         lines += [
             f"The image is for linux/{plan.architecture}, made with Python {platform.python_version()}. It was not made"
-            " for other architectures, and not run on them: for those, run `make release` at the same commit on a machine"
-            " of that kind. The wheel, the sdist and the chart need not be made again there.",
+            " for other architectures, and not run on them: for those, run `make release` at the same commit on a"
+            " machine of that kind. The wheel, the sdist and the chart need not be made again there.",
             "",
         ]
     else:
