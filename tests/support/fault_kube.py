@@ -4,14 +4,14 @@ Owns which calls are effects, and where on the way there and back a fault may st
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
 from typing import Any, TypeVar, cast
 
 from slipway.crd.meta import RawObject
 from slipway.errors import DeadlineError, UnavailableError
 from slipway.kube.errors import Verb
-from slipway.kube.ports import Listed, PatchType, WatchEvent
+from slipway.kube.ports import ContainerChannels, Listed, PatchType, WatchEvent
 from slipway.kube.resources import LEASES, PODS, Resource
 from slipway.kube.wire import metadata_of
 from slipway.local.apiserver.status import StatusError
@@ -119,6 +119,16 @@ class ProcessKube:
         self._reach()
         async for line in self._inner.follow_log(namespace, pod, container=container, since_time=since_time):
             yield line
+
+    @asynccontextmanager
+    async def exec(
+        self, namespace: str, pod: str, *, container: str, command: Sequence[str], stdin: bool, tty: bool
+    ) -> AsyncGenerator[ContainerChannels, None]:
+        self._trouble.check(self._process)
+        async with self._inner.exec(
+            namespace, pod, container=container, command=command, stdin=stdin, tty=tty
+        ) as channels:
+            yield channels
 
     # --- writes -----------------------------------------------------------------------------------------------------
 

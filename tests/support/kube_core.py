@@ -6,7 +6,8 @@ Nobody here runs the core's controllers; whoever drives the test does (`core.set
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
 import msgspec
@@ -15,7 +16,7 @@ from slipway.crd.meta import RawObject
 from slipway.errors import ControlPlaneError, TooLargeError, UnavailableError
 from slipway.kube import wire
 from slipway.kube.errors import ServerStatus, Verb, explain
-from slipway.kube.ports import Listed, PatchType, WatchEvent, WatchType
+from slipway.kube.ports import ContainerChannels, Listed, PatchType, WatchEvent, WatchType
 from slipway.kube.resources import CRDS, PODS, SUBJECT_ACCESS_REVIEWS, TOKEN_REVIEWS, Resource
 from slipway.kube.rest import BODY_BYTES_MAX, WATCH_S_MAX, WATCH_S_MIN
 from slipway.local.apiserver.accounts import ServiceAccountTokens
@@ -28,6 +29,7 @@ from slipway.local.apiserver.paging import ListQuery
 from slipway.local.apiserver.reviews import LocalReviews, ReviewRequest
 from slipway.local.apiserver.store import Commit
 from slipway.runtime.clock import Random
+from tests.support.commands import ContainerCommand, ScriptedChannels, ScriptedCommands
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -70,6 +72,7 @@ class CoreKube:
         silence_s: float = SILENCE_S,
     ) -> None:
         self.core = core
+        self.commands = ScriptedCommands()
         self.before: Hook = _hop
         self.after: Hook = _at_once
         self.is_stalled = False
@@ -192,6 +195,22 @@ class CoreKube:
         query = {"container": container, "sinceTime": since_time, "follow": "true"}
         async for chunk in self._log(namespace, pod, query):
             yield chunk
+
+    @asynccontextmanager
+    async def exec(
+        self, namespace: str, pod: str, *, container: str, command: Sequence[str], stdin: bool, tty: bool
+    ) -> AsyncGenerator[ContainerChannels, None]:
+        asked = ContainerCommand(pod=pod, container=container, command=tuple(command), stdin=stdin, tty=tty)
+
+        def act() -> ScriptedChannels:
+            self.core.get("pods", namespace, pod)
+            return self.commands.start(asked)
+
+        channels = await self._call(Verb.EXEC, PODS, act)
+        try:
+            yield channels
+        finally:
+            await self.commands.left(channels)
 
     async def create(
         self, resource: Resource[T], body: Any, *, namespace: str | None = None, dry_run: bool = False

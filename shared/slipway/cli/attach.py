@@ -34,7 +34,7 @@ class Attachment:
     def __init__(self, terminal: Terminal, server: ServerAddress, path: str, wanted: RemoteSession) -> None:
         self._terminal = terminal
         self._is_tty = wanted.tty
-        self._remote = Remote(server, path, wanted, _show)
+        self._remote = Remote(server, path, wanted, write_out)
         self._remote.lost, self._remote.found = self._on_lost, self._on_found
         self._is_lost = False
         self._detached = asyncio.Event()
@@ -50,7 +50,7 @@ class Attachment:
         Raises:
             ControlPlaneError: see `Remote.run`.
         """
-        with _raw() if self._is_tty else contextlib.nullcontext():
+        with raw_terminal() if self._is_tty else contextlib.nullcontext():
             return asyncio.run(self._run())
 
     async def _run(self) -> int | None:
@@ -113,7 +113,8 @@ class Attachment:
         self._terminal.err.flush()
 
 
-def _show(stream: int, data: bytes) -> None:
+def write_out(stream: int, data: bytes) -> None:
+    """Writes all of it to the standard output (1) or the standard error (2)."""
     target = sys.stderr if stream == STDERR else sys.stdout
     target.flush()
     fd, rest = target.fileno(), memoryview(data)
@@ -122,7 +123,7 @@ def _show(stream: int, data: bytes) -> None:
 
 
 @contextmanager
-def _raw() -> Generator[None]:
+def raw_terminal() -> Generator[None]:
     """Every key goes to the program, as it is."""
     fd = sys.stdin.fileno()
     before = termios.tcgetattr(fd)

@@ -67,6 +67,7 @@ GROUPS: dict[str, dict[str, VerbEntry]] = {
         "follow": VerbEntry("run", "come back to it (also `attach`): output, end, exit code, as `run`"),
         "logs": VerbEntry("streams", "what its ranks print; -f goes on"),
         "open": VerbEntry("open_wait", "open its page, or that of the API, in a browser"),
+        "exec": VerbEntry("rank_exec", "run a command in a rank, or a shell: exec ID -- nvidia-smi"),
         "port-forward": VerbEntry("open_wait", "lead a port of this machine to a port of a workload"),
         "wait": VerbEntry("open_wait", "wait until it runs, is ready, or has ended"),
         "queue": VerbEntry("listing", "queues, and who waits in them"),

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
 
 CONNECT_S = 15.0
 """The deadline that a caller sets for `connect`."""
+PONG_S = 20.0
 
 
 def url_of(server: ServerAddress, path: str) -> str:
@@ -18,19 +19,29 @@ def url_of(server: ServerAddress, path: str) -> str:
     return f"{scheme}://{host}:{server.port}{server.prefix}{path}"
 
 
-async def connect(server: ServerAddress, url: str, protocol: str) -> "ClientConnection":
-    """A connection that speaks the subprotocol; without a deadline of its own. Raises the library's errors."""
+async def connect(
+    server: ServerAddress, url: str, protocol: str, *, user: str = "", answers_pings: bool = True
+) -> "ClientConnection":
+    """A connection that speaks the subprotocol; without a deadline of its own. Raises the library's errors.
+
+    `user` is told to servers that do not know who calls. Where the other side does not always answer pings, because it
+    reads only as fast as a command takes its input, a missing answer does not end the connection.
+    """
     from websockets.asyncio.client import connect as open_socket
     from websockets.typing import Subprotocol
 
     credential = server.credential
+    headers = {"X-Slipway-User": user} if user else {}
+    if credential is not None:
+        headers["Authorization"] = f"Bearer {credential.token()}"
     return await open_socket(
         url,
-        additional_headers={"Authorization": f"Bearer {credential.token()}"} if credential is not None else None,
+        additional_headers=headers,
         subprotocols=[Subprotocol(protocol)],
         compression=None,
         proxy=None,
         open_timeout=None,
         close_timeout=1.0,
+        ping_timeout=PONG_S if answers_pings else None,
         max_size=None,
     )

@@ -13,7 +13,7 @@ modules that are needed below bare parent packages and then hides all of them fr
 disturbed. The version is pinned, and a test fails when the library moves these modules.
 
 Calls go over connections of our own (`connections.py`), at less than half of the cost; watches and logs, and
-everything when there is a proxy, over aiohttp's session.
+everything when there is a proxy, over aiohttp's session; commands in containers over WebSockets (`exec_socket.py`).
 
 Invariants: a request is sent at most once by us, but for one repetition after a 401 with renewed credentials (the
 server did nothing), and one for GET, PUT and DELETE when an idle connection turned out to be closed; a PUT that was
@@ -43,6 +43,8 @@ import yarl
 from slipway.errors import ControlPlaneError, DeadlineError, InvalidError, UnavailableError
 from slipway.kube.connections import KubeConnections, RawResponse
 from slipway.kube.errors import Verb, explain, read_retry_after, read_status
+from slipway.kube.exec_socket import RefusedUpgrade, SocketOptions, open_channels
+from slipway.kube.ports import ContainerChannels
 from slipway.kube.rest import KubeRequest, RestApi, Timeouts
 from slipway.kube.server import ServerDates, ServerFacts, server_facts
 from slipway.runtime import telemetry
@@ -129,6 +131,7 @@ class _HttpTransport:
         self._account: _Account | None = None
         self._session: aiohttp.ClientSession | None = None
         self._options: dict[str, Any] = {}
+        self._tls: ssl.SSLContext | None = None
 
     async def open(self) -> None:
         if self._session is not None:
@@ -150,6 +153,7 @@ class _HttpTransport:
             self._session, tls = _library().open_session(configuration)
         except (OSError, ValueError) as error:
             raise InvalidError(f"the certificates of {_source(self._kubeconfig)} cannot be used: {error}") from error
+        self._tls = tls
         if not configuration.proxy:
             url = yarl.URL(configuration.host, encoded=True)
             self._lean = _LeanHttp(url, tls, configuration.tls_server_name or None, self._headers)
@@ -205,6 +209,39 @@ class _HttpTransport:
             raise UnavailableError(f"{request.verb} of {request.resource} went silent") from error
         except _FAULTS as error:
             raise _unreachable(request, error) from error
+
+    @contextlib.asynccontextmanager
+    async def upgrade(self, request: KubeRequest, *, timeout_s: float) -> AsyncGenerator[ContainerChannels, None]:
+        account, session = self._account, self._session
+        if account is None or session is None:
+            raise UnavailableError("the client is not open")
+        options = SocketOptions(
+            tls=self._tls,
+            server_hostname=str(self._options.get("server_hostname") or ""),
+            proxy=str(self._options.get("proxy") or ""),
+            user_agent=self._headers["User-Agent"],
+        )
+        url, start, outcome = account.configuration.host + request.target, self._clock.monotonic(), "cancelled"
+        try:
+            channels = await open_channels(url, await account.headers(), options, timeout_s=timeout_s)
+            if channels.status == 401 and await account.renew():
+                channels = await open_channels(url, await account.headers(), options, timeout_s=timeout_s)
+            outcome = str(channels.status)
+            if isinstance(channels, RefusedUpgrade):
+                retry_after_s = read_retry_after(channels.retry_after)
+                raise explain(request.verb, channels.status, read_status(channels.body), retry_after_s)
+        except TimeoutError as error:
+            outcome = "timeout"
+            raise DeadlineError(f"{request.verb} of {request.resource}: no answer in {timeout_s:g} s") from error
+        except OSError as error:
+            outcome = "fault"
+            raise _unreachable(request, error) from error
+        finally:
+            _count(request, outcome, self._clock.monotonic() - start)
+        try:
+            yield channels
+        finally:
+            await channels.close()
 
     async def _answer(self, request: KubeRequest) -> RawResponse:
         """A whole 2xx answer; any other is raised as what it means."""

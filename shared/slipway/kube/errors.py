@@ -69,6 +69,7 @@ class Verb(StrEnum):
     LIST = "list"
     WATCH = "watch"
     LOG = "log"
+    EXEC = "exec"
     CREATE = "create"
     UPDATE = "update"
     PATCH = "patch"

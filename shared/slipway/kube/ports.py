@@ -11,7 +11,8 @@ DeadlineError). No method retries by itself: the outcome of a write that raised 
 UnavailableError is unknown.
 """
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from enum import StrEnum
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -110,6 +111,35 @@ class ReadsLogs(Protocol):
         ...
 
 
+class ContainerChannels(Protocol):
+    """A command that runs in a container: messages as `model/exec_channels.py` has them, in both directions.
+
+    Promises: messages are passed on once and in order; a side that reads slowly makes the other one wait.
+    """
+
+    async def send(self, message: bytes) -> None:
+        """One message to the container; returns once it may be followed by another. Raises UnavailableError."""
+        ...
+
+    async def receive(self) -> bytes:
+        """The next message of the container; empty when the connection has ended."""
+        ...
+
+
+class Execs(Protocol):
+    """Commands in containers of pods."""
+
+    def exec(
+        self, namespace: str, pod: str, *, container: str, command: Sequence[str], stdin: bool, tty: bool
+    ) -> AbstractAsyncContextManager[ContainerChannels]:
+        """Runs a command while inside; leaving closes the connection, which ends its input.
+
+        Raises (on entry) as every call does: DeniedError when our account lacks `create` or `get` of `pods/exec`,
+        InvalidError for a container that is not there. What only the node finds out is the last message.
+        """
+        ...
+
+
 class Creates(Protocol):
     """Creates. `body` is a wire struct or plain JSON; apiVersion and kind are filled in from `resource`."""
 
@@ -197,7 +227,7 @@ class KubeWriter(Creates, Replaces, ReplacesStatus, Patches, Deletes, Binds, Ask
     """Writes."""
 
 
-class KubeApi(KubeReader, KubeWriter, Protocol):
+class KubeApi(KubeReader, KubeWriter, Execs, Protocol):
     """All of it."""
 
 

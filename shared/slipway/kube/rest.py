@@ -7,8 +7,8 @@ call has a deadline and every stream a silence limit.
 """
 
 import re
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
-from contextlib import aclosing, asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
 from typing import Any, Protocol, TypeVar
 from urllib.parse import urlencode
 
@@ -18,7 +18,7 @@ from slipway.crd.meta import RawObject
 from slipway.errors import ExpiredError, InvalidError, NotFoundError, TooLargeError, UnavailableError
 from slipway.kube import wire
 from slipway.kube.errors import Verb
-from slipway.kube.ports import Listed, PatchType, WatchEvent
+from slipway.kube.ports import ContainerChannels, Listed, PatchType, WatchEvent
 from slipway.kube.resources import PODS, Resource
 from slipway.runtime import liveness
 from slipway.runtime.clock import Random
@@ -84,6 +84,10 @@ class Transport(Protocol):
 
     def stream(self, request: KubeRequest, *, timeout_s: float, silence_s: float) -> AsyncGenerator[bytes, None]:
         """The body of a 2xx answer in chunks as they come; `timeout_s` is for its headers."""
+        ...
+
+    def upgrade(self, request: KubeRequest, *, timeout_s: float) -> AbstractAsyncContextManager[ContainerChannels]:
+        """A WebSocket of `exec_channels.PROTOCOL`; `timeout_s` is for its handshake."""
         ...
 
 
@@ -171,6 +175,19 @@ class RestApi:
                 rest = (after if line_end else rest + chunk)[:REFUSAL_BYTES_MAX]
                 yield chunk
         _check_log(rest)
+
+    @asynccontextmanager
+    async def exec(
+        self, namespace: str, pod: str, *, container: str, command: Sequence[str], stdin: bool, tty: bool
+    ) -> AsyncGenerator[ContainerChannels, None]:
+        query: list[tuple[str, str]] = [("command", word) for word in command]
+        query += [("container", container), ("stdin", _flag(stdin)), ("stdout", "true")]
+        # A terminal has one output: with `tty` and `stderr` the API server refuses.
+        query += [("stderr", _flag(not tty)), ("tty", _flag(tty))]
+        target = f"{_path(PODS, namespace, pod, 'exec')}?{urlencode(query)}"
+        request = KubeRequest(verb=Verb.EXEC, resource=PODS.plural, method="GET", target=target)
+        async with self._transport.upgrade(request, timeout_s=self._timeouts.request_s) as channels:
+            yield channels
 
     async def create(
         self, resource: Resource[T], body: Any, *, namespace: str | None = None, dry_run: bool = False
@@ -290,6 +307,10 @@ def _accept(resource: Resource[Any]) -> str:
 def _target(path: str, query: Mapping[str, object]) -> str:
     given = {key: value for key, value in query.items() if value not in (None, "")}
     return f"{path}?{urlencode(given)}" if given else path
+
+
+def _flag(value: bool) -> str:
+    return "true" if value else "false"
 
 
 def _check_log(rest: bytes) -> None:

@@ -22,6 +22,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.http11 import Request
 
+from slipway.model import exec_channels
 from slipway.runtime import log
 from slipway.runtime.clock import SystemClock
 from slipway.runtime.connections import ListenerConnection, ListenerConnections, ListenerLimits, refused
@@ -337,6 +338,10 @@ class _LimitedSocket(WebSocketsSansIOProtocol):
 
     def handle_connect(self, event: Request) -> None:
         super().handle_connect(event)
+        if exec_channels.PROTOCOL in event.headers.get("Sec-WebSocket-Protocol", ""):
+            # Its client reads as fast as what it pipes into does, and answers no ping meanwhile: a session that waits
+            # is not a dead one. What limits its silence is the session itself.
+            self.ping_timeout = None
         if not self.read_paused:
             # The application goes on reading when it takes the event that a client has connected, which it does to
             # accept: before, it is not known who calls.

@@ -14,6 +14,8 @@ import msgspec
 
 Json = Mapping[str, Any]
 ALLOWED = "allow"
+_ALSO_ASKED = {("get", "pods/exec"): ("create",)}
+"""{(verb, resource) of a request: verbs that the API server asks for too, and does not log}: WebSockets are GETs."""
 
 
 class Account(msgspec.Struct, frozen=True, kw_only=True, order=True):
@@ -49,7 +51,8 @@ class Permission(msgspec.Struct, frozen=True, kw_only=True, order=True):
         """Whether it would let that request pass."""
         return (
             self.account.user == request.user
-            and (self.verb, self.group, self.resource) == (request.verb, request.group, request.resource)
+            and (self.group, self.resource) == (request.group, request.resource)
+            and self.verb in (request.verb, *_ALSO_ASKED.get((request.verb, request.resource), ()))
             and self.namespace in ("", request.namespace)
             and (not self.names or request.name in self.names)
         )

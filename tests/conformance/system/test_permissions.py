@@ -46,6 +46,13 @@ def test_every_combination_is_a_permission() -> None:
     assert "ClusterRole r: list pods/log.slipway.dev" in {str(item) for item in found}
 
 
+def test_a_command_in_a_container_uses_two_verbs() -> None:
+    """The audit log has its `get` only; the API server asks for `create` as well."""
+    found = permissions_of([API], a_role({"apiGroups": [""], "resources": ["pods/exec"], "verbs": ["create", "get"]}))
+    assert unused(found, [a_request(resource="pods/exec")]) == []
+    assert len(unused(found, [a_request()])) == 2
+
+
 def test_what_was_asked_is_used() -> None:
     """A verb counts for its own account, group, resource and subresource only."""
     found = permissions_of([API], a_role({"apiGroups": [""], "resources": ["pods"], "verbs": ["get"]}))

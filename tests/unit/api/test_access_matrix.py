@@ -37,7 +37,8 @@ def needs(row: Endpoint) -> str:
         return "viewer of all"
     if path == "/login-links":
         return "viewer"
-    return "viewer" if row.method == "GET" and "/contexts" not in path else "editor"
+    changes = row.method != "GET" or "/contexts" in path or path.endswith("/exec")
+    return "editor" if changes else "viewer"
 
 
 def filled(row: Endpoint, id_: str, team: str) -> str:

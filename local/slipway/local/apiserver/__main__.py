@@ -16,6 +16,7 @@ from starlette.applications import Starlette
 from slipway.local.apiserver.core import ClusterCore
 from slipway.local.apiserver.http import create_app
 from slipway.local.apiserver.journal import Journal
+from slipway.model.exec_channels import MESSAGE_BYTES_MAX
 from slipway.runtime import memory, private_files
 from slipway.runtime.connections import ListenerLimits
 from slipway.runtime.http_server import LimitedProtocol, LimitedServer
@@ -107,7 +108,8 @@ def main(argv: list[str] | None = None) -> int:
         hosts=(host, *options.host_name),
     )
     config = uvicorn.Config(
-        app, http=LimitedProtocol, ws="none", log_level="warning", access_log=False, date_header=False,
+        app, http=LimitedProtocol, ws="websockets-sansio", ws_ping_timeout=None, ws_max_size=MESSAGE_BYTES_MAX,
+        log_level="warning", access_log=False, date_header=False,
         timeout_keep_alive=75, timeout_graceful_shutdown=_GRACE_S, ssl_certfile=options.tls_cert_file,
         ssl_keyfile=options.tls_private_key_file,
     )  # fmt: skip

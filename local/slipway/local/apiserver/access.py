@@ -11,6 +11,8 @@ import hmac
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Literal
 
+import msgspec
+
 from slipway.local.apiserver import documents, rbac
 from slipway.local.apiserver.accounts import ServiceAccountTokens, TokenError
 from slipway.local.apiserver.answers import Call
@@ -69,7 +71,11 @@ class AccessGate:
         if call.header(b"impersonate-user") or call.header(b"impersonate-group"):
             user = self._impersonated(call, user)
         if self._is_enforced:
-            self._authorize(user, attributes_of(call))
+            wanted = attributes_of(call)
+            self._authorize(user, wanted)
+            if call.is_upgrade:
+                # A WebSocket is a GET, and runs a command all the same: who may only read may not.
+                self._authorize(user, msgspec.structs.replace(wanted, verb="create"))
         return user
 
     def authenticate(self, call: Call) -> User:

@@ -28,7 +28,8 @@ class Call:
     """One request. `stream_type` is the content type if the answer turns out to be a stream."""
 
     def __init__(self, scope: Scope) -> None:
-        self.method: str = scope["method"]
+        self.method: str = scope.get("method", "GET")
+        self.is_upgrade = scope["type"] == "websocket"
         self.path: str = unquote(scope["path"])
         self.query: dict[str, str] = dict(parse_qsl(scope["query_string"].decode(), keep_blank_values=True))
         self._pairs: list[tuple[bytes, bytes]] = scope["headers"]

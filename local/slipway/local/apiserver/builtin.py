@@ -32,7 +32,7 @@ def builtin_kinds(definitions: custom.DefinitionStrategy) -> tuple[ResourceKind,
     return (
         ResourceKind(
             plural="pods", kind="Pod", short_names=("po",), categories=("all",), strategy=PodStrategy(),
-            fields=_POD_FIELDS, columns=columns.PODS, subresources=("binding", "eviction", "log", "status"),
+            fields=_POD_FIELDS, columns=columns.PODS, subresources=("binding", "eviction", "exec", "log", "status"),
         ),
         ResourceKind(
             plural="configmaps", kind="ConfigMap", short_names=("cm",), strategy=admission.ConfigMapStrategy(),

@@ -20,6 +20,7 @@ CREATED_ONLY = frozenset({"binding", "eviction", "token"})
 _SUBRESOURCES = {
     "binding": ("", "v1", "Binding"),
     "eviction": ("policy", "v1", "Eviction"),
+    "exec": ("", "v1", "PodExecOptions"),
     "scale": ("autoscaling", "v1", "Scale"),
     "token": ("authentication.k8s.io", "v1", "TokenRequest"),
 }
@@ -153,6 +154,8 @@ def _subresource_verbs(name: str) -> list[str]:
             return ["get", "patch", "update"]
         case "log":
             return ["get"]
+        case "exec":
+            return ["create", "get"]
         case "finalize":
             return ["update"]
         case _:

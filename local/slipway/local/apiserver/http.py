@@ -21,7 +21,18 @@ from starlette.types import Message, Receive, Scope, Send
 
 from slipway import yaml_reader
 from slipway.errors import InvalidError
-from slipway.local.apiserver import answers, discovery, documents, duplicates, patch, routes, scale, status, wire
+from slipway.local.apiserver import (
+    answers,
+    commands,
+    discovery,
+    documents,
+    duplicates,
+    patch,
+    routes,
+    scale,
+    status,
+    wire,
+)
 from slipway.local.apiserver.access import AccessGate, Authorization
 from slipway.local.apiserver.accounts import ServiceAccountTokens
 from slipway.local.apiserver.answers import Call, HttpAnswer
@@ -34,6 +45,7 @@ from slipway.local.apiserver.reviews import LocalReviews, ReviewRequest
 from slipway.local.apiserver.routes import RouteTarget
 from slipway.local.apiserver.status import StatusError
 from slipway.local.apiserver.watching import Wakers, WatchQuery, watch
+from slipway.model import exec_channels
 from slipway.runtime.tasks import TaskGroup
 
 BODY_BYTES_MAX = 3 * 1024 * 1024
@@ -70,11 +82,14 @@ class ApiServer:
         self._wakers = Wakers(core)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._controllers_due = False
+        self._commands: set[_SocketPeer] = set()
         core.subscribe(lambda _: self._call_controllers())
 
     def close(self) -> None:
-        """Ends all watches, so that the server can stop."""
+        """Ends all watches and commands, so that the server can stop."""
         self._wakers.close()
+        for peer in self._commands:
+            peer.leave()
 
     def stop_soon(self) -> None:
         """`close`, from another thread."""
@@ -82,6 +97,9 @@ class ApiServer:
             self._loop.call_soon_threadsafe(self.close)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "websocket":
+            await self._run_command(_SocketPeer(scope, receive, send))
+            return
         if scope["type"] != "http":
             return
         call, send = Call(scope), _dated(send, self._core.clock)
@@ -95,6 +113,30 @@ class ApiServer:
             await _stream(answer, receive, send, content_type=call.stream_type)
         except StatusError as exc:
             await answers.refusal(exc).send(send)
+
+    async def _run_command(self, peer: "_SocketPeer") -> None:
+        """`pods/exec`, which is the only WebSocket."""
+        call = Call(peer.scope)
+        await peer.connected()
+        try:
+            call.user = self._gate.admit(call)
+            target = routes.resolve(self._core.registry, call.path)
+            if target.kind.resource != "pods" or target.subresource != "exec":
+                raise status.bad_request("only pods/exec is a WebSocket here")
+            pod = self._core.get("pods", target.place, target.name)
+            asked = commands.asked_of(pod, peer.scope["query_string"])
+            node = self._core.get("nodes", "", mapping(pod, "spec")["nodeName"])
+            if exec_channels.PROTOCOL not in peer.scope.get("subprotocols", ()):
+                raise status.bad_request(f"only the protocol {exec_channels.PROTOCOL} is spoken here")
+        except StatusError as exc:
+            await peer.refuse(answers.refusal(exc))
+            return
+        await peer.accept(exec_channels.PROTOCOL)
+        self._commands.add(peer)
+        try:
+            await commands.run(peer, pod, node, asked)
+        finally:
+            self._commands.discard(peer)
 
     async def run_controllers(self) -> None:
         """Runs the controllers now and then, for what depends on time alone."""
@@ -147,6 +189,8 @@ class ApiServer:
             return self._log(call, target)
         if target.subresource == "scale" and target.subresource in kind.subresources:
             return answers.json(scale.read(core.get(kind.key, target.place, target.name)))
+        if target.subresource == "exec":
+            raise status.bad_request(commands.NO_UPGRADE)
         if target.subresource in discovery.CREATED_ONLY:
             raise status.not_supported("GET")
         _check_subresource(target)
@@ -178,6 +222,8 @@ class ApiServer:
 
     def _post(self, call: Call, target: RouteTarget) -> HttpAnswer:
         core, kind, place = self._core, target.kind, target.place
+        if kind.resource == "pods" and target.subresource == "exec":
+            raise status.bad_request(commands.NO_UPGRADE)
         options = _options(call, "CreateOptions")
         body = _object(call, options)
         if kind.resource == "pods" and target.subresource == "binding":
@@ -273,6 +319,60 @@ class ApiServer:
         meta = {"resourceVersion": str(core.version)}
         document = {"kind": kind.collection_kind, "apiVersion": kind.api_version, "metadata": meta, "items": gone}
         return answers.json(document)
+
+
+class _SocketPeer:
+    """One WebSocket of a client, over ASGI."""
+
+    def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self.scope = scope
+        self._receive = receive
+        self._send = send
+        self._is_open = False
+        self._leaving = asyncio.Event()
+
+    async def connected(self) -> None:
+        """Takes the event that the client has connected; nothing can be answered before."""
+        await self._receive()
+
+    async def accept(self, protocol: str) -> None:
+        await self._send({"type": "websocket.accept", "subprotocol": protocol})
+        self._is_open = True
+
+    async def refuse(self, answer: HttpAnswer) -> None:
+        """An ordinary HTTP answer instead of a WebSocket."""
+        headers = [(b"content-type", answer.content_type), *answer.headers]
+        await self._send({"type": "websocket.http.response.start", "status": answer.code, "headers": headers})
+        await self._send({"type": "websocket.http.response.body", "body": answer.body})
+
+    def leave(self) -> None:
+        """The server stops."""
+        self._leaving.set()
+
+    async def receive(self) -> bytes | None:
+        """The next binary message; None when the client has left, or the server stops."""
+        coming = asyncio.ensure_future(self._receive())
+        leaving = asyncio.ensure_future(self._leaving.wait())
+        try:
+            await asyncio.wait({coming, leaving}, return_when=asyncio.FIRST_COMPLETED)
+            message: Message = coming.result() if coming.done() else {"type": "websocket.disconnect"}
+        finally:
+            coming.cancel()
+            leaving.cancel()
+        if message["type"] == "websocket.disconnect":
+            self._is_open = not coming.done()
+            return None
+        return message.get("bytes") or b""
+
+    async def send(self, message: bytes) -> None:
+        if self._is_open:
+            await self._send({"type": "websocket.send", "bytes": message})
+
+    async def close(self, code: int) -> None:
+        if self._is_open:
+            self._is_open = False
+            with contextlib.suppress(OSError):  # the client has left
+                await self._send({"type": "websocket.close", "code": code})
 
 
 def create_app(

@@ -47,7 +47,7 @@ def checked(pod: Json, query: Mapping[str, str]) -> dict[str, str]:
         given["sinceTime"] = format_time(int(since))
     if causes:
         raise invalid("PodLogOptions", metadata(pod)["name"], causes)
-    return given | {"container": _container(pod, given.get("container", ""))}
+    return given | {"container": container_of(pod, given.get("container", ""))}
 
 
 class NodeLogSource:
@@ -88,8 +88,8 @@ def _number(query: Mapping[str, str], name: str) -> int | None:
         raise bad_request(f'{name}: Invalid value: "{text}": strconv.ParseInt: invalid syntax') from exc
 
 
-def _container(pod: Json, name: str) -> str:
-    """The container that is asked for; the only one where none is named."""
+def container_of(pod: Json, name: str) -> str:
+    """The container that is asked for; the only one where none is named. Raises StatusError 400."""
     spec, whose = mapping(pod, "spec"), metadata(pod)["name"]
     inits, mains = (
         [str(each.get("name")) for each in spec.get(kind) or ()] for kind in ("initContainers", "containers")

@@ -1,11 +1,11 @@
-"""The HTTP endpoint where the API server fetches container logs.
+"""The HTTP endpoint where the API server fetches container logs, and runs commands in containers.
 
 Owns a listener on loopback and just enough HTTP for one GET. To the local API server it speaks plain HTTP, at
-`/<key>/logs/<namespace>/<pod uid>?container=...`; the key, which stands in the Node object, keeps other accounts of the
-machine out: without it the answer is 401. A page of a browser is refused as well. To a real API server it
-speaks TLS, at a kubelet's own `/containerLogs/<namespace>/<pod>/<container>`; there the client's certificate does
-that. Knows no
-pods: it asks a `Shelf`.
+`/<key>/logs/<namespace>/<pod uid>?container=...`, and WebSockets at `/<key>/exec/<namespace>/<pod uid>?command=...`;
+the key, which stands in the Node object, keeps other accounts of the machine out: without it the answer is 401. A page
+of a browser is refused as well. To a real API server it speaks TLS, at a kubelet's own
+`/containerLogs/<namespace>/<pod>/<container>`; there the client's certificate does that, and there are logs only. Knows
+no pods: it asks a `Shelf`.
 
 Invariants: at most CONNECTIONS_MAX readers; a request's head has the limits of `runtime/connections.py`; an answer ends
 with its connection.
@@ -15,12 +15,16 @@ import asyncio
 import contextlib
 import hmac
 import ssl
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Protocol
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from slipway.errors import ControlPlaneError, InvalidError, NotFoundError
+from slipway.inside.sockets import Socket, accept_of
+from slipway.local.node import commands
 from slipway.local.node.logs import LogQuery, normal_time
+from slipway.local.node.shim import Program, Shim
+from slipway.model import exec_channels
 from slipway.model.times import format_time
 from slipway.runtime import web_guard
 from slipway.runtime.clock import Clock, Random
@@ -59,6 +63,10 @@ class Shelf(Protocol):
 
     def lines(self, uid: str, container: str, query: LogQuery, *, previous: bool) -> AsyncGenerator[bytes, None]:
         """The log of a pod's container. Raises: NotFoundError or InvalidError, before the first chunk."""
+        ...
+
+    def entered(self, uid: str, container: str, command: Sequence[str]) -> tuple[Program, Shim]:
+        """A command beside the program of a running container, and that one. Raises: NotFoundError or InvalidError."""
         ...
 
 
@@ -133,6 +141,8 @@ class LogEndpoint:
                 await self._refuse(writer, 503, "too many readers")
             elif method != "GET":
                 await self._refuse(writer, 405, "only GET")
+            elif fields.get("upgrade", "").lower() == "websocket" and self._tls is None:
+                await self._run_command(reader, writer, target, fields.get("sec-websocket-key", ""))
             else:
                 await self._serve(reader, writer, target)
         except (OSError, EOFError, TimeoutError, ValueError, asyncio.LimitOverrunError):
@@ -168,6 +178,30 @@ class LogEndpoint:
             await asyncio.wait({sending, leaving}, return_when=asyncio.FIRST_COMPLETED)
             sending.cancel()
             leaving.cancel()
+
+    async def _run_command(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, target: str, key: str
+    ) -> None:
+        url = urlsplit(target)
+        parts = [unquote(part) for part in url.path.strip("/").split("/")]
+        if not hmac.compare_digest(parts[0].encode(), self._key.encode()):
+            await self._refuse(writer, 401, "the first part of the path must be the key of this endpoint")
+            return
+        given = parse_qs(url.query)
+        command, flags = given.get("command", []), {name: values[-1] for name, values in given.items()}
+        if len(parts) != 4 or parts[1] != "exec" or not command:
+            await self._refuse(writer, 404, "not found")
+            return
+        try:
+            program, beside = self._shelf.entered(parts[3], flags.get("container", ""), command)
+        except ControlPlaneError as error:
+            await self._refuse(writer, 404 if isinstance(error, NotFoundError) else 400, str(error))
+            return
+        head = "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+        head += f"Sec-WebSocket-Accept: {accept_of(key)}\r\nSec-WebSocket-Protocol: {exec_channels.PROTOCOL}\r\n\r\n"
+        writer.write(head.encode())
+        tty, stdin = _is_true(flags.get("tty", "")), _is_true(flags.get("stdin", ""))
+        await commands.run(Socket(reader, writer), program, beside, stdin=stdin, tty=tty)
 
     async def _refuse(self, writer: asyncio.StreamWriter, code: int, words: str) -> None:
         body = words.encode()

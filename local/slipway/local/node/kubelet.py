@@ -9,7 +9,7 @@ with every process that still belongs to it; on `stop` every pod ends within the
 
 import asyncio
 import ssl
-from collections.abc import AsyncGenerator, Set
+from collections.abc import AsyncGenerator, Sequence, Set
 from pathlib import Path
 
 from slipway.crd.roleresources import object_of
@@ -27,6 +27,7 @@ from slipway.local.node.names import PeerNames
 from slipway.local.node.orphans import end_strays
 from slipway.local.node.pod import NodeKit, PodRun
 from slipway.local.node.podview import PODS, NodePod
+from slipway.local.node.preparation import NotStartedError
 from slipway.local.node.registration import (
     HOST_IP,
     PREFIX,
@@ -39,6 +40,7 @@ from slipway.local.node.registration import (
     retire,
 )
 from slipway.local.node.rendezvous_port import RendezvousPorts
+from slipway.local.node.shim import Program, Shim
 from slipway.runtime import log
 from slipway.runtime.clock import Clock, Random
 from slipway.runtime.tasks import TaskGroup
@@ -138,6 +140,19 @@ class Kubelet:
         if waiting is None and pod.is_over:
             waiting = str(object_of(reported.get("waiting")).get("reason") or "")
         raise InvalidError(f"{whose} is waiting to start: {waiting or 'ContainerCreating'}")
+
+    def entered(self, uid: str, container: str, command: Sequence[str]) -> tuple[Program, Shim]:
+        """A command beside the program of one container. Raises: NotFoundError or InvalidError."""
+        run = self._runs.get(uid)
+        if run is None:
+            raise NotFoundError(f"pod {uid} is not on this node")
+        try:
+            found = run.runs.entered(container, command)
+        except NotStartedError as error:
+            raise InvalidError(f"failed to exec in container: {error}") from error
+        if found is None:
+            raise NotFoundError(f'unable to upgrade connection: container not found ("{container}")')
+        return found
 
     # --- pods ---------------------------------------------------------------------------------------------------
 

@@ -116,6 +116,14 @@ def program_of(
     return Program(argv=[program, *command[1:], *args], env=env, cwd=cwd)
 
 
+def located(command: Sequence[str], beside: Program) -> list[str]:
+    """The words of a command that runs beside a program, in its place. Raises NotStartedError."""
+    program = _locate(command[0], beside.cwd, beside.env.get("PATH", _SYSTEM_PATH))
+    if program is None:
+        raise NotStartedError(_why_not(command[0], beside.cwd))
+    return [program, *command[1:]]
+
+
 def _base_environment(pod: NodePod, disk: PodDisk) -> dict[str, str]:
     """What an image would bring. Output is not buffered, so that logs are live."""
     own = str(Path(sys.executable).parent)

@@ -8,7 +8,7 @@ gone, is lost, and is not started again; after `close` nothing runs.
 
 import asyncio
 import signal
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
 
@@ -19,7 +19,7 @@ from slipway.local.node.environment import CONFIG_ERROR, NotConfiguredError, Pod
 from slipway.local.node.logs import ContainerLog, last_words
 from slipway.local.node.names import PeerNames
 from slipway.local.node.podview import NodePod
-from slipway.local.node.preparation import Fetched, NotStartedError, PeersUnknownError, program_of
+from slipway.local.node.preparation import Fetched, NotStartedError, PeersUnknownError, located, program_of
 from slipway.local.node.probes import probe_of, watch_readiness
 from slipway.local.node.rendezvous_port import RendezvousPorts
 from slipway.local.node.shim import Program, Shim
@@ -122,6 +122,22 @@ class Runs:
                 await asyncio.gather(*(self._keep(each, bundles) for each in mains))
             for task in sidecars:
                 task.cancel()
+
+    def entered(self, container: str, command: Sequence[str]) -> tuple[Program, Shim] | None:
+        """The command as a program beside the one of that container, and that one; None when it does not run.
+
+        Raises:
+            NotStartedError: there is no such program.
+        """
+        found = next((each for each in self.containers if each.name == container and each.is_running), None)
+        if found is None or found.process is None:
+            return None
+        own = shim.kept_program(self._disk.instance(found.name, found.restarts))
+        if own is None:
+            return None
+        root = self._disk.mount(found.spec)
+        words = [root.rewrite(word) for word in command]
+        return Program(argv=located(words, own), env=own.env, cwd=own.cwd), found.process
 
     def signal(self, how: signal.Signals) -> None:
         """Sends a signal to every process group."""
@@ -239,7 +255,9 @@ class Runs:
 
     def _started(self, container: RunningContainer, program: Program) -> Shim:
         folder = self._disk.instance(container.name, container.restarts)
-        return shim.start(folder, program, self._clock, self._writer(container).feed)
+        process = shim.start(folder, program, self._clock, self._writer(container).feed)
+        shim.keep_program(folder, program)
+        return process
 
     def _not_started(self, message: str) -> Terminated:
         now = self._clock.now()

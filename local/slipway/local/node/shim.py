@@ -22,6 +22,7 @@ from pathlib import Path
 import msgspec
 
 from slipway.errors import InvariantError
+from slipway.runtime import private_files
 from slipway.runtime.clock import Clock
 
 SHELL = "/bin/sh"
@@ -37,6 +38,7 @@ would say which signal ended the program ("Terminated"), between the lines of th
 _AGAIN_S = 0.005
 _READ_BYTES = 64 * 1024
 _PRIVATE = 0o600
+_PROGRAM = "program"
 
 Sink = Callable[[str, bytes], object]
 """Called with (stream, data) as output comes."""
@@ -89,7 +91,7 @@ class Shim:
         if self.exit is not None:
             return
         self._killed = self._killed or how is signal.SIGKILL
-        _signal_group(self.pid, how)
+        signal_group(self.pid, how)
         if how is not signal.SIGKILL and not _has_program(self.pid):
             # It came after the traps, before the program was itself: nobody heard it. (After the end it does no harm.)
             asyncio.get_running_loop().call_later(_AGAIN_S, self.signal, how)
@@ -108,7 +110,7 @@ class Shim:
             fd = os.open(self._folder / stream, os.O_RDONLY | os.O_NONBLOCK)
             self._readers[stream] = fd
             loop.add_reader(fd, self._read, stream, fd)
-        _call_at_end(self.pid, self._child, self._end)
+        call_at_end(self.pid, self._child, self._end)
 
     def _read(self, stream: str, fd: int) -> bool:
         """Pass on what is there; False when nothing is, for now or for ever."""
@@ -130,7 +132,7 @@ class Shim:
 
     def _end(self) -> None:
         # The children of the program go with it, as in a container; what they wrote is in the pipes by now.
-        _signal_group(self.pid, signal.SIGKILL)
+        signal_group(self.pid, signal.SIGKILL)
         code = self._child.wait() if self._child is not None else None
         for stream, fd in list(self._readers.items()):
             while self._read(stream, fd):
@@ -169,6 +171,19 @@ def start(folder: Path, program: Program, clock: Clock, sink: Sink) -> Shim:
         for fd in ends.values():
             os.close(fd)
     return shim
+
+
+def keep_program(folder: Path, program: Program) -> None:
+    """Notes what was started, for commands that are run beside it, also by a node process after this one."""
+    private_files.write(folder / _PROGRAM, msgspec.json.encode(program))
+
+
+def kept_program(folder: Path) -> Program | None:
+    """What was started in that folder; None when it was not noted."""
+    try:
+        return msgspec.json.decode((folder / _PROGRAM).read_bytes(), type=Program)
+    except (OSError, msgspec.DecodeError):
+        return None
 
 
 def was_started(folder: Path) -> bool:
@@ -250,12 +265,13 @@ def _has_program(pid: int) -> bool:
         return False
 
 
-def _signal_group(pid: int, how: signal.Signals) -> None:
+def signal_group(pid: int, how: signal.Signals) -> None:
+    """Sends a signal to a process group, if it is still there."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, how)
 
 
-def _call_at_end(pid: int, child: "subprocess.Popen[bytes] | None", then: Callable[[], None]) -> None:
+def call_at_end(pid: int, child: "subprocess.Popen[bytes] | None", then: Callable[[], None]) -> None:
     """Calls `then` on the loop once the process has ended."""
     loop = asyncio.get_running_loop()
     if hasattr(os, "pidfd_open"):

@@ -38,6 +38,7 @@ from slipway.api.routes import (
     logs,
     nodes,
     queues,
+    rank_exec,
     signals,
     simulate,
     templates,
@@ -62,6 +63,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     *logs.ENDPOINTS,
     *signals.ENDPOINTS,
     *gather.ENDPOINTS,
+    *rank_exec.ENDPOINTS,
     *queues.ENDPOINTS,
     *nodes.ENDPOINTS,
     *decisions.ENDPOINTS,
@@ -104,6 +106,7 @@ def create_app(parts: ApiDeps, probes: HealthApp) -> Starlette:
         Route("/proxy/{id}", _Asgi(to_root)),
         Route(PROXY_PATH, _Asgi(proxy)),
         WebSocketRoute(PROXY_PATH, _Asgi(proxy)),
+        WebSocketRoute(rank_exec.PATH, _Asgi(rank_exec.exec_socket)),
     ]
     _check_listed(routes)
     app = Starlette(

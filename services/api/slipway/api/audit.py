@@ -71,7 +71,7 @@ def told_of_each(connection: HTTPConnection, verb: str, names: Mapping[str, str]
         "audit",
         user=user,
         via=via,
-        method="POST",
+        method=str(connection.scope.get("method", "WEBSOCKET")),
         route=connection.scope["path"],
         verb=verb,
         object={name: value[:_NAME_MAX] for name, value in names.items()},

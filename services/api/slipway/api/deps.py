@@ -28,6 +28,7 @@ from slipway.api.ports import Kube, ShutdownSignal, WatchingKube
 from slipway.api.proxy.http import HttpForwarder
 from slipway.api.proxy.target import Targets
 from slipway.api.publish import LaunchPublisher
+from slipway.api.rank_exec import ExecSessions
 from slipway.api.rendezvous import Rendezvous
 from slipway.api.seen_nodes import SEEN_NODES, SeenNode
 from slipway.api.settings import Settings
@@ -98,6 +99,7 @@ class ApiDeps:
     deliveries: Webhooks
     sender: Sender
     open_streams: OpenStreams
+    exec_sessions: ExecSessions
     polled: Recent[tuple[str, str], Allocation]
     targets: Targets
     forwarder: HttpForwarder
@@ -168,6 +170,7 @@ def connect(
         deliveries=streams.webhooks(settings.consumer),
         sender=Sender(clock, timeout_s=settings.webhook_timeout_s, allowed=parse_networks(settings.webhook_networks)),
         open_streams=OpenStreams(settings.streams_max),
+        exec_sessions=ExecSessions(settings.exec_sessions_max),
         polled=Recent(clock, ttl_s=POLL_TTL_S),
         targets=Targets(kube, lookup, clock, parse_networks(settings.proxy_networks)),
         forwarder=HttpForwarder(settings.proxy_timeout_s, stop, settings.read_workload_token()),

@@ -62,6 +62,10 @@ class UnauthorizedError(PermanentError):
     """The caller must authenticate with a valid token."""
 
 
+class UpgradeRequiredError(InvalidError):
+    """The path serves WebSockets, and the request is none."""
+
+
 class ForbiddenError(PermanentError):
     """It is known who calls, and this is not theirs."""
 

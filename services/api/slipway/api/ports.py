@@ -2,11 +2,11 @@
 
 from typing import Protocol
 
-from slipway.kube.ports import Creates, Deletes, Gets, Lists, Patches, ReadsLogs, Replaces, Watches
+from slipway.kube.ports import Creates, Deletes, Execs, Gets, Lists, Patches, ReadsLogs, Replaces, Watches
 
 
-class Kube(Gets, Lists, Creates, Replaces, Patches, Deletes, ReadsLogs, Protocol):
-    """Reads of everything that is shown, and writes of specs; never of a status."""
+class Kube(Gets, Lists, Creates, Replaces, Patches, Deletes, ReadsLogs, Execs, Protocol):
+    """Reads of everything that is shown, writes of specs (never of a status), and commands in ranks."""
 
 
 class WatchingKube(Kube, Watches, Protocol):

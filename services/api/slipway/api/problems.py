@@ -67,6 +67,7 @@ TABLE: dict[type[BaseException], ProblemRow] = {
     ),
     http_errors.AmbiguousError: ProblemRow(409, "ambiguous-id", "The id fits several allocations"),
     http_errors.UnauthorizedError: ProblemRow(401, "unauthorized", "A valid token is needed"),
+    http_errors.UpgradeRequiredError: ProblemRow(426, "upgrade-required", "A WebSocket is needed here"),
     http_errors.ForbiddenError: ProblemRow(403, "forbidden", "Not with this token"),
     http_errors.ReplacedError: ProblemRow(409, "replaced", "The same request came again"),
     http_errors.PeersMissingError: ProblemRow(408, "peers-missing", "Not all peers are there", retry=True),

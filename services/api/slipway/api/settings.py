@@ -179,6 +179,26 @@ class Settings(CommonSettings, kw_only=True, frozen=True):
         int,
         Meta(ge=1, le=100_000, description="Open event and log streams and proxied sockets of this process."),
     ] = 2000
+    exec_enabled: Annotated[
+        bool,
+        Meta(
+            description="Whether commands may be run in ranks (slipway exec, cp and ssh), by callers who may change "
+            "the allocation. In a cluster the chart grants pods/exec in the workspaces where this is true.",
+        ),
+    ] = True
+    exec_idle_s: Annotated[
+        float,
+        Meta(
+            ge=1,
+            le=604_800,
+            description="How long a command in a rank may neither print nor be typed to before its session ends.",
+            extra={"unit": "seconds"},
+        ),
+    ] = 14_400.0
+    exec_sessions_max: Annotated[
+        int,
+        Meta(ge=1, le=100_000, description="Commands in ranks that one user may have open at this process."),
+    ] = 32
     context_bytes_max: Annotated[
         int,
         Meta(

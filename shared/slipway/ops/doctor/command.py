@@ -40,6 +40,7 @@ class Inside(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     version: str = ""
     time: str = ""
     auth: str = "none"
+    exec_enabled: bool = False
     has_redis: bool = False
     redis: ServerHealth | None = None
     redis_error: str = ""
@@ -126,8 +127,10 @@ async def _cluster(
     accounts = {} if place.is_local else await installed.accounts()
     findings += await installed.definitions()
     if accounts:
-        auth = place.inside.auth if place.inside is not None else "none"
-        findings += await installed.rights(accounts, await running.workspaces(), auth)
+        inside = place.inside or Inside()
+        used = {"auth=kubernetes": inside.auth == "kubernetes", "execEnabled=true": inside.exec_enabled}
+        settings = [setting for setting, is_used in used.items() if is_used]
+        findings += await installed.rights(accounts, await running.workspaces(), settings)
         findings += await installed.services()
         findings += await installed.policies()
     elif not place.is_local:

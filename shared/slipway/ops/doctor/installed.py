@@ -81,8 +81,10 @@ class Installed:
             self.release = item.metadata.labels.get(INSTANCE, self.release)
         return {item.metadata.labels.get(COMPONENT, ""): item.metadata.name for item in listed.items}
 
-    async def rights(self, accounts: Mapping[str, str], workspaces: Iterable[str], auth: str) -> list[Finding]:
-        """One finding for each account: what it may not do, and has to."""
+    async def rights(
+        self, accounts: Mapping[str, str], workspaces: Iterable[str], settings: Iterable[str]
+    ) -> list[Finding]:
+        """One finding for each account: what it may not do, and has to. `settings` of the api need more rights."""
         places, limit = list(workspaces)[:WORKSPACES_ASKED_MAX], asyncio.Semaphore(AT_ONCE)
         findings: list[Finding] = []
         for service in SERVICES:
@@ -91,8 +93,8 @@ class Installed:
                 findings.append(failed(check, f"no account in namespace {self._namespace}", self._upgrade()))
                 continue
             wanted = list(rights_of(service))
-            if service == "api" and auth == "kubernetes":
-                wanted += optional_rights("auth=kubernetes")
+            if service == "api":
+                wanted += [right for setting in settings for right in optional_rights(setting)]
             held = await self._held(limit, accounts[service], wanted, places)
             if held is None:
                 findings.append(skipped(check, "you may not ask", _as_admin("create", "subjectaccessreviews")))

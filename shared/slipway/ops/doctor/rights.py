@@ -102,6 +102,7 @@ _NAMED: dict[str, tuple[Right, ...]] = {
 }
 _BY_SETTING: dict[str, tuple[Right, ...]] = {
     "auth=kubernetes": (Right(scope=_C, group="authorization.k8s.io", resource="subjectaccessreviews", verb="create"),),
+    "execEnabled=true": tuple(Right(scope=_W, group="", resource="pods/exec", verb=verb) for verb in ("create", "get")),
     "rbac.namespaces=[]": tuple(
         Right(scope=_C, group="", resource="namespaces", verb=verb) for verb in ("create", "delete", "patch")
     ),

@@ -34,12 +34,16 @@ def granted(documents: list[Json], service: str) -> set[Right]:
 @pytest.mark.parametrize("service", chart.SERVICES)
 def test_the_table_is_what_the_chart_gives(service: str) -> None:
     """Verb by verb, and where it holds: the namespaced form of the chart tells workspaces from the cluster."""
-    assert granted(chart.render({"rbac": {"namespaces": ["red"]}}), service) == set(rights_of(service))
+    values = {"api": {"settings": {"execEnabled": False}}, "rbac": {"namespaces": ["red"]}}
+    assert granted(chart.render(values), service) == set(rights_of(service))
 
 
 def test_what_settings_add() -> None:
-    """In mode `kubernetes`, and without a list of namespaces."""
-    by_kubernetes = {"api": {"settings": {"auth": "kubernetes"}}, "rbac": {"namespaces": ["red"]}}
+    """Commands in ranks, mode `kubernetes`, and no list of namespaces."""
+    with_exec = granted(chart.render({"rbac": {"namespaces": ["red"]}}), "api") - set(rights_of("api"))
+    assert with_exec == set(optional_rights("execEnabled=true"))
+    settings = {"auth": "kubernetes", "execEnabled": False}
+    by_kubernetes = {"api": {"settings": settings}, "rbac": {"namespaces": ["red"]}}
     more = granted(chart.render(by_kubernetes), "api") - set(rights_of("api"))
     assert more == set(optional_rights("auth=kubernetes"))
     everywhere = {right for right in granted(chart.render(), "api") if right.resource == "namespaces"}

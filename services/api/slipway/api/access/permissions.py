@@ -46,4 +46,5 @@ CREATE, PATCH, DELETE = (PermissionCheck(verb, role=Role.EDITOR) for verb in ("c
 FORGET = PermissionCheck("create", "allocations/forget", Role.ADMIN)
 LIMITS = PermissionCheck("create", "allocations/limits", Role.ADMIN)
 """to let something run beyond the limit of its queue"""
+EXEC = PermissionCheck("create", "allocations/exec", Role.EDITOR)
 PROXY = PermissionCheck("create", "allocations/proxy", Role.EDITOR)

@@ -5,7 +5,8 @@ unfiltered one (`ApiDeps.whole`) where the order of a shared queue depends on al
 queues, nodes) are visible to all callers. Writes are not filtered: they were authorised before.
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import Any, TypeVar
 
 import msgspec
@@ -15,7 +16,7 @@ from slipway.api.access.principal import Principal
 from slipway.api.ports import Kube
 from slipway.crd.meta import API_GROUP, RawObject
 from slipway.errors import NotFoundError
-from slipway.kube.ports import Listed, PatchType
+from slipway.kube.ports import ContainerChannels, Listed, PatchType
 from slipway.kube.resources import NAMESPACES, Resource
 
 T = TypeVar("T")
@@ -130,6 +131,12 @@ class VisibleKube:
     ) -> AsyncIterator[bytes]:
         """As it is: of a pod that was found."""
         return self._kube.follow_log(namespace, pod, container=container, since_time=since_time)
+
+    def exec(
+        self, namespace: str, pod: str, *, container: str, command: Sequence[str], stdin: bool, tty: bool
+    ) -> AbstractAsyncContextManager[ContainerChannels]:
+        """As it is: in a pod that was found."""
+        return self._kube.exec(namespace, pod, container=container, command=command, stdin=stdin, tty=tty)
 
     async def _sight(self, verb: str, resource: Resource[Any]) -> VisibleWorkspaces:
         """Where they may look for such things; what is not ours belongs to the allocations there."""

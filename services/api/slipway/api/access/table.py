@@ -8,7 +8,19 @@ from enum import StrEnum
 
 import msgspec
 
-from slipway.api.access.permissions import CREATE, DELETE, FORGET, GET, LIST, LOGS, PATCH, PROXY, PermissionCheck, Role
+from slipway.api.access.permissions import (
+    CREATE,
+    DELETE,
+    EXEC,
+    FORGET,
+    GET,
+    LIST,
+    LOGS,
+    PATCH,
+    PROXY,
+    PermissionCheck,
+    Role,
+)
 from slipway.errors import InvariantError
 from slipway.model.lifecycle import Kind
 
@@ -96,6 +108,7 @@ _TABLE: dict[str, RouteRule] = {
     f"POST {_ONE}/activity": _PATCH,
     f"POST {_ONE}/ranks/{{rank}}/daemon": _PATCH,
     f"POST {_ONE}/allgather": _PATCH,
+    f"GET {_ONE}/ranks/{{rank}}/exec": RouteRule(Where.OBJECT, EXEC),
     "GET /api/v1/events": RouteRule(Where.LISTED, LIST),
     "GET /api/v1/usage": RouteRule(Where.LISTED, LIST),
     "GET /api/v1/usage/raw": RouteRule(Where.LISTED, LIST),

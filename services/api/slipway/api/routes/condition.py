@@ -24,6 +24,8 @@ class ConditionView(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     version: str
     time: str
     auth: str
+    exec_enabled: bool
+    """whether commands may be run in ranks"""
     has_redis: bool
     redis: ServerHealth | None
     redis_error: str
@@ -47,6 +49,7 @@ async def condition(request: Request) -> Response:
         version=version(),
         time=format_time(parts.clock.now()),
         auth=settings.auth,
+        exec_enabled=settings.exec_enabled,
         has_redis=bool(settings.redis_url),
         redis=found,
         redis_error=error,

@@ -1,0 +1,237 @@
+"""Commands in ranks: which container is meant, who may run how many at once, and the messages between both sides.
+
+Owns the way from a rank to its container, the limits of a session, and what a client is told when it ends early. Knows
+neither HTTP nor who may do it. The messages are those of Kubernetes (`model/exec_channels.py`) and are passed on as
+they are, so that nothing is lost between two framings.
+
+Invariants: messages are passed on once and in order; a side that reads slowly makes the other one wait; a message is
+held as a whole, so it has a limit; a session without traffic ends, and the client is told why.
+"""
+
+import contextlib
+from collections import Counter
+from collections.abc import AsyncGenerator, Callable, Generator
+
+import msgspec
+from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
+
+from slipway.api.explain import standing
+from slipway.api.first_completed import first_of
+from slipway.api.http_errors import ConflictError
+from slipway.api.ports import Kube, ShutdownSignal
+from slipway.api.queue_view import gate_of, is_waiting
+from slipway.crd.members import left_ranks, pod_uids, rank_count
+from slipway.crd.roleresources import MAIN_CONTAINER, containers_of, main_container
+from slipway.crd.transitions import id_of
+from slipway.crd.v1alpha1 import Allocation
+from slipway.errors import DeniedError, FieldError, InvalidError, NotFoundError, ThrottledError
+from slipway.kube.objects import ContainerState, Pod
+from slipway.kube.ports import ContainerChannels
+from slipway.kube.resources import PODS
+from slipway.model import exec_channels
+from slipway.model.ids import pod_name
+from slipway.model.lifecycle import Phase
+from slipway.runtime.clock import Clock
+
+SHELL = ("sh", "-c", "command -v bash >/dev/null 2>&1 && exec bash || exec sh")
+"""Without a command: the better shell of those that are there."""
+NORMAL, GOING_AWAY, WRONG_TYPE, TOO_BIG = 1000, 1001, 1003, 1009
+_FROM_CLIENTS = (exec_channels.STDIN, exec_channels.RESIZE, exec_channels.CLOSE)
+AGAIN_S = 5.0
+
+
+class ExecRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """What a client asks for; `container` empty: the main one."""
+
+    rank: int
+    command: tuple[str, ...]
+    container: str = ""
+    stdin: bool = False
+    tty: bool = False
+
+
+class RankContainer(msgspec.Struct, frozen=True, kw_only=True):
+    """A running container."""
+
+    namespace: str
+    pod: str
+    container: str
+
+
+class ExecSessions:
+    """How many sessions each user has at this process."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._open: Counter[str] = Counter()
+
+    @contextlib.contextmanager
+    def held(self, user: str) -> Generator[None]:
+        """Counts one while inside. Raises ThrottledError when it is one too many."""
+        if self._open[user] >= self._limit:
+            raise ThrottledError(
+                f"you have {self._limit} sessions in ranks already (SLIPWAY_EXEC_SESSIONS_MAX); close one",
+                retry_after_s=AGAIN_S,
+            )
+        self._open[user] += 1
+        try:
+            yield
+        finally:
+            self._open[user] -= 1
+            if not self._open[user]:
+                del self._open[user]
+
+
+async def find_container(kube: Kube, allocation: Allocation, wanted: ExecRequest) -> RankContainer:
+    """The container that is meant.
+
+    Raises:
+        NotFoundError: there is no such rank. InvalidError: no such container.
+        ConflictError: it does not run, yet or any more.
+    """
+    id_, count, rank = id_of(allocation), rank_count(allocation), wanted.rank
+    if rank >= count:
+        known = "only rank 0" if count == 1 else f"ranks 0 to {count - 1}"
+        raise NotFoundError(f"allocation {id_} has no rank {rank}; it has {known}")
+    if allocation.status.phase is Phase.TERMINATED:
+        raise ConflictError(f"{id_} has {standing(allocation)}; slipway logs {id_} shows what it printed")
+    if is_waiting(allocation):
+        raise ConflictError(f"{id_} does not run yet: {gate_of(allocation)[1]}")
+    if rank in left_ranks(allocation):
+        raise ConflictError(f"rank {rank} of {id_} does not run: it made room for other work")
+    name, namespace = pod_name(id_, allocation.status.attempt, rank), allocation.metadata.namespace
+    try:
+        pod = await kube.get(PODS, name, namespace=namespace)
+    except NotFoundError:
+        raise ConflictError(f"rank {rank} of {id_} has no pod now ({standing(allocation)})") from None
+    # A name alone proves nothing: the release says which pods are ours.
+    if pod.metadata.uid not in pod_uids(allocation):
+        raise ConflictError(f"rank {rank} of {id_} is not released yet ({standing(allocation)})")
+    return RankContainer(namespace=namespace, pod=name, container=_running(pod, allocation, wanted))
+
+
+def _running(pod: Pod, allocation: Allocation, wanted: ExecRequest) -> str:
+    states = {each.name: each.state for each in (*pod.status.container_statuses, *pod.status.init_container_statuses)}
+    names = [each.name for each in (*pod.spec.containers, *pod.spec.init_containers)]
+    name = wanted.container or _main(allocation)
+    if name not in names:
+        known = ", ".join(names)
+        detail = f"{name[:64]!r} is not a container of its pods; they have {known}"
+        raise InvalidError(f"parameter container: {detail}", fields=(FieldError("", f"?container= {detail}"),))
+    state = states.get(name, ContainerState())
+    if state.running is None:
+        where = f"container {name} of rank {wanted.rank} of {id_of(allocation)}"
+        raise ConflictError(f"{where} is not running: {_why(state, pod)}")
+    return name
+
+
+def _main(allocation: Allocation) -> str:
+    containers = [str(each.get("name")) for each in containers_of(allocation.spec.template)]
+    return containers[main_container(allocation.spec.template)] if containers else MAIN_CONTAINER
+
+
+def _why(state: ContainerState, pod: Pod) -> str:
+    if state.terminated is not None:
+        return f"it has ended with exit code {state.terminated.exit_code}"
+    if state.waiting is not None and (state.waiting.message or state.waiting.reason):
+        return state.waiting.message or state.waiting.reason
+    return f"its pod is {pod.status.phase}"
+
+
+@contextlib.asynccontextmanager
+async def opened(kube: Kube, place: RankContainer, wanted: ExecRequest) -> AsyncGenerator[ContainerChannels]:
+    """The command, running. Raises DeniedError that says what to grant, and as every call does."""
+    async with contextlib.AsyncExitStack() as stack:
+        try:
+            channels = await stack.enter_async_context(
+                kube.exec(
+                    place.namespace,
+                    place.pod,
+                    container=place.container,
+                    command=wanted.command,
+                    stdin=wanted.stdin,
+                    tty=wanted.tty,
+                )
+            )
+        except DeniedError as error:
+            raise DeniedError(
+                f"the account of the api may not run commands in workspace {place.namespace}: it needs the verbs "
+                f"create and get on pods/exec, which the chart grants with api.settings.execEnabled=true ({error})"
+            ) from error
+        yield channels
+
+
+class ExecSession:
+    """One client and one command. `touch` is called for what passes."""
+
+    def __init__(
+        self,
+        socket: WebSocket,
+        channels: ContainerChannels,
+        *,
+        clock: Clock,
+        stop: ShutdownSignal,
+        idle_s: float,
+        touch: Callable[[], None],
+    ) -> None:
+        self._socket = socket
+        self._channels = channels
+        self._clock = clock
+        self._stop = stop
+        self._idle_s = idle_s
+        self._touch = touch
+        self._used_at = clock.monotonic()
+        self._has_ended = False
+        self._is_idle = False
+
+    async def run(self) -> None:
+        """Passes messages on until the command has ended, the client has left, or a limit says so."""
+        with contextlib.suppress(WebSocketDisconnect):
+            await first_of(self._to_client(), self._to_container(), self._stop.wait(), self._until_idle())
+        with contextlib.suppress(WebSocketDisconnect, RuntimeError):
+            await self._close()
+
+    async def _to_client(self) -> None:
+        while message := await self._channels.receive():
+            self._use()
+            await self._socket.send_bytes(message)
+            if message[0] == exec_channels.STATUS:
+                self._has_ended = True
+                return
+
+    async def _to_container(self) -> None:
+        while True:
+            message = await self._socket.receive()
+            if message["type"] == "websocket.disconnect":
+                return
+            data = message.get("bytes")
+            if data is None:
+                await self._socket.close(WRONG_TYPE, f"messages are binary ({exec_channels.PROTOCOL})")
+                return
+            if len(data) > exec_channels.MESSAGE_BYTES_MAX:
+                await self._socket.close(TOO_BIG, f"a message has at most {exec_channels.MESSAGE_BYTES_MAX} bytes")
+                return
+            if data and data[0] in _FROM_CLIENTS:
+                self._use()
+                await self._channels.send(data)
+
+    async def _until_idle(self) -> None:
+        while (left_s := self._used_at + self._idle_s - self._clock.monotonic()) > 0:
+            await self._clock.sleep(left_s)
+        self._is_idle = True
+
+    def _use(self) -> None:
+        self._used_at = self._clock.monotonic()
+        self._touch()
+
+    async def _close(self) -> None:
+        if self._socket.application_state is not WebSocketState.CONNECTED:
+            return
+        if not self._has_ended:
+            words, is_stopping = "the connection to the container was lost", self._stop.is_set()
+            if self._is_idle:
+                words = f"nothing was printed or typed for {self._idle_s:g} s (SLIPWAY_EXEC_IDLE_S)"
+            elif is_stopping:
+                words = "the api restarts, or you may no longer run commands here"
+            await self._socket.send_bytes(bytes((exec_channels.STATUS,)) + exec_channels.failure(words))
+        await self._socket.close(GOING_AWAY if self._stop.is_set() else NORMAL)

@@ -1,0 +1,157 @@
+"""A command in a rank, over a WebSocket."""
+
+from starlette.requests import HTTPConnection, Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+from starlette.websockets import WebSocket
+
+from slipway.api import audit
+from slipway.api.access import middleware
+from slipway.api.access.table import rule_of
+from slipway.api.deps import ApiDeps, parts_of
+from slipway.api.endpoint import Endpoint, Query, bad_param
+from slipway.api.http_errors import ForbiddenError, UpgradeRequiredError
+from slipway.api.identity import principal_of
+from slipway.api.rank_exec import (
+    SHELL,
+    ExecRequest,
+    ExecSession,
+    RankContainer,
+    find_container,
+    opened,
+)
+from slipway.crd.transitions import id_of
+from slipway.crd.v1alpha1 import Allocation
+from slipway.model import exec_channels
+from slipway.model.ids import AllocationId
+from slipway.runtime import log
+
+PATH = "/api/v1/allocations/{id}/ranks/{rank}/exec"
+TAG = "exec"
+STREAM_KIND = "exec"
+SOURCE = "exec"
+_RANK_MAX = 10**6
+_TRUE, _FALSE = ("true", "1", ""), ("false", "0")
+
+_log = log.get_logger(__name__)
+
+
+async def exec_plainly(request: Request) -> Response:
+    """What a client is told that did not ask for a WebSocket: whether it would get one, and how."""
+    await _meant(request)
+    raise UpgradeRequiredError(
+        f"a command in a rank is a WebSocket of the protocol {exec_channels.PROTOCOL}: use slipway exec, or a client "
+        "that upgrades the connection"
+    )
+
+
+async def exec_socket(scope: Scope, receive: Receive, send: Send) -> None:
+    """Serves one session."""
+    socket = WebSocket(scope, receive, send)
+    with audit.told(socket, PATH):
+        await middleware.admit(socket, rule_of("GET", PATH))
+        await _serve(socket)
+        audit.answered(socket, 101)
+
+
+async def _serve(socket: WebSocket) -> None:
+    parts = parts_of(socket)
+    allocation, wanted, place = await _meant(socket)
+    if exec_channels.PROTOCOL not in socket.scope.get("subprotocols", ()):
+        raise bad_param("Sec-WebSocket-Protocol", f"must offer {exec_channels.PROTOCOL}")
+    id_, user = id_of(allocation), principal_of(socket).name
+    parts.open_streams.check()
+    with parts.exec_sessions.held(user):
+        async with opened(parts.kube, place, wanted) as channels:
+            await socket.accept(subprotocol=exec_channels.PROTOCOL)
+            _tell(socket, id_, wanted, place)
+            parts.open_streams.opened(STREAM_KIND)
+            started_at = parts.clock.monotonic()
+            try:
+                session = ExecSession(
+                    socket,
+                    channels,
+                    clock=parts.clock,
+                    stop=parts.stop,
+                    idle_s=parts.settings.exec_idle_s,
+                    touch=lambda: _touch(parts, id_),
+                )
+                await session.run()
+            finally:
+                parts.open_streams.closed(STREAM_KIND)
+                seconds = round(parts.clock.monotonic() - started_at, 3)
+                _log.info("exec session closed", user=user, allocation=id_, rank=wanted.rank, seconds=seconds)
+
+
+def _tell(socket: WebSocket, id_: str, wanted: ExecRequest, place: RankContainer) -> None:
+    """The audit log says at once who runs what, and not only when it has ended. Arguments may hold secrets."""
+    names = {"id": id_, "rank": str(wanted.rank), "container": place.container, "command": wanted.command[0]}
+    audit.about(socket, names, workspace=place.namespace)
+    audit.told_of_each(socket, "exec", names, place.namespace, 101)
+
+
+def _touch(parts: ApiDeps, id_: AllocationId) -> None:
+    if parts.touched.may(id_):
+        parts.behind.offer_activity(id_, SOURCE, parts.clock.now())
+
+
+async def _meant(connection: HTTPConnection) -> tuple[Allocation, ExecRequest, RankContainer]:
+    """What is to run, and where. Raises for everything that keeps it from running."""
+    parts = parts_of(connection)
+    if not parts.settings.exec_enabled:
+        raise ForbiddenError(
+            "commands in ranks are switched off here (SLIPWAY_EXEC_ENABLED=false; api.settings.execEnabled in the "
+            "chart); logs, port-forward and shells are not"
+        )
+    wanted = _wanted(connection)
+    audit.about(connection, {"rank": str(wanted.rank), "command": wanted.command[0]})
+    allocation = await parts.lookup.find(str(connection.path_params["id"]))
+    audit.about(connection, {}, workspace=allocation.metadata.namespace)
+    return allocation, wanted, await find_container(parts.kube, allocation, wanted)
+
+
+def _wanted(connection: HTTPConnection) -> ExecRequest:
+    query, rank = connection.query_params, str(connection.path_params["rank"])
+    if not (rank.isascii() and rank.isdigit()) or int(rank) > _RANK_MAX:
+        raise bad_param("rank", f"must be the number of a rank, such as 0, not {rank[:64]!r}")
+    command = tuple(query.getlist("command")) or SHELL
+    if not command[0]:
+        raise bad_param("command", "its first word must name a program")
+    if len(connection.scope["query_string"]) > exec_channels.QUERY_BYTES_MAX:
+        most = exec_channels.QUERY_BYTES_MAX
+        raise bad_param("command", f"must have at most {most} bytes as it stands in an address; send more as input")
+    if any("\0" in word for word in command):
+        raise bad_param("command", "must not hold a zero byte")
+    return ExecRequest(
+        rank=int(rank),
+        command=command,
+        container=query.get("container", ""),
+        stdin=_flag(connection, "stdin"),
+        tty=_flag(connection, "tty"),
+    )
+
+
+def _flag(connection: HTTPConnection, name: str) -> bool:
+    text = connection.query_params.get(name)
+    if text is None:
+        return False
+    if text.lower() in _TRUE + _FALSE:
+        return text.lower() in _TRUE
+    raise bad_param(name, f"must be true or false, not {text[:64]!r}")
+
+
+ENDPOINTS = (
+    Endpoint(
+        method="GET",
+        path=PATH,
+        handler=exec_plainly,
+        summary="Run a command in a rank, over a WebSocket",
+        tag=TAG,
+        query=(
+            Query("command", "a word of the command; several in their order (default: a shell)"),
+            Query("container", "in this container instead of the main one"),
+            Query("stdin", "true: the command gets an input", "boolean"),
+            Query("tty", "true: on a terminal; its output and errors are one stream", "boolean"),
+        ),
+    ),
+)

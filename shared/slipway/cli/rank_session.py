@@ -1,0 +1,98 @@
+"""A command in a rank, over one WebSocket: bytes both ways, until it has ended.
+
+Owns the connection and the meaning of its refusals. Knows no terminal and no files.
+
+Promises: input is sent once and in order, as fast as the command takes it; output comes as it is printed, as fast as
+it is taken. A lost connection is an error: unlike a session of a shell, a command cannot be come back to.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+from slipway.cli import sockets
+from slipway.errors import UnavailableError
+from slipway.model import exec_channels
+from slipway.model.exec_channels import PIECE_BYTES, PROTOCOL, STATUS, STDERR, STDIN, STDIN_END, STDOUT, CommandEnd
+from slipway.sdk import commands, refusals
+from slipway.sdk.address import ServerAddress
+from slipway.sdk.commands import RankCommand
+
+if TYPE_CHECKING:
+    from websockets.asyncio.client import ClientConnection
+
+
+class RankSession:
+    """One command that runs. `end` says how it ended, once `output` is through."""
+
+    def __init__(self, socket: "ClientConnection") -> None:
+        self._socket = socket
+        self.end: CommandEnd | None = None
+
+    async def send(self, data: bytes) -> None:
+        """Passes input on. What the command does not take any more is dropped."""
+        from websockets.exceptions import ConnectionClosed
+
+        with contextlib.suppress(ConnectionClosed):
+            for start in range(0, len(data), PIECE_BYTES):
+                await self._socket.send(bytes((STDIN,)) + data[start : start + PIECE_BYTES])
+
+    async def end_input(self) -> None:
+        """No more input comes."""
+        await self._say(STDIN_END)
+
+    async def resize(self, columns: int, rows: int) -> None:
+        """The window has another size."""
+        await self._say(exec_channels.resize(columns, rows))
+
+    async def output(self) -> AsyncGenerator[tuple[int, bytes]]:
+        """(1 or 2, bytes) as they come.
+
+        Raises:
+            UnavailableError: the connection was lost.
+        """
+        from websockets.exceptions import ConnectionClosed
+
+        try:
+            while self.end is None:
+                message = await self._socket.recv()
+                data = message.encode() if isinstance(message, str) else bytes(message)
+                if data and data[0] in (STDOUT, STDERR):
+                    yield data[0], data[1:]
+                elif data and data[0] == STATUS:
+                    self.end = exec_channels.end_of(data[1:])
+        except ConnectionClosed as error:
+            raise commands.lost() from error
+
+    async def _say(self, message: bytes) -> None:
+        from websockets.exceptions import ConnectionClosed
+
+        with contextlib.suppress(ConnectionClosed):
+            await self._socket.send(message)
+
+
+@asynccontextmanager
+async def running(server: ServerAddress, wanted: RankCommand, user: str) -> AsyncGenerator[RankSession]:
+    """The command, while inside.
+
+    Raises:
+        ControlPlaneError: what the API refused. UnavailableError: it cannot be reached.
+    """
+    from websockets.exceptions import InvalidHandshake, InvalidStatus
+
+    try:
+        async with asyncio.timeout(sockets.CONNECT_S):
+            socket = await sockets.connect(
+                server, sockets.url_of(server, wanted.path), PROTOCOL, user=user, answers_pings=False
+            )
+    except InvalidStatus as error:
+        answer = error.response
+        raise refusals.error_of(
+            answer.status_code, dict(answer.headers.raw_items()), bytes(answer.body or b"")
+        ) from None
+    except (InvalidHandshake, OSError, TimeoutError) as error:
+        raise UnavailableError(f"no connection to {server.url}: {error or type(error).__name__}") from error
+    async with socket:
+        yield RankSession(socket)

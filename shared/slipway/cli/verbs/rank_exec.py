@@ -1,0 +1,149 @@
+"""`slipway exec`: a command in a rank, on this terminal or in a pipe."""
+
+import argparse
+import asyncio
+import contextlib
+import os
+import shlex
+import signal
+import sys
+import threading
+from concurrent.futures import CancelledError
+from concurrent.futures import TimeoutError as NotYetError
+
+from slipway.cli import rank_session
+from slipway.cli.attach import raw_terminal, write_out
+from slipway.cli.rank_session import RankSession
+from slipway.cli.verb import CliSession, CliVerb, whole_number
+from slipway.errors import InvalidError, PermanentError
+from slipway.model.exec_channels import NOT_FOUND_CODE, PIECE_BYTES, CommandEnd
+from slipway.sdk import commands
+from slipway.sdk.commands import RankCommand
+
+_FALLBACK = (80, 24)
+_LOOK_S = 0.2
+_ENDING = (signal.SIGTERM, signal.SIGHUP)
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Arguments of `exec`."""
+    parser.usage = "slipway exec ID [options] [-- COMMAND...]"
+    parser.description = (
+        "Run a command in a rank that runs; without one, a shell. On a terminal it gets a terminal of its own, and "
+        "Ctrl-C goes to it. The exit code is that of the command."
+    )
+    parser.add_argument("id", metavar="ID")
+    parser.add_argument("words", nargs="*", help=argparse.SUPPRESS)
+    add_place(parser)
+    parser.add_argument("-i", "--stdin", action="store_true", help="pass the standard input on (on a terminal: always)")
+    parser.add_argument("-t", "--tty", action="store_true", help="give it a terminal (on a terminal: always)")
+    parser.add_argument("-T", "--no-tty", action="store_true", help="give it none")
+
+
+def add_place(parser: argparse.ArgumentParser) -> None:
+    """Where in an allocation."""
+    parser.add_argument("--rank", metavar="N", type=whole_number, default=0, help="in this rank (default: 0)")
+    parser.add_argument("-c", "--container", metavar="NAME", default="", help="in another container than the main one")
+
+
+def execute(arguments: argparse.Namespace, session: CliSession) -> int:
+    """Run it; its exit code."""
+    if arguments.words:
+        written = shlex.join(arguments.words)
+        raise InvalidError(f"write -- before the command: slipway exec {arguments.id} -- {written}")
+    is_terminal = sys.stdin.isatty() and sys.stdout.isatty()
+    if arguments.tty and not sys.stdin.isatty():
+        session.terminal.note("-t: the standard input is no terminal; the command gets none")
+    tty = sys.stdin.isatty() and not arguments.no_tty and (arguments.tty or is_terminal)
+    wanted = RankCommand(
+        arguments.id,
+        tuple(arguments.command),
+        rank=arguments.rank,
+        container=arguments.container,
+        stdin=arguments.stdin or tty or (is_terminal and not arguments.command),
+        tty=tty,
+    )
+    end = run(session, wanted)
+    return code_of(end, wanted)
+
+
+def code_of(end: CommandEnd, wanted: RankCommand) -> int:
+    """The exit code of a command that has ended.
+
+    Raises:
+        PermanentError: it could not be run, or was broken off.
+    """
+    if end.code is not None:
+        return end.code
+    if end.is_missing_program:
+        program = wanted.command[0] if wanted.command else "sh"
+        sys.stderr.write(f"error: the container has no program {program!r} ({end.message})\n")
+        return NOT_FOUND_CODE
+    raise PermanentError(end.message)
+
+
+def run(session: CliSession, wanted: RankCommand) -> CommandEnd:
+    """Runs a command on this terminal, or in this pipe, to its end."""
+    with raw_terminal() if wanted.tty else contextlib.nullcontext():
+        return asyncio.run(_run(session, wanted))
+
+
+async def _run(session: CliSession, wanted: RankCommand) -> CommandEnd:
+    loop = asyncio.get_running_loop()
+    async with rank_session.running(session.api.server, wanted, session.user) as command:
+        printing = asyncio.ensure_future(_print(command))
+        for how in _ENDING:  # a terminal that is closed, say: it is put back as it was
+            loop.add_signal_handler(how, printing.cancel)
+        sizes: set[asyncio.Task[None]] = set()
+
+        def resized() -> None:
+            task = asyncio.ensure_future(command.resize(*_size()))
+            sizes.add(task)
+            task.add_done_callback(sizes.discard)
+
+        if wanted.tty:
+            resized()
+            loop.add_signal_handler(signal.SIGWINCH, resized)
+        if wanted.stdin:
+            threading.Thread(target=_read, args=(command, loop), daemon=True, name="stdin").start()
+        try:
+            await printing
+        except asyncio.CancelledError:
+            current = asyncio.current_task()
+            if current is not None and current.cancelling():
+                raise
+            raise KeyboardInterrupt from None
+    if command.end is None:
+        raise commands.lost()
+    return command.end
+
+
+async def _print(command: RankSession) -> None:
+    async for stream, data in command.output():
+        # A pipe that is not read makes the command wait, and nothing else of ours.
+        await asyncio.to_thread(write_out, stream, data)
+
+
+def _read(command: RankSession, loop: asyncio.AbstractEventLoop) -> None:
+    """Standard input, on a thread of its own: a file or a pipe cannot always be waited for on the loop."""
+    stdin = sys.stdin.fileno()
+    with contextlib.suppress(RuntimeError, CancelledError):  # the loop is gone: the command has ended
+        while True:
+            data = os.read(stdin, PIECE_BYTES)
+            sending = asyncio.run_coroutine_threadsafe(command.send(data) if data else command.end_input(), loop)
+            while not sending.done() and loop.is_running():
+                with contextlib.suppress(NotYetError):
+                    sending.result(_LOOK_S)
+            if not data:
+                return
+
+
+def _size() -> tuple[int, int]:
+    """(columns, rows) of the terminal itself: COLUMNS and LINES say what it was when a shell exported them."""
+    with contextlib.suppress(OSError):
+        columns, rows = os.get_terminal_size(sys.stdin.fileno())
+        return columns, rows
+    return _FALLBACK
+
+
+VERBS = {"exec": CliVerb(configure, execute, takes_command=True)}

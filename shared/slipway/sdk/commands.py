@@ -1,0 +1,100 @@
+"""Commands in ranks as values: what is asked for, what is sent, and what comes back. Pure.
+
+Owns the path of the call and the reading of its messages (`model/exec_channels.py`). Must not know how a message gets
+to the server. Both clients of the SDK and the command line stand on it.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+from urllib.parse import quote, urlencode
+
+from slipway.errors import InvalidError, PermanentError, UnavailableError
+from slipway.model import exec_channels
+from slipway.model.exec_channels import PIECE_BYTES, STATUS, STDERR, STDIN, STDIN_END, STDOUT, CommandEnd
+
+OUTPUT_BYTES_MAX = 64 * 1024 * 1024
+"""How much output is collected: it is held in memory."""
+
+
+class RankCommand(NamedTuple):
+    """A command, and where it is to run. Without words it is a shell; `container` empty: the main one."""
+
+    id: str
+    command: tuple[str, ...] = ()
+    rank: int = 0
+    container: str = ""
+    stdin: bool = False
+    tty: bool = False
+
+    @property
+    def path(self) -> str:
+        """The path of the call, with its query. Raises InvalidError for a rank that is none."""
+        if self.rank < 0:
+            raise InvalidError(f"rank: must be 0 or more, not {self.rank}")
+        query = [("command", word) for word in self.command]
+        query += [("container", self.container)] if self.container else []
+        query += [(name, "true") for name, is_on in (("stdin", self.stdin), ("tty", self.tty)) if is_on]
+        if len(urlencode(query)) > exec_channels.QUERY_BYTES_MAX:
+            most = exec_channels.QUERY_BYTES_MAX
+            raise InvalidError(f"command: is too long: {most} bytes as it stands in an address; send more as input")
+        path = f"/api/v1/allocations/{quote(self.id, safe='')}/ranks/{self.rank}/exec"
+        return f"{path}?{urlencode(query)}" if query else path
+
+
+class CommandResult(NamedTuple):
+    """What a command in a rank has printed, and its exit code."""
+
+    exit_code: int
+    stdout: bytes = b""
+    stderr: bytes = b""
+
+    @property
+    def text(self) -> str:
+        """The output as text."""
+        return self.stdout.decode(errors="replace")
+
+
+class CommandOutput:
+    """Collects what a command prints. `take` each message, then `result`."""
+
+    def __init__(self) -> None:
+        self._parts: dict[int, list[bytes]] = {STDOUT: [], STDERR: []}
+        self._size = 0
+        self.end: CommandEnd | None = None
+
+    def take(self, message: bytes | str) -> bool:
+        """One message; whether it was the last one. Raises PermanentError when there is too much output."""
+        data = message.encode() if isinstance(message, str) else message
+        if data and data[0] in self._parts:
+            self._size += len(data) - 1
+            if self._size > OUTPUT_BYTES_MAX:
+                raise PermanentError(f"the command printed more than {OUTPUT_BYTES_MAX} bytes; let it write to a file")
+            self._parts[data[0]].append(data[1:])
+        elif data and data[0] == STATUS:
+            self.end = exec_channels.end_of(data[1:])
+        return self.end is not None
+
+    @property
+    def result(self) -> CommandResult:
+        """All of it.
+
+        Raises:
+            UnavailableError: the connection was lost before the end. PermanentError: the command could not be run.
+        """
+        if self.end is None:
+            raise lost()
+        if self.end.code is None:
+            raise PermanentError(self.end.message)
+        return CommandResult(self.end.code, b"".join(self._parts[STDOUT]), b"".join(self._parts[STDERR]))
+
+
+def input_messages(data: bytes) -> Iterator[bytes]:
+    """What is sent for the whole input of a command."""
+    for start in range(0, len(data), PIECE_BYTES):
+        yield bytes((STDIN,)) + data[start : start + PIECE_BYTES]
+    yield STDIN_END
+
+
+def lost() -> UnavailableError:
+    """The connection broke before the command had ended."""
+    return UnavailableError("the connection to the rank was lost; whether the command goes on is not known")
