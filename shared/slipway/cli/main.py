@@ -68,6 +68,7 @@ GROUPS: dict[str, dict[str, VerbEntry]] = {
         "logs": VerbEntry("streams", "what its ranks print; -f goes on"),
         "open": VerbEntry("open_wait", "open its page, or that of the API, in a browser"),
         "exec": VerbEntry("rank_exec", "run a command in a rank, or a shell: exec ID -- nvidia-smi"),
+        "cp": VerbEntry("rank_copy", "copy files from a rank, or to it: cp ID:/data/model.pt ."),
         "port-forward": VerbEntry("open_wait", "lead a port of this machine to a port of a workload"),
         "wait": VerbEntry("open_wait", "wait until it runs, is ready, or has ended"),
         "queue": VerbEntry("listing", "queues, and who waits in them"),

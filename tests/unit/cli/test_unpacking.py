@@ -1,0 +1,111 @@
+"""What an archive of a rank may do on this machine: make new files in one folder, and nothing else."""
+
+import io
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from slipway.cli.unpacking import Unpacked, unpack
+from slipway.errors import PermanentError
+
+
+def an_entry(
+    name: str, data: bytes = b"", *, type_: bytes = tarfile.REGTYPE, link: str = "", mode: int = 0o644
+) -> bytes:
+    """One entry of an archive."""
+    member = tarfile.TarInfo(name)
+    member.type, member.linkname, member.mode, member.size = type_, link, mode, len(data)
+    padding = b"\0" * (-len(data) % 512)
+    return member.tobuf(tarfile.GNU_FORMAT) + data + padding
+
+
+def unpacked(folder: Path, *entries: bytes) -> Unpacked:
+    return unpack(io.BytesIO(b"".join(entries) + b"\0" * 1024), folder, lambda _: None)
+
+
+def test_files_folders_and_links(tmp_path: Path) -> None:
+    """Come as they are, with their modes; nobody becomes somebody else by one."""
+    found = unpacked(
+        tmp_path,
+        an_entry("./", type_=tarfile.DIRTYPE, mode=0o755),
+        an_entry("./a/b", b"one", mode=0o4755),
+        an_entry("./a", type_=tarfile.DIRTYPE, mode=0o500),
+        an_entry("./hard", type_=tarfile.LNKTYPE, link="a/b"),
+        an_entry("./soft", type_=tarfile.SYMTYPE, link="a/../a/b"),
+    )
+    assert (found.files, found.size, found.left_out) == (2, 3, ())
+    assert (tmp_path / "soft").read_bytes() == (tmp_path / "hard").read_bytes() == b"one"
+    assert (tmp_path / "a/b").stat().st_mode & 0o7777 == 0o755
+    assert (tmp_path / "a").stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.parametrize(
+    "entries",
+    [
+        [an_entry("../evil", b"x")],
+        [an_entry("a/../../evil", b"x")],
+        [an_entry("/evil", b"x")],
+        [an_entry("a", type_=tarfile.LNKTYPE, link="../evil")],
+        [an_entry("a", type_=tarfile.LNKTYPE, link="/etc/passwd")],
+        [an_entry("a", type_=tarfile.LNKTYPE, link="not-there")],
+        [an_entry("a", b"x"), an_entry("a", b"y")],
+        [an_entry("a", b"x"), an_entry("a/b", b"y")],
+        [an_entry("", b"x")],
+        [b"not an archive" * 100],
+        [an_entry("a", b"x" * 2000)[:1024]],
+    ],
+    ids=[
+        "up",
+        "deep-up",
+        "root",
+        "hard-up",
+        "hard-root",
+        "hard-none",
+        "twice",
+        "file-as-folder",
+        "no-name",
+        "noise",
+        "cut",
+    ],
+)
+def test_what_leads_outside_is_refused(tmp_path: Path, entries: list[bytes]) -> None:
+    """The whole archive is, and outside nothing has changed."""
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    with pytest.raises(PermanentError):
+        unpack(io.BytesIO(b"".join(entries)), folder, lambda _: None)
+    assert [each.name for each in tmp_path.iterdir()] == ["folder"]
+
+
+@pytest.mark.parametrize("target", ["/etc", "..", "../..", "a/../../x"])
+def test_a_link_that_leads_out_is_left_out(tmp_path: Path, target: str) -> None:
+    """It is said; and a file below its name is written into a folder of ours, not through it."""
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    found = unpacked(folder, an_entry("link", type_=tarfile.SYMTYPE, link=target), an_entry("a", b"x"))
+    assert (folder / "a").is_file()
+    assert not (folder / "link").is_symlink()
+    assert len(found.left_out) == 1
+
+
+def test_a_file_is_never_written_through_a_link(tmp_path: Path) -> None:
+    """An archive that has both under one name is refused, in whatever order."""
+    with pytest.raises(PermanentError, match="twice"):
+        unpacked(tmp_path, an_entry("d", type_=tarfile.SYMTYPE, link="."), an_entry("d/a", b"x"))
+
+
+@pytest.mark.parametrize("type_", [tarfile.FIFOTYPE, tarfile.CHRTYPE, tarfile.BLKTYPE])
+def test_devices_are_left_out(tmp_path: Path, type_: bytes) -> None:
+    """And said."""
+    assert unpacked(tmp_path, an_entry("dev", type_=type_)).left_out == ("dev (a device, a socket or a pipe)",)
+    assert not list(tmp_path.iterdir())
+
+
+def test_it_tells_how_far_it_is(tmp_path: Path) -> None:
+    """In bytes of files."""
+    told: list[int] = []
+    moved: Callable[[int], None] = told.append
+    unpack(io.BytesIO(an_entry("a", b"x" * 700_000) + b"\0" * 1024), tmp_path, moved)
+    assert sum(told) == 700_000
