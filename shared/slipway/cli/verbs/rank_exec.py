@@ -105,7 +105,7 @@ async def _run(session: CliSession, wanted: RankCommand) -> CommandEnd:
             resized()
             loop.add_signal_handler(signal.SIGWINCH, resized)
         if wanted.stdin:
-            threading.Thread(target=_read, args=(command, loop), daemon=True, name="stdin").start()
+            threading.Thread(target=pass_input_on, args=(command, loop), daemon=True, name="stdin").start()
         try:
             await printing
         except asyncio.CancelledError:
@@ -124,7 +124,7 @@ async def _print(command: RankSession) -> None:
         await asyncio.to_thread(write_out, stream, data)
 
 
-def _read(command: RankSession, loop: asyncio.AbstractEventLoop) -> None:
+def pass_input_on(command: RankSession, loop: asyncio.AbstractEventLoop) -> None:
     """Standard input, on a thread of its own: a file or a pipe cannot always be waited for on the loop."""
     stdin = sys.stdin.fileno()
     with contextlib.suppress(RuntimeError, CancelledError):  # the loop is gone: the command has ended

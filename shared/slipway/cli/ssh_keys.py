@@ -1,0 +1,104 @@
+"""The keys of SSH connections to ranks: for each allocation a key of ours, and a host key that its ranks are given.
+
+Owns the folder `ssh` beside the contexts. Both keys are made on this machine by ssh-keygen, when an allocation is first
+connected to; the host key is pinned, so that ssh knows the rank from the first connection on. No key opens anything by
+itself: a rank accepts them only through a session that the API has allowed.
+
+Invariants: files are private to their owner; two commands that begin at once use the same keys; keys that were not
+used for `KEPT_S` are removed.
+"""
+
+import contextlib
+import fcntl
+import os
+import re
+import shutil
+import subprocess
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+from slipway.errors import PermanentError
+from slipway.sdk import contexts
+
+KEPT_S = 30 * 86_400.0
+KEYGEN_S = 20.0
+ALIAS = "slipway-{}"
+_ID = re.compile(r"[a-z0-9][-a-z0-9]{0,127}")
+
+
+class SshKeys(NamedTuple):
+    """Where the keys of one allocation are."""
+
+    folder: Path
+    alias: str
+    """the name of the host in `known_hosts`"""
+
+    @property
+    def identity(self) -> Path:
+        """Our private key."""
+        return self.folder / "identity"
+
+    @property
+    def host_key(self) -> Path:
+        """The private key that a rank is given."""
+        return self.folder / "host"
+
+    @property
+    def known_hosts(self) -> Path:
+        """The file that ssh knows the rank by."""
+        return self.folder / "known_hosts"
+
+
+def keys_of(id_: str) -> SshKeys:
+    """The keys of an allocation, made if need be.
+
+    Raises:
+        PermanentError: there is no ssh-keygen, or the folder cannot be written.
+    """
+    if not _ID.fullmatch(id_):
+        raise PermanentError(f"{id_[:80]!r} is no AllocationID; slipway ssh-config writes the whole one")
+    root = contexts.folder() / "ssh"
+    keys = SshKeys(root / id_, ALIAS.format(id_))
+    try:
+        root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with (root / "lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            _remove_old(root)
+            if not keys.known_hosts.exists():
+                _make(keys, root)
+            os.utime(keys.folder)
+    except OSError as error:
+        raise PermanentError(f"the keys of {id_} cannot be made in {root}: {error}") from error
+    return keys
+
+
+def _make(keys: SshKeys, root: Path) -> None:
+    staging = root / f".{keys.folder.name}.part"
+    shutil.rmtree(staging, ignore_errors=True)
+    staging.mkdir(mode=0o700)
+    made = SshKeys(staging, keys.alias)
+    for path, comment in ((made.identity, "slipway"), (made.host_key, keys.alias)):
+        _generate(path, comment)
+    public = made.host_key.with_suffix(".pub").read_text(encoding="ascii").split()
+    made.known_hosts.write_text(f"{keys.alias} {public[0]} {public[1]}\n", encoding="ascii")
+    shutil.rmtree(keys.folder, ignore_errors=True)
+    staging.rename(keys.folder)
+
+
+def _generate(path: Path, comment: str) -> None:
+    program = shutil.which("ssh-keygen")
+    if program is None:
+        raise PermanentError("there is no ssh-keygen on this machine: install an OpenSSH client")
+    argv = [program, "-q", "-t", "ed25519", "-N", "", "-C", comment, "-f", str(path)]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=KEYGEN_S, check=False)  # noqa: S603
+    if done.returncode:
+        raise PermanentError(f"ssh-keygen failed: {done.stderr.strip() or done.stdout.strip()}")
+
+
+def _remove_old(root: Path) -> None:
+    oldest = time.time() - KEPT_S  # noqa: TID251 - the times of files are those of this machine
+    for folder in root.iterdir():
+        with contextlib.suppress(OSError):
+            if folder.is_dir() and folder.stat().st_mtime < oldest:
+                shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,229 @@
+"""`slipway ssh`, `ssh-config` and `ssh-proxy`: OpenSSH's client to a rank, through a command in it.
+
+Owns the script that starts an SSH server in the rank for one connection, and the options that ssh is given. No port is
+opened: the bytes of SSH travel through the session of `slipway exec`. So scp, sftp, rsync and editors over ssh work.
+"""
+
+import argparse
+import asyncio
+import os
+import shlex
+import shutil
+import sys
+import threading
+
+from slipway.cli import main, rank_session, ssh_keys
+from slipway.cli.attach import write_out
+from slipway.cli.ssh_keys import SshKeys
+from slipway.cli.verb import CliSession, CliVerb
+from slipway.cli.verbs.rank_exec import add_place, pass_input_on
+from slipway.errors import InvalidError, PermanentError
+from slipway.model.exec_channels import STDOUT, CommandEnd
+from slipway.sdk import commands
+from slipway.sdk.commands import RankCommand
+
+_NO_SERVER, _NO_NAME, _NO_FOLDER = 45, 46, 47
+_FAILED = 255
+"""ssh's own exit code where there is no connection."""
+_SERVE = f"""umask 077
+sshd=$(command -v sshd)
+for each in /usr/sbin/sshd /usr/local/sbin/sshd /sbin/sshd; do
+  [ -n "$sshd" ] || {{ [ -x "$each" ] && sshd=$each; }}
+done
+[ -n "$sshd" ] || exit {_NO_SERVER}
+user=$(id -un 2>/dev/null) || exit {_NO_NAME}
+d=${{TMPDIR:-/tmp}}/slipway-ssh.$$
+mkdir -m 700 -- "$d" || exit {_NO_FOLDER}
+trap 'rm -rf -- "$d"' EXIT
+trap 'exit 1' HUP INT TERM
+part() {{ while IFS= read -r line && [ "$line" != . ]; do printf '%s\\n' "$line"; done > "$1"; }}
+part "$d/host"
+part "$d/keys"
+cat > "$d/config" <<END
+HostKey "$d/host"
+AuthorizedKeysFile "$d/keys"
+AllowUsers $user
+StrictModes no
+PasswordAuthentication no
+PermitRootLogin prohibit-password
+PidFile none
+PrintMotd no
+PrintLastLog no
+LogLevel ERROR
+Subsystem sftp internal-sftp
+END
+cp -- "$d/config" "$d/plain"
+{{
+  printf SetEnv
+  env | while IFS= read -r each; do
+    case $each in HOME=*|USER=*|LOGNAME=*|SHELL=*|PWD=*|OLDPWD=*|SHLVL=*|TERM=*|_=*|*[\\"\\\\]*) continue ;; esac
+    case ${{each%%=*}} in "$each"|''|[0-9]*|*[!A-Za-z0-9_]*) continue ;; esac
+    printf ' "%s"' "$each"
+  done
+  echo
+}} >> "$d/config"
+[ "$(id -u)" != 0 ] || mkdir -p /run/sshd 2>/dev/null
+"$sshd" -t -f "$d/config" 2>/dev/null || cp -- "$d/plain" "$d/config"
+"$sshd" -i -e -f "$d/config"
+"""
+"""Serves one connection on the standard input. Its first two parts are the host key and the key of the user, each
+ended by a line with a dot: arguments would stand in the audit logs of Kubernetes. `SetEnv` gives sessions the variables
+of the container, which sshd does not pass on; one that older servers do not know is left out."""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Arguments of `ssh`."""
+    parser.usage = "slipway ssh ID [options] [-- COMMAND...]"
+    parser.description = (
+        "OpenSSH to a rank that runs, without a port: the image needs OpenSSH's server (sshd), which is started for "
+        "this connection and ends with it. Without one, slipway exec works as well."
+    )
+    parser.add_argument("id", metavar="ID")
+    parser.add_argument("words", nargs="*", help=argparse.SUPPRESS)
+    add_place(parser)
+    for letter, meta, text in (
+        ("-L", "[ADDRESS:]PORT:HOST:PORT", "lead a port of this machine to one that the rank reaches"),
+        ("-R", "[ADDRESS:]PORT:HOST:PORT", "lead a port of the rank to one that this machine reaches"),
+        ("-D", "[ADDRESS:]PORT", "serve SOCKS here"),
+    ):
+        parser.add_argument(letter, dest=f"forward_{letter[1]}", action="append", default=[], metavar=meta, help=text)
+
+
+def connect(arguments: argparse.Namespace, session: CliSession) -> int:
+    """Run ssh; its exit code."""
+    if arguments.words:
+        raise InvalidError(f"write -- before the command: slipway ssh {arguments.id} -- {shlex.join(arguments.words)}")
+    program = shutil.which("ssh")
+    if program is None:
+        raise PermanentError("there is no ssh on this machine: install an OpenSSH client, or use slipway exec")
+    options, alias = _options(arguments, session)
+    argv = [program, *(word for name, value in options.items() for word in ("-o", f"{name}={value}"))]
+    for letter in "LRD":
+        argv += [word for value in getattr(arguments, f"forward_{letter}") for word in (f"-{letter}", value)]
+    argv += [alias, *arguments.command]
+    session.close()
+    sys.stdout.flush()
+    os.execv(program, argv)  # noqa: S606
+
+
+def configure_config(parser: argparse.ArgumentParser) -> None:
+    """Arguments of `ssh-config`."""
+    parser.description = (
+        "Print what ~/.ssh/config needs, so that ssh, scp, rsync and editors reach a rank under a name of its own. For "
+        "VS Code Remote: slipway ssh-config ID >> ~/.ssh/config, then connect to the host that it names."
+    )
+    parser.add_argument("id", metavar="ID")
+    add_place(parser)
+
+
+def show_config(arguments: argparse.Namespace, session: CliSession) -> int:
+    """Print a section of an ssh configuration."""
+    options, alias = _options(arguments, session)
+    session.terminal.line(f"Host {alias}")
+    for name, value in options.items():
+        session.terminal.line(f"  {name} {value}")
+    return main.OK
+
+
+def configure_proxy(parser: argparse.ArgumentParser) -> None:
+    """Arguments of `ssh-proxy`."""
+    parser.description = "What ssh runs as its ProxyCommand: the bytes of one connection, on standard input and output."
+    parser.add_argument("id", metavar="ID")
+    add_place(parser)
+
+
+def proxy(arguments: argparse.Namespace, session: CliSession) -> int:
+    """Serve one connection; 255 when there is none."""
+    keys = ssh_keys.keys_of(arguments.id)
+    end = asyncio.run(_proxy(_command(arguments, "sh", "-c", _SERVE, stdin=True), session, keys))
+    if end.code in (0, _FAILED):
+        return int(end.code)
+    session.terminal.note(f"error: {_why(arguments.id, end)}")
+    return _FAILED
+
+
+async def _proxy(wanted: RankCommand, session: CliSession, keys: SshKeys) -> CommandEnd:
+    loop = asyncio.get_running_loop()
+    async with rank_session.running(session.api.server, wanted, session.user) as command:
+        for key in (keys.host_key, keys.identity.with_suffix(".pub")):
+            await command.send(key.read_bytes() + b".\n")
+        threading.Thread(target=pass_input_on, args=(command, loop), daemon=True, name="stdin").start()
+        async for stream, data in command.output():
+            await asyncio.to_thread(write_out, stream, data)
+    if command.end is None:
+        raise commands.lost()
+    return command.end
+
+
+def _options(arguments: argparse.Namespace, session: CliSession) -> tuple[dict[str, str], str]:
+    """({option: value}, name of the host) for ssh."""
+    id_ = str(session.api.get(f"/allocations/{arguments.id}")["id"])
+    arguments.id = id_
+    keys = ssh_keys.keys_of(id_)
+    own = [sys.executable, "-m", "slipway.cli.main", "ssh-proxy", "--server", session.api.server.url]
+    own += ["--user", session.user, "--rank", str(arguments.rank)]
+    own += ["--container", arguments.container] if arguments.container else []
+    return {
+        "User": asyncio.run(_user_of(arguments, session)),
+        "HostKeyAlias": keys.alias,
+        "ProxyCommand": shlex.join([*own, id_]).replace("%", "%%"),
+        "IdentityFile": _quoted(str(keys.identity)),
+        "IdentitiesOnly": "yes",
+        "UserKnownHostsFile": _quoted(str(keys.known_hosts)),
+        "GlobalKnownHostsFile": "/dev/null",
+        "StrictHostKeyChecking": "yes",
+        "UpdateHostKeys": "no",
+        "ServerAliveInterval": "60",
+    }, f"{keys.alias}-{arguments.rank}" if arguments.rank else keys.alias
+
+
+async def _user_of(arguments: argparse.Namespace, session: CliSession) -> str:
+    """The name of the account that the rank runs as: sshd logs nobody else in. Raises PermanentError."""
+    said: list[bytes] = []
+    wanted = _command(arguments, "sh", "-c", f"command -v sshd >/dev/null || {_LOOK} || exit {_NO_SERVER}; id -un")
+    async with rank_session.running(session.api.server, wanted, session.user) as command:
+        async for stream, data in command.output():
+            if stream == STDOUT:
+                said.append(data)
+    name = b"".join(said).decode(errors="replace").strip()
+    if command.end is None:
+        raise commands.lost()
+    if command.end.code or not name or name.isdigit():
+        raise PermanentError(_why(arguments.id, CommandEnd(command.end.code or _NO_NAME, command.end.message)))
+    return name
+
+
+_LOOK = "ls /usr/sbin/sshd /usr/local/sbin/sshd /sbin/sshd >/dev/null 2>&1"
+
+
+def _command(arguments: argparse.Namespace, *words: str, stdin: bool = False) -> RankCommand:
+    return RankCommand(arguments.id, words, rank=arguments.rank, container=arguments.container, stdin=stdin)
+
+
+def _why(id_: str, end: CommandEnd) -> str:
+    instead = f"slipway exec {id_} works without it, and slipway cp copies files"
+    if end.is_missing_program:
+        return f"the image of {id_} has no sh, and so no place for an SSH server"
+    match end.code:
+        case 45:
+            return f"the image of {id_} has no OpenSSH server (Debian: openssh-server); {instead}"
+        case 46:
+            return f"the account that {id_} runs as has no name in its /etc/passwd, which sshd needs; {instead}"
+        case 47:
+            return f"the SSH server of {id_} found no folder to write to; mount one at /tmp; {instead}"
+        case None:
+            return end.message
+        case _:
+            return f"the SSH server of {id_} ended with exit code {end.code}; {instead}"
+
+
+def _quoted(path: str) -> str:
+    escaped = path.replace("%", "%%")
+    return f'"{escaped}"' if " " in escaped else escaped
+
+
+VERBS = {
+    "ssh": CliVerb(configure, connect, takes_command=True),
+    "ssh-config": CliVerb(configure_config, show_config),
+    "ssh-proxy": CliVerb(configure_proxy, proxy),
+}
