@@ -73,11 +73,17 @@ async def wait(_asked: ContainerCommand, io: CommandIo) -> int:
     return 0
 
 
+async def sleep(_asked: ContainerCommand, _io: CommandIo) -> int:
+    """Never ends."""
+    await asyncio.Event().wait()
+    return 0
+
+
 class ScriptedCommands:
     """What each program does, by its name; one that is not there is missing in the container."""
 
     def __init__(self) -> None:
-        self.programs: dict[str, Script] = {"echo": echo, "fail": fail, "wait": wait}
+        self.programs: dict[str, Script] = {"echo": echo, "fail": fail, "wait": wait, "sleep": sleep}
         self.started: list[ContainerCommand] = []
         self.open: list[ScriptedChannels] = []
 

@@ -67,7 +67,7 @@ async def serve_app(
     stop = asyncio.Event()
     asgi: AsgiApp = app
     with socket.create_server(("127.0.0.1", port)) as listener:
-        server = HttpServer(asgi, [listener], drain_timeout_s=1.0, websockets=False)
+        server = HttpServer(asgi, [listener], drain_timeout_s=1.0, websockets=True)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(server.serve(stop.wait))
             try:

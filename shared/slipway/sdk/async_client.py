@@ -8,7 +8,7 @@ import asyncio
 import time
 import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Generator, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, Unpack, cast
 
@@ -29,9 +29,10 @@ from slipway.api.schemas import (
 from slipway.errors import ControlPlaneError, DeadlineError, InvalidError, TransientError, UnavailableError
 from slipway.model.events import AllocationEvent
 from slipway.model.lifecycle import Kind, Phase
-from slipway.sdk import calls, launches, refusals, watches
+from slipway.sdk import calls, commands, launches, refusals, watches
 from slipway.sdk.calls import ApiCall, ListFilters, LogFilters, UsageFilters
 from slipway.sdk.client import CALL_S, LOOK_S, Page
+from slipway.sdk.commands import CommandOutput, CommandResult, RankCommand
 from slipway.sdk.retries import RetryBudget, Tries, chance
 from slipway.sdk.runs import RunState
 from slipway.sdk.server_version import ServerVersion
@@ -192,6 +193,57 @@ class AsyncClient:
             raise watches.late(view, until, timeout_s) from error
         return view
 
+    async def exec(
+        self,
+        id_: str,
+        command: Sequence[str],
+        *,
+        rank: int = 0,
+        container: str = "",
+        stdin: bytes | None = None,
+        timeout_s: float | None = None,
+    ) -> CommandResult:
+        """Run a command in a rank that runs, and collect what it prints: `exec(id, ["nvidia-smi"], rank=1)`.
+
+        The exit code is in the answer; one that is not zero raises nothing. Without `timeout_s` it may take as long as
+        the server lets it; after it the connection is closed, and whether the command goes on is not known.
+
+        Raises:
+            PermanentError: it cannot be run: the rank does not run, or its image has no such program.
+            UnavailableError: the connection was lost. DeadlineError: it has not ended after `timeout_s`.
+        """
+        from websockets.asyncio.client import connect
+        from websockets.exceptions import WebSocketException
+
+        settings, output = self._settings, CommandOutput()
+        wanted = RankCommand(id_, tuple(command), rank=rank, container=container, stdin=stdin is not None)
+        try:
+            url = self._transport.socket_url(settings.server, wanted.path)
+            async with (
+                asyncio.timeout(timeout_s),
+                connect(url, **self._transport.socket_options(settings, await self._token())) as socket,
+            ):
+
+                async def pass_on() -> None:
+                    with suppress(WebSocketException):
+                        for message in commands.input_messages(stdin or b""):
+                            await socket.send(message)
+
+                # What it prints is read meanwhile: a command that answers each line would wait for ever.
+                sending = asyncio.ensure_future(pass_on()) if stdin is not None else None
+                try:
+                    while not output.take(await socket.recv()):
+                        pass
+                finally:
+                    if sending is not None:
+                        sending.cancel()
+                        await asyncio.gather(sending, return_exceptions=True)
+        except TimeoutError as error:
+            raise commands.late(wanted, timeout_s) from error
+        except (WebSocketException, OSError) as error:
+            raise self._transport.refused_socket(error, settings.server) from error
+        return output.result
+
     # --- change -------------------------------------------------------------------------------------------------------
 
     async def kill(self, id_: str, *, grace: str = "", force: bool = False) -> AllocationView:
@@ -338,10 +390,12 @@ class AsyncClient:
             await asyncio.sleep(watch.pause_after(broken, time.monotonic()))
 
     async def _headers(self, extra: Any, *, has_body: bool) -> dict[str, str]:
+        return self._transport.headers_of(self._settings, await self._token(), extra, has_body=has_body)
+
+    async def _token(self) -> str:
         credential = self._settings.server.credential
         # It may ask kubectl.
-        token = await asyncio.to_thread(credential.token) if credential is not None else ""
-        return self._transport.headers_of(self._settings, token, extra, has_body=has_body)
+        return await asyncio.to_thread(credential.token) if credential is not None else ""
 
     async def _has_ended(self, id_: str) -> bool:
         return (await self.get(id_)).phase is Phase.TERMINATED
@@ -420,6 +474,20 @@ class AsyncRun(RunState):
     def events(self, *, follow: bool = False, after: str = "") -> "AsyncEntryStream[AllocationEvent]":
         """Its transitions (`AsyncClient.events`)."""
         return self._client.events(self.id, follow=follow, after=after)
+
+    async def exec(
+        self,
+        command: Sequence[str],
+        *,
+        rank: int = 0,
+        container: str = "",
+        stdin: bytes | None = None,
+        timeout_s: float | None = None,
+    ) -> CommandResult:
+        """Run a command in one of its ranks (`AsyncClient.exec`)."""
+        return await self._client.exec(
+            self.id, command, rank=rank, container=container, stdin=stdin, timeout_s=timeout_s
+        )
 
     async def explain(self, *, foresee: bool = False) -> ExplainView:
         """Why it stands where it stands."""

@@ -6,10 +6,11 @@ Owns the connection and the waiting; what is sent and what an answer means is sa
 A client may be used by several threads; a stream, by one.
 """
 
+import threading
 import time
 import uuid
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Self, TypeVar, Unpack
 
@@ -30,8 +31,9 @@ from slipway.api.schemas import (
 from slipway.errors import ControlPlaneError, DeadlineError, InvalidError, TransientError, UnavailableError
 from slipway.model.events import AllocationEvent
 from slipway.model.lifecycle import Kind, Phase
-from slipway.sdk import calls, launches, refusals, tables, watches
+from slipway.sdk import calls, commands, launches, refusals, tables, watches
 from slipway.sdk.calls import ApiCall, ListFilters, LogFilters, UsageFilters
+from slipway.sdk.commands import CommandOutput, CommandResult, RankCommand
 from slipway.sdk.retries import RetryBudget, Tries, chance
 from slipway.sdk.runs import RunState
 from slipway.sdk.server_version import ServerVersion
@@ -195,6 +197,52 @@ class Client:
             raise watches.late(view, until, timeout_s) from error
         return view
 
+    def exec(
+        self,
+        id_: str,
+        command: Sequence[str],
+        *,
+        rank: int = 0,
+        container: str = "",
+        stdin: bytes | None = None,
+        timeout_s: float | None = None,
+    ) -> CommandResult:
+        """Run a command in a rank that runs, and collect what it prints: `exec(id, ["nvidia-smi"], rank=1)`.
+
+        The exit code is in the answer; one that is not zero raises nothing. Without `timeout_s` it may take as long as
+        the server lets it; after it the connection is closed, and whether the command goes on is not known.
+
+        Raises:
+            PermanentError: it cannot be run: the rank does not run, or its image has no such program.
+            UnavailableError: the connection was lost. DeadlineError: it has not ended after `timeout_s`.
+        """
+        from websockets.exceptions import WebSocketException
+
+        settings, output = self._settings, CommandOutput()
+        wanted = RankCommand(id_, tuple(command), rank=rank, container=container, stdin=stdin is not None)
+        until = None if timeout_s is None else time.monotonic() + timeout_s
+        try:
+            url = self._transport.socket_url(settings.server, wanted.path)
+            options = self._transport.socket_options(settings, self._token())
+            with self._transport.open_socket(url, options) as socket:
+
+                def pass_on() -> None:
+                    with suppress(WebSocketException, OSError):
+                        for message in commands.input_messages(stdin or b""):
+                            socket.send(message)
+
+                # What it prints is read meanwhile: a command that answers each line would wait for ever.
+                sending = threading.Thread(target=pass_on, daemon=True, name="stdin")
+                if stdin is not None:
+                    sending.start()
+                while not output.take(socket.recv(None if until is None else max(0.0, until - time.monotonic()))):
+                    pass
+        except TimeoutError as error:
+            raise commands.late(wanted, timeout_s) from error
+        except (WebSocketException, OSError) as error:
+            raise self._transport.refused_socket(error, settings.server) from error
+        return output.result
+
     # --- change -------------------------------------------------------------------------------------------------------
 
     def kill(self, id_: str, *, grace: str = "", force: bool = False) -> AllocationView:
@@ -340,9 +388,11 @@ class Client:
             time.sleep(watch.pause_after(broken, time.monotonic()))
 
     def _headers(self, extra: Any, *, has_body: bool) -> dict[str, str]:
+        return self._transport.headers_of(self._settings, self._token(), extra, has_body=has_body)
+
+    def _token(self) -> str:
         credential = self._settings.server.credential
-        token = credential.token() if credential is not None else ""
-        return self._transport.headers_of(self._settings, token, extra, has_body=has_body)
+        return credential.token() if credential is not None else ""
 
     def _has_ended(self, id_: str) -> bool:
         return self.get(id_).phase is Phase.TERMINATED
@@ -396,6 +446,18 @@ class Run(RunState):
     def events(self, *, follow: bool = False, after: str = "") -> "EntryStream[AllocationEvent]":
         """Its transitions (`Client.events`)."""
         return self._client.events(self.id, follow=follow, after=after)
+
+    def exec(
+        self,
+        command: Sequence[str],
+        *,
+        rank: int = 0,
+        container: str = "",
+        stdin: bytes | None = None,
+        timeout_s: float | None = None,
+    ) -> CommandResult:
+        """Run a command in one of its ranks (`Client.exec`)."""
+        return self._client.exec(self.id, command, rank=rank, container=container, stdin=stdin, timeout_s=timeout_s)
 
     def explain(self, *, foresee: bool = False) -> ExplainView:
         """Why it stands where it stands."""

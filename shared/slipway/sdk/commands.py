@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 from urllib.parse import quote, urlencode
 
-from slipway.errors import InvalidError, PermanentError, UnavailableError
+from slipway.errors import DeadlineError, InvalidError, PermanentError, UnavailableError
 from slipway.model import exec_channels
 from slipway.model.exec_channels import PIECE_BYTES, STATUS, STDERR, STDIN, STDIN_END, STDOUT, CommandEnd
 
@@ -93,6 +93,12 @@ def input_messages(data: bytes) -> Iterator[bytes]:
     for start in range(0, len(data), PIECE_BYTES):
         yield bytes((STDIN,)) + data[start : start + PIECE_BYTES]
     yield STDIN_END
+
+
+def late(wanted: RankCommand, timeout_s: float | None) -> DeadlineError:
+    """It took too long."""
+    limit = f"{timeout_s:g} s" if timeout_s is not None else "the time that a connection may take"
+    return DeadlineError(f"the command in rank {wanted.rank} of {wanted.id} has not ended within {limit}")
 
 
 def lost() -> UnavailableError:

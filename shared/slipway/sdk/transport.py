@@ -6,12 +6,15 @@ httpx takes long to import. Proxies of the environment are not used, as the comm
 
 import ssl
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import httpx
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+from websockets.typing import Subprotocol
 
 from slipway.errors import ControlPlaneError, DeadlineError, InvalidError, UnavailableError
-from slipway.sdk import address, contexts, credentials
+from slipway.model.exec_channels import MESSAGE_BYTES_MAX, PROTOCOL
+from slipway.sdk import address, commands, contexts, credentials, refusals
 from slipway.sdk.address import ServerAddress
 from slipway.sdk.sse import SILENCE_S
 
@@ -75,6 +78,50 @@ def verify_of(server: ServerAddress) -> ssl.SSLContext:
     if server.scheme == "https":
         return ssl.create_default_context()
     return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+
+
+def socket_url(server: ServerAddress, path: str) -> str:
+    """The address of a WebSocket."""
+    return f"{base_url(server)}{server.prefix}{path}".replace("http", "ws", 1)
+
+
+def socket_options(settings: ClientSettings, token: str) -> dict[str, Any]:
+    """What both forms of a WebSocket's connection are given: one that runs a command in a rank.
+
+    The server answers pings only as fast as the command reads its input, so that a missing answer says nothing.
+    """
+    headers = {"X-Slipway-User": settings.user} if settings.user else {}
+    if token:
+        headers["Authorization"] = f"Bearer {token}"
+    return {
+        "subprotocols": [Subprotocol(PROTOCOL)],
+        "additional_headers": headers,
+        "user_agent_header": "slipway-sdk",
+        "compression": None,
+        "proxy": None,
+        "open_timeout": CONNECT_S,
+        "ping_timeout": None,
+        "max_size": MESSAGE_BYTES_MAX,
+        "ssl": verify_of(settings.server) if settings.server.scheme == "https" else None,
+    }
+
+
+def open_socket(url: str, options: Mapping[str, Any]) -> Any:
+    """A WebSocket without asyncio, for a `with`: `connect` of websockets.sync, which has no whole type."""
+    from websockets.sync import client
+
+    library: Any = client
+    return library.connect(url, **options)
+
+
+def refused_socket(error: Exception, server: ServerAddress) -> ControlPlaneError:
+    """The error of the tree for a WebSocket that could not be had, or was lost."""
+    if isinstance(error, InvalidStatus):
+        answer = error.response
+        return refusals.error_of(answer.status_code, dict(answer.headers.raw_items()), bytes(answer.body or b""))
+    if isinstance(error, ConnectionClosed):
+        return commands.lost()
+    return UnavailableError(f"no connection to {server.url}: {error or type(error).__name__}")
 
 
 def timeout_of(left_s: float) -> httpx.Timeout:
