@@ -2,7 +2,7 @@
 
 import asyncio
 import ssl
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 
 import pytest
 import trustme
@@ -10,6 +10,7 @@ import trustme
 from slipway.errors import NotFoundError
 from slipway.local.node.endpoint import HOST, LogEndpoint
 from slipway.local.node.logs import LogQuery
+from slipway.local.node.shim import Program, Shim
 from slipway.runtime.clock import SeededRandom, SystemClock
 
 
@@ -23,6 +24,9 @@ class OnePod:
 
     async def lines(self, uid: str, container: str, query: LogQuery, *, previous: bool) -> AsyncGenerator[bytes, None]:
         yield f"{uid} {container} {query.tail} {previous}\n".encode()
+
+    def entered(self, uid: str, container: str, command: Sequence[str]) -> tuple[Program, Shim]:
+        raise NotFoundError("to a real API server no command is run")
 
 
 @pytest.fixture

@@ -1,0 +1,192 @@
+"""Commands in ranks, files and SSH as people use them, over the whole system."""
+
+import os
+import subprocess
+from collections.abc import Generator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from slipway.sdk import Client
+from tests.support import openssh
+from tests.support.local_stack import RunningStack, cli_words
+from tests.support.names import fresh
+from tests.support.terminals import at_terminal
+from tests.support.wait import wait_until
+
+SLEEP = ["sh", "-c", "while true; do sleep 0.2; done"]
+
+
+def a_gang(stack: RunningStack, ranks: int = 2, **body: Any) -> str:
+    """The id of a gang that runs."""
+    roles = [{"name": "worker", "count": ranks, "resources": {"cpu": "100m", "memory": "64Mi"}}]
+    id_ = stack.launch(
+        {"kind": "training", "name": fresh("exec"), "image": "x", "command": SLEEP, "ranks": roles, **body}
+    )
+    stack.wait_for(id_, "Running")
+    return id_
+
+
+@pytest.fixture(scope="module")
+def gang(stack: RunningStack) -> Generator[str]:
+    """One for the tests that need no more."""
+    id_ = a_gang(stack)
+    yield id_
+    stack.ask(lambda api: api.post(f"/allocations/{id_}/kill"))
+
+
+def piped(stack: RunningStack, data: bytes, *words: str) -> tuple[int, bytes, bytes]:
+    """`slipway ...` with an input: (exit code, output, errors)."""
+    done = subprocess.run(
+        cli_words(*words), input=data, env=stack.cli_environment(), capture_output=True, timeout=60, check=False
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_a_command_in_a_pipe(stack: RunningStack, gang: str) -> None:
+    """Its rank, its outputs, its input and its exit code; what cannot be run is said."""
+    ran = stack.command("exec", gang, "--rank", "1", "--", "sh", "-c", "echo $RANK; echo bad >&2; exit 7")
+    assert (ran.code, ran.out, ran.err) == (7, "1\n", "bad\n")
+    data = os.urandom(3_000_000)
+    assert piped(stack, data, "exec", gang, "-i", "--", "cat") == (0, data, b"")
+    assert piped(stack, data, "exec", gang, "--", "cat") == (0, b"", b"")
+    ran = stack.command("exec", gang, "--", "no-such-program")
+    assert (ran.code, "no program 'no-such-program'" in ran.err) == (127, True)
+    ran = stack.command("exec", gang, "ls", "-a")
+    assert ran.code == 2
+    ran = stack.command("exec", gang, "ls")
+    assert (ran.code, f"slipway exec {gang} -- ls" in ran.err) == (2, True)
+    assert stack.command("exec", gang, "--rank", "9", "--", "ls").code == 3
+
+
+def test_on_a_terminal(stack: RunningStack, gang: str) -> None:
+    """A shell of the size of the window; Ctrl-C goes to it, and afterwards the terminal is as it was."""
+    script = 'stty -a > before; "$@"; echo "code-$?"; stty -a > after; cmp before after && echo as-it-was'
+    folder = stack.command("exec", gang, "--", "pwd").out.strip()
+    words = ["sh", "-c", f"cd {folder}; {script}", "sh", *cli_words("exec", gang, "--", "sh")]
+    with at_terminal(words, stack.cli_environment()) as person:
+        person.type("stty size; echo ready-$((1+1))\n")
+        assert "24 80" in person.until("ready-2")
+        person.resize(40, 100)
+        person.type("sleep 0.3; stty size\n")
+        person.until("40 100")
+        person.type("sleep 600\n")
+        person.type("\x03")
+        person.type("echo still-$((1+1)); exit 5\n")
+        person.until("still-2")
+        person.until("code-5")
+        person.until("as-it-was")
+        assert person.to_end() == 0
+
+
+def test_files_there_and_back(stack: RunningStack, gang: str, tmp_path: Path) -> None:
+    """A folder with all that is in it; into a folder that is there, or under a new name."""
+    source, there = tmp_path / "source", tmp_path / "there"
+    (source / "sub").mkdir(parents=True)
+    there.mkdir()
+    (source / "big").write_bytes(os.urandom(2_000_000))
+    (source / "sub/a b").write_text("text")
+    (source / "sub/run").write_text("x")
+    (source / "sub/run").chmod(0o750)
+    (source / "in").symlink_to("sub/a b")
+    (source / "out").symlink_to("/etc/passwd")
+    assert stack.command("cp", str(source), f"{gang}:{there}").code == 0
+    ran = stack.command("cp", f"{gang}/1:{there}/source", str(tmp_path / "back"))
+    assert (ran.code, "left out: out (a link that leads out of the copy" in ran.err) == (0, True)
+    back = tmp_path / "back"
+    assert (back / "big").read_bytes() == (source / "big").read_bytes()
+    assert (back / "in").read_text() == "text"
+    assert (back / "sub/run").stat().st_mode & 0o777 == 0o750
+    assert stack.command("cp", str(source / "big"), f"{gang}:{there}/one").code == 0
+    assert (there / "one").stat().st_size == 2_000_000
+    assert sorted(each.name for each in there.iterdir()) == ["one", "source"]
+    assert not [each for each in tmp_path.iterdir() if each.name.startswith(".")]
+
+
+def test_a_copy_that_fails_leaves_nothing(stack: RunningStack, gang: str, tmp_path: Path) -> None:
+    """Neither here nor there, and it says why."""
+    (tmp_path / "file").write_text("x")
+    for words, why in (
+        ((f"{gang}:{tmp_path}/none", f"{tmp_path}/new"), "there is no"),
+        ((f"{gang}:{tmp_path}/file", f"{tmp_path}/no/new"), "there is no folder"),
+        ((f"{tmp_path}/file", f"{gang}:{tmp_path}/no/new"), "there is no such folder in the rank"),
+        ((f"{tmp_path}/file", f"{tmp_path}/new"), "one side must be in a rank"),
+        ((f"{gang}:a", f"{gang}:b"), "one side must be on this machine"),
+    ):
+        ran = stack.command("cp", *words)
+        assert ran.code in (2, 3), ran
+        assert why in ran.err
+    assert [each.name for each in tmp_path.iterdir()] == ["file"]
+
+
+def test_an_image_without_tar_is_said(stack: RunningStack, tmp_path: Path) -> None:
+    """In words, with what works without."""
+    (tmp_path / "bin").mkdir()
+    for program in ("sh", "sleep"):
+        (tmp_path / "bin" / program).symlink_to(f"/bin/{program}")
+    id_ = a_gang(stack, 1, env={"PATH": f"{tmp_path}/bin"})
+    for words in ((f"{id_}:/etc/hostname", str(tmp_path)), (__file__, f"{id_}:{tmp_path}")):
+        ran = stack.command("cp", *words)
+        assert (ran.code, "has no tar" in ran.err) == (1, True), ran
+    ran = stack.command("ssh", id_, "--", "true")
+    assert ran.code != 0
+    stack.ask(lambda api: api.post(f"/allocations/{id_}/kill"))
+
+
+def test_a_command_ends_with_its_rank(stack: RunningStack) -> None:
+    """The command line says so, and does not wait for ever."""
+    id_ = a_gang(stack, 1)
+    argv = cli_words("exec", id_, "--", "sh", "-c", "echo here; sleep 600")
+    with subprocess.Popen(argv, env=stack.cli_environment(), stdout=subprocess.PIPE) as running:
+        assert running.stdout is not None
+        assert running.stdout.readline() == b"here\n"
+        assert stack.command("kill", id_).code == 0
+        assert running.wait(60) != 0
+    ran = stack.command("exec", id_, "--", "true")
+    assert ran.code == 1
+
+
+def test_the_sdk(stack: RunningStack, gang: str) -> None:
+    """The same from Python."""
+    token = stack.headers.get("Authorization", "").removeprefix("Bearer ")
+    with Client(stack.url, token=token) as client:
+        found = client.attach(gang).exec(["sh", "-c", "cat; echo $RANK"], rank=1, stdin=b"in ")
+    assert (found.exit_code, found.text) == (0, "in 1\n")
+
+
+@pytest.fixture
+def with_sshd(tmp_path: Path) -> Mapping[str, str]:
+    """The environment of a rank whose image has sshd and rsync."""
+    found = openssh.environment(tmp_path)
+    if found is None:
+        pytest.skip("no OpenSSH server to be had (Debian: apt install openssh-server rsync)")
+    return found
+
+
+def test_ssh(stack: RunningStack, with_sshd: Mapping[str, str], tmp_path: Path) -> None:
+    """The real clients: a command with the rank's environment and its exit code, scp, and rsync where it is there."""
+    id_ = a_gang(stack, 1, env={**with_sshd, "COLOUR": "red blue"})
+    env = {**stack.cli_environment(), "SLIPWAY_CONFIG_DIR": str(tmp_path / "config")}
+
+    def ran(*argv: str) -> tuple[int, str, str]:
+        done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=60, check=False)
+        return done.returncode, done.stdout, done.stderr
+
+    code, out, err = ran(*cli_words("ssh", id_, "--", 'echo "$COLOUR" $RANK; exit 4'))
+    assert (code, out) == (4, "red blue 0\n"), err
+    code, out, err = ran(*cli_words("ssh-config", id_))
+    assert code == 0, err
+    config, host = tmp_path / "ssh.conf", f"slipway-{id_}"
+    config.write_text(out)
+    (tmp_path / "file").write_bytes(os.urandom(500_000))
+    code, _, err = ran("scp", "-F", str(config), str(tmp_path / "file"), f"{host}:{tmp_path}/copy")
+    assert code == 0, err
+    assert (tmp_path / "copy").read_bytes() == (tmp_path / "file").read_bytes()
+    # A key that is not the one that the rank was given is not let in.
+    (tmp_path / "config/ssh" / id_ / "known_hosts").write_text(f"{host} ssh-ed25519 {'A' * 68}\n")
+    code, _, err = ran("ssh", "-F", str(config), host, "true")
+    assert (code, "verification failed" in err) == (255, True), err
+    temporary = Path(stack.command("exec", id_, "--", "sh", "-c", "echo $TMPDIR").out.strip())
+    wait_until(lambda: not list(temporary.glob("slipway-ssh*")), "the keys are removed from the rank")
+    stack.ask(lambda api: api.post(f"/allocations/{id_}/kill"))
