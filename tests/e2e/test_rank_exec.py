@@ -62,16 +62,17 @@ def test_a_command_in_a_pipe(stack: RunningStack, gang: str) -> None:
 
 def test_on_a_terminal(stack: RunningStack, gang: str) -> None:
     """A shell of the size of the window; Ctrl-C goes to it, and afterwards the terminal is as it was."""
-    script = 'stty -a > before; "$@"; echo "code-$?"; stty -a > after; cmp before after && echo as-it-was'
+    script = 'stty -g > before; "$@"; echo "code-$?"; stty -g > after; cmp before after && echo as-it-was'
     folder = stack.command("exec", gang, "--", "pwd").out.strip()
-    words = ["sh", "-c", f"cd {folder}; {script}", "sh", *cli_words("exec", gang, "--", "sh")]
+    words = ["/bin/sh", "-c", f"cd {folder}; {script}", "sh", *cli_words("exec", gang, "--", "sh")]
     with at_terminal(words, stack.cli_environment()) as person:
         person.type("stty size; echo ready-$((1+1))\n")
         assert "24 80" in person.until("ready-2")
         person.resize(40, 100)
         person.type("sleep 0.3; stty size\n")
         person.until("40 100")
-        person.type("sleep 600\n")
+        person.type("echo runs-$((1+1)); sleep 600\n")
+        person.until("runs-2")
         person.type("\x03")
         person.type("echo still-$((1+1)); exit 5\n")
         person.until("still-2")

@@ -70,7 +70,8 @@ def status_of(code: int) -> bytes:
 
 def failure(message: str, code: int = 500) -> bytes:
     """The last message for a command that was not run, without its channel."""
-    told: dict[str, Any] = {"metadata": {}, "status": "Failure", "message": message, "reason": "InternalError", "code": code}
+    told: dict[str, Any] = {"metadata": {}, "status": "Failure", "message": message, "code": code}
+    told["reason"] = "InternalError"
     return json.dumps(told).encode()
 
 
