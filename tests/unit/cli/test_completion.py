@@ -21,7 +21,7 @@ def test_every_verb_is_in_the_script(shell: str) -> None:
 def test_bash_completes() -> None:
     """bash itself offers the words."""
     script = run_here("completion", "bash").out
-    ask = 'COMP_WORDS=(slipway ex); COMP_CWORD=1; _slipway; echo "${COMPREPLY[@]}"'
+    ask = 'COMP_WORDS=(slipway exp); COMP_CWORD=1; _slipway; echo "${COMPREPLY[@]}"'
     done = subprocess.run(["bash", "-c", f"{script}\n{ask}"], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["explain"]
 
