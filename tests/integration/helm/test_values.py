@@ -117,6 +117,8 @@ def _another(row: SettingRow) -> Any:
             return int(row.default or 0) + 1
         case _, "float":
             return float(row.default or 0) + 1
+        case _, "bool":
+            return row.default != "true"
         case _, "comma-separated list":
             return ["one", "two"]
         case _ if " | " in row.type:
@@ -129,4 +131,6 @@ def _spelled(value: Any) -> str:
     """A value as one would write it in the environment."""
     if isinstance(value, list):
         return ",".join(str(part) for part in value)  # pyright: ignore[reportUnknownVariableType,reportUnknownArgumentType]
+    if isinstance(value, bool):
+        return str(value).lower()
     return f"{value:g}" if isinstance(value, float) else str(value)
