@@ -133,7 +133,7 @@ class RankFiles:
             is_folder, found = asyncio.run(self._receive(source, staging))
             return _placed(staging, target, is_folder=is_folder), found
         except OSError as error:
-            raise PermanentError(f"the copy is not whole, and nothing of it is left: {error}") from error
+            raise PermanentError(f"the copy is not whole, and nothing was put under its name: {error}") from error
         finally:
             shutil.rmtree(staging, ignore_errors=True)
 
@@ -160,7 +160,7 @@ class RankFiles:
                         break
             finally:
                 os.close(writing)
-                await asyncio.wait({unpacking})
+                await asyncio.gather(unpacking, return_exceptions=True)
             if unpacking.exception() is None or session.end is not None:
                 _check(session.end, source, errors.text)
             return errors.is_folder, unpacking.result()
@@ -188,8 +188,8 @@ class RankFiles:
         errors = _Errors()
         async with running(self._server, target.command(_TAKE, name, stdin=True), self._user) as session:
             reading, writing = os.pipe()
-            packing = asyncio.ensure_future(asyncio.to_thread(_pack, writing, local, packing_errors, moved))
-            sending = asyncio.ensure_future(_send(session, reading))
+            packing = asyncio.ensure_future(asyncio.to_thread(_pack, writing, local, packing_errors))
+            sending = asyncio.ensure_future(_send(session, reading, moved))
             try:
                 async for stream, data in session.output():
                     if stream == STDERR:
@@ -198,13 +198,15 @@ class RankFiles:
                 sending.cancel()
                 await asyncio.gather(sending, return_exceptions=True)
                 os.close(reading)
-                await asyncio.wait({packing})
+                await asyncio.gather(packing, return_exceptions=True)
             if packing.done() and not packing.cancelled() and isinstance(packing.exception(), OSError | ValueError):
                 broken = packing.exception()
                 if not isinstance(broken, BrokenPipeError):
-                    raise PermanentError(f"{local} cannot be read: {broken}; nothing of it is in the rank") from broken
+                    raise PermanentError(
+                        f"{local} cannot be read: {broken}; nothing was put under its name"
+                    ) from broken
             _check(session.end, target, errors.text)
-        return Unpacked(packing.result(), size[0], tuple(packing_errors))
+        return Unpacked(packing.result(), total, tuple(packing_errors))
 
 
 class _Errors:
@@ -244,7 +246,7 @@ def _check(end: CommandEnd | None, place: RankPath, said: str) -> None:
         return
     why = f": {said}" if said else ""
     if end.code is None and not end.is_missing_program:
-        raise PermanentError(f"the copy broke off, and nothing of it is left: {end.message}")
+        raise PermanentError(f"the copy broke off, and nothing was put under its name: {end.message}")
     if end.is_missing_program:
         raise PermanentError(f"the image of {place.id} has no sh, which cp needs; copy through a volume instead")
     match end.code:
@@ -262,7 +264,9 @@ def _check(end: CommandEnd | None, place: RankPath, said: str) -> None:
         case _Code.OTHER_KIND:
             raise InvalidError(f"{place} exists, and one of both is a folder and the other is a file")
         case _:
-            raise PermanentError(f"the copy is not whole, and nothing of it is left{why} (exit code {end.code})")
+            raise PermanentError(
+                f"the copy is not whole, and nothing was put under its name{why} (exit code {end.code})"
+            )
 
 
 def _placed(staging: Path, target: Path, *, is_folder: bool) -> Path:
@@ -303,7 +307,7 @@ def _unpack(fd: int, staging: Path, moved: Callable[[int], None]) -> Unpacked:
         return unpack(stream, staging, moved)
 
 
-def _pack(fd: int, local: Path, left_out: list[str], moved: Callable[[int], None]) -> int:
+def _pack(fd: int, local: Path, left_out: list[str]) -> int:
     """Writes `local` as a tar stream; how many files it has."""
     count = 0
 
@@ -313,7 +317,6 @@ def _pack(fd: int, local: Path, left_out: list[str], moved: Callable[[int], None
             left_out.append(f"{member.name.removeprefix('content').lstrip('/')} (a device, a socket or a pipe)")
             return None
         count += member.isfile()
-        moved(member.size if member.isreg() else 0)
         member.uid = member.gid = 0
         member.uname = member.gname = ""
         return member
@@ -324,9 +327,10 @@ def _pack(fd: int, local: Path, left_out: list[str], moved: Callable[[int], None
     return count
 
 
-async def _send(session: RankSession, fd: int) -> None:
+async def _send(session: RankSession, fd: int, moved: Callable[[int], None]) -> None:
     while data := await asyncio.to_thread(os.read, fd, PIECE_BYTES):
         await session.send(data)
+        moved(len(data))
     await session.end_input()
 
 

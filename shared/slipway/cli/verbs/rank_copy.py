@@ -18,10 +18,11 @@ _REMOTE = re.compile(r"([A-Za-z0-9][-A-Za-z0-9.]*)(?:/(\d{1,6}))?:(.*)", re.DOTA
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Arguments of `cp`."""
-    parser.usage = "slipway cp [options] ID[/RANK]:PATH LOCAL  |  slipway cp [options] LOCAL ID[/RANK]:PATH"
+    parser.usage = "slipway cp [options] ID[/RANK]:PATH LOCAL\n       slipway cp [options] LOCAL ID[/RANK]:PATH"
     parser.description = (
-        "Copy a file or a folder from a rank that runs, or to it. A target that is a folder gets the copy inside. The "
-        "image needs sh and tar. A local name with a colon is written ./a:b."
+        "Copy a file or a folder from a rank that runs, or to it. A target that is a\n"
+        "folder gets the copy inside. The image needs sh and tar. A local name with a\n"
+        "colon is written ./a:b."
     )
     parser.add_argument("source", metavar="SOURCE")
     parser.add_argument("target", metavar="TARGET")

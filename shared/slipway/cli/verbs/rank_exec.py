@@ -29,8 +29,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Arguments of `exec`."""
     parser.usage = "slipway exec ID [options] [-- COMMAND...]"
     parser.description = (
-        "Run a command in a rank that runs; without one, a shell. On a terminal it gets a terminal of its own, and "
-        "Ctrl-C goes to it. The exit code is that of the command."
+        "Run a command in a rank that runs; without one, a shell. On a terminal it gets a\n"
+        "terminal of its own, and Ctrl-C goes to it. The exit code is that of the command."
     )
     parser.add_argument("id", metavar="ID")
     parser.add_argument("words", nargs="*", help=argparse.SUPPRESS)

@@ -75,8 +75,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Arguments of `ssh`."""
     parser.usage = "slipway ssh ID [options] [-- COMMAND...]"
     parser.description = (
-        "OpenSSH to a rank that runs, without a port: the image needs OpenSSH's server (sshd), which is started for "
-        "this connection and ends with it. Without one, slipway exec works as well."
+        "OpenSSH to a rank that runs, without a port: the image needs OpenSSH's server\n"
+        "(sshd), which is started for this connection and ends with it. Without one,\n"
+        "slipway exec works as well."
     )
     parser.add_argument("id", metavar="ID")
     parser.add_argument("words", nargs="*", help=argparse.SUPPRESS)
@@ -109,8 +110,9 @@ def connect(arguments: argparse.Namespace, session: CliSession) -> int:
 def configure_config(parser: argparse.ArgumentParser) -> None:
     """Arguments of `ssh-config`."""
     parser.description = (
-        "Print what ~/.ssh/config needs, so that ssh, scp, rsync and editors reach a rank under a name of its own. For "
-        "VS Code Remote: slipway ssh-config ID >> ~/.ssh/config, then connect to the host that it names."
+        "Print what ~/.ssh/config needs, so that ssh, scp, rsync and editors reach a rank\n"
+        "under a name of its own. For VS Code Remote: slipway ssh-config ID >> ~/.ssh/config,\n"
+        "then connect to the host that it names."
     )
     parser.add_argument("id", metavar="ID")
     add_place(parser)
@@ -127,7 +129,7 @@ def show_config(arguments: argparse.Namespace, session: CliSession) -> int:
 
 def configure_proxy(parser: argparse.ArgumentParser) -> None:
     """Arguments of `ssh-proxy`."""
-    parser.description = "What ssh runs as its ProxyCommand: the bytes of one connection, on standard input and output."
+    parser.description = "What ssh runs as its ProxyCommand: the bytes of one connection."
     parser.add_argument("id", metavar="ID")
     add_place(parser)
 

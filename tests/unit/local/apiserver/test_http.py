@@ -152,8 +152,16 @@ async def test_unknown_method_is_not_allowed(kube: KubeHttp) -> None:
     assert (answer.code, answer.reason) == (405, "MethodNotAllowed")
 
 
-@pytest.mark.parametrize("way", ["exec", "attach", "portforward"])
-async def test_there_is_no_way_into_a_container(kube: KubeHttp, way: str) -> None:
+async def test_a_command_in_a_container_needs_a_websocket(kube: KubeHttp) -> None:
+    """As a real API server says it: a client of SPDY alone is told at once."""
+    await kube.post(PODS, a_pod())
+    name = a_pod()["metadata"]["name"]
+    for answer in (await kube.get(f"{PODS}/{name}/exec"), await kube.post(f"{PODS}/{name}/exec", {})):
+        assert (answer.code, answer.body["message"]) == (400, "Upgrade request required")
+
+
+@pytest.mark.parametrize("way", ["attach", "portforward"])
+async def test_there_is_no_other_way_into_a_container(kube: KubeHttp, way: str) -> None:
     """As docs/local-cluster.md says: the answer is a refusal, at once, not a connection that waits."""
     await kube.post(PODS, a_pod())
     name = a_pod()["metadata"]["name"]
