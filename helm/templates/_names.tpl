@@ -78,10 +78,15 @@ the repository, or of the image, or the one that charts of charts share.
 {{- if regexMatch "^(localhost|[^/]*[.:][^/]*)/" . }}yes{{ end -}}
 {{- end -}}
 
-{{/* Our own image, of the root. Without a registry no node could pull it: said before anything is installed. */}}
+{{/*
+Our own image, of the root. Without a registry no node could pull it: said before anything is installed. A release that
+stands has its image somehow, and who only renders the chart has no nodes: `lookup` finds nothing then.
+*/}}
 {{- define "slipway.ownImage" -}}
 {{- $image := include "slipway.image" (dict "root" . "image" .Values.image "tag" .Chart.AppVersion) -}}
-{{- if not (or (include "slipway.namesRegistry" $image) .Values.image.allowNoRegistry (eq .Values.image.pullPolicy "Never")) -}}
+{{- $isPulled := not (or .Values.image.allowNoRegistry (eq .Values.image.pullPolicy "Never")) -}}
+{{- $isInstall := and .Release.IsInstall (lookup "v1" "Service" "default" "kubernetes") -}}
+{{- if and $isPulled $isInstall (not (include "slipway.namesRegistry" $image)) -}}
 {{- fail (printf (join "\n" (list
   "\n\nThe image %s names no registry, so nodes cannot pull it. Push it to a registry first:"
   "    docker build --file image/Dockerfile --tag REGISTRY/slipway:%s . && docker push REGISTRY/slipway:%s"

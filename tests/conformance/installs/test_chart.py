@@ -161,6 +161,13 @@ def as_a_job(pod: Json) -> Json:
     return {"apiVersion": "batch/v1", "kind": "Job", "metadata": pod["metadata"], "spec": {"template": template}}
 
 
+def test_an_image_that_no_node_can_pull_is_refused(ground: Ground) -> None:
+    """Before anything is made: the name has no registry, and nobody said that the nodes have the image."""
+    with pytest.raises(chart.HelmError, match=r"--set image\.registry=REGISTRY"):
+        chart.install(ground.cluster.kubeconfig, values={"image": {"allowNoRegistry": False}})
+    assert ground.names("Deployment") | ground.names("ClusterRole") == set()
+
+
 def test_every_object_is_accepted_strictly(ground: Ground) -> None:
     """Over all value sets: no unknown field, no warning (of deprecation or pod security), nothing refused."""
     complaints: dict[str, str] = {}

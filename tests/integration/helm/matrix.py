@@ -310,7 +310,6 @@ REFUSED: Mapping[str, tuple[Values, str]] = {
     "a nested name": ({"valkey": {"auth": {"pasword": "x"}}}, "pasword"),
     "a field of a pool": ({"setup": {"pools": {"default": {"bindng": "direct"}}}}, "bindng"),
     "a word of a queue": ({"setup": {"queues": {"default": {"ordering": "Random"}}}}, "ordering"),
-    "no registry": ({"image": {"allowNoRegistry": False}}, "image.registry=REGISTRY"),
     "a registry twice": (
         {"image": {"registry": "a.example", "repository": "b.example/slipway"}},
         "names a registry already",

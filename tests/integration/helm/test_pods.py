@@ -47,12 +47,13 @@ def test_an_image_of_its_own_registry_stays_there() -> None:
 
 
 @pytest.mark.parametrize(
-    "image", [{"registry": "a.example"}, {"repository": "a.example/slipway"}, {"pullPolicy": "Never"}]
+    ("image", "is_told"),
+    [({"registry": "a.example"}, False), ({"repository": "a.example/slipway"}, False), ({}, True)],
 )
-def test_a_registry_or_a_word_is_enough(image: Json) -> None:
-    """Nothing is refused that a node can start; an image without a registry is mentioned in the notes."""
+def test_an_image_without_a_registry_is_told(image: Json, is_told: bool) -> None:
+    """The notes mention it. Nothing is refused where the chart is only rendered: there are no nodes to pull."""
     values = {"image": {"allowNoRegistry": False, **image}}
-    assert ("names no registry" in chart.notes(values)) is ("pullPolicy" in image)
+    assert ("names no registry" in chart.notes(values)) is is_told
 
 
 def test_a_size_says_what_each_part_takes() -> None:
