@@ -72,6 +72,10 @@ def scaling(service: str) -> Schema:
                 "another one, and users log in again."
             )
             certificate = shapes.text("A Secret of type kubernetes.io/tls: the api speaks HTTPS with it, and no HTTP.")
+            oidc = shapes.text(
+                "A Secret with the key client-secret, of the api's client at the issuer of single sign-on; ca.crt in "
+                "it is for api.settings.oidcCaFile=/etc/slipway/oidc/ca.crt."
+            )
             webhooks = shapes.closed(
                 {"create": shapes.flag("Make the namespace. Without, it has to be there.")},
                 "The namespace of webhooks, which is named as the release's, with -webhooks behind it.",
@@ -79,6 +83,7 @@ def scaling(service: str) -> Schema:
             own = {
                 "tokenSecret": tokens,
                 "sessionKeySecret": session_keys,
+                "oidcSecret": oidc,
                 "tlsSecret": certificate,
                 "webhookNamespace": webhooks,
             }

@@ -89,6 +89,11 @@ spec:
           mountPath: {{ include "slipway.sessionKeyFolder" . }}
           readOnly: true
         {{- end }}
+        {{- if $values.oidcSecret }}
+        - name: oidc
+          mountPath: {{ include "slipway.oidcFolder" . }}
+          readOnly: true
+        {{- end }}
         {{- if $values.tlsSecret }}
         - name: tls
           mountPath: {{ include "slipway.tlsFolder" . }}
@@ -116,6 +121,11 @@ spec:
       secret:
         secretName: {{ . }}
     {{- end }}
+    {{- end }}
+    {{- with $values.oidcSecret }}
+    - name: oidc
+      secret:
+        secretName: {{ . }}
     {{- end }}
     {{- with $values.tlsSecret }}
     - name: tls

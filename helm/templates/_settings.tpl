@@ -17,6 +17,9 @@ again at its start, and ends when it does not know one.
 {{- if and (include "slipway.sessionKeySecret" .root) (not $settings.sessionKeyDir) -}}
 {{- $_ := set $settings "sessionKeyDir" (include "slipway.sessionKeyFolder" .) -}}
 {{- end -}}
+{{- if and .root.Values.api.oidcSecret (not $settings.oidcClientSecretFile) -}}
+{{- $_ := set $settings "oidcClientSecretFile" (printf "%s/client-secret" (include "slipway.oidcFolder" .)) -}}
+{{- end -}}
 {{- if and .root.Values.api.tlsSecret (not $settings.tlsDir) -}}
 {{- $_ := set $settings "tlsDir" (include "slipway.tlsFolder" .) -}}
 {{- end -}}
@@ -71,6 +74,11 @@ SLIPWAY_API_URL: {{ printf "http://%s.%s.svc:%s" (include "slipway.component" (d
 
 {{- define "slipway.tokenFolder" -}}
 /etc/slipway/tokens
+{{- end -}}
+
+{{/* Where the secret of its client at the issuer is. */}}
+{{- define "slipway.oidcFolder" -}}
+/etc/slipway/oidc
 {{- end -}}
 
 {{/* Where its certificate is. */}}

@@ -3,6 +3,8 @@
 import asyncio
 from collections.abc import Callable
 
+from slipway.runtime.clock import SystemClock
+
 
 class FakeClock:
     """Sleeping moves the time at once; `slept` lists each sleep. For one sleeper at a time."""
@@ -25,6 +27,22 @@ class FakeClock:
 
     def advance(self, seconds: float) -> None:
         self._elapsed_s += seconds
+
+
+class ShiftedClock(SystemClock):
+    """The real time, and as much later as a test has said: sleeps take as long as they do."""
+
+    def __init__(self) -> None:
+        self._ahead_s = 0.0
+
+    def now(self) -> float:
+        return super().now() + self._ahead_s
+
+    def monotonic(self) -> float:
+        return super().monotonic() + self._ahead_s
+
+    def advance(self, seconds: float) -> None:
+        self._ahead_s += seconds
 
 
 async def wait_until(condition: Callable[[], object], what: str, *, timeout_s: float = 5.0) -> None:

@@ -155,6 +155,22 @@ MATRIX: Mapping[str, Values] = {
         "ingress": {"enabled": True, "hosts": ["slipway.example"]},
     },
     "users by token": {"api": {"settings": {"auth": "token", "listen": "0.0.0.0:8080"}, "tokenSecret": "tokens"}},
+    "users of an issuer": {
+        "api": {
+            "settings": {
+                "auth": "token",
+                "listen": "0.0.0.0:8080",
+                "oidcIssuerUrl": "https://login.example",
+                "oidcClientId": "slipway-web",
+                "oidcCliClientId": "slipway-cli",
+                "oidcScopes": ["openid", "email", "groups", "offline_access"],
+                "oidcRequiredClaims": {"hd": "example.com"},
+                "oidcRoles": {"group:ml-team": {"team-red": "editor"}, "user:ada": {"*": "admin"}},
+            },
+            "tokenSecret": "tokens",
+            "oidcSecret": "issuer",
+        }
+    },
     "users of kubernetes": {
         "api": {"settings": {"auth": "kubernetes", "listen": "0.0.0.0:8080"}},
         "ingress": {
@@ -282,6 +298,7 @@ MATRIX: Mapping[str, Values] = {
 SECRETS: Mapping[str, Mapping[str, str]] = {
     "redis": {"address": "redis://there"},
     "mine": {"password": "x"},
+    "issuer": {"client-secret": "x"},
     "accounts": dict.fromkeys(("api", "scheduler", "podworker", "watcher", "audit", "scaler", "reader"), "x"),
 }
 """The Secrets that the sets name as there already."""
@@ -373,6 +390,19 @@ REFUSED: Mapping[str, tuple[Values, str]] = {
     "TLS for kubelets": (
         {"api": {"tlsSecret": "a", "settings": {"healthListen": ""}}},
         "needs api.settings.healthListen",
+    ),
+    "an issuer and no client": (
+        {"api": {"settings": {"auth": "kubernetes", "oidcIssuerUrl": "https://a"}}},
+        "needs api.settings.oidcClientId",
+    ),
+    "an issuer where nobody is asked": (
+        {"api": {"settings": {"oidcIssuerUrl": "https://a", "oidcClientId": "b"}}},
+        "none asks nobody",
+    ),
+    "a client and no issuer": ({"api": {"oidcSecret": "a"}}, "need api.settings.oidcIssuerUrl"),
+    "an algorithm with a shared secret": (
+        {"api": {"settings": {"oidcSigningAlgs": ["HS256"]}}},
+        "oidcSigningAlgs",
     ),
     "records without tokens": ({"api": {"tokenSecret": "tokens"}}, "auth=token only"),
     "two redis": ({"externalRedis": {"url": "redis://elsewhere"}}, "valkey.enabled=false"),

@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 from cryptography.fernet import Fernet
 
+from slipway.api.settings import Settings
 from slipway.runtime import redis_url
+from slipway.runtime.settings import load
 from slipway.streams import keys
 from tests.integration.helm.matrix import SECRETS, rendered
 from tests.support import chart
@@ -216,6 +218,21 @@ def test_records_of_tokens_are_where_the_api_looks() -> None:
     assert mount == {"name": "tokens", "mountPath": folder, "readOnly": True}
     others = [chart.pod_spec(documents, service) for service in SERVICES if service != "api"]
     assert not any(volume["name"] == "tokens" for pod in others for volume in pod["volumes"])
+
+
+def test_the_client_of_the_issuer_is_a_mounted_secret() -> None:
+    """The api alone mounts it, reads the client's secret there, and gets roles and claims as JSON that it reads."""
+    documents = rendered("users of an issuer")
+    pod = chart.pod_spec(documents, "api")
+    (volume,) = [each for each in pod["volumes"] if each["name"] == "oidc"]
+    assert volume["secret"] == {"secretName": "issuer"}
+    (mount,) = [each for each in pod["containers"][0]["volumeMounts"] if each["name"] == "oidc"]
+    settings = load(Settings, chart.service_environment(documents, "api"))
+    assert settings.oidc_client_secret_file == f"{mount['mountPath']}/client-secret"
+    assert settings.oidc_roles["group:ml-team"] == {"team-red": "editor"}
+    assert settings.oidc_required_claims == {"hd": "example.com"}
+    others = [chart.pod_spec(documents, service) for service in SERVICES if service != "api"]
+    assert not any(each["name"] == "oidc" for other in others for each in other["volumes"])
 
 
 def test_keys_of_sessions_are_shared_by_all_replicas() -> None:

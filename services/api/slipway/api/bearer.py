@@ -13,13 +13,15 @@ import msgspec
 from starlette.requests import HTTPConnection
 
 TOKEN_LENGTH_MAX = 16_384
-_JWT = re.compile(r"[A-Za-z0-9_-]+\.([A-Za-z0-9_-]+)\.[A-Za-z0-9_-]+")
+_JWT = re.compile(r"[A-Za-z0-9_-]+\.([A-Za-z0-9_-]+)\.[A-Za-z0-9_-]*")
+"""The signature may be missing: such a token is refused, and with what is wrong with it."""
 
 
 class TokenClaims(msgspec.Struct, frozen=True, kw_only=True):
     """What a token says of itself; anybody can write that."""
 
     audiences: tuple[str, ...]
+    issuer: str
     ends_at: float
     is_account: bool
     """of a service account, as Kubernetes makes them"""
@@ -45,6 +47,7 @@ def claims_of(token: str) -> TokenClaims | None:
     listed = cast("list[Any]", audiences) if isinstance(audiences, list) else [audiences]
     return TokenClaims(
         audiences=tuple(each for each in listed if isinstance(each, str)),
+        issuer=issuer if isinstance(issuer := said.get("iss"), str) else "",
         ends_at=float(ends_at) if isinstance(ends_at, int | float) else 0.0,
         is_account="kubernetes.io" in said,
     )

@@ -7,8 +7,11 @@ from pathlib import Path
 from starlette.requests import HTTPConnection
 
 from slipway.api.access.ended_sessions import EndedSessions
+from slipway.api.access.issuer import ClientLogin, Issuer
+from slipway.api.access.issuer_rules import TokenRules
 from slipway.api.access.kubernetes_auth import KubernetesReviews
 from slipway.api.access.links import LoginLinks
+from slipway.api.access.oidc_auth import Grants, ListedRoles, OidcAuth, RoleBindings
 from slipway.api.access.principal import Authenticator, Open
 from slipway.api.access.rate_limit import Rates
 from slipway.api.access.seal import SealKeys
@@ -74,6 +77,8 @@ class ApiDeps:
     rates: Rates
     tokens: TokenBook | None
     """of mode `token`"""
+    issuer: Issuer | None
+    """of single sign-on, where it is set up"""
     links: LoginLinks
     sessions: BrowserSessions
     catalog: Catalog
@@ -127,7 +132,7 @@ def connect(
     catalog, lookup = Catalog(kube, clock, nodes), Lookup(kube)
     announcer = LaunchPublisher(streams.events, streams.wake, clock)
     tokens = TokenBook(Path(settings.token_dir), clock) if settings.auth == "token" else None
-    sessions = _sessions(settings, streams, clock, random)
+    sessions, issuer = _sessions(settings, streams, clock, random), _issuer(settings, clock)
     contexts = _contexts(settings, kube, clock, random)
     return ApiDeps(
         settings=settings,
@@ -136,9 +141,10 @@ def connect(
         stop=stop,
         kube=kube,
         whole=kube,
-        access=_access(settings, kube, catalog, clock, tokens=tokens, sessions=sessions),
+        access=_access(settings, kube, catalog, clock, tokens=tokens, sessions=sessions, issuer=issuer),
         rates=Rates(clock, rate_per_s=settings.rate_per_s, burst=settings.rate_burst),
         tokens=tokens,
+        issuer=issuer,
         links=LoginLinks(clock, random),
         sessions=sessions,
         catalog=catalog,
@@ -200,6 +206,27 @@ def _sessions(settings: Settings, streams: Streams, clock: Clock, random: Random
     return BrowserSessions(keys, ended, clock, random, domain=settings.proxy_domain, life_s=settings.session_s)
 
 
+def _issuer(settings: Settings, clock: Clock) -> Issuer | None:
+    if not settings.oidc_issuer_url:
+        return None
+    client = ClientLogin(id=settings.oidc_client_id, secret_file=settings.oidc_client_secret_file)
+    return Issuer(settings.oidc_issuer_url, client, clock, ca_file=settings.oidc_ca_file)
+
+
+def _rules(settings: Settings) -> TokenRules:
+    """What a token of the issuer must be."""
+    return TokenRules(
+        issuer=settings.oidc_issuer_url,
+        audiences=settings.oidc_audiences,
+        algorithms=settings.oidc_signing_algs,
+        username_claim=settings.oidc_username_claim,
+        username_prefix=settings.oidc_username_prefix,
+        groups_claim=settings.oidc_groups_claim,
+        groups_prefix=settings.oidc_groups_prefix,
+        required_claims=settings.oidc_required_claims,
+    )
+
+
 def _access(
     settings: Settings,
     kube: Kube,
@@ -208,12 +235,21 @@ def _access(
     *,
     tokens: TokenBook | None,
     sessions: BrowserSessions,
+    issuer: Issuer | None,
 ) -> Authenticator:
     """How it is found out who calls."""
+    inner: Authenticator
+    grants: Grants
     if settings.auth == "kubernetes":
-        reviews = KubernetesReviews(kube, clock, audience=settings.auth_audience, workspaces=catalog.workspace_names)
-        return CookieAuth(reviews, sessions)
-    return CookieAuth(tokens, sessions) if tokens is not None else Open()
+        inner = KubernetesReviews(kube, clock, audience=settings.auth_audience, workspaces=catalog.workspace_names)
+        grants = RoleBindings(inner)
+    elif tokens is not None:
+        inner, grants = tokens, ListedRoles(settings.oidc_roles)
+    else:
+        return Open()
+    if issuer is not None:
+        inner = OidcAuth(inner, issuer, _rules(settings), grants, clock)
+    return CookieAuth(inner, sessions)
 
 
 def parts_of(connection: HTTPConnection) -> ApiDeps:

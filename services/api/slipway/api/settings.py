@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
+from slipway.api.access.issuer_rules import check_issuer_url, check_subjects
 from slipway.api.access.origins import check_domain
 from slipway.api.networks import parse_networks
 from slipway.pods.podspec import TaskOptions
@@ -72,6 +73,115 @@ class Settings(CommonSettings, kw_only=True, frozen=True):
             "kubeconfig."
         ),
     ] = "slipway-api"
+    oidc_issuer_url: Annotated[
+        str,
+        Meta(
+            max_length=512,
+            description="Issuer of OpenID Connect whose tokens users may call with, exactly as its discovery document "
+            "and its tokens name it: https://login.example.com. Beside the tokens of mode token or kubernetes. Empty: "
+            "no single sign-on.",
+            extra={"check": check_issuer_url},
+        ),
+    ] = ""
+    oidc_client_id: Annotated[
+        str,
+        Meta(
+            max_length=255,
+            description="The api's client at the issuer: the audience of ID tokens, and what browsers sign in as.",
+        ),
+    ] = ""
+    oidc_client_secret_file: Annotated[
+        str,
+        Meta(
+            description="File with the secret of that client, as a mounted Secret is one; read at every use, so that "
+            "it may change without a restart. Empty: a public client, which proves itself by PKCE alone."
+        ),
+    ] = ""
+    oidc_cli_client_id: Annotated[
+        str,
+        Meta(
+            max_length=255,
+            description="Client that `slipway login` uses: a public one, for the loopback redirect http://127.0.0.1 "
+            "and the device flow. Empty: SLIPWAY_OIDC_CLIENT_ID.",
+        ),
+    ] = ""
+    oidc_audience: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="Audiences that a token may be for, separated by commas; one of them is enough. Access tokens "
+            "often name another one than the client. Empty: the two clients above."
+        ),
+    ] = ()
+    oidc_username_claim: Annotated[
+        str,
+        Meta(
+            min_length=1,
+            max_length=128,
+            description="Claim that names the user, such as sub, email or preferred_username. An email counts only "
+            "where the token does not say email_verified=false.",
+        ),
+    ] = "sub"
+    oidc_username_prefix: Annotated[
+        str,
+        Meta(
+            max_length=128,
+            description="Put before the user's name, so that it is no other's: oidc:. Empty: the issuer and # where "
+            "the claim is not email, and nothing where it is, as kube-apiserver does. A - means none.",
+        ),
+    ] = ""
+    oidc_groups_claim: Annotated[
+        str,
+        Meta(
+            max_length=128, description="Claim with the user's groups: a list of texts, or one text. Empty: no groups."
+        ),
+    ] = "groups"
+    oidc_groups_prefix: Annotated[
+        str, Meta(max_length=128, description="Put before the name of each group: oidc:. Empty: nothing.")
+    ] = ""
+    oidc_required_claims: Annotated[
+        dict[str, str],
+        Meta(
+            description='Claims that a token must have with this very value, as JSON: {"hd": "example.com"}. Empty: '
+            "none."
+        ),
+    ] = {}
+    oidc_signing_algs: Annotated[
+        tuple[Literal["RS256", "RS384", "RS512", "ES256", "ES384", "ES512", "PS256", "PS384", "PS512"], ...],
+        Meta(
+            min_length=1,
+            description="Algorithms that a token may be signed with, separated by commas. Only asymmetric ones exist "
+            "here: none and HS256 are refused.",
+        ),
+    ] = ("RS256",)
+    oidc_ca_file: Annotated[
+        str,
+        Meta(
+            description="File with the certificates of the authorities that may have signed the issuer's. Empty: those "
+            "of the system."
+        ),
+    ] = ""
+    oidc_scopes: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="What a sign-in asks the issuer for, separated by commas; openid is always asked for. Many "
+            "issuers give groups for a scope groups, and a refresh token for offline_access only."
+        ),
+    ] = ("openid", "profile", "email")
+    oidc_label: Annotated[
+        str,
+        Meta(
+            min_length=1, max_length=64, description="What the login page calls the issuer: Sign in with <this name>."
+        ),
+    ] = "single sign-on"
+    oidc_roles: Annotated[
+        dict[str, dict[str, Literal["viewer", "editor", "admin"]]],
+        Meta(
+            description="Mode token only, where no RoleBinding says it: who may what, as JSON from group:NAME or "
+            'user:NAME, prefix included, to roles by workspace: {"group:ml-team": {"team-red": "editor"}}. The '
+            "workspace * means all. Roles: viewer, editor, admin.",
+            extra={"check": check_subjects},
+        ),
+    ] = {}
     tls_dir: Annotated[
         str,
         Meta(
@@ -335,6 +445,7 @@ class Settings(CommonSettings, kw_only=True, frozen=True):
             raise ValueError(
                 "SLIPWAY_AUTH_AUDIENCE and SLIPWAY_TASK_AUDIENCE are the same: the token of a task would be a user's"
             )
+        self._check_oidc()
         if self.proxy_domain and not self.hosts and self.auth != "none":
             raise ValueError(
                 "SLIPWAY_PROXY_DOMAIN needs the api's own names in SLIPWAY_HOSTS: only their pages lead on to workloads"
@@ -344,4 +455,29 @@ class Settings(CommonSettings, kw_only=True, frozen=True):
                 f"SLIPWAY_LISTEN={self.listen} can be reached from other machines, and SLIPWAY_AUTH=none lets "
                 "everybody in; listen on a loopback address such as 127.0.0.1:8080, or set SLIPWAY_AUTH to token or "
                 "kubernetes"
+            )
+
+    @property
+    def oidc_audiences(self) -> tuple[str, ...]:
+        """Whom a token of the issuer may be for."""
+        return self.oidc_audience or tuple(dict.fromkeys((self.oidc_client_id, self.cli_client_id)))
+
+    @property
+    def cli_client_id(self) -> str:
+        """The client of the command line."""
+        return self.oidc_cli_client_id or self.oidc_client_id
+
+    def _check_oidc(self) -> None:
+        if bool(self.oidc_issuer_url) is not bool(self.oidc_client_id):
+            raise ValueError("SLIPWAY_OIDC_ISSUER_URL and SLIPWAY_OIDC_CLIENT_ID need each other")
+        if not self.oidc_issuer_url:
+            return
+        if self.auth == "none":
+            raise ValueError(
+                "SLIPWAY_OIDC_ISSUER_URL needs SLIPWAY_AUTH=token or kubernetes: none asks nobody who calls"
+            )
+        if self.oidc_roles and self.auth != "token":
+            raise ValueError(
+                "SLIPWAY_OIDC_ROLES is for SLIPWAY_AUTH=token; in mode kubernetes bind roles with RoleBindings to the "
+                "users and groups of the issuer"
             )

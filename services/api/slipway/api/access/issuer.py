@@ -1,0 +1,322 @@
+"""The OpenID Connect issuer, as the api talks to it: its discovery document, its keys, its token endpoint.
+
+Owns every connection to the issuer, the limits of asking, and what is remembered of its answers.
+
+Promises: each exchange ends within `EXCHANGE_S`, redirects are not followed and no more than `ANSWER_BYTES_MAX` is
+read. Keys are fetched again when a token names one that is not known and when they are older than `KEYS_FRESH_S`, but
+never more often than every `FETCH_GAP_S`, however many tokens ask. While the issuer is away, the last known keys go on
+being used. Not promised: that a key which the issuer has withdrawn is forgotten while the issuer is away.
+
+Source: https://openid.net/specs/openid-connect-discovery-1_0.html
+"""
+
+import asyncio
+import math
+from collections.abc import Mapping
+from email.utils import parsedate_to_datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import msgspec
+
+from slipway.api.access.issuer_rules import IssuerKey, TokenHeader, check_issuer_url, key_for, keys_of
+from slipway.api.http_errors import UnauthorizedError
+from slipway.errors import InvalidError, PermanentError, UnavailableError
+from slipway.runtime import log
+from slipway.runtime.clock import Clock
+from slipway.runtime.service import version
+
+if TYPE_CHECKING:
+    import httpx
+
+EXCHANGE_S = 5.0
+FETCH_GAP_S = 10.0
+KEYS_FRESH_S = 600.0
+ANSWER_BYTES_MAX = 1024 * 1024
+AT_ONCE_MAX = 16
+"""Exchanges with the token endpoint at the same time; others wait for their turn within their deadline."""
+WELL_KNOWN = "/.well-known/openid-configuration"
+_WORDS_MAX = 200
+
+_log = log.get_logger(__name__)
+
+
+class GrantRefusedError(PermanentError):
+    """The token endpoint refused, and would again: the code or the refresh token is not valid, or the client is not."""
+
+    def __init__(self, message: str, reason: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+        """the error code of OAuth 2, such as `invalid_grant`"""
+
+
+class DiscoveryDocument(msgspec.Struct, frozen=True, kw_only=True):
+    """What the issuer says of itself; unknown fields are ignored."""
+
+    issuer: str
+    jwks_uri: str
+    authorization_endpoint: str = ""
+    token_endpoint: str = ""
+    end_session_endpoint: str = ""
+    revocation_endpoint: str = ""
+    device_authorization_endpoint: str = ""
+    token_endpoint_auth_methods_supported: tuple[str, ...] = ("client_secret_basic",)
+
+
+class IssuerTokens(msgspec.Struct, frozen=True, kw_only=True):
+    """What the token endpoint gives."""
+
+    id_token: str = ""
+    refresh_token: str = ""
+
+
+class IssuerHealth(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """What is known of the issuer now. `aheadS`: its clock minus ours; null where it does not say."""
+
+    issuer: str
+    keys: int
+    error: str
+    ahead_s: float | None
+
+
+class ClientLogin(msgspec.Struct, frozen=True, kw_only=True):
+    """The api's client at the issuer; `secret_file` empty: a public one."""
+
+    id: str
+    secret_file: str = ""
+
+    def secret(self) -> str:
+        """What the file holds now. Raises UnavailableError when it cannot be read."""
+        if not self.secret_file:
+            return ""
+        try:
+            return Path(self.secret_file).read_text(encoding="utf-8").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise UnavailableError(f"SLIPWAY_OIDC_CLIENT_SECRET_FILE: {self.secret_file} cannot be read") from error
+
+
+class Issuer:
+    """One issuer. `ca_file` empty: the authorities of the system."""
+
+    def __init__(self, url: str, client: ClientLogin, clock: Clock, *, ca_file: str = "") -> None:
+        self.url = url
+        self.client = client
+        self._clock = clock
+        self._ca_file = ca_file
+        self._http: httpx.AsyncClient | None = None
+        self._document: DiscoveryDocument | None = None
+        self._keys: tuple[IssuerKey, ...] = ()
+        self._fetched_at = -math.inf
+        self._tried_at = -math.inf
+        self._fetching = asyncio.Lock()
+        self._turns = asyncio.Semaphore(AT_ONCE_MAX)
+        self._error = ""
+        self._ahead_s: float | None = None
+
+    async def aclose(self) -> None:
+        """Close every connection."""
+        http, self._http = self._http, None
+        if http is not None:
+            await http.aclose()
+
+    async def document(self) -> DiscoveryDocument:
+        """The discovery document. Raises UnavailableError when it was never read and cannot be now."""
+        if self._document is None or self._is_stale():
+            await self._refresh()
+        if self._document is None:
+            raise self._away()
+        return self._document
+
+    async def key(self, header: TokenHeader) -> IssuerKey:
+        """The key that a token names.
+
+        Raises:
+            UnauthorizedError: the issuer has no such key.
+            UnavailableError: no keys are known, and the issuer cannot be reached.
+        """
+        found = key_for(header, self._keys)
+        # One request fetches what is stale, and the others go on with the keys that there are.
+        if found is None or (self._is_stale() and not self._fetching.locked()):
+            await self._refresh()
+            found = key_for(header, self._keys)
+        if found is not None:
+            return found
+        if not self._keys:
+            raise self._away()
+        what = f"key {header.kid[:64]!r}" if header.kid else "a key that it does not name"
+        raise UnauthorizedError(f"the token is signed with {what}, which the issuer {self.url} does not publish")
+
+    async def health(self) -> IssuerHealth:
+        """Whether the issuer can be reached, after a look where one is due."""
+        if self._is_stale() or self._error:
+            await self._refresh()
+        return IssuerHealth(issuer=self.url, keys=len(self._keys), error=self._error, ahead_s=self._ahead_s)
+
+    async def redeem(self, fields: Mapping[str, str]) -> IssuerTokens:
+        """What the token endpoint gives for a grant.
+
+        Raises:
+            GrantRefusedError: it refuses, and would again.
+            UnavailableError: it cannot be reached, or answers what cannot be read.
+        """
+        document = await self.document()
+        status, body = await self._post(document.token_endpoint, fields, document)
+        if status == 200:
+            try:
+                return msgspec.json.decode(body, type=IssuerTokens)
+            except msgspec.MsgspecError as error:
+                raise UnavailableError(f"the token endpoint of {self.url} answers no tokens") from error
+        reason, words = _refusal(body)
+        if 400 <= status < 500 and status not in (408, 429) and reason:
+            told = f": {words}" if words else ""
+            raise GrantRefusedError(f"the issuer refuses ({reason}){told}", reason)
+        raise UnavailableError(f"the token endpoint of {self.url} answers {status}", retry_after_s=FETCH_GAP_S)
+
+    async def revoke(self, refresh_token: str) -> None:
+        """Ask the issuer to forget a refresh token, where it has a way. Raises UnavailableError."""
+        document = await self.document()
+        if document.revocation_endpoint:
+            fields = {"token": refresh_token, "token_type_hint": "refresh_token"}
+            await self._post(document.revocation_endpoint, fields, document)
+
+    def _is_stale(self) -> bool:
+        now = self._clock.monotonic()
+        return now - self._fetched_at > KEYS_FRESH_S and now - self._tried_at >= FETCH_GAP_S
+
+    async def _refresh(self) -> None:
+        """Fetch document and keys, if nobody has tried for a while; what fails leaves what is known."""
+        async with self._fetching:
+            now = self._clock.monotonic()
+            if now - self._tried_at < FETCH_GAP_S:
+                return
+            self._tried_at = now
+            try:
+                async with asyncio.timeout(EXCHANGE_S):
+                    document = await self._fetch_document()
+                    keys = keys_of(msgspec.json.decode(await self._get(document.jwks_uri)))
+            except TimeoutError:
+                self._fail(f"no answer within {EXCHANGE_S:g} s")
+            except (UnavailableError, InvalidError) as error:
+                self._fail(str(error))
+            except (ValueError, msgspec.MsgspecError) as error:
+                self._fail(f"its keys cannot be used: {error}")
+            else:
+                if self._error or not self._keys:
+                    _log.info("keys of the issuer read", issuer=self.url, count=len(keys))
+                self._document, self._keys, self._error = document, keys, ""
+                self._fetched_at = self._clock.monotonic()
+
+    def _fail(self, why: str) -> None:
+        if why != self._error:
+            _log.warning("issuer cannot be used", issuer=self.url, why=why, known_keys=len(self._keys))
+        self._error = why
+
+    def _away(self) -> UnavailableError:
+        why = self._error or "it was not asked yet"
+        return UnavailableError(f"the issuer {self.url} cannot be used: {why}", retry_after_s=FETCH_GAP_S)
+
+    async def _fetch_document(self) -> DiscoveryDocument:
+        address = self.url.rstrip("/") + WELL_KNOWN
+        try:
+            document = msgspec.json.decode(await self._get(address), type=DiscoveryDocument)
+        except msgspec.MsgspecError as error:
+            raise InvalidError(f"{address} is no discovery document: {error}") from error
+        if document.issuer != self.url:
+            raise InvalidError(
+                f"{address} names the issuer {document.issuer[:_WORDS_MAX]!r}; SLIPWAY_OIDC_ISSUER_URL must be the same"
+            )
+        for name in msgspec.structs.asdict(document):
+            if name == "jwks_uri" or (name.endswith("_endpoint") and getattr(document, name)):
+                try:
+                    check_issuer_url(getattr(document, name).partition("?")[0])
+                except ValueError as error:
+                    raise InvalidError(f"{address}: {name} {error}") from error
+        return document
+
+    async def _get(self, address: str) -> bytes:
+        status, body = await self._exchange("GET", address)
+        if status != 200:
+            raise UnavailableError(f"{address} answers {status}")
+        return body
+
+    async def _post(self, address: str, fields: Mapping[str, str], document: DiscoveryDocument) -> tuple[int, bytes]:
+        """(status, body) of a form that is sent as our client."""
+        from httpx import BasicAuth
+
+        if not address:
+            raise UnavailableError(f"the issuer {self.url} names no such endpoint in its discovery document")
+        secret = await asyncio.to_thread(self.client.secret)
+        options: dict[str, Any] = {"data": {**fields, "client_id": self.client.id}}
+        if secret and "client_secret_basic" in document.token_endpoint_auth_methods_supported:
+            options = {"data": dict(fields), "auth": BasicAuth(*_quoted(self.client.id, secret))}
+        elif secret:
+            options["data"]["client_secret"] = secret
+        try:
+            async with asyncio.timeout(EXCHANGE_S), self._turns:
+                return await self._exchange("POST", address, **options)
+        except TimeoutError as error:
+            raise UnavailableError(f"{address} did not answer within {EXCHANGE_S:g} s") from error
+
+    async def _exchange(self, method: str, address: str, **options: Any) -> tuple[int, bytes]:
+        import httpx
+
+        body = bytearray()
+        try:
+            http = await self._opened()
+            async with http.stream(method, address, headers={"Accept": "application/json"}, **options) as response:
+                async for chunk in response.aiter_bytes():
+                    body += chunk
+                    if len(body) > ANSWER_BYTES_MAX:
+                        raise UnavailableError(f"{address} answers more than {ANSWER_BYTES_MAX} bytes")
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            raise UnavailableError(f"{address} cannot be reached: {str(error) or type(error).__name__}") from error
+        self._compare_clocks(response.headers.get("date", ""))
+        return response.status_code, bytes(body)
+
+    def _compare_clocks(self, date: str) -> None:
+        try:
+            self._ahead_s = round(parsedate_to_datetime(date).timestamp() + 0.5 - self._clock.now(), 1)
+        except (ValueError, TypeError):
+            self._ahead_s = None
+
+    async def _opened(self) -> "httpx.AsyncClient":
+        if self._http is None:
+            import httpx
+
+            verify = await asyncio.to_thread(_authorities, self._ca_file)
+            if self._http is None:
+                agent = {"User-Agent": f"slipway/{version()}"}
+                limits = httpx.Limits(max_connections=AT_ONCE_MAX, max_keepalive_connections=2)
+                self._http = httpx.AsyncClient(
+                    verify=verify, trust_env=False, timeout=EXCHANGE_S, headers=agent, limits=limits
+                )
+        return self._http
+
+
+def _authorities(ca_file: str) -> Any:
+    import ssl
+
+    try:
+        return ssl.create_default_context(cafile=ca_file or None)
+    except (OSError, ssl.SSLError) as error:
+        raise UnavailableError(f"SLIPWAY_OIDC_CA_FILE: {ca_file} cannot be read as certificates") from error
+
+
+def _quoted(name: str, secret: str) -> tuple[str, str]:
+    """As OAuth 2 wants them in the Basic scheme (RFC 6749, 2.3.1)."""
+    from urllib.parse import quote
+
+    return quote(name, safe=""), quote(secret, safe="")
+
+
+def _refusal(body: bytes) -> tuple[str, str]:
+    """(error, description) of an answer of OAuth 2; empty when it is none."""
+    try:
+        said = msgspec.json.decode(body)
+    except msgspec.MsgspecError:
+        return "", ""
+    if not isinstance(said, dict):
+        return "", ""
+    told = cast("dict[str, Any]", said)
+    words = "".join(each for each in str(told.get("error_description") or "") if each.isprintable())
+    return str(told.get("error") or "")[:64], words[:_WORDS_MAX]

@@ -1,0 +1,249 @@
+"""What makes a token of an OpenID Connect issuer valid, and whom it names. Pure.
+
+Owns the check of a signature with the issuer's keys, of the claims with the settings, and the way from claims to the
+name and the groups of a user, which is that of kube-apiserver. The signature itself is checked by the package
+`joserfc`; the time and the keys are given.
+
+Invariants: only asymmetric algorithms that the settings list are accepted, whatever a token says of itself; a key that
+the issuer publishes for another use or algorithm, and every symmetric one, is ignored; nothing of a token is believed
+before its signature was checked; no name or group of the issuer begins with `system:`, which Kubernetes keeps for
+itself.
+
+Source: https://openid.net/specs/openid-connect-core-1_0.html#IDTokenValidation, RFC 8725 (best practices for JWT)
+"""
+
+import base64
+import binascii
+import hmac
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, cast
+from urllib.parse import urlsplit
+
+import msgspec
+
+from slipway.api.http_errors import UnauthorizedError
+from slipway.model.apitokens import Role
+from slipway.model.times import format_time
+from slipway.runtime.listen import is_loopback
+
+CLOCK_SKEW_S = 30
+"""How much the issuer's clock may be ahead of or behind ours."""
+KEYS_MAX = 64
+GROUPS_MAX = 1_000
+NAME_CHARS_MAX = 253
+RESERVED = "system:"
+NO_PREFIX = "-"
+_KINDS = ("group:", "user:")
+_ASYMMETRIC = ("RSA", "EC")
+_LOGOUT_EVENTS = "events"
+"""A claim that only notices about a session have, which issuers sign with the same keys for the same audience."""
+
+
+class TokenRules(msgspec.Struct, frozen=True, kw_only=True):
+    """What the settings say of a token."""
+
+    issuer: str
+    audiences: tuple[str, ...]
+    algorithms: tuple[str, ...]
+    username_claim: str
+    username_prefix: str
+    groups_claim: str
+    groups_prefix: str
+    required_claims: Mapping[str, str]
+
+
+class OidcUser(msgspec.Struct, frozen=True, kw_only=True):
+    """Whom a valid token names; `ends_at` in epoch seconds."""
+
+    name: str
+    groups: tuple[str, ...] = ()
+    ends_at: float
+
+
+class IssuerKey(msgspec.Struct, frozen=True, kw_only=True):
+    """A public key of the issuer. `kid` and `alg` are empty where it does not say."""
+
+    kid: str
+    alg: str
+    key: Any
+    """of joserfc"""
+
+
+class VerifiedToken(msgspec.Struct, frozen=True, kw_only=True):
+    """A token whose signature and claims were checked."""
+
+    user: OidcUser
+    claims: Mapping[str, Any]
+
+
+class TokenHeader(msgspec.Struct, frozen=True, kw_only=True):
+    """What a token says of its signature: not believed, only looked up."""
+
+    alg: str
+    kid: str = ""
+
+
+def check_issuer_url(text: str) -> str:
+    """The address of an issuer, as it may be in the settings. Raises ValueError."""
+    parts = urlsplit(text)
+    is_plain = parts.scheme == "http" and is_loopback(parts.hostname or "")
+    if not (parts.hostname and (parts.scheme == "https" or is_plain)) or parts.query or parts.fragment:
+        raise ValueError(
+            "must be an https:// address without query or fragment, such as https://login.example.com; http:// is "
+            "accepted for a loopback address only"
+        )
+    return text
+
+
+def check_subjects(roles: Mapping[str, object]) -> None:
+    """Whether the settings name users and groups. Raises ValueError."""
+    for subject in roles:
+        if not any(subject.startswith(kind) and len(subject) > len(kind) for kind in _KINDS):
+            raise ValueError(f"{subject[:128]!r} must be group:NAME or user:NAME")
+
+
+def header_of(token: str, rules: TokenRules) -> TokenHeader:
+    """What a token says of its signature. Raises UnauthorizedError when it can be none that is accepted."""
+    text = token.partition(".")[0]
+    try:
+        header = msgspec.json.decode(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)), type=TokenHeader)
+    except (binascii.Error, ValueError, msgspec.MsgspecError, RecursionError) as error:
+        raise UnauthorizedError("the token cannot be read: its header is no JSON object with an algorithm") from error
+    if header.alg not in rules.algorithms:
+        accepted = ", ".join(rules.algorithms)
+        raise UnauthorizedError(
+            f"the token is signed with {header.alg[:16]!r}; accepted is {accepted} (SLIPWAY_OIDC_SIGNING_ALGS)"
+        )
+    return header
+
+
+def keys_of(document: object) -> tuple[IssuerKey, ...]:
+    """The keys of a JWKS document that can check a signature; others are ignored. Raises ValueError without any."""
+    from joserfc import jwk
+    from joserfc.errors import JoseError
+
+    listed = cast("Mapping[str, Any]", document).get("keys") if isinstance(document, dict) else None
+    if not isinstance(listed, list):
+        raise ValueError("it is no JSON object with a list of keys")
+    found: list[IssuerKey] = []
+    for each in cast("list[Any]", listed)[:KEYS_MAX]:
+        if not isinstance(each, dict):
+            continue
+        said = cast("dict[str, Any]", each)
+        if said.get("kty") not in _ASYMMETRIC or said.get("use", "sig") != "sig" or "d" in said:
+            continue
+        try:
+            key = jwk.import_key(cast("Any", said))
+        except (JoseError, ValueError, TypeError, KeyError):
+            continue
+        found.append(IssuerKey(kid=str(said.get("kid") or ""), alg=str(said.get("alg") or ""), key=key))
+    if not found:
+        raise ValueError("it has no public key of a kind that is accepted (RSA, EC)")
+    return tuple(found)
+
+
+def key_for(header: TokenHeader, keys: Sequence[IssuerKey]) -> IssuerKey | None:
+    """The key that a token names; without a name, the only one there is."""
+    if not header.kid:
+        return keys[0] if len(keys) == 1 else None
+    return next((key for key in keys if key.kid == header.kid), None)
+
+
+def verified(token: str, header: TokenHeader, key: IssuerKey, rules: TokenRules, *, now: float) -> VerifiedToken:
+    """Whom a token names. `now`: epoch seconds. Raises UnauthorizedError with what is wrong with it."""
+    from joserfc import jwt
+    from joserfc.errors import JoseError
+
+    if key.alg and key.alg != header.alg:
+        raise UnauthorizedError(f"the token is signed with {header.alg}, and its key is for {key.alg[:16]}")
+    try:
+        claims = jwt.decode(token, key.key, algorithms=[header.alg]).claims
+    except (JoseError, ValueError, TypeError, RecursionError) as error:
+        raise UnauthorizedError("the signature of the token is not valid") from error
+    ends_at = _check_claims(claims, rules, now)
+    return VerifiedToken(user=_user(claims, rules, ends_at), claims=claims)
+
+
+def check_nonce(found: VerifiedToken, nonce: str) -> None:
+    """Whether a token is the answer to this very sign-in. Raises UnauthorizedError."""
+    said = found.claims.get("nonce")
+    if not isinstance(said, str) or not hmac.compare_digest(said.encode(), nonce.encode()):
+        raise UnauthorizedError("the issuer's answer is not for this sign-in: its nonce is missing or another one")
+
+
+def roles_for(user: OidcUser, roles: Mapping[str, Mapping[str, Role]]) -> dict[str, Role]:
+    """{workspace or `*`: role} of a user, the highest of what their name and groups have."""
+    found: dict[str, Role] = {}
+    for subject in (f"user:{user.name}", *(f"group:{group}" for group in user.groups)):
+        for workspace, role in roles.get(subject, {}).items():
+            if workspace not in found or role.includes(found[workspace]):
+                found[workspace] = role
+    return found
+
+
+def _check_claims(claims: Mapping[str, Any], rules: TokenRules, now: float) -> float:
+    """When the token ends. Raises UnauthorizedError with what is wrong."""
+    if claims.get("iss") != rules.issuer:
+        raise UnauthorizedError(f"the token is not of the issuer {rules.issuer}")
+    audiences = _texts(claims.get("aud"))
+    if not set(audiences) & set(rules.audiences):
+        meant = ", ".join(audiences)[:128] or "nobody"
+        raise UnauthorizedError(f"the token is for {meant!r}, not for {' or '.join(rules.audiences)!r}")
+    ends_at, from_at = _time(claims, "exp"), _time(claims, "nbf")
+    if ends_at is None:
+        raise UnauthorizedError("the token does not say when it expires (claim exp)")
+    if now >= ends_at + CLOCK_SKEW_S:
+        raise UnauthorizedError(f"the token has expired at {format_time(ends_at)}")
+    if from_at is not None and now < from_at - CLOCK_SKEW_S:
+        raise UnauthorizedError(f"the token is not valid before {format_time(from_at)}; is the clock right?")
+    if _LOGOUT_EVENTS in claims:
+        raise UnauthorizedError("the token is a notice about a session, and opens nothing")
+    for name, wanted in rules.required_claims.items():
+        if claims.get(name) != wanted:
+            raise UnauthorizedError(f"the token lacks the claim {name}={wanted} (SLIPWAY_OIDC_REQUIRED_CLAIMS)")
+    return ends_at
+
+
+def _user(claims: Mapping[str, Any], rules: TokenRules, ends_at: float) -> OidcUser:
+    name = claims.get(rules.username_claim)
+    if not isinstance(name, str) or not name:
+        raise UnauthorizedError(
+            f"the token has no claim {rules.username_claim} with a name (SLIPWAY_OIDC_USERNAME_CLAIM)"
+        )
+    if rules.username_claim == "email" and claims.get("email_verified", True) is not True:
+        raise UnauthorizedError("the issuer has not verified the user's email address (claim email_verified)")
+    whole = _prefix(rules) + name
+    if whole.startswith(RESERVED):
+        raise UnauthorizedError(
+            f"the user's name begins with {RESERVED}, which Kubernetes keeps for itself; set "
+            "SLIPWAY_OIDC_USERNAME_PREFIX"
+        )
+    if len(whole) > NAME_CHARS_MAX:
+        raise UnauthorizedError(f"the user's name has more than {NAME_CHARS_MAX} characters")
+    listed = _texts(claims.get(rules.groups_claim)) if rules.groups_claim else ()
+    groups = (rules.groups_prefix + group for group in listed[:GROUPS_MAX] if group)
+    return OidcUser(name=whole, groups=tuple(each for each in groups if not each.startswith(RESERVED)), ends_at=ends_at)
+
+
+def _prefix(rules: TokenRules) -> str:
+    if rules.username_prefix:
+        return "" if rules.username_prefix == NO_PREFIX else rules.username_prefix
+    return "" if rules.username_claim == "email" else f"{rules.issuer}#"
+
+
+def _time(claims: Mapping[str, Any], name: str) -> float | None:
+    """A time claim. Raises UnauthorizedError when it is none."""
+    said = claims.get(name)
+    if said is None:
+        return None
+    if isinstance(said, bool) or not isinstance(said, int | float) or not 0 <= said <= 1e11:
+        raise UnauthorizedError(f"the token's claim {name} is no time")
+    return float(said)
+
+
+def _texts(said: object) -> tuple[str, ...]:
+    """A claim that is a list of texts, or one text."""
+    if isinstance(said, str):
+        return (said,)
+    listed: Iterable[Any] = cast("list[Any]", said) if isinstance(said, list) else ()
+    return tuple(each for each in listed if isinstance(each, str))
