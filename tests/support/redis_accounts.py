@@ -53,6 +53,8 @@ async def api(own: Streams, operator: RedisBackend) -> None:
     await own.logouts.append({"a": 9e9})
     assert (await own.logouts.read(None, limit=9)).ended == {"a": 9e9}
     assert await own.logouts.take("a", 9)
+    await own.logouts.keep("a", "text", 9)
+    assert await own.logouts.kept("a") == "text"
     await _gather(own)
     await _webhooks(own, others)
     await _dead_letters(own, others)

@@ -35,6 +35,7 @@ _CONTENT = {
     keys.ACTIVITY.prefix: "when one allocation was last in use, for idle timeouts",
     keys.LOGOUTS.prefix: "logins of browsers that were ended; replicas of the api remember what they have read",
     keys.USED_CODE.prefix: "a one-time code of a browser that was used",
+    keys.SIGN_IN.prefix: "what the issuer said last of one login of a browser, sealed by the api",
     keys.GATHER.prefix: "what the ranks of an attempt exchange in one all-gather",
     keys.WEBHOOK.prefix: "the events that one webhook is still to be sent",
     keys.DECISIONS.prefix: "what the planner of one pool saw and decided, for `slipway replay`; also capped by bytes",
@@ -68,6 +69,8 @@ def _key(family: keys.KeyFamily) -> tuple[str, ...]:
         name += "{<AllocationID>}:<attempt>:<name>"
     elif family is keys.USED_CODE:
         name += "{<code>}"
+    elif family is keys.SIGN_IN:
+        name += "{<login>}"
     elif family is keys.WEBHOOK:
         name += "{<webhook>}"
     elif family is keys.DECISIONS:

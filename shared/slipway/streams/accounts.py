@@ -115,6 +115,7 @@ API: Final = Account(
         _on(keys.WORK, "xadd", "xpending"),  # a dead letter sent again; what waits
         _on(keys.LOGOUTS, "xadd", "xrange", "xrevrange"),
         _on(keys.USED_CODE, "set"),
+        _on(keys.SIGN_IN, "get", "set"),
         _script(keys.GATHER),
         _on(keys.GATHER, "hget", "hmget", "hgetall", "hstrlen", "exists"),
         _on(keys.GATHER, "hset", "hsetnx", "hincrby", "hdel", "expire", "del"),

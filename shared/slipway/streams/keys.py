@@ -68,6 +68,8 @@ LOGOUTS = KeyFamily(prefix="slipway:logouts", type="stream", length_max=10_000)
 """Logins of browsers that were ended; replicas of the api are seconds behind, and remember what they have read."""
 USED_CODE = KeyFamily(prefix="slipway:code:", type="string", ttl_s=600)
 """A one-time code that was used; as long as the code would be good, at most so long."""
+SIGN_IN = KeyFamily(prefix="slipway:signin:", type="string", ttl_s=7 * DAY_S)
+"""What the issuer said last of one login of a browser, sealed by the api; as long as the login, at most so long."""
 HEALTH = KeyFamily(prefix="slipway:health", type="stream", length_max=1)
 """Written to see whether writes are taken: a full server, or a replica, still answers a PING."""
 DECISIONS = KeyFamily(prefix="slipway:decisions:", type="stream", length_max=4_096)
@@ -92,6 +94,7 @@ TABLE = (
     DECISIONS,
     LOGOUTS,
     USED_CODE,
+    SIGN_IN,
     HEALTH,
 )
 
@@ -194,6 +197,11 @@ def decisions(pool: str) -> str:
 def used_code(code: str) -> str:
     """The mark of one used code."""
     return f"{USED_CODE.prefix}{{{code}}}"
+
+
+def sign_in(login: str) -> str:
+    """What is kept of one login."""
+    return f"{SIGN_IN.prefix}{{{login}}}"
 
 
 def snapshot(slot: int) -> str:

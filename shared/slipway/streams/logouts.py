@@ -1,10 +1,11 @@
-"""Logins of browsers that were ended, and one-time codes that were used: what replicas of the api tell each other.
+"""Logins of browsers that were ended or renewed, and one-time codes that were used: what replicas of the api tell
+each other.
 
 Owns the words and the promises. Must not know Redis, cookies or tokens: ids only.
 
 Promises: an entry is read by every reader that looks before the cap of the table drops it; `take` answers yes once for
-a code, within its time, as long as the server keeps its data. Not promised: that the server keeps them; `is_lost` says
-that it has not.
+a code, within its time, as long as the server keeps its data; `kept` answers what was written last. Not promised: that
+the server keeps them; `is_lost` says that it has not.
 """
 
 from collections.abc import Mapping
@@ -32,6 +33,14 @@ class Logouts(Protocol):
 
     async def read(self, after: str | None, *, limit: int) -> LogoutPage:
         """What was told after a cursor, oldest first."""
+        ...
+
+    async def keep(self, login: str, text: str, ttl_s: int) -> None:
+        """Write what other replicas are to know of a login, in the place of what was there."""
+        ...
+
+    async def kept(self, login: str) -> str:
+        """What was written of a login; empty when there is nothing, or it is over."""
         ...
 
     async def take(self, code: str, ttl_s: int) -> bool:

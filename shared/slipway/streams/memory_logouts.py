@@ -29,6 +29,17 @@ class MemoryLogouts:
             return LogoutPage(ended={}, cursor=None, is_lost=True)
         return pages.logouts(self._server.after(key, start, limit), after, limit)
 
+    async def keep(self, login: str, text: str, ttl_s: int) -> None:
+        await self._server.enter("logouts.keep")
+        key = keys.sign_in(login)
+        with self._server.script():
+            self._server.hash_set(key, {"text": text.encode()})
+            self._server.expire(key, ttl_s)
+
+    async def kept(self, login: str) -> str:
+        await self._server.enter("logouts.kept")
+        return self._server.hash_get(keys.sign_in(login)).get("text", b"").decode()
+
     async def take(self, code: str, ttl_s: int) -> bool:
         await self._server.enter("logouts.take")
         key = keys.used_code(code)

@@ -1,4 +1,5 @@
-"""The `Logouts` on Redis: a capped stream of ended logins, and one key with an expiry for each used code.
+"""The `Logouts` on Redis: a capped stream of ended logins, and one key with an expiry for
+each used code and each login that is renewed.
 
 Source: https://redis.io/docs/latest/commands/set/ (NX)
 """
@@ -28,6 +29,13 @@ class RedisLogouts:
             return LogoutPage(ended={}, cursor=None, is_lost=True)
         reply = await self._client.run(command("XRANGE", key, f"({pages.id_text(start)}", "+", "COUNT", limit))
         return pages.logouts(rows.entries(reply), after, limit)
+
+    async def keep(self, login: str, text: str, ttl_s: int) -> None:
+        await self._client.run(command("SET", keys.sign_in(login), text, "EX", ttl_s))
+
+    async def kept(self, login: str) -> str:
+        found = await self._client.run(command("GET", keys.sign_in(login)))
+        return found.decode("ascii", "replace") if isinstance(found, bytes) else ""
 
     async def take(self, code: str, ttl_s: int) -> bool:
         return await self._client.run(command("SET", keys.used_code(code), "1", "NX", "EX", ttl_s)) is not None

@@ -43,3 +43,12 @@ async def test_a_code_is_taken_once(streams: Streams, backend: Backend) -> None:
     others = backend.connect()
     assert [await streams.logouts.take("a", 60), await others.logouts.take("a", 60)] == [True, False]
     assert await others.logouts.take("b", 60)
+
+
+async def test_what_is_kept_of_a_login_is_what_was_written_last(streams: Streams, backend: Backend) -> None:
+    """By any process, and by no other login."""
+    others = backend.connect()
+    assert await others.logouts.kept("a") == ""
+    await streams.logouts.keep("a", "first", 60)
+    await others.logouts.keep("a", "second", 60)
+    assert (await streams.logouts.kept("a"), await streams.logouts.kept("b")) == ("second", "")

@@ -412,3 +412,16 @@ async def test_marks_are_bounded_by_their_time() -> None:
     clock.advance(601)
     await ended.look()
     assert not sessions.is_good(login)
+
+
+async def test_a_code_is_good_again_when_its_own_time_is_over() -> None:
+    """Also behind one that was used earlier and lasts longer."""
+    clock = FakeClock()
+    ended = EndedSessions(MemoryStreams(MemoryServer(clock)).logouts, clock)
+    assert [await ended.take("long", 600), await ended.take("short", 10), await ended.take("short", 10)] == [
+        True,
+        True,
+        False,
+    ]
+    clock.advance(11)
+    assert [await ended.take("short", 10), await ended.take("long", 600)] == [True, False]

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from starlette.requests import HTTPConnection
 
@@ -16,6 +17,7 @@ from slipway.api.access.principal import Authenticator, Open
 from slipway.api.access.rate_limit import Rates
 from slipway.api.access.seal import SealKeys
 from slipway.api.access.session import BrowserSessions, CookieAuth
+from slipway.api.access.sign_ins import SignIns
 from slipway.api.access.token_auth import TokenBook
 from slipway.api.batch import BatchLanes
 from slipway.api.catalog import Catalog
@@ -79,6 +81,7 @@ class ApiDeps:
     """of mode `token`"""
     issuer: Issuer | None
     """of single sign-on, where it is set up"""
+    sign_ins: SignIns | None
     links: LoginLinks
     sessions: BrowserSessions
     catalog: Catalog
@@ -131,8 +134,7 @@ def connect(
     nodes = WatchedObjects(kube, SEEN_NODES, clock, random)
     catalog, lookup = Catalog(kube, clock, nodes), Lookup(kube)
     announcer = LaunchPublisher(streams.events, streams.wake, clock)
-    tokens = TokenBook(Path(settings.token_dir), clock) if settings.auth == "token" else None
-    sessions, issuer = _sessions(settings, streams, clock, random), _issuer(settings, clock)
+    ways = _ways_in(settings, kube, catalog, streams, clock=clock, random=random)
     contexts = _contexts(settings, kube, clock, random)
     return ApiDeps(
         settings=settings,
@@ -141,12 +143,13 @@ def connect(
         stop=stop,
         kube=kube,
         whole=kube,
-        access=_access(settings, kube, catalog, clock, tokens=tokens, sessions=sessions, issuer=issuer),
+        access=ways.access,
         rates=Rates(clock, rate_per_s=settings.rate_per_s, burst=settings.rate_burst),
-        tokens=tokens,
-        issuer=issuer,
+        tokens=ways.tokens,
+        issuer=ways.issuer,
+        sign_ins=ways.sign_ins,
         links=LoginLinks(clock, random),
-        sessions=sessions,
+        sessions=ways.sessions,
         catalog=catalog,
         nodes=nodes,
         contexts=contexts,
@@ -227,29 +230,39 @@ def _rules(settings: Settings) -> TokenRules:
     )
 
 
-def _access(
-    settings: Settings,
-    kube: Kube,
-    catalog: Catalog,
-    clock: Clock,
-    *,
-    tokens: TokenBook | None,
-    sessions: BrowserSessions,
-    issuer: Issuer | None,
-) -> Authenticator:
-    """How it is found out who calls."""
+class _WaysIn(NamedTuple):
+    """How it is found out who calls, and what that stands on."""
+
+    access: Authenticator
+    tokens: TokenBook | None
+    sessions: BrowserSessions
+    issuer: Issuer | None = None
+    sign_ins: SignIns | None = None
+
+
+def _ways_in(
+    settings: Settings, kube: Kube, catalog: Catalog, streams: Streams, *, clock: Clock, random: Random
+) -> _WaysIn:
+    sessions = _sessions(settings, streams, clock, random)
+    tokens: TokenBook | None = None
     inner: Authenticator
     grants: Grants
-    if settings.auth == "kubernetes":
-        inner = KubernetesReviews(kube, clock, audience=settings.auth_audience, workspaces=catalog.workspace_names)
-        grants = RoleBindings(inner)
-    elif tokens is not None:
-        inner, grants = tokens, ListedRoles(settings.oidc_roles)
-    else:
-        return Open()
-    if issuer is not None:
-        inner = OidcAuth(inner, issuer, _rules(settings), grants, clock)
-    return CookieAuth(inner, sessions)
+    match settings.auth:
+        case "none":
+            return _WaysIn(Open(), None, sessions)
+        case "token":
+            inner = tokens = TokenBook(Path(settings.token_dir), clock)
+            grants = ListedRoles(settings.oidc_roles)
+        case "kubernetes":
+            inner = KubernetesReviews(kube, clock, audience=settings.auth_audience, workspaces=catalog.workspace_names)
+            grants = RoleBindings(inner)
+    issuer = _issuer(settings, clock)
+    if issuer is None:
+        return _WaysIn(CookieAuth(inner, sessions), tokens, sessions)
+    oidc = OidcAuth(inner, issuer, _rules(settings), grants, clock)
+    scopes = " ".join(dict.fromkeys(("openid", *settings.oidc_scopes)))
+    sign_ins = SignIns(issuer, oidc, sessions, clock, random, scopes=scopes)
+    return _WaysIn(CookieAuth(oidc, sessions, sign_ins), tokens, sessions, issuer, sign_ins)
 
 
 def parts_of(connection: HTTPConnection) -> ApiDeps:

@@ -78,5 +78,9 @@ class PeersMissingError(DeadlineError):
     """Not all peers came in time."""
 
 
+class IssuerAwayError(UnavailableError):
+    """The issuer of single sign-on cannot be reached, or answers what cannot be used."""
+
+
 class RedisAwayError(UnavailableError):
     """What was asked for is kept in Redis only, and Redis cannot be reached."""

@@ -75,6 +75,9 @@ TABLE: dict[type[BaseException], ProblemRow] = {
     http_errors.TooManyStreamsError: ProblemRow(503, "too-many-streams", "Too many open streams", retry=True),
     http_errors.BadGatewayError: ProblemRow(502, "bad-gateway", "The workload gave no proper answer"),
     http_errors.NotListeningError: ProblemRow(503, "not-running", "The workload does not answer yet", retry=True),
+    http_errors.IssuerAwayError: ProblemRow(
+        503, "issuer-unavailable", "The issuer of single sign-on cannot be used", retry=True
+    ),
     http_errors.RedisAwayError: ProblemRow(503, "redis-unavailable", "Redis cannot be reached", retry=True),
     InvalidError: ProblemRow(422, "invalid", "The request is not valid"),
     NotFoundError: ProblemRow(404, "not-found", "There is no such object"),

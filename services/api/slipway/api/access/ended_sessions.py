@@ -10,6 +10,7 @@ when the login's time is over; a token that is revoked ends its logins without R
 all replicas; while Redis is away, once on each.
 """
 
+import contextlib
 from collections import OrderedDict
 
 from slipway.errors import TransientError
@@ -61,13 +62,27 @@ class EndedSessions:
         now = self._clock.now()
         while self._codes and (next(iter(self._codes.values())) <= now or len(self._codes) >= CODES_MAX):
             self._codes.popitem(last=False)
-        if code in self._codes:
+        # Codes have lives of different lengths: the oldest need not be the first that is over.
+        if self._codes.get(code, 0.0) > now:
             return False
+        self._codes.pop(code, None)
         self._codes[code] = now + life_s
         try:
             return await self._logouts.take(code, int(life_s))
         except TransientError:
             return True
+
+    async def share(self, session: str, text: str, life_s: float) -> None:
+        """Let other replicas know what has become of a login; while Redis is away, nobody else does."""
+        with contextlib.suppress(TransientError):
+            await self._logouts.keep(session, text, max(1, int(life_s)))
+
+    async def shared(self, session: str) -> str:
+        """What a replica let others know last; empty when it did not, or Redis does not know it."""
+        try:
+            return await self._logouts.kept(session)
+        except TransientError:
+            return ""
 
     async def look(self) -> None:
         """Learn what others have ended, and tell them what they may not know."""

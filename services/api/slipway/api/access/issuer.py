@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any, cast
 import msgspec
 
 from slipway.api.access.issuer_rules import IssuerKey, TokenHeader, check_issuer_url, key_for, keys_of
-from slipway.api.http_errors import UnauthorizedError
-from slipway.errors import InvalidError, PermanentError, UnavailableError
+from slipway.api.http_errors import IssuerAwayError, UnauthorizedError
+from slipway.errors import InvalidError, PermanentError
 from slipway.runtime import log
 from slipway.runtime.clock import Clock
 from slipway.runtime.service import version
@@ -68,6 +68,8 @@ class IssuerTokens(msgspec.Struct, frozen=True, kw_only=True):
 
     id_token: str = ""
     refresh_token: str = ""
+    expires_in: float = 0.0
+    """seconds"""
 
 
 class IssuerHealth(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -86,13 +88,13 @@ class ClientLogin(msgspec.Struct, frozen=True, kw_only=True):
     secret_file: str = ""
 
     def secret(self) -> str:
-        """What the file holds now. Raises UnavailableError when it cannot be read."""
+        """What the file holds now. Raises IssuerAwayError when it cannot be read."""
         if not self.secret_file:
             return ""
         try:
             return Path(self.secret_file).read_text(encoding="utf-8").strip()
         except (OSError, UnicodeDecodeError) as error:
-            raise UnavailableError(f"SLIPWAY_OIDC_CLIENT_SECRET_FILE: {self.secret_file} cannot be read") from error
+            raise IssuerAwayError(f"SLIPWAY_OIDC_CLIENT_SECRET_FILE: {self.secret_file} cannot be read") from error
 
 
 class Issuer:
@@ -120,7 +122,7 @@ class Issuer:
             await http.aclose()
 
     async def document(self) -> DiscoveryDocument:
-        """The discovery document. Raises UnavailableError when it was never read and cannot be now."""
+        """The discovery document. Raises IssuerAwayError when it was never read and cannot be now."""
         if self._document is None or self._is_stale():
             await self._refresh()
         if self._document is None:
@@ -132,7 +134,7 @@ class Issuer:
 
         Raises:
             UnauthorizedError: the issuer has no such key.
-            UnavailableError: no keys are known, and the issuer cannot be reached.
+            IssuerAwayError: no keys are known, and the issuer cannot be reached.
         """
         found = key_for(header, self._keys)
         # One request fetches what is stale, and the others go on with the keys that there are.
@@ -157,7 +159,7 @@ class Issuer:
 
         Raises:
             GrantRefusedError: it refuses, and would again.
-            UnavailableError: it cannot be reached, or answers what cannot be read.
+            IssuerAwayError: it cannot be reached, or answers what cannot be read.
         """
         document = await self.document()
         status, body = await self._post(document.token_endpoint, fields, document)
@@ -165,15 +167,15 @@ class Issuer:
             try:
                 return msgspec.json.decode(body, type=IssuerTokens)
             except msgspec.MsgspecError as error:
-                raise UnavailableError(f"the token endpoint of {self.url} answers no tokens") from error
+                raise IssuerAwayError(f"the token endpoint of {self.url} answers no tokens") from error
         reason, words = _refusal(body)
         if 400 <= status < 500 and status not in (408, 429) and reason:
             told = f": {words}" if words else ""
             raise GrantRefusedError(f"the issuer refuses ({reason}){told}", reason)
-        raise UnavailableError(f"the token endpoint of {self.url} answers {status}", retry_after_s=FETCH_GAP_S)
+        raise IssuerAwayError(f"the token endpoint of {self.url} answers {status}", retry_after_s=FETCH_GAP_S)
 
     async def revoke(self, refresh_token: str) -> None:
-        """Ask the issuer to forget a refresh token, where it has a way. Raises UnavailableError."""
+        """Ask the issuer to forget a refresh token, where it has a way. Raises IssuerAwayError."""
         document = await self.document()
         if document.revocation_endpoint:
             fields = {"token": refresh_token, "token_type_hint": "refresh_token"}
@@ -196,7 +198,7 @@ class Issuer:
                     keys = keys_of(msgspec.json.decode(await self._get(document.jwks_uri)))
             except TimeoutError:
                 self._fail(f"no answer within {EXCHANGE_S:g} s")
-            except (UnavailableError, InvalidError) as error:
+            except (IssuerAwayError, InvalidError) as error:
                 self._fail(str(error))
             except (ValueError, msgspec.MsgspecError) as error:
                 self._fail(f"its keys cannot be used: {error}")
@@ -211,9 +213,9 @@ class Issuer:
             _log.warning("issuer cannot be used", issuer=self.url, why=why, known_keys=len(self._keys))
         self._error = why
 
-    def _away(self) -> UnavailableError:
+    def _away(self) -> IssuerAwayError:
         why = self._error or "it was not asked yet"
-        return UnavailableError(f"the issuer {self.url} cannot be used: {why}", retry_after_s=FETCH_GAP_S)
+        return IssuerAwayError(f"the issuer {self.url} cannot be used: {why}", retry_after_s=FETCH_GAP_S)
 
     async def _fetch_document(self) -> DiscoveryDocument:
         address = self.url.rstrip("/") + WELL_KNOWN
@@ -236,7 +238,7 @@ class Issuer:
     async def _get(self, address: str) -> bytes:
         status, body = await self._exchange("GET", address)
         if status != 200:
-            raise UnavailableError(f"{address} answers {status}")
+            raise IssuerAwayError(f"{address} answers {status}")
         return body
 
     async def _post(self, address: str, fields: Mapping[str, str], document: DiscoveryDocument) -> tuple[int, bytes]:
@@ -244,7 +246,7 @@ class Issuer:
         from httpx import BasicAuth
 
         if not address:
-            raise UnavailableError(f"the issuer {self.url} names no such endpoint in its discovery document")
+            raise IssuerAwayError(f"the issuer {self.url} names no such endpoint in its discovery document")
         secret = await asyncio.to_thread(self.client.secret)
         options: dict[str, Any] = {"data": {**fields, "client_id": self.client.id}}
         if secret and "client_secret_basic" in document.token_endpoint_auth_methods_supported:
@@ -255,7 +257,7 @@ class Issuer:
             async with asyncio.timeout(EXCHANGE_S), self._turns:
                 return await self._exchange("POST", address, **options)
         except TimeoutError as error:
-            raise UnavailableError(f"{address} did not answer within {EXCHANGE_S:g} s") from error
+            raise IssuerAwayError(f"{address} did not answer within {EXCHANGE_S:g} s") from error
 
     async def _exchange(self, method: str, address: str, **options: Any) -> tuple[int, bytes]:
         import httpx
@@ -267,9 +269,9 @@ class Issuer:
                 async for chunk in response.aiter_bytes():
                     body += chunk
                     if len(body) > ANSWER_BYTES_MAX:
-                        raise UnavailableError(f"{address} answers more than {ANSWER_BYTES_MAX} bytes")
+                        raise IssuerAwayError(f"{address} answers more than {ANSWER_BYTES_MAX} bytes")
         except (httpx.HTTPError, httpx.InvalidURL) as error:
-            raise UnavailableError(f"{address} cannot be reached: {str(error) or type(error).__name__}") from error
+            raise IssuerAwayError(f"{address} cannot be reached: {str(error) or type(error).__name__}") from error
         self._compare_clocks(response.headers.get("date", ""))
         return response.status_code, bytes(body)
 
@@ -299,7 +301,7 @@ def _authorities(ca_file: str) -> Any:
     try:
         return ssl.create_default_context(cafile=ca_file or None)
     except (OSError, ssl.SSLError) as error:
-        raise UnavailableError(f"SLIPWAY_OIDC_CA_FILE: {ca_file} cannot be read as certificates") from error
+        raise IssuerAwayError(f"SLIPWAY_OIDC_CA_FILE: {ca_file} cannot be read as certificates") from error
 
 
 def _quoted(name: str, secret: str) -> tuple[str, str]:

@@ -10,6 +10,7 @@ Invariants: whom nothing is granted is known and may do nothing; a token is not 
 from collections.abc import Mapping
 from typing import Protocol
 
+import msgspec
 from starlette.requests import HTTPConnection
 
 from slipway.api.access.issuer import Issuer
@@ -111,8 +112,8 @@ class OidcAuth:
             raise UnauthorizedError(f"{error}; {_HOW}") from error
         return self.principal(found.user)
 
-    async def verified(self, token: str) -> VerifiedToken:
-        """What a token of the issuer says.
+    async def verified(self, token: str, *, audience: str = "") -> VerifiedToken:
+        """What a token of the issuer says; with an `audience`, one that is for this one alone.
 
         Raises:
             UnauthorizedError: it is not valid.
@@ -122,7 +123,8 @@ class OidcAuth:
             raise UnauthorizedError(f"the token has more than {TOKEN_LENGTH_MAX} characters")
         header = header_of(token, self._rules)
         key = await self._issuer.key(header)
-        return verified(token, header, key, self._rules, now=self._clock.now())
+        rules = msgspec.structs.replace(self._rules, audiences=(audience,)) if audience else self._rules
+        return verified(token, header, key, rules, now=self._clock.now())
 
     def principal(self, user: OidcUser) -> "OidcCaller":
         """The caller whom a valid token names."""

@@ -1,9 +1,10 @@
 """Browsers: what a login leaves in a browser, for those who cannot send a header of their own.
 
 Owns two cookies, both sealed (`access/seal.py`): the session, for our own origin, and the ticket, for the origin of
-one workload. A session holds the token that logged in, so that whoever revokes the token ends it. A ticket holds the
-session it was made from and is good for one allocation, for `TICKET_S`; while it is used, a new one takes its place,
-until its session ends. A one-time code leads from our origin to that of a workload.
+one workload. A session holds the token that logged in, so that whoever revokes the token ends it; or, after a sign-in
+at an issuer (`access/sign_ins.py`), whom the issuer named and what renews that. A ticket holds the session it was made
+from and is good for one allocation, for `TICKET_S`; while it is used, a new one takes its place, until its session
+ends. A one-time code leads from our origin to that of a workload.
 
 Invariants: no cookie, code or page holds a token that can be read; a script cannot read a cookie of ours (HttpOnly); no
 other site makes a browser send it (SameSite); it belongs to one host name and never to its subdomains or parents; it
@@ -15,13 +16,14 @@ Not promised: that all replicas have the same time. By any replica's clock, a ti
 """
 
 import math
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 from starlette.requests import HTTPConnection
 from starlette.responses import Response
 
 from slipway.api.access.ended_sessions import EndedSessions
+from slipway.api.access.issuer_rules import OidcUser
 from slipway.api.access.origins import workload_of
 from slipway.api.access.permissions import PermissionCheck, VisibleWorkspaces
 from slipway.api.access.principal import Authenticator, Principal
@@ -41,15 +43,29 @@ CODE_S = 120.0
 SKEW_S = 60.0
 """How much the clocks of replicas may differ before a ticket made by one is refused by another."""
 BY_COOKIE_KEY, TOKEN_KEY = "slipway.by_cookie", "slipway.cookie_token"
+PRESENTED_KEY = "slipway.presented_login"
+"""A login that a handler of ours brings: it came by a code, and not with a cookie."""
 _ID_BYTES = 16
 
 
+class SignedIn(msgspec.Struct, frozen=True, kw_only=True, tag="signed-in"):
+    """What the issuer said at `at` (epoch seconds); `subject` is its own name of the user, which stays the same.
+
+    Without a refresh token it cannot be renewed."""
+
+    user: OidcUser
+    subject: str
+    refresh_token: str = ""
+    at: float
+
+
 class LoginSession(msgspec.Struct, frozen=True, kw_only=True, tag="session"):
-    """A login: whose token it is, and until when (epoch seconds)."""
+    """A login: whose token it is, or whom the issuer named, and until when (epoch seconds)."""
 
     id: str
-    token: str
+    token: str = ""
     ends_at: float
+    signed_in: SignedIn | None = None
 
 
 class WorkloadTicket(msgspec.Struct, frozen=True, kw_only=True, tag="ticket"):
@@ -95,6 +111,24 @@ class BrowserSessions:
             raise UnauthorizedError("the token is longer than a browser keeps; use one with fewer claims")
         return session
 
+    def begin_signed_in(self, signed_in: SignedIn) -> LoginSession:
+        """A new login of whom the issuer named, which ends with what cannot be renewed.
+
+        Raises UnauthorizedError when no browser would keep it."""
+        ends_at = self._clock.now() + self._life_s
+        if not signed_in.refresh_token:
+            ends_at = min(ends_at, signed_in.user.ends_at)
+        # A long refresh token is left to the replicas, who know it too; the names of groups have no other place.
+        for each in (signed_in, msgspec.structs.replace(signed_in, refresh_token="")):
+            session = LoginSession(id=self._random.token_hex(_ID_BYTES), ends_at=ends_at, signed_in=each)
+            ticket = WorkloadTicket(session=session, allocation="x" * 64, ends_at=ends_at)
+            if len(self.keys.seal(ticket)) <= SEALED_CHARS_MAX:
+                return session
+        raise UnauthorizedError(
+            f"the issuer names {len(signed_in.user.groups)} groups, more than a browser keeps; let it name those only "
+            "that have roles here"
+        )
+
     def of(self, connection: HTTPConnection) -> LoginSession | None:
         """The login of a request: by a session in our origin, by a ticket in that of a workload."""
         id_ = self._workload(connection)
@@ -104,7 +138,7 @@ class BrowserSessions:
 
     def ticket_of(self, connection: HTTPConnection) -> WorkloadTicket | None:
         """The ticket of a request in the origin of its allocation."""
-        for text in _cookies(connection, TICKET_NAME):
+        for text in cookies_of(connection, TICKET_NAME):
             ticket = self.keys.open(text, WorkloadTicket)
             if ticket is not None and self._is_now(ticket.ends_at, TICKET_S):
                 return ticket if ticket.allocation == self._workload(connection) else None
@@ -113,7 +147,7 @@ class BrowserSessions:
     def has_refused(self, connection: HTTPConnection) -> bool:
         """Whether the browser has a cookie of ours that opens nothing here: ended, of another allocation, or old."""
         name = TICKET_NAME if self._workload(connection) else NAME
-        return bool(_cookies(connection, name)) and self.of(connection) is None
+        return bool(cookies_of(connection, name)) and self.of(connection) is None
 
     def is_good(self, session: LoginSession) -> bool:
         """Whether it has neither ended nor been logged out."""
@@ -174,7 +208,7 @@ class BrowserSessions:
 
     def _session_of(self, connection: HTTPConnection) -> LoginSession | None:
         """With several, the one that only this host can have set is tried first."""
-        opened = (self.keys.open(text, LoginSession) for text in _cookies(connection, NAME))
+        opened = (self.keys.open(text, LoginSession) for text in cookies_of(connection, NAME))
         return next((session for session in opened if session is not None), None)
 
     def _workload(self, connection: HTTPConnection) -> str:
@@ -186,22 +220,36 @@ class BrowserSessions:
         return 0.0 < left_s <= life_s + SKEW_S
 
 
+class Renews(Protocol):
+    """Who knows what has become of a sign-in at the issuer."""
+
+    async def principal(self, session: LoginSession) -> Principal:
+        """Whom the issuer names now. Raises UnauthorizedError or TransientError."""
+        ...
+
+
 class CookieAuth:
     """An `Authenticator` that takes a header's token, and else that of a browser's login."""
 
-    def __init__(self, inner: Authenticator, sessions: BrowserSessions) -> None:
+    def __init__(self, inner: Authenticator, sessions: BrowserSessions, sign_ins: Renews | None = None) -> None:
         self._inner = inner
         self._sessions = sessions
+        self._sign_ins = sign_ins
 
     async def who(self, connection: HTTPConnection) -> Principal:
         """Who calls, or who has logged in."""
         if bearer(connection):
             return await self._inner.who(connection)
-        session = self._sessions.of(connection)
+        presented: LoginSession | None = connection.scope.get(PRESENTED_KEY)
+        session = presented or self._sessions.of(connection)
         if session is None:
             return await self._inner.who(connection)
+        connection.scope[BY_COOKIE_KEY] = presented is None
+        if session.signed_in is not None:
+            if self._sign_ins is None:
+                raise UnauthorizedError("single sign-on is not set up here any more; log in again")
+            return LoggedIn(await self._sign_ins.principal(session), session, self._sessions)
         connection.scope[TOKEN_KEY] = session.token
-        connection.scope[BY_COOKIE_KEY] = True
         return LoggedIn(await self._inner.who(connection), session, self._sessions)
 
 
@@ -255,6 +303,6 @@ def has_secure_session(connection: HTTPConnection) -> bool:
     return SECURE + NAME in connection.cookies
 
 
-def _cookies(connection: HTTPConnection, name: str) -> list[str]:
+def cookies_of(connection: HTTPConnection, name: str) -> list[str]:
     """The texts under that name, the one that only this host can have set first."""
     return [text for text in (connection.cookies.get(whole, "") for whole in (SECURE + name, name)) if text]

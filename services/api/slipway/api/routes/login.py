@@ -23,49 +23,59 @@ from slipway.errors import NotFoundError
 from slipway.runtime.listen import is_loopback
 
 LOGIN, LINK, LOGOUT = "/login", "/login/link", "/logout"
+START, CALLBACK = "/login/start", "/login/callback"
+_IN_ADDRESS = ":/%#?=@[]!$&'()*+,;"
 FORM_BYTES_MAX = 32 * 1024
-_HEAD = """<!doctype html>
+HEAD = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
 <title>{title}</title><link rel="icon" href="data:,"><link rel="stylesheet" href="/assets/waiting/waiting.css"></head>
 <body><main><h1>{title}</h1>"""
 _LOGIN = (
-    _HEAD
-    + """{said}<form method="post" action="/login">
+    HEAD
+    + """{said}{sign_in}<form method="post" action="/login">
 <input type="hidden" name="next" value="{next}">
 <p><label>Token <input type="password" name="token" autocomplete="off" autofocus required></label></p>
 <p><button>Log in</button></p></form>
 <p class="more">{how}</p></main></body></html>"""
 )
+_SIGN_IN = """<form method="post" action="/login/start"><input type="hidden" name="next" value="{next}">
+<p><button autofocus>Sign in with {label}</button></p></form><p class="more">Or with a token:</p>
+"""
 _LOGOUT = (
-    _HEAD
+    HEAD
     + """<p>As <code>{user}</code>.</p><form method="post" action="/logout"><p><button>Log out</button></p></form>
 </main></body></html>"""
 )
 _ONWARD = (
-    _HEAD
+    HEAD
     + """<p>The page of a workload has an origin of its own.</p>
 <form method="post" action="{action}"><input type="hidden" name="code" value="{code}">
 <input type="hidden" name="next" value="{next}"><p><button autofocus>Open {id}</button></p></form>
 </main></body></html>"""
 )
 _LATE = (
-    _HEAD
+    HEAD
     + """<p>This browser and this server have forgotten your login.</p>
 <p class="message" role="alert">Other servers of the api cannot be told right now. They will be as soon as they
 can; until then a copy of your cookie would still open them. If somebody may have one, revoke the token.</p>
 </main></body></html>"""
 )
+_AT_ISSUER = (
+    HEAD
+    + """<p>You are logged out here. {said}</p>
+<p><a href="{there}">Sign out at {label} too</a></p></main></body></html>"""
+)
 _USED = (
-    _HEAD
+    HEAD
     + """<p class="message" role="alert">It was followed before, or it is older than five minutes.</p>
 <p><code>slipway open</code> gives another one.</p></main></body></html>"""
 )
 _BACK = (
-    _HEAD
+    HEAD
     + """<p class="message" role="alert">{why}</p>
 <p><a href="{back}">Open it again</a></p></main></body></html>"""
 )
-_AGAIN = _HEAD + """<p><a href="{here}">Open {here}</a></p></main></body></html>"""
+_AGAIN = HEAD + """<p><a href="{here}">Open {here}</a></p></main></body></html>"""
 _UNKEPT = {"Cache-Control": "no-store", "Referrer-Policy": "no-referrer"}
 _HOW = {
     "token": "<code>slipway token create --for NAME --role WORKSPACE=editor</code> makes one.",
@@ -85,24 +95,24 @@ async def show(request: Request) -> Response:
     except UnauthorizedError:
         if _is_from_elsewhere(request):
             return again(request)
-        response = _page(_form(request, request.query_params.get("next", "/")))
+        response = page_of(_form(request, request.query_params.get("next", "/")))
         if parts_of(request).sessions.has_refused(request):
             session.forget(response)
         return response
-    return _page(_LOGOUT.format(title="You are logged in", user=escape(principal.name)))
+    return page_of(_LOGOUT.format(title="You are logged in", user=escape(principal.name)))
 
 
 async def log_in(request: Request) -> Response:
     """Check the token and let the browser keep it."""
     _check_known(request)
     with audit.told(request, LOGIN):
-        _check_same_origin(request)
+        check_same_origin(request)
         own = _own_address(request)
         if own:
             raise ForbiddenError(
                 f"other programs of this machine would be sent this cookie too: log in at {own}{LOGIN}"
             )
-        given = await _fields(request)
+        given = await fields_of(request)
         token = given.get("token", "").strip()
         try:
             await _enter(request, token)
@@ -110,8 +120,8 @@ async def log_in(request: Request) -> Response:
         except UnauthorizedError as error:
             audit.answered(request, 401)
             said = f'<p class="message" role="alert">{escape(str(error).partition(";")[0])}</p>'
-            return _page(_form(request, given.get("next", "/"), said), status=401)
-        response = RedirectResponse(_local(given.get("next", "/")), status_code=303)
+            return page_of(_form(request, given.get("next", "/"), said), status=401)
+        response = RedirectResponse(local_path(given.get("next", "/")), status_code=303)
         parts_of(request).sessions.keep_session(response, login, is_secure=session.is_secure(request))
         audit.answered(request, 303)
         return response
@@ -133,11 +143,11 @@ async def follow(request: Request) -> Response:
             login = parts.sessions.begin(token)
         except UnauthorizedError:
             audit.answered(request, 401)
-            return _page(_USED.format(title="This link is not good any more"), status=401)
+            return page_of(_USED.format(title="This link is not good any more"), status=401)
         if id_:
             asked.scope["path_params"] = {"id": id_}
             await middleware.admit(asked, PROXIED)
-        following = _local(request.query_params.get("next", "") or (f"/proxy/{id_}/" if id_ else "/"))
+        following = local_path(request.query_params.get("next", "") or (f"/proxy/{id_}/" if id_ else "/"))
         response = RedirectResponse(following, status_code=303, headers=_UNKEPT)
         if id_:
             parts.sessions.keep_ticket(response, login, id_, is_secure=session.is_secure(request))
@@ -151,10 +161,20 @@ async def log_out(request: Request) -> Response:
     """End the login, on all replicas and in the origins of workloads; and let the browser forget it."""
     parts = parts_of(request)
     with audit.told(request, LOGOUT):
-        _check_same_origin(request)
+        check_same_origin(request)
         login = parts.sessions.of(request)
         is_told = login is None or await parts.sessions.end(login)
-        response = RedirectResponse(LOGIN, status_code=303) if is_told else _page(_LATE.format(title="Logged out"))
+        there = await _at_issuer(request, login)
+        if there:
+            said = "" if is_told else "Other servers of the api will know as soon as they can be told."
+            label = escape(parts.settings.oidc_label)
+            response = page_of(_AT_ISSUER.format(title="Logged out", said=said, there=escape(there), label=label))
+            if is_told:
+                go_on(response, there)
+        else:
+            response = (
+                RedirectResponse(LOGIN, status_code=303) if is_told else page_of(_LATE.format(title="Logged out"))
+            )
         session.forget(response)
         audit.answered(request, 303)
         return response
@@ -170,13 +190,13 @@ async def enter(request: Request) -> Response:
         came_from = urlsplit(request.headers.get("origin", "")).hostname or ""
         if came_from.lower() not in {name.lower() for name in parts.settings.hosts}:
             raise ForbiddenError("only our own pages lead here: open the workload from there (SLIPWAY_HOSTS)")
-        given = await _fields(request)
+        given = await fields_of(request)
         login = await parts.sessions.redeem(given.get("code", ""), id_)
-        following = _local(given.get("next", f"/proxy/{id_}/"))
+        following = local_path(given.get("next", f"/proxy/{id_}/"))
         if login is None:
             audit.answered(request, 401)
             return lead_back(request, following, "This step was taken before, or it is older than two minutes.")
-        asked = await _enter(request, login.token)
+        asked = await _present(request, login)
         asked.scope["path_params"] = {"id": id_}
         await middleware.admit(asked, PROXIED)
         response = RedirectResponse(following, status_code=303)
@@ -198,7 +218,7 @@ def onward(request: Request, id_: str, login: session.LoginSession) -> Response:
         next=escape(request.url.path + query),
         id=escape(id_),
     )
-    return _page(page, form_action=f"{origin}")
+    return page_of(page, form_action=f"{origin}")
 
 
 def to_login(request: Request) -> Response:
@@ -209,7 +229,7 @@ def to_login(request: Request) -> Response:
 
 def lead_back(request: Request, path: str, why: str) -> Response:
     """In the origin of a workload: a page that leads to ours, from where a browser is let in again."""
-    response = _page(
+    response = page_of(
         _BACK.format(title="Open this page again", why=escape(why), back=escape(own_origin(request) + path)), status=401
     )
     session.forget(response, session.TICKET_NAME)
@@ -230,7 +250,7 @@ def again(request: Request) -> Response:
     """The same address, opened by a page of ours: a browser that came by a link of another site hides the login."""
     query = f"?{request.url.query}" if request.url.query else ""
     here = escape(request.url.path + query)
-    response = _page(_AGAIN.format(title="One moment", here=here))
+    response = page_of(_AGAIN.format(title="One moment", here=here))
     response.headers["Refresh"] = "0"
     return response
 
@@ -262,7 +282,15 @@ async def _enter(request: Request, token: str) -> Request:
     return asked
 
 
-async def _fields(request: Request) -> dict[str, str]:
+async def _present(request: Request, login: session.LoginSession) -> Request:
+    """The request as if the browser of that login had made it. Raises UnauthorizedError when it is over."""
+    headers = [(name, value) for name, value in request.scope["headers"] if name not in (b"authorization", b"cookie")]
+    asked = Request({**request.scope, "headers": headers, session.PRESENTED_KEY: login}, request.receive)
+    request.scope[PRINCIPAL_KEY] = await parts_of(request).access.who(asked)
+    return asked
+
+
+async def fields_of(request: Request) -> dict[str, str]:
     body = bytearray()
     async for chunk in request.stream():
         body += chunk
@@ -275,6 +303,25 @@ async def _fields(request: Request) -> dict[str, str]:
 def _is_from_elsewhere(request: Request) -> bool:
     """Whether a link or a redirect of another site led a browser here: a strict cookie is not sent then."""
     return request.headers.get("sec-fetch-site", "") == "cross-site" and not parts_of(request).sessions.of(request)
+
+
+def own_address(request: Request) -> str:
+    """Our own origin, as the browser that asks reaches it; its name is checked by who sends it to others."""
+    scheme = "https" if session.is_secure(request) or session.has_secure_session(request) else "http"
+    return f"{scheme}://{request.headers.get('host', '')}"
+
+
+def go_on(response: Response, there: str) -> None:
+    """Let a page go on to an address by itself."""
+    response.headers["Refresh"] = f"0; url={quote(there, safe=_IN_ADDRESS)}"
+
+
+async def _at_issuer(request: Request, login: session.LoginSession | None) -> str:
+    """Where a logout goes on at the issuer; empty when it ends here."""
+    parts = parts_of(request)
+    if parts.sign_ins is None or login is None or login.signed_in is None:
+        return ""
+    return await parts.sign_ins.end(login, back=f"{own_address(request)}{LOGIN}")
 
 
 def _check_known(request: Request) -> None:
@@ -292,14 +339,14 @@ def _own_address(request: Request) -> str:
     return f"{request.url.scheme}://{name}{f':{port}' if port.isdigit() else ''}"
 
 
-def _check_same_origin(request: Request) -> None:
+def check_same_origin(request: Request) -> None:
     """The form is on our own page; the outermost layer has refused pages of other origins already."""
     site = request.headers.get("sec-fetch-site", "same-origin")
     if site not in ("same-origin", "none"):
         raise ForbiddenError("only our own page logs in and out")
 
 
-def _local(path: str) -> str:
+def local_path(path: str) -> str:
     """A path of ours; whatever else is asked for leads home."""
     return path if path.startswith("/") and not path.startswith(("//", "/\\")) and "\\" not in path else "/"
 
@@ -309,10 +356,15 @@ def _form(request: Request, following: str, said: str = "") -> str:
     how = _HOW[settings.auth].format(audience=escape(settings.auth_audience or "slipway-api"))
     if local_name(settings.hosts):
         how = "<code>slipway open</code> logs this browser in without one."
-    return _LOGIN.format(title="Log in", said=said, next=escape(_local(following)), how=how)
+    following, sign_in = escape(local_path(following)), ""
+    if parts_of(request).sign_ins is not None:
+        sign_in = _SIGN_IN.format(next=following, label=escape(settings.oidc_label))
+        how = f"Or on the command line: <code>slipway login {escape(own_address(request))} --sso</code>."
+    page = _LOGIN.format(title="Log in", said=said, sign_in=sign_in, next=following, how=how)
+    return page.replace(" autofocus required>", " required>") if sign_in else page
 
 
-def _page(text: str, *, status: int = 200, form_action: str = "'self'") -> Response:
+def page_of(text: str, *, status: int = 200, form_action: str = "'self'") -> Response:
     # A browser follows the redirect of a form only where form-action allows its target too.
     policy = f"default-src 'none'; style-src 'self'; img-src data:; form-action 'self' {form_action}; base-uri 'none'"
     headers = {"Cache-Control": "no-store", "Content-Security-Policy": f"{policy}; frame-ancestors 'none'"}

@@ -1,0 +1,330 @@
+"""Sign-ins of browsers at the issuer: the authorisation code flow with PKCE, and what keeps a login alive after it.
+
+Owns the step to the issuer and back, which is bound to one browser by a sealed cookie of ten minutes, and the renewal
+of a login by its refresh token. What the issuer said last of a login is in the memory of this process, and sealed in
+Redis for the other replicas, for a refresh token may be good only once; the login itself holds what was said first.
+
+Invariants: an answer of the issuer is taken only by the browser that asked, once, with the nonce that was asked with;
+no token of the issuer is in a page, an address or a readable cookie; a login whose refresh the issuer refuses is ended
+on all replicas. A login is renewed from half of the life of what the issuer said last, once in `RENEW_GAP_S` at most on
+all replicas; until the end of that life the issuer may be away.
+
+Not promised, while Redis is away: that a login outlives a restart where the issuer's refresh tokens are good once.
+
+Source: https://openid.net/specs/openid-connect-core-1_0.html#CodeFlowAuth, RFC 7636 (PKCE), RFC 9207 (iss)
+"""
+
+import asyncio
+import base64
+import hashlib
+import hmac
+from collections import OrderedDict
+from collections.abc import Mapping
+from urllib.parse import urlencode
+
+import msgspec
+from starlette.requests import HTTPConnection
+from starlette.responses import Response
+
+from slipway.api.access.issuer import GrantRefusedError, Issuer, IssuerTokens
+from slipway.api.access.issuer_rules import OidcUser, VerifiedToken, check_nonce
+from slipway.api.access.oidc_auth import OidcAuth
+from slipway.api.access.permissions import PermissionCheck, VisibleWorkspaces
+from slipway.api.access.principal import Principal
+from slipway.api.access.session import SECURE, SKEW_S, BrowserSessions, LoginSession, SignedIn, cookies_of
+from slipway.api.http_errors import IssuerAwayError, UnauthorizedError
+from slipway.errors import TransientError
+from slipway.model.times import format_time
+from slipway.runtime import log
+from slipway.runtime.clock import Clock, Random
+
+COOKIE = "slipway_signing_in"
+PENDING_S = 600.0
+RENEW_GAP_S = 10.0
+LIFE_WITHOUT_TOKEN_S = 300.0
+"""How long a renewal counts that brings no ID token and does not say."""
+LOGINS_MAX = 50_000
+"""Beyond it those that were used longest ago are asked of Redis, or renewed by what their cookie holds."""
+SHARED_CHARS_MAX = 64 * 1024
+_SECRET_BYTES = 32
+_GONE = ("invalid_grant",)
+
+_log = log.get_logger(__name__)
+
+
+class PendingSignIn(msgspec.Struct, frozen=True, kw_only=True, tag="pending"):
+    """What a browser remembers of the step to the issuer, sealed."""
+
+    state: str
+    nonce: str
+    verifier: str
+    redirect_uri: str
+    following: str
+    is_secure: bool
+    ends_at: float
+
+
+class SignIns:
+    """Signs browsers in, and knows whom the issuer names now."""
+
+    def __init__(
+        self, issuer: Issuer, auth: OidcAuth, sessions: BrowserSessions, clock: Clock, random: Random, *, scopes: str
+    ) -> None:
+        self._issuer = issuer
+        self._auth = auth
+        self._sessions = sessions
+        self._clock = clock
+        self._random = random
+        self._scopes = scopes
+        self._known: OrderedDict[str, SignedIn] = OrderedDict()
+        """{id of a login: what the issuer said last}, the one that was used longest ago first"""
+        self._renewing: dict[str, asyncio.Lock] = {}
+
+    async def begin(self, response: Response, *, redirect_uri: str, following: str, is_secure: bool) -> str:
+        """Where the browser is to go; `response` lets it remember why. Raises IssuerAwayError."""
+        document = await self._issuer.document()
+        if not document.authorization_endpoint:
+            raise IssuerAwayError(f"the issuer {self._issuer.url} signs no browsers in")
+        state, nonce, verifier = (self._random.token_hex(_SECRET_BYTES) for _ in range(3))
+        pending = PendingSignIn(
+            state=state,
+            nonce=nonce,
+            verifier=verifier,
+            redirect_uri=redirect_uri,
+            following=following,
+            is_secure=is_secure,
+            ends_at=self._clock.now() + PENDING_S,
+        )
+        # Lax: the way back leads from the issuer's site.
+        response.set_cookie(
+            SECURE + COOKIE if is_secure else COOKIE,
+            self._sessions.keys.seal(pending),
+            max_age=int(PENDING_S),
+            path="/",
+            secure=is_secure,
+            httponly=True,
+            samesite="lax",
+        )
+        challenge = base64.urlsafe_b64encode(hashlib.sha256(verifier.encode()).digest()).decode().rstrip("=")
+        asked = {
+            "response_type": "code",
+            "client_id": self._issuer.client.id,
+            "redirect_uri": redirect_uri,
+            "scope": self._scopes,
+            "state": state,
+            "nonce": nonce,
+            "code_challenge": challenge,
+            "code_challenge_method": "S256",
+        }
+        return _with_query(document.authorization_endpoint, asked)
+
+    async def finish(self, connection: HTTPConnection) -> tuple[LoginSession, PendingSignIn]:
+        """(the login that an answer of the issuer gives, the step that it ends), by the query of the way back.
+
+        Raises:
+            UnauthorizedError: it is none, or not for this browser.
+            IssuerAwayError: the issuer cannot be asked.
+        """
+        pending, answer = self._pending(connection), connection.query_params
+        state = answer.get("state", "")
+        if pending is None or not hmac.compare_digest(pending.state.encode(), state.encode()):
+            raise UnauthorizedError("this sign-in was not begun in this browser, or longer than ten minutes ago")
+        if not await self._sessions.ended.take(state, PENDING_S + SKEW_S):
+            raise UnauthorizedError("this answer of the issuer was used before")
+        if answer.get("iss", self._issuer.url) != self._issuer.url:
+            raise UnauthorizedError("the answer is of another issuer")
+        if answer.get("error") or not answer.get("code"):
+            told = answer.get("error_description") or answer.get("error") or "it gives no code"
+            raise UnauthorizedError(f"the issuer does not sign you in: {_shown(told)}")
+        grant = {
+            "grant_type": "authorization_code",
+            "code": answer["code"],
+            "redirect_uri": pending.redirect_uri,
+            "code_verifier": pending.verifier,
+        }
+        try:
+            tokens = await self._issuer.redeem(grant)
+        except GrantRefusedError as error:
+            _log.warning("sign-in refused by the issuer", why=str(error))
+            raise UnauthorizedError(str(error)) from error
+        found = await self._named(tokens)
+        check_nonce(found, pending.nonce)
+        signed_in = SignedIn(
+            user=found.user,
+            subject=str(found.claims.get("sub", "")),
+            refresh_token=tokens.refresh_token,
+            at=self._clock.now(),
+        )
+        session = self._sessions.begin_signed_in(signed_in)
+        await self._keep(session, signed_in)
+        _log.info("browser signed in", user=signed_in.user.name)
+        return session, pending
+
+    async def principal(self, session: LoginSession) -> Principal:
+        """Whom the issuer names now, as a caller.
+
+        Raises:
+            UnauthorizedError: the sign-in has ended.
+            IssuerAwayError: what it said last is over, and it cannot be asked.
+        """
+        return SignedInCaller(self, self._auth, session, await self.user(session))
+
+    async def user(self, session: LoginSession) -> OidcUser:
+        """Whom the issuer names now; asks it where that is due. Raises as `principal` does."""
+        said = self._last(session)
+        if self._is_due(said):
+            lock = self._renewing.setdefault(session.id, asyncio.Lock())
+            try:
+                async with lock:
+                    said = await self._renewed(session)
+            finally:
+                if not lock.locked():
+                    self._renewing.pop(session.id, None)
+        return said.user
+
+    async def end(self, session: LoginSession, *, back: str) -> str:
+        """Where a logout goes on at the issuer, which leads to `back` then; empty when it has no such place."""
+        said = self._last(session)
+        self._known.pop(session.id, None)
+        try:
+            document = await self._issuer.document()
+            if said.refresh_token:
+                await self._issuer.revoke(said.refresh_token)
+        except TransientError as error:
+            _log.warning("issuer not told of a logout", why=str(error))
+            return ""
+        if not document.end_session_endpoint:
+            return ""
+        asked = {"client_id": self._issuer.client.id, "post_logout_redirect_uri": back}
+        return _with_query(document.end_session_endpoint, asked)
+
+    def _pending(self, connection: HTTPConnection) -> PendingSignIn | None:
+        """The step that this browser has begun, if its time is not over."""
+        for text in cookies_of(connection, COOKIE):
+            found = self._sessions.keys.open(text, PendingSignIn)
+            if found is not None and 0.0 < found.ends_at - self._clock.now() <= PENDING_S + SKEW_S:
+                return found
+        return None
+
+    async def _renewed(self, session: LoginSession) -> SignedIn:
+        """What the issuer says now, or a replica has learned, or what it said last while that is not over."""
+        shared = self._sessions.keys.open(
+            await self._sessions.ended.shared(session.id), SignedIn, chars_max=SHARED_CHARS_MAX
+        )
+        said = self._last(session)
+        if shared is not None and shared.at > said.at:
+            self._remember(session, shared)
+            said = shared
+        if not self._is_due(said):
+            return said
+        is_over = self._clock.now() >= said.user.ends_at
+        if not said.refresh_token:
+            if is_over:
+                raise UnauthorizedError("the sign-in has ended; sign in again")
+            return said
+        try:
+            if not await self._sessions.ended.take(f"renew-{session.id}", RENEW_GAP_S):
+                raise IssuerAwayError("the sign-in is being renewed", retry_after_s=1.0)
+            return await self._renew(session, said)
+        except TransientError:
+            if is_over:
+                raise
+            return said
+
+    async def _renew(self, session: LoginSession, said: SignedIn) -> SignedIn:
+        grant = {"grant_type": "refresh_token", "refresh_token": said.refresh_token}
+        try:
+            tokens = await self._issuer.redeem(grant)
+            now = self._clock.now()
+            if tokens.id_token:
+                found = await self._named(tokens)
+                if found.claims.get("sub") != said.subject:
+                    raise UnauthorizedError("the issuer names another user than before; sign in again")
+                user = found.user
+            else:
+                life_s = tokens.expires_in or LIFE_WITHOUT_TOKEN_S
+                user = msgspec.structs.replace(said.user, ends_at=now + life_s)
+        except GrantRefusedError as error:
+            if error.reason not in _GONE:
+                _log.error("the issuer refuses the api's client", why=str(error))
+                raise IssuerAwayError(f"the sign-in cannot be renewed: {error}", retry_after_s=RENEW_GAP_S) from error
+            await self._sessions.end(session)
+            raise UnauthorizedError("the issuer has ended your session; sign in again") from error
+        except UnauthorizedError:
+            await self._sessions.end(session)
+            raise
+        refresh_token = tokens.refresh_token or said.refresh_token
+        renewed = SignedIn(user=user, subject=said.subject, refresh_token=refresh_token, at=now)
+        await self._keep(session, renewed)
+        return renewed
+
+    async def _named(self, tokens: IssuerTokens) -> VerifiedToken:
+        """Whom an ID token for our client names. Raises UnauthorizedError."""
+        client = self._issuer.client.id
+        if not tokens.id_token:
+            raise UnauthorizedError("the issuer gives no ID token; does SLIPWAY_OIDC_SCOPES have openid?")
+        found = await self._auth.verified(tokens.id_token, audience=client)
+        if found.claims.get("azp", client) != client:
+            raise UnauthorizedError("the ID token was made for another client")
+        return found
+
+    def _last(self, session: LoginSession) -> SignedIn:
+        if session.signed_in is None:
+            raise UnauthorizedError("the login is no sign-in at the issuer")
+        known = self._known.get(session.id)
+        if known is None:
+            return session.signed_in
+        self._known.move_to_end(session.id)
+        return known
+
+    def _is_due(self, said: SignedIn) -> bool:
+        """Whether more than half of its life is over."""
+        return self._clock.now() >= (said.at + said.user.ends_at) / 2
+
+    async def _keep(self, session: LoginSession, said: SignedIn) -> None:
+        self._remember(session, said)
+        await self._sessions.ended.share(
+            session.id, self._sessions.keys.seal(said), session.ends_at - self._clock.now()
+        )
+
+    def _remember(self, session: LoginSession, said: SignedIn) -> None:
+        self._known[session.id] = said
+        self._known.move_to_end(session.id)
+        while len(self._known) > LOGINS_MAX:
+            self._known.popitem(last=False)
+
+
+class SignedInCaller:
+    """A user of the issuer, by a browser's login."""
+
+    def __init__(self, sign_ins: SignIns, auth: OidcAuth, session: LoginSession, user: OidcUser) -> None:
+        self._sign_ins = sign_ins
+        self._auth = auth
+        self._session = session
+        self._caller = auth.principal(user)
+        self.name, self.via, self.roles = self._caller.name, self._caller.via, self._caller.roles
+        self.expires_at = format_time(session.ends_at)
+
+    async def may(self, ask: PermissionCheck, workspace: str) -> bool:
+        """What the issuer's name and groups may."""
+        return await self._caller.may(ask, workspace)
+
+    async def sight(self, ask: PermissionCheck) -> VisibleWorkspaces:
+        """Where the issuer's name and groups may."""
+        return await self._caller.sight(ask)
+
+    async def still(self) -> bool:
+        """Whether the issuer still knows the session; with whatever groups it names now."""
+        try:
+            self._caller = self._auth.principal(await self._sign_ins.user(self._session))
+        except UnauthorizedError:
+            return False
+        return True
+
+
+def _with_query(address: str, asked: Mapping[str, str]) -> str:
+    return f"{address}{'&' if '?' in address else '?'}{urlencode(asked)}"
+
+
+def _shown(text: str) -> str:
+    return "".join(each for each in text if each.isprintable())[:200]

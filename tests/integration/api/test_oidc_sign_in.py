@@ -1,0 +1,437 @@
+"""Signing in with a browser at an OpenID Connect issuer: who gets in, what is refused, what ends it."""
+
+import re
+from collections.abc import AsyncGenerator, Generator
+from contextlib import asynccontextmanager
+from html import unescape
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlencode, urlsplit
+
+import httpx
+import pytest
+from cryptography.fernet import Fernet
+
+from slipway.api.access.session import LoginSession
+from slipway.api.access.sign_ins import PENDING_S, RENEW_GAP_S
+from slipway.api.deps import ApiDeps
+from tests.support.access import Teams, served_by, teams_world
+from tests.support.clock import ShiftedClock
+from tests.support.issuer import SECRET, WEB, RunningIssuer, running_issuer
+from tests.unit.api.test_login import BROWSER, DOMAIN, HOST, OWN, code_of
+
+ROLE_LISTS = {"group:ml": {"team-red": "editor"}}
+LIFE_S = 600
+
+
+@pytest.fixture(scope="module")
+def process() -> Generator[RunningIssuer]:
+    with running_issuer() as found:
+        yield found
+
+
+@pytest.fixture
+def issuer(process: RunningIssuer) -> RunningIssuer:
+    """Without faults of an earlier test."""
+    process.reset()
+    return process
+
+
+class Browser:
+    """Keeps cookies by name, as one browser at the api does; follows nothing by itself."""
+
+    def __init__(self, http: httpx.AsyncClient, host: str = HOST) -> None:
+        self._http = http
+        self._host = host
+        self.cookies: dict[str, str] = {}
+        self.seen = ""
+        """everything that a page, its address or a script could read"""
+
+    async def ask(self, method: str, address: str, **options: Any) -> httpx.Response:
+        headers = {**BROWSER, **options.pop("headers", {})}
+        self._http.cookies.clear()
+        if self.cookies:
+            headers["Cookie"] = "; ".join(f"{name}={value}" for name, value in self.cookies.items())
+        parts = urlsplit(address)
+        path = f"{parts.path}?{parts.query}" if parts.query else parts.path
+        answer = await self._http.request(method, path, headers=headers, **options)
+        for each in answer.headers.get_list("Set-Cookie"):
+            name, _, value = each.partition(";")[0].partition("=")
+            self.cookies.pop(name, None)
+            if value and "max-age=0" not in each.lower():
+                self.cookies[name] = value
+        kept = {name: value for name, value in answer.headers.items() if name.lower() != "set-cookie"}
+        self.seen += answer.text + str(kept)
+        return answer
+
+    async def start(self, following: str = "/", origin: str = OWN["Origin"]) -> str:
+        """The address at the issuer that the form leads to."""
+        answer = await self.ask("POST", "/login/start", data={"next": following}, headers={"Origin": origin})
+        assert answer.status_code == 200, answer.text
+        return target_of(answer)
+
+    async def sign_in(self, issuer: RunningIssuer, following: str = "/") -> httpx.Response:
+        """All of it."""
+        return await self.ask("GET", issuer.visit(await self.start(following)))
+
+    async def me(self) -> httpx.Response:
+        return await self.ask("GET", "/api/v1/me")
+
+
+def target_of(page: httpx.Response) -> str:
+    """Where a page goes on to, by itself and by its link."""
+    link = re.search(r'href="([^"]+)">(?:Go on|Sign out)', page.text)
+    assert link is not None, page.text
+    assert page.headers["Refresh"] == f"0; url={unescape(link[1])}"
+    return unescape(link[1])
+
+
+def settings_of(url: str, folder: Path) -> dict[str, Any]:
+    """The settings of a web client with a secret, and keys that replicas share."""
+    keys = folder / "keys"
+    keys.mkdir()
+    (keys / "1.key").write_bytes(Fernet.generate_key())
+    (folder / "secret").write_text(f"{SECRET}\n", encoding="utf-8")
+    return {
+        "oidc_issuer_url": url,
+        "oidc_client_id": WEB,
+        "oidc_client_secret_file": str(folder / "secret"),
+        "oidc_username_prefix": "oidc:",
+        "oidc_roles": ROLE_LISTS,
+        "oidc_label": "Example <Corp>",
+        "proxy_domain": DOMAIN,
+        "hosts": (HOST,),
+        "session_key_dir": str(keys),
+    }
+
+
+@pytest.fixture
+async def teams(issuer: RunningIssuer, tmp_path: Path) -> AsyncGenerator[Teams]:
+    async with teams_world("token", tmp_path, **settings_of(issuer.url, tmp_path)) as found:
+        yield found
+        await closed(found.world.parts)
+
+
+async def closed(parts: ApiDeps) -> None:
+    assert parts.issuer is not None
+    await parts.issuer.aclose()
+
+
+@asynccontextmanager
+async def replica(teams: Teams, clock: ShiftedClock) -> AsyncGenerator[tuple[ApiDeps, Browser]]:
+    """Another process of the api, with a time that a test moves on, and a browser at it."""
+    parts = await teams.replica(clock=clock)
+    async with served_by(parts) as http:
+        yield parts, Browser(http)
+    await closed(parts)
+
+
+@pytest.fixture
+def browser(teams: Teams) -> Browser:
+    return Browser(teams.world.http)
+
+
+async def test_a_sign_in_and_a_logout(teams: Teams, browser: Browser, issuer: RunningIssuer) -> None:
+    """From the login page to the page that was asked for; then known; then logged out here and at the issuer."""
+    page = await browser.ask("GET", "/login?next=/queues")
+    assert 'action="/login/start"' in page.text
+    assert "Sign in with Example &lt;Corp&gt;" in page.text
+    assert 'name="token"' in page.text
+    there = await browser.start("/queues")
+    asked = {name: values[0] for name, values in parse_qs(urlsplit(there).query).items()}
+    assert there.startswith(f"{issuer.url}/authorize?")
+    assert (asked["response_type"], asked["code_challenge_method"], asked["client_id"]) == ("code", "S256", WEB)
+    assert asked["redirect_uri"] == f"http://{HOST}/login/callback"
+    assert "openid" in asked["scope"].split()
+    back = await browser.ask("GET", issuer.visit(there))
+    assert (back.status_code, target_of(back)) == (200, "/queues"), back.text
+    assert set(browser.cookies) == {"slipway_session"}
+    me = (await browser.me()).json()
+    assert (me["user"], me["roles"]) == ("oidc:ada", {"team-red": "editor"})
+    out = await browser.ask("POST", "/logout", headers=OWN)
+    ended = target_of(out)
+    assert urlsplit(ended).path == "/end"
+    assert parse_qs(urlsplit(ended).query)["post_logout_redirect_uri"] == [f"http://{HOST}/login"]
+    assert browser.cookies == {}
+    assert (await browser.me()).status_code == 401
+
+
+async def test_what_was_logged_out_stays_out(teams: Teams, browser: Browser, issuer: RunningIssuer) -> None:
+    """A copy of the cookie opens nothing, and the refresh token is revoked at the issuer."""
+    await browser.sign_in(issuer)
+    copy, kept = dict(browser.cookies), issuer.seen()["refresh"]
+    await browser.ask("POST", "/logout", headers=OWN)
+    browser.cookies = copy
+    assert (await browser.me()).status_code == 401
+    assert issuer.seen()["refresh"] == kept - 1
+
+
+async def test_cookies_are_for_this_host_and_no_script(teams: Teams, issuer: RunningIssuer) -> None:
+    """HttpOnly and for one path; under TLS for this very host; the step to the issuer is remembered ten minutes."""
+    for origin, prefix in ((f"http://{HOST}", ""), (f"https://{HOST}", "__Host-")):
+        form = {"next": "/"}
+        step = await teams.world.http.post("/login/start", data=form, headers={"Origin": origin})
+        said = step.headers["Set-Cookie"].lower()
+        assert said.startswith(f"{prefix.lower()}slipway_signing_in=")
+        assert {"httponly", "samesite=lax", "path=/", "max-age=600"} <= {part.strip() for part in said.split(";")}
+        assert ("secure" in said) is bool(prefix)
+        browser = Browser(teams.world.http)
+        back = await browser.ask("GET", issuer.visit(await browser.start(origin=origin)))
+        kept = next(each for each in back.headers.get_list("Set-Cookie") if "session" in each).lower()
+        assert kept.startswith(f"{prefix.lower()}slipway_session=")
+        assert {"httponly", "samesite=strict", "path=/"} <= {part.strip() for part in kept.split(";")}
+
+
+async def test_no_token_of_the_issuer_can_be_read(teams: Teams, browser: Browser, issuer: RunningIssuer) -> None:
+    """Not in a page, not in an address, not in a cookie without our key."""
+    await browser.sign_in(issuer)
+    await browser.ask("GET", "/login")
+    session = teams.world.parts.sessions.keys.open(browser.cookies["slipway_session"], LoginSession)
+    assert session is not None
+    assert session.signed_in is not None
+    assert session.signed_in.refresh_token
+    everything = browser.seen + str(browser.cookies)
+    assert session.signed_in.refresh_token not in everything
+    assert "eyJ" not in everything
+
+
+async def test_the_answer_is_for_the_browser_that_asked(teams: Teams, browser: Browser, issuer: RunningIssuer) -> None:
+    """Another browser, one that asked for something else, one without a state: 401, and nothing is kept."""
+    stolen = issuer.visit(await browser.start())
+    other = Browser(teams.world.http)
+    nothing = await other.ask("GET", stolen)
+    await other.start()
+    another = await other.ask("GET", stolen)
+    query = {name: values[0] for name, values in parse_qs(urlsplit(stolen).query).items()}
+    stateless = await browser.ask("GET", f"/login/callback?{urlencode({'code': query['code']})}")
+    for answer in (nothing, another, stateless):
+        assert (answer.status_code, "was not begun in this browser" in answer.text) == (401, True), answer.text
+    assert "slipway_session" not in other.cookies | browser.cookies
+
+
+async def test_an_answer_is_good_once(teams: Teams, browser: Browser, issuer: RunningIssuer) -> None:
+    """The same address and cookie again, here or at another replica: 401; and the issuer is not asked."""
+    back = issuer.visit(await browser.start())
+    cookies = dict(browser.cookies)
+    assert (await browser.ask("GET", back)).status_code == 200
+    asked = issuer.calls("/token")
+    async with replica(teams, ShiftedClock()) as (_, elsewhere):
+        for again in (browser, elsewhere):
+            again.cookies = dict(cookies)
+            answer = await again.ask("GET", back)
+            assert (answer.status_code, "used before" in answer.text) == (401, True), answer.text
+            assert "slipway_session" not in again.cookies
+    assert issuer.calls("/token") == asked
+
+
+async def test_a_code_of_another_sign_in_is_refused_by_the_verifier(
+    teams: Teams, browser: Browser, issuer: RunningIssuer
+) -> None:
+    """A code that was injected into one's own answer belongs to another challenge (PKCE)."""
+    other = Browser(teams.world.http)
+    injected = parse_qs(urlsplit(issuer.visit(await other.start())).query)["code"][0]
+    state = parse_qs(urlsplit(await browser.start()).query)["state"][0]
+    answer = await browser.ask("GET", f"/login/callback?{urlencode({'code': injected, 'state': state})}")
+    assert (answer.status_code, "invalid_grant" in answer.text) == (401, True), answer.text
+
+
+@pytest.mark.parametrize(
+    ("faults", "said"),
+    [
+        ({"drop_nonce": True}, "nonce is missing"),
+        ({"nonce": "another"}, "nonce is missing or another"),
+        ({"claims": {"aud": "slipway-cli"}}, "is for &#x27;slipway-cli&#x27;"),
+        ({"claims": {"aud": [WEB, "x"], "azp": "x"}}, "another client"),
+        ({"claims": {"iss": "https://evil.example"}}, "not of the issuer"),
+        ({"claims": {"exp": 1_600_000_000}}, "has expired"),
+        ({"claims": {"sub": ""}}, "no claim sub"),
+    ],
+)
+async def test_a_bad_id_token_signs_nobody_in(
+    teams: Teams, browser: Browser, issuer: RunningIssuer, faults: dict[str, Any], said: str
+) -> None:
+    """401 with what is wrong and a way back; nothing is kept."""
+    issuer.faults(**faults)
+    answer = await browser.sign_in(issuer)
+    assert (answer.status_code, said in answer.text, 'href="/login"' in answer.text) == (401, True, True), answer.text
+    assert browser.cookies == {}
+
+
+async def test_the_issuers_refusal_is_shown_as_text(teams: Teams, browser: Browser) -> None:
+    """What it says is in the page, and no markup; an answer that names another issuer is refused."""
+    for answer_of, said in (
+        ({"error": "access_denied", "error_description": "<b>no</b>"}, "&lt;b&gt;no&lt;/b&gt;"),
+        ({"code": "c", "iss": "https://evil.example"}, "another issuer"),
+        ({}, "gives no code"),
+    ):
+        state = parse_qs(urlsplit(await browser.start()).query)["state"][0]
+        answer = await browser.ask("GET", f"/login/callback?{urlencode({**answer_of, 'state': state})}")
+        assert (answer.status_code, said in answer.text) == (401, True), answer.text
+
+
+async def test_a_step_that_took_too_long_is_begun_anew(teams: Teams, issuer: RunningIssuer) -> None:
+    """After ten minutes the browser's memory of it is over."""
+    clock = ShiftedClock()
+    async with replica(teams, clock) as (_, browser):
+        back = issuer.visit(await browser.start())
+        clock.advance(PENDING_S + 1)
+        assert (await browser.ask("GET", back)).status_code == 401
+
+
+async def test_an_issuer_that_is_away_is_said_on_a_page(issuer: RunningIssuer, tmp_path: Path) -> None:
+    """503 with the way to try again, at both ends of the step."""
+    issuer.faults(away=True)
+    async with teams_world("token", tmp_path, **settings_of(issuer.url, tmp_path)) as teams:
+        away = await teams.world.http.post("/login/start", data={}, headers=OWN)
+        assert (away.status_code, 'href="/login"' in away.text, issuer.url in away.text) == (503, True, True)
+        await closed(teams.world.parts)
+    issuer.faults()
+    folder = tmp_path / "second"
+    folder.mkdir()
+    async with teams_world("token", folder, **settings_of(issuer.url, folder)) as teams:
+        browser = Browser(teams.world.http)
+        back = issuer.visit(await browser.start())
+        issuer.faults(away=True)
+        late = await browser.ask("GET", back)
+        assert (late.status_code, 'href="/login"' in late.text) == (503, True)
+        await closed(teams.world.parts)
+
+
+@pytest.mark.parametrize(
+    "following", ["//evil.example/", "https://evil.example/", "/\\evil.example", "evil", "/a\r\nX-Bad: 1", "/a;url=//b"]
+)
+async def test_a_sign_in_leads_to_our_own_pages_only(
+    teams: Teams, browser: Browser, issuer: RunningIssuer, following: str
+) -> None:
+    """Whatever was asked for: home, or a path of ours."""
+    back = await browser.sign_in(issuer, following)
+    there = back.headers["Refresh"].removeprefix("0; url=")
+    assert there.startswith("/")
+    assert not there.startswith("//")
+    assert "X-Bad" not in back.headers
+
+
+async def test_only_our_own_page_and_name_begin_it(teams: Teams) -> None:
+    """A page of another site, a name that is not the api's, a GET: nothing is begun."""
+    http = teams.world.http
+    foreign = await http.post("/login/start", data={}, headers={"Origin": "http://evil.example"})
+    host = {"Host": "evil.example", "Origin": "http://evil.example"}
+    named = await http.post("/login/start", data={}, headers=host)
+    got = await http.get("/login/start")
+    assert (foreign.status_code, named.status_code, got.status_code) == (403, 421, 405)
+    assert not any("Set-Cookie" in each.headers for each in (foreign, named, got))
+
+
+async def test_where_no_issuer_is_set_up(tmp_path: Path) -> None:
+    """The login page offers a token only, and there is no step to begin."""
+    async with teams_world("token", tmp_path) as teams:
+        page = await teams.world.http.get("/login")
+        assert "login/start" not in page.text
+        assert (await teams.world.http.post("/login/start", data={}, headers=OWN)).status_code == 404
+        assert (await teams.world.http.get("/login/callback?code=a&state=b")).status_code == 404
+
+
+async def test_a_login_is_renewed_by_itself(teams: Teams, issuer: RunningIssuer) -> None:
+    """Past half of its life, with the groups of now, and on beyond the life of the first token; others know it."""
+    clock = ShiftedClock()
+    async with replica(teams, clock) as (_, browser):
+        await browser.sign_in(issuer)
+        before = issuer.calls("/token")
+        clock.advance(LIFE_S / 2 - 5)
+        assert (await browser.me()).json()["roles"] == {"team-red": "editor"}
+        assert issuer.calls("/token") == before
+        issuer.user(sub="ada", groups=[])
+        clock.advance(10)
+        now = await browser.me()
+        assert (now.status_code, now.json()["workspaces"]) == (200, []), now.text
+        assert issuer.calls("/token") == before + 1
+        async with replica(teams, clock) as (_, elsewhere):
+            elsewhere.cookies = dict(browser.cookies)
+            assert (await elsewhere.me()).json()["workspaces"] == []
+            assert issuer.calls("/token") == before + 1
+
+
+async def test_a_login_ends_when_its_refresh_is_refused(teams: Teams, issuer: RunningIssuer) -> None:
+    """On all replicas: the cookie opens nothing from then on."""
+    clock = ShiftedClock()
+    async with replica(teams, clock) as (_, browser):
+        await browser.sign_in(issuer)
+        issuer.faults(refuse_refresh=True)
+        clock.advance(LIFE_S / 2 + 5)
+        refused = await browser.me()
+        assert (refused.status_code, "sign in again" in refused.text) == (401, True), refused.text
+        issuer.faults()
+        assert (await browser.me()).status_code == 401
+        async with replica(teams, clock) as (other, elsewhere):
+            await other.sessions.ended.look()
+            elsewhere.cookies = dict(browser.cookies)
+            assert (await elsewhere.me()).status_code == 401
+
+
+async def test_another_user_does_not_take_over_a_login(teams: Teams, issuer: RunningIssuer) -> None:
+    """A renewal that names somebody else ends it."""
+    clock = ShiftedClock()
+    async with replica(teams, clock) as (_, browser):
+        await browser.sign_in(issuer)
+        issuer.user(sub="eve", groups=["ml"])
+        clock.advance(LIFE_S / 2 + 5)
+        assert (await browser.me()).status_code == 401
+
+
+async def test_the_issuer_may_be_away_for_a_while(teams: Teams, issuer: RunningIssuer) -> None:
+    """Until the life of what it said last is over; then 503, not 401; and it goes on when the issuer is back."""
+    clock = ShiftedClock()
+    async with replica(teams, clock) as (_, browser):
+        await browser.sign_in(issuer)
+        issuer.faults(away=True)
+        clock.advance(LIFE_S / 2 + 5)
+        before = issuer.calls("/token")
+        for _ in range(5):
+            assert (await browser.me()).status_code == 200
+        assert issuer.calls("/token") <= before + 1
+        clock.advance(LIFE_S / 2)
+        assert (await browser.me()).status_code == 503
+        issuer.faults(life_s=10 * LIFE_S)  # its own clock is not moved
+        teams.world.server.flush()  # neither is that of Redis, which remembers who asked a moment ago
+        clock.advance(RENEW_GAP_S + 1)
+        back = await browser.me()
+        assert back.status_code == 200, back.text
+
+
+async def test_without_a_refresh_token_a_login_ends_with_the_id_token(teams: Teams, issuer: RunningIssuer) -> None:
+    """And its cookie is kept no longer."""
+    issuer.faults(no_refresh_token=True)
+    clock = ShiftedClock()
+    async with replica(teams, clock) as (_, browser):
+        await browser.sign_in(issuer)
+        assert (await browser.me()).status_code == 200
+        clock.advance(LIFE_S + 31)
+        assert (await browser.me()).status_code == 401
+
+
+async def test_more_groups_than_a_browser_keeps_are_refused_in_words(
+    teams: Teams, browser: Browser, issuer: RunningIssuer
+) -> None:
+    """With what to change; some dozens fit."""
+    many = [Fernet.generate_key().decode()[:36] for _ in range(150)]
+    issuer.user(sub="ada", groups=[*many[:40], "ml"])
+    assert (await browser.sign_in(issuer)).status_code == 200
+    assert (await browser.me()).json()["roles"] == {"team-red": "editor"}
+    issuer.user(sub="ada", groups=many)
+    refused = await browser.sign_in(issuer)
+    assert (refused.status_code, "more than a browser keeps" in refused.text) == (401, True), refused.text
+
+
+async def test_a_signed_in_user_opens_a_workload(teams: Teams, browser: Browser, issuer: RunningIssuer) -> None:
+    """By the same one-time step as with a token; the ticket is renewed at the issuer as the login is."""
+    await browser.sign_in(issuer)
+    red = teams.ids["red"]
+    step = await browser.ask("GET", f"/proxy/{red}/")
+    there = {"Host": f"{red}.{DOMAIN}"}
+    entered = await teams.world.http.post(
+        "/.slipway/enter", data={"code": code_of(step)}, headers={**there, "Origin": OWN["Origin"]}
+    )
+    assert entered.status_code == 303, entered.text
+    ticket = {"Cookie": entered.headers["Set-Cookie"].partition(";")[0]}
+    looked = await teams.world.http.get(f"/api/v1/allocations/{red}", headers={**there, **ticket})
+    assert looked.status_code == 200
