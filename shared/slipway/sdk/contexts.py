@@ -4,16 +4,20 @@ Owns the file `contexts.json` in `$SLIPWAY_CONFIG_DIR`, else `$XDG_CONFIG_HOME/s
 Invariants: its mode is 0600 and that of its folder 0700, before a token is in it; it is replaced as a whole.
 """
 
+import contextlib
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple, cast
 
 from slipway.errors import InvalidError
-from slipway.sdk.credentials import Credential, Kubernetes, fixed, of_file, of_kubernetes
+from slipway.runtime.clock import SystemClock
+from slipway.sdk import sign_on
+from slipway.sdk.credentials import AHEAD_S, Credential, Kubernetes, ends_at, fixed, of_file, of_kubernetes
+from slipway.sdk.sign_on import Oidc
 
 FILE = "contexts.json"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@:-]{0,127}")
@@ -27,10 +31,14 @@ class CliContext(NamedTuple):
     token: str = ""
     token_file: str = ""
     kubernetes: Kubernetes | None = None
+    oidc: Oidc | None = None
 
     @property
     def credential(self) -> Credential | None:
         """What opens it; None where nothing is needed."""
+        if self.oidc is not None:
+            server, kept = self.server, self.oidc
+            return Credential(lambda: renewed_token(server, kept))
         if self.kubernetes is not None:
             return of_kubernetes(self.kubernetes)
         if self.token_file:
@@ -40,6 +48,8 @@ class CliContext(NamedTuple):
     @property
     def way(self) -> str:
         """How it is opened, in words."""
+        if self.oidc is not None:
+            return f"sign-on at {self.oidc.issuer}"
         if self.kubernetes is not None:
             return f"kubernetes {self.kubernetes.account}".strip()
         return f"file {self.token_file}" if self.token_file else "token" if self.token else "none"
@@ -91,6 +101,25 @@ def write(contexts: CliContexts) -> None:
     os.replace(fresh, where / FILE)
 
 
+def renewed_token(server: str, oidc: Oidc) -> str:
+    """The token of a sign-on; one that ends soon is renewed, and the new one kept in the place of the old.
+
+    One command at a time renews: a refresh token may be good only once. Raises DeniedError when it has ended."""
+    if _lasts(oidc):
+        return oidc.id_token
+    with _alone():
+        contexts = read()
+        names = [name for name, each in contexts.all.items() if each.server == server and _is_same(each.oidc, oidc)]
+        kept = contexts.all[names[0]].oidc if names else None
+        if kept is not None and _lasts(kept):
+            return kept.id_token
+        fresh = sign_on.renewed(kept or oidc)
+        if names:
+            found = contexts.all[names[0]]._replace(oidc=fresh)
+            write(contexts._replace(all={**contexts.all, names[0]: found}))
+        return fresh.id_token
+
+
 def current() -> CliContext | None:
     """Where one is logged in and commands go; None: nowhere."""
     contexts = read()
@@ -111,19 +140,48 @@ def check_name(name: str) -> str:
     return name
 
 
+def _lasts(oidc: Oidc) -> bool:
+    return bool(oidc.id_token) and ends_at(oidc.id_token) - AHEAD_S > SystemClock().now()
+
+
+def _is_same(kept: Oidc | None, oidc: Oidc) -> bool:
+    return kept is not None and (kept.issuer, kept.client) == (oidc.issuer, oidc.client)
+
+
+@contextlib.contextmanager
+def _alone() -> Generator[None]:
+    """While no other command of this account does the same. Without such locks, as on Windows, they may meet."""
+    try:
+        import fcntl
+    except ImportError:
+        yield
+        return
+    where = folder()
+    where.mkdir(mode=0o700, parents=True, exist_ok=True)
+    handle = os.open(where / f"{FILE}.lock", os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
 def _context(told: Json) -> CliContext:
-    kubernetes = told.get("kubernetes")
+    kubernetes, oidc = told.get("kubernetes"), told.get("oidc")
     return CliContext(
         server=str(told["server"]),
         token=str(told.get("token") or ""),
         token_file=str(told.get("tokenFile") or ""),
         kubernetes=Kubernetes(**kubernetes) if isinstance(kubernetes, dict) else None,
+        oidc=Oidc(**oidc) if isinstance(oidc, dict) else None,
     )
 
 
 def _json(context: CliContext) -> Json:
     way: Json = {}
-    if context.kubernetes is not None:
+    if context.oidc is not None:
+        way = {"oidc": context.oidc._asdict()}
+    elif context.kubernetes is not None:
         way = {"kubernetes": context.kubernetes._asdict()}
     elif context.token_file:
         way = {"tokenFile": context.token_file}

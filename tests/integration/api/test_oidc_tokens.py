@@ -11,6 +11,8 @@ import pytest
 
 from slipway.api.access.issuer import FETCH_GAP_S, KEYS_FRESH_S, Issuer
 from slipway.api.settings import Settings
+from slipway.ops.doctor.command import InsideIssuer, inside_of, judge_issuer
+from slipway.ops.doctor.finding import FindingState
 from tests.support.access import BINDINGS, RBAC, ROLES, Teams, bearer, served_by, teams_world
 from tests.support.clock import ShiftedClock
 from tests.support.issuer import CLI, WEB, RunningIssuer, running_issuer
@@ -235,6 +237,31 @@ async def test_a_discovery_document_that_does_not_fit(
         answer = await teams.call("GET", "/me", bearer(token))
         assert (answer.status_code, said in answer.text) == (503, True), answer.text
         await parts_issuer(teams).aclose()
+
+
+async def test_the_doctor_is_told_of_the_issuer(issuer: RunningIssuer, tmp_path: Path) -> None:
+    """Keys and the difference of clocks when all is well; why not, when it is not; nothing without an issuer."""
+    async with teams_world("token", tmp_path, **of_issuer(issuer.url)) as teams:
+        admin = await teams.token("root", {"*": "admin"})
+        told = inside_of((await teams.call("GET", "/condition", admin)).json())
+        assert told.issuer is not None
+        assert (told.issuer.issuer, told.issuer.keys, told.issuer.error) == (issuer.url, 1, "")
+        assert told.issuer.ahead_s is not None
+        assert [each.state for each in judge_issuer(told.issuer)] == [FindingState.OK, FindingState.OK]
+        await parts_issuer(teams).aclose()
+    issuer.faults(away=True)
+    async with teams_world("token", tmp_path, **of_issuer(issuer.url)) as teams:
+        admin = await teams.token("root", {"*": "admin"})
+        told = inside_of((await teams.call("GET", "/condition", admin)).json())
+        assert told.issuer is not None
+        first = next(iter(judge_issuer(told.issuer)))
+        assert (first.state, "answers 503" in first.found) == (FindingState.FAILED, True)
+        await parts_issuer(teams).aclose()
+    skewed = InsideIssuer(issuer="https://a.example", keys=1, ahead_s=-20.0)
+    assert [each.state for each in judge_issuer(skewed)] == [FindingState.OK, FindingState.WARNING]
+    async with teams_world("token", tmp_path) as teams:
+        admin = await teams.token("root", {"*": "admin"})
+        assert (await teams.call("GET", "/condition", admin)).json()["issuer"] is None
 
 
 async def test_in_mode_kubernetes_role_bindings_are_for_users_and_groups(issuer: RunningIssuer) -> None:

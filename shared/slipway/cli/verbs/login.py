@@ -1,4 +1,4 @@
-"""`slipway login` and `slipway context`: where commands go, and as whom."""
+"""`slipway login`, `logout`, `whoami` and `context`: where commands go, and as whom."""
 
 import argparse
 import json
@@ -9,8 +9,8 @@ from typing import Any
 from slipway.cli import main, table
 from slipway.cli.http import Api
 from slipway.cli.verb import CliSession, CliVerb
-from slipway.errors import InvalidError, NotFoundError
-from slipway.sdk import address, contexts
+from slipway.errors import ControlPlaneError, InvalidError, NotFoundError, UnavailableError
+from slipway.sdk import address, contexts, sign_on
 from slipway.sdk.contexts import CliContext, CliContexts
 from slipway.sdk.credentials import AUDIENCE, Kubernetes, checked
 
@@ -25,6 +25,9 @@ def configure_login(parser: argparse.ArgumentParser) -> None:
     way.add_argument("--token", metavar="TOKEN", help="the token; - reads it from the standard input")
     way.add_argument("--token-file", metavar="FILE", help="a file that holds the token, read by every command anew")
     way.add_argument("--kubernetes", action="store_true", help="a token of Kubernetes, asked of kubectl when needed")
+    way.add_argument("--sso", action="store_true", help="sign in at the server's issuer with a browser of this machine")
+    way.add_argument("--device", action="store_true", help="the same, with a code that is typed on any machine")
+    parser.add_argument("--no-browser", action="store_true", help="of --sso: only print the address")
     parser.add_argument("--account", default="", metavar="NS/NAME", help="of --kubernetes: as this service account")
     parser.add_argument("--kube-context", default="", metavar="NAME", help="of --kubernetes: kubectl's context")
     parser.add_argument(
@@ -38,7 +41,7 @@ def login(arguments: argparse.Namespace, session: CliSession) -> int:
     if arguments.url and arguments.server:
         raise InvalidError("login: name the server once, either as URL or with --server")
     server = address.find(arguments.url or arguments.server)
-    context = _context(arguments, server.url)
+    context = _signed_on(arguments, session, server.url) or _context(arguments, server.url)
     name = contexts.check_name(arguments.name or server.host)
     opened = server if context.way == "none" else server._replace(credential=context.credential)
     api = Api(opened, user=address.own_name())
@@ -52,6 +55,51 @@ def login(arguments: argparse.Namespace, session: CliSession) -> int:
     contexts.write(known._replace(current=name, all={**known.all, name: context}))
     session.terminal.line(f"logged in at {server.url} as {me['user']} (context {name})")
     _tell(session, me)
+    return main.OK
+
+
+def configure_logout(parser: argparse.ArgumentParser) -> None:
+    """Its arguments."""
+    parser.add_argument("name", nargs="?", default="", help="the context to forget (default: the current one)")
+
+
+def logout(arguments: argparse.Namespace, session: CliSession) -> int:
+    """Forget a login; a sign-on is ended at its issuer too."""
+    known = contexts.read()
+    name = arguments.name or known.current
+    if name not in known.all:
+        what = f"there is no context {name!r}" if name else "no context is in use"
+        raise NotFoundError(f"{what}; `slipway context ls` lists them")
+    kept = known.all[name]
+    rest = {other: each for other, each in known.all.items() if other != name}
+    contexts.write(known._replace(current="" if known.current == name else known.current, all=rest))
+    session.terminal.line(f"logged out of {kept.server} (context {name})")
+    if kept.oidc is not None:
+        try:
+            sign_on.ended(kept.oidc)
+        except ControlPlaneError as error:
+            session.terminal.note(
+                f"the issuer was not told, so that its refresh token is valid for a while yet: {error}"
+            )
+    return main.OK
+
+
+def configure_whoami(parser: argparse.ArgumentParser) -> None:
+    """Its arguments."""
+    parser.add_argument("-o", "--output", choices=("text", "json"), default="text")
+
+
+def whoami(arguments: argparse.Namespace, session: CliSession) -> int:
+    """As whom the server knows the caller, what they may, and until when."""
+    me: Json = session.api.get("/me")
+    if arguments.output == "json":
+        session.terminal.line(json.dumps(me))
+        return main.OK
+    session.terminal.line(f"{me['user']} at {session.api.server.url}")
+    _tell(session, me)
+    context = contexts.of_server(session.api.server.url)
+    if context is not None and context.oidc is not None and context.oidc.refresh_token:
+        session.terminal.line(f"renewed by itself: {context.way}")
     return main.OK
 
 
@@ -84,6 +132,36 @@ def context(arguments: argparse.Namespace, session: CliSession) -> int:
     contexts.write(known._replace(current="" if known.current == name else known.current, all=rest))
     session.terminal.line(f"context {name} is forgotten")
     return main.OK
+
+
+def _signed_on(arguments: argparse.Namespace, session: CliSession, url: str) -> CliContext | None:
+    """The context of a sign-on at the server's issuer; None where another way is meant."""
+    is_named = arguments.sso or arguments.device
+    if not is_named and (arguments.token or arguments.token_file or arguments.kubernetes or arguments.account):
+        return None
+    try:
+        asked = sign_on.offered(url)
+    except (NotFoundError, UnavailableError):
+        if is_named:
+            raise
+        return None
+    note = session.terminal.note
+    if arguments.device:
+        return CliContext(url, oidc=sign_on.by_device(asked, note))
+    return CliContext(url, oidc=sign_on.by_browser(asked, note, _shut if arguments.no_browser else _opened))
+
+
+def _shut(_: str) -> bool:
+    return False
+
+
+def _opened(address: str) -> bool:
+    import webbrowser
+
+    try:
+        return webbrowser.open(address)
+    except webbrowser.Error:
+        return False
 
 
 def _context(arguments: argparse.Namespace, url: str) -> CliContext:
@@ -128,4 +206,9 @@ def _list(arguments: argparse.Namespace, session: CliSession, known: CliContexts
     return main.OK
 
 
-VERBS = {"login": CliVerb(configure_login, login), "context": CliVerb(configure_context, context)}
+VERBS = {
+    "login": CliVerb(configure_login, login),
+    "logout": CliVerb(configure_logout, logout),
+    "whoami": CliVerb(configure_whoami, whoami),
+    "context": CliVerb(configure_context, context),
+}

@@ -30,8 +30,19 @@ AGENT = "slipway-doctor"
 KUBERNETES_FLOOR = (1, 31)
 WITHIN_S = 60.0
 RESOLVE_S = 3.0
+ISSUER_SKEW_S = 10.0
+"""A third of what the api allows."""
 HALF_SECOND = 0.5
 """A Date header is cut to whole seconds."""
+
+
+class InsideIssuer(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """What the api tells of the issuer of single sign-on; `ahead_s`: its clock minus the api's."""
+
+    issuer: str
+    keys: int = 0
+    error: str = ""
+    ahead_s: float | None = None
 
 
 class Inside(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -44,6 +55,7 @@ class Inside(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     has_redis: bool = False
     redis: ServerHealth | None = None
     redis_error: str = ""
+    issuer: InsideIssuer | None = None
     task_listen: str = ""
     task_door_answers: bool | None = None
 
@@ -186,4 +198,21 @@ def _inside(inside: Inside, clock: Clock) -> Iterator[Finding]:
     yield judge_version("version of the api", inside.version, version(), "use the command of the same release")
     if inside.time:
         yield judge_skew("clock of the api", parse_time(inside.time) - clock.now(), "the api's node", margin_s=1.0)
+    if inside.issuer is not None:
+        yield from judge_issuer(inside.issuer)
     yield judge_door(inside.task_listen, inside.task_door_answers)
+
+
+def judge_issuer(issuer: InsideIssuer) -> Iterator[Finding]:
+    """Whether the api reaches the issuer, can use what it publishes, and agrees with it on the time."""
+    if issuer.error:
+        known = f" ({issuer.keys} keys are known from before)" if issuer.keys else ""
+        mend = "can the api's pods reach it, and is SLIPWAY_OIDC_ISSUER_URL what its discovery document names?"
+        yield failed("issuer", f"{issuer.issuer}: {issuer.error}{known}", mend)
+    else:
+        yield ok("issuer", f"{issuer.issuer}, keys: {issuer.keys}")
+    if issuer.ahead_s is not None:
+        said = f"{abs(issuer.ahead_s):.1f} s {'ahead of' if issuer.ahead_s > 0 else 'behind'} the api's"
+        mend = "on the api's nodes: timedatectl set-ntp true; tokens are refused beyond 30 s"
+        off = abs(issuer.ahead_s) > ISSUER_SKEW_S
+        yield warning("clock of the issuer", said, mend) if off else ok("clock of the issuer", said)

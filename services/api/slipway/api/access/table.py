@@ -200,6 +200,7 @@ OTHERS: Mapping[str, RouteRule] = {
     "/metrics": RouteRule(Where.PUBLIC),
     "/login": RouteRule(Where.PUBLIC),
     "/login/link": RouteRule(Where.PUBLIC),
+    "/login/client": RouteRule(Where.PUBLIC),
     "/login/start": RouteRule(Where.PUBLIC),
     "/login/callback": RouteRule(Where.PUBLIC),
     "/logout": RouteRule(Where.PUBLIC),

@@ -7,6 +7,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from slipway.api.access.issuer import IssuerHealth
 from slipway.api.deps import parts_of
 from slipway.api.endpoint import Endpoint, json_response
 from slipway.errors import ControlPlaneError
@@ -29,6 +30,8 @@ class ConditionView(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     has_redis: bool
     redis: ServerHealth | None
     redis_error: str
+    issuer: IssuerHealth | None
+    """of single sign-on; null where it is not set up"""
     task_listen: str
     """the tasks' door; empty: there is none"""
     task_door_answers: bool | None
@@ -53,6 +56,7 @@ async def condition(request: Request) -> Response:
         has_redis=bool(settings.redis_url),
         redis=found,
         redis_error=error,
+        issuer=await parts.issuer.health() if parts.issuer is not None else None,
         task_listen=settings.task_listen,
         task_door_answers=await _is_open(settings.task_listen) if settings.task_listen else None,
     )

@@ -23,7 +23,7 @@ from slipway.errors import NotFoundError
 from slipway.runtime.listen import is_loopback
 
 LOGIN, LINK, LOGOUT = "/login", "/login/link", "/logout"
-START, CALLBACK = "/login/start", "/login/callback"
+START, CALLBACK, CLIENT = "/login/start", "/login/callback", "/login/client"
 _IN_ADDRESS = ":/%#?=@[]!$&'()*+,;"
 FORM_BYTES_MAX = 32 * 1024
 HEAD = """<!doctype html>

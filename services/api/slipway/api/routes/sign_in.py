@@ -15,6 +15,7 @@ from slipway.api.access import session
 from slipway.api.access.origins import host_name
 from slipway.api.access.sign_ins import COOKIE, SignIns
 from slipway.api.deps import parts_of
+from slipway.api.endpoint import json_response
 from slipway.api.http_errors import ForbiddenError, UnauthorizedError
 from slipway.api.routes import login
 from slipway.errors import ControlPlaneError, NotFoundError, TransientError
@@ -67,6 +68,15 @@ async def finish(request: Request) -> Response:
         response.headers["Referrer-Policy"] = "no-referrer"
         audit.answered(request, response.status_code)
         return response
+
+
+async def client(request: Request) -> Response:
+    """What the command line needs to know to sign in at the issuer: facts that are no secrets."""
+    _sign_ins(request)
+    settings = parts_of(request).settings
+    scopes = " ".join(dict.fromkeys(("openid", *settings.oidc_scopes)))
+    told = {"issuer": settings.oidc_issuer_url, "clientId": settings.cli_client_id, "scopes": scopes}
+    return json_response({**told, "label": settings.oidc_label})
 
 
 def _sign_ins(request: Request) -> SignIns:

@@ -1,0 +1,184 @@
+"""`slipway login` at an OpenID Connect issuer: by a browser, by a code, kept, renewed, ended."""
+
+import asyncio
+import json
+import os
+import stat
+import subprocess
+import sys
+from collections.abc import AsyncGenerator, Generator
+from pathlib import Path
+
+import pytest
+
+from tests.support.access import Teams, teams_world
+from tests.support.cli import Ran
+from tests.support.issuer import CLI, WEB, RunningIssuer, running_issuer
+from tests.support.local_stack import cli_words
+from tests.unit.api.test_proxy import served
+
+VISITS = "import sys, urllib.request; urllib.request.urlopen(sys.argv[1]).read()"
+WITHIN_S = 60
+
+
+@pytest.fixture(scope="module")
+def process() -> Generator[RunningIssuer]:
+    with running_issuer() as found:
+        yield found
+
+
+@pytest.fixture
+def issuer(process: RunningIssuer) -> RunningIssuer:
+    """Without faults of an earlier test."""
+    process.reset()
+    return process
+
+
+class SignOnDesk:
+    """A user with a folder of their own, whose browser is signed in at the issuer, at a real listener of the api."""
+
+    def __init__(self, url: str, folder: Path) -> None:
+        self.url = url
+        self.file = folder / "config" / "contexts.json"
+        script = folder / "visit.py"
+        script.write_text(VISITS, encoding="utf-8")
+        self._env = {name: value for name, value in os.environ.items() if not name.startswith("SLIPWAY_")} | {
+            "SLIPWAY_CONFIG_DIR": str(folder / "config"),
+            "XDG_STATE_HOME": str(folder / "state"),
+            "BROWSER": f"{sys.executable} {script} %s",
+            "NO_COLOR": "1",
+        }
+
+    async def run(self, *words: str) -> Ran:
+        """`slipway ...` as a process."""
+        return await asyncio.to_thread(self._run, words)
+
+    def _run(self, words: tuple[str, ...]) -> Ran:
+        argv = cli_words(*words)
+        done = subprocess.run(argv, env=self._env, capture_output=True, text=True, timeout=WITHIN_S, check=False)
+        return Ran(done.returncode, done.stdout, done.stderr)
+
+    def start(self, *words: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            cli_words(*words), env=self._env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+
+    def kept(self) -> dict[str, str]:
+        """What the file holds of the sign-on."""
+        told = json.loads(self.file.read_text(encoding="utf-8"))
+        return next(iter(told["contexts"].values()))["oidc"]
+
+    def keep(self, **changed: str) -> None:
+        told = json.loads(self.file.read_text(encoding="utf-8"))
+        next(iter(told["contexts"].values()))["oidc"].update(changed)
+        self.file.write_text(json.dumps(told), encoding="utf-8")
+
+
+@pytest.fixture
+async def teams(issuer: RunningIssuer, tmp_path: Path) -> AsyncGenerator[Teams]:
+    tokens = tmp_path / "tokens"
+    tokens.mkdir()
+    settings = {
+        "oidc_issuer_url": issuer.url,
+        "oidc_client_id": WEB,
+        "oidc_cli_client_id": CLI,
+        "oidc_username_prefix": "oidc:",
+        "oidc_roles": {"group:ml": {"team-red": "editor"}},
+    }
+    async with teams_world("token", tokens, **settings) as found:
+        yield found
+        assert found.world.parts.issuer is not None
+        await found.world.parts.issuer.aclose()
+
+
+@pytest.fixture
+async def desk(teams: Teams, tmp_path: Path) -> AsyncGenerator[SignOnDesk]:
+    async with served(teams.world.app) as port:
+        yield SignOnDesk(f"http://127.0.0.1:{port}", tmp_path)
+
+
+async def test_a_browser_signs_the_command_in(desk: SignOnDesk, teams: Teams) -> None:
+    """Without any option, since the server says what it has; kept for its owner alone, and never printed."""
+    ran = await desk.run("login", desk.url)
+    assert ran.code == 0, ran.err
+    assert "as oidc:ada" in ran.out
+    assert "roles: editor in team-red" in ran.out
+    kept = desk.kept()
+    assert stat.S_IMODE(desk.file.stat().st_mode) == 0o600
+    for secret in (kept["id_token"], kept["refresh_token"]):
+        assert secret
+        assert secret not in ran.out + ran.err
+    who = await desk.run("whoami")
+    assert (who.code, "oidc:ada at" in who.out, "until" in who.out, "renewed by itself" in who.out) == (0, *[True] * 3)
+    assert (await desk.run("get", teams.ids["red"], "-o", "json")).code == 0
+    assert "sign-on at" in (await desk.run("context", "ls")).out
+
+
+async def test_a_token_that_ends_is_renewed_once(desk: SignOnDesk, issuer: RunningIssuer) -> None:
+    """Also by many commands at the same time, where a refresh token is good once; the new ones are kept."""
+    assert (await desk.run("login", desk.url, "--sso")).code == 0
+    first = desk.kept()
+    desk.keep(id_token=issuer.token(exp=1_600_000_000, aud=CLI))
+    before = issuer.calls("/token")
+    ran = await asyncio.gather(*(desk.run("whoami") for _ in range(3)))
+    assert [each.code for each in ran] == [0, 0, 0], [each.err for each in ran]
+    assert issuer.calls("/token") == before + 1
+    assert desk.kept()["refresh_token"] != first["refresh_token"]
+
+
+async def test_a_sign_on_that_the_issuer_has_ended(desk: SignOnDesk, issuer: RunningIssuer) -> None:
+    """Exit code 4, and what to do."""
+    assert (await desk.run("login", desk.url, "--sso")).code == 0
+    desk.keep(id_token="")
+    issuer.faults(refuse_refresh=True)
+    ran = await desk.run("whoami")
+    assert (ran.code, "invalid_grant" in ran.err, "slipway login" in ran.err) == (4, True, True), ran.err
+
+
+async def test_a_code_on_another_device(desk: SignOnDesk, issuer: RunningIssuer) -> None:
+    """The address and the code are printed; the command waits, slower when asked to, and is in when it is confirmed."""
+    issuer.faults(slow_down=False)
+    command = desk.start("login", desk.url, "--device")
+    assert command.stderr is not None
+    shown = [await asyncio.to_thread(command.stderr.readline) for _ in range(2)]
+    assert f"{issuer.url}/device" in shown[0]
+    code = shown[1].rpartition(" ")[2].strip()
+    issuer.tell("approve", {code: True})
+    out, err = await asyncio.to_thread(command.communicate, timeout=WITHIN_S)
+    assert (command.returncode, "as oidc:ada" in out) == (0, True), err
+
+
+async def test_a_device_that_is_refused(desk: SignOnDesk, issuer: RunningIssuer) -> None:
+    """The command says so, and keeps nothing."""
+    command = desk.start("login", desk.url, "--device")
+    assert command.stderr is not None
+    shown = [await asyncio.to_thread(command.stderr.readline) for _ in range(2)]
+    issuer.tell("approve", {shown[1].rpartition(" ")[2].strip(): False})
+    _, err = await asyncio.to_thread(command.communicate, timeout=WITHIN_S)
+    assert (command.returncode, "access_denied" in err, desk.file.exists()) == (4, True, False), err
+
+
+async def test_a_logout_forgets_and_revokes(desk: SignOnDesk, issuer: RunningIssuer) -> None:
+    """Here and at the issuer; a second one says that there is nothing."""
+    assert (await desk.run("login", desk.url, "--sso")).code == 0
+    kept = issuer.seen()["refresh"]
+    out = await desk.run("logout")
+    assert (out.code, "logged out of" in out.out) == (0, True), out.err
+    assert issuer.seen()["refresh"] == kept - 1
+    assert "eyJ" not in desk.file.read_text(encoding="utf-8")
+    assert (await desk.run("logout")).code == 3
+
+
+async def test_an_answer_without_our_nonce_is_refused(desk: SignOnDesk, issuer: RunningIssuer) -> None:
+    """It is of another sign-in."""
+    issuer.faults(drop_nonce=True)
+    ran = await desk.run("login", desk.url, "--sso")
+    assert (ran.code, "nonce" in ran.err, desk.file.exists()) == (4, True, False), ran.err
+
+
+async def test_a_server_without_an_issuer(tmp_path: Path) -> None:
+    """What was asked for by name is refused with the other way."""
+    async with teams_world("token", tmp_path) as teams, served(teams.world.app) as port:
+        desk = SignOnDesk(f"http://127.0.0.1:{port}", tmp_path)
+        ran = await desk.run("login", desk.url, "--sso")
+        assert (ran.code, "--token-file" in ran.err) == (3, True), ran.err
