@@ -40,7 +40,7 @@ GROUPS: dict[str, dict[str, VerbEntry]] = {
         "doctor": VerbEntry("doctor", "diagnose the installation and suggest fixes"),
     },
     "Who and where": {
-        "login": VerbEntry("login", "log in at a server: single sign-on, a token, or as Kubernetes knows you"),
+        "login": VerbEntry("login", "log in at a server: single sign-on, token or Kubernetes"),
         "logout": VerbEntry("login", "forget a login, and end its sign-on at the issuer"),
         "whoami": VerbEntry("login", "as whom a server knows you, what you may, and until when"),
         "context": VerbEntry("login", "servers that you are logged in at: ls, use, rm"),

@@ -73,12 +73,16 @@ class IssuerTokens(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class IssuerHealth(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """What is known of the issuer now. `aheadS`: its clock minus ours; null where it does not say."""
+    """What is known of the issuer now."""
 
     issuer: str
+    """its address (SLIPWAY_OIDC_ISSUER_URL)"""
     keys: int
+    """public keys of it that are known"""
     error: str
+    """why it cannot be used; empty when it can"""
     ahead_s: float | None
+    """seconds by which its clock is ahead of this process's; null where it does not say"""
 
 
 class ClientLogin(msgspec.Struct, frozen=True, kw_only=True):
