@@ -23,6 +23,7 @@ _FORMS: Final[dict[str, tuple[Argument, ...]]] = {
     "del": (),
     "exists": (),
     "expire": (_NO_ID,),
+    "get": (),
     "hdel": ("v",),
     "hexists": ("v",),
     "hget": ("v",),
