@@ -1,5 +1,6 @@
 """Values and settings agree one to one, and what is misspelt or out of bounds is refused before anything happens."""
 
+import json
 from typing import Any, cast
 
 import pytest
@@ -113,6 +114,12 @@ def _another(row: SettingRow) -> Any:
             return "127.0.0.1:9999" if field == "listen" else "0.0.0.0:9998"
         case "trace_ratio", _:
             return 0.25
+        case "oidc_signing_algs", _:
+            return ["RS384", "ES256"]
+        case "oidc_roles", _:
+            return {"group:one": {"two": "viewer"}}
+        case _, "dict":
+            return {"one": "two"}
         case _, "int":
             return int(row.default or 0) + 1
         case _, "float":
@@ -133,4 +140,6 @@ def _spelled(value: Any) -> str:
         return ",".join(str(part) for part in value)  # pyright: ignore[reportUnknownVariableType,reportUnknownArgumentType]
     if isinstance(value, bool):
         return str(value).lower()
+    if isinstance(value, dict):
+        return json.dumps(value, separators=(",", ":"))
     return f"{value:g}" if isinstance(value, float) else str(value)
