@@ -81,11 +81,17 @@ BASES: Mapping[type[msgspec.Struct], Json] = {
             "allowedUsers": ["1"],
             "allowedGroups": ["1"],
             "shadow": {},
+            "evictionLimit": {"count": 1, "per": "1h"},
             "flavors": [{"name": "a", "nodeLabels": {"gpu": "a"}}],
         }
     },
     Queue: {
-        "spec": {"pool": "default", "budgets": [{"gpuHours": 1, "window": "1d"}], "flavors": [{"name": "a"}]},
+        "spec": {
+            "pool": "default",
+            "budgets": [{"gpuHours": 1, "window": "1d"}],
+            "flavors": [{"name": "a"}],
+            "evictionLimit": {"count": 1, "per": "1h"},
+        },
     },
     Job: {"spec": {}},
 }

@@ -168,13 +168,7 @@ def connect(
         dead=streams.dead,
         conditions=streams.conditions,
         decisions=streams.decisions,
-        simulator=Simulator(
-            kube,
-            clock,
-            most=settings.simulations_max,
-            timeout_s=settings.simulate_timeout_s,
-            memory_bytes=settings.simulate_memory_bytes,
-        ),
+        simulator=_simulator(settings, kube, clock),
         webhooks=WebhookRegistry(kube, clock, random, namespace=settings.webhook_namespace or settings.namespace),
         deliveries=streams.webhooks(settings.consumer),
         sender=Sender(clock, timeout_s=settings.webhook_timeout_s, allowed=parse_networks(settings.webhook_networks)),
@@ -189,6 +183,16 @@ def connect(
         tasks=TaskTokens(kube, lookup, clock, audience=settings.task_audience, is_shared=settings.auth == "kubernetes"),
         readied=Seldom(clock, every_s=MET_S),
         on_broken=on_broken,
+    )
+
+
+def _simulator(settings: Settings, kube: Kube, clock: Clock) -> Simulator:
+    return Simulator(
+        kube,
+        clock,
+        most=settings.simulations_max,
+        timeout_s=settings.simulate_timeout_s,
+        memory_bytes=settings.simulate_memory_bytes,
     )
 
 
