@@ -58,6 +58,8 @@ def test_a_command_in_a_pipe(stack: RunningStack, gang: str) -> None:
     ran = stack.command("exec", gang, "ls")
     assert (ran.code, f"slipway exec {gang} -- ls" in ran.err) == (2, True)
     assert stack.command("exec", gang, "--rank", "9", "--", "ls").code == 3
+    ran = stack.command("exec", "no-such-id", "--", "ls")
+    assert (ran.code, "`slipway ps` lists what there is" in ran.err) == (3, True)
 
 
 def test_on_a_terminal(stack: RunningStack, gang: str) -> None:

@@ -13,10 +13,11 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 from slipway.cli import sockets
+from slipway.cli.http import ApiResponse, error_of
 from slipway.errors import UnavailableError
 from slipway.model import exec_channels
 from slipway.model.exec_channels import PIECE_BYTES, PROTOCOL, STATUS, STDERR, STDIN, STDIN_END, STDOUT, CommandEnd
-from slipway.sdk import commands, refusals
+from slipway.sdk import commands
 from slipway.sdk.address import ServerAddress
 from slipway.sdk.commands import RankCommand
 
@@ -89,9 +90,8 @@ async def running(server: ServerAddress, wanted: RankCommand, user: str) -> Asyn
             )
     except InvalidStatus as error:
         answer = error.response
-        raise refusals.error_of(
-            answer.status_code, dict(answer.headers.raw_items()), bytes(answer.body or b"")
-        ) from None
+        said = ApiResponse(answer.status_code, bytes(answer.body or b""), dict(answer.headers.raw_items()))
+        raise error_of(said) from None
     except (InvalidHandshake, OSError, TimeoutError) as error:
         raise UnavailableError(f"no connection to {server.url}: {error or type(error).__name__}") from error
     async with socket:
