@@ -55,10 +55,13 @@ class SocketChannels:
         self._socket = socket
 
     async def send(self, message: bytes) -> None:
-        from websockets.exceptions import ConnectionClosed
+        from websockets.exceptions import ConnectionClosed, ConnectionClosedOK
 
         try:
             await self._socket.send(message)
+        except ConnectionClosedOK:
+            # The command has ended without reading all: how it ended is still to be received.
+            return
         except ConnectionClosed as error:
             raise UnavailableError(f"the connection to the container was lost: {error}") from error
 
@@ -75,10 +78,11 @@ class SocketChannels:
             return b""
 
     async def close(self) -> None:
-        """Closes the connection, within `CLOSE_S`."""
+        """Closes the connection, within `CLOSE_S`: the other side may read nothing more, and answer nothing."""
         with contextlib.suppress(TimeoutError, OSError):
             async with asyncio.timeout(CLOSE_S):
                 await self._socket.close()
+        self._socket.transport.abort()
 
 
 async def open_channels(

@@ -30,7 +30,6 @@ epoch that the server compares.
 
 import asyncio
 import math
-from collections import deque
 from collections.abc import Awaitable, Callable
 
 import msgspec
@@ -62,8 +61,9 @@ JITTER = 0.2
 """The part of a period that chance may take away."""
 STEADY_RENEWALS = 5
 """So many renewals of a term come before its lease may become short."""
-LATE_KEPT = 300
-"""So many renewals are remembered, of earlier terms too: what stands still now and then does so again."""
+LATE_WINDOW = 150
+"""The latest of so many renewals is remembered, and that of as many before, of earlier terms too: what stands still now
+and then does so again."""
 LATE_PARTS = 3
 """A lease bears what so many times the latest renewal was late."""
 LATE_FREE_S = 0.1
@@ -164,8 +164,9 @@ class LeaseElector:
         self._seen_at = 0.0
         self._leads_until: float | None = None
         """by the last renewal that was confirmed (monotonic seconds); None: it does not lead"""
-        self._late: deque[float] = deque(maxlen=LATE_KEPT)
-        """by how many seconds each of the last renewals came late"""
+        self._late_s = (0.0, 0.0)
+        """by how many seconds renewals came late at most: those of the window before, and those of this one"""
+        self._counted = 0
         self._renewals = 0
         """of this term"""
         self._nudged = asyncio.Event()
@@ -304,14 +305,18 @@ class LeaseElector:
     def _renewed(self, due_at: float) -> None:
         """A renewal that was due then is done, or comes too late."""
         self._renewals += 1
-        self._late.append(max(0.0, self._clock.monotonic() - due_at))
+        self._counted += 1
+        before_s, latest_s = self._late_s
+        if self._counted % LATE_WINDOW == 0:
+            before_s, latest_s = latest_s, 0.0
+        self._late_s = before_s, max(latest_s, self._clock.monotonic() - due_at)
 
     def _wanted_s(self) -> float:
         """The duration that a lease of ours needs: what makes it short is that its renewals were prompt."""
         timing = self.timing
         if not timing.steady_s or self._renewals < STEADY_RENEWALS:
             return timing.duration_s
-        late_s = max(0.0, max(self._late) - LATE_FREE_S)
+        late_s = max(0.0, max(self._late_s) - LATE_FREE_S)
         return min(timing.duration_s, timing.steady_s + LATE_PARTS * late_s)
 
     def _trusted_s(self, duration_s: float) -> float:

@@ -118,7 +118,12 @@ class ContainerChannels(Protocol):
     """
 
     async def send(self, message: bytes) -> None:
-        """One message to the container; returns once it may be followed by another. Raises UnavailableError."""
+        """One message to the container; returns once it may be followed by another. What a command leaves unread when
+        it ends is dropped.
+
+        Raises:
+            UnavailableError: the connection is lost.
+        """
         ...
 
     async def receive(self) -> bytes:

@@ -115,6 +115,15 @@ async def test_on_a_terminal(commands: Commands, pod: str) -> None:
     assert b"got word" in found.stdout
 
 
+async def test_input_after_the_end_is_dropped(commands: Commands, pod: str) -> None:
+    """Whoever still sends is not told of an error: the exit code says how it ended."""
+    async with commands.running(pod, ["sh", "-c", "exit 4"], stdin=True) as channels:
+        assert (await to_end(channels)).exit_code == 4
+        while await channels.receive():
+            pass
+        await channels.send(bytes((STDIN,)) + b"late")
+
+
 async def test_the_interrupt_key_of_a_terminal(commands: Commands, pod: str) -> None:
     """Ends the command, as at home."""
     async with commands.running(pod, ["sh", "-c", "echo here; sleep 600"], stdin=True, tty=True) as channels:
