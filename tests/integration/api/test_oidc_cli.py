@@ -6,32 +6,19 @@ import os
 import stat
 import subprocess
 import sys
-from collections.abc import AsyncGenerator, Generator
+from collections.abc import AsyncGenerator
 from pathlib import Path
 
 import pytest
 
 from tests.support.access import Teams, teams_world
 from tests.support.cli import Ran
-from tests.support.issuer import CLI, WEB, RunningIssuer, running_issuer
+from tests.support.issuer import CLI, WEB, RunningIssuer
 from tests.support.local_stack import cli_words
 from tests.unit.api.test_proxy import served
 
 VISITS = "import sys, urllib.request; urllib.request.urlopen(sys.argv[1]).read()"
 WITHIN_S = 60
-
-
-@pytest.fixture(scope="module")
-def process() -> Generator[RunningIssuer]:
-    with running_issuer() as found:
-        yield found
-
-
-@pytest.fixture
-def issuer(process: RunningIssuer) -> RunningIssuer:
-    """Without faults of an earlier test."""
-    process.reset()
-    return process
 
 
 class SignOnDesk:

@@ -1,7 +1,7 @@
 """Signing in with a browser at an OpenID Connect issuer: who gets in, what is refused, what ends it."""
 
 import re
-from collections.abc import AsyncGenerator, Generator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from html import unescape
 from pathlib import Path
@@ -17,24 +17,11 @@ from slipway.api.access.sign_ins import PENDING_S, RENEW_GAP_S
 from slipway.api.deps import ApiDeps
 from tests.support.access import Teams, served_by, teams_world
 from tests.support.clock import ShiftedClock
-from tests.support.issuer import SECRET, WEB, RunningIssuer, running_issuer
+from tests.support.issuer import SECRET, WEB, RunningIssuer
 from tests.unit.api.test_login import BROWSER, DOMAIN, HOST, OWN, code_of
 
 ROLE_LISTS = {"group:ml": {"team-red": "editor"}}
 LIFE_S = 600
-
-
-@pytest.fixture(scope="module")
-def process() -> Generator[RunningIssuer]:
-    with running_issuer() as found:
-        yield found
-
-
-@pytest.fixture
-def issuer(process: RunningIssuer) -> RunningIssuer:
-    """Without faults of an earlier test."""
-    process.reset()
-    return process
 
 
 class Browser:

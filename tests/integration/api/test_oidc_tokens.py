@@ -1,7 +1,7 @@
 """Tokens of an OpenID Connect issuer at the api: which are valid, what they open, and what bad ones cost."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Generator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -19,19 +19,6 @@ from tests.support.issuer import CLI, WEB, RunningIssuer, running_issuer
 
 ROLE_LISTS = {"group:ml": {"team-red": "editor"}, "user:oidc:root": {"*": "admin"}}
 VIEWS = [{"apiGroups": ["slipway.dev"], "resources": ["allocations"], "verbs": ["get", "list", "create"]}]
-
-
-@pytest.fixture(scope="module")
-def process() -> Generator[RunningIssuer]:
-    with running_issuer() as found:
-        yield found
-
-
-@pytest.fixture
-def issuer(process: RunningIssuer) -> RunningIssuer:
-    """Without faults of an earlier test."""
-    process.reset()
-    return process
 
 
 def of_issuer(url: str, **more: Any) -> dict[str, Any]:

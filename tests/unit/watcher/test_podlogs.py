@@ -190,8 +190,8 @@ def test_the_log_of_a_rank_that_came_back_is_opened_once() -> None:
     play(story)
 
 
-def test_a_log_that_cannot_be_opened_delays_the_end_for_two_seconds() -> None:
-    """The others of a failed rank are deleted then, and the log says that it was not read."""
+def test_a_log_that_its_node_does_not_send_delays_the_end_for_a_second() -> None:
+    """It counts as open then: a log without lines looks the same. The other ranks are deleted."""
 
     async def story(post: Post) -> None:
         journal = with_journal(post)
@@ -200,7 +200,7 @@ def test_a_log_that_cannot_be_opened_delays_the_end_for_two_seconds() -> None:
         began = post.clock.now()
         await post.launch("n0", "n1")
         await post.until(lambda found: found.status.phase in (Phase.TERMINATING, Phase.TERMINATED), "ending")
-        assert post.clock.now() - began < 3.0
+        assert 1.0 <= post.clock.now() - began < 3.0
 
     play(story)
 

@@ -36,7 +36,7 @@ NORMAL, GOING_AWAY = 1000, 1001
 
 
 class CommandQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """What is asked to run. `stdout` and `stderr` are always given to clients."""
+    """The command of a request. Clients always get `stdout` and `stderr`."""
 
     container: str
     command: tuple[str, ...]

@@ -73,7 +73,7 @@ class EndedSessions:
             return True
 
     async def share(self, session: str, text: str, life_s: float) -> None:
-        """Let other replicas know what has become of a login; while Redis is away, nobody else does."""
+        """Tell the other replicas what has become of a session. While Redis is away, only this replica knows it."""
         with contextlib.suppress(TransientError):
             await self._logouts.keep(session, text, max(1, int(life_s)))
 

@@ -190,7 +190,7 @@ class Issuer:
         return now - self._fetched_at > KEYS_FRESH_S and now - self._tried_at >= FETCH_GAP_S
 
     async def _refresh(self) -> None:
-        """Fetch document and keys, if nobody has tried for a while; what fails leaves what is known."""
+        """Fetch document and keys, unless that was tried within `FETCH_GAP_S`. A failure keeps the known ones."""
         async with self._fetching:
             now = self._clock.monotonic()
             if now - self._tried_at < FETCH_GAP_S:
