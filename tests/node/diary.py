@@ -1,8 +1,8 @@
 """What really ran on the nodes: each rank tells it itself, and a collector writes it down.
 
 Owns the program that the ranks run (it does what a script of `tests.conformance.kubelets.script` says), and the
-collector. A datagram goes past every kubelet and every service of ours; one that a cut-off machine loses is made good
-by the next, which has the same start and a later time.
+collector. A datagram goes past every kubelet and every service of ours, and through the wall around a machine that is
+cut off (`RealNode.cut_off`); one that is lost is made good by the next, which has the same start and a later time.
 """
 
 import asyncio
@@ -13,9 +13,8 @@ import msgspec
 from slipway.crd.meta import LABEL_ALLOCATION_UID
 from slipway.model.times import parse_time
 from slipway.ops.audit.evidence import PODS, Printed, Ran, Version
-from tests.node.nodes import CONTROL_PLANE
+from tests.node.nodes import CONTROL_PLANE, WITNESS_PORT
 
-PORT = 29600
 PLAYER = f"""
 import json, os, signal, socket, sys, time
 play, began, printed, is_ending = json.loads(os.environ["PLAY"]), time.time(), 0, False
@@ -24,7 +23,7 @@ def tell(code=None):
     word = {{"allocation": os.environ["SLIPWAY_ALLOCATION_ID"], "attempt": int(os.environ["SLIPWAY_ATTEMPT"]),
             "rank": int(os.environ["SLIPWAY_RANK"]), "began_at": began, "at": time.time(), "lines": printed,
             "code": code}}
-    try: out.sendto(json.dumps(word).encode(), ("{CONTROL_PLANE}", {PORT}))
+    try: out.sendto(json.dumps(word).encode(), ("{CONTROL_PLANE}", {WITNESS_PORT}))
     except OSError: pass
 def say(burst):
     global printed
@@ -77,7 +76,7 @@ class Diary(asyncio.DatagramProtocol):
     async def open(self) -> asyncio.DatagramTransport:
         """Hear what ranks tell, until what is returned is closed."""
         loop = asyncio.get_running_loop()
-        transport, _ = await loop.create_datagram_endpoint(lambda: self, local_addr=("0.0.0.0", PORT))
+        transport, _ = await loop.create_datagram_endpoint(lambda: self, local_addr=("0.0.0.0", WITNESS_PORT))
         return transport
 
     def datagram_received(self, data: bytes, addr: tuple[str, int]) -> None:

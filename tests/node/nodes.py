@@ -26,6 +26,8 @@ from tests.node.programs import PLUGINS, NodePrograms
 from tests.support.wait import wait_until
 
 CONTROL_PLANE = "192.0.2.10"
+WITNESS_PORT = 29600
+"""udp, at the control plane: what containers tell the judge about themselves (`tests.node.diary`)"""
 """An address of documentation (RFC 5737), on the loopback interface of a network of our own."""
 DNS_SERVICE = "10.96.0.10"
 DOMAIN = "cluster.local"
@@ -225,7 +227,10 @@ class RealNode:
             _run(["umount", "--lazy", str(self.folder)])
 
     def cut_off(self) -> None:
-        """Nothing reaches it and it reaches nothing, while its containers run on."""
+        """Nothing reaches it and it reaches nothing, while its containers run on.
+
+        Only what they tell the judge goes through: a rank may begin and end within this time, and its end is known.
+        """
         self._at_the_wall("--insert")
         self.kubelet.freeze()
 
@@ -253,6 +258,8 @@ class RealNode:
     def _at_the_wall(self, how: str) -> None:
         for chain, side in (("FORWARD", "--source"), ("FORWARD", "--destination"), ("INPUT", "--source")):
             _run(["iptables", "--wait", how, chain, side, self.pods, "--jump", "DROP"])
+        witness = ["--source", self.pods, "--protocol", "udp", "--dport", str(WITNESS_PORT)]
+        _run(["iptables", "--wait", how, "INPUT", *witness, "--jump", "ACCEPT"])
 
     def _network(self) -> Path:
         """The folder with the configuration of the pods' network."""

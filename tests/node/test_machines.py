@@ -2,14 +2,16 @@
 
 import re
 import signal
+import socket
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from slipway.runtime.clock import SystemClock
 from tests.node.conftest import Product, cordoned
 from tests.node.images import write_image
-from tests.node.nodes import GRACE_S, RealNode
+from tests.node.nodes import CONTROL_PLANE, GRACE_S, WITNESS_PORT, RealNode
 from tests.node.test_lives import lines_of
 from tests.node.test_pods import a_template
 from tests.support.wait import wait_until
@@ -18,6 +20,15 @@ CLOCK = """
 import signal, sys, time
 signal.signal(15, lambda *_: sys.exit(0))
 while True: print(time.time(), flush=True); time.sleep(0.1)
+"""
+WITNESSED_CLOCK = f"""
+import signal, socket, sys, time
+signal.signal(15, lambda *_: sys.exit(0))
+out = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+while True:
+    print(time.time(), flush=True)
+    out.sendto(str(time.time()).encode(), ("{CONTROL_PLANE}", {WITNESS_PORT}))
+    time.sleep(0.1)
 """
 SILENT_S = 2 * GRACE_S + 20
 OUT_OF_SERVICE = "node.kubernetes.io/out-of-service"
@@ -63,6 +74,15 @@ def await_pods(node: RealNode, id_: str, attempt: int | None, ranks: int = 2) ->
     wait_until(lambda: pods_on(node, id_) == wanted, f"{wanted} run on {node.name}", timeout_s=60)
 
 
+def hear_of_after(moment: float) -> None:
+    """Until a container tells the judge of a later time (epoch seconds)."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as ear:
+        ear.bind((CONTROL_PLANE, WITNESS_PORT))
+        ear.settimeout(10.0)
+        while float(ear.recv(64)) < moment:
+            continue
+
+
 @pytest.mark.parametrize("how", [(), ("--force", "--grace-period=0")], ids=["asked", "forced"])
 def test_a_pod_deleted_by_hand(product: Product, how: tuple[str, ...]) -> None:
     """Its gang ends, whole, and only then begins again; it is no failure of the user's."""
@@ -99,10 +119,14 @@ def test_a_machine_that_is_gone(product: Product) -> None:
 
 
 def test_a_machine_that_is_cut_off(product: Product) -> None:
-    """Its containers run on, unseen. Whoever gives them up gets the gang elsewhere, and the machine ends them later."""
-    id_, lost = launch_on_last(product, "python3", "-c", CLOCK)
+    """Its containers run on, unseen. Whoever gives them up gets the gang elsewhere, and the machine ends them later.
+
+    What they tell the judge of the chaos runs is heard all the time.
+    """
+    id_, lost = launch_on_last(product, "python3", "-c", WITNESSED_CLOCK)
     lost.cut_off()
     try:
+        hear_of_after(SystemClock().now())
         wait_until(lambda: not is_ready(product, lost), "the node is not ready", timeout_s=SILENT_S)
         assert lost.name in product.slipway("forget", id_).out
         product.wait_running(id_, 2)
