@@ -125,6 +125,20 @@ def test_redis_may_be_away(stack: RunningStack, marks: Path) -> None:
     assert_back(stack, id_)
 
 
+def test_a_server_that_is_killed_is_started_again(stack: RunningStack, marks: Path) -> None:
+    """As every other part of the local cluster: what goes on meanwhile is stored there afterwards."""
+    id_ = stack.launch(gang_body(marks))
+    all_running(stack, id_)
+    before = server_of(stack)
+    os.kill(before, signal.SIGKILL)
+    valkey = stack.stack.valkey
+    assert valkey is not None
+    wait_until(lambda: valkey.pid not in (None, before), "another server runs")
+    let_go(marks)
+    assert_succeeded(stack, id_)
+    assert_back(stack, id_)
+
+
 def test_without_redis_at_all(tmp_path: Path, marks: Path) -> None:
     """R0: launches, finishes and cancels; events and logs are still told."""
     with running_stack(tmp_path / "r0", redis=False) as stack:

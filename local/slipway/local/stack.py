@@ -6,8 +6,8 @@ Every listener asks for the token of the stack, which is in files that this acco
 service has the account on the Valkey that it has in a cluster, so that what it may not do there fails here too.
 
 Promises: `start` returns when everything answers, or raises with the end of the log of what did not, and then nothing
-runs; a service that dies, or is not alive any more (`watchdog.py`), is started again; after `stop` no process of the
-stack runs, and its folder is gone unless it is to be kept.
+runs; what dies, or is a service and not alive any more (`watchdog.py`), is started again; after `stop` no process of
+the stack runs, and its folder is gone unless it is to be kept.
 """
 
 import asyncio
@@ -20,8 +20,9 @@ import signal
 import socket
 import ssl
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -45,6 +46,7 @@ PORTS_FIRST, PORTS_END = 21_000, 32_000
 STOP_S = 12.0
 RESTART_S = 0.2
 RESTARTS_MAX_S = 5.0
+VALKEY_LOOK_S = 0.5
 SYSTEM_NAMESPACE = "slipway-system"
 DEFAULT_PORT = 8080
 LOOPBACK_NETWORKS = "127.0.0.0/8,::1/128"
@@ -215,6 +217,7 @@ class Stack:
             await self._spawn("cluster", argv, url=self._kubernetes, tls=trusting)
         if self.valkey is not None:
             await self.valkey.start()
+            self._go_on(self._keep_valkey(self.valkey))
 
     async def _start_services(self) -> None:
         # The services are started before the cluster answers: they wait for it themselves, and all load at once.
@@ -312,9 +315,12 @@ class Stack:
         if child.name not in ("cluster", "nodes"):
             works.append(self._probe(child))
         for work in works:
-            task = asyncio.ensure_future(work)
-            self._watching.add(task)
-            task.add_done_callback(self._watching.discard)
+            self._go_on(work)
+
+    def _go_on(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._watching.add(task)
+        task.add_done_callback(self._watching.discard)
 
     async def _probe(self, child: Child) -> None:
         """End a service that stands still, so that it is started again; one that is halted is left alone."""
@@ -337,6 +343,26 @@ class Stack:
                 return
             pause_s = min(RESTARTS_MAX_S, pause_s * 2)
             await child.start()
+            self._write_state()
+
+    async def _keep_valkey(self, valkey: ValkeyProcess) -> None:
+        """Start it again whenever it ends by itself, with a growing pause: empty, unless its data are kept."""
+        pause_s = RESTART_S
+        while True:
+            await self._clock.sleep(VALKEY_LOOK_S)
+            code = valkey.fell_with
+            if code is None:
+                continue
+            self._say(f"redis ended ({_how(code)}); starting it again")
+            await self._clock.sleep(pause_s)
+            pause_s = min(RESTARTS_MAX_S, pause_s * 2)
+            if valkey.fell_with is None:
+                continue
+            try:
+                await valkey.start()
+            except UnavailableError as error:
+                self._say(f"redis: {error}; the services go on without it. `slipway down` and `slipway up` start anew")
+                return
             self._write_state()
 
     def _write_state(self) -> None:

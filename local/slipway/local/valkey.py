@@ -83,6 +83,7 @@ class ValkeyProcess:
         self._binary = binary if binary is not None else find_server()
         self._clock: Clock = clock if clock is not None else SystemClock()
         self._process: subprocess.Popen[bytes] | None = None
+        self._is_ending = False
 
     @property
     def url(self) -> str:
@@ -103,6 +104,11 @@ class ValkeyProcess:
     def pid(self) -> int | None:
         """The process id while it runs."""
         return self._process.pid if self._process is not None and self._process.poll() is None else None
+
+    @property
+    def fell_with(self) -> int | None:
+        """The exit code of a server that has ended though nobody ended it here; None while it runs or rests."""
+        return None if self._process is None or self._is_ending else self._process.poll()
 
     async def start(self) -> None:
         """Start it and wait until it answers. Raises `UnavailableError` when it does not."""
@@ -183,14 +189,18 @@ class ValkeyProcess:
         process = self._process
         if process is None:
             return
-        if process.poll() is None:
-            process.send_signal(how)
-        deadline_s = self._clock.monotonic() + _STOP_S
-        while process.poll() is None:
-            if self._clock.monotonic() > deadline_s:
-                process.kill()
-                process.wait(_STOP_S)
-                break
-            await self._clock.sleep(_PROBE_S)
-        self._process = None
-        self.socket.unlink(missing_ok=True)
+        self._is_ending = True
+        try:
+            if process.poll() is None:
+                process.send_signal(how)
+            deadline_s = self._clock.monotonic() + _STOP_S
+            while process.poll() is None:
+                if self._clock.monotonic() > deadline_s:
+                    process.kill()
+                    process.wait(_STOP_S)
+                    break
+                await self._clock.sleep(_PROBE_S)
+            self._process = None
+            self.socket.unlink(missing_ok=True)
+        finally:
+            self._is_ending = False
