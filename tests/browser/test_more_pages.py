@@ -4,8 +4,10 @@ import sys
 from collections.abc import Generator
 from typing import Any
 
+import msgspec
 import pytest
 
+from slipway.api.gpu_use import AllocationGpuUse, GpuUseView
 from slipway.streams import keys
 from slipway.streams.codec import encode_dead
 from tests.browser.chromium import Page
@@ -220,3 +222,47 @@ def test_what_would_let_it_start_is_a_button(stack: RunningStack, visit: Visit) 
     finally:
         call(stack, "post", "/jobs/page-narrow/kill")
     visit.is_clean()
+
+
+def test_gpus_that_are_held_and_idle(stack: RunningStack, visit: Visit) -> None:
+    """Home counts them, Usage names who holds them, and the workload itself says so; each from the API's own answer."""
+    id_ = stack.launch({**command(SLEEP), "kind": "training", "name": "page-idle", "ranks": gpus(2, 1)})
+    stack.wait_for(id_, "Running")
+    since = str(stack.view(id_)["startedAt"])
+    row = AllocationGpuUse(
+        id=id_,
+        workspace="default",
+        user="tester",
+        kind="training",
+        pool="default",
+        queue="default",
+        gpus=2,
+        running_since=since,
+        percent=0.4,
+        peak_percent=3.0,
+        is_idle=True,
+        ranks=[],
+    )
+    view = GpuUseView(is_configured=True, window_seconds=300, idle_seconds=1800, idle_percent=5, items=[row])
+    visit.page.call("Page.enable")
+    visit.page.call("Page.addScriptToEvaluateOnNewDocument", source=_answering("/api/v1/gpu-use", view))
+    visit.go("/")
+    visit.press("2 GPUs held and idle")
+    visit.page.wait_for("location.pathname === '/usage'")
+    visit.page.wait_for("document.querySelector('#gpu-use tbody tr')?.innerText.includes('tester')")
+    visit.shows("2 of 2 GPUs held and idle")
+    visit.page.run("document.querySelector('#gpu-use tbody a').click()")
+    visit.page.wait_for(f"location.pathname.endsWith({id_!r})")
+    visit.shows("GPUs 0 % busy")
+    visit.shows("GPUs idle for 30 min")
+    visit.is_clean()
+    call(stack, "post", f"/allocations/{id_}/kill")
+
+
+def _answering(path: str, view: GpuUseView) -> str:
+    """A script that answers one address as an api with a Prometheus would; all others are asked as ever."""
+    body = msgspec.json.encode(view).decode()
+    return f"""const ask = window.fetch;
+    window.fetch = (where, how) => new URL(where, location).pathname === {path!r}
+      ? Promise.resolve(new Response({body!r}, {{headers: {{"Content-Type": "application/json"}}}}))
+      : ask(where, how);"""

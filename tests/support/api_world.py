@@ -168,8 +168,8 @@ class ApiWorld:
         status = msgspec.structs.replace(found.status, conditions=[condition])
         await self.kube.replace_status(ALLOCATIONS, with_status(found, status))
 
-    async def run(self, name: str, *, ip: str = "127.0.0.1", node: str = "n1") -> Allocation:
-        """Admit it, create its pods, release them and let them run."""
+    async def run(self, name: str, *, ip: str = "127.0.0.1", node: str = "n1", **changes: Any) -> Allocation:
+        """Admit it, create its pods, release them and let them run, with these fields in its status."""
         found = await self.stored(name)
         roles = [role.name for role in found.spec.ranks for _ in range(role.count)]
         placements = [Placement(rank=rank, role=role, node=node) for rank, role in enumerate(roles)]
@@ -178,7 +178,7 @@ class ApiWorld:
         uids = [await self.a_pod(found, rank, ip=ip, node=node, role=role) for rank, role in enumerate(roles)]
         release = Release(attempt=found.status.attempt, pod_uids=uids)
         ranks = [RankStatus(pod_uid=uid, node=node, phase=RankState.RUNNING) for uid in uids]
-        return await self.step(name, Event.RUNNING, release=release, ranks=ranks)
+        return await self.step(name, Event.RUNNING, release=release, ranks=ranks, **changes)
 
     async def a_pod(self, allocation: Allocation, rank: int, *, role: str, ip: str, node: str) -> str:
         """A running pod of a rank; its uid."""
@@ -218,3 +218,5 @@ async def api_world(settings: Settings | None = None) -> AsyncGenerator[ApiWorld
     async with world.http, watching(world.parts):
         yield world
     await world.parts.forwarder.aclose()
+    if world.parts.prometheus is not None:
+        await world.parts.prometheus.aclose()

@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 
 from slipway.cli import labels, table
 from slipway.cli.columns import cut
+from slipway.cli.gpu_use import GpuUse
+from slipway.model.duration import format_duration
 
 Json = dict[str, Any]
 Paint = Callable[[str, str], str]
@@ -27,6 +29,7 @@ class ClusterLook(NamedTuple):
     work: list[Json]
     user: str
     has_more: bool = False
+    use: GpuUse = GpuUse({})
 
 
 class _Section(NamedTuple):
@@ -79,7 +82,9 @@ def _totals(look: ClusterLook) -> str:
     whole, used = (sum(int(node[name]) for node in look.nodes) for name in ("gpus", "gpusUsed"))
     waiting = sum(int(queue["pending"]) for queue in look.queues)
     running = sum(int(queue["live"]) for queue in look.queues)
-    return f"{used} of {whole} GPUs used, {_count(len(look.nodes), 'node')}, {running} running, {waiting} waiting"
+    idle = sum(int(row["gpus"]) for row in look.use.rows.values() if row["isIdle"])
+    held = f" ({idle} of them idle)" if idle else ""
+    return f"{used} of {whole} GPUs used{held}, {_count(len(look.nodes), 'node')}, {running} running, {waiting} waiting"
 
 
 def _count(number: int, what: str) -> str:
@@ -152,6 +157,11 @@ def _owned(queue: Json) -> str:
     return str(nominal.get(labels.GPU, "-"))
 
 
+def _note(look: ClusterLook, view: Json) -> str:
+    is_idle = look.use.rows.get(str(view["id"]), {}).get("isIdle", False)
+    return f"GPUs idle for {format_duration(look.use.idle_s)}" if is_idle else labels.note_of(view)
+
+
 def _work(look: ClusterLook, moment: datetime, width: int) -> _Section:
     is_all = look.user == EVERYBODY
     rows = [
@@ -161,8 +171,9 @@ def _work(look: ClusterLook, moment: datetime, width: int) -> _Section:
             labels.state_of(each),
             labels.running_of(each),
             str(labels.gpus_of(each)),
+            *([look.use.percent(str(each["id"]))] if look.use.rows else []),
             table.age(str(each["createdAt"]), moment),
-            labels.note_of(each),
+            _note(look, each),
         ]
         for each in look.work
     ]
@@ -171,5 +182,14 @@ def _work(look: ClusterLook, moment: datetime, width: int) -> _Section:
         return f"… {'more than ' if look.has_more else ''}{len(rows) - shown} more"
 
     title = "WORK OF ALL USERS" if is_all else _short(f"WORK OF {look.user}", ID_COLUMNS, width)
-    head = (title, *(["USER"] if is_all else []), "STATE", "RANKS", "GPUS", "AGE", "NOTE")
+    head = (
+        title,
+        *(["USER"] if is_all else []),
+        "STATE",
+        "RANKS",
+        "GPUS",
+        *(["USE"] if look.use.rows else []),
+        "AGE",
+        "NOTE",
+    )
     return _Section(head, rows, left_out, "nothing runs or waits")

@@ -1,6 +1,6 @@
 """Everything the routes need, made once by the composition root."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -25,11 +25,13 @@ from slipway.api.changes import SpecWriter
 from slipway.api.contexts import ContextArchives
 from slipway.api.event_feed import EventFeed
 from slipway.api.gather import AllGather
+from slipway.api.gpu_use import PodGpuUse, PodKey
 from slipway.api.launch import LaunchRequests
 from slipway.api.log_feed import LogFeed
 from slipway.api.lookup import Lookup
 from slipway.api.networks import parse_networks
 from slipway.api.ports import Kube, ShutdownSignal, WatchingKube
+from slipway.api.prometheus import Prometheus
 from slipway.api.proxy.http import HttpForwarder
 from slipway.api.proxy.target import Targets
 from slipway.api.publish import LaunchPublisher
@@ -59,6 +61,8 @@ ACTIVITY_S = 0.5
 MET_S = 5.0
 """That the ranks of one allocation have met is noted at most this often."""
 PARTS_KEY = "slipway.parts"
+GPU_USE_TTL_S = 10.0
+"""Figures of GPUs are averages over minutes; Prometheus is asked no more often, however many look."""
 POLL_TTL_S = 0.9
 """A thousand ranks that poll one allocation cost one read a second."""
 
@@ -116,6 +120,8 @@ class ApiDeps:
     gather: AllGather
     tasks: TaskTokens
     readied: Seldom
+    prometheus: Prometheus | None
+    gpu_use: Recent[str, Mapping[PodKey, PodGpuUse]]
     on_broken: Callable[[InvariantError], None]
 
 
@@ -182,8 +188,17 @@ def connect(
         gather=AllGather(streams.gatherings, clock, random, stop),
         tasks=TaskTokens(kube, lookup, clock, audience=settings.task_audience, is_shared=settings.auth == "kubernetes"),
         readied=Seldom(clock, every_s=MET_S),
+        prometheus=_prometheus(settings),
+        gpu_use=Recent(clock, ttl_s=GPU_USE_TTL_S),
         on_broken=on_broken,
     )
+
+
+def _prometheus(settings: Settings) -> Prometheus | None:
+    if not settings.prometheus_url:
+        return None
+    token, ca = settings.prometheus_token_file, settings.prometheus_ca_file
+    return Prometheus(settings.prometheus_url, token_file=token, ca_file=ca)
 
 
 def _simulator(settings: Settings, kube: Kube, clock: Clock) -> Simulator:

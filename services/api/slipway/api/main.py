@@ -80,6 +80,8 @@ def compose(context: ServiceContext[Settings], kube: WatchingKube, streams: Stre
     context.resources.push_async_callback(parts.forwarder.aclose)
     if parts.issuer is not None:
         context.resources.push_async_callback(parts.issuer.aclose)
+    if parts.prometheus is not None:
+        context.resources.push_async_callback(parts.prometheus.aclose)
     if context.once:
         return parts
     context.serve(create_app(parts, context.probes))

@@ -11,7 +11,9 @@ from msgspec import Meta
 
 from slipway.api.access.issuer_rules import check_issuer_url, check_subjects
 from slipway.api.access.origins import check_domain
+from slipway.api.gpu_use import DEFAULT_EXPRESSION
 from slipway.api.networks import parse_networks
+from slipway.api.prometheus import check_prometheus_url
 from slipway.pods.podspec import TaskOptions
 from slipway.runtime.listen import parse_listen
 from slipway.runtime.settings import CommonSettings, read_token
@@ -392,6 +394,53 @@ class Settings(CommonSettings, kw_only=True, frozen=True):
         int,
         Meta(ge=1, le=256, description="Tries under way at the same time to the receiver of one webhook."),
     ] = 8
+
+    prometheus_url: Annotated[
+        str,
+        Meta(
+            description="Prometheus, or what speaks its HTTP API, that has figures of the cluster's GPUs, such as "
+            "http://prometheus.monitoring:9090: what GPUs do is then shown beside who holds them. Empty: it is not.",
+            extra={"check": check_prometheus_url},
+        ),
+    ] = ""
+    prometheus_token_file: Annotated[
+        str, Meta(description="File with a token for Prometheus, sent as Authorization: Bearer. Empty: none is sent.")
+    ] = ""
+    prometheus_ca_file: Annotated[
+        str,
+        Meta(
+            description="File with the certificates of the authorities that may have signed that of Prometheus. Empty: "
+            "those of the system."
+        ),
+    ] = ""
+    gpu_use_query: Annotated[
+        str,
+        Meta(
+            max_length=1024,
+            min_length=1,
+            description="PromQL of how busy each GPU is, in percent: one series per GPU with the labels namespace and "
+            "pod (or exported_namespace and exported_pod) of the rank that has it. For DCGM's profiling figures: "
+            "100 * DCGM_FI_PROF_GR_ENGINE_ACTIVE.",
+        ),
+    ] = DEFAULT_EXPRESSION
+    gpu_idle_s: Annotated[
+        float,
+        Meta(
+            ge=5,
+            le=86_400,
+            description="An allocation whose GPUs have all done nothing for so long is shown as idle.",
+            extra={"unit": "seconds"},
+        ),
+    ] = 1_800.0
+    gpu_idle_percent: Annotated[
+        float,
+        Meta(
+            gt=0,
+            le=100,
+            description="What a GPU does below this is nothing.",
+            extra={"unit": "percent"},
+        ),
+    ] = 5.0
 
     simulations_max: Annotated[
         int,

@@ -4,6 +4,7 @@ import argparse
 from typing import Any, cast
 
 from slipway.cli import equivalents, labels, main, output, table, waterfall
+from slipway.cli.gpu_use import read_gpu_use
 from slipway.cli.verb import CliSession, CliVerb
 from slipway.cli.verbs.streams import event_text
 from slipway.crd.meta import API_GROUP
@@ -52,6 +53,8 @@ def describe(arguments: argparse.Namespace, session: CliSession) -> int:
         why = cast("Json", session.api.get(f"/allocations/{view['id']}/explain"))
         if view["phase"] == "Terminating":
             facts.append(("Stopping", str(why["message"])))
+        if view["phase"] == "Running" and labels.gpus_of(view):
+            facts.append(("GPU use", read_gpu_use(session.api, id=str(view["id"])).text(str(view["id"]))))
         facts += [("Deadline", deadline_text(each)) for each in cast("list[Json]", why.get("deadlines") or [])]
     terminal.line(table.pairs(facts, width=terminal.text_width))
     pods = cast("list[Json]", session.api.get(f"/allocations/{view['id']}/pods")["items"])

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any, cast
 
 from slipway.cli import main, overview, table
+from slipway.cli.gpu_use import read_gpu_use
 from slipway.cli.http import Api
 from slipway.cli.overview import EVERYBODY, ClusterLook
 from slipway.cli.screen import Screen, whole_screen
@@ -70,7 +71,9 @@ class _Looking:
         queues = cast("list[Json]", self._api.get("/queues")["items"])
         work = cast("Json", self._api.get("/allocations", query))
         has_more = bool(work["metadata"].get("continue"))
-        return ClusterLook(nodes, queues, cast("list[Json]", work["items"]), self._owner, has_more)
+        # Of everybody: who is idle holds what others wait for.
+        use = read_gpu_use(self._api)
+        return ClusterLook(nodes, queues, cast("list[Json]", work["items"]), self._owner, has_more, use)
 
 
 class _LookFeed:

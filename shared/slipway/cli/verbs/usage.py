@@ -21,6 +21,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="user, queue, pool, workspace, kind, day, month; several with commas",
     )
     parser.add_argument("--raw", action="store_true", help="one line per allocation that is still kept")
+    parser.add_argument("--gpu-use", action="store_true", help="what GPUs do now, beside who holds them")
     parser.add_argument(
         "--from", dest="from_", metavar="DAY", help="first day (UTC), such as 2026-01-02 (default: 30 days ago)"
     )
@@ -37,6 +38,8 @@ def usage(arguments: argparse.Namespace, session: CliSession) -> int:
     """What was used."""
     if arguments.csv and arguments.output != "table":
         raise InvalidError("say one of --csv and -o")
+    if arguments.gpu_use:
+        return _gpu_use(arguments, session)
     query = {"from": arguments.from_, "to": arguments.to}
     query |= {("user" if name == "owner" else name): getattr(arguments, name) for name in _FILTERS}
     if not arguments.raw:
@@ -64,6 +67,45 @@ def usage(arguments: argparse.Namespace, session: CliSession) -> int:
     )
     session.terminal.line(text)
     return main.OK
+
+
+def _gpu_use(arguments: argparse.Namespace, session: CliSession) -> int:
+    for name in ("from_", "to", "raw", "csv", "pool", "queue", "kind"):
+        if getattr(arguments, name):
+            raise InvalidError(f"--gpu-use is about now and takes no --{name.rstrip('_')}; leave one of them out")
+    query = {"workspace": arguments.workspace, "user": arguments.owner}
+    answer = session.api.call("GET", "/gpu-use", query=query)
+    if arguments.output != "table":
+        output.write(session.terminal, arguments.output, answer)
+        return main.OK
+    view = cast("Json", answer.json())
+    items = cast("list[Json]", view["items"])
+    if not view["isConfigured"]:
+        raise InvalidError(
+            "the api knows no Prometheus with figures of the cluster's GPUs: an admin sets SLIPWAY_PROMETHEUS_URL "
+            "(api.settings.prometheusUrl of the chart)"
+        )
+    if not items:
+        session.terminal.note("nothing that runs holds GPUs")
+        return main.OK
+    session.terminal.line(_gpu_use_table(items, float(view["windowSeconds"]), float(view["idleSeconds"])))
+    return main.OK
+
+
+def _gpu_use_table(items: list[Json], window_s: float, idle_s: float) -> str:
+    """The idle first. Figures that are not known are a dash."""
+    window, idle = format_duration(window_s), format_duration(idle_s)
+    head = ["ID", "USER", "QUEUE", "GPUS", f"MEAN {window}", f"PEAK {idle}", ""]
+    moment = table.now()
+    rows = [
+        [
+            *(str(item[name]) for name in ("id", "user", "queue", "gpus")),
+            *("-" if item[name] is None else f"{item[name]:.0f} %" for name in ("percent", "peakPercent")),
+            f"idle, runs for {table.age(str(item['runningSince']), moment)}" if item["isIdle"] else "",
+        ]
+        for item in items
+    ]
+    return table.render(head, rows)
 
 
 def _table(items: list[Json], by: list[str], total: Json) -> str:

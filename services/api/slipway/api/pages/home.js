@@ -4,6 +4,7 @@ import { partsOf } from "./capacity.js";
 import { Answered, Choice, Empty, Meter } from "./components.js";
 import { facts, toneOf } from "./facts.js";
 import { plural, spellDuration } from "./format.js";
+import { IdleGpus } from "./gpu_use.js";
 import { param, setParam } from "./router.js";
 import { html, useSignal } from "./runtime.js";
 import { me, useResource } from "./store.js";
@@ -112,5 +113,5 @@ function Health({ nodes, stats }) {
   const ready = isWell ? `All ${plural(items.length, "node")} ready` : `${away.length} of ${plural(items.length, "node")} not ready`;
   return html`<p class="health" role="status"><i class="dot ${isWell ? "good" : "bad"}"></i>${ready}${closedToo}${" · "}${queued
     ? html`<a href="/queues">${plural(queued, "workload")} in the queues</a>, the oldest for ${spellDuration(Math.floor(oldest))}`
-    : "nothing waits in the queues"}</p>`;
+    : "nothing waits in the queues"}<${IdleGpus} /></p>`;
 }

@@ -2,6 +2,7 @@
 import { DayChart } from "./chart.js";
 import { Answered, Choice, Empty, Meter, dash } from "./components.js";
 import { plural, spellDuration, trim } from "./format.js";
+import { GpuUseNow } from "./gpu_use.js";
 import { location_, param, setParam } from "./router.js";
 import { html } from "./runtime.js";
 import { useResource } from "./store.js";
@@ -45,7 +46,8 @@ export function Usage() {
     <${Answered} answer=${answer} what="the usage" rows=${5}>${(found) => found.items.length
       ? html`<${Sums} by=${by} found=${found} />`
       : html`<${Empty} title="Nothing was used">From ${from} to ${to} nothing ran${filters.length ? " that this looks at" : ""}. Choose more days.<//>`}<//>
-    <p class="soft">Days are those of UTC. GPU hours are counted from the moment that a workload gets its GPUs until it gives them back.</p>`;
+    <p class="soft">Days are those of UTC. GPU hours are counted from the moment that a workload gets its GPUs until it gives them back.</p>
+    <${GpuUseNow} />`;
 }
 
 function Sums({ by, found }) {

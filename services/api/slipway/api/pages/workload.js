@@ -5,6 +5,7 @@ import { Ago, Answered, Copy, Empty, Lasted, Loading, State, Tabs } from "./comp
 import { Explanation } from "./explanation.js";
 import { facts, toneOf } from "./facts.js";
 import { plural, sentence, spellClock, spellDuration, spellExact } from "./format.js";
+import { UseOf } from "./gpu_use.js";
 import { pageOfJob } from "./jobs.js";
 import { LogBook } from "./log_book.js";
 import { LogView } from "./log_view.js";
@@ -58,6 +59,7 @@ function Story({ view, reload }) {
           ${view.job ? html`<span>in job <a href=${pageOfJob({ name: view.job, workspace: view.workspace })}>${view.job}</a></span>` : null}
           ${rankCount(view) > 1 ? html`<span>${plural(rankCount(view), "rank")}</span>` : null}
           ${gpusOf(view) ? html`<span>${plural(gpusOf(view), "GPU")}</span>` : null}
+          ${view.phase === "Running" && gpusOf(view) ? html`<${UseOf} id=${view.id} />` : null}
           <span>launched <${Ago} time=${view.createdAt} /></span>
           <span class="id"><code>${view.id}</code> <${Copy} text=${view.id} what="the id" /></span></p></div>
       <${WorkloadActions} view=${view} reload=${reload} />

@@ -1,0 +1,188 @@
+"""What GPUs do, asked of a real Prometheus that scrapes an exporter with DCGM's series, and shown by the command."""
+
+import asyncio
+import threading
+from collections.abc import AsyncGenerator, Generator
+from contextlib import asynccontextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from slipway.api.prometheus import Prometheus, PrometheusError
+from slipway.api.settings import Settings
+from slipway.cli import main
+from slipway.model.times import format_time
+from tests.support.api_world import ApiWorld, api_world
+from tests.support.cli import Desk
+from tests.support.http_stub import serve, serve_app
+from tests.support.ports import free_port
+from tests.support.prometheus import find, running_prometheus
+from tests.support.wait import wait_until
+
+IDLE_S = 5.0
+GPU = {"ranks": [{"count": 2, "resources": {"cpu": "1", "nvidia.com/gpu": "1"}}]}
+
+
+class Exporter:
+    """A page of DCGM's series as dcgm-exporter writes them: {pod: what each of its GPUs does, in percent}."""
+
+    def __init__(self) -> None:
+        self.use: dict[str, list[float]] = {}
+        page = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                body = page.text().encode()
+                self.send_response(200)
+                self.send_header("Content-Type", "text/plain; version=0.0.4")
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, format: str, *args: Any) -> None:
+                del format, args
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.address = f"127.0.0.1:{self.server.server_port}"
+
+    def text(self) -> str:
+        lines = ["# TYPE DCGM_FI_DEV_GPU_UTIL gauge"]
+        for pod, gpus in self.use.items():
+            for gpu, percent in enumerate(gpus):
+                labels = f'gpu="{gpu}",UUID="{pod}-{gpu}",container="main",namespace="default",pod="{pod}"'
+                lines.append(f"DCGM_FI_DEV_GPU_UTIL{{{labels}}} {percent}")
+        return "\n".join([*lines, ""])
+
+
+@pytest.fixture(scope="module")
+def exporter() -> Generator[Exporter]:
+    found = Exporter()
+    thread = threading.Thread(target=found.server.serve_forever, daemon=True)
+    thread.start()
+    yield found
+    found.server.shutdown()
+    found.server.server_close()
+    thread.join(10)
+
+
+@asynccontextmanager
+async def a_desk(**settings: Any) -> AsyncGenerator[tuple[ApiWorld, Desk]]:
+    """A user of an api that knows a Prometheus."""
+    async with api_world(Settings(**settings)) as world, serve_app(world.app, before_stop=world.stop.set) as url:
+        yield world, Desk(url)
+
+
+async def a_gang(world: ApiWorld, user: str) -> str:
+    """The id of a gang of two ranks with a GPU each that has run for a minute."""
+    launched = await world.launch(headers={"x-slipway-user": user}, **GPU)
+    since = format_time(world.clock.now() - 60.0, "seconds")
+    await world.run(launched["name"], slots=2, started_at=since)
+    return str(launched["id"])
+
+
+async def test_use_is_shown_beside_who_holds_and_the_idle_are_named(
+    exporter: Exporter, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """By `describe`, `usage --gpu-use` and `top`: a busy gang with its slow rank, an idle one, and one not seen."""
+    program = find()
+    if not program:
+        pytest.skip("needs Prometheus")
+    folder = tmp_path_factory.mktemp("prometheus")
+    with running_prometheus(program, folder, {"dcgm": exporter.address}, [], token="t") as prometheus:
+        async with a_desk(prometheus_url=prometheus.url, gpu_idle_s=IDLE_S) as (world, desk):
+            busy, idle, unseen = [await a_gang(world, user) for user in ("ada", "bob", "eve")]
+            exporter.use = {f"{busy}-1-0": [90], f"{busy}-1-1": [10], f"{idle}-1-0": [0], f"{idle}-1-1": [1]}
+            counted = "min(count_over_time(DCGM_FI_DEV_GPU_UTIL[5s]))"
+            enough = lambda: [value for _, value in prometheus.ask(counted)] >= [4.0]  # noqa: E731
+            await asyncio.to_thread(wait_until, enough, "each GPU was looked at for some seconds", timeout_s=60.0)
+            view = (await world.get("/gpu-use")).json()
+            assert [(row["user"], row["percent"], row["isIdle"]) for row in view["items"]] == [
+                ("bob", 0.5, True),
+                ("ada", 50.0, False),
+                ("eve", None, False),
+            ]
+            assert (await world.get("/gpu-use?idle=true&user=ada")).json()["items"] == []
+            said = (await desk.run("describe", busy)).out
+            assert "50 % over 5m; least on rank 1: 10 %" in said
+            said = (await desk.run("describe", idle)).out
+            assert "0 % over 5m; idle: none did anything for 5.0s" in " ".join(said.split())
+            assert "Prometheus has no figures of its pods" in (await desk.run("describe", unseen)).out
+            lines = (await desk.run("usage", "--gpu-use")).out.splitlines()
+            assert lines[0].split()[:4] == ["ID", "USER", "QUEUE", "GPUS"]
+            assert lines[1].split()[:4] == [idle, "bob", "default", "2"]
+            assert "idle, runs for 1m" in lines[1]
+            page = (await desk.run("top", "--once", "--owner", "*")).out
+            assert "(2 of them idle)" in page
+            assert "GPUs idle for 5.0s" in page
+            wrong = await asyncio.to_thread(_refusal, prometheus.url)
+            assert "SLIPWAY_GPU_USE_QUERY" in wrong
+
+
+def _refusal(url: str) -> str:
+    async def ask() -> None:
+        client = Prometheus(url)
+        try:
+            await client.ask("DCGM_FI_DEV_GPU_UTIL{")
+        finally:
+            await client.aclose()
+
+    with pytest.raises(PrometheusError) as caught:
+        asyncio.run(ask())
+    return str(caught.value)
+
+
+async def test_a_prometheus_that_is_away_costs_its_figures_only(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """The answer says who does not answer; `describe` and `top` show all the rest."""
+    async with a_desk(prometheus_url=f"http://127.0.0.1:{free_port()}") as (world, desk):
+        busy = await a_gang(world, "ada")
+        answer = await world.get("/gpu-use")
+        assert answer.status_code == 503
+        assert "/api/v1/query cannot be reached" in answer.json()["detail"]
+        described = await desk.run("describe", busy)
+        assert described.code == main.OK
+        assert "GPU use" in described.out
+        assert "cannot be reached" in described.out
+        assert busy in (await desk.run("top", "--once", "--owner", "ada")).out
+
+
+async def test_a_token_is_sent_and_a_file_that_is_missing_is_named(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """As a Prometheus behind a proxy that authenticates wants it; the file is read each time, as it may be renewed."""
+    file = tmp_path_factory.mktemp("token") / "token"
+    file.write_text("abc\n", encoding="utf-8")
+
+    async def answer(_request: Request) -> Response:
+        return JSONResponse({"status": "success", "data": {"resultType": "vector", "result": []}})
+
+    async with serve(answer) as stub:
+        client = Prometheus(stub.url, token_file=str(file))
+        assert await client.ask("up") == []
+        assert stub.requests[0].headers["authorization"] == "Bearer abc"
+        file.unlink()
+        with pytest.raises(PrometheusError, match=r"SLIPWAY_PROMETHEUS_TOKEN_FILE: .*token cannot be read"):
+            await client.ask("up")
+        await client.aclose()
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ({"status": "success", "data": {"resultType": "scalar", "result": []}}, "has no series as its result"),
+        ({"status": "error", "error": "bad\x1b[31m data"}, "refuses the query (SLIPWAY_GPU_USE_QUERY): bad[31m data"),
+        (["no"], "answers 200, not as Prometheus does"),
+    ],
+)
+async def test_an_answer_that_is_none_is_refused_in_words(body: Any, words: str) -> None:
+    """Of a page of a login, of a number in place of series, of an error: one that can be printed."""
+
+    async def answer(_request: Request) -> Response:
+        return JSONResponse(body)
+
+    async with serve(answer) as stub:
+        client = Prometheus(stub.url)
+        with pytest.raises(PrometheusError) as caught:
+            await client.ask("up")
+        await client.aclose()
+    assert words in str(caught.value)
