@@ -68,6 +68,7 @@ class AllocationGpuUse(msgspec.Struct, frozen=True, kw_only=True, rename="camel"
     gpus: int
     """GPUs that it holds"""
     running_since: str
+    """when its attempt began to run"""
     percent: float | None
     """how busy they were on average over the last `windowSeconds`; null where there are no figures of it"""
     peak_percent: float | None
@@ -84,7 +85,9 @@ class GpuUseView(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     is_configured: bool
     """whether the api knows a Prometheus (SLIPWAY_PROMETHEUS_URL); without one there are no items"""
     window_seconds: float
+    """over how long `percent` is the average"""
     idle_seconds: float
+    """over how long `peakPercent` is the peak, and what does nothing for so long is idle"""
     idle_percent: float
     """what a GPU does less than this counts as nothing"""
     items: list[AllocationGpuUse]

@@ -46,8 +46,8 @@ async def gpu_use(request: Request) -> Response:
                 idle_s=settings.gpu_idle_s,
                 idle_percent=settings.gpu_idle_percent,
             )
-        if not wanted and ask.get("workspace"):
-            await check_named(parts.kube, Named(workspace=ask["workspace"]), partial(workspaces_of, request))
+    if not rows:
+        await check_named(parts.kube, Named(workspace=ask.get("workspace", "")), partial(workspaces_of, request))
     view = GpuUseView(
         is_configured=prometheus is not None,
         window_seconds=WINDOW_S,
