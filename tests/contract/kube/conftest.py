@@ -1,6 +1,7 @@
 """Fixtures: one server for the run, one namespace for each test."""
 
 import asyncio
+import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -12,6 +13,7 @@ import pytest
 from tests.contract.kube.client import DEADLINE_S, KubeHttp
 from tests.contract.kube.samples import CRDS, GROUP, PLURAL, VERSION, definition
 from tests.contract.kube.target import Target, running_target
+from tests.support.wait import pause_s
 
 POLL_S = 0.01
 DELETES_AT_ONCE = 16
@@ -91,12 +93,13 @@ async def widgets(kube: KubeHttp, place: Place) -> Place:
 
 
 async def eventually(check: Check, what: str, within_s: float = DEADLINE_S) -> None:
-    """Polls until `check` holds."""
+    """Polls until `check` holds, less often the longer it takes."""
     try:
         async with asyncio.timeout(within_s):
+            began = time.monotonic()
             while True:
                 if await check():
                     return
-                await asyncio.sleep(POLL_S)
+                await asyncio.sleep(pause_s(time.monotonic() - began, first_s=POLL_S))
     except TimeoutError:
         pytest.fail(f"not within {within_s} s: {what}")
