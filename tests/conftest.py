@@ -13,6 +13,7 @@ How long a busy machine takes to draw an example is no property of what is teste
 import gc
 import logging
 import signal
+from collections import OrderedDict
 from collections.abc import Generator
 from random import Random
 from typing import Any
@@ -37,6 +38,15 @@ WHOLE_PROCESSES = tuple(
     f"tests/{folder}/"
     for folder in ("e2e", "chaos", "browser", "budget", "fuzz", "models", "integration/kubectl", "integration/local")
 )
+
+SECONDS = {
+    **dict.fromkeys(WHOLE_PROCESSES, 5.0),
+    "tests/integration/image/": 3.0,
+    "tests/property/": 1.5,
+    "tests/simulation/": 1.0,
+}
+"""{folder: what a test in it takes, about}; elsewhere it takes SECONDS_ELSEWHERE."""
+SECONDS_ELSEWHERE = 0.03
 
 settings.register_profile("slipway", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("slipway")
@@ -90,11 +100,27 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 class _Lanes(LoadFileScheduling):
-    """A file of tests stays in one worker; files that start whole processes share a few lanes, each in one worker."""
+    """A file of tests stays in one worker; files that start whole processes share a few lanes, each in one worker.
+
+    What takes longest begins first, so that no worker is left alone with it at the end.
+    """
+
+    _is_ordered = False
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.partition("::")[0]
         return f"lane {crc32(file.encode()) % LANES}" if file.startswith(WHOLE_PROCESSES) else file
+
+    def _assign_work_unit(self, node: Any) -> None:
+        if not self._is_ordered:
+            self._is_ordered = True
+            longest_first = sorted(self.workqueue.items(), key=lambda item: -sum(map(_seconds, item[1])))
+            self.workqueue = OrderedDict(longest_first)
+        super()._assign_work_unit(node)
+
+
+def _seconds(nodeid: str) -> float:
+    return next((seconds for folder, seconds in SECONDS.items() if nodeid.startswith(folder)), SECONDS_ELSEWHERE)
 
 
 @pytest.hookimpl(optionalhook=True)
