@@ -31,7 +31,7 @@ _SOURCES = ("image", "requirements", "shared", "local", "services", "pyproject.t
 
 
 def ensure_images(programs: NodePrograms) -> list[Path]:
-    """The archives of all.
+    """The archives of all, ours last.
 
     Raises:
         MissingProgramError: a package of Debian is missing and cannot be installed by us.

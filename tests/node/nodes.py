@@ -152,22 +152,52 @@ conf_dir = "{network}"
 
 
 def unpacked(folder: Path, programs: NodePrograms, images: Sequence[Path]) -> Path:
-    """The root of a containerd that holds these images, unpacked; made once, in `folder`, which keeps the newest."""
-    name = hashlib.sha256("".join(image.name for image in images).encode()).hexdigest()[:16]
-    place = folder / name
-    if not place.exists():
-        shutil.rmtree(folder, ignore_errors=True)
+    """The root of a containerd that holds these images, unpacked; made once, in `folder`, which keeps the newest.
+
+    The last image is the one that changes most, ours: the root of the others is kept too, and it is imported on a copy.
+    """
+    names = [
+        hashlib.sha256("".join(image.name for image in part).encode()).hexdigest()[:16]
+        for part in (images[:-1], images)
+    ]
+    base, whole = (folder / name for name in names)
+    if not whole.exists():
+        if not base.exists():
+            shutil.rmtree(folder, ignore_errors=True)
+        for older in folder.glob("*"):
+            if older != base:
+                shutil.rmtree(older)
         runtime = Runtime(folder / "part", programs)
-        runtime.start()
-        try:
-            for image in images:
-                runtime.ctr("images", "import", str(image))
-            for name in runtime.ctr("images", "list", "--quiet").split():
-                runtime.ctr("images", "label", name, PINNED)
-        finally:
-            runtime.program.stop()
-        runtime.root.rename(place)
-    return place
+        if not base.exists():
+            _import(runtime, images[:-1])
+            runtime.root.rename(base)
+        copy_root(base, runtime.root)
+        _import(runtime, images[-1:])
+        runtime.root.rename(whole)
+    return whole
+
+
+def _import(runtime: Runtime, images: Sequence[Path]) -> None:
+    """Unpack these images, and pin them."""
+    runtime.start()
+    try:
+        for image in images:
+            runtime.ctr("images", "import", str(image))
+        for name in runtime.ctr("images", "list", "--quiet").split():
+            runtime.ctr("images", "label", name, PINNED)
+    finally:
+        runtime.program.stop()
+
+
+def copy_root(source: Path, target: Path, *, is_linked: bool = True) -> None:
+    """A copy of the root of a containerd that does not run. What is linked is what containerd never writes to again."""
+    how = ("--link",) if is_linked else ()
+    _run(["cp", "--archive", *how, str(source), str(target)])
+    for database in source.rglob("*.db"):
+        # What is written to has to be a file of its own.
+        place = target / database.relative_to(source)
+        place.unlink()
+        shutil.copy(database, place)
 
 
 class RealNode:
@@ -193,13 +223,7 @@ class RealNode:
         _run(["ip", "address", "add", f"{self.address}/32", "dev", "lo"])
         for controller in _controllers():
             (controller / self._group.lstrip("/")).mkdir(parents=True, exist_ok=True)
-        how = () if self._has_disk else ("--link",)
-        _run(["cp", "--archive", *how, str(images), str(self.runtime.root)])
-        for database in images.rglob("*.db"):
-            # What is written to has to be a file of its own.
-            place = self.runtime.root / database.relative_to(images)
-            place.unlink()
-            shutil.copy(database, place)
+        copy_root(images, self.runtime.root, is_linked=not self._has_disk)
         self.runtime.start()
         self.kubelet.start()
 
@@ -382,7 +406,7 @@ class NodeCluster:
         self.control.stop()
 
     def _unpacked(self) -> Path:
-        return unpacked(binaries.cache() / "unpacked", self._programs, self.images)
+        return unpacked(binaries.cache() / "roots", self._programs, self.images)
 
     def kubectl(self, *words: str, stdin: str = "", timeout_s: float = 60.0) -> str:
         """What kubectl prints.
