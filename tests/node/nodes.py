@@ -43,6 +43,8 @@ LINKS = Path("/var/log/containers")
 """Where each kubelet links the logs of its containers; the folder cannot be configured."""
 GROUPS = "slipway-node"
 """The control group above those of all clusters of this machine: in it each has one, named as its folder."""
+LOG_BYTES_MAX = 4 * 2**20
+"""The kubelet begins a new file beyond this, of some 10 MiB that are usual: what tests print takes less."""
 DISK_MB = 3072
 """The disk of the last of several nodes; the others have the machine's."""
 PINNED = "io.cri-containerd.pinned=pinned"
@@ -324,6 +326,8 @@ class RealNode:
             "podLogsDir": str(self.folder / "pods"),
             "nodeStatusUpdateFrequency": "2s",
             "nodeLeaseDurationSeconds": 8,
+            "containerLogMaxSize": str(LOG_BYTES_MAX),
+            "containerLogMonitorInterval": "3s",
             "registerNode": True,
             "resolvConf": str(self._resolver()),
             "maxPods": 60,

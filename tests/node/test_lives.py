@@ -8,6 +8,7 @@ from pathlib import Path
 from tests.browser.chromium import Page
 from tests.node.conftest import SMALL, Product
 from tests.node.images import WORKLOAD
+from tests.node.nodes import LOG_BYTES_MAX
 from tests.support.wait import wait_until
 
 SUM = """
@@ -33,6 +34,8 @@ else:
 print("sum", total)
 """
 BROWSER_S = 60.0
+FLOOD = LOG_BYTES_MAX // 90
+"""lines of 90 bytes and more: with their times, half as much again as a file of a log holds"""
 
 
 def lines_of(out: str) -> list[str]:
@@ -121,8 +124,8 @@ def test_bursts_of_a_gang_are_complete(product: Product) -> None:
 
 
 def test_a_log_that_is_rotated_is_complete(product: Product) -> None:
-    """The kubelet begins a new file at 10 MiB; what comes after a flood, the cause of the failure, is there."""
-    script = "for n in range(150_000): print('line', n, 'x' * 80)\nraise RuntimeError('the cause')"
+    """The kubelet begins a new file in it; what comes after a flood, the cause of the failure, is there."""
+    script = f"for n in range({FLOOD}): print('line', n, 'x' * 80)\nraise RuntimeError('the cause')"
     ran = product.run("python3", "-c", script, timeout_s=180)
     assert ran.code == 1
     found = lines_of(ran.out)
@@ -131,8 +134,8 @@ def test_a_log_that_is_rotated_is_complete(product: Product) -> None:
     numbers = [int(line.split()[1]) for line in found if line.startswith("line ")]
     gaps = [int(match) for match in re.findall(r"-- (\d+) lines? (?:is|are) missing here", ran.err)]
     assert numbers == sorted(set(numbers))
-    jumps = [(low, high) for low, high in pairwise([-1, *numbers, 150_000]) if high - low != 1]
-    assert len(numbers) + sum(gaps) == 150_000, (jumps, gaps, ran.err)
+    jumps = [(low, high) for low, high in pairwise([-1, *numbers, FLOOD]) if high - low != 1]
+    assert len(numbers) + sum(gaps) == FLOOD, (jumps, gaps, ran.err)
 
 
 def test_the_last_words_of_the_rank_that_failed_are_there(product: Product) -> None:

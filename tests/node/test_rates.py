@@ -5,8 +5,9 @@ from collections import defaultdict
 from itertools import pairwise
 
 from tests.node.conftest import Product
+from tests.node.nodes import LOG_BYTES_MAX
 
-RANKS, PER_SECOND, SECONDS = 8, 2_500, 20
+RANKS, PER_SECOND, SECONDS = 8, 2_500, 12
 AT_ONCE = 50
 LINES = PER_SECOND * SECONDS
 PRINTS = f"""
@@ -25,8 +26,9 @@ def test_each_line_at_a_rate_is_stored_once_or_counted_as_missing(product: Produ
     """Of each rank what is stored is in order and once, and what is not is counted where it is missing.
 
     What a node removed before it could be read cannot be counted: that it is missing is said, with the rank.
-    Each prints 14 MB, so that the kubelet begins a new file, which it does at 10 MiB, while the rank prints.
+    Each prints twice what a file of its log may hold, so that the kubelet begins a new one while the rank prints.
     """
+    assert LINES * 270 > 1.9 * LOG_BYTES_MAX
     options = ("--ranks", str(RANKS), "--detach")
     ran = product.run("python3", "-c", PRINTS, options=options)
     found = re.search(r"\brun-[a-z0-9]+-[0-9a-f]+\b", ran.out + ran.err)
