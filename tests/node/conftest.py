@@ -31,13 +31,17 @@ VALUES: chart.Values = {
 }
 SETTLE_S = 240.0
 SMALL = ("--cpus", "50m", "--memory", "128Mi")
+LAST = ("test_release", "test_install_page")
+"""Files whose tests come after all others, in this order: they uninstall, and nothing has to be installed again."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Without nodes nothing that asks for one can run."""
-    if not FOLDER:
+    """Without nodes nothing that asks for one can run; with them those that uninstall come last."""
+    if FOLDER:
+        items.sort(key=lambda item: LAST.index(item.path.stem) + 1 if item.path.stem in LAST else 0)
+    else:
         for item in items:
-            needs = {"cluster", "product"} & set(getattr(item, "fixturenames", ()))
+            needs = {"cluster"} & set(getattr(item, "fixturenames", ()))
             if needs and Path(__file__).parent in item.path.parents:
                 item.add_marker(pytest.mark.skip(reason="needs real nodes: make node ARGS=--test"))
 
@@ -46,7 +50,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """A test that fails says what the services logged meanwhile: the cluster is gone when it is read."""
     report = yield
-    product: object = getattr(item, "funcargs", {}).get("product")
+    product: object = getattr(item, "funcargs", {}).get("installation")
     if report.failed and isinstance(product, Product):
         for name in chart.SERVICES:
             report.sections.append((f"log of the {name}", product.log_of(name)))
@@ -58,6 +62,7 @@ class Product:
 
     def __init__(self, cluster: NodeCluster) -> None:
         self.cluster, self._url = cluster, ""
+        self.is_installed = False
         self._forward: subprocess.Popen[bytes] | None = None
 
     @property
@@ -67,6 +72,23 @@ class Product:
         if self._forward is not None and self._forward.poll() is not None:
             self.connect()
         return self._url
+
+    def install(self) -> None:
+        """As docs/install.md says it, where it is not installed; all on the first node, so that others may be lost."""
+        if not self.is_installed:
+            with cordoned(self.cluster, *self.cluster.nodes[1:]):
+                chart.install(self.cluster.control.kubeconfig, values=VALUES)
+                self.is_installed = True
+                settle(self.cluster)
+            self.connect()
+
+    def uninstall(self) -> None:
+        """As docs/install.md says it, where it is installed: the allocations first."""
+        if self.is_installed:
+            self.cluster.kubectl("delete", "allocations", "--all", "--all-namespaces", timeout_s=90)
+            self.disconnect()
+            chart.uninstall(self.cluster.control.kubeconfig)
+            self.is_installed = False
 
     def connect(self) -> None:
         """Reach the API by `kubectl port-forward`, again where a kubelet has ended the one before."""
@@ -212,17 +234,21 @@ def started() -> Generator[NodeCluster]:
 
 
 @contextmanager
-def installed(cluster: NodeCluster) -> Generator[Product]:
-    """As docs/install.md says it; all of it on the first node, so that the others may be lost."""
-    with cordoned(cluster, *cluster.nodes[1:]):
-        chart.install(cluster.control.kubeconfig, values=VALUES)
-        settle(cluster)
+def used(cluster: NodeCluster) -> Generator[Product]:
+    """Slipway on them, not installed yet."""
     found = Product(cluster)
-    found.connect()
     try:
         yield found
     finally:
         found.disconnect()
+
+
+@contextmanager
+def installed(cluster: NodeCluster) -> Generator[Product]:
+    """Slipway on them, installed."""
+    with used(cluster) as found:
+        found.install()
+        yield found
 
 
 @pytest.fixture(scope="session")
@@ -244,7 +270,14 @@ def page() -> Generator[Page]:
 
 
 @pytest.fixture(scope="session")
-def product(cluster: NodeCluster) -> Generator[Product]:
-    """Slipway on them."""
-    with installed(cluster) as found:
+def installation(cluster: NodeCluster) -> Generator[Product]:
+    """Slipway on them, installed or not."""
+    with used(cluster) as found:
         yield found
+
+
+@pytest.fixture
+def product(installation: Product) -> Product:
+    """It is installed, again where the test before has uninstalled it."""
+    installation.install()
+    return installation

@@ -392,7 +392,7 @@ class NodeCluster:
             self._start_proxy()
             self._start_dns()
             for node in self.nodes:
-                _wait(lambda name=node.name: self._is_ready(name), node.kubelet, f"{node.name} is Ready")
+                _wait(lambda name=node.name: self.has_condition(name, "Ready"), node.kubelet, f"{node.name} is Ready")
         except BaseException:
             self.stop()
             raise
@@ -423,11 +423,15 @@ class NodeCluster:
             raise RuntimeError(f"kubectl {' '.join(words)}: {done.stderr}")
         return done.stdout
 
-    def _is_ready(self, name: str) -> bool:
-        found = self.control.kubectl(
-            "get", "node", name, "-o", "jsonpath={.status.conditions[?(@.type=='Ready')].status}"
-        )
-        return found.stdout == "True"
+    def has_condition(self, node: str, type_: str) -> bool:
+        """Whether a node is there and its condition, such as Ready, is True.
+
+        Asked in this process: tests ask it again and again.
+        """
+        with self.control.client() as client:
+            found = client.get(f"/api/v1/nodes/{node}").json()
+        conditions = found.get("status", {}).get("conditions", ()) if found["kind"] == "Node" else ()
+        return any(each["type"] == type_ and each["status"] == "True" for each in conditions)
 
     def _start_proxy(self) -> None:
         config = {

@@ -4,7 +4,7 @@ import json
 from contextlib import suppress
 from pathlib import Path
 
-from tests.node.conftest import VALUES, Product, cordoned, settle
+from tests.node.conftest import VALUES, Product, cordoned
 from tests.node.images import SLIPWAY, WORKLOAD
 from tests.support import chart
 from tests.support.install_page import Reader, blocks, reason_of
@@ -14,12 +14,10 @@ PLACEHOLDERS = {"REGISTRY/slipway": REPOSITORY, "tag=TAG": f"tag={TAG}", "python
 """What words of the page stand for here: there is no registry."""
 
 
-def test_the_page_leads_to_a_running_allocation_and_back(product: Product, tmp_path: Path) -> None:
+def test_the_page_leads_to_a_running_allocation_and_back(installation: Product, tmp_path: Path) -> None:
     """Installed, tried, reached, launched, upgraded, uninstalled: each block as it stands, in the page's order."""
-    cluster, control = product.cluster, product.cluster.control
-    cluster.kubectl("delete", "allocations", "--all", "--all-namespaces", timeout_s=90)
-    product.disconnect()
-    chart.uninstall(control.kubeconfig)
+    cluster, control = installation.cluster, installation.cluster.control
+    installation.uninstall()
     values = tmp_path / "place.json"
     values.write_text(json.dumps({"valkey": VALUES["valkey"]}), "utf-8")
     reader = Reader(
@@ -43,6 +41,3 @@ def test_the_page_leads_to_a_running_allocation_and_back(product: Product, tmp_p
             reader.close()
             with suppress(chart.HelmError):  # it is there only where the page was not followed to its end
                 chart.uninstall(control.kubeconfig)
-            chart.install(control.kubeconfig, values=VALUES)
-            settle(cluster)
-            product.connect()

@@ -50,10 +50,7 @@ def times_of(product: Product, id_: str, attempt: int) -> list[float]:
 
 
 def is_ready(product: Product, node: RealNode) -> bool:
-    said = product.cluster.kubectl(
-        "get", "node", node.name, "-o", "jsonpath={.status.conditions[?(@.type=='Ready')].status}"
-    )
-    return said == "True"
+    return product.cluster.has_condition(node.name, "Ready")
 
 
 def end(product: Product, id_: str) -> None:
@@ -210,7 +207,4 @@ def test_a_disk_that_is_full(product: Product, tmp_path: Path) -> None:
 
 def has_pressure(product: Product, node: RealNode) -> bool:
     """Whether the kubelet says that its disk is full."""
-    said = product.cluster.kubectl(
-        "get", "node", node.name, "-o", "jsonpath={.status.conditions[?(@.type=='DiskPressure')].status}"
-    )
-    return said == "True"
+    return product.cluster.has_condition(node.name, "DiskPressure")

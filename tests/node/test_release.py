@@ -1,7 +1,4 @@
-"""A release with real pods: upgraded, rolled back and uninstalled; what runs is not touched, and nothing of it stays.
-
-At its end it is installed again, for the tests that follow.
-"""
+"""A release with real pods: upgraded, rolled back and uninstalled; what runs is not touched, nothing of it stays."""
 
 import contextlib
 import re
@@ -90,22 +87,12 @@ def test_a_run_lives_through_upgrade_and_rollback_and_an_uninstall_leaves_nothin
     numbers = [int(line.split()[1]) for line in lines_of(product.slipway("logs", id_).out)]
     assert numbers == list(range(len(numbers)))
 
-    # As docs/install.md says it.
-    product.cluster.kubectl("delete", "allocations", "--all", "--all-namespaces", timeout_s=90)
-    product.disconnect()
-    chart.uninstall(kubeconfig)
-    try:
-        with contextlib.suppress(AssertionError):
-            wait_until(lambda: not left(product), "nothing is left", timeout_s=60)
-        assert left(product) == set[str]()
-        kept = product.cluster.kubectl("get", "crds,resourcepools,queues", "--output", "name")
-        assert "allocations.slipway.dev" in kept
-        assert "resourcepool.slipway.dev/default" in kept
-        for node in product.cluster.nodes:
-            wait_until(
-                lambda node=node: not node.running() + node.running(chart.NAMESPACE), f"{node.name} runs nothing"
-            )
-    finally:
-        chart.install(kubeconfig, values=VALUES)
-        settle(product.cluster)
-        product.connect()
+    product.uninstall()
+    with contextlib.suppress(AssertionError):
+        wait_until(lambda: not left(product), "nothing is left", timeout_s=60)
+    assert left(product) == set[str]()
+    kept = product.cluster.kubectl("get", "crds,resourcepools,queues", "--output", "name")
+    assert "allocations.slipway.dev" in kept
+    assert "resourcepool.slipway.dev/default" in kept
+    for node in product.cluster.nodes:
+        wait_until(lambda node=node: not node.running() + node.running(chart.NAMESPACE), f"{node.name} runs nothing")
