@@ -140,5 +140,8 @@ class ProcessStreams:
     def work_queue(self, consumer: str) -> Any:
         return ProcessPort(self._inner.work_queue(consumer), "queue", self._process, self._trouble)
 
+    def event_group(self, group: str, consumer: str) -> Any:
+        return ProcessPort(self._inner.event_group(group, consumer), "events", self._process, self._trouble)
+
     async def aclose(self) -> None:
         return None

@@ -38,6 +38,7 @@ _CONTENT = {
     keys.SIGN_IN.prefix: "what the issuer said last of one login of a browser, sealed by the api",
     keys.GATHER.prefix: "what the ranks of an attempt exchange in one all-gather",
     keys.WEBHOOK.prefix: "the events that one webhook is still to be sent",
+    keys.LETTERS.prefix: "the events that one consumer group of an integration could not handle, with the cause",
     keys.DECISIONS.prefix: "what the planner of one pool saw and decided, for `slipway replay`; also capped by bytes",
 }
 _PER_ALLOCATION = (keys.ALLOCATION, keys.LOGS, keys.LOG_STATE, keys.LOG_PACKS, keys.TRACE, keys.ACTIVITY)
@@ -73,6 +74,8 @@ def _key(family: keys.KeyFamily) -> tuple[str, ...]:
         name += "{<login>}"
     elif family is keys.WEBHOOK:
         name += "{<webhook>}"
+    elif family is keys.LETTERS:
+        name += "{<group>}"
     elif family is keys.DECISIONS:
         name += "{<pool>}"
     elif family is keys.SNAPSHOT:

@@ -1,4 +1,4 @@
-"""The Python SDK: `from slipway.sdk import Client, AsyncClient`.
+"""The Python SDK: `from slipway.sdk import Client, AsyncClient, consume`.
 
 `slipway` is a namespace package and can export nothing itself. The names are loaded when they are first used, so that
 the command, which uses modules of this package, starts quickly.
@@ -10,11 +10,15 @@ if TYPE_CHECKING:
     from slipway.sdk.async_client import AsyncClient, AsyncRun
     from slipway.sdk.client import Client, Run
     from slipway.sdk.server_version import VersionWarning
+    from slipway.sdk.subscriptions import Subscription, async_consume, consume
 
-__all__ = ["AsyncClient", "AsyncRun", "Client", "Run", "VersionWarning"]
+__all__ = ["AsyncClient", "AsyncRun", "Client", "Run", "Subscription", "VersionWarning", "async_consume", "consume"]
 
 _MODULES = {"AsyncClient": "async_client", "AsyncRun": "async_client", "Client": "client", "Run": "client"} | {
-    "VersionWarning": "server_version"
+    "VersionWarning": "server_version",
+    "Subscription": "subscriptions",
+    "async_consume": "subscriptions",
+    "consume": "subscriptions",
 }
 
 

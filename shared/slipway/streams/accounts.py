@@ -184,10 +184,12 @@ SCALER: Final = Account(
 )
 READER: Final = Account(
     name="reader",
-    purpose="programs of yours that read events as docs/integrating.md says, in consumer groups of their own too",
+    purpose="programs of yours that read events as docs/integrating.md says, also with `slipway.sdk.consume`",
     grants=(
         Grant((keys.ALLOCATION, keys.EVENTS), ("xrange", "xrevrange", "xread", "xlen", "xinfo|stream")),
         _on(keys.EVENTS, "xgroup|create", "xreadgroup", "xack", "xautoclaim", "xclaim", "xpending", "xinfo|groups"),
+        _on(keys.EVENTS, "xgroup|delconsumer"),
+        _on(keys.LETTERS, "xadd", "xrange", "xdel"),
     ),
 )
 ACCOUNTS: Final = (API, SCHEDULER, PODWORKER, WATCHER, AUDIT, SCALER, READER)

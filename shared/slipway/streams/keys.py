@@ -59,6 +59,8 @@ ACTIVITY_SINCE = "since"
 """A source of activity that is no use: since when the others are on record. Without it, they were lost."""
 WEBHOOK = KeyFamily(prefix="slipway:webhook:", type="stream", length_max=100_000, group=WEBHOOK_GROUP)
 """What a webhook is still to be sent; an entry goes when it was delivered or given up."""
+LETTERS = KeyFamily(prefix="slipway:letters:", type="stream", length_max=10_000)
+"""Events that the consumer group of an integration could not handle (`slipway.sdk.consume`), each with the cause."""
 
 GATHER = KeyFamily(prefix="slipway:gather:", type="hash", ttl_s=3_600)
 """What the ranks of an attempt exchange, by the name of the gathering; also so long after it is complete. Without a
@@ -91,6 +93,7 @@ TABLE = (
     ACTIVITY,
     GATHER,
     WEBHOOK,
+    LETTERS,
     DECISIONS,
     LOGOUTS,
     USED_CODE,
@@ -106,6 +109,8 @@ WORK_BACKLOG_MAX = 50_000
 """Hints are not sent to a shard that holds more than this (nobody works it off, and they are derived)."""
 STANDING_MAX = 2_000
 """Entries of a shard that are counted when somebody asks how many wait: beyond it there are just very many."""
+LAG_MAX = 250
+"""Entries of a shard that are counted when an integration asks how far its group is behind."""
 FEED_PACK_MAX = 64
 """Deltas in one entry of the feed."""
 FEED_BATCH_MAX = 256
@@ -187,6 +192,11 @@ def work(shard: int) -> str:
 def webhook(name: str) -> str:
     """The queue of one webhook."""
     return f"{WEBHOOK.prefix}{{{name}}}"
+
+
+def letters(group: str) -> str:
+    """The dead letters of one consumer group of an integration."""
+    return f"{LETTERS.prefix}{{{group}}}"
 
 
 def decisions(pool: str) -> str:

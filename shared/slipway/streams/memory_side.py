@@ -17,6 +17,7 @@ from slipway.streams.memory import (
     MemoryWorkQueue,
 )
 from slipway.streams.memory_decisions import MemoryDecisions
+from slipway.streams.memory_event_groups import MemoryEventGroup
 from slipway.streams.memory_gather import MemoryGatherings
 from slipway.streams.memory_logouts import MemoryLogouts
 from slipway.streams.memory_logs import MemoryLogs
@@ -171,6 +172,10 @@ class MemoryStreams:
     def webhooks(self, consumer: str) -> MemoryWebhooks:
         """Webhook deliveries as the consumer of that name."""
         return MemoryWebhooks(self._server, consumer)
+
+    def event_group(self, group: str, consumer: str) -> MemoryEventGroup:
+        """A consumer group of an integration on the firehose, as the consumer of that name."""
+        return MemoryEventGroup(self._server, group, consumer)
 
     async def aclose(self) -> None:
         """Nothing to close."""

@@ -19,7 +19,7 @@ stream, which holds each seq at most once, in order).
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from enum import StrEnum
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import msgspec
 
@@ -31,6 +31,9 @@ from slipway.streams.logouts import Logouts
 from slipway.streams.logpacks import LogAppended, LogKey, LogPack, LogPosition, StoredLine
 from slipway.streams.server_health import Conditions
 from slipway.streams.webhooks import Webhooks
+
+if TYPE_CHECKING:
+    from slipway.streams.event_groups import EventGroup
 
 
 class StreamEntry(msgspec.Struct, frozen=True, kw_only=True):
@@ -448,6 +451,10 @@ class Streams(Protocol):
 
     def webhooks(self, consumer: str) -> Webhooks:
         """Webhook deliveries as the consumer of that name (the same again after a restart)."""
+        ...
+
+    def event_group(self, group: str, consumer: str) -> "EventGroup":
+        """A consumer group of an integration on the firehose, as the consumer of that name."""
         ...
 
     async def aclose(self) -> None:

@@ -8,6 +8,7 @@ from slipway.streams.accounts import BY_NAME, Account
 from slipway.streams.client import RedisClient, RedisSettings
 from slipway.streams.ports import NoTally, Tally
 from slipway.streams.redis_decisions import RedisDecisions
+from slipway.streams.redis_event_groups import RedisEventGroup
 from slipway.streams.redis_events import RedisEvents, RedisFirehose
 from slipway.streams.redis_gather import RedisGatherings
 from slipway.streams.redis_logouts import RedisLogouts
@@ -55,6 +56,10 @@ class RedisStreams:
     def webhooks(self, consumer: str) -> RedisWebhooks:
         """Webhook deliveries as the consumer of that name (the same again after a restart)."""
         return RedisWebhooks(self._client, consumer)
+
+    def event_group(self, group: str, consumer: str) -> RedisEventGroup:
+        """A consumer group of an integration on the firehose, as the consumer of that name."""
+        return RedisEventGroup(self._client, group, consumer)
 
     async def aclose(self) -> None:
         """Close the connections."""

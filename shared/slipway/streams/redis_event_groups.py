@@ -1,0 +1,186 @@
+"""A consumer group on the firehose on Redis, with the commands of the account `reader` only: it may run no script.
+
+Owns the commands. Must not know what is done with an event.
+"""
+
+import itertools
+from collections.abc import Sequence
+from typing import Final
+
+from slipway.errors import ControlPlaneError, TransientError, UnavailableError
+from slipway.streams import codec, keys, rows
+from slipway.streams.client import Command, RedisClient, command
+from slipway.streams.event_groups import EventDelivery, GroupLag, by_shard, delivery, letter_of
+from slipway.streams.pages import id_text
+from slipway.streams.ports import DeadLetter
+from slipway.streams.replies import GroupMissingError
+from slipway.streams.routes import Reply
+
+_POLL_S: Final = 0.2
+_OWN_MAX: Final = 10_000
+"""Own pending entries of a shard that are looked at; far more than a consumer takes."""
+
+
+class RedisEventGroup:
+    """The `EventGroup` on Redis, for one consumer."""
+
+    def __init__(self, client: RedisClient, group: str, consumer: str) -> None:
+        self._client, self._group, self._consumer = client, group, consumer
+        self._turn = itertools.count()
+
+    async def claim(self, *, limit: int, block_s: float) -> list[EventDelivery]:
+        for attempt in itertools.count():
+            try:
+                return await self._claim(max(1, limit // keys.SHARDS), block_s)
+            except GroupMissingError as exc:
+                if attempt:
+                    raise UnavailableError("the consumer group vanishes as it is created") from exc
+                await self._create()
+        return []
+
+    async def claim_abandoned(self, *, min_idle_s: float, limit: int) -> list[EventDelivery]:
+        # Not all shards at once: each may answer with one at least, and `limit` is a limit.
+        start = next(self._turn) * limit
+        shards = sorted({(start + offset) % keys.SHARDS for offset in range(min(limit, keys.SHARDS))})
+        tail = (self._group, self._consumer, int(min_idle_s * 1_000), "0-0", "COUNT", max(1, limit // keys.SHARDS))
+        replies = await self._client.pipeline([command("XAUTOCLAIM", keys.events(shard), *tail) for shard in shards])
+        _raise_if_all_failed(replies)
+        found: list[tuple[int, str, dict[str, bytes]]] = []
+        for shard, reply in zip(shards, replies, strict=True):
+            if isinstance(reply, GroupMissingError | TransientError):
+                continue
+            page = rows.entries(rows.checked([reply])[0][1])
+            found += [(shard, id_text(entry_id), fields) for entry_id, fields in page]
+        counts = await self._client.pipeline(
+            [command("XPENDING", keys.events(shard), self._group, each, each, 1) for shard, each, _ in found]
+        )
+        return [
+            delivery(shard, each, 1 if isinstance(reply, ControlPlaneError) or not reply else int(reply[0][3]), fields)
+            for (shard, each, fields), reply in zip(found, counts, strict=True)
+        ]
+
+    async def keep(self, deliveries: Sequence[EventDelivery]) -> None:
+        await self._touch({shard: set(ids) for shard, ids in by_shard(deliveries).items()}, "JUSTID")
+
+    async def count_failure(self, delivery: EventDelivery) -> None:
+        await self._touch({delivery.shard: {delivery.entry_id}})
+
+    async def acknowledge(self, deliveries: Sequence[EventDelivery]) -> None:
+        calls = [command("XACK", keys.events(shard), self._group, *ids) for shard, ids in by_shard(deliveries).items()]
+        rows.checked(await self._client.pipeline(calls))
+
+    async def bury(self, delivery: EventDelivery, *, cause: str, deliveries: int) -> None:
+        letter = rows.flat(letter_of(delivery, deliveries, cause))
+        key = keys.letters(self._group)
+        await self._client.run(command("XADD", key, "MAXLEN", "~", keys.LETTERS.length_max, "*", *letter))
+        await self.acknowledge([delivery])
+
+    async def lag(self) -> GroupLag:
+        groups = await self._client.pipeline([Command(key, ("XINFO", "GROUPS", key)) for key in keys.EVENT_KEYS])
+        newest = await self._client.pipeline(
+            [command("XREVRANGE", key, "+", "-", "COUNT", 1) for key in keys.EVENT_KEYS]
+        )
+        _raise_if_all_failed(groups)
+        places = [_place_of(self._group, reply) for reply in groups]
+        # Counted: the lag that the server tells is wrong for good once an entry was trimmed that the group never got.
+        calls = [
+            command("XRANGE", key, f"({after}", "+", "COUNT", keys.LAG_MAX)
+            for key, (_, after) in zip(keys.EVENT_KEYS, places, strict=True)
+        ]
+        waiting, behind_s = 0, 0.0
+        for page, reply, (_, after) in zip(await self._client.pipeline(calls), newest, places, strict=True):
+            if isinstance(page, ControlPlaneError) or isinstance(reply, ControlPlaneError) or not page or not reply:
+                continue
+            waiting += len(page)
+            # Of a group that has read nothing yet, since the oldest event that waits.
+            since_ms = codec.cursor_parts(after)[0] or rows.entry_id(page[0][0])[0]
+            behind_s = max(behind_s, (rows.entry_id(reply[0][0])[0] - since_ms) / 1_000)
+        return GroupLag(waiting=waiting, pending=sum(pending for pending, _ in places), behind_s=behind_s)
+
+    async def leave(self) -> None:
+        replies = await self._own_pending(keys.EVENT_KEYS, 1)
+        # With an entry in its hands a consumer stays: what it holds would be lost with it.
+        empty = [key for key, reply in zip(keys.EVENT_KEYS, replies, strict=True) if not reply]
+        calls = [Command(key, ("XGROUP", "DELCONSUMER", key, self._group, self._consumer)) for key in empty]
+        await self._client.pipeline(calls)
+
+    async def letters(self, *, after: str | None = None, limit: int = 100) -> list[DeadLetter]:
+        start = f"({after}" if after is not None else "-"
+        reply = await self._client.run(command("XRANGE", keys.letters(self._group), start, "+", "COUNT", limit))
+        return [codec.decode_dead(id_text(entry_id), fields) for entry_id, fields in rows.entries(reply)]
+
+    async def drop_letter(self, letter_id: str) -> None:
+        await self._client.run(command("XDEL", keys.letters(self._group), letter_id))
+
+    async def _claim(self, count: int, block_s: float) -> list[EventDelivery]:
+        if self._client.is_cluster or block_s <= 0:
+            return await self._poll(count, block_s)
+        head = ("XREADGROUP", "GROUP", self._group, self._consumer, "COUNT", count)
+        block = ("BLOCK", max(1, int(block_s * 1_000)), "STREAMS", *keys.EVENT_KEYS, *(">" for _ in keys.EVENT_KEYS))
+        return _delivered(await self._client.block(Command(keys.EVENT_KEYS[0], (*head, *block)), block_s=block_s))
+
+    async def _poll(self, count: int, block_s: float) -> list[EventDelivery]:
+        """One read of each shard, over and over: on a Cluster no command can wait for shards of several nodes."""
+        clock = self._client.clock
+        deadline_s = clock.monotonic() + block_s
+        head = ("XREADGROUP", "GROUP", self._group, self._consumer, "COUNT", count, "STREAMS")
+        while True:
+            replies = await self._client.pipeline([Command(key, (*head, key, ">")) for key in keys.EVENT_KEYS])
+            good = [reply for reply in replies if not isinstance(reply, ControlPlaneError)]
+            found = [each for reply in good for each in _delivered(reply)]
+            missing = [reply for reply in replies if isinstance(reply, GroupMissingError)]
+            if missing and not found:
+                raise missing[0]
+            if missing:
+                await self._create()
+            elif not good:
+                rows.checked(replies)
+            if found or clock.monotonic() >= deadline_s:
+                return found
+            await clock.sleep(_POLL_S)
+
+    async def _create(self) -> None:
+        """At the start of what is there: `$` would skip what came while the group was lost."""
+        calls = [Command(key, ("XGROUP", "CREATE", key, self._group, "0", "MKSTREAM")) for key in keys.EVENT_KEYS]
+        for reply in await self._client.pipeline(calls):
+            if isinstance(reply, ControlPlaneError) and "BUSYGROUP" not in str(reply):
+                raise reply
+
+    async def _touch(self, wanted: dict[int, set[str]], *options: str) -> None:
+        """XCLAIM of what is this consumer's: another may have claimed an entry meanwhile, and keeps it."""
+        names = [keys.events(shard) for shard in wanted]
+        replies = rows.checked(await self._own_pending(names, _OWN_MAX))
+        calls: list[Command] = []
+        for (shard, ids), reply in zip(wanted.items(), replies, strict=True):
+            own = [each[0].decode() for each in reply if each[0].decode() in ids]
+            if own:
+                calls.append(command("XCLAIM", keys.events(shard), self._group, self._consumer, 0, *own, *options))
+        rows.checked(await self._client.pipeline(calls))
+
+    async def _own_pending(self, names: Sequence[str], most: int) -> list[Reply | ControlPlaneError]:
+        tail = (self._group, "-", "+", most, self._consumer)
+        replies = await self._client.pipeline([command("XPENDING", key, *tail) for key in names])
+        return [[] if isinstance(reply, GroupMissingError) else reply for reply in replies]
+
+
+def _raise_if_all_failed(replies: Sequence[Reply | ControlPlaneError]) -> None:
+    if replies and all(isinstance(reply, TransientError) for reply in replies):
+        rows.checked(replies)
+
+
+def _place_of(group: str, reply: Reply | ControlPlaneError) -> tuple[int, str]:
+    """(entries pending, the id after which nothing was delivered) of the group in an XINFO GROUPS."""
+    if not isinstance(reply, ControlPlaneError):
+        for each in reply:
+            row = dict(zip(each[::2], each[1::2], strict=True))
+            if row[b"name"].decode() == group:
+                return row[b"pending"], row[b"last-delivered-id"].decode()
+    return 0, "0-0"
+
+
+def _delivered(reply: Reply) -> list[EventDelivery]:
+    return [
+        delivery(keys.EVENT_KEYS.index(key), id_text(entry_id), 1, fields)
+        for key, page in rows.by_stream(reply)
+        for entry_id, fields in page
+    ]

@@ -1,0 +1,315 @@
+"""The consumer of events: each is acknowledged after its handler, retried, or kept as a dead letter."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from slipway.errors import DeniedError, InvalidError, PermanentError, TransientError
+from slipway.model.events import AllocationEvent
+from slipway.model.lifecycle import Event
+from slipway.runtime.clock import SeededRandom, SystemClock
+from slipway.streams import keys
+from slipway.streams.event_consumer import ConsumerStatus, EventConsumer, EventConsumerSettings
+from slipway.streams.memory_server import MemoryServer
+from slipway.streams.memory_side import MemoryStreams
+from slipway.streams.ports import StreamEntry
+from tests.support.clock import wait_until
+from tests.support.redis import an_event
+
+FAST = EventConsumerSettings(
+    block_s=0.02, min_idle_s=0.2, keep_s=0.05, sweep_s=0.05, retry_first_s=0.01, retry_max_s=0.02, stop_s=0.5
+)
+
+
+class Post:
+    """A server, what was handled, and consumers of one group."""
+
+    def __init__(self) -> None:
+        self.server = MemoryServer(SystemClock())
+        self.streams = MemoryStreams(self.server)
+        self.handled: list[tuple[str, int]] = []
+        self.stop = asyncio.Event()
+
+    async def publish(self, *seqs: int, name: str = "train", type: Event = Event.UPDATED) -> None:
+        await self.streams.events.append([StreamEntry(event=an_event(seq, name=name, type=type)) for seq in seqs])
+
+    async def handle(self, event: AllocationEvent) -> None:
+        self.handled.append((event.name, event.seq))
+
+    def consumer(
+        self,
+        handler: Callable[[AllocationEvent], Any] | None = None,
+        name: str = "a",
+        settings: EventConsumerSettings = FAST,
+        **options: Any,
+    ) -> EventConsumer:
+        return EventConsumer(
+            self.streams.event_group("g", name),
+            handler or self.handle,
+            clock=SystemClock(),
+            random=SeededRandom(1),
+            settings=settings,
+            **options,
+        )
+
+    @asynccontextmanager
+    async def running(self, consumer: EventConsumer) -> AsyncGenerator[None]:
+        """The consumer at work; at the end it is stopped, and awaited."""
+        async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
+            tasks.create_task(consumer.run(self.stop))
+            try:
+                yield
+            finally:
+                self.stop.set()
+
+    def pending(self) -> int:
+        groups = [self.server.group(key, "g") for key in keys.EVENT_KEYS]
+        return sum(len(group.pending) for group in groups if group is not None)
+
+    async def causes(self) -> list[str]:
+        return [letter.cause for letter in await self.streams.event_group("g", "x").letters()]
+
+
+async def test_events_of_an_allocation_are_handled_in_order_and_acknowledged() -> None:
+    """Others go on beside them."""
+    post = Post()
+    await post.publish(1, 2, 3)
+    await post.publish(1, 2, name="tune")
+    async with post.running(post.consumer()):
+        await wait_until(lambda: len(post.handled) == 5 and not post.pending(), "all handled and acknowledged")
+    assert [seq for name, seq in post.handled if name == "train"] == [1, 2, 3]
+
+
+async def test_a_failure_is_tried_again_and_holds_up_its_own_allocation_only() -> None:
+    """What follows it in the allocation waits; other allocations do not."""
+    post, fails = Post(), [True, True]
+
+    async def handle(event: AllocationEvent) -> None:
+        if event.name == "train" and event.seq == 1 and fails:
+            fails.pop()
+            raise ValueError("the database is full")
+        await post.handle(event)
+
+    await post.publish(1, 2)
+    await post.publish(1, name="tune")
+    consumer = post.consumer(handle)
+    async with post.running(consumer):
+        await wait_until(lambda: len(post.handled) == 3 and not post.pending(), "all handled")
+    assert [seq for name, seq in post.handled if name == "train"] == [1, 2]
+    assert consumer.status.failures == 2
+    assert await post.causes() == []
+
+
+async def test_after_so_many_failures_an_event_is_a_dead_letter_with_the_reason() -> None:
+    """The next event of the allocation is handled then."""
+    post, calls = Post(), 0
+
+    async def handle(event: AllocationEvent) -> None:
+        nonlocal calls
+        if event.seq == 1:
+            calls += 1
+            raise ValueError("no such customer")
+        await post.handle(event)
+
+    await post.publish(1, 2)
+    consumer = post.consumer(handle)
+    async with post.running(consumer):
+        await wait_until(lambda: post.handled and not post.pending(), "the second event")
+    assert calls == FAST.deliveries_max
+    assert await post.causes() == ["ValueError: no such customer"]
+    assert consumer.status.dead == 1
+
+
+async def test_the_class_of_an_error_says_whether_it_counts() -> None:
+    """PermanentError: a dead letter at once. TransientError: tried until it succeeds."""
+    post, tries = Post(), 0
+
+    async def handle(event: AllocationEvent) -> None:
+        nonlocal tries
+        if event.seq == 1:
+            raise PermanentError("not ours")
+        tries += 1
+        if tries <= FAST.deliveries_max + 2:
+            raise TransientError("the database is away", retry_after_s=0.001)
+        await post.handle(event)
+
+    await post.publish(1, 2)
+    async with post.running(post.consumer(handle)):
+        await wait_until(lambda: post.handled and not post.pending(), "the second event")
+    assert await post.causes() == ["PermanentError: not ours"]
+
+
+async def test_an_event_that_ended_all_its_consumers_is_a_dead_letter() -> None:
+    """Deliveries of processes that died are counted: the handler is not called once more."""
+    post = Post()
+    await post.publish(1)
+    group = post.streams.event_group("g", "dead")
+    assert await group.claim(limit=64, block_s=0)
+    for _ in range(FAST.deliveries_max):
+        await group.claim_abandoned(min_idle_s=0, limit=64)
+    async with post.running(post.consumer()):
+        await wait_until(lambda: not post.pending(), "it is buried")
+    assert post.handled == []
+    assert await post.causes() == ["delivered 7 times, and no consumer came to its end"]
+
+
+async def test_what_a_dead_consumer_had_in_hand_is_handled() -> None:
+    """After its idle time."""
+    post = Post()
+    await post.publish(1)
+    assert await post.streams.event_group("g", "dead").claim(limit=64, block_s=0)
+    async with post.running(post.consumer()):
+        await wait_until(lambda: post.handled == [("train", 1)] and not post.pending(), "it is taken over")
+
+
+async def test_an_event_in_hand_is_not_claimed_by_others() -> None:
+    """While the handler runs, however long it does."""
+    post, going = Post(), asyncio.Event()
+
+    async def slow(event: AllocationEvent) -> None:
+        await going.wait()
+        await post.handle(event)
+
+    await post.publish(1)
+    async with post.running(post.consumer(slow)), post.running(post.consumer(slow, name="b")):
+        await wait_until(lambda: post.pending() == 1, "it is in hand")
+        other = post.streams.event_group("g", "c")
+        for _ in range(20):  # four times the idle time
+            await asyncio.sleep(FAST.min_idle_s / 5)
+            assert await other.claim_abandoned(min_idle_s=FAST.min_idle_s, limit=64) == []
+        going.set()
+        await wait_until(lambda: not post.pending(), "acknowledged")
+    assert post.handled == [("train", 1)]
+
+
+async def test_a_repeated_event_is_handled_once() -> None:
+    """The firehose repeats events after a failover; a bounded number of ids is remembered."""
+    post = Post()
+    await post.publish(1)
+    consumer = post.consumer()
+    async with post.running(consumer):
+        await wait_until(lambda: len(post.handled) == 1, "the first")
+        post.server.flush()
+        await post.publish(1, 2)
+        await wait_until(lambda: len(post.handled) == 2 and not post.pending(), "the second")
+    assert post.handled == [("train", 1), ("train", 2)]
+    assert consumer.status.duplicates == 1
+    few = post.consumer(settings=EventConsumerSettings(remembered=1))
+    few._remember("a/1")  # pyright: ignore[reportPrivateUsage]
+    few._remember("a/2")  # pyright: ignore[reportPrivateUsage]
+    assert list(few._seen) == ["a/2"]  # pyright: ignore[reportPrivateUsage]
+
+
+async def test_no_more_is_in_hand_than_is_allowed() -> None:
+    """Back-pressure: without a free place nothing is claimed."""
+    post, going = Post(), asyncio.Event()
+
+    async def slow(event: AllocationEvent) -> None:
+        await going.wait()
+        await post.handle(event)
+
+    for number in range(60):
+        await post.publish(1, name=f"run-{number}")
+    settings = EventConsumerSettings(prefetch=20, concurrency=2, block_s=0.02)
+    consumer = post.consumer(slow, settings=settings)
+    async with post.running(consumer):
+        await wait_until(lambda: post.pending() > 4, "places are taken")
+        assert await post.streams.event_group("g", "b").claim(limit=16, block_s=0), "others get the rest"
+        assert consumer.status.in_hand <= 20
+        going.set()
+        await wait_until(lambda: len(post.handled) >= 30, "it goes on")
+
+
+async def test_the_stop_finishes_what_is_in_hand_and_claims_nothing_more() -> None:
+    """The consumer leaves the group, and nothing of what it handled comes again."""
+    post, going = Post(), asyncio.Event()
+
+    async def slow(event: AllocationEvent) -> None:
+        await going.wait()
+        await post.handle(event)
+
+    await post.publish(1, 2)
+    async with post.running(post.consumer(slow)):
+        await wait_until(lambda: post.pending() == 2, "both are in hand")
+        post.stop.set()
+        await post.publish(3)
+        going.set()
+    assert post.handled == [("train", 1), ("train", 2)]
+    assert post.pending() == 0
+    groups = [post.server.group(key, "g") for key in keys.EVENT_KEYS]
+    assert [name for group in groups if group is not None for name in group.heard] == []
+
+
+async def test_what_the_stop_cuts_off_stays_pending() -> None:
+    """A handler that does not return in time, and an event that waits to be tried again."""
+    post = Post()
+
+    async def never(event: AllocationEvent) -> None:
+        await asyncio.Event().wait()
+
+    await post.publish(1)
+    async with post.running(post.consumer(never)):
+        await wait_until(lambda: post.pending() == 1, "it is in hand")
+    assert post.pending() == 1
+
+
+async def test_redis_away_is_waited_out_and_told() -> None:
+    """What was handled meanwhile is acknowledged when Redis is back."""
+    post, told, going = Post(), list[ConsumerStatus](), asyncio.Event()
+
+    async def slow(event: AllocationEvent) -> None:
+        await going.wait()
+        await post.handle(event)
+
+    await post.publish(1)
+    async with post.running(post.consumer(slow, told=told.append)):
+        await wait_until(lambda: post.pending() == 1, "it is in hand")
+        post.server.absent = True
+        going.set()
+        await wait_until(lambda: bool(post.handled), "it is handled")
+        await wait_until(lambda: any(each.away_s >= 0 and each.lag is None for each in told), "it is told")
+        post.server.absent = False
+        await wait_until(lambda: not post.pending(), "it is acknowledged")
+        await post.publish(2)
+        await wait_until(lambda: len(post.handled) == 2, "it goes on")
+
+
+async def test_events_that_are_not_wanted_are_acknowledged_unseen() -> None:
+    """The choice is the caller's."""
+    post = Post()
+    await post.publish(1)
+    await post.publish(2, type=Event.TERMINATED)
+
+    def wants(event: AllocationEvent) -> bool:
+        return event.type is Event.TERMINATED
+
+    async with post.running(post.consumer(wants=wants)):
+        await wait_until(lambda: bool(post.handled) and not post.pending(), "both are done")
+    assert post.handled == [("train", 2)]
+
+
+async def test_a_refused_account_ends_the_run() -> None:
+    """No retry mends it."""
+    post = Post()
+
+    async def refuse(_: str) -> None:
+        raise DeniedError("redis refuses our account")
+
+    post.server.on_call = refuse
+    with pytest.raises(BaseExceptionGroup) as found:
+        async with post.running(post.consumer()):
+            await asyncio.Event().wait()
+    assert found.group_contains(DeniedError)
+
+
+@pytest.mark.parametrize(
+    ("values", "named"),
+    [({"prefetch": 15}, "prefetch"), ({"concurrency": 0}, "concurrency"), ({"keep_s": 31}, "keep_s")],
+)
+def test_numbers_that_cannot_work_are_refused(values: dict[str, float], named: str) -> None:
+    """The answer names the field."""
+    with pytest.raises(InvalidError, match=f"^{named}: must be"):
+        EventConsumerSettings(**values)  # pyright: ignore[reportArgumentType]
