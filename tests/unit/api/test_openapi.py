@@ -1,6 +1,6 @@
 """The OpenAPI document as others read it: valid, described, with its ways to log in and its streams."""
 
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -36,6 +36,30 @@ def test_every_property_says_what_it_means(document: Json) -> None:
         for field, each in schema.get("properties", {}).items()
         if not str(each.get("description", "")).strip()
     ]
+    assert bare == []
+
+
+def test_a_launch_has_no_default_that_a_client_would_send(document: Json) -> None:
+    """A template is a name or an object: clients made of the document sent a default of it as a name."""
+    assert "default" not in document["components"]["schemas"]["LaunchBody"]["properties"]["template"]
+
+
+def test_every_list_says_what_its_items_are(document: Json) -> None:
+    """Generators leave out what has an array without items."""
+    bare: list[Json] = []
+
+    def look(schema: Any) -> None:
+        if isinstance(schema, list):
+            for each in cast("list[Any]", schema):
+                look(each)
+        elif isinstance(schema, dict):
+            found = cast("Json", schema)
+            if found.get("type") == "array" and not found.keys() & {"items", "prefixItems"}:
+                bare.append(found)
+            for each in found.values():
+                look(each)
+
+    look(document["components"])
     assert bare == []
 
 

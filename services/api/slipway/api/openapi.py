@@ -6,7 +6,7 @@ Pure but for the texts below the fields of structs, which are read from their so
 import re
 from collections.abc import Iterable
 from itertools import chain
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 from msgspec import inspect
@@ -198,8 +198,22 @@ def _complete(components: Json) -> None:
     launch["template"] = {
         "description": "a PodTemplateSpec, or the name of a Template of the workspace",
         "anyOf": [{"type": "object"}, {"type": "string"}],
-        "default": {},
     }
+    for schema in components.values():
+        _say_items(schema)
+
+
+def _say_items(schema: Any) -> None:
+    """A list of anything says so: generators of clients refuse an array without `items`."""
+    if isinstance(schema, list):
+        for each in cast("list[Any]", schema):
+            _say_items(each)
+    elif isinstance(schema, dict):
+        found = cast("Json", schema)
+        if found.get("type") == "array" and not found.keys() & {"items", "prefixItems"}:
+            found["items"] = {}
+        for each in found.values():
+            _say_items(each)
 
 
 def _describe(components: Json, structs: dict[str, type]) -> None:
