@@ -10,6 +10,10 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import msgspec
+
+from slipway.api import asyncapi
+from slipway.runtime.service import version
 from tools.reference import (
     cli,
     invariants,
@@ -43,8 +47,10 @@ PAGES: dict[str, Callable[[], str]] = {
 
 
 def reference_files() -> dict[str, str]:
-    """`{file name: Markdown}` of every reference page."""
-    return {name: HEADER + page().rstrip("\n") + "\n" for name, page in PAGES.items()}
+    """`{file name: text}` of every reference page, and of the AsyncAPI document."""
+    pages = {name: HEADER + page().rstrip("\n") + "\n" for name, page in PAGES.items()}
+    document = msgspec.json.format(msgspec.json.encode(asyncapi.document(version())), indent=2)
+    return {**pages, "asyncapi.json": document.decode() + "\n"}
 
 
 def stale_files(folder: Path, files: dict[str, str]) -> list[str]:

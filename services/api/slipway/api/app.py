@@ -99,6 +99,7 @@ def create_app(parts: ApiDeps, probes: HealthApp) -> Starlette:
     routes += [
         Route("/docs", about.docs),
         Route("/openapi.json", about.openapi),
+        Route("/asyncapi.json", about.asyncapi),
         Route(assets.PATH, assets.asset),
         Route(trace_page.PATH, trace_page.show),
         *(Route(path, web_page.show) for path in web_page.PATHS),

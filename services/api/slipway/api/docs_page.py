@@ -22,7 +22,8 @@ def page(endpoints: Sequence[Endpoint], schemas: dict[str, Any], base: str) -> s
         '<meta name="viewport" content="width=device-width"><title>Slipway API</title>',
         '<link rel="icon" href="data:,"><link rel="stylesheet" href="/assets/docs/docs.css">',
         "</head><body><h1>Slipway API</h1>",
-        '<p>Everything here is also in <a href="/openapi.json">/openapi.json</a> (OpenAPI 3.1). Errors are ',
+        '<p>Everything here is also in <a href="/openapi.json">/openapi.json</a> (OpenAPI 3.1), events and ',
+        'webhooks in <a href="/asyncapi.json">/asyncapi.json</a> (AsyncAPI 3). Errors are ',
         "<code>application/problem+json</code> with a JSON pointer per bad field.</p>",
         f"<pre>{escape(_START.format(base=base))}</pre>",
     ]

@@ -194,6 +194,7 @@ OTHERS: Mapping[str, RouteRule] = {
     "/more": RouteRule(Where.PUBLIC),
     "/docs": RouteRule(Where.PUBLIC),
     "/openapi.json": RouteRule(Where.PUBLIC),
+    "/asyncapi.json": RouteRule(Where.PUBLIC),
     "/assets/{path:path}": RouteRule(Where.PUBLIC),
     "/trace/{id}": RouteRule(Where.PUBLIC),
     "/livez": RouteRule(Where.PUBLIC),

@@ -1,0 +1,263 @@
+"""The AsyncAPI 3 document of what Slipway sends: the event streams on Redis, and webhooks. Pure.
+
+Made of the same structs and tables that write them: the types of events from the lifecycle, the fields that each event
+has from `AllocationEvent`, keys and shards from the table of keys, headers from the signature. A test holds real events
+to it.
+"""
+
+from typing import Any
+
+import msgspec
+
+from slipway.api.webhooks import signature
+from slipway.api.webhooks.sender import CONTENT_TYPE
+from slipway.model.events import TYPE_PREFIX, AllocationEvent
+from slipway.model.lifecycle import Event, Kind
+from slipway.model.reasons import Result
+from slipway.streams import keys
+from slipway.streams.codec import SOURCE_PREFIX
+
+Json = dict[str, Any]
+
+JSON_TYPE = "application/json"
+_TEXT: Json = {"type": "string"}
+_COUNT: Json = {"type": "integer", "minimum": 0}
+_ATTRIBUTES: dict[str, Json] = {
+    "specversion": {"const": "1.0", "description": "version of CloudEvents"},
+    "id": {
+        **_TEXT,
+        "pattern": "^[^/]+/[1-9][0-9]*$",
+        "description": "<AllocationID>/<seq>; the same when the event comes again: drop what you have processed",
+    },
+    "source": {**_TEXT, "pattern": f"^{SOURCE_PREFIX}[^/]+/[^/]+$", "description": "workspace and name"},
+    "subject": {**_TEXT, "description": "AllocationID"},
+    "time": {**_TEXT, "format": "date-time", "description": "when the transition happened (RFC 3339, UTC)"},
+    "datacontenttype": {"const": JSON_TYPE, "description": "how `data` is written"},
+    "traceparent": {**_TEXT, "description": "W3C trace context of what caused it: link to it, do not make it a parent"},
+    "truncated": {
+        **_TEXT,
+        "pattern": "^[1-9][0-9]*-[1-9][0-9]*$",
+        "description": "this entry stands for those seqs too, which were lost: read the object",
+    },
+}
+"""The attributes of an event, but for its type"""
+_OPTIONAL = ("traceparent", "truncated")
+_OWN = {
+    "seq": "seq",
+    "attempt": "attempt",
+    "phase": "phase",
+    "reason": "reason",
+    "uid": "uid",
+    "created_ms": "createdMs",
+}
+"""{field of `AllocationEvent`: its name in `data`}"""
+_OWN_TEXTS = {
+    "seq": "number of the transition of this allocation, from 1, without a gap",
+    "attempt": "number of the attempt, from 1",
+    "phase": "phase after the transition",
+    "reason": "why, in one word; empty when there is nothing to say",
+    "uid": "uid of the Allocation",
+    "createdMs": "creation time of the Allocation, in milliseconds since 1970",
+}
+_RANKS: Json = {"type": "array", "items": _COUNT}
+_USED: dict[str, Json] = {
+    "slots": {**_COUNT, "description": "GPUs that the attempt held"},
+    "seconds": {
+        "type": "object",
+        "additionalProperties": {"type": "number", "minimum": 0},
+        "description": "seconds in each phase",
+    },
+}
+_EXTRA: dict[Event, dict[str, Json]] = {
+    Event.REQUESTED: {
+        "kind": {"enum": [each.value for each in Kind], "description": "kind of workload"},
+        "pool": {**_TEXT, "description": "resource pool"},
+        "ranks": {**_COUNT, "description": "how many ranks were asked for"},
+        "user": {**_TEXT, "description": "who launched it"},
+    },
+    Event.ASSIGNED: {
+        "decision": {**_TEXT, "description": "id of the scheduler's decision"},
+        "nodes": {"type": "object", "additionalProperties": _COUNT, "description": "ranks on each node"},
+    },
+    Event.RUNNING: {
+        "ranks": {**_COUNT, "description": "how many ranks run"},
+        "nodes": {"type": "array", "items": _TEXT, "description": "their nodes"},
+        "slots": {**_COUNT, "description": "GPUs that it holds"},
+    },
+    Event.PREEMPTING: {
+        "n": {**_COUNT, "description": "number of the preemption"},
+        "requeue": {"type": "boolean", "description": "whether it goes back to its queue"},
+        "deadline": {**_TEXT, "description": "when what has not ended is killed (RFC 3339)"},
+        "by": {**_TEXT, "description": "the allocation that needs the room"},
+    },
+    Event.TERMINATED: {"result": {"enum": [each.value for each in Result], "description": "how it ended"}, **_USED},
+    Event.RESTARTED: {
+        "counted": {"type": "boolean", "description": "whether the attempt counts against maxRestarts"},
+        **_USED,
+    },
+    Event.UPDATED: {
+        "grown": {**_RANKS, "description": "ranks that were added while it runs"},
+        "ranks": {**_RANKS, "description": "ranks that made room"},
+        "slots": {**_COUNT, "description": "GPUs that it holds since then"},
+        "held": {"type": "boolean", "description": "whether it is held now"},
+        "waiting": {"type": "boolean", "description": "whether it says that it waits for something"},
+        "blocked": {**_TEXT, "description": "what keeps it from starting, in words; empty when nothing does any more"},
+    },
+}
+"""{type: what `data` has besides; other names may come at any time}"""
+_WEBHOOK_HEADERS: dict[str, Json] = {
+    signature.ID: {**_TEXT, "description": "id of the event, the same at every try"},
+    signature.TIMESTAMP: {**_TEXT, "pattern": "^[0-9]+$", "description": "time of this try, in seconds since 1970"},
+    signature.SIGNATURE: {
+        **_TEXT,
+        "pattern": "^v1,",
+        "description": "HMAC-SHA256 over id, timestamp and body, with the webhook's key (Standard Webhooks)",
+    },
+    "traceparent": {**_TEXT, "description": "W3C trace context of the delivery"},
+}
+
+
+def document(version: str) -> Json:
+    """The whole document."""
+    names = [each.value for each in Event]
+    return {
+        "asyncapi": "3.0.0",
+        "info": {
+            "title": "Slipway events",
+            "version": version,
+            "description": "Every transition of an allocation is an event: in streams on Redis, and as HTTP POSTs to "
+            "webhooks. Each is delivered at least once; its id tells repeats. Unknown fields may come at any time.",
+            "license": {"name": "Apache-2.0"},
+        },
+        "defaultContentType": JSON_TYPE,
+        "servers": {
+            "redis": {
+                "host": "{redis}",
+                "protocol": "redis",
+                "description": "the Redis of the installation, with the account `reader`",
+                "variables": {"redis": {"default": "localhost:6379", "description": "host and port"}},
+            },
+            "receiver": {
+                "host": "{receiver}",
+                "protocol": "https",
+                "description": "the URL of a webhook",
+                "variables": {"receiver": {"default": "hooks.example", "description": "host of the receiver"}},
+            },
+        },
+        "channels": _channels(names),
+        "operations": {
+            f"send{channel[0].upper()}{channel[1:]}": {
+                "action": "send",
+                "channel": {"$ref": f"#/channels/{channel}"},
+                "summary": summary,
+                **(
+                    {"bindings": {"http": {"method": "POST", "bindingVersion": "0.3.0"}}}
+                    if channel == "webhook"
+                    else {}
+                ),
+            }
+            for channel, summary in (
+                ("allocation", "each transition once, in order"),
+                ("firehose", "each transition of all allocations, at least once"),
+                ("webhook", "each transition that the webhook selects, at least once"),
+            )
+        },
+        "components": {
+            "messages": {
+                **{name: _binary(Event(name)) for name in names},
+                **{f"{name}Webhook": _structured(Event(name)) for name in names},
+            },
+            "schemas": {f"{name}Data": _data(Event(name)) for name in names},
+        },
+    }
+
+
+def _channels(names: list[str]) -> Json:
+    return {
+        "allocation": {
+            "address": f"{keys.ALLOCATION.prefix}{{allocation}}",
+            "title": "the stream of one allocation",
+            "description": f"A Redis stream. The id of an entry is <creation time in ms>-<seq>. At most "
+            f"{keys.ALLOCATION.length_max} entries, until {keys.ALLOCATION.ttl_s // keys.DAY_S} days after the end.",
+            "servers": [{"$ref": "#/servers/redis"}],
+            "parameters": {
+                "allocation": {
+                    "description": "AllocationID in braces, which belong to the key",
+                    "examples": ["{run-4f2k9c-9c1f0f2e}"],
+                }
+            },
+            "messages": {name: {"$ref": f"#/components/messages/{name}"} for name in names},
+        },
+        "firehose": {
+            "address": f"{keys.EVENTS.prefix}{{shard}}",
+            "title": "the streams of all allocations",
+            "description": f"{keys.SHARDS} Redis streams for consumer groups, each of at most about "
+            f"{keys.EVENTS.length_max} entries. An allocation is in shard crc32(AllocationID) % {keys.SHARDS}.",
+            "servers": [{"$ref": "#/servers/redis"}],
+            "parameters": {
+                "shard": {
+                    "description": "number of the shard in braces, which belong to the key",
+                    "enum": [key.removeprefix(keys.EVENTS.prefix) for key in keys.EVENT_KEYS],
+                }
+            },
+            "messages": {name: {"$ref": f"#/components/messages/{name}"} for name in names},
+        },
+        "webhook": {
+            "address": None,
+            "title": "a webhook",
+            "description": "One POST for each event. Answer 2xx within the time limit; all else is tried again.",
+            "servers": [{"$ref": "#/servers/receiver"}],
+            "messages": {f"{name}Webhook": {"$ref": f"#/components/messages/{name}Webhook"} for name in names},
+        },
+    }
+
+
+def _binary(event: Event) -> Json:
+    """CloudEvents in binary mode: each attribute is a field of the entry, and so is `data`."""
+    return {
+        "name": f"{TYPE_PREFIX}{event.value}",
+        "title": event.value,
+        "summary": "an entry of a stream: the headers and `data` are its fields",
+        "contentType": JSON_TYPE,
+        "headers": _object(_attributes(event), _OPTIONAL),
+        "payload": {"$ref": f"#/components/schemas/{event.value}Data"},
+    }
+
+
+def _structured(event: Event) -> Json:
+    """CloudEvents in structured mode: the whole event is the body."""
+    data = {"$ref": f"#/components/schemas/{event.value}Data"}
+    return {
+        "name": f"{TYPE_PREFIX}{event.value}",
+        "title": f"{event.value}, as a webhook",
+        "summary": "the same event as the body of a POST",
+        "contentType": CONTENT_TYPE,
+        "headers": _object(_WEBHOOK_HEADERS, ("traceparent",)),
+        "payload": _object({**_attributes(event), "data": data}, _OPTIONAL),
+    }
+
+
+def _attributes(event: Event) -> dict[str, Json]:
+    kind: Json = {"const": f"{TYPE_PREFIX}{event.value}", "description": "what happened"}
+    return {"type": kind, **_ATTRIBUTES}
+
+
+def _data(event: Event) -> Json:
+    """What `data` holds: the event's own fields, as their struct types them, and what its type adds."""
+    _, components = msgspec.json.schema_components([AllocationEvent], ref_template="#/{name}")
+    own: dict[str, Json] = {}
+    for field, name in _OWN.items():
+        schema: Json = components["AllocationEvent"]["properties"][field]
+        if "$ref" in schema:  # an enumeration
+            schema = {"enum": components[schema["$ref"].removeprefix("#/")]["enum"]}
+        own[name] = {**{key: each for key, each in schema.items() if key != "default"}, "description": _OWN_TEXTS[name]}
+    extra = {**_EXTRA.get(event, {}), "truncated": _ATTRIBUTES["truncated"]}
+    return _object({**own, **extra}, tuple(extra))
+
+
+def _object(properties: dict[str, Json], optional: tuple[str, ...]) -> Json:
+    return {
+        "type": "object",
+        "required": [name for name in properties if name not in optional],
+        "properties": properties,
+    }
