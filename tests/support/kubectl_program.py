@@ -1,0 +1,12 @@
+"""Where a real kubectl is: on PATH, else the one that the conformance cluster was built with."""
+
+import os
+import shutil
+from pathlib import Path
+
+
+def find_kubectl() -> str | None:
+    """Its path; None when this machine has none."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "slipway/conformance"
+    built = sorted(cache.glob("*/kubectl"), key=lambda path: path.stat().st_mtime)[-1:]
+    return shutil.which("kubectl") or next(map(str, built), None)
