@@ -48,12 +48,9 @@ def test_a_tutorial_works_as_written(name: str, place: Mapping[str, str], tmp_pa
         pytest.skip("no kubectl: `make conformance` builds one")
     here = {START: "echo 'Slipway is up (here)'", "8899": str(free_port())}
     printed = documented.follow(walk, tmp_path, place, instead=here, timeout_s=PAGE_S)
-    lacking = {
-        f"{name}:{step.line}: {step.command}": (lines, said.strip())
-        for step, said in zip(walk.steps, printed, strict=True)
-        if (lines := documented.missing(step, said))
-    }
-    assert lacking == {}
+    for step, said in zip(walk.steps, printed, strict=True):
+        lacking = documented.missing(step, said)
+        assert not lacking, f"{name}:{step.line}: {step.command}\nprinted\n{said}\nwithout\n" + "\n".join(lacking)
 
 
 def test_every_tutorial_is_found_and_shows_what_it_prints() -> None:

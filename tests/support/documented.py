@@ -120,4 +120,3 @@ def pattern_of(shown: str) -> re.Pattern[str]:
         text = re.escape(word) if at is None else f"{re.escape(at[1])}[0-9a-f]{{8}}{re.escape(at[2] or '')}"
         words.append(text.replace(re.escape("..."), ".*"))
     return re.compile(r"\s*".join(word if word == ".*" else rf"{word}(?!\S)" for word in words))
-
