@@ -25,7 +25,7 @@ import msgspec
 from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
 
-from tools.release import bill, chart, lockfile, vex
+from tools.release import bill, chart, krew, lockfile, vex
 from tools.release.version import version
 
 Json = dict[str, Any]
@@ -61,7 +61,7 @@ def make(plan: ReleasePlan, root: Path | None) -> list[Path]:
         VexError: a statement of vex.toml cannot be published.
     """
     plan.output.mkdir(parents=True, exist_ok=True)
-    made = [*_python_files(plan), *_chart_files(plan)]
+    made = [*_python_files(plan), *_chart_files(plan), *_plugin_files(plan)]
     parts: list[bill.PackagePart] = []
     bills: list[Json] = []
     if root is not None:
@@ -159,6 +159,14 @@ def _chart_files(plan: ReleasePlan) -> list[Path]:
     artifact = plan.output / f"slipway-chart-{plan.version}.oci.tar"
     chart.write_artifact(artifact, folder, content, epoch_s=plan.epoch_s)
     return [packed, artifact]
+
+
+def _plugin_files(plan: ReleasePlan) -> list[Path]:
+    content = krew.archive(plan.version, (ROOT / "LICENSE").read_text("utf-8"), epoch_s=plan.epoch_s)
+    packed = plan.output / krew.archive_name(plan.version)
+    packed.write_bytes(content)
+    text = krew.manifest(plan.version, hashlib.sha256(content).hexdigest())
+    return [packed, _write(plan, f"{krew.PROGRAM}-{plan.version}.yaml", text)]
 
 
 def _bill_of_wheel(plan: ReleasePlan) -> tuple[list[bill.PackagePart], Json]:
