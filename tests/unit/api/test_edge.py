@@ -264,6 +264,7 @@ async def test_the_document_describes_every_route(world: ApiWorld) -> None:
         *web_page.PATHS,
         "/docs",
         "/openapi.json",
+        "/asyncapi.json",
         assets.PATH,
         trace_page.PATH,
     }
