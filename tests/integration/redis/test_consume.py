@@ -118,6 +118,32 @@ async def test_failures_become_dead_letters_which_can_be_handled_again() -> None
     assert seen == [an_event(1, name="tune").event_id, an_event(1).event_id]
 
 
+async def test_a_flush_while_events_are_in_hand_ends_nothing() -> None:
+    """The event in hand is handled once, although its group is gone and it comes again; so is what follows."""
+    going, begun, seen = asyncio.Event(), asyncio.Event(), list[int]()
+
+    async def slow(event: AllocationEvent) -> None:
+        begun.set()
+        await going.wait()
+        seen.append(event.seq)
+
+    async with a_server() as (_, operator, url), asyncio.timeout(SOON_S):
+        streams, stop = operator.connect(), asyncio.Event()
+        await publish(streams, an_event(1))
+        options = quick(redis=url, keep_s=0.02, min_idle_s=0.5)
+        running = asyncio.ensure_future(async_consume("flush", slow, stop=stop, **options))
+        await begun.wait()
+        for _ in range(5):
+            await operator.flush()
+            await publish(streams, an_event(1), an_event(2))
+            await asyncio.sleep(0.05)  # several times the interval at which it is kept
+        going.set()
+        await wait_until(lambda: seen == [1, 2], "both are handled")
+        stop.set()
+        done = await running
+    assert (done.handled, done.dead) == (2, 0)
+
+
 async def test_each_call_of_the_handler_is_a_span_linked_to_its_cause(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of the program's own OpenTelemetry, current while the handler runs, in a thread too."""
     kept, inside = InMemorySpanExporter(), list[int]()
