@@ -245,8 +245,7 @@ class EventConsumer:
             return await self._bury(each, deliveries, f"delivered {deliveries} times, and no consumer came to its end")
         for tries in itertools.count():
             async with self._slots:
-                with self._around(event, deliveries):
-                    [error] = await asyncio.gather(self._handler(event), return_exceptions=True)
+                [error] = await asyncio.gather(self._call(event, deliveries), return_exceptions=True)
             if error is None:
                 self._handled += 1
                 self._remember(event.event_id)
@@ -277,6 +276,10 @@ class EventConsumer:
             if self._stop.is_set():
                 return False
         raise AssertionError("the loop has no end")
+
+    async def _call(self, event: AllocationEvent, delivery: int) -> None:
+        with self._around(event, delivery):
+            await self._handler(event)
 
     async def _bury(self, each: EventDelivery, deliveries: int, cause: str) -> bool:
         name = each.event.event_id if each.event is not None else each.entry_id

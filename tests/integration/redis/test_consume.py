@@ -154,6 +154,8 @@ async def test_each_call_of_the_handler_is_a_span_linked_to_its_cause(monkeypatc
 
     def handle(_: AllocationEvent) -> None:
         inside.append(otel.get_current_span().get_span_context().span_id)
+        if len(inside) == 1:
+            raise ValueError("not yet")
         stop_soon()
 
     async with a_server() as (_, operator, url), asyncio.timeout(SOON_S):
@@ -164,9 +166,12 @@ async def test_each_call_of_the_handler_is_a_span_linked_to_its_cause(monkeypatc
 
         await publish(operator.connect(), an_event(1, traceparent=cause))
         await async_consume("traces", handle, stop=stop, **quick(redis=url))
-    [span] = kept.get_finished_spans()
+    failed, span = kept.get_finished_spans()
+    assert failed.context is not None
     assert span.context is not None
-    assert inside == [span.context.span_id]
+    assert inside == [failed.context.span_id, span.context.span_id]
+    assert (failed.status.is_ok, span.status.is_ok) == (False, True), "a failure is to be seen"
+    assert [(each.attributes or {})["slipway.delivery"] for each in (failed, span)] == [1, 2]
     assert span.context.trace_id != 0x0AF7651916CD43DD8448EB211C80319C, "a link, and no child"
     [link] = span.links
     assert (link.context.trace_id, link.context.span_id) == (0x0AF7651916CD43DD8448EB211C80319C, 0xB7AD6B7169203331)
