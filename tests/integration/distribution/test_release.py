@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
 
@@ -75,9 +76,17 @@ def test_a_second_release_has_the_same_bytes(released: Path, tmp_path: Path) -> 
     assert (tmp_path / "SHA256SUMS").read_text("utf-8") == (released / "SHA256SUMS").read_text("utf-8")
 
 
+def test_the_manifest_of_the_plugin_names_its_archive(released: Path) -> None:
+    """krew compares the sum before it unpacks."""
+    [manifest], [archive] = released.glob("kubectl-slipway-*.yaml"), released.glob("kubectl-slipway-*.tar.gz")
+    [platform] = yaml.safe_load(manifest.read_text("utf-8"))["spec"]["platforms"]
+    assert platform["sha256"] == sha256(archive.read_bytes()).hexdigest()
+    assert platform["uri"].endswith(archive.name)
+
+
 def test_the_sdist_has_what_builds_the_wheel_and_no_more(released: Path, tmp_path: Path) -> None:
     """No tests, no caches; the wheel that it builds has the bytes of ours."""
-    (archive,) = released.glob("*.tar.gz")
+    (archive,) = released.glob("slipway_ai-*.tar.gz")
     with tarfile.open(archive) as opened:
         names = [name.split("/", 1)[1] for name in opened.getnames()]
         opened.extractall(tmp_path, filter="data")
