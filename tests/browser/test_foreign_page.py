@@ -1,9 +1,7 @@
 """A page of another site in a browser whose user is logged in: it can neither read, launch, connect nor reach the
 cluster. And the one-time link, in the same browser."""
 
-import http.server
 import json
-import threading
 from collections.abc import Generator
 from typing import Any
 from urllib.parse import urlsplit
@@ -11,6 +9,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from slipway.inside.terminal import PROTOCOL
+from tests.browser.attackers import a_socket, foreign_site, open_foreign, outcome
 from tests.browser.chromium import Browser, Page
 from tests.support.local_stack import RunningStack
 from tests.support.wait import wait_until
@@ -21,26 +20,10 @@ CONFIG: Json = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "h
 CONFIGS = "/api/v1/namespaces/default/configmaps"
 
 
-class _Empty(http.server.BaseHTTPRequestHandler):
-    def do_GET(self) -> None:
-        body = b"<!doctype html><title>foreign</title>"
-        self.send_response(200)
-        self.send_header("Content-Type", "text/html")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, format: str, *args: Any) -> None:
-        """Nothing."""
-
-
 @pytest.fixture(scope="module")
 def foreign() -> Generator[str]:
-    """The origin of another program on this machine, which is all that a page of another site needs to be."""
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Empty) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_address[1]}"
-        server.shutdown()
+    with foreign_site() as site:
+        yield site
 
 
 @pytest.fixture
@@ -48,8 +31,7 @@ def victim(stack: RunningStack, page: Page, foreign: str) -> Page:
     """A tab that shows the foreign page, in a browser that is logged in."""
     page.goto(stack.link("/api/v1/me"))
     page.wait_for("document.body.innerText.includes('\"user\"')")
-    page.goto(foreign)
-    page.wait_for("document.title === 'foreign'")
+    open_foreign(page, foreign)
     return page
 
 
@@ -65,24 +47,15 @@ def names(stack: RunningStack) -> list[str]:
     return [str(each["name"]) for each in listed]
 
 
-def outcome(page: Page, call: str) -> str:
-    """What a promise comes to: `kept` with what it says, or `broken`."""
-    return str(page.run(f"({call}).then(value => 'kept ' + value, error => 'broken')"))
-
-
-def a_socket(origin: str, id_: str) -> str:
+def terminal_at(origin: str, id_: str) -> str:
     """A promise of a connection to a terminal."""
-    url = f"{origin.replace('http', 'ws', 1)}/proxy/{id_}/terminal"
-    return (
-        f"new Promise((kept, broken) => {{ const each = new WebSocket('{url}', '{PROTOCOL}');"
-        "each.onopen = () => kept('open'); each.onerror = broken })"
-    )
+    return a_socket(f"{origin.replace('http', 'ws', 1)}/proxy/{id_}/terminal", PROTOCOL)
 
 
 def test_the_browser_is_logged_in(stack: RunningStack, page: Page) -> None:
     """Else the other tests would show nothing."""
-    page.goto(stack.link("/api/v1/me"))
-    page.wait_for("document.body.innerText.includes('\"user\"')")
+    page.goto(stack.link("/more"))
+    page.wait_for("!!document.querySelector('main h1')")
     assert "hijack" not in page.text()
     status = page.run("fetch('/api/v1/allocations').then(answer => answer.status)")
     assert status == 200
@@ -115,8 +88,7 @@ def test_it_launches_nothing_with_json(stack: RunningStack, victim: Page) -> Non
 def test_it_launches_nothing_by_a_form(stack: RunningStack, victim: Page, foreign: str) -> None:
     """A form whose text happens to be JSON is answered with a refusal."""
     for origin in origins(stack):
-        victim.goto(foreign)
-        victim.wait_for("document.title === 'foreign'")
+        open_foreign(victim, foreign)
         head, tail = json.dumps({**LAUNCH, "labels": {"a": "="}}).split("=", 1)
         victim.run(
             "(() => { const form = document.createElement('form'); form.method = 'post'; form.enctype = 'text/plain';"
@@ -151,11 +123,10 @@ def test_it_opens_no_websocket(stack: RunningStack, victim: Page, foreign: str) 
     victim.wait_for("document.body.innerText.includes('items')")
     parts = urlsplit(link)
     own = f"{parts.scheme}://{parts.netloc}"
-    assert outcome(victim, a_socket(own, id_)) == "kept open"
-    victim.goto(foreign)
-    victim.wait_for("document.title === 'foreign'")
+    assert outcome(victim, terminal_at(own, id_)) == "kept open"
+    open_foreign(victim, foreign)
     for origin in [*origins(stack), own]:
-        assert outcome(victim, a_socket(origin, id_)) == "broken", origin
+        assert outcome(victim, terminal_at(origin, id_)) == "broken", origin
 
 
 def test_it_does_not_reach_the_cluster(stack: RunningStack, victim: Page) -> None:

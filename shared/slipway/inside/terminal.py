@@ -19,6 +19,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hmac
+import html
 import ipaddress
 import json
 import os
@@ -50,13 +51,15 @@ REPORT_S = 30.0
 _PAGE = """<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{title}</title>
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <link rel="icon" href="data:,"><link rel="stylesheet" href="{assets}terminal.css"></head>
-<body><noscript>The terminal needs JavaScript.</noscript><main id="terminal" data-title="{title}"></main>
+<body><noscript>The terminal needs JavaScript.</noscript>
+<main id="terminal" data-title="{title}" data-nonce="{nonce}"></main>
 <script type="module" src="{assets}terminal.js"></script></body></html>
 """
 _POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; connect-src 'self'; img-src data:; "
-    "base-uri 'none'; frame-ancestors 'self'"
+    "default-src 'none'; script-src 'self'; style-src 'self' 'nonce-{nonce}'; connect-src 'self'; img-src data:; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'self'"
 )
+"""xterm.js makes style elements of its own: the page's script marks them with the number of this answer."""
 
 
 class TerminalClient(NamedTuple):
@@ -151,8 +154,10 @@ class Server:
         # The page's files are the API's; the depth of the prefix says how far away they are.
         depth = fields.get("x-forwarded-prefix", self._prefix).strip("/").count("/") + 1
         title = os.environ.get("SLIPWAY_ALLOCATION_ID", "terminal")
-        page = _PAGE.format(title=title, assets="../" * depth + "assets/terminal/")
-        return _respond(writer, 200, "text/html; charset=utf-8", page.encode(), ("Content-Security-Policy", _POLICY))
+        nonce = secrets.token_urlsafe(16)
+        page = _PAGE.format(title=html.escape(title), nonce=nonce, assets="../" * depth + "assets/terminal/")
+        policy = ("Content-Security-Policy", _POLICY.format(nonce=nonce))
+        return _respond(writer, 200, "text/html; charset=utf-8", page.encode(), policy)
 
     def _listing(self) -> list[dict[str, Any]]:
         return [

@@ -157,6 +157,16 @@ class LimitedServer(uvicorn.Server):
             raise
 
 
+def _is_one_host(target: bytes, fields: Sequence[tuple[bytes, bytes]]) -> bool:
+    """Whether a request names one server only. A target may name it too (`GET http://host/`), and then a proxy before
+    us heeds that, and what comes after us the field Host. Source: RFC 9112, section 3.2.2."""
+    if target[:1] in (b"/", b"*"):
+        return True
+    _, _, rest = target.partition(b"://")
+    named = rest.partition(b"/")[0].partition(b"?")[0].lower()
+    return bool(named) and all(value.lower() == named for name, value in fields if name == b"host")
+
+
 def _cancel(meeting: asyncio.Task[None]) -> None:
     meeting.cancel()
 
@@ -253,6 +263,8 @@ class LimitedProtocol(HttpToolsProtocol):
         self._expect_nothing()
         if len(self.pipeline) >= self._limits.pipelined:
             self._stop(431)
+        if not _is_one_host(self.url, self.headers):
+            self._stop(400)
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:

@@ -13,6 +13,7 @@ from slipway import errors
 from slipway.api import assets, http_errors
 from slipway.api.app import ENDPOINTS
 from slipway.api.problems import TABLE, row_of
+from slipway.api.request_telemetry import QUIET_PATHS
 from slipway.api.routes import trace_page, web_page
 from slipway.api.settings import Settings
 from slipway.errors import ControlPlaneError, InvariantError
@@ -146,6 +147,25 @@ async def test_a_request_has_an_id_and_safe_headers(world: ApiWorld) -> None:
     assert given.headers["x-request-id"] == "abc-1"
     assert re.fullmatch(r"[0-9a-f]{16}", made.headers["x-request-id"])
     assert made.headers["x-content-type-options"] == "nosniff"
+    assert made.headers["x-frame-options"] == "DENY"
+
+
+async def test_every_answer_has_a_policy_that_allows_no_inline_code(world: ApiWorld) -> None:
+    """Pages, documents, answers of the API, refusals: none may be framed by another origin, and none may run what
+    stands in it."""
+    paths = [str(getattr(route, "path", "")) for route in world.app.routes]
+    paths = [path for path in paths if path not in QUIET_PATHS]
+    assert len(paths) > 100
+    for path in paths:
+        asked = re.sub(r"\{[^}]*\}", "x", path)
+        for accept in ("text/html", "application/json"):
+            if asked.endswith("/events"):
+                continue  # a stream
+            answer = await world.http.get(asked, headers={"accept": accept})
+            policy = answer.headers["content-security-policy"]
+            assert "default-src 'none'" in policy, asked
+            assert "unsafe" not in policy, asked
+            assert "frame-ancestors 'none'" in policy or "frame-ancestors 'self'" in policy, asked
 
 
 async def test_paths_do_not_become_metric_labels(world: ApiWorld) -> None:

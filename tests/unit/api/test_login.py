@@ -125,10 +125,70 @@ async def test_changes_need_our_own_page(teams: Teams, headers: dict[str, str], 
     assert (await teams.launch(token, workspace="team-red")).status_code == 201
 
 
-@pytest.mark.parametrize("following", ["//evil.example/", "https://evil.example/", "/\\evil.example", "evil"])
+ELSEWHERE = (
+    *(
+        "//evil.example/",
+        "https://evil.example/",
+        "/\\evil.example",
+        "evil",
+        "javascript:alert(1)",
+        "",
+        "///evil.example",
+    ),
+    *("/\t/evil.example", "/\n/evil.example", "\t//evil.example", " //evil.example", "/\r\nSet-Cookie: a=b", "/\x00/e"),
+)
+
+
+@pytest.mark.parametrize("following", ELSEWHERE)
 async def test_a_login_leads_nowhere_else(teams: Teams, following: str) -> None:
+    """Also where a browser would drop or change characters of the address, and in the pages that carry it on."""
     token = await teams.token("ada", {"team-red": "viewer"})
     assert (await log_in(teams, raw(token), following=following)).headers["Location"] == "/"
+    teams.world.http.cookies.clear()
+    page = await teams.world.http.get("/login", params={"next": following})
+    assert 'name="next" value="/"' in page.text
+    linked = await teams.world.http.post("/api/v1/login-links", json={"path": "/x"}, headers=token)
+    where = httpx.URL(linked.json()["url"])
+    asked = where.copy_merge_params({"next": following})
+    assert (await teams.world.http.get(asked.raw_path.decode())).headers["Location"] == "/"
+
+
+async def a_login(teams: Teams, name: str, *, is_secure: bool = False) -> str:
+    """The sealed session of a user."""
+    token = await teams.token(name, {"team-red": "viewer"})
+    origin = f"{'https' if is_secure else 'http'}://{HOST}"
+    cookie = cookie_of(await log_in(teams, raw(token), origin=origin))
+    teams.world.http.cookies.clear()
+    return cookie["Cookie"].partition("=")[2]
+
+
+async def test_cookies_that_a_neighbour_has_set_do_not_displace_ours(teams: Teams) -> None:
+    """A page of the parent domain can add cookies of our name: before ours, behind it, without a value, many."""
+    mine = await a_login(teams, "ada")
+    ours = f"slipway_session={mine}"
+    for tossed in (
+        f"slipway_session=forged; {ours}",
+        f"{ours}; slipway_session=forged",
+        f"slipway_session=; slipway_session; {ours}; slipway_session=a.b",
+        "; ".join([*(f"slipway_session=forged{number}" for number in range(50)), ours]),
+        "; ".join([*(f"other{number}=x" for number in range(170)), ours]),
+    ):
+        answer = await teams.call("GET", "/me", {"Cookie": tossed})
+        assert (answer.status_code, answer.json().get("user")) == (200, "ada"), tossed[:80]
+
+
+async def test_under_tls_a_neighbour_logs_nobody_in(tmp_path: Path) -> None:
+    """The session of an attacker in a cookie of the plain name, set for the parent domain: not where the browser can
+    keep the name that only this host may set. It says so by a field that browsers send under TLS."""
+    async with teams_world("token", tmp_path, proxy_domain="apps.lab.example", hosts=("lab.example",)) as teams:
+        token = await teams.token("mallory", {"team-red": "viewer"})
+        sessions = teams.world.parts.sessions
+        sealed = sessions.keys.seal(sessions.begin(raw(token)))
+        browser = {"Host": "lab.example", "Sec-Fetch-Site": "same-origin"}
+        tossed = await teams.call("GET", "/me", {**browser, "Cookie": f"slipway_session={sealed}"})
+        assert tossed.status_code == 401
+        kept = await teams.call("GET", "/me", {**browser, "Cookie": f"__Host-slipway_session={sealed}"})
+        assert kept.json()["user"] == "mallory"
 
 
 async def test_nobody_logs_in_where_nobody_is_asked(world: ApiWorld) -> None:

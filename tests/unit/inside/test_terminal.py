@@ -305,7 +305,12 @@ def test_the_page_finds_its_files(served: Served) -> None:
     """They are the API's, as many steps up as the prefix is deep; the page may load nothing from elsewhere."""
     answer = served.get("/", **{"x-forwarded-prefix": "/proxy/shell-1/7681"})
     assert '"../../../assets/terminal/terminal.js"' in answer.text
-    assert "script-src 'self'" in answer.headers["content-security-policy"]
+    policy = answer.headers["content-security-policy"]
+    assert "script-src 'self'" in policy
+    assert "unsafe" not in policy
+    nonce = answer.text.partition('data-nonce="')[2].partition('"')[0]
+    assert f"'nonce-{nonce}'" in policy
+    assert nonce not in served.get("/").text
 
 
 def test_the_end_takes_the_programs_along(tmp_path: Path) -> None:

@@ -114,6 +114,25 @@ async def dialled(port: int) -> AsyncGenerator[Line]:
         line.close()
 
 
+@pytest.mark.parametrize(
+    ("target", "is_served"),
+    [
+        (b"http://x/livez", True),
+        (b"HTTP://X/", True),
+        (b"http://evil.example/livez", False),
+        (b"http://x@evil.example/", False),
+        (b"http://x:80/", False),
+        (b"https:///livez", False),
+        (b"x:80", False),
+    ],
+)
+async def test_a_target_that_names_another_host_than_the_field_is_refused(target: bytes, is_served: bool) -> None:
+    """Of an absolute target a proxy before us heeds the host that is in it, and we the field."""
+    async with server() as served, dialled(served.port) as line:
+        await line.send(b"GET " + target + b" HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert await line.is_served() is is_served
+
+
 def fields(count: int) -> bytes:
     return b"".join(b"a%d: b\r\n" % number for number in range(count))
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from slipway.api.endpoint import Endpoint
 
-POLICY = "default-src 'none'; style-src 'self'; img-src data:; base-uri 'none'; frame-ancestors 'self'"
+POLICY = "default-src 'none'; style-src 'self'; img-src data:; base-uri 'none'; frame-ancestors 'none'"
 _START = """curl -X POST {base}/api/v1/allocations -H 'Content-Type: application/json' \\
   -d '{{"kind": "command", "image": "python:3.12-slim", "command": ["python", "-c", "print(42)"]}}'
 curl {base}/api/v1/allocations/ID/explain

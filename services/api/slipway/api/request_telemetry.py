@@ -20,10 +20,13 @@ NO_ROUTE = "none"
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _SECURITY = {
     "X-Content-Type-Options": "nosniff",
-    "X-Frame-Options": "SAMEORIGIN",
+    "X-Frame-Options": "DENY",
+    "Content-Security-Policy": "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
     "Referrer-Policy": "no-referrer",
     "Cross-Origin-Resource-Policy": "same-origin",
 }
+"""For every answer of ours. A page has a policy of its own; what is no page (JSON, text, a refusal) may do nothing,
+should a browser ever take it for one."""
 _OF_ALLOCATION = "/api/v1/allocations/{id}/"
 _UNKNOWN_CALLER = (101, 401)
 _READS = ("GET", "HEAD", "OPTIONS", "WEBSOCKET")

@@ -24,13 +24,14 @@ from starlette.responses import Response
 
 from slipway.api.access.ended_sessions import EndedSessions
 from slipway.api.access.issuer_rules import OidcUser
-from slipway.api.access.origins import workload_of
+from slipway.api.access.origins import host_name, workload_of
 from slipway.api.access.permissions import PermissionCheck, VisibleWorkspaces
 from slipway.api.access.principal import Authenticator, Principal
 from slipway.api.access.seal import SEALED_CHARS_MAX, SealKeys
 from slipway.api.bearer import bearer
 from slipway.api.http_errors import UnauthorizedError
 from slipway.runtime.clock import Clock, Random
+from slipway.runtime.listen import is_loopback
 
 NAME, TICKET_NAME = "slipway_session", "slipway_ticket"
 SECURE = "__Host-"
@@ -40,6 +41,8 @@ TICKET_S = 900.0
 """How long a ticket that is not used stays good. Half of it, and the next use gives a new one."""
 CODE_S = 120.0
 """How long a user may look at the step to a workload before it is to be made again."""
+SAME_NAME_MAX = 64
+"""Cookies of one name that are tried: pages of neighbouring hosts can add some."""
 SKEW_S = 60.0
 """How much the clocks of replicas may differ before a ticket made by one is refused by another."""
 BY_COOKIE_KEY, TOKEN_KEY = "slipway.by_cookie", "slipway.cookie_token"
@@ -304,5 +307,26 @@ def has_secure_session(connection: HTTPConnection) -> bool:
 
 
 def cookies_of(connection: HTTPConnection, name: str) -> list[str]:
-    """The texts under that name, the one that only this host can have set first."""
-    return [text for text in (connection.cookies.get(whole, "") for whole in (SECURE + name, name)) if text]
+    """The texts under that name, at most `SAME_NAME_MAX`, the one that only this host can have set first.
+
+    A page of a neighbouring host can set a cookie of the plain name for us too, and the browser sends both: each is
+    tried. Where a browser reaches us under TLS, only the name counts that it takes from this very host; otherwise such
+    a page could log its reader in as somebody else.
+    """
+    given = [
+        (key.strip(), value.strip().strip('"'))
+        for field in connection.headers.getlist("cookie")
+        for key, _, value in (part.partition("=") for part in field.split(";"))
+    ]
+    names = (SECURE + name,) if _is_browser_under_tls(connection) else (SECURE + name, name)
+    return [text for whole in names for key, text in given if key == whole and text][:SAME_NAME_MAX]
+
+
+def _is_browser_under_tls(connection: HTTPConnection) -> bool:
+    """Whether a browser says so, which may see TLS that ends in front of us: it sends `Sec-Fetch-Site` to hosts that
+    it trusts, which are those under TLS and this machine."""
+    if connection.url.scheme in ("https", "wss"):
+        return True
+    name = host_name(connection.headers.get("host", ""))
+    is_here = is_loopback(name) or name.endswith(".localhost")
+    return "sec-fetch-site" in connection.headers and not is_here

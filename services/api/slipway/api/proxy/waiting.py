@@ -43,7 +43,7 @@ def waiting_response(state: NotYet, instance: str, *, is_browser: bool) -> Respo
         detail = f"{state.allocation} ({state.phase}): {state.message}"
         return problem_response(row, detail, instance, retry_after_s=None if state.has_ended else AGAIN_S)
     page = _page(state, "../" * (instance.count("/") - 1))
-    headers = {"Cache-Control": "no-store", "Content-Security-Policy": _POLICY}
+    headers = {"Cache-Control": "no-store", "Content-Security-Policy": _POLICY, "X-Frame-Options": "SAMEORIGIN"}
     if not state.has_ended:
         headers["Retry-After"] = str(AGAIN_S)
     return Response(page, status_code=row.status, headers=headers, media_type="text/html")

@@ -347,8 +347,12 @@ def check_same_origin(request: Request) -> None:
 
 
 def local_path(path: str) -> str:
-    """A path of ours; whatever else is asked for leads home."""
-    return path if path.startswith("/") and not path.startswith(("//", "/\\")) and "\\" not in path else "/"
+    """A path of ours; whatever else is asked for leads home.
+
+    Browsers read a backslash as a slash and drop tabs and ends of lines, so that `/<tab>/evil.example` names a host.
+    """
+    is_plain = path.isprintable() and "\\" not in path
+    return path if is_plain and path.startswith("/") and not path.startswith("//") else "/"
 
 
 def _form(request: Request, following: str, said: str = "") -> str:

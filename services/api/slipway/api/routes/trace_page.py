@@ -14,7 +14,7 @@ from slipway.model.ids import AllocationId
 PATH = "/trace/{id}"
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; base-uri 'none'; "
-    "form-action 'none'; frame-ancestors 'self'"
+    "form-action 'none'; frame-ancestors 'none'"
 )
 _SERVICES = ("api", "scheduler", "podworker", "watcher")
 _PAGE = """<!doctype html>

@@ -1,0 +1,186 @@
+"""Text of others on our pages: whatever a user, a program or an issuer may name is shown as text and never runs.
+
+The inputs are walked one by one; each that the API takes has to be seen on one of the pages, so that the test shows
+something. What it refuses is in its refusals, which are pages too.
+"""
+
+import io
+import json
+import sys
+import tarfile
+from collections.abc import Generator
+from typing import Any
+from urllib.parse import quote
+
+import httpx
+import pytest
+
+from tests.browser.attackers import PLANTED, SHOWN, assert_nothing_ran
+from tests.browser.chromium import Page
+from tests.browser.gallery import Caller
+from tests.support.local_stack import RunningStack
+from tests.support.names import fresh
+from tests.support.wait import wait_until
+
+Json = dict[str, Any]
+USER = '<b data-planted>planted</b><img src=x onerror="window.hacked=1">@evil.example'
+LINK = "\x1b]8;;javascript:window.hacked=1\x07a link of the log\x1b]8;;\x07"
+TALKS = (
+    f"import sys, time\nprint({PLANTED!r})\nprint('\\x1b[31m' + {PLANTED!r} + '\\x1b[0m')\nprint({LINK!r})\n"
+    f"print('\\x1b]0;{SHOWN}\\x07\\x1b[2J\\x1bPq' + {SHOWN!r}, file=sys.stderr)\n"
+)
+FAILS = f"{TALKS}raise SystemExit({PLANTED!r})"
+RUNS = f"{TALKS}sys.stdout.flush()\nwhile True: time.sleep(1)"
+
+
+@pytest.fixture(scope="module")
+def planted(stack: RunningStack) -> Generator[dict[str, str]]:
+    """Work, a webhook, a template, a job and a token of a user of a hostile name, with planted text in each field."""
+    caller = Caller(stack, USER)
+    env = {"PLANTED": PLANTED}
+    ids = {
+        "runs": caller.launch(RUNS, fresh("runs"), env=env),
+        "failed": caller.launch(FAILS, fresh("failed"), env=env),
+        "waits": caller.launch("pass", fresh("waits"), gpus=8, ranks=8, kind="training"),
+        "broken": caller.launch("pass", fresh("broken"), hold=True),
+    }
+    name = fresh("planted")
+    body = {"image": "local", "command": ["echo", PLANTED], "env": env}
+    stack.ask(lambda api: api.post("/templates", {"name": name, "body": body}))
+    stack.ask(lambda api: api.post("/jobs", {"name": name}))
+    hook = {"name": name, "url": f"http://127.0.0.1:9/?{quote(PLANTED)}", "description": PLANTED}
+    stack.ask(lambda api: api.post("/webhooks", hook))
+    stack.wait_for(ids["failed"], "Terminated")
+    stack.wait_for(ids["runs"], "Running")
+    wait_until(lambda: stack.view(ids["waits"])["status"].get("conditions"), "why it waits is known")
+    yield {**ids, "name": name, "link": caller.link()}
+    stack.ask(lambda api: api.call("DELETE", f"/webhooks/{name}"))
+    stack.ask(lambda api: api.call("DELETE", f"/templates/{name}"))
+    for id_ in ids.values():
+        stack.ask(lambda api, id_=id_: api.post(f"/allocations/{id_}/kill"))
+
+
+def shown_on(planted: dict[str, str]) -> dict[str, str]:
+    """{page: what of the planted text has to be seen there}; empty: nothing of it, the page only must not run it."""
+    name, runs, failed = planted["name"], planted["runs"], planted["failed"]
+    text = quote(PLANTED, safe="")
+    return {
+        "/?of=everyone": USER,
+        f"/w/{runs}?tab=log": SHOWN,
+        f"/w/{failed}?tab=log": SHOWN,
+        f"/w/{failed}": "",
+        f"/w/{runs}?tab=events": "",
+        f"/w/{runs}?tab=ranks": "",
+        f"/w/{runs}?tab=yaml": SHOWN,
+        f"/w/{planted['waits']}": USER,
+        f"/launch?from={runs}&as=yaml": "",
+        f"/launch?from={text}": "",
+        f"/launch?template={text}&workspace={text}": "",
+        f"/templates/{name}": SHOWN,
+        f"/templates/{text}": SHOWN,
+        "/templates": "",
+        "/webhooks": SHOWN,
+        "/tokens": USER,
+        "/history": USER,
+        f"/history?at={text}": "",
+        f"/cluster?at={text}": "",
+        "/cluster?by=user": USER,
+        "/usage?by=user": "",
+        f"/usage?by={text}&user={text}&queue={text}": "",
+        f"/w/{text}": SHOWN,
+        f"/queues/{text}": SHOWN,
+        f"/queues/default?why={text}": "",
+        f"/jobs/{text}": SHOWN,
+        f"/jobs/{name}": "",
+        f"/nodes/{text}": SHOWN,
+        f"/?q={text}&state={text}&queue={text}&user={text}": "",
+        "/dead": "",
+        "/queues": "",
+        "/nodes/node-0": "",
+        "/more": "",
+        f"/trace/{text}": SHOWN,
+        f"/trace/{runs}": "",
+        f"/login?next={text}": USER,
+        f"/docs?{text}": "",
+        f"/login/callback?error={text}&error_description={text}": "",
+        f"/login/link?code={text}": "",
+        f"/proxy/{text}/": "",
+        f"/api/v1/allocations/{text}": "data-planted",
+        f"/api/v1/queues/{text}?{text}": "data-planted",
+    }
+
+
+def is_settled(page: Page) -> None:
+    """What the page asks the API for is there."""
+    page.wait_for("document.readyState === 'complete' && !document.querySelector('.loading')")
+
+
+def test_no_page_runs_what_somebody_has_named(planted: dict[str, str], page: Page) -> None:
+    """Names, labels, variables, lines of logs with control sequences, ends, explanations, titles, parameters of
+    addresses, the name of the user who looks."""
+    page.goto(planted["link"])
+    page.wait_for("!!document.querySelector('main h1')")
+    origin = str(page.run("location.origin"))
+    for path, seen in shown_on(planted).items():
+        page.goto(f"{origin}{path}#{quote(PLANTED)}")
+        is_settled(page)
+        if seen:
+            # A field that one can type into holds its text in its value.
+            page.wait_for(
+                "(document.body.innerText + document.title + [...document.querySelectorAll('input, textarea')]"
+                f".map(each => each.value).join(' ')).includes({json.dumps(seen)})"
+            )
+        assert_nothing_ran(page, path)
+
+
+def test_a_refusal_on_the_launch_page_is_text(planted: dict[str, str], page: Page) -> None:
+    """What the API refuses is quoted in its words, and shown next to the field as one types."""
+    page.goto(planted["link"].replace("code=", "code=x"))  # a link that is not good any more is a page too
+    is_settled(page)
+    assert_nothing_ran(page, "a used link")
+
+
+def test_a_screen_runs_nothing(stack: RunningStack, page: Page) -> None:
+    """A terminal shows what a program prints: no markup, no link that runs a script, no title of the program's."""
+    id_ = stack.launch({"kind": "shell", "name": fresh("screen")})
+    page.goto(stack.link(f"/proxy/{id_}/", allocation=id_))
+    page.wait_for("document.querySelector('.bar')?.dataset.state === 'open'")
+    program = (
+        f"print({PLANTED!r}); print({LINK!r}); print('\\x1b]0;{SHOWN}\\x07'); "
+        "print('\\x1b[38;2;1;200;3mgreen\\x1b[0m'); print(6*7)"
+    )
+    page.type(f"{sys.executable} -c {json.dumps(program)}\n")
+    page.wait_for("document.querySelector('.xterm-rows').innerText.includes('42')")
+    page.wait_for("document.querySelector('.xterm-rows').innerText.includes('a link of the log')")
+    assert_nothing_ran(page, "the terminal")
+    # Colours of any kind are shown although the policy refuses styles that stand in the page.
+    colour = (
+        "getComputedStyle([...document.querySelectorAll('.xterm-rows span')].find(e => e.innerText === 'green')).color"
+    )
+    assert page.run(colour) == "rgb(1, 200, 3)"
+
+
+def test_what_is_refused_or_downloaded_is_no_page(stack: RunningStack, planted: dict[str, str]) -> None:
+    """Refusals that quote a name, lines of a log, names of files of an archive: a browser takes none for a page."""
+    archive = io.BytesIO()
+    with tarfile.open(fileobj=archive, mode="w:gz") as packed:
+        member = tarfile.TarInfo(f"../{PLANTED}")
+        packed.addfile(member, io.BytesIO())
+    url, headers = f"{stack.url}/api/v1", stack.headers
+    with httpx.Client(headers=headers, trust_env=False) as client:
+        answers = [
+            client.put(f"{url}/contexts", content=archive.getvalue(), headers={"content-type": "application/gzip"}),
+            client.post(f"{url}/allocations", json={"kind": "command", "name": PLANTED, "queue": PLANTED}),
+            client.post(f"{url}/allocations", json={PLANTED: 1}),
+            client.post(f"{url}/allocations", json={"kind": "command", "image": "local", "labels": {PLANTED: PLANTED}}),
+            client.post(f"{url}/webhooks", json={"name": "x", "url": f"javascript:{PLANTED}"}),
+            client.get(f"{url}/allocations/{planted['runs']}/logs", params={"follow": "false"}),
+            client.get(f"{url}/usage", params={"format": "csv"}),
+            client.get(f"{stack.url}/{PLANTED}"),
+        ]
+    for answer in answers:
+        kind = answer.headers["content-type"]
+        assert kind.startswith(("application/problem+json", "text/plain", "text/csv", "application/")), kind
+        assert answer.headers["x-content-type-options"] == "nosniff"
+        assert "default-src 'none'" in answer.headers["content-security-policy"]
+    assert sum("data-planted" in answer.text for answer in answers) >= 4
