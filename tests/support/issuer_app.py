@@ -310,7 +310,8 @@ def control_approve() -> Any:
 
 @app.get("/control/seen")
 def control_seen() -> Any:
-    return jsonify({"counts": dict(state.counts), "refresh": len(state.refresh), "ended": state.ended})
+    told = {"counts": dict(state.counts), "refresh": len(state.refresh), "ended": state.ended}
+    return jsonify({**told, "refresh_tokens": list(state.refresh)})
 
 
 @app.post("/control/token")
