@@ -53,6 +53,11 @@ class Life(NamedTuple):
 def life(tmp_path_factory: pytest.TempPathFactory) -> Generator[Life]:
     folder = tmp_path_factory.mktemp("canaries")
     (folder / "client").write_text("the secret of the web client", "utf-8")
+    reader = folder / "reader"
+    reader.mkdir()
+    address, key = canary("reader"), base64.b64encode(secrets.token_bytes(32)).decode()
+    (reader / "url").write_text(f"http://127.0.0.1:9/audit?token={address}", "utf-8")
+    (reader / "key").write_text(f"whsec_{key}", "utf-8")
     with running_issuer() as issuer, collector("http/protobuf") as spans:
         env = {
             "SLIPWAY_OIDC_ISSUER_URL": issuer.url,
@@ -61,6 +66,7 @@ def life(tmp_path_factory: pytest.TempPathFactory) -> Generator[Life]:
             "SLIPWAY_OIDC_ROLES": '{"group:ml": {"default": "editor"}}',
             "SLIPWAY_LOG_LEVEL": "debug",
             "SLIPWAY_WEBHOOK_RETRY_S": "0",
+            "SLIPWAY_AUDIT_WEBHOOK_DIR": str(reader),
             "OTEL_EXPORTER_OTLP_ENDPOINT": spans.endpoint,
         }
         with running_stack(folder / "data", cpus=8, env=env) as stack:
@@ -71,6 +77,8 @@ def life(tmp_path_factory: pytest.TempPathFactory) -> Generator[Life]:
                 "query of a webhook": canary("query"),
                 "new query of a webhook": canary("newquery"),
                 "password of a webhook": canary("password"),
+                "key of the audit's reader": key,
+                "address of the audit's reader": address,
                 "client secret of the issuer": "the secret of the web client",
                 "key of sessions": (stack.stack.layout.session_keys / "1.key").read_text("ascii").strip(),
                 "token of a user": stack.stack.token,

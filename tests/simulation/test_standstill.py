@@ -102,6 +102,9 @@ async def provoke(world: World, name: str) -> None:
         world.server.flush()
     if name == "candidacy":
         world.processes["scheduler"].cut_until = world.loop.time() + 20.0
+    if name == "audit":
+        for trail in world.audits.values():
+            trail.offer({}, subject="a call")
     if name == "write-behind":
         for behind in world.behind.values():
             behind.offer_activity(an_id(), "web", world.clock.now())

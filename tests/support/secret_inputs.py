@@ -28,7 +28,9 @@ SERVICES = {
     "podworker": PodworkerSettings,
     "watcher": WatcherSettings,
 }
-_LOOKS = re.compile(r"secret|token|passw|credential|private|refresh|cookie|session|url|key(?!e)|auth$", re.IGNORECASE)
+_LOOKS = re.compile(
+    r"secret|token|passw|credential|private|refresh|cookie|session|url|key(?!e)|auth$|webhook_dir", re.IGNORECASE
+)
 
 PLANTED: Mapping[str, str] = {
     "api LaunchBody.secretValues": "secret value of a launch",
@@ -43,6 +45,7 @@ PLANTED: Mapping[str, str] = {
     "setting redis_password": "passwords of Redis",
     "setting redis_url": "passwords of Redis",
     "setting metrics_token_file": "token of metrics",
+    "setting audit_webhook_dir": "key of the audit's reader",
     "setting oidc_issuer_url": "refresh token of the issuer",
     "value valkey.auth.password": "password of the Valkey",
     "value externalRedis.url": "password in the address of Redis",

@@ -130,6 +130,8 @@ class World:
         """{role: what it writes when there is time}"""
         self.apps: dict[str, tuple[Process, Any]] = {}
         """{role of an api: (the process, its application)}"""
+        self.audits: dict[str, Any] = {}
+        """{role of an api: what it tells a reader of its changes}"""
         self.answers: list[Answered] = []
         """What clients were told."""
         self.canaries: list[Canary] = []
@@ -306,6 +308,14 @@ class World:
                 sessions = BrowserSessions(keys, ended, context.clock, random, domain="", life_s=60.0)
                 api_main.follow_tokens(context, NoTokens(Path(), context.clock))
                 api_main.follow_logins(context, sessions)
+
+                class AuditReader:
+                    """One that takes everything."""
+
+                    async def write(self, events: Any, *, id_: str) -> None:
+                        await asyncio.sleep(0)
+
+                self.audits[process.role] = api_main.follow_audit(context, AuditReader())
 
     def end(self, process: Process, why: str) -> None:
         """A process ended by itself: a bug; it is started again as Kubernetes would."""

@@ -169,6 +169,13 @@ SERVICES = Board(
                 unit="s",
             ),
             Panel(
+                "Audit events for a reader outside",
+                "Does it get them all?",
+                ((rate("slipway_audit_events_total", "outcome"), "{{outcome}}"),),
+                unit="ops",
+                quiet="no reader is set up, or nobody changes anything",
+            ),
+            Panel(
                 "Open streams and sockets",
                 "How many follow something?",
                 (("sum by (kind) (slipway_http_streams)", "{{kind}}"),),

@@ -350,6 +350,12 @@ def _histogram(
 # extenders, as far as `instruments.py` admits them. Never the id of anything.
 HTTP_REQUESTS = _counter("http_requests", "requests", ("route", "method", "code"), "HTTP requests answered.")
 HTTP_DURATION = _histogram("http_request_duration_seconds", "seconds", ("route", "method"), "Time to answer a request.")
+AUDIT_EVENTS = _counter(
+    "audit_events",
+    "events",
+    ("outcome",),
+    "Audit events for a reader outside the log: delivered, or lost (its backlog is full, or it was away for too long).",
+)
 HTTP_REFUSED = _counter(
     "http_refused",
     "connections",

@@ -2,7 +2,8 @@
 
 Owns which calls those are: all methods except the reading ones, and every WebSocket to a workload. Refused calls are
 logged too. The line names the object and its workspace: those of the path, those that the body asks for, and those that
-were created. It contains nothing else of the body, and no credentials.
+were created. It contains nothing else of the body, and no credentials. Where a reader outside is set up, it gets the
+same as an event (`audit_trail.py`).
 """
 
 import contextlib
@@ -12,12 +13,16 @@ from urllib.parse import urlsplit
 
 from starlette.requests import HTTPConnection
 
+from slipway.api.audit_trail import AuditTrail
 from slipway.api.identity import PRINCIPAL_KEY
 from slipway.api.problems import row_of
+from slipway.api.request_telemetry import REQUEST_ID_KEY
 from slipway.errors import ControlPlaneError
 from slipway.runtime import log
 
 STATUS_KEY = "slipway.audit.status"
+TRAIL = "audit_trail"
+"""The attribute of the application's state that has the reader outside."""
 OBJECT_KEY, WORKSPACE_KEY = "slipway.audit.object", "slipway.audit.workspace"
 _ASKED = ("name", "url", "kind")
 READING = ("GET", "HEAD", "OPTIONS")
@@ -67,17 +72,17 @@ def about(connection: HTTPConnection, names: Mapping[str, str], *, workspace: st
 def told_of_each(connection: HTTPConnection, verb: str, names: Mapping[str, str], workspace: str, status: int) -> None:
     """One line for one object of a request that changes many, beside the line of the request."""
     user, via = _caller(connection)
-    _log.info(
-        "audit",
-        user=user,
-        via=via,
-        method=str(connection.scope.get("method", "WEBSOCKET")),
-        route=connection.scope["path"],
-        verb=verb,
-        object={name: value[:_NAME_MAX] for name, value in names.items()},
-        workspace=workspace,
-        status=status,
-    )
+    line: dict[str, Any] = {
+        "user": user,
+        "via": via,
+        "method": str(connection.scope.get("method", "WEBSOCKET")),
+        "route": connection.scope["path"],
+        "verb": verb,
+        "object": {name: value[:_NAME_MAX] for name, value in names.items()},
+        "workspace": workspace,
+        "status": status,
+    }
+    _write(connection, line)
 
 
 def _host_of(url: str) -> str:
@@ -91,16 +96,26 @@ def _tell(connection: HTTPConnection, method: str, route: str) -> None:
     user, via = _caller(connection)
     status = connection.scope.get(STATUS_KEY, 500)
     found: dict[str, str] = connection.scope.get(OBJECT_KEY, {})
-    _log.info(
-        "audit",
-        user=user,
-        via=via,
-        method=method,
-        route=route,
-        object={name: str(value)[:_NAME_MAX] for name, value in {**found, **connection.path_params}.items()},
-        workspace=str(connection.scope.get(WORKSPACE_KEY) or connection.query_params.get("workspace", ""))[:_NAME_MAX],
-        status=status,
-    )
+    workspace = str(connection.scope.get(WORKSPACE_KEY) or connection.query_params.get("workspace", ""))
+    line: dict[str, Any] = {
+        "user": user,
+        "via": via,
+        "method": method,
+        "route": route,
+        "object": {name: str(value)[:_NAME_MAX] for name, value in {**found, **connection.path_params}.items()},
+        "workspace": workspace[:_NAME_MAX],
+        "status": status,
+    }
+    _write(connection, line)
+
+
+def _write(connection: HTTPConnection, line: dict[str, Any]) -> None:
+    """To the log, and to the reader outside, who also gets the id of the request, which is in each line of the log."""
+    _log.info("audit", **line)
+    trail: AuditTrail | None = getattr(connection.app.state, TRAIL, None)
+    if trail is not None:
+        told = {**line, "requestId": connection.scope.get(REQUEST_ID_KEY, "")}
+        trail.offer(told, subject=f"{line['method']} {line['route']}")
 
 
 def _caller(connection: HTTPConnection) -> tuple[str, str]:

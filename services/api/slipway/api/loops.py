@@ -13,6 +13,9 @@ KUBERNETES = Loop(name="kubernetes", bound_s=STILL_S, moves="each question wheth
 TOKENS = Loop(name="tokens", bound_s=STILL_S, moves="each look at the folder of tokens")
 SESSION_KEYS = Loop(name="session-keys", bound_s=STILL_S, moves="each look at the folder of session keys")
 LOGOUTS = Loop(name="logouts", bound_s=STILL_S, moves="each look for logins that other replicas ended")
+AUDIT = Loop(
+    name="audit", bound_s=STILL_S, moves="each batch of audit events that its reader takes or refuses", rests="an event"
+)
 ANNOUNCE = Loop(name="announce", bound_s=STILL_S, moves="each batch of launches", rests="a launch to announce")
 WATCH = Loop(
     name="watch",
@@ -30,6 +33,7 @@ LOOPS = (
     TOKENS,
     SESSION_KEYS,
     LOGOUTS,
+    AUDIT,
     ANNOUNCE,
     WATCH,
     WEBHOOKS_ROUTE,

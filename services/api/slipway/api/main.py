@@ -4,16 +4,20 @@ import asyncio
 import math
 import socket
 from functools import partial
+from pathlib import Path
 
 from slipway.api.access import ended_sessions
 from slipway.api.access.session import BrowserSessions
 from slipway.api.access.token_auth import BACKOFF_S, LOOK_S, TokenBook
 from slipway.api.app import create_app, create_task_app
+from slipway.api.audit_destinations import ANYWHERE, AuditFile, AuditWebhook, FileRetention
+from slipway.api.audit_trail import AuditDestination, AuditTrail
 from slipway.api.deps import ApiDeps, connect
-from slipway.api.loops import ANNOUNCE, KUBERNETES, LOGOUTS, SESSION_KEYS, TOKENS, WATCH
+from slipway.api.loops import ANNOUNCE, AUDIT, KUBERNETES, LOGOUTS, SESSION_KEYS, TOKENS, WATCH
 from slipway.api.ports import Kube, WatchingKube
 from slipway.api.settings import Settings
 from slipway.api.webhooks import running
+from slipway.api.webhooks.sender import Sender
 from slipway.errors import ControlPlaneError, InvalidError, InvariantError, NotFoundError, UnavailableError
 from slipway.kube import client
 from slipway.kube.resources import ALLOCATIONS
@@ -31,6 +35,7 @@ from slipway.streams.producer import BestEffort
 NAME = "api"
 PROBE_S = 5.0
 PROBE_BACKOFF_S = 15.0
+AUDIT_BACKOFF_S = 30.0
 
 _log = log.get_logger(__name__)
 
@@ -84,7 +89,12 @@ def compose(context: ServiceContext[Settings], kube: WatchingKube, streams: Stre
         context.resources.push_async_callback(parts.prometheus.aclose)
     if context.once:
         return parts
-    context.serve(create_app(parts, context.probes))
+    app = create_app(parts, context.probes)
+    context.serve(app)
+    destination = audit_destination(settings, context.clock)
+    if destination is not None:
+        context.resources.push_async_callback(destination.aclose)
+        app.state.audit_trail = follow_audit(context, destination)
     if parts.tokens is not None:
         follow_tokens(context, parts.tokens)
     if settings.auth != "none":
@@ -152,6 +162,37 @@ def follow_logins(context: ServiceContext[Settings], sessions: BrowserSessions) 
         _log.info("logins of browsers end with this process", how="set SLIPWAY_SESSION_KEY_DIR for several replicas")
     interval_s, backoff_s = ended_sessions.LOOK_S, ended_sessions.BACKOFF_S
     context.loop(LOGOUTS, sessions.ended.look, min_interval_s=interval_s, max_backoff_s=backoff_s)
+
+
+def audit_destination(settings: Settings, clock: Clock) -> AuditFile | AuditWebhook | None:
+    """Where audit events go beside the log; None where nowhere is set."""
+    if settings.audit_file:
+        keeps = FileRetention(
+            bytes_max=settings.audit_file_bytes_max,
+            files_max=settings.audit_files_max,
+            days_max=settings.audit_days_max,
+        )
+        return AuditFile(Path(settings.audit_file), keeps, clock)
+    if settings.audit_webhook_dir:
+        sender = Sender(clock, timeout_s=settings.webhook_timeout_s, allowed=ANYWHERE)
+        return AuditWebhook(Path(settings.audit_webhook_dir), sender)
+    return None
+
+
+def follow_audit(context: ServiceContext[Settings], destination: AuditDestination) -> AuditTrail:
+    """Deliver audit events until the process ends, then what is left."""
+    settings = context.settings
+    trail = AuditTrail(
+        destination,
+        context.clock,
+        context.random,
+        source=f"/slipway/{settings.namespace}/api/{socket.gethostname()}",
+        backlog_max=settings.audit_backlog_max,
+        retry_s=settings.audit_retry_s,
+    )
+    context.resources.push_async_callback(trail.flush)
+    context.loop(AUDIT, trail.step, min_interval_s=0.0, max_backoff_s=AUDIT_BACKOFF_S)
+    return trail
 
 
 async def check(parts: ApiDeps) -> None:

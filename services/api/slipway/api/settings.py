@@ -192,6 +192,60 @@ class Settings(CommonSettings, kw_only=True, frozen=True):
             "restart. Empty: HTTP; TLS may end in front."
         ),
     ] = ""
+    audit_file: Annotated[
+        str,
+        Meta(
+            description="File that audit events are appended to, one CloudEvent a line; its folder must be there. "
+            "Empty: the log has them, as always. A file or a webhook, not both."
+        ),
+    ] = ""
+    audit_file_bytes_max: Annotated[
+        int,
+        Meta(
+            ge=64 * 1024,
+            le=4 * 1024 * 1024 * 1024,
+            description="Size at which that file is renamed, with the time in its name, and a new one begun.",
+            extra={"unit": "bytes"},
+        ),
+    ] = 64 * 1024 * 1024
+    audit_files_max: Annotated[
+        int, Meta(ge=0, le=10_000, description="How many full files of audit events are kept; the oldest go.")
+    ] = 16
+    audit_days_max: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=3650,
+            description="How long full files of audit events are kept, at most; 0: as long as there are not too many.",
+            extra={"unit": "days"},
+        ),
+    ] = 0
+    audit_webhook_dir: Annotated[
+        str,
+        Meta(
+            description="Folder with the files url and key (whsec_...), as a mounted Secret is one: audit events are "
+            "posted there as batches of CloudEvents, signed as webhooks are. Empty: nowhere."
+        ),
+    ] = ""
+    audit_retry_s: Annotated[
+        float,
+        Meta(
+            ge=0,
+            le=604_800,
+            description="How long a batch of audit events is tried again before it is given up. The reader is told how "
+            "many it has missed.",
+            extra={"unit": "seconds"},
+        ),
+    ] = 3600.0
+    audit_backlog_max: Annotated[
+        int,
+        Meta(
+            ge=100,
+            le=1_000_000,
+            description="Audit events that wait in memory for their reader; about 1 KiB each. What comes beyond is "
+            "lost, and the reader is told how many.",
+        ),
+    ] = 10_000
     session_s: Annotated[
         float,
         Meta(
@@ -495,6 +549,8 @@ class Settings(CommonSettings, kw_only=True, frozen=True):
                 "SLIPWAY_AUTH_AUDIENCE and SLIPWAY_TASK_AUDIENCE are the same: the token of a task would be a user's"
             )
         self._check_oidc()
+        if self.audit_file and self.audit_webhook_dir:
+            raise ValueError("SLIPWAY_AUDIT_FILE and SLIPWAY_AUDIT_WEBHOOK_DIR are both set: audit events go to one")
         if self.proxy_domain and not self.hosts and self.auth != "none":
             raise ValueError(
                 "SLIPWAY_PROXY_DOMAIN needs the api's own names in SLIPWAY_HOSTS: only their pages lead on to workloads"

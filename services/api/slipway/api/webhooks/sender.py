@@ -38,6 +38,7 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
     body: bytes
     traceparent: str = ""
     """of the try"""
+    content_type: str = CONTENT_TYPE
 
 
 class DeliveryResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -110,7 +111,7 @@ class Sender:
 
         fields = {
             "Host": target.authority,
-            "Content-Type": CONTENT_TYPE,
+            "Content-Type": message.content_type,
             "User-Agent": f"slipway/{version()}",
             **({"traceparent": message.traceparent} if message.traceparent else {}),
             **signature.headers(webhook.key, message.id, message.body, now=self._clock.now()),

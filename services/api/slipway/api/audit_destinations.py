@@ -1,0 +1,117 @@
+"""Where audit events go: lines of a file that is rotated, or requests to a webhook.
+
+Owns the files and their retention, and the form of a request. Knows no queue and no retries.
+"""
+
+import asyncio
+import ipaddress
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from slipway.api.webhooks.hook import Config, Webhook, parse_key
+from slipway.api.webhooks.sender import Message, Sender
+from slipway.errors import InvalidError, UnavailableError
+from slipway.model.times import format_time
+from slipway.runtime import private_files
+from slipway.runtime.clock import Clock
+
+CONTENT_TYPE = "application/cloudevents-batch+json; charset=utf-8"
+URL, KEY = "url", "key"
+"""The files of the folder of a webhook, as a mounted Secret has them."""
+ANYWHERE = (ipaddress.ip_network("0.0.0.0/0"), ipaddress.ip_network("::/0"))
+"""The operator chooses the address, and no user does."""
+_DAY_S = 86_400.0
+_STAMP = re.compile(r"[^0-9TZ]")
+
+
+class FileRetention(msgspec.Struct, frozen=True, kw_only=True):
+    """When a file is full, and which full ones are kept: the newest, none older than so many days (0: any age)."""
+
+    bytes_max: int
+    files_max: int
+    days_max: int
+
+
+class AuditFile:
+    """One event a line, in a file that only our own account reads. A full one is renamed `NAME.TIME`.
+
+    It is opened anew for each batch: somebody may have moved it away."""
+
+    def __init__(self, path: Path, keeps: FileRetention, clock: Clock) -> None:
+        self._path = path
+        self._keeps = keeps
+        self._clock = clock
+
+    async def write(self, events: Sequence[bytes], *, id_: str) -> None:
+        """Append. Raises UnavailableError when the file system does not take it."""
+        try:
+            await asyncio.to_thread(self._append, b"".join(event + b"\n" for event in events))
+        except OSError as error:
+            raise UnavailableError(f"{self._path} cannot be written: {error.strerror}") from error
+
+    async def aclose(self) -> None:
+        """Nothing is open between batches."""
+
+    def _append(self, lines: bytes) -> None:
+        size = self._path.stat().st_size if self._path.exists() else 0
+        if size and size + len(lines) > self._keeps.bytes_max:
+            self._rotate()
+        with open(self._path, "ab", opener=private_files.opener) as file:
+            before = file.tell()
+            try:
+                file.write(lines)
+                file.flush()
+            except OSError:
+                file.truncate(before)  # half a line would be none for its reader, and the batch comes again
+                raise
+        self._forget()
+
+    def _rotate(self) -> None:
+        stamp = _STAMP.sub("", format_time(self._clock.now()))
+        fresh, number = self._path.with_name(f"{self._path.name}.{stamp}"), 0
+        while fresh.exists():
+            number += 1
+            fresh = self._path.with_name(f"{self._path.name}.{stamp}.{number}")
+        self._path.rename(fresh)
+
+    def _forget(self) -> None:
+        """Full files beyond what is kept."""
+        full = sorted(self._path.parent.glob(f"{self._path.name}.*"), key=lambda file: file.stat().st_mtime)
+        now = self._clock.now()
+        for place, file in enumerate(reversed(full)):
+            age_s = now - file.stat().st_mtime
+            if place >= self._keeps.files_max or (self._keeps.days_max and age_s > self._keeps.days_max * _DAY_S):
+                file.unlink(missing_ok=True)
+
+
+class AuditWebhook:
+    """A batch of events in one request, signed as webhooks are. The address and the key are read for each request, so
+    that a changed Secret counts at once."""
+
+    def __init__(self, folder: Path, sender: Sender) -> None:
+        self._folder = folder
+        self._sender = sender
+
+    async def write(self, events: Sequence[bytes], *, id_: str) -> None:
+        """One try. Raises UnavailableError when the receiver did not take it."""
+        webhook = await asyncio.to_thread(self._read)
+        message = Message(id=id_, body=b"[" + b",".join(events) + b"]", content_type=CONTENT_TYPE)
+        result = await self._sender.send(webhook, message)
+        if not result.delivered:
+            raise UnavailableError(result.detail, retry_after_s=result.retry_after_s)
+
+    async def aclose(self) -> None:
+        """Close its connections."""
+        await self._sender.aclose()
+
+    def _read(self) -> Webhook:
+        try:
+            url, key = ((self._folder / name).read_text("utf-8").strip() for name in (URL, KEY))
+            return Webhook(name="audit", config=Config(url=url), key=parse_key(key))
+        except (OSError, UnicodeDecodeError) as error:
+            raise UnavailableError(f"{self._folder} needs the files {URL} and {KEY}") from error
+        except InvalidError as error:
+            raise UnavailableError(f"{self._folder / KEY}: {error}") from error

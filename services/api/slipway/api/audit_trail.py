@@ -1,0 +1,158 @@
+"""Audit events for a reader outside: CloudEvents, to a file or to a webhook, beside the lines of the log.
+
+Owns the backlog between the requests and the reader, what happens at its limit, and when a delivery is given up. The
+two destinations are in `audit_destinations.py`.
+
+Promises: `offer` never waits and never raises. Events reach the reader in the order of this process, at least once,
+with an id that is the same at every try. What is lost (the backlog is full, or its reader was away for longer than
+`retry_s`) is told to the reader itself, by an event of type `LOST` with the number and the times, among the events that
+reach it next; it is counted and logged too.
+
+Not promised: an order between replicas; that a process that is killed has delivered what it still held.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+import msgspec
+
+from slipway.errors import ControlPlaneError, UnavailableError
+from slipway.model.times import format_time
+from slipway.runtime import liveness, log, telemetry
+from slipway.runtime.clock import Clock, Random
+
+AUDIT, LOST = "dev.slipway.audit.v1", "dev.slipway.audit.lost.v1"
+BATCH_MAX = 100
+LAST_S = 5.0
+"""How long a process that ends still tries."""
+_ID_BYTES = 16
+
+_log = log.get_logger(__name__)
+
+
+class AuditDestination(Protocol):
+    """Who reads audit events."""
+
+    async def write(self, events: Sequence[bytes], *, id_: str) -> None:
+        """All of them, or none. `id_` names this batch, the same at every try. Raises TransientError."""
+        ...
+
+
+class AuditCloudEvent(msgspec.Struct, frozen=True, kw_only=True):
+    """CloudEvents 1.0, in structured mode."""
+
+    specversion: str = "1.0"
+    id: str
+    source: str
+    type: str
+    time: str
+    subject: str = ""
+    datacontenttype: str = "application/json"
+    data: Mapping[str, object]
+
+
+class AuditTrail:
+    """The events of one process. `source` names it in each of them."""
+
+    def __init__(
+        self,
+        destination: AuditDestination,
+        clock: Clock,
+        random: Random,
+        *,
+        source: str,
+        backlog_max: int,
+        retry_s: float,
+    ) -> None:
+        self._destination = destination
+        self._clock = clock
+        self._random = random
+        self._source = source
+        self._backlog_max = backlog_max
+        self._retry_s = retry_s
+        self._waiting: deque[bytes] = deque()
+        self._batch: tuple[bytes, ...] = ()
+        self._batch_id = ""
+        self._failing_since: float | None = None
+        self._lost = 0
+        self._lost_since = 0.0
+        self._something = asyncio.Event()
+
+    def offer(self, what: Mapping[str, object], *, subject: str) -> None:
+        """One event: what the line of the log says."""
+        self._something.set()
+        if len(self._waiting) + len(self._batch) >= self._backlog_max:
+            self._lose(1, "the backlog is full")
+            return
+        self._tell_of_losses()
+        self._waiting.append(self._event(AUDIT, what, subject=subject))
+
+    async def step(self) -> None:
+        """Wait for events, then deliver a batch. Raises UnavailableError when the reader did not take it, this time."""
+        with liveness.rest(lambda: self._waiting or self._batch):
+            await self._something.wait()
+        await self._deliver()
+
+    async def flush(self) -> None:
+        """What is left, as far as its reader takes it now; at most `LAST_S`."""
+        try:
+            async with asyncio.timeout(LAST_S):
+                while self._waiting or self._batch or self._lost:
+                    await self._deliver()
+        except (ControlPlaneError, TimeoutError):
+            left = len(self._waiting) + len(self._batch) + self._lost
+            _log.warning("audit events not delivered at the end of the process", events=left)
+
+    async def _deliver(self) -> None:
+        if not self._batch:
+            if not self._waiting:
+                self._tell_of_losses()
+            taken = [self._waiting.popleft() for _ in range(min(BATCH_MAX, len(self._waiting)))]
+            self._batch, self._batch_id = tuple(taken), self._random.token_hex(_ID_BYTES)
+        try:
+            if self._batch:
+                await self._destination.write(self._batch, id_=self._batch_id)
+        except ControlPlaneError as error:
+            self._failed(error)
+            raise UnavailableError(f"audit events are not taken: {error}") from error
+        telemetry.AUDIT_EVENTS.labels(outcome="delivered").inc(len(self._batch))
+        self._failing_since, self._batch = None, ()
+        if not self._waiting and not self._lost:
+            self._something.clear()
+
+    def _failed(self, error: ControlPlaneError) -> None:
+        """Give the batch up when its time is over: what comes after it is to have a chance too."""
+        now = self._clock.monotonic()
+        if self._failing_since is None:
+            self._failing_since = now
+        if now - self._failing_since >= self._retry_s:
+            given_up, self._batch = len(self._batch), ()
+            self._failing_since = None
+            self._lose(given_up, str(error))
+
+    def _lose(self, events: int, why: str) -> None:
+        if not self._lost:
+            self._lost_since = self._clock.now()
+            _log.error("audit events lost", why=why, how="see the reader, or SLIPWAY_AUDIT_BACKLOG_MAX")
+        self._lost += events
+        telemetry.AUDIT_EVENTS.labels(outcome="lost").inc(events)
+
+    def _tell_of_losses(self) -> None:
+        if self._lost and len(self._waiting) < self._backlog_max:
+            told = {"lost": self._lost, "since": format_time(self._lost_since), "until": format_time(self._clock.now())}
+            self._waiting.append(self._event(LOST, told, subject="audit"))
+            self._lost = 0
+
+    def _event(self, type_: str, data: Mapping[str, object], *, subject: str) -> bytes:
+        return msgspec.json.encode(
+            AuditCloudEvent(
+                id=self._random.token_hex(_ID_BYTES),
+                source=self._source,
+                type=type_,
+                time=format_time(self._clock.now()),
+                subject=subject,
+                data=data,
+            )
+        )

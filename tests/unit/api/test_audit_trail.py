@@ -1,0 +1,251 @@
+"""Audit events reach their reader in order and once told apart by ids; what is lost is told to the reader itself."""
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.requests import Request
+from starlette.responses import Response
+
+from slipway.api.audit_destinations import ANYWHERE, CONTENT_TYPE, AuditFile, AuditWebhook, FileRetention
+from slipway.api.audit_trail import AUDIT, BATCH_MAX, LOST, AuditTrail
+from slipway.api.main import audit_destination
+from slipway.api.settings import Settings
+from slipway.api.webhooks import signature
+from slipway.api.webhooks.hook import key_text
+from slipway.api.webhooks.sender import Sender
+from slipway.errors import InvalidError, UnavailableError
+from slipway.runtime.clock import SeededRandom, SystemClock
+from slipway.runtime.settings import load
+from tests.support.access import Teams, teams_world
+from tests.support.clock import FakeClock
+from tests.support.http_stub import serve
+
+Json = dict[str, Any]
+DAY_S = 86_400
+
+
+class AuditReader:
+    """Takes batches, unless it is away."""
+
+    def __init__(self) -> None:
+        self.is_away = False
+        self.batches: list[tuple[str, list[Json]]] = []
+        self.tried: list[str] = []
+
+    async def write(self, events: Sequence[bytes], *, id_: str) -> None:
+        self.tried.append(id_)
+        if self.is_away:
+            raise UnavailableError("the reader is away")
+        self.batches.append((id_, [json.loads(each) for each in events]))
+
+    @property
+    def got(self) -> list[Json]:
+        return [event for _, batch in self.batches for event in batch]
+
+
+@pytest.fixture
+def reader() -> AuditReader:
+    return AuditReader()
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+def a_trail(reader: AuditReader, clock: FakeClock, *, backlog_max: int = 1000, retry_s: float = 60.0) -> AuditTrail:
+    random = SeededRandom(1)
+    return AuditTrail(reader, clock, random, source="/slipway/api", backlog_max=backlog_max, retry_s=retry_s)
+
+
+async def test_an_event_is_a_cloud_event(reader: AuditReader, clock: FakeClock) -> None:
+    """With an id, the source, the time, and what the line of the log says."""
+    trail = a_trail(reader, clock)
+    trail.offer({"user": "ada", "status": 201}, subject="POST /api/v1/jobs")
+    await trail.step()
+    [event] = reader.got
+    assert (event["specversion"], event["type"], event["source"]) == ("1.0", AUDIT, "/slipway/api")
+    assert (event["subject"], event["data"]) == ("POST /api/v1/jobs", {"user": "ada", "status": 201})
+    assert event["time"].endswith("Z")
+    assert len(event["id"]) == 32
+
+
+async def test_events_come_in_batches_and_in_order(reader: AuditReader, clock: FakeClock) -> None:
+    """Each with an id of its own."""
+    trail = a_trail(reader, clock)
+    for number in range(BATCH_MAX + 50):
+        trail.offer({"number": number}, subject="x")
+    await trail.step()
+    await trail.step()
+    assert [len(batch) for _, batch in reader.batches] == [BATCH_MAX, 50]
+    assert [each["data"]["number"] for each in reader.got] == list(range(BATCH_MAX + 50))
+    assert len({each["id"] for each in reader.got}) == BATCH_MAX + 50
+
+
+async def test_a_reader_that_is_away_gets_the_same_batch_again(reader: AuditReader, clock: FakeClock) -> None:
+    """Under the same id, so that it can drop what it has."""
+    trail = a_trail(reader, clock)
+    reader.is_away = True
+    trail.offer({"number": 1}, subject="x")
+    for _ in range(2):
+        with pytest.raises(UnavailableError):
+            await trail.step()
+    reader.is_away = False
+    trail.offer({"number": 2}, subject="x")
+    await trail.step()
+    await trail.step()
+    assert len(set(reader.tried[:3])) == 1
+    assert [each["data"]["number"] for each in reader.got] == [1, 2]
+
+
+async def test_a_full_backlog_is_told_to_the_reader(reader: AuditReader, clock: FakeClock) -> None:
+    """How many events are missing, and from when to when; at the place where they are missing."""
+    trail = a_trail(reader, clock, backlog_max=100)
+    for number in range(130):
+        trail.offer({"number": number}, subject="x")
+    await trail.step()
+    trail.offer({"number": 130}, subject="x")
+    await trail.step()
+    types = [each["type"] for each in reader.got]
+    assert types == [*([AUDIT] * 100), LOST, AUDIT]
+    lost = reader.got[100]["data"]
+    assert lost["lost"] == 30
+    assert lost["since"] <= lost["until"]
+
+
+async def test_losses_are_told_also_when_nothing_follows(reader: AuditReader, clock: FakeClock) -> None:
+    """As soon as the backlog is empty."""
+    trail = a_trail(reader, clock, backlog_max=100)
+    for number in range(101):
+        trail.offer({"number": number}, subject="x")
+    await trail.step()
+    await trail.step()
+    assert reader.got[-1]["type"] == LOST
+
+
+async def test_a_batch_has_a_budget(reader: AuditReader, clock: FakeClock) -> None:
+    """After that it is given up, counted as lost, and what comes behind it has its turn."""
+    trail = a_trail(reader, clock, retry_s=60.0)
+    reader.is_away = True
+    trail.offer({"number": 1}, subject="x")
+    with pytest.raises(UnavailableError):
+        await trail.step()
+    await clock.sleep(61)
+    with pytest.raises(UnavailableError):
+        await trail.step()
+    reader.is_away = False
+    trail.offer({"number": 2}, subject="x")
+    await trail.step()
+    assert [(each["type"], each["data"].get("lost")) for each in reader.got] == [(LOST, 1), (AUDIT, None)]
+
+
+async def test_the_end_of_the_process_delivers_what_is_left(reader: AuditReader, clock: FakeClock) -> None:
+    """And does not hang on a reader that is away."""
+    trail = a_trail(reader, clock)
+    for number in range(BATCH_MAX * 2 + 1):
+        trail.offer({"number": number}, subject="x")
+    await trail.flush()
+    assert len(reader.got) == BATCH_MAX * 2 + 1
+    reader.is_away = True
+    trail.offer({"number": 0}, subject="x")
+    await trail.flush()
+
+
+def files_in(folder: Path) -> list[Path]:
+    return sorted(folder.iterdir())
+
+
+def keeps(**changes: int) -> FileRetention:
+    return FileRetention(**{"bytes_max": 200, "files_max": 2, "days_max": 0, **changes})
+
+
+async def test_a_file_is_rotated_and_the_oldest_go(tmp_path: Path) -> None:
+    """Lines are whole; files are ours alone; no more of them are kept than is said."""
+    file = AuditFile(tmp_path / "audit.jsonl", keeps(), SystemClock())
+    for number in range(10):
+        await file.write([b'{"number": %d, "x": "%s"}' % (number, b"x" * 50)] * 2, id_="")
+    found = files_in(tmp_path)
+    assert len(found) == 3
+    for each in found:
+        assert each.stat().st_mode & 0o777 == 0o600
+        assert all(json.loads(line) for line in each.read_text("utf-8").splitlines())
+    assert '"number": 9' in (tmp_path / "audit.jsonl").read_text("utf-8")
+
+
+async def test_old_files_go(tmp_path: Path) -> None:
+    """By their age in days; the one that is written to stays."""
+    file = AuditFile(tmp_path / "audit.jsonl", keeps(days_max=30, files_max=100), SystemClock())
+    old, young = tmp_path / "audit.jsonl.old", tmp_path / "audit.jsonl.young"
+    for path, days in ((old, 31), (young, 29)):
+        path.write_text("{}\n", "utf-8")
+        at = SystemClock().now() - days * DAY_S
+        os.utime(path, (at, at))
+    await file.write([b"{}"], id_="")
+    assert {each.name for each in files_in(tmp_path)} == {"audit.jsonl", "audit.jsonl.young"}
+
+
+async def test_a_file_that_cannot_be_written_is_tried_again(tmp_path: Path) -> None:
+    """It names the file; nothing is lost meanwhile."""
+    file = AuditFile(tmp_path / "nowhere" / "audit.jsonl", keeps(), SystemClock())
+    with pytest.raises(UnavailableError, match=r"audit\.jsonl cannot be written"):
+        await file.write([b"{}"], id_="")
+
+
+async def test_a_webhook_gets_signed_batches(tmp_path: Path) -> None:
+    """With the type of CloudEvents' batches, to an address inside the network, since the operator chose it. A receiver
+    that refuses is away; a folder without its files says what is missing."""
+    clock = SystemClock()
+    sender = Sender(clock, timeout_s=5.0, allowed=ANYWHERE)
+    webhook = AuditWebhook(tmp_path, sender)
+    with pytest.raises(UnavailableError, match="needs the files url and key"):
+        await webhook.write([b"{}"], id_="a")
+    statuses, key = [204, 500], b"k" * 32
+
+    async def answer(_request: Request) -> Response:
+        return Response(status_code=statuses.pop(0))
+
+    async with serve(answer) as stub:
+        (tmp_path / "url").write_text(stub.url, "utf-8")
+        (tmp_path / "key").write_text(key_text(key), "utf-8")
+        await webhook.write([b'{"id": "1"}', b'{"id": "2"}'], id_="a")
+        with pytest.raises(UnavailableError, match="answered 500"):
+            await webhook.write([b"{}"], id_="b")
+    got = stub.requests[0]
+    assert json.loads(got.body) == [{"id": "1"}, {"id": "2"}]
+    assert got.headers["content-type"] == CONTENT_TYPE
+    stamp = got.headers[signature.TIMESTAMP]
+    assert got.headers[signature.SIGNATURE] == f"v1,{signature.sign(key, 'a', stamp, got.body)}"
+    await webhook.aclose()
+
+
+def test_events_go_to_one_reader(tmp_path: Path) -> None:
+    """Both settings at once are refused, by name."""
+    with pytest.raises(InvalidError, match="SLIPWAY_AUDIT_FILE and SLIPWAY_AUDIT_WEBHOOK_DIR"):
+        load(Settings, {"SLIPWAY_AUDIT_FILE": "/a/b", "SLIPWAY_AUDIT_WEBHOOK_DIR": "/c"})
+    assert audit_destination(Settings(), SystemClock()) is None
+    assert isinstance(audit_destination(Settings(audit_file="/a/b"), SystemClock()), AuditFile)
+    assert isinstance(audit_destination(Settings(audit_webhook_dir="/c"), SystemClock()), AuditWebhook)
+
+
+async def test_what_the_log_says_is_what_the_reader_gets(reader: AuditReader, clock: FakeClock, tmp_path: Path) -> None:
+    """Changes, refused ones too, with the id of the request; no reading, and no token."""
+    async with teams_world("token", tmp_path) as teams:
+        await changes(teams, a_trail(reader, clock), reader)
+
+
+async def changes(teams: Teams, trail: AuditTrail, reader: AuditReader) -> None:
+    headers = await teams.token("ada", {"team-red": "editor"})
+    teams.world.app.state.audit_trail = trail
+    await teams.call("GET", "/allocations", headers)
+    await teams.call("POST", f"/allocations/{teams.ids['red']}/kill", {**headers, "X-Request-Id": "abc"})
+    await teams.call("POST", f"/allocations/{teams.ids['blue']}/kill", headers)
+    await trail.step()
+    killed, refused = (each["data"] for each in reader.got)
+    assert (killed["user"], killed["status"], killed["requestId"]) == ("ada", 202, "abc")
+    assert killed["object"] == {"id": teams.ids["red"]}
+    assert (refused["user"], refused["status"]) == ("ada", 404)
+    assert headers["Authorization"].removeprefix("Bearer ") not in json.dumps(reader.got)
