@@ -16,7 +16,7 @@ def _sections() -> dict[str, str]:
     return dict(zip(parts[1::2], parts[2::2], strict=True))
 
 
-def _tests_of(path: Path) -> set[str]:
+def names_in(path: Path) -> set[str]:
     tree = ast.parse(path.read_text(encoding="utf-8"))
     return {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
 
@@ -29,6 +29,6 @@ def test_what_a_section_names_exists(title: str) -> None:
     missing = [
         f"{path}::{name}"
         for path, name in named
-        if not (ROOT / path).is_file() or (name and name not in _tests_of(ROOT / path))
+        if not (ROOT / path).is_file() or (name and name not in names_in(ROOT / path))
     ]
     assert missing == []
