@@ -50,10 +50,11 @@ def _dot(_operated: Operated) -> None:
 def _close(report: Report, took_s: float) -> None:
     for what in report.findings:
         print(f"FOUND {what}")
-    cases = sum(each.cases for each in report.operations.values())
+    cases, lesser = (sum(getattr(each, name) for each in report.operations.values()) for name in ("cases", "lesser"))
     memory = " -> ".join(f"{each:.0f}" for each in report.rss_mib)
     print(
-        f"make fuzz: {cases} requests to {len(report.operations)} operations in {took_s:.0f} s, "
+        f"make fuzz: {cases} cases, and {lesser} calls of them without the right for it, to {len(report.operations)} "
+        f"operations in {took_s:.0f} s, "
         f"{len(report.findings)} findings; the api's memory by round: {memory} MiB"
     )
 

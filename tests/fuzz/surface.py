@@ -2,8 +2,9 @@
 
 Owns the ground that is played on (a stack with work in every phase and something of every kind), the names that are put
 into paths, and what is a finding: a 5xx, an answer that the document does not promise, one that takes too long, a
-process that grows or dies. What is valid by the document and refused for its meaning is none: a schema cannot say
-that a queue exists.
+process that grows or dies; and a call that is not refused without a token, or with the token of a viewer where the
+table of permissions asks for more. What is valid by the document and refused for its meaning is none: a schema cannot
+say that a queue exists.
 """
 
 import os
@@ -15,12 +16,18 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
+import httpx
 import msgspec
 import schemathesis
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from schemathesis.specs.openapi import checks
 
+from slipway.api.access.permissions import Role
+from slipway.api.access.table import Where, rule_of
+from slipway.runtime.clock import SystemClock
+from tests.support.access import a_token
 from tests.support.local_stack import RunningStack, running_stack
+from tests.support.plain_http import NO_TLS
 from tests.support.wait import wait_until
 
 Json = dict[str, Any]
@@ -43,6 +50,8 @@ class Operated(msgspec.Struct, kw_only=True):
     label: str
     cases: int = 0
     statuses: Counter[int] = msgspec.field(default_factory=Counter[int])
+    lesser: int = 0
+    """calls of the same cases with less than they need: all were refused"""
     slowest_s: float = 0.0
     findings: list[str] = []
 
@@ -88,10 +97,13 @@ def ground(folder: Path) -> Generator[tuple[RunningStack, dict[str, list[str]]]]
 
 
 class Ground(NamedTuple):
-    """What stands behind the paths, and the credential that every call carries."""
+    """What stands behind the paths, the credential that every call carries, and that of a viewer."""
 
     known: dict[str, list[str]]
     headers: dict[str, str]
+    viewer: dict[str, str]
+    lesser: httpx.Client
+    """for calls with less than they need"""
 
 
 def fuzz(
@@ -110,17 +122,32 @@ def fuzz(
     schema: Any = schemathesis.openapi.from_url(f"{stack.url}/openapi.json")
     operations = _ordered(found.ok() for found in schema.exclude(path="/api/v1/events").get_all_operations())
     report, pid = Report(), stack.pid("api")
+    laid = Ground(known, stack.headers, a_viewer(stack), httpx.Client(verify=NO_TLS, trust_env=False, timeout=CALL_S))
     for round_ in range(rounds):
         for operation in operations:
             operated = report.operations.setdefault(operation.label, Operated(label=operation.label))
-            _play(operation, Ground(known, stack.headers), operated, cases=cases, start=start + round_)
+            _play(operation, laid, operated, cases=cases, start=start + round_)
             tell(operated)
             if stack.pid("api") != pid:
                 operated.findings.append(f"the api died: {stack.log_tail('api')[-2000:]}")
                 pid = stack.pid("api")
         _tidy(stack, keep=set(known["id"]))
         report.rss_mib.append(round(_rss_mib(pid), 1))
+    laid.lesser.close()
     return report
+
+
+def a_viewer(stack: RunningStack) -> dict[str, str]:
+    """The headers of a user who may look into the workspace `default`, and nothing else."""
+    token = a_token(stack.folder / "tokens", "viewer", SystemClock().now(), {"default": "viewer"})
+    headers = {"Authorization": f"Bearer {token}"}
+
+    def is_known() -> bool:
+        url = f"{stack.url}/api/v1/me"
+        return httpx.get(url, headers=headers, verify=NO_TLS, trust_env=False).status_code == 200
+
+    wait_until(is_known, "the token of the viewer is known")
+    return headers
 
 
 def _ordered(operations: Iterable[Any]) -> list[Any]:
@@ -159,6 +186,7 @@ def _call(case: Any, laid: Ground, chance: random.Random, operated: Operated) ->
     if case.path.endswith("/allgather"):
         case.body = _alone(case.body)
     operated.cases += 1
+    _call_with_less(case, laid, operated)
     begun = time.monotonic()
     try:
         response = case.call(timeout=CALL_S, headers=laid.headers)
@@ -174,6 +202,43 @@ def _call(case: Any, laid: Ground, chance: random.Random, operated: Operated) ->
         case.validate_response(response, excluded_checks=[_accepts])
     except BaseExceptionGroup as found:
         operated.findings += [f"{type(each).__name__} {each} to {_shown(case)}"[:1500] for each in found.exceptions]
+
+
+def _call_with_less(case: Any, laid: Ground, operated: Operated) -> None:
+    """The same request without a token or, every other time where that is not enough, as a viewer. It comes before the
+    one that may."""
+    name, credential, rule = "no token", dict[str, str](), rule_of(case.method, case.path)
+    needs_more = rule.where not in (Where.PUBLIC, Where.KNOWN) and rule.ask.role is not Role.VIEWER
+    if needs_more and operated.cases % 2:
+        name, credential = "a viewer's token", laid.viewer
+    sent: Json = case.as_transport_kwargs()
+    own = {name: value for name, value in sent.pop("headers").items() if name.lower() != "authorization"}
+    try:
+        answer = laid.lesser.request(**_as_httpx(sent), headers=own | credential)
+    except (httpx.InvalidURL, httpx.LocalProtocolError, UnicodeEncodeError):
+        return  # what one client cannot even send
+    except httpx.HTTPError as error:
+        operated.findings.append(f"no answer with {name}: {error!r} to {_shown(case)}")
+        return
+    operated.lesser += 1
+    if not _is_refused(answer, is_known=bool(credential)):
+        operated.findings.append(f"{answer.status_code} with {name}: {answer.text[:200]} to {_shown(case)}")
+
+
+def _as_httpx(sent: Json) -> Json:
+    """What schemathesis would give to requests."""
+    known = {"data": "content"} if isinstance(sent.get("data"), str | bytes) else {}
+    return {known.get(name, name): value for name, value in sent.items() if name not in ("cookies", "timeout")}
+
+
+def _is_refused(answer: httpx.Response, *, is_known: bool) -> bool:
+    """By its status; a batch answers 200, and refuses each of its items."""
+    if not is_known:
+        # Other than 401: the path or the method is none of the document's, or the request is no request.
+        return answer.status_code in (400, 401, 404, 405)
+    if answer.status_code == 200 and answer.request.url.path.endswith("/batch"):
+        return not any(item.get("ok", "problem" not in item) for item in answer.json().get("items", ()))
+    return 400 <= answer.status_code < 500
 
 
 def _alone(body: Any) -> Any:
