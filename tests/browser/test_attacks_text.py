@@ -133,9 +133,17 @@ def test_no_page_runs_what_somebody_has_named(planted: dict[str, str], page: Pag
         assert_nothing_ran(page, path)
 
 
-def test_a_refusal_on_the_launch_page_is_text(planted: dict[str, str], page: Page) -> None:
+def test_a_refusal_on_the_launch_page_is_text(stack: RunningStack, page: Page) -> None:
     """What the API refuses is quoted in its words, and shown next to the field as one types."""
-    page.goto(planted["link"].replace("code=", "code=x"))  # a link that is not good any more is a page too
+    page.goto(stack.link("/launch"))
+    for field in ("name", "command", "image"):
+        page.wait_for(f"!!document.querySelector('[name={field}]')")
+        page.run(f"document.querySelector('[name={field}]').focus()")
+        page.call("Input.insertText", text=PLANTED)
+    page.wait_for("document.querySelector('[name=name]').getAttribute('aria-invalid') === 'true'")
+    page.wait_for(f"document.body.innerText.includes({json.dumps(SHOWN)})")
+    assert_nothing_ran(page, "the launch page")
+    page.goto(stack.link("/launch").replace("code=", "code=x"))  # a link that opens nothing is a page too
     is_settled(page)
     assert_nothing_ran(page, "a used link")
 

@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import httpx
+import msgspec
 import pytest
 
 from slipway.kube.client import connect
@@ -102,6 +103,34 @@ async def test_it_serves_and_stops_with_streams_open(tmp_path: Path) -> None:
             if process.returncode is None:
                 process.kill()
                 await process.wait()
+
+
+async def test_audit_events_are_in_the_file_when_the_process_has_ended(tmp_path: Path) -> None:
+    """Of a launch and a refused one, a CloudEvent each, in a file that is ours alone."""
+    port, file = free_port(), tmp_path / "audit.jsonl"
+    async with a_cluster(tmp_path) as kubeconfig:
+        env = environment(kubeconfig, SLIPWAY_LISTEN=f"127.0.0.1:{port}", SLIPWAY_AUDIT_FILE=str(file))
+        process = await asyncio.create_subprocess_exec(sys.executable, "-m", "slipway.api.main", env=env)
+        try:
+            async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", verify=NO_TLS, trust_env=False) as client:
+                await _ready(client)
+                body = {"kind": "command", "image": "a", "command": ["x"], "name": "told"}
+                assert (await client.post("/api/v1/allocations", json=body)).status_code == 201
+                assert (await client.post("/api/v1/allocations", json={**body, "queue": "none"})).status_code == 422
+            process.send_signal(signal.SIGTERM)
+            async with asyncio.timeout(EXIT_S):
+                assert await process.wait() == 0
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+    events = [msgspec.json.decode(line) for line in file.read_bytes().splitlines()]
+    assert [(each["type"], each["data"]["status"]) for each in events] == [
+        ("dev.slipway.audit.v1", 201),
+        ("dev.slipway.audit.v1", 422),
+    ]
+    assert events[0]["data"]["object"]["name"] == "told"
+    assert file.stat().st_mode & 0o777 == 0o600
 
 
 async def test_probes_have_an_address_of_their_own(tmp_path: Path) -> None:
