@@ -185,6 +185,11 @@ async def test_under_tls_a_neighbour_logs_nobody_in(tmp_path: Path) -> None:
         sessions = teams.world.parts.sessions
         sealed = sessions.keys.seal(sessions.begin(raw(token)))
         browser = {"Host": "lab.example", "Sec-Fetch-Site": "same-origin"}
+        linked = await teams.world.http.post("/api/v1/login-links", json={}, headers={**token, "Host": "lab.example"})
+        path = httpx.URL(linked.json()["url"]).raw_path.decode()
+        followed = await teams.world.http.get(path, headers={**browser, "Sec-Fetch-Site": "none"})
+        assert followed.headers["Set-Cookie"].startswith("__Host-slipway_session=")
+        teams.world.http.cookies.clear()
         tossed = await teams.call("GET", "/me", {**browser, "Cookie": f"slipway_session={sealed}"})
         assert tossed.status_code == 401
         kept = await teams.call("GET", "/me", {**browser, "Cookie": f"__Host-slipway_session={sealed}"})

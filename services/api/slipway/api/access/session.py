@@ -297,8 +297,8 @@ def forget(response: Response, name: str = NAME) -> None:
 
 
 def is_secure(connection: HTTPConnection) -> bool:
-    """Whether the browser sees us under TLS, which may end in front of us: then its Origin says so."""
-    return connection.url.scheme in ("https", "wss") or connection.headers.get("origin", "").startswith("https://")
+    """Whether the browser sees us under TLS, which may end in front of us: then a field of its request says so."""
+    return _is_browser_under_tls(connection) or connection.headers.get("origin", "").startswith("https://")
 
 
 def has_secure_session(connection: HTTPConnection) -> bool:
