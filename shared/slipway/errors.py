@@ -4,6 +4,7 @@
 ControlPlaneError
 ├── TransientError            try again later; `retry_after_s` when the other side said when
 │   ├── UnavailableError      the other side could not be reached, or answered 5xx
+│   │   └── BusyError         nothing was sent: all our connections to the other side are in use
 │   ├── ThrottledError        429, or a limit of our own
 │   ├── QuotaExceededError    403 "exceeded quota": wait for quota, never the user's failure
 │   ├── ClaimPendingError     a volume claim is not bound yet, or not there
@@ -52,6 +53,10 @@ class TransientError(ControlPlaneError):
 
 class UnavailableError(TransientError):
     """The other side could not be reached or answered with a server error; the outcome may be unknown."""
+
+
+class BusyError(UnavailableError):
+    """All our own connections to the other side are in use; nothing was sent, and the other side may be well."""
 
 
 class ThrottledError(TransientError):

@@ -11,6 +11,8 @@ Promises:
 - Construction does no IO and never fails for an absent server. While it is away a call fails at once
   (`UnavailableError`), except for one attempt per backoff step; in a Cluster this is so for each node by itself.
 - A blocking read never waits for, nor holds up, a command: it has connections of its own.
+- Connections of ours that are all in use are no sign that the server is away: a command that gets none in time fails
+  with `BusyError` and was not sent, a blocking read finds nothing, and others go on.
 
 Not promised: fairness between callers; order between calls, or between keys within a pipeline on a Cluster.
 """
@@ -22,7 +24,7 @@ from typing import Final, Protocol, cast
 import msgspec
 from hiredis import pack_command  # pyright: ignore[reportUnknownVariableType] - says nothing of its answer
 
-from slipway.errors import ControlPlaneError, DeadlineError, DeniedError, UnavailableError
+from slipway.errors import BusyError, ControlPlaneError, DeadlineError, DeniedError, UnavailableError
 from slipway.runtime import telemetry
 from slipway.runtime.clock import Clock, Random
 from slipway.runtime.tasks import TaskGroup
@@ -130,9 +132,15 @@ class RedisClient:
         return replies
 
     async def block(self, each: Command, *, block_s: float) -> Reply:
-        """The reply to a command that may block for `block_s` seconds, on a connection that only blocks."""
+        """The reply to a command that may block for `block_s` seconds, on a connection that only blocks.
+
+        Where none of these is free in that time, the reply is None, as of a command that nothing came for.
+        """
         part = (await self._find(each.key), False)
-        [reply] = await self._exchange(part, [each], block_s=block_s)
+        try:
+            [reply] = await self._exchange(part, [each], block_s=block_s)
+        except BusyError:
+            return None
         for _ in range(_REDIRECTS_MAX if self.is_cluster else 0):
             if not isinstance(reply, MovedError):
                 break
@@ -229,11 +237,18 @@ class RedisClient:
         circuit = self._circuit(address)
         circuit.check()
         timeout_s = self._settings.command_timeout_s + (block_s or 0.0)
+        pool = self._pool(address, is_blocking=block_s is not None)
         outcome = "lost"
         try:
-            async with asyncio.timeout(timeout_s):
-                replies = await self._talk(address, commands, is_asked=is_asked, is_blocking=block_s is not None)
+            # The wait for a connection of ours says nothing of the server: it must not open the circuit.
+            async with pool.slot(timeout_s):
+                circuit.check()
+                async with asyncio.timeout(timeout_s):
+                    replies = await self._talk(pool, commands, is_asked=is_asked)
             outcome = "ok"
+        except BusyError:
+            outcome = "busy"
+            raise
         except TimeoutError as exc:
             circuit.failed(at_once=False)
             raise DeadlineError(f"redis did not answer within {timeout_s:g} s") from exc
@@ -256,14 +271,17 @@ class RedisClient:
             await self._heed(address, replies)
         return replies
 
-    async def _talk(
-        self, address: RedisAddress, commands: Sequence[Command], *, is_asked: bool, is_blocking: bool
-    ) -> list[Reply | ControlPlaneError]:
-        """Send and read on one connection; with ASKING before each when the slot is only on its way to the server."""
+    def _pool(self, address: RedisAddress, *, is_blocking: bool) -> Pool:
         pool = self._pools.get((address, is_blocking))
         if pool is None:
             size = self._settings.blocking_max if is_blocking else self._settings.connections_max
             pool = self._pools[address, is_blocking] = Pool(lambda: self._open(address), size)
+        return pool
+
+    async def _talk(
+        self, pool: Pool, commands: Sequence[Command], *, is_asked: bool
+    ) -> list[Reply | ControlPlaneError]:
+        """Send and read on one connection; with ASKING before each when the slot is only on its way to the server."""
         sent = [asked for each in commands for asked in (_ASKING, each)] if is_asked else commands
         packed = pack(sent)
 

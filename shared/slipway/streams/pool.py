@@ -5,10 +5,11 @@ read; after a cancel, a timeout or any error it is closed. Must not know what tr
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import contextlib
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import Final, TypeVar
 
-from slipway.errors import UnavailableError
+from slipway.errors import BusyError, UnavailableError
 from slipway.runtime.clock import Clock, Random
 from slipway.streams.redis_library import AbstractConnection
 
@@ -47,27 +48,44 @@ class Circuit:
 
 
 class Pool:
-    """Connections to one address, each for one exchange at a time."""
+    """Connections to one address, each for one exchange at a time. Who waits for one gets it in the order of asking."""
 
     def __init__(self, open_connection: Callable[[], Awaitable[AbstractConnection]], size: int) -> None:
         self._open = open_connection
         self._idle: list[AbstractConnection] = []
+        self._size = size
         self._slots = asyncio.Semaphore(size)
 
+    @contextlib.asynccontextmanager
+    async def slot(self, wait_s: float) -> AsyncGenerator[None]:
+        """The right to one exchange. Raises BusyError when `wait_s` seconds were not enough to get it."""
+        try:
+            async with asyncio.timeout(wait_s):
+                await self._slots.acquire()
+        except TimeoutError as error:
+            raise BusyError(
+                f"all {self._size} connections to redis have been in use for {wait_s:g} s", retry_after_s=1.0
+            ) from error
+        try:
+            yield
+        finally:
+            self._slots.release()
+
     async def use(self, exchange: Callable[[AbstractConnection], Awaitable[T]]) -> T:
-        """What the exchange answers; its connection comes back only when it ends without any exception."""
-        async with self._slots:
-            connection = await self._take()
-            clean = False
-            try:
-                answer = await exchange(connection)
-                clean = True
-            finally:
-                if clean:
-                    self._idle.append(connection)
-                else:
-                    await connection.disconnect(nowait=True)
-            return answer
+        """What the exchange answers, for whoever holds a slot.
+
+        Its connection comes back only when it ends without any exception."""
+        connection = await self._take()
+        clean = False
+        try:
+            answer = await exchange(connection)
+            clean = True
+        finally:
+            if clean:
+                self._idle.append(connection)
+            else:
+                await connection.disconnect(nowait=True)
+        return answer
 
     async def close_idle(self) -> None:
         """Close what nobody uses now."""

@@ -15,6 +15,7 @@ from redis.asyncio.connection import AbstractConnection
 from redis.exceptions import ResponseError
 
 from slipway.errors import (
+    BusyError,
     DeadlineError,
     DeniedError,
     InvalidError,
@@ -46,6 +47,41 @@ async def a_client(url: str, *, timeout_s: float = 2.0, connections_max: int = 3
         yield client
     finally:
         await client.aclose()
+
+
+async def test_busy_connections_are_no_sign_that_the_server_is_away() -> None:
+    """While all blocking connections are in use a blocking read finds nothing, a command gets its answer, and the
+    circuit stays closed; the read that waited is served when its turn comes."""
+    async with server_process() as server:
+        settings = RedisSettings(url=server.url, blocking_max=1, command_timeout_s=0.05)
+        client = RedisClient(settings, SystemClock(), SeededRandom(1))
+        wait = Command("slipway:list", ("BLPOP", "slipway:list", "30"))
+        holder = asyncio.ensure_future(client.block(wait, block_s=30))
+        blocked = Command("slipway", ("CLIENT", "LIST"))
+        try:
+            async with asyncio.timeout(5):
+                while b"cmd=blpop" not in await client.run(blocked):
+                    pass
+            for _ in range(5):
+                assert await client.block(wait, block_s=0.01) is None
+            waiting = asyncio.ensure_future(client.block(wait, block_s=5))
+            for item in ("a", "b"):
+                await client.run(command("RPUSH", "slipway:list", item))
+            assert [(await holder)[1], (await waiting)[1]] == [b"a", b"b"]
+        finally:
+            holder.cancel()
+            await client.aclose()
+
+
+async def test_a_command_without_a_connection_says_that_we_are_busy() -> None:
+    """It was not sent, and the next one is."""
+    async with server_process() as server, a_client(server.url, timeout_s=0.2, connections_max=1) as client:
+        await client.ping()
+        pool = next(iter(client._pools.values()))  # pyright: ignore[reportPrivateUsage]
+        async with pool.slot(1):
+            with pytest.raises(BusyError, match="all 1 connections to redis"):
+                await client.ping()
+        await client.ping()
 
 
 async def until_answers(client: RedisClient) -> None:
@@ -128,12 +164,11 @@ class KeepingPool(Pool):
     """The mistake that others made: a connection comes back whatever became of its exchange."""
 
     async def use(self, exchange: Callable[[AbstractConnection], Awaitable[T]]) -> T:
-        async with self._slots:
-            connection = self._idle.pop() if self._idle else await self._open()
-            try:
-                return await exchange(connection)
-            finally:
-                self._idle.append(connection)
+        connection = self._idle.pop() if self._idle else await self._open()
+        try:
+            return await exchange(connection)
+        finally:
+            self._idle.append(connection)
 
 
 async def keeping_read(connection: AbstractConnection) -> Any:

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from typing import Any, TypeVar
 
 import httpx
@@ -208,9 +208,10 @@ async def test_a_reader_that_leaves_frees_its_place(world: ApiWorld) -> None:
 async def test_too_many_streams_are_refused(world: ApiWorld) -> None:
     """503 with Retry-After, not a slow process."""
     answer = await world.launch()
-    for _ in range(world.parts.settings.streams_max):
-        world.parts.open_streams.opened("events")
-    response = await world.get(f"/allocations/{answer['id']}/events")
+    with ExitStack() as held:
+        for _ in range(world.parts.settings.streams_max):
+            held.enter_context(world.parts.open_streams.held("events"))
+        response = await world.get(f"/allocations/{answer['id']}/events")
     assert (response.status_code, response.json()["code"]) == (503, "too-many-streams")
 
 

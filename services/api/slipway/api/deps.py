@@ -30,6 +30,7 @@ from slipway.api.launch import LaunchRequests
 from slipway.api.log_feed import LogFeed
 from slipway.api.lookup import Lookup
 from slipway.api.networks import parse_networks
+from slipway.api.open_streams import OpenStreams
 from slipway.api.ports import Kube, ShutdownSignal, WatchingKube
 from slipway.api.prometheus import Prometheus
 from slipway.api.proxy.http import HttpForwarder
@@ -40,7 +41,6 @@ from slipway.api.rendezvous import Rendezvous
 from slipway.api.seen_nodes import SEEN_NODES, SeenNode
 from slipway.api.settings import Settings
 from slipway.api.simulation import Simulator
-from slipway.api.sse import OpenStreams
 from slipway.api.tasks import TaskTokens
 from slipway.api.ttl_cache import Recent, Seldom
 from slipway.api.watched import WatchedObjects
@@ -178,7 +178,11 @@ def connect(
         webhooks=WebhookRegistry(kube, clock, random, namespace=settings.webhook_namespace or settings.namespace),
         deliveries=streams.webhooks(settings.consumer),
         sender=Sender(clock, timeout_s=settings.webhook_timeout_s, allowed=parse_networks(settings.webhook_networks)),
-        open_streams=OpenStreams(settings.streams_max),
+        open_streams=OpenStreams(
+            settings.streams_max,
+            per_user=settings.streams_of_one_user,
+            per_workspace=settings.streams_of_one_workspace,
+        ),
         exec_sessions=ExecSessions(settings.exec_sessions_max),
         polled=Recent(clock, ttl_s=POLL_TTL_S),
         targets=Targets(kube, lookup, clock, parse_networks(settings.proxy_networks)),

@@ -22,6 +22,7 @@ from slipway.api.access.permissions import VisibleWorkspaces
 from slipway.api.access.table import RouteRule, rule_of
 from slipway.api.deps import PARTS_KEY, parts_of
 from slipway.api.http_errors import MalformedError
+from slipway.api.open_streams import HOLDER_KEY, StreamHolder, holder_of
 from slipway.api.tasks import Caller
 from slipway.errors import DeadlineError, FieldError
 from slipway.model.times import parse_time
@@ -84,7 +85,7 @@ def _dispatch(rows: dict[str, Endpoint]) -> Handler:
             try:
                 async with asyncio.timeout(limit_s):
                     await _admit(request, row, rule)
-                    response = await row.handler(request)
+                    response = await _handled(request, row)
             except TimeoutError as error:
                 if limit_s is None:
                     raise
@@ -96,6 +97,14 @@ def _dispatch(rows: dict[str, Endpoint]) -> Handler:
     return serve
 
 
+async def _handled(request: Request, row: Endpoint) -> Response:
+    """A long poll holds a place while it waits; what an upload costs is counted where it is received."""
+    if not row.is_long or row.method == "PUT":
+        return await row.handler(request)
+    with parts_of(request).open_streams.polled(holder_of(request)):
+        return await row.handler(request)
+
+
 async def _admit(request: Request, row: Endpoint, rule: RouteRule) -> None:
     """Notes which task calls, if one does; refuses a token that is not valid, or not valid here."""
     parts, is_required = parts_of(request), bool(request.app.state.needs_token)
@@ -103,7 +112,9 @@ async def _admit(request: Request, row: Endpoint, rule: RouteRule) -> None:
     request.state.caller = caller
     if caller is None:
         await middleware.admit(request, rule)
-    elif caller.workspace:
+        return
+    request.scope[HOLDER_KEY] = StreamHolder(user=caller.pod, is_rank=True)
+    if caller.workspace:
         seen = replace(parts, lookup=parts.lookup.within(VisibleWorkspaces(frozenset([caller.workspace]))))
         request.scope[PARTS_KEY] = seen
 

@@ -50,6 +50,10 @@ class TooManyStreamsError(ThrottledError):
     """This process serves as many open streams as it may."""
 
 
+class TooManyStreamsOfOneError(TooManyStreamsError):
+    """One user, workspace or rank has as many open streams as it may; others still get theirs."""
+
+
 class BadGatewayError(UnavailableError):
     """A workload gave the proxy no proper answer."""
 

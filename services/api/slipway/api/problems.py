@@ -18,6 +18,7 @@ from slipway.api import http_errors
 from slipway.api.schemas import Problem
 from slipway.errors import (
     AlreadyExistsError,
+    BusyError,
     ControlPlaneError,
     DeadlineError,
     DeniedError,
@@ -73,6 +74,9 @@ TABLE: dict[type[BaseException], ProblemRow] = {
     http_errors.PeersMissingError: ProblemRow(408, "peers-missing", "Not all peers are there", retry=True),
     http_errors.ConflictError: ProblemRow(409, "conflict", "The request contradicts the state of the object"),
     http_errors.TooManyStreamsError: ProblemRow(503, "too-many-streams", "Too many open streams", retry=True),
+    http_errors.TooManyStreamsOfOneError: ProblemRow(
+        429, "too-many-streams", "Too many open streams of one user or workspace", retry=True
+    ),
     http_errors.BadGatewayError: ProblemRow(502, "bad-gateway", "The workload gave no proper answer"),
     http_errors.NotListeningError: ProblemRow(503, "not-running", "The workload does not answer yet", retry=True),
     http_errors.IssuerAwayError: ProblemRow(
@@ -90,6 +94,7 @@ TABLE: dict[type[BaseException], ProblemRow] = {
     ThrottledError: ProblemRow(429, "throttled", "Too many requests", retry=True),
     QuotaExceededError: ProblemRow(429, "quota-exceeded", "A quota of the workspace is used up", retry=True),
     DeadlineError: ProblemRow(503, "deadline", "No answer in time", retry=True),
+    BusyError: ProblemRow(503, "busy", "All connections of this process are in use", retry=True),
     UnavailableError: ProblemRow(503, "unavailable", "The Kubernetes API cannot be reached", retry=True),
     TransientError: ProblemRow(503, "not-now", "Not possible right now", retry=True),
     PermanentError: ProblemRow(422, "refused", "The request is refused"),

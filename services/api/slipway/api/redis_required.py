@@ -4,7 +4,7 @@ import contextlib
 from collections.abc import Generator
 
 from slipway.api.http_errors import RedisAwayError
-from slipway.errors import DeadlineError, UnavailableError
+from slipway.errors import BusyError, DeadlineError, UnavailableError
 
 
 @contextlib.contextmanager
@@ -12,5 +12,7 @@ def needs_redis(what: str) -> Generator[None]:
     """Turns an absent server into a refusal that names what cannot be had."""
     try:
         yield
+    except BusyError:
+        raise  # Redis is there
     except (UnavailableError, DeadlineError) as error:
         raise RedisAwayError(f"{what} are kept in Redis, which cannot be reached right now") from error

@@ -345,6 +345,24 @@ class Settings(CommonSettings, kw_only=True, frozen=True):
         int,
         Meta(ge=1, le=100_000, description="Open event and log streams and proxied sockets of this process."),
     ] = 2000
+    streams_per_user_max: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=100_000,
+            description="How many of these, and of long polls, one user may have. 0: a quarter of "
+            "SLIPWAY_STREAMS_MAX. Not in mode none.",
+        ),
+    ] = 0
+    streams_per_workspace_max: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=100_000,
+            description="How many of these may belong to the allocations of one workspace. 0: three quarters of "
+            "SLIPWAY_STREAMS_MAX. Not in mode none.",
+        ),
+    ] = 0
     exec_enabled: Annotated[
         bool,
         Meta(
@@ -522,6 +540,16 @@ class Settings(CommonSettings, kw_only=True, frozen=True):
     def read_workload_token(self) -> str:
         """The token in that file; empty without one. Raises InvalidError when it cannot be read or is empty."""
         return read_token("SLIPWAY_WORKLOAD_TOKEN_FILE", self.workload_token_file)
+
+    @property
+    def streams_of_one_user(self) -> int:
+        """How many streams one user may have open."""
+        return self.streams_per_user_max or max(1, self.streams_max // 4)
+
+    @property
+    def streams_of_one_workspace(self) -> int:
+        """How many streams of one workspace may be open."""
+        return self.streams_per_workspace_max or max(1, self.streams_max * 3 // 4)
 
     @property
     def consumer(self) -> str:

@@ -1,7 +1,7 @@
 """Responses that are written as things happen: server-sent events and streamed text.
 
-Owns the frame of a stream: when it ends (the writer is done, the client left, the process drains), heartbeats, the
-limit on open streams. A writer is a coroutine that is given an `Outlet`; it is cancelled when nobody listens any more.
+Owns the frame of a stream: when it ends (the writer is done, the client left, the process drains), and heartbeats. A
+writer is a coroutine that is given an `Outlet`; it is cancelled when nobody listens any more.
 
 Source: WHATWG HTML, "Server-sent events".
 """
@@ -12,10 +12,10 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from slipway.api.first_completed import first_of
-from slipway.api.http_errors import TooManyStreamsError
+from slipway.api.open_streams import OpenStreams, StreamHolder
 from slipway.api.ports import ShutdownSignal
 from slipway.errors import TransientError
-from slipway.runtime import log, telemetry
+from slipway.runtime import log
 from slipway.runtime.clock import Clock
 
 SSE_TYPE = "text/event-stream"
@@ -55,39 +55,21 @@ def _event(data: bytes, id_: str) -> bytes:
 Writer = Callable[[Outlet], Awaitable[None]]
 
 
-class OpenStreams:
-    """How many streams this process serves, and may."""
-
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._open = 0
-
-    def check(self) -> None:
-        """Raises TooManyStreamsError when another one is too many."""
-        if self._open >= self._limit:
-            raise TooManyStreamsError(f"this process serves {self._limit} streams already", retry_after_s=5.0)
-
-    @property
-    def count(self) -> int:
-        """Open now."""
-        return self._open
-
-    def opened(self, kind: str) -> None:
-        self._open += 1
-        telemetry.HTTP_STREAMS.labels(kind=kind).inc()
-
-    def closed(self, kind: str) -> None:
-        self._open -= 1
-        telemetry.HTTP_STREAMS.labels(kind=kind).dec()
-
-
 class PushResponse(Response):
     """Runs a writer until it returns, the client leaves or the process drains."""
 
     def __init__(
-        self, writer: Writer, *, kind: str, media_type: str, clock: Clock, stop: ShutdownSignal, streams: OpenStreams
+        self,
+        writer: Writer,
+        *,
+        kind: str,
+        media_type: str,
+        clock: Clock,
+        stop: ShutdownSignal,
+        streams: OpenStreams,
+        holder: StreamHolder,
     ) -> None:
-        streams.check()
+        streams.check(holder)
         super().__init__(headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"}, media_type=media_type)
         del self.headers["content-length"]
         self._writer = writer
@@ -95,18 +77,17 @@ class PushResponse(Response):
         self._clock = clock
         self._stop = stop
         self._streams = streams
+        self._holder = holder
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        self._streams.opened(self._kind)
-        try:
-            await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-            if scope["method"] != "HEAD":
-                await self._push(receive, Outlet(send, self._clock))
-            await send({"type": "http.response.body", "body": b"", "more_body": False})
-        except OSError:
-            return  # the client is gone
-        finally:
-            self._streams.closed(self._kind)
+        with self._streams.held(self._kind, self._holder):
+            try:
+                await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+                if scope["method"] != "HEAD":
+                    await self._push(receive, Outlet(send, self._clock))
+                await send({"type": "http.response.body", "body": b"", "more_body": False})
+            except OSError:
+                return  # the client is gone
 
     async def _push(self, receive: Receive, outlet: Outlet) -> None:
         ends = [self._write(outlet), _until_left(receive), self._stop.wait()]

@@ -21,6 +21,7 @@ from slipway.api.audit import READING
 from slipway.api.deps import PARTS_KEY, ApiDeps, parts_of
 from slipway.api.http_errors import ForbiddenError
 from slipway.api.identity import PRINCIPAL_KEY, principal_of
+from slipway.api.open_streams import HOLDER_KEY, StreamHolder
 from slipway.api.ports import ShutdownSignal
 from slipway.crd.v1alpha1 import Allocation
 from slipway.errors import InvariantError, NotFoundError, TransientError
@@ -79,6 +80,9 @@ async def admit(request: HTTPConnection, rule: RouteRule) -> None:
             await _limit_lookup(request, parts, principal)
     stop = Until(parts.stop, parts.clock, principal, rule if rule.where is Where.OBJECT else None, workspace)
     request.scope[PARTS_KEY] = replace(parts_of(request), stop=stop)
+    request.scope[HOLDER_KEY] = StreamHolder(
+        user=principal.name, workspace="" if workspace == EVERYWHERE else workspace
+    )
 
 
 def check_asked(request: HTTPConnection) -> None:

@@ -16,6 +16,7 @@ from slipway.api.access.origins import origin_of, workload_of
 from slipway.api.access.table import PROXIED
 from slipway.api.deps import ApiDeps, parts_of
 from slipway.api.http_errors import ForbiddenError, UnauthorizedError
+from slipway.api.open_streams import holder_of
 from slipway.api.proxy import tunnel
 from slipway.api.proxy.activity import is_use
 from slipway.api.proxy.sockets import forward_socket
@@ -93,13 +94,9 @@ async def _serve_http(request: Request, send: Send) -> None:
         touch = _touching(parts, found, request.method)
         touch()
         try:
-            parts.open_streams.check()
-            parts.open_streams.opened(STREAM_KIND)
-            request.scope[PROXIED_KEY] = True
-            try:
+            with parts.open_streams.held(STREAM_KIND, holder_of(request)):
+                request.scope[PROXIED_KEY] = True
                 await parts.forwarder.forward(request, found, send, touch)
-            finally:
-                parts.open_streams.closed(STREAM_KIND)
             return
         except UnavailableError as error:
             request.scope[PROXIED_KEY] = False
@@ -122,20 +119,17 @@ async def _serve_socket(socket: WebSocket) -> None:
     if isinstance(found, NotYet):
         await socket.send_denial_response(waiting_response(found, socket.url.path, is_browser=False))
         return
-    parts.open_streams.check()
-    parts.open_streams.opened(STREAM_KIND)
     touch = _touching(parts, found, socket.scope["type"])
-    try:
-        if tunnel.PROTOCOL in socket.scope.get("subprotocols", ()):
-            await tunnel.forward_bytes(socket, found, stop=parts.stop, touch=touch)
-        else:
-            _check_scheme(found)
-            await forward_socket(socket, found, stop=parts.stop, touch=touch, token=parts.forwarder.token)
-    except UnavailableError:
-        parts.targets.forget(whole)
-        raise
-    finally:
-        parts.open_streams.closed(STREAM_KIND)
+    with parts.open_streams.held(STREAM_KIND, holder_of(socket)):
+        try:
+            if tunnel.PROTOCOL in socket.scope.get("subprotocols", ()):
+                await tunnel.forward_bytes(socket, found, stop=parts.stop, touch=touch)
+            else:
+                _check_scheme(found)
+                await forward_socket(socket, found, stop=parts.stop, touch=touch, token=parts.forwarder.token)
+        except UnavailableError:
+            parts.targets.forget(whole)
+            raise
 
 
 def _is_outside(connection: HTTPConnection, parts: ApiDeps) -> bool:

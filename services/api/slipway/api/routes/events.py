@@ -7,10 +7,11 @@ from slipway.api.access.middleware import blinds_of, sight_of
 from slipway.api.access.permissions import VisibleWorkspaces
 from slipway.api.access.redaction import Blinds
 from slipway.api.cloudevents import cloud_event, page_of
-from slipway.api.deps import ApiDeps, parts_of
+from slipway.api.deps import parts_of
 from slipway.api.endpoint import JSON_TYPE, Endpoint, Query, accepts, flag_param, number_param
 from slipway.api.event_feed import PAGE_MAX, cursor_at, is_past_end, seq_of_cursor
 from slipway.api.firehose import FirehoseFilter, follow_all
+from slipway.api.open_streams import holder_of
 from slipway.api.redis_required import needs_redis
 from slipway.api.sse import SSE_TYPE, Outlet, PushResponse, Writer
 from slipway.model.events import AllocationEvent
@@ -40,7 +41,7 @@ async def events(request: Request) -> Response:
 
         await parts.event_feed.follow(found, after=after, emit=emit)
 
-    return push(parts, write, kind="events")
+    return push(request, write, kind="events")
 
 
 async def all_events(request: Request) -> Response:
@@ -63,13 +64,20 @@ async def all_events(request: Request) -> Response:
     async def write(outlet: Outlet) -> None:
         await follow_all(parts.firehose, wanted, cursor, outlet, look)
 
-    return push(parts, write, kind="firehose")
+    return push(request, write, kind="firehose")
 
 
-def push(parts: ApiDeps, writer: Writer, *, kind: str, media_type: str = SSE_TYPE) -> PushResponse:
-    """A streamed answer."""
+def push(request: Request, writer: Writer, *, kind: str, media_type: str = SSE_TYPE) -> PushResponse:
+    """A streamed answer. Raises TooManyStreamsError."""
+    parts = parts_of(request)
     return PushResponse(
-        writer, kind=kind, media_type=media_type, clock=parts.clock, stop=parts.stop, streams=parts.open_streams
+        writer,
+        kind=kind,
+        media_type=media_type,
+        clock=parts.clock,
+        stop=parts.stop,
+        streams=parts.open_streams,
+        holder=holder_of(request),
     )
 
 

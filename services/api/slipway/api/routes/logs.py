@@ -63,7 +63,7 @@ async def logs(request: Request) -> Response:
 
             await parts.log_feed.follow(found, wanted, emit)
 
-        return push(parts, write, kind="logs", media_type=SSE_TYPE if is_sse else TEXT_TYPE)
+        return push(request, write, kind="logs", media_type=SSE_TYPE if is_sse else TEXT_TYPE)
     lines = await parts.log_feed.page(found, wanted)
     if accepts(request, JSON_TYPE):
         # The mark of a gap has no cursor.
@@ -79,7 +79,7 @@ async def logs(request: Request) -> Response:
                 if page:
                     await outlet.write(b"".join(_text(line, has_prefix) for line in page))
 
-    return push(parts, write_all, kind="logs", media_type=TEXT_TYPE)
+    return push(request, write_all, kind="logs", media_type=TEXT_TYPE)
 
 
 def _wanted(request: Request, now: float, allocation: Allocation) -> LogFilter:

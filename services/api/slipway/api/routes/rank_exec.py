@@ -12,6 +12,7 @@ from slipway.api.deps import ApiDeps, parts_of
 from slipway.api.endpoint import Endpoint, Query, bad_param
 from slipway.api.http_errors import ForbiddenError, UpgradeRequiredError
 from slipway.api.identity import principal_of
+from slipway.api.open_streams import holder_of
 from slipway.api.rank_exec import (
     SHELL,
     ExecRequest,
@@ -60,12 +61,10 @@ async def _serve(socket: WebSocket) -> None:
     if exec_channels.PROTOCOL not in socket.scope.get("subprotocols", ()):
         raise bad_param("Sec-WebSocket-Protocol", f"must offer {exec_channels.PROTOCOL}")
     id_, user = id_of(allocation), principal_of(socket).name
-    parts.open_streams.check()
-    with parts.exec_sessions.held(user):
+    with parts.open_streams.held(STREAM_KIND, holder_of(socket)), parts.exec_sessions.held(user):
         async with opened(parts.kube, place, wanted) as channels:
             await socket.accept(subprotocol=exec_channels.PROTOCOL)
             _tell(socket, id_, wanted, place)
-            parts.open_streams.opened(STREAM_KIND)
             started_at = parts.clock.monotonic()
             try:
                 session = ExecSession(
@@ -78,7 +77,6 @@ async def _serve(socket: WebSocket) -> None:
                 )
                 await session.run()
             finally:
-                parts.open_streams.closed(STREAM_KIND)
                 seconds = round(parts.clock.monotonic() - started_at, 3)
                 _log.info("exec session closed", user=user, allocation=id_, rank=wanted.rank, seconds=seconds)
 
