@@ -80,7 +80,7 @@ class ListenerConnections:
 
     def admit(self, host: str) -> ListenerConnection | None:
         """A connection of `host`, half open; None when there are too many."""
-        address = _network(host)
+        address = network_of(host)
         if self._total >= self.limits.connections:
             return refused("connections")
         if self._open[address] >= self.limits.connections_per_address:
@@ -132,7 +132,8 @@ def refused(why: str) -> None:
     telemetry.HTTP_REFUSED.labels(reason=why).inc()
 
 
-def _network(host: str) -> str:
+def network_of(host: str) -> str:
+    """What an address counts by: itself, or the first 64 bits of an IPv6 one; a text that is no address as it is."""
     try:
         address = ipaddress.ip_address(host.partition("%")[0])
     except ValueError:

@@ -15,6 +15,7 @@ from slipway.api.access.links import LoginLinks
 from slipway.api.access.oidc_auth import Grants, ListedRoles, OidcAuth, RoleBindings
 from slipway.api.access.principal import Authenticator, Open
 from slipway.api.access.rate_limit import Rates
+from slipway.api.access.refusals import LimitedAuth, Refusals
 from slipway.api.access.seal import SealKeys
 from slipway.api.access.session import BrowserSessions, CookieAuth
 from slipway.api.access.sign_ins import SignIns
@@ -81,6 +82,7 @@ class ApiDeps:
     """all of it: for the order of what all share; whoever reads here says nothing of others by name"""
     access: Authenticator
     rates: Rates
+    refusals: Refusals
     tokens: TokenBook | None
     """of mode `token`"""
     issuer: Issuer | None
@@ -140,7 +142,13 @@ def connect(
     nodes = WatchedObjects(kube, SEEN_NODES, clock, random)
     catalog, lookup = Catalog(kube, clock, nodes), Lookup(kube)
     announcer = LaunchPublisher(streams.events, streams.wake, clock)
-    ways = _ways_in(settings, kube, catalog, streams, clock=clock, random=random)
+    refusals = Refusals(
+        clock,
+        per_s=settings.refusals_per_s,
+        burst=settings.refusals_burst,
+        trusted=parse_networks(settings.trusted_proxies),
+    )
+    ways = _ways_in(settings, kube, catalog, streams, refusals, clock=clock, random=random)
     contexts = _contexts(settings, kube, clock, random)
     return ApiDeps(
         settings=settings,
@@ -151,6 +159,7 @@ def connect(
         whole=kube,
         access=ways.access,
         rates=Rates(clock, rate_per_s=settings.rate_per_s, burst=settings.rate_burst),
+        refusals=refusals,
         tokens=ways.tokens,
         issuer=ways.issuer,
         sign_ins=ways.sign_ins,
@@ -190,7 +199,9 @@ def connect(
         touched=Seldom(clock, every_s=ACTIVITY_S),
         rendezvous=Rendezvous(kube, clock, stop),
         gather=AllGather(streams.gatherings, clock, random, stop),
-        tasks=TaskTokens(kube, lookup, clock, audience=settings.task_audience, is_shared=settings.auth == "kubernetes"),
+        tasks=TaskTokens(
+            kube, lookup, clock, refusals, audience=settings.task_audience, is_shared=settings.auth == "kubernetes"
+        ),
         readied=Seldom(clock, every_s=MET_S),
         prometheus=_prometheus(settings),
         gpu_use=Recent(clock, ttl_s=GPU_USE_TTL_S),
@@ -264,7 +275,14 @@ class _WaysIn(NamedTuple):
 
 
 def _ways_in(
-    settings: Settings, kube: Kube, catalog: Catalog, streams: Streams, *, clock: Clock, random: Random
+    settings: Settings,
+    kube: Kube,
+    catalog: Catalog,
+    streams: Streams,
+    refusals: Refusals,
+    *,
+    clock: Clock,
+    random: Random,
 ) -> _WaysIn:
     sessions = _sessions(settings, streams, clock, random)
     tokens: TokenBook | None = None
@@ -280,12 +298,15 @@ def _ways_in(
             inner = KubernetesReviews(kube, clock, audience=settings.auth_audience, workspaces=catalog.workspace_names)
             grants = RoleBindings(inner)
     issuer = _issuer(settings, clock)
+    asks_of_all = settings.auth == "kubernetes"
     if issuer is None:
-        return _WaysIn(CookieAuth(inner, sessions), tokens, sessions)
+        limited = LimitedAuth(inner, refusals, asks_of_all=asks_of_all)
+        return _WaysIn(CookieAuth(limited, sessions), tokens, sessions)
     oidc = OidcAuth(inner, issuer, _rules(settings), grants, clock)
     scopes = " ".join(dict.fromkeys(("openid", *settings.oidc_scopes)))
     sign_ins = SignIns(issuer, oidc, sessions, clock, random, scopes=scopes)
-    return _WaysIn(CookieAuth(oidc, sessions, sign_ins), tokens, sessions, issuer, sign_ins)
+    limited = LimitedAuth(oidc, refusals, asks_of_all=asks_of_all)
+    return _WaysIn(CookieAuth(limited, sessions, sign_ins), tokens, sessions, issuer, sign_ins)
 
 
 def parts_of(connection: HTTPConnection) -> ApiDeps:

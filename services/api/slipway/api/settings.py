@@ -297,6 +297,29 @@ class Settings(CommonSettings, kw_only=True, frozen=True):
         int,
         Meta(ge=1, le=1_000_000, description="Calls that one user may make at once, on top of that."),
     ] = 500
+    refusals_per_s: Annotated[
+        float,
+        Meta(
+            ge=0,
+            le=100_000,
+            description="Credentials of one client address that may be refused for long, at this process; 0 limits no "
+            "address. What is above is answered 429 before anything is asked of Kubernetes or an issuer. Credentials "
+            "that were valid within the last minute are not held up. Not in mode none.",
+            extra={"unit": "refusals per second"},
+        ),
+    ] = 1.0
+    refusals_burst: Annotated[
+        int,
+        Meta(ge=1, le=1_000_000, description="Credentials of one client address that may be refused at once."),
+    ] = 200
+    trusted_proxies: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="Networks (CIDR) of proxies in front of the api, such as an Ingress, separated by commas: for "
+            "the limit of refusals the client is then whom their X-Forwarded-For names. Empty: whoever connects.",
+            extra={"check": parse_networks},
+        ),
+    ] = ()
     api_url: Annotated[
         str, Meta(description="Where ranks find the API, as the pod worker has it: a dry run shows the same pods.")
     ] = ""

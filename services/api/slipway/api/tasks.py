@@ -16,6 +16,7 @@ import msgspec
 from starlette.requests import HTTPConnection
 
 from slipway.api.access.permissions import VisibleWorkspaces
+from slipway.api.access.refusals import Refusals
 from slipway.api.bearer import TokenClaims, bearer, claims_of
 from slipway.api.http_errors import ForbiddenError, UnauthorizedError
 from slipway.api.lookup import Lookup
@@ -62,8 +63,18 @@ class _Pod(msgspec.Struct, frozen=True, kw_only=True):
 class TaskTokens:
     """Checks tokens. An empty `audience` takes none; `is_shared`: users come with tokens of Kubernetes too."""
 
-    def __init__(self, kube: Kube, lookup: Lookup, clock: Clock, *, audience: str, is_shared: bool = False) -> None:
+    def __init__(
+        self,
+        kube: Kube,
+        lookup: Lookup,
+        clock: Clock,
+        refusals: Refusals,
+        *,
+        audience: str,
+        is_shared: bool = False,
+    ) -> None:
         self._kube = kube
+        self._refusals = refusals
         self._lookup = lookup
         self._clock = clock
         self._audience = audience
@@ -86,7 +97,9 @@ class TaskTokens:
         if claims is None:
             what = "the token is none of a service account" if token else "missing bearer token"
             raise UnauthorizedError(f"{what}; this door is for tasks: {_HOW}")
-        pod = await self._pod(token, claims)
+        self._check_claims(claims)
+        async with self._refusals.tried(connection, token):
+            pod = await self._pod(token)
         if not for_tasks:
             raise ForbiddenError(
                 "the token of a task opens only the help for its own allocation (signals, ready, waiting, progress, "
@@ -98,7 +111,8 @@ class TaskTokens:
         """Whether a token of an account is a task's: by its audience where accounts call as users too."""
         return bool(self._audience) and (not self._is_shared or self._audience in claims.audiences)
 
-    async def _pod(self, token: str, claims: TokenClaims) -> _Pod:
+    def _check_claims(self, claims: TokenClaims) -> None:
+        """Refuses what its own words refuse, which costs nothing. Raises UnauthorizedError."""
         now = self._clock.now()
         if self._audience not in claims.audiences:
             meant = ", ".join(claims.audiences)[:_WORDS_MAX] or "nobody"
@@ -106,6 +120,8 @@ class TaskTokens:
         if now >= claims.ends_at:
             at = format_time(claims.ends_at)
             raise UnauthorizedError(f"the token has expired at {at}; it is renewed in its file: {_HOW}")
+
+    async def _pod(self, token: str) -> _Pod:
         digest = hashlib.sha256(token.encode()).hexdigest()
         return await self._pods.get(digest, lambda: self._review(token))
 

@@ -63,6 +63,32 @@ class Recent(Generic[K, V]):
             del self._values[next(iter(self._values))]
 
 
+class Remembered(Generic[K, V]):
+    """Values that are forgotten after `ttl_s`, and the oldest ones beyond `keys_max`."""
+
+    def __init__(self, clock: Clock, *, ttl_s: float, keys_max: int) -> None:
+        self._clock = clock
+        self._ttl_s = ttl_s
+        self._keys_max = keys_max
+        self._values: dict[K, tuple[float, V]] = {}
+
+    def get(self, key: K) -> V | None:
+        """The value, unless it is too old."""
+        found = self._values.get(key)
+        return found[1] if found is not None and self._clock.monotonic() - found[0] < self._ttl_s else None
+
+    def put(self, key: K, value: V) -> None:
+        """Remember it from now on."""
+        self._values.pop(key, None)
+        self._values[key] = (self._clock.monotonic(), value)
+        while len(self._values) > self._keys_max:
+            del self._values[next(iter(self._values))]
+
+    def forget(self, key: K) -> None:
+        """It is not valid any more."""
+        self._values.pop(key, None)
+
+
 class Seldom:
     """Lets the same thing happen at most once in `every_s` seconds."""
 

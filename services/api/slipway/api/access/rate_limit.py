@@ -1,4 +1,4 @@
-"""Limits the requests of each user: one token bucket per user, refilled evenly.
+"""Limits the requests of each user, or of each address: one token bucket for each, refilled evenly.
 
 Owns the buckets. Their number is bounded: the bucket that was unused for longest is dropped first, and a user whose
 bucket is full loses nothing by it. The limit is per process; with several replicas it is that many times as high.
@@ -25,8 +25,18 @@ class Rates:
 
     def take(self, user: str) -> None:
         """Count one call. Raises ThrottledError, with when the next one is taken."""
+        wait_s = self.try_take(user)
+        if wait_s:
+            raise ThrottledError(
+                f"{user[:128]} calls more often than {self._rate_per_s:g} times a second, and has used up a burst of "
+                f"{self._burst} (SLIPWAY_RATE_PER_S, SLIPWAY_RATE_BURST)",
+                retry_after_s=wait_s,
+            )
+
+    def try_take(self, user: str) -> float:
+        """Count one call; 0 when there is room for it, else the seconds until there is."""
         if not self._rate_per_s:
-            return
+            return 0.0
         now = self._clock.monotonic()
         left, at = self._buckets.pop(user, (float(self._burst), now))
         left = min(float(self._burst), left + (now - at) * self._rate_per_s)
@@ -34,9 +44,10 @@ class Rates:
         self._buckets[user] = (left - 1.0 if taken else left, now)
         while len(self._buckets) > self._users_max:
             self._buckets.popitem(last=False)
-        if not taken:
-            raise ThrottledError(
-                f"{user[:128]} calls more often than {self._rate_per_s:g} times a second, and has used up a burst of "
-                f"{self._burst} (SLIPWAY_RATE_PER_S, SLIPWAY_RATE_BURST)",
-                retry_after_s=(1.0 - left) / self._rate_per_s,
-            )
+        return 0.0 if taken else (1.0 - left) / self._rate_per_s
+
+    def give_back(self, user: str) -> None:
+        """Take back the count of one call."""
+        if user in self._buckets:
+            left, at = self._buckets[user]
+            self._buckets[user] = (min(float(self._burst), left + 1.0), at)

@@ -19,7 +19,7 @@ from slipway.api.access.table import PROXIED
 from slipway.api.deps import parts_of
 from slipway.api.http_errors import BodyTooLargeError, ForbiddenError, UnauthorizedError
 from slipway.api.identity import PRINCIPAL_KEY
-from slipway.errors import NotFoundError
+from slipway.errors import NotFoundError, ThrottledError
 from slipway.runtime.listen import is_loopback
 
 LOGIN, LINK, LOGOUT = "/login", "/login/link", "/logout"
@@ -121,6 +121,10 @@ async def log_in(request: Request) -> Response:
             audit.answered(request, 401)
             said = f'<p class="message" role="alert">{escape(str(error).partition(";")[0])}</p>'
             return page_of(_form(request, given.get("next", "/"), said), status=401)
+        except ThrottledError as error:
+            audit.answered(request, 429)
+            said = f'<p class="message" role="alert">{escape(str(error))}</p>'
+            return page_of(_form(request, given.get("next", "/"), said), status=429)
         response = RedirectResponse(local_path(given.get("next", "/")), status_code=303)
         parts_of(request).sessions.keep_session(response, login, is_secure=session.is_secure(request))
         audit.answered(request, 303)

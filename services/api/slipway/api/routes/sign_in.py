@@ -18,7 +18,7 @@ from slipway.api.deps import parts_of
 from slipway.api.endpoint import json_response
 from slipway.api.http_errors import ForbiddenError, UnauthorizedError
 from slipway.api.routes import login
-from slipway.errors import ControlPlaneError, NotFoundError, TransientError
+from slipway.errors import ControlPlaneError, NotFoundError, ThrottledError, TransientError
 from slipway.runtime import web_guard
 
 _STEP = login.HEAD + """<p><a href="{there}">Go on</a></p></main></body></html>"""
@@ -56,11 +56,13 @@ async def finish(request: Request) -> Response:
     sign_ins, parts = _sign_ins(request), parts_of(request)
     with audit.told(request, login.CALLBACK):
         try:
-            kept, pending = await sign_ins.finish(request)
+            # A code of the issuer is checked by asking the issuer.
+            async with parts.refusals.tried(request, request.query_params.get("code", ""), is_remembered=False):
+                kept, pending = await sign_ins.finish(request)
         except UnauthorizedError as error:
             response = _refused(error, status=401)
         except TransientError as error:
-            response = _refused(error, status=503)
+            response = _refused(error, status=429 if isinstance(error, ThrottledError) else 503)
         else:
             response = _onward(login.page_of(""), pending.following, "You are signed in")
             parts.sessions.keep_session(response, kept, is_secure=pending.is_secure)

@@ -1,0 +1,164 @@
+"""Limits what credentials that are not valid cost: per client address, and per credential.
+
+Owns which address a request counts for, a token bucket of refusals for each address, and what was refused a moment ago.
+Must not know how a credential is checked. A check that would have to ask (a TokenReview, the keys of an issuer) is
+not begun for an address that has used up its refusals; a credential that was just refused is refused again from memory.
+
+Promises: a credential that was valid within `KNOWN_S` passes whatever others of its address do, because behind a proxy
+or a NAT many callers have one address; a check under way counts as a refusal until it has succeeded, so that a burst
+costs no more checks than a sequence; one credential is checked once at a time, and counts once in `REFUSED_S`. The
+memory is bounded, and holds hashes.
+Not promised: that replicas know each other's counts.
+
+An IPv6 address counts by its first 64 bits: that is what one machine is given.
+"""
+
+import asyncio
+import contextlib
+import hashlib
+import ipaddress
+from collections.abc import AsyncGenerator, Sequence
+
+from starlette.requests import HTTPConnection
+
+from slipway.api.access.principal import Authenticator, Principal
+from slipway.api.access.rate_limit import Rates
+from slipway.api.access.session import credential
+from slipway.api.bearer import claims_of
+from slipway.api.http_errors import ForbiddenError, UnauthorizedError
+from slipway.api.networks import Network, is_within
+from slipway.api.ttl_cache import Remembered, Seldom
+from slipway.errors import ThrottledError
+from slipway.runtime import log
+from slipway.runtime.clock import Clock
+from slipway.runtime.connections import network_of
+
+REFUSED_S = 5.0
+"""How long a refusal is repeated from memory: so long may a token that has just become valid still be refused."""
+KNOWN_S = 60.0
+CREDENTIALS_MAX = 16_384
+TOLD_S = 60.0
+FORWARDED = "x-forwarded-for"
+_HOPS_MAX = 32
+_Refusal = UnauthorizedError | ForbiddenError
+
+_log = log.get_logger(__name__)
+
+
+class Refusals:
+    """`per_s` refusals of one address for long, `burst` at once; `per_s` 0 limits no address. `trusted` are networks of
+    proxies whose X-Forwarded-For is believed."""
+
+    def __init__(self, clock: Clock, *, per_s: float, burst: int, trusted: Sequence[Network] = ()) -> None:
+        self._addresses = Rates(clock, rate_per_s=per_s, burst=burst)
+        self._per_s, self._burst = per_s, burst
+        self._trusted = trusted
+        self._refused = Remembered[str, _Refusal](clock, ttl_s=REFUSED_S, keys_max=CREDENTIALS_MAX)
+        self._known = Remembered[str, bool](clock, ttl_s=KNOWN_S, keys_max=CREDENTIALS_MAX)
+        self._told = Seldom(clock, every_s=TOLD_S)
+        self._checking: dict[str, asyncio.Lock] = {}
+
+    def address_of(self, connection: HTTPConnection) -> str:
+        """The address that a request counts for: the nearest one that is no trusted proxy."""
+        found = connection.client.host if connection.client else ""
+        hops = [hop.strip() for value in connection.headers.getlist(FORWARDED) for hop in value.split(",")]
+        for hop in reversed(hops[-_HOPS_MAX:]):
+            if not self._is_trusted(found) or not _is_address(hop):
+                break
+            found = hop
+        return network_of(found)
+
+    @contextlib.asynccontextmanager
+    async def tried(
+        self, connection: HTTPConnection, secret: str, *, is_remembered: bool = True
+    ) -> AsyncGenerator[None]:
+        """Around the check of a credential; an UnauthorizedError or ForbiddenError of the check is a refusal.
+
+        Without `is_remembered` a refusal is not repeated from memory: the check costs nothing, or is never the same.
+
+        Raises:
+            UnauthorizedError, ForbiddenError: it was refused a moment ago.
+            ThrottledError: too many credentials of this address were refused.
+        """
+        key = hashlib.sha256(secret.encode("utf-8", "surrogateescape")).hexdigest()
+        address = self.address_of(connection)
+        if self._known.get(key):
+            async with self._noted(key, address):
+                yield
+            return
+        lock = self._checking.setdefault(key, asyncio.Lock())
+        try:
+            async with lock:
+                refused = self._refused.get(key)
+                if refused is not None and is_remembered:
+                    raise type(refused)(str(refused))
+                is_new = refused is None and not self._known.get(key)
+                if is_new:
+                    self._begin(address)
+                async with self._noted(key, address, has_begun=is_new):
+                    yield
+        finally:
+            if not lock.locked():
+                self._checking.pop(key, None)
+
+    @contextlib.asynccontextmanager
+    async def _noted(self, key: str, address: str, *, has_begun: bool = False) -> AsyncGenerator[None]:
+        """Remembers how the check inside ended; gives back what it counted for, where it was no refusal."""
+        try:
+            yield
+        except (UnauthorizedError, ForbiddenError) as error:
+            if self._known.get(key):
+                self._known.forget(key)
+                self._addresses.try_take(address)
+            self._refused.put(key, error)
+            raise
+        except BaseException:
+            if has_begun:
+                self._addresses.give_back(address)
+            raise
+        self._known.put(key, True)
+        if has_begun:
+            self._addresses.give_back(address)
+
+    def _begin(self, address: str) -> None:
+        wait_s = self._addresses.try_take(address)
+        if not wait_s:
+            return
+        if self._told.may(address):
+            _log.warning("credentials of one address are not checked any more", address=address, burst=self._burst)
+        raise ThrottledError(
+            f"the credential was not checked: {self._burst} from address {address} were refused, and further ones are "
+            f"checked at {self._per_s:g} a second (SLIPWAY_REFUSALS_PER_S, SLIPWAY_REFUSALS_BURST). Send a valid "
+            "token. If many users come through one proxy, an administrator names it in SLIPWAY_TRUSTED_PROXIES",
+            retry_after_s=wait_s,
+        )
+
+    def _is_trusted(self, host: str) -> bool:
+        return _is_address(host) and is_within(ipaddress.ip_address(host), self._trusted)
+
+
+class LimitedAuth:
+    """An `Authenticator` that asks `inner` within the limits; `asks_of_all`: it has to ask about every token."""
+
+    def __init__(self, inner: Authenticator, refusals: Refusals, *, asks_of_all: bool) -> None:
+        self._inner = inner
+        self._refusals = refusals
+        self._asks_of_all = asks_of_all
+
+    async def who(self, connection: HTTPConnection) -> Principal:
+        """Who calls."""
+        token = credential(connection)
+        if not token:
+            return await self._inner.who(connection)
+        # What is looked up in memory is not remembered: a token that was just made is valid at once.
+        is_remembered = self._asks_of_all or claims_of(token) is not None
+        async with self._refusals.tried(connection, token, is_remembered=is_remembered):
+            return await self._inner.who(connection)
+
+
+def _is_address(text: str) -> bool:
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True
