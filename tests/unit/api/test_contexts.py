@@ -4,18 +4,24 @@ import asyncio
 import hashlib
 import tarfile
 from collections.abc import AsyncGenerator
+from functools import partial
+from pathlib import Path
 from random import Random
 from typing import Any
 
 import httpx
 import pytest
+from starlette.requests import ClientDisconnect
 
 from slipway.api.settings import Settings
 from slipway.errors import UnavailableError
+from slipway.inside import fetch
+from slipway.inside.fetch import ArchiveLimits
 from slipway.kube.errors import Verb
 from slipway.kube.resources import CONFIG_MAPS
 from slipway.pods import archive
 from slipway.runtime import retry
+from tests.support.access import teams_world
 from tests.support.api_world import ApiWorld, api_world
 from tests.support.archives import an_archive
 
@@ -97,8 +103,8 @@ async def test_too_much() -> None:
     """413 at once when the length is announced, and as soon as it is too long when it is not."""
 
     async def chunks() -> AsyncGenerator[bytes, None]:
-        while True:
-            yield b"x" * 4096
+        for start in range(0, len(LARGE), 4096):
+            yield LARGE[start : start + 4096]
 
     async with api_world(Settings(context_bytes_max=10_000)) as world:
         for content in (b"x" * 10_001, chunks()):
@@ -188,6 +194,90 @@ async def test_only_so_many_at_once() -> None:
         assert second.status_code == 429
         assert second.headers["retry-after"]
         assert (await first).status_code == 201
+
+
+async def test_one_user_sends_only_so_many_at_once(tmp_path: Path) -> None:
+    """The refusal names the user and the setting; another user's upload is received beside it."""
+    begun, goes_on = asyncio.Event(), asyncio.Event()
+
+    async def slow() -> AsyncGenerator[bytes, None]:
+        begun.set()
+        yield SMALL[:10]
+        await goes_on.wait()
+        yield SMALL[10:]
+
+    async with teams_world("token", tmp_path) as teams, asyncio.TaskGroup() as tasks:
+        ada, bob = [await teams.token(name, {"*": "admin"}) for name in ("ada", "bob")]
+        first = tasks.create_task(put(teams.world, slow(), **ada))
+        async with asyncio.timeout(10):
+            await begun.wait()
+        second, other = await put(teams.world, SMALL, **ada), await put(teams.world, SMALL, **bob)
+        goes_on.set()
+        assert second.status_code == 429
+        assert second.json()["detail"].startswith("ada has 1 uploads under way")
+        assert "SLIPWAY_CONTEXT_UPLOADS_PER_USER_MAX" in second.json()["detail"]
+        assert (other.status_code, (await first).status_code) == (201, 200)
+
+
+async def test_a_workspace_stores_only_so_many_bytes() -> None:
+    """429 names both sizes and what to do, and nothing is stored; what is there already may come again."""
+    async with api_world(Settings(context_workspace_bytes_max=len(SMALL) + 1000)) as world:
+        assert (await put(world, SMALL)).status_code == 201
+        known = await maps(world)
+
+        async def pieces() -> AsyncGenerator[bytes, None]:
+            yield LARGE
+
+        for content in (LARGE, pieces()):
+            refused = await put(world, content)
+            assert (refused.status_code, refused.json()["code"]) == (429, "quota-exceeded")
+            assert "SLIPWAY_CONTEXT_WORKSPACE_BYTES_MAX" in refused.json()["detail"]
+        assert await maps(world) == known
+        assert (await put(world, SMALL)).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("limits", "said"),
+    [
+        (ArchiveLimits(unpacked_bytes=1024 * 1024), "unpacks to more than 1048576 bytes"),
+        (ArchiveLimits(members=50), "more than 50 members"),
+    ],
+)
+async def test_what_unpacks_to_too_much_is_refused_while_it_arrives(
+    world: ApiWorld, monkeypatch: pytest.MonkeyPatch, limits: ArchiveLimits, said: str
+) -> None:
+    """By its bytes or its number of files, before the rest of it is sent."""
+    bomb = an_archive({**{f"f{number}": b"" for number in range(60)}, "zeros": bytes(8 * 1024 * 1024)})
+    monkeypatch.setattr(fetch, "check", partial(fetch.check, limits=limits))
+    has_ended = False
+
+    async def endless() -> AsyncGenerator[bytes, None]:
+        nonlocal has_ended
+        yield bomb
+        for _ in range(2000):
+            # As over a network: others run between the packets.
+            await asyncio.sleep(0.005)
+            yield b"\0"
+        has_ended = True
+
+    refused = await put(world, endless())
+    assert (refused.status_code, refused.json()["code"]) == (422, "invalid-archive")
+    assert said in refused.json()["detail"]
+    assert not has_ended
+    assert await maps(world) == []
+
+
+async def test_an_upload_that_breaks_off_leaves_no_thread_behind(world: ApiWorld) -> None:
+    """The thread that unpacks it ends, and the next upload is received."""
+
+    async def broken() -> AsyncGenerator[bytes, None]:
+        yield SMALL[:10]
+        raise ClientDisconnect
+
+    for _ in range(3 * world.parts.settings.context_uploads_max):
+        assert (await put(world, broken())).status_code != 201
+    async with asyncio.timeout(10):
+        assert (await put(world, SMALL)).status_code == 201
 
 
 async def test_of_an_allocation_without_one(world: ApiWorld) -> None:

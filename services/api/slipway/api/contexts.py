@@ -1,21 +1,28 @@
 """Uploaded archives: received, checked, stored in pieces, and read again for the ranks.
 
-Owns what an upload costs: the body is held once, in pieces as they will be stored, and only so many uploads go on at a
-time; reads come from a cache of so many bytes. What an archive may hold is `slipway.inside.fetch`'s word.
+Owns what an upload costs: the body is held once, in pieces as they will be stored; only so many uploads go on at a
+time, of all users and of one; a workspace stores only so many bytes; reads come from a cache of so many bytes. What an
+archive may hold is `slipway.inside.fetch`'s word: it is unpacked and judged while it arrives, so that one that holds
+too much is refused before the rest of it is received.
 
 Invariants: nothing is stored before the whole archive was found sound; an archive counts as stored only when its index
 says that it is complete; the address is the SHA-256 of the bytes, so that an upload may be repeated at any time and
 writes only what is missing.
+
+Not promised: that a workspace is never beyond its bytes. Uploads that are judged at the same moment do not see each
+other, so that it may be beyond by as many archives as are received at a time.
 """
 
 import asyncio
 import contextlib
 import hashlib
-from collections import OrderedDict
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections import Counter, OrderedDict
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator
+from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
 
+from slipway.api.arriving import ArrivingFile
 from slipway.api.http_errors import ArchiveRefusedError, BodyTooLargeError, MalformedError
 from slipway.api.ports import Kube
 from slipway.errors import (
@@ -23,6 +30,7 @@ from slipway.errors import (
     FieldError,
     InvalidError,
     NotFoundError,
+    QuotaExceededError,
     StaleError,
     ThrottledError,
     UnavailableError,
@@ -31,7 +39,7 @@ from slipway.inside import fetch
 from slipway.kube.resources import CONFIG_MAPS
 from slipway.model.times import format_time
 from slipway.pods import archive
-from slipway.pods.archive import INDEX_MAPS, PIECE_BYTES, PIECE_KEY, PIECE_MAPS, Index, IndexMap
+from slipway.pods.archive import INDEX_MAPS, INDEX_SELECTOR, PIECE_BYTES, PIECE_KEY, PIECE_MAPS, Index, IndexMap
 from slipway.runtime import retry
 from slipway.runtime.clock import Clock, Random
 from slipway.runtime.tasks import TaskGroup
@@ -43,6 +51,9 @@ CALLS_MAX = 4
 TOUCH_S = 600.0
 """An archive that is used again is marked so at most this often."""
 BUSY_S = 5.0
+FULL_S = 600.0
+"""What nothing uses is cleared away in an hour; asking sooner than this is no use."""
+_MIB = 1024 * 1024
 
 
 class Archive(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,37 +81,94 @@ class ContextArchives:
     """Keeps archives."""
 
     def __init__(
-        self, kube: Kube, clock: Clock, random: Random, *, bytes_max: int, uploads_max: int, cache_bytes: int
+        self,
+        kube: Kube,
+        clock: Clock,
+        random: Random,
+        *,
+        bytes_max: int,
+        uploads_max: int,
+        uploads_per_user: int,
+        workspace_bytes: int,
+        cache_bytes: int,
     ) -> None:
         self._kube = kube
         self._clock = clock
         self._random = random
         self._bytes_max = bytes_max
         self._uploads_max = uploads_max
+        self._uploads_per_user = uploads_per_user
+        self._workspace_bytes = workspace_bytes
         self.uploads = 0
+        self._uploads_of: Counter[str] = Counter()
+        # Threads of its own: one waits for as long as its upload takes.
+        self._judges = ThreadPoolExecutor(max_workers=uploads_max, thread_name_prefix="archive")
         self._cache = Pieces(cache_bytes)
         self.policy = retry.KUBE_READ
 
-    async def upload(self, body: AsyncIterator[bytes], announced: int | None, workspace: str, wanted: str) -> Stored:
+    async def upload(
+        self, body: AsyncIterator[bytes], announced: int | None, workspace: str, wanted: str, *, user: str = ""
+    ) -> Stored:
         """Receives and stores an archive; `wanted` is its id when the client knows it, else empty.
+
+        An empty `user` is not known, and only the limit of all uploads is theirs.
 
         Raises:
             BodyTooLargeError: it is too long.
             MalformedError: it stopped, or arrived wrong.
             ArchiveRefusedError: it is no archive, or holds what it may not.
             ThrottledError: too many uploads at once.
+            QuotaExceededError: the workspace stores as many bytes as it may.
         """
         if announced is not None and announced > self._bytes_max:
             raise self._too_large(announced)
         if wanted and (found := await self._kept(wanted, workspace)) is not None:
             return found
-        if self.uploads >= self._uploads_max:
-            raise ThrottledError(f"{self.uploads} uploads are under way; try again", retry_after_s=BUSY_S)
-        self.uploads += 1
-        try:
+        with self._turn(user):
+            await self._check_room(workspace, wanted, announced or 0)
             return await self._store(await self._receive(body, wanted), workspace)
+
+    @contextlib.contextmanager
+    def _turn(self, user: str) -> Generator[None]:
+        """Counts one upload while inside. Raises ThrottledError."""
+        if user and self._uploads_of[user] >= self._uploads_per_user:
+            raise ThrottledError(
+                f"{user[:128]} has {self._uploads_of[user]} uploads under way at this process, and one user may have "
+                "no more (SLIPWAY_CONTEXT_UPLOADS_PER_USER_MAX); try again when one has ended",
+                retry_after_s=BUSY_S,
+            )
+        if self.uploads >= self._uploads_max:
+            raise ThrottledError(
+                f"{self.uploads} uploads are under way, and this process receives no more at a time "
+                "(SLIPWAY_CONTEXT_UPLOADS_MAX); try again",
+                retry_after_s=BUSY_S,
+            )
+        self.uploads += 1
+        self._uploads_of[user] += 1
+        try:
+            yield
         finally:
             self.uploads -= 1
+            self._uploads_of[user] -= 1
+            if not self._uploads_of[user]:
+                del self._uploads_of[user]
+
+    async def _check_room(self, workspace: str, id_: str, size: int) -> None:
+        """Whether the workspace may store so many bytes more; what it has of this very archive is not counted."""
+        if not self._workspace_bytes:
+            return
+        listed = await self._kube.list(INDEX_MAPS, namespace=workspace, label_selector=INDEX_SELECTOR)
+        others = [found.index for found in listed.items if found.index is not None and found.index.id != id_]
+        stored = sum(index.bytes for index in others)
+        if stored + size > self._workspace_bytes:
+            raise QuotaExceededError(
+                f"workspace {workspace} stores {stored // _MIB} MiB in {len(others)} archives, and with {size} bytes "
+                f"more it would have more than {self._workspace_bytes // _MIB} MiB "
+                "(SLIPWAY_CONTEXT_WORKSPACE_BYTES_MAX). An archive is deleted an hour after the last allocation that "
+                "uses it was deleted. Leave out what is not needed (.slipwayignore), delete allocations that have "
+                "ended, or ask an administrator",
+                retry_after_s=FULL_S,
+            )
 
     async def find(self, id_: str, workspace: str) -> Stored:
         """The archive. Raises NotFoundError when the workspace has none such, or not all of it."""
@@ -137,34 +205,46 @@ class ContextArchives:
         pieces: list[bytes] = []
         held = bytearray()
         size = 0
-        while True:
-            try:
-                async with asyncio.timeout(SILENCE_S):
-                    part = await anext(body)
-            except StopAsyncIteration:
-                break
-            except TimeoutError as error:
-                raise MalformedError(f"the upload sent nothing for {SILENCE_S:.0f} s; send it again") from error
-            size += len(part)
-            if size > self._bytes_max:
-                raise self._too_large(None)
-            digest.update(part)
-            held += part
-            while len(held) >= PIECE_BYTES:
-                pieces.append(bytes(held[:PIECE_BYTES]))
-                del held[:PIECE_BYTES]
-        if held:
-            pieces.append(bytes(held))
-        id_ = digest.hexdigest()
-        if wanted and wanted != id_:
-            raise MalformedError(f"what arrived ({size} bytes) has the SHA-256 {id_}, not {wanted}; send it again")
+        arriving = ArrivingFile()
+        judging = asyncio.get_running_loop().run_in_executor(self._judges, _judged, arriving)
         try:
-            totals = await asyncio.to_thread(fetch.check, Joined(pieces))
-        except fetch.ArchiveError as error:
-            raise ArchiveRefusedError(
-                f"the archive cannot be taken: {error}. Make it of plain files: tar --dereference -czf - -C FOLDER ."
-            ) from error
-        return Archive(id=id_, pieces=tuple(pieces), totals=totals)
+            while not judging.done():
+                try:
+                    async with asyncio.timeout(SILENCE_S):
+                        part = await anext(body)
+                except StopAsyncIteration:
+                    break
+                except TimeoutError as error:
+                    raise MalformedError(f"the upload sent nothing for {SILENCE_S:.0f} s; send it again") from error
+                size += len(part)
+                if size > self._bytes_max:
+                    raise self._too_large(None)
+                digest.update(part)
+                await arriving.add(part)
+                held += part
+                while len(held) >= PIECE_BYTES:
+                    pieces.append(bytes(held[:PIECE_BYTES]))
+                    del held[:PIECE_BYTES]
+            else:
+                # It is refused already; its rest and its checksum do not matter.
+                raise self._refused(await judging)
+            if held:
+                pieces.append(bytes(held))
+            id_ = digest.hexdigest()
+            if wanted and wanted != id_:
+                raise MalformedError(f"what arrived ({size} bytes) has the SHA-256 {id_}, not {wanted}; send it again")
+            arriving.end()
+            judged = await judging
+            if isinstance(judged, fetch.ArchiveError):
+                raise self._refused(judged)
+            return Archive(id=id_, pieces=tuple(pieces), totals=judged)
+        finally:
+            arriving.abandon()
+
+    def _refused(self, judged: "fetch.Totals | fetch.ArchiveError") -> ArchiveRefusedError:
+        return ArchiveRefusedError(
+            f"the archive cannot be taken: {judged}. Make it of plain files: tar --dereference -czf - -C FOLDER ."
+        )
 
     def _too_large(self, size: int | None) -> BodyTooLargeError:
         has = f"has {size} bytes" if size else "is too long"
@@ -179,6 +259,7 @@ class ContextArchives:
         found = await self._kept(received.id, workspace)
         if found is not None:
             return found
+        await self._check_room(workspace, received.id, received.size)
         index = Index(
             id=received.id,
             bytes=received.size,
@@ -269,24 +350,14 @@ def _missing(id_: str, workspace: str) -> str:
     )
 
 
-class Joined:
-    """Pieces as one file to read."""
-
-    def __init__(self, pieces: list[bytes]) -> None:
-        self._pieces = pieces
-        self._number = 0
-        self._at = 0
-
-    def read(self, size: int = -1) -> bytes:
-        """At most what is left of the current piece."""
-        if self._number >= len(self._pieces):
-            return b""
-        piece = self._pieces[self._number]
-        part = piece[self._at :] if size < 0 else piece[self._at : self._at + size]
-        self._at += len(part)
-        if self._at >= len(piece):
-            self._number, self._at = self._number + 1, 0
-        return part
+def _judged(arriving: ArrivingFile) -> "fetch.Totals | fetch.ArchiveError":
+    """Of a thread: what the archive holds, or why it is refused."""
+    try:
+        return fetch.check(arriving)
+    except fetch.ArchiveError as error:
+        return error
+    finally:
+        arriving.stop_reading()
 
 
 class Pieces:

@@ -233,6 +233,8 @@ def _contexts(settings: Settings, kube: Kube, clock: Clock, random: Random) -> C
         random,
         bytes_max=settings.context_bytes_max,
         uploads_max=settings.context_uploads_max,
+        uploads_per_user=settings.context_uploads_per_user_max,
+        workspace_bytes=settings.context_workspace_bytes_max,
         cache_bytes=settings.context_cache_bytes,
     )
 

@@ -424,6 +424,19 @@ class Settings(CommonSettings, kw_only=True, frozen=True):
             description="Archives that are received at the same time: each is held in memory while it is checked.",
         ),
     ] = 2
+    context_uploads_per_user_max: Annotated[
+        int,
+        Meta(ge=1, le=64, description="How many of these one user may send at the same time. Not in mode none."),
+    ] = 1
+    context_workspace_bytes_max: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=1024**4,
+            description="Bytes of archives that one workspace may have stored; 0: as many as fit. They are in etcd.",
+            extra={"unit": "bytes"},
+        ),
+    ] = 1024 * 1024 * 1024
     context_cache_bytes: Annotated[
         int,
         Meta(

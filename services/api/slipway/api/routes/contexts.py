@@ -10,6 +10,7 @@ from slipway.api.contexts import Stored
 from slipway.api.deps import parts_of
 from slipway.api.endpoint import Endpoint, Query, bad_param, json_response
 from slipway.api.http_errors import MalformedError, UnsupportedMediaError
+from slipway.api.open_streams import holder_of
 from slipway.api.schemas import ContextView
 from slipway.crd.transitions import id_of
 from slipway.errors import DeadlineError, InvalidError, NotFoundError
@@ -42,7 +43,11 @@ async def upload(request: Request) -> Response:
     try:
         async with asyncio.timeout(UPLOAD_S):
             stored = await parts.contexts.upload(
-                request.stream().__aiter__(), int(length) if length.isdigit() else None, workspace, wanted
+                request.stream().__aiter__(),
+                int(length) if length.isdigit() else None,
+                workspace,
+                wanted,
+                user=holder_of(request).user,
             )
     except ClientDisconnect as error:
         raise MalformedError("the upload broke off; send it again") from error
