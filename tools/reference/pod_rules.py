@@ -6,16 +6,20 @@ from pathlib import Path
 
 import yaml
 
-from slipway.crd.podrules import RULES, PodRule, policy
+from slipway.crd.podrules import RULES, PodRule, policy, workspace_policy
 from tools.reference.markdown import code, table
 
-POLICY = "pools.yaml"
-HEADER = """# What a pod may ask for in its pool. Written by `make generate` from the table in
-# shared/slipway/crd/podrules.py.
-"""
+HEADERS = {
+    "pools.yaml": "# What a pod may ask for in its pool. Written by `make generate` from the table in\n"
+    "# shared/slipway/crd/podrules.py.\n",
+    "released.yaml": "# Which Secrets a pod may name in its workspace. Written by `make generate` from the table in\n"
+    "# shared/slipway/crd/podrules.py.\n",
+}
+"""{file of helm/files/policies: its head}"""
 TOP = """# What a pod may ask for
 
-A `ResourcePool` limits what its pods may ask for, in the fields of its `spec` below. A field that is absent limits
+A workspace limits [which Secrets](#secrets) its pods may name. A `ResourcePool` limits what its pods may ask for, in
+the fields of its `spec` below. A field that is absent limits
 nothing beyond [what Slipway always refuses](../security.md). Each rule is judged three times, from one table
 (`shared/slipway/crd/podrules.py`):
 
@@ -56,6 +60,48 @@ beside it is ignored. `r.example` stands for a registry.
 """
 
 
+NAMES = """## Secrets
+
+The annotation `slipway.dev/secrets` of a workspace lists the Secrets of its namespace that pod templates may name:
+names or `PREFIX*`, with commas. Without the annotation every Secret may be named, as before there was one; an empty one
+releases none.
+
+```
+kubectl annotate --overwrite namespace team slipway.dev/secrets='wandb,train-*'
+```
+
+| judged | pointer in the pod template |
+| --- | --- |
+| variables, `secrets` of a launch included | `env[].valueFrom.secretKeyRef`, `envFrom[].secretRef` of every container |
+| volumes | `secret`, `projected.sources[].secret`, `csi.nodePublishSecretRef` |
+| images | `imagePullSecrets`; what the annotation `slipway.dev/image-pull-secrets` names is released for this alone |
+
+- The api refuses a launch with status 422, a pointer to the field, the Secrets that are released, and the command that
+  releases this one. What it has read of the annotation is some seconds old. The pod worker judges an `Allocation` that
+  was applied by hand, and each next attempt. The admission policy `released` judges each pod once more, by the
+  annotation as it is then.
+- No template names the Secret `slipway-values-UID` with the
+  [secret values](../security.md#secret-values-of-a-launch) of a launch, with and without the annotation: only the pods
+  of that allocation refer to it.
+- Secrets that a CSI driver or a storage class reads by itself are named by no pod, and are not judged.
+- Who may launch in a workspace can use every Secret that it releases: a workspace is one boundary.
+
+## Tokens of service accounts
+
+A volume may project a token of the pod's account only for an audience: a token without one would be for the Kubernetes
+API, and the api refuses it (422). The policy `identities` allows the audiences of `admissionPolicies.tokenAudiences` of
+the chart at most; `allowedTokenAudiences` of a pool allows fewer. A mutating webhook that projects tokens adds to what
+is judged in the pool: list its audience in both. Sources other than `secret`, `configMap`, `downwardAPI`,
+`clusterTrustBundle` and `serviceAccountToken` cannot be projected.
+
+## Tolerations
+
+`allowedTolerations: ["*"]` allows everything; `allowedTolerations: ["nvidia.com/*", "spot"]` allows those, and not a
+toleration without a key (`operator: Exists`), which tolerates every taint, also those that keep work from nodes of the
+control plane. Tolerations of the pool itself, and the two that the API server adds to pods, are always allowed.
+"""
+
+
 IDS = """## Users and groups
 
 - A range is a number or two numbers with a hyphen, both included.
@@ -71,24 +117,26 @@ IDS = """## Users and groups
 
 def page() -> str:
     """The whole page."""
-    return "\n".join([TOP, table(["field of the pool", "judges", "allows"], map(_row, RULES)), IMAGES, IDS])
+    return "\n".join([TOP, table(["field of the pool", "judges", "allows"], map(_row, RULES)), IMAGES, NAMES, IDS])
 
 
 def _row(rule: PodRule) -> list[str]:
     return [code(rule.field), rule.judges, rule.says]
 
 
-def policy_file() -> str:
-    """The admission policy, as the chart reads it."""
-    return HEADER + yaml.safe_dump(policy(), sort_keys=False, width=120)
+def policy_files() -> dict[str, str]:
+    """{file name: admission policy}, as the chart reads them."""
+    policies = {"pools.yaml": policy(), "released.yaml": workspace_policy()}
+    return {name: HEADERS[name] + yaml.safe_dump(policies[name], sort_keys=False, width=120) for name in HEADERS}
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Writes the policy into a folder."""
+    """Writes the policies into a folder."""
     if len(arguments) != 1:
         sys.stderr.write("usage: python -m tools.reference.pod_rules FOLDER\n")
         return 2
-    (Path(arguments[0]) / POLICY).write_text(policy_file(), encoding="utf-8")
+    for name, text in policy_files().items():
+        (Path(arguments[0]) / name).write_text(text, encoding="utf-8")
     return 0
 
 

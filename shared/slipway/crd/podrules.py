@@ -1,28 +1,32 @@
-"""What the pods of a pool may ask for: one table, which everything that judges a pod reads.
+"""What pods may ask for and name: one table, which everything that judges a pod reads.
 
-Owns the rules that a pool sets in its spec (`allowed*`). Each rule stands here once, with three readers:
+Owns the rules that a pool sets in its spec (`allowed*`), and which Secrets a workspace releases to pod templates (an
+annotation of its namespace). Each rule stands here once, with three readers:
 
-- `check` judges a pod spec in Python: `slipway.crd.resolve` calls it, and so do the api at a launch, the scheduler, and
-  the pod worker before it makes a pod;
-- the expression in CEL is the same judgement by the API server: `make generate` writes the admission policy
-  `helm/files/policies/pools.yaml` from this table;
+- `check` and `check_secrets` judge a pod spec in Python: `slipway.crd.resolve` calls them, and so do the api at a
+  launch, the scheduler, and the pod worker before it makes a pod;
+- the expression in CEL is the same judgement by the API server: `make generate` writes the admission policies
+  `pools.yaml` and `released.yaml` of `helm/files/policies` from this table;
 - the words are a row of the page `docs/reference/pod-rules.md`.
 
 Pure. Must not know how a pod is made, or what "restricted" forbids: that is `podsecurity.py`.
 
-Invariant: a pool that sets none of these fields allows what it allowed before there were any.
+Invariant: a pool that sets none of these fields, and a workspace without the annotation, allow what they allowed before
+there were any, but the secret values of another allocation, which nothing allows.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, cast
 
 import msgspec
 
 from slipway.crd import images
 from slipway.crd.fielderrors import Findings
-from slipway.crd.meta import LABEL_ALLOCATION_UID, LABEL_POOL
+from slipway.crd.meta import ANNOTATION_PULL_SECRETS, ANNOTATION_SECRETS, LABEL_ALLOCATION_UID, LABEL_POOL
 from slipway.crd.pools import ResourcePool, ResourcePoolSpec
 from slipway.crd.roleresources import object_of, objects_of
+from slipway.crd.workspacepods import ReleasedSecrets
+from slipway.model.ids import VALUES_PREFIX
 
 Json = Mapping[str, Any]
 SHOWN_MAX = 10
@@ -75,6 +79,125 @@ def check(spec: Json, at: str, pool: ResourcePool, findings: Findings, *, why: M
                 findings.refuse(here, _refusal(rule, part.value, pool, allowed) + (why or {}).get(here, ""))
 
 
+def check_secrets(spec: Json, at: str, released: ReleasedSecrets | None, findings: Findings) -> None:
+    """Notes each Secret in the pod spec of a template at JSON pointer `at` that it may not name.
+
+    `released` None: the workspace allows every one, or it is not known here. Secret values of a launch are none that a
+    template names: the pod worker refers to those of the very allocation.
+    """
+    for part in secrets_of(spec):
+        if part.value.startswith(VALUES_PREFIX):
+            findings.refuse(
+                at + part.at,
+                f"Secret {part.value[:80]!r} holds the secret values of one allocation, which no template may name; "
+                "give the launch values of its own (secretValues), or name another Secret",
+            )
+        elif released is not None and not _is_released(part, released):
+            shown = ", ".join(released.names[:SHOWN_MAX]) or "none"
+            findings.refuse(
+                at + part.at,
+                f"the workspace does not release Secret {part.value[:80]!r} to pod templates; it releases {shown}. Use "
+                f"one of these, or have an administrator release it: kubectl annotate --overwrite namespace WORKSPACE "
+                f"{ANNOTATION_SECRETS}={','.join([*released.names, part.value[:80]])}",
+            )
+
+
+def secrets_of(spec: Json) -> Iterator[PodPart]:
+    """Every Secret that a pod spec names: by variables, volumes, and for pulling images."""
+    for at, container in _containers(spec):
+        for index, variable in enumerate(objects_of(container.get("env"))):
+            reference = object_of(object_of(variable.get("valueFrom")).get("secretKeyRef"))
+            yield from _named(reference.get("name"), f"{at}/env/{index}/valueFrom/secretKeyRef/name")
+        for index, source in enumerate(objects_of(container.get("envFrom"))):
+            yield from _named(object_of(source.get("secretRef")).get("name"), f"{at}/envFrom/{index}/secretRef/name")
+    for at, volume in _volumes(spec):
+        yield from _named(object_of(volume.get("secret")).get("secretName"), f"{at}/secret/secretName")
+        publish = object_of(object_of(volume.get("csi")).get("nodePublishSecretRef"))
+        yield from _named(publish.get("name"), f"{at}/csi/nodePublishSecretRef/name")
+        for index, source in enumerate(objects_of(object_of(volume.get("projected")).get("sources"))):
+            name = object_of(source.get("secret")).get("name")
+            yield from _named(name, f"{at}/projected/sources/{index}/secret/name")
+    for index, item in enumerate(objects_of(spec.get("imagePullSecrets"))):
+        yield from _named(item.get("name"), f"{_PULLING}/{index}/name")
+
+
+def _named(name: Any, at: str) -> Iterator[PodPart]:
+    if isinstance(name, str) and name:
+        yield PodPart(at=at, value=name)
+
+
+def _is_released(part: PodPart, released: ReleasedSecrets) -> bool:
+    return _matches(part.value, released.names) or (part.at.startswith(_PULLING) and part.value in released.for_images)
+
+
+def _matches(value: str, allowed: Iterable[str]) -> bool:
+    """By name, or by PREFIX*."""
+    return any(value == each or (each.endswith("*") and value.startswith(each[:-1])) for each in allowed)
+
+
+def _matches_in_cel(value: str, allowed: str) -> str:
+    return f"{allowed}.exists(a, {value} == a || (a.endsWith('*') && {value}.startsWith(a.substring(0, a.size() - 1))))"
+
+
+def workspace_policy() -> dict[str, Any]:
+    """The admission policy of what workspaces release, as a file of `helm/files/policies`."""
+    listed = "namespaceObject.metadata.?annotations[?'{}'].orValue('').split(',').map(part, part.trim())"
+    source = "map(s, s.?name.orValue(''))"
+    return {
+        "accounts": ["podworker"],
+        "rules": [{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]}],
+        "variables": [
+            {"name": "containers", "expression": _SHARED["containers"]},
+            {"name": "volumes", "expression": _SHARED["volumes"]},
+            {
+                "name": "isLimited",
+                "expression": f"namespaceObject.metadata.?annotations[?'{ANNOTATION_SECRETS}'].hasValue()",
+            },
+            # An annotation that is empty releases nothing, and would else be one empty name.
+            {"name": "released", "expression": listed.format(ANNOTATION_SECRETS) + ".filter(part, part != '')"},
+            {"name": "forImages", "expression": listed.format(ANNOTATION_PULL_SECRETS)},
+            {
+                "name": "ownValues",
+                "expression": f"'{VALUES_PREFIX}' + object.metadata.?labels[?'{LABEL_ALLOCATION_UID}'].orValue('')",
+            },
+            {
+                "name": "named",
+                "expression": (
+                    "[variables.volumes.filter(v, has(v.secret)).map(v, v.secret.?secretName.orValue('')), "
+                    "variables.volumes.filter(v, has(v.csi) && has(v.csi.nodePublishSecretRef)).map(v, "
+                    "v.csi.nodePublishSecretRef.?name.orValue(''))] + "
+                    "variables.containers.map(c, c.?env.orValue([]).filter(e, has(e.valueFrom) && "
+                    "has(e.valueFrom.secretKeyRef)).map(e, e.valueFrom.secretKeyRef.?name.orValue(''))) + "
+                    "variables.containers.map(c, c.?envFrom.orValue([]).filter(e, has(e.secretRef)).map(e, "
+                    "e.secretRef.?name.orValue(''))) + variables.volumes.filter(v, has(v.projected)).map(v, "
+                    f"v.projected.?sources.orValue([]).filter(s, has(s.secret)).map(s, s.secret).{source})"
+                ),
+            },
+            {"name": "pulling", "expression": f"object.spec.?imagePullSecrets.orValue([]).{source}"},
+        ],
+        "validations": [
+            {
+                "expression": (
+                    "(variables.named + [variables.pulling]).all(some, some.all(n, "
+                    f"!n.startsWith('{VALUES_PREFIX}') || n == variables.ownValues))"
+                ),
+                "message": "it names the secret values of another allocation",
+                "reason": "Forbidden",
+            },
+            {
+                "expression": (
+                    "!variables.isLimited || (variables.named.all(some, some.all(n, n == '' || n == "
+                    f"variables.ownValues || {_matches_in_cel('n', 'variables.released')})) && "
+                    "variables.pulling.all(n, n == '' || n in variables.forImages || "
+                    f"{_matches_in_cel('n', 'variables.released')}))"
+                ),
+                "message": f"it names a Secret that its workspace does not release (annotation {ANNOTATION_SECRETS})",
+                "reason": "Forbidden",
+            },
+        ],
+    }
+
+
 def policy() -> dict[str, Any]:
     """The admission policy of the table, as a file of `helm/files/policies`."""
     variables = dict(_SHARED)
@@ -122,6 +245,7 @@ def _volumes(spec: Json) -> Iterator[tuple[str, Json]]:
         yield f"/volumes/{index}", volume
 
 
+_PULLING = "/imagePullSecrets"
 _SHARED = {
     "pool": f"object.metadata.?labels[?'{LABEL_POOL}'].orValue('')",
     # A pod without the label was made by a release that did not write it: every pool judges it.
@@ -209,6 +333,33 @@ def _listed(field: str) -> str:
 def _unless_absent(field: str, condition: str) -> str:
     """CEL: the condition, where the pool sets the field."""
     return f"!has(params.spec) || !has(params.spec.{field}) || {condition}"
+
+
+def _token_audiences(spec: Json) -> Iterator[PodPart]:
+    for at, volume in _volumes(spec):
+        for index, source in enumerate(objects_of(object_of(volume.get("projected")).get("sources"))):
+            token = source.get("serviceAccountToken")
+            if token is not None:
+                value = str(object_of(token).get("audience") or "")
+                yield PodPart(at=f"{at}/projected/sources/{index}/serviceAccountToken/audience", value=value)
+
+
+EVERY_TAINT = "*"
+_GIVEN_TOLERATIONS = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
+"""What the API server itself adds to pods (DefaultTolerationSeconds)."""
+
+
+def _tolerations(spec: Json) -> Iterator[PodPart]:
+    for index, item in enumerate(objects_of(spec.get("tolerations"))):
+        yield PodPart(at=f"/tolerations/{index}", value=str(item.get("key") or EVERY_TAINT))
+
+
+def _allowed_tolerations(pool: ResourcePoolSpec) -> list[str] | None:
+    """What the pool itself tolerates is on all its pods."""
+    if pool.allowed_tolerations is None:
+        return None
+    own = [item.key or EVERY_TAINT for item in pool.tolerations]
+    return list(dict.fromkeys([*pool.allowed_tolerations, *own, *_GIVEN_TOLERATIONS]))
 
 
 # --- users and groups -------------------------------------------------------------------------------------------------
@@ -313,6 +464,46 @@ RULES: tuple[PodRule, ...] = (
             "allowedRuntimeClasses",
             "!has(object.spec.runtimeClassName) || object.spec.runtimeClassName == '' || "
             f"{_listed('allowedRuntimeClasses') % 'object.spec.runtimeClassName'}",
+        ),
+    ),
+    PodRule(
+        field="allowedTokenAudiences",
+        judges="`audience` of projected `serviceAccountToken` sources of volumes. It has to be set",
+        says="audiences; absent: every one that `admissionPolicies.tokenAudiences` of the chart lists; empty: none. "
+        "Slipway's own token is not meant",
+        what="the audience of a token",
+        allowed=lambda pool: pool.allowed_token_audiences,
+        parts=_token_audiences,
+        allows=_is_one_of,
+        expression=_unless_absent(
+            "allowedTokenAudiences",
+            # Volumes with names of Slipway are no template's.
+            "variables.volumes.filter(v, has(v.projected) && !v.name.startsWith('slipway-')).all(v, "
+            "v.projected.?sources.orValue([]).all(s, !has(s.serviceAccountToken) || "
+            + _listed("allowedTokenAudiences") % "s.serviceAccountToken.?audience.orValue('')"
+            + "))",
+        ),
+    ),
+    PodRule(
+        field="allowedTolerations",
+        judges="`tolerations` of pod templates and of roles",
+        says="keys of taints: names, `PREFIX*`, or `*`, which also allows tolerations without a key: they tolerate "
+        "every taint. Absent: every one; empty: none. What `tolerations` of the pool names is always allowed",
+        what="the toleration of taint",
+        allowed=_allowed_tolerations,
+        parts=_tolerations,
+        allows=_matches,
+        variables={
+            "tolerated": "object.spec.?tolerations.orValue([]).map(t, has(t.key) && t.key != '' ? t.key : '*')",
+            "tolerable": (
+                "params.?spec.?allowedTolerations.orValue([]).map(q, string(q)) + "
+                "params.?spec.?tolerations.orValue([]).map(t, has(t.key) && string(t.key) != '' ? string(t.key) : "
+                "'*') + " + str(list(_GIVEN_TOLERATIONS))
+            ),
+        },
+        expression=_unless_absent(
+            "allowedTolerations",
+            f"variables.tolerated.all(t, {_matches_in_cel('t', 'variables.tolerable')})",
         ),
     ),
     PodRule(

@@ -121,6 +121,7 @@ _CONTAINER_REFUSED: Mapping[str, str] = {
     "resizePolicy": "leave it out: ranks are not resized in place",
     "restartPolicyRules": "leave it out: Slipway restarts ranks itself, see maxRestarts",
 }
+_PROJECTED = ("clusterTrustBundle", "configMap", "downwardAPI", "secret", "serviceAccountToken")
 _VOLUME_TYPES = frozenset(
     {
         "configMap",
@@ -362,6 +363,7 @@ def _check_volumes(volumes: list[Any], at: str, findings: Findings, privileged: 
             findings.refuse(f"{here}/name", "each volume needs a name")
         elif name.startswith(OUR_VOLUME_PREFIX):
             findings.refuse(f"{here}/name", f"names that begin with {OUR_VOLUME_PREFIX} are Slipway's own")
+        _check_projected(volume.get("projected"), f"{here}/projected", findings)
         for source in volume:
             if source == "hostPath":
                 if not privileged:
@@ -369,3 +371,20 @@ def _check_volumes(volumes: list[Any], at: str, findings: Findings, privileged: 
             elif source != "name" and source not in _VOLUME_TYPES:
                 kinds = ", ".join(sorted(_VOLUME_TYPES))
                 findings.refuse(here + pointer(source), f"is not an allowed kind of volume; use one of {kinds}")
+
+
+def _check_projected(projected: Any, at: str, findings: Findings) -> None:
+    """Nothing that speaks for the pod's account to Kubernetes itself: a token without an audience is for its API."""
+    sources = findings.items(findings.mapping(projected, at).get("sources"), f"{at}/sources")
+    for index, item in enumerate(sources):
+        here = f"{at}/sources/{index}"
+        source = findings.mapping(item, here)
+        for kind in source:
+            if kind not in _PROJECTED:
+                findings.refuse(here + pointer(kind), f"cannot be projected; use one of {', '.join(_PROJECTED)}")
+        token = source.get("serviceAccountToken")
+        if token is not None and not findings.mapping(token, f"{here}/serviceAccountToken").get("audience"):
+            findings.refuse(
+                f"{here}/serviceAccountToken/audience",
+                "must name whom the token is for: without an audience it would be one for the Kubernetes API",
+            )

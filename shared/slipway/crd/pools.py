@@ -173,6 +173,12 @@ class ResourcePoolSpec(Wire, kw_only=True, frozen=True):
     """CSI drivers of inline volumes; every one when absent, none when empty. Volume claims are not meant"""
     allowed_runtime_classes: Annotated[list[ShortText], Meta(max_length=ALLOWED_MAX)] | None = None
     """runtime classes that a pod template may name; every one when absent, none when empty"""
+    allowed_token_audiences: Annotated[list[ShortText], Meta(max_length=ALLOWED_MAX)] | None = None
+    """audiences of service account tokens that a volume may project; every one that admissionPolicies.tokenAudiences of
+    the chart lists when absent, none when empty. Slipway's own token is not meant"""
+    allowed_tolerations: Annotated[list[ShortText], Meta(max_length=ALLOWED_MAX)] | None = None
+    """keys of taints that pod templates and roles may tolerate beside those of the pool: names, PREFIX*, or * for
+    tolerations of everything; every one when absent, none when empty"""
     run_as: RunAs = RunAs()
     """as whom pods run where neither the launch nor its workspace says: user 1000 and fsGroup 1000 when absent"""
     allowed_users: Annotated[list[IdRange], Meta(max_length=ID_RANGES_MAX)] = []

@@ -8,7 +8,7 @@ Invariants: resolving a resolved spec changes nothing; the hash does not depend 
 """
 
 import posixpath
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -29,6 +29,7 @@ from slipway.crd.v1alpha1 import (
     RoleSpec,
     TolerationSpec,
 )
+from slipway.crd.workspacepods import ReleasedSecrets
 from slipway.errors import FieldError
 from slipway.model import ids
 from slipway.model.duration import stored_duration
@@ -56,11 +57,18 @@ class Resolved(msgspec.Struct, frozen=True, kw_only=True):
     spec_hash: str = ""
 
 
-def resolve(allocation: Allocation, pool: ResourcePool, *, accounts: Collection[str] | None = None) -> Resolved:
+def resolve(
+    allocation: Allocation,
+    pool: ResourcePool,
+    *,
+    accounts: Collection[str] | None = None,
+    secrets: ReleasedSecrets | None = None,
+) -> Resolved:
     """The complete spec of `allocation` in `pool`, and what is wrong with it.
 
     `accounts` are the service accounts that its workspace allows beside `default`; None: they are not known here, and
-    each name passes. The api and the pod worker know them.
+    each name passes. The api and the pod worker know them. `secrets` are those that pod templates may name; None: the
+    workspace allows every one, or it is not known here.
     """
     spec = allocation.spec
     findings = Findings()
@@ -72,12 +80,23 @@ def resolve(allocation: Allocation, pool: ResourcePool, *, accounts: Collection[
         )
     validate.check_spec(spec, findings, slots_per_pod_max=pool.spec.max_slots_per_pod)
     complete = _complete(spec, pool, findings, accounts)
+    for at, template in _templates_of(complete):
+        podrules.check_secrets(object_of(template.get("spec")), f"{at}/spec", secrets, findings)
     return Resolved(spec=complete, errors=findings.errors, warnings=findings.warnings, spec_hash=spec_hash(complete))
 
 
 def template_of(spec: AllocationSpec, role: RoleSpec) -> Json:
     """The pod template of a role: its own, else the allocation's."""
     return role.template or spec.template
+
+
+def _templates_of(spec: AllocationSpec) -> Iterator[tuple[str, Json]]:
+    """(JSON pointer, template) of all that ranks are made of."""
+    if not spec.ranks or not all(role.template for role in spec.ranks):
+        yield "/template", spec.template
+    for index, role in enumerate(spec.ranks):
+        if role.template:
+            yield pointer("ranks", index, "template"), role.template
 
 
 def grace_max_s(pool: ResourcePoolSpec) -> int:
@@ -105,6 +124,7 @@ def _complete(
             at = pointer("ranks", index, "template") if own else "/template"
             _check_work(own or template, at, findings)
         completed.append(_role(role, own or template, defaults, pool.spec, has_own=bool(role.template), gang=spec))
+        podrules.check({"tolerations": msgspec.to_builtins(role.tolerations)}, pointer("ranks", index), pool, findings)
         sharedmemory.check_role(spec.shm_size, completed[-1], own or template, "/shmSize", findings)
         _check_devices(completed[-1], pointer("ranks", index, "resources", GPU_MILLI), findings)
     needed = sum(role.min_available or 0 for role in completed)

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from slipway.crd.meta import ANNOTATION_PULL_SECRETS, ANNOTATION_RUN_AS, ANNOTATION_SERVICE_ACCOUNTS
+from slipway.crd.meta import ANNOTATION_PULL_SECRETS, ANNOTATION_RUN_AS, ANNOTATION_SECRETS, ANNOTATION_SERVICE_ACCOUNTS
 from slipway.crd.roleresources import object_of, objects_of
 from slipway.crd.v1alpha1 import AllocationSpec
 from slipway.crd.wire import RunAs
@@ -20,6 +20,15 @@ PULL_SECRETS_MAX = 16
 OBJECT_NAME_PATTERN = r"^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$"
 SecretName = Annotated[str, Meta(max_length=253, pattern=OBJECT_NAME_PATTERN)]
 _NAME = re.compile(OBJECT_NAME_PATTERN)
+
+
+class ReleasedSecrets(msgspec.Struct, frozen=True, kw_only=True):
+    """The Secrets that pod templates of a workspace may name."""
+
+    names: tuple[str, ...]
+    """names, or PREFIX*"""
+    for_images: tuple[str, ...] = ()
+    """names that imagePullSecrets may have too"""
 
 
 class WorkspacePods(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,6 +40,13 @@ class WorkspacePods(msgspec.Struct, frozen=True, kw_only=True):
     """Secrets of its namespace that the image of each pod is pulled with"""
     run_as: RunAs = RunAs()
     """as whom launches run that do not say"""
+    secrets: tuple[str, ...] | None = None
+    """Secrets that pod templates may name: names, or PREFIX*; None: every one"""
+
+    @property
+    def released(self) -> ReleasedSecrets | None:
+        """What pod templates may name; None: every Secret."""
+        return None if self.secrets is None else ReleasedSecrets(names=self.secrets, for_images=self.pull_secrets)
 
 
 def read(annotations: Mapping[str, str]) -> WorkspacePods:
@@ -40,6 +56,7 @@ def read(annotations: Mapping[str, str]) -> WorkspacePods:
         accounts=_listed(annotations.get(ANNOTATION_SERVICE_ACCOUNTS, "")),
         pull_secrets=tuple(secrets)[:PULL_SECRETS_MAX],
         run_as=_run_as(annotations.get(ANNOTATION_RUN_AS, "")),
+        secrets=_listed(annotations[ANNOTATION_SECRETS]) if ANNOTATION_SECRETS in annotations else None,
     )
 
 

@@ -4,16 +4,16 @@ Pods are made with the very token of the podworker, as dry runs, without the che
 """
 
 import re
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 
 import httpx
 import msgspec
 import pytest
 
-from slipway.crd import podrules
+from slipway.crd import podrules, workspacepods
 from slipway.crd.fielderrors import Findings
 from slipway.crd.images import IMAGE_PATTERN, is_allowed
-from slipway.crd.meta import LABEL_POOL
+from slipway.crd.meta import ANNOTATION_SECRETS, LABEL_POOL
 from slipway.crd.v1alpha1 import ResourcePool
 from slipway.errors import FieldError, InvalidError
 from tests.conformance.system.operator import GROUP, Json
@@ -113,6 +113,7 @@ def test_every_image_of_a_pod_is_judged(system: System, owner: Json, pool: str) 
 NAMED: list[tuple[str, Json]] = [
     ("allowedCsiDrivers", {"volumes": [{"name": "v", "csi": {"driver": "slipway-other"}}]}),
     ("allowedRuntimeClasses", {"runtimeClassName": "slipway-other"}),
+    ("allowedTolerations", {"tolerations": [{"key": "slipway-other", "operator": "Exists"}]}),
 ]  # fmt: skip
 """A field of the pool, and what names `slipway-other` in a pod."""
 
@@ -138,6 +139,114 @@ def test_a_pod_names_what_the_pool_lists(system: System, owner: Json, pool: str,
             wait_until(lambda: field in words(), "the policy knows what the pool lists now")
     finally:
         system.operator.delete(f"{classes}/slipway-other")
+
+
+TOLERATED: tuple[tuple[Json, Json, bool], ...] = (
+    ({"allowedTolerations": []}, {}, True),
+    ({"allowedTolerations": []}, {"operator": "Exists"}, False),
+    ({"allowedTolerations": ["a*"]}, {"operator": "Exists"}, False),
+    ({"allowedTolerations": ["a*"]}, {"key": "abc", "operator": "Exists"}, True),
+    ({"allowedTolerations": ["a*"]}, {"key": "b", "operator": "Exists"}, False),
+    ({"allowedTolerations": ["*"]}, {"operator": "Exists"}, True),
+    ({"allowedTolerations": [], "tolerations": [{"operator": "Exists"}]}, {"operator": "Exists"}, True),
+    ({"allowedTolerations": [], "tolerations": [{"key": "b", "operator": "Exists"}]}, {"key": "b", "value": "x"}, True),
+)
+"""What a pool says, a toleration of a pod (empty: none), and whether it is allowed."""
+
+
+def test_tolerations_of_a_pod_are_judged(system: System, owner: Json, pool: str) -> None:
+    """By the pool's list and its own tolerations, as the Python judges them."""
+    wrong: list[tuple[Json, Json, str]] = []
+    with acting_as(system, "podworker") as client:
+        for number, (rules, toleration, is_fine) in enumerate(TOLERATED):
+            # An image that only this case allows shows that the policy has seen its rules.
+            mark = f"seen.example/{number}"
+            rules = {"tolerations": None, **rules, "allowedImages": [mark]}
+            system.operator.change(pool, {"spec": rules})
+            wait_until(lambda mark=mark: judged(client, running(owner, mark)).is_success, "the policy knows the rules")
+            pod = running(owner, mark, **({"tolerations": [toleration]} if toleration else {}))
+            known = {name: value for name, value in rules.items() if value is not None}
+            findings = Findings()
+            podrules.check(pod["spec"], "", msgspec.convert({"metadata": {}, "spec": known}, ResourcePool), findings)
+            answer = judged(client, pod)
+            if (answer.is_success, not findings.errors) != (is_fine, is_fine):
+                wrong.append((rules, toleration, answer.text))
+    assert wrong == []
+
+
+def test_audiences_of_tokens_are_judged(system: System, owner: Json, pool: str) -> None:
+    """Slipway's own token is not meant, and passes in a pool that allows none."""
+
+    def with_token(volume: str) -> Json:
+        token = {"serviceAccountToken": {"audience": "slipway", "path": "token", "expirationSeconds": 3600}}
+        return running(owner, "a", volumes=[{"name": volume, "projected": {"sources": [token]}}])
+
+    with acting_as(system, "podworker") as client:
+        taken(judged(client, with_token("mine")))
+        system.operator.change(pool, {"spec": {"allowedTokenAudiences": []}})
+        holds(client, with_token("mine"))
+        refused(judged(client, with_token("mine")), "pools", "allowedTokenAudiences")
+        taken(judged(client, with_token("slipway-token")))
+        system.operator.change(pool, {"spec": {"allowedTokenAudiences": ["slipway"]}})
+        wait_until(lambda: judged(client, with_token("mine")).is_success, "the policy knows what the pool lists")
+
+
+def naming(secret: str) -> Iterator[Json]:
+    """Parts of a pod spec that name a Secret, each in another way; the first ones are of a container."""
+    reference = {"name": secret, "key": "k"}
+    for more in (
+        {"env": [{"name": "A", "valueFrom": {"secretKeyRef": reference}}]},
+        {"envFrom": [{"secretRef": {"name": secret}}]},
+    ):
+        yield {"containers": [{"name": "c", "image": "a", "securityContext": RESTRICTED, **more}]}
+        yield {"initContainers": [{"name": "i", "image": "a", "securityContext": RESTRICTED, **more}]}
+    for volume in (
+        {"secret": {"secretName": secret}},
+        {"csi": {"driver": "d", "nodePublishSecretRef": {"name": secret}}},
+        {"projected": {"sources": [{"secret": {"name": secret}}]}},
+    ):
+        yield {"volumes": [{"name": "v", **volume}]}
+    yield {"imagePullSecrets": [{"name": secret}]}
+
+
+@pytest.mark.parametrize(
+    ("marks", "released", "unreleased"),
+    [
+        ({}, ["any"], []),
+        ({"slipway.dev/secrets": ""}, [], ["any"]),
+        ({"slipway.dev/secrets": "one, tea*"}, ["one", "team"], ["two", "te", "ones"]),
+    ],
+    ids=["without", "empty", "listed"],
+)
+def test_secrets_of_a_pod_are_released_by_its_workspace(
+    system: System, owner: Json, marks: Json, released: list[str], unreleased: list[str]
+) -> None:
+    """However they are named; never the secret values of another allocation. The Python judges the same."""
+    own, others = f"{podrules.VALUES_PREFIX}{owner['uid']}", f"{podrules.VALUES_PREFIX}other"
+    wanted = workspacepods.read(marks).released
+    wrong: list[tuple[str, Json, str]] = []
+    system.operator.change(DEFAULT, {"metadata": {"annotations": {ANNOTATION_SECRETS: None, **marks}}})
+    try:
+        with acting_as(system, "podworker") as client:
+            for name, is_fine in [
+                *((name, True) for name in (*released, own)),
+                *((name, False) for name in (*unreleased, others)),
+            ]:
+                for part in naming(name):
+                    pod = a_pod(owner)
+                    pod["spec"] |= part
+                    findings = Findings()
+                    podrules.check_secrets(pod["spec"], "", wanted, findings)
+                    answer = judged(client, pod)
+                    # Values of its own allocation are none that a template names: the pod worker adds them.
+                    is_named = is_fine and name != own
+                    if name == own and "imagePullSecrets" in part:
+                        continue
+                    if (answer.is_success, not findings.errors) != (is_fine, is_named):
+                        wrong.append((name, part, answer.text))
+    finally:
+        system.operator.change(DEFAULT, {"metadata": {"annotations": {ANNOTATION_SECRETS: None}}})
+    assert wrong == []
 
 
 IDS: tuple[tuple[Json, Json, bool], ...] = (

@@ -371,6 +371,32 @@ async def test_an_unreachable_cluster_is_503_at_once(world: ApiWorld) -> None:
             assert int(response.headers["retry-after"]) >= 1
 
 
+@pytest.mark.parametrize(
+    ("body", "at"),
+    [
+        ({"secrets": {"KEY": "team/key"}}, "/secrets/KEY"),
+        ({"template": {"spec": {"imagePullSecrets": [{"name": "team"}]}}}, "/template/spec/imagePullSecrets/0/name"),
+        (
+            {"template": {"spec": {"volumes": [{"name": "v", "secret": {"secretName": "team"}}]}}},
+            "/template/spec/volumes/0/secret/secretName",
+        ),
+    ],
+)
+@pytest.mark.parametrize(("released", "is_fine"), [(None, True), ("", False), ("other", False), ("other, te*", True)])
+async def test_a_secret_is_one_that_the_workspace_releases(
+    world: ApiWorld, body: dict[str, Any], at: str, released: str | None, is_fine: bool
+) -> None:
+    """Every one without the annotation; else the refusal points at the field of the body, and says what releases it."""
+    await world.kube.patch(NAMESPACES, "default", {"metadata": {"annotations": {"slipway.dev/secrets": released}}})
+    answer = await world.post("/allocations", {**COMMAND, **body})
+    assert answer.status_code == (201 if is_fine else 422), answer.text
+    if not is_fine:
+        [error] = answer.json()["errors"]
+        assert error["pointer"] == at
+        wanted = ",".join([*filter(None, [released]), "team"])
+        assert f"kubectl annotate --overwrite namespace WORKSPACE slipway.dev/secrets={wanted}" in error["detail"]
+
+
 @pytest.mark.parametrize("allowed", ["", "other", "other, read*"])
 async def test_a_service_account_is_one_that_the_workspace_allows(world: ApiWorld, allowed: str) -> None:
     """Any other one is refused where it stands, with the annotation that would allow it; the stored spec keeps it."""

@@ -4,6 +4,7 @@ import pytest
 
 from slipway.crd import podrules
 from slipway.crd.resolve import Resolved, resolve
+from slipway.crd.workspacepods import ReleasedSecrets
 from tests.support.allocations import Json, a_pool, a_template, an_allocation
 
 
@@ -71,6 +72,12 @@ def test_long_lists_are_shown_in_part() -> None:
 NAMED: list[tuple[str, Json, str]] = [
     ("allowedCsiDrivers", {"volumes": [{"name": "v", "csi": {"driver": "vault"}}]}, "volumes/0/csi/driver"),
     ("allowedRuntimeClasses", {"runtimeClassName": "vault"}, "runtimeClassName"),
+    ("allowedTolerations", {"tolerations": [{"key": "vault", "operator": "Exists"}]}, "tolerations/0"),
+    (
+        "allowedTokenAudiences",
+        {"volumes": [{"name": "t", "projected": {"sources": [{"serviceAccountToken": {"audience": "vault"}}]}}]},
+        "volumes/0/projected/sources/0/serviceAccountToken/audience",
+    ),
 ]
 """A field of the pool, what names `vault` in a pod, and where."""
 
@@ -147,3 +154,101 @@ def test_the_policy_judges_pods_of_ours_only() -> None:
     """No pod of others waits until the API server knows the pools: it asks for them before it asks whose a pod is."""
     [term] = podrules.policy()["objectSelector"]["matchExpressions"]
     assert term == {"key": "slipway.dev/allocation-uid", "operator": "Exists"}
+
+
+EVERYTHING: Json = {"tolerations": [{"operator": "Exists"}]}
+
+
+@pytest.mark.parametrize(
+    ("rules", "is_fine"),
+    [
+        ({}, True),
+        ({"allowedTolerations": ["*"]}, True),
+        ({"allowedTolerations": ["nvidia.com/*"]}, False),
+        ({"allowedTolerations": []}, False),
+        ({"allowedTolerations": [], "tolerations": [{"operator": "Exists"}]}, True),
+    ],
+)
+def test_a_toleration_of_everything_needs_a_star(rules: Json, is_fine: bool) -> None:
+    """It has no key; a prefix does not allow it, and what the pool itself tolerates is on all its pods."""
+    found = refusals(resolve(an_allocation(template=a_template(**EVERYTHING)), a_pool(**rules)))
+    assert list(found) == ([] if is_fine else ["/template/spec/tolerations/0"])
+
+
+def test_tolerations_of_roles_are_judged() -> None:
+    """As those of templates; by name and by prefix; those of the pool are allowed."""
+    pool = a_pool(allowedTolerations=["spot", "nvidia.com/*"], tolerations=[{"key": "team", "operator": "Exists"}])
+    named = ("spot", "nvidia.com/gpu", "team", "other")
+    role = {"name": "r", "tolerations": [{"key": key, "operator": "Exists"} for key in named]}
+    found = refusals(resolve(an_allocation(template=a_template(), ranks=[role]), pool))
+    assert list(found) == ["/ranks/0/tolerations/3"]
+    assert "the toleration of taint 'other'" in found["/ranks/0/tolerations/3"]
+
+
+@pytest.mark.parametrize("audience", [None, ""])
+def test_a_token_is_for_somebody(audience: str | None) -> None:
+    """One without an audience would be for the Kubernetes API, whatever the pool says; other identities too."""
+    sources: list[Json] = [{"serviceAccountToken": {"path": "t", "audience": audience}}, {"podCertificate": {}}]
+    template = a_template(volumes=[{"name": "t", "projected": {"sources": sources}}])
+    found = refusals(resolve(an_allocation(template=template), a_pool(privilegedTemplates=True)))
+    at = "/template/spec/volumes/0/projected/sources"
+    assert list(found) == [f"{at}/0/serviceAccountToken/audience", f"{at}/1/podCertificate"]
+
+
+def naming(secret: str) -> tuple[Json, list[str]]:
+    """A template that names a Secret everywhere, and where."""
+    main = {
+        **an_image("main", "a"),
+        "env": [
+            {"name": "A", "value": "x"},
+            {"name": "B", "valueFrom": {"secretKeyRef": {"name": secret, "key": "k"}}},
+        ],
+        "envFrom": [{"configMapRef": {"name": secret}}, {"secretRef": {"name": secret}}],
+    }
+    volumes = [
+        {"name": "a", "secret": {"secretName": secret}},
+        {"name": "b", "csi": {"driver": "d", "nodePublishSecretRef": {"name": secret}}},
+        {"name": "c", "projected": {"sources": [{"configMap": {"name": secret}}, {"secret": {"name": secret}}]}},
+    ]
+    init = {**an_image("init", "a"), "envFrom": [{"secretRef": {"name": secret}}]}
+    template = a_template(main, initContainers=[init], volumes=volumes, imagePullSecrets=[{"name": secret}])
+    return template, [
+        "containers/0/env/1/valueFrom/secretKeyRef/name",
+        "containers/0/envFrom/1/secretRef/name",
+        "initContainers/0/envFrom/0/secretRef/name",
+        "volumes/0/secret/secretName",
+        "volumes/1/csi/nodePublishSecretRef/name",
+        "volumes/2/projected/sources/1/secret/name",
+        "imagePullSecrets/0/name",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("released", "refused"),
+    [
+        (None, 0),
+        (ReleasedSecrets(names=("other", "tea*")), 0),
+        (ReleasedSecrets(names=("team",)), 0),
+        (ReleasedSecrets(names=()), 7),
+        (ReleasedSecrets(names=("tea", "team-*")), 7),
+        (ReleasedSecrets(names=(), for_images=("team",)), 6),
+    ],
+)
+def test_a_template_names_secrets_that_its_workspace_releases(released: ReleasedSecrets | None, refused: int) -> None:
+    """Wherever it names them; without an annotation every one. What images are pulled with is for that alone."""
+    template, places = naming("team")
+    found = refusals(resolve(an_allocation(template=template), a_pool(), secrets=released))
+    assert list(found) == [f"/template/spec/{place}" for place in places[:refused]]
+    for detail in found.values():
+        assert "does not release Secret 'team'" in detail
+        assert "kubectl annotate --overwrite namespace WORKSPACE slipway.dev/secrets=" in detail
+
+
+def test_no_template_names_secret_values_of_an_allocation() -> None:
+    """Whatever the workspace releases; each role's own template is judged."""
+    template, places = naming("slipway-values-1234")
+    role = {"name": "r", "template": template}
+    allocation = an_allocation(template=a_template(), ranks=[{"name": "q"}, role])
+    found = refusals(resolve(allocation, a_pool(), secrets=ReleasedSecrets(names=("*",))))
+    assert list(found) == [f"/ranks/1/template/spec/{place}" for place in places]
+    assert "secretValues" in found[next(iter(found))]

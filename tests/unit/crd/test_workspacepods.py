@@ -1,6 +1,6 @@
 """What a workspace says about its pods, as it is read from its annotations and laid on pod templates."""
 
-from slipway.crd.workspacepods import PULL_SECRETS_MAX, read, with_pull_secrets, written
+from slipway.crd.workspacepods import PULL_SECRETS_MAX, ReleasedSecrets, read, with_pull_secrets, written
 from tests.support.allocations import Json, a_template, an_allocation
 
 SECRETS = "slipway.dev/image-pull-secrets"
@@ -15,6 +15,14 @@ def test_what_is_written_is_read() -> None:
     assert read({SECRETS: written(["a", "b"]) or ""}).pull_secrets == ("a", "b")
     assert (written([]), read({}).pull_secrets) == (None, ())
     assert read({"slipway.dev/service-accounts": "x, y*,"}).accounts == ("x", "y*")
+    assert read({"slipway.dev/secrets": "x, y*,"}).secrets == ("x", "y*")
+
+
+def test_without_an_annotation_every_secret_is_released() -> None:
+    """An empty one releases none."""
+    assert read({}).released is None
+    nothing = read({"slipway.dev/secrets": "", SECRETS: "pull"}).released
+    assert nothing == ReleasedSecrets(names=(), for_images=("pull",))
 
 
 def test_what_an_administrator_has_mistyped_stops_no_launch() -> None:

@@ -363,6 +363,21 @@ def test_images_are_pulled_with_the_secrets_of_the_workspace() -> None:
     at_a_desk(story)
 
 
+@pytest.mark.parametrize(("marks", "is_launched"), [({}, True), ({"slipway.dev/secrets": "x"}, False)])
+def test_a_rank_names_secrets_that_its_workspace_releases(marks: dict[str, str], is_launched: bool) -> None:
+    """An allocation that no api has seen is judged too."""
+
+    async def story(desk: Desk) -> None:
+        await desk.kube.patch(NAMESPACES, "default", {"metadata": {"annotations": marks}})
+        await desk.assign(template=a_template(volumes=[{"name": "v", "secret": {"secretName": "team"}}]))
+        await desk.handle()
+        conditions = {each.type: each.message for each in (await look(desk.kube)).status.conditions}
+        assert len(desk.core.list("pods").records) == is_launched, conditions
+        assert ("slipway.dev/secrets" in conditions.get("Refused", "")) is not is_launched
+
+    at_a_desk(story)
+
+
 @pytest.mark.parametrize(("marks", "is_launched"), [({}, False), ({"slipway.dev/service-accounts": "x, reader"}, True)])
 def test_a_rank_is_a_service_account_that_its_workspace_allows(marks: dict[str, str], is_launched: bool) -> None:
     """An allocation that no api has seen is judged too: what is not allowed is refused, and nothing of it is made."""

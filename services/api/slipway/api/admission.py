@@ -21,9 +21,10 @@ from slipway.crd.expansion import literal
 from slipway.crd.fielderrors import Findings, pointer
 from slipway.crd.meta import API_GROUP, ObjectMeta
 from slipway.crd.resolve import resolve
-from slipway.crd.roleresources import MAIN_CONTAINER, containers_of, main_container, object_of, overlaid
+from slipway.crd.roleresources import MAIN_CONTAINER, containers_of, main_container, object_of, objects_of, overlaid
 from slipway.crd.v1alpha1 import Allocation, AllocationSpec, ResourcePool, RoleSpec
 from slipway.crd.validate import check_env_name
+from slipway.crd.workspacepods import WorkspacePods
 from slipway.errors import FieldError, InvalidError
 
 Json = dict[str, Any]
@@ -31,6 +32,10 @@ Json = dict[str, Any]
 _SHORT = ("image", "command", "args")
 _TYPED = ("command", "args")
 _SECRET_KEY = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/[-._a-zA-Z0-9]{1,253}")
+_SECRET_AT = re.compile(
+    r"(?:/ranks/(?P<rank>\d+))?/template/spec/containers/(?P<container>\d+)/env/(?P<variable>\d+)"
+    r"/valueFrom/secretKeyRef/name"
+)
 _ACCOUNT_AT = "/spec/serviceAccountName"
 _MAIN_AT = "/template/spec/containers/0/"
 _FRAME = (("/metadata/labels", "/labels"), ("/metadata/name", "/name"), ("/metadata/namespace", "/workspace"))
@@ -51,10 +56,10 @@ def draft(
     name: str,
     pool: ResourcePool,
     *,
-    accounts: Collection[str] = (),
+    workspace: WorkspacePods = WorkspacePods(),  # noqa: B008 - immutable
     run_as_defaults: Collection[str] = (),
 ) -> Draft:
-    """The allocation `name` that `body` asks for in `pool`, in a workspace that allows these service accounts.
+    """The allocation `name` that `body` asks for in `pool`, in a workspace that says this of its pods.
 
     `run_as_defaults` are the fields of `runAs` that come from the workspace: a pod template may say otherwise.
 
@@ -65,8 +70,14 @@ def draft(
     own_template = bool(containers_of(body.template))
     spec = _spec(body)
     wanted = Allocation(metadata=ObjectMeta(name=name, namespace=body.workspace, labels=body.labels), spec=spec)
-    resolved = resolve(wanted, pool, accounts=accounts)
-    found = [FieldError(_launch_pointer(error.pointer, body, own_template), error.detail) for error in resolved.errors]
+    resolved = resolve(wanted, pool, accounts=workspace.accounts, secrets=workspace.released)
+    found = [
+        FieldError(
+            _secret_pointer(error.pointer, body, spec) or _launch_pointer(error.pointer, body, own_template),
+            error.detail,
+        )
+        for error in resolved.errors
+    ]
     # One short field stands for a field of several templates.
     errors += dict.fromkeys(found)
     if errors:
@@ -293,6 +304,18 @@ def _launch_pointer(at: str, body: LaunchBody, own_template: bool) -> str:
     if found and field in body.run_as.context and not _says(body, template, field):
         return f"/runAs/{_RUN_AS[field]}"
     return _short_pointer(at, own_template)
+
+
+def _secret_pointer(at: str, body: LaunchBody, spec: AllocationSpec) -> str:
+    """Where the client wrote a Secret that `secrets` names; empty for what the body says in its templates."""
+    found = _SECRET_AT.fullmatch(at)
+    if found is None:
+        return ""
+    template = spec.ranks[int(found["rank"])].template if found["rank"] else spec.template
+    containers = containers_of(template or {})
+    variables = objects_of(containers[int(found["container"])].get("env"))
+    name = str(variables[int(found["variable"])].get("name"))
+    return f"/secrets{pointer(name)}" if name in body.secrets else ""
 
 
 def _short_pointer(at: str, own_template: bool) -> str:

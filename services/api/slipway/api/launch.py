@@ -180,10 +180,10 @@ class LaunchRequests:
         body = composed.body
         await self._catalog.check_workspace(body.workspace)
         pool = await self._catalog.pool_for(body.pool, body.workspace)
-        accounts = (await self._catalog.defaults(body.workspace)).pods.accounts
+        workspace = (await self._catalog.defaults(body.workspace)).pods
         try:
             draft = admission.draft(
-                body, name, pool, accounts=accounts, run_as_defaults=_from_workspace(composed.sources, "/runAs/")
+                body, name, pool, workspace=workspace, run_as_defaults=_from_workspace(composed.sources, "/runAs/")
             )
         except InvalidError as error:
             raise blamed(error, composed.sources, "the launch") from error

@@ -3,13 +3,14 @@
 Owns how old a pool and a workspace may be: a small cache, because every launch needs both. A pool's defaults are part
 of the spec that was admitted, and the admission carries the hash of it: a cached pool that gives that hash is good
 however old it is, and one that does not is read again. Of a workspace, the Secrets for images may be old; the service
-accounts never.
+accounts and the Secrets that a template may name never.
 """
 
 import msgspec
 
-from slipway.crd import podtemplate
+from slipway.crd import podrules, podtemplate
 from slipway.crd.resolve import Resolved, resolve
+from slipway.crd.roleresources import object_of
 from slipway.crd.v1alpha1 import Allocation, AllocationSpec, ResourcePool
 from slipway.crd.workspacepods import WorkspacePods, read
 from slipway.errors import InvalidError, NotFoundError
@@ -70,15 +71,17 @@ class Pools:
         return await self._sound(allocation, resolved, pool)
 
     async def _sound(self, allocation: Allocation, resolved: Resolved, pool: ResourcePool) -> Pinned:
-        """The spec that was admitted, if its workspace allows the service accounts that it names."""
+        """The spec that was admitted, if its workspace allows the service accounts and the Secrets that it names."""
         spec = resolved.spec
+        templates = [object_of(template) for template in (spec.template, *(role.template for role in spec.ranks))]
         is_named = any(
-            podtemplate.named_account(template) for template in (spec.template, *(role.template for role in spec.ranks))
+            podtemplate.named_account(template) or any(podrules.secrets_of(object_of(template.get("spec"))))
+            for template in templates
         )
-        # Read each time for an account: what an administrator has taken back holds from the next attempt on.
+        # Read each time for what is named: what an administrator has taken back holds from the next attempt on.
         workspace = await self._workspace(allocation.metadata.namespace, is_fresh=is_named)
         if is_named:
-            resolved = resolve(allocation, pool, accounts=workspace.accounts)
+            resolved = resolve(allocation, pool, accounts=workspace.accounts, secrets=workspace.released)
         if resolved.errors:
             first = resolved.errors[0]
             raise InvalidError(f"{first.pointer}: {first.detail}", fields=resolved.errors)
