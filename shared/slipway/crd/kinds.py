@@ -10,6 +10,7 @@ from slipway.crd.v1alpha1 import KindDefaults
 from slipway.model.lifecycle import Kind
 
 ENV_POD_IP = "SLIPWAY_POD_IP"
+ENV_POD_UID = "SLIPWAY_POD_UID"
 ENV_PROXY_PREFIX = "SLIPWAY_PROXY_PREFIX"
 """The path under which the api's proxy shows the pod, `/proxy/<AllocationID>/`."""
 RESERVED_ENV_PREFIX = "SLIPWAY_"

@@ -37,6 +37,7 @@ from slipway.inside.sessions import ShellSession
 from slipway.inside.sockets import LATE, TEXT, Gone, Refused, Socket, accept_of
 
 PORT = 7681
+ENV_POD_UID = "SLIPWAY_POD_UID"
 ENV_TOKEN = "SLIPWAY_WORKLOAD_TOKEN"  # noqa: S105 - the name of a variable
 _UNKNOWN = b"only the proxy of the API may do this: slipway shell open\n"
 PROTOCOL = "terminal.v1.slipway.dev"
@@ -74,7 +75,10 @@ class TerminalClient(NamedTuple):
 class Server:
     """The sessions, and who may reach them."""
 
-    def __init__(self, prefix: str, env: dict[str, str], *, program: list[str], token: str = "") -> None:
+    def __init__(
+        self, prefix: str, env: dict[str, str], *, program: list[str], token: str = "", pod_uid: str = ""
+    ) -> None:
+        self._pod_uid = pod_uid
         self._token = token.encode("latin-1")
         self._prefix, self._env, self._program = prefix.rstrip("/"), env, program
         self.sessions: dict[str, ShellSession] = {}
@@ -101,7 +105,9 @@ class Server:
             method, _, rest = first.partition(" ")
             fields = {name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
             path = urlsplit(rest.partition(" ")[0]).path
-            if fields.get("upgrade", "").lower() == "websocket" and path == "/terminal":
+            if not self._is_meant(fields):
+                _respond(writer, 421, "text/plain", b"another pod is meant, which had this address before\n")
+            elif fields.get("upgrade", "").lower() == "websocket" and path == "/terminal":
                 await self._upgrade(reader, writer, fields)
             else:
                 self._answer(writer, method, path, fields)
@@ -178,6 +184,11 @@ class Server:
         with contextlib.suppress(ValueError):
             return bool(ipaddress.ip_address(name))
         return name == "localhost"
+
+    def _is_meant(self, fields: dict[str, str]) -> bool:
+        """Whether a request of the proxy is for this pod: an address passes from pod to pod."""
+        meant = fields.get("x-slipway-pod-uid", "")
+        return not meant or not self._pod_uid or meant == self._pod_uid
 
     def _is_known(self, fields: dict[str, str]) -> bool:
         """The proxy of the API, where it shows a token: every account of a machine reaches a loopback address."""
@@ -327,7 +338,7 @@ def main() -> int:
 async def _run(env: dict[str, str], host: str, port: int) -> None:
     loop = asyncio.get_running_loop()
     prefix, token = env.get("SLIPWAY_PROXY_PREFIX", ""), env.get(ENV_TOKEN, "")
-    server = Server(prefix, _shell_env(env), program=[shell_of(env)], token=token)
+    server = Server(prefix, _shell_env(env), program=[shell_of(env)], token=token, pod_uid=env.get(ENV_POD_UID, ""))
     over = asyncio.Event()
     for each in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(each, over.set)
@@ -386,6 +397,7 @@ def _respond(writer: asyncio.StreamWriter, status: int, kind: str, body: bytes, 
         401: "Unauthorized",
         403: "Forbidden",
         404: "Not Found",
+        421: "Misdirected Request",
         431: "Request Header Fields Too Large",
     }
     fields = [("Content-Type", kind), ("Content-Length", str(len(body))), ("Cache-Control", "no-store"), *more]

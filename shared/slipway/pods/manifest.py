@@ -237,7 +237,7 @@ def _pods(
             devices.base_of(base["spec"], place.devices),
             envelope.names,
             place,
-            podspec.rank_env(envelope.names, place, options, traceparent),
+            podspec.rank_env(envelope.names, place, options, traceparent, serves=bool(spec.ports)),
             main=mains[place.role],
             launcher=launchers[place.role, place.position == 0],
         )

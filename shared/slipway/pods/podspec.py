@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from slipway.crd.kinds import ENV_POD_IP, ENV_PROXY_PREFIX, RESERVED_ENV_PREFIX, SERVICE_KINDS
+from slipway.crd.kinds import ENV_POD_IP, ENV_POD_UID, ENV_PROXY_PREFIX, RESERVED_ENV_PREFIX, SERVICE_KINDS
 from slipway.crd.meta import API_GROUP, RawObject
 from slipway.crd.resolve import template_of
 from slipway.crd.roleresources import containers_of, main_container, object_of
@@ -173,8 +173,10 @@ def rank_spec(
     return spec
 
 
-def rank_env(names: AttemptNames, place: RankPlace, options: TaskOptions, traceparent: str) -> list[EnvVar]:
-    """What each container of the rank is told."""
+def rank_env(
+    names: AttemptNames, place: RankPlace, options: TaskOptions, traceparent: str, *, serves: bool = False
+) -> list[EnvVar]:
+    """What each container of the rank is told; one that `serves` through the proxy also which pod it is."""
     values = {
         "SLIPWAY_ALLOCATION_ID": str(names.allocation),
         "SLIPWAY_ATTEMPT": str(names.attempt),
@@ -191,6 +193,8 @@ def rank_env(names: AttemptNames, place: RankPlace, options: TaskOptions, tracep
     }
     told = variables(values)
     told.append({"name": ENV_POD_IP, "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}})
+    if serves:
+        told.append({"name": ENV_POD_UID, "valueFrom": {"fieldRef": {"fieldPath": "metadata.uid"}}})
     return told
 
 

@@ -24,6 +24,8 @@ from slipway.api.proxy.target import check_pod_address
 from slipway.api.settings import Settings
 from slipway.crd.meta import ObjectMeta
 from slipway.kube.objects import Pod, PodSpec, PodStatus
+from slipway.kube.resources import PODS
+from slipway.model.ids import AllocationId, pod_name
 from slipway.model.lifecycle import Event
 from slipway.runtime.http_server import HttpServer
 from tests.support.api_world import ApiWorld, api_world
@@ -399,6 +401,60 @@ async def test_an_address_that_is_no_pods_is_refused_by_every_way() -> None:
                 async with connect(f"ws://127.0.0.1:{own}/proxy/{answer['id']}/x", proxy=None):
                     pass
             assert told.value.response.status_code == 403
+
+
+async def taken_over(world: ApiWorld, id_: str, how: str) -> None:
+    """What happens to the pod between the look at it and the connection to its address."""
+    pod = await world.kube.get(PODS, pod_name(AllocationId(id_), 1, 0), namespace="default")
+    if how == "gone":
+        await world.kube.delete(PODS, pod.metadata.name, namespace="default", uid=pod.metadata.uid, grace_s=0)
+        return
+    meta = {"name": pod.metadata.name, "namespace": "default", "resourceVersion": pod.metadata.resource_version}
+    ip = "127.0.0.99" if how == "elsewhere" else pod.status.pod_ip
+    status = {"phase": "Succeeded" if how == "ended" else "Running", "podIP": ip}
+    await world.kube.replace_status(PODS, {"metadata": meta, "status": status})
+
+
+@pytest.mark.parametrize("how", ["gone", "ended", "elsewhere"])
+async def test_an_address_that_passed_to_another_pod_is_sent_nothing(world: ApiWorld, how: str) -> None:
+    """By HTTP, WebSocket and tunnel: what listens there now gets a connection, and not one byte."""
+    heard: list[bytes] = []
+    connected = 0
+
+    async def another(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal connected
+        connected += 1
+        heard.append(await reader.read())
+        writer.close()
+
+    listening = await asyncio.start_server(another, "127.0.0.1", 0)
+    port = listening.sockets[0].getsockname()[1]
+    launched = await world.launch(ports=[{"name": "http", "port": port}])
+    await world.run(launched["name"])
+    id_ = launched["id"]
+    await world.parts.targets.find(id_, b"/", b"")  # the place is known for a second
+    await taken_over(world, id_, how)
+    answer = await world.http.post(f"/proxy/{id_}/", content=b"secret")
+    assert (answer.status_code, answer.json()["code"]) == (503, "not-running")
+    assert "was sent nothing" in answer.json()["detail"]
+    async with served(world.app) as own:
+        for protocol in (None, [Subprotocol("tcp.v1.slipway.dev")]):
+            await world.parts.targets.find(id_, b"/", b"")
+            with pytest.raises(InvalidStatus):
+                async with connect(f"ws://127.0.0.1:{own}/proxy/{id_}/", subprotocols=protocol, proxy=None):
+                    pass
+    listening.close()
+    await wait_until(lambda: len(heard) == connected, "the connections to be closed")
+    assert connected >= 1
+    assert b"".join(heard) == b""
+
+
+async def test_a_request_names_the_pod_that_is_meant(world: ApiWorld) -> None:
+    """By the uid that the release has; what a client says of it is not passed on."""
+    async with a_running_workload(world) as (id_, _):
+        seen = (await world.http.get(f"/proxy/{id_}/x", headers={"X-Slipway-Pod-Uid": "forged"})).json()
+        pod = await world.kube.get(PODS, pod_name(AllocationId(id_), 1, 0), namespace="default")
+        assert seen["headers"]["x-slipway-pod-uid"] == pod.metadata.uid
 
 
 async def test_what_serves_nothing_is_404(world: ApiWorld) -> None:

@@ -366,3 +366,21 @@ def test_with_a_token_the_proxy_only_is_answered(tmp_path: Path) -> None:
         opens = {"Authorization": "Bearer s3cret"}
         assert httpx.get(url, headers=opens, verify=NO_TLS, trust_env=False).json() == {"items": []}
         assert served.get("/healthz").status_code == 200
+
+
+def test_a_request_for_another_pod_is_refused(tmp_path: Path) -> None:
+    """The proxy names the pod that it means; what names none comes by another way, such as a forwarded port."""
+    with a_server(tmp_path, SLIPWAY_POD_UID="mine") as served:
+        named = {"X-Slipway-Pod-Uid": "another"}
+        assert served.get("/sessions").status_code == 200
+        for headers, status in (({"X-Slipway-Pod-Uid": "mine"}, 200), (named, 421)):
+            answer = httpx.get(f"{served.url}/sessions", headers=headers, verify=NO_TLS, trust_env=False)
+            assert answer.status_code == status
+        with pytest.raises(InvalidStatus) as refused:
+            connect(
+                f"{served.url.replace('http', 'ws')}/terminal",
+                subprotocols=[Subprotocol(terminal.PROTOCOL)],
+                additional_headers=named,
+                proxy=None,
+            )
+        assert refused.value.response.status_code == 421

@@ -71,6 +71,13 @@ def test_a_rank_is_told_who_it_is() -> None:
     assert env["TRACEPARENT"] == TRACE
 
 
+def test_a_rank_that_serves_is_told_which_pod_it_is() -> None:
+    """A request of the proxy names the pod that is meant; without ports there is none."""
+    serving = env_of(made(1, ports=[{"name": "http", "port": 8080}]))
+    assert serving["SLIPWAY_POD_UID"] == {"fieldRef": {"fieldPath": "metadata.uid"}}
+    assert "SLIPWAY_POD_UID" not in env_of(made(1))
+
+
 def test_torchrun_style_rendezvous_works_out_of_the_box() -> None:
     """Rank 0 is found by its name below the headless service; a single rank finds itself."""
     gang, alone = env_of(made(3), rank=2), env_of(made(1))

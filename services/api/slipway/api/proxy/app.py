@@ -4,6 +4,7 @@ Owns activity: what passes here keeps an allocation from being idle.
 """
 
 from collections.abc import Callable
+from functools import partial
 
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import RedirectResponse, Response
@@ -96,7 +97,7 @@ async def _serve_http(request: Request, send: Send) -> None:
         try:
             with parts.open_streams.held(STREAM_KIND, holder_of(request)):
                 request.scope[PROXIED_KEY] = True
-                await parts.forwarder.forward(request, found, send, touch)
+                await parts.forwarder.forward(request, found, send, touch, partial(parts.targets.confirm, found))
             return
         except UnavailableError as error:
             request.scope[PROXIED_KEY] = False
@@ -119,14 +120,16 @@ async def _serve_socket(socket: WebSocket) -> None:
     if isinstance(found, NotYet):
         await socket.send_denial_response(waiting_response(found, socket.url.path, is_browser=False))
         return
-    touch = _touching(parts, found, socket.scope["type"])
+    touch, confirm = _touching(parts, found, socket.scope["type"]), partial(parts.targets.confirm, found)
     with parts.open_streams.held(STREAM_KIND, holder_of(socket)):
         try:
             if tunnel.PROTOCOL in socket.scope.get("subprotocols", ()):
-                await tunnel.forward_bytes(socket, found, stop=parts.stop, touch=touch)
+                await tunnel.forward_bytes(socket, found, stop=parts.stop, touch=touch, confirm=confirm)
             else:
                 _check_scheme(found)
-                await forward_socket(socket, found, stop=parts.stop, touch=touch, token=parts.forwarder.token)
+                await forward_socket(
+                    socket, found, stop=parts.stop, touch=touch, confirm=confirm, token=parts.forwarder.token
+                )
         except UnavailableError:
             parts.targets.forget(whole)
             raise

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import httpcore
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Iterable
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 
 CONTINUE_S = 1.0
 """How long a client that asked waits for the workload's word on its head: most programs say nothing to it.
@@ -79,8 +79,12 @@ UPLOAD: "ContextVar[Upload | None]" = ContextVar("upload", default=None)
 """The body of the request that this task sends: httpx passes nothing to the connection that it chooses."""
 
 
+CONFIRM: "ContextVar[Callable[[], Awaitable[None]] | None]" = ContextVar("confirm", default=None)
+"""What has to be true of a new connection of this task before anything is sent over it."""
+
+
 class EarlyBackend(httpcore.AsyncNetworkBackend):
-    """Connects as httpcore does by itself."""
+    """Connects as httpcore does by itself, and has the connection confirmed."""
 
     def __init__(self) -> None:
         self._inner: httpcore.AsyncNetworkBackend = httpcore.AnyIOBackend()  # pyright: ignore[reportAssignmentType, reportUnknownMemberType, reportAttributeAccessIssue] - a stand-in where anyio is missing
@@ -93,7 +97,15 @@ class EarlyBackend(httpcore.AsyncNetworkBackend):
         local_address: str | None = None,
         socket_options: "Iterable[Any] | None" = None,
     ) -> httpcore.AsyncNetworkStream:
-        return EarlyStream(await self._inner.connect_tcp(host, port, timeout, local_address, socket_options))
+        stream = await self._inner.connect_tcp(host, port, timeout, local_address, socket_options)
+        confirm = CONFIRM.get()
+        if confirm is not None:
+            try:
+                await confirm()
+            except BaseException:
+                await stream.aclose()
+                raise
+        return EarlyStream(stream)
 
     async def sleep(self, seconds: float) -> None:
         await self._inner.sleep(seconds)

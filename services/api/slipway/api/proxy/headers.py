@@ -26,7 +26,9 @@ HOP_BY_HOP = frozenset(
         "upgrade",
     }
 )
-_OUR_CREDENTIALS = frozenset({"authorization", "x-slipway-user", "idempotency-key"})
+POD_UID = "X-Slipway-Pod-Uid"
+"""What tells a program which pod a request is for; it knows its own uid as SLIPWAY_POD_UID."""
+_OUR_CREDENTIALS = frozenset({"authorization", "x-slipway-user", "idempotency-key", POD_UID.lower()})
 _OUR_PREFIX = "slipway_"
 _OUR_COOKIES = (_OUR_PREFIX, f"__host-{_OUR_PREFIX}")
 _FORWARDED = frozenset({"forwarded", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-forwarded-prefix"})
@@ -53,25 +55,26 @@ _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 
 
 def request_fields(
-    received: Iterable[tuple[str, str]], *, client: str, scheme: str, prefix: str, token: str = ""
+    received: Iterable[tuple[str, str]], *, client: str, scheme: str, prefix: str, token: str = "", pod_uid: str = ""
 ) -> Fields:
-    """What the workload is sent of a client's header; `token` tells it that we are the caller."""
+    """What the workload is sent of a client's header; `token` tells it that we are the caller, and `pod_uid` which pod
+    is meant."""
     fields = list(received)
     dropped = HOP_BY_HOP | _OUR_CREDENTIALS | _FORWARDED | _named_in_connection(fields)
     kept = [(name, value) for name, value in fields if name.lower() not in dropped]
     kept = [(name, _own_cookies_out(value) if name.lower() == "cookie" else value) for name, value in kept]
     kept = [(name, value) for name, value in kept if value or name.lower() != "cookie"]
     host = next((value for name, value in fields if name.lower() == "host"), "")
-    own = {"Authorization": f"Bearer {token}" if token else ""}
+    own = {"Authorization": f"Bearer {token}" if token else "", POD_UID: pod_uid}
     added = {**own, "X-Forwarded-For": client, "X-Forwarded-Host": host, "X-Forwarded-Proto": scheme}
     return [*kept, *((name, value) for name, value in added.items() if value), ("X-Forwarded-Prefix", prefix)]
 
 
 def socket_fields(
-    received: Iterable[tuple[str, str]], *, client: str, scheme: str, prefix: str, token: str = ""
+    received: Iterable[tuple[str, str]], *, client: str, scheme: str, prefix: str, token: str = "", pod_uid: str = ""
 ) -> Fields:
     """The same for a WebSocket, whose handshake is made anew."""
-    fields = request_fields(received, client=client, scheme=scheme, prefix=prefix, token=token)
+    fields = request_fields(received, client=client, scheme=scheme, prefix=prefix, token=token, pod_uid=pod_uid)
     return [(name, value) for name, value in fields if not name.lower().startswith(_WEBSOCKET)]
 
 

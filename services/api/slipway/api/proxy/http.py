@@ -5,7 +5,7 @@ in the encoding that the workload chose. Redirects are the client's to follow.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from starlette.requests import Request
@@ -47,8 +47,17 @@ class HttpForwarder:
         if client is not None:
             await client.aclose()
 
-    async def forward(self, request: Request, target: ProxyTarget, send: Send, touch: Callable[[], None]) -> None:
+    async def forward(
+        self,
+        request: Request,
+        target: ProxyTarget,
+        send: Send,
+        touch: Callable[[], None],
+        confirm: Callable[[], Awaitable[None]],
+    ) -> None:
         """One request, until its answer is through; `touch` is called for each piece of its bodies.
+
+        `confirm` is called when a connection was made for it, before anything is sent; what it raises ends the request.
 
         Raises:
             NotListeningError: the workload does not accept connections (yet); nothing was sent.
@@ -57,7 +66,7 @@ class HttpForwarder:
         """
         import httpx
 
-        from slipway.api.proxy.early import UPLOAD, Upload
+        from slipway.api.proxy.early import CONFIRM, UPLOAD, Upload
 
         uploaded = asyncio.Event()
         has_body = "content-length" in request.headers or "transfer-encoding" in request.headers
@@ -67,6 +76,7 @@ class HttpForwarder:
         content = None if upload is None else _body(request, upload, uploaded, touch)
         upstream = self._build(request, target, content)
         UPLOAD.set(upload)
+        CONFIRM.set(confirm)
         try:
             response = await self._opened().send(upstream, stream=True)
         except (httpx.ConnectError, httpx.ConnectTimeout) as error:
@@ -95,6 +105,7 @@ class HttpForwarder:
             scheme=request.url.scheme,
             prefix=target.prefix,
             token=self.token,
+            pod_uid=target.pod_uid,
         )
         return httpx.Request(
             request.method,

@@ -6,7 +6,9 @@ status, header and body. A message is held as a whole, so it has a limit, which 
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from socket import AF_INET, AF_INET6, SOCK_STREAM
+from socket import socket as Socket
 from typing import TYPE_CHECKING
 
 from starlette.responses import Response
@@ -35,14 +37,22 @@ _OWN_HEADERS = ("host", "origin", "user-agent")
 
 
 async def forward_socket(
-    socket: WebSocket, target: ProxyTarget, *, stop: ShutdownSignal, touch: Callable[[], None], token: str = ""
+    socket: WebSocket,
+    target: ProxyTarget,
+    *,
+    stop: ShutdownSignal,
+    touch: Callable[[], None],
+    confirm: Callable[[], Awaitable[None]],
+    token: str = "",
 ) -> None:
     """One WebSocket; `touch` is called for each message, of either side. `token` tells the workload that it is us.
+
+    `confirm` is called when the connection was made, before anything is sent.
 
     Raises:
         NotListeningError, BadGatewayError: before the client's handshake is answered.
     """
-    found = await _connect(socket, target, token)
+    found = await _connect(socket, target, token, confirm)
     if isinstance(found, Response):
         await socket.send_denial_response(found)
         return
@@ -60,7 +70,9 @@ async def forward_socket(
         await upstream.close()
 
 
-async def _connect(socket: WebSocket, target: ProxyTarget, token: str) -> "ClientConnection | Response":
+async def _connect(
+    socket: WebSocket, target: ProxyTarget, token: str, confirm: Callable[[], Awaitable[None]]
+) -> "ClientConnection | Response":
     """The workload's WebSocket, or its refusal."""
     from websockets.asyncio.client import connect
     from websockets.exceptions import InvalidHandshake, InvalidStatus
@@ -78,6 +90,7 @@ async def _connect(socket: WebSocket, target: ProxyTarget, token: str) -> "Clien
         scheme=socket.url.scheme,
         prefix=target.prefix,
         token=token,
+        pod_uid=target.pod_uid,
     )
     scheme = "wss" if target.is_tls else "ws"
     host = socket.headers.get("host", target.authority)
@@ -85,10 +98,10 @@ async def _connect(socket: WebSocket, target: ProxyTarget, token: str) -> "Clien
     offered = [Subprotocol(name) for name in socket.scope.get("subprotocols", ())]
     try:
         async with asyncio.timeout(CONNECT_S):
+            wire = await _connected(target, confirm)
             return await Once(
                 f"{scheme}://{host}{target.path.decode('latin-1')}",
-                host=target.host,
-                port=target.port,
+                sock=wire,
                 origin=Origin(origin) if origin else None,
                 subprotocols=offered or None,
                 additional_headers=[field for field in fields if field[0].lower() not in _OWN_HEADERS],
@@ -108,6 +121,20 @@ async def _connect(socket: WebSocket, target: ProxyTarget, token: str) -> "Clien
         raise BadGatewayError(f"{target.allocation} speaks no WebSocket here") from error
     except (OSError, TimeoutError) as error:
         raise NotListeningError(f"{target.allocation} does not answer on port {target.port} yet") from error
+
+
+async def _connected(target: ProxyTarget, confirm: Callable[[], Awaitable[None]]) -> Socket:
+    """A confirmed connection, for the handshake. Raises OSError, and what `confirm` raises."""
+    family = AF_INET6 if ":" in target.host else AF_INET
+    wire = Socket(family, SOCK_STREAM)
+    try:
+        wire.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(wire, (target.host, target.port))
+        await confirm()
+    except BaseException:
+        wire.close()
+        raise
+    return wire
 
 
 def _head(socket: WebSocket, target: ProxyTarget, answer: "WireResponse") -> list[tuple[bytes, bytes]]:

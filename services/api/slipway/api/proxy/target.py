@@ -5,7 +5,11 @@ those of a pod. Nothing of the request but id and port takes part in the choice 
 
 Invariants: what is connected to is the very address that was checked, never a name; a pod whose address is this
 process's own machine, its neighbours on the link (where clouds serve credentials) or its node leads nowhere, unless an
-operator named the network.
+operator named the network. Nothing is sent over a new connection before a read that began after it was made has shown
+that the pod of that uid still runs at that address (`confirm`): one that has passed to another pod leads nowhere.
+
+Not promised: that Kubernetes knows at once that a pod has ended. Between the end of its sandbox, which sets the address
+free, and the kubelet's report of it, the pod still seems to run.
 """
 
 import ipaddress
@@ -14,7 +18,7 @@ from collections.abc import Sequence
 import msgspec
 
 from slipway.api.explain import standing
-from slipway.api.http_errors import ForbiddenError
+from slipway.api.http_errors import ForbiddenError, NotListeningError
 from slipway.api.lookup import Lookup
 from slipway.api.networks import Network, inner, is_within
 from slipway.api.ports import Kube
@@ -45,6 +49,9 @@ class ProxyTarget(msgspec.Struct, frozen=True, kw_only=True):
 
     allocation: AllocationId
     kind: Kind
+    namespace: str
+    pod: str
+    pod_uid: str
     host: str
     port: int
     scheme: str
@@ -78,6 +85,8 @@ class _Place(msgspec.Struct, frozen=True, kw_only=True):
 
     allocation: Allocation
     ip: str
+    pod: str = ""
+    pod_uid: str = ""
 
 
 class Targets:
@@ -109,6 +118,9 @@ class Targets:
         return ProxyTarget(
             allocation=allocation_id,
             kind=allocation.spec.kind,
+            namespace=allocation.metadata.namespace,
+            pod=place.pod,
+            pod_uid=place.pod_uid,
             host=place.ip,
             port=port.port,
             scheme=port.scheme,
@@ -116,6 +128,24 @@ class Targets:
             prefix=prefix,
             is_stripped=is_stripped,
         )
+
+    async def confirm(self, target: ProxyTarget) -> None:
+        """Reads whether the pod is still the one at that address; called after a connection was made, before its use.
+
+        Raises:
+            NotListeningError: it is not, or not any more.
+            TransientError: it cannot be read.
+        """
+        try:
+            pod = await self._kube.get(PODS, target.pod, namespace=target.namespace)
+        except NotFoundError:
+            pod = None
+        is_same = pod is not None and pod.metadata.uid == target.pod_uid
+        if pod is None or not is_same or pod.status.phase != "Running" or pod.status.pod_ip != target.host:
+            raise NotListeningError(
+                f"pod {target.pod} of {target.allocation} does not run at {target.host} any more; the address may "
+                "belong to another pod by now, and was sent nothing"
+            )
 
     def forget(self, given: str) -> None:
         """Look again next time: the target did not answer."""
@@ -134,7 +164,7 @@ class Targets:
         ip = _ip(pod, allocation)
         if ip:
             check_pod_address(pod, self._allowed)
-        return _Place(allocation=allocation, ip=ip)
+        return _Place(allocation=allocation, ip=ip, pod=name, pod_uid=pod.metadata.uid)
 
 
 def check_pod_address(pod: Pod, allowed: Sequence[Network]) -> None:

@@ -8,7 +8,7 @@ Invariants: bytes are passed on once and in order; who reads slowly makes the ot
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from starlette.types import Message
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
@@ -27,9 +27,16 @@ EOF = "eof"
 
 
 async def forward_bytes(
-    socket: WebSocket, target: ProxyTarget, *, stop: ShutdownSignal, touch: Callable[[], None]
+    socket: WebSocket,
+    target: ProxyTarget,
+    *,
+    stop: ShutdownSignal,
+    touch: Callable[[], None],
+    confirm: Callable[[], Awaitable[None]],
 ) -> None:
     """One connection, until either side is gone or both have ended; `touch` is called for what passes.
+
+    `confirm` is called when the connection was made, before anything is sent.
 
     Raises:
         NotListeningError: before the client's handshake is answered.
@@ -40,6 +47,7 @@ async def forward_bytes(
     except (OSError, TimeoutError) as error:
         raise NotListeningError(f"{target.allocation} does not answer on port {target.port} yet") from error
     try:
+        await confirm()
         await socket.accept(subprotocol=PROTOCOL)
         with contextlib.suppress(WebSocketDisconnect):
             await first_of(_to_client(reader, socket, touch), _to_workload(socket, writer, touch), stop.wait())
