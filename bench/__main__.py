@@ -28,6 +28,7 @@ BENCHMARKS = {
     "streams": "appends, hints, hand-over and feed on a real Valkey",
     "redis_rebuild": "the streams of 10,000 live allocations after Redis lost everything",
     "told": "how long after a transition its server-sent event comes",
+    "fair_use": "calls of a quiet user beside one who floods the api",
     "unschedulable": "a job without a place is told so, on a real kube-apiserver",
     "cohorts": "Kueue's performance tests on a real kube-apiserver with simulated nodes",
     "restart": "a scheduler's start beside 5,000 nodes, 10,000 live and 50,000 queued",

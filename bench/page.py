@@ -49,6 +49,7 @@ GOALS = (
     Goal(id="P12", what="a scheduler's restart at size", starts=("P12",)),
     Goal(id="P13", what="memory", starts=("P13", "PLAN-memory")),
     Goal(id="P14", what="growth", starts=("P14",)),
+    Goal(id="fair use", what="calls of one user while another one floods the api", starts=("FAIR",)),
     Goal(id="failover", what="another scheduler takes over", starts=("FAILOVER",)),
     Goal(id="output", what="what ranks print is stored, or counted where it is missing", starts=("OUT",)),
     Goal(id="first line", what="from the POST to a container's first line on a real node", starts=("FIRST",)),

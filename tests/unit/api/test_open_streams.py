@@ -110,3 +110,14 @@ def test_the_limits_of_one_follow_that_of_the_process() -> None:
     assert (few.streams_of_one_user, few.streams_of_one_workspace) == (2, 6)
     set_ = Settings(streams_max=8, streams_per_user_max=5, streams_per_workspace_max=7)
     assert (set_.streams_of_one_user, set_.streams_of_one_workspace) == (5, 7)
+
+
+async def test_the_refusal_of_a_call_too_many_is_held_back(tmp_path: Path) -> None:
+    """A caller that repeats at once what is refused at once would use up the process; another user is not held up."""
+    async with teams_world("token", tmp_path, rate_per_s=0.01, rate_burst=1) as teams:
+        ada, bob = [await teams.token(name, BOTH) for name in ("ada", "bob")]
+        assert (await teams.call("GET", "/me", ada)).status_code == 200
+        refused = asyncio.ensure_future(teams.call("GET", "/me", ada))
+        assert (await teams.call("GET", "/me", bob)).status_code == 200
+        assert not refused.done()
+        assert (await refused).status_code == 429

@@ -24,7 +24,7 @@ from slipway.api.identity import PRINCIPAL_KEY, principal_of
 from slipway.api.open_streams import HOLDER_KEY, StreamHolder
 from slipway.api.ports import ShutdownSignal
 from slipway.crd.v1alpha1 import Allocation
-from slipway.errors import InvariantError, NotFoundError, TransientError
+from slipway.errors import InvariantError, NotFoundError, ThrottledError, TransientError
 from slipway.runtime.clock import Clock
 from slipway.runtime.web_guard import is_foreign
 
@@ -33,6 +33,8 @@ CHECK_S = 5.0
 """How often what streams on is authorised again."""
 PATIENCE_S = 60.0
 """How long it goes on while nobody can say whether it may."""
+REFUSAL_PAUSE_S = 0.5
+"""How long the refusal of a call beyond the rate of its user is held back."""
 ASKED_KEY = "slipway.asked"
 BLINDS_KEY = "slipway.blinds"
 
@@ -56,7 +58,12 @@ async def admit(request: HTTPConnection, rule: RouteRule) -> None:
     if is_by_cookie(request):
         _check_own_page(request)
     if rule != PROXIED:
-        parts.rates.take(principal.name)
+        try:
+            parts.rates.take(principal.name)
+        except ThrottledError:
+            # A caller that repeats at once what is refused at once would use up the process by its refusals.
+            await parts.clock.sleep(REFUSAL_PAUSE_S)
+            raise
     parts = _seen(request, parts, principal)
     workspace = EVERYWHERE
     match rule.where:
