@@ -1,9 +1,10 @@
 """FAIR: one user floods the api with calls and streams beside a quiet user, whose calls must stay quick.
 
-The local cluster, with the limit of calls that a cluster has. The quiet user reads one allocation and the list ten times
-a second; the flood is a process of its own, with 64 connections that call as fast as they are answered, and streams that
-it opens until it is refused. It begins `BURST_S` before the measured time, so that its burst (SLIPWAY_RATE_BURST) is
-used up: what is measured is what lasts. Times without the flood are taken alternately with those under it.
+The local cluster, with the limit of calls that a cluster has. The quiet user reads one allocation and the list ten
+times a second; the flood is a process of its own, with 64 connections that call as fast as they are answered, and
+streams that it opens until it is refused. It begins `BURST_S` before the measured time, so that its burst
+(SLIPWAY_RATE_BURST) is used up: what is measured is what lasts. Times without the flood are taken alternately with
+those under it.
 """
 
 import asyncio

@@ -21,7 +21,7 @@ from slipway.api.access import middleware
 from slipway.api.access.permissions import VisibleWorkspaces
 from slipway.api.access.table import RouteRule, rule_of
 from slipway.api.deps import PARTS_KEY, parts_of
-from slipway.api.http_errors import MalformedError
+from slipway.api.http_errors import MalformedError, TooManyStreamsOfOneError
 from slipway.api.open_streams import HOLDER_KEY, StreamHolder, holder_of
 from slipway.api.tasks import Caller
 from slipway.errors import DeadlineError, FieldError
@@ -86,6 +86,9 @@ def _dispatch(rows: dict[str, Endpoint]) -> Handler:
                 async with asyncio.timeout(limit_s):
                     await _admit(request, row, rule)
                     response = await _handled(request, row)
+            except TooManyStreamsOfOneError:
+                await parts_of(request).clock.sleep(middleware.REFUSAL_PAUSE_S)
+                raise
             except TimeoutError as error:
                 if limit_s is None:
                     raise

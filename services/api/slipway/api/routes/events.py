@@ -53,6 +53,8 @@ async def all_events(request: Request) -> Response:
         types=frozenset(part for part in query.get("type", "").split(",") if part),
         allocation=query.get("allocation", ""),
     )
+    # A stream too many is refused before it costs anything.
+    parts.open_streams.check(holder_of(request))
     with needs_redis("the events of all allocations"):
         cursor = _cursor(request) or await parts.firehose.tail()
         # One read before the answer begins: a bad cursor and an absent server are refusals, not broken streams.
