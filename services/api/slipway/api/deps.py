@@ -142,12 +142,7 @@ def connect(
     nodes = WatchedObjects(kube, SEEN_NODES, clock, random)
     catalog, lookup = Catalog(kube, clock, nodes), Lookup(kube)
     announcer = LaunchPublisher(streams.events, streams.wake, clock)
-    refusals = Refusals(
-        clock,
-        per_s=settings.refusals_per_s,
-        burst=settings.refusals_burst,
-        trusted=parse_networks(settings.trusted_proxies),
-    )
+    refusals = _refusals(settings, clock)
     ways = _ways_in(settings, kube, catalog, streams, refusals, clock=clock, random=random)
     contexts = _contexts(settings, kube, clock, random)
     return ApiDeps(
@@ -187,11 +182,7 @@ def connect(
         webhooks=WebhookRegistry(kube, clock, random, namespace=settings.webhook_namespace or settings.namespace),
         deliveries=streams.webhooks(settings.consumer),
         sender=Sender(clock, timeout_s=settings.webhook_timeout_s, allowed=parse_networks(settings.webhook_networks)),
-        open_streams=OpenStreams(
-            settings.streams_max,
-            per_user=settings.streams_of_one_user,
-            per_workspace=settings.streams_of_one_workspace,
-        ),
+        open_streams=_open_streams(settings),
         exec_sessions=ExecSessions(settings.exec_sessions_max),
         polled=Recent(clock, ttl_s=POLL_TTL_S),
         targets=Targets(kube, lookup, clock, parse_networks(settings.proxy_networks)),
@@ -214,6 +205,23 @@ def _prometheus(settings: Settings) -> Prometheus | None:
         return None
     token, ca = settings.prometheus_token_file, settings.prometheus_ca_file
     return Prometheus(settings.prometheus_url, token_file=token, ca_file=ca)
+
+
+def _refusals(settings: Settings, clock: Clock) -> Refusals:
+    return Refusals(
+        clock,
+        per_s=settings.refusals_per_s,
+        burst=settings.refusals_burst,
+        trusted=parse_networks(settings.trusted_proxies),
+    )
+
+
+def _open_streams(settings: Settings) -> OpenStreams:
+    return OpenStreams(
+        settings.streams_max,
+        per_user=settings.streams_of_one_user,
+        per_workspace=settings.streams_of_one_workspace,
+    )
 
 
 def _simulator(settings: Settings, kube: Kube, clock: Clock) -> Simulator:
