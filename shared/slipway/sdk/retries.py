@@ -15,7 +15,7 @@ TOKENS_MAX, EARNED = 10.0, 0.1
 """A client may repeat ten calls in a row; then one more for every ten calls that succeed."""
 _LASTING = frozenset({"quota-exceeded", "peers-missing"})
 """Codes of refusals that a pause of seconds does not change."""
-_NOT_DONE = frozenset({"throttled", "too-many-streams"})
+_NOT_DONE = frozenset({"throttled", "stream-limit", "too-many-streams"})
 """Codes of refusals that came before anything was done."""
 
 

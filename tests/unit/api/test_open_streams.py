@@ -44,7 +44,7 @@ async def test_a_user_at_the_limit_is_refused_and_another_is_served(teams: Teams
     async with following(teams, ada, path), following(teams, ada, "/events"):
         await wait_until(lambda: streams.count == 2, "both streams of ada")
         refused = await teams.call("GET", path, {**ada, **SSE})
-        assert (refused.status_code, refused.json()["code"]) == (429, "too-many-streams")
+        assert (refused.status_code, refused.json()["code"]) == (429, "stream-limit")
         said = refused.json()["detail"]
         assert said.startswith("ada has 2 open streams")
         assert all(part in said for part in ("SLIPWAY_STREAMS_PER_USER_MAX", "close one"))

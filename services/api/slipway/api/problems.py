@@ -75,7 +75,7 @@ TABLE: dict[type[BaseException], ProblemRow] = {
     http_errors.ConflictError: ProblemRow(409, "conflict", "The request contradicts the state of the object"),
     http_errors.TooManyStreamsError: ProblemRow(503, "too-many-streams", "Too many open streams", retry=True),
     http_errors.TooManyStreamsOfOneError: ProblemRow(
-        429, "too-many-streams", "Too many open streams of one user or workspace", retry=True
+        429, "stream-limit", "Too many open streams of one user or workspace", retry=True
     ),
     http_errors.BadGatewayError: ProblemRow(502, "bad-gateway", "The workload gave no proper answer"),
     http_errors.NotListeningError: ProblemRow(503, "not-running", "The workload does not answer yet", retry=True),
