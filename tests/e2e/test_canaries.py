@@ -58,6 +58,8 @@ def life(tmp_path_factory: pytest.TempPathFactory) -> Generator[Life]:
     address, key = canary("reader"), base64.b64encode(secrets.token_bytes(32)).decode()
     (reader / "url").write_text(f"http://127.0.0.1:9/audit?token={address}", "utf-8")
     (reader / "key").write_text(f"whsec_{key}", "utf-8")
+    figures = canary("figures")
+    (folder / "figures").write_text(figures, "utf-8")
     with running_issuer() as issuer, collector("http/protobuf") as spans:
         env = {
             "SLIPWAY_OIDC_ISSUER_URL": issuer.url,
@@ -67,6 +69,8 @@ def life(tmp_path_factory: pytest.TempPathFactory) -> Generator[Life]:
             "SLIPWAY_LOG_LEVEL": "debug",
             "SLIPWAY_WEBHOOK_RETRY_S": "0",
             "SLIPWAY_AUDIT_WEBHOOK_DIR": str(reader),
+            "SLIPWAY_PROMETHEUS_URL": "http://127.0.0.1:9",
+            "SLIPWAY_PROMETHEUS_TOKEN_FILE": str(folder / "figures"),
             "OTEL_EXPORTER_OTLP_ENDPOINT": spans.endpoint,
         }
         with running_stack(folder / "data", cpus=8, env=env) as stack:
@@ -83,6 +87,7 @@ def life(tmp_path_factory: pytest.TempPathFactory) -> Generator[Life]:
                 "key of sessions": (stack.stack.layout.session_keys / "1.key").read_text("ascii").strip(),
                 "token of a user": stack.stack.token,
                 "token of metrics": stack.stack.token,
+                "token for Prometheus": figures,
                 "token of workloads": stack.stack.layout.workload_token.read_text("ascii").strip(),
                 "passwords of Redis": stack.stack.redis_login("api")["SLIPWAY_REDIS_PASSWORD"],
                 "mistyped token": canary("mistyped"),
@@ -112,6 +117,10 @@ def launches(life: Life) -> str:
     }
     id_ = str(call(life, "POST", "/api/v1/allocations", json=body).json()["id"])
     life.stack.wait_for(id_, "Terminated")
+    runs = life.stack.launch({"kind": "command", "image": "local", "command": ["sleep", "60"]})
+    life.stack.wait_for(runs, "Running")
+    assert call(life, "GET", "/api/v1/gpu-use").status_code == 503  # asked, with the token
+    call(life, "POST", f"/api/v1/allocations/{runs}/kill")
     refused = (
         {**body, "secretValues": {"not a name": value}},
         {**body, "secretValues": value},

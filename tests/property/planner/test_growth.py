@@ -6,7 +6,6 @@ from slipway.model.facts import AllocationFact
 from slipway.scheduler.plan.lint import lint
 from slipway.scheduler.plan.placement.policy import policy_of
 from slipway.scheduler.plan.planner import plan
-from slipway.scheduler.plan.state.gang_size import targets
 from slipway.scheduler.plan.state.plan_types import encoded
 from tests.property.planner.instances import Instance, instances
 from tests.support.planner import admitted, running
@@ -15,14 +14,18 @@ SETTINGS = settings(max_examples=100, deadline=None)
 
 
 def at_minimum(fact: AllocationFact) -> AllocationFact:
-    """The same running with its smallest gang only."""
-    kept: dict[int, str] = {}
+    """The same running with its smallest gang only: the least of each role, and of what else has a place as many ranks
+    as make up its minimum. Which roles these are of follows from what had room."""
+    kept: list[int] = []
+    spare: list[int] = []
     base = 0
-    for role, count in zip(fact.roles, targets(fact), strict=True):
+    for role in fact.roles:
         ranks = [rank for rank in range(base, base + role.count) if rank in fact.placements]
-        kept |= {rank: fact.placements[rank] for rank in ranks[:count]}
+        kept += ranks[: role.minimum]
+        spare += ranks[role.minimum :]
         base += role.count
-    return running(fact, kept)
+    kept += spare[: max(0, fact.minimum - len(kept))]
+    return running(fact, {rank: fact.placements[rank] for rank in kept})
 
 
 def shrunk(instance: Instance) -> list[AllocationFact]:

@@ -190,14 +190,17 @@ def connect(
         touched=Seldom(clock, every_s=ACTIVITY_S),
         rendezvous=Rendezvous(kube, clock, stop),
         gather=AllGather(streams.gatherings, clock, random, stop),
-        tasks=TaskTokens(
-            kube, lookup, clock, refusals, audience=settings.task_audience, is_shared=settings.auth == "kubernetes"
-        ),
+        tasks=_tasks(settings, kube, lookup, refusals, clock),
         readied=Seldom(clock, every_s=MET_S),
         prometheus=_prometheus(settings),
         gpu_use=Recent(clock, ttl_s=GPU_USE_TTL_S),
         on_broken=on_broken,
     )
+
+
+def _tasks(settings: Settings, kube: Kube, lookup: Lookup, refusals: Refusals, clock: Clock) -> TaskTokens:
+    is_shared = settings.auth == "kubernetes"
+    return TaskTokens(kube, lookup, clock, refusals, audience=settings.task_audience, is_shared=is_shared)
 
 
 def _prometheus(settings: Settings) -> Prometheus | None:

@@ -53,7 +53,7 @@ _TABLE: dict[str, Rows] = {
         (_W, API_GROUP, ("allocations", "jobs"), ("create", "delete", "patch")),
         (_W, API_GROUP, ("templates",), ("create", "delete", "update")),
         (_W, "", ("pods/log",), ("get",)),
-        (_W, "", ("configmaps",), ("create", "delete", "get", "patch")),
+        (_W, "", ("configmaps",), ("create", "delete", "get", "list", "patch")),
         (_W, "", ("resourcequotas",), ("create", "delete", "patch")),
         (_W, "", ("secrets",), ("create",)),
         (RightScope.WEBHOOKS, "", ("secrets",), ("create", "delete", "get", "list", "update", "watch")),
