@@ -6,12 +6,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from starlette.requests import Request
 
 from slipway.api.access import table
-from slipway.api.access.table import Where
+from slipway.api.access.middleware import admit
+from slipway.api.access.table import RouteRule, Where
 from slipway.api.app import ENDPOINTS, create_app
+from slipway.api.deps import parts_of
 from slipway.api.endpoint import Endpoint
-from slipway.errors import InvariantError
+from slipway.errors import InvariantError, NotFoundError
 from slipway.model.lifecycle import Kind
 from slipway.runtime.health import HealthApp, ProcessHealth
 from tests.support.access import CANARY, Teams, teams_world
@@ -180,3 +183,24 @@ def _said(answer: Any, teams: Teams, team: str) -> str:
     for name in (teams.ids[team], f"team-{team}", names[team]):
         text = text.replace(name, "X")
     return text
+
+
+@pytest.mark.parametrize("where", [where for where in Where if where not in (Where.PUBLIC, Where.CLUSTER)])
+async def test_no_handler_finds_what_its_caller_may_not_see(tmp_path: Path, where: Where) -> None:
+    """Whatever its row asks: an id that comes in a body or a parameter finds nothing of another workspace."""
+    async with teams_world("token", tmp_path) as teams:
+        headers = await teams.token("bob", {"team-red": "admin"})
+        scope: dict[str, Any] = {
+            "type": "http",
+            "method": "POST",
+            "path": "/x",
+            "query_string": b"workspace=team-red",
+            "headers": [(name.lower().encode(), value.encode()) for name, value in headers.items()],
+            "path_params": {"id": teams.ids["red"], "name": "team-red"},
+            "app": teams.world.app,
+            "client": ("127.0.0.1", 1),
+        }
+        request = Request(scope)
+        await admit(request, RouteRule(where))
+        with pytest.raises(NotFoundError):
+            await parts_of(request).lookup.find(teams.ids["blue"])

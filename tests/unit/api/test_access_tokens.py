@@ -229,8 +229,9 @@ async def test_every_change_is_in_the_audit_log(teams: Teams) -> None:
     logging.getLogger().setLevel(logging.INFO)
     try:
         await teams.call("GET", "/allocations", headers)
-        await teams.call("POST", f"/allocations/{teams.ids['red']}/kill", headers)
-        await teams.call("POST", f"/allocations/{teams.ids['blue']}/kill", headers)
+        # A route without a parameter `workspace` reads none: the caller cannot choose what the line says.
+        await teams.call("POST", f"/allocations/{teams.ids['red']}/kill?workspace=team-blue", headers)
+        await teams.call("POST", f"/allocations/{teams.ids['blue']}/kill?workspace=team-red", headers)
         await teams.call("POST", "/jobs", {})
         launch = {"kind": "command", "image": "a", "command": ["x"], "name": "told", "workspace": "team-red"}
         await teams.world.http.post("/api/v1/allocations", json=launch, headers=headers)
@@ -252,7 +253,8 @@ async def test_every_change_is_in_the_audit_log(teams: Teams) -> None:
     assert (made["object"]["name"], made["workspace"]) == ("told", "team-red")
     assert made["object"]["id"].startswith("told-")
     assert (refused["object"], refused["workspace"]) == ({"name": "told", "kind": "command"}, "team-blue")
-    assert told[0]["object"] == {"id": teams.ids["red"]}
+    assert (told[0]["object"], told[0]["workspace"]) == ({"id": teams.ids["red"]}, "team-red")
+    assert told[1]["workspace"] == ""
     assert headers["Authorization"].removeprefix("Bearer ") not in stream.getvalue()
 
 

@@ -8,7 +8,7 @@ from urllib.parse import parse_qsl, urlsplit
 import httpx
 import pytest
 
-from slipway.api.access.links import LIFE_S, LINKS_MAX, LoginLinks
+from slipway.api.access.links import LIFE_S, LINKS_MAX, LINKS_OF_ONE_MAX, LoginLinks
 from slipway.runtime.clock import SeededRandom
 from tests.support.access import Teams, teams_world
 from tests.support.clock import FakeClock
@@ -135,3 +135,34 @@ async def test_links_are_bounded() -> None:
     links = LoginLinks(FakeClock(), SeededRandom(1))
     codes = [links.make(f"token-{number}")[0] for number in range(LINKS_MAX + 1)]
     assert (links.use(codes[0]), links.use(codes[1]), links.use(codes[-1])) == ("", "token-1", f"token-{LINKS_MAX}")
+
+
+def test_many_links_of_one_token_cost_nobody_else_a_link() -> None:
+    """Its own oldest gives way."""
+    links = LoginLinks(FakeClock(), SeededRandom(1))
+    theirs, _ = links.make("alice")
+    codes = [links.make("bob")[0] for _ in range(2 * LINKS_MAX)]
+    assert links.use(theirs) == "alice"
+    assert [links.use(code) for code in codes[-LINKS_OF_ONE_MAX:]] == ["bob"] * LINKS_OF_ONE_MAX
+    assert links.use(codes[-LINKS_OF_ONE_MAX - 1]) == ""
+
+
+@pytest.mark.parametrize("is_whole", [False, True], ids=["its beginning", "the whole id"])
+async def test_a_link_tells_nothing_of_what_one_may_not_see(teams: Teams, is_whole: bool) -> None:
+    """The beginning of an id of another workspace is answered as one of nothing, to the letter."""
+    headers = await teams.token("bob", {"team-red": "admin"})
+    theirs = teams.ids["blue"]
+    beginnings = (theirs[:length] for length in range(3, len(theirs)))
+    given = theirs if is_whole else next(each for each in beginnings if not teams.ids["red"].startswith(each))
+    elsewhere = await teams.world.http.post("/api/v1/login-links", json={"allocation": given}, headers=headers)
+    nowhere = await teams.world.http.post("/api/v1/login-links", json={"allocation": "q" * len(given)}, headers=headers)
+    assert (elsewhere.status_code, nowhere.status_code) == (404, 404)
+    assert elsewhere.json()["detail"].replace(given, "q" * len(given)) == nowhere.json()["detail"]
+
+
+async def test_a_link_to_a_workload_needs_the_right_to_its_page(teams: Teams) -> None:
+    """A viewer sees the workload and may not open its page."""
+    headers = await teams.token("vic", {"team-red": "viewer"})
+    body = {"allocation": teams.ids["red"]}
+    answer = await teams.world.http.post("/api/v1/login-links", json=body, headers=headers)
+    assert (answer.status_code, "proxy" in answer.json()["detail"]) == (403, True)

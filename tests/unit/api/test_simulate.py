@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from slipway.api.simulation import Simulator
-from slipway.errors import PermanentError
+from slipway.errors import PermanentError, ThrottledError
 from slipway.kube.resources import ALLOCATIONS, LIMIT_RANGES, NODES, QUEUES, RESOURCE_QUOTAS
 from tests.support.api_world import ApiWorld
 
@@ -212,6 +212,19 @@ async def test_only_so_many_at_a_time(world: ApiWorld) -> None:
     assert sorted(answer.status_code for answer in answers) == [200, 200, 429, 429]
     assert all("retry-after" in answer.headers for answer in answers if answer.status_code == 429)
     assert (await world.post("/simulate", {})).status_code == 200
+
+
+async def test_one_user_leaves_a_place_for_others(world: ApiWorld) -> None:
+    """Whoever asks for all places gets all but one; the refusal says whose limit it is."""
+    most = Simulator(world.kube, world.clock, most=2, timeout_s=60.0, memory_bytes=0)
+    question: Json = {"scenario": {"nodes": []}}
+    first = asyncio.ensure_future(most.ask(question, user="bob"))
+    await asyncio.sleep(0)
+    with pytest.raises(ThrottledError, match="bob runs 1 of 2 simulations already"):
+        await most.ask(question, user="bob")
+    assert (await most.ask(question, user="alice"))["ticks"] == 0
+    await first
+    assert (await most.ask(question, user="bob"))["ticks"] == 0
 
 
 async def test_what_needs_too_much_memory_is_refused(world: ApiWorld) -> None:

@@ -32,8 +32,11 @@ _log = log.get_logger(__name__)
 
 
 @contextlib.contextmanager
-def told(connection: HTTPConnection, route: str) -> Generator[None]:
-    """Tells of what is done inside, when it is done or was refused."""
+def told(connection: HTTPConnection, route: str, *, is_in_query: bool = False) -> Generator[None]:
+    """Tells of what is done inside, when it is done or was refused.
+
+    `is_in_query`: the route has a parameter `workspace`; elsewhere nobody reads one, and it says nothing.
+    """
     method = str(connection.scope.get("method", "WEBSOCKET"))
     if method in READING:
         yield
@@ -44,7 +47,7 @@ def told(connection: HTTPConnection, route: str) -> Generator[None]:
         answered(connection, row_of(error).status)
         raise
     finally:
-        _tell(connection, method, route)
+        _tell(connection, method, route, connection.query_params.get("workspace", "") if is_in_query else "")
 
 
 def answered(connection: HTTPConnection, status: int) -> None:
@@ -92,11 +95,11 @@ def _host_of(url: str) -> str:
         return ""
 
 
-def _tell(connection: HTTPConnection, method: str, route: str) -> None:
+def _tell(connection: HTTPConnection, method: str, route: str, asked_workspace: str) -> None:
     user, via = _caller(connection)
     status = connection.scope.get(STATUS_KEY, 500)
     found: dict[str, str] = connection.scope.get(OBJECT_KEY, {})
-    workspace = str(connection.scope.get(WORKSPACE_KEY) or connection.query_params.get("workspace", ""))
+    workspace = str(connection.scope.get(WORKSPACE_KEY) or asked_workspace)
     line: dict[str, Any] = {
         "user": user,
         "via": via,

@@ -81,7 +81,7 @@ def _dispatch(rows: dict[str, Endpoint]) -> Handler:
         method = "GET" if request.method == "HEAD" else request.method
         row, rule = rows[method], rules[method]
         limit_s = None if row.is_long else parts_of(request).settings.request_timeout_s
-        with audit.told(request, row.path):
+        with audit.told(request, row.path, is_in_query=any(each.name == "workspace" for each in row.query)):
             try:
                 async with asyncio.timeout(limit_s):
                     await _admit(request, row, rule)

@@ -12,13 +12,13 @@ from slipway.errors import InvalidError, PermanentError, ThrottledError
 from slipway.model.times import format_time
 
 
-async def foreseen(simulator: Simulator, allocation: Allocation) -> ForeseenView | None:
-    """The planner's word on `allocation`; None when it does not wait (any more), or nobody can be asked."""
+async def foreseen(simulator: Simulator, allocation: Allocation, *, user: str) -> ForeseenView | None:
+    """The planner's word on `allocation` for `user`; None when it does not wait (any more), or nobody can be asked."""
     if not is_waiting(allocation):
         return None
     meta = allocation.metadata
     try:
-        said = await simulator.foresee(allocation.spec.pool, f"{meta.namespace}/{meta.name}")
+        said = await simulator.foresee(allocation.spec.pool, f"{meta.namespace}/{meta.name}", user=user)
     except (ThrottledError, InvalidError, PermanentError):
         return None
     return _view(said)

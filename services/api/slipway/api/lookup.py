@@ -5,6 +5,7 @@ decides. Names and beginnings are for people: they cost more and must be unique.
 """
 
 import re
+from collections.abc import Awaitable, Callable
 
 from slipway.api.access.permissions import VisibleWorkspaces
 from slipway.api.http_errors import AmbiguousError
@@ -19,16 +20,19 @@ from slipway.model.ids import split_allocation_id
 PREFIX_LENGTH_MIN = 3
 MATCHES_SHOWN_MAX = 5
 HOMES_MAX = 20_000
-_EVERYTHING = VisibleWorkspaces()
+Sight = Callable[[], Awaitable[VisibleWorkspaces]]
+"""Where somebody may look, found out when it is needed."""
 _SAFE = re.compile(r"[a-z][-a-z0-9]{0,62}")
+
+
+async def _everywhere() -> VisibleWorkspaces:
+    return VisibleWorkspaces()
 
 
 class Lookup:
     """Finds allocations."""
 
-    def __init__(
-        self, kube: Kube, sight: VisibleWorkspaces = _EVERYTHING, homes: dict[str, tuple[str, str]] | None = None
-    ) -> None:
+    def __init__(self, kube: Kube, sight: Sight = _everywhere, homes: dict[str, tuple[str, str]] | None = None) -> None:
         self._kube = kube
         self._sight = sight
         self._homes: dict[str, tuple[str, str]] = {} if homes is None else homes
@@ -39,6 +43,14 @@ class Lookup:
 
         It takes the same steps for what is elsewhere as for what is nowhere, so that time does not tell them apart.
         """
+
+        async def known() -> VisibleWorkspaces:
+            return sight
+
+        return Lookup(self._kube, known, self._homes)
+
+    def seen_by(self, sight: Sight) -> "Lookup":
+        """The same; where they may look is asked with each search, so that who searches for nothing asks nothing."""
         return Lookup(self._kube, sight, self._homes)
 
     def hold(self, text: str, allocation: Allocation) -> None:
@@ -64,17 +76,18 @@ class Lookup:
             return held
         if _SAFE.fullmatch(text) is None:
             raise _not_found(text)
-        known = await self._at_home(text)
+        sight = await self._sight()
+        known = await self._at_home(text, sight)
         if known is not None:
             return known
-        found = await self._search(text)
+        found = await self._search(text, sight)
         self.remember(found)
         return found
 
-    async def _at_home(self, text: str) -> Allocation | None:
+    async def _at_home(self, text: str, sight: VisibleWorkspaces) -> Allocation | None:
         """The object of a whole id that was found before."""
         home = self._homes.get(text)
-        if home is None or not self._sight.has(home[0]):
+        if home is None or not sight.has(home[0]):
             return None
         namespace, name = home
         try:
@@ -86,11 +99,11 @@ class Lookup:
             return None
         return found
 
-    async def _search(self, text: str) -> Allocation:
+    async def _search(self, text: str, sight: VisibleWorkspaces) -> Allocation:
         parts = split_allocation_id(text)
         if parts is not None:
             name, uid_prefix = parts
-            named = await self._named(name)
+            named = await self._named(name, sight)
             for found in named:
                 if found.metadata.uid.startswith(uid_prefix):
                     return found
@@ -98,10 +111,10 @@ class Lookup:
                 # It was restored from a backup, and is still asked for by its id of before.
                 if text in found.metadata.annotations.get(ANNOTATION_FORMER_IDS, "").split(","):
                     return found
-        matches = await self._named(text)
+        matches = await self._named(text, sight)
         if not matches and parts is None and len(text) >= PREFIX_LENGTH_MIN:
             listed = await self._kube.list(ALLOCATIONS)
-            matches = [found for found in self._seen(listed.items) if id_of(found).startswith(text)]
+            matches = [found for found in _seen(listed.items, sight) if id_of(found).startswith(text)]
         if not matches:
             raise _not_found(text)
         if len(matches) > 1:
@@ -116,12 +129,13 @@ class Lookup:
             raise _not_found(id_of(allocation))
         return found
 
-    async def _named(self, name: str) -> list[Allocation]:
+    async def _named(self, name: str, sight: VisibleWorkspaces) -> list[Allocation]:
         listed = await self._kube.list(ALLOCATIONS, field_selector=f"metadata.name={name}")
-        return self._seen(listed.items)
+        return _seen(listed.items, sight)
 
-    def _seen(self, allocations: list[Allocation]) -> list[Allocation]:
-        return [each for each in allocations if self._sight.has(each.metadata.namespace)]
+
+def _seen(allocations: list[Allocation], sight: VisibleWorkspaces) -> list[Allocation]:
+    return [each for each in allocations if sight.has(each.metadata.namespace)]
 
 
 def _not_found(text: str) -> NotFoundError:

@@ -6,9 +6,12 @@ not load the planner. Every simulation reads the cluster afresh; nothing is kept
 """
 
 import asyncio
+import contextlib
 import os
 import re
 import sys
+from collections import Counter
+from collections.abc import Generator
 from typing import Any, Final
 
 import msgspec
@@ -71,36 +74,61 @@ class Foreseen(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class Simulator:
-    """Asks; `most` at a time."""
+    """Asks; `most` at a time, and all but one of them for one user, so that nobody takes all. An empty user is nobody
+    that is known, and has no share."""
 
     def __init__(self, kube: Kube, clock: Clock, *, most: int, timeout_s: float, memory_bytes: int) -> None:
         self._kube = kube
         self._clock = clock
         self._most = most
         self._running = 0
+        self._of_users: Counter[str] = Counter()
         self._timeout_s = timeout_s
         self._memory_bytes = memory_bytes
 
-    async def ask(self, body: dict[str, Any]) -> Any:
-        """The answer to a body.
+    async def ask(self, body: dict[str, Any], *, user: str = "") -> Any:
+        """The answer to a body of `user`.
 
         Raises:
             InvalidError: the body is not valid.
             ThrottledError: as many run as may.
             PermanentError: it takes too long, or more memory than it may have.
         """
-        return await self._answered({"body": body}, "" if "scenario" in body else body.get("pool", POOL))
+        return await self._answered({"body": body}, "" if "scenario" in body else body.get("pool", POOL), user)
 
-    async def foresee(self, pool: str, key: str) -> Foreseen:
+    async def foresee(self, pool: str, key: str, *, user: str = "") -> Foreseen:
         """What the planner says now of the allocation `key`, which waits in `pool`. Raises as `ask` does."""
-        said = await self._answered({"explain": key, "pool": pool}, pool)
+        said = await self._answered({"explain": key, "pool": pool}, pool, user)
         return msgspec.convert(said, Foreseen)
 
-    async def _answered(self, request: dict[str, Any], pool: str) -> Any:
-        """The answer to a request, with the facts of `pool` where one is named."""
+    @contextlib.contextmanager
+    def _place(self, user: str) -> Generator[None]:
+        """One of the places while inside. Raises ThrottledError."""
+        share = max(1, self._most - 1)
+        if user and self._of_users[user] >= share:
+            raise ThrottledError(
+                f"{user[:128]} runs {share} of {self._most} simulations already, and one user may run no more at a "
+                "time; try again when it has ended",
+                retry_after_s=RETRY_S,
+            )
         if self._running >= self._most:
             raise ThrottledError(f"{self._most} simulations run already", retry_after_s=RETRY_S)
         self._running += 1
+        self._of_users[user] += 1
+        try:
+            yield
+        finally:
+            self._running -= 1
+            self._of_users[user] -= 1
+            if not self._of_users[user]:
+                del self._of_users[user]
+
+    async def _answered(self, request: dict[str, Any], pool: str, user: str) -> Any:
+        """The answer to a request, with the facts of `pool` where one is named."""
+        with self._place(user):
+            return await self._within_time(request, pool)
+
+    async def _within_time(self, request: dict[str, Any], pool: str) -> Any:
         try:
             async with asyncio.timeout(self._timeout_s):
                 facts = await self._facts(pool) if pool else {}
@@ -111,8 +139,6 @@ class Simulator:
                 f"the simulation was not done within {self._timeout_s:g} s; ask for less: an earlier `until`, "
                 "fewer nodes or allocations"
             ) from exc
-        finally:
-            self._running -= 1
 
     async def _facts(self, pool: str) -> Facts:
         """The cluster as the scheduler would see it now. Raises InvalidError when there is no such pool."""

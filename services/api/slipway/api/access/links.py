@@ -1,7 +1,8 @@
 """One-time links: how a browser is logged in by a program that has the token, without anything to paste.
 
 Owns the codes: each stands for the token that asked for it, is good once, and for `LIFE_S`. Only their hashes are kept,
-in the memory of this process and at most `LINKS_MAX` of them. With several processes behind one address another one
+in the memory of this process: at most `LINKS_MAX` of them, and `LINKS_OF_ONE_MAX` of one token, whose oldest gives
+way, so that nobody drops the links of others. With several processes behind one address another one
 may be asked, and does not know the code: then it is asked for again, or the token is pasted.
 
 Invariants: a code opens nothing after it was used or its time is over; it opens only the page that it was made for,
@@ -17,6 +18,7 @@ from slipway.runtime.clock import Clock, Random
 
 LIFE_S = 300.0
 LINKS_MAX = 256
+LINKS_OF_ONE_MAX = 8
 _CODE_BYTES = 32
 _CODE_CHARS_MAX = 128
 
@@ -39,6 +41,9 @@ class LoginLinks:
     def make(self, token: str, allocation: str = "") -> tuple[str, float]:
         """A code and when it ends, in epoch seconds. `allocation`: of the origin of that workload, and not of ours."""
         code, ends_at = self._random.token_hex(_CODE_BYTES), self._clock.now() + LIFE_S
+        own = [each for each, link in self._links.items() if link.token == token]
+        for each in own[: max(0, len(own) - LINKS_OF_ONE_MAX + 1)]:
+            del self._links[each]
         self._forget(LINKS_MAX - 1)
         self._links[_digest(code)] = _Link(token, allocation, ends_at)
         return code, ends_at

@@ -8,16 +8,17 @@ the check.
 
 import asyncio
 from dataclasses import replace
+from functools import partial
 
 from starlette.requests import HTTPConnection
 
+from slipway.api import audit
 from slipway.api.access.permissions import EVERYWHERE, GET, LIST, PermissionCheck, VisibleWorkspaces
 from slipway.api.access.principal import Anybody, Principal
 from slipway.api.access.redaction import Blinds, blinds
 from slipway.api.access.scoped_client import VisibleKube
 from slipway.api.access.session import is_by_cookie
 from slipway.api.access.table import PROXIED, RouteRule, Where
-from slipway.api.audit import READING
 from slipway.api.deps import PARTS_KEY, ApiDeps, parts_of
 from slipway.api.http_errors import ForbiddenError
 from slipway.api.identity import PRINCIPAL_KEY, principal_of
@@ -76,7 +77,6 @@ async def admit(request: HTTPConnection, rule: RouteRule) -> None:
         case Where.QUERY:
             workspace = request.query_params.get("workspace") or DEFAULT_WORKSPACE
             await permit(request, rule.ask, workspace)
-            await _limit_lookup(request, parts, principal)
         case Where.PATH:
             workspace = str(request.path_params["name"])
             await permit(request, rule.ask, workspace)
@@ -84,7 +84,6 @@ async def admit(request: HTTPConnection, rule: RouteRule) -> None:
             workspace = (await _find(request, parts, rule.ask)).metadata.namespace
         case Where.BODY:
             request.scope[ASKED_KEY] = False
-            await _limit_lookup(request, parts, principal)
     stop = Until(parts.stop, parts.clock, principal, rule if rule.where is Where.OBJECT else None, workspace)
     request.scope[PARTS_KEY] = replace(parts_of(request), stop=stop)
     request.scope[HOLDER_KEY] = StreamHolder(
@@ -212,7 +211,7 @@ def _check_own_page(request: HTTPConnection) -> None:
 
     Raises ForbiddenError. An origin next to ours, such as that of a workload, is another one.
     """
-    if str(request.scope.get("method", "WEBSOCKET")) in READING:
+    if str(request.scope.get("method", "WEBSOCKET")) in audit.READING:
         return
     origin, site = request.headers.get("origin", ""), request.headers.get("sec-fetch-site", "")
     is_own = bool(origin) and not is_foreign(origin, request.headers.get("host", ""))
@@ -221,8 +220,9 @@ def _check_own_page(request: HTTPConnection) -> None:
 
 
 def _seen(request: HTTPConnection, parts: ApiDeps, principal: Principal) -> ApiDeps:
-    """The parts as that one sees them."""
-    seen = replace(parts, kube=VisibleKube(parts.kube, principal))
+    """The parts as that one sees them, whatever the row asks: no handler finds what its caller may not look at."""
+    lookup = parts.lookup.seen_by(partial(principal.sight, GET))
+    seen = replace(parts, kube=VisibleKube(parts.kube, principal), lookup=lookup)
     request.scope[PARTS_KEY] = seen
     return seen
 
@@ -237,10 +237,6 @@ def _no_workspace(name: str) -> NotFoundError:
     return NotFoundError(f"there is no workspace {name[:80]!r}; GET /api/v1/workspaces lists what there is")
 
 
-async def _limit_lookup(request: HTTPConnection, parts: ApiDeps, principal: Principal) -> None:
-    request.scope[PARTS_KEY] = replace(parts, lookup=parts.lookup.within(await principal.sight(GET)))
-
-
 async def _find(request: HTTPConnection, parts: ApiDeps, ask: PermissionCheck) -> Allocation:
     """The allocation that the path means, for that one; it is not read again by the handler."""
     principal = principal_of(request)
@@ -250,6 +246,7 @@ async def _find(request: HTTPConnection, parts: ApiDeps, ask: PermissionCheck) -
     if ask != GET and not await principal.may(ask, found.metadata.namespace):
         raise _forbidden(principal, ask, f"on allocation {given[:80]}")
     lookup.hold(given, found)
+    audit.about(request, {}, workspace=found.metadata.namespace)
     request.scope[PARTS_KEY] = replace(parts, lookup=lookup)
     return found
 

@@ -29,6 +29,7 @@ from slipway.api.holders import holders, waits_for_others
 from slipway.api.http_errors import ConflictError, PreconditionError
 from slipway.api.identity import principal_of
 from slipway.api.limits import Seen, is_watched
+from slipway.api.open_streams import holder_of
 from slipway.api.queue_view import NOBODY, Aged, aged
 from slipway.api.schemas import (
     AllocationView,
@@ -202,7 +203,9 @@ async def explained(request: Request) -> Response:
         own = {id_of(each) for each in pending if sight.has(each.metadata.namespace)}
         view = msgspec.structs.replace(view, jobs_ahead=[each for each in view.jobs_ahead if each in own])
     if flag_param(request, FORESEE.name):
-        view = msgspec.structs.replace(view, foreseen=await foreseen(parts.simulator, found))
+        view = msgspec.structs.replace(
+            view, foreseen=await foreseen(parts.simulator, found, user=holder_of(request).user)
+        )
     return json_response(view)
 
 

@@ -9,7 +9,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from slipway.api.access import session
+from slipway.api.access.middleware import permit_on
 from slipway.api.access.origins import ENTER, host_name, local_name, origin_of
+from slipway.api.access.table import PROXIED
 from slipway.api.bearer import bearer
 from slipway.api.decoding import checked, read_object
 from slipway.api.deps import parts_of
@@ -60,7 +62,9 @@ async def create(request: Request) -> Response:
                 "pages of workloads have no origins of their own here (SLIPWAY_PROXY_DOMAIN is not set); "
                 "use slipway port-forward"
             )
-        id_ = id_of(await parts.lookup.find(wanted.allocation))
+        found = await parts.lookup.find(wanted.allocation)
+        id_ = id_of(found)
+        await permit_on(request, PROXIED.ask, found.metadata.namespace, f"allocation {id_}")
         code, ends_at = parts.links.make(token, id_)
         origin = origin_of(id_, settings.proxy_domain, scheme=scheme, host=host)
         where, following = origin + ENTER, wanted.path or f"/proxy/{id_}/"

@@ -11,6 +11,7 @@ from slipway.api.access.permissions import LIST
 from slipway.api.decoding import checked, read_object
 from slipway.api.deps import parts_of
 from slipway.api.endpoint import Endpoint, json_response
+from slipway.api.open_streams import holder_of
 from slipway.api.simulation import POOL
 from slipway.crd.v1alpha1 import PolicySpec
 
@@ -57,7 +58,7 @@ async def simulate(request: Request) -> Response:
         await permit_member(request)
     if raw.get("scenario", ...) is None:
         del raw["scenario"]
-    return json_response(await parts.simulator.ask(raw))
+    return json_response(await parts.simulator.ask(raw, user=holder_of(request).user))
 
 
 ENDPOINTS = (
