@@ -8,9 +8,10 @@ import base64
 import gzip
 import json
 import os
+import posixpath
 import stat
 import tarfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -25,6 +26,7 @@ SMALL_FILES = 64
 SMALL_PATH = 255
 ARCHIVE_BYTES_MAX = 95 * 1024 * 1024
 MEMBERS_MAX = 50_000
+"""Files and folders, as the API counts them."""
 LARGEST_SHOWN = 3
 MIB = 1024 * 1024
 _LEVEL = 6
@@ -70,8 +72,11 @@ def items_of(folder: str, includes: Sequence[str] = ()) -> list[Item]:
             if item.path in found:
                 raise InvalidError(f"--include: {item.path} stands in the context already; include it as {source}:NAME")
             found[item.path] = item
-    if len(found) > MEMBERS_MAX:
-        raise InvalidError(f"--context: {len(found)} files; at most {MEMBERS_MAX} go: leave some out in {IGNORE_FILE}")
+    count = len(found) + len(_folders_of(found))
+    if count > MEMBERS_MAX:
+        raise InvalidError(
+            f"--context: {count} files and folders; at most {MEMBERS_MAX} go: leave some out in {IGNORE_FILE}"
+        )
     return [found[path] for path in sorted(found)]
 
 
@@ -164,6 +169,17 @@ class Ignore:
     def covers(self, path: str, *, is_folder: bool) -> bool:
         """Whether it is left out."""
         return self._spec.match_file(path + "/" if is_folder else path)
+
+
+def _folders_of(paths: Iterable[str]) -> set[str]:
+    """The folders that these paths imply."""
+    found: set[str] = set()
+    for path in paths:
+        folder = posixpath.dirname(path)
+        while folder and folder not in found:
+            found.add(folder)
+            folder = posixpath.dirname(folder)
+    return found
 
 
 def _below(root: Path, ignore: Ignore) -> Iterator[Item]:

@@ -5,7 +5,10 @@ because whatever lies in between may be written by others. It must not know anyt
 the standard library only: its source travels in the ConfigMap of the launch and runs in any image with a Python 3.8.
 
 Invariants: nothing is written outside of the folder; no link, device or pipe is ever made; what is unpacked and how
-many members there are is limited while it is read; a wrong byte anywhere fails the whole.
+many files and folders there are is limited while it is read, with the folders that paths only imply; no header makes
+tarfile read more into memory than HEADER_BYTES_MAX; a wrong byte anywhere fails the whole.
+
+Source: POSIX.1-2017, pax, section "pax Extended Header"; the GNU tar manual, appendix "Sparse Formats".
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ import contextlib
 import gzip
 import hashlib
 import json
+import math
 import os
 import posixpath
 import sys
@@ -28,15 +32,30 @@ from typing import Any, BinaryIO, NamedTuple
 UNPACKED_BYTES_MAX = 2 * 1024 * 1024 * 1024
 MEMBERS_MAX = 50_000
 PATH_BYTES_MAX = 1024
+STEPS_MAX = 64
+"""Of one path: folders and the file."""
 HEADER_BYTES_MAX = 64 * 1024
-"""Of what a member says of itself beyond its header: long names, PAX records."""
+"""Of what a member says of itself beyond its header, in all headers before it: long names, PAX records."""
+HEADERS_MAX = 8
+"""Before one member; tar writes two: a long name and a long target, or a global header and its own."""
+HEADERS_BYTES_MAX = 32 * 1024 * 1024
+"""In a whole archive: 670 bytes for each member of the largest; each byte of a record costs time to read."""
 BLOCK = 256 * 1024
 TRIES = 8
 PAUSE_S = 0.5
 PAUSE_S_MAX = 15.0
 SILENCE_S = 60.0
 
-_EXTENSIONS = (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE, tarfile.GNUTYPE_LONGNAME)
+_EXTENSIONS = (
+    tarfile.XHDTYPE,
+    tarfile.XGLTYPE,
+    tarfile.SOLARIS_XHDTYPE,
+    tarfile.GNUTYPE_LONGNAME,
+    tarfile.GNUTYPE_LONGLINK,
+)
+_RECORDS = (b"path", b"linkpath", b"size", b"mtime")
+"""What is read of PAX records; all else (owners, attributes, comments) is passed over."""
+_NUMBER_DIGITS = 20
 _KINDS = {
     tarfile.LNKTYPE: "a hard link",
     tarfile.SYMTYPE: "a symbolic link",
@@ -68,6 +87,8 @@ class ArchiveLimits(NamedTuple):
 
     unpacked_bytes: int = UNPACKED_BYTES_MAX
     members: int = MEMBERS_MAX
+    """Files and folders, also folders that paths only imply."""
+    steps: int = STEPS_MAX
 
 
 class ArchiveMember(NamedTuple):
@@ -86,15 +107,139 @@ class Totals(NamedTuple):
     unpacked_bytes: int
 
 
-class _Head(tarfile.TarInfo):
-    """A header that refuses what would be read into memory whole."""
+class BoundedTar(tarfile.TarFile):
+    """A tar stream whose headers cannot take memory or time without limit.
 
-    @classmethod
-    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> _Head:
-        head = super().frombuf(buf, encoding, errors)
-        if head.type in (*_EXTENSIONS, tarfile.GNUTYPE_LONGLINK) and head.size > HEADER_BYTES_MAX:
-            raise ArchiveError(f"{_shown(head.name)}: its name or attributes are longer than {HEADER_BYTES_MAX} bytes")
+    Sparse files are refused before their maps are read. What headers say ahead of a member is limited for one member
+    and for the whole archive. No member is remembered once the next one is asked for.
+
+    Raises, while it is opened and read:
+        ArchiveError: a header is beyond a limit, or its records are damaged.
+        tarfile.TarError: as tarfile does.
+    """
+
+    _ahead = 0
+    _ahead_bytes = 0
+    _bytes = 0
+
+    def next(self) -> tarfile.TarInfo | None:
+        head = super().next()
+        # tarfile keeps every member for random access; a stream needs none of them again.
+        self.members = []
         return head
+
+    def announce(self, head: tarfile.TarInfo) -> None:
+        """Counts a header that stands ahead of a member, before it is read. Raises ArchiveError at a limit."""
+        self._ahead += 1
+        self._ahead_bytes += head.size
+        self._bytes += head.size
+        if self._ahead > HEADERS_MAX:
+            raise ArchiveError(f"{_shown(head.name)}: more than {HEADERS_MAX} headers stand before one member")
+        if self._ahead_bytes > HEADER_BYTES_MAX:
+            raise ArchiveError(f"{_shown(head.name)}: its name or attributes are longer than {HEADER_BYTES_MAX} bytes")
+        if self._bytes > HEADERS_BYTES_MAX:
+            raise ArchiveError(
+                f"the names and attributes of its members are longer than {HEADERS_BYTES_MAX} bytes in all; "
+                "pack it without extended attributes, or in parts"
+            )
+
+    def arrive(self) -> None:
+        """The member is there; what stands ahead of the next one counts anew."""
+        self._ahead = self._ahead_bytes = 0
+
+
+class _Head(tarfile.TarInfo):
+    """A header that refuses what would be read into memory whole.
+
+    `_proc_member` is the place that tarfile names for subclasses. `_proc_pax` is ours as a whole: tarfile's keeps every
+    record of global headers and copies them for each member, reads sparse maps of any length, and in versions before
+    CVE-2024-6232 was mended takes quadratic time for a record of digits.
+    """
+
+    def _proc_member(self, archive: BoundedTar) -> tarfile.TarInfo:
+        if self.size < 0:
+            raise ArchiveError(f"{_shown(self.name)}: its size is below zero")
+        if self.type == tarfile.GNUTYPE_SPARSE:
+            raise _refused_kind(self.name, self.type)
+        if self.type in _EXTENSIONS:
+            archive.announce(self)
+        else:
+            archive.arrive()
+        parent: Any = super()
+        return parent._proc_member(archive)
+
+    def _proc_pax(self, archive: BoundedTar) -> tarfile.TarInfo:
+        stream: Any = archive.fileobj
+        records = _records_of(stream.read(-(-self.size // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE)[: self.size])
+        try:
+            head = self.fromtarfile(archive)
+        except tarfile.HeaderError as error:
+            raise tarfile.ReadError("after a header of records there is no member") from error
+        if self.type == tarfile.XGLTYPE:
+            # For every member that follows. Nobody names a path or a size for all of them; git writes a comment.
+            if not records.keys() <= {b"mtime"}:
+                raise ArchiveError("a global header names a path or a size for all members")
+            return head
+        if b"path" in records:
+            head.name = _text(records[b"path"]).rstrip("/")
+        if b"linkpath" in records:
+            head.linkname = _text(records[b"linkpath"])
+        if b"mtime" in records:
+            head.mtime = _time_of(records[b"mtime"])
+        if b"size" in records:
+            self._resize(archive, head, records[b"size"])
+        return head
+
+    def _resize(self, archive: BoundedTar, head: tarfile.TarInfo, digits: bytes) -> None:
+        if not digits.isdigit() or len(digits) > _NUMBER_DIGITS:
+            raise ArchiveError(f"{_shown(head.name)}: its size is no number")
+        head.size = int(digits)
+        if head.isreg() or head.type not in tarfile.SUPPORTED_TYPES:
+            # tarfile counted by the size of the plain header where the next member begins.
+            blocks = -(-head.size // tarfile.BLOCKSIZE)
+            archive.offset = head.offset_data + blocks * tarfile.BLOCKSIZE
+
+
+# Beside the class, since the class of the headers needs it.
+BoundedTar.tarinfo = _Head
+
+
+def _records_of(content: bytes) -> dict[bytes, bytes]:
+    """The PAX records that count, of `LENGTH KEYWORD=VALUE\\n`, one after the other. Raises ArchiveError."""
+    found: dict[bytes, bytes] = {}
+    at = 0
+    while at < len(content) and content[at]:
+        space = content.find(b" ", at, at + _NUMBER_DIGITS)
+        length = content[at:space] if space > at else b""
+        end = at + int(length) if length.isdigit() else 0
+        keyword, equals, value = content[space + 1 : end].partition(b"=")
+        if end > len(content) or not equals or not keyword or value[-1:] != b"\n":
+            raise ArchiveError("it is no tar archive, or a damaged one: a record of a header is none")
+        if keyword.startswith(b"GNU.sparse."):
+            raise _refused_kind(_text(found.get(b"path", b"a file")), tarfile.GNUTYPE_SPARSE)
+        if keyword in _RECORDS:
+            found[keyword] = value[:-1]
+        at = end
+    return found
+
+
+def _text(value: bytes) -> str:
+    """A name; bytes that are no UTF-8 travel through as they are."""
+    return value.decode("utf-8", "surrogateescape")
+
+
+def _time_of(value: bytes) -> float:
+    """Seconds since 1970; 0 for what is no time."""
+    try:
+        seconds = float(value[:64])
+    except ValueError:
+        return 0.0
+    return seconds if math.isfinite(seconds) else 0.0
+
+
+def _refused_kind(name: str, kind: bytes) -> ArchiveError:
+    what = _KINDS.get(kind, "neither a file nor a folder")
+    return ArchiveError(f"{_shown(name)}: is {what}; only files and folders are allowed")
 
 
 class _Counted:
@@ -125,7 +270,7 @@ def walk(stream: Any, limits: ArchiveLimits = ArchiveLimits()) -> Iterator[tuple
     unpacked = _Counted(gzip.GzipFile(fileobj=stream, mode="rb"), limits.unpacked_bytes + 512 * limits.members)
     try:
         stream_of: Any = unpacked
-        with tarfile.open(fileobj=stream_of, mode="r|", tarinfo=_Head) as archive:
+        with BoundedTar.open(fileobj=stream_of, mode="r|") as archive:
             yield from _members(archive, limits)
         while unpacked.read(BLOCK):  # to the end: the checksum is there
             pass
@@ -173,37 +318,67 @@ def unpack(stream: Any, folder: str, limits: ArchiveLimits = ArchiveLimits()) ->
 
 
 def _members(archive: Any, limits: ArchiveLimits) -> Iterator[tuple[ArchiveMember, Any]]:
-    files: set[str] = set()
-    folders: set[str] = set()
+    entries = _Entries(limits.members)
     size = 0
     for count, head in enumerate(archive, 1):
         if count > limits.members:
-            raise ArchiveError(f"it has more than {limits.members} members")
-        # The archive remembers every member; a stream needs none of them again.
-        archive.members = []
-        member = _member(head)
+            raise entries.too_many()
+        member = _member(head, limits.steps)
         if member is None:
             continue
         size += member.size
         if size > limits.unpacked_bytes:
             raise ArchiveError(f"it unpacks to more than {limits.unpacked_bytes} bytes")
-        steps = member.path.split("/")
-        above = ["/".join(steps[:depth]) for depth in range(1, len(steps))]
-        if member.path in files or (member.path in folders and not member.is_folder):
-            raise ArchiveError(f"{_shown(head.name)}: stands in it twice")
-        for folder in above:
-            if folder in files:
-                raise ArchiveError(f"{_shown(head.name)}: {_shown(folder)} is a file and can hold nothing")
-        folders.update(above)
-        (folders if member.is_folder else files).add(member.path)
+        entries.add(member)
         yield member, None if member.is_folder else archive.extractfile(head)
 
 
-def _member(head: tarfile.TarInfo) -> ArchiveMember | None:
+class _Entries:
+    """Every file and folder that was named or implied so far.
+
+    A path is kept as its hash: with whole paths an archive of kilobytes takes gigabytes.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._is_folder: dict[bytes, bool] = {}
+
+    def add(self, member: ArchiveMember) -> None:
+        """Adds the member and the folders above it. Raises ArchiveError where one cannot be, or at the limit."""
+        known = self._known(member.path, is_folder=member.is_folder)
+        if known is not None and not (known and member.is_folder):
+            raise ArchiveError(f"{_shown(member.path)}: stands in it twice")
+        folder = posixpath.dirname(member.path)
+        while folder:
+            known = self._known(folder, is_folder=True)
+            if known is False:
+                raise ArchiveError(f"{_shown(member.path)}: {_shown(folder)} is a file and can hold nothing")
+            if known:  # and so are the folders above it
+                return
+            folder = posixpath.dirname(folder)
+
+    def too_many(self) -> ArchiveError:
+        """What to say at the limit."""
+        return ArchiveError(
+            f"it has more than {self._limit} files and folders, with the folders that its paths imply; "
+            "leave some out, or put them on a volume"
+        )
+
+    def _known(self, path: str, *, is_folder: bool) -> bool | None:
+        """Whether the path is a folder; None when it is new, and then it is added."""
+        mark = hashlib.sha256(os.fsencode(path)).digest()[:16]
+        known = self._is_folder.get(mark)
+        if known is None:
+            if len(self._is_folder) >= self._limit:
+                raise self.too_many()
+            self._is_folder[mark] = is_folder
+        return known
+
+
+def _member(head: tarfile.TarInfo, steps_max: int) -> ArchiveMember | None:
     """The member as it will be written; None for the folder itself."""
-    if not (head.isreg() or head.isdir()) or head.issparse():
-        what = _KINDS.get(head.type, "neither a file nor a folder")
-        raise ArchiveError(f"{_shown(head.name)}: is {what}; only files and folders are allowed")
+    if not (head.isreg() or head.isdir()):
+        raise _refused_kind(head.name, head.type)
     path = head.name
     if path.startswith("/") or "\0" in path or "\\" in path:
         raise ArchiveError(f"{_shown(path)}: must be a path below the folder")
@@ -212,7 +387,11 @@ def _member(head: tarfile.TarInfo) -> ArchiveMember | None:
         raise ArchiveError(f"{_shown(path)}: leads out of the folder")
     normal = posixpath.normpath(path)
     if len(os.fsencode(normal)) > PATH_BYTES_MAX:
-        raise ArchiveError(f"{_shown(path)}: the path is longer than {PATH_BYTES_MAX} bytes")
+        raise ArchiveError(f"{_shown(path)}: the path is longer than {PATH_BYTES_MAX} bytes; shorten the names")
+    if normal.count("/") >= steps_max:
+        raise ArchiveError(
+            f"{_shown(path)}: the path is deeper than {steps_max} steps; leave it out, or pack what is below it"
+        )
     if normal in (".", ""):
         if head.isdir():
             return None

@@ -240,7 +240,7 @@ async def test_a_workspace_stores_only_so_many_bytes() -> None:
     ("limits", "said"),
     [
         (ArchiveLimits(unpacked_bytes=1024 * 1024), "unpacks to more than 1048576 bytes"),
-        (ArchiveLimits(members=50), "more than 50 members"),
+        (ArchiveLimits(members=50), "more than 50 files and folders"),
     ],
 )
 async def test_what_unpacks_to_too_much_is_refused_while_it_arrives(

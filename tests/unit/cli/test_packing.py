@@ -152,6 +152,17 @@ def test_too_much_says_what_is_largest(tmp_path: Path, monkeypatch: pytest.Monke
         packed(root)
 
 
+def test_folders_count_as_the_api_counts_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With those that only stand in paths: what is packed is never refused for their number after the upload."""
+    root = a_folder(tmp_path / "job", **{"a/b/c": "1", "a/b/d": "1", "e": "1"})
+    limits = fetch.ArchiveLimits(members=5)
+    monkeypatch.setattr(packing, "MEMBERS_MAX", limits.members)
+    assert fetch.check(io.BytesIO(packed(root)), limits).files == 3
+    a_folder(root, f="1")
+    with pytest.raises(InvalidError, match="6 files and folders; at most 5 go"):
+        packing.items_of(str(root))
+
+
 def test_the_archive_is_a_plain_tar(tmp_path: Path) -> None:
     """Any tar reads it: no owner, no time, no link."""
     root = a_folder(tmp_path, x="1")

@@ -1,10 +1,14 @@
 """The program of the init container: it downloads, checks, unpacks, and tries again what may pass."""
 
 import asyncio
+import gzip
 import hashlib
 import io
 import os
 import tarfile
+import tracemalloc
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -12,7 +16,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from slipway.inside import fetch
-from tests.support.archives import an_archive
+from tests.support.archives import END, a_header, an_archive, hostile_tars, many_records, records
 from tests.support.http_stub import HttpStub, serve
 
 ARCHIVE = an_archive({"train.py": b"print(1)", "data/a": b"a" * 100_000})
@@ -114,7 +118,7 @@ def test_without_an_address(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
     ("limits", "said"),
     [
         (fetch.ArchiveLimits(unpacked_bytes=1000), "unpacks to more than"),
-        (fetch.ArchiveLimits(members=1), "more than 1 members"),
+        (fetch.ArchiveLimits(members=1), "more than 1 files and folders"),
     ],
 )
 def test_limits(limits: fetch.ArchiveLimits, said: str) -> None:
@@ -129,6 +133,106 @@ def test_long_names_are_not_read_into_memory() -> None:
     """A header that claims a name of megabytes is refused before it is read."""
     with pytest.raises(fetch.ArchiveError, match="longer than"):
         fetch.check(io.BytesIO(an_archive({"x" * 70_000: b""})))
+
+
+@contextmanager
+def memory_below(limit: int) -> Generator[None, None, None]:
+    """What Python holds at the most while the body runs."""
+    tracemalloc.start()
+    try:
+        yield
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < limit
+
+
+@pytest.mark.parametrize("what", hostile_tars())
+def test_no_header_takes_memory(what: str) -> None:
+    """What an archive says of its members is refused before it is read, kept or multiplied."""
+    packed = gzip.compress(hostile_tars()[what] + END)
+    with memory_below(3 * 1024 * 1024), pytest.raises(fetch.ArchiveError):
+        fetch.check(io.BytesIO(packed))
+
+
+def test_headers_for_all_members_are_not_kept() -> None:
+    """Each member may have some; what they hold is gone when the member is read."""
+    pairs = (
+        a_header(tarfile.XGLTYPE, many_records(60_000)) + a_header(tarfile.REGTYPE, name=f"f{number}")
+        for number in range(60)
+    )
+    packed = gzip.compress(b"".join(pairs) + END)
+    with memory_below(3 * 1024 * 1024):
+        assert fetch.check(io.BytesIO(packed)).files == 60
+
+
+def test_all_headers_together_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where those of each member are within theirs."""
+    monkeypatch.setattr(fetch, "HEADERS_BYTES_MAX", 100_000)
+    pair = a_header(tarfile.XHDTYPE, many_records(60_000))
+    packed = gzip.compress(pair + a_header(tarfile.REGTYPE, name="a") + pair + a_header(tarfile.REGTYPE, name="b"))
+    with pytest.raises(fetch.ArchiveError, match="longer than 100000 bytes in all"):
+        fetch.check(io.BytesIO(packed))
+
+
+def test_folders_that_are_only_implied_count() -> None:
+    """Each once, however many members are in it; the refusal says the limit and what to do."""
+    archive = an_archive({"a/b/c": b"", "a/b/d": b"", "a/e/f": b""})
+    assert fetch.check(io.BytesIO(archive), fetch.ArchiveLimits(members=6)).files == 3
+    with pytest.raises(fetch.ArchiveError, match=r"more than 5 files and folders.*leave some out"):
+        fetch.check(io.BytesIO(archive), fetch.ArchiveLimits(members=5))
+
+
+def test_a_path_has_only_so_many_steps() -> None:
+    """The refusal names the path, the limit and what to do."""
+    within = "a/" * (fetch.STEPS_MAX - 1)
+    assert fetch.check(io.BytesIO(an_archive({f"{within}f": b""}))).files == 1
+    with pytest.raises(fetch.ArchiveError, match=rf"'{within}a/f': .*deeper than {fetch.STEPS_MAX} steps; leave it"):
+        fetch.check(io.BytesIO(an_archive({f"{within}a/f": b""})))
+
+
+def test_long_paths_are_not_kept_whole() -> None:
+    """Memory follows from how many files and folders there are, not from the length of their names."""
+    archive = an_archive({f"{'n' * 240}/{'n' * 240}/{'n' * 240}/{number:0240}": b"" for number in range(2000)})
+    with memory_below(2 * 1024 * 1024):
+        assert fetch.check(io.BytesIO(archive)).files == 2000
+
+
+def test_no_member_is_remembered() -> None:
+    """The stream is read once, and forgets what it has passed."""
+    plain = b"".join(a_header(tarfile.REGTYPE, name=f"f{number}") for number in range(50)) + END
+    with fetch.BoundedTar.open(fileobj=io.BytesIO(plain), mode="r|") as archive:
+        assert [len(vars(archive)["members"]) for _ in archive] == [0] * 50
+
+
+@pytest.mark.parametrize("form", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
+def test_what_tars_make_of_ordinary_folders_is_taken(form: int, tmp_path: Path) -> None:
+    """Long names, names of other scripts, times below a second, attributes, and the comment that git writes."""
+    told = {"comment": "4fa28fc8" * 5} if form == tarfile.PAX_FORMAT else {}
+    attributes = {"SCHILY.xattr.user.a": "1" * 500, "LIBARCHIVE.creationtime": "1700000000.5", "mtime": "1700000000.25"}
+    long = "/".join(["folder-with-a-name"] * 7)
+    name = f"{long}/short" if form == tarfile.USTAR_FORMAT else f"{long}/{'größe-' * 20}.txt"
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w:gz", format=form, pax_headers=told) as archive:
+        for folder in (".", "./folder-with-a-name"):
+            head = tarfile.TarInfo(folder)
+            head.type, head.mode = tarfile.DIRTYPE, 0o755
+            archive.addfile(head)
+        head = tarfile.TarInfo(f"./{name}")
+        head.size, head.pax_headers = 700, attributes
+        archive.addfile(head, io.BytesIO(b"x" * 700))
+        archive.addfile(tarfile.TarInfo("./last"))
+    assert fetch.unpack(io.BytesIO(out.getvalue()), str(tmp_path)) == (2, 700)
+    assert (tmp_path / name).read_bytes() == b"x" * 700
+    assert (tmp_path / "last").is_file()
+
+
+def test_a_size_of_a_record_counts(tmp_path: Path) -> None:
+    """Tars write sizes from 8 GiB on there; the next member begins behind it."""
+    head = a_header(tarfile.XHDTYPE, records({"size": "600"})) + a_header(tarfile.REGTYPE, name="large")
+    packed = gzip.compress(head + b"x" * 600 + bytes(424) + a_header(tarfile.REGTYPE, name="next") + END)
+    assert fetch.unpack(io.BytesIO(packed), str(tmp_path)) == (2, 600)
+    assert (tmp_path / "large").read_bytes() == b"x" * 600
 
 
 def test_modes_are_plain(tmp_path: Path) -> None:
