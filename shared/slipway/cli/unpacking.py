@@ -4,7 +4,8 @@ Owns what of an archive is taken: files, folders, hard links to files of the arc
 inside. Set-user-id bits and owners are not taken; devices, sockets and pipes are left out. Reads a stream to its end.
 
 Invariants: every file is new (an archive that names one twice is refused) and is made in a folder that was made here;
-symbolic links are made last, so that no file is written through one.
+symbolic links are made last, so that no file is written through one. The names that must be remembered to the end, of
+folders, links and what is left out, are limited; those of files are not remembered.
 
 Source: Python's tarfile, section "Extraction filters"; CVE-2019-1002101 and CVE-2019-11251 of kubectl cp.
 """
@@ -18,8 +19,15 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from slipway.errors import PermanentError
+from slipway.inside.fetch import ArchiveError, BoundedTar
 
 ENTRIES_MAX = 2_000_000
+"""Files, links and folders, also folders that paths only imply."""
+KEPT_BYTES_MAX = 256 * 1024 * 1024
+"""Of the names that are remembered to the end."""
+PATH_BYTES_MAX = 4096
+"""What Linux takes."""
+STEPS_MAX = 256
 _PIECE_BYTES = 256 * 1024
 _PERMISSIONS = stat.S_IRWXU | stat.S_IRWXG | stat.S_IRWXO
 
@@ -36,21 +44,28 @@ def unpack(stream: BinaryIO, folder: Path, moved: Callable[[int], None]) -> Unpa
     """Unpacks a tar stream into `folder`, which is empty; `moved` is told how many bytes of files came.
 
     Raises:
-        PermanentError: the archive is damaged, or holds a path that leads outside.
+        PermanentError: the archive is damaged, is beyond a limit, or holds a path that leads outside.
         OSError: a file cannot be written.
     """
     work = _Work(folder, moved)
     try:
-        with tarfile.open(fileobj=stream, mode="r|") as archive:
-            for count, member in enumerate(archive):
-                if count >= ENTRIES_MAX:
-                    raise PermanentError(f"the archive has more than {ENTRIES_MAX} entries; copy its parts one by one")
+        with BoundedTar.open(fileobj=stream, mode="r|") as archive:
+            for member in archive:
                 work.take(archive, member)
-    except tarfile.TarError as error:
+    except ArchiveError as error:
+        raise PermanentError(f"the archive is refused: {error}") from error
+    except (tarfile.TarError, ValueError, OverflowError) as error:
         raise PermanentError(f"the archive is damaged: {error}") from error
     while stream.read(_PIECE_BYTES):  # padding: the sender may still be writing it
         pass
     return work.end()
+
+
+class _Folder(NamedTuple):
+    """What a folder of the archive gets when all that is in it is there."""
+
+    mode: int
+    mtime: float
 
 
 class _Work:
@@ -58,43 +73,69 @@ class _Work:
         self._folder = folder
         self._moved = moved
         self._links: list[tuple[str, str]] = []
-        self._folders: dict[str, tarfile.TarInfo | None] = {"": None}
-        self._made: set[str] = set()
+        self._folders: dict[str, _Folder | None] = {"": None}
         self._left_out: list[str] = []
+        self._files = 0
         self._size = 0
+        self._entries = 0
+        self._kept_bytes = 0
 
     def take(self, archive: tarfile.TarFile, member: tarfile.TarInfo) -> None:
         name = _inside(member.name)
+        self._count()
         if member.isdir():
             self._make_folder(name)
-            self._folders[name] = member
+            self._folders[name] = _Folder(member.mode, member.mtime)
         elif not name:
             raise PermanentError("the archive holds an entry without a name")
         elif member.isreg():
             self._write(archive, member, name)
         elif member.issym():
+            if "\0" in member.linkname:
+                raise PermanentError(f"the archive is damaged: the target of the link {name[:200]!r} is none")
             self._make_folder(posixpath.dirname(name))
+            self._keep(name, member.linkname)
             self._links.append((name, member.linkname))
         elif member.islnk():
             self._link(name, _inside(member.linkname))
         else:
-            self._left_out.append(f"{name} (a device, a socket or a pipe)")
+            self._leave_out(f"{name} (a device, a socket or a pipe)")
 
     def end(self) -> Unpacked:
         for name, target in self._links:
             if _leads_out(name, target):
-                self._left_out.append(f"{name} (a link that leads out of the copy, to {target[:100]})")
+                self._leave_out(f"{name} (a link that leads out of the copy, to {target[:100]})")
                 continue
             try:
                 (self._folder / name).symlink_to(target)
             except FileExistsError as error:
                 raise PermanentError(f"the archive names {name[:200]!r} twice") from error
-        for name, member in sorted(self._folders.items(), reverse=True):
-            if member is not None:  # what is in a folder is there by now: its times and its mode stay
+        for name, wanted in sorted(self._folders.items(), reverse=True):
+            if wanted is not None:  # what is in a folder is there by now: its times and its mode stay
                 path = self._folder / name
-                path.chmod((member.mode & _PERMISSIONS) | stat.S_IRWXU)
-                os.utime(path, (member.mtime, member.mtime))
-        return Unpacked(len(self._made), self._size, tuple(self._left_out))
+                path.chmod((wanted.mode & _PERMISSIONS) | stat.S_IRWXU)
+                os.utime(path, (wanted.mtime, wanted.mtime))
+        return Unpacked(self._files, self._size, tuple(self._left_out))
+
+    def _count(self) -> None:
+        self._entries += 1
+        if self._entries > ENTRIES_MAX:
+            raise PermanentError(
+                f"the archive has more than {ENTRIES_MAX} files, links and folders; copy its parts one by one"
+            )
+
+    def _keep(self, *names: str) -> None:
+        """Counts names that stay in memory to the end."""
+        self._kept_bytes += sum(map(len, names))
+        if self._kept_bytes > KEPT_BYTES_MAX:
+            raise PermanentError(
+                f"the folders and links of the archive have names of more than {KEPT_BYTES_MAX} bytes; "
+                "copy its parts one by one"
+            )
+
+    def _leave_out(self, what: str) -> None:
+        self._keep(what)
+        self._left_out.append(what)
 
     def _write(self, archive: tarfile.TarFile, member: tarfile.TarInfo, name: str) -> None:
         self._make_folder(posixpath.dirname(name))
@@ -112,19 +153,22 @@ class _Work:
             file.flush()
             os.fchmod(file.fileno(), member.mode & _PERMISSIONS)
             os.utime(file.fileno(), (member.mtime, member.mtime))
-        self._made.add(name)
+        self._files += 1
 
     def _link(self, name: str, target: str) -> None:
-        if target not in self._made:
+        # The folder was empty and has no symbolic links yet: what is a file in it came with the archive.
+        if not (self._folder / target).is_file():
             raise PermanentError(f"the archive links {name[:200]!r} to a file that is not in it")
         self._make_folder(posixpath.dirname(name))
         (self._folder / name).hardlink_to(self._folder / target)
-        self._made.add(name)
+        self._files += 1
 
     def _make_folder(self, name: str) -> None:
         if name in self._folders:
             return
         self._make_folder(posixpath.dirname(name))
+        self._count()
+        self._keep(name)
         try:
             (self._folder / name).mkdir(mode=0o700)
         except FileExistsError as error:
@@ -137,7 +181,13 @@ def _inside(name: str) -> str:
     parts = [part for part in name.split("/") if part not in ("", ".")]
     if name.startswith("/") or ".." in parts or "\0" in name:
         raise PermanentError(f"the archive names a path outside of what is copied: {name[:200]!r}")
-    return "/".join(parts)
+    path = "/".join(parts)
+    if len(parts) > STEPS_MAX or len(os.fsencode(path)) > PATH_BYTES_MAX:
+        raise PermanentError(
+            f"the archive names a path of more than {STEPS_MAX} steps or {PATH_BYTES_MAX} bytes; "
+            f"copy what is below it: {name[:200]!r}"
+        )
+    return path
 
 
 def _leads_out(name: str, target: str) -> bool:

@@ -2,13 +2,16 @@
 
 import io
 import tarfile
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from slipway.cli import unpacking
 from slipway.cli.unpacking import Unpacked, unpack
 from slipway.errors import PermanentError
+from tests.support.archives import END, a_header, hostile_tars
 
 
 def an_entry(
@@ -33,10 +36,12 @@ def test_files_folders_and_links(tmp_path: Path) -> None:
         an_entry("./a/b", b"one", mode=0o4755),
         an_entry("./a", type_=tarfile.DIRTYPE, mode=0o500),
         an_entry("./hard", type_=tarfile.LNKTYPE, link="a/b"),
-        an_entry("./soft", type_=tarfile.SYMTYPE, link="a/../a/b"),
+        an_entry("./soft", type_=tarfile.SYMTYPE, link="./a/b"),
+        an_entry("./a/up", type_=tarfile.SYMTYPE, link="../hard"),
     )
     assert (found.files, found.size, found.left_out) == (2, 3, ())
     assert (tmp_path / "soft").read_bytes() == (tmp_path / "hard").read_bytes() == b"one"
+    assert (tmp_path / "a/up").read_bytes() == b"one"
     assert (tmp_path / "a/b").stat().st_mode & 0o7777 == 0o755
     assert (tmp_path / "a").stat().st_mode & 0o777 == 0o700
 
@@ -88,6 +93,45 @@ def test_a_link_that_leads_out_is_left_out(tmp_path: Path, target: str) -> None:
     assert (folder / "a").is_file()
     assert not (folder / "link").is_symlink()
     assert len(found.left_out) == 1
+
+
+@pytest.mark.parametrize("what", hostile_tars())
+def test_what_takes_memory_is_refused(tmp_path: Path, what: str) -> None:
+    """The headers of a rank's archive have the limits that those of an upload have."""
+    archive = hostile_tars()[what] + END
+    tracemalloc.start()
+    try:
+        with pytest.raises(PermanentError):
+            unpack(io.BytesIO(archive), tmp_path, lambda _: None)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 3 * 1024 * 1024
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_is_implied_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Folders that stand only in paths are entries too."""
+    monkeypatch.setattr(unpacking, "ENTRIES_MAX", 4)
+    assert unpacked(tmp_path, an_entry("a/b/c", b"x"), an_entry("a/d", b"x")).files == 2
+    with pytest.raises(PermanentError, match="more than 4 files, links and folders; copy its parts"):
+        unpacked(tmp_path, an_entry("f/b/c", b"x"), an_entry("f/d", b"x"), an_entry("f/e", b"x"))
+
+
+@pytest.mark.parametrize("type_", [tarfile.DIRTYPE, tarfile.SYMTYPE, tarfile.FIFOTYPE])
+def test_names_that_are_remembered_have_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, type_: bytes) -> None:
+    """Of folders, links and what is left out; the names of files are not remembered."""
+    monkeypatch.setattr(unpacking, "KEPT_BYTES_MAX", 150)
+    assert unpacked(tmp_path, *(an_entry(f"{number}" * 90, b"x") for number in range(3))).files == 3
+    with pytest.raises(PermanentError, match="more than 150 bytes"):
+        unpacked(tmp_path, *(an_entry(letter * 90, type_=type_, link="x") for letter in "abc"))
+
+
+@pytest.mark.parametrize("name", ["a/" * unpacking.STEPS_MAX + "f", "/".join(["n" * 200] * 21)])
+def test_a_path_has_a_limit(tmp_path: Path, name: str) -> None:
+    """Of its steps and its bytes."""
+    with pytest.raises(PermanentError, match="steps or"):
+        unpacked(tmp_path, a_header(tarfile.GNUTYPE_LONGNAME, name.encode() + b"\0"), an_entry("f"))
 
 
 def test_a_file_is_never_written_through_a_link(tmp_path: Path) -> None:
