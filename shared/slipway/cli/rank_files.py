@@ -131,7 +131,7 @@ class RankFiles:
             raise PermanentError(f"{parent}: {error.strerror}") from error
         try:
             is_folder, found = asyncio.run(self._receive(source, staging))
-            return _placed(staging, target, is_folder=is_folder), found
+            return placed(staging, target, is_folder=is_folder), found
         except OSError as error:
             raise PermanentError(f"the copy is not whole, and nothing was put under its name: {error}") from error
         finally:
@@ -269,8 +269,8 @@ def _check(end: CommandEnd | None, place: RankPath, said: str) -> None:
             )
 
 
-def _placed(staging: Path, target: Path, *, is_folder: bool) -> Path:
-    """Gives a whole copy its name."""
+def placed(staging: Path, target: Path, *, is_folder: bool) -> Path:
+    """Gives a whole copy its name. Raises InvalidError, PermanentError."""
     if is_folder:
         if target.is_dir():
             _merge(staging, target)
@@ -279,7 +279,13 @@ def _placed(staging: Path, target: Path, *, is_folder: bool) -> Path:
         else:
             staging.rename(target)
         return target
-    (file,) = staging.iterdir()
+    found = list(staging.iterdir())
+    if len(found) != 1 or not stat.S_ISREG(found[0].lstat().st_mode):
+        # A link that stays in the copy would lead to files beside it, once it has its name.
+        raise PermanentError(
+            "the rank sent something else than the one file that was asked for; nothing was kept of it"
+        )
+    (file,) = found
     if target.is_dir():
         raise InvalidError(f"{target} exists and is a folder; the copy is a file")
     file.replace(target)

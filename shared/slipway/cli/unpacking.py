@@ -104,7 +104,7 @@ class _Work:
     def end(self) -> Unpacked:
         for name, target in self._links:
             if _leads_out(name, target):
-                self._leave_out(f"{name} (a link that leads out of the copy, to {target[:100]})")
+                self._leave_out(f"{name} (a link that leads or may lead out of the copy, to {target[:100]})")
                 continue
             try:
                 (self._folder / name).symlink_to(target)
@@ -191,5 +191,12 @@ def _inside(name: str) -> str:
 
 
 def _leads_out(name: str, target: str) -> bool:
-    joined = posixpath.normpath(posixpath.join(posixpath.dirname(name), target))
-    return target.startswith("/") or joined == ".." or joined.startswith("../")
+    """Whether the link at `name` leads out of the folder, or may.
+
+    `..` at the beginning leads up through folders that were made here. Behind another step it leads up from wherever
+    that step leads. The step may be a link too, which the kernel follows and a path that is shortened as text does not
+    show. Such a target is taken as one that leads out.
+    """
+    steps = [step for step in target.split("/") if step not in ("", ".")]
+    ups = next((at for at, step in enumerate(steps) if step != ".."), len(steps))
+    return target.startswith("/") or ".." in steps[ups:] or ups > name.count("/")

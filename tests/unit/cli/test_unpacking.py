@@ -1,6 +1,7 @@
 """What an archive of a rank may do on this machine: make new files in one folder, and nothing else."""
 
 import io
+import os
 import tarfile
 import tracemalloc
 from collections.abc import Callable
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from slipway.cli import unpacking
+from slipway.cli.rank_files import placed
 from slipway.cli.unpacking import Unpacked, unpack
 from slipway.errors import PermanentError
 from tests.support.archives import END, a_header, hostile_tars
@@ -84,7 +86,7 @@ def test_what_leads_outside_is_refused(tmp_path: Path, entries: list[bytes]) -> 
     assert [each.name for each in tmp_path.iterdir()] == ["folder"]
 
 
-@pytest.mark.parametrize("target", ["/etc", "..", "../..", "a/../../x"])
+@pytest.mark.parametrize("target", ["/etc", "..", "../..", "a/../../x", "a/..", "./a/./../x"])
 def test_a_link_that_leads_out_is_left_out(tmp_path: Path, target: str) -> None:
     """It is said; and a file below its name is written into a folder of ours, not through it."""
     folder = tmp_path / "folder"
@@ -93,6 +95,23 @@ def test_a_link_that_leads_out_is_left_out(tmp_path: Path, target: str) -> None:
     assert (folder / "a").is_file()
     assert not (folder / "link").is_symlink()
     assert len(found.left_out) == 1
+
+
+def test_links_do_not_lead_out_through_each_other(tmp_path: Path) -> None:
+    """`..` behind a link leads up from where that link leads, whatever the text of the path says."""
+    (tmp_path / "secret").write_text("mine")
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    links = {"a/b/s": "../..", "t": "a/b/s/../secret", "u": "a/b/s/../../..", "a/v": "b/s/../../secret", "w": "a/b/s"}
+    found = unpacked(
+        folder,
+        an_entry("a/b", type_=tarfile.DIRTYPE, mode=0o755),
+        *(an_entry(name, type_=tarfile.SYMTYPE, link=target) for name, target in links.items()),
+    )
+    assert len(found.left_out) == 3
+    made = [path for path in folder.rglob("*") if path.is_symlink()]
+    assert sorted(path.name for path in made) == ["s", "w"]
+    assert all(path.resolve().is_relative_to(folder.resolve()) for path in made)
 
 
 @pytest.mark.parametrize("what", hostile_tars())
@@ -132,6 +151,27 @@ def test_a_path_has_a_limit(tmp_path: Path, name: str) -> None:
     """Of its steps and its bytes."""
     with pytest.raises(PermanentError, match="steps or"):
         unpacked(tmp_path, a_header(tarfile.GNUTYPE_LONGNAME, name.encode() + b"\0"), an_entry("f"))
+
+
+@pytest.mark.parametrize(
+    "entries",
+    [
+        [an_entry("content", type_=tarfile.SYMTYPE, link="secret")],
+        [an_entry("content/a", b"x")],
+        [an_entry("a", b"x"), an_entry("b", b"x")],
+        [],
+    ],
+    ids=["link", "folder", "two", "none"],
+)
+def test_where_a_file_was_asked_for_only_a_file_is_kept(tmp_path: Path, entries: list[bytes]) -> None:
+    """A link that stays in the copy would lead to a file beside it, once the copy has its name."""
+    (tmp_path / "secret").write_text("mine")
+    staging = tmp_path / "staging"
+    staging.mkdir()
+    unpacked(staging, *entries)
+    with pytest.raises(PermanentError, match="something else"):
+        placed(staging, tmp_path / "copy", is_folder=False)
+    assert not os.path.lexists(tmp_path / "copy")
 
 
 def test_a_file_is_never_written_through_a_link(tmp_path: Path) -> None:
