@@ -1,6 +1,7 @@
 """The proxy: to the right place, streamed, and with nothing through that does not belong there."""
 
 import asyncio
+import ipaddress
 import logging
 import socket
 from collections.abc import AsyncGenerator
@@ -20,11 +21,13 @@ from websockets.typing import Subprotocol
 
 from slipway.api.http_errors import ForbiddenError
 from slipway.api.networks import parse_networks
+from slipway.api.proxy.own_addresses import is_own
 from slipway.api.proxy.target import check_pod_address
+from slipway.api.seen_nodes import BY_ADDRESS
 from slipway.api.settings import Settings
 from slipway.crd.meta import ObjectMeta
 from slipway.kube.objects import Pod, PodSpec, PodStatus
-from slipway.kube.resources import PODS
+from slipway.kube.resources import NODES, PODS
 from slipway.model.ids import AllocationId, pod_name
 from slipway.model.lifecycle import Event
 from slipway.runtime.http_server import HttpServer
@@ -348,27 +351,95 @@ NO_PLACE_OF_A_POD = {
     "64:ff9b::7f00:1": "own machine",
     "169.254.169.254": "link-local",
     "fe80::1": "link-local",
-    "fd00:ec2::254": "link-local",
+    "fe80::1%lo": "which is none",
+    "fd00:ec2::254": "metadata",
+    "fd00:ec2::23": "metadata",
+    "fd00:ec2::254%1": "which is none",
+    "fd00:c1::a9fe:a9fe": "metadata",
+    "fd00:42::42": "metadata",
+    "fd20:ce::254": "metadata",
+    "100.100.100.200": "metadata",
+    "::ffff:100.100.100.200": "metadata",
+    "168.63.129.16": "metadata",
+    "192.0.0.192": "metadata",
+    "::ffff:a9fe:a9fe": "link-local",
+    "64:ff9b::a9fe:a9fe": "link-local",
+    "2002:a9fe:a9fe::": "link-local",
+    "64:ff9b:1::a9fe:a9fe": "leads to another",
+    "::169.254.169.254": "leads to another",
+    "::ffff:0:169.254.169.254": "leads to another",
+    "2001:0:4136:e378:8000:63bf:3fff:fdd2": "leads to another",
+    "0.0.0.1": "no machine",
     "224.0.0.1": "no machine",
     "255.255.255.255": "no machine",
     "10.9.9.9": "node's own",
+    "::ffff:10.9.9.9": "node's own",
+    "64:ff9b::10.9.9.9": "node's own",
+    "10.7.7.7": "that of a node",
+    "::ffff:10.7.7.7": "that of a node",
+    "fd07::7": "that of a node",
+    "fd07:0::0:7": "that of a node",
+    "10.8.8.8": "own machine",
+    "::ffff:10.8.8.8": "own machine",
     "kubernetes.default": "which is none",
 }
+NODES_HAVE = ("10.7.7.7", "fd07::7")
+
+
+def check(pod: Pod, *allowed: str) -> None:
+    """As the api at 10.8.8.8 does, beside nodes at NODES_HAVE."""
+    check_pod_address(
+        pod,
+        parse_networks(allowed),
+        is_a_nodes=lambda address: address in NODES_HAVE,
+        is_ours=lambda address: str(address) == "10.8.8.8",
+    )
 
 
 @pytest.mark.parametrize("address", NO_PLACE_OF_A_POD)
 def test_the_proxy_leads_to_addresses_of_pods_only(address: str) -> None:
-    """Who can write a pod's address does not make the api ask its own machine, its node or a cloud's metadata."""
+    """Who can write a pod's address does not make the api ask its own machine, a node or a cloud's metadata.
+
+    However the address is spelled.
+    """
     status = PodStatus(phase="Running", pod_ip=address, host_ip="10.9.9.9")
     with pytest.raises(ForbiddenError, match=NO_PLACE_OF_A_POD[address]):
-        check_pod_address(Pod(metadata=ObjectMeta(name="p"), status=status), ())
+        check(Pod(metadata=ObjectMeta(name="p"), status=status))
+
+
+def test_a_node_is_itself_in_every_spelling() -> None:
+    """Also where its own status spells the address as IPv6 and the pod's does not."""
+    status = PodStatus(phase="Running", pod_ip="10.9.9.9", host_ip="::ffff:10.9.9.9")
+    with pytest.raises(ForbiddenError, match="node's own"):
+        check(Pod(metadata=ObjectMeta(name="p"), status=status))
+
+
+def test_this_machine_knows_its_addresses() -> None:
+    """Those of loopback are among them; one that stands in documents only is not."""
+    assert is_own(ipaddress.ip_address("127.0.0.1"))
+    assert not is_own(ipaddress.ip_address("192.0.2.1"))
+    assert not is_own(ipaddress.ip_address("198.51.100.1"))
+
+
+async def test_the_proxy_leads_to_no_node_that_the_api_knows() -> None:
+    """A pod that is said to be at another node's address is refused; nothing is connected to."""
+    async with api_world(Settings(proxy_networks=("127.0.0.0/8",))) as world:
+        node = await world.kube.get(NODES, "n2")
+        meta = {"name": "n2", "resourceVersion": node.metadata.resource_version}
+        status = {"addresses": [{"type": "Hostname", "address": "n2"}, {"type": "InternalIP", "address": "10.7.7.7"}]}
+        await world.kube.replace_status(NODES, {"metadata": meta, "status": status})
+        await wait_until(lambda: world.parts.nodes.store.count(BY_ADDRESS, "10.7.7.7") == 1, "the node to be known")
+        answer = await world.launch(ports=[{"name": "http", "port": 8080}])
+        await world.run(answer["name"], ip="::ffff:10.7.7.7")
+        refused = await world.http.get(f"/proxy/{answer['id']}/x")
+        assert (refused.status_code, "that of a node" in refused.json()["detail"]) == (403, True)
 
 
 def test_a_pod_of_the_hosts_network_is_no_place_of_a_pod() -> None:
     """Its address is the node's, where kubelets and others listen; also where the status does not tell."""
     pod = Pod(metadata=ObjectMeta(name="p"), spec=PodSpec(host_network=True), status=PodStatus(pod_ip="10.1.2.3"))
     with pytest.raises(ForbiddenError, match="node's own"):
-        check_pod_address(pod, ())
+        check(pod)
 
 
 @pytest.mark.parametrize(
@@ -380,12 +451,14 @@ def test_a_pod_of_the_hosts_network_is_no_place_of_a_pod() -> None:
         ("100.64.1.2", ()),
         ("127.0.0.1", ("127.0.0.0/8",)),
         ("10.9.9.9", ("10.9.0.0/16",)),
+        ("10.7.7.7", ("10.7.0.0/16",)),
+        ("100.100.100.200", ("100.64.0.0/10",)),
     ],
 )
 def test_pods_and_what_an_operator_names_are_reached(address: str, allowed: tuple[str, ...]) -> None:
     """Private addresses and those of class E are where pods live; a named network is reached, whatever it is."""
     status = PodStatus(phase="Running", pod_ip=address, host_ip="10.9.9.9")
-    check_pod_address(Pod(metadata=ObjectMeta(name="p"), status=status), parse_networks(allowed))
+    check(Pod(metadata=ObjectMeta(name="p"), status=status), *allowed)
 
 
 async def test_an_address_that_is_no_pods_is_refused_by_every_way() -> None:

@@ -39,7 +39,7 @@ from slipway.api.proxy.target import Targets
 from slipway.api.publish import LaunchPublisher
 from slipway.api.rank_exec import ExecSessions
 from slipway.api.rendezvous import Rendezvous
-from slipway.api.seen_nodes import SEEN_NODES, SeenNode
+from slipway.api.seen_nodes import BY_ADDRESS, SEEN_NODES, SeenNode, of_address
 from slipway.api.settings import Settings
 from slipway.api.simulation import Simulator
 from slipway.api.tasks import TaskTokens
@@ -139,7 +139,7 @@ def connect(
     on_broken: Callable[[InvariantError], None],
 ) -> ApiDeps:
     """The parts over these clients."""
-    nodes = WatchedObjects(kube, SEEN_NODES, clock, random)
+    nodes = WatchedObjects(kube, SEEN_NODES, clock, random, indexers={BY_ADDRESS: of_address})
     catalog, lookup = Catalog(kube, clock, nodes), Lookup(kube)
     announcer = LaunchPublisher(streams.events, streams.wake, clock)
     refusals = _refusals(settings, clock)
@@ -185,7 +185,7 @@ def connect(
         open_streams=_open_streams(settings),
         exec_sessions=ExecSessions(settings.exec_sessions_max),
         polled=Recent(clock, ttl_s=POLL_TTL_S),
-        targets=Targets(kube, lookup, clock, parse_networks(settings.proxy_networks)),
+        targets=Targets(kube, lookup, clock, nodes.store, parse_networks(settings.proxy_networks)),
         forwarder=HttpForwarder(settings.proxy_timeout_s, stop, settings.read_workload_token()),
         touched=Seldom(clock, every_s=ACTIVITY_S),
         rendezvous=Rendezvous(kube, clock, stop),

@@ -34,3 +34,15 @@ def inner(address: IP) -> IP:
     if address in _NAT64:
         return ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
     return address
+
+
+def normal_text(text: str) -> str:
+    """One spelling for all texts of an address, that of the IPv4 one that it leads to; empty for a text that is none.
+
+    An IPv6 address loses its zone, which says by which interface a machine reaches it.
+    """
+    try:
+        address = inner(ipaddress.ip_address(text))
+    except ValueError:
+        return ""
+    return str(address).partition("%")[0]

@@ -467,7 +467,8 @@ class Settings(CommonSettings, kw_only=True, frozen=True):
         tuple[str, ...],
         Meta(
             description="Networks (CIDR) of pods that the proxy leads to although their addresses are loopback, "
-            "link-local or a node's own, separated by commas. `slipway up` sets the addresses of its ranks.",
+            "link-local, a metadata service's or a node's own, separated by commas. `slipway up` sets the addresses of "
+            "its ranks.",
             extra={"check": parse_networks},
         ),
     ] = ()

@@ -18,6 +18,7 @@ reads the API server.
 """
 
 import asyncio
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Generic, TypeVar
 
@@ -26,7 +27,7 @@ from slipway.errors import UnavailableError
 from slipway.kube.reflector import Reflector
 from slipway.kube.resources import Resource
 from slipway.kube.scope import StopSignal
-from slipway.kube.store import ObjectStore
+from slipway.kube.store import Indexer, ObjectStore
 from slipway.kube.wire import metadata_of
 from slipway.runtime.clock import Clock, Random
 
@@ -55,8 +56,9 @@ class WatchedObjects(Generic[T]):
         *,
         namespace: str | None = None,
         label_selector: str = "",
+        indexers: Mapping[str, Indexer[T]] | None = None,
     ) -> None:
-        self.store = ObjectStore[T]()
+        self.store = ObjectStore[T](indexers)
         self._resource = resource
         self._clock = clock
         self._reflector = Reflector(

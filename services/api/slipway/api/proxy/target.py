@@ -3,26 +3,32 @@
 Owns the path grammar `/proxy/{id}[/{port}]/...`, which workloads see the prefix of their paths, and which addresses are
 those of a pod. Nothing of the request but id and port takes part in the choice of the target.
 
-Invariants: what is connected to is the very address that was checked, never a name; a pod whose address is this
-process's own machine, its neighbours on the link (where clouds serve credentials) or its node leads nowhere, unless an
-operator named the network. Nothing is sent over a new connection before a read that began after it was made has shown
-that the pod of that uid still runs at that address (`confirm`): one that has passed to another pod leads nowhere.
+Invariants: what is connected to is the very address that was checked, never a name; a pod whose address is that of
+this process's own machine, of its neighbours on the link, of a cloud's metadata service or of a node leads nowhere,
+unless an operator named the network. Nothing is sent over a new connection before a read that began after it was made
+has shown that the pod of that uid still runs at that address (`confirm`): one that has passed to another pod leads
+nowhere.
 
-Not promised: that Kubernetes knows at once that a pod has ended. Between the end of its sandbox, which sets the address
-free, and the kubelet's report of it, the pod still seems to run.
+Not promised:
+- that the address is the pod's own. A node says which addresses its pods have: one that is taken over can name that of
+  another pod, of a Service, or of a machine which is no node of the cluster;
+- that Kubernetes knows at once that a pod has ended. Between the end of its sandbox, which sets the address free, and
+  the kubelet's report of it, the pod still seems to run.
 """
 
 import ipaddress
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
 from slipway.api.explain import standing
 from slipway.api.http_errors import ForbiddenError, NotListeningError
 from slipway.api.lookup import Lookup
-from slipway.api.networks import Network, inner, is_within
+from slipway.api.networks import IP, Network, inner, is_within, normal_text, parse_networks
 from slipway.api.ports import Kube
+from slipway.api.proxy.own_addresses import is_own
 from slipway.api.queue_view import gate_of, is_waiting
+from slipway.api.seen_nodes import BY_ADDRESS, SeenNode
 from slipway.api.ttl_cache import Recent
 from slipway.crd.kinds import defaults_of
 from slipway.crd.members import pod_uids
@@ -31,15 +37,31 @@ from slipway.crd.v1alpha1 import Allocation, PortSpec
 from slipway.errors import NotFoundError
 from slipway.kube.objects import Pod
 from slipway.kube.resources import PODS
+from slipway.kube.store import ObjectStore
 from slipway.model.ids import AllocationId, pod_name
 from slipway.model.lifecycle import Kind, Phase
 from slipway.runtime.clock import Clock
 
 TTL_S = 1.0
 ROOT = "/proxy"
-_METADATA = ipaddress.ip_address("fd00:ec2::254")
-"""Where a cloud serves its machines' credentials over IPv6; over IPv4 the address is link-local."""
-_BROADCAST = ipaddress.ip_address("255.255.255.255")
+_METADATA = parse_networks(
+    (
+        "100.100.100.200/32",  # Alibaba
+        "168.63.129.16/32",  # Azure
+        "192.0.0.192/32",  # Oracle
+        "fd00:c1::a9fe:a9fe/128",  # Oracle
+        "fd00:ec2::/64",  # AWS: the metadata of machines, the identities of pods
+        "fd20:ce::254/128",  # Google
+        "fd00:42::42/128",  # Scaleway
+    )
+)
+"""Where clouds serve their machines' credentials and settings, besides link-local addresses."""
+_TRANSLATED = parse_networks(("::/96", "::ffff:0:0:0/96", "64:ff9b:1::/48", "2001::/32"))
+"""IPv6 addresses that a router may turn into any IPv4 one, in ways that only the router knows; no pod lives at one.
+
+Source: RFC 4291 (IPv4-compatible), RFC 2765 (IPv4-translated), RFC 8215 (local NAT64), RFC 4380 (Teredo).
+"""
+_OF_NO_MACHINE = parse_networks(("0.0.0.0/8", "255.255.255.255/32"))
 PREFIX_AWARE = (Kind.NOTEBOOK, Kind.TENSORBOARD)
 """Kinds whose servers are started with the prefix (`$(SLIPWAY_PROXY_PREFIX)`) and expect it in every path."""
 
@@ -92,9 +114,18 @@ class _Place(msgspec.Struct, frozen=True, kw_only=True):
 class Targets:
     """Finds targets; what it found is kept for a second, because a page asks for a hundred things at once."""
 
-    def __init__(self, kube: Kube, lookup: Lookup, clock: Clock, allowed: Sequence[Network] = ()) -> None:
+    def __init__(
+        self,
+        kube: Kube,
+        lookup: Lookup,
+        clock: Clock,
+        nodes: ObjectStore[SeenNode],
+        allowed: Sequence[Network] = (),
+    ) -> None:
+        """`nodes` has the index BY_ADDRESS; of nodes that it does not hold yet, nothing is known."""
         self._kube = kube
         self._allowed = allowed
+        self._nodes = nodes
         self._lookup = lookup
         self._places = Recent[str, _Place](clock, ttl_s=TTL_S)
 
@@ -151,6 +182,9 @@ class Targets:
         """Look again next time: the target did not answer."""
         self._places.forget(given)
 
+    def _is_a_nodes(self, address: str) -> bool:
+        return self._nodes.count(BY_ADDRESS, address) > 0
+
     async def _locate(self, given: str) -> _Place:
         allocation = await self._lookup.find(given)
         status = allocation.status
@@ -163,32 +197,47 @@ class Targets:
             return _Place(allocation=allocation, ip="")
         ip = _ip(pod, allocation)
         if ip:
-            check_pod_address(pod, self._allowed)
+            check_pod_address(pod, self._allowed, is_a_nodes=self._is_a_nodes, is_ours=is_own)
         return _Place(allocation=allocation, ip=ip, pod=name, pod_uid=pod.metadata.uid)
 
 
-def check_pod_address(pod: Pod, allowed: Sequence[Network]) -> None:
-    """Accepts the address of a pod that is its own, or of a network that is allowed.
+def check_pod_address(
+    pod: Pod, allowed: Sequence[Network], *, is_a_nodes: Callable[[str], bool], is_ours: Callable[[IP], bool]
+) -> None:
+    """Accepts the address of a pod that can be its own, or is of a network that is allowed.
+
+    `is_a_nodes` says of an address (as `normal_text` spells it) whether a node has it, `is_ours` whether this machine.
 
     Raises:
-        ForbiddenError: it is this machine's, its link's, its node's, or none.
+        ForbiddenError: it is this machine's, its link's, a metadata service's, a node's, or none.
     """
     text = pod.status.pod_ip
     try:
         address = ipaddress.ip_address(text)
     except ValueError:
-        raise ForbiddenError(f"pod {pod.metadata.name} says that its address is {text[:80]!r}, which is none") from None
+        address = None
+    # A zone is an interface of this machine, so an address with one is no pod's; and it would compare as another.
+    if address is None or "%" in text:
+        raise ForbiddenError(f"pod {pod.metadata.name} says that its address is {text[:80]!r}, which is none")
     if is_within(address, allowed):
         return
     own = inner(address)
-    if pod.spec.host_network or text == pod.status.host_ip:
+    if pod.spec.host_network or normal_text(text) == normal_text(pod.status.host_ip):
         kind = "its node's own"
     elif own.is_loopback or own.is_unspecified:
         kind = "the api's own machine"
-    elif own.is_link_local or own == _METADATA:
+    elif is_a_nodes(normal_text(text)):
+        kind = "that of a node"
+    elif own.is_link_local:
         kind = "link-local, where clouds serve the credentials of machines"
-    elif own.is_multicast or own == _BROADCAST:
+    elif is_within(own, _METADATA):
+        kind = "that of a cloud's metadata service"
+    elif own.is_multicast or is_within(own, _OF_NO_MACHINE):
         kind = "that of no machine"
+    elif is_within(own, _TRANSLATED):
+        kind = "one that leads to another"
+    elif is_ours(own):  # last: sockets can be bound to multicast addresses too
+        kind = "the api's own machine"
     else:
         return
     raise ForbiddenError(
