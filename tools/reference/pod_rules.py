@@ -74,6 +74,7 @@ kubectl annotate --overwrite namespace team slipway.dev/secrets='wandb,train-*'
 | --- | --- |
 | variables, `secrets` of a launch included | `env[].valueFrom.secretKeyRef`, `envFrom[].secretRef` of every container |
 | volumes | `secret`, `projected.sources[].secret`, `csi.nodePublishSecretRef` |
+| attributes of inline CSI volumes | `csi.volumeAttributes`, keys that end with `secretName` or a spelling of it |
 | images | `imagePullSecrets`; what the annotation `slipway.dev/image-pull-secrets` names is released for this alone |
 
 - The api refuses a launch with status 422, a pointer to the field, the Secrets that are released, and the command that
@@ -83,7 +84,12 @@ kubectl annotate --overwrite namespace team slipway.dev/secrets='wandb,train-*'
 - No template names the Secret `slipway-values-UID` with the
   [secret values](../security.md#secret-values-of-a-launch) of a launch, with and without the annotation: only the pods
   of that allocation refer to it.
-- Secrets that a CSI driver or a storage class reads by itself are named by no pod, and are not judged.
+- Keys of attributes are compared without case, `-`, `_` and `.`: `secretName`, `secret_name` and
+  `csi.storage.k8s.io/node-publish-secret-name` are all judged. No template sets one that ends with `secretNamespace`,
+  with and without the annotation: a driver may read the Secrets of other workspaces.
+- Secrets that a CSI driver or a storage class reads by itself are named by no pod, and are not judged; nor are
+  attributes that name a Secret under another key. So the annotation holds for inline CSI volumes only together with
+  `allowedCsiDrivers` of the pool: list only drivers whose attributes you know.
 - Who may launch in a workspace can use every Secret that it releases: a workspace is one boundary.
 
 ## Tokens of service accounts

@@ -21,7 +21,7 @@ from typing import Any, cast
 import msgspec
 
 from slipway.crd import images
-from slipway.crd.fielderrors import Findings
+from slipway.crd.fielderrors import Findings, pointer
 from slipway.crd.meta import ANNOTATION_PULL_SECRETS, ANNOTATION_SECRETS, LABEL_ALLOCATION_UID, LABEL_POOL
 from slipway.crd.pools import ResourcePool, ResourcePoolSpec
 from slipway.crd.roleresources import object_of, objects_of
@@ -83,8 +83,14 @@ def check_secrets(spec: Json, at: str, released: ReleasedSecrets | None, finding
     """Notes each Secret in the pod spec of a template at JSON pointer `at` that it may not name.
 
     `released` None: the workspace allows every one, or it is not known here. Secret values of a launch are none that a
-    template names: the pod worker refers to those of the very allocation.
+    template names: the pod worker refers to those of the very allocation. Namespaces of Secrets are named by nobody:
+    a CSI driver has the rights to read those of other workspaces.
     """
+    for part in _attributes(spec, _NAMESPACE_OF_SECRET):
+        findings.refuse(
+            at + part.at,
+            "leave it out: a CSI driver is told no namespace of Secrets, and finds those of the pod's own",
+        )
     for part in secrets_of(spec):
         if part.value.startswith(VALUES_PREFIX):
             findings.refuse(
@@ -103,7 +109,7 @@ def check_secrets(spec: Json, at: str, released: ReleasedSecrets | None, finding
 
 
 def secrets_of(spec: Json) -> Iterator[PodPart]:
-    """Every Secret that a pod spec names: by variables, volumes, and for pulling images."""
+    """Every Secret that a pod spec names: by variables, volumes, attributes of CSI drivers, and for pulling images."""
     for at, container in _containers(spec):
         for index, variable in enumerate(objects_of(container.get("env"))):
             reference = object_of(object_of(variable.get("valueFrom")).get("secretKeyRef"))
@@ -114,11 +120,30 @@ def secrets_of(spec: Json) -> Iterator[PodPart]:
         yield from _named(object_of(volume.get("secret")).get("secretName"), f"{at}/secret/secretName")
         publish = object_of(object_of(volume.get("csi")).get("nodePublishSecretRef"))
         yield from _named(publish.get("name"), f"{at}/csi/nodePublishSecretRef/name")
+        yield from _attributes_of(volume, at, _NAME_OF_SECRET)
         for index, source in enumerate(objects_of(object_of(volume.get("projected")).get("sources"))):
             name = object_of(source.get("secret")).get("name")
             yield from _named(name, f"{at}/projected/sources/{index}/secret/name")
     for index, item in enumerate(objects_of(spec.get("imagePullSecrets"))):
         yield from _named(item.get("name"), f"{_PULLING}/{index}/name")
+
+
+def _attributes(spec: Json, ending: str) -> Iterator[PodPart]:
+    for at, volume in _volumes(spec):
+        yield from _attributes_of(volume, at, ending)
+
+
+def _attributes_of(volume: Json, at: str, ending: str) -> Iterator[PodPart]:
+    """The attributes for a CSI driver whose key ends so, however it is spelled: drivers differ, some ignore case."""
+    for key, value in object_of(object_of(volume.get("csi")).get("volumeAttributes")).items():
+        if "".join(char for char in key.lower() if char not in _BETWEEN_WORDS).endswith(ending):
+            yield from _named(value, f"{at}/csi/volumeAttributes{pointer(key)}")
+
+
+def _attributes_in_cel(ending: str) -> str:
+    """CEL: the values of such attributes, in a list for each volume."""
+    key = "k.lowerAscii()" + "".join(f".replace('{char}', '')" for char in _BETWEEN_WORDS)
+    return f"variables.attributes.map(a, a.filter(k, {key}.endsWith('{ending}')).map(k, a[k]))"
 
 
 def _named(name: Any, at: str) -> Iterator[PodPart]:
@@ -150,6 +175,13 @@ def workspace_policy() -> dict[str, Any]:
             {"name": "containers", "expression": _SHARED["containers"]},
             {"name": "volumes", "expression": _SHARED["volumes"]},
             {
+                "name": "attributes",
+                "expression": (
+                    "variables.volumes.filter(v, has(v.csi) && has(v.csi.volumeAttributes)).map(v, "
+                    "v.csi.volumeAttributes)"
+                ),
+            },
+            {
                 "name": "isLimited",
                 "expression": f"namespaceObject.metadata.?annotations[?'{ANNOTATION_SECRETS}'].hasValue()",
             },
@@ -170,12 +202,18 @@ def workspace_policy() -> dict[str, Any]:
                     "has(e.valueFrom.secretKeyRef)).map(e, e.valueFrom.secretKeyRef.?name.orValue(''))) + "
                     "variables.containers.map(c, c.?envFrom.orValue([]).filter(e, has(e.secretRef)).map(e, "
                     "e.secretRef.?name.orValue(''))) + variables.volumes.filter(v, has(v.projected)).map(v, "
-                    f"v.projected.?sources.orValue([]).filter(s, has(s.secret)).map(s, s.secret).{source})"
+                    f"v.projected.?sources.orValue([]).filter(s, has(s.secret)).map(s, s.secret).{source}) + "
+                    + _attributes_in_cel(_NAME_OF_SECRET)
                 ),
             },
             {"name": "pulling", "expression": f"object.spec.?imagePullSecrets.orValue([]).{source}"},
         ],
         "validations": [
+            {
+                "expression": f"{_attributes_in_cel(_NAMESPACE_OF_SECRET)}.all(some, some.all(n, n == ''))",
+                "message": "it tells a CSI driver in which namespace to look for a Secret",
+                "reason": "Forbidden",
+            },
             {
                 "expression": (
                     "(variables.named + [variables.pulling]).all(some, some.all(n, "
@@ -246,6 +284,9 @@ def _volumes(spec: Json) -> Iterator[tuple[str, Json]]:
 
 
 _PULLING = "/imagePullSecrets"
+_NAME_OF_SECRET, _NAMESPACE_OF_SECRET = "secretname", "secretnamespace"
+_BETWEEN_WORDS = "-_."
+"""secretName, secret_name and csi.storage.k8s.io/node-publish-secret-name are keys of one meaning."""
 _SHARED = {
     "pool": f"object.metadata.?labels[?'{LABEL_POOL}'].orValue('')",
     # A pod without the label was made by a release that did not write it: every pool judges it.

@@ -203,6 +203,9 @@ def naming(secret: str) -> Iterator[Json]:
     for volume in (
         {"secret": {"secretName": secret}},
         {"csi": {"driver": "d", "nodePublishSecretRef": {"name": secret}}},
+        {"csi": {"driver": "d", "volumeAttributes": {"share": "s", "secretName": secret}}},
+        {"csi": {"driver": "d", "volumeAttributes": {"SECRET_NAME": secret}}},
+        {"csi": {"driver": "d", "volumeAttributes": {"x.io/node-publish-secret-name": secret}}},
         {"projected": {"sources": [{"secret": {"name": secret}}]}},
     ):
         yield {"volumes": [{"name": "v", **volume}]}
@@ -246,6 +249,22 @@ def test_secrets_of_a_pod_are_released_by_its_workspace(
                         wrong.append((name, part, answer.text))
     finally:
         system.operator.change(DEFAULT, {"metadata": {"annotations": {ANNOTATION_SECRETS: None}}})
+    assert wrong == []
+
+
+def test_no_driver_is_told_where_secrets_are(system: System, owner: Json) -> None:
+    """Whatever the workspace releases, in any spelling; an empty namespace names none. The Python judges the same."""
+    wrong: list[tuple[str, str, str]] = []
+    with acting_as(system, "podworker") as client:
+        for key in ("secretNamespace", "SECRETNAMESPACE", "x.io/node-publish-secret-namespace"):
+            for namespace, is_fine in (("other", False), ("", True)):
+                attributes = {"share": "s", key: namespace}
+                pod = a_pod(owner, volumes=[{"name": "v", "csi": {"driver": "d", "volumeAttributes": attributes}}])
+                findings = Findings()
+                podrules.check_secrets(pod["spec"], "", None, findings)
+                answer = judged(client, pod)
+                if (answer.is_success, not findings.errors) != (is_fine, is_fine):
+                    wrong.append((key, namespace, answer.text))
     assert wrong == []
 
 

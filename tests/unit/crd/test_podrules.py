@@ -205,9 +205,10 @@ def naming(secret: str) -> tuple[Json, list[str]]:
         ],
         "envFrom": [{"configMapRef": {"name": secret}}, {"secretRef": {"name": secret}}],
     }
+    attributes = {"secretName": secret, "SECRET_NAME": secret, "x.io/node-publish-secret-name": secret, "share": "s"}
     volumes = [
         {"name": "a", "secret": {"secretName": secret}},
-        {"name": "b", "csi": {"driver": "d", "nodePublishSecretRef": {"name": secret}}},
+        {"name": "b", "csi": {"driver": "d", "nodePublishSecretRef": {"name": secret}, "volumeAttributes": attributes}},
         {"name": "c", "projected": {"sources": [{"configMap": {"name": secret}}, {"secret": {"name": secret}}]}},
     ]
     init = {**an_image("init", "a"), "envFrom": [{"secretRef": {"name": secret}}]}
@@ -218,6 +219,9 @@ def naming(secret: str) -> tuple[Json, list[str]]:
         "initContainers/0/envFrom/0/secretRef/name",
         "volumes/0/secret/secretName",
         "volumes/1/csi/nodePublishSecretRef/name",
+        "volumes/1/csi/volumeAttributes/secretName",
+        "volumes/1/csi/volumeAttributes/SECRET_NAME",
+        "volumes/1/csi/volumeAttributes/x.io~1node-publish-secret-name",
         "volumes/2/projected/sources/1/secret/name",
         "imagePullSecrets/0/name",
     ]
@@ -229,9 +233,9 @@ def naming(secret: str) -> tuple[Json, list[str]]:
         (None, 0),
         (ReleasedSecrets(names=("other", "tea*")), 0),
         (ReleasedSecrets(names=("team",)), 0),
-        (ReleasedSecrets(names=()), 7),
-        (ReleasedSecrets(names=("tea", "team-*")), 7),
-        (ReleasedSecrets(names=(), for_images=("team",)), 6),
+        (ReleasedSecrets(names=()), 10),
+        (ReleasedSecrets(names=("tea", "team-*")), 10),
+        (ReleasedSecrets(names=(), for_images=("team",)), 9),
     ],
 )
 def test_a_template_names_secrets_that_its_workspace_releases(released: ReleasedSecrets | None, refused: int) -> None:
@@ -242,6 +246,19 @@ def test_a_template_names_secrets_that_its_workspace_releases(released: Released
     for detail in found.values():
         assert "does not release Secret 'team'" in detail
         assert "kubectl annotate --overwrite namespace WORKSPACE slipway.dev/secrets=" in detail
+
+
+@pytest.mark.parametrize(
+    "key", ["secretNamespace", "secretnamespace", "csi.storage.k8s.io/node-publish-secret-namespace"]
+)
+def test_no_template_tells_a_driver_where_secrets_are(key: str) -> None:
+    """It could name another workspace; refused whatever the own one releases. An empty one names none."""
+    for namespace, is_fine in (("other", False), ("", True)):
+        volume = {"name": "v", "csi": {"driver": "d", "volumeAttributes": {key: namespace, "share": "s"}}}
+        for released in (None, ReleasedSecrets(names=("*",))):
+            found = refusals(resolve(an_allocation(template=a_template(volumes=[volume])), a_pool(), secrets=released))
+            at = f"/template/spec/volumes/0/csi/volumeAttributes/{key.replace('/', '~1')}"
+            assert list(found) == ([] if is_fine else [at])
 
 
 def test_no_template_names_secret_values_of_an_allocation() -> None:
