@@ -100,6 +100,14 @@ the chart at most; `allowedTokenAudiences` of a pool allows fewer. A mutating we
 is judged in the pool: list its audience in both. Sources other than `secret`, `configMap`, `downwardAPI`,
 `clusterTrustBundle` and `serviceAccountToken` cannot be projected.
 
+## Ephemeral volumes
+
+The claim that a volume of kind `ephemeral` brings along says `accessModes`, `resources`, `storageClassName` and
+`volumeMode: Filesystem`, and no more: a volume, a source of data or a raw block device would be that of somebody else.
+Its labels and annotations have no names of Slipway's. The api refuses the rest (422), and the policy `pods` refuses it
+again, except in workspaces of `admissionPolicies.privilegedWorkspaces`. The annotations of the claim are judged as
+those of the pod: a controller of volumes takes them as orders.
+
 ## Tolerations
 
 `allowedTolerations: ["*"]` allows everything; `allowedTolerations: ["nvidia.com/*", "spot"]` allows those, and not a

@@ -29,6 +29,15 @@ from slipway.crd.workspacepods import ReleasedSecrets
 from slipway.model.ids import VALUES_PREFIX
 
 Json = Mapping[str, Any]
+HARMLESS_ANNOTATIONS = (
+    "cluster-autoscaler.kubernetes.io/safe-to-evict",
+    "karpenter.sh/do-not-disrupt",
+    "kubectl.kubernetes.io/default-container",
+    "kubectl.kubernetes.io/default-logs-container",
+    "prometheus.io/*",
+)
+"""Annotations that change neither what a container may do nor what it reaches. Those without dots and slashes are the
+user's."""
 SHOWN_MAX = 10
 """So many of the allowed values are named in a refusal."""
 
@@ -106,6 +115,15 @@ def check_secrets(spec: Json, at: str, released: ReleasedSecrets | None, finding
                 f"one of these, or have an administrator release it: kubectl annotate --overwrite namespace WORKSPACE "
                 f"{ANNOTATION_SECRETS}={','.join([*released.names, part.value[:80]])}",
             )
+
+
+def is_annotation_allowed(key: str, allowed: Iterable[str]) -> bool:
+    """Whether the list names an annotation (itself, or as PREFIX/*), or it is a note of the user's.
+
+    Container runtimes read names with dots and no slash, so those are no notes.
+    """
+    is_note = "/" not in key and "." not in key
+    return is_note or not {key, f"{key.partition('/')[0]}/*"}.isdisjoint(allowed)
 
 
 def secrets_of(spec: Json) -> Iterator[PodPart]:
@@ -403,6 +421,14 @@ def _allowed_tolerations(pool: ResourcePoolSpec) -> list[str] | None:
     return list(dict.fromkeys([*pool.allowed_tolerations, *own, *_GIVEN_TOLERATIONS]))
 
 
+def _claim_annotations(spec: Json) -> Iterator[PodPart]:
+    for at, volume in _volumes(spec):
+        claim = object_of(object_of(volume.get("ephemeral")).get("volumeClaimTemplate"))
+        for key in object_of(object_of(claim.get("metadata")).get("annotations")):
+            here = f"{at}/ephemeral/volumeClaimTemplate/metadata/annotations{pointer(key)}"
+            yield PodPart(at=here, value=key)
+
+
 # --- users and groups -------------------------------------------------------------------------------------------------
 
 
@@ -545,6 +571,33 @@ RULES: tuple[PodRule, ...] = (
         expression=_unless_absent(
             "allowedTolerations",
             f"variables.tolerated.all(t, {_matches_in_cel('t', 'variables.tolerable')})",
+        ),
+    ),
+    PodRule(
+        field="templateAnnotations",
+        judges="annotations of the claims of volumes (`ephemeral.volumeClaimTemplate`). Those of pods are judged too, "
+        "but not by the API server",
+        says="annotations beyond a few harmless ones and names without dots and slashes: names, or `PREFIX/*`. With "
+        "`privilegedTemplates`: every one",
+        what="the annotation of a claim",
+        allowed=lambda pool: None if pool.privileged_templates else [*HARMLESS_ANNOTATIONS, *pool.template_annotations],
+        parts=_claim_annotations,
+        allows=is_annotation_allowed,
+        variables={
+            "claimAnnotations": (
+                "variables.volumes.filter(v, has(v.ephemeral) && has(v.ephemeral.volumeClaimTemplate) && "
+                "has(v.ephemeral.volumeClaimTemplate.metadata) && "
+                "has(v.ephemeral.volumeClaimTemplate.metadata.annotations)).map(v, "
+                "v.ephemeral.volumeClaimTemplate.metadata.annotations)"
+            ),
+            "annotationsAllowed": (
+                f"{list(HARMLESS_ANNOTATIONS)} + params.?spec.?templateAnnotations.orValue([]).map(q, string(q))"
+            ),
+        },
+        expression=(
+            "params.?spec.?privilegedTemplates.orValue(false) || variables.claimAnnotations.all(some, some.all(k, "
+            "!(k.contains('/') || k.contains('.')) || variables.annotationsAllowed.exists(a, a == k || "
+            "a == k.split('/')[0] + '/*')))"
         ),
     ),
     PodRule(

@@ -10,7 +10,7 @@ Source: Pod Security Standards, "restricted"; architecture: ranks are placed, bo
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from slipway.crd import podsecurity
+from slipway.crd import podrules, podsecurity
 from slipway.crd.fielderrors import Findings, pointer
 from slipway.crd.meta import (
     ANNOTATION_MAIN_CONTAINER,
@@ -21,17 +21,6 @@ from slipway.crd.meta import (
 from slipway.crd.roleresources import object_of, objects_of
 from slipway.crd.validate import check_container_resources, check_env_name
 
-_ANNOTATIONS = frozenset(
-    {
-        "cluster-autoscaler.kubernetes.io/safe-to-evict",
-        "karpenter.sh/do-not-disrupt",
-        "kubectl.kubernetes.io/default-container",
-        "kubectl.kubernetes.io/default-logs-container",
-        "prometheus.io/*",
-    }
-)
-"""Annotations that change neither what a container may do nor what it reaches. Those without dots and slashes are the
-user's."""
 OUR_SCHEDULER = "slipway"
 OUR_VOLUME_PREFIX = "slipway-"
 DEFAULT_ACCOUNT = "default"
@@ -122,6 +111,8 @@ _CONTAINER_REFUSED: Mapping[str, str] = {
     "restartPolicyRules": "leave it out: Slipway restarts ranks itself, see maxRestarts",
 }
 _PROJECTED = ("clusterTrustBundle", "configMap", "downwardAPI", "secret", "serviceAccountToken")
+_CLAIM_FIELDS = ("accessModes", "resources", "storageClassName", "volumeMode")
+"""What the claim of an ephemeral volume says: how much of which class. It names no volume and no data."""
 _VOLUME_TYPES = frozenset(
     {
         "configMap",
@@ -161,7 +152,7 @@ def check_template(
     for field, value in findings.mapping(template, at).items():
         if field == "metadata":
             metadata = findings.mapping(value, f"{at}/metadata")
-            _check_metadata(metadata, f"{at}/metadata", findings)
+            _check_metadata(metadata, f"{at}/metadata", findings, passes=(ANNOTATION_MAIN_CONTAINER,))
             if not privileged:
                 _check_annotations(metadata, f"{at}/metadata/annotations", findings, annotations)
         elif field == "spec":
@@ -203,16 +194,17 @@ def _refuse_claims(template: Any, at: str, findings: Findings) -> None:
                 findings.refuse(f"{at}/spec/{group}/{index}/resources/claims", _CLAIMS_NEED_DELEGATE)
 
 
-def _check_metadata(metadata: Mapping[str, Any], at: str, findings: Findings) -> None:
+def _check_metadata(metadata: Mapping[str, Any], at: str, findings: Findings, *, passes: Collection[str] = ()) -> None:
+    """Labels and annotations; of those with our names only the annotations that may pass."""
     for field, value in metadata.items():
         here = at + pointer(field)
         if field not in ("labels", "annotations"):
             if value not in (None, "", {}, []):
-                findings.refuse(here, "set labels and annotations only: Slipway names the pods")
+                findings.refuse(here, "set labels and annotations only: pods and claims are named for you")
             continue
         for key, text in findings.mapping(value, here).items():
             is_ours = key.split("/")[0].endswith(API_GROUP) or key == LABEL_MANAGED_BY
-            if is_ours and not (field == "annotations" and key == ANNOTATION_MAIN_CONTAINER):
+            if is_ours and not (field == "annotations" and key in passes):
                 findings.refuse(here + pointer(key), "is set by Slipway; leave it out")
             elif not isinstance(text, str):
                 findings.refuse(here + pointer(key), "must be a string; put it in quotes")
@@ -220,11 +212,8 @@ def _check_metadata(metadata: Mapping[str, Any], at: str, findings: Findings) ->
 
 def _check_annotations(metadata: Mapping[str, Any], at: str, findings: Findings, named: Collection[str]) -> None:
     for key in object_of(metadata.get("annotations")):
-        prefix = key.partition("/")[0]
-        is_ours = prefix.endswith(API_GROUP)  # judged already
-        # Container runtimes read names with dots and no slash.
-        is_note = "/" not in key and "." not in key
-        if not is_note and not is_ours and not {key, f"{prefix}/*"} & {*_ANNOTATIONS, *named}:
+        is_ours = key.partition("/")[0].endswith(API_GROUP)  # judged already
+        if not is_ours and not podrules.is_annotation_allowed(key, [*podrules.HARMLESS_ANNOTATIONS, *named]):
             findings.refuse(
                 at + pointer(key), "is not an annotation that a template may set here: its pool does not name it "
                 "(templateAnnotations); leave it out, or use a name without dots and slashes for a note of your own",
@@ -364,6 +353,7 @@ def _check_volumes(volumes: list[Any], at: str, findings: Findings, privileged: 
         elif name.startswith(OUR_VOLUME_PREFIX):
             findings.refuse(f"{here}/name", f"names that begin with {OUR_VOLUME_PREFIX} are Slipway's own")
         _check_projected(volume.get("projected"), f"{here}/projected", findings)
+        _check_ephemeral(volume.get("ephemeral"), f"{here}/ephemeral", findings)
         for source in volume:
             if source == "hostPath":
                 if not privileged:
@@ -371,6 +361,28 @@ def _check_volumes(volumes: list[Any], at: str, findings: Findings, privileged: 
             elif source != "name" and source not in _VOLUME_TYPES:
                 kinds = ", ".join(sorted(_VOLUME_TYPES))
                 findings.refuse(here + pointer(source), f"is not an allowed kind of volume; use one of {kinds}")
+
+
+def _check_ephemeral(ephemeral: Any, at: str, findings: Findings) -> None:
+    """The claim that Kubernetes makes for the pod: an empty volume of a class. `podrules` judges its annotations."""
+    claim = findings.mapping(ephemeral, at).get("volumeClaimTemplate")
+    at = f"{at}/volumeClaimTemplate"
+    for field, value in findings.mapping(claim, at).items():
+        if field == "metadata":
+            _check_metadata(findings.mapping(value, f"{at}/metadata"), f"{at}/metadata", findings)
+        elif field == "spec":
+            for name, said in findings.mapping(value, f"{at}/spec").items():
+                here = f"{at}/spec{pointer(name)}"
+                if name == "volumeMode" and said not in (None, "", "Filesystem"):
+                    findings.refuse(here, "must be Filesystem: raw block devices are not supported")
+                elif name not in _CLAIM_FIELDS and said not in (None, ""):
+                    findings.refuse(
+                        here,
+                        f"an ephemeral volume begins empty; set {', '.join(_CLAIM_FIELDS)} only, or have a claim made "
+                        "in the workspace and use persistentVolumeClaim",
+                    )
+        else:
+            findings.refuse(at + pointer(field), "a volume claim template has metadata and spec only")
 
 
 def _check_projected(projected: Any, at: str, findings: Findings) -> None:

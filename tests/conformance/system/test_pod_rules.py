@@ -10,7 +10,7 @@ import httpx
 import msgspec
 import pytest
 
-from slipway.crd import podrules, workspacepods
+from slipway.crd import podrules, podtemplate, workspacepods
 from slipway.crd.fielderrors import Findings
 from slipway.crd.images import IMAGE_PATTERN, is_allowed
 from slipway.crd.meta import ANNOTATION_SECRETS, LABEL_POOL
@@ -27,6 +27,7 @@ DEFAULT = "/api/v1/namespaces/default"
 POOLS = f"{GROUP}/resourcepools"
 DRY = {"dryRun": "All"}
 TRIED = "tried-rules"
+CLAIM: Json = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
 
 
 @pytest.fixture(scope="module")
@@ -171,6 +172,72 @@ def test_tolerations_of_a_pod_are_judged(system: System, owner: Json, pool: str)
             answer = judged(client, pod)
             if (answer.is_success, not findings.errors) != (is_fine, is_fine):
                 wrong.append((rules, toleration, answer.text))
+    assert wrong == []
+
+
+ANNOTATED: tuple[tuple[Json, str, bool], ...] = (
+    ({}, "note", True),
+    ({}, "prometheus.io/scrape", True),
+    ({}, "a.example/order", False),
+    ({}, "a.example", False),
+    ({"templateAnnotations": ["a.example/order"]}, "a.example/order", True),
+    ({"templateAnnotations": ["a.example/*"]}, "a.example/order", True),
+    ({"templateAnnotations": ["a.example/*"]}, "b.example/order", False),
+    ({"privilegedTemplates": True}, "a.example/order", True),
+)
+"""What a pool says, an annotation of the claim of an ephemeral volume, and whether it is allowed."""
+
+
+def test_annotations_of_claims_are_judged(system: System, owner: Json, pool: str) -> None:
+    """By the list of the pool, as the Python judges them."""
+    wrong: list[tuple[Json, str, str]] = []
+    with acting_as(system, "podworker") as client:
+        for number, (rules, key, is_fine) in enumerate(ANNOTATED):
+            # An image that only this case allows shows that the policy has seen its rules.
+            mark = f"seen.example/{number}"
+            rules = {"templateAnnotations": None, "privilegedTemplates": None, **rules, "allowedImages": [mark]}
+            system.operator.change(pool, {"spec": rules})
+            wait_until(lambda mark=mark: judged(client, running(owner, mark)).is_success, "the policy knows the rules")
+            claim = {"metadata": {"annotations": {key: "x"}}, "spec": CLAIM}
+            pod = running(owner, mark, volumes=[{"name": "v", "ephemeral": {"volumeClaimTemplate": claim}}])
+            known = {name: value for name, value in rules.items() if value is not None}
+            findings = Findings()
+            podrules.check(pod["spec"], "", msgspec.convert({"metadata": {}, "spec": known}, ResourcePool), findings)
+            answer = judged(client, pod)
+            if (answer.is_success, not findings.errors) != (is_fine, is_fine):
+                wrong.append((rules, key, answer.text))
+    assert wrong == []
+
+
+CLAIMED: tuple[tuple[Json, bool], ...] = (
+    ({}, True),
+    ({"spec": {"storageClassName": "fast", "volumeMode": "Filesystem"}}, True),
+    ({"metadata": {"labels": {"team": "a"}, "annotations": {"note": "x"}}}, True),
+    ({"spec": {"volumeName": "of-others"}}, False),
+    ({"spec": {"selector": {"matchLabels": {"a": "b"}}}}, False),
+    ({"spec": {"dataSource": {"kind": "PersistentVolumeClaim", "name": "c"}}}, False),
+    ({"spec": {"dataSourceRef": {"kind": "PersistentVolumeClaim", "name": "c"}}}, False),
+    ({"spec": {"volumeAttributesClassName": "fast"}}, False),
+    ({"spec": {"volumeMode": "Block"}}, False),
+    ({"metadata": {"labels": {"slipway.dev/allocation": "a"}}}, False),
+    ({"metadata": {"labels": {"app.kubernetes.io/managed-by": "a"}}}, False),
+    ({"metadata": {"annotations": {"slipway.dev/main-container": "a"}}}, False),
+)
+"""What the claim of an ephemeral volume says, and whether it may."""
+
+
+def test_claims_of_a_pod_are_judged(system: System, owner: Json) -> None:
+    """Those of ephemeral volumes say how much of which class, as the Python judges them."""
+    wrong: list[tuple[Json, str]] = []
+    with acting_as(system, "podworker") as client:
+        for said, is_fine in CLAIMED:
+            claim = {**said, "spec": {**CLAIM, **said.get("spec", {})}}
+            pod = a_pod(owner, volumes=[{"name": "v", "ephemeral": {"volumeClaimTemplate": claim}}])
+            findings = Findings()
+            podtemplate.check_template({"spec": {"volumes": pod["spec"]["volumes"]}}, "", findings)
+            answer = judged(client, pod)
+            if (answer.is_success, not findings.errors) != (is_fine, is_fine):
+                wrong.append((claim, answer.text))
     assert wrong == []
 
 

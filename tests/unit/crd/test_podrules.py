@@ -101,6 +101,28 @@ def test_a_template_names_what_the_pool_lists(field: str, pod: Json, at: str) ->
         assert resolve(an_allocation(template=a_template()), a_pool(**rules)).errors == ()
 
 
+@pytest.mark.parametrize(
+    ("key", "rules", "is_fine"),
+    [
+        ("note", {}, True),
+        ("prometheus.io/scrape", {}, True),
+        ("cdi.kubevirt.io/storage.import.secretName", {}, False),
+        ("cdi.kubevirt.io/storage.import.secretName", {"templateAnnotations": ["cdi.kubevirt.io/*"]}, True),
+        ("volume.kubernetes.io/selected-node", {"templateAnnotations": ["volume.kubernetes.io/other"]}, False),
+        ("volume.kubernetes.io/selected-node", {"privilegedTemplates": True}, True),
+    ],
+)
+def test_annotations_of_claims_are_those_of_the_pool(key: str, rules: Json, is_fine: bool) -> None:
+    """As those of pods: a controller of volumes takes them as orders."""
+    claim = {"metadata": {"annotations": {key: "x"}}, "spec": {}}
+    template = a_template(volumes=[{"name": "v", "ephemeral": {"volumeClaimTemplate": claim}}])
+    found = refusals(resolve(an_allocation(template=template), a_pool(**rules)))
+    at = f"/template/spec/volumes/0/ephemeral/volumeClaimTemplate/metadata/annotations/{key.replace('/', '~1')}"
+    assert list(found) == ([] if is_fine else [at])
+    if not is_fine:
+        assert "templateAnnotations" in found[at]
+
+
 def test_users_and_groups_are_within_the_ranges_of_the_pool() -> None:
     """Those of the pod and of each container; where the pool limits groups, the primary one has to be named."""
     pool = a_pool(allowedUsers=["1000-1999", "5"], allowedGroups=["2000-2999"])

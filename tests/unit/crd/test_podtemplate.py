@@ -161,6 +161,41 @@ def test_volumes_are_of_the_restricted_kinds(volume: Json, at: str) -> None:
     assert refused(a_template(volumes=[volume])) == [f"/template/spec/volumes/0/{at}"]
 
 
+def with_claim(claim: Json) -> Json:
+    return a_template(volumes=[{"name": "v", "ephemeral": {"volumeClaimTemplate": claim}}])
+
+
+def test_an_ephemeral_volume_says_how_much_of_which_class() -> None:
+    """With notes of the user's."""
+    spec = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}, "storageClassName": "fast"}
+    metadata = {"labels": {"team": "a"}, "annotations": {"note": "x"}}
+    assert refused(with_claim({"metadata": metadata, "spec": {**spec, "volumeMode": "Filesystem"}})) == []
+
+
+@pytest.mark.parametrize(
+    ("claim", "at"),
+    [
+        ({"spec": {"volumeName": "of-others"}}, "spec/volumeName"),
+        ({"spec": {"selector": {"matchLabels": {"a": "b"}}}}, "spec/selector"),
+        ({"spec": {"dataSource": {"kind": "PersistentVolumeClaim", "name": "c"}}}, "spec/dataSource"),
+        ({"spec": {"dataSourceRef": {"kind": "VolumeSnapshot", "name": "s", "namespace": "n"}}}, "spec/dataSourceRef"),
+        ({"spec": {"volumeMode": "Block"}}, "spec/volumeMode"),
+        ({"spec": {"aFieldOfTheFuture": 1}}, "spec/aFieldOfTheFuture"),
+        ({"spec": "fast"}, "spec"),
+        ({"metadata": {"labels": {"slipway.dev/allocation": "a"}}}, "metadata/labels/slipway.dev~1allocation"),
+        ({"metadata": {"annotations": {"slipway.dev/main-container": "a"}}},
+         "metadata/annotations/slipway.dev~1main-container"),
+        ({"metadata": {"name": "c"}}, "metadata/name"),
+        ({"status": {}}, "status"),
+    ],
+)  # fmt: skip
+def test_an_ephemeral_volume_holds_nothing_of_others(claim: Json, at: str) -> None:
+    """No volume or data that is somebody's, no raw device, no name of ours; in a privileged pool too."""
+    for privileged in (False, True):
+        found = refused(with_claim(claim), privileged=privileged)
+        assert found == [f"/template/spec/volumes/0/ephemeral/volumeClaimTemplate/{at}"]
+
+
 @pytest.mark.parametrize(
     ("context", "at"),
     [
