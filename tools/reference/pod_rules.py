@@ -94,9 +94,11 @@ kubectl annotate --overwrite namespace team slipway.dev/secrets='wandb,train-*'
 
 ## Tokens of service accounts
 
-A volume may project a token of the pod's account only for an audience: a token without one would be for the Kubernetes
-API, and the api refuses it (422). The policy `identities` allows the audiences of `admissionPolicies.tokenAudiences` of
-the chart at most; `allowedTokenAudiences` of a pool allows fewer. A mutating webhook that projects tokens adds to what
+A volume may project a token of the pod's account only for an audience. A token without one would be for the Kubernetes
+API, and the api refuses it (422), as it refuses the names of the Kubernetes API inside of a cluster, such as
+`https://kubernetes.default.svc`. Clusters may have other audiences, which the api does not know. So the policy
+`identities` is what holds: it refuses the pods of every audience but those of `admissionPolicies.tokenAudiences` of the
+chart; `allowedTokenAudiences` of a pool allows fewer. A mutating webhook that projects tokens adds to what
 is judged in the pool: list its audience in both. Sources other than `secret`, `configMap`, `downwardAPI`,
 `clusterTrustBundle` and `serviceAccountToken` cannot be projected.
 

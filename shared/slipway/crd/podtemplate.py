@@ -7,6 +7,7 @@ pointer and says what to change.
 Source: Pod Security Standards, "restricted"; architecture: ranks are placed, bound and stopped by Slipway alone.
 """
 
+import re
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -111,6 +112,8 @@ _CONTAINER_REFUSED: Mapping[str, str] = {
     "restartPolicyRules": "leave it out: Slipway restarts ranks itself, see maxRestarts",
 }
 _PROJECTED = ("clusterTrustBundle", "configMap", "downwardAPI", "secret", "serviceAccountToken")
+_OF_KUBERNETES = re.compile(r"(https?://)?kubernetes([.]default([.]svc([.][a-z0-9.-]+)?)?)?(:[0-9]+)?/?", re.IGNORECASE)
+"""The names of the Kubernetes API inside of a cluster, one of which is usually the audience that it takes."""
 _CLAIM_FIELDS = ("accessModes", "resources", "storageClassName", "volumeMode")
 """What the claim of an ephemeral volume says: how much of which class. It names no volume and no data."""
 _VOLUME_TYPES = frozenset(
@@ -395,8 +398,16 @@ def _check_projected(projected: Any, at: str, findings: Findings) -> None:
             if kind not in _PROJECTED:
                 findings.refuse(here + pointer(kind), f"cannot be projected; use one of {', '.join(_PROJECTED)}")
         token = source.get("serviceAccountToken")
-        if token is not None and not findings.mapping(token, f"{here}/serviceAccountToken").get("audience"):
+        if token is None:
+            continue
+        audience = findings.mapping(token, f"{here}/serviceAccountToken").get("audience")
+        if not audience:
             findings.refuse(
                 f"{here}/serviceAccountToken/audience",
                 "must name whom the token is for: without an audience it would be one for the Kubernetes API",
+            )
+        elif not isinstance(audience, str) or _OF_KUBERNETES.fullmatch(audience):
+            findings.refuse(
+                f"{here}/serviceAccountToken/audience",
+                "must not be the Kubernetes API: no rank gets a token for it; name whom else the token is for",
             )

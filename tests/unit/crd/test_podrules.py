@@ -207,14 +207,36 @@ def test_tolerations_of_roles_are_judged() -> None:
     assert "the toleration of taint 'other'" in found["/ranks/0/tolerations/3"]
 
 
-@pytest.mark.parametrize("audience", [None, ""])
-def test_a_token_is_for_somebody(audience: str | None) -> None:
-    """One without an audience would be for the Kubernetes API, whatever the pool says; other identities too."""
+@pytest.mark.parametrize(
+    "audience",
+    [
+        None,
+        "",
+        7,
+        "https://kubernetes.default.svc",
+        "https://kubernetes.default.svc.cluster.local",
+        "https://Kubernetes.default.svc:443/",
+        "kubernetes.default.svc",
+        "kubernetes",
+    ],
+)
+def test_a_token_is_for_somebody(audience: object) -> None:
+    """Not for the Kubernetes API, as one without an audience is, whatever the pool says; no other identities either."""
     sources: list[Json] = [{"serviceAccountToken": {"path": "t", "audience": audience}}, {"podCertificate": {}}]
     template = a_template(volumes=[{"name": "t", "projected": {"sources": sources}}])
     found = refusals(resolve(an_allocation(template=template), a_pool(privilegedTemplates=True)))
     at = "/template/spec/volumes/0/projected/sources"
     assert list(found) == [f"{at}/0/serviceAccountToken/audience", f"{at}/1/podCertificate"]
+
+
+@pytest.mark.parametrize(
+    "audience", ["slipway", "sts.amazonaws.com", "kubernetes-dashboard", "https://vault.default.svc"]
+)
+def test_a_token_for_others_passes(audience: str) -> None:
+    """The policy `identities` knows who they may be."""
+    sources = [{"serviceAccountToken": {"path": "t", "audience": audience}}]
+    template = a_template(volumes=[{"name": "t", "projected": {"sources": sources}}])
+    assert refusals(resolve(an_allocation(template=template), a_pool())) == {}
 
 
 def naming(secret: str) -> tuple[Json, list[str]]:
