@@ -96,7 +96,7 @@ def test_files_there_and_back(stack: RunningStack, gang: str, tmp_path: Path) ->
     (source / "out").symlink_to("/etc/passwd")
     assert stack.command("cp", str(source), f"{gang}:{there}").code == 0
     ran = stack.command("cp", f"{gang}/1:{there}/source", str(tmp_path / "back"))
-    assert (ran.code, "left out: out (a link that leads out of the copy" in ran.err) == (0, True)
+    assert (ran.code, "left out: out (a link that leads or may lead out of the copy" in ran.err) == (0, True)
     back = tmp_path / "back"
     assert (back / "big").read_bytes() == (source / "big").read_bytes()
     assert (back / "in").read_text() == "text"
