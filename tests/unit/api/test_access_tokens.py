@@ -232,6 +232,7 @@ async def test_every_change_is_in_the_audit_log(teams: Teams) -> None:
         # A route without a parameter `workspace` reads none: the caller cannot choose what the line says.
         await teams.call("POST", f"/allocations/{teams.ids['red']}/kill?workspace=team-blue", headers)
         await teams.call("POST", f"/allocations/{teams.ids['blue']}/kill?workspace=team-red", headers)
+        await teams.call("POST", f"/allocations/{teams.ids['red']}/forget", headers)
         await teams.call("POST", "/jobs", {})
         launch = {"kind": "command", "image": "a", "command": ["x"], "name": "told", "workspace": "team-red"}
         await teams.world.http.post("/api/v1/allocations", json=launch, headers=headers)
@@ -245,16 +246,17 @@ async def test_every_change_is_in_the_audit_log(teams: Teams) -> None:
     assert [(each["user"], each["route"].rpartition("/")[2], each["status"]) for each in told] == [
         ("ada", "kill", 202),
         ("ada", "kill", 404),
+        ("ada", "forget", 403),
         ("", "jobs", 401),
         ("ada", "allocations", 201),
         ("ada", "allocations", 404),
     ]
-    made, refused = told[3], told[4]
+    made, refused = told[4], told[5]
     assert (made["object"]["name"], made["workspace"]) == ("told", "team-red")
     assert made["object"]["id"].startswith("told-")
     assert (refused["object"], refused["workspace"]) == ({"name": "told", "kind": "command"}, "team-blue")
     assert (told[0]["object"], told[0]["workspace"]) == ({"id": teams.ids["red"]}, "team-red")
-    assert told[1]["workspace"] == ""
+    assert [each["workspace"] for each in told[1:3]] == ["", "team-red"]
     assert headers["Authorization"].removeprefix("Bearer ") not in stream.getvalue()
 
 

@@ -243,10 +243,10 @@ async def _find(request: HTTPConnection, parts: ApiDeps, ask: PermissionCheck) -
     lookup = parts.lookup.within(await principal.sight(GET))
     given = str(request.path_params["id"])
     found = await lookup.find(given)
+    audit.about(request, {}, workspace=found.metadata.namespace)
     if ask != GET and not await principal.may(ask, found.metadata.namespace):
         raise _forbidden(principal, ask, f"on allocation {given[:80]}")
     lookup.hold(given, found)
-    audit.about(request, {}, workspace=found.metadata.namespace)
     request.scope[PARTS_KEY] = replace(parts, lookup=lookup)
     return found
 
