@@ -105,7 +105,7 @@ is judged in the pool: list its audience in both. Sources other than `secret`, `
 ## Ephemeral volumes
 
 The claim that a volume of kind `ephemeral` brings along says `accessModes`, `resources`, `storageClassName` and
-`volumeMode: Filesystem`, and no more: a volume, a source of data or a raw block device would be that of somebody else.
+`volumeMode: Filesystem` only. Other fields could name a volume, data or a block device of somebody else.
 Its labels and annotations have no names of Slipway's. The api refuses the rest (422), and the policy `pods` refuses it
 again, except in workspaces of `admissionPolicies.privilegedWorkspaces`. The annotations of the claim are judged as
 those of the pod: a controller of volumes takes them as orders.

@@ -232,8 +232,8 @@ class Settings(CommonSettings, kw_only=True, frozen=True):
         Meta(
             ge=0,
             le=604_800,
-            description="How long a batch of audit events is tried again before it is given up. The reader is told how "
-            "many it has missed.",
+            description="How long a batch of audit events is tried again before it is given up. Then "
+            "the reader gets an event with the number of lost events.",
             extra={"unit": "seconds"},
         ),
     ] = 3600.0
@@ -242,8 +242,8 @@ class Settings(CommonSettings, kw_only=True, frozen=True):
         Meta(
             ge=100,
             le=1_000_000,
-            description="Audit events that wait in memory for their reader; about 1 KiB each. What comes beyond is "
-            "lost, and the reader is told how many.",
+            description="Audit events that wait in memory for their reader; about 1 KiB each. Further ones are "
+            "lost, and the reader gets an event with their number.",
         ),
     ] = 10_000
     session_s: Annotated[
@@ -315,8 +315,8 @@ class Settings(CommonSettings, kw_only=True, frozen=True):
     trusted_proxies: Annotated[
         tuple[str, ...],
         Meta(
-            description="Networks (CIDR) of proxies in front of the api, such as an Ingress, separated by commas: for "
-            "the limit of refusals the client is then whom their X-Forwarded-For names. Empty: whoever connects.",
+            description="Networks (CIDR) of proxies in front of the api, such as an Ingress, separated by commas. The "
+            "limit of refusals counts for the client that their X-Forwarded-For names. Empty: for who connects.",
             extra={"check": parse_networks},
         ),
     ] = ()
