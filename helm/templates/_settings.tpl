@@ -4,6 +4,11 @@ docs/reference/settings.md but in camelCase: `tickMinMs` is SLIPWAY_TICK_MIN_MS.
 again at its start, and ends when it does not know one.
 */}}
 
+{{/* Whom the tokens of ranks may be for, as JSON: Slipway, and those that the values list. */}}
+{{- define "slipway.tokenAudiences" -}}
+{{- concat (compact (list .Values.podworker.settings.taskAudience)) .Values.admissionPolicies.tokenAudiences | uniq | toJson -}}
+{{- end -}}
+
 {{/* What a service is given, as a map of YAML: the common settings, then its own; an empty one counts as unset. */}}
 {{- define "slipway.environment" -}}
 {{- $settings := mergeOverwrite (deepCopy .root.Values.settings) (deepCopy (index .root.Values .component).settings) -}}
@@ -22,6 +27,9 @@ again at its start, and ends when it does not know one.
 {{- end -}}
 {{- if and .root.Values.api.tlsSecret (not $settings.tlsDir) -}}
 {{- $_ := set $settings "tlsDir" (include "slipway.tlsFolder" .) -}}
+{{- end -}}
+{{- if and .root.Values.admissionPolicies.enabled (not $settings.tokenAudiences) -}}
+{{- $_ := set $settings "tokenAudiences" (fromJsonArray (include "slipway.tokenAudiences" .root)) -}}
 {{- end -}}
 {{- end -}}
 {{- range $field, $value := $settings -}}

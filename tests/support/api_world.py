@@ -145,9 +145,9 @@ class ApiWorld:
         """All allocations by name."""
         return [each.metadata.name for each in (await self.kube.list(ALLOCATIONS)).items]
 
-    async def step(self, name: str, event: Event, **changes: Any) -> Allocation:
+    async def step(self, name: str, event: Event, *, namespace: str = "default", **changes: Any) -> Allocation:
         """One transition, as the scheduler or the watcher writes it, published to the streams as far as they work."""
-        moved = record(await self.stored(name), event, now=self.clock.now(), **changes)
+        moved = record(await self.stored(name, namespace), event, now=self.clock.now(), **changes)
         return await self.kube.replace_status(ALLOCATIONS, moved)
 
     async def publish(self, allocation: Allocation, after: int = 0) -> None:
@@ -168,17 +168,19 @@ class ApiWorld:
         status = msgspec.structs.replace(found.status, conditions=[condition])
         await self.kube.replace_status(ALLOCATIONS, with_status(found, status))
 
-    async def run(self, name: str, *, ip: str = "127.0.0.1", node: str = "n1", **changes: Any) -> Allocation:
+    async def run(
+        self, name: str, *, namespace: str = "default", ip: str = "127.0.0.1", node: str = "n1", **changes: Any
+    ) -> Allocation:
         """Admit it, create its pods, release them and let them run, with these fields in its status."""
-        found = await self.stored(name)
+        found = await self.stored(name, namespace)
         roles = [role.name for role in found.spec.ranks for _ in range(role.count)]
         placements = [Placement(rank=rank, role=role, node=node) for rank, role in enumerate(roles)]
         admission = Admission(decision_id="d1", epoch=1, attempt=found.status.attempt, placements=placements)
-        found = await self.step(name, Event.ASSIGNED, admission=admission)
+        found = await self.step(name, Event.ASSIGNED, namespace=namespace, admission=admission)
         uids = [await self.a_pod(found, rank, ip=ip, node=node, role=role) for rank, role in enumerate(roles)]
         release = Release(attempt=found.status.attempt, pod_uids=uids)
         ranks = [RankStatus(pod_uid=uid, node=node, phase=RankState.RUNNING) for uid in uids]
-        return await self.step(name, Event.RUNNING, release=release, ranks=ranks, **changes)
+        return await self.step(name, Event.RUNNING, namespace=namespace, release=release, ranks=ranks, **changes)
 
     async def a_pod(self, allocation: Allocation, rank: int, *, role: str, ip: str, node: str) -> str:
         """A running pod of a rank; its uid."""

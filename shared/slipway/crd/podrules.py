@@ -15,7 +15,7 @@ Invariant: a pool that sets none of these fields, and a workspace without the an
 there were any, but the secret values of another allocation, which nothing allows.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, cast
 
 import msgspec
@@ -114,6 +114,22 @@ def check_secrets(spec: Json, at: str, released: ReleasedSecrets | None, finding
                 f"the workspace does not release Secret {part.value[:80]!r} to pod templates; it releases {shown}. Use "
                 f"one of these, or have an administrator release it: kubectl annotate --overwrite namespace WORKSPACE "
                 f"{ANNOTATION_SECRETS}={','.join([*released.names, part.value[:80]])}",
+            )
+
+
+def check_audiences(spec: Json, at: str, audiences: Collection[str] | None, findings: Findings) -> None:
+    """Notes each projected token in the pod spec of a template at JSON pointer `at` that is for none of these.
+
+    `audiences` None: every one passes here; the pool and the API server may still refuse it.
+    """
+    if audiences is None:
+        return
+    for part in _token_audiences(spec):
+        if part.value not in audiences:
+            findings.refuse(
+                at + part.at,
+                f"tokens of ranks may be for {', '.join(sorted(audiences)) or 'nobody'} only, not for "
+                f"{part.value[:80]!r}; an administrator lists others in admissionPolicies.tokenAudiences of the chart",
             )
 
 

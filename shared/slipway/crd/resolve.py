@@ -63,12 +63,14 @@ def resolve(
     *,
     accounts: Collection[str] | None = None,
     secrets: ReleasedSecrets | None = None,
+    audiences: Collection[str] | None = None,
 ) -> Resolved:
     """The complete spec of `allocation` in `pool`, and what is wrong with it.
 
     `accounts` are the service accounts that its workspace allows beside `default`; None: they are not known here, and
     each name passes. The api and the pod worker know them. `secrets` are those that pod templates may name; None: the
-    workspace allows every one, or it is not known here.
+    workspace allows every one, or it is not known here. `audiences` are those that projected tokens may be for; None:
+    every one, or they are not known here. The api knows them.
     """
     spec = allocation.spec
     findings = Findings()
@@ -82,6 +84,7 @@ def resolve(
     complete = _complete(spec, pool, findings, accounts)
     for at, template in _templates_of(complete):
         podrules.check_secrets(object_of(template.get("spec")), f"{at}/spec", secrets, findings)
+        podrules.check_audiences(object_of(template.get("spec")), f"{at}/spec", audiences, findings)
     return Resolved(spec=complete, errors=findings.errors, warnings=findings.warnings, spec_hash=spec_hash(complete))
 
 

@@ -403,6 +403,7 @@ def test_what_the_policies_are_told() -> None:
         assert json.dumps(json.dumps(own, separators=(",", ":"))) in expressions(documents, policy)
     assert json.dumps('["slipway","sts.example"]') in expressions(documents, "identities")
     assert json.dumps('["usual"]') in expressions(documents, "priorities")
+    assert chart.service_environment(documents, "api")["SLIPWAY_TOKEN_AUDIENCES"] == "slipway,sts.example"
 
 
 def test_without_tokens_of_tasks_no_token_is_projected() -> None:
@@ -414,8 +415,10 @@ def test_without_tokens_of_tasks_no_token_is_projected() -> None:
 
 
 def test_policies_are_left_out_where_they_are_not_wanted() -> None:
-    """The rest of the chart is the same."""
-    assert "ValidatingAdmissionPolicy" not in _kinds(rendered("no policies"))
+    """The rest of the chart is the same; the api does not refuse what no policy would."""
+    documents = rendered("no policies")
+    assert "ValidatingAdmissionPolicy" not in _kinds(documents)
+    assert "SLIPWAY_TOKEN_AUDIENCES" not in chart.service_environment(documents, "api")
 
 
 # --- monitoring -------------------------------------------------------------------------------------------------------

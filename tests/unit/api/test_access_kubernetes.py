@@ -21,6 +21,7 @@ EDITOR = [
     {"apiGroups": ["slipway.dev"], "resources": ALL, "verbs": ["create", "delete", "patch", "update"]},
     {"apiGroups": ["slipway.dev"], "resources": ["allocations/proxy"], "verbs": ["create"]},
 ]
+JOBS_ONLY = [{"apiGroups": ["slipway.dev"], "resources": ["jobs"], "verbs": ["get", "list", "patch"]}]
 NODES = [{"apiGroups": [""], "resources": ["nodes"], "verbs": ["patch"]}]
 EVERYTHING = [{"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]}]
 
@@ -67,6 +68,37 @@ async def test_each_verb_is_asked_for(teams: Teams) -> None:
         assert (proxied == 403) is (changes == 403)
     listed = await teams.call("GET", "/allocations", admin)
     assert {item["workspace"] for item in listed.json()["items"]} == {"team-red", "team-blue"}
+
+
+async def test_a_job_changes_its_members_only_for_who_may_change_those(teams: Teams) -> None:
+    """A role for jobs alone sets weights and limits; another queue, and a priority that begins work again, is more."""
+    jobs_only = await teams.account("jo")
+    await teams.grant("jo", "red-view", VIEWER, where="team-red")
+    await teams.grant("jo", "red-jobs", JOBS_ONLY, where="team-red")
+    editor = await teams.account("eddy")
+    await teams.grant("eddy", "red-edit", EDITOR, where="team-red")
+    made = await teams.call("POST", "/jobs", editor, json={"name": "j", "workspace": "team-red", "priority": 50})
+    assert made.status_code == 201, made.text
+    waits, runs = [
+        (await teams.launch(editor, workspace="team-red", job="j", preemptible=True)).json() for _ in range(2)
+    ]
+    await teams.world.run(runs["name"], namespace="team-red")
+    await teams.world.make_queue("other")
+
+    for change in ({"queue": "other"}, {"priority": 70}):
+        refused = await teams.call("PATCH", "/jobs/j?workspace=team-red", jobs_only, json=change)
+        assert (refused.status_code, "allocations" in refused.json()["detail"]) == (403, True)
+        many = {"updates": [{"job": "j", "workspace": "team-red", **change}]}
+        (item,) = (await teams.call("POST", "/jobs/batch", jobs_only, json=many)).json()["items"]
+        assert (item["ok"], item["code"]) == (False, "forbidden")
+    assert (await teams.world.stored(waits["name"], "team-red")).spec.queue == "default"
+    assert (await teams.world.stored(runs["name"], "team-red")).spec.signals is None
+
+    weighed = await teams.call("PATCH", "/jobs/j?workspace=team-red", jobs_only, json={"weight": 3})
+    assert weighed.status_code == 200
+    moved = await teams.call("PATCH", "/jobs/j?workspace=team-red", editor, json={"queue": "other", "priority": 70})
+    assert (moved.status_code, moved.json()["preempted"]) == (200, [runs["id"]])
+    assert (await teams.world.stored(waits["name"], "team-red")).spec.queue == "other"
 
 
 async def test_who_may_look_nowhere_sees_nothing_of_the_cluster(teams: Teams) -> None:

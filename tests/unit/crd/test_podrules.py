@@ -239,6 +239,17 @@ def test_a_token_for_others_passes(audience: str) -> None:
     assert refusals(resolve(an_allocation(template=template), a_pool())) == {}
 
 
+def test_a_token_is_for_those_whom_the_installation_allows() -> None:
+    """Those that the chart lists, where it says so: another one is refused with the list and who may extend it."""
+    sources = [{"serviceAccountToken": {"path": "t", "audience": name}} for name in ("slipway-api", "vault")]
+    template = a_template(volumes=[{"name": "t", "projected": {"sources": sources}}])
+    found = refusals(resolve(an_allocation(template=template), a_pool(), audiences=("slipway", "vault")))
+    (at,) = found
+    assert at == "/template/spec/volumes/0/projected/sources/0/serviceAccountToken/audience"
+    for word in ("'slipway-api'", "slipway, vault", "admissionPolicies.tokenAudiences"):
+        assert word in found[at]
+
+
 def naming(secret: str) -> tuple[Json, list[str]]:
     """A template that names a Secret everywhere, and where."""
     main = {

@@ -58,10 +58,12 @@ def draft(
     *,
     workspace: WorkspacePods = WorkspacePods(),  # noqa: B008 - immutable
     run_as_defaults: Collection[str] = (),
+    audiences: Collection[str] | None = None,
 ) -> Draft:
     """The allocation `name` that `body` asks for in `pool`, in a workspace that says this of its pods.
 
     `run_as_defaults` are the fields of `runAs` that come from the workspace: a pod template may say otherwise.
+    `audiences` are those that projected tokens may be for; None: every one.
 
     Raises:
         InvalidError: with pointers into the body.
@@ -70,7 +72,7 @@ def draft(
     own_template = bool(containers_of(body.template))
     spec = _spec(body)
     wanted = Allocation(metadata=ObjectMeta(name=name, namespace=body.workspace, labels=body.labels), spec=spec)
-    resolved = resolve(wanted, pool, accounts=workspace.accounts, secrets=workspace.released)
+    resolved = resolve(wanted, pool, accounts=workspace.accounts, secrets=workspace.released, audiences=audiences)
     found = [
         FieldError(
             _secret_pointer(error.pointer, body, spec) or _launch_pointer(error.pointer, body, own_template),

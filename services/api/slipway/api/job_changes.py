@@ -42,10 +42,11 @@ class Effects(msgspec.Struct, frozen=True, kw_only=True):
     unchanged: tuple[str, ...] = ()
 
 
-async def change_job(parts: ApiDeps, job: Job, change: JobChange, *, version: str = "") -> Effects:
-    """Change a job.
+async def change_job(parts: ApiDeps, job: Job, change: JobChange, permit: Permit, *, version: str = "") -> Effects:
+    """Change a job. `permit` is asked before a member is changed with it: one that moves or has to begin again.
 
     Raises:
+        ForbiddenError: members would change, and the caller may not change allocations there.
         ConflictError: work of it runs, cannot be preempted, and would have to begin again.
         InvalidError: there is no such queue, or it belongs to a pool in which nothing of the job waits.
     """
@@ -60,6 +61,8 @@ async def change_job(parts: ApiDeps, job: Job, change: JobChange, *, version: st
             f"{_named(fixed)} of job {job.metadata.name} runs and cannot be preempted, and a new priority would begin "
             "it again; wait for its end, or let it count from the next attempt on: interrupt: false (--no-interrupt)"
         )
+    if queue is not None or moved:
+        await permit("allocations", job.metadata.namespace)
     if fields:
         job = await _write(parts, job, fields, version=version)
     unchanged = await _to_queue(parts, members, queue) if queue is not None else []
@@ -89,34 +92,34 @@ async def kill_job(parts: ApiDeps, job: Job) -> list[str]:
     return [id_of(each) for each in members]
 
 
-async def change_job_now(parts: ApiDeps, job: Job, change: JobChange) -> Effects:
+async def change_job_now(parts: ApiDeps, job: Job, change: JobChange, permit: Permit) -> Effects:
     """The same, decided again when somebody else changes the job at the same moment."""
     for _ in range(TRIES_MAX - 1):
         try:
-            return await change_job(parts, job, change)
+            return await change_job(parts, job, change, permit)
         except PreconditionError:
             job = await find_job(parts, job.metadata.name, job.metadata.namespace)
-    return await change_job(parts, job, change)
+    return await change_job(parts, job, change, permit)
 
 
-async def move(parts: ApiDeps, subject: Subject, body: MoveBody) -> Effects | Allocation:
+async def move(parts: ApiDeps, subject: Subject, body: MoveBody, permit: Permit) -> Effects | Allocation:
     """Put it right before or behind another; nothing is written when it stands there.
 
     Decided again when somebody else changes it at the same moment.
     """
     for _ in range(TRIES_MAX - 1):
         try:
-            return await _move(parts, subject, body)
+            return await _move(parts, subject, body, permit)
         except PreconditionError:
             meta = subject.metadata
             if isinstance(subject, Job):
                 subject = await find_job(parts, meta.name, meta.namespace)
             else:
                 subject = await parts.lookup.again(subject)
-    return await _move(parts, subject, body)
+    return await _move(parts, subject, body, permit)
 
 
-async def _move(parts: ApiDeps, subject: Subject, body: MoveBody) -> Effects | Allocation:
+async def _move(parts: ApiDeps, subject: Subject, body: MoveBody, permit: Permit) -> Effects | Allocation:
     ahead = isinstance(body.ahead_of, str)
     target = body.ahead_of if ahead else body.behind
     if not isinstance(target, str) or (ahead and isinstance(body.behind, str)):
@@ -133,7 +136,7 @@ async def _move(parts: ApiDeps, subject: Subject, body: MoveBody) -> Effects | A
             return Effects(job=subject)
         priority = msgspec.UNSET if place.priority is None else place.priority
         change = JobChange(queue_position=place.position, priority=priority, interrupt=body.interrupt)
-        return await change_job(parts, subject, change)
+        return await change_job(parts, subject, change, permit)
     if place is None:
         return subject
     fields: dict[str, Any] = {"queuePosition": place.position}
@@ -211,8 +214,8 @@ async def _update_job(parts: ApiDeps, update: QueueUpdate, permit: Permit) -> No
     )
     changes = msgspec.to_builtins(change).keys() - {"interrupt"}
     if changes:
-        job = (await change_job_now(parts, job, change)).job
-    await _maybe_move(parts, job, update, is_changed=bool(changes))
+        job = (await change_job_now(parts, job, change, permit)).job
+    await _maybe_move(parts, job, update, permit, is_changed=bool(changes))
 
 
 async def _update_allocation(parts: ApiDeps, update: QueueUpdate, permit: Permit) -> None:
@@ -227,13 +230,15 @@ async def _update_allocation(parts: ApiDeps, update: QueueUpdate, permit: Permit
     if fields:
         await check_queue_change(parts.catalog, found, fields)
         found = await parts.changes.write(found, fields)
-    await _maybe_move(parts, found, update, is_changed=bool(fields))
+    await _maybe_move(parts, found, update, permit, is_changed=bool(fields))
 
 
-async def _maybe_move(parts: ApiDeps, subject: Subject, update: QueueUpdate, *, is_changed: bool) -> None:
+async def _maybe_move(
+    parts: ApiDeps, subject: Subject, update: QueueUpdate, permit: Permit, *, is_changed: bool
+) -> None:
     body = MoveBody(ahead_of=update.ahead_of, behind=update.behind, interrupt=update.interrupt)
     if isinstance(body.ahead_of, str) or isinstance(body.behind, str):
-        await move(parts, subject, body)
+        await move(parts, subject, body, permit)
     elif not is_changed:
         raise MalformedError("empty patch: set at least one of priority, queue, maxSlots, weight, aheadOf, behind")
 

@@ -11,6 +11,7 @@ Invariants: nothing is answered 2xx before the create has committed, and the sec
 
 import asyncio
 import re
+from collections.abc import Collection
 from typing import Any, cast
 
 import msgspec
@@ -105,8 +106,11 @@ class LaunchRequests:
         *,
         clock: Clock,
         random: Random,
+        audiences: Collection[str] | None = None,
     ) -> None:
+        """`audiences`: those that projected tokens in pod templates may be for; None: every one."""
         self._kube = kube
+        self._audiences = audiences
         self._contexts = contexts
         self._nodes = nodes
         self._claims = IdempotencyClaims(kube, clock=clock, random=random)
@@ -183,7 +187,12 @@ class LaunchRequests:
         workspace = (await self._catalog.defaults(body.workspace)).pods
         try:
             draft = admission.draft(
-                body, name, pool, workspace=workspace, run_as_defaults=_from_workspace(composed.sources, "/runAs/")
+                body,
+                name,
+                pool,
+                workspace=workspace,
+                run_as_defaults=_from_workspace(composed.sources, "/runAs/"),
+                audiences=self._audiences,
             )
         except InvalidError as error:
             raise blamed(error, composed.sources, "the launch") from error

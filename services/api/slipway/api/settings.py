@@ -60,6 +60,14 @@ class Settings(CommonSettings, kw_only=True, frozen=True):
             "for what they may do there (SubjectAccessReview)."
         ),
     ] = "none"
+    token_audiences: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="Audiences that projected tokens in pod templates may be for, separated by commas. The chart "
+            "sets it to what its admission policy allows, so that a launch is refused rather than its pods. Empty: "
+            "every audience but the Kubernetes API."
+        ),
+    ] = ()
     token_dir: Annotated[
         str,
         Meta(

@@ -7,13 +7,14 @@ the check.
 """
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from functools import partial
 
 from starlette.requests import HTTPConnection
 
 from slipway.api import audit
-from slipway.api.access.permissions import EVERYWHERE, GET, LIST, PermissionCheck, VisibleWorkspaces
+from slipway.api.access.permissions import EVERYWHERE, GET, LIST, PermissionCheck, Role, VisibleWorkspaces
 from slipway.api.access.principal import Anybody, Principal
 from slipway.api.access.redaction import Blinds, blinds
 from slipway.api.access.scoped_client import VisibleKube
@@ -114,6 +115,15 @@ async def permit(request: HTTPConnection, ask: PermissionCheck, workspace: str) 
         raise _forbidden(principal, ask, f"in workspace {workspace[:80]}")
     if not sight.is_whole and not await _is_there(request, workspace):
         raise _no_workspace(workspace)
+
+
+def permit_patch(request: HTTPConnection) -> Callable[[str, str], Awaitable[None]]:
+    """`permit` for changes of things of a kind in a workspace, for what reads the body further in."""
+
+    async def ask(resource: str, workspace: str) -> None:
+        await permit(request, PermissionCheck("patch", resource, Role.EDITOR), workspace)
+
+    return ask
 
 
 async def permit_on(request: HTTPConnection, ask: PermissionCheck, workspace: str, what: str) -> None:

@@ -15,7 +15,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from slipway.api import audit, job_changes, verbs
-from slipway.api.access.middleware import permit_member, permit_on, sight_of
+from slipway.api.access.middleware import permit_member, permit_on, permit_patch, sight_of
 from slipway.api.access.permissions import PermissionCheck
 from slipway.api.access.table import rule_of
 from slipway.api.batch import LANES, Batch, NotReachedError, Tried
@@ -174,7 +174,7 @@ class _Verb:
                 return await changes.write(found, {"priority": body.priority})
             case BatchVerb.MOVE:
                 beside = MoveBody(ahead_of=body.ahead_of, behind=body.behind)
-                moved = await job_changes.move(self._parts, found, beside)
+                moved = await job_changes.move(self._parts, found, beside, permit_patch(self._request))
                 return moved if isinstance(moved, Allocation) else found
             case BatchVerb.DELETE:
                 await changes.delete(found)

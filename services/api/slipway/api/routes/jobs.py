@@ -8,7 +8,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from slipway.api import job_changes, usage_view, verbs
-from slipway.api.access.middleware import permit, permit_member, sight_of, workspaces_of
+from slipway.api.access.middleware import permit, permit_member, permit_patch, sight_of, workspaces_of
 from slipway.api.access.permissions import PermissionCheck, Role
 from slipway.api.decoding import checked, read_object
 from slipway.api.deps import ApiDeps, parts_of
@@ -99,9 +99,9 @@ async def change(request: Request) -> Response:
     body = checked(await read_object(request, parts.settings.body_bytes_max), JobChange)
     version = _if_match(request, job)
     if version:
-        effects = await job_changes.change_job(parts, job, body, version=version)
+        effects = await job_changes.change_job(parts, job, body, permit_patch(request), version=version)
     else:
-        effects = await job_changes.change_job_now(parts, job, body)
+        effects = await job_changes.change_job_now(parts, job, body, permit_patch(request))
     return await _changed(parts, effects)
 
 
@@ -122,7 +122,7 @@ async def move(request: Request) -> Response:
     """Put it before or behind another job or allocation."""
     parts, job = parts_of(request), await _found(request)
     body = checked(await read_object(request, parts.settings.body_bytes_max), MoveBody)
-    effects = await job_changes.move(parts, job, body)
+    effects = await job_changes.move(parts, job, body, permit_patch(request))
     return await _changed(parts, effects if isinstance(effects, Effects) else Effects(job=job))
 
 
@@ -132,7 +132,7 @@ async def move_allocation(request: Request) -> Response:
     found = await parts.lookup.find(request.path_params["id"])
     body = checked(await read_object(request, parts.settings.body_bytes_max), MoveBody)
     verbs.check_change(found)
-    moved = await job_changes.move(parts, found, body)
+    moved = await job_changes.move(parts, found, body, permit_patch(request))
     view = allocation_view(moved if isinstance(moved, Allocation) else found)
     return json_response(view, headers={"ETag": f'"{view.resource_version}"'})
 
@@ -142,11 +142,7 @@ async def batch(request: Request) -> Response:
     parts = parts_of(request)
     body = checked(await read_object(request, parts.settings.body_bytes_max), BatchBody)
     await permit_member(request)
-
-    async def permit_one(resource: str, workspace: str) -> None:
-        await permit(request, PermissionCheck("patch", resource, Role.EDITOR), workspace)
-
-    return json_response(await job_changes.batch(parts, body.updates, permit_one))
+    return json_response(await job_changes.batch(parts, body.updates, permit_patch(request)))
 
 
 async def stats(request: Request) -> Response:
