@@ -83,6 +83,7 @@ def pages(ids: Mapping[str, str]) -> dict[str, str]:
         "ranks": f"/w/{ids['gang']}?tab=ranks",
         "events": f"/w/{ids['gang']}?tab=events",
         "yaml": f"/w/{ids['gang']}?tab=yaml",
+        "terminal": f"/w/{ids['gang']}?tab=terminal",
         "failed": f"/w/{ids['failed']}",
         "waiting": f"/w/{ids['big']}",
         "held": f"/w/{ids['held']}",

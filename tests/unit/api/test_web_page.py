@@ -184,6 +184,7 @@ def test_vendored_modules_are_what_they_say() -> None:
 def test_types_are_checked_against_what_is_vendored() -> None:
     """The packages whose types the check reads have the versions of the files that browsers load."""
     vendor = (FOLDER / "vendor" / "README.md").read_text()
+    vendor += (FOLDER.parent / "assets" / "terminal" / "vendor" / "README.md").read_text()
     vendored = dict(found.rsplit(" ", 1) for found in re.findall(r"^\| `[^`]+` \| `([^`]+)`", vendor, re.MULTILINE))
     named: dict[str, str] = msgspec.json.decode((PAGE_TYPES / "package.json").read_bytes())["devDependencies"]
     assert vendored == {name: version for name, version in named.items() if name != "typescript"}
@@ -201,8 +202,10 @@ def test_every_import_leads_somewhere() -> None:
             else:
                 names.add(named)
     imports: dict[str, str] = web_page._IMPORTS  # pyright: ignore[reportPrivateUsage]
-    assert names == set(imports)
+    shared: dict[str, str] = web_page._SHARED  # pyright: ignore[reportPrivateUsage]
+    assert names == {*imports, *shared}
     assert all(f"pages/vendor/{file}" in served for file in imports.values())
+    assert all(address.removeprefix("/assets/") in assets.files() for address in shared.values())
 
 
 def test_both_sides_know_the_same_addresses() -> None:

@@ -142,9 +142,10 @@ def connect(
     nodes = WatchedObjects(kube, SEEN_NODES, clock, random, indexers={BY_ADDRESS: of_address})
     catalog, lookup = Catalog(kube, clock, nodes), Lookup(kube)
     announcer = LaunchPublisher(streams.events, streams.wake, clock)
-    refusals = _refusals(settings, clock)
+    refusals, contexts = _refusals(settings, clock), _contexts(settings, kube, clock, random)
     ways = _ways_in(settings, kube, catalog, streams, refusals, clock=clock, random=random)
-    contexts = _contexts(settings, kube, clock, random)
+    allowed = settings.token_audiences
+    launcher = LaunchRequests(kube, catalog, announcer, contexts, nodes, clock=clock, random=random, audiences=allowed)
     return ApiDeps(
         settings=settings,
         clock=clock,
@@ -165,16 +166,7 @@ def connect(
         contexts=contexts,
         workspaces=Workspaces(kube, catalog, system_namespace=settings.namespace),
         lookup=lookup,
-        launcher=LaunchRequests(
-            kube,
-            catalog,
-            announcer,
-            contexts,
-            nodes,
-            clock=clock,
-            random=random,
-            audiences=settings.token_audiences or None,
-        ),
+        launcher=launcher,
         changes=SpecWriter(kube, lookup, announcer, clock),
         batches=BatchLanes(clock, request_s=settings.request_timeout_s),
         announcer=announcer,

@@ -106,11 +106,11 @@ class LaunchRequests:
         *,
         clock: Clock,
         random: Random,
-        audiences: Collection[str] | None = None,
+        audiences: Collection[str] = (),
     ) -> None:
-        """`audiences`: those that projected tokens in pod templates may be for; None: every one."""
+        """`audiences`: those that projected tokens in pod templates may be for; none: every one."""
         self._kube = kube
-        self._audiences = audiences
+        self._audiences = audiences or None
         self._contexts = contexts
         self._nodes = nodes
         self._claims = IdempotencyClaims(kube, clock=clock, random=random)

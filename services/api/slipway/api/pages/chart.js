@@ -1,5 +1,6 @@
 // A chart of values by day. The library that draws it is loaded when a page first has one.
-import { html, useEffect, useRef, useSignal } from "./runtime.js";
+import { colourOf, useTheme } from "./colours.js";
+import { html, useEffect, useRef } from "./runtime.js";
 
 const HEIGHT = 170;
 const DAY_S = 86400;
@@ -25,18 +26,7 @@ function load() {
  */
 export function DayChart({ days, unit, label }) {
   const box = useRef(null);
-  const theme = useSignal(0);
-  useEffect(() => {
-    const change = () => (theme.value += 1);
-    const system = matchMedia("(prefers-color-scheme: dark)");
-    const chosen = new MutationObserver(change);
-    system.addEventListener("change", change);
-    chosen.observe(document.documentElement, { attributeFilter: ["data-theme"] });
-    return () => {
-      system.removeEventListener("change", change);
-      chosen.disconnect();
-    };
-  }, []);
+  const theme = useTheme();
   const told = JSON.stringify(days);
   useEffect(() => {
     let plot = null;
@@ -52,7 +42,7 @@ export function DayChart({ days, unit, label }) {
       sized.disconnect();
       plot?.destroy();
     };
-  }, [told, unit, theme.value]);
+  }, [told, unit, theme]);
   return html`<figure class="chart card"><figcaption class="soft">${label}</figcaption><div ref=${box} role="img" aria-label=${label}></div></figure>`;
 }
 
@@ -70,7 +60,7 @@ export function filled(days) {
 }
 
 function optionsOf(Plot, box, unit) {
-  const [soft, line, accent] = ["--soft", "--line", "--accent"].map((name) => colourOf(box, name));
+  const [soft, line, accent] = ["--soft", "--line", "--accent"].map((token) => colourOf(box, { token }));
   const axis = { stroke: soft, grid: { stroke: line, width: 1 }, ticks: { stroke: line, width: 1 } };
   return {
     width: box.clientWidth, height: HEIGHT, tzDate: (seconds) => Plot.tzDate(new Date(seconds * 1000), "Etc/UTC"),
@@ -85,14 +75,4 @@ function optionsOf(Plot, box, unit) {
 
 function dayOf(seconds) {
   return new Date(seconds * 1000).toISOString().slice(5, 10);
-}
-
-// The library paints on a canvas, which knows no variables of the style sheet.
-function colourOf(box, name) {
-  const probe = document.createElement("i");
-  probe.style.color = `var(${name})`;
-  box.append(probe);
-  const colour = getComputedStyle(probe).color;
-  probe.remove();
-  return colour;
 }

@@ -9,9 +9,11 @@ import { UseOf } from "./gpu_use.js";
 import { pageOfJob } from "./jobs.js";
 import { LogBook } from "./log_book.js";
 import { LogView } from "./log_view.js";
+import { mayChange } from "./permissions.js";
 import { param, setParam } from "./router.js";
 import { html, useEffect, useMemo, useSignal } from "./runtime.js";
 import { now, useResource } from "./store.js";
+import { Terminal } from "./terminal.js";
 import { WorkloadActions } from "./workload_actions.js";
 import { toYaml } from "./yaml.js";
 
@@ -46,10 +48,16 @@ function Story({ view, reload }) {
   const waits = view.phase === WAITS;
   const tab = param("tab") || (waits ? "events" : "log");
   const containers = containersOf(view);
+  const hasTerminal = mayChange(view) && view.phase === "Running";
+  const isOpened = useSignal(false);
+  useEffect(() => {
+    if (tab === "terminal" && hasTerminal) isOpened.value = true;
+  }, [tab, hasTerminal]);
   const tabs = [
     { id: "log", label: "Log" },
     { id: "ranks", label: "Ranks", count: rankCount(view) },
     { id: "events", label: "Events" },
+    ...(hasTerminal || isOpened.value ? [{ id: "terminal", label: "Terminal" }] : []),
     { id: "yaml", label: "YAML" },
   ];
   return html`<div class="head workload">
@@ -75,6 +83,8 @@ function Story({ view, reload }) {
       ${tab === "ranks" ? html`<${Ranks} view=${view} book=${book} />` : null}
       ${tab === "events" ? html`<${Events} view=${view} />` : null}
       ${tab === "yaml" ? html`<${Yaml} view=${view} />` : null}
+      ${tab === "terminal" && !isOpened.value ? html`<${Empty} title="No terminal">${mayChange(view) ? "A terminal opens in a rank that runs." : "A terminal takes the right to change the workload."}<//>` : null}
+      ${isOpened.value ? html`<${Terminal} key=${view.attempt} view=${view} containers=${containers} isShown=${tab === "terminal"} />` : null}
     </div>`;
 }
 

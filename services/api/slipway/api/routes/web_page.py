@@ -33,6 +33,11 @@ _IMPORTS = {
     "js-yaml": "js-yaml-5.5.0.mjs",
     "uplot": "uplot-1.6.32.mjs",
 }
+_SHARED = {
+    "@xterm/xterm": "/assets/terminal/vendor/xterm-6.0.0.mjs",
+    "@xterm/addon-fit": "/assets/terminal/vendor/xterm-addon-fit-0.11.0.mjs",
+}
+"""Those that the terminal of kind shell has as well."""
 _LATE = ("js-yaml", "uplot")
 """Loaded when a page needs them, not before the first content."""
 _POLICY = (
@@ -97,7 +102,8 @@ def _made() -> tuple[str, str, str]:
     """(the page, its policy, its tag): they depend on nothing but the code."""
     root = f"/assets/pages/{assets.pages_digest()}/"
     names = [path.removeprefix("pages/") for path, kind in assets.page_files().items() if kind == "text/javascript"]
-    imports = msgspec.json.encode({"imports": {name: f"{root}vendor/{file}" for name, file in _IMPORTS.items()}})
+    named = {name: f"{root}vendor/{file}" for name, file in _IMPORTS.items()} | _SHARED
+    imports = msgspec.json.encode({"imports": named})
     late = {"theme.js", "main.js", *(f"vendor/{_IMPORTS[name]}" for name in _LATE)}
     preloads = "\n".join(f'<link rel="modulepreload" href="{root}{name}">' for name in names if name not in late)
     # A `<` inside of a string could end the element: JSON may spell it otherwise.

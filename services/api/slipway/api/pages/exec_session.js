@@ -1,0 +1,126 @@
+// A command in a rank: the wire of `GET .../ranks/{rank}/exec`, which is Kubernetes' own. The first byte of a message is its
+// channel. It has the limits of a page: what it cannot draw in time is counted, not kept.
+import { call } from "./api.js";
+
+const PROTOCOL = "v5.channel.k8s.io";
+const [STDIN, STDOUT, STDERR, STATUS, RESIZE] = [0, 1, 2, 3, 4];
+const PIECE_BYTES = 32 * 1024;
+const SWITCHING = 426;
+const FULL_BYTES = 4 * 1024 * 1024;
+const EMPTY_BYTES = 1024 * 1024;
+
+/**
+ * @typedef {{code: number | null, message: string}} CommandEnd `code` null: there is none, and `message` says why
+ * @typedef {{onOpen: () => void, onOutput: (bytes: Uint8Array) => void, onEnd: (end: CommandEnd) => void}} ExecEvents
+ */
+
+/**
+ * What the last message says.
+ * @param {string} text a Kubernetes Status as JSON
+ * @returns {CommandEnd}
+ */
+export function endOf(text) {
+  try {
+    const told = JSON.parse(text);
+    if (told.status === "Success") return { code: 0, message: "" };
+    const cause = told.details?.causes?.find((each) => each.reason === "ExitCode");
+    const message = String(told.message || told.reason || "the command could not be run");
+    return { code: told.reason === "NonZeroExitCode" && cause ? Number(cause.message) : null, message };
+  } catch {
+    return { code: null, message: "the end of the command cannot be read" };
+  }
+}
+
+/**
+ * Start a command with a terminal. `onEnd` is called once, whatever ends it.
+ * @param {string} path of the rank below /api/v1, as /allocations/ID/ranks/0
+ * @param {{container: string, columns: number, rows: number}} where
+ * @param {ExecEvents} events
+ * @returns {{send: (bytes: Uint8Array) => void, resize: (columns: number, rows: number) => void, close: () => void}}
+ */
+export function startExec(path, { container, columns, rows }, events) {
+  const query = new URLSearchParams({ stdin: "true", tty: "true", container });
+  const url = new URL(`/api/v1${path}/exec?${query}`, location.href);
+  url.protocol = location.protocol === "https:" ? "wss:" : "ws:";
+  const socket = new WebSocket(url, [PROTOCOL]);
+  socket.binaryType = "arraybuffer";
+  let isOpen = false;
+  let isOver = false;
+  const end = (told) => {
+    if (!isOver) events.onEnd(told);
+    isOver = true;
+  };
+  const message = (channel, bytes) => {
+    const whole = new Uint8Array(bytes.length + 1);
+    whole[0] = channel;
+    whole.set(bytes, 1);
+    if (socket.readyState === WebSocket.OPEN) socket.send(whole);
+  };
+  const resize = (width, height) => message(RESIZE, new TextEncoder().encode(JSON.stringify({ Width: width, Height: height })));
+  socket.onopen = () => {
+    isOpen = true;
+    resize(columns, rows);
+    events.onOpen();
+  };
+  socket.onmessage = ({ data }) => {
+    const [channel] = new Uint8Array(data, 0, 1);
+    const bytes = new Uint8Array(data, 1);
+    if (channel === STDOUT || channel === STDERR) events.onOutput(bytes);
+    else if (channel === STATUS) end(endOf(new TextDecoder().decode(bytes)));
+  };
+  socket.onclose = async ({ reason }) => {
+    if (isOpen) end({ code: null, message: reason || "the connection was lost" });
+    else if (!isOver) end({ code: null, message: await whyRefused(`${path}/exec?${query}`) });
+  };
+  return {
+    send: (bytes) => {
+      for (let at = 0; at < bytes.length; at += PIECE_BYTES) message(STDIN, bytes.subarray(at, at + PIECE_BYTES));
+    },
+    resize,
+    close: () => {
+      isOver = true;
+      socket.close();
+    },
+  };
+}
+
+// A page is not told why a WebSocket was refused. The same address tells it to a plain call.
+async function whyRefused(path) {
+  const refusal = await call("GET", path).catch((error) => error);
+  return !refusal || refusal.status === SWITCHING ? "the connection was lost" : refusal.message;
+}
+
+/** What was printed faster than it is drawn: beyond a limit it is left out, and counted. */
+export class OutputLimit {
+  constructor() {
+    this.waiting = 0;
+    this.leftOut = 0;
+    this.isFull = false;
+  }
+
+  /**
+   * Whether these bytes are to be drawn.
+   * @param {number} count
+   * @returns {boolean}
+   */
+  takes(count) {
+    if (this.waiting > FULL_BYTES) this.isFull = true;
+    if (this.isFull) this.leftOut += count;
+    else this.waiting += count;
+    return !this.isFull;
+  }
+
+  /**
+   * So many were drawn. How many were left out meanwhile, once there is room again.
+   * @param {number} count
+   * @returns {number}
+   */
+  drawn(count) {
+    this.waiting -= count;
+    if (!this.isFull || this.waiting > EMPTY_BYTES) return 0;
+    const count_ = this.leftOut;
+    this.isFull = false;
+    this.leftOut = 0;
+    return count_;
+  }
+}

@@ -1,0 +1,126 @@
+"""A shell in a rank, on the page of its workload: typing, ranks, what ends it, what it prints too fast."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.browser.chromium import Page
+from tests.support.local_stack import RunningStack
+
+ROWS = "document.querySelector('.terminal .xterm-rows')?.innerText.replaceAll('\\u00a0', ' ')"
+TOLD = "document.querySelector('.terminal .told')?.innerText"
+OPEN = f"{TOLD}?.includes('Open in container')"
+
+
+@pytest.fixture(scope="module")
+def gang(stack: RunningStack) -> str:
+    """Two ranks that run."""
+    program = "import time; print('here', flush=True); time.sleep(600)"
+    ranks = [{"name": "worker", "count": 2, "resources": {"cpu": "100m", "memory": "64Mi"}}]
+    command = {"image": "local", "command": [sys.executable, "-c", program], "ranks": ranks}
+    id_ = stack.launch({"kind": "training", "name": "page-terminal", **command})
+    stack.wait_for(id_, "Running")
+    return id_
+
+
+def opened(stack: RunningStack, page: Page, id_: str) -> None:
+    page.goto(stack.link(f"/w/{id_}?tab=terminal"))
+    page.wait_for(OPEN)
+    page.wait_for("document.activeElement?.classList.contains('xterm-helper-textarea')")
+
+
+def test_what_is_typed_is_run_in_the_rank(stack: RunningStack, page: Page, gang: str, pictures: Path) -> None:
+    """With the variables of the rank, in the size of the page; another tab does not end it; another rank is another."""
+    opened(stack, page, gang)
+    page.type("echo rank-$SLIPWAY_RANK-$((20+3)); stty size\n")
+    page.wait_for(f"{ROWS}.includes('rank-0-23')")
+    page.wait_for(f"/\\n\\d\\d? \\d\\d+ *\\n/.test({ROWS})")
+    page.type(r"export KEPT=still; printf '\e[32mgreen\e[0m \e[38;2;1;200;3mexact\e[0m\n'" + "\n")
+    page.wait_for(f"{ROWS}.includes('green exact')")
+    colour = (
+        "getComputedStyle([...document.querySelectorAll('.xterm-rows span')].find(e => e.innerText === 'exact')).color"
+    )
+    assert page.run(colour) == "rgb(1, 200, 3)"
+    page.picture(pictures / "rank-terminal-light.png")
+    page.look(is_dark=True)
+    page.picture(pictures / "rank-terminal-dark.png")
+
+    page.run("document.getElementById('tab-events').click()")
+    page.wait_for("document.querySelector('.terminal').hidden")
+    page.run("document.getElementById('tab-terminal').click()")
+    page.wait_for("document.activeElement?.classList.contains('xterm-helper-textarea')")
+    page.type("echo $KEPT-there\n")
+    page.wait_for(f"{ROWS}.includes('still-there')")
+
+    page.run(
+        "(() => { const s = document.querySelector('[name=terminal-rank]'); s.value = '1';"
+        " s.dispatchEvent(new Event('change')) })()"
+    )
+    page.wait_for(f"{OPEN} && !{ROWS}.includes('still-there')")
+    page.type("echo rank-$SLIPWAY_RANK-\n")
+    page.wait_for(f"{ROWS}.includes('rank-1-')")
+    assert page.errors == []
+
+
+def test_a_keyboard_gets_out_and_a_shell_that_ends_says_so(stack: RunningStack, page: Page, gang: str) -> None:
+    """Tab belongs to the shell, Shift-Escape leaves it; the exit code stands there, and Enter opens another one."""
+    opened(stack, page, gang)
+    page.type("true xqz")
+    page.press("Tab", 9)
+    assert page.run("document.activeElement.classList.contains('xterm-helper-textarea')")
+    page.press("Escape", 27, modifiers=8)
+    assert page.run("document.activeElement.id") == "tab-terminal"
+    page.run("document.querySelector('.xterm-helper-textarea').focus()")
+    page.type("; exit 7\n")
+    page.wait_for(f"{TOLD}?.includes('ended with exit code 7')")
+    page.type("\n")
+    page.wait_for(OPEN)
+    page.type("echo again-$((1+1))\n")
+    page.wait_for(f"{ROWS}.includes('again-2')")
+    assert page.errors == []
+
+
+def test_a_flood_leaves_the_page_alive(stack: RunningStack, page: Page, gang: str) -> None:
+    """What is printed faster than it is drawn is left out; keys still arrive, and the shell is as before."""
+    opened(stack, page, gang)
+    page.type("yes 0123456789012345678901234567890123456789 | head -c 60000000; echo done-$((40+2))\n")
+    page.wait_for(f"{ROWS}.includes('done-42')", timeout_s=60)
+    page.type("clear; echo after-$((1+1))\n")
+    page.wait_for(f"{ROWS}.includes('after-2')")
+
+
+def test_what_cannot_be_opened_says_why(stack: RunningStack, page: Page, gang: str) -> None:
+    """The refusal of the API, in its words."""
+    page.goto(stack.link(f"/w/{gang}"))
+    page.wait_for("!!document.getElementById('tab-terminal')")
+    root = page.run("new URL('.', document.querySelector('script[type=module]').src).href")
+    path = f"/allocations/{gang}/ranks/0"
+    told = page.run(
+        f"import('{root}exec_session.js').then((m) => new Promise((onEnd) => m.startExec({path!r}, "
+        "{ container: 'none', columns: 80, rows: 24 }, { onOpen() {}, onOutput() {}, onEnd })))"
+    )
+    assert told["code"] is None
+    assert "none" in told["message"]
+    assert "container" in told["message"]
+
+
+def test_nothing_runs_there_is_no_terminal(stack: RunningStack, page: Page) -> None:
+    """What has ended has no tab for it; an old link says what it takes."""
+    id_ = stack.launch({"kind": "command", "image": "local", "command": ["true"]})
+    stack.wait_for(id_, "Terminated")
+    page.goto(stack.link(f"/w/{id_}?tab=terminal"))
+    page.wait_for("document.body.innerText.includes('A terminal opens in a rank that runs.')")
+    assert not page.run("!!document.getElementById('tab-terminal')")
+
+
+def test_what_is_left_out_is_counted(stack: RunningStack, page: Page) -> None:
+    """Beyond 4 MiB that are not drawn yet nothing is kept; below 1 MiB it goes on, and says how much is missing."""
+    page.goto(stack.link("/"))
+    page.wait_for("!!document.querySelector('main h1')")
+    root = page.run("new URL('.', document.querySelector('script[type=module]').src).href")
+    told = page.run(
+        f"import('{root}exec_session.js').then(({{ OutputLimit }}) => {{ const l = new OutputLimit(), m = 1024 * 1024;"
+        " return [l.takes(5 * m), l.takes(7), l.takes(8), l.drawn(3 * m), l.takes(1), l.drawn(m), l.takes(9)] })"
+    )
+    assert told == [True, False, False, 0, False, 16, True]
