@@ -365,6 +365,31 @@ async def test_another_user_does_not_take_over_a_login(teams: Teams, issuer: Run
         assert (await browser.me()).status_code == 401
 
 
+async def test_what_redis_holds_of_another_login_is_not_taken(teams: Teams, issuer: RunningIssuer) -> None:
+    """Who has taken over Redis cannot open a sealed sign-in, and cannot give it to another login either."""
+    clock = ShiftedClock()
+    async with replica(teams, clock) as (parts, eve), served_by(parts) as http:
+        boss = Browser(http)
+        issuer.user(sub="eve", groups=[])
+        await eve.sign_in(issuer)
+        clock.advance(60)
+        issuer.user(sub="boss", groups=["ml"])
+        await boss.sign_in(issuer)
+        ids = [session_of(parts, each).id for each in (eve, boss)]
+        await parts.sessions.ended.share(ids[0], await parts.sessions.ended.shared(ids[1]), LIFE_S)
+        issuer.user(sub="eve", groups=[])
+        clock.advance(LIFE_S / 2 - 50)
+        me = (await eve.me()).json()
+        assert (me["user"], me["workspaces"]) == ("oidc:eve", [])
+        assert (await boss.me()).json()["user"] == "oidc:boss"
+
+
+def session_of(parts: ApiDeps, browser: Browser) -> LoginSession:
+    found = parts.sessions.keys.open(browser.cookies["slipway_session"], LoginSession)
+    assert found is not None
+    return found
+
+
 async def test_the_issuer_may_be_away_for_a_while(teams: Teams, issuer: RunningIssuer) -> None:
     """Until the life of what it said last is over; then 503, not 401; and it goes on when the issuer is back."""
     clock = ShiftedClock()

@@ -54,6 +54,41 @@ async def test_a_link_logs_in_once(teams: Teams) -> None:
     assert "slipway open" in again.text
 
 
+OPENED = {"sec-fetch-mode": "navigate", "sec-fetch-dest": "document"}
+ELSEWHERE: list[dict[str, str]] = [
+    {**OPENED, "sec-fetch-site": "cross-site"},
+    {**OPENED, "sec-fetch-site": "same-site"},
+    {"referer": "https://evil.example/page"},
+]
+
+
+@pytest.mark.parametrize("headers", ELSEWHERE, ids=["another site", "a neighbour", "an old browser"])
+@pytest.mark.parametrize("is_workload", [False, True])
+async def test_another_site_logs_nobody_in(teams: Teams, headers: dict[str, str], is_workload: bool) -> None:
+    """A person is asked first, and told as whom; by then the link is as good as before."""
+    id_ = teams.ids["red"] if is_workload else ""
+    url = await a_link(teams, **({"allocation": id_} if id_ else {"path": "/docs"}))
+    asked = await followed(teams, url, **headers)
+    assert (asked.status_code, "set-cookie" in asked.headers) == (200, False)
+    assert "Log in as ada" in asked.text
+    assert "frame-ancestors 'none'" in asked.headers["content-security-policy"]
+    where = urlsplit(url)
+    form = {"link": dict(parse_qsl(where.query))["code"], "next": ""}
+    foreign = {"host": where.netloc, "origin": "https://evil.example", "sec-fetch-site": "cross-site"}
+    refused = await teams.world.http.post(where.path, data=form, headers=foreign)
+    assert (refused.status_code, "set-cookie" in refused.headers) == (403, False)
+    own = {"host": where.netloc, "origin": f"http://{where.netloc}", "sec-fetch-site": "same-origin"}
+    taken = await teams.world.http.post(where.path, data=form, headers=own)
+    assert (taken.status_code, "set-cookie" in taken.headers) == (303, True)
+    assert (await teams.world.http.post(where.path, data=form, headers=own)).status_code == 401
+
+
+async def test_what_a_program_or_a_person_opens_goes_on_at_once(teams: Teams) -> None:
+    """No page led there: the address was typed, or given to the browser by a program."""
+    for headers in ({**OPENED, "sec-fetch-site": "none"}, {}):
+        assert (await followed(teams, await a_link(teams), **headers)).status_code == 303
+
+
 async def test_a_link_ends_with_its_token(teams: Teams) -> None:
     """It opens nothing when the token was revoked in between."""
     url = await a_link(teams)

@@ -104,7 +104,7 @@ def create_app(parts: ApiDeps, probes: HealthApp) -> Starlette:
         Route(trace_page.PATH, trace_page.show),
         *(Route(path, web_page.show) for path in web_page.PATHS),
         Route(login.LOGIN, _Asgi(login.Methods(GET=_handler(login.show), POST=_handler(login.log_in)))),
-        Route(login.LINK, _Asgi(login.Methods(GET=_handler(login.follow)))),
+        Route(login.LINK, _Asgi(login.Methods(GET=_handler(login.follow), POST=_handler(login.follow_confirmed)))),
         Route(login.CLIENT, _Asgi(login.Methods(GET=_handler(sign_in.client)))),
         Route(login.START, _Asgi(login.Methods(POST=_handler(sign_in.start)))),
         Route(login.CALLBACK, _Asgi(login.Methods(GET=_handler(sign_in.finish)))),

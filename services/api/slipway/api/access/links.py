@@ -48,6 +48,12 @@ class LoginLinks:
         self._links[_digest(code)] = _Link(token, allocation, ends_at)
         return code, ends_at
 
+    def token_of(self, code: str, allocation: str = "") -> str:
+        """The token that the code stands for, which stays good; empty when it is not."""
+        self._forget(LINKS_MAX)
+        found = self._links.get(_digest(code[:_CODE_CHARS_MAX]))
+        return found.token if found is not None and found.allocation == allocation else ""
+
     def use(self, code: str, allocation: str = "") -> str:
         """The token that the code stands for; empty when it is not good, here or any more."""
         self._forget(LINKS_MAX)

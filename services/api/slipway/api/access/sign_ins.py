@@ -5,9 +5,10 @@ of a login by its refresh token. What the issuer said last of a login is in the 
 Redis for the other replicas, for a refresh token may be good only once; the login itself holds what was said first.
 
 Invariants: an answer of the issuer is taken only by the browser that asked, once, with the nonce that was asked with;
-no token of the issuer is in a page, an address or a readable cookie; a login whose refresh the issuer refuses is ended
-on all replicas. A login is renewed from half of the life of what the issuer said last, once in `RENEW_GAP_S` at most on
-all replicas; until the end of that life the issuer may be away.
+what is kept in Redis counts only for the login that it was kept for; no token of the issuer is in a page, an address or
+a readable cookie; a login whose refresh the issuer refuses is ended on all replicas. A login is renewed from half of
+the life of what the issuer said last, once in `RENEW_GAP_S` at most on all replicas; until the end of that life the
+issuer may be away.
 
 Not promised, while Redis is away: that a login outlives a restart where the issuer's refresh tokens are good once.
 
@@ -62,6 +63,13 @@ class PendingSignIn(msgspec.Struct, frozen=True, kw_only=True, tag="pending"):
     following: str
     is_secure: bool
     ends_at: float
+
+
+class SharedSignIn(msgspec.Struct, frozen=True, kw_only=True, tag="shared-sign-in"):
+    """What replicas tell each other of a login, sealed, in Redis. It names its login: Redis may hold it elsewhere."""
+
+    session: str
+    said: SignedIn
 
 
 class SignIns:
@@ -209,12 +217,14 @@ class SignIns:
     async def _renewed(self, session: LoginSession) -> SignedIn:
         """What the issuer says now, or a replica has learned, or what it said last while that is not over."""
         shared = self._sessions.keys.open(
-            await self._sessions.ended.shared(session.id), SignedIn, chars_max=SHARED_CHARS_MAX
+            await self._sessions.ended.shared(session.id), SharedSignIn, chars_max=SHARED_CHARS_MAX
         )
         said = self._last(session)
-        if shared is not None and shared.at > said.at:
-            self._remember(session, shared)
-            said = shared
+        if shared is not None and (shared.session, shared.said.subject) != (session.id, said.subject):
+            _log.error("a sign-in in Redis is that of another login: it is not taken", user=said.user.name)
+        elif shared is not None and shared.said.at > said.at:
+            said = shared.said
+            self._remember(session, said)
         if not self._is_due(said):
             return said
         is_over = self._clock.now() >= said.user.ends_at
@@ -283,9 +293,8 @@ class SignIns:
 
     async def _keep(self, session: LoginSession, said: SignedIn) -> None:
         self._remember(session, said)
-        await self._sessions.ended.share(
-            session.id, self._sessions.keys.seal(said), session.ends_at - self._clock.now()
-        )
+        sealed = self._sessions.keys.seal(SharedSignIn(session=session.id, said=said))
+        await self._sessions.ended.share(session.id, sealed, session.ends_at - self._clock.now())
 
     def _remember(self, session: LoginSession, said: SignedIn) -> None:
         self._known[session.id] = said

@@ -18,9 +18,10 @@ from slipway.api.access.origins import ENTER, host_name, local_name, origin_of, 
 from slipway.api.access.table import PROXIED
 from slipway.api.deps import parts_of
 from slipway.api.http_errors import BodyTooLargeError, ForbiddenError, UnauthorizedError
-from slipway.api.identity import PRINCIPAL_KEY
+from slipway.api.identity import PRINCIPAL_KEY, principal_of
 from slipway.errors import NotFoundError, ThrottledError
 from slipway.runtime.listen import is_loopback
+from slipway.runtime.web_guard import is_foreign
 
 LOGIN, LINK, LOGOUT = "/login", "/login/link", "/logout"
 START, CALLBACK, CLIENT = "/login/start", "/login/callback", "/login/client"
@@ -64,6 +65,14 @@ _AT_ISSUER = (
     HEAD
     + """<p>You are logged out here. {said}</p>
 <p><a href="{there}">Sign out at {label} too</a></p></main></body></html>"""
+)
+_CONFIRM = (
+    HEAD
+    + """<p>A page of another site led here. The link logs this browser in as <code>{user}</code>{instead}: what you
+launch or open from then on is done as <code>{user}</code>.</p>
+<form method="post" action="{action}"><input type="hidden" name="link" value="{code}">
+<input type="hidden" name="next" value="{next}"><p><button>Log in as {user}</button></p></form>
+<p class="more">If you did not ask for this link, close this page.</p></main></body></html>"""
 )
 _USED = (
     HEAD
@@ -132,16 +141,55 @@ async def log_in(request: Request) -> Response:
 
 
 async def follow(request: Request) -> Response:
-    """Take a code instead of the token: of our own page, or in the origin of a workload of its page."""
+    """Take a code instead of the token: of our own page, or in the origin of a workload of its page.
+
+    Where a page of another site leads here, a person says first that they mean it: who made the link would else decide
+    as whom this browser acts.
+    """
     _check_known(request)
     if request.method != "GET" or "prefetch" in request.headers.get("sec-purpose", ""):
         raise ForbiddenError("the link is for a browser that opens the page, and good once")
+    code, following = request.query_params.get("code", ""), request.query_params.get("next", "")
+    if _is_led_here(request):
+        return await _confirm(request, code, following)
+    return await _take_link(request, code, following)
+
+
+async def follow_confirmed(request: Request) -> Response:
+    """The same, by the form that a person has sent."""
+    _check_known(request)
+    check_same_origin(request)
+    given = await fields_of(request)
+    return await _take_link(request, given.get("link", ""), given.get("next", ""))
+
+
+async def _confirm(request: Request, code: str, following: str) -> Response:
+    """The question, as whom. The code stays good."""
+    parts = parts_of(request)
+    token = parts.links.token_of(code, workload_of(request.headers.get("host", ""), parts.settings.proxy_domain))
+    try:
+        await _enter(request, token)
+    except UnauthorizedError:
+        return page_of(_USED.format(title="This link is not good any more"), status=401)
+    user = escape(principal_of(request).name)
+    page = _CONFIRM.format(
+        title="Log in by this link?",
+        user=user,
+        instead=", and not as who it is logged in as now" if parts.sessions.of(request) else "",
+        action=escape(request.url.path),
+        code=escape(code),
+        next=escape(local_path(following) if following else ""),
+    )
+    return page_of(page)
+
+
+async def _take_link(request: Request, code: str, following: str) -> Response:
     parts, path = parts_of(request), request.url.path
     with audit.told(request, path):
         id_ = workload_of(request.headers.get("host", ""), parts.settings.proxy_domain)
         if path == ENTER and not id_:
             raise NotFoundError("this is no origin of a workload")
-        token = parts.links.use(request.query_params.get("code", ""), id_)
+        token = parts.links.use(code, id_)
         try:
             asked = await _enter(request, token)
             login = parts.sessions.begin(token)
@@ -151,7 +199,7 @@ async def follow(request: Request) -> Response:
         if id_:
             asked.scope["path_params"] = {"id": id_}
             await middleware.admit(asked, PROXIED)
-        following = local_path(request.query_params.get("next", "") or (f"/proxy/{id_}/" if id_ else "/"))
+        following = local_path(following or (f"/proxy/{id_}/" if id_ else "/"))
         response = RedirectResponse(following, status_code=303, headers=_UNKEPT)
         if id_:
             parts.sessions.keep_ticket(response, login, id_, is_secure=session.is_secure(request))
@@ -191,10 +239,13 @@ async def enter(request: Request) -> Response:
         id_ = workload_of(request.headers.get("host", ""), parts.settings.proxy_domain)
         if not id_:
             raise NotFoundError("this is no origin of a workload")
+        given = await fields_of(request)
+        if "link" in given and not is_foreign(request.headers.get("origin", ""), request.headers.get("host", "")):
+            check_same_origin(request)
+            return await _take_link(request, given["link"], given.get("next", ""))
         came_from = urlsplit(request.headers.get("origin", "")).hostname or ""
         if came_from.lower() not in {name.lower() for name in parts.settings.hosts}:
             raise ForbiddenError("only our own pages lead here: open the workload from there (SLIPWAY_HOSTS)")
-        given = await fields_of(request)
         login = await parts.sessions.redeem(given.get("code", ""), id_)
         following = local_path(given.get("next", f"/proxy/{id_}/"))
         if login is None:
@@ -302,6 +353,14 @@ async def fields_of(request: Request) -> dict[str, str]:
             raise BodyTooLargeError(f"a form has at most {FORM_BYTES_MAX} bytes")
     found = parse_qs(body.decode("utf-8", "replace"), keep_blank_values=True, max_num_fields=10)
     return {name: values[0] for name, values in found.items()}
+
+
+def _is_led_here(request: Request) -> bool:
+    """Whether a page of another origin opened this address; one that a program or a person opens has no such page."""
+    site = request.headers.get("sec-fetch-site")
+    if site is not None:
+        return site in ("cross-site", "same-site")
+    return is_foreign(request.headers.get("referer", ""), request.headers.get("host", ""))
 
 
 def _is_from_elsewhere(request: Request) -> bool:
