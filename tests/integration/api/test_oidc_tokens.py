@@ -13,7 +13,7 @@ from slipway.api.access.issuer import FETCH_GAP_S, KEYS_FRESH_S, Issuer
 from slipway.api.settings import Settings
 from slipway.ops.doctor.command import InsideIssuer, inside_of, judge_issuer
 from slipway.ops.doctor.finding import FindingState
-from tests.support.access import BINDINGS, RBAC, ROLES, Teams, bearer, served_by, teams_world
+from tests.support.access import BINDINGS, CLUSTER_BINDINGS, RBAC, ROLES, Teams, bearer, served_by, teams_world
 from tests.support.clock import ShiftedClock
 from tests.support.issuer import CLI, WEB, RunningIssuer, running_issuer
 
@@ -279,7 +279,14 @@ async def test_no_issuer_makes_an_administrator_of_kubernetes(issuer: RunningIss
     async with teams_world("kubernetes", None, **settings) as teams:
         named = await teams.call("GET", "/me", bearer(issuer.token(sub="system:admin")))
         assert (named.status_code, "SLIPWAY_OIDC_USERNAME_PREFIX" in named.text) == (401, True)
-        grouped = await teams.call("GET", "/me", bearer(issuer.token(groups=["system:masters"])))
+        assert (await teams.call("GET", "/me", bearer(issuer.token(sub="eve\x1b[2J")))).status_code == 401
+        kube = teams.world.kube
+        await kube.create(ROLES, {"metadata": {"name": "views"}, "rules": VIEWS})
+        groups = ["system:masters", "kubeadm:cluster-admins", "a\u202eb"]
+        subjects = [{"kind": "Group", "name": name, "apiGroup": RBAC} for name in groups]
+        body = {"roleRef": {"apiGroup": RBAC, "kind": "ClusterRole", "name": "views"}, "subjects": subjects}
+        await kube.create(CLUSTER_BINDINGS, {"metadata": {"name": "of-groups"}, **body})
+        grouped = await teams.call("GET", "/me", bearer(issuer.token(groups=groups)))
         assert (grouped.json()["user"], grouped.json()["workspaces"]) == ("ada", [])
         await parts_issuer(teams).aclose()
 

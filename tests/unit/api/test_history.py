@@ -7,6 +7,7 @@ import pytest
 
 from slipway.crd.transitions import record
 from slipway.crd.v1alpha1 import RING_LENGTH, Allocation
+from slipway.errors import ThrottledError
 from slipway.kube.resources import ALLOCATIONS
 from slipway.model.lifecycle import Event
 from slipway.model.times import format_time
@@ -28,6 +29,18 @@ async def moved(world: ApiWorld, name: str, *steps: tuple[Event, float, dict[str
 
 def at(world: ApiWorld, after_s: float) -> str:
     return format_time(world.clock.now() + after_s)
+
+
+async def test_one_user_leaves_a_place_for_others(world: ApiWorld) -> None:
+    """An answer may read all events that there are: nobody asks for as many at a time as there are places."""
+    places = world.parts.history_places
+    with places.held("anybody"), places.held("anybody"), places.held("another"):
+        refused = await world.get("/history")
+        assert (refused.status_code, refused.headers["retry-after"]) == (429, "2")
+        assert "3 questions about the past run already" in refused.json()["detail"]
+    with places.held("bob"), places.held("bob"), pytest.raises(ThrottledError, match="bob runs 2 of 3"):
+        places.held("bob").__enter__()
+    assert (await world.get("/history")).status_code == 200
 
 
 async def test_who_stood_where_at_a_moment(world: ApiWorld, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ import re
 from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qsl, urlsplit
 
 import httpx
 import msgspec
@@ -13,11 +14,14 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
+from slipway.api.access import origins
 from slipway.api.access.rate_limit import Rates
 from slipway.api.access.session import LoginSession
 from slipway.api.settings import Settings
+from slipway.crd.v1alpha1 import Stop
 from slipway.errors import ThrottledError
-from tests.support.access import Teams, teams_world
+from slipway.model.lifecycle import Event
+from tests.support.access import CANARY, Teams, teams_world
 from tests.support.api_world import ApiWorld
 from tests.support.clock import FakeClock
 from tests.unit.api.test_proxy import served
@@ -53,6 +57,37 @@ def code_of(step: httpx.Response) -> str:
     found = re.search(r'name="code" value="([^"]+)"', step.text)
     assert found is not None, step.text
     return found[1]
+
+
+async def test_a_page_may_no_more_than_read_its_workload(teams: Teams) -> None:
+    """Whatever its reader may: no commands in ranks, no names of other workspaces, no change; by each way in."""
+    ada = await teams.token("ada", {"*": "admin"})
+    red = teams.ids["red"]
+    link = await teams.world.http.post("/api/v1/login-links", json={"allocation": red}, headers=ada)
+    code = dict(parse_qsl(urlsplit(link.json()["url"]).query))["code"]
+    page = {"Host": f"{red}.{DOMAIN}"}
+    entered = await teams.world.http.get(f"/.slipway/enter?code={code}", headers=page)
+    ticket = {**page, **cookie_of(entered), "Sec-Fetch-Site": "same-origin", "Origin": f"http://{red}.{DOMAIN}"}
+    about = f"/api/v1/allocations/{red}"
+    assert (await teams.world.http.get(about, headers=ticket)).status_code == 200
+    assert (await teams.world.http.get(f"{about}/logs?follow=false", headers=ticket)).status_code == 200
+    plain = await teams.world.http.get(f"{about}/ranks/0/exec?command=id", headers=ticket)
+    assert (plain.status_code, plain.json()["code"]) == (403, "forbidden")
+    assert not guarded(f"{red}.{DOMAIN}", f"{about}/ranks/0/exec")
+    assert guarded(f"{red}.{DOMAIN}", f"/proxy/{red}/socket")
+
+    await teams.world.run(CANARY["red"], namespace="team-red")
+    stop = Stop(reason="Preempted", at="2026-01-01T00:00:00Z", requeue=True, by=f"team-blue/{CANARY['blue']}")
+    await teams.world.step(CANARY["red"], Event.PREEMPTING, namespace="team-red", stop=stop)
+    read = await teams.world.http.get(f"{about}/signals/preemption", headers=ticket)
+    assert read.json()["by"] == "work of another workspace"
+    seen = await teams.world.http.get(f"{about}/signals/preemption", headers=ada)
+    assert seen.json()["by"].startswith("team-blue/")
+
+
+def guarded(host: str, path: str) -> bool:
+    """Whether a WebSocket is let through in the origin of a workload."""
+    return origins.is_inside(origins.workload_of(host, DOMAIN), "WEBSOCKET", path)
 
 
 async def test_a_login_and_a_logout(teams: Teams) -> None:

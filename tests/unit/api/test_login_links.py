@@ -103,7 +103,7 @@ async def test_a_link_ends_with_its_time() -> None:
     """Minutes later its code stands for nothing."""
     clock = FakeClock()
     links = LoginLinks(clock, SeededRandom(1))
-    in_time, late = links.make("a")[0], links.make("b")[0]
+    in_time, late = links.make("a", "ada")[0], links.make("b", "ada")[0]
     clock.advance(LIFE_S - 1)
     assert links.use(in_time) == "a"
     clock.advance(2)
@@ -168,18 +168,20 @@ async def test_other_names_are_not_served_on_a_loopback_address(teams: Teams, ho
 async def test_links_are_bounded() -> None:
     """The oldest make room, and nothing else is kept."""
     links = LoginLinks(FakeClock(), SeededRandom(1))
-    codes = [links.make(f"token-{number}")[0] for number in range(LINKS_MAX + 1)]
+    codes = [links.make(f"token-{number}", f"user-{number}")[0] for number in range(LINKS_MAX + 1)]
     assert (links.use(codes[0]), links.use(codes[1]), links.use(codes[-1])) == ("", "token-1", f"token-{LINKS_MAX}")
 
 
-def test_many_links_of_one_token_cost_nobody_else_a_link() -> None:
-    """Its own oldest gives way."""
+def test_many_links_of_one_user_cost_nobody_else_a_link() -> None:
+    """Their own oldest gives way, also when they have many tokens; when all places are taken, that of who has most."""
     links = LoginLinks(FakeClock(), SeededRandom(1))
-    theirs, _ = links.make("alice")
-    codes = [links.make("bob")[0] for _ in range(2 * LINKS_MAX)]
+    theirs, _ = links.make("alice", "alice")
+    codes = [links.make(f"bob-{number}", "bob")[0] for number in range(2 * LINKS_MAX)]
+    others = [links.make("other", f"user-{number}")[0] for number in range(LINKS_MAX - 2)]
     assert links.use(theirs) == "alice"
-    assert [links.use(code) for code in codes[-LINKS_OF_ONE_MAX:]] == ["bob"] * LINKS_OF_ONE_MAX
-    assert links.use(codes[-LINKS_OF_ONE_MAX - 1]) == ""
+    assert [links.use(code) for code in others] == ["other"] * len(others)
+    kept = [links.use(code) for code in codes[-LINKS_OF_ONE_MAX:]]
+    assert kept == ["", "", "", "", "", "", "", f"bob-{2 * LINKS_MAX - 1}"]
 
 
 @pytest.mark.parametrize("is_whole", [False, True], ids=["its beginning", "the whole id"])

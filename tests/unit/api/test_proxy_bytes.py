@@ -70,6 +70,33 @@ async def test_fields_are_passed_on_byte_for_byte(world: ApiWorld, name: str) ->
     assert b"x-empty: " in fields
 
 
+@pytest.mark.parametrize(
+    ("head", "body"),
+    [
+        (b"304 Not Modified\r\nContent-Length: 4", b""),
+        (b"204 No Content\r\nContent-Length: 4", b""),
+        (b"200 OK\r\nContent-Length: 5\r\nTransfer-Encoding: chunked", b"8\r\n12345678\r\n0\r\n\r\n"),
+    ],
+    ids=["304", "204", "chunks"],
+)
+async def test_a_length_that_is_none_is_left_out(world: ApiWorld, head: bytes, body: bytes) -> None:
+    """Programs say it all the same: the answer is whole, and the connection good for the next request."""
+    async with a_raw_server(b"HTTP/1.1 " + head + b"\r\nX-Here: 1\r\n\r\n" + body) as port, served(world.app) as api:
+        asked = f"GET /proxy/{await a_workload(world, port)}/ HTTP/1.1\r\nHost: localhost\r\n"
+        answer = await exchanged(api, f"{asked}\r\n{asked}Connection: close\r\n\r\n".encode())
+    assert answer.count(b"x-here: 1") == 2
+    assert b"content-length: 4" not in answer
+    assert answer.count(b"12345678") == 2 * (b"8" in body)
+
+
+@pytest.mark.parametrize("status", [b"999 What", b"099 What"])
+async def test_a_status_that_may_not_be_is_the_workload_s_fault(world: ApiWorld, status: bytes) -> None:
+    """502, not a fault of ours."""
+    async with a_raw_server(b"HTTP/1.1 " + status + b"\r\nContent-Length: 0\r\n\r\n") as port:
+        answer = await world.http.get(f"/proxy/{await a_workload(world, port)}/")
+    assert answer.status_code == 502
+
+
 async def test_a_field_that_may_not_be_is_the_workload_s_fault(world: ApiWorld) -> None:
     """502, not a fault of ours."""
     async with a_raw_server(b"HTTP/1.1 200 OK\r\nX-Bad: a\x7fb\r\nContent-Length: 0\r\n\r\n") as port:

@@ -9,11 +9,14 @@ import httpx
 import pytest
 
 from slipway.api.app import ENDPOINTS, create_task_app
+from slipway.crd.v1alpha1 import Stop
 from slipway.errors import UnavailableError
 from slipway.kube.errors import Verb
-from slipway.kube.resources import PODS
+from slipway.kube.resources import NAMESPACES, PODS
 from slipway.model.ids import pod_name
 from slipway.model.lifecycle import Event
+from slipway.model.reasons import Reason
+from slipway.model.times import format_time
 from slipway.runtime import log
 from slipway.runtime.clock import SystemClock
 from tests.support.api_world import ApiWorld
@@ -65,6 +68,20 @@ async def test_it_opens_the_help_for_its_own_allocation(
     signals = (await world.stored(name)).spec.signals
     assert signals is not None
     assert (signals.ready, signals.acks) == (True, {"1": 1})
+
+
+async def test_a_task_is_told_no_names_of_other_workspaces(world: ApiWorld, door: httpx.AsyncClient) -> None:
+    """Who displaces it: by name in its own workspace, else only that it is work of another one."""
+    red = {"name": "red", "labels": {"slipway.dev/workspace": "true"}}
+    await world.kube.create(NAMESPACES, {"metadata": red})
+    for who, shown in (("red/topsecret", "work of another workspace"), ("default/mine", "default/mine")):
+        name, id_ = await a_gang(world, 1, preemptible=True)
+        stop = Stop(reason=Reason.PREEMPTED, requeue=True, attempt=1, at=format_time(world.clock.now()), by=who)
+        await world.step(name, Event.PREEMPTING, stop=stop)
+        path = f"/api/v1/allocations/{id_}/signals/preemption"
+        for client in (door, world.http):
+            told = (await client.get(path, headers=bearer(token_of(world, id_)))).json()
+            assert (told["preempt"], told["by"]) == (True, shown)
 
 
 @pytest.mark.parametrize("row", ENDPOINTS, ids=lambda row: f"{row.method} {row.path}")

@@ -1,6 +1,7 @@
 """The audit log: one line for each call that changes something: the caller, the object, the outcome.
 
-Owns which calls those are: all methods except the reading ones, and every WebSocket to a workload. Refused calls are
+Owns which calls those are: all methods except the reading ones, logins by a link or by way of the issuer, and every
+WebSocket to a workload. Refused calls are
 logged too. The line names the object and its workspace: those of the path, those that the body asks for, and those that
 were created. It contains nothing else of the body, and no credentials. Where a reader outside is set up, it gets the
 same as an event (`audit_trail.py`).
@@ -32,13 +33,16 @@ _log = log.get_logger(__name__)
 
 
 @contextlib.contextmanager
-def told(connection: HTTPConnection, route: str, *, is_in_query: bool = False) -> Generator[None]:
+def told(
+    connection: HTTPConnection, route: str, *, is_in_query: bool = False, is_change: bool = False
+) -> Generator[None]:
     """Tells of what is done inside, when it is done or was refused.
 
     `is_in_query`: the route has a parameter `workspace`; elsewhere nobody reads one, and it says nothing.
+    `is_change`: a GET that changes something, as a link that logs in does.
     """
     method = str(connection.scope.get("method", "WEBSOCKET"))
-    if method in READING:
+    if method in READING and not is_change:
         yield
         return
     try:

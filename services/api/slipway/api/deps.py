@@ -1,7 +1,7 @@
 """Everything the routes need, made once by the composition root."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
@@ -41,6 +41,7 @@ from slipway.api.rank_exec import ExecSessions
 from slipway.api.rendezvous import Rendezvous
 from slipway.api.seen_nodes import BY_ADDRESS, SEEN_NODES, SeenNode, of_address
 from slipway.api.settings import Settings
+from slipway.api.shared_places import SharedPlaces
 from slipway.api.simulation import Simulator
 from slipway.api.tasks import TaskTokens
 from slipway.api.ttl_cache import Recent, Seldom
@@ -58,6 +59,8 @@ from slipway.streams.server_health import Conditions
 from slipway.streams.webhooks import Webhooks
 
 ACTIVITY_S = 0.5
+HISTORIES_MAX = 3
+"""An answer may read all that the firehose holds, which takes this process some seconds."""
 """Activity of one allocation is noted at most this often: so much too early may an idle timeout fire."""
 MET_S = 5.0
 """That the ranks of one allocation have met is noted at most this often."""
@@ -125,6 +128,9 @@ class ApiDeps:
     prometheus: Prometheus | None
     gpu_use: Recent[str, Mapping[PodKey, PodGpuUse]]
     on_broken: Callable[[InvariantError], None]
+    history_places: SharedPlaces = field(
+        default_factory=lambda: SharedPlaces(HISTORIES_MAX, "questions about the past", retry_s=2.0)
+    )
 
 
 def connect(

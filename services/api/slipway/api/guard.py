@@ -57,7 +57,7 @@ class Guard:
             return _HOST, foreign.detail
         if not host:
             return _MALFORMED, "the request has no field Host; it names the server that is meant"
-        if id_ and not origins.is_inside(id_, str(scope.get("method", "GET")), scope["path"]):
+        if id_ and not origins.is_inside(id_, str(scope.get("method", "WEBSOCKET")), scope["path"]):
             return _INSIDE, f"this is the origin of {id_[:80]}; the api has another name"
         if scope["path"] == origins.ENTER:
             return None  # it comes from our own origin, and looks at that itself

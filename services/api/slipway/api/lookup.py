@@ -84,6 +84,17 @@ class Lookup:
         self.remember(found)
         return found
 
+    async def workspace_of(self, id_: str) -> str:
+        """Where an AllocationID is, without a read once that is known, also to those who may not look there.
+
+        Raises:
+            NotFoundError: there is none.
+        """
+        home = self._homes.get(id_)
+        if home is None:
+            return (await self.find(id_)).metadata.namespace
+        return home[0]
+
     async def _at_home(self, text: str, sight: VisibleWorkspaces) -> Allocation | None:
         """The object of a whole id that was found before."""
         home = self._homes.get(text)

@@ -6,19 +6,17 @@ not load the planner. Every simulation reads the cluster afresh; nothing is kept
 """
 
 import asyncio
-import contextlib
 import os
 import re
 import sys
-from collections import Counter
-from collections.abc import Generator
 from typing import Any, Final
 
 import msgspec
 
 from slipway.api.ports import Kube
+from slipway.api.shared_places import SharedPlaces
 from slipway.crd.fielderrors import pointer
-from slipway.errors import ControlPlaneError, FieldError, InvalidError, PermanentError, ThrottledError
+from slipway.errors import ControlPlaneError, FieldError, InvalidError, PermanentError
 from slipway.kube.facts import RangesByNamespace, encode_fact, fact_of, object_key, ranges_by_namespace
 from slipway.kube.ports import Listed
 from slipway.kube.resources import (
@@ -74,15 +72,12 @@ class Foreseen(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class Simulator:
-    """Asks; `most` at a time, and all but one of them for one user, so that nobody takes all. An empty user is nobody
-    that is known, and has no share."""
+    """Asks; `most` at a time, and all but one of them for one user."""
 
     def __init__(self, kube: Kube, clock: Clock, *, most: int, timeout_s: float, memory_bytes: int) -> None:
         self._kube = kube
         self._clock = clock
-        self._most = most
-        self._running = 0
-        self._of_users: Counter[str] = Counter()
+        self._places = SharedPlaces(most, "simulations", retry_s=RETRY_S)
         self._timeout_s = timeout_s
         self._memory_bytes = memory_bytes
 
@@ -101,31 +96,9 @@ class Simulator:
         said = await self._answered({"explain": key, "pool": pool}, pool, user)
         return msgspec.convert(said, Foreseen)
 
-    @contextlib.contextmanager
-    def _place(self, user: str) -> Generator[None]:
-        """One of the places while inside. Raises ThrottledError."""
-        share = max(1, self._most - 1)
-        if user and self._of_users[user] >= share:
-            raise ThrottledError(
-                f"{user[:128]} runs {share} of {self._most} simulations already, and one user may run no more at a "
-                "time; try again when it has ended",
-                retry_after_s=RETRY_S,
-            )
-        if self._running >= self._most:
-            raise ThrottledError(f"{self._most} simulations run already", retry_after_s=RETRY_S)
-        self._running += 1
-        self._of_users[user] += 1
-        try:
-            yield
-        finally:
-            self._running -= 1
-            self._of_users[user] -= 1
-            if not self._of_users[user]:
-                del self._of_users[user]
-
     async def _answered(self, request: dict[str, Any], pool: str, user: str) -> Any:
         """The answer to a request, with the facts of `pool` where one is named."""
-        with self._place(user):
+        with self._places.held(user):
             return await self._within_time(request, pool)
 
     async def _within_time(self, request: dict[str, Any], pool: str) -> Any:

@@ -7,7 +7,7 @@ name and the groups of a user, which is that of kube-apiserver. The signature it
 Invariants: only asymmetric algorithms that the settings list are accepted, whatever a token says of itself; a key that
 the issuer publishes for another use or algorithm, and every symmetric one, is ignored; nothing of a token is believed
 before its signature was checked; no name or group of the issuer begins with `system:`, which Kubernetes keeps for
-itself.
+itself, or with `kubeadm:`, whose groups administer clusters; none has a character that cannot be shown.
 
 Source: https://openid.net/specs/openid-connect-core-1_0.html#IDTokenValidation, RFC 8725 (best practices for JWT)
 """
@@ -31,7 +31,7 @@ CLOCK_SKEW_S = 30
 KEYS_MAX = 64
 GROUPS_MAX = 1_000
 NAME_CHARS_MAX = 253
-RESERVED = "system:"
+RESERVED = ("system:", "kubeadm:")
 NO_PREFIX = "-"
 _KINDS = ("group:", "user:")
 _ASYMMETRIC = ("RSA", "EC")
@@ -215,14 +215,17 @@ def _user(claims: Mapping[str, Any], rules: TokenRules, ends_at: float) -> OidcU
     whole = _prefix(rules) + name
     if whole.startswith(RESERVED):
         raise UnauthorizedError(
-            f"the user's name begins with {RESERVED}, which Kubernetes keeps for itself; set "
+            f"the user's name begins with {' or '.join(RESERVED)}, which Kubernetes keeps for itself; set "
             "SLIPWAY_OIDC_USERNAME_PREFIX"
         )
+    if not whole.isprintable():
+        raise UnauthorizedError("the user's name has characters that cannot be shown")
     if len(whole) > NAME_CHARS_MAX:
         raise UnauthorizedError(f"the user's name has more than {NAME_CHARS_MAX} characters")
     listed = _texts(claims.get(rules.groups_claim)) if rules.groups_claim else ()
     groups = (rules.groups_prefix + group for group in listed[:GROUPS_MAX] if group)
-    return OidcUser(name=whole, groups=tuple(each for each in groups if not each.startswith(RESERVED)), ends_at=ends_at)
+    kept = tuple(each for each in groups if each.isprintable() and not each.startswith(RESERVED))
+    return OidcUser(name=whole, groups=kept, ends_at=ends_at)
 
 
 def _prefix(rules: TokenRules) -> str:

@@ -14,8 +14,9 @@ from functools import partial
 from starlette.requests import HTTPConnection
 
 from slipway.api import audit
+from slipway.api.access.origins import workload_of
 from slipway.api.access.permissions import EVERYWHERE, GET, LIST, PermissionCheck, Role, VisibleWorkspaces
-from slipway.api.access.principal import Anybody, Principal
+from slipway.api.access.principal import Anybody, PageReader, Principal
 from slipway.api.access.redaction import Blinds, blinds
 from slipway.api.access.scoped_client import VisibleKube
 from slipway.api.access.session import is_by_cookie
@@ -59,6 +60,7 @@ async def admit(request: HTTPConnection, rule: RouteRule) -> None:
         return
     if is_by_cookie(request):
         _check_own_page(request)
+    principal = await _in_origin(request, parts, principal)
     if rule != PROXIED:
         try:
             parts.rates.take(principal.name)
@@ -159,6 +161,10 @@ async def workspaces_of(request: HTTPConnection) -> list[str]:
 
 async def blinds_of(request: HTTPConnection) -> Blinds | None:
     """What takes the names of others out of our sentences; None when nothing is hidden from them."""
+    caller = getattr(request.state, "caller", None)
+    if caller is not None and caller.workspace:
+        names = await parts_of(request).catalog.workspace_names()
+        return blinds(name for name in names if name != caller.workspace)
     principal = request.scope.get(PRINCIPAL_KEY)
     if principal is None or isinstance(principal, Anybody):
         return None
@@ -227,6 +233,17 @@ def _check_own_page(request: HTTPConnection) -> None:
     is_own = bool(origin) and not is_foreign(origin, request.headers.get("host", ""))
     if not is_own or site not in ("", "same-origin"):
         raise ForbiddenError("a browser that is logged in may do this from our own pages only; programs send a token")
+
+
+async def _in_origin(request: HTTPConnection, parts: ApiDeps, principal: Principal) -> Principal:
+    """The caller, or, in the origin of a workload, no more of them than its page may use. Raises NotFoundError."""
+    id_ = workload_of(request.headers.get("host", ""), parts.settings.proxy_domain)
+    if not id_:
+        return principal
+    lookup = parts.lookup.seen_by(partial(principal.sight, GET))
+    narrowed = PageReader(principal, await lookup.workspace_of(id_))
+    request.scope[PRINCIPAL_KEY] = narrowed
+    return narrowed
 
 
 def _seen(request: HTTPConnection, parts: ApiDeps, principal: Principal) -> ApiDeps:

@@ -33,7 +33,7 @@ def workload_of(host: str, domain: str) -> str:
 
 
 def is_inside(id_: str, method: str, path: str) -> bool:
-    """Whether that may be asked in the origin of that allocation."""
+    """Whether that may be asked in the origin of that allocation. `method`: WEBSOCKET for one."""
     if path == f"/proxy/{id_}" or path.startswith(f"/proxy/{id_}/") or path == ENTER:
         return True
     about = f"/api/v1/allocations/{id_}"

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from starlette.requests import HTTPConnection
 
-from slipway.api.access.permissions import PermissionCheck, VisibleWorkspaces
+from slipway.api.access.permissions import GET, LOGS, PROXY, PermissionCheck, VisibleWorkspaces
 from slipway.api.http_errors import MalformedError
 
 USER_HEADER = "x-slipway-user"
@@ -56,6 +56,32 @@ class Principal(Protocol):
     async def still(self) -> bool:
         """Whether the credential still counts: of streams that go on for hours. Raises as `may` does."""
         ...
+
+
+class PageReader:
+    """Whoever reads the page of a workload, in its origin: any script of that page calls in their name.
+
+    So they see their workload's workspace and no other, and may read about it and open the page; nothing else.
+    """
+
+    def __init__(self, reader: Principal, workspace: str) -> None:
+        self._reader = reader
+        self._workspace = workspace
+        self.name, self.via, self.expires_at = reader.name, reader.via, reader.expires_at
+        self.roles: dict[str, str] = {}
+
+    async def may(self, ask: PermissionCheck, workspace: str) -> bool:
+        """What a page may, and its reader."""
+        return workspace == self._workspace and ask in (GET, LOGS, PROXY) and await self._reader.may(ask, workspace)
+
+    async def sight(self, ask: PermissionCheck) -> VisibleWorkspaces:
+        """That one workspace, if the reader sees it."""
+        whole = await self._reader.sight(ask)
+        return VisibleWorkspaces(frozenset([self._workspace] if whole.has(self._workspace) else ()))
+
+    async def still(self) -> bool:
+        """Whether the reader's credential still counts."""
+        return await self._reader.still()
 
 
 class Authenticator(Protocol):

@@ -51,6 +51,7 @@ and Report-To a workload would be told of each request to us that fails."""
 _OUR_SERVER = frozenset({"date"})
 """Fields of an answer that our own server writes: a second one would contradict it."""
 _WEBSOCKET = "sec-websocket-"
+_BODILESS = (204, 304)
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 
 
@@ -109,6 +110,16 @@ def response_fields(received: Iterable[tuple[str, str]], *, own: Collection[str]
             value = _outside(value, own, prefix)
         kept.append((name, value))
     return kept
+
+
+def without_length(fields: Fields, *, status: int, is_chunked: bool) -> Fields:
+    """The fields of an answer without a Content-Length that does not say how long the body here is.
+
+    An answer 204 or 304 has none, whatever it says (RFC 9110, 8.6), and one in chunks has its own length.
+    """
+    if not is_chunked and status not in _BODILESS:
+        return fields
+    return [(name, value) for name, value in fields if name.lower() != "content-length"]
 
 
 def handshake_fields(received: Iterable[tuple[str, str]], *, own: Collection[str], prefix: str) -> Fields:

@@ -14,7 +14,7 @@ from starlette.types import Message, Receive, Send
 from slipway.api.first_completed import first_of
 from slipway.api.http_errors import BadGatewayError, NotListeningError
 from slipway.api.ports import ShutdownSignal
-from slipway.api.proxy.headers import raw_fields, request_fields, response_fields, wire_fields
+from slipway.api.proxy.headers import raw_fields, request_fields, response_fields, wire_fields, without_length
 from slipway.api.proxy.target import ProxyTarget
 from slipway.errors import DeadlineError
 from slipway.runtime import log
@@ -28,6 +28,7 @@ CONNECT_S = 5.0
 CONNECTIONS_MAX = 512
 IDLE_CONNECTIONS_MAX = 32
 WAIT_FOR_SLOT_S = 10.0
+STATUS_MAX = 599
 
 _log = log.get_logger(__name__)
 
@@ -119,8 +120,12 @@ class HttpForwarder:
         self, request: Request, send: Send, target: ProxyTarget, response: "httpx.Response", uploaded: asyncio.Event
     ) -> None:
         own = (target.authority, request.headers.get("host", ""))
+        if not 200 <= response.status_code <= STATUS_MAX:
+            raise BadGatewayError(f"{target.allocation} gave no proper answer: status {response.status_code}")
+        is_chunked = "transfer-encoding" in response.headers
         try:
-            head = wire_fields(response_fields(raw_fields(response.headers.raw), own=own, prefix=target.prefix))
+            fields = response_fields(raw_fields(response.headers.raw), own=own, prefix=target.prefix)
+            head = wire_fields(without_length(fields, status=response.status_code, is_chunked=is_chunked))
         except ValueError as error:
             raise BadGatewayError(f"{target.allocation} gave no proper answer: {error}") from error
         await send({"type": "http.response.start", "status": response.status_code, "headers": head})

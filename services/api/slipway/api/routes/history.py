@@ -1,6 +1,7 @@
 """The queue and the cluster as they stood at a moment of the past."""
 
 import asyncio
+import math
 from functools import partial
 
 from starlette.requests import Request
@@ -8,10 +9,12 @@ from starlette.responses import Response
 
 from slipway.api import history
 from slipway.api.access.middleware import sight_of, workspaces_of
+from slipway.api.access.permissions import VisibleWorkspaces
 from slipway.api.deps import ApiDeps, parts_of
 from slipway.api.endpoint import Endpoint, Query, bad_param, json_response, time_param
 from slipway.api.history import UNKNOWN, HistoryView, PastAllocation
 from slipway.api.named import Named, check_named
+from slipway.api.open_streams import holder_of
 from slipway.api.routes.usage import in_totals
 from slipway.crd.transitions import id_of
 from slipway.crd.v1alpha1 import Allocation
@@ -20,7 +23,7 @@ from slipway.kube.resources import ALLOCATIONS
 from slipway.model.events import AllocationEvent
 from slipway.model.times import format_time, parse_time
 
-PAGE = 500
+PAGE = 200
 EVENTS_MAX = 50_000
 STREAMS_AT_ONCE = 16
 TOLD_LATE_S = 600.0
@@ -31,22 +34,28 @@ AHEAD_S = 60.0
 
 async def at_moment(request: Request) -> Response:
     """Which allocations stood where at that time."""
-    parts, query = parts_of(request), request.query_params
+    parts = parts_of(request)
     now = parts.clock.now()
     at = time_param(request, "at")
     at = now if at is None else at
     if at > now + AHEAD_S:
         raise bad_param("at", "is in the future; nobody knows")
+    with parts.history_places.held(holder_of(request).user):
+        return await _answer(request, at)
+
+
+async def _answer(request: Request, at: float) -> Response:
+    parts, query, sight = parts_of(request), request.query_params, await sight_of(request)
     workspace = query.get("workspace", "")
     listed = await parts.kube.list(ALLOCATIONS, namespace=workspace or None)
     lossy: list[str] = []
     items = await _of_objects(parts, [each for each in listed.items if history.existed(each, at)], at)
     known = frozenset(id_of(each) for each in listed.items)
     try:
-        events, is_whole = await _firehose(parts, at)
+        events, oldest, is_whole = await _firehose(parts, at, sight)
         gone = history.of_the_gone(events, known, at)
         items += [each for each in gone if workspace in ("", each.workspace)]
-        if not is_whole or not events or min(parse_time(event.time) for event in events if event.time) > at:
+        if not is_whole or oldest > at:
             lossy.append("what was deleted since then may be missing: the event streams do not go back that far")
     except TransientError:
         lossy.append("what was deleted since is not shown: the event streams are in Redis, which cannot be reached")
@@ -58,7 +67,6 @@ async def at_moment(request: Request) -> Response:
         lossy.append("what was deleted since then is not told apart by queue, and left out")
     items = [each for each in items if queue in ("", each.queue)]
     items = [each for each in items if query.get("pool", "") in ("", each.pool)]
-    sight = await sight_of(request)
     items = [each for each in items if sight.has(each.workspace)]
     if not items:
         # Of what was deleted since then the queue is unknown: it may have been the one that was asked for.
@@ -81,19 +89,24 @@ async def _of_objects(parts: ApiDeps, allocations: list[Allocation], at: float) 
     return [each for each in found if each is not None]
 
 
-async def _firehose(parts: ApiDeps, at: float) -> tuple[list[AllocationEvent], bool]:
-    """What the firehose holds up to that time, and whether that was all of it."""
+async def _firehose(parts: ApiDeps, at: float, sight: VisibleWorkspaces) -> tuple[list[AllocationEvent], float, bool]:
+    """(what the firehose holds up to that time of what the caller may see, how far it goes back, whether that was all
+    of it)."""
     found: list[AllocationEvent] = []
     cursor: str | None = None
-    while len(found) < EVENTS_MAX:
+    oldest, read = math.inf, 0
+    while read < EVENTS_MAX:
         page = await parts.firehose.read(after=cursor, limit=PAGE)
         if not page:
-            return found, True
-        found += [each.event for each in page]
+            return found, oldest, True
+        read += len(page)
+        found += [each.event for each in page if sight.has(each.event.namespace)]
         cursor = page[-1].cursor
-        if all(each.event.time and parse_time(each.event.time) > at + TOLD_LATE_S for each in page):
-            return found, True
-    return found, False
+        times = [parse_time(each.event.time) for each in page if each.event.time]
+        oldest = min([oldest, *times])
+        if len(times) == len(page) and min(times) > at + TOLD_LATE_S:
+            return found, oldest, True
+    return found, oldest, False
 
 
 ENDPOINTS = (

@@ -185,7 +185,7 @@ async def _confirm(request: Request, code: str, following: str) -> Response:
 
 async def _take_link(request: Request, code: str, following: str) -> Response:
     parts, path = parts_of(request), request.url.path
-    with audit.told(request, path):
+    with audit.told(request, path, is_change=True):
         id_ = workload_of(request.headers.get("host", ""), parts.settings.proxy_domain)
         if path == ENTER and not id_:
             raise NotFoundError("this is no origin of a workload")
@@ -243,8 +243,7 @@ async def enter(request: Request) -> Response:
         if "link" in given and not is_foreign(request.headers.get("origin", ""), request.headers.get("host", "")):
             check_same_origin(request)
             return await _take_link(request, given["link"], given.get("next", ""))
-        came_from = urlsplit(request.headers.get("origin", "")).hostname or ""
-        if came_from.lower() not in {name.lower() for name in parts.settings.hosts}:
+        if not _is_own_origin(request, request.headers.get("origin", "")):
             raise ForbiddenError("only our own pages lead here: open the workload from there (SLIPWAY_HOSTS)")
         login = await parts.sessions.redeem(given.get("code", ""), id_)
         following = local_path(given.get("next", f"/proxy/{id_}/"))
@@ -289,6 +288,18 @@ def lead_back(request: Request, path: str, why: str) -> Response:
     )
     session.forget(response, session.TICKET_NAME)
     return response
+
+
+def _is_own_origin(request: Request, origin: str) -> bool:
+    """In the origin of a workload: whether that is ours, by a name that we have, at the same port, no less secure."""
+    try:
+        ours, here = urlsplit(origin), urlsplit(f"//{request.headers.get('host', '')}")
+        usual = {"http": 80, "https": 443}.get(ours.scheme)
+        is_there = usual is not None and (ours.port or usual) == (here.port or usual)
+    except ValueError:
+        return False
+    known = {name.lower() for name in parts_of(request).settings.hosts}
+    return is_there and (ours.hostname or "") in known and (ours.scheme == "https" or not session.is_secure(request))
 
 
 def own_origin(request: Request) -> str:

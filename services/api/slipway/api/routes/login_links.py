@@ -17,6 +17,7 @@ from slipway.api.decoding import checked, read_object
 from slipway.api.deps import parts_of
 from slipway.api.endpoint import Endpoint, json_response
 from slipway.api.http_errors import ConflictError, ForbiddenError
+from slipway.api.identity import principal_of
 from slipway.api.routes.login import LINK
 from slipway.crd.transitions import id_of
 from slipway.model.times import format_time
@@ -65,11 +66,11 @@ async def create(request: Request) -> Response:
         found = await parts.lookup.find(wanted.allocation)
         id_ = id_of(found)
         await permit_on(request, PROXIED.ask, found.metadata.namespace, f"allocation {id_}")
-        code, ends_at = parts.links.make(token, id_)
+        code, ends_at = parts.links.make(token, principal_of(request).name, id_)
         origin = origin_of(id_, settings.proxy_domain, scheme=scheme, host=host)
         where, following = origin + ENTER, wanted.path or f"/proxy/{id_}/"
     else:
-        code, ends_at = parts.links.make(token)
+        code, ends_at = parts.links.make(token, principal_of(request).name)
         name = local_name(settings.hosts) or host_name(host)
         where, following = f"{scheme}://{_with_port(name, host)}{LINK}", wanted.path or "/"
     url = f"{where}?{urlencode({'code': code, 'next': following})}"

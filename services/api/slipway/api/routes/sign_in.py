@@ -54,7 +54,7 @@ async def start(request: Request) -> Response:
 async def finish(request: Request) -> Response:
     """Take the issuer's answer, and let the browser keep the login that it gives."""
     sign_ins, parts = _sign_ins(request), parts_of(request)
-    with audit.told(request, login.CALLBACK):
+    with audit.told(request, login.CALLBACK, is_change=True):
         try:
             # A code of the issuer is checked by asking the issuer.
             async with parts.refusals.tried(request, request.query_params.get("code", ""), is_remembered=False):

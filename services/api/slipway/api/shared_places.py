@@ -1,0 +1,43 @@
+"""Questions that cost this process much: so many at a time, and never all of them for one user."""
+
+import contextlib
+from collections import Counter
+from collections.abc import Generator
+
+from slipway.errors import ThrottledError
+
+
+class SharedPlaces:
+    """`most` at a time, and all but one of them for one user, so that nobody takes all.
+
+    An empty user is nobody that is known, and has no share. `what` names the questions, in the plural.
+    """
+
+    def __init__(self, most: int, what: str, *, retry_s: float) -> None:
+        self._most = most
+        self._what = what
+        self._retry_s = retry_s
+        self._taken = 0
+        self._of_users: Counter[str] = Counter()
+
+    @contextlib.contextmanager
+    def held(self, user: str) -> Generator[None]:
+        """One of the places while inside. Raises ThrottledError."""
+        share = max(1, self._most - 1)
+        if user and self._of_users[user] >= share:
+            raise ThrottledError(
+                f"{user[:128]} runs {share} of {self._most} {self._what} already, and one user may run no more at a "
+                "time; try again when it has ended",
+                retry_after_s=self._retry_s,
+            )
+        if self._taken >= self._most:
+            raise ThrottledError(f"{self._most} {self._what} run already", retry_after_s=self._retry_s)
+        self._taken += 1
+        self._of_users[user] += 1
+        try:
+            yield
+        finally:
+            self._taken -= 1
+            self._of_users[user] -= 1
+            if not self._of_users[user]:
+                del self._of_users[user]
