@@ -14,7 +14,6 @@ Source: POSIX.1-2017, pax, section "pax Extended Header"; the GNU tar manual, ap
 from __future__ import annotations
 
 import contextlib
-import gzip
 import hashlib
 import json
 import math
@@ -41,6 +40,7 @@ HEADERS_MAX = 8
 HEADERS_BYTES_MAX = 32 * 1024 * 1024
 """In a whole archive: 670 bytes for each member of the largest; each byte of a record costs time to read."""
 BLOCK = 256 * 1024
+EMPTY_PARTS_MAX = 1_000
 TRIES = 8
 PAUSE_S = 0.5
 PAUSE_S_MAX = 15.0
@@ -261,13 +261,59 @@ class _Counted:
         return data
 
 
+class _Inflated:
+    """What is in a gzip stream, of one member or several.
+
+    `gzip.GzipFile` reads the name in a header byte by byte: a name of megabytes would take minutes.
+    """
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+        self._inflate: Any = None
+        self._input = b""
+        self._is_full = False
+        self._made = self._empty = 0
+
+    def read(self, size: int) -> bytes:
+        """At most `size` bytes; none at the end. Raises EOFError, zlib.error or ArchiveError."""
+        while True:
+            if (self._inflate is None or self._inflate.eof) and not self._begin():
+                return b""
+            if not self._input and not self._is_full:
+                self._input = self._stream.read(BLOCK)
+                if not self._input:
+                    raise EOFError("it ends within its compressed data")
+            found: bytes = self._inflate.decompress(self._input, size)
+            self._input = self._inflate.unconsumed_tail
+            self._is_full = len(found) == size  # there may be more, without further input
+            self._made += len(found)
+            if found:
+                return found
+
+    def _begin(self) -> bool:
+        """Whether another member follows; zeros after the last one are padding."""
+        if self._inflate is not None:
+            self._input = self._inflate.unused_data
+            self._empty += not self._made
+            if self._empty > EMPTY_PARTS_MAX:
+                raise ArchiveError(f"it has more than {EMPTY_PARTS_MAX} empty gzip parts")
+        self._input = self._input.lstrip(b"\0") if self._inflate is not None else self._input
+        while not self._input:
+            block: bytes = self._stream.read(BLOCK)
+            if not block:
+                return False
+            self._input = block.lstrip(b"\0") if self._inflate is not None else block
+        self._inflate, self._made, self._is_full = zlib.decompressobj(16 + zlib.MAX_WBITS), 0, False
+        return True
+
+
 def walk(stream: Any, limits: ArchiveLimits = ArchiveLimits()) -> Iterator[tuple[ArchiveMember, Any]]:  # noqa: B008 - immutable
     """The members of a gzipped tar, each with its content to read before the next one is asked for.
 
     Raises:
         ArchiveError: it is damaged, too large, or holds what is no plain file or folder below the folder.
     """
-    unpacked = _Counted(gzip.GzipFile(fileobj=stream, mode="rb"), limits.unpacked_bytes + 512 * limits.members)
+    unpacked = _Counted(_Inflated(stream), limits.unpacked_bytes + 512 * limits.members)
     try:
         stream_of: Any = unpacked
         with BoundedTar.open(fileobj=stream_of, mode="r|") as archive:

@@ -238,6 +238,9 @@ async def test_every_change_is_in_the_audit_log(teams: Teams) -> None:
         await teams.world.http.post("/api/v1/allocations", json=launch, headers=headers)
         elsewhere = {**launch, "workspace": "team-blue"}
         await teams.world.http.post("/api/v1/allocations", json=elsewhere, headers=headers)
+        await teams.call("POST", f"/allocations/{teams.ids['red']}/kill", headers, json={"workspace": "team-blue"})
+        one = {"updates": [{"allocation": teams.ids["red"], "priority": 7}]}
+        await teams.call("POST", "/jobs/batch", headers, json=one)
         link = (await teams.call("POST", "/login-links", headers, json={"path": "/"})).json()["url"]
         for _ in range(2):
             await teams.world.http.get(link.partition("localhost")[2])
@@ -253,10 +256,15 @@ async def test_every_change_is_in_the_audit_log(teams: Teams) -> None:
         ("", "jobs", 401),
         ("ada", "allocations", 201),
         ("ada", "allocations", 404),
+        ("ada", "kill", 422),
+        ("ada", "batch", 200),
+        ("ada", "batch", 200),
         ("ada", "login-links", 201),
         ("ada", "link", 303),
         ("", "link", 401),
     ]
+    assert told[6]["workspace"] == "team-red"
+    assert (told[7]["object"], told[7]["verb"]) == ({"id": teams.ids["red"]}, "change")
     assert not any("code=" in str(each) for each in lines if each["logger"].startswith("slipway"))
     made, refused = told[4], told[5]
     assert (made["object"]["name"], made["workspace"]) == ("told", "team-red")

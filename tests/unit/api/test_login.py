@@ -64,7 +64,7 @@ async def test_a_page_may_no_more_than_read_its_workload(teams: Teams) -> None:
     ada = await teams.token("ada", {"*": "admin"})
     red = teams.ids["red"]
     link = await teams.world.http.post("/api/v1/login-links", json={"allocation": red}, headers=ada)
-    code = dict(parse_qsl(urlsplit(link.json()["url"]).query))["code"]
+    code = dict(parse_qsl(urlsplit(str(link.json()["url"])).query))["code"]
     page = {"Host": f"{red}.{DOMAIN}"}
     entered = await teams.world.http.get(f"/.slipway/enter?code={code}", headers=page)
     ticket = {**page, **cookie_of(entered), "Sec-Fetch-Site": "same-origin", "Origin": f"http://{red}.{DOMAIN}"}

@@ -89,6 +89,16 @@ async def test_a_length_that_is_none_is_left_out(world: ApiWorld, head: bytes, b
     assert answer.count(b"12345678") == 2 * (b"8" in body)
 
 
+@pytest.mark.parametrize("upgrade", ["", "Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"], ids=["http", "socket"])
+async def test_a_fragment_is_no_part_of_what_is_asked(world: ApiWorld, upgrade: str) -> None:
+    """Some programs send it: the workload is asked without it, and nothing fails here."""
+    key = "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n" if upgrade else ""
+    how = f"Connection: Upgrade\r\n{upgrade}{key}" if upgrade else "Connection: close\r\n"
+    async with a_raw_server(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n") as port, served(world.app) as api:
+        asked = f"GET /proxy/{await a_workload(world, port)}/a#b HTTP/1.1\r\nHost: localhost\r\n{how}\r\n"
+        assert (await exchanged(api, asked.encode())).startswith(b"HTTP/1.1 404")
+
+
 @pytest.mark.parametrize("status", [b"999 What", b"099 What"])
 async def test_a_status_that_may_not_be_is_the_workload_s_fault(world: ApiWorld, status: bytes) -> None:
     """502, not a fault of ours."""

@@ -8,7 +8,7 @@ from slipway.api.rendezvous import Rendezvous
 from slipway.api.schemas import RendezvousView
 from slipway.crd.v1alpha1 import Allocation
 from slipway.kube.resources import PODS
-from slipway.model.ids import pod_name
+from slipway.model.ids import AllocationId, pod_name
 from slipway.model.lifecycle import Event
 from tests.support.api_world import ApiWorld
 
@@ -38,6 +38,27 @@ async def test_who_is_missing(world: ApiWorld) -> None:
     assert (found["ready"], found["missing"]) == (False, list(range(20)))
     assert found["message"].startswith("0 of 20 ranks have an address; missing: rank 0 (no pod yet), rank 1")
     assert found["message"].endswith(" and 4 more")
+
+
+async def test_only_pods_of_the_release_are_ranks(world: ApiWorld) -> None:
+    """A pod with the labels of a rank that the release does not name, as a node may make one, gets no traffic."""
+    name, id_ = await a_gang(world, 2)
+    found = await world.stored(name)
+
+    async def again() -> Allocation:
+        return found
+
+    async def asked() -> RendezvousView:
+        return await Rendezvous(world.kube, world.clock, world.stop).meet(found, wait_s=0, again=again)
+
+    right = await asked()
+    pod = await world.kube.get(PODS, pod_name(AllocationId(id_), 1, 0), namespace="default")
+    meta = {"name": "zz-mirror", "namespace": "default", "labels": pod.metadata.labels}
+    made = await world.kube.create(PODS, {"metadata": meta, "spec": {"containers": [{"name": "main", "image": "a"}]}})
+    status = {"phase": "Running", "podIP": "6.6.6.6", "startTime": "2026-01-02T03:04:05Z"}
+    version = {"resourceVersion": made.metadata.resource_version}
+    await world.kube.replace_status(PODS, {"metadata": {**meta, **version}, "status": status})
+    assert await asked() == right
 
 
 async def test_it_stays_once_all_have_met(world: ApiWorld) -> None:

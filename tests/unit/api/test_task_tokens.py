@@ -3,11 +3,13 @@
 import io
 import logging
 from collections.abc import AsyncGenerator
+from dataclasses import replace
 from typing import Any
 
 import httpx
 import pytest
 
+from slipway.api.access.rate_limit import Rates
 from slipway.api.app import ENDPOINTS, create_task_app
 from slipway.crd.v1alpha1 import Stop
 from slipway.errors import UnavailableError
@@ -19,6 +21,7 @@ from slipway.model.reasons import Reason
 from slipway.model.times import format_time
 from slipway.runtime import log
 from slipway.runtime.clock import SystemClock
+from tests.support.access import served_by
 from tests.support.api_world import ApiWorld
 
 Json = dict[str, Any]
@@ -68,6 +71,19 @@ async def test_it_opens_the_help_for_its_own_allocation(
     signals = (await world.stored(name)).spec.signals
     assert signals is not None
     assert (signals.ready, signals.acks) == (True, {"1": 1})
+
+
+async def test_a_task_calls_no_more_often_than_a_user(world: ApiWorld) -> None:
+    """Each pod has the burst and the rate that a user has, so that none writes without end."""
+    rates = Rates(world.clock, rate_per_s=0.01, burst=3)
+    world.parts = replace(world.parts, rates=rates)
+    async with served_by(world.parts) as http:
+        _, id_ = await a_gang(world, 2)
+        path = f"/api/v1/allocations/{id_}/rendezvous"
+        for rank in (0, 1):
+            headers = bearer(token_of(world, id_, rank))
+            answers = [(await http.get(path, headers=headers)).status_code for _ in range(4)]
+            assert answers == [200, 200, 200, 429]
 
 
 async def test_a_task_is_told_no_names_of_other_workspaces(world: ApiWorld, door: httpx.AsyncClient) -> None:

@@ -175,6 +175,39 @@ def test_all_headers_together_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> N
         fetch.check(io.BytesIO(packed))
 
 
+class CountedReads(io.BytesIO):
+    """Counts who asks."""
+
+    reads = 0
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        self.reads += 1
+        return super().read(size)
+
+
+def test_a_long_name_in_the_compression_costs_nothing() -> None:
+    """It is read in blocks, as all else: byte by byte its sender would keep a core busy for minutes."""
+    name = b"A" * (8 << 20)
+    plain = gzip.compress(gzip.decompress(an_archive({"a": b"x"})))
+    named = CountedReads(plain[:3] + b"\x08" + plain[4:10] + name + b"\0" + plain[10:])
+    assert fetch.check(named).files == 1
+    assert named.reads <= len(name) // fetch.BLOCK + 3
+
+
+def test_parts_and_padding_of_a_compressed_file() -> None:
+    """Several parts are one file, zeros at its end are padding; empty parts without end, and rubbish, are refused."""
+    tar = gzip.decompress(an_archive({"a": b"x" * 100_000, "b": b""}))
+    parts = b"".join(gzip.compress(tar[at : at + 7000]) for at in range(0, len(tar), 7000))
+    assert fetch.check(io.BytesIO(parts + b"\0" * 700_000)).files == 2
+    empty = gzip.compress(b"")
+    assert fetch.check(io.BytesIO(empty * 900 + parts)).files == 2
+    with pytest.raises(fetch.ArchiveError, match="empty gzip parts"):
+        fetch.check(io.BytesIO(empty * 1100 + parts))
+    for damaged in (parts[:-5], parts + b"rubbish", parts[:20] + b"\xff" * 20 + parts[40:]):
+        with pytest.raises(fetch.ArchiveError):
+            fetch.check(io.BytesIO(damaged))
+
+
 def test_folders_that_are_only_implied_count() -> None:
     """Each once, however many members are in it; the refusal says the limit and what to do."""
     archive = an_archive({"a/b/c": b"", "a/b/d": b"", "a/e/f": b""})

@@ -60,12 +60,12 @@ def answered(connection: HTTPConnection, status: int) -> None:
 
 
 def asked(connection: HTTPConnection, body: Mapping[str, Any]) -> None:
-    """What a body is about, as far as it says so: also of what is refused."""
+    """What a body is about, as far as it says so: also of what is refused. Its workspace counts where none is known."""
     named = {name: body[name] for name in _ASKED if isinstance(body.get(name), str)}
     if "url" in named:
         # What follows the host of a webhook's address is often what lets callers in.
         named["url"] = _host_of(named["url"])
-    workspace = body.get("workspace")
+    workspace = "" if connection.scope.get(WORKSPACE_KEY) else body.get("workspace")
     about(connection, named, workspace=workspace if isinstance(workspace, str) else "")
 
 

@@ -24,7 +24,7 @@ from slipway.api.deps import PARTS_KEY, parts_of
 from slipway.api.http_errors import MalformedError, TooManyStreamsOfOneError
 from slipway.api.open_streams import HOLDER_KEY, StreamHolder, holder_of
 from slipway.api.tasks import Caller
-from slipway.errors import DeadlineError, FieldError
+from slipway.errors import DeadlineError, FieldError, ThrottledError
 from slipway.model.times import parse_time
 
 Handler = Callable[[Request], Awaitable[Response]]
@@ -116,6 +116,11 @@ async def _admit(request: Request, row: Endpoint, rule: RouteRule) -> None:
     if caller is None:
         await middleware.admit(request, rule)
         return
+    try:
+        parts.rates.take(f"task {caller.pod}")
+    except ThrottledError:
+        await parts.clock.sleep(middleware.REFUSAL_PAUSE_S)
+        raise
     request.scope[HOLDER_KEY] = StreamHolder(user=caller.pod, is_rank=True)
     if caller.workspace:
         seen = replace(parts, lookup=parts.lookup.within(VisibleWorkspaces(frozenset([caller.workspace]))))

@@ -46,3 +46,17 @@ def normal_text(text: str) -> str:
     except ValueError:
         return ""
     return str(address).partition("%")[0]
+
+
+METADATA = parse_networks(
+    (
+        "100.100.100.200/32",  # Alibaba
+        "168.63.129.16/32",  # Azure
+        "192.0.0.192/32",  # Oracle
+        "fd00:c1::a9fe:a9fe/128",  # Oracle
+        "fd00:ec2::/64",  # AWS: the metadata of machines, the identities of pods
+        "fd20:ce::254/128",  # Google
+        "fd00:42::42/128",  # Scaleway
+    )
+)
+"""Where clouds serve their machines' credentials and settings, besides link-local addresses."""

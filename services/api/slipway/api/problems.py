@@ -117,6 +117,11 @@ def row_of(error: BaseException) -> ProblemRow:
     return next((TABLE[kind] for kind in type(error).__mro__ if kind in TABLE), UNEXPECTED)
 
 
+def status_of(code: str) -> int:
+    """The status of a problem code."""
+    return next((row.status for row in TABLE.values() if row.code == code), UNEXPECTED.status)
+
+
 def response_of(error: ControlPlaneError, instance: str) -> Response:
     """The answer for an error of the tree."""
     row = row_of(error)

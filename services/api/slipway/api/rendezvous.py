@@ -13,7 +13,7 @@ from slipway.api.ports import Kube, ShutdownSignal
 from slipway.api.schemas import Address, RendezvousView
 from slipway.api.ttl_cache import Recent
 from slipway.api.view import number_label
-from slipway.crd.members import left_ranks, members
+from slipway.crd.members import left_ranks, members, pod_uids
 from slipway.crd.meta import LABEL_ALLOCATION_UID, LABEL_ATTEMPT, LABEL_RANK, LABEL_ROLE
 from slipway.crd.v1alpha1 import Allocation
 from slipway.kube.objects import Pod
@@ -56,7 +56,9 @@ class Rendezvous:
         async def load() -> list[Pod]:
             return (await self._kube.list(PODS, namespace=meta.namespace, label_selector=selector)).items
 
-        pods = await self._pods.get(f"{meta.uid}/{attempt}", load)
+        # Once it is released, other pods of these labels are none of its ranks, whoever made them.
+        pods, released = await self._pods.get(f"{meta.uid}/{attempt}", load), pod_uids(allocation)
+        pods = [pod for pod in pods if not released or pod.metadata.uid in released]
         by_rank = {number_label(pod.metadata.labels, LABEL_RANK): pod for pod in pods}
         have_met = has_reached(allocation.status.phase, Phase.RUNNING)
         found = {rank: pod for rank, pod in by_rank.items() if _is_there(pod, have_met=have_met)}

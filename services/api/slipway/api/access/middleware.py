@@ -79,9 +79,11 @@ async def admit(request: HTTPConnection, rule: RouteRule) -> None:
             await _check_cluster(principal, rule.ask)
         case Where.QUERY:
             workspace = request.query_params.get("workspace") or DEFAULT_WORKSPACE
+            audit.about(request, {}, workspace=workspace)
             await permit(request, rule.ask, workspace)
         case Where.PATH:
             workspace = str(request.path_params["name"])
+            audit.about(request, {}, workspace=workspace)
             await permit(request, rule.ask, workspace)
         case Where.OBJECT:
             workspace = (await _find(request, parts, rule.ask)).metadata.namespace

@@ -199,7 +199,8 @@ async def _whole(parts: ApiDeps, given: str) -> str:
 def _below(scope: Scope, given: str) -> bytes:
     """The raw path below `/proxy/{id}`, as the client spelled it."""
     raw = bytes(scope.get("raw_path") or scope["path"].encode())
-    return raw.partition(b"?")[0].removeprefix(f"{ROOT}/{given}".encode()) or b"/"
+    # A fragment is no part of what is asked for, though some send it (RFC 9112, 3.2).
+    return raw.partition(b"#")[0].partition(b"?")[0].removeprefix(f"{ROOT}/{given}".encode()) or b"/"
 
 
 def _check_scheme(target: ProxyTarget) -> None:

@@ -75,7 +75,7 @@ async def _connect(
 ) -> "ClientConnection | Response":
     """The workload's WebSocket, or its refusal."""
     from websockets.asyncio.client import connect
-    from websockets.exceptions import InvalidHandshake, InvalidStatus
+    from websockets.exceptions import InvalidHandshake, InvalidStatus, InvalidURI
     from websockets.typing import Origin, Subprotocol
 
     class Once(connect):
@@ -117,7 +117,7 @@ async def _connect(
         kept = [field for field in _head(socket, target, error.response) if field[0] != b"content-length"]
         refusal.raw_headers = [*kept, (b"content-length", str(len(refusal.body)).encode())]
         return refusal
-    except InvalidHandshake as error:
+    except (InvalidHandshake, InvalidURI) as error:
         raise BadGatewayError(f"{target.allocation} speaks no WebSocket here") from error
     except (OSError, TimeoutError) as error:
         raise NotListeningError(f"{target.allocation} does not answer on port {target.port} yet") from error

@@ -24,7 +24,7 @@ import msgspec
 from slipway.api.explain import standing
 from slipway.api.http_errors import ForbiddenError, NotListeningError
 from slipway.api.lookup import Lookup
-from slipway.api.networks import IP, Network, inner, is_within, normal_text, parse_networks
+from slipway.api.networks import IP, METADATA, Network, inner, is_within, normal_text, parse_networks
 from slipway.api.ports import Kube
 from slipway.api.proxy.own_addresses import is_own
 from slipway.api.queue_view import gate_of, is_waiting
@@ -44,18 +44,6 @@ from slipway.runtime.clock import Clock
 
 TTL_S = 1.0
 ROOT = "/proxy"
-_METADATA = parse_networks(
-    (
-        "100.100.100.200/32",  # Alibaba
-        "168.63.129.16/32",  # Azure
-        "192.0.0.192/32",  # Oracle
-        "fd00:c1::a9fe:a9fe/128",  # Oracle
-        "fd00:ec2::/64",  # AWS: the metadata of machines, the identities of pods
-        "fd20:ce::254/128",  # Google
-        "fd00:42::42/128",  # Scaleway
-    )
-)
-"""Where clouds serve their machines' credentials and settings, besides link-local addresses."""
 _TRANSLATED = parse_networks(("::/96", "::ffff:0:0:0/96", "64:ff9b:1::/48", "2001::/32"))
 """IPv6 addresses that a router may turn into any IPv4 one, in ways that only the router knows; no pod lives at one.
 
@@ -230,7 +218,7 @@ def check_pod_address(
         kind = "that of a node"
     elif own.is_link_local:
         kind = "link-local, where clouds serve the credentials of machines"
-    elif is_within(own, _METADATA):
+    elif is_within(own, METADATA):
         kind = "that of a cloud's metadata service"
     elif own.is_multicast or is_within(own, _OF_NO_MACHINE):
         kind = "that of no machine"

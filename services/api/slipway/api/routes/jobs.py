@@ -7,7 +7,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from slipway.api import job_changes, usage_view, verbs
+from slipway.api import audit, job_changes, usage_view, verbs
 from slipway.api.access.middleware import permit, permit_member, permit_patch, sight_of, workspaces_of
 from slipway.api.access.permissions import PermissionCheck, Role
 from slipway.api.decoding import checked, read_object
@@ -31,6 +31,7 @@ from slipway.api.job_schemas import (
 )
 from slipway.api.job_view import STATES, job_views, pool_stats, queue_stats
 from slipway.api.named import Named, check_named
+from slipway.api.problems import status_of
 from slipway.api.routes.allocations import aged_of
 from slipway.api.routes.usage import days_of, in_totals, spent_on
 from slipway.api.schemas import AllocationView, ListMetadata
@@ -142,7 +143,13 @@ async def batch(request: Request) -> Response:
     parts = parts_of(request)
     body = checked(await read_object(request, parts.settings.body_bytes_max), BatchBody)
     await permit_member(request)
-    return json_response(await job_changes.batch(parts, body.updates, permit_patch(request)))
+    answer = await job_changes.batch(parts, body.updates, permit_patch(request))
+    for update, item in zip(body.updates, answer.items, strict=True):
+        is_job = isinstance(update.job, str)
+        names = {"name" if is_job else "id": item.subject}
+        workspace = update.workspace if is_job else await parts.lookup.workspace_of(item.subject) if item.ok else ""
+        audit.told_of_each(request, "change", names, workspace, 200 if item.ok else status_of(item.code))
+    return json_response(answer)
 
 
 async def stats(request: Request) -> Response:

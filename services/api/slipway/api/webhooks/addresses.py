@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from slipway.api.networks import IP, Network, inner, is_within
+from slipway.api.networks import IP, METADATA, Network, inner, is_within
 from slipway.errors import InvalidError, PermanentError, UnavailableError
 
 URL_CHARS_MAX = 2048
@@ -70,7 +70,7 @@ def check_address(address: IP, allowed: Sequence[Network]) -> None:
     """
     if is_within(address, allowed):
         return
-    if not _is_public(inner(address)):
+    if not _is_public(inner(address)) or is_within(inner(address), METADATA):
         raise ForbiddenTargetError(
             f"{inner(address)} is not an address of the public internet; an operator can allow its network with "
             "SLIPWAY_WEBHOOK_NETWORKS"
