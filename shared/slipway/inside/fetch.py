@@ -283,8 +283,9 @@ class _Inflated:
                 self._input = self._stream.read(BLOCK)
                 if not self._input:
                     raise EOFError("it ends within its compressed data")
-            found: bytes = self._inflate.decompress(self._input, size)
-            self._input = self._inflate.unconsumed_tail
+            inflate: Any = self._inflate
+            found: bytes = inflate.decompress(self._input, size)
+            self._input = inflate.unconsumed_tail
             self._is_full = len(found) == size  # there may be more, without further input
             self._made += len(found)
             if found:

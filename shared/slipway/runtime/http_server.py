@@ -27,6 +27,7 @@ from slipway.runtime import log
 from slipway.runtime.clock import SystemClock
 from slipway.runtime.connections import ListenerConnection, ListenerConnections, ListenerLimits, refused
 from slipway.runtime.tasks import TaskGroup
+from slipway.runtime.turns import ByteTurns
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -193,8 +194,8 @@ class _RefusedError(Exception):
 class LimitedProtocol(HttpToolsProtocol):
     """uvicorn's protocol, which reads a head only within its limits.
 
-    Bytes are given to the parser in pieces of at most `head_bytes`. Those since it last came forward (a whole head, a
-    part of a body, the end of a request) are what it may be keeping: they are counted, whatever they are.
+    Bytes are given to the parser in pieces, one for each turn of the loop. Those since it last came forward (a whole
+    head, a part of a body, the end of a request) are what it may be keeping: they are counted, whatever they are.
     """
 
     def __init__(
@@ -213,6 +214,7 @@ class LimitedProtocol(HttpToolsProtocol):
         self._is_head = self._has_moved = self._is_handed_over = False
         self._unread = self._fields = self._bytes = 0
         self._refusal = 400
+        self._turns = ByteTurns(self._take, self._may_read)
         if self.config.ws_protocol_class is not None:
             self.ws_protocol_class = cast("type[asyncio.Protocol]", partial(_LimitedSocket, visit=visit))
 
@@ -227,18 +229,22 @@ class LimitedProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        size = self._limits.head_bytes
-        for start in range(0, len(data), size):
-            if self.transport.is_closing() or self._is_handed_over:
-                return
-            if self._late is None and self._is_idle():
-                self._expect()
-            self._has_moved = False
-            piece = data[start : start + size]
-            super().data_received(piece)
-            self._unread = 0 if self._has_moved else self._unread + len(piece)
-            if self._unread > size and not self.transport.is_closing():
-                self._end(431)
+        self._turns.add(data, self.transport)
+
+    def _take(self, piece: bytes) -> bool:
+        if self.transport.is_closing() or self._is_handed_over:
+            return False
+        if self._late is None and self._is_idle():
+            self._expect()
+        self._has_moved = False
+        super().data_received(piece)
+        self._unread = 0 if self._has_moved else self._unread + len(piece)
+        if self._unread > self._limits.head_bytes and not self.transport.is_closing():
+            self._end(431)
+        return not self._is_handed_over
+
+    def _may_read(self) -> bool:
+        return not self.flow.read_paused
 
     def handle_websocket_upgrade(self) -> None:
         self._is_handed_over = True
@@ -347,6 +353,17 @@ class _LimitedSocket(WebSocketsSansIOProtocol):
     def __init__(self, *, visit: ListenerConnection, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self._visit = visit
+        self._turns = ByteTurns(self._take, self._may_read)
+
+    def data_received(self, data: bytes) -> None:
+        self._turns.add(data, self.transport)
+
+    def _take(self, piece: bytes) -> bool:
+        super().data_received(piece)
+        return True
+
+    def _may_read(self) -> bool:
+        return not self.read_paused
 
     def handle_connect(self, event: Request) -> None:
         super().handle_connect(event)

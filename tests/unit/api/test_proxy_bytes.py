@@ -99,6 +99,14 @@ async def test_a_fragment_is_no_part_of_what_is_asked(world: ApiWorld, upgrade: 
         assert (await exchanged(api, asked.encode())).startswith(b"HTTP/1.1 404")
 
 
+async def test_interim_answers_without_end_are_the_workload_s_fault(world: ApiWorld) -> None:
+    """They are read once each, up to a limit: 502."""
+    async with a_raw_server(b"HTTP/1.1 100 Continue\r\n\r\n" * 100_000) as port, served(world.app) as api:
+        asked = f"POST /proxy/{await a_workload(world, port)}/ HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
+        answer = await exchanged(api, f"{asked}Transfer-Encoding: chunked\r\n\r\n1\r\na\r\n".encode())
+    assert answer.startswith(b"HTTP/1.1 502")
+
+
 @pytest.mark.parametrize("status", [b"999 What", b"099 What"])
 async def test_a_status_that_may_not_be_is_the_workload_s_fault(world: ApiWorld, status: bytes) -> None:
     """502, not a fault of ours."""

@@ -32,6 +32,7 @@ from slipway.model import exec_channels
 from slipway.model.ids import pod_name
 from slipway.model.lifecycle import Phase
 from slipway.runtime.clock import Clock
+from slipway.runtime.turns import UnitTurns
 
 SHELL = ("sh", "-c", "command -v bash >/dev/null 2>&1 && exec bash || exec sh")
 """Without a command: the better shell of those that are there."""
@@ -192,15 +193,19 @@ class ExecSession:
             await self._close()
 
     async def _to_client(self) -> None:
+        turns = UnitTurns()
         while message := await self._channels.receive():
             self._use()
             await self._socket.send_bytes(message)
+            await turns.passed()
             if message[0] == exec_channels.STATUS:
                 self._has_ended = True
                 return
 
     async def _to_container(self) -> None:
+        turns = UnitTurns()
         while True:
+            await turns.passed()
             message = await self._socket.receive()
             if message["type"] == "websocket.disconnect":
                 return

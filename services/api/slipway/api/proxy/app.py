@@ -87,7 +87,7 @@ async def _serve_http(request: Request, send: Send) -> None:
     found = await parts.targets.find(whole, _below(request.scope, given), request.scope["query_string"])
     if found.allocation != given:
         # A workload's cookies and links belong under its whole id.
-        url = request.url.replace(path=request.url.path.replace(given, found.allocation, 1))
+        url = request.url.replace(path=request.url.path.replace(f"{ROOT}/{given}", f"{ROOT}/{found.allocation}", 1))
         await RedirectResponse(url, status_code=307)(request.scope, request.receive, send)
         return
     if isinstance(found, ProxyTarget):

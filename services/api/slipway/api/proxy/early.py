@@ -30,6 +30,7 @@ Source: RFC 9110 section 10.1.1."""
 STILL_S = 1.0
 """How long a write may stand still beside an answer: one that reads on, slowly, gets the rest of the body."""
 _READ_BYTES = 64 * 1024
+_INTERIM_BYTES_MAX = 64 * 1024
 _INTERIM = re.compile(rb"HTTP/1\.[01] 1(?!01)\d\d.*?\r?\n\r?\n", re.DOTALL)
 _FINAL = re.compile(rb"HTTP/1\.[01] (\d{3})")
 _STATUS_BYTES = len(b"HTTP/1.1 200")
@@ -184,20 +185,22 @@ class EarlyStream(httpcore.AsyncNetworkStream):
 
     async def _answer(self, upload: Upload) -> bytes:
         """What the workload says, up to the begin of its final answer."""
-        received = b""
+        received, at = bytearray(), 0
         is_refusal = True  # so is an end without an answer, and a connection that fails
         try:
             while part := await self._inner.read(_READ_BYTES, None):
                 received += part
-                rest = received
-                while interim := _INTERIM.match(rest):
+                while interim := _INTERIM.match(received, at):
                     upload.hear(is_refusal=False)
-                    rest = rest[interim.end() :]
+                    at = interim.end()
+                if at > _INTERIM_BYTES_MAX:
+                    raise httpcore.RemoteProtocolError("the workload sends interim answers without end")
+                rest = bytes(received[at : at + _READ_BYTES])
                 if len(rest) >= _STATUS_BYTES and not _is_interim(rest):
                     final = _FINAL.match(rest)
                     is_refusal = final is None or int(final[1]) >= _REFUSAL
                     break
-            return received
+            return bytes(received)
         finally:
             upload.hear(is_refusal=is_refusal)
 

@@ -18,6 +18,7 @@ from slipway.api.proxy.headers import raw_fields, request_fields, response_field
 from slipway.api.proxy.target import ProxyTarget
 from slipway.errors import DeadlineError
 from slipway.runtime import log
+from slipway.runtime.turns import UnitTurns
 
 if TYPE_CHECKING:
     import httpx
@@ -142,9 +143,11 @@ class HttpForwarder:
     async def _pump(self, response: "httpx.Response", send: Send, target: ProxyTarget) -> None:
         import httpx
 
+        turns = UnitTurns()
         try:
             async for chunk in response.aiter_raw():
                 await send({"type": "http.response.body", "body": chunk, "more_body": True})
+                await turns.passed()
         except httpx.HTTPError as error:
             # The status is out: an answer that is not completed closes the connection, the only honest end.
             _log.warning("workload broke off its answer", allocation=target.allocation, error=type(error).__name__)

@@ -21,6 +21,7 @@ from slipway.api.ports import ShutdownSignal
 from slipway.api.proxy.headers import handshake_fields, socket_fields, wire_fields
 from slipway.api.proxy.target import ProxyTarget
 from slipway.runtime.http_server import WS_MESSAGE_BYTES_MAX
+from slipway.runtime.turns import UnitTurns
 
 if TYPE_CHECKING:
     from websockets.asyncio.client import ClientConnection
@@ -149,7 +150,9 @@ def _head(socket: WebSocket, target: ProxyTarget, answer: "WireResponse") -> lis
 async def _to_workload(socket: WebSocket, upstream: "ClientConnection", touch: Callable[[], None]) -> None:
     from websockets.exceptions import ConnectionClosed
 
+    turns = UnitTurns()
     while True:
+        await turns.passed()
         message: Message = await socket.receive()
         if message["type"] == "websocket.disconnect":
             await upstream.close(_sendable(int(message.get("code") or NORMAL)), message.get("reason") or "")
@@ -166,7 +169,9 @@ async def _to_client(upstream: "ClientConnection", socket: WebSocket, touch: Cal
     from websockets.exceptions import ConnectionClosed
 
     try:
+        turns = UnitTurns()
         while True:
+            await turns.passed()
             message = await upstream.recv()
             touch()
             if isinstance(message, str):

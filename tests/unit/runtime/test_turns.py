@@ -1,0 +1,90 @@
+"""Turns: many small pieces of one peer leave the loop to others."""
+
+import asyncio
+from typing import cast
+
+import pytest
+
+from slipway.runtime.turns import BYTES, UNITS, ByteTurns, UnitTurns
+
+
+class Pipe:
+    """A transport that remembers whether it reads."""
+
+    def __init__(self) -> None:
+        self.reads = True
+        self.is_over = False
+
+    def pause_reading(self) -> None:
+        self.reads = False
+
+    def resume_reading(self) -> None:
+        self.reads = True
+
+    def is_closing(self) -> bool:
+        return self.is_over
+
+    def as_transport(self) -> asyncio.Transport:
+        return cast("asyncio.Transport", self)
+
+
+async def test_units_give_a_turn_now_and_then() -> None:
+    """Whoever passes on what is there already waits for nobody, and still lets others go on."""
+    others = 0
+
+    async def other() -> None:
+        nonlocal others
+        while True:
+            others += 1
+            await asyncio.sleep(0)
+
+    running = asyncio.ensure_future(other())
+    turns = UnitTurns()
+    for _ in range(10 * UNITS):
+        await turns.passed()
+    running.cancel()
+    assert 9 <= others <= 12
+
+
+async def test_bytes_come_in_order_a_piece_for_each_turn() -> None:
+    """Nothing is read meanwhile; what the transport still brings comes after that."""
+    pipe, taken = Pipe(), list[bytes]()
+    turns = ByteTurns(lambda piece: taken.append(piece) is None, lambda: True)
+    data = bytes(range(256)) * (BYTES // 64)
+    turns.add(data, pipe.as_transport())
+    assert ([len(each) for each in taken], pipe.reads) == ([BYTES], False)
+    turns.add(b"more", pipe.as_transport())
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert pipe.reads
+    assert b"".join(taken) == data + b"more"
+    assert max(map(len, taken)) == BYTES
+    turns.add(b"at once", pipe.as_transport())
+    assert taken[-1] == b"at once"
+
+
+@pytest.mark.parametrize("ends", ["the parser", "the connection"])
+async def test_what_nobody_wants_is_dropped(ends: str) -> None:
+    """After a refusal, or the end of the connection, nothing more is given."""
+    pipe, taken = Pipe(), list[bytes]()
+
+    def take(piece: bytes) -> bool:
+        taken.append(piece)
+        pipe.is_over = ends == "the connection"
+        return ends != "the parser"
+
+    turns = ByteTurns(take, lambda: True)
+    turns.add(b"x" * (3 * BYTES), pipe.as_transport())
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert len(taken) == 1
+
+
+async def test_who_reads_no_further_is_not_made_to() -> None:
+    """A body that waits for its application: the transport stays as that one left it."""
+    pipe = Pipe()
+    turns = ByteTurns(lambda _: True, lambda: False)
+    turns.add(b"x" * (2 * BYTES), pipe.as_transport())
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert not pipe.reads
