@@ -55,6 +55,7 @@ GROUPS: dict[str, dict[str, VerbEntry]] = {
         "tensorboard": VerbEntry("kinds", "the same for TensorBoards"),
         "rerun": VerbEntry("rerun", "launch the same again, with changed options"),
         "apply": VerbEntry("apply", "launch what a YAML or JSON file says"),
+        "import": VerbEntry("import_files", "turn files of other systems into launches, with a report"),
         "render": VerbEntry("render", "show the very pods of a launch, and launch nothing"),
     },
     "Look": {

@@ -156,7 +156,8 @@ def _check_profile(value: Any, at: str, findings: Findings) -> None:
 
 def _check_selinux(value: Any, at: str, findings: Findings) -> None:
     options = findings.mapping(value, at)
-    if options.get("type", "") not in _SELINUX_TYPES:
+    kind = options.get("type", "")
+    if not isinstance(kind, str) or kind not in _SELINUX_TYPES:
         findings.refuse(f"{at}/type", "must be one of the container types; leave it out")
     for field in ("user", "role"):
         if options.get(field):
@@ -165,14 +166,14 @@ def _check_selinux(value: Any, at: str, findings: Findings) -> None:
 
 def _check_capabilities(value: Any, at: str, findings: Findings) -> None:
     for index, name in enumerate(findings.items(findings.mapping(value, at).get("add"), f"{at}/add")):
-        if name not in _CAPABILITIES:
+        if not isinstance(name, str) or name not in _CAPABILITIES:
             findings.refuse(f"{at}/add/{index}", f"{name} may not be added; only NET_BIND_SERVICE may")
 
 
 def _check_sysctls(value: Any, at: str, findings: Findings) -> None:
     for index, item in enumerate(findings.items(value, at)):
         name = findings.mapping(item, f"{at}/{index}").get("name")
-        if name not in _SAFE_SYSCTLS:
+        if not isinstance(name, str) or name not in _SAFE_SYSCTLS:
             findings.refuse(f"{at}/{index}/name", f"{name} is not a safe sysctl; leave it out")
 
 

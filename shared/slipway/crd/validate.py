@@ -16,13 +16,16 @@ import msgspec
 from slipway.crd.bounds import OPAQUE_MAX
 from slipway.crd.fielderrors import Findings, pointer
 from slipway.crd.kinds import RESERVED_ENV_PREFIX
-from slipway.crd.roleresources import EPHEMERAL_STORAGE, HUGE_PAGES_PREFIX, is_extended, is_nested
+from slipway.crd.roleresources import EPHEMERAL_STORAGE, HUGE_PAGES_PREFIX, is_extended, is_nested, object_of
 from slipway.crd.v1alpha1 import RANKS_MAX, SPEC_BYTES_MAX, AllocationSpec, FileSpec, RoleSpec, TolerationSpec
+from slipway.errors import FieldError
 from slipway.model.duration import parse_duration
 from slipway.model.quantity import parse_quantity
 from slipway.model.resources import CPU, GPU, GPU_MILLI, GPU_NAMES, MEMORY, MILLI, Resources, scale_of
 
 GPU_MILLI_MAX = 1000
+MEMORY_PLAIN_MIN = 1 << 20
+"""A smaller number of bytes without a unit is asked back."""
 _DNS_LABEL = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 _QUALIFIED = re.compile(rf"({_DNS_LABEL}(\.{_DNS_LABEL})*/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?")
 _LABEL_VALUE = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?")
@@ -86,6 +89,19 @@ def check_role_resources(resources: Mapping[str, Any], at: str, findings: Findin
         findings.refuse(at + pointer(min(mixed)), "write either a map of quantities, or requests and limits, not both")
     else:
         _check_quantities(resources, at, findings)
+
+
+def bytes_without_unit(resources: Mapping[str, Any], at: str) -> list[FieldError]:
+    """Memory without a unit is bytes: a rank with 8 of them is a slip of the pen, which no container runtime starts."""
+    errors: list[FieldError] = []
+    parts = [(name, object_of(resources.get(name))) for name in ("requests", "limits")]
+    for where, quantities in [(at, resources), *((f"{at}/{name}", part) for name, part in parts)]:
+        given = quantities.get("memory")
+        text = str(given) if isinstance(given, int | str) and not isinstance(given, bool) else ""
+        if text.isdigit() and 0 < int(text) < MEMORY_PLAIN_MIN:
+            detail = f"{text} is {text} bytes; write the unit, such as {text}Gi or {text}Mi"
+            errors.append(FieldError(f"{where}/memory", detail))
+    return errors
 
 
 def _check_gang(spec: AllocationSpec, findings: Findings) -> None:

@@ -118,6 +118,8 @@ CONTAINER: list[tuple[Json, str]] = [
     ({"securityContext": {"runAsUser": 0}}, "securityContext/runAsUser"),
     ({"securityContext": {"procMount": "Unmasked"}}, "securityContext/procMount"),
     ({"securityContext": {"capabilities": {"add": ["SYS_ADMIN"]}}}, "securityContext/capabilities/add/0"),
+    ({"securityContext": {"capabilities": {"add": [["SYS_ADMIN"]]}}}, "securityContext/capabilities/add/0"),
+    ({"securityContext": {"seLinuxOptions": {"type": ["container_t"]}}}, "securityContext/seLinuxOptions/type"),
     ({"securityContext": {"seccompProfile": {"type": "Unconfined"}}}, "securityContext/seccompProfile/type"),
     ({"securityContext": {"appArmorProfile": {"type": "Unconfined"}}}, "securityContext/appArmorProfile/type"),
     ({"securityContext": {"seLinuxOptions": {"type": "spc_t"}}}, "securityContext/seLinuxOptions/type"),
@@ -200,6 +202,7 @@ def test_an_ephemeral_volume_holds_nothing_of_others(claim: Json, at: str) -> No
     ("context", "at"),
     [
         ({"sysctls": [{"name": "kernel.msgmax"}]}, "sysctls/0/name"),
+        ({"sysctls": [{"name": ["kernel.msgmax"]}]}, "sysctls/0/name"),
         ({"runAsUser": 0}, "runAsUser"),
         ({"windowsOptions": {}}, "windowsOptions"),
     ],

@@ -17,6 +17,7 @@ import msgspec
 from slipway.api.change_schemas import ChangeBody
 from slipway.api.decoding import summary
 from slipway.api.schemas import LaunchBody
+from slipway.crd import validate
 from slipway.crd.expansion import literal
 from slipway.crd.fielderrors import Findings, pointer
 from slipway.crd.meta import API_GROUP, ObjectMeta
@@ -39,9 +40,6 @@ _SECRET_AT = re.compile(
 _ACCOUNT_AT = "/spec/serviceAccountName"
 _MAIN_AT = "/template/spec/containers/0/"
 _FRAME = (("/metadata/labels", "/labels"), ("/metadata/name", "/name"), ("/metadata/namespace", "/workspace"))
-
-MEMORY_PLAIN_MIN = 1 << 20
-"""A smaller number of bytes without a unit is asked back."""
 
 
 class Draft(msgspec.Struct, frozen=True, kw_only=True):
@@ -100,7 +98,7 @@ def changed_work(allocation: Allocation, change: ChangeBody, pool: ResourcePool)
         short.setdefault("args", [])
     short |= {name: [literal(word) for word in short[name]] for name in _TYPED if name in short}
     given: Json = {} if change.resources is msgspec.UNSET else change.resources
-    errors = _tiny_memory(given, "/resources")
+    errors = validate.bytes_without_unit(given, "/resources")
     roles = [
         msgspec.structs.replace(
             role,
@@ -157,7 +155,7 @@ def _own_errors(body: LaunchBody, pool: ResourcePool) -> list[FieldError]:
         if key.partition("/")[0].endswith(API_GROUP):
             errors.append(FieldError(f"/labels/{key.replace('/', '~1')}", f"labels of {API_GROUP} are Slipway's own"))
     for index, role in enumerate(body.ranks):
-        errors += _tiny_memory(role.resources, f"/ranks/{index}/resources")
+        errors += validate.bytes_without_unit(role.resources, f"/ranks/{index}/resources")
     if body.secret_values:
         # Those of the request were taken out of it before.
         errors.append(FieldError("/secretValues", "come with the launch itself; a template cannot have them"))
@@ -234,19 +232,6 @@ def _says(body: LaunchBody, at: str, field: str) -> bool:
 
 def _account_of(template: Mapping[str, Any]) -> str:
     return str(object_of(template.get("spec")).get("serviceAccountName") or "")
-
-
-def _tiny_memory(resources: Mapping[str, Any], at: str) -> list[FieldError]:
-    """Memory without a unit is bytes: a rank with 8 of them is a slip of the pen, which no container runtime starts."""
-    errors: list[FieldError] = []
-    parts = [(name, object_of(resources.get(name))) for name in ("requests", "limits")]
-    for where, quantities in [(at, resources), *((f"{at}/{name}", part) for name, part in parts)]:
-        given = quantities.get("memory")
-        text = str(given) if isinstance(given, int | str) and not isinstance(given, bool) else ""
-        if text.isdigit() and 0 < int(text) < MEMORY_PLAIN_MIN:
-            detail = f"{text} is {text} bytes; write the unit, such as {text}Gi or {text}Mi"
-            errors.append(FieldError(f"{where}/memory", detail))
-    return errors
 
 
 def _spec(body: LaunchBody) -> AllocationSpec:

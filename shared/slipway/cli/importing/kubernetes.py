@@ -1,0 +1,197 @@
+"""Kubernetes' own Job, and the JobSet of its special interest group.
+
+A Job becomes one role of ranks that start together; a JobSet becomes one role for each replicated job.
+
+Source: Kubernetes API reference, JobSpec (batch/v1); JobSet, jobset_types.go (v1alpha2).
+"""
+
+from slipway.cli.importing.foreign import ForeignDocument, ForeignField, Json, Verdict, each, lose
+from slipway.cli.importing.outcome import ImportedLaunch
+from slipway.cli.importing.pods import frame, kind_by_size, role, set_variables
+from slipway.cli.importing.vocabulary import for_seconds
+
+RETRIES_OF_A_JOB = 6
+"""backoffLimit of a Job that says none."""
+_INDEX = "JOB_COMPLETION_INDEX"
+_LOST_OF_JOB = {
+    "backoffLimitPerIndex": ("retries of each index", "maxRestarts counts for all ranks; launch indexes separately"),
+    "maxFailedIndexes": ("how many indexes may fail", "set minAvailable: so many ranks must go on"),
+    "successPolicy": (
+        "when the Job has succeeded before all indexes have",
+        "give the other ranks a role of their own with daemon: true",
+    ),
+    "ttlSecondsAfterFinished": ("deletes the finished Job", "ended work is kept as long as the installation says"),
+    "podReplacementPolicy": ("when a failed pod is replaced", "an attempt starts when all pods of the last have gone"),
+}
+
+
+def job(document: ForeignDocument) -> list[ImportedLaunch]:
+    """A Job of batch/v1."""
+    root, launch = document.root, ImportedLaunch(document)
+    frame(launch, root)
+    job_role(launch, root.get("spec"), name="worker")
+    if root.get("spec").get("suspend").truth():
+        launch.put("hold", value=True, source=root.get("spec").get("suspend"))
+    root.get("spec").get("suspend").carried("hold")
+    limit = root.get("spec").get("activeDeadlineSeconds")
+    if limit.is_set:
+        launch.put("maxRuntime", for_seconds(limit), limit)
+        limit.changed("seconds since the Job started", "maxRuntime: of each attempt, measured while it runs")
+    retries = root.get("spec").get("backoffLimit")
+    launch.put("maxRestarts", min(retries.whole(RETRIES_OF_A_JOB), 1000), retries)
+    document.note(
+        retries.steps,
+        Verdict.CHANGED,
+        "retries of single pods" + ("" if retries.is_set else f" (absent: {RETRIES_OF_A_JOB})"),
+        f"maxRestarts: {launch.body['maxRestarts']}; one failed rank ends the others, and all start again",
+    )
+    kind_by_size(launch)
+    return [launch]
+
+
+def job_role(launch: ImportedLaunch, spec: ForeignField, *, name: str, times: int = 1) -> Json:
+    """The ranks of a Job's spec, `times` over; limits and retries are left to the caller."""
+    completions, parallelism = spec.get("completions"), spec.get("parallelism")
+    at_once = parallelism.whole(1)
+    if parallelism.is_set and not at_once:
+        parallelism.refuse("0 starts no pod; write how many run at once, and suspend: true to start later")
+    # Without completions, the pods share a queue of work and one success is enough.
+    count = completions.whole(at_once, least=1)
+    if completions.is_set and count != at_once:
+        here = f"count: {count}, all at once; for fewer, launch smaller allocations with --job"
+        parallelism.changed(f"at most {at_once} pods at once", here)
+        if not parallelism.is_set:
+            completions.changed("so many pods, one after the other", here)
+    else:
+        parallelism.carried("ranks[].count")
+    if not completions.is_set and at_once > 1:
+        parallelism.changed("the Job succeeds with its first pod", f"count: {at_once}; all ranks must succeed")
+    elif completions.value == count and (parallelism.is_set or count == 1):
+        completions.carried("ranks[].count")
+    made = role(launch, spec.get("template"), name=name, count=count * times)
+    mode = spec.get("completionMode")
+    if mode.text() == "Indexed":
+        set_variables(made, {_INDEX: "$(RANK)"})
+        mode.changed(f"pods have an index, in {_INDEX}", f"ranks have one, in RANK; {_INDEX} is set to it")
+    mode_is_plain = mode.text("NonIndexed") == "NonIndexed"
+    if mode_is_plain:
+        mode.carried()
+    elif mode.text() != "Indexed":
+        mode.refuse("must be Indexed or NonIndexed")
+    each(spec, ("selector", "manualSelector", "managedBy"), lambda field: field.unneeded("a controller's own"))
+    _failure_policy(spec.get("podFailurePolicy"))
+    lose(spec, _LOST_OF_JOB)
+    return made
+
+
+def _failure_policy(policy: ForeignField) -> None:
+    for rule in policy.get("rules").items():
+        action = rule.get("action").text()
+        conditions = [item.get("type").text() for item in rule.get("onPodConditions").items()]
+        if action == "Ignore" and set(conditions) == {"DisruptionTarget"}:
+            rule.unneeded("an eviction never counts against maxRestarts")
+        elif action == "FailJob" and rule.get("onExitCodes").is_set:
+            rule.lost("gives up at certain exit codes", "set maxRestarts: 0, or let the program retry by itself")
+        else:
+            rule.lost(f"what a failure of a pod means ({action})", "every failure of a rank counts against maxRestarts")
+
+
+_LOST_OF_SET = {
+    "network": (
+        "host names of the pods",
+        "ranks find each other with MASTER_ADDR, and python -m slipway.inside hostfile",
+    ),
+    "coordinator": ("a label with the address of one pod", "MASTER_ADDR is the address of the first rank"),
+    "ttlSecondsAfterFinished": ("deletes the finished JobSet", "ended work is kept as long as the installation says"),
+    "volumeClaimPolicies": ("makes volume claims", "make the claims in the workspace, and name them in volumes"),
+}
+
+
+def job_set(document: ForeignDocument) -> list[ImportedLaunch]:
+    """A JobSet of jobset.x-k8s.io."""
+    root, launch = document.root, ImportedLaunch(document)
+    frame(launch, root)
+    spec = root.get("spec")
+    replicated = spec.get("replicatedJobs")
+    if not replicated.items():
+        replicated.refuse("has no job; name at least one")
+    made: dict[str, Json] = {}
+    for item in replicated.items():
+        name = item.get("name").carried("ranks[].name").text("worker")
+        times = item.get("replicas").whole(1, least=1)
+        item.get("replicas").carried("ranks[].count")
+        if times > 1:
+            item.get("replicas").changed("so many Jobs", "their pods are ranks of one role")
+        template = item.get("template")
+        template.get("metadata").unneeded("Slipway makes no Job")
+        made[name] = job_role(launch, template.get("spec"), name=name, times=times)
+        _of_one_job(launch, template.get("spec"))
+        _dependencies(item)
+        item.get("groupName").lost("groups replicated jobs", "the roles are one gang")
+    _success(spec.get("successPolicy"), made)
+    _failures(launch, spec.get("failurePolicy"))
+    order = spec.get("startupPolicy", "startupPolicyOrder")
+    if order.text("AnyOrder") == "InOrder":
+        order.lost("starts the jobs one after the other", "all ranks start together; let a program wait for the others")
+    if order.value == "AnyOrder":
+        order.carried()
+    if spec.get("suspend").truth():
+        launch.body["hold"] = True
+    spec.get("suspend").carried("hold")
+    spec.get("managedBy").unneeded("a controller's own")
+    lose(spec, _LOST_OF_SET)
+    launch.body["kind"] = "training"
+    return [launch]
+
+
+def _of_one_job(launch: ImportedLaunch, spec: ForeignField) -> None:
+    limit = spec.get("activeDeadlineSeconds")
+    if limit.is_set:
+        launch.body.setdefault("maxRuntime", for_seconds(limit))
+        limit.changed("seconds for this Job", "maxRuntime: one limit for all ranks; the first that is named")
+    spec.get("backoffLimit").changed("retries of single pods", "maxRestarts: all ranks start again, as one")
+    spec.get("suspend").unneeded("the JobSet says it")
+
+
+def _dependencies(item: ForeignField) -> None:
+    for dependency in item.get("dependsOn").items():
+        if dependency.get("status").text() == "Complete":
+            dependency.refuse("starts after another job has ended, and all ranks start together here; import two files")
+        dependency.lost(
+            "starts when the pods of another job are ready",
+            "all ranks start together; let the program wait, such as with python -m slipway.inside allgather",
+        )
+
+
+def _success(policy: ForeignField, made: dict[str, Json]) -> None:
+    targets = policy.get("targetReplicatedJobs").words()
+    if not policy.is_set:
+        return
+    unknown = [name for name in targets if name not in made]
+    if unknown:
+        policy.get("targetReplicatedJobs").refuse(f"names no job of this set: {unknown[0]}")
+    if targets and len(targets) < len(made):
+        for name, role_ in made.items():
+            if name not in targets:
+                role_["daemon"] = True
+        others = ", ".join(name for name in made if name not in targets)
+        policy.get("targetReplicatedJobs").changed("jobs that decide the success", f"daemon: true on {others}")
+    else:
+        policy.get("targetReplicatedJobs").carried()
+    if policy.get("operator").text("All") == "Any":
+        policy.get("operator").lost("one of the jobs is enough", "all ranks that are no daemons must succeed")
+    if policy.get("operator").value == "All":
+        policy.get("operator").carried()
+
+
+def _failures(launch: ImportedLaunch, policy: ForeignField) -> None:
+    restarts = policy.get("maxRestarts")
+    if restarts.is_set:
+        launch.put("maxRestarts", restarts.whole(most=1000), restarts)
+        restarts.carried("maxRestarts")
+    for rule in policy.get("rules").items():
+        rule.lost(f"what a failed Job means ({rule.get('action').text()})", "every failure counts against maxRestarts")
+    if policy.get("restartStrategy").text("Recreate") == "InPlaceRestart":
+        policy.get("restartStrategy").changed("restarts containers in their pods", "each attempt has new pods")
+    else:
+        policy.get("restartStrategy").carried()

@@ -1,0 +1,386 @@
+"""The launch that a document becomes: put together by a converter, judged by the rules of the server, written short.
+
+Owns the body while it is made, where each part of it came from, which parts may be taken away when the rules refuse
+them (and are then reported as lost), and the short fields that make a body easy to read. Pure.
+
+Invariant: what `settle` returns passes the check that the api runs on a launch, as far as it is known without a server:
+a pool with no fields of its own, a workspace that allows every service account.
+"""
+
+import copy
+import re
+from typing import Any, cast
+
+import msgspec
+
+from slipway.cli.importing.foreign import ForeignDocument, ForeignField, Json, Steps, Verdict, path_of
+from slipway.crd.expansion import literal
+from slipway.crd.meta import ANNOTATION_MAIN_CONTAINER, API_GROUP, ObjectMeta
+from slipway.crd.resolve import resolve
+from slipway.crd.roleresources import MAIN_CONTAINER, containers_of, is_extended, main_container, object_of, objects_of
+from slipway.crd.v1alpha1 import Allocation, AllocationSpec, ResourcePool, ResourcePoolSpec
+from slipway.crd.validate import bytes_without_unit
+from slipway.errors import FieldError, InvalidError
+
+_FRAME = ("name", "workspace", "labels", "gpuType")
+"""Fields of a launch body that the spec of the object does not have."""
+_ROUNDS_MAX = 200
+_PROTECTED = frozenset({"image", "command", "args", "name", "resources", "env", "containers", "initContainers"})
+"""Without these the work would be another: a document in which one is wrong is refused."""
+_REMOVABLE = tuple(
+    re.compile(pattern)
+    for pattern in (
+        r"(.*/volumes/\d+)(?:/.*)?",
+        r"(.*/env/\d+)(?:/.*)?",
+        r"(.*/metadata/(?:labels|annotations)/[^/]+)",
+        r"(.*/tolerations/\d+)(?:/.*)?",
+        r"(.*/capabilities/add)(?:/.*)?",
+        r"(.*/securityContext/[^/]+)(?:/.*)?",
+        r"(.*/resources/claims)(?:/.*)?",
+        r"(.*/containers/\d+/ports/\d+)(?:/.*)?",
+        r"(.*/(?:containers|initContainers)/\d+/[^/]+)(?:/.*)?",
+        r"(.*template/spec/[^/]+)(?:/.*)?",
+        r"(.*template/[^/]+)",
+        r"(/labels/[^/]+)",
+        r"(/env/[^/]+)",
+        r"(/ports/\d+)(?:/.*)?",
+    )
+)
+_REFERENCE = re.compile(r"\$\(([^)]*)\)")
+_PATH = re.compile(r"^(?P<text>.*?)(?: - at `(?:key in )?\$(?P<path>.*)`)?$", re.DOTALL)
+
+
+class ImportedLaunch:
+    """A launch body in the making.
+
+    `body` has the wire names of a launch; what runs stands in pod templates, in Kubernetes' words.
+    """
+
+    def __init__(self, document: ForeignDocument, kind: str = "training") -> None:
+        self.document = document
+        self.body: Json = {"kind": kind}
+        self._came_from: dict[int, Steps] = {}
+        self._fields: dict[str, Steps] = {}
+
+    def copied(self, field: ForeignField) -> Any:
+        """A deep copy of the value of a field, whose parts can be traced to the document."""
+        made = copy.deepcopy(field.value)
+        self._trace(made, field.steps)
+        return made
+
+    def put(self, name: str, value: Any, source: ForeignField) -> None:
+        """Set a field of the body that came from a field of the document."""
+        self.body[name] = value
+        self._fields[f"/{name}"] = source.steps
+
+    def trace(self, made: Json, source: ForeignField) -> Json:
+        """`made`, an object of the body, came from that field."""
+        self._came_from[id(made)] = source.steps
+        return made
+
+    def roles(self) -> list[Json]:
+        """The roles of the body."""
+        return cast("list[Json]", self.body.setdefault("ranks", []))
+
+    def source_of(self, pointer: str) -> Steps:
+        """Where in the document the part of the body at that JSON pointer came from; empty: nowhere."""
+        found: Steps | None = None
+        for prefix, steps in self._fields.items():
+            if pointer == prefix or pointer.startswith(f"{prefix}/"):
+                found = steps
+        node: Any = self.body
+        for step in _steps_of(pointer):
+            if found is not None:
+                found = _deeper(found, node, step)
+            node = _child(node, step)
+            if node is None:
+                break
+            found = self._came_from.get(id(node), found)
+        return found or ()
+
+    def _trace(self, made: Any, steps: Steps) -> None:
+        if isinstance(made, dict):
+            self._came_from[id(cast("Json", made))] = steps
+            for name, child in cast("Json", made).items():
+                self._trace(child, (*steps, name))
+        elif isinstance(made, list):
+            for index, child in enumerate(cast("list[Any]", made)):
+                self._trace(child, (*steps, index))
+
+    # --- judging --------------------------------------------------------------------------------------------------
+
+    def settle(self) -> Json:
+        """The finished body, in short fields. What the rules refuse is taken out and reported.
+
+        Raises:
+            InvalidError: a part without which the work would be another is refused; with the path in the document.
+        """
+        for _ in range(_ROUNDS_MAX):
+            errors = _judged(self.body)
+            if not errors:
+                return shortened(self.body)
+            self._take_out(errors[0])
+        raise InvalidError("too many fields are refused here; convert this document by hand")
+
+    def _take_out(self, error: FieldError) -> None:
+        for pattern in _REMOVABLE:
+            found = pattern.fullmatch(error.pointer)
+            if found is None:
+                continue
+            place = found[1]
+            if place.rpartition("/")[2] in _PROTECTED:
+                break
+            steps = self.source_of(place)
+            self.document.note(steps, Verdict.LOST, _DOES.get(_word(steps), ""), _as_advice(error.detail))
+            self._remove(place)
+            return
+        steps = self.source_of(error.pointer)
+        where = path_of(steps) or error.pointer.removeprefix("/").replace("/", ".") or "the document"
+        raise InvalidError(f"{where}: {error.detail}", fields=(FieldError(where, error.detail),))
+
+    def _remove(self, place: str) -> None:
+        parent, _, last = place.rpartition("/")
+        node: Any = self.body
+        for step in _steps_of(parent):
+            node = _child(node, step)
+        if isinstance(node, list):
+            gone = cast("list[Any]", node).pop(int(last))
+            if parent.endswith("/volumes"):
+                self._remove_mounts(parent.removesuffix("/volumes"), str(object_of(gone).get("name")))
+        else:
+            cast("Json", node).pop(_unescaped(last))
+
+    def _remove_mounts(self, pod: str, volume: str) -> None:
+        """Takes the mounts of a volume that is gone out of the containers of the pod."""
+        node: Any = self.body
+        for step in _steps_of(pod):
+            node = _child(node, step)
+        for group in ("containers", "initContainers"):
+            for container in cast("list[Json]", object_of(node).get(group) or []):
+                mounts = objects_of(container.get("volumeMounts"))
+                for mount in mounts:
+                    if mount.get("name") == volume:
+                        steps = self._came_from.get(id(mount), ())
+                        here = f"the volume {volume} is not carried over"
+                        self.document.note(steps, Verdict.LOST, "mounts the volume", here)
+                if mounts:
+                    container["volumeMounts"] = [mount for mount in mounts if mount.get("name") != volume]
+
+
+_DOES = {
+    "hostNetwork": "the pod uses the network of its node",
+    "hostPID": "the pod sees the processes of its node",
+    "hostIPC": "the pod shares the memory segments of its node",
+    "runAsUser": "the user that processes run as",
+    "runAsNonRoot": "whether a process may run as root",
+    "privileged": "the container may do what its node may",
+    "allowPrivilegeEscalation": "a process may gain more rights",
+    "add": "Linux capabilities beyond the usual ones",
+    "priorityClassName": "a priority of Kubernetes",
+    "nodeName": "the one node of the pod",
+    "hostname": "the host name of the pod",
+    "subdomain": "the domain of the pod's host name",
+    "volumeDevices": "raw block devices",
+    "resourceClaims": "devices by claims",
+    "claims": "devices by claims",
+}
+"""What a field does that the rules often refuse."""
+
+
+def _judged(body: Json) -> tuple[FieldError, ...]:
+    """What the server would refuse in a launch with that body; pointers into the body."""
+    spec = {name: value for name, value in body.items() if name not in _FRAME}
+    try:
+        wanted = Allocation(
+            metadata=ObjectMeta(name=str(body.get("name") or "unnamed"), labels=body.get("labels") or {}),
+            spec=msgspec.convert(spec, AllocationSpec),
+        )
+    except msgspec.ValidationError as exc:
+        found = _PATH.match(str(exc))
+        path = (found["path"] or "") if found else ""
+        return (FieldError(re.sub(r"[.\[]", "/", path).replace("]", ""), found["text"] if found else str(exc)),)
+    errors: list[FieldError] = []
+    for key in cast("Json", body.get("labels") or {}):
+        if key.partition("/")[0].endswith(API_GROUP):
+            errors.append(FieldError(f"/labels/{key.replace('/', '~1')}", f"labels of {API_GROUP} are Slipway's own"))
+    for index, role in enumerate(cast("list[Json]", body.get("ranks") or [])):
+        template = object_of(role.get("template"))
+        for place, container in enumerate(containers_of(template)):
+            at = f"/ranks/{index}/template/spec/containers/{place}/resources"
+            errors += bytes_without_unit(object_of(container.get("resources")), at)
+        errors += bytes_without_unit(object_of(role.get("resources")), f"/ranks/{index}/resources")
+    pool = ResourcePool(metadata=ObjectMeta(name="default"), spec=ResourcePoolSpec())
+    return (*errors, *resolve(wanted, pool).errors)
+
+
+def _as_advice(detail: str) -> str:
+    return detail if detail.endswith((".", "!")) else f"{detail}"
+
+
+def _word(steps: Steps) -> str:
+    return next((step for step in reversed(steps) if isinstance(step, str)), "")
+
+
+def _steps_of(pointer: str) -> list[str]:
+    return [_unescaped(step) for step in pointer.split("/")[1:]]
+
+
+def _unescaped(step: str) -> str:
+    return step.replace("~1", "/").replace("~0", "~")
+
+
+def _deeper(steps: Steps, node: Any, step: str) -> Steps:
+    """The path to a child of `node`, which is at `steps`, by a step of a JSON pointer."""
+    is_index = isinstance(cast("object", node), list) and step.isdigit()
+    return (*steps, int(step) if is_index else step)
+
+
+def _child(node: Any, step: str) -> Any:
+    if isinstance(node, dict):
+        return cast("Json", node).get(step)
+    if isinstance(node, list) and step.isdigit():
+        items = cast("list[Any]", node)
+        return items[int(step)] if int(step) < len(items) else None
+    return None
+
+
+# --- writing short ------------------------------------------------------------------------------------------------
+
+
+def shortened(body: Json) -> Json:
+    """The same launch in the short fields of a launch body, as far as they can say it."""
+    made = dict(body)
+    roles = [dict(role) for role in cast("list[Json]", body.get("ranks") or [])]
+    templates = [role.get("template") for role in roles]
+    for role in roles:
+        if template := role.get("template"):
+            role["template"] = _without_resources(role, cast("Json", template))
+    own = [role.get("template") for role in roles]
+    if templates and all(own) and all(template == own[0] for template in own):
+        for role in roles:
+            del role["template"]
+        made |= _short_fields(cast("Json", own[0]), cast("Json", made.get("env") or {}))
+    made["ranks"] = [role for role in map(_short_role, roles) if role]
+    if made["ranks"] in ([], [{"name": "worker"}]):
+        del made["ranks"]
+    order = ("name", "workspace", "labels", "kind", "pool", "queue", "priority", "preemptible", "hold", "image")
+    order = (*order, "command", "args", "env", "secrets", "gpuType", "flavors", "ranks", "minAvailable")
+    ordered = {name: made[name] for name in order if name in made}
+    rest = {name: value for name, value in made.items() if name not in ordered and name != "template"}
+    template = {"template": made["template"]} if made.get("template") else {}
+    return {name: value for name, value in {**ordered, **rest, **template}.items() if value not in ({}, [], None, "")}
+
+
+def _without_resources(role: Json, template: Json) -> Json:
+    """The template without the resources of its main container, which move into the role."""
+    spec = dict(object_of(template.get("spec")))
+    containers = [dict(container) for container in containers_of(template)]
+    if not containers:
+        return template
+    main = containers[main_container(template)]
+    resources = dict(object_of(main.get("resources")))
+    if resources and not role.get("resources") and "claims" not in resources:
+        role["resources"] = _flat(resources)
+        del main["resources"]
+    elif "resources" in main and not resources:
+        del main["resources"]
+    return {**template, "spec": {**spec, "containers": containers}}
+
+
+def _flat(resources: Json) -> Json:
+    """As a plain map of quantities where that says the same."""
+    requests, limits = dict(object_of(resources.get("requests"))), dict(object_of(resources.get("limits")))
+    asked = {**limits, **requests}
+    if all(is_extended(name) for name in limits):
+        return asked
+    return {part: amounts for part, amounts in (("requests", requests), ("limits", limits)) if amounts}
+
+
+def _short_role(role: Json) -> Json:
+    shown = {name: value for name, value in role.items() if value not in ({}, [], None, False)}
+    if shown.get("count") == 1:
+        del shown["count"]
+    return shown
+
+
+def _short_fields(template: Json, env: Json) -> Json:
+    """image, command, args, env, secrets of the main container as short fields, and the rest as a template."""
+    template = copy.deepcopy(template)
+    spec = cast("Json", template.get("spec") or {})
+    containers = cast("list[Json]", spec.get("containers") or [{}])
+    index = main_container(template)
+    main = containers[index] if index < len(containers) else {}
+    made: Json = {}
+    if "image" in main:
+        made["image"] = main.pop("image")
+    known = None if main.get("envFrom") else {str(item.get("name")) for item in objects_of(main.get("env"))} | {*env}
+    words = {name: [_as_typed(str(word), known) for word in cast("list[Any]", main.get(name) or [])] for name in _TYPED}
+    if all(word is not None for typed in words.values() for word in typed):
+        for name, typed in words.items():
+            main.pop(name, None)
+            if typed:
+                made[name] = typed
+    plain, secrets, rest = _variables(cast("list[Json]", main.pop("env", None) or []))
+    if rest:
+        main["env"] = rest
+    made |= {"env": {**plain, **env}} if plain or env else {}
+    made |= {"secrets": secrets} if secrets else {}
+    if account := spec.pop("serviceAccountName", None):
+        made["serviceAccount"] = account
+    if set(main) <= {"name", "imagePullPolicy"} and main.get("imagePullPolicy") in (None, "IfNotPresent"):
+        main.pop("imagePullPolicy", None)
+    if len(containers) == 1 and set(main) <= {"name"}:
+        spec.pop("containers", None)
+        annotations = object_of(object_of(template.get("metadata")).get("annotations"))
+        if ANNOTATION_MAIN_CONTAINER in annotations:
+            cast("Json", template["metadata"]["annotations"]).pop(ANNOTATION_MAIN_CONTAINER)
+    return {**made, **({"template": pruned} if (pruned := _without_empty(template)) else {})}
+
+
+_TYPED = ("command", "args")
+
+
+def _as_typed(word: str, known: set[str] | None) -> str | None:
+    """The word that a launch body writes for a word of a container; None: only a container can say it.
+
+    `known` are the variables of the container; None: they are not known. Kubernetes leaves `$(NAME)` of others as it
+    is.
+    """
+    for typed in (word, word.replace("$$", "$")):
+        if literal(typed) == word:
+            return typed
+    names = set(_REFERENCE.findall(word))
+    return word if known is not None and "$$" not in word and not names & known else None
+
+
+def _variables(variables: list[Json]) -> tuple[Json, Json, list[Json]]:
+    """({name: value}, {name: SECRET/KEY}, what neither can say)."""
+    plain: Json = {}
+    secrets: Json = {}
+    rest: list[Json] = []
+    for variable in variables:
+        name, reference = str(variable.get("name")), object_of(object_of(variable.get("valueFrom")).get("secretKeyRef"))
+        if set(variable) <= {"name", "value"}:
+            plain[name] = str(variable.get("value") or "")
+        elif set(variable) == {"name", "valueFrom"} and set(reference) == {"name", "key"}:
+            secrets[name] = f"{reference['name']}/{reference['key']}"
+        else:
+            rest.append(variable)
+    return plain, secrets, rest
+
+
+def _without_empty(value: Any) -> Any:
+    """Without empty objects at the top of a template; an empty volume source stays."""
+    template = cast("Json", value)
+    spec = {name: part for name, part in object_of(template.get("spec")).items() if part not in ({}, [], None)}
+    metadata = {name: part for name, part in object_of(template.get("metadata")).items() if part not in ({}, None)}
+    return {name: part for name, part in (("metadata", metadata), ("spec", spec)) if part}
+
+
+def main_template(launch: ImportedLaunch, container: Json, pod: Json | None = None) -> Json:
+    """A pod template of one main container; command and args are literal words."""
+    made = dict(container)
+    for name in _TYPED:
+        if made.get(name):
+            made[name] = [literal(str(word)) for word in made[name]]
+    return {"spec": {**(pod or {}), "containers": [{"name": MAIN_CONTAINER, **made}]}}

@@ -1,0 +1,227 @@
+"""What the objects of Kubernetes share: metadata, Kueue's labels, pod templates.
+
+Owns which fields of a pod are set by Slipway itself and so not needed, and which have another meaning. What a pod
+template may not say is not listed here: `outcome.py` asks the rules of the server.
+
+Source: Kubernetes API reference, ObjectMeta and PodSpec; Kueue, labels `kueue.x-k8s.io/*`.
+"""
+
+import copy
+from typing import cast
+
+from slipway.cli.importing.foreign import ForeignField, Json, Verdict, each
+from slipway.cli.importing.outcome import ImportedLaunch
+from slipway.cli.importing.vocabulary import GPU, for_seconds, name_allocation, name_of, plain_name
+from slipway.crd.meta import ANNOTATION_MAIN_CONTAINER
+from slipway.crd.roleresources import containers_of, object_of
+from slipway.crd.v1alpha1 import RANKS_MAX
+
+_QUEUE = "kueue.x-k8s.io/queue-name"
+_PRIORITY = "kueue.x-k8s.io/priority-class"
+_MAX_TIME = "kueue.x-k8s.io/max-exec-time-seconds"
+_SERVER_SET = (
+    *("uid", "resourceVersion", "generation", "creationTimestamp", "managedFields", "selfLink", "ownerReferences"),
+    *("deletionTimestamp", "finalizers"),
+)
+_LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
+_OURS = {
+    "schedulerName": "Slipway places the pods",
+    "enableServiceLinks": "always false here",
+    "setHostnameAsFQDN": "Slipway names the pods",
+    "preemptionPolicy": "Slipway preempts by queue and priority",
+}
+"""Fields of a pod for which nothing has to be said here."""
+
+
+def frame(launch: ImportedLaunch, root: ForeignField) -> None:
+    """Name, workspace, labels, and Kueue's labels of an object."""
+    each(root, ("apiVersion", "kind"), lambda field: field.carried())
+    root.get("status").unneeded("Kubernetes wrote it")
+    metadata = root.get("metadata")
+    each(metadata, _SERVER_SET, lambda field: field.unneeded("the API server sets it"))
+    if metadata.get("name").is_set or not metadata.get("generateName").is_set:
+        name_allocation(launch.body, metadata.get("name"))
+        metadata.get("generateName").unneeded("the name says it")
+    else:
+        metadata.get("generateName").changed("a name is made up from it", "leave the name out: one is made up here")
+    namespace = metadata.get("namespace")
+    if namespace.is_set:
+        launch.put("workspace", plain_name(namespace.text()) or "default", namespace)
+        namespace.changed("the namespace", "workspace: the namespace must be a workspace of Slipway")
+    _labels(launch, metadata.get("labels"))
+    for name, note in metadata.get("annotations").fields().items():
+        if name == _LAST_APPLIED:
+            note.unneeded("kubectl wrote it")
+        else:
+            note.lost("a note, or an order to a controller", "a launch has labels only; write it into labels")
+
+
+def _labels(launch: ImportedLaunch, field: ForeignField) -> None:
+    kept: dict[str, str] = {}
+    for name, label in field.fields().items():
+        if name == _QUEUE:
+            launch.put("queue", name_of(label, "queue", "queue"), label)
+        elif name == _PRIORITY:
+            label.lost("a priority class of Kueue", "set priority: 0 to 1000, the higher goes first (default: 50)")
+        elif name == _MAX_TIME:
+            seconds = label.text()
+            if not seconds.isdigit() or not int(seconds):
+                label.refuse("must be whole seconds")
+            launch.body["maxRuntime"] = f"{int(seconds)}s"
+            label.changed("seconds from the admission", f"maxRuntime: {int(seconds)}s, measured while it runs")
+        elif name.startswith("kueue.x-k8s.io/"):
+            label.unneeded("Kueue is not used here")
+        else:
+            kept[name] = label.text()
+            label.carried("labels")
+    if kept:
+        launch.put("labels", kept, field)
+
+
+def role(
+    launch: ImportedLaunch, template: ForeignField, *, name: str = "worker", count: int = 1, main: str = ""
+) -> Json:
+    """Adds a role of `count` pods like the template; `main` names its main container. The role, for more fields."""
+    if not 1 <= count <= RANKS_MAX:
+        template.refuse(f"would be {count} ranks; 1 to {RANKS_MAX} are possible")
+    made: Json = {"name": plain_name(name) or "worker", "count": count}
+    made["template"] = pod_template(launch, template, main)
+    launch.trace(made, template)
+    launch.roles().append(made)
+    return made
+
+
+def pod_template(launch: ImportedLaunch, field: ForeignField, main: str = "") -> Json:
+    """The pod template, without what Slipway sets itself; its parts can be traced."""
+    field.object()
+    spec = field.get("spec")
+    if not spec.get("containers").items():
+        spec.get("containers").refuse("has no container; a pod needs one, with an image")
+    field.carried("template")
+    made = cast("Json", launch.copied(field))
+    pod = cast("Json", made["spec"])
+    _check_shape(field)
+    _metadata(made, field.get("metadata"))
+    for name, why in _OURS.items():
+        spec.get(name).unneeded(why)
+        pod.pop(name, None)
+    restart = spec.get("restartPolicy")
+    if restart.is_set:
+        if restart.value == "Never":
+            restart.unneeded("always Never here")
+        else:
+            restart.changed("a failed container starts again in its pod", "maxRestarts: all ranks start again, as one")
+        del pod["restartPolicy"]
+    if spec.get("activeDeadlineSeconds").is_set:
+        limit = spec.get("activeDeadlineSeconds")
+        launch.body.setdefault("maxRuntime", for_seconds(limit))
+        limit.changed("ends the pod", "maxRuntime: ends all ranks, measured while they run")
+        del pod["activeDeadlineSeconds"]
+    _account(pod, spec)
+    for name in ("automountServiceAccountToken", "enableServiceLinks"):
+        if spec.get(name).value is False:
+            spec.get(name).unneeded("always false here")
+            pod.pop(name, None)
+    _main_container(launch, made, field, main)
+    if "runAsUser" not in object_of(pod.get("securityContext")):
+        _say_user(field)
+    return made
+
+
+def _check_shape(field: ForeignField) -> None:
+    """What is read here has the types that Kubernetes wants; the rest is judged by the rules."""
+    for name in ("labels", "annotations"):
+        field.get("metadata", name).object()
+    spec = field.get("spec")
+    for group in ("containers", "initContainers"):
+        for container in spec.get(group).items():
+            container.filled()
+            container.get("resources", "limits").object()
+            container.get("resources", "requests").object()
+            for name in ("env", "volumeMounts", "ports", "envFrom"):
+                for item in container.get(name).items():
+                    item.filled()
+            for variable in container.get("env").items():
+                variable.get("valueFrom", "secretKeyRef").object()
+            for name in ("command", "args"):
+                container.get(name).words()
+    for item in spec.get("volumes").items():
+        item.filled()
+    spec.get("securityContext").object()
+
+
+def _metadata(made: Json, field: ForeignField) -> None:
+    if not field.is_set:
+        return
+    names = field.fields()
+    kept = cast("Json", made["metadata"])
+    for name, item in names.items():
+        if name not in ("labels", "annotations"):
+            item.unneeded("Slipway names the pods")
+            kept.pop(name, None)
+    for name, label in field.get("labels").fields().items():
+        if name.startswith("kueue.x-k8s.io/"):
+            label.unneeded("Kueue is not used here")
+            kept["labels"].pop(name)
+
+
+def _account(pod: Json, spec: ForeignField) -> None:
+    old, account = spec.get("serviceAccount"), spec.get("serviceAccountName")
+    if old.is_set:
+        name = old.text()
+        old.unneeded("the old name of serviceAccountName")
+        del pod["serviceAccount"]
+        if not account.is_set:
+            pod["serviceAccountName"] = name
+            old.changed("the service account of the pod", "serviceAccount; the workspace must allow it")
+    if account.is_set and account.text() != "default":
+        account.changed("the service account of the pod", "serviceAccount; the workspace must allow it")
+
+
+def _main_container(launch: ImportedLaunch, made: Json, field: ForeignField, wanted: str) -> None:
+    """Says which container decides, where that is not the first."""
+    containers = containers_of(made)
+    names = [container.get("name") for container in containers]
+    main = wanted if wanted in names else "main" if "main" in names else names[0]
+    if len(containers) > 1:
+        here = f"the container {main} decides how a rank ends; the others are sidecars"
+        field.get("spec", "containers").changed("all containers of a pod decide", here)
+    if main != "main" and main != names[0]:
+        metadata = cast("Json", made.setdefault("metadata", {}))
+        cast("Json", metadata.setdefault("annotations", {}))[ANNOTATION_MAIN_CONTAINER] = main
+
+
+def _say_user(field: ForeignField) -> None:
+    steps = (*field.steps, "spec", "securityContext", "runAsUser")
+    does = "absent: the user of the image, often root"
+    field.document.note(steps, Verdict.CHANGED, does, "user 1000; set runAs, or give the image's user its files")
+
+
+def gpus_of(template: Json) -> int:
+    """Whole GPUs of the first container of a pod template; 0 when it says none that can be read."""
+    for container in containers_of(template):
+        resources = object_of(container.get("resources"))
+        for part in ("limits", "requests"):
+            amount = str(object_of(resources.get(part)).get(GPU, ""))
+            if amount.isdigit():
+                return int(amount)
+    return 0
+
+
+def kind_by_size(launch: ImportedLaunch) -> None:
+    """Several ranks or GPUs are a training, one rank without them a command."""
+    roles = launch.roles()
+    is_large = sum(int(role["count"]) for role in roles) > 1 or any(gpus_of(role["template"]) for role in roles)
+    launch.body["kind"] = "training" if is_large else "command"
+
+
+def set_variables(role: Json, values: dict[str, str]) -> None:
+    """Adds variables to the main container of a role, before its own, which may refer to them."""
+    template = cast("Json", role["template"])
+    containers = cast("list[Json]", template["spec"]["containers"])
+    for container in containers:
+        own = copy.copy(cast("list[Json]", container.get("env") or []))
+        taken = {str(object_of(item).get("name")) for item in own}
+        more: list[Json] = [{"name": name, "value": value} for name, value in values.items() if name not in taken]
+        if more:
+            container["env"] = [*more, *own]
