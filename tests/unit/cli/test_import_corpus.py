@@ -32,6 +32,7 @@ def test_a_field_that_nobody_knows_is_reported(case: ImportCase) -> None:
     if case.path.suffix == ".sh":
         pytest.skip("a script has options, not fields")
     documents = [each.value for each in yaml_reader.documents(case.text, yaml_reader.MANIFEST) if each.value]
+    documents = [item for document in documents for item in document.get("items", [document])]
     text = yaml.safe_dump_all([{**document, "xFrobnicate": {"a": 1}} for document in documents])
     for before, after in zip(case.documents(), case.documents(text), strict=True):
         told = {entry.path: entry.verdict for entry in after.entries}
@@ -107,7 +108,7 @@ async def _furnish(world: ApiWorld, body: Json) -> None:
         await world.kube.patch(NAMESPACES, workspace, {"metadata": accounts})
     flavors = [*cast("list[str]", body.get("flavors") or []), *filter(None, [body.get("gpuType")])]
     pool = str(body.get("pool") or "default")
-    spec = {"flavors": [{"name": name, "nodeSelector": {"gpu": name}} for name in flavors]} if flavors else {}
+    spec = {"flavors": [{"name": name, "nodeLabels": {"gpu": name}} for name in flavors]} if flavors else {}
     try:
         await world.kube.create(RESOURCE_POOLS, {"metadata": {"name": pool}, "spec": spec})
     except AlreadyExistsError:

@@ -23,12 +23,15 @@ from slipway.cli.importing.vocabulary import (
     size,
     variables,
 )
+from slipway.crd.expansion import literal
 
 RESTARTS = 5
 """max_restarts of an experiment that says none."""
 _TRIAL_CLASS = re.compile(r"[\w.]*:[\w.]+")
 _LABEL = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
-_TORCH = re.compile(r"python3?\s+-m\s+determined\.launch\.(torch_distributed|deepspeed)(?=\s|$)")
+_TORCH = re.compile(
+    r"python3?\s+-m\s+determined\.launch\.(?:torch_distributed|deepspeed)(?:\s+--(?=\s))?(?:\s+python3?(?=\s))?(?=\s|$)"
+)
 _KINDS = ("notebook", "shell", "command", "tensorboard")
 _OF_TRAINER = "Determined's own trainer reads it"
 _LOST_OF_EXPERIMENT = {
@@ -131,9 +134,9 @@ def experiment(document: ForeignDocument, options: ImportOptions) -> list[Import
     ranks, per_rank = _spread(gpus, options.gpus_per_node, slots)
     environment: Json = {}
     if values:
-        environment["DET_HPARAMS"] = json.dumps(values, sort_keys=True)
+        environment["DET_HPARAMS"] = literal(json.dumps(values, sort_keys=True))
     if data.is_set:
-        environment["DET_DATA"] = json.dumps(data.value, sort_keys=True)
+        environment["DET_DATA"] = literal(json.dumps(data.value, sort_keys=True))
     _common(launch, container, per_rank, ranks, environment)
     lose(root, _LOST_OF_EXPERIMENT)
     root.get("debug").lost("more lines in the log", "set the variables that your program reads")
@@ -146,7 +149,7 @@ def experiment(document: ForeignDocument, options: ImportOptions) -> list[Import
 def _spread(gpus: int, per_node: int, slots: ForeignField) -> tuple[int, int]:
     """(ranks, GPUs of each)."""
     if gpus <= per_node:
-        slots.changed("GPUs, on one agent or several", f"one rank of {gpus} GPUs, on one node")
+        slots.changed("GPUs, on one agent or several", "GPUs of one rank, on one node")
         return 1, gpus
     if gpus % per_node:
         slots.refuse(f"is no multiple of {per_node}, the GPUs of a rank; say --gpus-per-node")
@@ -213,7 +216,7 @@ def _common(launch: ImportedLaunch, container: Json, gpus: int, ranks: int, envi
             if name == chosen.steps[-1]:
                 container["image"] = item.carried("image").text()
             else:
-                item.unneeded(f"with {gpus} slots the image {which} is used")
+                item.unneeded(f"the image {which} is used, as there are {gpus or 'no'} slots")
     elif image.is_set:
         container["image"] = image.carried("image").text()
     told = env.get("environment_variables")
@@ -223,7 +226,7 @@ def _common(launch: ImportedLaunch, container: Json, gpus: int, ranks: int, envi
             if name == ("cuda" if gpus else "cpu") or (name == "gpu" and gpus):
                 found |= variables(item)
             else:
-                item.unneeded(f"these are not set with {gpus} slots")
+                item.unneeded(f"not set, as there are {gpus or 'no'} slots")
     else:
         found = variables(told)
     if found or environment:
@@ -278,9 +281,9 @@ def _pod_spec(launch: ImportedLaunch, field: ForeignField, container: Json) -> J
         containers[1].refuse("a second container is not supported in pod_spec; write it into template.spec.containers")
     pod.pop("containers", None)
     if containers:
+        containers[0].filled()
         own = cast("Json", launch.copied(containers[0]))
         own.pop("name", None)
-        containers[0].object()
         container |= {name: value for name, value in own.items() if name not in container}
     return pod
 

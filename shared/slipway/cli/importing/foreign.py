@@ -73,7 +73,7 @@ class ForeignDocument:
 
     def _note_leftovers(self, steps: Steps, value: Any) -> None:
         """Reports the largest parts of the document on which no verdict was given."""
-        if value is None or steps in self._verdicts:
+        if value is None or (steps and steps in self._verdicts):
             return
         if not steps or any(known[: len(steps)] == steps for known in self._verdicts):
             for step, child in _children(value):
@@ -232,6 +232,8 @@ def path_of(steps: Steps) -> str:
     for step in steps:
         if isinstance(step, int):
             text += f"[{step}]"
+        elif step.startswith("#"):  # an option of a batch script
+            text += step
         elif _PLAIN.fullmatch(step):
             text += f".{step}" if text else step
         else:

@@ -31,6 +31,8 @@ class ImportOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     kind: str = ""
     """which kind a Determined configuration is for: notebook, shell, command, tensorboard"""
+    image: str = ""
+    """of a file that names none; empty: a small one with Python"""
     gpus_per_node: int = 8
     """how many GPUs a rank has at most, where only their sum is known"""
 
@@ -139,6 +141,8 @@ def recognised(value: Any, options: ImportOptions) -> tuple[str, str, str] | str
         return f"{what}: {_NEXT_STEPS.get(kind, f'is of no known kind. Known kinds: {KNOWN}')}"
     if document.get("type") in ("task", "dev-environment", "service"):
         return f"dstack {document['type']}", "dstack", "configuration"
+    if document.keys() <= {"name", "execution"}:
+        return "begins a pipeline or group of SkyPilot: Slipway has none; launch its tasks one after the other"
     if "searcher" in document or ("hyperparameters" in document and "entrypoint" in document):
         return "Determined experiment", "determined", "experiment"
     if options.kind or _is_determined(document):
@@ -170,5 +174,5 @@ def _converted(
     return ImportedDocument(file=name, number=number, system=system, bodies=bodies, entries=document.entries())
 
 
-_WITH_OPTIONS = ("determined", "slurm")
+_WITH_OPTIONS = ("determined", "skypilot", "dstack", "slurm")
 """Modules whose converters take the options."""

@@ -42,7 +42,7 @@ def job(document: ForeignDocument) -> list[ImportedLaunch]:
     document.note(
         retries.steps,
         Verdict.CHANGED,
-        "retries of single pods" + ("" if retries.is_set else f" (absent: {RETRIES_OF_A_JOB})"),
+        "retries of single pods" + ("" if retries.is_set else f"; absent: {RETRIES_OF_A_JOB}"),
         f"maxRestarts: {launch.body['maxRestarts']}; one failed rank ends the others, and all start again",
     )
     kind_by_size(launch)
@@ -70,9 +70,13 @@ def job_role(launch: ImportedLaunch, spec: ForeignField, *, name: str, times: in
         completions.carried("ranks[].count")
     made = role(launch, spec.get("template"), name=name, count=count * times)
     mode = spec.get("completionMode")
-    if mode.text() == "Indexed":
+    if mode.text() == "Indexed" and len(launch.roles()) == 1 and times == 1:
         set_variables(made, {_INDEX: "$(RANK)"})
         mode.changed(f"pods have an index, in {_INDEX}", f"ranks have one, in RANK; {_INDEX} is set to it")
+    elif mode.text() == "Indexed":
+        first = sum(int(each_["count"]) for each_ in launch.roles()[:-1])
+        here = f"{_INDEX} is not set: it is (RANK - {first}) modulo {count}"
+        mode.lost(f"pods have an index, in {_INDEX}", here)
     mode_is_plain = mode.text("NonIndexed") == "NonIndexed"
     if mode_is_plain:
         mode.carried()

@@ -20,9 +20,10 @@ from slipway.crd.resolve import resolve
 from slipway.crd.roleresources import MAIN_CONTAINER, containers_of, is_extended, main_container, object_of, objects_of
 from slipway.crd.v1alpha1 import Allocation, AllocationSpec, ResourcePool, ResourcePoolSpec
 from slipway.crd.validate import bytes_without_unit
+from slipway.crd.wire import RunAs
 from slipway.errors import FieldError, InvalidError
 
-_FRAME = ("name", "workspace", "labels", "gpuType")
+_FRAME = ("name", "workspace", "labels", "gpuType", "secrets", "runAs")
 """Fields of a launch body that the spec of the object does not have."""
 _ROUNDS_MAX = 200
 _PROTECTED = frozenset({"image", "command", "args", "name", "resources", "env", "containers", "initContainers"})
@@ -118,9 +119,18 @@ class ImportedLaunch:
         for _ in range(_ROUNDS_MAX):
             errors = _judged(self.body)
             if not errors:
+                self._note_user()
                 return shortened(self.body)
             self._take_out(errors[0])
         raise InvalidError("too many fields are refused here; convert this document by hand")
+
+    def _note_user(self) -> None:
+        """Says as whom it runs, where the document does not."""
+        pods = [object_of(object_of(role.get("template")).get("spec")) for role in self.roles()]
+        if "runAs" in self.body or all("runAsUser" in object_of(pod.get("securityContext")) for pod in pods):
+            return
+        does = "runs as the user of the image, often root, or as you"
+        self.document.note((), Verdict.CHANGED, does, "runs as user 1000; set runAs, and let that user read its files")
 
     def _take_out(self, error: FieldError) -> None:
         for pattern in _REMOVABLE:
@@ -195,9 +205,11 @@ def _judged(body: Json) -> tuple[FieldError, ...]:
             metadata=ObjectMeta(name=str(body.get("name") or "unnamed"), labels=body.get("labels") or {}),
             spec=msgspec.convert(spec, AllocationSpec),
         )
+        msgspec.convert(body.get("runAs") or {}, RunAs)
     except msgspec.ValidationError as exc:
         found = _PATH.match(str(exc))
         path = (found["path"] or "") if found else ""
+        path = path if "runAs" not in body or path.lstrip(".").partition("[")[0] in spec else f".runAs{path}"
         return (FieldError(re.sub(r"[.\[]", "/", path).replace("]", ""), found["text"] if found else str(exc)),)
     errors: list[FieldError] = []
     for key in cast("Json", body.get("labels") or {}):

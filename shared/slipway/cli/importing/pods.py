@@ -9,7 +9,7 @@ Source: Kubernetes API reference, ObjectMeta and PodSpec; Kueue, labels `kueue.x
 import copy
 from typing import cast
 
-from slipway.cli.importing.foreign import ForeignField, Json, Verdict, each
+from slipway.cli.importing.foreign import ForeignField, Json, each
 from slipway.cli.importing.outcome import ImportedLaunch
 from slipway.cli.importing.vocabulary import GPU, for_seconds, name_allocation, name_of, plain_name
 from slipway.crd.meta import ANNOTATION_MAIN_CONTAINER
@@ -123,8 +123,6 @@ def pod_template(launch: ImportedLaunch, field: ForeignField, main: str = "") ->
             spec.get(name).unneeded("always false here")
             pod.pop(name, None)
     _main_container(launch, made, field, main)
-    if "runAsUser" not in object_of(pod.get("securityContext")):
-        _say_user(field)
     return made
 
 
@@ -187,14 +185,9 @@ def _main_container(launch: ImportedLaunch, made: Json, field: ForeignField, wan
         here = f"the container {main} decides how a rank ends; the others are sidecars"
         field.get("spec", "containers").changed("all containers of a pod decide", here)
     if main != "main" and main != names[0]:
-        metadata = cast("Json", made.setdefault("metadata", {}))
-        cast("Json", metadata.setdefault("annotations", {}))[ANNOTATION_MAIN_CONTAINER] = main
-
-
-def _say_user(field: ForeignField) -> None:
-    steps = (*field.steps, "spec", "securityContext", "runAsUser")
-    does = "absent: the user of the image, often root"
-    field.document.note(steps, Verdict.CHANGED, does, "user 1000; set runAs, or give the image's user its files")
+        metadata = object_of(made.get("metadata"))
+        annotations = {**object_of(metadata.get("annotations")), ANNOTATION_MAIN_CONTAINER: main}
+        made["metadata"] = {**metadata, "annotations": annotations}
 
 
 def gpus_of(template: Json) -> int:

@@ -7,10 +7,13 @@ import re
 from collections.abc import Mapping
 
 from slipway.cli.importing.foreign import ForeignField, Json, Verdict
+from slipway.crd.expansion import literal
 from slipway.model.duration import format_duration
 from slipway.model.ids import NAME_LENGTH_MAX
 
 GPU = "nvidia.com/gpu"
+DEFAULT_IMAGE = "python:3.12-slim"
+"""Of a file of a system that runs without images, or has one of its own."""
 LABEL_MAX = 63
 _SIZE = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>[kmgtp]?i?b?)?\+?", re.IGNORECASE)
 _TIME = re.compile(r"(?P<number>\d+)\s*(?P<unit>[smhdw]?)", re.IGNORECASE)
@@ -84,7 +87,7 @@ def variables(field: ForeignField) -> dict[str, str]:
         for item in field.items():
             name, has_value, value = item.text().partition("=")
             if has_value:
-                found[name] = value
+                found[name] = literal(value)
                 item.carried(f"env.{name}")
             else:
                 item.lost(
@@ -93,7 +96,8 @@ def variables(field: ForeignField) -> dict[str, str]:
         return found
     for name, item in field.fields().items():
         if item.is_set:
-            found[name] = "true" if item.value is True else "false" if item.value is False else item.text()
+            text = str(item.value).lower() if isinstance(item.value, bool) else item.text()
+            found[name] = literal(text)
             item.carried(f"env.{name}")
         else:
             item.document.note(
@@ -102,16 +106,33 @@ def variables(field: ForeignField) -> dict[str, str]:
     return found
 
 
+def image_of_options(container: Json, field: ForeignField, image: str, does: str) -> None:
+    """The image of a file that names none."""
+    container["image"] = image or DEFAULT_IMAGE
+    here = f"image: {container['image']}; choose one with your libraries: --image"
+    field.document.note(field.steps, Verdict.CHANGED, f"absent: {does}", here)
+
+
+def gpu_types(launch_body: Json, names: list[str]) -> str:
+    """Sets the flavors that a launch accepts; how they are written, for people."""
+    flavors = list(dict.fromkeys(plain_name(name) or "gpu" for name in names))
+    if len(flavors) == 1:
+        launch_body["gpuType"] = flavors[0]
+        return f"gpuType: {flavors[0]}; the pool must have a flavor of that name"
+    launch_body["flavors"] = flavors
+    return f"flavors: [{', '.join(flavors)}]; the pool must have them"
+
+
 def in_shell(script: str, shell: str = "bash") -> list[str]:
     """The command that runs a script."""
     return [shell, "-c", script]
 
 
+def untold_variables(prefix: str, values: Mapping[str, str], script: str) -> list[str]:
+    """The other system's variables that the script names and that are not set here."""
+    return [name for name in dict.fromkeys(re.findall(rf"\b{prefix}\w+", script)) if name not in values]
+
+
 def told_variables(values: Mapping[str, str], script: str) -> dict[str, str]:
     """Those of the variables that the other system sets and the script names."""
     return {name: value for name, value in values.items() if re.search(rf"\b{name}\b", script)}
-
-
-def flavor_name(text: str) -> str:
-    """The name of a flavor for a type of GPU: `A100-80GB` is `a100-80gb`."""
-    return plain_name(text) or "gpu"

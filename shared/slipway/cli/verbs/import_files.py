@@ -43,6 +43,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         default="",
         help="what a Determined configuration without an entrypoint is for",
     )
+    parser.add_argument("--image", metavar="I", default="", help="the image of files that name none")
     parser.add_argument(
         "--gpus-per-node", metavar="N", type=whole_number, default=8, help="GPUs of a rank, at most (default: 8)"
     )
@@ -57,7 +58,7 @@ def execute(arguments: argparse.Namespace, session: CliSession) -> int:
         raise InvalidError("--gpus-per-node: must be at least 1")
     if len(arguments.files) > FILES_MAX:
         raise InvalidError(f"{len(arguments.files)} files; at most {FILES_MAX} are read at once")
-    options = ImportOptions(kind=arguments.kind, gpus_per_node=arguments.gpus_per_node)
+    options = ImportOptions(kind=arguments.kind, image=arguments.image, gpus_per_node=arguments.gpus_per_node)
     documents = [
         document for name in arguments.files for document in convert(yamlfile.read(name, "FILE"), name, options)
     ]

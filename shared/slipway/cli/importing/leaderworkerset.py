@@ -1,0 +1,84 @@
+"""LeaderWorkerSet: groups of a leader and its workers.
+
+A group is a gang. A set of several groups becomes one launch for each group.
+
+Source: LeaderWorkerSet, leaderworkerset.x-k8s.io/v1 leaderworkerset_types.go.
+"""
+
+from slipway.cli.importing.foreign import ForeignDocument, ForeignField, lose
+from slipway.cli.importing.outcome import ImportedLaunch
+from slipway.cli.importing.pods import frame, role, set_variables
+from slipway.model.ids import NAME_LENGTH_MAX
+
+GROUPS_MAX = 64
+RESTARTS = 1000
+"""A group is made again without a limit there; so many times here."""
+_LOST = {
+    "rolloutStrategy": ("replaces groups one by one at a change", "launch anew, and end the old launch"),
+    "networkConfig": ("host names of the pods", "use MASTER_ADDR, or python -m slipway.inside hostfile"),
+}
+_LOST_OF_TEMPLATE = {
+    "subGroupPolicy": ("groups within a group", "set ranks[].topology to keep ranks close"),
+    "volumeClaimTemplates": ("makes a volume claim for each pod", "use an ephemeral volume, or make claims"),
+    "persistentVolumeClaimRetentionPolicy": ("when the claims go", "claims of ephemeral volumes go with the pod"),
+}
+
+
+def leader_worker_set(document: ForeignDocument) -> list[ImportedLaunch]:
+    """One launch for each group."""
+    spec = document.root.get("spec")
+    replicas = spec.get("replicas")
+    groups = replicas.whole(1, most=GROUPS_MAX)
+    if not groups:
+        replicas.refuse("0 starts no group")
+    made = [_group(document, number, groups) for number in range(groups)]
+    if groups > 1:
+        replicas.changed("groups that are kept running and may be scaled", f"{groups} launches; nothing scales them")
+    else:
+        replicas.carried()
+    return made
+
+
+def _group(document: ForeignDocument, number: int, groups: int) -> ImportedLaunch:
+    root, launch = document.root, ImportedLaunch(document)
+    frame(launch, root)
+    if groups > 1 and "name" in launch.body:
+        end = f"-{number}"
+        launch.body["name"] = str(launch.body["name"])[: NAME_LENGTH_MAX - len(end)] + end
+    spec = root.get("spec")
+    template = spec.get("leaderWorkerTemplate")
+    size = template.get("size")
+    pods = size.whole(1, least=1, most=4096)
+    size.carried("ranks[].count")
+    leader = template.get("leaderTemplate")
+    if leader.is_set:
+        role(launch, leader, name="leader")
+        if pods > 1:
+            role(launch, template.get("workerTemplate"), name="worker", count=pods - 1)
+        else:
+            template.get("workerTemplate").unneeded("size 1 has no worker")
+    else:
+        role(launch, template.get("workerTemplate"), name="worker", count=pods)
+    for made in launch.roles():
+        set_variables(
+            made,
+            {"LWS_LEADER_ADDRESS": "$(MASTER_ADDR)", "LWS_WORKER_INDEX": "$(RANK)", "LWS_GROUP_SIZE": "$(WORLD_SIZE)"},
+        )
+    _restarts(launch, template.get("restartPolicy"))
+    startup = spec.get("startupPolicy")
+    if startup.text("LeaderCreated") == "LeaderReady":
+        startup.changed("workers start when the leader is ready", "all ranks start together; let the workers wait")
+    else:
+        startup.carried()
+    lose(spec, _LOST)
+    lose(template, _LOST_OF_TEMPLATE)
+    launch.body["kind"] = "training"
+    return launch
+
+
+def _restarts(launch: ImportedLaunch, policy: ForeignField) -> None:
+    launch.body["maxRestarts"] = RESTARTS
+    if policy.text("RecreateGroupOnPodRestart") in ("Default", "None"):
+        policy.changed("a failed pod starts again by itself", f"maxRestarts: {RESTARTS}; all ranks start again, as one")
+    else:
+        policy.changed("the group starts again as a whole, without a limit", f"maxRestarts: {RESTARTS}")

@@ -1,0 +1,6 @@
+#!/bin/bash
+#SBATCH --ntasks=6
+#SBATCH --nodes=2-4
+#SBATCH --dependency=afterok:123
+#SBATCH --constraint=skylake
+mpirun ./solve
