@@ -140,7 +140,6 @@ def experiment(document: ForeignDocument, options: ImportOptions) -> list[Import
     _common(launch, container, per_rank, ranks, environment)
     lose(root, _LOST_OF_EXPERIMENT)
     root.get("debug").lost("more lines in the log", "set the variables that your program reads")
-    launch.body["preemptible"] = True
     where = root.get("resources")
     where.get("max_slots").lost("GPUs of all trials together", "slipway job create NAME --max-slots N, then --job NAME")
     return [launch]

@@ -8,7 +8,7 @@ types.go; Kubeflow trainer, v1alpha1 trainjob_types.go.
 
 from slipway.cli.importing.foreign import ForeignDocument, ForeignField, Json, Verdict, lose
 from slipway.cli.importing.outcome import ImportedLaunch
-from slipway.cli.importing.pods import frame, role, set_variables
+from slipway.cli.importing.pods import frame, keep_leaders, role, set_variables
 from slipway.cli.importing.vocabulary import for_seconds, name_of
 from slipway.crd.roleresources import MAIN_CONTAINER
 
@@ -131,6 +131,7 @@ def _minimum(launch: ImportedLaunch, field: ForeignField) -> None:
         field.refuse(f"is above the {total} ranks")
     if minimum < total:
         launch.put("minAvailable", minimum, field)
+        keep_leaders(launch)
     field.carried("minAvailable")
 
 

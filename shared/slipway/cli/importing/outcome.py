@@ -156,11 +156,11 @@ class ImportedLaunch:
         if isinstance(node, list):
             gone = cast("list[Any]", node).pop(int(last))
             if parent.endswith("/volumes"):
-                self._remove_mounts(parent.removesuffix("/volumes"), str(object_of(gone).get("name")))
+                self._remove_mounts(parent.removesuffix("/volumes"), object_of(gone).get("name"))
         else:
             cast("Json", node).pop(_unescaped(last))
 
-    def _remove_mounts(self, pod: str, volume: str) -> None:
+    def _remove_mounts(self, pod: str, volume: Any) -> None:
         """Takes the mounts of a volume that is gone out of the containers of the pod."""
         node: Any = self.body
         for step in _steps_of(pod):
@@ -309,7 +309,7 @@ def _flat(resources: Json) -> Json:
 
 
 def _short_role(role: Json) -> Json:
-    shown = {name: value for name, value in role.items() if value not in ({}, [], None, False)}
+    shown = {name: value for name, value in role.items() if value is not False and value not in ({}, [], None)}
     if shown.get("count") == 1:
         del shown["count"]
     return shown

@@ -208,6 +208,14 @@ def kind_by_size(launch: ImportedLaunch) -> None:
     launch.body["kind"] = "training" if is_large else "command"
 
 
+def keep_leaders(launch: ImportedLaunch) -> None:
+    """A gang that may start with fewer ranks still needs its roles of one rank, such as a master."""
+    roles = launch.roles()
+    for made in roles if len(roles) > 1 else ():
+        if made["count"] == 1:
+            made["minAvailable"] = 1
+
+
 def set_variables(role: Json, values: dict[str, str]) -> None:
     """Adds variables to the main container of a role, before its own, which may refer to them."""
     template = cast("Json", role["template"])

@@ -334,22 +334,39 @@ def _indexes(field: ForeignField) -> list[int]:
 def _own_script(text: str) -> str:
     """The script as each rank runs it: without `srun`, which would start the tasks."""
     lines: list[str] = []
-    for line in text.splitlines():
+    for line in _unbroken(text):
         found = _SRUN.match(line)
         lines.append(found[1] + _after_srun(line[found.end() :]) if found else line)
     return "\n".join(lines) + "\n"
 
 
+def _unbroken(text: str) -> list[str]:
+    """The lines of a script; an `srun` that goes on in the next lines is one line."""
+    lines: list[str] = []
+    is_open = False
+    for line in text.splitlines():
+        if is_open:
+            lines[-1] = f"{lines[-1]} {line.strip()}"
+        else:
+            lines.append(line)
+        is_open = lines[-1].endswith("\\") and _SRUN.match(lines[-1]) is not None
+        if is_open:
+            lines[-1] = lines[-1].removesuffix("\\").rstrip()
+    return lines
+
+
 def _note_script(field: ForeignField, text: str, missing: list[str]) -> None:
     """What of the script means something else here, or nothing."""
     said: list[str] = []
-    for line in text.splitlines():
+    for line in _commands(text):
         if re.match(r"^\s*(module|ml|spack)\s", line):
             said.append("modules of the node: put the programs into the image")
         if re.search(r"\b(scontrol|squeue|sinfo|scancel|sacct)\b", line):
             said.append("asks Slurm: use MASTER_ADDR, or python -m slipway.inside hostfile")
         if re.search(r"\b(mpirun|mpiexec)\b", line):
             said.append("mpirun would run in each rank: run it on rank 0 only, with sshd (docs/inside.md)")
+    if any("srun" in re.findall(r"\w+", line) and not _SRUN.match(line) for line in _commands(text)):
+        said.append("srun within a line: take it out, each rank runs the program once")
     if missing:
         said.append(f"{', '.join(missing)}: not set here; MASTER_ADDR, RANK and WORLD_SIZE are")
     field.carried("files, command")
@@ -358,6 +375,11 @@ def _note_script(field: ForeignField, text: str, missing: list[str]) -> None:
         field.changed("srun starts a program in each task", "files; each rank runs the program once, without srun")
     if said:
         field.lost("parts of it need Slurm or its node", "; ".join(dict.fromkeys(said)))
+
+
+def _commands(text: str) -> list[str]:
+    """The lines that are no comments."""
+    return [line for line in text.splitlines() if not line.lstrip().startswith("#")]
 
 
 def _after_srun(rest: str) -> str:

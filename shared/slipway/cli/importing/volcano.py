@@ -7,7 +7,7 @@ Source: Volcano, batch.volcano.sh/v1alpha1 job.go; bus/v1alpha1 events and actio
 
 from slipway.cli.importing.foreign import ForeignDocument, ForeignField, Json, lose
 from slipway.cli.importing.outcome import ImportedLaunch
-from slipway.cli.importing.pods import frame, kind_by_size, role, set_variables
+from slipway.cli.importing.pods import frame, keep_leaders, kind_by_size, role, set_variables
 from slipway.cli.importing.vocabulary import name_of
 
 RETRIES = 3
@@ -104,6 +104,7 @@ def _minimum(launch: ImportedLaunch, field: ForeignField) -> None:
         field.carried("all ranks, which is the default")
         return
     launch.put("minAvailable", minimum, field)
+    keep_leaders(launch)
     field.changed("the Job starts with so many", "minAvailable: and it is torn down when fewer are left")
 
 

@@ -1,0 +1,112 @@
+"""What an import keeps in mind beyond copying fields: meaning of `$`, ranks of several roles, and what was removed."""
+
+from typing import Any
+
+import pytest
+
+from slipway.cli.importing.foreign import ForeignDocument, Verdict
+from slipway.cli.importing.kinds import ImportedDocument, ImportOptions, convert
+from slipway.cli.importing.vocabulary import duration, plain_name, size
+from slipway.errors import InvalidError
+
+
+def _imported(text: str, **options: Any) -> ImportedDocument:
+    (document,) = convert(text, "file", ImportOptions(**options))
+    return document
+
+
+def _verdicts(document: ImportedDocument) -> dict[str, Verdict]:
+    return {entry.path: entry.verdict for entry in document.entries}
+
+
+def test_a_dollar_that_means_nothing_there_means_nothing_here() -> None:
+    """A value of SkyPilot is plain text: it is written so that Kubernetes does not read `$(NAME)` in it."""
+    (body,) = _imported("run: echo $A\nenvs: {A: 'x$(date)'}\n").bodies
+    assert body["env"] == {"A": "x$$(date)"}
+    assert body["command"] == ["bash", "-c", "echo $A"]
+
+
+def test_a_reference_to_a_variable_of_the_container_keeps_its_meaning() -> None:
+    """`$(NAME)` in a pod's command is a variable, so the command stays in the pod template."""
+    pod = "{containers: [{name: a, image: b, env: [{name: N, value: x}], command: [echo, '$(N)', '$(other)']}]}"
+    (body,) = _imported(f"apiVersion: batch/v1\nkind: Job\nspec: {{template: {{spec: {pod}}}}}").bodies
+    assert "command" not in body
+    assert body["template"]["spec"]["containers"][0]["command"] == ["echo", "$(N)", "$(other)"]
+
+
+def test_what_refers_to_a_removed_part_is_removed_and_reported_too() -> None:
+    """A mount of a volume that is not allowed goes with the volume; both have a path of the file."""
+    pod = (
+        "{containers: [{name: a, image: b, volumeMounts: [{name: ok, mountPath: /a}, {name: bad, mountPath: /b}]}], "
+        "volumes: [{name: bad, hostPath: {path: /x}}, {name: bad2, hostPath: {path: /y}}, {name: ok, emptyDir: {}}]}"
+    )
+    document = _imported(f"apiVersion: batch/v1\nkind: Job\nspec: {{template: {{spec: {pod}}}}}")
+    spec = document.bodies[0]["template"]["spec"]
+    assert [volume["name"] for volume in spec["volumes"]] == ["ok"]
+    assert [mount["name"] for mount in spec["containers"][0]["volumeMounts"]] == ["ok"]
+    lost = {path for path, verdict in _verdicts(document).items() if verdict is Verdict.LOST}
+    at = "spec.template.spec"
+    assert lost == {f"{at}.volumes[0]", f"{at}.volumes[1]", f"{at}.containers[0].volumeMounts[1]"}
+
+
+def test_values_of_secrets_are_not_copied() -> None:
+    """The launch names keys of a Secret; the value is in no output."""
+    document = _imported("name: a\nrun: x\nsecrets: {TOKEN: the-value}\n")
+    assert document.bodies[0]["secrets"] == {"TOKEN": "a-secrets/TOKEN"}
+    assert "the-value" not in repr(document)
+
+
+def test_slots_beyond_one_node_are_several_ranks() -> None:
+    """How many GPUs a node has is not in the file of an experiment; a number that does not divide is refused."""
+    text = "name: a\nentrypoint: x\nsearcher: {name: single}\nenvironment: {image: i}\nresources: {slots_per_trial: 12}"
+    (body,) = _imported(text, gpus_per_node=4).bodies
+    assert body["ranks"] == [{"name": "worker", "count": 3, "resources": {"nvidia.com/gpu": 4}}]
+    assert "no multiple of 8" in _imported(text).error
+
+
+def test_a_configuration_that_does_not_say_its_kind_is_asked_back() -> None:
+    """The option says it."""
+    assert "--kind" in _imported("resources: {slots: 1}").error
+    assert _imported("resources: {slots: 1}", kind="notebook").bodies[0]["kind"] == "notebook"
+
+
+def test_every_part_of_a_document_has_a_verdict() -> None:
+    """What nobody asked for is left over, as its largest part; a verdict on an object holds for all in it."""
+    document = ForeignDocument({"a": {"b": 1, "c": {"d": 2}}, "e": [{"f": 3}], "g": None})
+    document.root.get("a", "b").carried()
+    document.root.get("e").unneeded()
+    told = {entry.path: entry.verdict for entry in document.entries()}
+    assert told == {"a.b": Verdict.CARRIED, "a.c": Verdict.LOST, "e": Verdict.UNNEEDED}
+
+
+@pytest.mark.parametrize(
+    ("text", "unit", "quantity"),
+    [
+        ("64GB", "G", "64Gi"), ("512 MiB", "G", "512Mi"), ("32", "G", "32Gi"), ("4000", "M", "4000Mi"),
+        ("1.5G", "G", "1610612736"), ("1073741824", "", "1073741824"), ("10b", "G", "10"),
+    ],
+)  # fmt: skip
+def test_sizes_of_other_systems(text: str, unit: str, quantity: str) -> None:
+    """Units are powers of 1024, with or without B; a number alone has the unit of the system."""
+    assert size(ForeignDocument(text).root, text, unit) == quantity
+
+
+@pytest.mark.parametrize(("text", "made"), [("2h", "2h"), ("90", "1m30s"), ("1d", "1d"), ("1w", "7d")])
+def test_times_of_other_systems(text: str, made: str) -> None:
+    """Seconds without a unit; days and weeks too."""
+    assert duration(ForeignDocument(text).root) == made
+
+
+@pytest.mark.parametrize("text", ["", "soon", "0", "-1h"])
+def test_what_is_no_time_is_refused(text: str) -> None:
+    """With the path of the field."""
+    with pytest.raises(InvalidError, match="must be a time"):
+        duration(ForeignDocument(text).root)
+
+
+@pytest.mark.parametrize(
+    ("text", "name"), [("My_Job 1", "my-job-1"), ("7b", "n-7b"), ("---", ""), ("a" * 70, "a" * 63)]
+)
+def test_names_are_made_plain(text: str, name: str) -> None:
+    """Lower case letters, digits and hyphens, a letter first."""
+    assert plain_name(text) == name
