@@ -64,6 +64,22 @@ def test_slots_beyond_one_node_are_several_ranks() -> None:
     assert "no multiple of 8" in _imported(text).error
 
 
+def test_a_file_without_an_image_gets_the_one_of_the_option() -> None:
+    """Other systems have an image of their own; a launch of a command needs one, and the report says so."""
+    text = "name: a\nentrypoint: ./x.sh\nsearcher: {name: single}\n"
+    assert _imported(text, image="example/mine").bodies[0]["image"] == "example/mine"
+    document = _imported(text)
+    assert document.bodies[0]["image"] == "python:3.12-slim"
+    assert _verdicts(document)["environment.image"] is Verdict.CHANGED
+
+
+def test_roles_of_one_name_are_named_where_the_second_stands() -> None:
+    """The path is that of the file, not of the launch."""
+    task = "{name: a, template: {spec: {containers: [{name: c, image: i}]}}}"
+    document = _imported(f"apiVersion: batch.volcano.sh/v1alpha1\nkind: Job\nspec: {{tasks: [{task}, {task}]}}")
+    assert document.error.startswith("spec.tasks[1].name: a stands here twice")
+
+
 def test_a_configuration_that_does_not_say_its_kind_is_asked_back() -> None:
     """The option says it."""
     assert "--kind" in _imported("resources: {slots: 1}").error

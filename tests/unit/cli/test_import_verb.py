@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from slipway.cli import main
+from slipway.cli.importing.kinds import KNOWN, OBJECTS
 from tests.support.api_world import ApiWorld
 from tests.support.cli import Desk, run_here
 
@@ -94,6 +95,8 @@ def test_a_folder_gets_a_file_for_each_launch(tmp_path: Path) -> None:
         ("a: [1,\nb: {", "column"),
         ("frobnicate: 1", "it is of no known kind. Known kinds: Kubernetes Job"),
         ("- a", "a document must be an object"),
+        ("resources: [a.yaml, b.yaml]\nnamespace: x", "it is of no known kind"),
+        ("name: a\nsearcher: {name: single}\nentrypoint: model_def:Trial", "entrypoint: names a trial class"),
         ("", "there is nothing in it"),
         ("apiVersion: v1\nkind: ConfigMap", "kubectl apply it"),
         ("apiVersion: batch/v1\nkind: CronJob", "import its jobTemplate"),
@@ -116,6 +119,17 @@ def test_one_good_document_is_enough(tmp_path: Path) -> None:
     ran = run_here("import", path)
     assert (ran.code, "v1 Service is no workload" in " ".join(ran.err.split())) == (main.OK, True)
     assert run_here("import", "--strict", path).code == main.FAILED
+
+
+def test_the_kinds_are_named_and_documented() -> None:
+    """The answer to an unknown kind, and the pages, name every kind that is read."""
+    docs = Path(__file__).parents[3] / "docs"
+    pages = [docs / "workloads.md", *(docs / "tutorials").glob("from-*.md"), *(docs / "coming-from").glob("*.md")]
+    text = " ".join(page.read_text("utf-8") for page in pages)
+    for system, _, _ in OBJECTS.values():
+        name = system.removeprefix("Kubernetes ")
+        assert name in KNOWN, system
+        assert name in text, system
 
 
 def test_no_server_is_asked(tmp_path: Path) -> None:

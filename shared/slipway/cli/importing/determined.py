@@ -16,6 +16,7 @@ from slipway.cli.importing.outcome import ImportedLaunch, main_template
 from slipway.cli.importing.vocabulary import (
     GPU,
     duration,
+    image_of_options,
     in_shell,
     name_allocation,
     name_of,
@@ -94,7 +95,7 @@ def interactive(document: ForeignDocument, options: ImportOptions) -> list[Impor
     slots = root.get("resources", "slots")
     gpus = slots.whole(1 if kind in ("notebook", "shell", "command") else 0)
     slots.carried(f"ranks[].resources, {GPU}")
-    _common(launch, container, gpus, 1)
+    _common(launch, container, gpus, 1, default=options.image)
     _labels(launch, root.get("labels"))
     return [launch]
 
@@ -137,7 +138,7 @@ def experiment(document: ForeignDocument, options: ImportOptions) -> list[Import
         environment["DET_HPARAMS"] = literal(json.dumps(values, sort_keys=True))
     if data.is_set:
         environment["DET_DATA"] = literal(json.dumps(data.value, sort_keys=True))
-    _common(launch, container, per_rank, ranks, environment)
+    _common(launch, container, per_rank, ranks, environment, default=options.image)
     lose(root, _LOST_OF_EXPERIMENT)
     root.get("debug").lost("more lines in the log", "set the variables that your program reads")
     where = root.get("resources")
@@ -203,7 +204,9 @@ def _searcher(field: ForeignField) -> None:
     field.lost(f"the search {name} over hyperparameters", "launch the trials yourself, and group them with --job NAME")
 
 
-def _common(launch: ImportedLaunch, container: Json, gpus: int, ranks: int, environment: Json | None = None) -> None:
+def _common(
+    launch: ImportedLaunch, container: Json, gpus: int, ranks: int, environment: Json | None = None, *, default: str
+) -> None:
     """environment, resources and bind_mounts, which all kinds have."""
     root = launch.document.root
     env = root.get("environment")
@@ -218,6 +221,8 @@ def _common(launch: ImportedLaunch, container: Json, gpus: int, ranks: int, envi
                 item.unneeded(f"the image {which} is used, as there are {gpus or 'no'} slots")
     elif image.is_set:
         container["image"] = image.carried("image").text()
+    elif launch.body["kind"] in ("training", "command"):
+        image_of_options(container, image, default, "Determined's own image, with PyTorch and CUDA")
     told = env.get("environment_variables")
     if told.is_object and told.object().keys() & {"cpu", "cuda", "gpu", "rocm"}:
         found: dict[str, str] = {}

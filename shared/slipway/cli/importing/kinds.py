@@ -48,6 +48,7 @@ class ImportedDocument(msgspec.Struct, frozen=True, kw_only=True):
     bodies: list[Json] = []
     """launch bodies; none when the document was refused"""
     entries: list[ImportEntry] = []
+    """empty when the document was refused"""
     error: str = ""
     """why it was refused"""
 
@@ -56,9 +57,11 @@ class ImportedDocument(msgspec.Struct, frozen=True, kw_only=True):
         return sum(entry.verdict is verdict for entry in self.entries)
 
 
+_OF_SKYPILOT = {"run", "num_nodes", "file_mounts", "workdir"}
+_RESOURCES_OF_SKYPILOT = {"accelerators", "infra", "cloud", "cpus", "instance_type", "use_spot", "any_of", "ordered"}
 Converter = Callable[..., list[ImportedLaunch]]
 
-_OBJECTS: dict[tuple[str, str], tuple[str, str, str]] = {
+OBJECTS: dict[tuple[str, str], tuple[str, str, str]] = {
     ("batch", "Job"): ("Kubernetes Job", "kubernetes", "job"),
     ("jobset.x-k8s.io", "JobSet"): ("JobSet", "kubernetes", "job_set"),
     ("kubeflow.org", "PyTorchJob"): ("PyTorchJob", "kubeflow", "replica_job"),
@@ -133,7 +136,7 @@ def recognised(value: Any, options: ImportOptions) -> tuple[str, str, str] | str
     document = cast("Json", value)
     if "apiVersion" in document and "kind" in document:
         group, kind = str(document["apiVersion"]).rpartition("/")[0], str(document["kind"])
-        if (known := _OBJECTS.get((group, kind))) is not None:
+        if (known := OBJECTS.get((group, kind))) is not None:
             return known
         what = f"{document['apiVersion']} {kind}"
         if kind in _AS_IT_IS:
@@ -147,7 +150,7 @@ def recognised(value: Any, options: ImportOptions) -> tuple[str, str, str] | str
         return "Determined experiment", "determined", "experiment"
     if options.kind or _is_determined(document):
         return "Determined configuration", "determined", "interactive"
-    if document.keys() & {"run", "setup", "num_nodes", "file_mounts", "workdir", "service", "resources"}:
+    if document.keys() & _OF_SKYPILOT or object_of(document.get("resources")).keys() & _RESOURCES_OF_SKYPILOT:
         return "SkyPilot task", "skypilot", "task"
     return f"it is of no known kind. Known kinds: {KNOWN}"
 
@@ -170,7 +173,7 @@ def _converted(
         launches = converter(document, options) if module in _WITH_OPTIONS else converter(document)
         bodies = [launch.settle() for launch in launches]
     except InvalidError as exc:
-        return ImportedDocument(file=name, number=number, system=system, error=str(exc), entries=document.entries())
+        return ImportedDocument(file=name, number=number, system=system, error=str(exc))
     return ImportedDocument(file=name, number=number, system=system, bodies=bodies, entries=document.entries())
 
 

@@ -86,7 +86,7 @@ def role(
         template.refuse(f"would be {count} ranks; 1 to {RANKS_MAX} are possible")
     made: Json = {"name": plain_name(name) or "worker", "count": count}
     made["template"] = pod_template(launch, template, main)
-    launch.trace(made, template)
+    launch.trace(made, ForeignField(launch.document, template.steps[:-1], None))
     launch.roles().append(made)
     return made
 
