@@ -59,8 +59,9 @@ def _made(name: str, sources: list[Path], make: Callable[[Path, Path], None]) ->
             if "__pycache__" not in file.parts:
                 digest.update(str(file.relative_to(source)).encode() + file.read_bytes())
     made = binaries.cache() / "images" / f"{name}-{digest.hexdigest()[:16]}.tar"
-    if not made.exists():
-        made.parent.mkdir(parents=True, exist_ok=True)
+    with binaries.locked(made.parent / f"{name}.lock"):
+        if made.exists():
+            return made
         for older in made.parent.glob(f"{name}-*.tar"):
             older.unlink()
         with tempfile.TemporaryDirectory() as folder:

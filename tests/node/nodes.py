@@ -410,7 +410,8 @@ class NodeCluster:
         self.control.stop()
 
     def _unpacked(self) -> Path:
-        return unpacked(binaries.cache() / "roots", self._programs, self.images)
+        with binaries.locked(binaries.cache() / "roots.lock"):
+            return unpacked(binaries.cache() / "roots", self._programs, self.images)
 
     def kubectl(self, *words: str, stdin: str = "", timeout_s: float = 60.0) -> str:
         """What kubectl prints.

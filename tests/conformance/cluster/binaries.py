@@ -180,7 +180,7 @@ def build_tools(module: Path, packages: Sequence[str]) -> Path:
     digest.update(subprocess.run([go_toolchain(), "version"], capture_output=True, check=True).stdout)
     folder = cache() / f"{module.name}-{digest.hexdigest()[:16]}"
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with _locked(folder.parent / f"{module.name}.lock"):
+    with locked(folder.parent / f"{module.name}.lock"):
         if not folder.exists():
             _say(f"building {' '.join(name.rpartition('/')[2] for name in packages)} of {module.name} (once)")
             with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
@@ -196,6 +196,15 @@ def cache() -> Path:
     return Path(os.environ.get("SLIPWAY_CONFORMANCE_CACHE") or Path(base) / "slipway" / "conformance")
 
 
+@contextmanager
+def locked(path: Path) -> Generator[None]:
+    """Alone on this machine, as long as it takes: others who name this file wait."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
 def _key() -> str:
     digest = hashlib.sha256()
     for part in ("go.mod", "go.sum"):
@@ -207,7 +216,7 @@ def _key() -> str:
 
 def _build(folder: Path, version: str) -> None:
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with _locked(folder.parent / "lock"):
+    with locked(folder.parent / "lock"):
         if all((folder / name).exists() for name in BUILT):
             return
         _say(f"building Kubernetes {version} into {folder} (once; about six minutes on two cores)")
@@ -224,13 +233,6 @@ def _build(folder: Path, version: str) -> None:
             for name in BUILT:
                 (Path(scratch) / name).rename(folder / name)
         _say(f"built in {time.monotonic() - began:.0f} s")
-
-
-@contextmanager
-def _locked(path: Path) -> Generator[None]:
-    with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
 
 
 def _say(line: str) -> None:
