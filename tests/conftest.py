@@ -15,6 +15,7 @@ import logging
 import signal
 from collections import OrderedDict
 from collections.abc import Generator
+from contextlib import nullcontext
 from random import Random
 from typing import Any
 from zlib import crc32
@@ -22,6 +23,8 @@ from zlib import crc32
 import pytest
 from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadFileScheduling
+
+from tests.support.preloaded import preloaded
 
 RERUN_TESTS_MAX = 3
 """A busy machine may disturb so many of thousands; more are no accident."""
@@ -47,6 +50,10 @@ SECONDS = {
 }
 """{folder: what a test in it takes, about}; elsewhere it takes SECONDS_ELSEWHERE."""
 SECONDS_ELSEWHERE = 0.03
+
+PRELOADED = ("tests/e2e/", "tests/browser/", "tests/conformance/system/", "tests/integration/kubectl/")
+"""Folders whose stacks start services that are forks (`tests/support/preloaded.py`). Starts as they are deployed are
+tested in all others, among them `tests/integration/local`, `tests/integration/api`, `tests/chaos` and `tests/node`."""
 
 settings.register_profile("slipway", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("slipway")
@@ -158,6 +165,12 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     if terminal is not None and len(again) > RERUN_TESTS_MAX and session.exitstatus == pytest.ExitCode.OK:
         terminal.write_line(f"{len(again)} tests passed only when they were run again; {RERUN_TESTS_MAX} may")
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    with preloaded() if item.nodeid.startswith(PRELOADED) else nullcontext():
+        return (yield)
 
 
 @pytest.fixture(autouse=True)

@@ -1,0 +1,150 @@
+"""The process that has imported every service, and forks one for each request: `preloaded.py` starts it and asks.
+
+Owns what a fork must not share with its parent: arguments, environment (also as /proc shows them), folder, session,
+standard streams, signal that it gets when its parent ends. Random numbers and locks are seen to by Python's own hooks.
+It has no other thread and runs no loop, so a fork finds nothing half done. A child has the parent of this process as
+its own parent, which waits for it as for any other.
+
+Is run by its path, with the number of its socket and two arguments that only take up room: the kernel shows the memory
+of the first arguments as the command line of a process, so there has to be enough of it.
+"""
+
+import ctypes
+import gc
+import importlib
+import io
+import json
+import os
+import platform
+import runpy
+import signal
+import socket
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+SERVICES = ("slipway.api.main", "slipway.scheduler.main", "slipway.podworker.main", "slipway.watcher.main")
+LOCAL = ("slipway.local.apiserver.__main__", "slipway.local.node.__main__")
+LATER = ("opentelemetry.sdk.trace.sampling", "uvicorn.protocols.http.httptools_impl", "uvicorn.lifespan.off", "uvloop")
+"""What a service imports when it runs."""
+REQUEST_BYTES_MAX = 2**18
+REFUSED = -1
+CLONE_PARENT = 0x8000
+CLONE_CALL = {"x86_64": 56, "aarch64": 220}.get(platform.machine())
+PR_SET_PDEATHSIG = 1
+_libc = ctypes.PyDLL(None)
+_C = ctypes.pythonapi
+
+
+def main() -> None:
+    """Answer requests until the other side has closed; a child returns from here as the program that was asked for."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    door = socket.socket(fileno=int(sys.argv[1]))
+    for name in (*SERVICES, *LOCAL, *LATER):
+        importlib.import_module(name)
+    for name in (*SERVICES, *LOCAL):
+        # It is run as a main module, which it cannot be once it is imported.
+        del sys.modules[name]
+    gc.collect()
+    gc.freeze()
+    door.send(b"ready")
+    while True:
+        said, files, _, _ = socket.recv_fds(door, REQUEST_BYTES_MAX, 3)
+        if not said:
+            return
+        request = json.loads(said)
+        pid = _fork() if _has_room(request["shown"], request["env"]) else REFUSED
+        if pid == 0:
+            door.close()
+            _become(request, files)
+            return
+        for file in files:
+            os.close(file)
+        door.send(str(pid).encode())
+
+
+def _fork() -> int:
+    """As `os.fork`, but the child is a brother of this process: who asked for it can wait for it.
+
+    REFUSED when it fails.
+    """
+    _C.PyOS_BeforeFork()
+    pid = int(_libc.syscall(CLONE_CALL, CLONE_PARENT | signal.SIGCHLD, 0, 0, 0, 0))
+    if pid == 0:
+        _C.PyOS_AfterFork_Child()
+    else:
+        _C.PyOS_AfterFork_Parent()
+    return pid
+
+
+def _become(request: Mapping[str, Any], files: Sequence[int]) -> None:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    if request["session"]:
+        os.setsid()
+    if request["end_signal"]:
+        _libc.prctl(PR_SET_PDEATHSIG, request["end_signal"], 0, 0, 0)
+    for number, file in enumerate(files):
+        os.dup2(file, number)
+    for file in files:
+        if file > 2:
+            os.close(file)
+    os.chdir(request["folder"])
+    os.environ.clear()
+    os.environ.update(request["env"])
+    time.tzset()
+    _show(request["shown"], request["env"])
+    _open_streams()
+    sys.argv = [request["module"], *request["words"]]
+    runpy.run_module(request["module"], run_name="__main__", alter_sys=True)
+
+
+def _open_streams() -> None:
+    """Buffered as those of a new process are: a terminal line by line, standard error always."""
+    old, at_once = sys.stdout.errors or "strict", bool(os.environ.get("PYTHONUNBUFFERED"))
+    sys.stdin = sys.__stdin__ = io.TextIOWrapper(
+        io.BufferedReader(io.FileIO(0, closefd=False)), encoding="utf-8", errors=old
+    )
+    out, err = (io.BufferedWriter(io.FileIO(number, "w", closefd=False)) for number in (1, 2))
+    sys.stdout = sys.__stdout__ = io.TextIOWrapper(
+        out, encoding="utf-8", errors=old, line_buffering=os.isatty(1), write_through=at_once
+    )
+    sys.stderr = sys.__stderr__ = io.TextIOWrapper(
+        err, encoding="utf-8", errors="backslashreplace", line_buffering=True, write_through=at_once
+    )
+
+
+# --- what /proc shows -------------------------------------------------------------------------------------------------
+
+
+def _places() -> tuple[int, int, int, int]:
+    """Where the arguments of this process begin and end in its memory, and where its environment does."""
+    with open("/proc/self/stat", encoding="utf-8") as file:
+        fields = file.read().rpartition(")")[2].split()
+    return int(fields[45]), int(fields[46]), int(fields[47]), int(fields[48])
+
+
+def _texts(words: Sequence[str], env: Mapping[str, str]) -> tuple[bytes, bytes]:
+    return _ended(words), _ended([f"{name}={value}" for name, value in env.items()])
+
+
+def _ended(texts: Sequence[str]) -> bytes:
+    return b"".join(os.fsencode(each) + b"\0" for each in texts)
+
+
+def _has_room(words: Sequence[str], env: Mapping[str, str]) -> bool:
+    begin, end, env_begin, env_end = _places()
+    shown, told = _texts(words, env)
+    return len(shown) < end - begin and len(told) < env_end - env_begin
+
+
+def _show(words: Sequence[str], env: Mapping[str, str]) -> None:
+    """Have /proc show these. Nothing here reads that memory any more, since `os.environ` was written anew."""
+    begin, end, env_begin, env_end = _places()
+    for text, first, last in zip(_texts(words, env), (begin, env_begin), (end, env_end), strict=True):
+        ctypes.memset(first, 0, last - first)
+        ctypes.memmove(first, text, len(text))
+
+
+if __name__ == "__main__":
+    main()
