@@ -30,7 +30,11 @@ from tests.support import preloaded_parent
 PARENT = Path(preloaded_parent.__file__)
 MODULES = {
     name: name if name.endswith(".main") else f"{name}.__main__"
-    for name in (*preloaded_parent.SERVICES, *(each.removesuffix(".__main__") for each in preloaded_parent.LOCAL))
+    for name in (
+        *preloaded_parent.SERVICES,
+        preloaded_parent.COMMAND,
+        *(each.removesuffix(".__main__") for each in preloaded_parent.LOCAL),
+    )
 }
 """{word after `-m`: the module that it runs}"""
 ROOM_WORDS, ROOM_ENVIRONMENT = 8_000, 100_000

@@ -1,4 +1,4 @@
-"""The process that has imported every service, and forks one for each request: `preloaded.py` starts it and asks.
+"""The process that has imported all services and the command, and is forked: `preloaded.py` starts it and asks.
 
 Owns what a fork must not share with its parent: arguments, environment (also as /proc shows them), folder, session,
 standard streams, signal that it gets when its parent ends. Random numbers and locks are seen to by Python's own hooks.
@@ -9,6 +9,7 @@ Is run by its path, with the number of its socket and two arguments that only ta
 of the first arguments as the command line of a process, so there has to be enough of it.
 """
 
+import atexit
 import ctypes
 import gc
 import importlib
@@ -26,10 +27,13 @@ from typing import Any
 
 SERVICES = ("slipway.api.main", "slipway.scheduler.main", "slipway.podworker.main", "slipway.watcher.main")
 LOCAL = ("slipway.local.apiserver.__main__", "slipway.local.node.__main__")
+COMMAND = "slipway.cli.main"
 LATER = ("opentelemetry.sdk.trace.sampling", "uvicorn.protocols.http.httptools_impl", "uvicorn.lifespan.off", "uvloop")
 """What a service imports when it runs."""
 REQUEST_BYTES_MAX = 2**18
 REFUSED = -1
+BROKEN_OUTPUT = 120
+"""With this an interpreter ends that cannot write what it has left."""
 CLONE_PARENT = 0x8000
 CLONE_CALL = {"x86_64": 56, "aarch64": 220}.get(platform.machine())
 PR_SET_PDEATHSIG = 1
@@ -43,7 +47,10 @@ def main() -> None:
     door = socket.socket(fileno=int(sys.argv[1]))
     for name in (*SERVICES, *LOCAL, *LATER):
         importlib.import_module(name)
-    for name in (*SERVICES, *LOCAL):
+    for group in importlib.import_module(COMMAND).GROUPS.values():
+        for entry in group.values():
+            importlib.import_module(f"slipway.cli.verbs.{entry.module}")
+    for name in (*SERVICES, *LOCAL, COMMAND):
         # It is run as a main module, which it cannot be once it is imported.
         del sys.modules[name]
     gc.collect()
@@ -96,7 +103,29 @@ def _become(request: Mapping[str, Any], files: Sequence[int]) -> None:
     _show(request["shown"], request["env"])
     _open_streams()
     sys.argv = [request["module"], *request["words"]]
-    runpy.run_module(request["module"], run_name="__main__", alter_sys=True)
+    code: Any = None
+    try:
+        runpy.run_module(request["module"], run_name="__main__", alter_sys=True)
+    except SystemExit as ended:
+        code = ended.code
+        if code is not None and not isinstance(code, int):
+            raise
+    _end(code or 0)
+
+
+def _end(code: int) -> None:
+    """End as an interpreter does: threads, what is registered, streams. Only the modules of all services are not taken
+    apart one by one, which would cost most of what the fork has saved."""
+    threading: Any = importlib.import_module("threading")
+    threading._shutdown()
+    exits: Any = atexit
+    exits._run_exitfuncs()
+    try:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except OSError:
+        code = code or BROKEN_OUTPUT
+    os._exit(code)
 
 
 def _open_streams() -> None:

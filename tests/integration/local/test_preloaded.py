@@ -36,7 +36,8 @@ def words_of(pid: int) -> list[str]:
 def test_it_is_a_child_with_a_session_words_and_an_environment_of_its_own(tmp_path: Path) -> None:
     """Who looks for it by what it was started with finds it; a signal ends it, and its end is told."""
     listen = f"127.0.0.1:{free_port()}"
-    argv = [sys.executable, "-m", "slipway.local.apiserver", "--listen", listen, "--data", str(tmp_path / "data")]
+    argv = [sys.executable, "-m", "slipway.local.apiserver", "--listen", listen]
+    argv += ["--token-file", str(tmp_path / "token")]
     env = {**os.environ, "SLIPWAY_MARK": str(tmp_path)}
     log = tmp_path / "log"
     with log.open("wb") as out:
@@ -44,8 +45,9 @@ def test_it_is_a_child_with_a_session_words_and_an_environment_of_its_own(tmp_pa
             argv, env=env, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True
         )
     try:
-        wait_until(lambda: words_of(process.pid) == argv, "it shows its words")
-        assert was_forked(process.pid), log.read_text()
+        wait_until((tmp_path / "token").exists, "it runs")
+        assert words_of(process.pid) == argv
+        assert was_forked(process.pid)
         stat = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
         assert int(stat[1]) == os.getpid()
         assert os.getsid(process.pid) == process.pid
