@@ -333,6 +333,13 @@ def _admission_policies() -> Schema:
                 "Classes of priority that a rank may have, beside the cluster's default: for webhooks that set one.",
                 shapes.NAME,
             ),
+            "allowedKeys": {
+                "type": "array",
+                "items": {"type": "string", "minLength": 1},
+                "uniqueItems": True,
+                "description": "Keys of labels and annotations, and finalizers, that other software (a mutating "
+                "webhook) adds to what Slipway writes; such as example.com/team.",
+            },
         },
         "Rules of the API server for what our accounts write.",
     )

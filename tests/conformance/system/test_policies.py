@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from slipway.errors import ControlPlaneError
-from tests.conformance.system.operator import GROUP, Json
+from tests.conformance.system.operator import GROUP, NOT_FOUND, Json
 from tests.conformance.system.system import System, a_body
 from tests.support.wait import wait_until
 
@@ -24,6 +24,29 @@ RESTRICTED: Json = {
     "runAsNonRoot": True,
     "seccompProfile": {"type": "RuntimeDefault"},
 }
+
+
+@contextmanager
+def acting_as_editor(system: System) -> Generator[httpx.Client]:
+    """A client of the user ada, who may change allocations with kubectl and is no administrator of Slipway."""
+    roles = "/apis/rbac.authorization.k8s.io/v1/namespaces/default"
+    rule = {"apiGroups": ["slipway.dev"], "resources": ["allocations"], "verbs": ["get", "patch"]}
+    bound = {
+        "metadata": {"name": "editors"},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "editors"},
+        "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "ada"}],
+    }
+    system.operator.create(f"{roles}/roles", {"metadata": {"name": "editors"}, "rules": [rule]})
+    system.operator.create(f"{roles}/rolebindings", bound)
+    try:
+        with system.audit.excluded(), system.operator.cluster.client() as client:
+            client.headers["Impersonate-User"] = "ada"
+            nothing = f"{GROUP}/namespaces/default/allocations/no-such"
+            wait_until(lambda: client.get(nothing).status_code == NOT_FOUND, "the role is known")
+            yield client
+    finally:
+        system.operator.delete(f"{roles}/rolebindings/editors")
+        system.operator.delete(f"{roles}/roles/editors")
 
 
 @contextmanager
@@ -81,6 +104,18 @@ def a_pod(
     }
     whole = {"schedulerName": "slipway", "automountServiceAccountToken": False, "containers": [container], **spec}
     return {"metadata": meta, "spec": whole}
+
+
+def a_service(owner: Json, **spec: object) -> Json:
+    """As that of an attempt is; a field of `spec` that is None is left out."""
+    meta = a_pod(owner)["metadata"] | {"name": f"{owner['name']}-{owner['uid'][:8]}-1"}
+    whole = {
+        "clusterIP": "None",
+        "selector": {"slipway.dev/allocation-uid": owner["uid"]},
+        "ports": [{"port": 29500}],
+        **spec,
+    }
+    return {"metadata": meta, "spec": {name: value for name, value in whole.items() if value is not None}}
 
 
 def refused(answer: httpx.Response, policy: str, words: str) -> None:
@@ -173,10 +208,8 @@ def test_of_a_node_only_our_labels_change(system: System) -> None:
             return client.patch(path, json=body, headers=MERGE, params=dry)
 
         taken(patch({"metadata": {"labels": {"slipway.dev/scheduling": "draining"}}}))
-        refused(
-            patch({"metadata": {"labels": {"kubernetes.io/hostname": "another"}}}), "nodes", "only labels of Slipway"
-        )
-        refused(patch({"metadata": {"labels": {"role": "gpu"}}}), "nodes", "only labels of Slipway")
+        refused(patch({"metadata": {"labels": {"kubernetes.io/hostname": "another"}}}), "nodes", "not other labels")
+        refused(patch({"metadata": {"labels": {"role": "gpu"}}}), "nodes", "not other labels")
         refused(patch({"metadata": {"annotations": {"a": "b"}}}), "nodes", "only labels of a node")
         refused(patch({"spec": {"unschedulable": True}}), "nodes", "only labels of a node")
         taint = {"key": "mine", "effect": "NoExecute"}
@@ -198,7 +231,8 @@ def test_of_namespaces_only_workspaces_are_made_and_removed(system: System) -> N
                 return client.patch(path, json={"metadata": {"labels": labels}}, headers=MERGE, params=dry)
 
             refused(client.delete(path, params=dry), "namespaces", "no workspace that Slipway has made")
-            refused(patch({"pod-security.kubernetes.io/enforce": None}), "namespaces", "only labels of Slipway's")
+            unguarded = {"slipway.dev/workspace": "true", "pod-security.kubernetes.io/enforce": None}
+            refused(patch(unguarded), "namespaces", "not other labels")
             taken(patch({"slipway.dev/workspace": "true"}))
             plain = {"metadata": {"name": "plain"}}
             refused(client.post("/api/v1/namespaces", json=plain, params=dry), "namespaces", "is a workspace")
@@ -220,7 +254,7 @@ def test_the_user_is_who_the_api_server_saw(system: System, owner: Json) -> None
 
     with acting_as(system, "api") as client:
         assert made(client, user="ada") == "ada"
-    with acting_as(system, "watcher") as client:
+    with acting_as_editor(system) as client:
         patch = {"metadata": {"annotations": {"slipway.dev/user": "root"}}}
         answer = client.patch(f"{path}/{owner['name']}", json=patch, headers=MERGE, params=dry)
         taken(answer)
@@ -231,7 +265,7 @@ def test_only_an_administrator_sets_a_limit_beyond_the_queues(system: System, ow
     """By hand: who may change allocations may not change this field of them, unless they are an administrator."""
     path, dry = f"{GROUP}/namespaces/default/allocations/{owner['name']}", {"dryRun": "All"}
     patch = {"spec": {"maxRuntimeOverride": "9h"}}
-    with acting_as(system, "watcher") as client:
+    with acting_as_editor(system) as client:
         refused(client.patch(path, json=patch, headers=MERGE, params=dry), "limits", "set by administrators")
         taken(client.patch(path, json={"metadata": {"labels": {"a": "b"}}}, headers=MERGE, params=dry))
     with acting_as(system, "api") as client:
@@ -246,13 +280,13 @@ def test_only_an_administrator_gives_up_nodes(system: System, owner: Json) -> No
     lost = {"spec": {"signals": {"attempt": 1, "lostNodes": ["n1"]}}}
     later = {"spec": {"signals": {"attempt": 2}}}
     ready = {"spec": {"signals": {"attempt": 1, "ready": True}}}
-    with acting_as(system, "watcher") as client:
+    with acting_as_editor(system) as client:
         refused(client.patch(path, json=lost, headers=MERGE, params=dry), "forget", "set by administrators")
         taken(client.patch(path, json=ready, headers=MERGE, params=dry))
     with acting_as(system, "api") as client:
         taken(client.patch(path, json=lost, headers=MERGE, params=dry))
     system.operator.change(path, lost)
-    with acting_as(system, "watcher") as client:
+    with acting_as_editor(system) as client:
         refused(client.patch(path, json=later, headers=MERGE, params=dry), "forget", "set by administrators")
         taken(client.patch(path, json=ready, headers=MERGE, params=dry))
 

@@ -11,7 +11,7 @@ import pytest
 
 from tests.conformance.system.operator import GROUP, Json
 from tests.conformance.system.system import System
-from tests.conformance.system.test_policies import MERGE, RESTRICTED, a_pod, acting_as, refused, taken
+from tests.conformance.system.test_policies import MERGE, RESTRICTED, a_pod, a_service, acting_as, refused, taken
 from tests.support import chart
 
 OURS = chart.NAMESPACE
@@ -91,10 +91,7 @@ def test_pods_are_made_in_workspaces_only(system: System, owner: Json, namespace
     with acting_as(system, "podworker") as client:
         refused(client.post(pods_of(namespace), json=a_pod(owner), params=DRY), "workspaces", "no workspace")
         for kind in ("configmaps", "services"):
-            labelled = {
-                "metadata": {key: a_pod(owner)["metadata"][key] for key in ("name", "labels", "ownerReferences")}
-            }
-            body = labelled | ({"spec": {"clusterIP": "None"}} if kind == "services" else {})
+            body = a_service(owner) if kind == "services" else {"metadata": a_service(owner)["metadata"]}
             answer = client.post(f"/api/v1/namespaces/{namespace}/{kind}", json=body, params=DRY)
             refused(answer, "workspaces", "no workspace")
         binding = {"metadata": {"name": "any"}, "target": {"kind": "Node", "name": system.nodes.names[0]}}

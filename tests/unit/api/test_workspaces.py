@@ -8,6 +8,8 @@ import pytest
 from slipway.api.workspaces import handed_out_by_namespace
 from slipway.crd.transitions import record
 from slipway.crd.v1alpha1 import Admission, Placement
+from slipway.errors import InvalidError
+from slipway.kube.errors import Verb
 from slipway.kube.resources import ALLOCATIONS, NAMESPACES, QUEUES, RESOURCE_POOLS, RESOURCE_QUOTAS
 from slipway.model.lifecycle import Event, Phase
 from tests.support.api_world import COMMAND, ApiWorld
@@ -40,6 +42,22 @@ async def test_a_workspace_from_nothing(world: ApiWorld) -> None:
     labels = (await world.kube.get(NAMESPACES, "team")).metadata.labels
     assert labels["pod-security.kubernetes.io/enforce"] == "restricted"
     assert (await world.launch(workspace="team"))["workspace"] == "team"
+
+
+async def test_the_quota_of_what_is_adopted_waits_for_its_label(world: ApiWorld) -> None:
+    """The API server's policies see the label of a namespace a moment later, and refuse the quota until then."""
+    await world.kube.create(NAMESPACES, {"metadata": {"name": "theirs"}})
+    refusals = 2
+
+    async def late(verb: Verb, plural: str) -> None:
+        nonlocal refusals
+        if verb is Verb.CREATE and plural == RESOURCE_QUOTAS.plural and refusals:
+            refusals -= 1
+            raise InvalidError("denied request: the namespace is no workspace, so it has no quota of Slipway's")
+
+    world.kube.before = late
+    made = await world.post("/workspaces", {"name": "theirs", "adopt": True, "quota": {"pods": 5}})
+    assert (made.status_code, made.json()["quota"], refusals) == (201, {"pods": "5"}, 0)
 
 
 async def test_defaults_and_quota_change(world: ApiWorld) -> None:

@@ -170,7 +170,7 @@ def connect(
         catalog=catalog,
         nodes=nodes,
         contexts=contexts,
-        workspaces=Workspaces(kube, catalog, system_namespace=settings.namespace),
+        workspaces=Workspaces(kube, catalog, system_namespace=settings.namespace, clock=clock, random=random),
         lookup=lookup,
         launcher=launcher,
         changes=SpecWriter(kube, lookup, announcer, clock),

@@ -9,6 +9,7 @@ never become one.
 
 import re
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Annotated, Any
 
 import msgspec
@@ -37,12 +38,14 @@ from slipway.crd.transitions import is_admitted
 from slipway.crd.v1alpha1 import Allocation, Name, RoleSpec
 from slipway.crd.wire import RunAs
 from slipway.crd.workspacepods import PULL_SECRETS_MAX, SecretName, read, written, written_run_as
-from slipway.errors import AlreadyExistsError, FieldError, InvalidError, NotFoundError
+from slipway.errors import AlreadyExistsError, FieldError, InvalidError, NotFoundError, UnavailableError
 from slipway.kube.objects import Namespace, ResourceQuota
 from slipway.kube.resources import ALLOCATIONS, NAMESPACES, RESOURCE_QUOTAS
 from slipway.model.lifecycle import RANK_ENDS, Phase
 from slipway.model.quantity import parse_quantity
 from slipway.model.resources import GPU, GPU_MILLI, scale_of
+from slipway.runtime import retry
+from slipway.runtime.clock import Clock, Random
 
 QUOTA = "slipway-quota"
 COMPUTE = ("cpu", "memory", "ephemeral-storage")
@@ -107,10 +110,12 @@ class WorkspaceView(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
 class Workspaces:
     """Reads and changes workspaces."""
 
-    def __init__(self, kube: Kube, catalog: Catalog, *, system_namespace: str) -> None:
+    def __init__(self, kube: Kube, catalog: Catalog, *, system_namespace: str, clock: Clock, random: Random) -> None:
         self._kube = kube
         self._catalog = catalog
         self._system_namespace = system_namespace
+        self._clock = clock
+        self._random = random
 
     async def all(self) -> list[WorkspaceView]:
         """Every workspace, by name."""
@@ -263,12 +268,26 @@ class Workspaces:
         if found is not None and not hard:
             await self._kube.delete(RESOURCE_QUOTAS, QUOTA, namespace=name, uid=found.metadata.uid)
         elif found is None:
-            meta = {"name": QUOTA, "namespace": name, "labels": {LABEL_WORKSPACE: "true"}}
-            await self._kube.create(RESOURCE_QUOTAS, {"metadata": meta, "spec": {"hard": dict(hard)}})
+            create = partial(self._create_quota, name, hard)
+            await retry.call(_KNOWN_SOON, create, clock=self._clock, random=self._random)
         else:
             gone = dict.fromkeys(found.spec.hard.keys() - hard.keys())
             await self._kube.patch(RESOURCE_QUOTAS, QUOTA, {"spec": {"hard": {**gone, **hard}}}, namespace=name)
 
+    async def _create_quota(self, name: str, hard: Mapping[str, str]) -> None:
+        meta = {"name": QUOTA, "namespace": name, "labels": {LABEL_WORKSPACE: "true"}}
+        try:
+            await self._kube.create(RESOURCE_QUOTAS, {"metadata": meta, "spec": {"hard": dict(hard)}})
+        except InvalidError as error:
+            if _NO_WORKSPACE in str(error):
+                # Policies look at namespaces through a cache: the label of one that was just adopted comes later.
+                raise UnavailableError(f"the API server does not know workspace {name} yet: {error}") from error
+            raise
+
+
+_NO_WORKSPACE = "the namespace is no workspace, so it has no quota"
+"""How the admission policy `quotas` of the chart refuses."""
+_KNOWN_SOON = msgspec.structs.replace(retry.QUICK, name="workspace_quota", attempts_max=10, total_s=3.0)
 
 _QUOTAS = frozenset(
     {

@@ -1,0 +1,396 @@
+"""A service that is taken over writes what its service writes, and nothing else of the objects that it may write.
+
+Each attempt is made with the account's very token on the real API server, as a dry run; next to it stands what the
+service itself writes, which is taken. That whole lives go on is in all other tests of this folder, under the same
+policies.
+"""
+
+from collections.abc import Generator
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.conformance.system.operator import GROUP, Json
+from tests.conformance.system.system import System
+from tests.conformance.system.test_policies import MERGE, a_pod, a_service, acting_as, refused, taken
+from tests.support import chart
+from tests.support.names import fresh
+
+OURS = chart.NAMESPACE
+WEBHOOKS = f"{OURS}-webhooks"
+DRY = {"dryRun": "All"}
+JSON_PATCH = {"Content-Type": "application/json-patch+json"}
+STRATEGIC = {"Content-Type": "application/strategic-merge-patch+json"}
+PRODUCTION = "production"
+DEFAULT = "/api/v1/namespaces/default"
+GONE: list[Json] = [
+    {"apiVersion": "v1", "kind": "Namespace", "name": "no-such", "uid": "00000000-0000-0000-0000-000000000000"}
+]
+"""An owner that does not exist: the garbage collector deletes what has it."""
+EVIL: Json = {"name": "m", "command": ["evil"], "image": "example.org/evil:1"}
+
+
+@pytest.fixture
+def owner(system: System) -> Generator[Json]:
+    """An allocation that never starts, as an owner of what is tried."""
+    name = fresh("written")
+    body = {
+        "apiVersion": "slipway.dev/v1alpha1",
+        "kind": "Allocation",
+        "metadata": {"name": name, "labels": {"team": "red"}, "finalizers": ["slipway.dev/teardown"]},
+        "spec": {
+            "kind": "command",
+            "hold": True,
+            "template": {"spec": {"containers": [{**EVIL, "command": ["true"]}]}},
+        },
+    }
+    made = system.operator.create(f"{GROUP}/namespaces/default/allocations", body)
+    yield made["metadata"]
+    system.operator.delete(f"{GROUP}/namespaces/default/allocations/{name}")
+
+
+@pytest.fixture
+def rank(system: System, owner: Json) -> Generator[str]:
+    """The path of a pod of ours that nobody schedules, behind its gate."""
+    pod = a_pod(owner, schedulingGates=[{"name": "slipway.dev/launch"}], schedulerName="none")
+    pod["metadata"] |= {
+        "name": owner["name"],
+        "finalizers": ["slipway.dev/tracking"],
+        "annotations": {"note": "1"},
+    }
+    system.operator.create(f"{DEFAULT}/pods", pod)
+    path = f"{DEFAULT}/pods/{owner['name']}"
+    yield path
+    system.operator.change(path, {"metadata": {"finalizers": None}})
+    system.operator.delete(path)
+
+
+@pytest.fixture(scope="module")
+def production(system: System) -> Generator[str]:
+    """The path of a namespace that is no workspace, with what an administrator has set on it."""
+    path = f"/api/v1/namespaces/{fresh(PRODUCTION)}"
+    metadata = {"name": path.rpartition("/")[2], "annotations": {"slipway.dev/secrets": "", "owner": "bank"}}
+    system.operator.create("/api/v1/namespaces", {"metadata": metadata})
+    yield path
+    system.operator.delete(path)
+
+
+def path_of(name: str, production: str) -> str:
+    """The path of a namespace."""
+    return production if name == PRODUCTION else f"/api/v1/namespaces/{name}"
+
+
+def merge(client: httpx.Client, path: str, metadata: Json | None = None, **fields: Any) -> httpx.Response:
+    """A dry run of a merge patch."""
+    body = {**({"metadata": metadata} if metadata else {}), **fields}
+    return client.patch(path, json=body, headers=MERGE, params=DRY)
+
+
+# --- namespaces and nodes -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["default", PRODUCTION, "kube-system"])
+def test_no_namespace_gets_an_owner_or_a_finalizer(system: System, production: str, name: str) -> None:
+    """Of whatever namespace: with an owner that does not exist it would be deleted, with everything in it."""
+    path = path_of(name, production)
+    with acting_as(system, "api") as client:
+        ways: tuple[Json, ...] = ({"ownerReferences": GONE}, {"finalizers": ["example.org/stay"]})
+        for metadata in ways:
+            answer = merge(client, path, metadata)
+            assert answer.status_code == httpx.codes.FORBIDDEN, answer.text
+        refused(merge(client, "/api/v1/namespaces/default", {"ownerReferences": GONE}), "owners", "ownerReferences")
+
+
+def test_no_node_gets_an_owner_or_a_finalizer(system: System) -> None:
+    """It would be removed from the cluster, or stay in it for ever; taking it out of use is all that there is."""
+    path = f"/api/v1/nodes/{system.nodes.names[0]}"
+    with acting_as(system, "api") as client:
+        taken(merge(client, path, {"labels": {"slipway.dev/scheduling": "disabled"}}))
+        refused(merge(client, path, {"ownerReferences": GONE}), "owners", "ownerReferences")
+        refused(merge(client, path, {"finalizers": ["example.org/stay"]}), "owners", "finalizers")
+        refused(merge(client, path, {"labels": {"slipway.dev/other": "x"}}), "nodes", "out of use")
+
+
+@pytest.mark.parametrize("name", ["default", PRODUCTION, "kube-system"])
+def test_what_administrators_set_on_namespaces_stays(system: System, production: str, name: str) -> None:
+    """Which accounts and Secrets are for ranks, and what other programs read; only defaults of launches change."""
+    path = path_of(name, production)
+    with acting_as(system, "api") as client:
+        for annotations in (
+            {"slipway.dev/service-accounts": "*"},
+            {"slipway.dev/secrets": "*"},
+            {"scheduler.alpha.kubernetes.io/node-selector": "a=b"},
+            {"iam.amazonaws.com/permitted": ".*"},
+        ):
+            refused(merge(client, path, {"annotations": annotations}), "namespaces", "")
+
+
+def test_of_a_namespace_that_is_no_workspace_nothing_changes(system: System, production: str) -> None:
+    """Until it becomes one, which changes its label and the defaults of launches, and takes nothing away."""
+    default = {"annotations": {"slipway.dev/default-pool": "default"}}
+    with acting_as(system, "api") as client:
+        refused(merge(client, production, default), "namespaces", "no workspace and does not become one")
+        adopted = {**default, "labels": {"slipway.dev/workspace": "true"}}
+        taken(merge(client, production, adopted))
+        released = {**adopted, "annotations": {"slipway.dev/secrets": None}}
+        refused(merge(client, production, released), "namespaces", "administrators set all others")
+        taken(merge(client, "/api/v1/namespaces/default", {"annotations": {"slipway.dev/run-as": "{}"}}))
+
+
+def test_a_new_namespace_opens_nothing(system: System) -> None:
+    """What the api makes allows no account and tells other programs nothing; a workspace it may make."""
+    labels = {"slipway.dev/workspace": "true", "app.kubernetes.io/managed-by": "slipway"}
+    with acting_as(system, "api") as client:
+
+        def make(**metadata: Any) -> httpx.Response:
+            body = {"metadata": {"name": "new", "labels": labels, **metadata}}
+            return client.post("/api/v1/namespaces", json=body, params=DRY)
+
+        taken(make(annotations={"slipway.dev/default-pool": "default", "slipway.dev/user": "ada"}))
+        for key in ("slipway.dev/service-accounts", "iam.amazonaws.com/permitted"):
+            refused(make(annotations={key: "*"}), "namespaces", "administrators set all others")
+        refused(make(labels={**labels, "istio-injection": "enabled"}), "namespaces", "is a workspace")
+        refused(make(ownerReferences=GONE), "owners", "neither an allocation nor an archive")
+
+
+# --- Services -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "spec"),
+    [
+        ("headless", {"clusterIP": None}),
+        ("headless", {"clusterIP": None, "externalIPs": ["8.8.8.8", "10.0.0.1"]}),
+        ("traffic", {"externalIPs": ["8.8.8.8", "10.0.0.1"]}),
+        ("headless", {"clusterIP": None, "type": "NodePort"}),
+        ("headless", {"clusterIP": None, "type": "LoadBalancer"}),
+        ("headless", {"clusterIP": None, "type": "ExternalName", "externalName": "example.org"}),
+        ("selects other pods", {"selector": {"app": "database"}}),
+        ("selects other pods", {"selector": {"slipway.dev/allocation-uid": "another"}}),
+        ("selects other pods", {"selector": None}),
+    ],
+)
+def test_a_service_takes_no_traffic_of_others(system: System, owner: Json, words: str, spec: Json) -> None:
+    """It is headless, and selects the pods of its allocation; each of the refused differs from what is taken."""
+    with acting_as(system, "podworker") as client:
+        taken(client.post(f"{DEFAULT}/services", json=a_service(owner), params=DRY))
+        refused(client.post(f"{DEFAULT}/services", json=a_service(owner, **spec), params=DRY), "services", words)
+
+
+def test_a_service_has_the_name_of_its_allocation(system: System, owner: Json) -> None:
+    """Under the name that others look for, such as `database`, it would answer in the place of theirs."""
+    squatter = a_service(owner)
+    squatter["metadata"]["name"] = "database"
+    with acting_as(system, "podworker") as client:
+        refused(client.post(f"{DEFAULT}/services", json=squatter, params=DRY), "services", "name")
+
+
+@pytest.mark.parametrize("kind", ["configmaps", "services"])
+def test_no_other_program_is_given_orders(system: System, owner: Json, kind: str) -> None:
+    """By labels and annotations, which dashboards, DNS and the like are made from."""
+    with acting_as(system, "podworker") as client:
+        for field, key in (
+            ("labels", "grafana_dashboard"),
+            ("annotations", "external-dns.alpha.kubernetes.io/hostname"),
+        ):
+            body = a_service(owner)
+            if kind == "configmaps":
+                del body["spec"]
+            taken(client.post(f"{DEFAULT}/{kind}", json=body, params=DRY))
+            body["metadata"][field] = {**body["metadata"].get(field, {}), key: "x"}
+            refused(client.post(f"{DEFAULT}/{kind}", json=body, params=DRY), "objects", "not Slipway's")
+
+
+# --- allocations ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("component", ["scheduler", "watcher"])
+def test_what_an_allocation_runs_is_its_users(system: System, owner: Json, component: str) -> None:
+    """Neither its pods, nor who it is for, nor whose it is, nor what keeps it."""
+    path = f"{GROUP}/namespaces/default/allocations/{owner['name']}"
+    spec: tuple[Json, ...] = (
+        {"template": {"spec": {"containers": [EVIL]}}, "hold": False},
+        {"priority": 100},
+        {"desired": "Stopped"},
+        {"signals": {"attempt": 1, "ready": True}},
+    )
+    with acting_as(system, component) as client:
+        for each in spec:
+            refused(merge(client, path, spec=each), "allocations", "the spec of an allocation")
+        refused(merge(client, path, {"labels": {"team": "blue"}}), "allocations", "labels")
+        refused(merge(client, path, {"annotations": {"slipway.dev/user": "boss"}}), "allocations", "annotations")
+        refused(merge(client, path, {"ownerReferences": GONE}), "owners", "ownerReferences")
+        stay = {"finalizers": ["slipway.dev/teardown", "example.org/stay"]}
+        refused(merge(client, path, stay), "owners", "finalizers")
+
+
+def test_the_watcher_lets_go_of_what_the_scheduler_holds(system: System, owner: Json) -> None:
+    """Each its half of the life of a finalizer, and the mark that the usage is booked."""
+    path = f"{GROUP}/namespaces/default/allocations/{owner['name']}"
+    booked: Json = {"finalizers": [], "annotations": {"slipway.dev/usage": "booked"}}
+    with acting_as(system, "watcher") as client:
+        taken(merge(client, path, booked))
+    for component in ("scheduler", "api"):
+        with acting_as(system, component) as client:
+            refused(merge(client, path, {"finalizers": []}), "allocations", "removed by the watcher")
+    system.operator.change(path, {"metadata": {"finalizers": None}})
+    with acting_as(system, "watcher") as client:
+        refused(merge(client, path, {"finalizers": ["slipway.dev/teardown"]}), "allocations", "added by the scheduler")
+    with acting_as(system, "scheduler") as client:
+        taken(merge(client, path, {"finalizers": ["slipway.dev/teardown"]}))
+
+
+def test_the_api_changes_what_its_callers_change(system: System, owner: Json) -> None:
+    """The spec, and the mark of a batch; not whose the allocation is."""
+    path = f"{GROUP}/namespaces/default/allocations/{owner['name']}"
+    with acting_as(system, "api") as client:
+        taken(merge(client, path, {"annotations": {"slipway.dev/last-batch": "x"}}, spec={"priority": 7}))
+        refused(merge(client, path, {"annotations": {"slipway.dev/user": "boss"}}), "allocations", "annotations")
+        refused(merge(client, path, {"labels": {"team": "blue"}}), "allocations", "labels")
+        refused(merge(client, path, {"ownerReferences": GONE}), "owners", "ownerReferences")
+
+
+# --- pods, ConfigMaps, quotas ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("component", ["podworker", "watcher"])
+def test_a_rank_stays_what_it_is(system: System, rank: str, component: str) -> None:
+    """Its image, which the kubelet would start in its place, its labels, by which it is found, and its owner."""
+    image = {"spec": {"containers": [{"name": "main", "image": "example.org/evil:1"}]}}
+    with acting_as(system, component) as client:
+        answer = client.patch(rank, json=image, headers=STRATEGIC, params=DRY)
+        refused(answer, "rank-changes", "may not be changed")
+        refused(merge(client, rank, spec={"activeDeadlineSeconds": 1}), "rank-changes", "may not be changed")
+        for labels in ({"app": "database"}, {"slipway.dev/allocation-uid": "another"}):
+            refused(merge(client, rank, {"labels": labels}), "objects", "labels")
+        refused(merge(client, rank, {"annotations": {"note": "2"}}), "objects", "annotations")
+        for owners in (None, GONE):
+            refused(merge(client, rank, {"ownerReferences": owners}), "owners", "ownerReferences")
+        refused(merge(client, rank, {"finalizers": ["example.org/stay"]}), "owners", "finalizers")
+
+
+def test_the_podworker_opens_its_gate_and_the_watcher_does_not(system: System, rank: str) -> None:
+    """Towards one node, with the mark of when; a watcher only lets go of the pod."""
+    here = {"key": "metadata.name", "operator": "In", "values": [system.nodes.names[0]]}
+    terms = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [{"matchFields": [here]}]}}
+    opening: list[Json] = [
+        {"op": "add", "path": "/spec/affinity", "value": {"nodeAffinity": terms}},
+        {"op": "remove", "path": "/spec/schedulingGates/0"},
+        {"op": "add", "path": "/metadata/annotations/slipway.dev~1gate-opened", "value": "2026-01-01T00:00:00Z"},
+    ]
+    going: list[Json] = [{"op": "remove", "path": "/metadata/finalizers/0"}]
+    with acting_as(system, "podworker") as client:
+        taken(client.patch(rank, json=opening, headers=JSON_PATCH, params=DRY))
+    with acting_as(system, "watcher") as client:
+        answer = client.patch(rank, json=opening, headers=JSON_PATCH, params=DRY)
+        refused(answer, "rank-changes", "may not be changed")
+        taken(client.patch(rank, json=going, headers=JSON_PATCH, params=DRY))
+
+
+def test_of_an_archive_only_its_content_and_marks_change(system: System) -> None:
+    """Its labels and owners stay, so that it is cleared away."""
+    index: Json = {"metadata": {"name": "slipway-context-tried", "labels": {"slipway.dev/context": "index"}}}
+    path = f"{DEFAULT}/configmaps/slipway-context-tried"
+    system.operator.create(f"{DEFAULT}/configmaps", index)
+    try:
+        with acting_as(system, "api") as client:
+            taken(merge(client, path, {"annotations": {"slipway.dev/used-at": "now"}}, data={"index": "{}"}))
+            refused(merge(client, path, {"labels": {"grafana_dashboard": "1"}}), "objects", "labels")
+            refused(
+                merge(client, path, {"annotations": {"k8s-sidecar-target-directory": "/"}}), "objects", "annotations"
+            )
+            refused(merge(client, path, {"ownerReferences": GONE}), "owners", "ownerReferences")
+    finally:
+        system.operator.delete(path)
+
+
+def test_a_quota_is_that_of_a_workspace(system: System, production: str) -> None:
+    """No namespace that is none is stopped by one, and a workspace has the one of that name."""
+
+    def a_quota(name: str) -> Json:
+        return {
+            "metadata": {"name": name, "labels": {"slipway.dev/workspace": "true"}},
+            "spec": {"hard": {"pods": "0"}},
+        }
+
+    with acting_as(system, "api") as client:
+        taken(client.post(f"{DEFAULT}/resourcequotas", json=a_quota("slipway-quota"), params=DRY))
+        answer = client.post(f"{DEFAULT}/resourcequotas", json=a_quota("another"), params=DRY)
+        refused(answer, "quotas", "slipway-quota")
+        answer = client.post(f"{production}/resourcequotas", json=a_quota("slipway-quota"), params=DRY)
+        refused(answer, "quotas", "no workspace")
+
+
+# --- Secrets --------------------------------------------------------------------------------------------------------
+
+
+def a_webhook(**labels: str) -> Json:
+    return {
+        "metadata": {"name": "slipway-webhook-x", "labels": {"slipway.dev/webhook": "true", **labels}},
+        "type": "Opaque",
+    }
+
+
+def values_of(owner: Json, **metadata: Any) -> Json:
+    """The Secret with the secret values of an allocation."""
+    owned = {"apiVersion": "slipway.dev/v1alpha1", "kind": "Allocation", "name": owner["name"], "uid": owner["uid"]}
+    return {
+        "metadata": {
+            "name": f"slipway-values-{owner['uid']}",
+            "labels": {"slipway.dev/allocation-uid": owner["uid"]},
+            "ownerReferences": [owned],
+            **metadata,
+        },
+        "type": "Opaque",
+    }
+
+
+def secrets_of(namespace: str) -> str:
+    return f"/api/v1/namespaces/{namespace}/secrets"
+
+
+@pytest.mark.parametrize("namespace", ["kube-system", PRODUCTION, OURS, "kube-public"])
+def test_secrets_are_made_where_they_belong(system: System, owner: Json, production: str, namespace: str) -> None:
+    """Webhooks in their namespace, values in workspaces: elsewhere another program might read them as its own."""
+    with acting_as(system, "api") as client:
+        taken(client.post(secrets_of(WEBHOOKS), json=a_webhook(), params=DRY))
+        taken(client.post(secrets_of("default"), json=values_of(owner), params=DRY))
+        for path, body in (
+            (f"{path_of(namespace, production)}/secrets", a_webhook()),
+            (f"{path_of(namespace, production)}/secrets", values_of(owner)),
+            (secrets_of("default"), a_webhook()),
+            (secrets_of(WEBHOOKS), values_of(owner)),
+        ):
+            refused(client.post(path, json=body, params=DRY), "secrets", "neither a webhook")
+
+
+def test_a_secret_is_no_other_programs(system: System, owner: Json) -> None:
+    """Some programs take every Secret with their label as their configuration."""
+    theirs = {"argocd.argoproj.io/secret-type": "cluster"}
+    ours = {"slipway.dev/allocation-uid": owner["uid"]}
+    with acting_as(system, "api") as client:
+        answer = client.post(secrets_of(WEBHOOKS), json=a_webhook(**theirs), params=DRY)
+        refused(answer, "secrets", "not Slipway's")
+        ways: tuple[Json, ...] = (
+            {"labels": ours | theirs},
+            {"annotations": theirs},
+            {"finalizers": ["example.org/stay"]},
+        )
+        for metadata in ways:
+            answer = client.post(secrets_of("default"), json=values_of(owner, **metadata), params=DRY)
+            refused(answer, "secrets", "not Slipway's")
+
+
+def test_the_watcher_deletes_values_and_no_webhook(system: System, owner: Json) -> None:
+    """By name: it may delete Secrets everywhere, and reads none."""
+    hook, values = f"{secrets_of(WEBHOOKS)}/slipway-webhook-x", f"{secrets_of('default')}/slipway-values-{owner['uid']}"
+    system.operator.create(secrets_of(WEBHOOKS), a_webhook())
+    system.operator.create(secrets_of("default"), values_of(owner))
+    try:
+        with acting_as(system, "watcher") as client:
+            refused(client.delete(hook, params=DRY), "values", "no secret values")
+            taken(client.delete(values, params=DRY))
+    finally:
+        system.operator.delete(hook)
+        system.operator.delete(values)
