@@ -305,6 +305,20 @@ def test_of_an_archive_only_its_content_and_marks_change(system: System) -> None
         system.operator.delete(path)
 
 
+def test_the_watcher_writes_totals_of_usage_and_no_other_map(system: System) -> None:
+    """In the namespace of the services, where a map with another name or label might be somebody's configuration."""
+    path = f"/api/v1/namespaces/{OURS}/configmaps"
+    with acting_as(system, "watcher") as client:
+
+        def make(name: str, **labels: str) -> httpx.Response:
+            return client.post(path, json={"metadata": {"name": name, "labels": labels}}, params=DRY)
+
+        taken(make("slipway-usage-2026-01-01", **{"slipway.dev/usage": "true"}))
+        refused(make("slipway-usage-2026-01-01", grafana_dashboard="1"), "books", "not Slipway's")
+        answer = make("another", **{"slipway.dev/usage": "true"})
+        assert answer.status_code == httpx.codes.FORBIDDEN, answer.text
+
+
 def test_a_quota_is_that_of_a_workspace(system: System, production: str) -> None:
     """No namespace that is none is stopped by one, and a workspace has the one of that name."""
 
@@ -320,6 +334,23 @@ def test_a_quota_is_that_of_a_workspace(system: System, production: str) -> None
         refused(answer, "quotas", "slipway-quota")
         answer = client.post(f"{production}/resourcequotas", json=a_quota("slipway-quota"), params=DRY)
         refused(answer, "quotas", "no workspace")
+
+
+def test_a_namespace_is_adopted_together_with_its_quota(system: System) -> None:
+    """By the api itself: the policies see the label of the namespace a moment later than the api has written it."""
+    name = fresh("adopted")
+    path = f"/api/v1/namespaces/{name}"
+    system.operator.create("/api/v1/namespaces", {"metadata": {"name": name}})
+    try:
+        body = {"name": name, "adopt": True, "defaultPool": "default", "quota": {"pods": 5}}
+        made = system.ask(lambda api: api.post("/workspaces", body))
+        assert (made["defaultPool"], made["quota"]) == ("default", {"pods": "5"})
+        system.ask(lambda api: api.call("DELETE", f"/workspaces/{name}"))
+        left = system.operator.get(path)["metadata"]
+        assert "slipway.dev/workspace" not in left["labels"]
+        assert "slipway.dev/default-pool" not in left.get("annotations", {})
+    finally:
+        system.operator.delete(path)
 
 
 # --- Secrets --------------------------------------------------------------------------------------------------------

@@ -395,6 +395,7 @@ def test_what_the_policies_are_told() -> None:
                 "protectedNamespaces": ["vault"],
                 "tokenAudiences": ["sts.example"],
                 "priorityClasses": ["usual"],
+                "allowedKeys": ["example.com/team"],
             }
         }
     )
@@ -403,7 +404,20 @@ def test_what_the_policies_are_told() -> None:
         assert json.dumps(json.dumps(own, separators=(",", ":"))) in expressions(documents, policy)
     assert json.dumps('["slipway","sts.example"]') in expressions(documents, "identities")
     assert json.dumps('["usual"]') in expressions(documents, "priorities")
+    for policy in ("allocations", "books", "namespaces", "nodes", "objects", "owners", "secrets"):
+        assert json.dumps('["example.com/team"]') in expressions(documents, policy)
+    assert json.dumps(json.dumps([f"{chart.NAMESPACE}-webhooks"])) in expressions(documents, "secrets")
     assert chart.service_environment(documents, "api")["SLIPWAY_TOKEN_AUDIENCES"] == "slipway,sts.example"
+
+
+def test_a_policy_of_several_accounts_knows_each() -> None:
+    """By its name in this release: what the api may change, the watcher may not."""
+    documents = chart.render({"fullnameOverride": "other"})
+    variables = chart.find(documents, "ValidatingAdmissionPolicy", "policy-allocations")["spec"]["variables"]
+    known = {each["name"]: each["expression"] for each in variables}
+    for component in ("api", "scheduler", "watcher"):
+        account = f"system:serviceaccount:{chart.NAMESPACE}:other-{component}"
+        assert known[f"by{component.title()}"] == f'request.userInfo.username == "{account}"'
 
 
 def test_without_tokens_of_tasks_no_token_is_projected() -> None:
