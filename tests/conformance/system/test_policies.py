@@ -145,6 +145,7 @@ def taken(answer: httpx.Response) -> None:
         ("hostPath", {"volumes": [{"name": "root", "hostPath": {"path": "/"}}]}),
         ("token", {"automountServiceAccountToken": True}),
         ("AppArmor", {"annotations": {"container.apparmor.security.beta.kubernetes.io/main": "unconfined"}}),
+        ("container runtime", {"annotations": {"io.kubernetes.cri-o.Devices": "/dev/sda"}}),
         ("AppArmor", {"securityContext": {"appArmorProfile": {"type": "Unconfined"}}}),
         ("AppArmor", {"context": {**RESTRICTED, "appArmorProfile": {"type": "Unconfined"}}}),
         ("SELinux", {"securityContext": {"seLinuxOptions": {"type": "spc_t"}}}),
