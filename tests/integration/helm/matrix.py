@@ -277,6 +277,7 @@ MATRIX: Mapping[str, Values] = {
     },
     "privileged somewhere": {"admissionPolicies": {"privilegedWorkspaces": ["drivers"]}},
     "privileged everywhere": {"admissionPolicies": {"privilegedWorkspaces": ["*"]}},
+    "keys of others": {"admissionPolicies": {"allowedKeys": ["example.com/team"]}},
     "no policies": {"admissionPolicies": {"enabled": False}},
     "in two namespaces": {"rbac": {"namespaces": ["team-a", "team-b"]}, "setup": {"workspaces": ["team-a", "team-b"]}},
     "pods monitored": {
@@ -339,6 +340,7 @@ REFUSED: Mapping[str, tuple[Values, str]] = {
     "a sidecar without an image": ({"api": {"sidecars": [{"name": "proxy"}]}}, "sidecars"),
     "a digest": ({"image": {"digest": "latest"}}, "digest"),
     "a policy": ({"image": {"pullPolicy": "Sometimes"}}, "pullPolicy"),
+    "a key twice": ({"admissionPolicies": {"allowedKeys": ["a", "a"]}}, "allowedKeys"),
     "a security field": ({"podSecurityContext": {"runAsNonroot": True}}, "runAsNonroot"),
     "a toleration": ({"api": {"tolerations": [{"keey": "x"}]}}, "keey"),
     "a setting smuggled in": ({"api": {"extraEnv": [{"name": "SLIPWAY_LISTEN", "value": ":80"}]}}, "extraEnv"),
