@@ -24,6 +24,7 @@ from slipway.scheduler import loops as scheduler_loops
 from slipway.watcher import context_gc
 from slipway.watcher import loops as watcher_loops
 from slipway.watcher.leader_tasks import CLAIMS_S
+from slipway.watcher.logarchiver import EXPIRY_S
 from slipway.watcher.relay import Relay
 from tests.simulation.scenario import has_ended
 from tests.simulation.standstill import FreezingLoop, play
@@ -48,6 +49,7 @@ FAILURES_MAX = 3
 LOOK_S = 5.0
 PAUSE_MAX_S = {
     "claims": CLAIMS_S,
+    "log-expiry": EXPIRY_S,
     "archives": context_gc.PAUSE_MAX_S,
     "retention": 60.0,
     "sweep": 30.0,

@@ -20,6 +20,7 @@ from slipway.crd.v1alpha1 import Allocation
 from slipway.errors import ControlPlaneError
 from slipway.kube.resources import ALLOCATIONS, NAMESPACES, RESOURCE_POOLS
 from slipway.local.apiserver.store import Commit
+from slipway.logarchive.archive import LogArchive
 from slipway.ops.audit.evidence import Answered, Canary, Restarted
 from slipway.podworker import main as podworker_main
 from slipway.podworker.settings import Settings as PodworkerSettings
@@ -37,6 +38,7 @@ from slipway.streams.ports import NoTally
 from slipway.streams.producer import BestEffort
 from slipway.watcher import main as watcher_main
 from slipway.watcher.settings import Settings as WatcherSettings
+from tests.support.archive_objects import MemoryObjects
 from tests.support.fault_kube import ProcessKube
 from tests.support.fault_redis import FaultyServer
 from tests.support.fault_streams import ProcessStreams
@@ -131,6 +133,8 @@ class World:
         self.apps: dict[str, tuple[Process, Any]] = {}
         """{role of an api: (the process, its application)}"""
         self.audits: dict[str, Any] = {}
+        self.archived = MemoryObjects()
+        """the archive of logs, where there is one"""
         """{role of an api: what it tells a reader of its changes}"""
         self.answers: list[Answered] = []
         """What clients were told."""
@@ -258,7 +262,8 @@ class World:
                     case "api":
                         self._serve(process, context, kube, streams)
                     case _:
-                        watcher_main.compose(context, kube, streams, behind)
+                        archive = LogArchive(self.archived) if self.setup.is_whole else None
+                        watcher_main.compose(context, kube, streams, behind, archive)
                 if self.setup.is_whole:
                     self._start_the_rest(process, context, streams)
                 self._stops[process.role] = context.stop

@@ -62,6 +62,8 @@ class Layout:
         """of the local API server, with its key"""
         self.kubeconfig = folder / "kubeconfig"
         self.logs = folder / "logs"
+        self.log_archive = folder / "log-archive"
+        """what workloads printed, whole"""
         self.cluster = folder / "cluster"
         self.redis = folder / "redis"
         self.nodes = folder / "nodes"
@@ -73,7 +75,15 @@ class Layout:
             DeniedError: the folder belongs to another account.
         """
         private_files.mend(self.folder)
-        for folder in (self.tokens, self.session_keys, self.logs, self.cluster, self.redis, self.nodes):
+        for folder in (
+            self.tokens,
+            self.session_keys,
+            self.logs,
+            self.log_archive,
+            self.cluster,
+            self.redis,
+            self.nodes,
+        ):
             folder.mkdir(exist_ok=True, mode=private_files.FOLDER_MODE)
             private_files.mend(folder)
 

@@ -306,6 +306,7 @@ class Stack:
         env |= {"KUBECONFIG": self.kubeconfig, "SLIPWAY_NAMESPACE": SYSTEM_NAMESPACE, "PYTHONSAFEPATH": "1"}
         if self.redis_url:
             env["SLIPWAY_REDIS_URL"] = self.redis_url
+            env["SLIPWAY_LOG_ARCHIVE_URL"] = self.layout.log_archive.as_uri()
         return env
 
     # --- watching -------------------------------------------------------------------------------------------------

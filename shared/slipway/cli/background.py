@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Self
 
 from slipway.cli import labels
 from slipway.cli.http import Api
-from slipway.errors import ControlPlaneError
+from slipway.errors import ControlPlaneError, NotFoundError
 from slipway.sdk.log_lines import LinesOnce
 from slipway.sdk.sse import ServerSentEvent
 
@@ -101,6 +101,14 @@ def events_of(api: Api, id_: str, *, after: str = "") -> Iterator[ServerSentEven
         yield entry
 
 
+def _is_over(asking: Api, path: str) -> bool:
+    """Whether it has ended, or is gone: then its log comes from the archive."""
+    try:
+        return labels.has_ended(asking.get(path))
+    except NotFoundError:
+        return True
+
+
 def lines_of(api: Api, id_: str, query: Json | None = None) -> Iterator[ServerSentEvent]:
     """The log lines of an allocation until it has ended, each once."""
     path = f"/allocations/{id_}"
@@ -108,7 +116,7 @@ def lines_of(api: Api, id_: str, query: Json | None = None) -> Iterator[ServerSe
     once, opened = LinesOnce(), 0
     try:
         wanted = {**(query or {}), "follow": "true"}
-        for entry in api.stream(f"{path}/logs", wanted, is_over=lambda: labels.has_ended(asking.get(path))):
+        for entry in api.stream(f"{path}/logs", wanted, is_over=lambda: _is_over(asking, path)):
             if api.streams_opened != opened:
                 opened = api.streams_opened
                 once.reopened()

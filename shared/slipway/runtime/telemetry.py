@@ -463,6 +463,11 @@ DELIVERIES = _counter(
 DELIVERY_DURATION = _histogram("delivery_seconds", "seconds", ("stream",), "Time to handle a message.")
 CLAIMS = _counter("claims", "messages", ("stream",), "Messages taken over from a consumer that is gone.")
 DEAD_LETTERS = _counter("dead_letters", "messages", ("stream",), "Messages put aside after their last delivery.")
+LOG_ARCHIVE_BYTES = _counter("log_archive_bytes", "bytes", (), "Compressed bytes of logs that were archived.")
+LOG_ARCHIVE_FAILURES = _counter("log_archive_failures", "failures", (), "Copies to the archive of logs that failed.")
+LOG_ARCHIVE_LAG = _gauge(
+    "log_archive_lag_seconds", "seconds", (), "Age of the oldest stored line that is not archived yet."
+)
 FEED_GAPS = _counter("feed_gaps", "gaps", ("reason",), "Breaks of the cluster feed that forced a LIST.")
 REDIS_CALLS = _counter("redis_calls", "calls", ("command", "outcome"), "Redis calls.")
 SPANS_DROPPED = _counter(

@@ -26,7 +26,14 @@ from slipway.api.schemas import (
     QueueView,
     TimelineView,
 )
-from slipway.errors import ControlPlaneError, DeadlineError, InvalidError, TransientError, UnavailableError
+from slipway.errors import (
+    ControlPlaneError,
+    DeadlineError,
+    InvalidError,
+    NotFoundError,
+    TransientError,
+    UnavailableError,
+)
 from slipway.model.events import AllocationEvent
 from slipway.model.lifecycle import Kind, Phase
 from slipway.sdk import calls, commands, launches, refusals, watches
@@ -398,7 +405,11 @@ class AsyncClient:
         return await asyncio.to_thread(credential.token) if credential is not None else ""
 
     async def _has_ended(self, id_: str) -> bool:
-        return (await self.get(id_)).phase is Phase.TERMINATED
+        try:
+            return (await self.get(id_)).phase is Phase.TERMINATED
+        except NotFoundError:
+            # It is gone, and its log comes from the archive.
+            return True
 
     async def _log_page(self, id_: str, filters: LogFilters, cursor: str) -> "Page[LogLineView]":
         page = await self._call(calls.log_page(id_, filters, cursor))

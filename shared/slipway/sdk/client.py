@@ -28,7 +28,14 @@ from slipway.api.schemas import (
     QueueView,
     TimelineView,
 )
-from slipway.errors import ControlPlaneError, DeadlineError, InvalidError, TransientError, UnavailableError
+from slipway.errors import (
+    ControlPlaneError,
+    DeadlineError,
+    InvalidError,
+    NotFoundError,
+    TransientError,
+    UnavailableError,
+)
 from slipway.model.events import AllocationEvent
 from slipway.model.lifecycle import Kind, Phase
 from slipway.sdk import calls, commands, launches, refusals, tables, watches
@@ -395,7 +402,11 @@ class Client:
         return credential.token() if credential is not None else ""
 
     def _has_ended(self, id_: str) -> bool:
-        return self.get(id_).phase is Phase.TERMINATED
+        try:
+            return self.get(id_).phase is Phase.TERMINATED
+        except NotFoundError:
+            # It is gone, and its log comes from the archive.
+            return True
 
     def _log_page(self, id_: str, filters: LogFilters, cursor: str) -> "Page[LogLineView]":
         page = self._call(calls.log_page(id_, filters, cursor))

@@ -162,7 +162,7 @@ WATCHER: Final = Account(
         _on(keys.CLUSTER, "xadd", "xrevrange"),
         _on(keys.SNAPSHOT, "hset", "expire", "del"),
         _script(keys.LOGS, keys.LOG_STATE, keys.LOG_PACKS),
-        _on(keys.LOGS, "xadd", "xdel", "xinfo|stream", "expire"),
+        _on(keys.LOGS, "xadd", "xdel", "xinfo|stream", "xrange", "expire"),
         _on(keys.LOG_STATE, "hget", "hgetall", "hset", "hexists", "expire"),
         _on(keys.LOG_PACKS, "hget", "hset", "hdel", "expire"),
     ),

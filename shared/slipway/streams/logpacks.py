@@ -33,6 +33,8 @@ PACK_BYTES_MAX: Final = 128 * 1024
 PACK_LINES_MAX: Final = 4_096
 PACK_COST_BYTES: Final = 150
 """What an entry takes besides its lines; so the bound of a log also bounds how many packs it has."""
+PAGE_PACKS: Final = 32
+"""Packs that are read together: 4 MiB of lines at most."""
 SHARE_BYTES_MIN: Final = 64 * 1024
 EVENT_SHARE_BYTES: Final = 64 * 1024
 FIRST_PART: Final = 8

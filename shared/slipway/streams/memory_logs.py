@@ -43,6 +43,16 @@ class MemoryLogs:
             position = entries[-1][0]
         return found[:limit]
 
+    async def page(self, allocation: AllocationId, *, after: str | None = None) -> list[StoredLine]:
+        start = position = pages.start_of(after)
+        await self._server.enter("logs.page")
+        while entries := self._server.after(keys.logs(allocation), position, logpacks.PAGE_PACKS):
+            found = pages.lines_after(entries, start, self._tally)
+            if found:
+                return found
+            position = entries[-1][0]
+        return []
+
     async def tail(self, allocation: AllocationId, *, limit: int) -> list[StoredLine]:
         await self._server.enter("logs.tail")
         stream = self._server.stream(keys.logs(allocation))

@@ -302,6 +302,13 @@ class LogLines(Protocol):
         """Up to `limit` lines of all logs after the cursor, oldest first."""
         ...
 
+    async def page(self, allocation: AllocationId, *, after: str | None = None) -> list[StoredLine]:
+        """The lines of the next packs after the cursor, `PAGE_PACKS` of them at most, oldest first; none at the end.
+
+        For who copies a log whole: a page is bounded in bytes, also where lines are long.
+        """
+        ...
+
     async def tail(self, allocation: AllocationId, *, limit: int) -> list[StoredLine]:
         """The newest `limit` lines of all logs, oldest first."""
         ...

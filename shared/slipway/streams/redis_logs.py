@@ -59,6 +59,18 @@ class RedisLogs:
             position = page[-1][0]
         return found[:limit]
 
+    async def page(self, allocation: AllocationId, *, after: str | None = None) -> list[StoredLine]:
+        start = position = pages.start_of(after)
+        while True:
+            first = f"({pages.id_text(position)}"
+            call = command("XRANGE", keys.logs(allocation), first, "+", "COUNT", logpacks.PAGE_PACKS)
+            page = rows.entries(await self._client.run(call))
+            found = pages.lines_after(page, start, self._tally)
+            if found or len(page) < logpacks.PAGE_PACKS:
+                return found
+            # All of these packs cannot be read, which was counted.
+            position = page[-1][0]
+
     async def tail(self, allocation: AllocationId, *, limit: int) -> list[StoredLine]:
         found: list[StoredLine] = []
         end = "+"

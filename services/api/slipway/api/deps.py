@@ -51,6 +51,9 @@ from slipway.api.webhooks.sender import Sender
 from slipway.api.workspaces import Workspaces
 from slipway.crd.v1alpha1 import Allocation
 from slipway.errors import InvariantError
+from slipway.logarchive.archive import LogArchive
+from slipway.logarchive.objects import open_archive
+from slipway.logarchive.reader import ArchivedLogs
 from slipway.runtime.clock import Clock, Random
 from slipway.streams.decisions import DecisionLog
 from slipway.streams.ports import Activity, DeadLetters, Firehose, Streams, TraceLog
@@ -104,6 +107,7 @@ class ApiDeps:
     announcer: LaunchPublisher
     event_feed: EventFeed
     log_feed: LogFeed
+    log_archive: LogArchive | None
     behind: BestEffort
     firehose: Firehose
     traces: TraceLog
@@ -149,6 +153,7 @@ def connect(
     catalog, lookup = Catalog(kube, clock, nodes), Lookup(kube)
     announcer = LaunchPublisher(streams.events, streams.wake, clock)
     refusals, contexts = _refusals(settings, clock), _contexts(settings, kube, clock, random)
+    archive = LogArchive(open_archive(settings.log_archive_url)) if settings.log_archive_url else None
     ways = _ways_in(settings, kube, catalog, streams, refusals, clock=clock, random=random)
     allowed = settings.token_audiences
     launcher = LaunchRequests(kube, catalog, announcer, contexts, nodes, clock=clock, random=random, audiences=allowed)
@@ -177,7 +182,8 @@ def connect(
         batches=BatchLanes(clock, request_s=settings.request_timeout_s),
         announcer=announcer,
         event_feed=EventFeed(streams.events, lookup, clock),
-        log_feed=LogFeed(streams.logs, kube, lookup, clock),
+        log_feed=LogFeed(ArchivedLogs(streams.logs, archive, clock) if archive else streams.logs, kube, lookup, clock),
+        log_archive=archive,
         behind=behind,
         firehose=streams.firehose,
         traces=streams.traces,

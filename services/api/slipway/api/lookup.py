@@ -132,6 +132,10 @@ class Lookup:
             raise _ambiguous(text, matches)
         return matches[0]
 
+    async def sees(self, workspace: str) -> bool:
+        """Whether the caller may look into that workspace."""
+        return (await self._sight()).has(workspace)
+
     async def again(self, allocation: Allocation) -> Allocation:
         """The same object now. Raises NotFoundError when it is gone, also when its name was taken over."""
         meta = allocation.metadata

@@ -14,6 +14,7 @@ from slipway.api.access.origins import check_domain
 from slipway.api.gpu_use import DEFAULT_EXPRESSION
 from slipway.api.networks import parse_networks
 from slipway.api.prometheus import check_prometheus_url
+from slipway.logarchive.objects import check_archive_url
 from slipway.pods.podspec import TaskOptions
 from slipway.runtime.listen import parse_listen
 from slipway.runtime.settings import CommonSettings, read_token
@@ -192,6 +193,17 @@ class Settings(CommonSettings, kw_only=True, frozen=True):
             extra={"check": check_subjects},
         ),
     ] = {}
+    log_archive_url: Annotated[
+        str,
+        Meta(
+            max_length=1024,
+            description="Where whole logs are archived: s3://bucket/prefix, gs://bucket/prefix, "
+            "az://account/container/prefix or file:///folder; the api and the watcher need the same. Credentials come "
+            "from AWS_*, GOOGLE_* or AZURE_*, or from the identity of the pod. Empty: there is no archive, and the "
+            "bounds of logs in Redis hold.",
+            extra={"check": check_archive_url},
+        ),
+    ] = ""
     tls_dir: Annotated[
         str,
         Meta(

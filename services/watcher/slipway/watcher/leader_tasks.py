@@ -18,6 +18,7 @@ from slipway.watcher.context_gc import ArchiveSweeper
 from slipway.watcher.feed import ClusterFeed
 from slipway.watcher.idempotency_gc import ClaimSweeper
 from slipway.watcher.informers import Informers
+from slipway.watcher.logarchiver import LogArchiver
 from slipway.watcher.podevents import PodEvents
 from slipway.watcher.podlogs import PodLogs
 from slipway.watcher.relay import Relay
@@ -58,6 +59,7 @@ class Errands:
     claims: ClaimSweeper
     retention: Retention
     relay: Relay
+    log_archiver: LogArchiver | None = None
 
 
 class Primary:
@@ -90,7 +92,18 @@ class Primary:
                     self._loop(loops.CLAIMS, self._sweep_claims, stop, max_backoff_s=60.0),
                 )
             ]
-            await stop.wait()
+            if errands.log_archiver is not None:
+                archiver = errands.log_archiver
+                running += [
+                    tasks.create_task(self._loop(loops.LOG_ARCHIVE, self._archive_logs, stop, max_backoff_s=5.0)),
+                    tasks.create_task(self._loop(loops.LOG_EXPIRY, archiver.expire, stop, max_backoff_s=60.0)),
+                ]
+                archiver.begin()
+            try:
+                await stop.wait()
+            finally:
+                if errands.log_archiver is not None:
+                    errands.log_archiver.end()
             for task in running:
                 task.cancel()
 
@@ -138,6 +151,11 @@ class Primary:
         if self._errands.retention.is_behind:
             return RETENTION_BUSY_S
         return RETENTION_MORE_S if deleted else RETENTION_S
+
+    async def _archive_logs(self) -> float:
+        if not self._world.is_synced or self._errands.log_archiver is None:
+            return UNSYNCED_PAUSE_S
+        return await self._errands.log_archiver.step()
 
     async def _sweep_archives(self) -> float:
         if not self._world.is_synced:

@@ -77,6 +77,8 @@ class LogPackWriter:
 
     def __init__(self, store: LogStore) -> None:
         self._store = store
+        self.stored: Callable[[LogPack], None] = _nothing
+        """called with each pack that was appended"""
         self._waiting: deque[tuple[LogPack, asyncio.Future[LogAppended]]] = deque()
         self._some = asyncio.Event()
 
@@ -117,9 +119,19 @@ class LogPackWriter:
         except BaseException:
             _fail(open_)
             raise
-        for (_, answer), found in zip(open_, answers, strict=True):
+        for (pack, answer), found in zip(open_, answers, strict=True):
+            if found.is_appended:
+                self.stored(pack)
             if not answer.done():
                 answer.set_result(found)
+
+
+def _nothing(pack: LogPack) -> None:
+    del pack
+
+
+async def _at_once(pack: LogPack) -> None:
+    del pack
 
 
 def _fail(batch: Iterable[tuple[LogPack, asyncio.Future[LogAppended]]]) -> None:
@@ -171,6 +183,8 @@ class LogMeans(msgspec.Struct, frozen=True, kw_only=True):
     clock: Clock
     leads: Callable[[], bool]
     """whether this process follows the logs of what runs; another one may have a log open that cannot be opened now"""
+    room: Callable[[LogPack], Awaitable[None]] = _at_once
+    """waits, not for long, until the store can take a pack without dropping what is not archived"""
 
 
 class LogFollower:
@@ -198,7 +212,7 @@ class LogFollower:
         self._reader, self._store, self._writer = means.reader, means.store, means.writer
         self._world = means.world
         self._clock = clock = means.clock
-        self._leads = means.leads
+        self._leads, self._room = means.leads, means.room
         self._source = source
         self._container = container
         self._share_bytes = share_bytes
@@ -462,6 +476,8 @@ class LogFollower:
         )
 
     async def _append(self, pack: LogPack) -> bool:
+        if pack.lines and not self.is_hurried:
+            await self._room(pack)
         answer = await self._persist(lambda: self._writer.write(pack))
         self._known = answer.position
         if not answer.is_appended and answer.position.place != pack.position.place:

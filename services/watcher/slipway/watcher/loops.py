@@ -35,6 +35,8 @@ SWEEP = Loop(name="sweep", bound_s=STILL_S, moves="each sweep, each delete")
 RETENTION = Loop(name="retention", bound_s=STILL_S, moves="each round, each delete")
 ARCHIVES = Loop(name="archives", bound_s=STILL_S, moves="each round, each delete")
 CLAIMS = Loop(name="claims", bound_s=STILL_S, moves="each round, each delete")
+LOG_ARCHIVE = Loop(name="log-archive", bound_s=STILL_S, moves="each look, and each piece of a log")
+LOG_EXPIRY = Loop(name="log-expiry", bound_s=STILL_S, moves="each round, each record that it looks at")
 LAG = Loop(name="lag", bound_s=STILL_S, moves="each look at the work queue")
 
 LOOPS = (
@@ -55,6 +57,8 @@ LOOPS = (
     RETENTION,
     ARCHIVES,
     CLAIMS,
+    LOG_ARCHIVE,
+    LOG_EXPIRY,
     LAG,
     WRITE_BEHIND,
 )

@@ -7,6 +7,8 @@ from functools import partial
 from slipway.errors import TransientError
 from slipway.kube import client
 from slipway.kube.ports import KubeApi
+from slipway.logarchive.archive import LogArchive
+from slipway.logarchive.objects import open_archive
 from slipway.runtime import service, telemetry
 from slipway.runtime.service import ServiceContext
 from slipway.streams import keys
@@ -37,11 +39,12 @@ async def build(context: ServiceContext[Settings]) -> None:
     context.resources.push_async_callback(streams.aclose)
     behind = BestEffort(streams, context.clock, MetricTally())
     telemetry.set_sink(TraceWriter(behind))
+    archive = LogArchive(open_archive(settings.log_archive_url)) if settings.log_archive_url else None
     if context.once:
         await make_watcher(context, kube, streams, behind).run_once()
         await behind.flush()
         return
-    compose(context, kube, streams, behind)
+    compose(context, kube, streams, behind, archive)
     if settings.redis_url:
         follow_lag(context, streams)
 
@@ -68,7 +71,13 @@ async def measure(queue: WorkStream) -> None:
         gauge.labels(stream="work", group=keys.WORK_GROUP).set(count)
 
 
-def make_watcher(context: ServiceContext[Settings], kube: KubeApi, streams: Streams, behind: BestEffort) -> Watcher:
+def make_watcher(
+    context: ServiceContext[Settings],
+    kube: KubeApi,
+    streams: Streams,
+    behind: BestEffort,
+    archive: LogArchive | None = None,
+) -> Watcher:
     """A watcher on these clients."""
     return Watcher(
         WatcherDeps(
@@ -80,13 +89,20 @@ def make_watcher(context: ServiceContext[Settings], kube: KubeApi, streams: Stre
             health=context.health,
             settings=context.settings,
             identity=context.settings.identity or f"{socket.gethostname()}-{os.getpid()}",
+            log_archive=archive,
         )
     )
 
 
-def compose(context: ServiceContext[Settings], kube: KubeApi, streams: Streams, behind: BestEffort) -> None:
+def compose(
+    context: ServiceContext[Settings],
+    kube: KubeApi,
+    streams: Streams,
+    behind: BestEffort,
+    archive: LogArchive | None = None,
+) -> None:
     """Start watching on these clients: real ones in a process, models in the simulation."""
-    watcher = make_watcher(context, kube, streams, behind)
+    watcher = make_watcher(context, kube, streams, behind, archive)
     context.health.add_check("view", watcher.why_not_ready)
     context.tasks.create_task(write_behind(behind, context), name="write-behind")
     context.tasks.create_task(watcher.run(context.stop), name="watcher")

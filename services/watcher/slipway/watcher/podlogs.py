@@ -22,10 +22,11 @@ from collections.abc import Callable
 
 import msgspec
 
-from slipway.crd.meta import ANNOTATION_ADDED, LABEL_ALLOCATION_UID, LABEL_RANK
+from slipway.crd.meta import ANNOTATION_ADDED, LABEL_ALLOCATION, LABEL_ALLOCATION_UID, LABEL_RANK
 from slipway.crd.transitions import id_of
 from slipway.crd.v1alpha1 import Allocation
 from slipway.kube.objects import ContainerStatus, Pod
+from slipway.model.ids import AllocationId
 from slipway.model.times import format_time, parse_time
 from slipway.pods.ended import attempt_of
 from slipway.runtime import liveness, log, service
@@ -34,6 +35,7 @@ from slipway.runtime.tasks import TaskGroup
 from slipway.streams.logpacks import STDOUT, LogKey, LogPack, LogPosition, share_of
 from slipway.watcher import exits
 from slipway.watcher.informers import Informers
+from slipway.watcher.logarchiver import LogArchiver
 from slipway.watcher.logfollower import (
     OTHERS_S,
     RETRY_S,
@@ -110,8 +112,15 @@ class PodLogs:
         woken: Callable[[str, float], None],
     ) -> None:
         self.writer = LogPackWriter(store)
+        self._archiver: LogArchiver | None = None
         self._means = LogMeans(
-            reader=reader, store=store, writer=self.writer, world=world, clock=clock, leads=lambda: self._leads
+            reader=reader,
+            store=store,
+            writer=self.writer,
+            world=world,
+            clock=clock,
+            leads=lambda: self._leads,
+            room=self._room,
         )
         self._world = world
         self._clock = clock
@@ -132,6 +141,15 @@ class PodLogs:
         self._faults: dict[Key, int] = {}
         self._waits: dict[str, _Wait] = {}
         """{uid of a pod: how long its logs have been waited for}"""
+
+    def archive_with(self, archiver: LogArchiver) -> None:
+        """What is stored is archived too, and the end of a pod waits for that."""
+        self._archiver = archiver
+        self.writer.stored = archiver.wrote
+
+    async def _room(self, pack: LogPack) -> None:
+        if self._archiver is not None:
+            await self._archiver.room(pack)
 
     async def serve(self) -> None:
         """Until cancelled: store what is read, and read what is asked for."""
@@ -210,7 +228,7 @@ class PodLogs:
         sources = self._unread(pod)
         if not sources:
             self._waits.pop(uid, None)
-            return True
+            return self._is_archived(pod)
         self._start(pod)
         mine = [follower for source in sources if (follower := self._followers.get((uid, source))) is not None]
         now = self._clock.monotonic()
@@ -243,6 +261,11 @@ class PodLogs:
             look_at = min(look_at, max(stalls_at, now + again_s))
         self._woken(pod.metadata.labels.get(LABEL_ALLOCATION_UID, ""), look_at - now)
         return False
+
+    def _is_archived(self, pod: Pod) -> bool:
+        labels = pod.metadata.labels
+        allocation, uid = AllocationId(labels.get(LABEL_ALLOCATION, "")), labels.get(LABEL_ALLOCATION_UID, "")
+        return self._archiver is None or self._archiver.is_archived(allocation, uid)
 
     def _was_shown(self, pod: Pod) -> bool:
         """Whether readers of the log, which they get from the node where nothing is stored, have had time for it."""

@@ -4,6 +4,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
+from slipway.logarchive.objects import check_archive_url
 from slipway.runtime.settings import CommonSettings
 from slipway.watcher.ends import LifecyclePolicy
 
@@ -101,6 +102,25 @@ class Settings(CommonSettings, kw_only=True, frozen=True):
             "them is counted",
         ),
     ] = 64 * 1024 * 1024
+    log_archive_url: Annotated[
+        str,
+        Meta(
+            max_length=1024,
+            description="Where whole logs are archived: s3://bucket/prefix, gs://bucket/prefix, "
+            "az://account/container/prefix or file:///folder; the api and the watcher need the same. Credentials come "
+            "from AWS_*, GOOGLE_* or AZURE_*, or from the identity of the pod. Empty: there is no archive, and the "
+            "bounds of logs in Redis hold.",
+            extra={"check": check_archive_url},
+        ),
+    ] = ""
+    log_archive_days: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=36_500,
+            description="days after its end that an archived log is kept once its allocation is gone; 0: for ever",
+        ),
+    ] = 30
     snapshot_objects: Annotated[
         int,
         Meta(

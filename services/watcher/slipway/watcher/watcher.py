@@ -22,6 +22,7 @@ from slipway.kube.ports import KubeApi
 from slipway.kube.reflector import CAUSE_REWOUND, Reflector
 from slipway.kube.scope import StopSignal, run_until
 from slipway.kube.workqueue import WorkQueue
+from slipway.logarchive.archive import LogArchive
 from slipway.model.lifecycle import Phase
 from slipway.runtime import liveness, log, service, telemetry
 from slipway.runtime.clock import Clock, Random
@@ -40,6 +41,7 @@ from slipway.watcher.hints import HintSender, Ringer
 from slipway.watcher.idempotency_gc import ClaimSweeper
 from slipway.watcher.informers import Informers, fill
 from slipway.watcher.leader_tasks import Errands, Primary
+from slipway.watcher.logarchiver import LogArchiver
 from slipway.watcher.podevents import PodEvents
 from slipway.watcher.podlogs import LogLimits, PodLogs
 from slipway.watcher.reconcile import Hands, Reconciler
@@ -76,6 +78,7 @@ class WatcherDeps:
     health: ProcessHealth
     settings: Settings
     identity: str
+    log_archive: LogArchive | None = None
 
 
 class Watcher:
@@ -113,6 +116,7 @@ class Watcher:
             limits=_log_limits(settings),
             woken=self.queue.add_after,
         )
+        self._log_archiver = self._archiver()
         evidence = ConsistentReads(parts.kube, self.world)
         self._dispatch = Dispatch(
             self.world,
@@ -314,7 +318,24 @@ class Watcher:
                 count_max=settings.retention_count_max,
             ),
             relay=self.relay,
+            log_archiver=self._log_archiver,
         )
+
+    def _archiver(self) -> LogArchiver | None:
+        parts = self._parts
+        if parts.log_archive is None or not parts.settings.redis_url:
+            return None
+        archiver = LogArchiver(
+            parts.log_archive,
+            parts.streams.logs,
+            self._logs.writer,
+            self.world,
+            parts.clock,
+            days=parts.settings.log_archive_days,
+            woken=self.queue.add_after,
+        )
+        self._logs.archive_with(archiver)
+        return archiver
 
     def _streams_lost(self) -> None:
         """Everything is told again, before the next resync would find it."""

@@ -1,6 +1,7 @@
 """`slipway events` and `slipway logs`: what happened, and what was printed; `-f` goes on."""
 
 import argparse
+import itertools
 import json
 from collections.abc import Iterable, Iterator
 from typing import Any, cast
@@ -9,7 +10,7 @@ from slipway.cli import labels, main, output, table
 from slipway.cli.background import events_of, lines_of
 from slipway.cli.follow import line_text
 from slipway.cli.verb import CliSession, CliVerb, whole_number
-from slipway.errors import InvalidError
+from slipway.errors import InvalidError, NotFoundError
 
 Json = dict[str, Any]
 
@@ -114,7 +115,7 @@ def logs(arguments: argparse.Namespace, session: CliSession) -> int:
 
 
 def _logs(arguments: argparse.Namespace, session: CliSession) -> int:
-    view: Json = session.api.get(f"/allocations/{arguments.id}")
+    view = _viewed(session, arguments.id)
     query = {name: getattr(arguments, name) for name in _LINE_FILTERS}
     if arguments.search and arguments.regex:
         raise InvalidError("logs: --search and --regex: one of them at a time")
@@ -132,7 +133,11 @@ def _logs(arguments: argparse.Namespace, session: CliSession) -> int:
         if arguments.output == "json":
             session.terminal.raw(json.dumps({"items": list(lines)}) + "\n")
             return main.OK
-    prefix = labels.rank_count(view) > 1 and not str(arguments.rank or "").isdigit()
+    if "ranks" in view:
+        prefix = labels.rank_count(view) > 1
+    else:
+        lines, prefix = _peeked(lines)
+    prefix = prefix and not str(arguments.rank or "").isdigit()
     for line in lines:
         if arguments.output == "json":
             session.terminal.line(_compact(line))
@@ -140,6 +145,25 @@ def _logs(arguments: argparse.Namespace, session: CliSession) -> int:
         time = f"{table.clock_time(str(line.get('time', '')))} " if arguments.timestamps else ""
         session.terminal.line(time + line_text(session, line, prefix=prefix))
     return main.OK
+
+
+def _viewed(session: CliSession, id_: str) -> Json:
+    """The allocation; of one that is gone only its id, when its log is archived."""
+    try:
+        return cast("Json", session.api.get(f"/allocations/{id_}"))
+    except NotFoundError as error:
+        try:
+            session.api.call("GET", f"/allocations/{id_}/logs", query={"head": 0, "follow": "false"})
+        except NotFoundError:
+            raise error from None
+        return {"id": id_}
+
+
+def _peeked(lines: Iterable[Json]) -> tuple[Iterable[Json], bool]:
+    """The same lines, and whether the first ones are of several ranks."""
+    rest = iter(lines)
+    first = list(itertools.islice(rest, PAGE_LINES))
+    return itertools.chain(first, rest), len({line.get("rank") for line in first}) > 1
 
 
 def _all_lines(session: CliSession, path: str, query: Json) -> Iterator[Json]:

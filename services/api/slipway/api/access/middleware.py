@@ -21,6 +21,7 @@ from slipway.api.access.redaction import Blinds, blinds
 from slipway.api.access.scoped_client import VisibleKube
 from slipway.api.access.session import is_by_cookie
 from slipway.api.access.table import PROXIED, RouteRule, Where
+from slipway.api.archived_lookup import find_logged
 from slipway.api.deps import PARTS_KEY, ApiDeps, parts_of
 from slipway.api.http_errors import ForbiddenError
 from slipway.api.identity import PRINCIPAL_KEY, principal_of
@@ -86,7 +87,7 @@ async def admit(request: HTTPConnection, rule: RouteRule) -> None:
             audit.about(request, {}, workspace=workspace)
             await permit(request, rule.ask, workspace)
         case Where.OBJECT:
-            workspace = (await _find(request, parts, rule.ask)).metadata.namespace
+            workspace = (await _find(request, parts, rule)).metadata.namespace
         case Where.BODY:
             request.scope[ASKED_KEY] = False
     stop = Until(parts.stop, parts.clock, principal, rule if rule.where is Where.OBJECT else None, workspace)
@@ -266,15 +267,15 @@ def _no_workspace(name: str) -> NotFoundError:
     return NotFoundError(f"there is no workspace {name[:80]!r}; GET /api/v1/workspaces lists what there is")
 
 
-async def _find(request: HTTPConnection, parts: ApiDeps, ask: PermissionCheck) -> Allocation:
+async def _find(request: HTTPConnection, parts: ApiDeps, rule: RouteRule) -> Allocation:
     """The allocation that the path means, for that one; it is not read again by the handler."""
     principal = principal_of(request)
     lookup = parts.lookup.within(await principal.sight(GET))
     given = str(request.path_params["id"])
-    found = await lookup.find(given)
+    found = await (find_logged(lookup, parts.log_archive, given) if rule.is_archived else lookup.find(given))
     audit.about(request, {}, workspace=found.metadata.namespace)
-    if ask != GET and not await principal.may(ask, found.metadata.namespace):
-        raise _forbidden(principal, ask, f"on allocation {given[:80]}")
+    if rule.ask != GET and not await principal.may(rule.ask, found.metadata.namespace):
+        raise _forbidden(principal, rule.ask, f"on allocation {given[:80]}")
     lookup.hold(given, found)
     request.scope[PARTS_KEY] = replace(parts, lookup=lookup)
     return found

@@ -53,6 +53,8 @@ class RouteRule(msgspec.Struct, frozen=True):
 
     where: Where
     ask: PermissionCheck = LIST
+    is_archived: bool = False
+    """also an allocation that is gone, when its log is archived"""
 
 
 _NODES = RouteRule(Where.CLUSTER, PermissionCheck("patch", "nodes", Role.ADMIN, group=""))
@@ -96,7 +98,7 @@ _TABLE: dict[str, RouteRule] = {
     f"GET {_ONE}/trace": _GET,
     f"GET {_ONE}/pods": _GET,
     f"GET {_ONE}/events": _GET,
-    f"GET {_ONE}/logs": RouteRule(Where.OBJECT, LOGS),
+    f"GET {_ONE}/logs": RouteRule(Where.OBJECT, LOGS, is_archived=True),
     f"GET {_ONE}/context": RouteRule(Where.OBJECT, LOGS),
     f"GET {_ONE}/signals/preemption": _GET,
     f"POST {_ONE}/signals/preemption/ack": _PATCH,

@@ -7,6 +7,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from slipway.api.archived_lookup import find_logged
 from slipway.api.deps import parts_of
 from slipway.api.endpoint import (
     JSON_TYPE,
@@ -42,7 +43,7 @@ STREAMS = ("stdout", EVENT)
 async def logs(request: Request) -> Response:
     """The lines of all ranks, oldest first; with `follow` also those that come, until it has ended."""
     parts = parts_of(request)
-    found = await parts.lookup.find(request.path_params["id"])
+    found = await find_logged(parts.lookup, parts.log_archive, str(request.path_params["id"]))
     wanted = _wanted(request, parts.clock.now(), found)
     has_prefix = flag_param(
         request, "prefix", default=_ranks(found) > 1 and (wanted.ranks is None or len(wanted.ranks) > 1)

@@ -1,0 +1,459 @@
+"""The stream of an allocation's log -> its archive: the copy that holds what the bounds of the stream drop.
+
+Owns when which allocation is copied, and when its archive is closed. What a piece is belongs to
+`slipway.logarchive.pieces`.
+
+Promises
+- Only the process with the lease copies. Where to go on is read from the archive itself, so a process that starts goes
+  on without a hole and without a doubled line; of two processes that copy at the same time one creates each piece.
+- A log that is written faster than it is copied waits, for a while, before the stream would drop what is not
+  archived.
+- The end of work waits for the copy for a bounded time, and not at all while the archive does not answer. Then a line
+  in the log says so; what is still in the stream is copied once the archive answers again.
+- Memory is bounded: the text of `COPIES_AT_ONCE` pieces, and the last number of each log that is being copied.
+
+Lossy by declaration: what the stream drops while the archive does not answer; its numbers show that it is missing.
+"""
+
+import asyncio
+import math
+from collections.abc import Callable
+from typing import Final, Protocol
+
+import msgspec
+
+from slipway.crd.transitions import id_of
+from slipway.crd.v1alpha1 import Allocation
+from slipway.errors import ControlPlaneError, InvalidError
+from slipway.logarchive import pieces
+from slipway.logarchive.archive import LogArchive
+from slipway.logarchive.pieces import ArchiveRecord, LastNumbers
+from slipway.logarchive.records import record_of
+from slipway.model.ids import AllocationId
+from slipway.model.lifecycle import Phase
+from slipway.model.times import format_time, parse_time
+from slipway.runtime import liveness, log, telemetry
+from slipway.runtime.clock import Clock
+from slipway.runtime.tasks import TaskGroup
+from slipway.streams.logpacks import PACK_COST_BYTES, STDOUT, LogKey, LogPack, LogPosition, StoredLine
+from slipway.watcher.informers import Informers
+from slipway.watcher.logfollower import LogPackWriter, event_pack
+
+COPIES_AT_ONCE: Final = 4
+COPY_AGE_S: Final = 30.0
+"""A line is archived at the latest so long after it was stored."""
+COPY_BYTES: Final = 512 * 1024
+"""With so many bytes of lines that are not archived a log is copied at once."""
+PIECES_AT_ONCE: Final = 32
+"""After so many pieces of one allocation others get their turn."""
+LOOK_S: Final = 1.0
+END_WAIT_S: Final = 10.0
+"""The end of a pod waits so long for the copy of its log."""
+ROOM_WAIT_S: Final = 5.0
+"""A log that is written faster than it is copied waits so long before it goes on."""
+CLOSE_S: Final = 60.0
+"""So long after its end the archive of an allocation is closed, also when a log of it has no end."""
+RETRY_S: Final = 1.0
+RETRY_MAX_S: Final = 30.0
+SAY_AFTER_S: Final = 10.0
+"""An archive that has not answered for so long is told in the logs that wait for it."""
+COMPRESSION: Final = 2
+"""Of text, at least, in the stream; for what a pack takes there before it is encoded."""
+EXPIRY_S: Final = 600.0
+EXPIRY_BUSY_S: Final = 5.0
+EXPIRY_DELETES_MAX: Final = 500
+EXPIRY_LOOKS_MAX: Final = 200
+DAY_S: Final = 86_400.0
+
+_log = log.get_logger(__name__)
+
+
+class LogCopySource(Protocol):
+    """The stream that is copied."""
+
+    async def page(self, allocation: AllocationId, *, after: str | None = None) -> list[StoredLine]: ...
+
+    async def positions(self, allocation: AllocationId) -> dict[LogKey, LogPosition]: ...
+
+
+class _Copy(msgspec.Struct):
+    """How far one allocation is archived in this term. Times are monotonic seconds."""
+
+    record: ArchiveRecord
+    cursor: str = ""
+    """of the last archived line; empty: the archive has to be asked"""
+    has_record: bool = False
+    numbers: LastNumbers = msgspec.field(default_factory=LastNumbers)
+    waiting: dict[LogKey, int] = {}
+    """bytes of each log that were stored and are not archived, about what they take of the stream"""
+    since: float = math.inf
+    """when the first of them was stored; infinite when there are none"""
+    asked_at: float = math.inf
+    """since when the end of a pod waits for the copy"""
+    ended_at: float = math.inf
+    """when this process saw that the allocation has ended"""
+    look_at: float = 0.0
+    """when one that has ended is looked at again"""
+    is_urgent: bool = False
+    is_running: bool = False
+    is_closed: bool = False
+    was_told: bool = False
+    """the log says that the archive does not answer"""
+    moved: asyncio.Event = msgspec.field(default_factory=asyncio.Event)
+
+    @property
+    def bytes(self) -> int:
+        """All that waits."""
+        return sum(self.waiting.values())
+
+
+class LogArchiver:
+    """Copies streams to the archive while it leads. `woken(uid, delay)` asks for another look at an allocation."""
+
+    def __init__(
+        self,
+        archive: LogArchive,
+        source: LogCopySource,
+        writer: LogPackWriter,
+        world: Informers,
+        clock: Clock,
+        *,
+        days: int,
+        woken: Callable[[str, float], None],
+    ) -> None:
+        self._archive, self._source, self._writer = archive, source, writer
+        self._world, self._clock, self._woken = world, clock, woken
+        self._days = days
+        self._leads = False
+        self._copies: dict[AllocationId, _Copy] = {}
+        self._some = asyncio.Event()
+        self._away_since = math.inf
+        self._failures = 0
+        self._retry_at = -math.inf
+        self._expiry_after = ""
+
+    # --- what others tell and ask -----------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """A term begins: everything that may be behind is looked at."""
+        self._leads = True
+        self._copies.clear()
+
+    def end(self) -> None:
+        """The term is over: another process copies."""
+        self._leads = False
+        for copy in self._copies.values():
+            copy.moved.set()
+
+    def wrote(self, pack: LogPack) -> None:
+        """A pack was stored in the stream."""
+        if not (self._leads and pack.lines):
+            return
+        copy = self._copies.get(pack.allocation)
+        if copy is None:
+            self._some.set()
+            return
+        if copy.is_closed:
+            return
+        copy.waiting[pack.source] = copy.waiting.get(pack.source, 0) + _cost(pack)
+        copy.since = min(copy.since, self._clock.monotonic())
+        if copy.bytes >= COPY_BYTES:
+            self._some.set()
+
+    async def room(self, pack: LogPack) -> None:
+        """Wait until the stream need not drop what is not archived to take this pack; not for long, and not while the
+        archive does not answer."""
+        copy = self._copies.get(pack.allocation)
+        until = self._clock.monotonic() + ROOM_WAIT_S
+        while (
+            copy is not None
+            and self._leads
+            and not self._is_away
+            and copy.waiting.get(pack.source, 0) + _cost(pack) > pack.share_bytes // 2 > 0
+            and copy.waiting.get(pack.source, 0) > 0
+        ):
+            copy.is_urgent = True
+            self._some.set()
+            copy.moved.clear()
+            left_s = until - self._clock.monotonic()
+            if left_s <= 0:
+                return
+            try:
+                async with asyncio.timeout(left_s):
+                    await copy.moved.wait()
+            except TimeoutError:
+                return
+
+    def is_archived(self, allocation: AllocationId, uid: str) -> bool:
+        """Whether all that was stored of the allocation is archived, or was waited for long enough. Else another look
+        is asked for."""
+        copy = self._copies.get(allocation)
+        if not self._leads or copy is None or copy.is_closed or self._is_away:
+            return True
+        if copy.since == math.inf and not copy.is_running and copy.cursor:
+            copy.asked_at = math.inf
+            return True
+        now = self._clock.monotonic()
+        copy.asked_at = min(copy.asked_at, now)
+        if now >= copy.asked_at + END_WAIT_S:
+            return True
+        copy.is_urgent = True
+        self._some.set()
+        self._woken(uid, END_WAIT_S)
+        return False
+
+    @property
+    def _is_away(self) -> bool:
+        return self._failures > 0
+
+    # --- the loop ---------------------------------------------------------------------------------------------------
+
+    async def step(self) -> float:
+        """Copy what is due; answers after how long to look again."""
+        self._discover()
+        now = self._clock.monotonic()
+        telemetry.LOG_ARCHIVE_LAG.set(max([0.0, *(now - each.since for each in self._copies.values())]))
+        if now < self._retry_at:
+            await self._rest(self._retry_at - now)
+            return 0.0
+        due = sorted(
+            (copy for copy in self._copies.values() if self._is_due(copy, now)),
+            key=lambda each: (not each.is_urgent, each.since),
+        )
+        lanes = asyncio.Semaphore(COPIES_AT_ONCE)
+        async with TaskGroup() as tasks:
+            for copy in due[: COPIES_AT_ONCE * 16]:
+                tasks.create_task(self._turn(copy, lanes))
+        if due:
+            return 0.0
+        await self._rest(LOOK_S)
+        return 0.0
+
+    async def _rest(self, seconds: float) -> None:
+        self._some.clear()
+        liveness.beat(seconds)
+        try:
+            async with asyncio.timeout(seconds):
+                await self._some.wait()
+        except TimeoutError:
+            return
+
+    def _discover(self) -> None:
+        """What is there and not known in this term: its archive may be behind."""
+        now, there = self._clock.monotonic(), set[AllocationId]()
+        for allocation in self._world.allocations.items():
+            id_ = id_of(allocation)
+            there.add(id_)
+            copy = self._copies.get(id_)
+            if copy is None:
+                if not _may_have_log(allocation):
+                    continue
+                copy = self._copies[id_] = _Copy(record=record_of(allocation), is_urgent=True)
+            if not copy.is_closed:
+                if allocation.status.attempt != copy.record.attempt:
+                    copy.record = msgspec.structs.replace(copy.record, attempt=allocation.status.attempt)
+                if allocation.status.phase is Phase.TERMINATED and copy.ended_at == math.inf:
+                    copy.ended_at = now
+        for id_, copy in list(self._copies.items()):
+            if id_ in there:
+                continue
+            if copy.is_closed or not copy.has_record:
+                del self._copies[id_]
+            else:
+                copy.ended_at = min(copy.ended_at, now)
+
+    def _is_due(self, copy: _Copy, now: float) -> bool:
+        if copy.is_closed:
+            return False
+        return (
+            not copy.cursor
+            or copy.is_urgent
+            or copy.bytes >= COPY_BYTES
+            or now - copy.since >= COPY_AGE_S
+            or (copy.ended_at < math.inf and now >= copy.look_at)
+        )
+
+    async def _turn(self, copy: _Copy, lanes: asyncio.Semaphore) -> None:
+        async with lanes:
+            if self._clock.monotonic() < self._retry_at:
+                return
+            copy.is_running, copy.look_at = True, self._clock.monotonic() + LOOK_S
+            try:
+                await self._copy(copy)
+                self._failures, self._away_since, copy.was_told = 0, math.inf, False
+            except InvalidError as error:
+                _log.error("log not archived", allocation=copy.record.allocation, error=str(error))
+                copy.is_closed = True
+            except ControlPlaneError as error:
+                await self._fail(copy, error)
+            finally:
+                copy.is_running = False
+                copy.moved.set()
+                liveness.beat()
+
+    async def _fail(self, copy: _Copy, error: ControlPlaneError) -> None:
+        now = self._clock.monotonic()
+        self._failures += 1
+        self._away_since = min(self._away_since, now)
+        self._retry_at = now + min(RETRY_MAX_S, RETRY_S * 2 ** min(self._failures - 1, 6))
+        telemetry.LOG_ARCHIVE_FAILURES.inc()
+        _log.warning("log not archived", allocation=copy.record.allocation, error=str(error))
+        for each in self._copies.values():
+            each.moved.set()
+            # Of the object that has ended another look is taken: nothing waits for an archive that does not answer.
+            if each.asked_at < math.inf:
+                self._woken(each.record.uid, 0.0)
+        if now - self._away_since >= SAY_AFTER_S or self._failures == 1:
+            await self._say(copy, str(error))
+
+    async def _say(self, copy: _Copy, why: str) -> None:
+        """Once for each time that it does not answer, in the log that waits for it."""
+        if copy.was_told:
+            return
+        copy.was_told = True
+        now = format_time(self._clock.now(), "microseconds")
+        text = (
+            f"lines from here on are not archived yet: {why}. They are archived when the archive answers; "
+            "lines that the bound of this log drops before are missing"
+        )
+        source = LogKey(attempt=max(1, copy.record.attempt), rank=0)
+        pack = event_pack(copy.record.allocation, source, f"{now} {text}", f"archive away {now}", 1)
+        try:
+            async with asyncio.timeout(LOOK_S):
+                await self._writer.write(pack)
+        except (ControlPlaneError, TimeoutError):
+            copy.was_told = False
+
+    async def _copy(self, copy: _Copy) -> None:
+        """Copy what the stream has behind the archive, and close the archive of what has ended."""
+        id_, workspace = copy.record.allocation, copy.record.workspace
+        if not copy.cursor:
+            found = await self._archive.record(id_)
+            copy.has_record = found is not None
+            if found is not None and found.ended_at:
+                copy.is_closed = True
+                return
+            copy.cursor, lines = await self._archive.end_of(workspace, id_) if found else (pieces.START, [])
+            copy.numbers.fresh(lines)
+        positions = await self._source.positions(id_) if copy.ended_at < math.inf else {}
+        for _ in range(PIECES_AT_ONCE):
+            waiting, since, began_at = dict(copy.waiting), copy.since, self._clock.monotonic()
+            lines, is_all = await self._next_piece(copy)
+            if lines and not await self._store(copy, lines):
+                return
+            taken = waiting if is_all else _sizes(lines)
+            left = {source: size - taken.get(source, 0) for source, size in copy.waiting.items()}
+            copy.waiting = {source: size for source, size in left.items() if size > 0}
+            copy.since = math.inf if not copy.waiting else (began_at if is_all else since)
+            copy.moved.set()
+            liveness.beat()
+            if is_all:
+                copy.is_urgent = False
+                if copy.asked_at < math.inf:
+                    copy.asked_at = math.inf if not copy.waiting else copy.asked_at
+                    self._woken(copy.record.uid, 0.0)
+                await self._close(copy, positions)
+                return
+
+    async def _next_piece(self, copy: _Copy) -> tuple[list[StoredLine], bool]:
+        """The lines of the next piece, and whether the stream has no more."""
+        found, size, cursor = list[StoredLine](), 0, copy.cursor
+        while size < pieces.PIECE_BYTES:
+            page = await self._source.page(copy.record.allocation, after=cursor if cursor != pieces.START else None)
+            if not page:
+                return found, True
+            cursor = page[-1].cursor
+            fresh = copy.numbers.fresh(page)
+            found += fresh
+            size += sum(map(pieces.size_of, fresh))
+        return found, False
+
+    async def _store(self, copy: _Copy, lines: list[StoredLine]) -> bool:
+        """Store a piece; False when another process was first: then the archive is asked where it ends."""
+        record = copy.record
+        if not copy.has_record:
+            await self._archive.write_record(record)
+            copy.has_record = True
+        try:
+            size = await self._archive.add(record.workspace, record.allocation, copy.cursor, lines)
+        except BaseException:
+            # It may be stored.
+            copy.cursor, copy.numbers = "", LastNumbers()
+            raise
+        if not size:
+            copy.cursor, copy.numbers = "", LastNumbers()
+            return False
+        telemetry.LOG_ARCHIVE_BYTES.inc(size)
+        copy.cursor = lines[-1].cursor
+        return True
+
+    async def _close(self, copy: _Copy, positions: dict[LogKey, LogPosition]) -> None:
+        """Of what has ended, and whose logs have ends, say in its record that nothing follows."""
+        if copy.ended_at == math.inf:
+            return
+        logs = {source: position for source, position in positions.items() if source.stream == STDOUT}
+        is_late = self._clock.monotonic() - copy.ended_at >= CLOSE_S
+        if not is_late and not (logs and all(position.is_ended for position in logs.values())):
+            return
+        if not is_late and self._clock.monotonic() - copy.ended_at < LOOK_S:
+            return
+        copy.is_closed = True
+        if copy.has_record:
+            numbers = {source.name: position.number for source, position in logs.items()}
+            copy.record = msgspec.structs.replace(
+                copy.record,
+                ended_at=format_time(self._clock.now()),
+                end=copy.cursor,
+                logs={**copy.numbers.named(), **numbers},
+            )
+            await self._archive.write_record(copy.record)
+        copy.waiting, copy.numbers = {}, LastNumbers()
+        copy.since = math.inf
+
+    # --- retention --------------------------------------------------------------------------------------------------
+
+    async def expire(self) -> float:
+        """Delete some of what was archived for longer than it is kept; answers after how long to go on.
+
+        Never what is still there as an object, and never what has no end.
+        """
+        if not self._days or not self._world.is_synced:
+            return LOOK_S if self._days else EXPIRY_S
+        there = {id_of(allocation) for allocation in self._world.allocations.items()}
+        ids, self._expiry_after = await self._archive.records(after=self._expiry_after, limit=EXPIRY_LOOKS_MAX)
+        deleted = 0
+        for id_ in ids:
+            if id_ in there:
+                continue
+            record = await self._archive.record(id_)
+            liveness.beat()
+            if record is None or not _is_older(record, self._clock.now() - self._days * DAY_S):
+                continue
+            deleted += await self._archive.forget(record, most=EXPIRY_DELETES_MAX - deleted)
+            liveness.beat()
+            if deleted >= EXPIRY_DELETES_MAX:
+                return EXPIRY_BUSY_S
+        return EXPIRY_BUSY_S if self._expiry_after else EXPIRY_S
+
+
+def _is_older(record: ArchiveRecord, than: float) -> bool:
+    """Whether it ended before; one without an end whose object is gone was created before."""
+    at = record.ended_at or record.created_at
+    return bool(at) and parse_time(at) < than
+
+
+def _may_have_log(allocation: Allocation) -> bool:
+    """Whether it has got so far that its pods may print; an ended one may have."""
+    return allocation.status.phase is not Phase.PENDING
+
+
+def _cost(pack: LogPack) -> int:
+    return PACK_COST_BYTES + (sum(map(len, pack.lines)) + len(pack.lines)) // COMPRESSION
+
+
+def _sizes(lines: list[StoredLine]) -> dict[LogKey, int]:
+    found: dict[LogKey, int] = {}
+    for each in lines:
+        source, size = each.line.source, len(each.line.text) + len(each.line.time) + 2
+        found[source] = found.get(source, 0) + size // COMPRESSION
+    return found

@@ -1,0 +1,81 @@
+"""The archive of logs over an object store: records and pieces, written once and read.
+
+Owns which objects a call touches, and their order: a record is there before its first piece and goes after its last.
+What they hold is in `pieces.py`.
+"""
+
+from typing import Final
+
+from slipway.logarchive import pieces
+from slipway.logarchive.pieces import ArchiveRecord
+from slipway.logarchive.ports import ArchiveObjects
+from slipway.model.ids import AllocationId
+from slipway.streams.logpacks import StoredLine
+
+_PAGE: Final = 1000
+_DELETES_AT_ONCE: Final = 100
+
+
+class LogArchive:
+    """Each method raises what the object store raises, and `InvalidError` for an object that is none of ours."""
+
+    def __init__(self, objects: ArchiveObjects) -> None:
+        self._objects = objects
+
+    async def record(self, allocation: AllocationId) -> ArchiveRecord | None:
+        """What is kept of the allocation; None when nothing of it is archived."""
+        data = await self._objects.get(pieces.record_path(allocation))
+        return None if data is None else pieces.decode_record(data)
+
+    async def write_record(self, record: ArchiveRecord) -> None:
+        """Keep it, in place of the one before."""
+        await self._objects.put(pieces.record_path(record.allocation), pieces.encode_record(record))
+
+    async def starts(self, workspace: str, allocation: AllocationId, *, since: str = "") -> list[str]:
+        """The starts of its pieces, the oldest first; with `since` only those behind the piece of that start."""
+        folder, found = pieces.folder_of(workspace, allocation), list[str]()
+        after = pieces.piece_path(workspace, allocation, since) if since else ""
+        while True:
+            page = await self._objects.paths(folder, after=after, limit=_PAGE)
+            found += page
+            if len(page) < _PAGE:
+                return pieces.starts_of(found)
+            after = page[-1]
+
+    async def piece(self, workspace: str, allocation: AllocationId, start: str) -> list[StoredLine]:
+        """The lines of the piece after `start`; none when it is not there (any more)."""
+        data = await self._objects.get(pieces.piece_path(workspace, allocation, start))
+        return [] if data is None else pieces.decode_piece(data)
+
+    async def add(self, workspace: str, allocation: AllocationId, start: str, lines: list[StoredLine]) -> int:
+        """Store the piece after `start`: how many bytes it takes, or 0 when another writer was first."""
+        data = pieces.encode_piece(lines)
+        path = pieces.piece_path(workspace, allocation, start)
+        return len(data) if await self._objects.create(path, data) else 0
+
+    async def end_of(self, workspace: str, allocation: AllocationId) -> tuple[str, list[StoredLine]]:
+        """The cursor of the last archived line, and the lines of the last piece."""
+        starts = await self.starts(workspace, allocation)
+        if not starts:
+            return pieces.START, []
+        lines = await self.piece(workspace, allocation, starts[-1])
+        return (lines[-1].cursor if lines else starts[-1]), lines
+
+    async def records(self, *, after: str = "", limit: int = 100) -> tuple[list[AllocationId], str]:
+        """The AllocationIDs of some records, and where to go on (empty: that was the last)."""
+        paths = await self._objects.paths(pieces.RECORDS, after=after, limit=limit)
+        ids = [AllocationId(path.rpartition("/")[2].removesuffix(".json")) for path in paths]
+        return ids, paths[-1] if len(paths) == limit else ""
+
+    async def forget(self, record: ArchiveRecord, *, most: int) -> int:
+        """Delete up to `most` pieces, and the record after the last one; how many objects were deleted."""
+        folder, deleted = pieces.folder_of(record.workspace, record.allocation), 0
+        while deleted < most:
+            count = min(_DELETES_AT_ONCE, most - deleted)
+            paths = await self._objects.paths(folder, limit=count)
+            await self._objects.delete(paths)
+            deleted += len(paths)
+            if len(paths) < count:
+                await self._objects.delete([pieces.record_path(record.allocation)])
+                return deleted + 1
+        return deleted

@@ -1,0 +1,140 @@
+"""The `ArchiveObjects` in a folder, in S3, in Google Cloud Storage or in Azure.
+
+Owns the addresses that are accepted, the deadline of a call, and what errors of the library mean. Credentials come from
+the environment that the library reads (`AWS_*`, `GOOGLE_*`, `AZURE_*`) or from the identity of the pod.
+"""
+
+import asyncio
+import importlib
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+from urllib.parse import unquote, urlsplit
+
+from slipway.errors import DeniedError, PermanentError, TooLargeError, UnavailableError
+
+if TYPE_CHECKING:
+    from obstore.store import ObjectStore
+
+CALL_S: Final = 15.0
+"""Deadline of one call, its retries included."""
+RETRIES_MAX: Final = 2
+OBJECT_BYTES_MAX: Final = 32 * 1024 * 1024
+"""An object that is larger is none of ours."""
+SCHEMES: Final = ("file", "s3", "gs", "az")
+T = TypeVar("T")
+
+
+def check_archive_url(url: str) -> None:
+    """Raises ValueError when no archive can be at that address."""
+    if not url:
+        return
+    parts = urlsplit(url)
+    if parts.scheme not in SCHEMES:
+        raise ValueError("must begin with s3://, gs://, az:// or file:///")
+    if parts.query or parts.fragment or "@" in parts.netloc:
+        raise ValueError("must be an address without credentials, query and fragment; credentials come from AWS_*, ...")
+    if parts.scheme == "file":
+        if parts.netloc or not parts.path.startswith("/"):
+            raise ValueError("must name an absolute folder: file:///var/lib/slipway/logs")
+    elif not parts.netloc:
+        raise ValueError(f"must name a bucket: {parts.scheme}://bucket/prefix")
+    if any(part in (".", "..") for part in unquote(parts.path).split("/")):
+        raise ValueError("must not contain . or .. as a part of its path")
+
+
+def open_archive(url: str) -> "StoredObjects":
+    """The archive at that address. Raises `PermanentError` when the settings of the library are wrong."""
+    check_archive_url(url)
+    # The library is 15 MB of code: a service without an archive does not load it.
+    store = importlib.import_module("obstore.store")
+    try:
+        if url.startswith("file:"):
+            folder = Path(unquote(urlsplit(url).path))
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            opened = store.LocalStore(folder)
+        else:
+            opened = store.from_url(
+                url,
+                client_options={"timeout": "10s", "connect_timeout": "5s", "allow_http": True},
+                retry_config={"max_retries": RETRIES_MAX},
+            )
+    except Exception as error:
+        raise PermanentError(f"SLIPWAY_LOG_ARCHIVE_URL: {error}") from error
+    return StoredObjects(opened)
+
+
+class StoredObjects:
+    """See the module's docstring."""
+
+    def __init__(self, store: "ObjectStore") -> None:
+        self._store = store
+        self._api: Any = importlib.import_module("obstore")
+        self._errors: Any = importlib.import_module("obstore.exceptions")
+
+    async def create(self, path: str, data: bytes) -> bool:
+        try:
+            await self._called(lambda: self._api.put_async(self._store, path, data, mode="create"))
+        except self._errors.AlreadyExistsError:
+            return False
+        return True
+
+    async def put(self, path: str, data: bytes) -> None:
+        await self._called(lambda: self._api.put_async(self._store, path, data, mode="overwrite"))
+
+    async def get(self, path: str) -> bytes | None:
+        async def read() -> bytes:
+            found = await self._api.get_async(self._store, path)
+            if found.meta["size"] > OBJECT_BYTES_MAX:
+                raise TooLargeError(f"the object {path} of the archive is too large to be ours")
+            return bytes(await found.bytes_async())
+
+        try:
+            return await self._called(read)
+        except FileNotFoundError:
+            return None
+
+    async def paths(self, folder: str, *, after: str = "", limit: int = 1000) -> list[str]:
+        async def read() -> list[str]:
+            found: list[str] = []
+            async for page in self._api.list(self._store, prefix=folder.rstrip("/"), offset=after or None):
+                found += [each["path"] for each in page]
+                # A folder gives its files in no order: what sorts first may come last.
+                if len(found) >= limit and not self._is_folder:
+                    break
+            return sorted(found)[:limit]
+
+        try:
+            return await self._called(read)
+        except FileNotFoundError:
+            return []
+
+    async def delete(self, paths: list[str]) -> None:
+        for path in paths:
+            try:
+                await self._called(lambda path=path: self._api.delete_async(self._store, path))
+            except FileNotFoundError:
+                continue
+
+    @property
+    def _is_folder(self) -> bool:
+        return type(self._store).__name__ == "LocalStore"
+
+    async def _called(self, call: Callable[[], Awaitable[T]]) -> T:
+        try:
+            async with asyncio.timeout(CALL_S):
+                return await call()
+        except TimeoutError as error:
+            raise UnavailableError(f"the archive of logs did not answer within {CALL_S:.0f} s") from error
+        except FileNotFoundError:
+            raise
+        except self._errors.AlreadyExistsError:
+            raise
+        except (self._errors.PermissionDeniedError, self._errors.UnauthenticatedError, PermissionError) as error:
+            raise DeniedError(f"the archive of logs refuses its credentials: {_said(error)}") from error
+        except (self._errors.BaseError, OSError) as error:
+            raise UnavailableError(f"the archive of logs does not answer: {_said(error)}") from error
+
+
+def _said(error: BaseException) -> str:
+    return str(error).partition("\n")[0][:300]

@@ -1,0 +1,194 @@
+"""The archive of an allocation's log as values: its pieces, their names and their text, and the record beside them.
+
+Owns what an object of the archive is called and holds. Must not know IO, a clock or a store.
+
+The log of an allocation in its stream is one sequence: each line has a cursor, and cursors rise. The archive is a copy
+of that sequence in pieces. A piece holds the lines of all ranks that stand after its start, in the order of the stream,
+and is named by its start: the cursor of the last line of the piece before it. So after one piece there can be one next
+piece only, whoever writes it, when an object is created only if it is absent; and where to go on follows from the last
+piece. A line keeps its cursor and its number, so that a reader joins archive and stream, and sees what is missing.
+
+A piece is gzip of text, one line each: `<cursor> <number> <log> <time> <text>`, as `zcat` shows it.
+
+Layout, below the address that an operator sets:
+
+    v1/ids/<AllocationID>.json                       the record: workspace, ranks, containers, how far it goes
+    v1/logs/<workspace>/<AllocationID>/<start>.log.gz   the pieces
+"""
+
+import gzip
+import re
+import zlib
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+import msgspec
+
+from slipway.errors import InvalidError
+from slipway.model.ids import AllocationId
+from slipway.model.lifecycle import Kind
+from slipway.streams import codec, logpacks
+from slipway.streams.logpacks import LogKey, LogLine, StoredLine
+
+PIECE_BYTES: Final = 1024 * 1024
+"""Of the text of a piece, before it is compressed: a piece is closed once it has so much."""
+TEXT_BYTES_MAX: Final = 16 * PIECE_BYTES
+"""What a reader unpacks at most: a piece and the last packs that were put into it."""
+RECORD_BYTES_MAX: Final = 4 * 1024 * 1024
+START: Final = "0-0"
+RECORDS: Final = "v1/ids/"
+_SUFFIX: Final = ".log.gz"
+_LEVEL: Final = 6
+_NAME = re.compile(r"(\d{15})-(\d{12})\.log\.gz")
+
+Id = tuple[int, int]
+
+
+class ArchiveRecord(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
+    """What is kept of an allocation, so that its log can be read, authorised and deleted when its object is gone."""
+
+    allocation: AllocationId
+    workspace: str
+    name: str
+    uid: str
+    kind: Kind = Kind.COMMAND
+    ranks: int = 1
+    attempt: int = 0
+    main: str = ""
+    """name of the main container"""
+    containers: tuple[str, ...] = ()
+    init_containers: tuple[str, ...] = ()
+    created_at: str = ""
+    ended_at: str = ""
+    """RFC 3339; empty while the log may still grow"""
+    end: str = START
+    """cursor of the last archived line, once it has ended"""
+    logs: dict[str, int] = {}
+    """{name of a log in the store: the number of its last line}, once it has ended"""
+
+
+def record_path(allocation: AllocationId) -> str:
+    """Where the record of an allocation is."""
+    return f"{RECORDS}{allocation}.json"
+
+
+def folder_of(workspace: str, allocation: AllocationId) -> str:
+    """Where its pieces are."""
+    return f"v1/logs/{workspace}/{allocation}/"
+
+
+def piece_path(workspace: str, allocation: AllocationId, start: str) -> str:
+    """Where the piece after `start` is: names sort as cursors do."""
+    ms, seq = codec.cursor_parts(start)
+    return f"{folder_of(workspace, allocation)}{ms:015d}-{seq:012d}{_SUFFIX}"
+
+
+def start_of(path: str) -> str | None:
+    """The cursor after which the lines of that piece stand; None when the path is not one of a piece."""
+    found = _NAME.fullmatch(path.rpartition("/")[2])
+    return f"{int(found[1])}-{int(found[2])}" if found else None
+
+
+def starts_of(paths: Iterable[str]) -> list[str]:
+    """The starts of the pieces among these paths, the oldest first."""
+    found = [start for path in paths if (start := start_of(path)) is not None]
+    return sorted(found, key=codec.cursor_parts)
+
+
+def encode_piece(lines: Sequence[StoredLine]) -> bytes:
+    """The bytes of a piece; the same lines make the same bytes."""
+    text = b"".join(_encoded(each) for each in lines)
+    return gzip.compress(text, _LEVEL, mtime=0)
+
+
+def decode_piece(data: bytes) -> list[StoredLine]:
+    """The lines of a piece. Raises `InvalidError` when it is none, or larger than we write."""
+    inflate = zlib.decompressobj(31)
+    try:
+        text = inflate.decompress(data, TEXT_BYTES_MAX)
+    except zlib.error as error:
+        raise InvalidError("not a piece of an archived log") from error
+    if inflate.unconsumed_tail or not inflate.eof:
+        raise InvalidError("a piece of an archived log that is too large, or cut short")
+    return [_decoded(raw) for raw in text.decode("utf-8", "replace").split("\n")[:-1]]
+
+
+def encode_record(record: ArchiveRecord) -> bytes:
+    """As it is stored."""
+    return msgspec.json.encode(record)
+
+
+def decode_record(data: bytes) -> ArchiveRecord:
+    """Raises `InvalidError` when it is none."""
+    try:
+        return msgspec.json.decode(data, type=ArchiveRecord)
+    except msgspec.DecodeError as error:
+        raise InvalidError("not the record of an archived log") from error
+
+
+def size_of(line: StoredLine) -> int:
+    """About how many bytes the line takes in a piece, before it is compressed."""
+    return len(line.line.text) + 64
+
+
+class LastNumbers:
+    """Keeps a line from being archived twice when the stream was lost and its logs are told again, numbered alike."""
+
+    def __init__(self) -> None:
+        self._last: dict[LogKey, int] = {}
+
+    def fresh(self, lines: Iterable[StoredLine]) -> list[StoredLine]:
+        """Those that were not met before."""
+        found: list[StoredLine] = []
+        for each in lines:
+            line = each.line
+            if line.number > 0:
+                source = line.source
+                if line.number <= self._last.get(source, 0):
+                    continue
+                self._last[source] = line.number
+            found.append(each)
+        return found
+
+    def named(self) -> dict[str, int]:
+        """{name of a log: its last number}"""
+        return {source.name: number for source, number in sorted(self._last.items())}
+
+
+def after(lines: Sequence[StoredLine], cursor: Id) -> list[StoredLine]:
+    """The lines of a sorted sequence that stand after the cursor."""
+    low, high = 0, len(lines)
+    while low < high:
+        middle = (low + high) // 2
+        if codec.cursor_parts(lines[middle].cursor) > cursor:
+            high = middle
+        else:
+            low = middle + 1
+    return list(lines[low:])
+
+
+def _encoded(stored: StoredLine) -> bytes:
+    line = stored.line
+    number = f"{line.number}<{line.follows}" if line.follows >= 0 else f"{line.number}"
+    text = line.text.replace("\n", " ")
+    return f"{stored.cursor} {number} {line.source.name} {line.time} {text}\n".encode("utf-8", "replace")
+
+
+def _decoded(raw: str) -> StoredLine:
+    parts = raw.split(" ", 4)
+    source = logpacks.source_of(parts[2]) if len(parts) == 5 else None
+    number, _, follows = (parts[1] if len(parts) == 5 else "").partition("<")
+    if source is None or not number.isdigit() or (follows and not follows.isdigit()):
+        raise InvalidError("not a line of an archived log")
+    codec.cursor_parts(parts[0])
+    line = LogLine(
+        attempt=source.attempt,
+        rank=source.rank,
+        stream=source.stream,
+        container=source.container,
+        time=parts[3],
+        text=parts[4],
+        number=int(number),
+        follows=int(follows) if follows else -1,
+    )
+    return StoredLine(cursor=parts[0], line=line)

@@ -1,0 +1,237 @@
+"""Stream and archive of a log read as one: the `LogLines` of the api where there is an archive.
+
+Promises: lines in the order of cursors, none twice; up to the last archived line they come from the archive, behind it
+from the stream, so that what the stream's bound dropped is no gap when it is archived; a cursor of either goes on in
+the other, also when the stream is gone; while the archive does not answer, the stream is read alone and a line says so.
+Not promised: that a line which the stream dropped before it was archived comes back; its number shows that it is
+missing.
+"""
+
+import bisect
+from collections import OrderedDict
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from typing import Final
+
+import msgspec
+
+from slipway.errors import ControlPlaneError, InvalidError, PermanentError, UnavailableError
+from slipway.logarchive import pieces
+from slipway.logarchive.archive import LogArchive
+from slipway.logarchive.pieces import ArchiveRecord, Id
+from slipway.model.ids import AllocationId
+from slipway.runtime import log
+from slipway.runtime.clock import Clock
+from slipway.streams import codec, logpacks
+from slipway.streams.logpacks import EVENT, STDOUT, LogAppended, LogKey, LogLine, LogPack, LogPosition, StoredLine
+from slipway.streams.ports import LogLines
+
+PIECES_HELD_MAX: Final = 6
+"""Pieces that stay in memory, unpacked, about 10 MB each: a reader takes several pages from one."""
+INDEX_S: Final = 2.0
+INDEXES_MAX: Final = 200
+PAGE: Final = 2000
+
+_log = log.get_logger(__name__)
+
+
+class _Index(msgspec.Struct):
+    """What is known of the archive of one allocation."""
+
+    record: ArchiveRecord | None
+    starts: list[str]
+    places: list[Id]
+    end: Id
+    looked_at: float
+
+
+class ArchivedLogs:
+    """See the module's docstring."""
+
+    def __init__(self, stream: LogLines, archive: LogArchive, clock: Clock) -> None:
+        self._stream, self._archive, self._clock = stream, archive, clock
+        self._indexes: OrderedDict[AllocationId, _Index] = OrderedDict()
+        self._held: OrderedDict[tuple[AllocationId, str], list[StoredLine]] = OrderedDict()
+
+    async def append(self, packs: Sequence[LogPack]) -> list[LogAppended]:
+        return await self._stream.append(packs)
+
+    async def page(self, allocation: AllocationId, *, after: str | None = None) -> list[StoredLine]:
+        return await self._stream.page(allocation, after=after)
+
+    async def position(self, allocation: AllocationId, source: LogKey) -> LogPosition:
+        return (await self.positions(allocation)).get(source, LogPosition())
+
+    async def positions(self, allocation: AllocationId) -> dict[LogKey, LogPosition]:
+        found = await self._stream.positions(allocation)
+        try:
+            index = await self._index(allocation, is_fresh=not found)
+        except ControlPlaneError:
+            return found
+        record = index.record
+        if record is None:
+            return found
+        # What the stream dropped is archived: its own figures of what it dropped would be told as a gap.
+        joined = {
+            source: msgspec.structs.replace(position, first_end=0, kept_from=0) for source, position in found.items()
+        }
+        for name, number in record.logs.items():
+            source = logpacks.source_of(name)
+            if source is not None:
+                joined.setdefault(source, LogPosition(number=number, is_ended=True))
+        return joined
+
+    async def read(self, allocation: AllocationId, *, after: str | None = None, limit: int = 500) -> list[StoredLine]:
+        at = codec.cursor_parts(after) if after else (0, 0)
+        found: list[StoredLine] = []
+        try:
+            index = await self._index(allocation)
+            while len(found) < limit:
+                if at >= index.end:
+                    # What was archived meanwhile may be gone from the stream.
+                    index = await self._index(allocation, is_fresh=True)
+                if at >= index.end:
+                    break
+                lines, at = await self._step(allocation, index, at)
+                found += lines
+        except ControlPlaneError as error:
+            return await self._alone(allocation, found, after, limit, error)
+        if len(found) >= limit:
+            return found[:limit]
+        cursor = f"{at[0]}-{at[1]}" if at > (0, 0) else None
+        return found + await self._stream.read(allocation, after=cursor, limit=limit - len(found))
+
+    async def tail(self, allocation: AllocationId, *, limit: int) -> list[StoredLine]:
+        newest = await self._stream.tail(allocation, limit=limit)
+        try:
+            index = await self._index(allocation, is_fresh=True)
+            found = [each for each in newest if codec.cursor_parts(each.cursor) > index.end]
+            for start in reversed(index.starts):
+                if len(found) >= limit:
+                    break
+                found = await self._piece(allocation, index, start) + found
+        except ControlPlaneError as error:
+            return await self._alone(allocation, [], None, limit, error, known=newest)
+        return found[-limit:]
+
+    async def follow(self, allocation: AllocationId, *, after: str | None = None) -> AsyncGenerator[list[StoredLine]]:
+        cursor, last = after, dict[LogKey, int]()
+        while True:
+            page = await self.read(allocation, after=cursor, limit=PAGE)
+            if not page:
+                break
+            cursor = page[-1].cursor
+            _has_jump(page, last)
+            yield page
+        async with aclosing(self._stream.follow(allocation, after=cursor)) as found:
+            async for page in found:
+                if not _has_jump(page, last):
+                    yield page
+                else:
+                    # The stream dropped lines before this reader came to them; they may be archived.
+                    end = codec.cursor_parts(page[-1].cursor)
+                    while joined := await self.read(allocation, after=cursor, limit=PAGE):
+                        cursor = joined[-1].cursor
+                        joined = [each for each in joined if codec.cursor_parts(each.cursor) <= end]
+                        if joined:
+                            yield joined
+                        if codec.cursor_parts(cursor) >= end:
+                            break
+                cursor = page[-1].cursor
+
+    async def _alone(
+        self,
+        allocation: AllocationId,
+        found: list[StoredLine],
+        after: str | None,
+        limit: int,
+        error: ControlPlaneError,
+        *,
+        known: list[StoredLine] | None = None,
+    ) -> list[StoredLine]:
+        """The stream without the archive, and a line that says so where the reading begins."""
+        if found:
+            return found[:limit]
+        if isinstance(error, InvalidError):
+            raise error
+        lines = known if known is not None else await self._stream.read(allocation, after=after, limit=limit)
+        _log.warning("log archive not read", allocation=allocation, error=str(error))
+        if not lines:
+            raise UnavailableError(f"the archived part of the log cannot be read now: {error}", retry_after_s=5.0)
+        if after is not None:
+            return lines
+        first = lines[0].line
+        text = f"the archive cannot be read now, so that lines may be missing: {error}"
+        mark = LogLine(attempt=first.attempt, rank=first.rank, stream=EVENT, time=first.time, text=text)
+        ms, seq = codec.cursor_parts(lines[0].cursor)
+        return [StoredLine(cursor=f"{ms}-{max(0, seq - 1)}", line=mark), *lines][:limit]
+
+    async def _step(self, allocation: AllocationId, index: _Index, at: Id) -> tuple[list[StoredLine], Id]:
+        """The lines behind `at` of the piece that holds them, and where to go on."""
+        place = max(0, bisect.bisect_right(index.places, at) - 1)
+        lines = pieces.after(await self._piece(allocation, index, index.starts[place]), at)
+        if lines:
+            return lines, codec.cursor_parts(lines[-1].cursor)
+        following = index.places[place + 1] if place + 1 < len(index.places) else index.end
+        return [], following
+
+    async def _piece(self, allocation: AllocationId, index: _Index, start: str) -> list[StoredLine]:
+        key = (allocation, start)
+        held = self._held.get(key)
+        if held is None:
+            if index.record is None:
+                return []
+            try:
+                held = await self._archive.piece(index.record.workspace, allocation, start)
+            except PermanentError as error:
+                if not isinstance(error, InvalidError):
+                    raise
+                # Its lines are missing by their numbers, which readers are shown.
+                _log.error("piece of an archived log not readable", allocation=allocation, start=start)
+                held = []
+            self._held[key] = held
+            while len(self._held) > PIECES_HELD_MAX:
+                self._held.popitem(last=False)
+        self._held.move_to_end(key)
+        return held
+
+    async def _index(self, allocation: AllocationId, *, is_fresh: bool = False) -> _Index:
+        now, known = self._clock.monotonic(), self._indexes.get(allocation)
+        is_over = known is not None and known.record is not None and bool(known.record.ended_at)
+        if known is not None and (is_over or (not is_fresh and now - known.looked_at < INDEX_S)):
+            return known
+        record = known.record if known is not None and known.record is not None and is_fresh else None
+        record = record or await self._archive.record(allocation)
+        index = _Index(record=record, starts=[], places=[], end=(0, 0), looked_at=now)
+        if record is not None:
+            before = known.starts if known is not None else []
+            since = before[-1] if before else ""
+            index.starts = before + await self._archive.starts(record.workspace, allocation, since=since)
+            index.places = [codec.cursor_parts(start) for start in index.starts]
+            if index.starts:
+                if known is not None and index.starts == before:
+                    index.end = known.end
+                elif record.ended_at:
+                    index.end = codec.cursor_parts(record.end)
+                else:
+                    lines = await self._piece(allocation, index, index.starts[-1])
+                    index.end = codec.cursor_parts(lines[-1].cursor) if lines else index.places[-1]
+        self._indexes[allocation] = index
+        self._indexes.move_to_end(allocation)
+        while len(self._indexes) > INDEXES_MAX:
+            self._indexes.popitem(last=False)
+        return index
+
+
+def _has_jump(page: Sequence[StoredLine], last: dict[LogKey, int]) -> bool:
+    """Whether lines are missing in a page, by the last number of each log, which is noted."""
+    has_jump = False
+    for each in page:
+        line = each.line
+        if line.stream != STDOUT or line.number <= 0:
+            continue
+        source = line.source
+        before = last.get(source)
+        has_jump = has_jump or (before is not None and line.number > before + 1)
+        last[source] = max(before or 0, line.number)
+    return has_jump

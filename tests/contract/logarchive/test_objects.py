@@ -1,0 +1,74 @@
+"""What the archive of logs needs of an object store, held by each implementation.
+
+`SLIPWAY_TEST_ARCHIVE_URL` adds a real server, such as s3://bucket/prefix with the variables `AWS_*`.
+"""
+
+import asyncio
+import os
+import uuid
+from pathlib import Path
+
+import pytest
+
+from slipway.logarchive.objects import open_archive
+from slipway.logarchive.ports import ArchiveObjects
+from tests.support.archive_objects import MemoryObjects
+
+SERVER = "SLIPWAY_TEST_ARCHIVE_URL"
+
+
+@pytest.fixture(params=["memory", "folder", "server"])
+def objects(request: pytest.FixtureRequest, tmp_path: Path) -> ArchiveObjects:
+    match request.param:
+        case "memory":
+            return MemoryObjects()
+        case "folder":
+            return open_archive((tmp_path / "a folder").as_uri())
+        case _:
+            if SERVER not in os.environ:
+                pytest.skip(f"{SERVER} names no server")
+            return open_archive(f"{os.environ[SERVER]}/{uuid.uuid4()}")
+
+
+async def test_an_object_is_created_once(objects: ArchiveObjects) -> None:
+    """The first one stays."""
+    assert await objects.create("v1/a", b"one")
+    assert not await objects.create("v1/a", b"two")
+    assert await objects.get("v1/a") == b"one"
+
+
+async def test_of_several_creators_one_succeeds(objects: ArchiveObjects) -> None:
+    """Also at the same time."""
+    made = await asyncio.gather(*(objects.create("v1/a", b"%d" % number) for number in range(8)))
+    assert sum(made) == 1
+    assert await objects.get("v1/a") == b"%d" % made.index(True)
+
+
+async def test_put_replaces(objects: ArchiveObjects) -> None:
+    """Whatever was there."""
+    await objects.put("v1/a", b"one")
+    await objects.put("v1/a", b"two")
+    assert await objects.get("v1/a") == b"two"
+
+
+async def test_what_is_not_there_is_none(objects: ArchiveObjects) -> None:
+    """And an empty folder has no paths."""
+    assert await objects.get("v1/nothing") is None
+    assert await objects.paths("v1/nothing/") == []
+
+
+async def test_paths_come_sorted_and_in_pages(objects: ArchiveObjects) -> None:
+    """A page begins after the last path of the one before; what is in other folders is not listed."""
+    for name in ("c", "a", "d", "b"):
+        await objects.create(f"v1/x/{name}", b"")
+    await objects.create("v1/xy/z", b"")
+    assert await objects.paths("v1/x/", limit=3) == ["v1/x/a", "v1/x/b", "v1/x/c"]
+    assert await objects.paths("v1/x/", after="v1/x/c", limit=3) == ["v1/x/d"]
+
+
+async def test_deleting_what_is_not_there_is_no_error(objects: ArchiveObjects) -> None:
+    """So that a deletion can be repeated."""
+    await objects.create("v1/a", b"")
+    await objects.delete(["v1/a", "v1/b"])
+    await objects.delete(["v1/a"])
+    assert await objects.paths("v1/") == []

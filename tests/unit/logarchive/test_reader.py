@@ -1,0 +1,134 @@
+"""Stream and archive read as one."""
+
+import pytest
+
+from slipway.errors import UnavailableError
+from slipway.logarchive.archive import LogArchive
+from slipway.logarchive.pieces import START, ArchiveRecord
+from slipway.logarchive.reader import ArchivedLogs
+from slipway.runtime.clock import SystemClock
+from slipway.streams import keys
+from slipway.streams.logpacks import Gaps, LogLine, StoredLine
+from slipway.streams.memory_server import MemoryServer
+from slipway.streams.memory_side import MemoryStreams
+from slipway.streams.ports import NoTally
+from tests.support.archive_objects import MemoryObjects
+from tests.support.logs import a_pack
+from tests.support.redis import an_id
+
+SMALL = 3_000
+
+
+class Shelf:
+    """A stream with a small bound, and the archive beside it."""
+
+    def __init__(self) -> None:
+        self.server = MemoryServer(SystemClock())
+        self.streams = MemoryStreams(self.server, NoTally())
+        self.objects = MemoryObjects()
+        self.archive = LogArchive(self.objects)
+        self.logs = ArchivedLogs(self.streams.logs, self.archive, SystemClock())
+        self._number = 0
+        self._end = START
+
+    async def print(self, count: int, *, is_archived: bool = True) -> None:
+        """So many lines in packs of twenty, each archived as a piece before the bound drops it."""
+        for _ in range(count // 20):
+            some = [a_line(number) for number in range(self._number + 1, self._number + 21)]
+            await self.streams.logs.append([a_pack(an_id(), some, after=self._number, share=SMALL)])
+            self._number += 20
+            if is_archived:
+                await self.copy()
+
+    async def copy(self) -> None:
+        lines = await self.streams.logs.page(an_id(), after=self._end)
+        if lines:
+            record = ArchiveRecord(allocation=an_id(), workspace="team", name="a", uid="u")
+            await self.archive.write_record(record)
+            assert await self.archive.add("team", an_id(), self._end, lines)
+            self._end = lines[-1].cursor
+
+
+def a_line(number: int) -> LogLine:
+    return LogLine(attempt=1, rank=0, time="2026-01-02T03:04:05Z", text=f"line {number} " + "x" * 40)
+
+
+def numbers(lines: list[StoredLine]) -> list[int]:
+    return [each.line.number for each in lines]
+
+
+async def whole(logs: ArchivedLogs, *, limit: int) -> list[int]:
+    found, cursor = list[int](), None
+    while page := await logs.read(an_id(), after=cursor, limit=limit):
+        found += numbers(page)
+        cursor = page[-1].cursor
+    return found
+
+
+@pytest.mark.parametrize("limit", [1, 7, 20, 1000])
+async def test_lines_that_the_stream_dropped_come_from_the_archive(limit: int) -> None:
+    """In order, none twice and none missing at the seam, whatever the size of a page."""
+    shelf = Shelf()
+    await shelf.print(2_000)
+    await shelf.print(40, is_archived=False)
+    assert len(await shelf.streams.logs.read(an_id(), limit=5_000)) < 2_040
+    assert await whole(shelf.logs, limit=limit) == list(range(1, 2_041))
+
+
+async def test_what_is_archived_is_not_told_as_missing() -> None:
+    """The store's own figures say that lines were dropped; a reader that begins with the last lines sees no gap."""
+    shelf = Shelf()
+    await shelf.print(2_000)
+    stored = await shelf.logs.tail(an_id(), limit=1_500)
+    gaps = Gaps(await shelf.logs.positions(an_id()), is_whole=False)
+    assert numbers(stored) == list(range(501, 2_001))
+    assert [mark for each in stored if (mark := gaps.before(each.line)) is not None] == []
+
+
+async def test_the_archive_alone_is_the_log_when_the_stream_is_gone() -> None:
+    """A cursor of the stream goes on in the archive."""
+    shelf = Shelf()
+    await shelf.print(400)
+    [*_, last] = await shelf.streams.logs.tail(an_id(), limit=20)
+    [first, *_] = await shelf.streams.logs.tail(an_id(), limit=20)
+    for key in (keys.logs(an_id()), keys.log_state(an_id()), keys.log_packs(an_id())):
+        shelf.server.drop(key)
+    assert await whole(shelf.logs, limit=100) == list(range(1, 401))
+    assert numbers(await shelf.logs.read(an_id(), after=first.cursor)) == list(range(382, 401))
+    assert await shelf.logs.read(an_id(), after=last.cursor) == []
+    assert numbers(await shelf.logs.tail(an_id(), limit=30)) == list(range(371, 401))
+
+
+async def test_a_follower_that_falls_behind_reads_on_in_the_archive() -> None:
+    """What the stream dropped while it was away is not missing."""
+    shelf = Shelf()
+    await shelf.print(400)
+    found = list[int]()
+    async for page in shelf.logs.follow(an_id()):
+        found += numbers(page)
+        if found[-1] == 400:
+            await shelf.print(1_600)
+        if found[-1] == 2_000:
+            break
+    assert found == list(range(1, 2_001))
+
+
+async def test_an_archive_that_does_not_answer_is_told() -> None:
+    """The stream is read alone; where it has nothing, the answer is an error and no empty log."""
+    shelf = Shelf()
+    await shelf.print(400)
+    shelf.objects.is_away = True
+    lines = await shelf.logs.read(an_id(), limit=5_000)
+    assert "cannot be read now" in lines[0].line.text
+    assert numbers(lines)[-1] == 400
+    with pytest.raises(UnavailableError):
+        await shelf.logs.read(an_id(), after=lines[-1].cursor)
+
+
+async def test_a_piece_that_cannot_be_read_is_a_gap() -> None:
+    """The others are read."""
+    shelf = Shelf()
+    await shelf.print(2_000)
+    path = (await shelf.objects.paths("v1/logs/"))[50]
+    shelf.objects.objects[path] = b"?"
+    assert await whole(shelf.logs, limit=500) == [*range(1, 1_001), *range(1_021, 2_001)]
