@@ -153,7 +153,7 @@ def connect(
     catalog, lookup = Catalog(kube, clock, nodes), Lookup(kube)
     announcer = LaunchPublisher(streams.events, streams.wake, clock)
     refusals, contexts = _refusals(settings, clock), _contexts(settings, kube, clock, random)
-    archive = LogArchive(open_archive(settings.log_archive_url)) if settings.log_archive_url else None
+    archive = _log_archive(settings)
     ways = _ways_in(settings, kube, catalog, streams, refusals, clock=clock, random=random)
     allowed = settings.token_audiences
     launcher = LaunchRequests(kube, catalog, announcer, contexts, nodes, clock=clock, random=random, audiences=allowed)
@@ -214,6 +214,10 @@ def connect(
 def _tasks(settings: Settings, kube: Kube, lookup: Lookup, refusals: Refusals, clock: Clock) -> TaskTokens:
     is_shared = settings.auth == "kubernetes"
     return TaskTokens(kube, lookup, clock, refusals, audience=settings.task_audience, is_shared=is_shared)
+
+
+def _log_archive(settings: Settings) -> LogArchive | None:
+    return LogArchive(open_archive(settings.log_archive_url)) if settings.log_archive_url else None
 
 
 def _prometheus(settings: Settings) -> Prometheus | None:
