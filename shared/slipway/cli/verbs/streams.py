@@ -133,10 +133,10 @@ def _logs(arguments: argparse.Namespace, session: CliSession) -> int:
         if arguments.output == "json":
             session.terminal.raw(json.dumps({"items": list(lines)}) + "\n")
             return main.OK
-    if "ranks" in view:
-        prefix = labels.rank_count(view) > 1
-    else:
+    if view.keys() == {"id"}:
         lines, prefix = _peeked(lines)
+    else:
+        prefix = labels.rank_count(view) > 1
     prefix = prefix and not str(arguments.rank or "").isdigit()
     for line in lines:
         if arguments.output == "json":
