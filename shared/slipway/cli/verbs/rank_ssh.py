@@ -7,10 +7,12 @@ opened: the bytes of SSH travel through the session of `slipway exec`. So scp, s
 import argparse
 import asyncio
 import os
+import re
 import shlex
 import shutil
 import sys
 import threading
+from collections.abc import Mapping
 
 from slipway.cli import main, rank_session, ssh_keys
 from slipway.cli.attach import write_out
@@ -25,6 +27,9 @@ from slipway.sdk.commands import RankCommand
 _NO_SERVER, _NO_NAME, _NO_FOLDER = 45, 46, 47
 _FAILED = 255
 """ssh's own exit code where there is no connection."""
+_ACCOUNT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@+-]{0,63}")
+_PIECES_MAX = 16
+"""So many pieces of what a rank prints are looked at for the name of its account."""
 _SERVE = f"""umask 077
 sshd=$(command -v sshd)
 for each in /usr/sbin/sshd /usr/local/sbin/sshd /sbin/sshd; do
@@ -121,10 +126,23 @@ def configure_config(parser: argparse.ArgumentParser) -> None:
 def show_config(arguments: argparse.Namespace, session: CliSession) -> int:
     """Print a section of an ssh configuration."""
     options, alias = _options(arguments, session)
-    session.terminal.line(f"Host {alias}")
-    for name, value in options.items():
-        session.terminal.line(f"  {name} {value}")
+    session.terminal.raw(section(alias, options))
     return main.OK
+
+
+def section(alias: str, options: Mapping[str, str]) -> str:
+    """A section of an ssh configuration for one host.
+
+    Raises:
+        InvalidError: a value that does not fit on its line: what follows would be an option of its own, and ssh runs
+            what options such as ProxyCommand name.
+    """
+    for name, value in {"Host": alias, **options}.items():
+        if not value.isprintable():
+            raise InvalidError(
+                f"{name}: {value[:200]!r} holds a character that a line of ssh's configuration cannot have"
+            )
+    return "\n".join([f"Host {alias}", *(f"  {name} {value}" for name, value in options.items())]) + "\n"
 
 
 def configure_proxy(parser: argparse.ArgumentParser) -> None:
@@ -185,13 +203,30 @@ async def _user_of(arguments: argparse.Namespace, session: CliSession) -> str:
     wanted = _command(arguments, "sh", "-c", f"command -v sshd >/dev/null || {_LOOK} || exit {_NO_SERVER}; id -un")
     async with rank_session.running(session.api.server, wanted, session.user) as command:
         async for stream, data in command.output():
-            if stream == STDOUT:
+            if stream == STDOUT and len(said) < _PIECES_MAX:
                 said.append(data)
-    name = b"".join(said).decode(errors="replace").strip()
     if command.end is None:
         raise commands.lost()
-    if command.end.code or not name or name.isdigit():
-        raise PermanentError(_why(arguments.id, CommandEnd(command.end.code or _NO_NAME, command.end.message)))
+    if command.end.code:
+        raise PermanentError(_why(arguments.id, command.end))
+    return account_of(arguments.id, b"".join(said))
+
+
+def account_of(id_: str, said: bytes) -> str:
+    """The name of an account in what `id` of a rank has printed. The program is one of the image: whatever it prints
+    goes to ssh and into the configuration of the user, so that it must be a name and nothing else.
+
+    Raises:
+        PermanentError: it has no name, or printed something else.
+    """
+    name = said.decode(errors="replace").strip()
+    if not name or name.isdigit():
+        raise PermanentError(_why(id_, CommandEnd(_NO_NAME, "")))
+    if not _ACCOUNT.fullmatch(name):
+        raise PermanentError(
+            f"the program id of {id_} printed {name[:80]!r}, which is no name of an account "
+            "(letters, digits and _ . - @ +)"
+        )
     return name
 
 
