@@ -48,8 +48,6 @@ _CREDENTIAL = "Authorization: Bearer $SLIPWAY_API_TOKEN"
 """How a command is shown: a token is not for a screen."""
 _SECRETS = frozenset({"secretValues", "secret"})
 """Fields of bodies that hold secrets: of a launch, of a webhook."""
-_HIDDEN = re.compile(r"\\ue000([A-Za-z_]\w*)\\ue001", re.ASCII)
-"""The mark of a variable, as JSON writes it: two characters for private use, which no command line has."""
 _NO_NAME = re.compile(r"^(?=\d)|\W", re.ASCII)
 """What the name of a variable of the shell cannot have."""
 _ROUTE = re.compile(r"GET /api/v1/([a-z-]+) lists\b")
@@ -370,16 +368,12 @@ class Api:
         words = ["curl", "-sS"] if method == "GET" else ["curl", "-sS", "-X", method]
         for name, value in headers.items():
             if name == "Authorization":
-                words += ["-H", _CREDENTIAL]
+                words += ["-H", f'"{_CREDENTIAL}"']
             elif name != "User-Agent":
-                words += ["-H", f"{name}: {value}"]
+                words += ["-H", shlex.quote(f"{name}: {value}")]
         if payload is not None:
-            words += ["-d", _without_secrets(payload).decode()]
-        url = self.server._replace(prefix="").url + target
-        shown = shlex.join([*words, url])
-        # A variable is written outside of the single quotes of its body.
-        shown = _HIDDEN.sub(lambda found: f"""'"${found[1]}"'""", shown)
-        return shown.replace(f"'{_CREDENTIAL}'", f'"{_CREDENTIAL}"')
+            words += ["-d", _body_for_shell(payload)]
+        return " ".join([*words, shlex.quote(self.server._replace(prefix="").url + target)])
 
     def _pause_after(self, error: ControlPlaneError, tries: Tries) -> float:
         """Seconds until the next try, told to people before the first one. Raises `error` when there is none."""
@@ -414,27 +408,29 @@ def _entries(response: http.client.HTTPResponse) -> Iterator[ServerSentEvent]:
             yield entry
 
 
-def _without_secrets(payload: bytes) -> bytes:
-    """The body with a mark for a variable of the shell in the place of each secret: a screen is no place for it."""
+def _body_for_shell(payload: bytes) -> str:
+    """The body as a word of the shell, with a variable in the place of each secret: a screen is no place for it.
+
+    Each part between two variables is quoted by itself, so that nothing in the body becomes a variable, whoever
+    wrote it.
+    """
     try:
         body: Any = json.loads(payload)
     except ValueError:
-        return payload
+        body = None
     if not isinstance(body, dict) or not _SECRETS.intersection(cast("Json", body)):
-        return payload
+        return shlex.quote(payload.decode())
     hidden = dict(cast("Json", body))
+    mark = uuid.uuid4().hex  # drawn anew each time: no text of the body can hold it
     values = hidden.get("secretValues")
     if isinstance(values, dict):
-        hidden["secretValues"] = {name: _variable(name) for name in cast("Json", values)}
+        hidden["secretValues"] = {name: f"{mark}{shell_variable(name)}{mark}" for name in cast("Json", values)}
     elif values:
-        hidden["secretValues"] = _variable("SECRET_VALUES")
+        hidden["secretValues"] = f"{mark}SECRET_VALUES{mark}"
     if hidden.get("secret"):
-        hidden["secret"] = _variable("SECRET")
-    return json.dumps(hidden).encode()
-
-
-def _variable(name: str) -> str:
-    return f"\ue000{shell_variable(name)}\ue001"
+        hidden["secret"] = f"{mark}SECRET{mark}"
+    parts = json.dumps(hidden).split(mark)
+    return "".join(f'"${part}"' if number % 2 else shlex.quote(part) for number, part in enumerate(parts))
 
 
 def shell_variable(name: str) -> str:

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import socketserver
+import subprocess
 import threading
 from collections.abc import Callable, Generator
 from contextlib import closing, contextmanager
@@ -28,6 +29,7 @@ from slipway.errors import (
 )
 from slipway.sdk import retries
 from slipway.sdk.address import parse
+from slipway.sdk.credentials import fixed
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}"
 STREAM = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n"
@@ -276,6 +278,35 @@ def test_a_request_as_curl_has_no_secret(body: dict[str, Any], shown_as: str) ->
     assert "hush" in server.requests[0]
     assert "hush" not in shown[0]
     assert shown_as in shown[0]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "'Authorization: Bearer $SLIPWAY_API_TOKEN'",
+        "Authorization: Bearer $SLIPWAY_API_TOKEN",
+        "\ue000SLIPWAY_API_TOKEN\ue001",
+        '$SLIPWAY_API_TOKEN "$SLIPWAY_API_TOKEN" $(echo $SLIPWAY_API_TOKEN) `echo $SLIPWAY_API_TOKEN`',
+        "it's\n\\' \"; echo $SLIPWAY_API_TOKEN #",
+    ],
+)
+def test_no_text_of_a_body_becomes_a_variable(text: str) -> None:
+    """A launch that is repeated holds texts of whoever made it: the shell passes them on as they are, and the token of
+    who runs the command is in the head of the request only."""
+    api = Api(parse("http://127.0.0.1:1", "test")._replace(credential=fixed("slipway_canary")))
+    for secret in ({}, {"secretValues": {"HF_TOKEN": "hush"}}):
+        body = {"env": {"NOTE": text}, **secret}
+        shown = api.as_curl("POST", "/allocations", body=body, headers={"Idempotency-Key": text.replace("\n", "")})
+        words = words_of_the_shell(shown, SLIPWAY_API_TOKEN="slipway_canary", HF_TOKEN="hush")
+        assert json.loads(words[words.index("-d") + 1]) == body
+        assert [word for word in words if "canary" in word] == ["Authorization: Bearer slipway_canary"]
+
+
+def words_of_the_shell(line: str, **variables: str) -> list[str]:
+    """The arguments that curl would be given."""
+    script = "curl() { printf '%s\\0' \"$@\"; }\n" + line
+    done = subprocess.run(["/bin/sh", "-c", script], capture_output=True, text=True, check=True, env=variables)
+    return done.stdout.split("\0")[:-1]
 
 
 async def test_calls_run_beside_a_loop() -> None:
