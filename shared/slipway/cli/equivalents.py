@@ -15,7 +15,7 @@ from slipway.cli.batch import parts_of
 from slipway.cli.http import Query, shell_variable
 from slipway.cli.output import Options
 from slipway.cli.verb import CliSession
-from slipway.errors import InvalidError
+from slipway.errors import InvalidError, PermanentError
 from slipway.sdk.credentials import ENV_TOKEN
 
 Json = dict[str, Any]
@@ -23,6 +23,7 @@ Json = dict[str, Any]
 TOOLS = ("curl", "kubectl", "python")
 _UPPER = re.compile(r"(?<=[a-z0-9])[A-Z]")
 _NOT_OF_A_MANIFEST = ("requestHash", "signals", "desired", "queuePosition", "secretVariables")
+_OBJECT_NAME = re.compile(r"[a-z0-9][a-z0-9.-]{0,252}")
 _RESOURCE = "allocations.slipway.dev"
 
 
@@ -53,6 +54,8 @@ def show_launch(session: CliSession, arguments: argparse.Namespace, body: Json, 
             _manifest(session, body)
         case _:
             fields = {_snake(name): value for name, value in body.items() if name != "kind"}
+            if odd := [name for name in fields if not name.isidentifier()]:
+                raise PermanentError(f"the launch has a field {odd[0][:80]!r}, which no client has")
             lines = [f"    {name}={_literal(name, value)}," for name, value in fields.items()]
             call = ["run = client.launch(", f"    {body['kind']!r},", *lines, f"    key={key!r},", ")", "print(run.id)"]
             _python(session, call, with_os="secretValues" in body)
@@ -177,8 +180,15 @@ def _kubectl_list(given: Mapping[str, Any]) -> str:
 
 
 def _places(session: CliSession, ids: Sequence[str]) -> list[str]:
-    """Name and namespace of each, as kubectl takes them; the API is asked."""
+    """Name and namespace of each, as kubectl takes them; the API is asked.
+
+    Raises:
+        PermanentError: a name that Kubernetes has not: a shell, or kubectl, would read something else in it.
+    """
     views: list[Json] = [session.api.get(f"/allocations/{id_}") for id_ in ids]
+    for name in [str(view[field]) for view in views for field in ("name", "workspace")]:
+        if not _OBJECT_NAME.fullmatch(name):
+            raise PermanentError(f"the server names an object {name[:80]!r}, which is no name of Kubernetes")
     return [f"{view['name']} -n {view['workspace']}" for view in views]
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from slipway.cli import labels, main
 from slipway.cli.background import Background, events_of, lines_of
 from slipway.cli.terminal import RANK_COLOURS
-from slipway.cli.verb import CliSession
+from slipway.cli.verb import CliSession, command_line
 from slipway.errors import TransientError
 from slipway.sdk.sse import ServerSentEvent
 
@@ -77,7 +77,7 @@ class Following:
         terminal.clear()
         # The log of a program that could not be started has neither lines nor an end.
         if self._has_lines and not self._logs_over:
-            terminal.note(f"the end of the log has not come yet; see it with: slipway logs {self.id}")
+            terminal.note(f"the end of the log has not come yet; see it with: {command_line('logs', self.id)}")
         self.view = self.session.api.get(f"/allocations/{self.id}")
         is_good = labels.has_succeeded(self.view)
         terminal.note(terminal.paint(labels.summary_of(self.view), "green" if is_good else "red"))
@@ -115,7 +115,7 @@ class Following:
             # Inside, because the second Ctrl-C may come at once.
             terminal.clear()
             terminal.note(
-                f"\ndetached: {self.id} goes on. Come back with: slipway follow {self.id}\n"
+                f"\ndetached: {self.id} goes on. Come back with: {command_line('follow', self.id)}\n"
                 f"Ctrl-C again within {SECOND_S:.0f} s kills it."
             )
             time.sleep(SECOND_S)

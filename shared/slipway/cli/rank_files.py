@@ -21,6 +21,7 @@ from typing import NamedTuple
 
 from slipway.cli.rank_session import RankSession, running
 from slipway.cli.unpacking import Unpacked, unpack
+from slipway.cli.verb import command_line
 from slipway.errors import InvalidError, NotFoundError, PermanentError
 from slipway.model.exec_channels import PIECE_BYTES, STDERR, STDOUT, CommandEnd
 from slipway.sdk.address import ServerAddress
@@ -255,7 +256,7 @@ def _check(end: CommandEnd | None, place: RankPath, said: str) -> None:
         case _Code.NO_TAR:
             raise PermanentError(
                 f"the image of {place.id} has no tar, which cp needs: install tar in the image, or read a single file "
-                f"with: slipway exec {place.id} --rank {place.rank} -- cat FILE > FILE"
+                f"with: {command_line('exec', place.id, '--rank', place.rank)} -- cat FILE > FILE"
             )
         case _Code.NO_FOLDER:
             raise NotFoundError(f"{place}: there is no such folder in the rank; make it first with slipway exec")

@@ -5,6 +5,7 @@ Owns the options that all verbs share and the translation of the error tree to e
 
 import argparse
 import re
+import shlex
 import sys
 from collections.abc import Callable, Collection
 from functools import partial
@@ -238,6 +239,12 @@ def named(pointer: str) -> str:
         name = step.replace("~1", "/").replace("~0", "~")
         text += f"[{name}]" if name.isdigit() else f".{name}" if text else name
     return text or "(the whole)"
+
+
+def command_line(*words: object) -> str:
+    """A command of ours as it is printed for people to copy. Words may come from a server, or from its users: each is
+    quoted, so that the shell reads it as that word."""
+    return shlex.join(["slipway", *map(str, words)])
 
 
 def exit_code(error: ControlPlaneError) -> int:

@@ -8,12 +8,15 @@ from typing import Any
 
 import pytest
 import yaml
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
 
 from slipway.cli import main
 from slipway.model.lifecycle import Event
 from slipway.model.reasons import Result
 from tests.support.api_world import ApiWorld
 from tests.support.cli import Desk, Ran
+from tests.support.http_stub import serve
 
 Json = dict[str, Any]
 COMMAND = """print("it's", '$HOME', "<<EOF>>")"""
@@ -141,3 +144,29 @@ async def test_a_kill_of_nothing_prints_nothing(world: ApiWorld, desk: Desk) -> 
     await world.step("a", Event.TERMINATED, result=Result.SUCCEEDED)
     done = await desk.run("kill", "--all", "--user", "ann", "--as", "curl")
     assert (done.code, done.out) == (main.OK, "")
+
+
+@pytest.mark.parametrize("field", ["name", "workspace"])
+@pytest.mark.parametrize("bad", ["a; touch taken", "$(touch taken)", "--kubeconfig=x", "a\nb", "A", ""])
+async def test_a_name_that_is_none_is_not_printed(field: str, bad: str) -> None:
+    """A server that is taken over, or the wrong one, writes no words of its own into a command that is copied."""
+
+    async def answer(_: Request) -> Response:
+        return JSONResponse({"id": "a-1", "name": "a", "workspace": "red", field: bad})
+
+    async with serve(answer) as stub:
+        for words in (("get", "a"), ("kill", "a")):
+            done = await Desk(stub.url).run(*words, "--as", "kubectl")
+            assert (done.code, done.out, "no name of Kubernetes" in done.err) == (main.FAILED, "", True), done
+
+
+async def test_a_field_that_is_none_is_not_printed() -> None:
+    """Names of fields stand in a program as they are: one that is no word of Python is refused."""
+
+    async def answer(_: Request) -> Response:
+        spec = {"x=__import__('os').system('touch taken'),y": 1}
+        return JSONResponse({"id": "a-1", "kind": "command", "workspace": "red", "spec": spec})
+
+    async with serve(answer) as stub:
+        done = await Desk(stub.url).run("rerun", "a", "--as", "python")
+    assert (done.code, done.out, "no client has" in done.err) == (main.FAILED, "", True), done

@@ -9,7 +9,7 @@ import pytest
 from slipway.cli import labels, table, waterfall
 from slipway.cli.follow import progress_of
 from slipway.cli.terminal import Terminal
-from slipway.cli.verb import describe, exit_code, named
+from slipway.cli.verb import command_line, describe, exit_code, named
 from slipway.cli.verbs.show import explain_text, foreseen_text, timeline_text
 from slipway.cli.verbs.streams import event_text
 from slipway.cli.waterfall import WorkSpan
@@ -92,6 +92,12 @@ def test_facts_keep_to_the_columns_of_a_terminal() -> None:
     assert max(len(line) for line in shown[:-1]) <= 40
     assert " ".join(line[7:] for line in shown[1:-1]) == reason
     assert shown[-1] == "Page:  " + "x" * 50
+
+
+def test_a_command_that_is_copied_has_its_words_quoted() -> None:
+    """A name from a server is one word of it, whatever the name is."""
+    assert command_line("follow", "run-a-12345678") == "slipway follow run-a-12345678"
+    assert command_line("follow", "a; rm -rf ~", "$(id)") == "slipway follow 'a; rm -rf ~' '$(id)'"
 
 
 def test_ages() -> None:

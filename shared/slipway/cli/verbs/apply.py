@@ -10,7 +10,7 @@ import json
 from typing import Any, cast
 
 from slipway.cli import labels, main, yamlfile
-from slipway.cli.verb import CliSession, CliVerb
+from slipway.cli.verb import CliSession, CliVerb, command_line
 from slipway.cli.verbs.run import add_launch_modes, launch_and_follow
 from slipway.errors import FieldError, InvalidError
 
@@ -46,7 +46,7 @@ def _was_launched(session: CliSession, view: Json) -> int | None:
     name, result = view["name"], view.get("result") or view["phase"]
     session.terminal.note(
         f"{view['id']}: not launched again: {name} has ended ({result}) at {view.get('endedAt') or 'an unknown time'}. "
-        f"To launch it again, change or leave out its name; to see how it ended: slipway follow {name}"
+        f"To launch it again, change or leave out its name; to see how it ended: {command_line('follow', name)}"
     )
     return main.OK if labels.has_succeeded(view) else main.FAILED
 

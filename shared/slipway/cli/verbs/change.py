@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from slipway.cli import batch, equivalents, labels, launch, main, selection
 from slipway.cli.follow import wait_until
-from slipway.cli.verb import CliSession, CliVerb
+from slipway.cli.verb import CliSession, CliVerb, command_line
 from slipway.errors import InvalidError
 
 Json = dict[str, Any]
@@ -93,7 +93,7 @@ def remove(arguments: argparse.Namespace, session: CliSession) -> int:
             return ""
         if item["problem"]["status"] != CONFLICT:
             return ""
-        return f" is {item['phase']}: not removed. End it with `slipway kill {item['id']}`, or add --force"
+        return f" is {item['phase']}: not removed. End it with `{command_line('kill', item['id'])}`, or add --force"
 
     ids = selection.ids_of(arguments, session, "remove", is_wanted)
     asked = {"force": True} if arguments.force else {}

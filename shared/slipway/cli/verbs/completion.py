@@ -4,6 +4,8 @@ Verbs and options are in the script; ids are asked for when they are completed (
 """
 
 import argparse
+import shlex
+from collections.abc import Iterable
 
 from slipway.cli import main
 from slipway.cli.verb import CliSession, CliVerb, parser_of
@@ -34,23 +36,39 @@ def words_of(parser: argparse.ArgumentParser) -> list[str]:
 
 
 def bash(words: dict[str, list[str]], *, zsh: bool) -> str:
-    """For bash; zsh runs the same through its bash emulation."""
+    """For bash; zsh runs the same through its bash emulation.
+
+    What the server says is compared and never expanded (`compgen -W` would run a command in it), and what is no id is
+    left out: the shell would read it as code once the line is entered.
+    """
     head = "autoload -U +X bashcompinit && bashcompinit\n" if zsh else ""
-    cases = "\n".join(f'    {name}) words="{" ".join(options)}" ;;' for name, options in words.items())
+    cases = "\n".join(f"    {name}) words={shlex.quote(_in_lines(options))} ;;" for name, options in words.items())
     return f"""{head}_slipway() {{
-  local current="${{COMP_WORDS[COMP_CWORD]}}" words=""
+  local current="${{COMP_WORDS[COMP_CWORD]}}" words="" ids="" word LC_ALL=C
   if [ "$COMP_CWORD" -eq 1 ]; then
-    COMPREPLY=( $(compgen -W "{" ".join(words)}" -- "$current") )
-    return
-  fi
-  case "${{COMP_WORDS[1]}}" in
+    words={shlex.quote(_in_lines(words))}
+  else
+    case "${{COMP_WORDS[1]}}" in
 {cases}
-  esac
-  case "$current" in
-    -*) ;;
-    *) words="$words $(slipway ps -q 2>/dev/null)" ;;
-  esac
-  COMPREPLY=( $(compgen -W "$words" -- "$current") )
+    esac
+    case "$current" in
+      -*) ;;
+      *) ids="$(slipway ps -q 2>/dev/null)" ;;
+    esac
+  fi
+  COMPREPLY=()
+  while IFS= read -r word; do
+    case "$word" in
+      "") ;;
+      "$current"*) COMPREPLY+=("$word") ;;
+    esac
+  done <<< "$words"
+  while IFS= read -r word; do
+    case "$word" in
+      ""|[!a-z0-9]*|*[!a-z0-9.-]*) ;;
+      "$current"*) COMPREPLY+=("$word") ;;
+    esac
+  done <<< "$ids"
 }}
 complete -o default -F _slipway slipway
 """
@@ -59,6 +77,7 @@ complete -o default -F _slipway slipway
 def fish(words: dict[str, list[str]]) -> str:
     """For fish."""
     lines = ["complete -c slipway -f"]
+    ids = '(slipway ps -q 2>/dev/null | string match -r "^[a-z0-9][a-z0-9.-]*\\$")'
     for name, entry in main.VERBS.items():
         about = entry.summary.replace("'", "")
         lines.append(f"complete -c slipway -n __fish_use_subcommand -a {name} -d '{about}'")
@@ -70,8 +89,12 @@ def fish(words: dict[str, list[str]]) -> str:
                 lines.append(f"complete -c slipway {within} -s {word.removeprefix('-')}")
             else:
                 lines.append(f"complete -c slipway {within} -a {word}")
-        lines.append(f"complete -c slipway {within} -a '(slipway ps -q 2>/dev/null)'")
+        lines.append(f"complete -c slipway {within} -a '{ids}'")
     return "\n".join(lines) + "\n"
+
+
+def _in_lines(words: Iterable[str]) -> str:
+    return "\n".join(words)
 
 
 VERBS = {"completion": CliVerb(configure, execute)}

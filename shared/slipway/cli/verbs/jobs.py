@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 from slipway.cli import batch, labels, main, output, selection, table
 from slipway.cli.http import ApiResponse
-from slipway.cli.verb import CliSession, CliVerb
+from slipway.cli.verb import CliSession, CliVerb, command_line
 from slipway.cli.verbs import listing
 from slipway.errors import InvalidError
 from slipway.sdk import preferences
@@ -150,7 +150,9 @@ def _create(arguments: argparse.Namespace, session: CliSession, name: str) -> in
     workspace = preferences.workspace(arguments.workspace).value
     body = {"name": name, "workspace": workspace, **_changes(arguments, without="queue")}
     view: Json = session.api.post("/jobs", body)
-    session.terminal.line(f"job {view['name']} is there; launch into it with: slipway run --job {view['name']} -- ...")
+    session.terminal.line(
+        f"job {view['name']} is there; launch into it with: {command_line('run', '--job', view['name'])} -- ..."
+    )
     return main.OK
 
 

@@ -8,7 +8,7 @@ from functools import partial
 
 from slipway.cli import launch, main, upload
 from slipway.cli.follow import wait_until
-from slipway.cli.verb import CliSession, CliVerb
+from slipway.cli.verb import CliSession, CliVerb, command_line
 from slipway.cli.verbs import change, listing, open_wait, render, run, shells, show, streams
 
 SHELL = "shell"
@@ -84,7 +84,7 @@ def _attach(session: CliSession, view: launch.Json, arguments: argparse.Namespac
     if arguments.rm:
         session.api.post(f"/allocations/{id_}/kill")
     else:
-        session.terminal.note(f"{id_} goes on; end it with: slipway shell stop {id_}")
+        session.terminal.note(f"{id_} goes on; end it with: {command_line('shell', 'stop', id_)}")
     return code
 
 
@@ -96,10 +96,10 @@ def _serve(session: CliSession, id_: str, arguments: argparse.Namespace) -> int:
     if reached is not None and reached["phase"] == "Running":
         answering = wait_until(session, id_, "ready", SERVES_S)
         if answering is None:
-            terminal.note(f"{id_} runs, but nothing listens on its port yet; see: slipway logs {id_}")
+            terminal.note(f"{id_} runs, but nothing listens on its port yet; see: {command_line('logs', id_)}")
         reached = answering or reached
     if reached is None or reached["phase"] == "Terminated":
-        terminal.note(f"{id_} did not start; see: slipway describe {id_}")
+        terminal.note(f"{id_} did not start; see: {command_line('describe', id_)}")
         return main.FAILED
     if reached.get("waiting"):
         terminal.note(f"{id_} has nothing to show yet; its page does as soon as there is something")

@@ -5,7 +5,7 @@ from typing import Any
 
 from slipway.cli import labels, main
 from slipway.cli.follow import wait_until
-from slipway.cli.verb import CliSession, CliVerb, whole_number
+from slipway.cli.verb import CliSession, CliVerb, command_line, whole_number
 from slipway.errors import InvalidError, PermanentError
 from slipway.model.duration import parse_duration
 from slipway.runtime.tasks import TaskGroup
@@ -70,7 +70,7 @@ def lead(session: CliSession, view: Json | None = None, below: str = "", *, show
     except PermanentError as error:
         session.terminal.note(str(error))
         if view is not None:
-            session.terminal.note(f"slipway port-forward {view['id']} PORT leads to the workload")
+            session.terminal.note(f"{command_line('port-forward', view['id'], 'PORT')} leads to the workload")
         return
     if shows and _opened(link):
         return
@@ -114,7 +114,7 @@ def wait(arguments: argparse.Namespace, session: CliSession) -> int:
     view = wait_until(session, id_, arguments.goal, timeout_s)
     if view is None:
         session.terminal.note(
-            f"{id_} is not {arguments.goal} after {arguments.timeout}; slipway explain {id_} says why"
+            f"{id_} is not {arguments.goal} after {arguments.timeout}; {command_line('explain', id_)} says why"
         )
         return main.TIMED_OUT
     session.terminal.line(f"{id_} {labels.state_of(view)}")

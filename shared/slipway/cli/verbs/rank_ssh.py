@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from slipway.cli import main, rank_session, ssh_keys
 from slipway.cli.attach import write_out
 from slipway.cli.ssh_keys import SshKeys
-from slipway.cli.verb import CliSession, CliVerb
+from slipway.cli.verb import CliSession, CliVerb, command_line
 from slipway.cli.verbs.rank_exec import add_place, pass_input_on
 from slipway.errors import InvalidError, PermanentError
 from slipway.model.exec_channels import STDOUT, CommandEnd
@@ -98,7 +98,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def connect(arguments: argparse.Namespace, session: CliSession) -> int:
     """Run ssh; its exit code."""
     if arguments.words:
-        raise InvalidError(f"write -- before the command: slipway ssh {arguments.id} -- {shlex.join(arguments.words)}")
+        raise InvalidError(f"write -- before the command: {command_line('ssh', arguments.id, '--', *arguments.words)}")
     program = shutil.which("ssh")
     if program is None:
         raise PermanentError("there is no ssh on this machine: install an OpenSSH client, or use slipway exec")
@@ -238,7 +238,7 @@ def _command(arguments: argparse.Namespace, *words: str, stdin: bool = False) ->
 
 
 def _why(id_: str, end: CommandEnd) -> str:
-    instead = f"slipway exec {id_} works without it, and slipway cp copies files"
+    instead = f"{command_line('exec', id_)} works without it, and slipway cp copies files"
     if end.is_missing_program:
         return f"the image of {id_} has no sh, and so no place for an SSH server"
     match end.code:

@@ -7,7 +7,7 @@ from typing import cast
 from slipway.cli import equivalents, labels, launch, main, output, rehearsal, upload
 from slipway.cli.follow import Following, wait_until
 from slipway.cli.http import new_key
-from slipway.cli.verb import CliSession, CliVerb
+from slipway.cli.verb import CliSession, CliVerb, command_line
 from slipway.errors import InvalidError
 
 EXAMPLES = """examples:
@@ -98,7 +98,7 @@ def launch_and_follow(
         return main.OK if is_up else main.FAILED
     if arguments.detach or arguments.quiet or output.is_for_machines(arguments):
         if arguments.detach and not arguments.quiet and terminal.is_interactive:
-            terminal.note(f"follow it with: slipway follow {id_}")
+            terminal.note(f"follow it with: {command_line('follow', id_)}")
         return main.OK
     return Following(session, view, with_logs=True).run()
 
@@ -112,7 +112,8 @@ def follow(arguments: argparse.Namespace, session: CliSession) -> int:
     """What `run` shows: progress, all output, how it ended, and that as the exit code; also after the end."""
     view = cast("launch.Json", session.api.get(f"/allocations/{arguments.id}"))
     if view["kind"] == "shell" and not labels.has_ended(view):
-        session.terminal.note(f"{view['id']} is a shell; for a terminal in it: slipway shell open {view['id']}")
+        into = command_line("shell", "open", view["id"])
+        session.terminal.note(f"{view['id']} is a shell; for a terminal in it: {into}")
     return Following(session, view, with_logs=True).run()
 
 

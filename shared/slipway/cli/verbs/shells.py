@@ -7,7 +7,7 @@ from typing import Any
 
 from slipway.cli import labels, main, table
 from slipway.cli.follow import wait_until
-from slipway.cli.verb import CliSession
+from slipway.cli.verb import CliSession, command_line
 from slipway.errors import InvalidError, PermanentError
 
 Json = dict[str, Any]
@@ -78,7 +78,7 @@ def attach(
         raise PermanentError(f"{labels.summary_of(view)}: there is nothing to open")
     reached = wait_until(session, id_, "ready", None)
     if reached is None or labels.has_ended(reached):
-        terminal.note(f"{id_} did not start; see: slipway logs {id_}, slipway describe {id_}")
+        terminal.note(f"{id_} did not start; see: {command_line('logs', id_)}, {command_line('describe', id_)}")
         return main.FAILED
     is_tty = sys.stdin.isatty() and not arguments.no_tty
     if is_tty:
@@ -86,7 +86,8 @@ def attach(
     attachment = Attachment(terminal, session.api.server, view["links"]["proxy"], RemoteSession(named, command, is_tty))
     code = attachment.run()
     if code is None:
-        terminal.note(f"\ndetached. Come back with: slipway shell open {id_} --session {attachment.session}")
+        again = command_line("shell", "open", id_, "--session", attachment.session)
+        terminal.note(f"\ndetached. Come back with: {again}")
         return main.DETACHED
     return code
 
@@ -94,7 +95,7 @@ def attach(
 def _list(session: CliSession, view: Json) -> int:
     items: list[Json] = session.api.get(f"/{view['links']['proxy']}sessions")["items"]
     if not items:
-        session.terminal.note(f"no sessions; slipway shell open {view['id']} begins one")
+        session.terminal.note(f"no sessions; {command_line('shell', 'open', view['id'])} begins one")
         return main.OK
     rows = [[str(each["id"]), _state_of(each), str(each["viewers"]), shlex.join(each["command"])] for each in items]
     width = session.terminal.width

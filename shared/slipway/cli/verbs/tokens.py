@@ -9,6 +9,7 @@ import base64
 import json
 import os
 import secrets
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -191,7 +192,7 @@ def _patch(arguments: argparse.Namespace, session: CliSession, data: dict[str, s
     if arguments.apply:
         credentials.kubectl([*words, "--patch-file", "/dev/stdin"], given=patch)
         return
-    session.terminal.note(f"it counts once this was done: kubectl {' '.join(words)} --patch '{patch}'")
+    session.terminal.note(f"it counts once this was done: {shlex.join(['kubectl', *words, '--patch', patch])}")
 
 
 def _place(text: str) -> tuple[str, str]:

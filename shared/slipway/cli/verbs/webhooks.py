@@ -7,7 +7,7 @@ from typing import Any, cast
 from urllib.parse import quote
 
 from slipway.cli import main, output, table
-from slipway.cli.verb import CliSession, CliVerb
+from slipway.cli.verb import CliSession, CliVerb, command_line
 from slipway.cli.verbs import listing
 from slipway.errors import InvalidError
 
@@ -72,7 +72,7 @@ def _create(arguments: argparse.Namespace, session: CliSession) -> int:
     session.terminal.line(f"webhook {view['name']} is added")
     session.terminal.line(f"signing key: {view['secret']}")
     session.terminal.note("The key is not shown again. The receiver checks signatures with it: docs/integrating.md")
-    session.terminal.note(f"Try it: slipway webhook test {view['name']}")
+    session.terminal.note(f"Try it: {command_line('webhook', 'test', view['name'])}")
     return main.OK
 
 

@@ -5,7 +5,7 @@ from typing import Any, cast
 from urllib.parse import quote
 
 from slipway.cli import main, output, table
-from slipway.cli.verb import CliSession, CliVerb
+from slipway.cli.verb import CliSession, CliVerb, command_line
 from slipway.cli.verbs import listing
 from slipway.errors import InvalidError
 
@@ -65,7 +65,9 @@ def execute(arguments: argparse.Namespace, session: CliSession) -> int:
             output.write(terminal, arguments.output, session.api.call("GET", path))
         case "create":
             session.api.post("/workspaces", {"name": name, "adopt": arguments.adopt, **_fields(arguments)})
-            terminal.line(f"workspace {name} is there; launch into it with: slipway run -n {name} -- COMMAND")
+            terminal.line(
+                f"workspace {name} is there; launch into it with: {command_line('run', '-n', name)} -- COMMAND"
+            )
         case "set":
             fields = _fields(arguments)
             if not fields:
