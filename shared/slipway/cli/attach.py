@@ -18,6 +18,7 @@ from concurrent.futures import CancelledError
 from concurrent.futures import TimeoutError as NotYetError
 from contextlib import contextmanager
 
+from slipway.cli.columns import one_line
 from slipway.cli.remote import PIECE_BYTES, STDERR, Remote, RemoteSession
 from slipway.cli.terminal import Terminal
 from slipway.sdk.address import ServerAddress
@@ -108,7 +109,7 @@ class Attachment:
 
     def _say(self, words: str) -> None:
         end = "\r\n" if self._is_tty else "\n"
-        text = self._terminal.paint(f"[slipway: {words}]", "dim")
+        text = self._terminal.shown(self._terminal.paint(f"[slipway: {one_line(words)}]", "dim"))
         self._terminal.err.write(f"{end if self._is_tty else ''}{text}{end}")
         self._terminal.err.flush()
 

@@ -7,6 +7,7 @@ Source: Unicode Standard Annex 11 (East Asian Width), Unicode Technical Standard
 """
 
 import functools
+import re
 from collections.abc import Iterator
 
 ELLIPSIS = "…"
@@ -15,6 +16,9 @@ _SKIN_TONES = range(0x1F3FB, 0x1F400)
 _FLAG_LETTERS = range(0x1F1E6, 0x1F200)
 _LATER_JAMO = (range(0x1160, 0x1200), range(0xD7B0, 0xD800))
 """Vowels and final consonants of a Korean syllable that is written in parts: they stand in the block of its first."""
+_UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+"""Characters that a terminal obeys or cannot show: controls but tab and line end, ends of lines of Unicode, what turns
+the direction of a line, and halves of characters, which no stream can write."""
 _KEYCAPS = frozenset("0123456789#*")
 
 
@@ -56,12 +60,22 @@ def words_of(text: str) -> list[str]:
     return found
 
 
+def harmless(text: str) -> str:
+    """`text` with each character written out that a terminal would obey (`\\x1b`), but for tabs and line ends."""
+    return _UNSEEN.sub(lambda found: ascii(found[0])[1:-1], text)
+
+
+def harmless_json(text: str) -> str:
+    """JSON, with the same characters as escapes of JSON: it says the same."""
+    return _UNSEEN.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
 def one_line(text: str) -> str:
     """`text` with a space in the place of each control character: a line break would end the row of a table, and other
     characters would move the cursor."""
     if text.isprintable():
         return text
-    return "".join(" " if ord(each) < 0x20 or 0x7F <= ord(each) < 0xA0 else each for each in text)
+    return harmless("".join(" " if ord(each) < 0x20 or 0x7F <= ord(each) < 0xA0 else each for each in text))
 
 
 def _clusters(text: str) -> Iterator[tuple[str, int]]:

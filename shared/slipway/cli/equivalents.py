@@ -13,7 +13,7 @@ from typing import Any, cast
 
 from slipway.cli.batch import parts_of
 from slipway.cli.http import Query, shell_variable
-from slipway.cli.output import Options
+from slipway.cli.output import Options, yaml_text
 from slipway.cli.verb import CliSession
 from slipway.errors import InvalidError, PermanentError
 from slipway.sdk.credentials import ENV_TOKEN
@@ -143,8 +143,6 @@ def _python(session: CliSession, call: Sequence[str], *, with_os: bool = False) 
 
 def _manifest(session: CliSession, body: Json) -> None:
     """The Allocation that the API would make of a launch, complete with what templates and defaults add."""
-    import yaml
-
     if body.get("secretValues"):
         names = ", ".join(body["secretValues"])
         detail = f"the value of {names} can only be sent to the API; put it in a Secret and write NAME=SECRET/KEY"
@@ -154,8 +152,7 @@ def _manifest(session: CliSession, body: Json) -> None:
     metadata: Json = {"name": answer["name"], "namespace": answer["workspace"]}
     metadata |= {"labels": body["labels"]} if body.get("labels") else {}
     manifest = {"apiVersion": "slipway.dev/v1alpha1", "kind": "Allocation", "metadata": metadata, "spec": spec}
-    text = yaml.safe_dump(manifest, sort_keys=False, allow_unicode=True)
-    session.terminal.raw(f"---\n# kubectl apply -f FILE\n{text}")
+    session.terminal.raw(f"---\n# kubectl apply -f FILE\n{yaml_text(manifest)}")
 
 
 def _kubectl_list(given: Mapping[str, Any]) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 
 from slipway.cli import labels, main
 from slipway.cli.background import Background, events_of, lines_of
+from slipway.cli.columns import one_line
 from slipway.cli.terminal import RANK_COLOURS
 from slipway.cli.verb import CliSession, command_line
 from slipway.errors import TransientError
@@ -67,9 +68,10 @@ class Following:
                     self._has_ended = True
                     until = time.monotonic() + LOGS_END_S
                 case "logs":
-                    text = line_text(self.session, news.value.data, prefix=self._many)
+                    line = news.value.data
+                    text = line_text(self.session, line, prefix=self._many)
                     # What Kubernetes says is progress; what a rank prints is the result.
-                    (terminal.note if is_event(news.value.data) else terminal.line)(text)
+                    (terminal.note if is_event(line) else terminal.passed_on)(text)
                     self._has_lines = True
                     until = time.monotonic() + LOGS_END_S
                 case _:
@@ -130,7 +132,7 @@ def line_text(session: CliSession, line: Json, *, prefix: bool) -> str:
     """A log line, with its rank in front where there are several; what Kubernetes says about it is marked."""
     text = str(line.get("text", ""))
     if is_event(line):
-        text = session.terminal.paint(f"-- {text}", "dim", to_err=False)
+        text = session.terminal.paint(f"-- {one_line(text)}", "dim", to_err=False)
     if not prefix:
         return text
     rank = int(line.get("rank", 0))

@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, cast
 
+from slipway.cli.columns import one_line
 from slipway.model.exitcodes import signal_name
 from slipway.model.standing import word_for
 
@@ -178,7 +179,7 @@ def summary_of(view: Json) -> str:
     reason = f" ({view['reason']})" if view.get("reason") and not has_succeeded(view) else ""
     failed = failures_of(view)
     extra = f": {'; '.join(failed[:4])}" if failed else f": {view['message']}" if view.get("message") else ""
-    return f"{view['id']} {view.get('result') or view['phase']}{reason}{extra}"
+    return one_line(f"{view['id']} {view.get('result') or view['phase']}{reason}{extra}")
 
 
 def none_of(asked: Mapping[str, object]) -> str:

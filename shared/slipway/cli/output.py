@@ -7,6 +7,7 @@ import argparse
 import json
 from typing import Any, Protocol, cast
 
+from slipway.cli.columns import harmless, harmless_json
 from slipway.cli.http import Api, ApiResponse, Query
 from slipway.cli.terminal import Terminal
 
@@ -34,14 +35,20 @@ def is_for_machines(arguments: argparse.Namespace) -> bool:
 
 
 def write(terminal: Terminal, form: str, answer: ApiResponse) -> None:
-    """The body of an answer as it came (json), or as YAML."""
+    """The body of an answer as it came (json, with escapes for what a terminal would obey), or as YAML."""
     if form == "yaml":
-        import yaml
-
-        terminal.raw(yaml.safe_dump(answer.json(), sort_keys=False, allow_unicode=True))
+        terminal.raw(yaml_text(answer.json()))
         return
-    body = answer.body.decode()
+    body = harmless_json(answer.body.decode(errors="replace"))
     terminal.raw(body if body.endswith("\n") else body + "\n")
+
+
+def yaml_text(value: Any) -> str:
+    """A value as YAML. Characters that a terminal would obey are escapes of YAML: it says the same."""
+    import yaml
+
+    text = yaml.safe_dump(value, sort_keys=False, allow_unicode=True)
+    return text if harmless(text) == text else yaml.safe_dump(value, sort_keys=False)
 
 
 def listed(api: Api, path: str, query: Query | None = None) -> ApiResponse:

@@ -19,6 +19,7 @@ from enum import IntEnum
 from pathlib import Path
 from typing import NamedTuple
 
+from slipway.cli.columns import one_line
 from slipway.cli.rank_session import RankSession, running
 from slipway.cli.unpacking import Unpacked, unpack
 from slipway.cli.verb import command_line
@@ -236,7 +237,7 @@ class _Errors:
     @property
     def text(self) -> str:
         lines = self._said.decode(errors="replace").splitlines()
-        return "; ".join(line for line in lines if line and not line.startswith(f"{_HEAD} "))[:500]
+        return one_line("; ".join(line for line in lines if line and not line.startswith(f"{_HEAD} "))[:500])
 
 
 def _check(end: CommandEnd | None, place: RankPath, said: str) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from slipway.cli import labels, output
+from slipway.cli.columns import one_line
 from slipway.cli.verb import CliSession
 from slipway.errors import InvalidError
 
@@ -107,7 +108,7 @@ def _agrees(session: CliSession, does: str, owner: str, views: list[Json]) -> bo
     question = f"{does} {what} of {whose} ({counted})?"
     if not sys.stdin.isatty():
         raise InvalidError(f"{question} there is no terminal to ask on; add --yes")
-    session.terminal.err.write(f"{question} [y/N] ")
+    session.terminal.err.write(f"{one_line(question)} [y/N] ")
     session.terminal.err.flush()
     if sys.stdin.readline().strip().lower() in ("y", "yes"):
         return True

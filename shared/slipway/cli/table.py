@@ -35,21 +35,25 @@ def render(
     return "\n".join(lines)
 
 
-def pairs(items: Sequence[tuple[str, str]], *, width: int = 0) -> str:
+def pairs(items: Sequence[tuple[str, str]], *, width: int = 0, paint: Callable[[str, str], str] | None = None) -> str:
     """Names and values under each other; what is empty is left out. Values that need more than `width` columns go on
-    below themselves (0: each is on one line, as programs read it)."""
-    shown = [(name, value) for name, value in items if value]
+    below themselves (0: each is on one line, as programs read it). `paint(name, line)` colours a line of a value."""
+    shown = [(columns.one_line(name), columns.one_line(value)) for name, value in items if value]
     size = max((len(name) for name, _ in shown), default=0)
     indent = size + 1 + len(GAP)
     lines: list[str] = []
     for name, value in shown:
         first, *more = _words_in_lines(value, width - indent) if width else [value]
+        if paint is not None:
+            first, more = paint(name, first), [paint(name, each) for each in more]
         lines += [f"{name + ':':<{size + 1}}{GAP}{first}", *(" " * indent + each for each in more)]
     return "\n".join(lines)
 
 
 def broken(line: str, width: int) -> str:
-    """`line` in lines of `width` columns (0: as it is), the further ones two columns right of its first word."""
+    """`line`, without line ends of its own, in lines of `width` columns (0: in one), the further ones two columns right
+    of its first word."""
+    line = columns.one_line(line)
     if not width or width_of(line) <= width:
         return line
     start = len(line) - len(line.lstrip())

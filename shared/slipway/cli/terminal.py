@@ -1,18 +1,21 @@
 """What the command prints, and how: colours, one live line of progress, the width.
 
-Owns the two rules: results go to stdout, everything else to stderr; a pipe or NO_COLOR gets plain lines. Several
+Owns the rules: results go to stdout, everything else to stderr; a pipe or NO_COLOR gets plain lines; what a server,
+a workload or another user wrote gives no orders to the terminal. So the colours of `paint` are the only control
+sequences that lines and notes can have. What a rank's own program prints is passed on as it is (`passed_on`). Several
 threads may print.
 
 Source: no-color.org.
 """
 
 import os
+import re
 import shutil
 import sys
 import threading
 from typing import TextIO
 
-from slipway.cli.columns import cut, one_line
+from slipway.cli.columns import cut, harmless, one_line
 
 WIDTH = 80
 _CODES = {"red": 31, "green": 32, "yellow": 33, "blue": 34, "magenta": 35, "cyan": 36, "dim": 2, "bold": 1}
@@ -43,6 +46,9 @@ class Terminal:
         self.is_interactive = self.err.isatty()
         plain = "NO_COLOR" in os.environ or os.environ.get("TERM") == "dumb"
         self._colour = {id(stream): stream.isatty() and not plain for stream in (self.out, self.err)}
+        # A colour is written as this mark until it is printed. Nothing that others wrote can hold it: it is drawn anew.
+        mark = f"\ufdd0{os.urandom(8).hex()}"
+        self._mark, self._marks = mark, re.compile(rf"{mark}(\d+);")
         self._lock = threading.RLock()
         self._live = ""
 
@@ -57,9 +63,11 @@ class Terminal:
         return self.width if self.out.isatty() else 0
 
     def paint(self, text: str, colour: str, *, to_err: bool = True) -> str:
-        """`text` in a colour, where the stream shows colours."""
+        """`text` in a colour, where the stream shows colours: for `line`, `note`, `passed_on` and `shown`."""
         stream = self.err if to_err else self.out
-        return f"\x1b[{_CODES[colour]}m{text}\x1b[0m" if colour and self._colour[id(stream)] else text
+        if not colour or not self._colour[id(stream)]:
+            return text
+        return f"{self._mark}{_CODES[colour]};{text}{self._mark}0;"
 
     def state(self, text: str, *, to_err: bool = False) -> str:
         """A phase or a result in its colour."""
@@ -67,15 +75,30 @@ class Terminal:
 
     def line(self, text: str = "") -> None:
         """A line of the result."""
-        self._write(self.out, text + "\n")
+        self._write(self.out, self.shown(text) + "\n")
+
+    def passed_on(self, text: str) -> None:
+        """A line that a program of a rank has printed: its colours stay."""
+        self._write(self.out, self._coloured(text.encode(errors="replace").decode()) + "\n")
 
     def raw(self, text: str) -> None:
-        """Part of the result, as it is."""
-        self._write(self.out, text)
+        """Part of the result, as it is to a file or a pipe, and harmless on a terminal."""
+        self._write(self.out, self.shown(text) if self.out.isatty() else text)
+
+    def redraw(self, text: str) -> None:
+        """A whole page in the place of the one before."""
+        self._write(self.out, f"\x1b[H\x1b[2J{self.shown(text)}\n")
 
     def note(self, text: str) -> None:
         """A line for people: progress, warnings, what to do next."""
-        self._write(self.err, text + "\n")
+        self._write(self.err, self.shown(text) + "\n")
+
+    def shown(self, text: str) -> str:
+        """`text` as it is printed: with the colours of `paint`, and no other control sequence."""
+        return self._coloured(harmless(text))
+
+    def _coloured(self, text: str) -> str:
+        return self._marks.sub(lambda found: f"\x1b[{found[1]}m", text)
 
     def live(self, text: str) -> None:
         """Progress that replaces itself on a terminal; elsewhere a line each time it says something new."""
@@ -83,9 +106,10 @@ class Terminal:
             if text == self._live:
                 return
             self._live = text
+            text = one_line(text)
             if self.is_interactive:
                 columns = shutil.get_terminal_size((WIDTH, 24)).columns
-                self.err.write(f"\r\x1b[2K{cut(one_line(text), columns - 1)}")
+                self.err.write(f"\r\x1b[2K{cut(text, columns - 1)}")
                 self.err.flush()
             else:
                 self.err.write(text + "\n")

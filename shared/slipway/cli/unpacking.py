@@ -18,6 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
+from slipway.cli.columns import one_line
 from slipway.errors import PermanentError
 from slipway.inside.fetch import ArchiveError, BoundedTar
 
@@ -28,6 +29,7 @@ KEPT_BYTES_MAX = 256 * 1024 * 1024
 PATH_BYTES_MAX = 4096
 """What Linux takes."""
 STEPS_MAX = 256
+_TIME_MAX_S = 2**40
 _PIECE_BYTES = 256 * 1024
 _PERMISSIONS = stat.S_IRWXU | stat.S_IRWXG | stat.S_IRWXO
 
@@ -85,7 +87,7 @@ class _Work:
         self._count()
         if member.isdir():
             self._make_folder(name)
-            self._folders[name] = _Folder(member.mode, member.mtime)
+            self._folders[name] = _Folder(member.mode, _time_of(member))
         elif not name:
             raise PermanentError("the archive holds an entry without a name")
         elif member.isreg():
@@ -134,6 +136,7 @@ class _Work:
             )
 
     def _leave_out(self, what: str) -> None:
+        what = one_line(what)
         self._keep(what)
         self._left_out.append(what)
 
@@ -152,7 +155,7 @@ class _Work:
                 self._moved(len(piece))
             file.flush()
             os.fchmod(file.fileno(), member.mode & _PERMISSIONS)
-            os.utime(file.fileno(), (member.mtime, member.mtime))
+            os.utime(file.fileno(), (_time_of(member), _time_of(member)))
         self._files += 1
 
     def _link(self, name: str, target: str) -> None:
@@ -174,6 +177,11 @@ class _Work:
         except FileExistsError as error:
             raise PermanentError(f"the archive has {name[:200]!r} both as a file and as a folder") from error
         self._folders[name] = None
+
+
+def _time_of(member: tarfile.TarInfo) -> float:
+    """When it was changed, in seconds; 0 for a time that no file system has: an archive may hold any number."""
+    return float(member.mtime) if 0 <= member.mtime < _TIME_MAX_S else 0.0
 
 
 def _inside(name: str) -> str:

@@ -196,7 +196,9 @@ def describe(error: ControlPlaneError, given: Collection[str] = ()) -> str:
     """The error with every field that it names; one that an option of those `given` has set, by that option."""
     fields = [_field(field, given) for field in error.fields] if _has_fields(error) else []
     summary = str(error).removesuffix("; each is listed under errors")
-    return fields[0] if len(fields) == 1 else "\n  ".join([f"{summary}:" if fields else summary, *fields])
+    text = fields[0] if len(fields) == 1 else "\n".join([f"{summary}:" if fields else summary, *fields])
+    # Further lines are indented: what others wrote begins none that looks like one of ours.
+    return "\n  ".join(text.splitlines())
 
 
 def given_options(arguments: argparse.Namespace, known: Collection[str]) -> set[str]:

@@ -5,7 +5,7 @@ A span whose parent is not there (another process has not sent it, or it was cut
 
 from typing import Any, NamedTuple, cast
 
-from slipway.cli.columns import cut, filled, width_of
+from slipway.cli.columns import cut, filled, one_line, width_of
 from slipway.model.duration import format_duration
 
 Json = dict[str, Any]
@@ -40,8 +40,8 @@ def _span(item: Json) -> WorkSpan:
     return WorkSpan(
         id=str(value("span_id", "spanId")),
         parent=str(value("parentSpanId", "parent_id")),
-        name=str(value("name")),
-        service=str(value("service")),
+        name=one_line(str(value("name"))),
+        service=one_line(str(value("service"))),
         start_ns=int(value("start_ns", "startNs")),
         end_ns=int(value("end_ns", "endNs")),
         is_ok=bool(item.get("ok", True)),

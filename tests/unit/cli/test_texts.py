@@ -137,7 +137,8 @@ def test_a_terminal_gets_colour_and_one_live_line(monkeypatch: pytest.MonkeyPatc
     terminal.line("a result")
     assert out.getvalue() == "a result\n"
     assert err.getvalue() == "\r\x1b[2Kwaits\r\x1b[2K\r\x1b[2Kwaits"
-    assert terminal.state("Failed") == "\x1b[31mFailed\x1b[0m"
+    terminal.line(terminal.state("Failed"))
+    assert out.getvalue().endswith("\n\x1b[31mFailed\x1b[0m\n")
 
 
 def test_no_color_is_respected(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -66,10 +66,7 @@ def _show(arguments: argparse.Namespace, session: CliSession, answer: ApiRespons
     if output.is_for_machines(arguments):
         output.write(session.terminal, arguments.output, answer)
         return
-    import yaml
-
-    body = cast("Json", answer.json()["body"])
-    session.terminal.raw(yaml.safe_dump(body, sort_keys=False, allow_unicode=True))
+    session.terminal.raw(output.yaml_text(answer.json()["body"]))
 
 
 def _body(arguments: argparse.Namespace) -> Json:

@@ -6,6 +6,7 @@ from typing import Any, cast
 from urllib.parse import quote
 
 from slipway.cli import main, output, table
+from slipway.cli.columns import one_line
 from slipway.cli.http import ApiResponse
 from slipway.cli.verb import CliSession, CliVerb
 from slipway.errors import InvalidError
@@ -118,7 +119,7 @@ def _replay_all(arguments: argparse.Namespace, session: CliSession) -> int:
     told = cast("Json", answer.json())
     session.terminal.line(f"{told['replayed']} sent again")
     for reason in cast("list[str]", told["reasons"]):
-        session.terminal.note(f"not {reason}")
+        session.terminal.note(one_line(f"not {reason}"))
     return main.OK if not told["refused"] else main.FAILED
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, cast
 
 from slipway.cli import equivalents, labels, main, output, table
+from slipway.cli.columns import one_line
 from slipway.cli.http import ApiResponse
 from slipway.cli.launch import GPU
 from slipway.cli.verb import CliSession, CliVerb
@@ -137,13 +138,13 @@ def _watch(arguments: argparse.Namespace, session: CliSession, query: Json) -> i
         if terminal.out.isatty():
             text = _ps_table(views, session, wide=arguments.output == "wide")
             if text != shown:
-                terminal.raw(f"\x1b[H\x1b[2J{text}\n")
+                terminal.redraw(text)
                 shown = text
         for view in [] if terminal.out.isatty() else views:
             row = (str(view["id"]), labels.state_of(view), labels.running_of(view), labels.note_of(view))
             if seen.get(row[0]) != row:
                 seen[row[0]] = row
-                terminal.line("  ".join(row).rstrip())
+                terminal.line(one_line("  ".join(row).rstrip()))
         time.sleep(WATCH_S)
 
 

@@ -13,6 +13,7 @@ from concurrent.futures import TimeoutError as NotYetError
 
 from slipway.cli import rank_session
 from slipway.cli.attach import raw_terminal, write_out
+from slipway.cli.columns import one_line
 from slipway.cli.rank_session import RankSession
 from slipway.cli.verb import CliSession, CliVerb, whole_number
 from slipway.errors import InvalidError, PermanentError
@@ -77,7 +78,7 @@ def code_of(end: CommandEnd, wanted: RankCommand) -> int:
         return end.code
     if end.is_missing_program:
         program = wanted.command[0] if wanted.command else "sh"
-        sys.stderr.write(f"error: the container has no program {program!r} ({end.message})\n")
+        sys.stderr.write(f"error: the container has no program {program!r} ({one_line(end.message)})\n")
         return NOT_FOUND_CODE
     raise PermanentError(end.message)
 

@@ -8,6 +8,7 @@ import argparse
 from typing import Any, cast
 
 from slipway.cli import main, output
+from slipway.cli.columns import harmless_json
 from slipway.cli.rehearsal import tell
 from slipway.cli.terminal import Terminal
 from slipway.cli.verb import CliSession, CliVerb
@@ -87,14 +88,12 @@ def _is_ours(label: str) -> bool:
 def _print(terminal: Terminal, value: Any, form: str) -> None:
     import json
 
-    import yaml
-
     if form == "json":
-        terminal.raw(json.dumps(value, ensure_ascii=False) + "\n")
+        terminal.raw(harmless_json(json.dumps(value, ensure_ascii=False)) + "\n")
         return
     several = cast("list[Any]", value) if isinstance(value, list) else [value]
     for each in several:
-        terminal.raw("---\n" + yaml.safe_dump(each, sort_keys=False, allow_unicode=True))
+        terminal.raw("---\n" + output.yaml_text(each))
 
 
 VERBS = {"render": CliVerb(configure, execute)}

@@ -5,6 +5,7 @@ from typing import Any, cast
 
 from slipway.cli import equivalents, labels, main, output, table, waterfall
 from slipway.cli.gpu_use import read_gpu_use
+from slipway.cli.terminal import STATE_COLOURS
 from slipway.cli.verb import CliSession, CliVerb
 from slipway.cli.verbs.streams import event_text
 from slipway.crd.meta import API_GROUP
@@ -56,7 +57,14 @@ def describe(arguments: argparse.Namespace, session: CliSession) -> int:
         if view["phase"] == "Running" and labels.gpus_of(view):
             facts.append(("GPU use", read_gpu_use(session.api, id=str(view["id"])).text(str(view["id"]))))
         facts += [("Deadline", deadline_text(each)) for each in cast("list[Json]", why.get("deadlines") or [])]
-    terminal.line(table.pairs(facts, width=terminal.text_width))
+    colour = STATE_COLOURS.get(labels.state_of(view), "")
+    terminal.line(
+        table.pairs(
+            facts,
+            width=terminal.text_width,
+            paint=lambda name, line: terminal.paint(line, colour, to_err=False) if name == "State" else line,
+        )
+    )
     pods = cast("list[Json]", session.api.get(f"/allocations/{view['id']}/pods")["items"])
     if pods:
         head = ["RANK", "STATE", "NODE", "IP", "EXIT", "POD"]
@@ -79,7 +87,7 @@ def _facts(view: Json, session: CliSession, moment: Any) -> list[tuple[str, str]
     return [
         ("ID", str(view["id"])),
         ("Kind", str(view["kind"])),
-        ("State", session.terminal.state(state) + (f" (attempt {view['attempt']})" if view["attempt"] > 1 else "")),
+        ("State", state + (f" (attempt {view['attempt']})" if view["attempt"] > 1 else "")),
         ("Why", labels.waits_for(view) or labels.blocked_by(view) or (labels.summary_of(view) if ended else "")),
         ("Queue", f"{view['queue']} in pool {view['pool']}, priority {view['priority']}"),
         ("Workspace", str(view["workspace"])),

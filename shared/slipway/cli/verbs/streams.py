@@ -8,7 +8,8 @@ from typing import Any, cast
 
 from slipway.cli import labels, main, output, table
 from slipway.cli.background import events_of, lines_of
-from slipway.cli.follow import line_text
+from slipway.cli.columns import one_line
+from slipway.cli.follow import is_event, line_text
 from slipway.cli.verb import CliSession, CliVerb, whole_number
 from slipway.errors import InvalidError, NotFoundError
 
@@ -66,7 +67,7 @@ def event_text(event: Json, *, with_id: bool = False) -> str:
         f"{table.clock_time(str(event.get('time', '')))}  {whose}{data.get('seq', ''):>3}  {kind:<11}  "
         f"{data.get('phase', ''):<11}  {reason}{extra}"
     )
-    return text.rstrip()
+    return one_line(text.rstrip())
 
 
 def _short(value: Any) -> str:
@@ -143,7 +144,8 @@ def _logs(arguments: argparse.Namespace, session: CliSession) -> int:
             session.terminal.line(_compact(line))
             continue
         time = f"{table.clock_time(str(line.get('time', '')))} " if arguments.timestamps else ""
-        session.terminal.line(time + line_text(session, line, prefix=prefix))
+        show = session.terminal.line if is_event(line) else session.terminal.passed_on
+        show(time + line_text(session, line, prefix=prefix))
     return main.OK
 
 

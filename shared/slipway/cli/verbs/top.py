@@ -111,7 +111,8 @@ def _stay(owner: str, session: CliSession) -> int:
     try:
         with whole_screen(session.terminal.out) as screen:
             while feed.fault is None:
-                screen.draw(_lines(feed, screen, session.terminal, api.server.url))
+                lines = _lines(feed, screen, session.terminal, api.server.url)
+                screen.draw([session.terminal.shown(line) for line in lines])
                 if screen.key(DRAW_S) in _LEAVE_KEYS:
                     return main.OK
     except KeyboardInterrupt:
