@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from slipway.errors import PermanentError
+from slipway.runtime import private_files
 from slipway.sdk import contexts
 
 KEPT_S = 30 * 86_400.0
@@ -54,14 +55,15 @@ def keys_of(id_: str) -> SshKeys:
     """The keys of an allocation, made if need be.
 
     Raises:
-        PermanentError: there is no ssh-keygen, or the folder cannot be written.
+        PermanentError: there is no ssh-keygen, or the folder cannot be written. DeniedError: it is another account's.
     """
     if not _ID.fullmatch(id_):
         raise PermanentError(f"{id_[:80]!r} is no AllocationID; slipway ssh-config writes the whole one")
     root = contexts.folder() / "ssh"
     keys = SshKeys(root / id_, ALIAS.format(id_))
     try:
-        root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for folder in (contexts.folder(), root):
+            private_files.make_folder(folder)
         with (root / "lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             _remove_old(root)

@@ -40,7 +40,8 @@ def write(path: Path, content: bytes) -> None:
     descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, FILE_MODE)
     try:
         with os.fdopen(descriptor, "wb") as file:
-            os.fchmod(file.fileno(), FILE_MODE)
+            if own_uid() is not None:
+                os.fchmod(file.fileno(), FILE_MODE)
             file.write(content)
         fresh.replace(path)
     except BaseException:
@@ -53,7 +54,12 @@ def opener(path: str, flags: int) -> int:
     return os.open(path, flags, FILE_MODE)
 
 
+def own_uid() -> int | None:
+    """The account of this process; None on a system that numbers none, where modes say nothing: Windows."""
+    return os.geteuid() if hasattr(os, "geteuid") else None
+
+
 def _check_owner(folder: Path, found: os.stat_result) -> None:
     # A link of root's, such as /tmp on a Mac, is as good as the folder itself.
-    if found.st_uid != os.geteuid() and not (stat.S_ISLNK(found.st_mode) and found.st_uid == 0):
+    if own_uid() not in (None, found.st_uid) and not (stat.S_ISLNK(found.st_mode) and found.st_uid == 0):
         raise DeniedError(f"{folder} belongs to another account (uid {found.st_uid}); name a folder of your own")

@@ -13,7 +13,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple, cast
 
-from slipway.errors import InvalidError
+from slipway.errors import DeniedError, InvalidError
+from slipway.runtime import private_files
 from slipway.runtime.clock import SystemClock
 from slipway.sdk import sign_on
 from slipway.sdk.credentials import AHEAD_S, Credential, Kubernetes, ends_at, fixed, of_file, of_kubernetes
@@ -73,10 +74,16 @@ def folder() -> Path:
 
 
 def read() -> CliContexts:
-    """The file; nothing where there is none. Raises InvalidError when it cannot be read."""
+    """The file; nothing where there is none.
+
+    Raises:
+        InvalidError: it cannot be read. DeniedError: another account has written it.
+    """
     path = folder() / FILE
     try:
-        told: Json = json.loads(path.read_text(encoding="utf-8"))
+        with path.open(encoding="utf-8") as file:
+            _check_owner(path, os.fstat(file.fileno()).st_uid)
+            told: Json = json.load(file)
         found = {name: _context(each) for name, each in cast("Json", told["contexts"]).items()}
         settings = {name: str(value) for name, value in cast("Json", told.get("settings") or {}).items()}
         return CliContexts(str(told.get("current") or ""), found, settings)
@@ -87,18 +94,12 @@ def read() -> CliContexts:
 
 
 def write(contexts: CliContexts) -> None:
-    """Replace the file."""
+    """Replace the file. Raises DeniedError when its folder is another account's, which could replace it."""
     where = folder()
-    where.mkdir(mode=0o700, parents=True, exist_ok=True)
+    private_files.make_folder(where)
     body: Json = {"current": contexts.current, "contexts": {name: _json(each) for name, each in contexts.all.items()}}
     body |= {"settings": dict(contexts.settings)} if contexts.settings else {}
-    fresh = where / f"{FILE}.new"
-    fresh.unlink(missing_ok=True)
-    handle = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(handle, "w", encoding="utf-8") as file:
-        json.dump(body, file, indent=1)
-        file.write("\n")
-    os.replace(fresh, where / FILE)
+    private_files.write(where / FILE, json.dumps(body, indent=1).encode() + b"\n")
 
 
 def renewed_token(server: str, oidc: Oidc) -> str:
@@ -140,6 +141,14 @@ def check_name(name: str) -> str:
     return name
 
 
+def _check_owner(path: Path, uid: int) -> None:
+    """It names the server that tokens, secret values and files are sent to. What root has written counts for all, and
+    root, which sudo makes of its caller, may read what the caller has written."""
+    own = private_files.own_uid()
+    if own not in (None, 0) and uid not in (own, 0):
+        raise DeniedError(f"{path} was written by another account (uid {uid}); remove it and log in again")
+
+
 def _lasts(oidc: Oidc) -> bool:
     return bool(oidc.id_token) and ends_at(oidc.id_token) - AHEAD_S > SystemClock().now()
 
@@ -157,7 +166,7 @@ def _alone() -> Generator[None]:
         yield
         return
     where = folder()
-    where.mkdir(mode=0o700, parents=True, exist_ok=True)
+    private_files.make_folder(where)
     handle = os.open(where / f"{FILE}.lock", os.O_RDWR | os.O_CREAT, 0o600)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX)

@@ -1,14 +1,18 @@
 """Logging in: what is kept, where it is sent, and what is never shown."""
 
 import json
+import os
 import stat
+import subprocess
+import sys
+import tempfile
 from pathlib import Path
 
 import pytest
 from websockets.asyncio.server import ServerConnection, serve
 from websockets.typing import Subprotocol
 
-from slipway.cli import sockets
+from slipway.cli import sockets, ssh_keys
 from slipway.cli.http import Api
 from slipway.errors import InvalidError
 from slipway.model import apitokens
@@ -41,6 +45,42 @@ def test_what_is_kept_is_its_owners_alone(tmp_path: Path) -> None:
     path.write_text("{", encoding="utf-8")
     with pytest.raises(InvalidError, match="log in again"):
         contexts.read()
+
+
+def test_the_folder_is_closed_whatever_it_was(tmp_path: Path) -> None:
+    """Before a token or a key is in it: who can write there names the server that it is sent to. One that
+    `ssh-config` made first is closed too."""
+    folder = tmp_path / "config"
+    folder.mkdir()
+    for use in (lambda: contexts.write(CliContexts("", {})), lambda: ssh_keys.keys_of("a-1")):
+        folder.chmod(0o777)
+        use()
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files to others")
+def test_what_another_account_wrote_is_not_read() -> None:
+    """Of a folder that was open to others. What root wrote counts for all, and root reads what its caller wrote."""
+    script = (
+        "import os, sys; from slipway.sdk import contexts; os.setuid(int(sys.argv[1])); print(contexts.read().current)"
+    )
+    # The folders of pytest are closed to other accounts.
+    with tempfile.TemporaryDirectory() as name:
+        path = Path(name) / contexts.FILE
+        path.write_text('{"current": "a", "contexts": {}}', encoding="utf-8")
+        path.chmod(0o644)
+        path.parent.chmod(0o755)
+
+        def read_as(uid: int, owner: int) -> tuple[str, str]:
+            os.chown(path, owner, owner)
+            argv = [sys.executable, "-c", script, str(uid)]
+            env = {**os.environ, "SLIPWAY_CONFIG_DIR": name}
+            done = subprocess.run(argv, capture_output=True, text=True, check=False, env=env)
+            return done.stdout, done.stderr
+
+        assert "was written by another account (uid 12346)" in read_as(12345, 12346)[1]
+        for uid, owner in ((12345, 12345), (12345, 0), (0, 12345)):
+            assert read_as(uid, owner) == ("a\n", "")
 
 
 def test_a_token_goes_to_its_own_server_only(monkeypatch: pytest.MonkeyPatch) -> None:
