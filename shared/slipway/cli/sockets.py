@@ -10,6 +10,8 @@ if TYPE_CHECKING:
 CONNECT_S = 15.0
 """The deadline that a caller sets for `connect`."""
 PONG_S = 20.0
+MESSAGE_BYTES_MAX = 4 * 1024 * 1024
+"""Of what a server sends at once: it is held in memory. Ours sends at most half a mebibyte."""
 
 
 def url_of(server: ServerAddress, path: str) -> str:
@@ -30,11 +32,17 @@ async def connect(
     from websockets.asyncio.client import connect as open_socket
     from websockets.typing import Subprotocol
 
+    class Once(open_socket):
+        """A redirect is a refusal: a workload may answer with one, and what is typed goes to the server alone."""
+
+        def process_redirect(self, exc: Exception) -> Exception | str:
+            return exc
+
     credential = server.credential
     headers = {"X-Slipway-User": user} if user else {}
     if credential is not None:
         headers["Authorization"] = f"Bearer {credential.token()}"
-    return await open_socket(
+    return await Once(
         url,
         additional_headers=headers,
         subprotocols=[Subprotocol(protocol)],
@@ -43,5 +51,5 @@ async def connect(
         open_timeout=None,
         close_timeout=1.0,
         ping_timeout=PONG_S if answers_pings else None,
-        max_size=None,
+        max_size=MESSAGE_BYTES_MAX,
     )

@@ -222,13 +222,19 @@ class AsyncClient:
         from websockets.asyncio.client import connect
         from websockets.exceptions import WebSocketException
 
+        class Once(connect):
+            """A redirect is a refusal: the input of a command goes to the server that was configured."""
+
+            def process_redirect(self, exc: Exception) -> Exception | str:
+                return exc
+
         settings, output = self._settings, CommandOutput()
         wanted = RankCommand(id_, tuple(command), rank=rank, container=container, stdin=stdin is not None)
         try:
             url = self._transport.socket_url(settings.server, wanted.path)
             async with (
                 asyncio.timeout(timeout_s),
-                connect(url, **self._transport.socket_options(settings, await self._token())) as socket,
+                Once(url, **self._transport.socket_options(settings, await self._token())) as socket,
             ):
 
                 async def pass_on() -> None:

@@ -107,11 +107,18 @@ def socket_options(settings: ClientSettings, token: str) -> dict[str, Any]:
 
 
 def open_socket(url: str, options: Mapping[str, Any]) -> Any:
-    """A WebSocket without asyncio, for a `with`: `connect` of websockets.sync, which has no whole type."""
+    """A WebSocket without asyncio, for a `with`: `reconnect` of websockets.sync, which has no whole type."""
     from websockets.sync import client
 
     library: Any = client
-    return library.connect(url, **options)
+
+    class Once(library.reconnect):
+        """A redirect is a refusal: the input of a command goes to the server that was configured."""
+
+        def process_redirect(self, exc: Exception) -> Exception | str:
+            return exc
+
+    return Once(url, **options)
 
 
 def refused_socket(error: Exception, server: ServerAddress) -> ControlPlaneError:
