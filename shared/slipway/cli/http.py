@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, BinaryIO, NamedTuple, cast
 from urllib.parse import quote, urlencode
 
-from slipway.errors import ControlPlaneError, DeadlineError, TransientError, UnavailableError
+from slipway.errors import ControlPlaneError, DeadlineError, PermanentError, TransientError, UnavailableError
 from slipway.installed import VERSION_HEADER
 from slipway.sdk import refusals
 from slipway.sdk.address import ServerAddress
@@ -44,6 +44,8 @@ PAUSE_S = 0.25
 UPLOAD_S = 900.0
 AGAIN = "; try again in "
 BLOCK_BYTES = 256 * 1024
+BODY_BYTES_MAX = 256 * 1024 * 1024
+"""Of an answer, which is held in memory."""
 _CREDENTIAL = "Authorization: Bearer $SLIPWAY_API_TOKEN"
 """How a command is shown: a token is not for a screen."""
 _SECRETS = frozenset({"secretValues", "secret"})
@@ -74,8 +76,21 @@ class ApiResponse(NamedTuple):
     headers: Mapping[str, str]
 
     def json(self) -> Any:
-        """The body, decoded."""
-        return json.loads(self.body) if self.body.strip() else {}
+        """The body, decoded: an object; an empty one where there is no body.
+
+        Raises:
+            PermanentError: it is something else: what answers there is no Slipway.
+        """
+        try:
+            found: Any = json.loads(self.body) if self.body.strip() else {}
+        except (ValueError, RecursionError):
+            found = None
+        if not isinstance(found, dict):
+            raise PermanentError(
+                "the answer is no JSON of Slipway: look at the address (--server, $SLIPWAY_SERVER), and at what stands "
+                "between here and the server"
+            )
+        return cast("Json", found)
 
 
 class _Told:
@@ -171,7 +186,7 @@ class Api:
             tried += 1
             try:
                 response = self._send(method, target, payload, sent, CALL_S)
-                answer = ApiResponse(response.status, response.read(), dict(response.getheaders()))
+                answer = _answer_of(response)
             except TimeoutError as exc:
                 self.close()
                 raise DeadlineError(f"{self.server.url} did not answer within {CALL_S:.0f} s") from exc
@@ -212,7 +227,7 @@ class Api:
             file.seek(0)
             try:
                 response = self._put(target, _Told(file, tell), headers)
-                answer = ApiResponse(response.status, response.read(), dict(response.getheaders()))
+                answer = _answer_of(response)
                 if answer.status < 300:
                     return answer
                 error = error_of(answer)
@@ -272,7 +287,7 @@ class Api:
         self._tell("GET", target, headers, None)
         response = self._send("GET", target, None, headers, SILENCE_S)
         if response.status >= 300:
-            raise error_of(ApiResponse(response.status, response.read(), dict(response.getheaders())))
+            raise error_of(_answer_of(response))
         self.streams_opened += 1
         if response.status == http.client.NO_CONTENT:
             raise _NothingLeft
@@ -397,6 +412,15 @@ class Api:
 def new_key() -> str:
     """An Idempotency-Key of a launch that has none."""
     return f"cli-{uuid.uuid4().hex}"
+
+
+def _answer_of(response: http.client.HTTPResponse) -> ApiResponse:
+    """The whole answer. Raises PermanentError when it has no end in sight."""
+    body = response.read(BODY_BYTES_MAX + 1)
+    if len(body) > BODY_BYTES_MAX:
+        response.close()
+        raise PermanentError(f"the answer has more than {BODY_BYTES_MAX} bytes; ask for less, by a filter or a limit")
+    return ApiResponse(response.status, body, dict(response.getheaders()))
 
 
 def _entries(response: http.client.HTTPResponse) -> Iterator[ServerSentEvent]:

@@ -66,19 +66,21 @@ def error_of(
 def _problem(body: bytes) -> Json:
     try:
         found: Any = json.loads(body) if body.strip() else {}
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     return cast("Json", found) if isinstance(found, dict) else {}
 
 
 def _fields(problem: Json, phrase: Callable[[str], str]) -> tuple[FieldError, ...]:
-    errors = cast("list[Json]", problem.get("errors") or [])
+    told: Any = problem.get("errors")
+    listed = cast("list[Any]", told) if isinstance(told, list) else []
+    errors = [cast("Json", each) for each in listed if isinstance(each, dict)]
     return tuple(FieldError(str(each.get("pointer", "")), phrase(str(each.get("detail", "")))) for each in errors)
 
 
 def _retry_after_s(headers: Mapping[str, str]) -> float | None:
     text = {name.lower(): value for name, value in headers.items()}.get("retry-after", "")
-    return float(text) if text.isdigit() else None
+    return float(text) if text.isascii() and text.isdigit() and len(text) < 10 else None
 
 
 def _error(

@@ -85,5 +85,5 @@ class StreamCourse:
 def _decoded(text: str) -> Any:
     try:
         return json.loads(text)
-    except json.JSONDecodeError:
+    except (ValueError, RecursionError):
         return text

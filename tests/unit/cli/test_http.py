@@ -246,6 +246,50 @@ def test_a_stream_of_what_is_not_there() -> None:
     assert len(server.requests) == 1
 
 
+@pytest.mark.parametrize("body", [b"<html>", b"[1]", b'"x"', b"\xff\xfe", b"[" * 100_000])
+def test_an_answer_that_is_none_of_ours_says_so(body: bytes) -> None:
+    """Some other program answers at that address, or a server that is taken over: an error that says where to look."""
+    answer = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)
+    with (
+        scripted(lambda n, _: answer) as server,
+        closing(server.api) as api,
+        pytest.raises(PermanentError, match="no JSON of Slipway"),
+    ):
+        api.get("/x")
+
+
+@pytest.mark.parametrize("is_chunked", [True, False])
+def test_an_answer_without_an_end_is_not_kept(is_chunked: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is read up to a limit."""
+    monkeypatch.setattr(http, "BODY_BYTES_MAX", 1000)
+    body = b"3e9\r\n%s\r\n0\r\n\r\n" % (b"x" * 1001) if is_chunked else b"x" * 1001
+    head = b"Transfer-Encoding: chunked" if is_chunked else b"Content-Length: 1001"
+    answer = b"HTTP/1.1 200 OK\r\n%s\r\n\r\n%s" % (head, body)
+    with (
+        scripted(lambda n, _: answer) as server,
+        closing(server.api) as api,
+        pytest.raises(PermanentError, match="more than 1000 bytes"),
+    ):
+        api.get("/x")
+
+
+@pytest.mark.parametrize(
+    ("body", "retry_after"),
+    [
+        (b'{"errors": "x"}', ""),
+        (b'{"errors": [1, null]}', ""),
+        (b"[" * 100_000, ""),
+        (b"{}", "\xb2"),
+        (b"{}", "9" * 400),
+    ],
+)
+def test_a_refusal_of_any_form_is_an_error_of_the_tree(body: bytes, retry_after: str) -> None:
+    """Whoever answers, and whatever it says."""
+    error = error_of(ApiResponse(422, body, {"Retry-After": retry_after}))
+    assert isinstance(error, InvalidError)
+    assert error.fields == ()
+
+
 def test_a_request_as_curl() -> None:
     """What is sent can be sent again by hand."""
     shown: list[str] = []

@@ -9,6 +9,8 @@ import tempfile
 from pathlib import Path
 
 import pytest
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
 from websockets.asyncio.server import ServerConnection, serve
 from websockets.typing import Subprotocol
 
@@ -19,7 +21,8 @@ from slipway.model import apitokens
 from slipway.sdk import address, contexts, credentials
 from slipway.sdk.contexts import CliContext, CliContexts
 from slipway.sdk.credentials import Credential, Kubernetes
-from tests.support.cli import run_here
+from tests.support.cli import Desk, run_here
+from tests.support.http_stub import serve as serve_stub
 
 
 @pytest.fixture(autouse=True)
@@ -94,6 +97,19 @@ def test_a_token_goes_to_its_own_server_only(monkeypatch: pytest.MonkeyPatch) ->
     other = address.find("http://b:1").credential
     assert other is not None
     assert other.token() == "any"
+
+
+async def test_only_a_page_is_opened_in_a_browser(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server names the link of a login; an address of another kind may start a program of the desktop."""
+    monkeypatch.setenv("SLIPWAY_API_TOKEN", "any")
+
+    async def answer(_: Request) -> Response:
+        return JSONResponse({"url": "file:///etc/passwd"})
+
+    async with serve_stub(answer) as stub:
+        done = await Desk(stub.url).run("open")
+    assert "in a browser" not in done.err
+    assert "the server names no address of a page: 'file:///etc/passwd'" in done.err
 
 
 def test_no_token_on_the_screen() -> None:

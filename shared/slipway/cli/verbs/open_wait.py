@@ -59,7 +59,11 @@ def login_link(session: CliSession, view: Json | None = None, below: str = "") -
     if session.api.server.credential is None:
         return f"{session.api.server.url}{path}"
     allocation = str(view["id"]) if view is not None else ""
-    return str(session.api.post("/login-links", {"allocation": allocation, "path": path})["url"])
+    link = str(session.api.post("/login-links", {"allocation": allocation, "path": path})["url"])
+    # What a desktop opens follows from the scheme, and may be a program.
+    if not link.startswith(("http://", "https://")):
+        raise PermanentError(f"the server names no address of a page: {link[:200]!r}")
+    return link
 
 
 def lead(session: CliSession, view: Json | None = None, below: str = "", *, shows: bool) -> None:
