@@ -39,7 +39,17 @@ PAUSE_S, PAUSE_S_MAX = 0.2, 10.0
 QUIET_S = 5.0
 """The least time between two polls that are answered at once."""
 _PASSING = (408, 425, 429, 500, 502, 503, 504)
-_OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+
+class _Straight(urllib.request.HTTPRedirectHandler):
+    """A redirect is a refusal: urllib would send the token of the task along, to whatever host it names."""
+
+    def redirect_request(self, *_: Any, **__: Any) -> None:
+        """Nowhere."""
+        return
+
+
+_OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}), _Straight())
 
 
 class ApiRefusedError(Exception):

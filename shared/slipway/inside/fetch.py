@@ -470,13 +470,21 @@ class _Hashed:
             pass
 
 
+class _Straight(urllib.request.HTTPRedirectHandler):
+    """A redirect is a refusal: urllib would send the token of the task along, to whatever host it names."""
+
+    def redirect_request(self, *_: Any, **__: Any) -> None:
+        """Nowhere."""
+        return
+
+
 def download(url: str, digest: str, folder: str, token_file: str = "") -> Totals:
     """One try. Raises NotNowError, RefusedError or ArchiveError."""
     headers = {"Accept": "application/gzip", "User-Agent": "slipway-fetch"}
     if token_file and os.path.exists(token_file):
         with open(token_file, encoding="utf-8") as file:
             headers["Authorization"] = "Bearer " + file.read().strip()
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), _Straight())
     try:
         with opener.open(urllib.request.Request(url, headers=headers), timeout=SILENCE_S) as answer:  # noqa: S310
             stream = _Hashed(answer)

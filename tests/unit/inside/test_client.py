@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse, RedirectResponse, Response
 
 from slipway import inside
 from slipway.inside import client
 from slipway.inside.client import ApiRefusedError, Client, NotInTimeError, PreemptionSignal, RankPeer
+from slipway.inside.fetch import DownloadRefusedError, download
 from tests.support.http_stub import HttpStub, serve
 
 NOT_ASKED: dict[str, Any] = {"preempt": False, "n": 0, "reason": "", "at": "", "attempt": 2, "acks": {}}
@@ -91,6 +92,24 @@ async def test_what_may_pass_is_tried_again(api: Api, stub: HttpStub, tmp_path: 
     ]
     assert await asyncio.to_thread(a_client(stub, tmp_path).waiting)
     assert len(stub.requests) == 4
+
+
+async def test_the_token_goes_to_no_other_host(tmp_path: Path) -> None:
+    """A redirect is a refusal, of a note and of a download: whoever is on the way may write one."""
+
+    async def away(_: Request) -> Response:
+        return RedirectResponse(elsewhere.url, status_code=302)
+
+    async def taken(_: Request) -> Response:
+        return JSONResponse({})
+
+    async with serve(taken) as elsewhere, serve(away) as stub:
+        client = a_client(stub, tmp_path)
+        with pytest.raises(ApiRefusedError):
+            await asyncio.to_thread(client.ready)
+        with pytest.raises(DownloadRefusedError):
+            await asyncio.to_thread(download, stub.url, "", str(tmp_path), str(tmp_path / "token"))
+    assert (len(stub.requests), elsewhere.requests) == (2, [])
 
 
 async def test_what_is_refused_is_told(api: Api, stub: HttpStub, tmp_path: Path) -> None:
