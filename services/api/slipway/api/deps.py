@@ -61,9 +61,9 @@ from slipway.streams.producer import BestEffort
 from slipway.streams.server_health import Conditions
 from slipway.streams.webhooks import Webhooks
 
-ACTIVITY_S = 0.5
 HISTORIES_MAX = 3
 """An answer may read all that the firehose holds, which takes this process some seconds."""
+ACTIVITY_S = 0.5
 """Activity of one allocation is noted at most this often: so much too early may an idle timeout fire."""
 MET_S = 5.0
 """That the ranks of one allocation have met is noted at most this often."""
@@ -151,12 +151,9 @@ def connect(
     """The parts over these clients."""
     nodes = WatchedObjects(kube, SEEN_NODES, clock, random, indexers={BY_ADDRESS: of_address})
     catalog, lookup = Catalog(kube, clock, nodes), Lookup(kube)
-    announcer = LaunchPublisher(streams.events, streams.wake, clock)
-    refusals, contexts = _refusals(settings, clock), _contexts(settings, kube, clock, random)
-    archive = _log_archive(settings)
+    announcer, refusals = LaunchPublisher(streams.events, streams.wake, clock), _refusals(settings, clock)
+    contexts, archive = _contexts(settings, kube, clock, random), _log_archive(settings)
     ways = _ways_in(settings, kube, catalog, streams, refusals, clock=clock, random=random)
-    allowed = settings.token_audiences
-    launcher = LaunchRequests(kube, catalog, announcer, contexts, nodes, clock=clock, random=random, audiences=allowed)
     return ApiDeps(
         settings=settings,
         clock=clock,
@@ -177,7 +174,7 @@ def connect(
         contexts=contexts,
         workspaces=Workspaces(kube, catalog, system_namespace=settings.namespace, clock=clock, random=random),
         lookup=lookup,
-        launcher=launcher,
+        launcher=_launcher(settings, catalog, announcer, contexts, nodes, kube=kube, clock=clock, random=random),
         changes=SpecWriter(kube, lookup, announcer, clock),
         batches=BatchLanes(clock, request_s=settings.request_timeout_s),
         announcer=announcer,
@@ -209,6 +206,21 @@ def connect(
         gpu_use=Recent(clock, ttl_s=GPU_USE_TTL_S),
         on_broken=on_broken,
     )
+
+
+def _launcher(
+    settings: Settings,
+    catalog: Catalog,
+    announcer: LaunchPublisher,
+    contexts: ContextArchives,
+    nodes: WatchedObjects[SeenNode],
+    *,
+    kube: Kube,
+    clock: Clock,
+    random: Random,
+) -> LaunchRequests:
+    allowed = settings.token_audiences
+    return LaunchRequests(kube, catalog, announcer, contexts, nodes, clock=clock, random=random, audiences=allowed)
 
 
 def _tasks(settings: Settings, kube: Kube, lookup: Lookup, refusals: Refusals, clock: Clock) -> TaskTokens:

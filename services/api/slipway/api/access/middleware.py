@@ -16,7 +16,7 @@ from starlette.requests import HTTPConnection
 from slipway.api import audit
 from slipway.api.access.origins import workload_of
 from slipway.api.access.permissions import EVERYWHERE, GET, LIST, PermissionCheck, Role, VisibleWorkspaces
-from slipway.api.access.principal import Anybody, PageReader, Principal
+from slipway.api.access.principal import Anybody, Principal, WorkloadPageCaller
 from slipway.api.access.redaction import Blinds, blinds
 from slipway.api.access.scoped_client import VisibleKube
 from slipway.api.access.session import is_by_cookie
@@ -244,7 +244,7 @@ async def _in_origin(request: HTTPConnection, parts: ApiDeps, principal: Princip
     if not id_:
         return principal
     lookup = parts.lookup.seen_by(partial(principal.sight, GET))
-    narrowed = PageReader(principal, await lookup.workspace_of(id_))
+    narrowed = WorkloadPageCaller(principal, await lookup.workspace_of(id_))
     request.scope[PRINCIPAL_KEY] = narrowed
     return narrowed
 

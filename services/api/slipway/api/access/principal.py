@@ -58,7 +58,7 @@ class Principal(Protocol):
         ...
 
 
-class PageReader:
+class WorkloadPageCaller:
     """Whoever reads the page of a workload, in its origin: any script of that page calls in their name.
 
     So they see their workload's workspace and no other, and may read about it and open the page; nothing else.
