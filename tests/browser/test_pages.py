@@ -20,6 +20,7 @@ from tests.browser.accessibility import AXE, barriers
 from tests.browser.chromium import Browser, Page
 from tests.support.access import a_token
 from tests.support.local_stack import RunningStack
+from tests.support.names import fresh
 from tests.support.plain_http import NO_TLS
 from tests.support.wait import wait_until
 
@@ -217,6 +218,9 @@ def test_ranks_events_and_yaml(visit: Visit, busy: dict[str, str]) -> None:
     visit.page.run("document.querySelector('#tab-ranks').focus()")
     visit.page.press("ArrowRight", 39)
     visit.page.wait_for("document.querySelectorAll('.events tbody tr').length >= 4")
+    visit.page.press("ArrowRight", 39)
+    # Who passes by the terminal opens none.
+    visit.page.wait_for("document.querySelector('#tab-panel').innerText.includes('Open a shell')")
     visit.page.press("ArrowRight", 39)
     visit.page.wait_for("!!document.querySelector('.yaml pre')")
     told = yaml.safe_load(str(visit.page.run("document.querySelector('.yaml pre').textContent")))
@@ -589,7 +593,7 @@ def test_it_outlives_the_api(stack: RunningStack, visit: Visit, busy: dict[str, 
 
 def test_a_long_log_stays_fluid(stack: RunningStack, visit: Visit) -> None:
     """Of 200,000 lines a few are in the document; its end is there first, search finds what is far above."""
-    id_ = stack.launch(command(f"for i in range({MANY}): print('line', i, 'of it')", name="page-long"))
+    id_ = stack.launch(command(f"for i in range({MANY}): print('line', i, 'of it')", name=fresh("page-long")))
     stack.wait_for(id_, "Terminated", timeout_s=120)
     visit.go(f"/w/{id_}")
     visit.page.wait_for(f"document.querySelector('.lines')?.innerText.includes('line {MANY - 1} of it')")

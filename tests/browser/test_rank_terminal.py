@@ -26,6 +26,9 @@ def gang(stack: RunningStack) -> str:
 
 def opened(stack: RunningStack, page: Page, id_: str) -> None:
     page.goto(stack.link(f"/w/{id_}?tab=terminal"))
+    start = "[...document.querySelectorAll('#tab-panel button')].find((b) => b.innerText === 'Open a shell')"
+    page.wait_for(f"!!{start}")
+    page.run(f"{start}.click()")
     page.wait_for(OPEN)
     page.wait_for("document.activeElement?.classList.contains('xterm-helper-textarea')")
 

@@ -11,6 +11,7 @@ import prometheus_client.parser as text_parser
 import pytest
 import yaml
 
+from slipway.errors import ControlPlaneError
 from slipway.model.reasons import Gate, Reason
 from slipway.model.times import parse_time
 from slipway.runtime import instruments, telemetry
@@ -29,6 +30,14 @@ Json = dict[str, Any]
 Sample = tuple[str, dict[str, str], float]
 ENDS_WELL = [sys.executable, "-c", "pass"]
 BREAKS = {reason.name.lower() for reason in BreakReason}
+
+
+def _kinds(error: type[ControlPlaneError]) -> set[str]:
+    return {error.__name__.removesuffix("Error").lower()}.union(*map(_kinds, error.__subclasses__()))
+
+
+CAUSES = _kinds(ControlPlaneError)
+"""Why a watch began anew, by the error: there are as many as kinds of errors."""
 STAYS = [sys.executable, "-c", "import time; time.sleep(300)"]
 SERVICES = ("api", "scheduler", "podworker", "watcher")
 
@@ -160,7 +169,7 @@ def test_labels_are_closed_sets(worked: RunningStack, targets: dict[str, str]) -
     """Nothing of a launch's own becomes a label; reasons and methods are of their lists."""
     ids = {item["id"] for item in worked.ask(lambda api: api.get("/allocations"))["items"]}
     words = {
-        "reason": {*Gate, *Reason, OTHER, "None", "ended", "expired", "short", *BREAKS},
+        "reason": {*Gate, *Reason, OTHER, "None", "ended", "short", *BREAKS, *CAUSES},
         "method": METHODS | {"_OTHER"},
     }
     values: dict[str, set[str]] = {}

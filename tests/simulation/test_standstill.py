@@ -200,8 +200,8 @@ def test_every_task_belongs_to_a_loop_of_the_table(service: str) -> None:
     async def story(world: World, freezer: FreezingLoop) -> tuple[set[str], set[str]]:
         working = asyncio.ensure_future(arrivals(world))
         ran, without = set[str](), set[str]()
-        for _ in range(2_000):
-            await asyncio.sleep(0.01)
+        for _ in range(8_000):
+            await asyncio.sleep(0.0025)  # a hint takes some milliseconds
             for role in (role for role in world.healths if role.startswith(service)):
                 ran |= {each.name.partition(":")[0] for each in world.healths[role].loops}
                 alone = {where for name, where in freezer.tasks_of(role) if not name}

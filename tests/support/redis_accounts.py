@@ -116,6 +116,7 @@ async def watcher(own: Streams, operator: RedisBackend) -> None:
     await own.feed.position()
     await _logs(own, operator)
     assert await own.logs.positions(an_id())
+    assert await own.logs.page(an_id())
 
 
 async def audit(own: Streams, operator: RedisBackend) -> None:

@@ -133,9 +133,9 @@ class World:
         self.apps: dict[str, tuple[Process, Any]] = {}
         """{role of an api: (the process, its application)}"""
         self.audits: dict[str, Any] = {}
+        """{role of an api: what it tells a reader of its changes}"""
         self.archived = MemoryObjects()
         """the archive of logs, where there is one"""
-        """{role of an api: what it tells a reader of its changes}"""
         self.answers: list[Answered] = []
         """What clients were told."""
         self.canaries: list[Canary] = []

@@ -68,7 +68,7 @@ export function Terminal({ view, containers, isShown }) {
         ${Array.from({ length: ranks }, (_, each) => html`<option key=${each} value=${String(each)}>${each}</option>`)}</select></label>` : null}
       ${containers.length > 1 ? html`<label>Container <select name="terminal-container" value=${container.value} onChange=${(event) => (container.value = event.target.value)}>
         ${containers.map((name) => html`<option key=${name} value=${name}>${name}</option>`)}</select></label>` : null}
-      <span class="soft">A shell beside the workload: what is killed or changed here counts. Shift-Esc leaves the terminal.</span>
+      <span class="soft">Shift-Esc leaves the terminal.</span>
     </div>
     <${Screen} key=${where} path=${`${apiPathOf(view.id)}/ranks/${rank.value}`} container=${container.value} isShown=${isShown} onAgain=${() => (turn.value += 1)} />
   </section>`;

@@ -50,9 +50,6 @@ function Story({ view, reload }) {
   const containers = containersOf(view);
   const hasTerminal = mayChange(view) && view.phase === "Running";
   const isOpened = useSignal(false);
-  useEffect(() => {
-    if (tab === "terminal" && hasTerminal) isOpened.value = true;
-  }, [tab, hasTerminal]);
   const tabs = [
     { id: "log", label: "Log" },
     { id: "ranks", label: "Ranks", count: rankCount(view) },
@@ -83,9 +80,17 @@ function Story({ view, reload }) {
       ${tab === "ranks" ? html`<${Ranks} view=${view} book=${book} />` : null}
       ${tab === "events" ? html`<${Events} view=${view} />` : null}
       ${tab === "yaml" ? html`<${Yaml} view=${view} />` : null}
-      ${tab === "terminal" && !isOpened.value ? html`<${Empty} title="No terminal">${mayChange(view) ? "A terminal opens in a rank that runs." : "A terminal takes the right to change the workload."}<//>` : null}
+      ${tab === "terminal" && !isOpened.value ? html`<${NoTerminal} view=${view} isPossible=${hasTerminal} onOpen=${() => (isOpened.value = true)} />` : null}
       ${isOpened.value ? html`<${Terminal} key=${view.attempt} view=${view} containers=${containers} isShown=${tab === "terminal"} />` : null}
     </div>`;
+}
+
+// Who passes by with the arrow keys opens nothing: a shell in a rank is something to ask for.
+function NoTerminal({ view, isPossible, onOpen }) {
+  if (!mayChange(view)) return html`<${Empty} title="No terminal">A terminal takes the right to change the workload.<//>`;
+  if (!isPossible) return html`<${Empty} title="No terminal">A terminal opens in a rank that runs.<//>`;
+  return html`<${Empty} title="A shell in a rank">It runs beside the workload, in its container: what is killed or changed there counts.
+    <p><button type="button" class="primary" onClick=${onOpen}>Open a shell</button></p><//>`;
 }
 
 // The main container first; init containers and sidecars have logs of their own.
