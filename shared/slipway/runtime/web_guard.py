@@ -10,6 +10,7 @@ Programs send neither `Origin` nor `Sec-Fetch-Site` and pass; what they may do, 
 Source: OWASP, "Cross-Site Request Forgery Prevention"; Fetch, "Origin header"; Fetch Metadata Request Headers.
 """
 
+import re
 from collections.abc import Callable, Collection
 from typing import NamedTuple
 from urllib.parse import urlsplit
@@ -20,6 +21,7 @@ MISDIRECTED, FORBIDDEN = 421, 403
 _OWN_SITES = ("", "none", "same-origin")
 _LOCALHOST = ".localhost"
 _SHOWN_CHARS = 128
+_HOST = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([^\s/?#@:\[\]\\]+))(?::[0-9]{0,5})?")
 
 
 class HttpRefusal(NamedTuple):
@@ -70,8 +72,9 @@ def is_foreign(origin: str, host: str) -> bool:
 
 
 def host_name(host: str) -> str:
-    """The name in a Host header, without port and brackets, in lower case."""
-    try:
-        return (urlsplit(f"//{host}").hostname or "").lower()
-    except ValueError:
-        return ""
+    """The name in a Host header, without port and brackets, in lower case; empty where it is more than a name and a port.
+
+    Source: RFC 9112, section 3.2: uri-host [ ":" port ], without a user.
+    """
+    found = _HOST.fullmatch(host)
+    return (found[1] or found[2]).lower() if found is not None else ""

@@ -218,6 +218,15 @@ async def test_a_change_of_a_record_counts_at_the_next_look(teams: Teams, tmp_pa
     assert (await teams.launch(headers, workspace="team-red")).status_code == 201
 
 
+async def test_a_role_in_a_workspace_that_is_gone_opens_nothing(teams: Teams) -> None:
+    """Nodes, pools and queues are for who uses this cluster."""
+    gone = await teams.token("nob", {"team-green": "viewer"})
+    here = await teams.token("vic", {"team-red": "viewer"})
+    for path in ("/nodes", "/pools", "/queues", "/queue-stats"):
+        assert (await teams.call("GET", path, gone)).status_code == 403
+        assert (await teams.call("GET", path, here)).status_code == 200
+
+
 async def test_every_change_is_in_the_audit_log(teams: Teams) -> None:
     """With who made it, of what and how it ended, refused ones too; no reading, and never a token."""
     headers = await teams.token("ada", EDIT)

@@ -41,7 +41,8 @@ def test_loopback_is_fine(listen: str) -> None:
 
 
 OUR_HOSTS = ("localhost:80", "127.0.0.1", "[::1]:8", "a.localhost", "lab.example:1")
-FOREIGN_HOSTS = ("evil.example", "127.0.0.1.evil.example", "localhost.evil.example", "10.1.2.3", "[::1", "")
+ODD_HOSTS = ("user@localhost", "127.0.0.1/x", "127.0.0.1:80#evil.example", "localhost:80:1", "localhost:http", "[::1")
+FOREIGN_HOSTS = ("evil.example", "127.0.0.1.evil.example", "localhost.evil.example", "10.1.2.3", *ODD_HOSTS, "")
 
 
 @pytest.mark.parametrize(
@@ -100,6 +101,14 @@ async def test_what_can_be_read_in_two_ways_is_refused(
     refused = await world.http.send(httpx.Request("GET", f"http://localhost{path}", headers=fields))
     assert (refused.status_code, refused.json()["code"]) == (400, "malformed")
     assert said in refused.json()["detail"]
+
+
+@pytest.mark.parametrize("host", ODD_HOSTS)
+async def test_a_host_is_a_name_and_a_port(host: str) -> None:
+    """Also where all host names are served: what two servers read differently is refused."""
+    async with api_world(Settings(auth="token", token_dir="/nowhere")) as world:
+        refused = await world.get("/me", host=host)
+        assert (refused.status_code, refused.json()["code"]) in [(400, "malformed"), (421, "misdirected")]
 
 
 async def test_a_request_without_a_host_is_refused() -> None:

@@ -148,6 +148,16 @@ async def test_bad_parameters_are_named(world: ApiWorld, query: str, name: str) 
     assert f"?{name}=" in answer.json()["errors"][0]["detail"]
 
 
+async def test_many_days_have_a_place_among_few(world: ApiWorld) -> None:
+    """Each day is a read of the API server: three such questions at a time, and two months are nobody's burden."""
+    places, many = world.parts.totals_places, "/usage?from=2025-12-01&to=2026-11-28"
+    with places.held("a"), places.held("b"), places.held("c"):
+        refused = await world.get(many)
+        assert (refused.status_code, refused.headers["retry-after"]) == (429, "2")
+        assert (await world.get("/usage")).status_code == 200
+    assert (await world.get(many)).status_code == 200
+
+
 async def test_totals_that_can_not_be_read_are_said_to_be(world: ApiWorld) -> None:
     """Never a 500, and never a sum that lacks a day in silence."""
     await world.kube.create(NAMESPACES, {"metadata": {"name": SYSTEM}})

@@ -135,6 +135,9 @@ class ApiDeps:
     history_places: SharedPlaces = field(
         default_factory=lambda: SharedPlaces(HISTORIES_MAX, "questions about the past", retry_s=2.0)
     )
+    totals_places: SharedPlaces = field(
+        default_factory=lambda: SharedPlaces(HISTORIES_MAX, "questions about many days", retry_s=2.0)
+    )
 
 
 def connect(

@@ -57,6 +57,8 @@ class Guard:
             return _HOST, foreign.detail
         if not host:
             return _MALFORMED, "the request has no field Host; it names the server that is meant"
+        if not web_guard.host_name(host):
+            return _MALFORMED, f"the field Host must be a name and a port, not {host[:128]!r}"
         if id_ and not origins.is_inside(id_, str(scope.get("method", "WEBSOCKET")), scope["path"]):
             return _INSIDE, f"this is the origin of {id_[:80]}; the api has another name"
         if scope["path"] == origins.ENTER:

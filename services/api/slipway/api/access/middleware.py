@@ -75,7 +75,7 @@ async def admit(request: HTTPConnection, rule: RouteRule) -> None:
         case Where.KNOWN | Where.LISTED:
             pass
         case Where.MEMBER:
-            await _check_member(principal)
+            await _check_member(request)
         case Where.CLUSTER:
             await _check_cluster(principal, rule.ask)
         case Where.QUERY:
@@ -148,7 +148,7 @@ async def permit_everywhere(request: HTTPConnection, ask: PermissionCheck) -> No
 async def permit_member(request: HTTPConnection) -> None:
     """Asks whether they use this cluster at all. Raises ForbiddenError."""
     request.scope[ASKED_KEY] = True
-    await _check_member(principal_of(request))
+    await _check_member(request)
 
 
 async def sight_of(request: HTTPConnection, ask: PermissionCheck = LIST) -> VisibleWorkspaces:
@@ -281,9 +281,14 @@ async def _find(request: HTTPConnection, parts: ApiDeps, rule: RouteRule) -> All
     return found
 
 
-async def _check_member(principal: Principal) -> None:
+async def _check_member(request: HTTPConnection) -> None:
+    """They may look into a workspace that is there: who was a member of one that is gone is none of this cluster's."""
+    principal = principal_of(request)
     sight = await principal.sight(LIST)
-    if sight.only is not None and not sight.only:
+    if sight.is_whole:
+        return
+    known = await parts_of(request).catalog.workspace_names()
+    if not any(sight.has(name) for name in known):
         raise ForbiddenError(f"{principal.name[:128]} may look into no workspace, and so not at the cluster either")
 
 

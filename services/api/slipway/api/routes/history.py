@@ -71,7 +71,7 @@ async def _answer(request: Request, at: float) -> Response:
     if not items:
         # Of what was deleted since then the queue is unknown: it may have been the one that was asked for.
         named = Named(workspace=workspace, pool=query.get("pool", ""), queue="" if has_gone else queue)
-        await check_named(parts.kube, named, partial(workspaces_of, request), in_totals(parts, sight))
+        await check_named(parts.kube, named, partial(workspaces_of, request), in_totals(request, sight))
     items.sort(key=lambda each: (each.workspace, each.name, each.id))
     return json_response(HistoryView(at=format_time(at), items=items, counts=history.counts(items), lossy=lossy))
 

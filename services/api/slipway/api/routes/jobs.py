@@ -159,9 +159,9 @@ async def stats(request: Request) -> Response:
     live = [each for each in allocations if each.status.phase is not Phase.TERMINATED]
     pool = request.query_params.get("pool", "")
     live = [each for each in live if pool in ("", each.spec.pool)]
-    spent = [each for each in await spent_on(parts, days_of(request, now), allocations) if pool in ("", each.key[2])]
+    spent = [each for each in await spent_on(request, days_of(request, now), allocations) if pool in ("", each.key[2])]
     if not live and not spent:
-        remembered = in_totals(parts, await sight_of(request))
+        remembered = in_totals(request, await sight_of(request))
         await check_named(parts.kube, Named(pool=pool), partial(workspaces_of, request), remembered)
     queues = queue_stats(live, now)
     return json_response(StatsView(queues=queues, pools=pool_stats(queues), days=_waits(spent)))

@@ -19,6 +19,7 @@ from slipway.api.access.permissions import VisibleWorkspaces
 from slipway.api.deps import ApiDeps, parts_of
 from slipway.api.endpoint import Endpoint, Query, accepts, bad_param, json_response
 from slipway.api.named import Named, Remembered, What, check_named
+from slipway.api.open_streams import holder_of
 from slipway.api.usage_view import DIMENSIONS, RawView, UsageView, Wanted
 from slipway.crd import totals
 from slipway.crd.figures import DayTotals
@@ -32,6 +33,8 @@ TAG = "usage"
 DAYS_DEFAULT = 30
 DAYS_MAX = 400
 READS_AT_ONCE = 8
+DAYS_FREE = 62
+"""Of two months anybody may ask at any time."""
 CSV_TYPE = "text/csv"
 _DAY = re.compile(r"\d{4}-\d{2}-\d{2}")
 _FILTERS = ("workspace", "user", "pool", "queue", "kind")
@@ -51,10 +54,10 @@ async def usage(request: Request) -> Response:
     is_csv = wants_csv(request)
     wanted = _wanted(request)
     sight = await sight_of(request)
-    seen = [each for each in await spent_on(parts, days) if sight.has(each.key[0])]
+    seen = [each for each in await spent_on(request, days) if sight.has(each.key[0])]
     spent = [each for each in seen if usage_view.is_wanted(each, wanted)]
     if not spent:
-        await check_named(parts.kube, _named(wanted), partial(workspaces_of, request), in_totals(parts, sight))
+        await check_named(parts.kube, _named(wanted), partial(workspaces_of, request), in_totals(request, sight))
     rows = usage_view.grouped(spent, by)
     if is_csv:
         return _csv(usage_view.usage_csv(rows, by), f"usage-{days[0]}-{days[-1]}.csv")
@@ -69,25 +72,35 @@ async def raw(request: Request) -> Response:
     listed = await parts.kube.list(ALLOCATIONS, namespace=request.query_params.get("workspace") or None)
     rows = usage_view.raw_rows(listed.items, days, _wanted(request), now)
     if not rows:
-        remembered = in_totals(parts, await sight_of(request))
+        remembered = in_totals(request, await sight_of(request))
         await check_named(parts.kube, _named(_wanted(request)), partial(workspaces_of, request), remembered)
     if is_csv:
         return _csv(usage_view.raw_csv(rows), f"allocations-{days[0]}-{days[-1]}.csv")
     return json_response(RawView(from_=days[0], to=days[-1], items=rows))
 
 
-async def spent_on(parts: ApiDeps, days: Sequence[str], allocations: Sequence[Allocation] | None = None) -> list[Spent]:
+async def spent_on(request: Request, days: Sequence[str], allocations: Sequence[Allocation] | None = None) -> list[Spent]:
     """Everything of these days, of everybody; `allocations` are all that there are, where they were just listed.
 
     The objects come first: what goes into the totals meanwhile is marked.
     """
+    parts = parts_of(request)
     if allocations is None:
         allocations = (await parts.whole.list(ALLOCATIONS)).items
-    stored = await _stored(parts, days)
+    stored = await _stored(request, days)
     return gather(days, stored, allocations, parts.clock.now())
 
 
-async def _stored(parts: ApiDeps, days: Sequence[str]) -> dict[str, DayTotals]:
+async def _stored(request: Request, days: Sequence[str]) -> dict[str, DayTotals]:
+    """The totals of these days, a read of the API server for each: many days at once have a place among few."""
+    parts = parts_of(request)
+    if len(days) <= DAYS_FREE:
+        return await _read(parts, days)
+    with parts.totals_places.held(holder_of(request).user):
+        return await _read(parts, days)
+
+
+async def _read(parts: ApiDeps, days: Sequence[str]) -> dict[str, DayTotals]:
     slots = asyncio.Semaphore(READS_AT_ONCE)
 
     async def read(day: str) -> DayTotals:
@@ -105,13 +118,13 @@ async def _stored(parts: ApiDeps, days: Sequence[str]) -> dict[str, DayTotals]:
     return dict(zip(days, await asyncio.gather(*map(read, days)), strict=True))
 
 
-def in_totals(parts: ApiDeps, sight: VisibleWorkspaces) -> Remembered:
+def in_totals(request: Request, sight: VisibleWorkspaces) -> Remembered:
     """Whether the totals name a workspace, a queue or a pool: work of it ended within the last DAYS_MAX days."""
 
     async def is_named(what: What, name: str) -> bool:
-        today_ms = round(parts.clock.now() * 1000) // DAY_MS * DAY_MS
+        today_ms = round(parts_of(request).clock.now() * 1000) // DAY_MS * DAY_MS
         days = [day_of(today_ms - back * DAY_MS) for back in range(DAYS_MAX)]
-        rows = [row for day in (await _stored(parts, days)).values() for row in day.rows if sight.has(row.workspace)]
+        rows = [row for day in (await _stored(request, days)).values() for row in day.rows if sight.has(row.workspace)]
         return any(name == {"workspace": row.workspace, "pool": row.pool, "queue": row.queue}.get(what) for row in rows)
 
     return is_named
