@@ -72,7 +72,7 @@ def is_foreign(origin: str, host: str) -> bool:
 
 
 def host_name(host: str) -> str:
-    """The name in a Host header, without port and brackets, in lower case; empty where it is more than a name and a port.
+    """The name in a Host header, without port and brackets, in lower case; empty where it is more than name and port.
 
     Source: RFC 9112, section 3.2: uri-host [ ":" port ], without a user.
     """

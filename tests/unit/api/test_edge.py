@@ -108,7 +108,7 @@ async def test_a_host_is_a_name_and_a_port(host: str) -> None:
     """Also where all host names are served: what two servers read differently is refused."""
     async with api_world(Settings(auth="token", token_dir="/nowhere")) as world:
         refused = await world.get("/me", host=host)
-        assert (refused.status_code, refused.json()["code"]) in [(400, "malformed"), (421, "misdirected")]
+        assert (refused.status_code, refused.json()["code"]) in [(400, "malformed"), (421, "unknown-host")]
 
 
 async def test_a_request_without_a_host_is_refused() -> None:

@@ -79,7 +79,9 @@ async def raw(request: Request) -> Response:
     return json_response(RawView(from_=days[0], to=days[-1], items=rows))
 
 
-async def spent_on(request: Request, days: Sequence[str], allocations: Sequence[Allocation] | None = None) -> list[Spent]:
+async def spent_on(
+    request: Request, days: Sequence[str], allocations: Sequence[Allocation] | None = None
+) -> list[Spent]:
     """Everything of these days, of everybody; `allocations` are all that there are, where they were just listed.
 
     The objects come first: what goes into the totals meanwhile is marked.
