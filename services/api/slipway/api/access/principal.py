@@ -59,9 +59,10 @@ class Principal(Protocol):
 
 
 class WorkloadPageCaller:
-    """Whoever reads the page of a workload, in its origin: any script of that page calls in their name.
+    """A user who has the page of a workload open, in the origin of that workload.
 
-    So they see their workload's workspace and no other, and may read about it and open the page; nothing else.
+    A script of the page can send requests with the user's login. These requests see the workspace of the workload only,
+    and may read allocations and logs there and use the proxy.
     """
 
     def __init__(self, reader: Principal, workspace: str) -> None:

@@ -118,9 +118,9 @@ export class OutputLimit {
   drawn(count) {
     this.waiting -= count;
     if (!this.isFull || this.waiting > EMPTY_BYTES) return 0;
-    const count_ = this.leftOut;
+    const { leftOut } = this;
     this.isFull = false;
     this.leftOut = 0;
-    return count_;
+    return leftOut;
   }
 }

@@ -89,7 +89,7 @@ function Story({ view, reload }) {
 function NoTerminal({ view, isPossible, onOpen }) {
   if (!mayChange(view)) return html`<${Empty} title="No terminal">A terminal takes the right to change the workload.<//>`;
   if (!isPossible) return html`<${Empty} title="No terminal">A terminal opens in a rank that runs.<//>`;
-  return html`<${Empty} title="A shell in a rank">It runs beside the workload, in its container: what is killed or changed there counts.
+  return html`<${Empty} title="A shell in a rank">It runs in a container of the workload. What you stop or change there affects the workload.
     <p><button type="button" class="primary" onClick=${onOpen}>Open a shell</button></p><//>`;
 }
 
