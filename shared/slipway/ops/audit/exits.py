@@ -3,12 +3,13 @@
 I20. Pure: evidence in, violations out.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from slipway.crd.meta import TRACKING_FINALIZER
+from slipway.crd.v1alpha1 import RankStatus
 from slipway.kube.objects import Pod
 from slipway.model.exitcodes import is_start_interrupted
-from slipway.model.lifecycle import Phase
+from slipway.model.lifecycle import RANK_ENDS, Phase
 from slipway.model.reasons import Reason, Result
 from slipway.ops.audit.evidence import AllocationVersion, AuditEvidence, InvariantViolation
 from slipway.ops.audit.labels import attempt_of, owner_of, rank_of
@@ -33,12 +34,15 @@ def exits_are_true(evidence: AuditEvidence) -> Iterator[InvariantViolation]:
                 is_known = is_sure or codes.get(rank.pod_uid) is not None
                 if is_known and codes.get(rank.pod_uid) != rank.exit_code:
                     yield _broken("I20", item, f"{rank.pod_uid} exited {codes.get(rank.pod_uid)}, not {rank.exit_code}")
+    told_in: dict[str, int] = {}
     for change in evidence.pods:
         before, after = change.before, change.pod
+        if _has_exit(after):
+            told_in.setdefault(after.metadata.uid, change.version.number)
         if before is None or TRACKING_FINALIZER not in before.metadata.finalizers:
             continue
         is_dropped = change.version.is_deletion or TRACKING_FINALIZER not in after.metadata.finalizers
-        if is_dropped and _has_exit(before) and not _is_recorded(evidence, before, change.version.number):
+        if is_dropped and _has_exit(before) and not _is_recorded(evidence, before, change.version.number, told_in):
             message = f"pod {before.metadata.name} is let go before its exit is on record"
             yield InvariantViolation(
                 invariant="I20", subject=owner_of(before), message=message, version=change.version.number
@@ -55,17 +59,31 @@ def _has_exit(pod: Pod) -> bool:
     )
 
 
-def _is_recorded(evidence: AuditEvidence, pod: Pod, version: int) -> bool:
+def _is_recorded(evidence: AuditEvidence, pod: Pod, version: int, told_in: Mapping[str, int]) -> bool:
+    """Whether the pod's end is on record before `version`.
+
+    The record has the exit code, unless it is older than the exit: what was recorded as lost with its node stays so
+    when the node comes back and tells the code after all. `told_in`: {uid of a pod: the version that first told its
+    exit}.
+    """
     history = [item for item in evidence.allocations.get(owner_of(pod), []) if item.version.number < version]
     if not history or history[-1].version.is_deletion:
         return True
-    attempt, rank, uid = attempt_of(pod), rank_of(pod), pod.metadata.uid
-    for item in reversed(history):
-        status = item.allocation.status
-        if status.attempt == attempt:
-            ranks = status.ranks or []
-            return rank < len(ranks) and ranks[rank].pod_uid == uid and ranks[rank].exit_code is not None
-    return False
+    attempt, uid = attempt_of(pod), pod.metadata.uid
+    of_attempt = [item for item in history if item.allocation.status.attempt == attempt]
+    if not of_attempt:
+        return False
+    last = _rank_of(of_attempt[-1], pod)
+    if last is None or last.exit_code is not None:
+        return last is not None
+    earlier = (item for item in of_attempt if item.version.number < told_in.get(uid, 0))
+    return any(rank is not None and rank.phase in RANK_ENDS for rank in (_rank_of(item, pod) for item in earlier))
+
+
+def _rank_of(item: AllocationVersion, pod: Pod) -> RankStatus | None:
+    """What is recorded of this very pod."""
+    rank, ranks = rank_of(pod), item.allocation.status.ranks or []
+    return ranks[rank] if rank < len(ranks) and ranks[rank].pod_uid == pod.metadata.uid else None
 
 
 def failures_have_an_exit(evidence: AuditEvidence) -> Iterator[InvariantViolation]:

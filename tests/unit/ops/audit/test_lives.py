@@ -280,6 +280,22 @@ def test_a_start_that_its_node_broke_off_is_no_exit() -> None:
     assert "I20" not in told(history)
 
 
+def test_an_exit_that_is_told_after_the_loss_was_recorded_does_not_change_the_record() -> None:
+    """I20: a node that was given up comes back and tells the code; what was recorded after it is broken."""
+    for is_recorded_first, found in ((True, set[str]()), (False, {"I20"})):
+        history = History()
+        history.run()
+        if not is_recorded_first:
+            history.pod(0, node="n1", **exited(history.now, 137))
+        first, second = history.allocation().status.ranks or []
+        lost = msgspec.structs.replace(first, phase=RankState.FAILED, reason="NodeLost")
+        history.status(ranks=[lost, second])
+        if is_recorded_first:
+            history.pod(0, node="n1", **exited(history.now, 137))
+        history.let_go(0)
+        assert told(history) & {"I20"} == found
+
+
 def test_a_writer_that_nobody_knows_is_no_second_leader() -> None:
     """I9: an API server that dies before it has answered does not tell who wrote; two who are known are told apart."""
     for second, found in (("", set[str]()), ("scheduler-2", {"I9"})):
