@@ -11,7 +11,7 @@ from slipway.kube.objects import Pod
 from slipway.model.exitcodes import is_start_interrupted
 from slipway.model.lifecycle import RANK_ENDS, Phase
 from slipway.model.reasons import Reason, Result
-from slipway.ops.audit.evidence import AllocationVersion, AuditEvidence, InvariantViolation
+from slipway.ops.audit.evidence import AllocationVersion, AuditEvidence, InvariantViolation, PodVersion
 from slipway.ops.audit.labels import attempt_of, owner_of, rank_of
 
 _OF_AN_EXIT = (Reason.RANK_FAILED, Reason.OUT_OF_MEMORY)
@@ -43,7 +43,7 @@ def exits_are_true(evidence: AuditEvidence) -> Iterator[InvariantViolation]:
             continue
         is_dropped = change.version.is_deletion or TRACKING_FINALIZER not in after.metadata.finalizers
         if is_dropped and _has_exit(before) and not _is_recorded(evidence, before, change.version.number, told_in):
-            message = f"pod {before.metadata.name} is let go before its exit is on record"
+            message = f"pod {before.metadata.name} is let go before its exit is on record{_known(evidence, change)}"
             yield InvariantViolation(
                 invariant="I20", subject=owner_of(before), message=message, version=change.version.number
             )
@@ -78,6 +78,20 @@ def _is_recorded(evidence: AuditEvidence, pod: Pod, version: int, told_in: Mappi
         return last is not None
     earlier = (item for item in of_attempt if item.version.number < told_in.get(uid, 0))
     return any(rank is not None and rank.phase in RANK_ENDS for rank in (_rank_of(item, pod) for item in earlier))
+
+
+def _known(evidence: AuditEvidence, change: PodVersion) -> str:
+    """Who let it go, and what was on record then: a violation that does not come twice has to be understood by this."""
+    history = evidence.allocations.get(owner_of(change.pod), [])
+    last = next((item for item in reversed(history) if item.version.number < change.version.number), None)
+    by = f" by {change.version.writer}" if change.version.writer else ""
+    if last is None:
+        return by
+    status, rank = last.allocation.status, rank_of(change.pod)
+    known = (status.ranks or [])[rank : rank + 1]
+    said = f"{known[0].phase} {known[0].reason}".rstrip() if known else "nothing"
+    of = "" if known and known[0].pod_uid == change.pod.metadata.uid else " of another pod"
+    return f"{by}: version {last.version.number}, {status.phase} of attempt {status.attempt}, has {said}{of}"
 
 
 def _rank_of(item: AllocationVersion, pod: Pod) -> RankStatus | None:
