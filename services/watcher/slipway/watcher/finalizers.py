@@ -30,6 +30,10 @@ async def drop(
 ) -> T | None:
     """The object without the finalizer, and with `mark` on it; None when the object is gone.
 
+    An object that is being deleted without grace goes with its last finalizer. The API server then deletes it as it is,
+    also in a version that came after `only_as_seen` was tested. Source: registry/generic/registry/store.go (v1.36),
+    `deleteWithoutFinalizers`.
+
     Raises:
         StaleError: the object's finalizers are not those of `meta`, or with `only_as_seen` anything is not: observe
             again.

@@ -63,8 +63,8 @@ def _is_recorded(evidence: AuditEvidence, pod: Pod, version: int, told_in: Mappi
     """Whether the pod's end is on record before `version`.
 
     The record has the exit code, unless it is older than the exit: what was recorded as lost with its node stays so
-    when the node comes back and tells the code after all. `told_in`: {uid of a pod: the version that first told its
-    exit}.
+    when the node tells the code after all, as one does that comes back, or that was told to kill the pod and did so
+    before it went. `told_in`: {uid of a pod: the version that first told its exit}.
     """
     history = [item for item in evidence.allocations.get(owner_of(pod), []) if item.version.number < version]
     if not history or history[-1].version.is_deletion:
@@ -77,7 +77,8 @@ def _is_recorded(evidence: AuditEvidence, pod: Pod, version: int, told_in: Mappi
     if last is None or last.exit_code is not None:
         return last is not None
     earlier = (item for item in of_attempt if item.version.number < told_in.get(uid, 0))
-    return any(rank is not None and rank.phase in RANK_ENDS for rank in (_rank_of(item, pod) for item in earlier))
+    known = (_rank_of(item, pod) for item in earlier)
+    return any(rank is not None and (rank.phase in RANK_ENDS or rank.reason == Reason.NODE_LOST) for rank in known)
 
 
 def _known(evidence: AuditEvidence, change: PodVersion) -> str:

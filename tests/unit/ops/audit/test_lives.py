@@ -280,15 +280,19 @@ def test_a_start_that_its_node_broke_off_is_no_exit() -> None:
     assert "I20" not in told(history)
 
 
-def test_an_exit_that_is_told_after_the_loss_was_recorded_does_not_change_the_record() -> None:
-    """I20: a node that was given up comes back and tells the code; what was recorded after it is broken."""
+@pytest.mark.parametrize("phase", [RankState.FAILED, RankState.RELEASING])
+def test_an_exit_that_is_told_after_the_loss_was_recorded_does_not_change_the_record(phase: RankState) -> None:
+    """I20: a node that was given up tells the code after all. It is broken the other way round.
+
+    The API server deletes a pod that has no grace left with its last finalizer, whatever its node wrote meanwhile.
+    """
     for is_recorded_first, found in ((True, set[str]()), (False, {"I20"})):
         history = History()
         history.run()
         if not is_recorded_first:
             history.pod(0, node="n1", **exited(history.now, 137))
         first, second = history.allocation().status.ranks or []
-        lost = msgspec.structs.replace(first, phase=RankState.FAILED, reason="NodeLost")
+        lost = msgspec.structs.replace(first, phase=phase, reason="NodeLost")
         history.status(ranks=[lost, second])
         if is_recorded_first:
             history.pod(0, node="n1", **exited(history.now, 137))
