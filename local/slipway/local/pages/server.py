@@ -15,8 +15,9 @@ import json
 import os
 import secrets
 import socket
+import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from http import HTTPStatus
 from http.client import LineTooLong
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -144,6 +145,11 @@ class PageServer(ThreadingHTTPServer):
         super().shutdown_request(request)
         self._open.discard(id(request))
 
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that leaves, or that no longer reads, is no error; anything else is printed with its traceback."""
+        if not isinstance(sys.exc_info()[1], ConnectionError | TimeoutError):
+            super().handle_error(request, client_address)
+
     def service_actions(self) -> None:
         """Called about twice a second by the loop that accepts."""
         since = time.monotonic() - HEAD_S
@@ -258,18 +264,20 @@ class _Request(BaseHTTPRequestHandler):
         self.send_header("Cache-Control", "no-store")
         self.send_header("X-Accel-Buffering", "no")
         self.send_header("Transfer-Encoding", "chunked")
-        self.end_headers()
-        is_there = True
+        is_there = self._tell(self.end_headers)
         for event in events:  # to the end, also when nobody listens any more: the cell runs on
             line = json.dumps(event).encode() + b"\n"
-            try:
-                if is_there:
-                    self.wfile.write(b"%x\r\n%s\r\n" % (len(line), line))
-            except OSError:
-                is_there = False
-        if is_there:
-            self.wfile.write(b"0\r\n\r\n")
+            is_there = is_there and self._tell(self.wfile.write, b"%x\r\n%s\r\n" % (len(line), line))
+        is_there = is_there and self._tell(self.wfile.write, b"0\r\n\r\n")
         self.close_connection = not is_there
+
+    def _tell(self, send: Callable[..., Any], *parts: bytes) -> bool:
+        """Whether the client was still there to be told."""
+        try:
+            send(*parts)
+        except OSError:
+            return False
+        return True
 
     def _path(self) -> str:
         path = urlsplit(self.path).path

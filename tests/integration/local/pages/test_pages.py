@@ -3,6 +3,7 @@
 import contextlib
 import json
 import socket
+import struct
 import threading
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 
 from slipway.local.pages.server import CONNECTIONS_MAX, NotebookSite, PageServer, Site, TensorboardSite
 from tests.support.plain_http import NO_TLS
+from tests.support.wait import wait_until
 
 PREFIX = "/proxy/notebook-abc-12345678"
 
@@ -170,6 +172,74 @@ def test_a_head_that_is_too_large(notebook: httpx.Client, head: bytes):
     """It is not read to its end."""
     assert b" 200 " not in answer_to(notebook, head)
     assert b" 200 " in answer_to(notebook, b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+
+
+class _Paused:
+    """A site whose answers are made when the test says so, and too large for what the two sockets hold."""
+
+    def __init__(self) -> None:
+        self.asked, self.may_answer, self.ran = threading.Event(), threading.Event(), threading.Event()
+
+    def page(self, prefix: str, nonce: str) -> str:
+        self._wait()
+        return "x" * 32_000_000
+
+    def read(self, path: str) -> dict[str, Any] | None:
+        if path == "/broken":
+            raise LookupError("of the site")
+        self._wait()
+        return {"long": "x" * 32_000_000}
+
+    def act(self, path: str, body: dict[str, Any]) -> Iterator[dict[str, Any]] | None:
+        self._wait()
+        return self._events()
+
+    def close(self) -> None: ...
+
+    def _wait(self) -> None:
+        self.asked.set()
+        assert self.may_answer.wait(10)
+
+    def _events(self) -> Iterator[dict[str, Any]]:
+        yield from ({"text": "x" * 1_000_000} for _ in range(32))
+        self.ran.set()
+
+
+def leaving(port: int, request: bytes, site: _Paused) -> None:
+    """Ask, and be gone before the answer: the connection is reset, not closed in good order."""
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        connection.sendall(request)
+        assert site.asked.wait(10)
+    site.may_answer.set()
+
+
+def has_answered_all() -> bool:
+    return not any("process_request_thread" in thread.name for thread in threading.enumerate())
+
+
+@pytest.mark.parametrize(
+    "request_", [b"GET /", b"GET /facts", b"POST /run"], ids=["a page", "its data", "a stream of events"]
+)
+def test_a_client_that_leaves_is_no_error(capfd: pytest.CaptureFixture[str], request_: bytes):
+    """Whatever it asked for: the log of the pod says nothing, what it began goes on, and others are served."""
+    site = _Paused()
+    with served(site) as client:
+        head = b" HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}"
+        leaving(client.base_url.port or 0, request_ + head, site)
+        assert client.get("/healthz").text == "ok\n"
+        if request_ == b"POST /run":
+            assert site.ran.wait(10)
+    wait_until(has_answered_all, "the threads of the requests to end")
+    assert capfd.readouterr() == ("", "")
+
+
+def test_an_error_of_the_site_is_printed(capfd: pytest.CaptureFixture[str]):
+    """Only those of a connection that is gone are passed over."""
+    with served(_Paused()) as client, pytest.raises(httpx.RemoteProtocolError):
+        client.get("/broken")
+    wait_until(has_answered_all, "the threads of the requests to end")
+    assert "LookupError: of the site" in capfd.readouterr().err
 
 
 def test_connections_are_limited(notebook: httpx.Client):
