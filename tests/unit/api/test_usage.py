@@ -177,6 +177,19 @@ async def test_waits_are_averaged_by_day_and_queue(world: ApiWorld) -> None:
     assert msgspec.json.encode(day)
 
 
+async def test_what_stands_now_is_told_without_the_days(world: ApiWorld) -> None:
+    """Nothing is read for them then: not what has ended, and no totals, however broken they are."""
+    await ended(world)
+    await world.launch()
+    await world.kube.create(NAMESPACES, {"metadata": {"name": SYSTEM}})
+    today = format_time(world.clock.now())[:10]
+    broken = {"metadata": {"name": f"slipway-usage-{today}"}, "data": {"totals": "oops"}}
+    await world.kube.create(CONFIG_MAPS, broken, namespace=SYSTEM)
+    assert (await world.get("/queue-stats")).status_code == 503
+    told = (await world.get("/queue-stats?days=false")).json()
+    assert (told["days"], [each["queued"] for each in told["queues"]]) == ([], [1])
+
+
 async def test_a_queue_that_only_the_totals_remember_is_no_unknown_name(world: ApiWorld) -> None:
     """Queue and object are gone; days on which it used nothing answer nothing, and refuse nothing."""
     work = await ended(world, queue="closed")

@@ -25,6 +25,7 @@ from slipway.api.catalog import Catalog
 from slipway.api.changes import SpecWriter
 from slipway.api.contexts import ContextArchives
 from slipway.api.event_feed import EventFeed
+from slipway.api.firehose import SharedFirehose
 from slipway.api.gather import AllGather
 from slipway.api.gpu_use import PodGpuUse, PodKey
 from slipway.api.launch import LaunchRequests
@@ -185,7 +186,7 @@ def connect(
         log_feed=LogFeed(ArchivedLogs(streams.logs, archive, clock) if archive else streams.logs, kube, lookup, clock),
         log_archive=archive,
         behind=behind,
-        firehose=streams.firehose,
+        firehose=SharedFirehose(streams.firehose),
         traces=streams.traces,
         activity=streams.activity,
         dead=streams.dead,

@@ -33,6 +33,7 @@ GZIP_BYTES_MIN = 1_400
 """What fits into one packet is not compressed."""
 GZIP_ASIDE_BYTES = 64 * 1024
 """What is larger is compressed in a thread."""
+SEARCH_CHARACTERS_MAX = 200
 _NUMBER = re.compile(r"\d{1,9}")
 _TRUE, _FALSE = ("true", "1", "yes", ""), ("false", "0", "no")
 
@@ -180,6 +181,14 @@ def number_param(request: Request, name: str, *, default: int, most: int, least:
 def optional_number(request: Request, name: str) -> int | None:
     """An integer parameter, or None when it is absent."""
     return number_param(request, name, default=0, most=10**9 - 1) if request.query_params.get(name) else None
+
+
+def words_of(request: Request, name: str = "search") -> tuple[str, ...]:
+    """The words of a search. Raises MalformedError when it is too long."""
+    text = request.query_params.get(name, "")
+    if len(text) > SEARCH_CHARACTERS_MAX:
+        raise bad_param(name, f"at most {SEARCH_CHARACTERS_MAX} characters, not {len(text)}")
+    return tuple(text.split())
 
 
 def flag_param(request: Request, name: str, *, default: bool = False) -> bool:

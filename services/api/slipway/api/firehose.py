@@ -1,8 +1,10 @@
 """The firehose as a stream of a client: filtered, without the repeats of one connection.
 
-At least once over reconnects: clients dedupe by the CloudEvents id.
+At least once over reconnects: clients dedupe by the CloudEvents id. Those who wait at the same place wait in one read,
+so that a thousand open pages at rest cost Redis and this process what one does.
 """
 
+import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
 
@@ -12,8 +14,9 @@ from slipway.api.access.permissions import VisibleWorkspaces
 from slipway.api.access.redaction import Blinds
 from slipway.api.cloudevents import cloud_event
 from slipway.api.sse import Outlet
+from slipway.errors import TransientError
 from slipway.model.events import AllocationEvent
-from slipway.streams.ports import Firehose
+from slipway.streams.ports import Firehose, FirehoseEvent
 
 BLOCK_S = 5.0
 PAGE = 200
@@ -35,6 +38,63 @@ class FirehoseFilter(msgspec.Struct, frozen=True, kw_only=True):
         if self.allocation and event.allocation_id != self.allocation:
             return False
         return not self.types or event.type.value in self.types
+
+
+class SharedFirehose:
+    """A `Firehose` in which reads that wait, and begin at the same place, are one read.
+
+    Who joins a read that has begun waits no longer than the read goes on. When the one who reads leaves, another of
+    those who wait reads; an error is raised to all of them.
+    """
+
+    def __init__(self, firehose: Firehose) -> None:
+        self._firehose = firehose
+        self._reads: dict[tuple[str | None, int, float], _SharedRead] = {}
+
+    async def tail(self) -> str:
+        """The cursor after the newest entries."""
+        return await self._firehose.tail()
+
+    async def read(self, *, after: str | None = None, limit: int = 100, block_s: float = 0.0) -> list[FirehoseEvent]:
+        """Up to `limit` events per shard after the cursor; waits up to `block_s` seconds for the first."""
+        if block_s <= 0:
+            return await self._firehose.read(after=after, limit=limit)
+        key = (after, limit, block_s)
+        shared = self._reads.setdefault(key, _SharedRead())
+        done = shared.done
+        shared.readers += 1
+        try:
+            async with shared.turn:
+                if shared.done == done:
+                    await self._read(shared, key)
+                if shared.error is not None:
+                    raise shared.error
+                return shared.page
+        finally:
+            shared.readers -= 1
+            if not shared.readers:
+                del self._reads[key]
+
+    async def _read(self, shared: "_SharedRead", key: tuple[str | None, int, float]) -> None:
+        after, limit, block_s = key
+        shared.page, shared.error = [], None
+        try:
+            shared.page = await self._firehose.read(after=after, limit=limit, block_s=block_s)
+        except TransientError as error:
+            shared.error = error
+        shared.done += 1
+
+
+class _SharedRead:
+    """One read and those who wait for it."""
+
+    def __init__(self) -> None:
+        self.turn = asyncio.Lock()
+        self.readers = 0
+        self.done = 0
+        """reads that have ended; who finds more than at the start takes what the last one found"""
+        self.page: list[FirehoseEvent] = []
+        self.error: TransientError | None = None
 
 
 async def follow_all(firehose: Firehose, wanted: FirehoseFilter, cursor: str, outlet: Outlet, look: Look) -> None:

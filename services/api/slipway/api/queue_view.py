@@ -4,7 +4,8 @@ The order is the scheduler's own (`model/position.py`). What keeps each waiting 
 the object's condition.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
 
 from slipway.api.schemas import Waiting
 from slipway.crd import facts, transitions
@@ -54,40 +55,62 @@ def in_order(allocations: Iterable[Allocation], jobs: Jobs, aged: Aged = NOBODY)
     return sorted(filter(is_waiting, allocations), key=lambda allocation: _key(allocation, jobs, aged))
 
 
-def waiting_of(allocations: Iterable[Allocation], jobs: Jobs, aged: Aged = NOBODY) -> list[Waiting]:
-    """The waiting ones with their places, queue by queue."""
+class QueuePlace(NamedTuple):
+    """A waiting allocation, and what of its queue is before it."""
+
+    allocation: Allocation
+    key: WorkKey
+    ahead: int
+    jobs_ahead: int
+    """jobs, and allocations without one"""
+    slots_ahead: int
+    """whole devices that those before it ask for"""
+
+
+def places_of(allocations: Iterable[Allocation], jobs: Jobs, aged: Aged = NOBODY) -> Iterator[QueuePlace]:
+    """The waiting ones with their places, queue by queue, first to go first."""
     counts: dict[tuple[str, str], int] = {}
+    slots: dict[tuple[str, str], int] = {}
     units: dict[tuple[str, str], dict[tuple[str, str], int]] = {}
     """{queue: {unit: how many units are before it}}"""
-    found: list[Waiting] = []
-    for allocation in in_order(allocations, jobs, aged):
+    keyed = ((_key(each, jobs, aged), each) for each in allocations if is_waiting(each))
+    for key, allocation in sorted(keyed, key=lambda pair: pair[0]):
         queue = (allocation.spec.pool, allocation.spec.queue)
-        ahead = counts.get(queue, 0)
-        counts[queue] = ahead + 1
+        ahead, slots_ahead = counts.get(queue, 0), slots.get(queue, 0)
+        counts[queue], slots[queue] = ahead + 1, slots_ahead + slots_of(allocation)
         before = units.setdefault(queue, {})
         jobs_ahead = before.setdefault(_unit(allocation), len(before))
-        code, message = gate_of(allocation)
-        found.append(
-            Waiting(
-                id=id_of(allocation),
-                name=allocation.metadata.name,
-                workspace=allocation.metadata.namespace,
-                user=user_of(allocation),
-                kind=allocation.spec.kind,
-                queue=allocation.spec.queue,
-                priority=priority_of(allocation, job_of(allocation, jobs)),
-                position=ahead + 1,
-                ahead=ahead,
-                code=code,
-                message=message,
-                slots=slots_of(allocation),
-                since=waiting_since(allocation),
-                job=allocation.spec.job or "",
-                jobs_ahead=jobs_ahead,
-                place=place_of(allocation, jobs),
-            )
-        )
-    return found
+        yield QueuePlace(allocation, key, ahead, jobs_ahead, slots_ahead)
+
+
+def waiting_of(allocations: Iterable[Allocation], jobs: Jobs, aged: Aged = NOBODY) -> list[Waiting]:
+    """The waiting ones with their places, queue by queue."""
+    return [waiting_view(place, jobs) for place in places_of(allocations, jobs, aged)]
+
+
+def waiting_view(place: QueuePlace, jobs: Jobs) -> Waiting:
+    """One of them as the REST API shows it."""
+    allocation = place.allocation
+    code, message = gate_of(allocation)
+    return Waiting(
+        id=id_of(allocation),
+        name=allocation.metadata.name,
+        workspace=allocation.metadata.namespace,
+        user=user_of(allocation),
+        kind=allocation.spec.kind,
+        queue=allocation.spec.queue,
+        priority=priority_of(allocation, job_of(allocation, jobs)),
+        position=place.ahead + 1,
+        ahead=place.ahead,
+        slots_ahead=place.slots_ahead,
+        code=code,
+        message=message,
+        slots=slots_of(allocation),
+        since=waiting_since(allocation),
+        job=allocation.spec.job or "",
+        jobs_ahead=place.jobs_ahead,
+        place=place_of(allocation, jobs),
+    )
 
 
 def waiting_since(allocation: Allocation) -> str:

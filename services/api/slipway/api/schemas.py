@@ -195,6 +195,13 @@ class AllocationList(msgspec.Struct, kw_only=True, frozen=True):
     metadata: ListMetadata
 
 
+class MaskedList(msgspec.Struct, kw_only=True, frozen=True):
+    """A list of allocations with those fields of each that were asked for; all of them, where none were."""
+
+    items: list[Any]
+    metadata: ListMetadata
+
+
 class Waiting(Wire, kw_only=True, frozen=True):
     """One pending allocation and its place in its queue."""
 
@@ -209,6 +216,8 @@ class Waiting(Wire, kw_only=True, frozen=True):
     """1 for the first of its queue"""
     ahead: int
     """how many of its queue are before it"""
+    slots_ahead: int = 0
+    """whole GPUs that those before it ask for"""
     code: str = ""
     """the gate that keeps it waiting"""
     message: str = ""
@@ -220,6 +229,17 @@ class Waiting(Wire, kw_only=True, frozen=True):
     """how many jobs, and allocations without one, are before it"""
     place: str = ""
     """the number that orders it among those of its priority; lower goes first"""
+
+
+class WaitingList(msgspec.Struct, kw_only=True, frozen=True):
+    """A part of those that wait in a queue and that the caller may see, in their order."""
+
+    items: list[Waiting]
+    first: int
+    """where the part begins among all that match: 1 at the beginning"""
+    count: int
+    """how many match in all"""
+    metadata: ListMetadata
 
 
 class Change(Wire, kw_only=True, frozen=True):

@@ -121,6 +121,7 @@ _TABLE: dict[str, RouteRule] = {
     "GET /api/v1/tokens": _admin("list", "tokens"),
     "GET /api/v1/queues": RouteRule(Where.MEMBER),
     "GET /api/v1/queues/{name}": RouteRule(Where.MEMBER),
+    "GET /api/v1/queues/{name}/waiting": RouteRule(Where.MEMBER),
     "GET /api/v1/queue-stats": RouteRule(Where.MEMBER),
     "GET /api/v1/pools": RouteRule(Where.MEMBER),
     "GET /api/v1/pools/{pool}/decisions": _admin("get", "resourcepools/decisions"),

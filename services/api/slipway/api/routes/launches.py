@@ -12,13 +12,23 @@ from slipway.api.access.middleware import permit, sight_of, workspaces_of
 from slipway.api.access.permissions import CREATE
 from slipway.api.decoding import read_object
 from slipway.api.deps import parts_of
-from slipway.api.endpoint import Endpoint, Query, bad_param, flag_param, json_response, number_param, time_param
+from slipway.api.endpoint import (
+    Endpoint,
+    Query,
+    bad_param,
+    flag_param,
+    json_response,
+    number_param,
+    time_param,
+    words_of,
+)
+from slipway.api.field_mask import FIELDS, FieldMask
 from slipway.api.identity import user_of
 from slipway.api.launch import DEFAULT_WORKSPACE, Order
 from slipway.api.listing import ListFilter, TimeRange, list_page
 from slipway.api.named import Named, check_named
 from slipway.api.request_telemetry import REQUEST_ID_KEY, SPAN_KEY
-from slipway.api.schemas import AllocationList, AllocationView, LaunchBody, ListMetadata
+from slipway.api.schemas import AllocationList, AllocationView, LaunchBody, ListMetadata, MaskedList
 from slipway.api.secret_values import split
 from slipway.api.sorted_listing import Sorting, ordered_page
 from slipway.api.view import allocation_path, allocation_view
@@ -28,7 +38,6 @@ from slipway.model.reasons import Result
 from slipway.runtime import telemetry
 
 PAGE_MAX = 500
-SEARCH_CHARACTERS_MAX = 200
 TAG = "allocations"
 
 LIST_QUERY = (
@@ -48,6 +57,7 @@ LIST_QUERY = (
     Query("search", "only with each of these words in the id, the name or the user"),
     Query("sort", "fields with commas, - for descending, such as -endedAt,name"),
     Query("labelSelector", "Kubernetes label selector"),
+    FIELDS,
     Query("limit", f"items in a page, at most {PAGE_MAX}", "integer"),
     Query("continue", "metadata.continue of the page before"),
 )
@@ -106,7 +116,7 @@ async def list_allocations(request: Request, kind: Kind | None = None) -> Respon
         kind=kind or _kind(query.get("kind", "")),
         is_active=flag_param(request, "active"),
         label_selector=query.get("labelSelector", ""),
-        words=_words(query.get("search", "")),
+        words=words_of(request),
         job=query.get("job", ""),
         results=_results(query.get("result", "")),
         created=_span(request, "created"),
@@ -117,6 +127,7 @@ async def list_allocations(request: Request, kind: Kind | None = None) -> Respon
     if not order.fields and not wanted.workspace and not (await sight_of(request)).is_whole:
         # The cluster's own page tokens say the name of an item, which may be one that is not seen.
         order = Sorting.parse("workspace,name")
+    mask = FieldMask.parse(query.get("fields", ""), of=AllocationView)
     if order.fields:
         page = await ordered_page(parts.kube, wanted, order, limit=limit, continue_=continue_)
     else:
@@ -125,8 +136,8 @@ async def list_allocations(request: Request, kind: Kind | None = None) -> Respon
         named = Named(pool=wanted.pool, queue=wanted.queue, job=wanted.job, workspace=wanted.workspace)
         await check_named(parts.kube, named, partial(workspaces_of, request))
     return json_response(
-        AllocationList(
-            items=[allocation_view(each) for each in page.items],
+        MaskedList(
+            items=[mask.of(allocation_view(each)) for each in page.items],
             metadata=ListMetadata(
                 continue_=page.continue_,
                 resource_version=page.resource_version,
@@ -146,12 +157,6 @@ def _phases(text: str) -> frozenset[Phase]:
         return frozenset(Phase(part) for part in text.split(",") if part)
     except ValueError as error:
         raise bad_param("phase", f"must be one of {', '.join(Phase)}, not {text[:64]!r}") from error
-
-
-def _words(text: str) -> tuple[str, ...]:
-    if len(text) > SEARCH_CHARACTERS_MAX:
-        raise bad_param("search", f"at most {SEARCH_CHARACTERS_MAX} characters, not {len(text)}")
-    return tuple(text.split())
 
 
 def _results(text: str) -> frozenset[Result]:

@@ -17,6 +17,7 @@ from slipway.api.access.permissions import VisibleWorkspaces
 from slipway.api.decoding import checked, read_object
 from slipway.api.deps import parts_of
 from slipway.api.endpoint import Endpoint, json_response
+from slipway.api.field_mask import FIELDS, FieldMask
 from slipway.api.schemas import Items, NodeBody, NodeView
 from slipway.api.seen_nodes import SEEN_NODES, SeenNode
 from slipway.crd.transitions import id_of
@@ -34,11 +35,12 @@ _NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 async def nodes(request: Request) -> Response:
     """All nodes, and which allocations hold what of each."""
     parts = parts_of(request)
+    mask = FieldMask.parse(request.query_params.get(FIELDS.name, ""), of=NodeView)
     found = sorted(await parts.nodes.items(), key=lambda node: node.metadata.name)
     live = await _live(request)
     sight, pools = await sight_of(request), await _pools(request)
     views = _views(found, live, sight, pools)
-    return json_response(Items(items=views, warnings=parts.nodes.warnings()))
+    return json_response(Items(items=[mask.of(view) for view in views], warnings=parts.nodes.warnings()))
 
 
 async def node(request: Request) -> Response:
@@ -119,7 +121,7 @@ async def _live(request: Request) -> list[Allocation]:
 
 
 ENDPOINTS = (
-    Endpoint(method="GET", path=ROOT, handler=nodes, summary="Nodes", tag=TAG, answer=Items[NodeView]),
+    Endpoint(method="GET", path=ROOT, handler=nodes, summary="Nodes", tag=TAG, query=(FIELDS,), answer=Items[NodeView]),
     Endpoint(method="GET", path=f"{ROOT}/{{name}}", handler=node, summary="One node", tag=TAG, answer=NodeView),
     Endpoint(
         method="POST",

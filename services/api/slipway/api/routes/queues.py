@@ -8,16 +8,20 @@ from slipway.api import cluster_view
 from slipway.api.access.middleware import sight_of
 from slipway.api.access.permissions import VisibleWorkspaces
 from slipway.api.deps import parts_of
-from slipway.api.endpoint import Endpoint, json_response
+from slipway.api.endpoint import Endpoint, Query, bad_param, flag_param, json_response, number_param, words_of
 from slipway.api.identity import principal_of, user_of
+from slipway.api.queue_view import QueuePlace, places_of
 from slipway.api.routes.allocations import aged_of, pending_of
-from slipway.api.schemas import Items, Me, PoolView, QueueView
+from slipway.api.schemas import Items, Me, PoolView, QueueView, WaitingList
+from slipway.api.waiting_list import is_called, waiting_list
 from slipway.crd.v1alpha1 import Allocation, ResourcePool
 from slipway.errors import InvalidError
 from slipway.kube.resources import ALLOCATIONS, QUEUES, RESOURCE_POOLS
 from slipway.model.lifecycle import Phase
 
 PAGE_MAX = 500
+WAITING_DEFAULT = 100
+FIRST_MAX = 10**8
 
 
 async def queues(request: Request) -> Response:
@@ -29,11 +33,12 @@ async def queues(request: Request) -> Response:
 
 
 async def queue(request: Request) -> Response:
-    """One queue, with everything that waits in it in order."""
+    """One queue, with everything that waits in it in order, unless the caller wants it without."""
     parts = parts_of(request)
+    with_waiting = flag_param(request, "waiting", default=True)
     found = await parts.kube.get(QUEUES, request.path_params["name"])
     live = await _live(request)
-    pending, jobs = await pending_of(parts, found.spec.pool, live)
+    pending, jobs = await pending_of(parts, found.spec.pool, live if with_waiting else ())
     aged = await aged_of(parts, pending)
     pool = await _pool_of(request, found.spec.pool)
     nodes = await parts.nodes.items() if pool is not None and pool.spec.flavors else []
@@ -59,6 +64,25 @@ async def queue(request: Request) -> Response:
             waiting=[each for each in view.waiting if sight.has(each.workspace)],
         )
     )
+
+
+async def waiting(request: Request) -> Response:
+    """A part of those that wait in a queue, in order."""
+    parts = parts_of(request)
+    limit = number_param(request, "limit", default=WAITING_DEFAULT, least=1, most=PAGE_MAX)
+    first = number_param(request, "from", default=1, least=1, most=FIRST_MAX)
+    words, continue_ = words_of(request), request.query_params.get("continue", "")
+    if continue_ and "from" in request.query_params:
+        raise bad_param("from", "is not for a part that goes on behind another; take away from or continue")
+    found = await parts.kube.get(QUEUES, request.path_params["name"])
+    pending, jobs = await pending_of(parts, found.spec.pool)
+    own = [each for each in pending if each.spec.queue == found.metadata.name]
+    sight, places = await sight_of(request), places_of(own, jobs, await aged_of(parts, own))
+
+    def is_wanted(place: QueuePlace) -> bool:
+        return sight.has(place.allocation.metadata.namespace) and is_called(place, words)
+
+    return json_response(waiting_list(places, jobs, is_wanted, limit=limit, first=first, continue_=continue_))
 
 
 async def _pool_of(request: Request, name: str) -> ResourcePool | None:
@@ -120,7 +144,22 @@ ENDPOINTS = (
         handler=queue,
         summary="One queue and who waits in it",
         tag="cluster",
+        query=(Query("waiting", "false: without those that wait; default true", "boolean"),),
         answer=QueueView,
+    ),
+    Endpoint(
+        method="GET",
+        path="/api/v1/queues/{name}/waiting",
+        handler=waiting,
+        summary="A part of those that wait in a queue",
+        tag="cluster",
+        query=(
+            Query("search", "only with each of these words in the id, the name, the user or the reason"),
+            Query("from", "begin at this one of those that match; default 1", "integer"),
+            Query("limit", f"items in a part, at most {PAGE_MAX}; default {WAITING_DEFAULT}", "integer"),
+            Query("continue", "metadata.continue of the part before"),
+        ),
+        answer=WaitingList,
     ),
     Endpoint(method="GET", path="/api/v1/pools", handler=pools, summary="Pools", tag="cluster", answer=Items[PoolView]),
     Endpoint(method="GET", path="/api/v1/me", handler=me, summary="Who the caller is", tag="cluster", answer=Me),

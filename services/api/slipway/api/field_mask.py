@@ -1,0 +1,67 @@
+"""The fields of an item that a client asks for: `fields=id,state,status.ranks.phase`. Pure.
+
+A table needs a tenth of what a list of allocations says. A path goes through objects by their names, and through the
+items of lists by itself; what it names and what is not there is left out. Without `fields` an item is whole.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from slipway.api.endpoint import Query, bad_param
+
+NAME = "fields"
+PATHS_MAX = 64
+DEPTH_MAX = 6
+FIELDS = Query(NAME, "only these fields of each item, with commas, such as id,state,status.ranks.phase")
+
+Tree = Mapping[str, "Tree | None"]
+"""{name: what is wanted of it; None: all of it}"""
+
+
+class FieldMask(msgspec.Struct, frozen=True):
+    """Which fields are wanted; without a tree all of them."""
+
+    tree: Tree | None
+
+    @classmethod
+    def parse(cls, text: str, *, of: type[msgspec.Struct]) -> "FieldMask":
+        """Raises MalformedError when a path is none, or begins with no field of the items."""
+        paths = [part.strip() for part in text.split(",") if part.strip()]
+        if not paths:
+            return cls(None)
+        if len(paths) > PATHS_MAX:
+            raise bad_param(NAME, f"at most {PATHS_MAX} fields, not {len(paths)}")
+        known = [field.encode_name for field in msgspec.structs.fields(of)]
+        tree: dict[str, Any] = {}
+        for path in paths:
+            names = path.split(".")
+            if names[0] not in known or not all(names) or len(names) > DEPTH_MAX:
+                raise bad_param(NAME, f"must be paths that begin with one of {', '.join(known)}, not {path[:64]!r}")
+            _add(tree, names)
+        return cls(tree)
+
+    def of(self, item: msgspec.Struct) -> Any:
+        """The item with its wanted fields, as it is encoded."""
+        return item if self.tree is None else _cut(msgspec.to_builtins(item), self.tree)
+
+
+def _add(tree: dict[str, Any], names: list[str]) -> None:
+    for name in names[:-1]:
+        if (below := tree.setdefault(name, {})) is None:
+            return  # all of it is wanted already
+        tree = below
+    tree[names[-1]] = None
+
+
+def _cut(value: Any, tree: Tree) -> Any:
+    if isinstance(value, list):
+        return [_cut(each, tree) for each in value]
+    if not isinstance(value, dict):
+        return value
+    return {
+        name: value[name] if below is None else _cut(value[name], below)
+        for name, below in tree.items()
+        if name in value
+    }

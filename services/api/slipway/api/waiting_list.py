@@ -1,0 +1,75 @@
+"""Parts of the list of those that wait in a queue: from a place on, or behind the last item of the part before. Pure.
+
+Owns the cursor. It is the order key of an item, so that the next part goes on right behind that item, whatever has been
+added or has left before it. What is moved between two parts may come twice or not at all.
+"""
+
+import base64
+import binascii
+import json
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from slipway.api.endpoint import bad_param
+from slipway.api.queue_view import Jobs, QueuePlace, gate_of, waiting_view
+from slipway.api.schemas import ListMetadata, WaitingList
+from slipway.crd.transitions import id_of, user_of
+from slipway.model.position import WorkKey
+
+TOKEN = "waits."  # noqa: S105 - the beginning of a page token, not a secret
+_SHAPE = (int, int, list, int, int, int, str)
+
+
+def waiting_list(
+    places: Iterable[QueuePlace],
+    jobs: Jobs,
+    is_wanted: Callable[[QueuePlace], bool],
+    *,
+    limit: int,
+    first: int = 1,
+    continue_: str = "",
+) -> WaitingList:
+    """At most `limit` of those that are wanted: behind the cursor where there is one, else from the `first`th on.
+
+    Raises MalformedError when the cursor is none of this list.
+    """
+    after = _read(continue_) if continue_ else None
+    found = [place for place in places if is_wanted(place)]
+    begin = first - 1 if after is None else next((at for at, each in enumerate(found) if each.key > after), len(found))
+    part = found[begin : begin + limit]
+    rest = max(0, len(found) - begin - len(part))
+    return WaitingList(
+        items=[waiting_view(place, jobs) for place in part],
+        first=begin + 1,
+        count=len(found),
+        metadata=ListMetadata(
+            continue_=_token(part[-1].key) if part and rest else "", remaining_item_count=rest or None
+        ),
+    )
+
+
+def is_called(place: QueuePlace, words: Iterable[str]) -> bool:
+    """Whether each word is in the id, the name, the user or the reason, in any case."""
+    allocation = place.allocation
+    names = (id_of(allocation), allocation.metadata.name, user_of(allocation), gate_of(allocation)[0])
+    known = [name.casefold() for name in names]
+    return all(any(word.casefold() in name for name in known) for word in words)
+
+
+def _token(key: WorkKey) -> str:
+    return TOKEN + base64.urlsafe_b64encode(json.dumps(key).encode()).decode().rstrip("=")
+
+
+def _read(token: str) -> WorkKey:
+    refused = bad_param("continue", "is not from a part of this list; begin again without it")
+    text = token.removeprefix(TOKEN)
+    if text == token:
+        raise refused
+    try:
+        values: Any = json.loads(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
+    except (binascii.Error, ValueError, RecursionError) as error:
+        raise refused from error
+    if not isinstance(values, list) or tuple(map(type, values)) != _SHAPE or tuple(map(type, values[2])) != (int, int):
+        raise refused
+    band, priority, (whole, part), weight, own, created, uid = values
+    return (band, priority, (whole, part), weight, own, created, uid)
