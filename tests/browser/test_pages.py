@@ -723,10 +723,10 @@ def test_an_allocation_after_an_event_has_the_word_of_the_api(
 
 def test_what_has_left_its_queue_does_not_wait_in_the_list(modules: Any) -> None:
     """An event of another phase takes it out; others stay."""
-    queue = {"waiting": [{"id": "a"}, {"id": "b"}, {"id": "c"}]}
+    queue = {"items": [{"id": "a"}, {"id": "b"}, {"id": "c"}], "first": 1, "count": 9}
     events = [{"subject": "a", "data": {"phase": "Assigned"}}, {"subject": "b", "data": {"phase": "Pending"}}]
     found = modules("answers.js", f"m.after({json.dumps(queue)}, {json.dumps(events)})")
-    assert found == {"waiting": [{"id": "b"}, {"id": "c"}]}
+    assert found == {"items": [{"id": "b"}, {"id": "c"}], "first": 1, "count": 8}
 
 
 def test_a_change_is_seen_before_the_api_is_asked_again(page: Page, stack: RunningStack) -> None:

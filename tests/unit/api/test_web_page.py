@@ -158,7 +158,7 @@ def test_the_first_content_needs_little() -> None:
     frame = len(gzip.compress(text.encode()))
     root = f"/assets/pages/{assets.pages_digest()}/"
     first = [f"pages/{address.removeprefix(root)}" for address in Elements(text).addresses()]
-    assert not any("yaml-5" in path or "uplot" in path for path in first)
+    assert not any("yaml-5" in path or "uplot" in path or "virtual-core" in path for path in first)
     files = {path: len(assets.load(path).compressed) for path in first}
     assert frame + sum(files.values()) < FIRST_BYTES_MAX, files
 
@@ -174,10 +174,11 @@ def test_vendored_modules_are_what_they_say() -> None:
     """Each file of the folder stands in its README with its hash, and is as it was published; each has its licence."""
     vendor = FOLDER / "vendor"
     rows = dict(re.findall(r"^\| `([^`]+)` .*`([0-9a-f]{64})` \|$", (vendor / "README.md").read_text(), re.MULTILINE))
-    found = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in vendor.iterdir()}
+    paths = [path for path in vendor.rglob("*") if path.is_file()]
+    found = {str(path.relative_to(vendor)): hashlib.sha256(path.read_bytes()).hexdigest() for path in paths}
     del found["README.md"]
     assert rows == found
-    for name in ("preact", "signals", "signals-core", "htm", "js-yaml", "uplot"):
+    for name in ("preact", "signals", "signals-core", "htm", "js-yaml", "uplot", "virtual-core"):
         assert f"{name}-LICENSE" in found
 
 

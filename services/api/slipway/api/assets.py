@@ -87,7 +87,8 @@ def files() -> dict[str, str]:
 @cache
 def page_files() -> dict[str, str]:
     """{path: media type} of everything that the page is made of."""
-    found = [*_MODULES.glob("*.*"), *(_MODULES / "vendor").glob("*.*")]
+    vendor = _MODULES / "vendor"
+    found = [*_MODULES.glob("*.*"), *vendor.glob("*.*"), *vendor.glob("*/*.*")]
     paths = sorted(each.relative_to(_MODULES.parent).as_posix() for each in found if each.suffix in _SUFFIXES)
     return {path: _SUFFIXES[Path(path).suffix] for path in paths}
 

@@ -3,6 +3,11 @@ import { gpusOf, hasEnded, noteOf, pageOf, rankCount, runningCount } from "./all
 import { Ago, State } from "./components.js";
 import { html, useMemo } from "./runtime.js";
 
+/** The fields of an allocation that a row, its note and the events that change it need. */
+export const TABLE_FIELDS = ["id", "name", "workspace", "kind", "phase", "state", "attempt", "queue", "user", "hold", "ready", "waiting", "result", "reason", "message",
+  "createdAt", "startedAt", "endedAt", "spec.ranks.count", "spec.ranks.resources", "status.phase", "status.seq", "status.nodes", "status.ranks.phase",
+  "status.conditions.type", "status.conditions.status", "status.conditions.reason", "status.conditions.message"].join(",");
+
 /**
  * @param {{items: any[], hasUser?: boolean, label: string}} props
  */

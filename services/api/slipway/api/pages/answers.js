@@ -40,26 +40,27 @@ function keptItems(old, fresh) {
 
 /**
  * An answer after events: allocations in it have moved on, and what has left its queue is not among the waiting.
- * @param {any} data of one allocation, of a list, or of a queue
+ * @param {any} data of one allocation, of a list, or of a part of a queue
  * @param {any[]} events in their order
  * @returns {any} `data` itself when they change nothing of it
  */
 export function after(data, events) {
   if (data.status) return events.reduce((view, event) => (event.subject === view.id ? moved(view, event) : view), data);
-  const name = data.waiting ? "waiting" : "items";
-  const items = data[name];
-  if (!Array.isArray(items) || !items.length || !(data.waiting || items[0].status)) return data;
+  const { items } = data;
+  const isQueue = data.count !== undefined;
+  if (!Array.isArray(items) || !items.length || !(isQueue || items[0].status)) return data;
   const told = new Map();
   for (const event of events) told.set(event.subject, [...(told.get(event.subject) ?? []), event]);
   let isSame = true;
   const found = [];
   for (const item of items) {
     const own = told.get(item.id);
-    const one = !own ? item : data.waiting ? stillWaiting(item, own.at(-1)) : own.reduce(moved, item);
+    const one = !own ? item : isQueue ? stillWaiting(item, own.at(-1)) : own.reduce(moved, item);
     if (one !== item) isSame = false;
     if (one) found.push(one);
   }
-  return isSame ? data : { ...data, [name]: found };
+  if (isSame) return data;
+  return isQueue ? { ...data, items: found, count: data.count - (items.length - found.length) } : { ...data, items: found };
 }
 
 function stillWaiting(item, event) {

@@ -3,34 +3,69 @@ import { call } from "./api.js";
 import { Confirm } from "./components.js";
 import { plural, sentence } from "./format.js";
 import { html, useSignal } from "./runtime.js";
+import { waitingPath } from "./waiting_list.js";
 
 const BATCH_MAX = 500;
+const PART = 500;
 const NAMED = 8;
 
 /**
- * The changes that put the chosen before or behind all others, in the order that they have.
- * @param {any[]} waiting in their order
- * @param {any[]} chosen of them, in their order
+ * All that wait in a queue and match the words, in their order: part by part, each behind the one before.
+ * @param {string} name of the queue
+ * @param {string} words
+ * @param {(found: any[]) => boolean} [isEnough] ends it before the end
+ * @returns {Promise<any[]>}
+ */
+export async function allWaiting(name, words, isEnough = () => false) {
+  const path = `${waitingPath(name, words)}&limit=${PART}`;
+  const found = [];
+  let next = "";
+  do {
+    const { items, metadata } = await call("GET", `${path}${next && `&continue=${encodeURIComponent(next)}`}`);
+    found.push(...items);
+    next = metadata.continue ?? "";
+  } while (next && !isEnough(found));
+  return found;
+}
+
+// Who stands at the front or at the end of a queue and is not among the chosen; null when there is nobody else.
+async function anchorOf(name, ids, place) {
+  const other = (items) => items.find((each) => !ids.has(each.id)) ?? null;
+  if (place === "front") return other(await allWaiting(name, "", (found) => other(found) !== null));
+  let { count: end } = await call("GET", `${waitingPath(name, "")}&limit=1`);
+  while (end > 0) {
+    const from = Math.max(1, end - PART + 1);
+    const { items } = await call("GET", `${waitingPath(name, "")}&from=${from}&limit=${end - from + 1}`);
+    const found = other(items.reverse());
+    if (found) return found;
+    end = from - 1;
+  }
+  return null;
+}
+
+/**
+ * The changes that put the chosen before or behind another one, in the order that they have.
+ * @param {any[]} chosen in their order
+ * @param {{id: string} | null} anchor the first or the last of all others
  * @param {string} place `front` or `end`
  * @returns {any[]} empty when there is nobody else
  */
-export function movesOf(waiting, chosen, place) {
-  const ids = new Set(chosen.map((each) => each.id));
-  const others = waiting.filter((each) => !ids.has(each.id));
-  if (!others.length) return [];
-  if (place === "front") return chosen.map((each) => ({ allocation: each.id, aheadOf: others[0].id }));
+export function movesOf(chosen, anchor, place) {
+  if (!anchor) return [];
+  if (place === "front") return chosen.map((each) => ({ allocation: each.id, aheadOf: anchor.id }));
   // Each goes right behind the same one, so the last of them goes first.
-  return [...chosen].reverse().map((each) => ({ allocation: each.id, behind: others.at(-1).id }));
+  return [...chosen].reverse().map((each) => ({ allocation: each.id, behind: anchor.id }));
 }
 
 /** What can be done with the selected ones; nothing is shown while there are none. */
-export function Selection({ name, waiting, selected, queues, reload }) {
+/** @param {{name: string, selected: import("@preact/signals").Signal<Map<string, any>>, queues: any[], reload: () => void}} props */
+export function Selection({ name, selected, queues, reload }) {
   const asked = useSignal("");
   const priority = useSignal("50");
   const place = useSignal("front");
   const isBusy = useSignal(false);
   const error = useSignal(null);
-  const chosen = waiting.filter((each) => selected.value.has(each.id));
+  const chosen = [...selected.value.values()].sort((a, b) => a.position - b.position);
   if (!chosen.length && !asked.value) return null;
   const pool = queues.find((queue) => queue.name === name)?.pool;
   const targets = queues.filter((queue) => queue.name !== name && queue.pool === pool && !queues.some((each) => each.spec.parent === queue.name));
@@ -42,8 +77,9 @@ export function Selection({ name, waiting, selected, queues, reload }) {
     isBusy.value = true;
     error.value = null;
     try {
-      const failed = asked.value === "kill" ? await killAll(chosen) : await changeAll(updates());
-      selected.value = new Set(failed.map((each) => each.id));
+      const failed = asked.value === "kill" ? await killAll(chosen) : await changeAll(await updates());
+      const left = new Set(failed.map((each) => each.id));
+      selected.value = new Map(chosen.filter((each) => left.has(each.id)).map((each) => [each.id, each]));
       if (failed.length) error.value = new Error(`${failed.length} of ${chosen.length} stayed as they were. ${sentence(failed[0].reason)}`);
       else asked.value = "";
       reload();
@@ -52,10 +88,10 @@ export function Selection({ name, waiting, selected, queues, reload }) {
     }
     isBusy.value = false;
   };
-  const updates = () => {
+  const updates = async () => {
     if (asked.value === "priority") return chosen.map((each) => ({ allocation: each.id, priority: Number(priority.value) }));
     if (place.value.startsWith("queue:")) return chosen.map((each) => ({ allocation: each.id, queue: place.value.slice(6) }));
-    return movesOf(waiting, chosen, place.value);
+    return movesOf(chosen, await anchorOf(name, new Set(chosen.map((each) => each.id)), place.value), place.value);
   };
   const isGood = asked.value !== "priority" || (/^\d+$/.test(priority.value) && Number(priority.value) <= 1000);
   const what = plural(chosen.length, "workload");
@@ -65,7 +101,7 @@ export function Selection({ name, waiting, selected, queues, reload }) {
       <button type="button" onClick=${() => (asked.value = "priority")}>Priority</button>
       <button type="button" onClick=${() => (asked.value = "move")}>Move</button>
       <button type="button" class="danger" onClick=${() => (asked.value = "kill")}>Kill</button>
-      <button type="button" class="quiet" onClick=${() => (selected.value = new Set())}>Select none</button>
+      <button type="button" class="quiet" onClick=${() => (selected.value = new Map())}>Select none</button>
     </div>
     ${asked.value ? html`<${Confirm} title=${titles[asked.value]} verb=${verbs[asked.value]} no=${asked.value === "kill" ? "Keep them" : "Cancel"}
         isDanger=${asked.value === "kill"} isBusy=${isBusy.value || !isGood || !chosen.length} error=${error.value} onYes=${send} onNo=${close}>

@@ -1,5 +1,5 @@
 // `/`: what runs, waits and failed of mine, where GPUs are free, and whether all is well.
-import { AllocationTable } from "./allocation_table.js";
+import { AllocationTable, TABLE_FIELDS } from "./allocation_table.js";
 import { partsOf } from "./capacity.js";
 import { Answered, Choice, Empty, Meter } from "./components.js";
 import { facts, toneOf } from "./facts.js";
@@ -14,6 +14,8 @@ const ENDED = 10;
 const DAY_MS = 86400000;
 const [WAITS] = facts.phases;
 const OVER = facts.phases.at(-1);
+const NODE_FIELDS = "name,pool,ready,schedulable,scheduling,gpuType,gpus,gpusUsed";
+const hasEnded = (event) => event.data.phase === OVER;
 
 export function Home() {
   const isAll = param("of") === "everyone";
@@ -21,10 +23,10 @@ export function Home() {
   const user = me.value?.user;
   const of = isAll ? "" : `&user=${encodeURIComponent(user ?? "")}`;
   const ready = isAll || user !== undefined;
-  const active = useResource(ready ? `/allocations?active=true&sort=-createdAt&limit=${PAGE}${of}` : "");
-  const ended = useResource(ready ? `/allocations?phase=${OVER}&sort=-endedAt&limit=50${of}` : "");
-  const nodes = useResource("/nodes", { isSlow: true });
-  const stats = useResource("/queue-stats", { isSlow: true });
+  const active = useResource(ready ? `/allocations?active=true&sort=-createdAt&limit=${PAGE}&fields=${TABLE_FIELDS}${of}` : "");
+  const ended = useResource(ready ? `/allocations?phase=${OVER}&sort=-endedAt&limit=50&fields=${TABLE_FIELDS}${of}` : "", { isAbout: hasEnded });
+  const nodes = useResource(`/nodes?fields=${NODE_FIELDS}`, { isSlow: true, isAside: true });
+  const stats = useResource("/queue-stats?days=false", { isSlow: true, isAside: true });
   const has = (view) => `${view.name} ${view.id} ${view.user} ${view.queue} ${view.state}`.toLowerCase().includes(filter.value.toLowerCase());
   return html`<div class="head"><h1 tabindex="-1">${isAll ? "All workloads" : "Your workloads"}</h1>
       <a class="button primary" href="/launch">Launch</a></div>

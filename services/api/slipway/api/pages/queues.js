@@ -1,24 +1,20 @@
 // `/queues`: the tree of queues with what each owns and uses, and who waits in one, in order, and why.
-import { pageOf, spaced } from "./allocation.js";
-import { AllocationTable } from "./allocation_table.js";
-import { Selection } from "./bulk.js";
-import { Answered, Empty, Lasted, Meter, More } from "./components.js";
-import { Explanation } from "./explanation.js";
+import { AllocationTable, TABLE_FIELDS } from "./allocation_table.js";
+import { allWaiting, Selection } from "./bulk.js";
+import { Answered, Empty, Meter, Refused } from "./components.js";
 import { facts } from "./facts.js";
-import { amountOf, finder, plural, spellDuration, spellExact, trim } from "./format.js";
+import { amountOf, plural, spellDuration, spellExact, trim } from "./format.js";
 import { mayChange } from "./permissions.js";
-import { param, setParam } from "./router.js";
-import { html, useMemo, useSignal } from "./runtime.js";
+import { html, useEffect, useSignal } from "./runtime.js";
 import { useResource } from "./store.js";
+import { WaitingList } from "./waiting_list.js";
 
-const FIRST = 25;
-const SHOWN = 200;
-const isCalled = finder((/** @type {any} */ each) => `${each.name} ${each.id} ${each.user} ${each.code}`);
+const TYPED_MS = 150;
 
 export function Queues({ name }) {
   const queues = useResource("/queues");
-  const stats = useResource("/queue-stats", { isSlow: true });
-  const pools = useResource("/pools", { isSlow: true });
+  const stats = useResource("/queue-stats?days=false", { isSlow: true, isAside: true });
+  const pools = useResource("/pools", { isSlow: true, isAside: true });
   return html`<div class="head"><h1 tabindex="-1">Queues</h1></div>
     <${Answered} answer=${queues} what="queues" rows=${4}>${(found) => {
       if (!found.items.length) {
@@ -105,40 +101,53 @@ function Tree({ rows, chosen, stats, pools }) {
 }
 
 function Waiting({ name, queues }) {
-  const selected = useSignal(new Set());
+  /** @type {import("@preact/signals").Signal<Map<string, any>>} */
+  const selected = useSignal(new Map());
   const filter = useSignal("");
-  const most = useSignal(FIRST);
-  const chosen = param("why");
-  const search = (text) => {
-    filter.value = text;
-    most.value = FIRST;
+  const words = useSignal("");
+  const list = useSignal({ count: 0, items: [], reload: () => undefined });
+  const isGathering = useSignal(false);
+  const error = useSignal(null);
+  useEffect(() => {
+    const timer = setTimeout(() => (words.value = filter.value), filter.value ? TYPED_MS : 0);
+    return () => clearTimeout(timer);
+  }, [filter.value]);
+  const answer = useResource(`/queues/${encodeURIComponent(name)}?waiting=false`);
+  const running = useResource(`/allocations?active=true&phase=${facts.phases.slice(1, -1).join(",")}&queue=${encodeURIComponent(name)}&sort=startedAt&limit=50&fields=${TABLE_FIELDS}`);
+  const select = (each, isIn) => {
+    const next = new Map(selected.value);
+    if (isIn) next.set(each.id, each);
+    else next.delete(each.id);
+    selected.value = next;
   };
-  const answer = useResource(`/queues/${encodeURIComponent(name)}`);
-  const running = useResource(`/allocations?active=true&phase=${facts.phases.slice(1, -1).join(",")}&queue=${encodeURIComponent(name)}&sort=startedAt&limit=50`);
-  return html`<${Answered} answer=${answer} what=${`queue ${name}`} rows=${4}>${(queue) => {
-    const rows = withAhead(queue.waiting).filter(({ each }) => isCalled(each, filter.value));
-    const found = rows.map(({ each }) => each);
-    const select = (id, isIn) => (selected.value = new Set(isIn ? [...selected.value, id] : [...selected.value].filter((each) => each !== id)));
-    return html`${queue.flavors?.length ? html`<${Flavors} name=${name} flavors=${queue.flavors} />` : null}
+  const selectAll = async () => {
+    isGathering.value = true;
+    error.value = null;
+    try {
+      const found = await allWaiting(name, filter.value);
+      selected.value = new Map(found.filter(mayChange).map((each) => [each.id, each]));
+    } catch (refusal) {
+      error.value = refusal;
+    }
+    isGathering.value = false;
+  };
+  const { count, items, reload } = list.value;
+  return html`<${Answered} answer=${answer} what=${`queue ${name}`} rows=${4}>${(queue) => html`
+    ${queue.flavors?.length ? html`<${Flavors} name=${name} flavors=${queue.flavors} />` : null}
     <${Promises} queue=${queue} />
-    <section><h2>Waiting in ${name} <small>${queue.waiting.length}</small></h2>
-      ${queue.waiting.length > 1 ? html`<div class="bar"><input type="search" placeholder="Filter by name, user or reason"
-        aria-label="Filter who waits" value=${filter.value} onInput=${(event) => search(event.target.value)} />
-        ${found.some(mayChange) ? html`<button type="button" onClick=${() => (selected.value = new Set(found.filter(mayChange).map((each) => each.id)))}>Select ${filter.value ? `these ${found.filter(mayChange).length}` : "all"}</button>` : null}</div>` : null}
-      <${Selection} name=${name} waiting=${queue.waiting} selected=${selected} queues=${queues} reload=${answer.reload} />
-      ${queue.waiting.length ? html`<table class="list waiting" aria-label=${`Waiting in ${name}`}>
-        <thead><tr><th class="place">Place</th><th class="of-name">Name</th><th class="of-user">User</th><th class="number">GPUs</th><th class="number ahead">GPUs ahead</th>
-          <th class="number priority">Priority</th><th class="since">Waits</th><th>Why</th></tr></thead>
-        <tbody>${rows.slice(0, most.value).map(({ each, slots }) => html`
-          <${WaitingRow} key=${each.id} each=${each} slotsAhead=${slots} isOpen=${chosen === each.id}
-            isSelected=${selected.value.has(each.id)} onSelect=${(isIn) => select(each.id, isIn)} />`)}</tbody></table>`
-        : html`<${Empty} title="Nothing waits here">What is launched into this queue starts as soon as it fits.<//>`}
-      ${found.length > most.value ? html`<${More} count=${found.length - most.value} by=${most.value < SHOWN ? FIRST : SHOWN} isByItself=${most.value < SHOWN}
-        onMore=${() => (most.value += most.value < SHOWN ? FIRST : SHOWN)} />` : null}
+    <section><h2>Waiting in ${name} <small>${queue.pending.toLocaleString("en")}</small></h2>
+      ${queue.pending > 1 || filter.value ? html`<div class="bar"><input type="search" placeholder="Filter by name, user or reason"
+        aria-label="Filter who waits" value=${filter.value} maxlength="200" onInput=${(event) => (filter.value = event.target.value)} />
+        ${count && items.some(mayChange) ? html`<button type="button" disabled=${isGathering.value || words.value !== filter.value}
+          onClick=${selectAll}>Select ${words.value.trim() ? `these ${count.toLocaleString("en")}` : "all"}</button>` : null}
+        ${words.value.trim() ? html`<span class="soft" role="status">${count.toLocaleString("en")} of ${queue.pending.toLocaleString("en")}</span>` : null}</div>` : null}
+      ${error.value ? html`<${Refused} error=${error.value} />` : null}
+      <${Selection} name=${name} selected=${selected} queues=${queues} reload=${reload} />
+      <${WaitingList} key=${words.value} name=${name} words=${words.value} selected=${selected.value} onSelect=${select}
+        onAnswer=${(found, again) => (list.value = { count: found.count, items: found.items, reload: again })} />
     </section>
     ${running.data?.items.length ? html`<section><h2>Running from ${name} <small>${running.data.items.length}${running.data.metadata.continue ? "+" : ""}</small></h2>
-      <${AllocationTable} items=${running.data.items} hasUser=${true} label=${`Running from ${name}`} /></section>` : null}`;
-  }}<//>`;
+      <${AllocationTable} items=${running.data.items} hasUser=${true} label=${`Running from ${name}`} /></section>` : null}`}<//>`;
 }
 
 // When work of the queue is left alone by other work.
@@ -161,37 +170,4 @@ function Flavors({ name, flavors }) {
         <td class="number" data-label="GPUs used">${trim(each.gpusInUse)}</td>
         <td class="number" data-label="GPUs owned">${each.nominal === null ? html`<span class="soft">–</span>` : trim(each.nominal)}</td>
       </tr>`)}</tbody></table></section>`;
-}
-
-// Each with the GPUs that those before it ask for.
-function withAhead(waiting) {
-  let slots = 0;
-  return waiting.map((each) => {
-    const row = { each, slots };
-    slots += each.slots ?? 0;
-    return row;
-  });
-}
-
-// A row of which nothing has changed is not made again, however long the list is; its times go on by themselves.
-function WaitingRow(props) {
-  const { each, slotsAhead, isOpen, isSelected } = props;
-  return useMemo(() => waitingRowOf(props), [each, slotsAhead, isOpen, isSelected, mayChange(each)]);
-}
-
-function waitingRowOf({ each, slotsAhead, isOpen, isSelected, onSelect }) {
-  const toggle = () => setParam("why", isOpen ? "" : each.id);
-  return html`<tr class="${isOpen ? "open" : ""} ${isSelected ? "chosen" : ""}">
-      <td class="place" data-label="Place">${mayChange(each) ? html`<label><input type="checkbox" aria-label=${`${each.position}, select ${each.name}`} checked=${isSelected}
-        onChange=${(event) => onSelect(event.target.checked)} />${each.position}</label>` : each.position}</td>
-      <th scope="row" title=${each.name}><a href=${pageOf(each.id)}>${each.name}</a> <small>${each.kind}</small></th>
-      <td data-label="User" title=${each.user}>${each.user}</td>
-      <td class="number" data-label="GPUs">${each.slots || html`<span class="soft">–</span>`}</td>
-      <td class="number" data-label="GPUs ahead" title="GPUs that those before it ask for">${slotsAhead}</td>
-      <td class="number" data-label="Priority">${each.priority}</td>
-      <td data-label="Waits"><${Lasted} from=${each.since} /></td>
-      <td class="why"><button type="button" class="chip" aria-expanded=${String(isOpen)} onClick=${toggle}>${spaced(each.code)}</button>
-        <span class="soft">${each.message}</span></td>
-    </tr>
-    ${isOpen ? html`<tr class="detail"><td colspan="8"><${Explanation} id=${each.id} workspace=${each.workspace} /></td></tr>` : null}`;
 }

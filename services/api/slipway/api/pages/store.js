@@ -3,8 +3,11 @@ import { after, kept } from "./answers.js";
 import { Refusal, call, follow } from "./api.js";
 import { batch, signal, useEffect, useSignal } from "./runtime.js";
 
-// Events that come together are taken together, so that many of them are one change of the page.
+// The first event after a quiet time is taken at once. Those that follow it are taken together, so that many of them are
+// one change of the page.
 const TOGETHER_MS = 50;
+// What stands beside the rest of a page is asked for after what shows the event itself.
+const LATER_MS = 400;
 // After a quiet time something is asked for again at once, a few times; then so often, and less often what takes long.
 const AT_ONCE = 6;
 const QUICK_MS = 100;
@@ -45,16 +48,21 @@ async function learnMe() {
 /** @type {any[]} */
 let heard = [];
 
+let isGathering = false;
+
 // What the events say of the answers is shown at once; the answers that they are about are asked for again.
 function hear(items) {
-  if (!heard.length) {
-    setTimeout(() => {
-      const events = heard;
-      heard = [];
-      batch(() => resources.forEach((resource) => resource.hear(events)));
-    }, TOGETHER_MS);
-  }
   for (const item of items) heard.push(item.data);
+  if (!isGathering) tell();
+}
+
+function tell() {
+  const events = heard;
+  heard = [];
+  isGathering = events.length > 0;
+  if (!isGathering) return;
+  setTimeout(tell, TOGETHER_MS);
+  batch(() => resources.forEach((resource) => resource.hear(events)));
 }
 
 function listen() {
@@ -93,11 +101,13 @@ class Resource {
    * @param {import("@preact/signals").Signal<Answer>} answer
    * @param {(event: any) => boolean} isAbout
    * @param {boolean} isSlow also changes without an event
+   * @param {boolean} isAside is not what a page is about: after an event, the rest is asked for first
    */
-  constructor(path, answer, isAbout, isSlow) {
+  constructor(path, answer, isAbout, isSlow, isAside) {
     this.path = path;
     this.answer = answer;
     this.isAbout = isAbout;
+    this.isAside = isAside;
     this.aborter = new AbortController();
     this.isAsking = false;
     this.isAskedAgain = false;
@@ -152,7 +162,7 @@ class Resource {
     const moved = data && after(data, about);
     if (moved !== data) this.answer.value = { data: moved, error };
     // What is shown already needs the rest of it only; what is not in the answer has to be asked for.
-    this.ask(moved !== data ? GAP_MS : 0);
+    this.ask(moved !== data ? GAP_MS : this.isAside ? LATER_MS : 0);
   }
 
   async load() {
@@ -195,16 +205,17 @@ class Resource {
 /**
  * What an address of the API answers, kept fresh while the component is there. An empty path asks for nothing.
  * @param {string} path below /api/v1
- * @param {{isAbout?: (event: any) => boolean, isSlow?: boolean}} [options] which events make it old; all of them
+ * @param {{isAbout?: (event: any) => boolean, isSlow?: boolean, isAside?: boolean}} [options] which events make it old (all of
+ *   them), whether it also changes without one, whether it is not what the page is about
  * @returns {Answer & {reload: () => void}}
  */
-export function useResource(path, { isAbout = () => true, isSlow = false } = {}) {
+export function useResource(path, { isAbout = () => true, isSlow = false, isAside = false } = {}) {
   const answer = useSignal({ data: null, error: null, path });
   const holder = useSignal(null);
   useEffect(() => {
     if (!path) return undefined;
     answer.value = { data: null, error: null, path };
-    const resource = new Resource(path, answer, isAbout, isSlow);
+    const resource = new Resource(path, answer, isAbout, isSlow, isAside);
     holder.value = resource;
     return () => resource.close();
   }, [path]);

@@ -32,13 +32,14 @@ _IMPORTS = {
     "htm": "htm-3.1.1.mjs",
     "js-yaml": "js-yaml-5.5.0.mjs",
     "uplot": "uplot-1.6.32.mjs",
+    "@tanstack/virtual-core": "virtual-core-3.19.11/index.js",
 }
 _SHARED = {
     "@xterm/xterm": "/assets/terminal/vendor/xterm-6.0.0.mjs",
     "@xterm/addon-fit": "/assets/terminal/vendor/xterm-addon-fit-0.11.0.mjs",
 }
 """Those that the terminal of kind shell has as well."""
-_LATE = ("js-yaml", "uplot")
+_LATE = ("vendor/js-yaml", "vendor/uplot", "vendor/virtual-core")
 """Loaded when a page needs them, not before the first content."""
 _POLICY = (
     "default-src 'none'; script-src 'self' 'sha256-{map_hash}'; style-src 'self'; connect-src 'self'; "
@@ -104,8 +105,8 @@ def _made() -> tuple[str, str, str]:
     names = [path.removeprefix("pages/") for path, kind in assets.page_files().items() if kind == "text/javascript"]
     named = {name: f"{root}vendor/{file}" for name, file in _IMPORTS.items()} | _SHARED
     imports = msgspec.json.encode({"imports": named})
-    late = {"theme.js", "main.js", *(f"vendor/{_IMPORTS[name]}" for name in _LATE)}
-    preloads = "\n".join(f'<link rel="modulepreload" href="{root}{name}">' for name in names if name not in late)
+    first = [name for name in names if name not in ("theme.js", "main.js") and not name.startswith(_LATE)]
+    preloads = "\n".join(f'<link rel="modulepreload" href="{root}{name}">' for name in first)
     # A `<` inside of a string could end the element: JSON may spell it otherwise.
     told = msgspec.json.encode(facts()).decode().replace("<", "\\u003c")
     text = _PAGE.format(root=root, imports=imports.decode(), preloads=preloads, facts=told)
