@@ -32,7 +32,7 @@ def a_line(stack: RunningStack) -> Generator[LongQueue]:
     manifest = {"apiVersion": "slipway.dev/v1alpha1", "kind": "Queue", "metadata": {"name": name}}
     stack.kubernetes("POST", QUEUES, {**manifest, "spec": {"pool": "default"}})
     wait_until(lambda: name in [each["name"] for each in stack.ask(lambda api: api.get("/queues"))["items"]], name)
-    bodies = [command("pass", name=f"long-{at:03}", hold=True, priority=900 - at, queue=name) for at in range(COUNT)]
+    bodies = [command("pass", name=f"{name}-{at:03}", hold=True, priority=900 - at, queue=name) for at in range(COUNT)]
     found = LongQueue(name, [stack.launch(body) for body in bodies])
     yield found
     stack.ask(lambda api: api.post("/allocations/batch", {"verb": "kill", "ids": found.ids}))
@@ -70,7 +70,7 @@ def shows_place(visit: Visit, place: int) -> None:
     """That place, with who stands there, is within the window."""
     visit.page.wait_for(
         f"{ROWS}.some(row => row.querySelector('.place').innerText.trim() === '{place}' && row.querySelector('th')"
-        f"?.innerText.includes('long-{place - 1:03}') && row.getBoundingClientRect().top < innerHeight"
+        f"?.innerText.includes('-{place - 1:03} ') && row.getBoundingClientRect().top < innerHeight"
         " && row.getBoundingClientRect().bottom > 0)"
     )
 
@@ -114,7 +114,7 @@ def test_an_address_leads_to_a_place_far_down(visit: Visit, line: LongQueue) -> 
 def test_the_filter_looks_at_all_of_them(visit: Visit, line: LongQueue) -> None:
     """Also at those that were never shown; they keep their places, and the count says how many there are."""
     visit.go(f"/queues/{line.name}")
-    visit.put("[aria-label='Filter who waits']", "LONG-23")
+    visit.put("[aria-label='Filter who waits']", f"{line.name}-23".upper())
     visit.shows(f"10 of {COUNT}")
     visit.page.wait_for(f"{ROWS}.length === 10")
     assert drawn(visit) == [str(place) for place in range(231, 241)]
@@ -128,7 +128,7 @@ def test_those_that_were_never_shown_are_moved_and_killed(
 ) -> None:
     """All can be selected; the end of the queue is behind those that the page has never asked for."""
     visit.go(f"/queues/{own_line.name}")
-    visit.put("[aria-label='Filter who waits']", "long-00")
+    visit.put("[aria-label='Filter who waits']", f"{own_line.name}-00")
     visit.press("Select these 10")
     visit.shows("10 selected")
     visit.press("Move")
