@@ -40,7 +40,12 @@ CALL_S = 180.0
 VIEWERS = 500
 REST_S = 30.0
 """how often a page at rest asks for what changes without an event"""
-RESTING = ("/nodes", "/queue-stats")
+RESTING = (
+    "/nodes?fields=name,pool,ready,schedulable,scheduling,gpuType,gpus,gpusUsed",
+    "/queue-stats?days=false",
+    "/gpu-use",
+)
+"""what it asks then"""
 RATE = 200
 WATCH_S = 8.0
 MOVES = 6

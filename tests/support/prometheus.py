@@ -73,9 +73,12 @@ class Prometheus:
 
 @contextmanager
 def running_prometheus(
-    program: str, folder: Path, targets: Mapping[str, str], groups: list[Any], *, token: str
+    program: str, folder: Path, targets: Mapping[str, str], groups: list[Any], *, token: str, port: int = 0
 ) -> Generator[Prometheus]:
-    """One that scrapes `{name: host:port}` each second, with that token, and evaluates these rules."""
+    """One that scrapes `{name: host:port}` each second, with that token, and evaluates these rules.
+
+    It listens on `port`; on a free one, where that is 0.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "rules.yaml").write_text(yaml.safe_dump({"groups": groups}), encoding="utf-8")
     config = {
@@ -88,7 +91,7 @@ def running_prometheus(
     }
     (folder / "prometheus.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
     with socket.socket() as chosen:
-        chosen.bind(("127.0.0.1", 0))
+        chosen.bind(("127.0.0.1", port))
         address = f"127.0.0.1:{chosen.getsockname()[1]}"
     argv = [program, f"--config.file={folder}/prometheus.yaml", f"--storage.tsdb.path={folder}/data"]
     argv += [f"--web.listen-address={address}", "--enable-feature=exemplar-storage", "--log.level=warn"]
@@ -100,6 +103,14 @@ def running_prometheus(
         finally:
             process.terminate()
             process.wait(20)
+
+
+def remember(folder: Path, lines: list[str]) -> None:
+    """What a server that begins in this folder has seen before: series in the OpenMetrics format, with times."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "past").write_text("\n".join([*lines, "# EOF", ""]), encoding="utf-8")
+    argv = [find("promtool"), "tsdb", "create-blocks-from", "openmetrics", "past", "data"]
+    subprocess.run(argv, cwd=folder, check=True, capture_output=True, timeout=120)
 
 
 def _is_ready(process: "subprocess.Popen[bytes]", address: str) -> bool:

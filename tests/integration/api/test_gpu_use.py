@@ -19,7 +19,7 @@ from tests.support.api_world import ApiWorld, api_world
 from tests.support.cli import Desk
 from tests.support.http_stub import serve, serve_app
 from tests.support.ports import free_port
-from tests.support.prometheus import find, running_prometheus
+from tests.support.prometheus import find, remember, running_prometheus
 from tests.support.wait import wait_until
 
 IDLE_S = 5.0
@@ -119,6 +119,74 @@ async def test_use_is_shown_beside_who_holds_and_the_idle_are_named(
             assert "GPUs idle for 5.0s" in page
             wrong = await asyncio.to_thread(_refusal, prometheus.url)
             assert "SLIPWAY_GPU_USE_QUERY" in wrong
+
+
+HELD_S = 4 * 3_600
+DAY_S = 86_400
+
+
+async def test_days_gone_by_say_what_was_held_and_what_was_used(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """By type of GPU, user and queue; a pod that is nobody's any more is of nobody, a GPU without a pod is not held."""
+    program = find()
+    if not program:
+        pytest.skip("needs Prometheus")
+    folder, port = tmp_path_factory.mktemp("prometheus"), free_port()
+    async with a_desk(prometheus_url=f"http://127.0.0.1:{port}") as (world, desk):
+        busy = await a_gang(world, "ada")
+        begun_s = int(world.clock.now() // DAY_S - 1) * DAY_S
+        day = format_time(begun_s)[:10]
+        await asyncio.to_thread(remember, folder, _past(busy, begun_s))
+        with running_prometheus(program, folder, {}, [], token="t", port=port):
+            ask = f"/gpu-use/days?from={day}&to={day}"
+            assert await _told(world, f"{ask}&by=gpuType") == [("A100", HELD_S, 50.0), ("H100", 2 * HELD_S, 60.0)]
+            assert await _told(world, f"{ask}&by=user,queue") == [
+                ("", "", HELD_S, 50.0),
+                ("ada", "default", 2 * HELD_S, 60.0),
+            ]
+            assert await _told(world, f"{ask}&by=day&user=ada") == [(day, 2 * HELD_S, 60.0)]
+            assert (await world.get(f"{ask}&user=nobody")).json()["items"] == []
+            total = (await world.get(ask)).json()["total"]
+            assert total["usedSeconds"] == pytest.approx(HELD_S * 1.7)
+            words = ("usage", "--gpu-use", "--by", "day,gpuType", "--from", day, "--to", day)
+            lines = [line.split() for line in (await desk.run(*words)).out.splitlines()]
+            assert lines[0] == ["DAY", "GPUTYPE", "GPU", "TIME", "HELD", "GPU", "TIME", "USED", "BUSY"]
+            assert [line[:2] + line[-2:] for line in lines[1:3]] == [[day, "A100", "50", "%"], [day, "H100", "60", "%"]]
+            assert lines[3][0] == "total"
+            before = format_time(begun_s - 5 * DAY_S)[:10]
+            nothing = await desk.run("usage", "--gpu-use", "--from", before, "--to", before)
+            assert f"no GPU was held from {before} to {before}" in nothing.err
+
+
+def _past(busy: str, begun_s: int) -> list[str]:
+    """Series of one day; a sample a minute for as long as the GPUs were held."""
+    series = {
+        f'gpu="0",modelName="H100",namespace="default",pod="{busy}-1-0"': 90,
+        f'gpu="1",modelName="H100",namespace="default",pod="{busy}-1-1"': 30,
+        'gpu="2",modelName="A100",namespace="default",pod="gone-12345678-1-0"': 50,
+        'gpu="3",modelName="A100"': 0,
+        'gpu="4",modelName="A100",namespace="kube-system",pod="other-1-0"': 100,
+    }
+    lines = ["# TYPE DCGM_FI_DEV_GPU_UTIL gauge"]
+    for labels, percent in series.items():
+        times = range(begun_s, begun_s + HELD_S - 300, 60)
+        lines += [f"DCGM_FI_DEV_GPU_UTIL{{{labels}}} {percent} {at}" for at in times]
+    return lines
+
+
+async def _told(world: ApiWorld, path: str) -> list[tuple[Any, ...]]:
+    return [
+        (*row["by"].values(), row["heldSeconds"], row["percent"]) for row in (await world.get(path)).json()["items"]
+    ]
+
+
+@pytest.mark.parametrize("query", ["by=kind", "from=2026-01-01&to=2026-02-01", "from=yesterday"])
+async def test_bad_questions_about_days_are_named(query: str) -> None:
+    """What cannot be summed by, too many days, no day."""
+    async with a_desk() as (world, _):
+        answer = await world.get(f"/gpu-use/days?{query}")
+        assert (answer.status_code, query.partition("=")[0] in answer.json()["detail"]) == (400, True)
+        bare = (await world.get("/gpu-use/days")).json()
+        assert (bare["isConfigured"], bare["items"], bare["by"]) == (False, [], ["day"])
 
 
 def _refusal(url: str) -> str:

@@ -27,6 +27,7 @@ from slipway.api.contexts import ContextArchives
 from slipway.api.event_feed import EventFeed
 from slipway.api.firehose import SharedFirehose
 from slipway.api.gather import AllGather
+from slipway.api.gpu_days import GpuDay
 from slipway.api.gpu_use import PodGpuUse, PodKey
 from slipway.api.launch import LaunchRequests
 from slipway.api.log_feed import LogFeed
@@ -71,6 +72,9 @@ MET_S = 5.0
 PARTS_KEY = "slipway.parts"
 GPU_USE_TTL_S = 10.0
 """Figures of GPUs are averages over minutes; Prometheus is asked no more often, however many look."""
+GPU_DAYS_TTL_S = 300.0
+"""A day is a query over all GPUs."""
+GPU_DAYS_MAX = 100
 POLL_TTL_S = 0.9
 """A thousand ranks that poll one allocation cost one read a second."""
 
@@ -132,6 +136,7 @@ class ApiDeps:
     readied: Seldom
     prometheus: Prometheus | None
     gpu_use: Recent[str, Mapping[PodKey, PodGpuUse]]
+    gpu_days: Recent[str, list[GpuDay]]
     on_broken: Callable[[InvariantError], None]
     history_places: SharedPlaces = field(
         default_factory=lambda: SharedPlaces(HISTORIES_MAX, "questions about the past", retry_s=2.0)
@@ -208,6 +213,7 @@ def connect(
         readied=Seldom(clock, every_s=MET_S),
         prometheus=_prometheus(settings),
         gpu_use=Recent(clock, ttl_s=GPU_USE_TTL_S),
+        gpu_days=Recent(clock, ttl_s=GPU_DAYS_TTL_S, keys_max=GPU_DAYS_MAX),
         on_broken=on_broken,
     )
 

@@ -64,11 +64,11 @@ class Prometheus:
         self._ca_file = ca_file
         self._http: httpx.AsyncClient | None = None
 
-    async def ask(self, expression: str) -> list[tuple[dict[str, str], float]]:
-        """(labels, value) of each series now. Raises PrometheusError."""
+    async def ask(self, expression: str, *, at: float | None = None) -> list[tuple[dict[str, str], float]]:
+        """(labels, value) of each series at a time (epoch seconds), or now. Raises PrometheusError."""
         try:
             async with asyncio.timeout(EXCHANGE_S):
-                status, body = await self._exchange(expression)
+                status, body = await self._exchange(expression, at)
         except TimeoutError as error:
             raise PrometheusError(f"Prometheus did not answer within {EXCHANGE_S:g} s") from error
         try:
@@ -88,7 +88,7 @@ class Prometheus:
             http, self._http = self._http, None
             await http.aclose()
 
-    async def _exchange(self, expression: str) -> tuple[int, bytes]:
+    async def _exchange(self, expression: str, at: float | None) -> tuple[int, bytes]:
         import httpx
 
         headers = {"Accept": "application/json"}
@@ -97,7 +97,7 @@ class Prometheus:
         body = bytearray()
         try:
             http = await self._opened()
-            form = {"query": expression}
+            form = {"query": expression} if at is None else {"query": expression, "time": f"{at:.3f}"}
             async with http.stream("POST", self._url, data=form, headers=headers) as response:
                 async for chunk in response.aiter_bytes():
                     body += chunk

@@ -16,12 +16,16 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Arguments of `usage`."""
     parser.add_argument(
         "--by",
-        default="user",
         metavar="WHAT",
-        help="user, queue, pool, workspace, kind, day, month; several with commas",
+        help="user (default), queue, pool, workspace, kind, day, month; several with commas; with --gpu-use: day, "
+        "month, gpuType, workspace, user, queue",
     )
     parser.add_argument("--raw", action="store_true", help="one line per allocation that is still kept")
-    parser.add_argument("--gpu-use", action="store_true", help="what GPUs do now, beside who holds them")
+    parser.add_argument(
+        "--gpu-use",
+        action="store_true",
+        help="what GPUs do now, beside who holds them; with --by, --from or --to: what they did on those days",
+    )
     parser.add_argument(
         "--from", dest="from_", metavar="DAY", help="first day (UTC), such as 2026-01-02 (default: 30 days ago)"
     )
@@ -43,7 +47,7 @@ def usage(arguments: argparse.Namespace, session: CliSession) -> int:
     query = {"from": arguments.from_, "to": arguments.to}
     query |= {("user" if name == "owner" else name): getattr(arguments, name) for name in _FILTERS}
     if not arguments.raw:
-        query["by"] = arguments.by
+        query["by"] = arguments.by or "user"
     if arguments.csv:
         query["format"] = "csv"
     answer = session.api.call("GET", "/usage/raw" if arguments.raw else "/usage", query=query)
@@ -70,11 +74,14 @@ def usage(arguments: argparse.Namespace, session: CliSession) -> int:
 
 
 def _gpu_use(arguments: argparse.Namespace, session: CliSession) -> int:
-    for name in ("from_", "to", "raw", "csv", "pool", "queue", "kind"):
+    for name in ("raw", "csv", "pool", "queue", "kind"):
         if getattr(arguments, name):
-            raise InvalidError(f"--gpu-use is about now and takes no --{name.rstrip('_')}; leave one of them out")
+            raise InvalidError(f"--gpu-use takes no --{name}; leave one of them out")
     query = {"workspace": arguments.workspace, "user": arguments.owner}
-    answer = session.api.call("GET", "/gpu-use", query=query)
+    is_of_days = bool(arguments.by or arguments.from_ or arguments.to)
+    if is_of_days:
+        query |= {"by": arguments.by or "day", "from": arguments.from_, "to": arguments.to}
+    answer = session.api.call("GET", "/gpu-use/days" if is_of_days else "/gpu-use", query=query)
     if arguments.output != "table":
         output.write(session.terminal, arguments.output, answer)
         return main.OK
@@ -86,7 +93,11 @@ def _gpu_use(arguments: argparse.Namespace, session: CliSession) -> int:
             "(api.settings.prometheusUrl of the chart)"
         )
     if not items:
-        session.terminal.note("nothing that runs holds GPUs")
+        none = f"no GPU was held from {view['from']} to {view['to']}" if is_of_days else "nothing that runs holds GPUs"
+        session.terminal.note(none)
+        return main.OK
+    if is_of_days:
+        session.terminal.line(_gpu_days_table(items, cast("list[str]", view["by"]), cast("Json", view["total"])))
         return main.OK
     session.terminal.line(_gpu_use_table(items, float(view["windowSeconds"]), float(view["idleSeconds"])))
     return main.OK
@@ -105,6 +116,19 @@ def _gpu_use_table(items: list[Json], window_s: float, idle_s: float) -> str:
         ]
         for item in items
     ]
+    return table.render(head, rows)
+
+
+def _gpu_days_table(items: list[Json], by: list[str], total: Json) -> str:
+    head = [*(name.upper() for name in by), "GPU TIME HELD", "GPU TIME USED", "BUSY"]
+
+    def figures(item: Json) -> list[str]:
+        times = [format_duration(round(float(item[name]))) for name in ("heldSeconds", "usedSeconds")]
+        return [*times, "-" if item["percent"] is None else f"{item['percent']:.0f} %"]
+
+    rows = [[*(str(item["by"][name]) or "-" for name in by), *figures(item)] for item in items]
+    if len(rows) > 1:
+        rows.append(["total", *([""] * (len(by) - 1)), *figures(total)])
     return table.render(head, rows)
 
 

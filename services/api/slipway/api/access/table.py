@@ -115,6 +115,7 @@ _TABLE: dict[str, RouteRule] = {
     "GET /api/v1/usage": RouteRule(Where.LISTED, LIST),
     "GET /api/v1/usage/raw": RouteRule(Where.LISTED, LIST),
     "GET /api/v1/gpu-use": RouteRule(Where.LISTED, LIST),
+    "GET /api/v1/gpu-use/days": RouteRule(Where.LISTED, LIST),
     "GET /api/v1/history": RouteRule(Where.LISTED, LIST),
     "GET /api/v1/me": RouteRule(Where.KNOWN),
     "POST /api/v1/login-links": RouteRule(Where.KNOWN),

@@ -1,13 +1,17 @@
 // `/usage`: what was used, by user, queue or day. Each row leads to what it is made of.
 import { DayChart } from "./chart.js";
 import { Answered, Choice, Empty, Meter, dash } from "./components.js";
-import { plural, spellDuration, trim } from "./format.js";
+import { plural, sentence, spellDuration, trim } from "./format.js";
 import { GpuUseNow } from "./gpu_use.js";
 import { location_, param, setParam } from "./router.js";
 import { html } from "./runtime.js";
 import { useResource } from "./store.js";
 
-const BYS = { user: "User", queue: "Queue", kind: "Kind", day: "Day" };
+const BYS = { user: "User", queue: "Queue", kind: "Kind", gpuType: "GPU type", day: "Day" };
+const GPU_TYPE = "gpuType";
+/** What figures of GPUs can be summed by; they are asked for over so many days at most. */
+const GPU_BYS = ["day", "user", "queue", GPU_TYPE];
+const GPU_DAYS = 31;
 const SPANS = [["7", "7 days"], ["30", "30 days"], ["90", "90 days"]];
 const DAYS = "30";
 const DAY_MS = 86400000;
@@ -22,7 +26,10 @@ export function Usage() {
   const from = param("from") || dayOf(Date.parse(`${to}T00:00:00Z`) - (Number(days) - 1) * DAY_MS);
   const filters = FILTERS.filter((name) => param(name)).map((name) => [name, param(name)]);
   const query = new URLSearchParams({ by, from, to, ...Object.fromEntries(filters) });
-  const answer = useResource(`/usage?${query}`, { isSlow: true, isAbout: () => false });
+  const answer = useResource(by === GPU_TYPE ? "" : `/usage?${query}`, { isSlow: true, isAbout: () => false });
+  const isShort = (Date.parse(to) - Date.parse(from)) / DAY_MS < GPU_DAYS;
+  const others = filters.some(([name]) => !["user", "workspace"].includes(name));
+  const gpuDays = useResource(isShort && !others && GPU_BYS.includes(by) ? `/gpu-use/days?${query}` : "", { isSlow: true, isAbout: () => false });
   const ofDays = new URLSearchParams({ ...Object.fromEntries(query), by: "day" });
   const daily = useResource(by === "day" ? "" : `/usage?${ofDays}`, { isSlow: true, isAbout: () => false });
   const perDay = by === "day" ? answer.data : daily.data;
@@ -43,31 +50,55 @@ export function Usage() {
     ${filters.length ? html`<p class="filters">Only ${filters.map(([name, value]) => html`<button key=${name} type="button" class="filter"
       aria-label=${`Only ${name} ${value}: take this away`} onClick=${() => setParam(name, "")}>${name} <b>${value}</b> ×</button>`)}</p>` : null}
     ${perDay && perDay.items.length > 1 ? html`<${DayChart} days=${perDay.items.map((row) => ({ day: row.by.day, value: row.slotSeconds / HOUR_S }))} unit="GPU hours" label="GPU hours by day" />` : null}
-    <${Answered} answer=${answer} what="the usage" rows=${5}>${(found) => found.items.length
-      ? html`<${Sums} by=${by} found=${found} />`
-      : html`<${Empty} title="Nothing was used">From ${from} to ${to} nothing ran${filters.length ? " that this looks at" : ""}. Choose more days.<//>`}<//>
+    ${by === GPU_TYPE ? html`<${ByGpuType} answer=${gpuDays} isShort=${isShort} others=${others} />` : html`<${Answered} answer=${answer} what="the usage" rows=${5}>${(found) => found.items.length
+      ? html`<${Sums} by=${by} found=${found} used=${gpuDays.data?.isConfigured ? gpuDays.data : null} />`
+      : html`<${Empty} title="Nothing was used">From ${from} to ${to} nothing ran${filters.length ? " that this looks at" : ""}. Choose more days.<//>`}<//>`}
+    ${gpuDays.error && by !== GPU_TYPE ? html`<p class="warning" role="status">${sentence(gpuDays.error.message)}</p>` : null}
     <p class="soft">Days are those of UTC. GPU hours are counted from the moment that a workload gets its GPUs until it gives them back.</p>
     <${GpuUseNow} />`;
 }
 
-function Sums({ by, found }) {
+// What GPUs of each type did, by the figures of the cluster's Prometheus: that alone knows the types of days gone by.
+function ByGpuType({ answer, isShort, others }) {
+  if (!isShort) return html`<${Empty} title="Too many days">Figures of GPUs are summed over ${GPU_DAYS} days at most. Choose fewer days.<//>`;
+  if (others) return html`<${Empty} title="Not known by GPU type">Figures of GPUs can be narrowed to a user or a workspace. Take the other filters away.<//>`;
+  return html`<${Answered} answer=${answer} what="the figures of GPUs" rows=${3}>${(found) => {
+    if (!found.isConfigured) return html`<${Empty} title="No figures of GPUs">An administrator names a Prometheus that has them, in <code>api.settings.prometheusUrl</code> of the chart.<//>`;
+    if (!found.items.length) return html`<${Empty} title="No GPU was held">From ${found.from} to ${found.to} Prometheus has no figures of GPUs that work held.<//>`;
+    const items = [...found.items].sort((a, b) => b.heldSeconds - a.heldSeconds);
+    const row = (name, each) => html`<th scope="row">${name || html`<span class="soft">not named</span>`}</th>
+      <td class="number" data-label="GPU hours held">${spellHours(each.heldSeconds / HOUR_S)}</td>
+      <td class="number" data-label="GPU hours used">${spellHours(each.usedSeconds / HOUR_S)}</td>
+      <td class="wide">${each.heldSeconds ? html`<${Meter} used=${each.usedSeconds} whole=${each.heldSeconds} label=${`${Math.round(each.percent)} % busy`} />` : null}</td>
+      <td class="number" data-label="Busy">${each.percent === null ? dash() : `${Math.round(each.percent)} %`}</td>`;
+    return html`<table class="list usage" aria-label="Usage by GPU type"><thead><tr><th>GPU type</th><th class="number">GPU hours held</th>
+      <th class="number">GPU hours used</th><th>Used of those held</th><th class="number">Busy</th></tr></thead>
+      <tbody>${items.map((each) => html`<tr key=${each.by.gpuType}>${row(each.by.gpuType, each)}</tr>`)}</tbody>
+      <tfoot><tr>${row("All", found.total)}</tr></tfoot></table>`;
+  }}<//>`;
+}
+
+function Sums({ by, found, used }) {
+  const usedBy = new Map(used?.items.map((each) => [each.by[by], each]) ?? []);
   // Days in their order, the newest first; all else by what it used.
   const items = [...found.items].sort((a, b) => by === "day" ? (a.by.day < b.by.day ? 1 : -1) : b.slotSeconds - a.slotSeconds || b.runningSeconds - a.runningSeconds);
   const most = Math.max(...items.map((row) => row.slotSeconds), 0);
   return html`<table class="list usage" aria-label=${`Usage by ${by}`}>
-    <thead><tr><th>${BYS[by]}</th><th class="number">GPU hours</th><th>Compared</th><th class="number">Share</th><th class="number">Running</th>
+    <thead><tr><th>${BYS[by]}</th><th class="number">GPU hours</th>${used ? html`<th class="number" title="as far as the GPUs were busy, by the figures of Prometheus">Used</th>` : null}<th>Compared</th><th class="number">Share</th><th class="number">Running</th>
       <th class="number">Time run</th><th class="number">Admitted</th><th class="number">Mean wait</th><th class="number">Ended</th></tr></thead>
     <tbody>${items.map((row) => html`<tr key=${row.by[by]}>
       <th scope="row">${row.by[by] ? html`<a href=${inside(by, row.by[by])}>${row.by[by]}</a>` : html`<span class="soft">none</span>`}</th>
-      <${Figures} row=${row} most=${most} whole=${found.total.slotSeconds} /></tr>`)}</tbody>
-    <tfoot><tr><th scope="row">All</th><${Figures} row=${found.total} most=${0} whole=${found.total.slotSeconds} /></tr></tfoot>
+      <${Figures} row=${row} most=${most} whole=${found.total.slotSeconds} used=${used ? usedBy.get(row.by[by]) ?? null : undefined} /></tr>`)}</tbody>
+    <tfoot><tr><th scope="row">All</th><${Figures} row=${found.total} most=${0} whole=${found.total.slotSeconds} used=${used?.total} /></tr></tfoot>
   </table>`;
 }
 
-function Figures({ row, most, whole }) {
+// `used`: what the GPUs did; null where that is not known of the row, undefined where it is not known at all.
+function Figures({ row, most, whole, used }) {
   const hours = row.slotSeconds / HOUR_S;
   const running = row.slotSecondsByPhase.Running ?? 0;
   return html`<td class="number" data-label="GPU hours">${spellHours(hours)}</td>
+    ${used === undefined ? null : html`<td class="number" data-label="Used">${used?.heldSeconds ? html`${spellHours(used.usedSeconds / HOUR_S)} <small title="of the time that they were held">${Math.round(used.percent)} %</small>` : dash()}</td>`}
     <td class="wide">${most ? html`<${Meter} used=${row.slotSeconds} whole=${most} label=${plural(Number(trim(hours).replaceAll(",", "")), "GPU hour")} />` : null}</td>
     <td class="number" data-label="Share">${whole ? `${Math.round((100 * row.slotSeconds) / whole)} %` : dash()}</td>
     <td class="number" data-label="Running" title="of the GPU hours, those in which the workload ran; the rest is pulling, starting and ending">${row.slotSeconds ? `${Math.round((100 * running) / row.slotSeconds)} %` : dash()}</td>

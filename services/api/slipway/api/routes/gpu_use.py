@@ -1,6 +1,7 @@
 """What GPUs do, beside who holds them, where the cluster has a Prometheus with figures of its GPUs."""
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 from starlette.requests import Request
@@ -8,15 +9,31 @@ from starlette.responses import Response
 
 from slipway.api.access.middleware import sight_of, workspaces_of
 from slipway.api.deps import ApiDeps, parts_of
-from slipway.api.endpoint import Endpoint, Query, flag_param, json_response
+from slipway.api.endpoint import Endpoint, Query, bad_param, flag_param, json_response
+from slipway.api.gpu_days import (
+    DAY_S,
+    DAYS_MAX,
+    DIMENSIONS,
+    GpuDay,
+    GpuDaysView,
+    day_query,
+    grouped,
+    owner_of,
+    owners_of,
+    read_day,
+    row_of,
+)
 from slipway.api.gpu_use import WINDOW_S, AllocationGpuUse, GpuUseView, PodGpuUse, PodKey, query_of, read_use, use_of
 from slipway.api.named import Named, check_named
 from slipway.api.prometheus import Prometheus
+from slipway.api.routes.usage import by_of, days_of
 from slipway.crd.transitions import id_of, user_of
+from slipway.crd.usage import ms_of
 from slipway.kube.resources import ALLOCATIONS
 from slipway.model.lifecycle import Phase
 
 ROOT = "/api/v1/gpu-use"
+DAYS_AT_ONCE = 4
 _KEY = "use"
 
 
@@ -67,6 +84,54 @@ async def _use(parts: ApiDeps, prometheus: Prometheus) -> Mapping[PodKey, PodGpu
     return await parts.gpu_use.get(_KEY, load)
 
 
+async def gpu_use_days(request: Request) -> Response:
+    """Of days gone by and of today so far."""
+    parts, ask = parts_of(request), request.query_params
+    by, days = (
+        by_of(ask.get("by", ""), DIMENSIONS, default="day"),
+        days_of(request, parts.clock.now(), default=DAYS_MAX),
+    )
+    if len(days) > DAYS_MAX:
+        raise bad_param("from", f"at most {DAYS_MAX} days at once; ask for {days[-DAYS_MAX]}")
+    found: list[GpuDay] = []
+    sight, prometheus = await sight_of(request), parts.prometheus
+    listed = await parts.kube.list(ALLOCATIONS, namespace=ask.get("workspace") or None)
+    owners = owners_of(listed.items)
+    if prometheus is not None:
+        found = [
+            each
+            for each in await _of_days(parts, prometheus, days)
+            if sight.has(each.pod[0])
+            and ask.get("workspace", each.pod[0]) == each.pod[0]
+            and (not ask.get("user") or ((owner := owner_of(each, owners)) and user_of(owner) == ask["user"]))
+        ]
+    if not found:
+        await check_named(parts.kube, Named(workspace=ask.get("workspace", "")), partial(workspaces_of, request))
+    view = GpuDaysView(
+        is_configured=prometheus is not None,
+        by=by,
+        from_=days[0],
+        to=days[-1],
+        items=grouped(found, owners, by),
+        total=row_of({}, found),
+    )
+    return json_response(view)
+
+
+async def _of_days(parts: ApiDeps, prometheus: Prometheus, days: Sequence[str]) -> list[GpuDay]:
+    """What pods of workspaces did; each day is asked for once for all who look within some minutes."""
+    query, slots = day_query(parts.settings.gpu_use_query), asyncio.Semaphore(DAYS_AT_ONCE)
+    workspaces = frozenset(await parts.catalog.workspaces())
+
+    async def load(day: str) -> list[GpuDay]:
+        async with slots:
+            samples = await prometheus.ask(query, at=ms_of(f"{day}T00:00:00Z") / 1000 + DAY_S - 1)
+        return [each for each in read_day(day, samples) if each.pod[0] in workspaces]
+
+    pages = await asyncio.gather(*(parts.gpu_days.get(day, partial(load, day)) for day in days))
+    return [each for page in pages for each in page]
+
+
 ENDPOINTS = (
     Endpoint(
         method="GET",
@@ -81,5 +146,20 @@ ENDPOINTS = (
             Query("idle", "only what holds GPUs and does nothing with them", "boolean"),
         ),
         answer=GpuUseView,
+    ),
+    Endpoint(
+        method="GET",
+        path=f"{ROOT}/days",
+        handler=gpu_use_days,
+        summary="What GPUs did on days gone by, beside how long they were held",
+        tag="usage",
+        query=(
+            Query("by", f"{', '.join(DIMENSIONS)}; several with commas; default day"),
+            Query("from", f"first day (UTC), such as 2026-01-02; default: {DAYS_MAX} days ago"),
+            Query("to", "last day, included; default: today"),
+            Query("workspace", "only of this workspace"),
+            Query("user", "only of this user, as far as the objects of the work are kept"),
+        ),
+        answer=GpuDaysView,
     ),
 )

@@ -6,7 +6,7 @@ is counted from the objects at the moment of the question.
 
 import asyncio
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import partial
 
 import msgspec
@@ -49,7 +49,7 @@ _QUERY = (
 async def usage(request: Request) -> Response:
     """Sums by what was asked for."""
     parts = parts_of(request)
-    by = _by(request.query_params.get("by", ""))
+    by = by_of(request.query_params.get("by", ""))
     days = days_of(request, parts.clock.now())
     is_csv = wants_csv(request)
     wanted = _wanted(request)
@@ -132,11 +132,11 @@ def in_totals(request: Request, sight: VisibleWorkspaces) -> Remembered:
     return is_named
 
 
-def days_of(request: Request, now: float) -> list[str]:
+def days_of(request: Request, now: float, *, default: int = DAYS_DEFAULT) -> list[str]:
     """The days that were asked for, oldest first."""
     today_ms = round(now * 1000) // DAY_MS * DAY_MS
     to_ms = _day_ms(request, "to", today_ms)
-    from_ms = _day_ms(request, "from", to_ms - (DAYS_DEFAULT - 1) * DAY_MS)
+    from_ms = _day_ms(request, "from", to_ms - (default - 1) * DAY_MS)
     if from_ms > to_ms:
         raise bad_param("from", f"{day_of(from_ms)} is after {day_of(to_ms)}")
     if to_ms - from_ms >= DAYS_MAX * DAY_MS:
@@ -156,11 +156,12 @@ def _day_ms(request: Request, name: str, default: int) -> int:
         raise bad_param(name, f"must be a day such as 2026-01-02, not {text[:64]!r}") from error
 
 
-def _by(text: str) -> list[str]:
-    names = list(dict.fromkeys(part.strip() for part in text.split(",") if part.strip())) or ["user"]
+def by_of(text: str, known: Collection[str] = DIMENSIONS, *, default: str = "user") -> list[str]:
+    """What to sum by, in its order."""
+    names = list(dict.fromkeys(part.strip() for part in text.split(",") if part.strip())) or [default]
     for name in names:
-        if name not in DIMENSIONS:
-            raise bad_param("by", f"must be one of {', '.join(DIMENSIONS)}, not {name[:64]!r}")
+        if name not in known:
+            raise bad_param("by", f"must be one of {', '.join(known)}, not {name[:64]!r}")
     return names
 
 
