@@ -16,25 +16,21 @@ import threading
 from typing import TextIO
 
 from slipway.cli.columns import cut, harmless, one_line
+from slipway.model.standing import JOB_STANDINGS, RANK_STANDINGS, STANDINGS, Tone
 
 WIDTH = 80
 _CODES = {"red": 31, "green": 32, "yellow": 33, "blue": 34, "magenta": 35, "cyan": 36, "dim": 2, "bold": 1}
 RANK_COLOURS = ("cyan", "magenta", "yellow", "green", "blue", "red")
-STATE_COLOURS = {
-    "Succeeded": "green",
-    "Running": "green",
-    "Ready": "green",
-    "Failed": "red",
-    "Invalid": "red",
-    "TimedOut": "red",
-    "Evicted": "red",
-    "Preempted": "yellow",
-    "Canceled": "yellow",
-    "Pending": "yellow",
-    "Held": "yellow",
-    "Waiting": "yellow",
-    "Terminating": "yellow",
+_TONES = {
+    Tone.GOOD: "green",
+    Tone.RUNS: "green",
+    Tone.STARTS: "cyan",
+    Tone.WAITS: "yellow",
+    Tone.ENDS: "yellow",
+    Tone.BAD: "red",
+    Tone.NEUTRAL: "",
 }
+STATE_COLOURS = {each.word: _TONES[each.tone] for each in (*RANK_STANDINGS, *JOB_STANDINGS, *STANDINGS)}
 
 
 class Terminal:

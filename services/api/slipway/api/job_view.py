@@ -9,10 +9,10 @@ from slipway.api.view import shown
 from slipway.crd.transitions import id_of, is_admitted
 from slipway.crd.v1alpha1 import Allocation, Job
 from slipway.model.lifecycle import Phase, has_reached
+from slipway.model.standing import JOB_STATE_OF, JobState
 from slipway.model.times import parse_time
 
-IDLE, QUEUED, SCHEDULED, RUNNING = "Idle", "Queued", "Scheduled", "Running"
-STATES = (IDLE, QUEUED, SCHEDULED, RUNNING)
+STATES = tuple(JobState)
 
 
 def job_views(
@@ -69,17 +69,10 @@ def _view(job: Job, members: list[Allocation], waiting: dict[str, Waiting], *, w
     )
 
 
-def _state(members: Iterable[Allocation]) -> str:
-    found = IDLE
-    for each in members:
-        if is_waiting(each):
-            state = QUEUED
-        elif not has_place(each):
-            continue
-        else:
-            state = RUNNING if has_reached(each.status.phase, Phase.RUNNING) else SCHEDULED
-        found = max(found, state, key=STATES.index)
-    return found
+def _state(members: Iterable[Allocation]) -> JobState:
+    # What was cancelled before it had a place is on its way out: it neither waits nor runs.
+    counted = (each for each in members if is_waiting(each) or has_place(each))
+    return max((JOB_STATE_OF[each.status.phase] for each in counted), key=STATES.index, default=JobState.IDLE)
 
 
 def _sorted(members: Iterable[Allocation]) -> list[Allocation]:

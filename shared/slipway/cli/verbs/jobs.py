@@ -12,6 +12,7 @@ from slipway.cli.http import ApiResponse
 from slipway.cli.verb import CliSession, CliVerb, command_line
 from slipway.cli.verbs import listing
 from slipway.errors import InvalidError
+from slipway.model.standing import JobState
 from slipway.sdk import preferences
 
 Json = dict[str, Any]
@@ -37,7 +38,7 @@ def configure_job(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("names", nargs="*", metavar="NAME", help="update-batch: NAME.priority=70 and the like")
     parser.add_argument("-n", "--workspace", metavar="W", help="(default: what `slipway config` shows; ls: all)")
     parser.add_argument("--queue", metavar="Q", help="ls: only with work there; update: what waits moves there")
-    parser.add_argument("--state", help="ls: only Running, Scheduled, Queued or Idle")
+    parser.add_argument("--state", help=f"ls: only {', '.join(JobState)}")
     parser.add_argument("--priority", metavar="0..1000", help="higher goes first; none takes it away")
     parser.add_argument("--weight", metavar="N", help="between equals the heavier goes first")
     parser.add_argument("--max-slots", metavar="N", help="GPUs that its work may hold together; none: no limit")

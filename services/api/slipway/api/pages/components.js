@@ -5,9 +5,12 @@ import { path } from "./router.js";
 import { html, useEffect, useRef, useSignal } from "./runtime.js";
 import { connection, now } from "./store.js";
 
-/** The word for where something stands, coloured by what kind of news it is. */
-export function State({ word }) {
-  return html`<span class="state tone-${toneOf(word)}" title=${meaningOf(word)}>${word}</span>`;
+/**
+ * The word for where something stands, coloured by what kind of news it is.
+ * @param {{word: string, of?: "states" | "rankStates" | "jobStates"}} props `of`: the table of its words
+ */
+export function State({ word, of = "states" }) {
+  return html`<span class="state tone-${toneOf(word, of)}" title=${meaningOf(word, of)}>${word}</span>`;
 }
 
 /** A time: how long ago, with the exact one in its title. */

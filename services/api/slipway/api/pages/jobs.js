@@ -12,8 +12,6 @@ import { isName } from "./words.js";
 
 const WHOLE = /^\d+$/;
 /** {state of a job: [tone, meaning]}: it is that of the member that is furthest. */
-const STATES = { Running: ["runs", "something of it runs"], Scheduled: ["starts", "something of it has a place, and does not run yet"],
-  Queued: ["waits", "all of it waits"], Idle: ["neutral", "nothing of it is left"] };
 
 /** @typedef {{maxSlots: string, priority: string, weight: string, queue: string, interrupt: boolean}} JobFields */
 
@@ -28,11 +26,6 @@ export function pageOfJob({ name, workspace }) {
 
 function apiPathOfJob({ name, workspace }, verb = "") {
   return `/jobs/${encodeURIComponent(name)}${verb}?workspace=${encodeURIComponent(workspace)}`;
-}
-
-function Standing({ word }) {
-  const [tone, meaning] = STATES[word] ?? ["neutral", ""];
-  return html`<span class="state tone-${tone}" title=${meaning}>${word}</span>`;
 }
 
 export function Jobs() {
@@ -52,7 +45,7 @@ export function Jobs() {
         <thead><tr><th>State</th><th>Name</th><th>Queue</th><th class="number">Running</th><th class="number">Waiting</th><th class="number">Ended</th>
           <th class="number">GPUs in use</th><th class="number">At most</th><th class="number">Priority</th><th class="number">Place</th></tr></thead>
         <tbody>${found.map((job) => html`<tr key=${`${job.workspace}/${job.name}`}>
-          <td><${Standing} word=${job.state} /></td>
+          <td><${State} of="jobStates" word=${job.state} /></td>
           <th scope="row"><a href=${pageOfJob(job)}>${job.name}</a>${job.workspace === "default" ? null : html` <small>${job.workspace}</small>`}</th>
           <td data-label="Queue">${queuesOf(job)}</td>
           <td class="number" data-label="Running">${job.live}</td>
@@ -71,7 +64,7 @@ export function Job({ name }) {
   const place = { name, workspace: param("workspace") || "default" };
   const answer = useResource(apiPathOfJob(place));
   return html`<${Answered} answer=${answer} what=${`job ${name}`} isPage=${true} rows=${5}>${(job) => html`
-    <div class="head"><div><h1 tabindex="-1">Job ${job.name} <${Standing} word=${job.state} /></h1>
+    <div class="head"><div><h1 tabindex="-1">Job ${job.name} <${State} of="jobStates" word=${job.state} /></h1>
         <p class="soft about"><span>in workspace ${job.workspace}</span>${job.queues.length ? html`<span>in ${queuesOf(job)}</span>` : null}
           <span>${plural(job.slotsInUse, "GPU")} in use${job.maxSlots === null ? "" : ` of at most ${job.maxSlots}`}</span>
           <span>${job.priority === null ? "priority of each workload" : `priority ${job.priority}`}</span><span>weight ${job.weight}</span>

@@ -168,7 +168,7 @@ function Ranks({ view, book }) {
       const text = line ? plainText(line.text) : "";
       return html`<tr key=${row.rank}>
         <th scope="row" class="number place" data-label="Rank"><span class="rank c${row.rank % 10}">${row.rank}</span>${row.role && row.hasRoles ? html` <small>${row.role}</small>` : null}</th>
-        <td><span class="state tone-${row.tone}">${row.state}</span>${row.exitCode ? html` <small>exit code ${row.exitCode}</small>` : null}</td>
+        <td><${State} word=${row.state} of="rankStates" />${row.exitCode ? html` <small>exit code ${row.exitCode}</small>` : null}</td>
         <td data-label="Node">${row.node}</td>
         <td class="number" data-label="GPUs">${row.devices === null ? html`<span class="soft">–</span>` : row.devices}</td>
         <td class="number" data-label="Restarts">${view.attempt - 1}</td>
@@ -189,13 +189,9 @@ function ranksOf(view, pods) {
     const pod = byRank.get(rank);
     const state = known.phase ?? (place.node ? "Bound" : "Pending");
     const message = pod && !pod.ready && !hasEnded(view) ? [pod.reason, pod.message].filter(Boolean).join(": ") : "";
-    return { rank, hasRoles, role: place.role ?? "", node: known.node ?? place.node ?? "", state, tone: toneOfRank(state), message,
+    return { rank, hasRoles, role: place.role ?? "", node: known.node ?? place.node ?? "", state, message,
       devices: place.device?.length ?? null, exitCode: known.exitCode ?? 0, startedAt: pod?.startedAt ?? (known.phase ? view.startedAt : null) };
   });
-}
-
-function toneOfRank(state) {
-  return { Bound: "starts", Releasing: "ends" }[state] ?? toneOf(state);
 }
 
 function Events({ view }) {

@@ -13,10 +13,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from slipway.api import assets
-from slipway.model.lifecycle import Event, Kind, Phase, RankState
+from slipway.model.lifecycle import Event, Kind, Phase
 from slipway.model.reasons import Gate, Result
 from slipway.model.resources import GPU, GPU_NAMES
-from slipway.model.standing import STANDINGS, word_for
+from slipway.model.standing import JOB_STANDINGS, RANK_STANDINGS, STANDINGS, Standing, word_for
 from slipway.runtime.service import version
 
 PATHS = (
@@ -76,8 +76,9 @@ def facts() -> dict[str, object]:
     return {
         "version": version(),
         "phases": [phase.value for phase in Phase],
-        "states": {each.word: {"tone": each.tone, "meaning": each.meaning} for each in STANDINGS},
-        "rankStates": [state.value for state in RankState],
+        "states": _words(STANDINGS),
+        "rankStates": _words(RANK_STANDINGS),
+        "jobStates": _words(JOB_STANDINGS),
         "flagWords": {phase.value: words for phase in Phase if (words := _flag_words(phase))},
         "kinds": [kind.value for kind in Kind],
         "gates": [gate.value for gate in Gate],
@@ -86,6 +87,11 @@ def facts() -> dict[str, object]:
         "gpu": GPU,
         "gpuNames": GPU_NAMES,
     }
+
+
+def _words(standings: tuple[Standing, ...]) -> dict[str, object]:
+    """{word: what kind of news it is, and what it means}."""
+    return {each.word: {"tone": each.tone, "meaning": each.meaning} for each in standings}
 
 
 def _flag_words(phase: Phase) -> dict[str, str]:

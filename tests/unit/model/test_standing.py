@@ -1,0 +1,42 @@
+"""The words for where something stands: one table for each kind of thing, and no word of a lifecycle without a row."""
+
+from slipway.model.lifecycle import Phase, RankState
+from slipway.model.reasons import Result
+from slipway.model.standing import (
+    HELD,
+    JOB_STANDINGS,
+    JOB_STATE_OF,
+    RANK_STANDINGS,
+    READY,
+    STANDINGS,
+    WAITING,
+    JobState,
+    Standing,
+)
+
+
+def words(standings: tuple[Standing, ...]) -> list[str]:
+    assert all(each.meaning.endswith(".") for each in standings)
+    return [each.word for each in standings]
+
+
+def test_each_word_stands_once_in_its_table() -> None:
+    """Of allocations: phases, results, and what says more; of ranks and jobs: their states."""
+    assert sorted(words(STANDINGS)) == sorted([*Phase, *Result, HELD, READY, WAITING])
+    assert words(RANK_STANDINGS) == list(RankState)
+    assert words(JOB_STANDINGS) == list(JobState)
+
+
+def test_a_word_has_one_tone_wherever_it_is_used() -> None:
+    """What is green for an allocation is not yellow for a rank."""
+    tones = {each.word: each.tone for each in STANDINGS}
+    others = (*RANK_STANDINGS, *JOB_STANDINGS)
+    assert [each.word for each in others if tones.get(each.word, each.tone) is not each.tone] == []
+
+
+def test_every_phase_makes_a_state_of_its_job() -> None:
+    """And the meaning of the state names those phases, so that both vocabularies can be read together."""
+    assert set(JOB_STATE_OF) == set(Phase)
+    meanings = {each.word: each.meaning for each in JOB_STANDINGS}
+    for phase, state in JOB_STATE_OF.items():
+        assert state is JobState.IDLE or phase.value in meanings[state], phase
