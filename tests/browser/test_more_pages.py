@@ -266,3 +266,27 @@ def _answering(path: str, view: GpuUseView) -> str:
     window.fetch = (where, how) => new URL(where, location).pathname === {path!r}
       ? Promise.resolve(new Response({body!r}, {{headers: {{"Content-Type": "application/json"}}}}))
       : ask(where, how);"""
+
+
+def test_a_page_that_does_not_come_says_so_and_can_be_loaded_again(visit: Visit) -> None:
+    """Its modules are loaded when it is opened; the frame stands meanwhile, and the reader has a heading."""
+    visit.page.call("Network.enable")
+    visit.page.call("Network.setBlockedURLs", urls=["*/usage.js"])
+    visit.go("/more")
+    visit.press("Usage")
+    visit.page.wait_for("document.querySelector('h1')?.innerText === 'This page could not be loaded'")
+    visit.page.call("Network.setBlockedURLs", urls=[])
+    visit.press("Try again")
+    visit.page.wait_for("document.querySelector('h1')?.innerText === 'Usage'")
+    visit.press("Workloads")
+    visit.page.wait_for("document.querySelector('h1')?.innerText === 'Your workloads'")
+    assert visit.page.run("document.activeElement.tagName") == "H1"
+
+
+def test_the_other_pages_are_there_before_they_are_opened(visit: Visit) -> None:
+    """Some seconds after the first one: going to one of them waits for no module."""
+    visit.go("/more")
+    for name in ("workload.js", "queues.js", "launch.js", "tokens.js"):
+        loaded = "performance.getEntriesByType('resource')"
+        visit.page.wait_for(f"{loaded}.some(each => each.name.endsWith('/{name}') && each.responseEnd > 0)")
+    visit.is_clean()

@@ -741,6 +741,34 @@ def test_a_change_is_seen_before_the_api_is_asked_again(page: Page, stack: Runni
     page.wait_for(f"{state} === 'Canceled'")
 
 
+def test_what_happens_while_a_list_is_on_its_way_is_not_lost(page: Page, stack: RunningStack) -> None:
+    """A new workload moves on after the list was read and before it is here: its row begins with the events."""
+    name = fresh("on-its-way")
+    page.goto(stack.link("/?of=everyone"))
+    page.wait_for("!!document.querySelector('.connection .good') && !document.querySelector('.loading')")
+    page.run(
+        "(() => { const real = window.fetch; let isOver = false; window.phases = new Set();"
+        " new EventSource('/api/v1/events').onmessage = ({ data }) => {"
+        " const event = JSON.parse(data); window.phases.add(event.subject + event.data.phase); };"
+        " window.fetch = async (path, ...more) => {"
+        " if (!String(path).includes('active=true')) return real(path, ...more);"
+        " if (isOver) return new Promise(() => {});"
+        " const answer = await real(path, ...more); const body = await answer.clone().text();"
+        f" if (!body.includes('{name}')) return answer;"
+        " isOver = true; window.isRead = true; await new Promise((resolve) => (window.release = resolve));"
+        " return answer; }; })()"
+    )
+    id_ = stack.launch(command("import time; time.sleep(60)", name=name, hold=True))
+    page.wait_for("window.isRead === true")
+    stack.ask(lambda api: api.post(f"/allocations/{id_}/resume"))
+    page.wait_for(f"window.phases.has('{id_}Running')")
+    # The page has heard of it as well, at most a moment later.
+    page.run("new Promise((resolve) => setTimeout(resolve, 500)).then(() => window.release())")
+    row = f"document.querySelector(`main a[href='/w/{id_}']`)?.closest('tr')"
+    page.wait_for(f"{row}?.querySelector('.state').innerText === 'Running'")
+    stack.ask(lambda api: api.post(f"/allocations/{id_}/kill"))
+
+
 def test_a_long_list_goes_on_by_itself_for_a_while_and_then_asks(modules: Any) -> None:
     """What is near the window is drawn; from some length on people press, who may want what is below the list."""
     begin = (

@@ -3,6 +3,7 @@ const ROOT = "/api/v1";
 const QUIET_MS = 45000;
 const RETRY_MS = 2000;
 const RETRY_MAX_MS = 30000;
+const CALL_MS = 60000;
 const BROKEN = "broken";
 const UNSEEN_MS = 5000;
 
@@ -59,7 +60,8 @@ export class Refusal extends Error {
  */
 export async function call(method, path, { body, signal, headers } = {}) {
   const told = { accept: "application/json", ...(body === undefined ? {} : { "content-type": "application/json" }), ...headers };
-  const sent = { method, signal, headers: told, body: body === undefined ? undefined : JSON.stringify(body) };
+  const deadline = AbortSignal.timeout(CALL_MS);
+  const sent = { method, signal: signal ? AbortSignal.any([signal, deadline]) : deadline, headers: told, body: body === undefined ? undefined : JSON.stringify(body) };
   const answer = await fetch(`${ROOT}${path}`, sent).catch((error) => fail(error));
   if (!answer.ok) throw new Refusal(answer.status, await problemOf(answer));
   return answer.status === 204 ? null : answer.json().catch((error) => fail(error));

@@ -1,24 +1,31 @@
 // The frame: navigation, the connection, the theme, and which page is shown.
-import { Cluster } from "./cluster.js";
 import { loginHref } from "./components.js";
-import { DeadLetters } from "./dead_letters.js";
 import { facts } from "./facts.js";
-import { History } from "./history.js";
 import { Home } from "./home.js";
-import { Job, Jobs } from "./jobs.js";
-import { Launch } from "./launch.js";
+import { latePage } from "./late_page.js";
 import { MorePages } from "./more.js";
-import { Nodes, OneNode } from "./nodes.js";
-import { Queues } from "./queues.js";
 import { KeysButton, MODIFIER, openPalette, Palette, startKeys } from "./palette.js";
 import { path, routes, startRouter } from "./router.js";
 import { html, render, signal, useEffect } from "./runtime.js";
 import { connection, me, reloadAll, start } from "./store.js";
-import { Template, Templates } from "./templates.js";
-import { Tokens } from "./tokens.js";
-import { Usage } from "./usage.js";
-import { Webhooks } from "./webhooks.js";
-import { Workload } from "./workload.js";
+
+const Workload = latePage(() => import("./workload.js"), "Workload");
+const Queues = latePage(() => import("./queues.js"), "Queues");
+const Cluster = latePage(() => import("./cluster.js"), "Cluster");
+const Launch = latePage(() => import("./launch.js"), "Launch");
+const Usage = latePage(() => import("./usage.js"), "Usage");
+const History = latePage(() => import("./history.js"), "History");
+const Jobs = latePage(() => import("./jobs.js"), "Jobs");
+const Job = latePage(() => import("./jobs.js"), "Job");
+const Nodes = latePage(() => import("./nodes.js"), "Nodes");
+const OneNode = latePage(() => import("./nodes.js"), "OneNode");
+const Templates = latePage(() => import("./templates.js"), "Templates");
+const Template = latePage(() => import("./templates.js"), "Template");
+const Webhooks = latePage(() => import("./webhooks.js"), "Webhooks");
+const Tokens = latePage(() => import("./tokens.js"), "Tokens");
+const DeadLetters = latePage(() => import("./dead_letters.js"), "DeadLetters");
+// The others are loaded when the first page has had time to show itself, so that going to one of them waits for nothing.
+const OTHERS_AFTER_MS = 3000;
 
 /** {path: [the page, its title]}; the API serves the frame at each of these. */
 const PAGES = {
@@ -141,6 +148,7 @@ function Menu() {
 startRouter();
 startKeys(ALL);
 start();
+setTimeout(() => Object.values(PAGES).forEach(([Page]) => "load" in Page && Page.load()), OTHERS_AFTER_MS);
 document.addEventListener("click", (event) => {
   const menu = document.querySelector("details.menu[open]");
   if (menu && event.target instanceof Node && !menu.contains(event.target)) menu.removeAttribute("open");

@@ -14,6 +14,7 @@ const QUICK_MS = 100;
 const GAP_MS = 1000;
 const SLOW_GAP_MS = 5000;
 const IDLE_PART = 4;
+const SINCE_MAX = 5000;
 const AWAY_MS = 5000;
 const SLOW_MS = 30000;
 
@@ -117,6 +118,8 @@ class Resource {
     this.endedAt = 0;
     this.timer = 0;
     this.dueAt = 0;
+    /** @type {any[]} what events have said since it was asked for: an answer may have been read before them */
+    this.since = [];
     this.slow = isSlow ? setInterval(() => document.hidden || this.ask(), SLOW_MS) : 0;
     resources.add(this);
     this.ask();
@@ -158,6 +161,7 @@ class Resource {
   hear(events) {
     const about = events.filter(this.isAbout);
     if (!about.length) return;
+    if (this.isAsking) this.since = [...this.since, ...about].slice(-SINCE_MAX);
     const { data, error } = this.answer.peek();
     const moved = data && after(data, about);
     if (moved !== data) this.answer.value = { data: moved, error };
@@ -169,11 +173,13 @@ class Resource {
     this.timer = 0;
     this.isAsking = true;
     this.isAskedAgain = false;
+    this.since = [];
     const began = Date.now();
     this.credit = this.creditAt(began) - 1;
     this.askedAt = began;
     try {
-      const fresh = await call("GET", this.path, { signal: this.aborter.signal });
+      const told = await call("GET", this.path, { signal: this.aborter.signal });
+      const fresh = this.since.length && told ? after(told, this.since) : told;
       const { data, error } = this.answer.peek();
       const now = kept(data, fresh);
       if (now !== data || error) this.answer.value = { data: now, error: null };

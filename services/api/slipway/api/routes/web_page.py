@@ -6,6 +6,7 @@ as whoever looks at it. With it come the words that the API has for states and g
 
 import base64
 import hashlib
+import re
 from functools import cache
 
 import msgspec
@@ -39,8 +40,10 @@ _SHARED = {
     "@xterm/addon-fit": "/assets/terminal/vendor/xterm-addon-fit-0.11.0.mjs",
 }
 """Those that the terminal of kind shell has as well."""
-_LATE = ("vendor/js-yaml", "vendor/uplot", "vendor/virtual-core")
+_LATE = ("js-yaml", "uplot", "@tanstack/virtual-core")
 """Loaded when a page needs them, not before the first content."""
+_IMPORT = re.compile(r'^import [^"]*"\./([^"]+)";', re.MULTILINE)
+"""Of a module that is loaded together with the one that names it."""
 _POLICY = (
     "default-src 'none'; script-src 'self' 'sha256-{map_hash}'; style-src 'self'; connect-src 'self'; "
     "img-src 'self' data:; base-uri 'none'; form-action 'self'; frame-ancestors 'none'; "
@@ -108,10 +111,9 @@ def _flag_words(phase: Phase) -> dict[str, str]:
 def _made() -> tuple[str, str, str]:
     """(the page, its policy, its tag): they depend on nothing but the code."""
     root = f"/assets/pages/{assets.pages_digest()}/"
-    names = [path.removeprefix("pages/") for path, kind in assets.page_files().items() if kind == "text/javascript"]
     named = {name: f"{root}vendor/{file}" for name, file in _IMPORTS.items()} | _SHARED
     imports = msgspec.json.encode({"imports": named})
-    first = [name for name in names if name not in ("theme.js", "main.js") and not name.startswith(_LATE)]
+    first = [*_needed_by("main.js"), *(f"vendor/{file}" for name, file in _IMPORTS.items() if name not in _LATE)]
     preloads = "\n".join(f'<link rel="modulepreload" href="{root}{name}">' for name in first)
     # A `<` inside of a string could end the element: JSON may spell it otherwise.
     told = msgspec.json.encode(facts()).decode().replace("<", "\\u003c")
@@ -119,3 +121,14 @@ def _made() -> tuple[str, str, str]:
     map_hash = base64.b64encode(hashlib.sha256(imports).digest()).decode()
     tag = f'"{hashlib.sha256(text.encode()).hexdigest()[:24]}"'
     return text, _POLICY.format(map_hash=map_hash), tag
+
+
+def _needed_by(module: str) -> list[str]:
+    """The modules that a module of the page imports, and those that they import: without them it does not begin."""
+    found, open_ = set[str](), [module]
+    while open_:
+        text = assets.load(f"pages/{open_.pop()}").plain.decode()
+        new = set(_IMPORT.findall(text)) - found
+        found |= new
+        open_ += new
+    return sorted(found - {module})

@@ -1,0 +1,32 @@
+// A page whose modules are loaded when it is first opened, or before, once the first page stands.
+import { Failure, Loading } from "./components.js";
+import { Refusal } from "./api.js";
+import { html, signal, useEffect } from "./runtime.js";
+
+/** @typedef {((props: any) => any) & {load: () => void}} LatePage */
+
+/**
+ * @param {() => Promise<any>} load its module
+ * @param {string} name what the module exports
+ * @returns {LatePage}
+ */
+export function latePage(load, name) {
+  /** @type {import("@preact/signals").Signal<{Page: any, error: any}>} */
+  const found = signal({ Page: null, error: null });
+  /** @type {Promise<void> | null} */
+  let loading = null;
+  const begin = () => {
+    loading ??= load().then((module) => void (found.value = { Page: module[name], error: null }), () => {
+      loading = null;
+      found.value = { Page: null, error: new Refusal(503, { title: "This page could not be loaded", detail: "A part of it did not come from the API." }) };
+    });
+  };
+  const Late = (/** @type {any} */ props) => {
+    useEffect(begin, []);
+    const { Page, error } = found.value;
+    if (Page) return html`<${Page} ...${props} />`;
+    return error ? html`<${Failure} error=${error} isPage=${true} onRetry=${() => location.reload()} />`
+      : html`<${Loading} rows=${5} label="Loading the page" />`;
+  };
+  return Object.assign(Late, { load: begin });
+}
