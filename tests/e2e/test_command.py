@@ -76,6 +76,15 @@ def test_the_second_ctrl_c_kills(stack: RunningStack) -> None:
     assert stack.view(name)["result"] == "Canceled"
 
 
+def test_a_run_ends_with_the_exit_code_of_the_rank_that_failed(stack: RunningStack) -> None:
+    """Also when the others were stopped for it, and when it is followed later."""
+    name = fresh("seven")
+    script = "import os, sys, time; sys.exit(7) if os.environ['RANK'] == '1' else time.sleep(60)"
+    ran = stack.command("run", "--name", name, "--ranks", "2", "--", "python", "-c", script)
+    assert (ran.code, stack.view(name)["result"]) == (7, "Failed")
+    assert stack.command("follow", name).code == 7
+
+
 def test_following_survives_a_kill_of_the_api(stack: RunningStack) -> None:
     """Every line once, in order, and the result."""
     program = "import time\nfor n in range(60): print('line', n, flush=True); time.sleep(0.05)"

@@ -83,7 +83,7 @@ class Following:
         self.view = self.session.api.get(f"/allocations/{self.id}")
         is_good = labels.has_succeeded(self.view)
         terminal.note(terminal.paint(labels.summary_of(self.view), "green" if is_good else "red"))
-        return main.OK if is_good else main.FAILED
+        return labels.exit_code_of(self.view)
 
     def _on_event(self, entry: ServerSentEvent) -> None:
         kind = str(entry.data["type"]).rpartition(".")[2]

@@ -108,6 +108,8 @@ def blocked_by(view: Json) -> str:
 
 _STOPPED = (143, 137)
 """The exit codes of SIGTERM, and of SIGKILL once the grace is over."""
+_EXIT_CODE_MAX = 255
+"""A process can exit with no higher code."""
 SHOWN_MAX = 3
 """Ranks that are named in one line."""
 
@@ -133,6 +135,26 @@ def failures_of(view: Json) -> list[str]:
         return causes or others
     stopped = "1 other rank was" if len(others) == 1 else f"{len(others)} other ranks were"
     return [*causes[:SHOWN_MAX], f"{stopped} stopped for it"]
+
+
+def exit_code_of(view: Json) -> int:
+    """What a command that followed it to its end exits with: 0, the exit code of the rank that ended it, or 1.
+
+    1 stands for every end that is not the rank's own: a kill, a limit, a preemption, a lost node, a bad image.
+    """
+    if has_succeeded(view):
+        return 0
+    if view.get("result") != "Failed":
+        return 1
+    ranks = ranks_of(view)
+    found = _CAUSE.match(str(view.get("message") or ""))
+    first = [int(found.group(1))] if found is not None else []
+    causes = [number for number, rank in enumerate(ranks) if rank.get("reason") == view.get("reason")]
+    for number in [*first, *causes, *range(len(ranks))]:
+        code = ranks[number].get("exitCode") if number < len(ranks) else None
+        if code and 0 < int(code) <= _EXIT_CODE_MAX:
+            return int(code)
+    return 1
 
 
 def _how(rank: Json) -> str:

@@ -71,6 +71,38 @@ def test_ranks_and_notes() -> None:
     assert labels.summary_of(ended) == "run-a-12345678 Failed (RankFailed): rank 1 exited with 3"
 
 
+@pytest.mark.parametrize(
+    ("end", "ranks", "code"),
+    [
+        ({"result": "Succeeded"}, [{"exitCode": 0}], 0),
+        ({"result": "Failed", "reason": "RankFailed"}, [{"exitCode": 7, "reason": "RankFailed"}], 7),
+        # The rank that ended it, and not those that were stopped for it.
+        (
+            {"result": "Failed", "reason": "RankFailed", "message": "rank 1 on node-a: exit code 7"},
+            [{"exitCode": 143}, {"exitCode": 7, "reason": "RankFailed"}],
+            7,
+        ),
+        (
+            {"result": "Failed", "reason": "RankFailed"},
+            [{"exitCode": 143}, {"exitCode": 9, "reason": "RankFailed"}],
+            9,
+        ),
+        # No code of a program: the image, the node.
+        ({"result": "Failed", "reason": "ImagePullBackOff"}, [{"exitCode": None, "reason": "ImagePullBackOff"}], 1),
+        ({"result": "Failed", "reason": "NodeLost", "message": "rank 5: the node is gone"}, [], 1),
+        # What others ended says nothing of the program.
+        ({"result": "Canceled", "reason": "Killed"}, [{"exitCode": 143}], 1),
+        ({"result": "TimedOut", "reason": "MaxRuntime"}, [{"exitCode": 137}], 1),
+        ({"result": "Preempted", "reason": "Preempted"}, [{"exitCode": 0}], 1),
+        # What no process can exit with.
+        ({"result": "Failed", "reason": "RankFailed"}, [{"exitCode": 256, "reason": "RankFailed"}], 1),
+    ],
+)
+def test_following_ends_with_the_exit_code_of_the_rank(end: Json, ranks: list[Json], code: int) -> None:
+    """That of the rank that ended it; 1 for every other end."""
+    assert labels.exit_code_of(a_view(phase="Terminated", status={"ranks": ranks}, **end)) == code
+
+
 def test_tables() -> None:
     """Columns are aligned; where the terminal is too narrow the last one is cut."""
     text = table.render(["A", "NOTE"], [["long cell", "x" * 50], ["b", ""]], width=40)

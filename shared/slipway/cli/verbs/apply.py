@@ -48,7 +48,7 @@ def _was_launched(session: CliSession, view: Json) -> int | None:
         f"{view['id']}: not launched again: {name} has ended ({result}) at {view.get('endedAt') or 'an unknown time'}. "
         f"To launch it again, change or leave out its name; to see how it ended: {command_line('follow', name)}"
     )
-    return main.OK if labels.has_succeeded(view) else main.FAILED
+    return labels.exit_code_of(view)
 
 
 def bodies_of(filename: str) -> list[Json]:
