@@ -9,6 +9,7 @@ import pytest
 
 from slipway.cli import main
 from tests.support.cli import run_here
+from tests.support.terminals import at_terminal
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
@@ -52,6 +53,59 @@ def test_an_id_is_no_code(tmp_path: Path) -> None:
         done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True, env=env, cwd=tmp_path)
         assert [word for word in done.stdout.split("\n") if word and not word.startswith("-")] == ["x-good"]
         assert "evil" not in done.stdout
+    assert not (tmp_path / "taken").exists()
+
+
+def a_server_that_says(folder: Path, *ids: str) -> dict[str, str]:
+    """An environment in which `slipway ps -q` prints these ids, and whose home is empty."""
+    program = folder / "slipway"
+    program.write_text("#!/bin/sh\ncat <<'END'\n" + "\n".join(ids) + "\nEND\n", encoding="utf-8")
+    program.chmod(0o700)
+    path = f"{folder}:{os.environ['PATH']}"
+    return {"PATH": path, "HOME": str(folder), "TERM": "xterm", "ZDOTDIR": str(folder), "LANG": "C.UTF-8"}
+
+
+HOSTILE = ("x$(touch taken)", "x`touch taken`", "x;touch taken", "--server=http://evil", "x-good")
+TYPED = [
+    ("slipway exp", "slipway explain"),
+    ("slipway completion z", "slipway completion zsh"),
+    ("slipway run --max-res", "slipway run --max-restarts"),
+    ("slipway get x", "slipway get x-good"),
+]
+
+
+@pytest.mark.skipif(shutil.which("fish") is None, reason="no fish here")
+@pytest.mark.parametrize(("typed", "wanted"), TYPED)
+def test_fish_completes(tmp_path: Path, typed: str, wanted: str) -> None:
+    """The real fish offers verbs, options, choices and ids, and runs nothing of an id."""
+    env = a_server_that_says(tmp_path, *HOSTILE)
+    script = tmp_path / "slipway.fish"
+    script.write_text(run_here("completion", "fish").out, encoding="utf-8")
+    ask = ["fish", "--no-config", "-c", f"source {script}; complete -C '{typed}'"]
+    done = subprocess.run(ask, capture_output=True, text=True, check=True, env=env, cwd=tmp_path)
+    assert [line.split("\t")[0] for line in done.stdout.splitlines()] == [wanted.split()[-1]]
+    assert done.stderr == ""
+    assert not (tmp_path / "taken").exists()
+
+
+@pytest.mark.skipif(shutil.which("zsh") is None, reason="no zsh here")
+@pytest.mark.parametrize("has_compinit", [True, False])
+def test_zsh_completes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, has_compinit: bool) -> None:
+    """The real zsh, at a terminal: the Tab key completes verbs, options, choices and ids, also without a .zshrc."""
+    env = a_server_that_says(tmp_path, *HOSTILE)
+    script = tmp_path / "slipway.zsh"
+    script.write_text(run_here("completion", "zsh").out, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    with at_terminal([shutil.which("zsh") or "zsh", "-f", "-i"], env) as person:
+        if has_compinit:
+            person.type("autoload -Uz compinit; compinit -u\n")
+        # Ctrl-T prints the line as it is edited, and empties it: nothing that was completed is run.
+        show = "show() { print -r -- \"<$BUFFER>\"; BUFFER= }; zle -N show; bindkey '^T' show"
+        person.type(f"{show}; source {script}; echo load''ed\n")
+        person.until("loaded")
+        for typed, wanted in TYPED:
+            person.type(f"{typed}\t\x14")
+            person.until(f"<{wanted} >")
     assert not (tmp_path / "taken").exists()
 
 

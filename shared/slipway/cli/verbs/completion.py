@@ -41,7 +41,9 @@ def bash(words: dict[str, list[str]], *, zsh: bool) -> str:
     What the server says is compared and never expanded (`compgen -W` would run a command in it), and what is no id is
     left out: the shell would read it as code once the line is entered.
     """
-    head = "autoload -U +X bashcompinit && bashcompinit\n" if zsh else ""
+    # bashcompinit registers by compdef, which a zsh without a configuration of its own has not loaded.
+    load = "(( $+functions[compdef] )) || { autoload -U compinit && compinit }\nautoload -U +X bashcompinit && bashcompinit\n"
+    head = load if zsh else ""
     cases = "\n".join(f"    {name}) words={shlex.quote(_in_lines(options))} ;;" for name, options in words.items())
     return f"""{head}_slipway() {{
   local current="${{COMP_WORDS[COMP_CWORD]}}" words="" ids="" word LC_ALL=C
