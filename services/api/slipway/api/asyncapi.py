@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from slipway.api.webhooks import signature
-from slipway.api.webhooks.sender import CONTENT_TYPE
+from slipway.api.webhooks.formats import CLOUDEVENTS_TYPE
 from slipway.model.events import TYPE_PREFIX, AllocationEvent
 from slipway.model.lifecycle import Event, Kind
 from slipway.model.reasons import Result
@@ -205,7 +205,8 @@ def _channels(names: list[str]) -> Json:
         "webhook": {
             "address": None,
             "title": "a webhook",
-            "description": "One POST for each event. Answer 2xx within the time limit; all else is tried again.",
+            "description": "One POST for each event. Answer 2xx within the time limit; all else is tried again. A "
+            "webhook with the format slack or teams posts a message of that chat instead.",
             "servers": [{"$ref": "#/servers/receiver"}],
             "messages": {f"{name}Webhook": {"$ref": f"#/components/messages/{name}Webhook"} for name in names},
         },
@@ -231,7 +232,7 @@ def _structured(event: Event) -> Json:
         "name": f"{TYPE_PREFIX}{event.value}",
         "title": f"{event.value}, as a webhook",
         "summary": "the same event as the body of a POST",
-        "contentType": CONTENT_TYPE,
+        "contentType": CLOUDEVENTS_TYPE,
         "headers": _object(_WEBHOOK_HEADERS, ("traceparent",)),
         "payload": _object({**_attributes(event), "data": data}, _OPTIONAL),
     }

@@ -42,8 +42,8 @@ def bash(words: dict[str, list[str]], *, zsh: bool) -> str:
     left out: the shell would read it as code once the line is entered.
     """
     # bashcompinit registers by compdef, which a zsh without a configuration of its own has not loaded.
-    load = "(( $+functions[compdef] )) || { autoload -U compinit && compinit }\nautoload -U +X bashcompinit && bashcompinit\n"
-    head = load if zsh else ""
+    load = "(( $+functions[compdef] )) || { autoload -U compinit && compinit }"
+    head = f"{load}\nautoload -U +X bashcompinit && bashcompinit\n" if zsh else ""
     cases = "\n".join(f"    {name}) words={shlex.quote(_in_lines(options))} ;;" for name, options in words.items())
     return f"""{head}_slipway() {{
   local current="${{COMP_WORDS[COMP_CWORD]}}" words="" ids="" word LC_ALL=C

@@ -25,6 +25,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-n", "--workspace", metavar="W", action="append", help="only of this workspace (repeatable)")
     parser.add_argument("--result", metavar="R", action="append", help="only such ends, as Failed (repeatable)")
     parser.add_argument("--description", metavar="TEXT")
+    parser.add_argument(
+        "--format", choices=("cloudevents", "slack", "teams"), help="what the receiver reads (default: cloudevents)"
+    )
+    parser.add_argument("--page-url", metavar="URL", help="where people open the pages: messages lead there")
     parser.add_argument("--key-file", metavar="FILE", help="a signing key of yours; - reads standard input")
     parser.add_argument("--rotate-secret", action="store_true", help="of set: make up another signing key")
     switch = parser.add_mutually_exclusive_group()
@@ -71,7 +75,8 @@ def _create(arguments: argparse.Namespace, session: CliSession) -> int:
         return main.OK
     session.terminal.line(f"webhook {view['name']} is added")
     session.terminal.line(f"signing key: {view['secret']}")
-    session.terminal.note("The key is not shown again. The receiver checks signatures with it: docs/integrating.md")
+    if view["format"] == "cloudevents":
+        session.terminal.note("The key is not shown again. The receiver checks signatures with it: docs/integrating.md")
     session.terminal.note(f"Try it: {command_line('webhook', 'test', view['name'])}")
     return main.OK
 
@@ -117,6 +122,8 @@ def _print(arguments: argparse.Namespace, session: CliSession, method: str, path
         ("enabled", "yes" if view["enabled"] else "no"),
         ("waiting", "not known: Redis is away" if backlog is None else str(backlog)),
         ("description", str(view["description"])),
+        ("format", str(view["format"])),
+        ("page url", str(view["pageUrl"])),
         ("signing key", str(view.get("secret", ""))),
     ]
     session.terminal.line(table.pairs(items, width=session.terminal.text_width))
@@ -130,6 +137,8 @@ def _filters(arguments: argparse.Namespace) -> Json:
         "workspaces": arguments.workspace,
         "results": arguments.result,
         "description": arguments.description,
+        "format": arguments.format,
+        "pageUrl": arguments.page_url,
     }
     return {name: value for name, value in given.items() if value is not None}
 

@@ -152,3 +152,33 @@ async def test_while_redis_is_away_webhooks_are_kept_all_the_same(world: ApiWorl
     assert (await world.post("/webhooks", {"name": "a", "url": URL})).status_code == 201
     assert (await world.get("/webhooks/a")).json()["backlog"] is None
     assert (await world.http.delete("/api/v1/webhooks/a")).status_code == 204
+
+
+async def test_a_webhook_for_a_chat(world: ApiWorld) -> None:
+    """Its form and the address of the pages are kept, shown and changed; what cannot be one is refused by its field."""
+    made = await world.post(
+        "/webhooks", {"name": "chat", "url": URL, "format": "slack", "pageUrl": "https://a.example"}
+    )
+    assert (made.json()["format"], made.json()["pageUrl"]) == ("slack", "https://a.example")
+    changed = (await world.http.patch("/api/v1/webhooks/chat", json={"format": "teams", "pageUrl": ""})).json()
+    assert (changed["format"], changed["pageUrl"]) == ("teams", "")
+    for field, value in (("format", "irc"), ("pageUrl", "ftp://a"), ("pageUrl", "https://a.example/?x=1|2")):
+        refused = await world.post("/webhooks", {"url": URL, field: value})
+        assert refused.status_code == 422
+        assert refused.json()["errors"][0]["pointer"] == f"/{field}"
+    plain = (await world.post("/webhooks", {"name": "plain", "url": URL})).json()
+    assert (plain["format"], plain["pageUrl"]) == ("cloudevents", "")
+
+
+async def test_a_trial_has_the_form_of_the_chat(world: ApiWorld) -> None:
+    """What the receiver gets is a message of Slack, and no CloudEvent."""
+
+    async def answer(_request: Request) -> Response:
+        return Response("ok")
+
+    async with serve(answer) as stub:
+        await world.post("/webhooks", {"name": "chat", "url": stub.url, "format": "slack"})
+        assert (await world.post("/webhooks/chat/test")).json()["delivered"]
+    [got] = stub.requests
+    assert got.headers["content-type"].startswith("application/json")
+    assert set(got.json) == {"text", "blocks"}

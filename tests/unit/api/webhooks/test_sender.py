@@ -13,8 +13,9 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from slipway.api.networks import parse_networks
+from slipway.api.webhooks.formats import CLOUDEVENTS_TYPE
 from slipway.api.webhooks.hook import Config, Webhook
-from slipway.api.webhooks.sender import CONTENT_TYPE, DeliveryResult, Message, Sender
+from slipway.api.webhooks.sender import DeliveryResult, Message, Sender
 from slipway.runtime.clock import SystemClock
 from tests.support.http_stub import HttpStub, serve
 
@@ -47,7 +48,7 @@ async def test_a_receiver_can_check_what_it_gets() -> None:
     assert (answer.delivered, answer.status) == (True, 204)
     [got] = stub.requests
     assert (got.method, got.target, got.body) == ("POST", "/in?x=1", MESSAGE.body)
-    assert (got.headers["host"], got.headers["content-type"]) == (f"localhost:{port}", CONTENT_TYPE)
+    assert (got.headers["host"], got.headers["content-type"]) == (f"localhost:{port}", CLOUDEVENTS_TYPE)
     assert got.headers["webhook-id"] == MESSAGE.id
     signed = f"{MESSAGE.id}.{got.headers['webhook-timestamp']}.".encode() + got.body
     expected = base64.b64encode(hmac.digest(KEY, signed, hashlib.sha256)).decode()

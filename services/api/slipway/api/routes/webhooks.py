@@ -14,6 +14,7 @@ from slipway.api.endpoint import Endpoint, json_response
 from slipway.api.http_errors import ConflictError
 from slipway.api.networks import parse_networks
 from slipway.api.schemas import Items
+from slipway.api.webhooks import formats
 from slipway.api.webhooks.addresses import ForbiddenTargetError, check_literal, parse_target
 from slipway.api.webhooks.hook import KEY_BYTES, Config, Webhook, key_text, parse_key
 from slipway.api.webhooks.schemas import WebhookBody, WebhookChange, WebhookTest, WebhookView
@@ -53,6 +54,8 @@ async def create(request: Request) -> Response:
         results=body.results,
         description=body.description,
         enabled=body.enabled,
+        format=body.format,
+        page_url=body.page_url,
     )
     _check(parts, config, body.secret)
     if not parts.settings.redis_url:
@@ -87,7 +90,16 @@ async def patch(request: Request) -> Response:
         raise _refused("/rotateSecret", "a new key is either given as secret, or made up")
     wanted = {
         name: getattr(change, name)
-        for name in ("url", "events", "workspaces", "results", "description", "enabled")
+        for name in (
+            "url",
+            "events",
+            "workspaces",
+            "results",
+            "description",
+            "enabled",
+            "format",
+            "page_url",
+        )
         if getattr(change, name) is not msgspec.UNSET
     }
     if "events" in wanted:
@@ -126,7 +138,10 @@ async def test(request: Request) -> Response:
         "datacontenttype": "application/json",
         "data": {"webhook": found.name},
     }
-    answer = await parts.sender.send(found, Message(id=message_id, body=msgspec.json.encode(event)))
+    form = found.config.format
+    body = formats.trial_body(form, found.name, event)
+    message = Message(id=message_id, body=body, content_type=formats.content_type(form))
+    answer = await parts.sender.send(found, message)
     view = WebhookTest(
         delivered=answer.delivered,
         status=answer.status,
@@ -147,6 +162,13 @@ def _check(parts: ApiDeps, config: Config, secret: str) -> None:
         check_literal(parse_target(config.url), parse_networks(parts.settings.webhook_networks))
     except (InvalidError, ForbiddenTargetError) as error:
         findings.refuse("/url", str(error))
+    if config.page_url:
+        try:
+            parse_target(config.page_url)
+        except InvalidError as error:
+            findings.refuse("/pageUrl", str(error))
+        if any(char in config.page_url for char in "?<>|"):
+            findings.refuse("/pageUrl", "must have no query and none of < > |, such as https://slipway.example.org")
     for field, given, known in (
         ("events", config.events, [event.value for event in Event]),
         ("results", config.results, [result.value for result in Result]),
@@ -211,6 +233,8 @@ def _view(webhook: Webhook, backlog: int | None, warnings: list[str]) -> Webhook
         results=config.results,
         description=config.description,
         enabled=config.enabled,
+        format=config.format,
+        page_url=config.page_url,
         created_at=webhook.created,
         resource_version=webhook.resource_version,
         backlog=backlog,

@@ -22,9 +22,9 @@ from typing import Protocol
 
 import msgspec
 
-from slipway.api.cloudevents import cloud_event
 from slipway.api.loops import WEBHOOKS_HEARTBEATS
 from slipway.api.ports import ShutdownSignal
+from slipway.api.webhooks import formats
 from slipway.api.webhooks.hook import Webhook
 from slipway.api.webhooks.registry import WebhookRegistry
 from slipway.api.webhooks.sender import DeliveryResult, Message
@@ -220,7 +220,6 @@ class Courier:
 
     async def _deliver(self, delivery: Delivery, event: AllocationEvent, lane: _Lane) -> None:
         """Until it is delivered, given up, or not wanted any more."""
-        message = Message(id=event.event_id, body=cloud_event(event))
         slot = self._slots.setdefault(delivery.webhook, asyncio.Semaphore(self._limits.concurrency))
         tries, last = 0, ""
         while True:
@@ -228,6 +227,12 @@ class Courier:
             if webhook is None or not webhook.config.enabled or self._has(webhook, event):
                 await self._queues.done([delivery])
                 return
+            form = webhook.config.format
+            message = Message(
+                id=event.event_id,
+                body=formats.event_body(form, event, webhook.config.page_url),
+                content_type=formats.content_type(form),
+            )
             async with slot:
                 # What was delivered is also removed before the process may end: else it would come twice.
                 lane.is_trying = True

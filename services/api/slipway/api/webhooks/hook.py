@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from slipway.api.webhooks.formats import BodyFormat
 from slipway.crd.meta import ANNOTATION_CREATED, LABEL_MANAGED_BY, LABEL_WEBHOOK, MANAGED_BY, RawObject
 from slipway.errors import InvalidError
 from slipway.kube.objects import Secret
@@ -39,6 +40,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_def
     results: list[str] = []
     description: str = ""
     enabled: bool = True
+    format: BodyFormat = BodyFormat.CLOUDEVENTS
+    page_url: str = ""
 
     def __repr__(self) -> str:
         return f"Config(enabled={self.enabled})"

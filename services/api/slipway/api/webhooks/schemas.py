@@ -6,6 +6,7 @@ import msgspec
 from msgspec import Meta
 
 from slipway.api.schemas import Request
+from slipway.api.webhooks.formats import BodyFormat
 from slipway.crd.v1alpha1 import Name
 
 Events = Annotated[list[str], Meta(max_length=16, description="which transitions, such as running; empty: all")]
@@ -13,6 +14,12 @@ Workspaces = Annotated[list[Name], Meta(max_length=100, description="of which wo
 Results = Annotated[list[str], Meta(max_length=16, description="which ends, such as Failed; then nothing else is sent")]
 Url = Annotated[str, Meta(description="where events are posted to: https://... or http://...")]
 Description = Annotated[str, Meta(max_length=256)]
+Format = Annotated[
+    BodyFormat, Meta(description="what the receiver reads: cloudevents (programs), or a message for slack or teams")
+]
+PageUrl = Annotated[
+    str, Meta(description="where people open the pages, https://...: messages for slack and teams then lead there")
+]
 WebhookName = Annotated[str, Meta(max_length=40, pattern=r"^$|^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")]
 
 
@@ -26,6 +33,8 @@ class WebhookBody(Request, kw_only=True, frozen=True):
     results: Results = []
     description: Description = ""
     enabled: bool = True
+    format: Format = BodyFormat.CLOUDEVENTS
+    page_url: PageUrl = ""
     secret: Annotated[str, Meta(max_length=128, description="signing key, whsec_...; made up when absent")] = ""
 
 
@@ -38,6 +47,8 @@ class WebhookChange(Request, kw_only=True, frozen=True):
     results: Results | msgspec.UnsetType = msgspec.UNSET
     description: Description | msgspec.UnsetType = msgspec.UNSET
     enabled: bool | msgspec.UnsetType = msgspec.UNSET
+    format: Format | msgspec.UnsetType = msgspec.UNSET
+    page_url: PageUrl | msgspec.UnsetType = msgspec.UNSET
     secret: Annotated[str, Meta(max_length=128, description="another signing key")] | msgspec.UnsetType = msgspec.UNSET
     rotate_secret: Annotated[bool, Meta(description="true: make up another signing key and answer it once")] = False
 
@@ -52,6 +63,8 @@ class WebhookView(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
     results: list[str]
     description: str
     enabled: bool
+    format: BodyFormat
+    page_url: str
     created_at: str
     resource_version: str
     backlog: int | None

@@ -15,6 +15,7 @@ import msgspec
 
 from slipway.api.webhooks import signature
 from slipway.api.webhooks.addresses import ForbiddenTargetError, Network, Resolver, WebhookTarget, parse_target
+from slipway.api.webhooks.formats import CLOUDEVENTS_TYPE
 from slipway.api.webhooks.hook import Webhook
 from slipway.errors import ControlPlaneError, InvalidError
 from slipway.runtime.clock import Clock
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 
 ADDRESSES_MAX = 3
 """Of a name's addresses so many are tried."""
-CONTENT_TYPE = "application/cloudevents+json; charset=utf-8"
 _GONE = 410
 _RETRY_AFTER = ("429", "503")
 _RETRY_AFTER_S_MAX = 3600.0
@@ -38,7 +38,7 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
     body: bytes
     traceparent: str = ""
     """of the try"""
-    content_type: str = CONTENT_TYPE
+    content_type: str = CLOUDEVENTS_TYPE
 
 
 class DeliveryResult(msgspec.Struct, frozen=True, kw_only=True):
