@@ -1,0 +1,365 @@
+"""`SlipwayExecutor`: a `concurrent.futures.Executor` whose calls are launches. Needs `slipway-ai[executor]`.
+
+Owns how a function reaches its ranks and how its result comes back, and the thread that waits for all of them. A call
+travels in the files of its launch. Its result comes back in lines of its log, or through a folder that this machine and
+the ranks share.
+
+Promises: a call is launched once; a future has ended when its allocation has; one that failed says why, with the id.
+Not promised: that a call goes on in a new process after this one has ended. Its allocation does; its result is in
+`folder` only.
+
+A result is unpickled here: whoever can write the log of a rank, or the folder, can run code in this process. A rank
+runs your own function, and only Slipway writes its log.
+"""
+
+import base64
+import contextlib
+import json
+import pickle
+import shutil
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from concurrent.futures import Executor, Future
+from pathlib import Path
+from typing import Any, ParamSpec, TypeVar
+
+from slipway.api.schemas import AllocationView
+from slipway.errors import ControlPlaneError, InvalidError, NotFoundError, PermanentError, TransientError
+from slipway.model.lifecycle import Phase
+from slipway.model.reasons import Result
+from slipway.sdk import Client, Run
+
+P = ParamSpec("P")
+T = TypeVar("T")
+Json = dict[str, Any]
+
+LOOK_S = 1.0
+"""How often it is looked which of the calls have ended: one request for all of them."""
+PAGE = 500
+CALL_BYTES_MAX = 120 * 1024
+"""A pickled call in the files of a launch, where no folder is shared."""
+RESULT_BYTES_MAX = 256 * 1024
+"""A pickled result in the lines of a log, where no folder is shared."""
+LOG_LATE_S = 20.0
+"""How long after the end of a call its lines are waited for."""
+LABEL = "slipway-executor"
+_CALL, _SCRIPT = "slipway_call.b64", "slipway_call.py"
+_PIECE_CHARS = 4_000
+_BY_ITSELF = (Result.SUCCEEDED, Result.FAILED)
+
+_PROGRAM = '''"""Runs one call of SlipwayExecutor in a rank: reads it, calls it, and says or stores what came of it."""
+import base64, json, os, pickle, sys, traceback
+
+MARK, VERSION, FOLDER, RESULT_BYTES_MAX, PIECE = {mark!r}, {version!r}, {folder!r}, {bytes_max}, {piece}
+RANK = int(os.environ.get("RANK", "0"))
+
+def tell(kind, data):
+    if FOLDER:
+        # Renamed when it is whole: the reader sees all of it or nothing.
+        part = os.path.join(FOLDER, "result-%d.part" % RANK)
+        with open(part, "wb") as file:
+            file.write(json.dumps([kind, base64.b64encode(data).decode()]).encode())
+        os.replace(part, os.path.join(FOLDER, "result-%d" % RANK))
+        return
+    if len(data) > RESULT_BYTES_MAX:
+        limit = "its result has %d bytes pickled, and a log brings back %d: give SlipwayExecutor a shared folder"
+        kind, data = "text", (limit % (len(data), RESULT_BYTES_MAX)).encode()
+    text = base64.b64encode(data).decode()
+    pieces = [text[at:at + PIECE] for at in range(0, len(text), PIECE)] or [""]
+    for number, piece in enumerate(pieces):
+        print(MARK + json.dumps([RANK, number, len(pieces), kind, piece]), flush=True)
+
+def main():
+    if list(sys.version_info[:2]) != VERSION:
+        tell("text", b"the call was pickled by Python %d.%d, and the image has %d.%d: use an image with the same one"
+             % (*VERSION, *sys.version_info[:2]))
+        return 1
+    try:
+        import cloudpickle
+    except ImportError:
+        tell("text", b"the image has no cloudpickle: install it there")
+        return 1
+    try:
+        if FOLDER:
+            with open(os.path.join(FOLDER, "call"), "rb") as file:
+                function, args, kwargs = cloudpickle.load(file)
+        else:
+            with open({call!r}, "rb") as file:
+                function, args, kwargs = cloudpickle.loads(base64.b64decode(file.read()))
+        told = ("result", cloudpickle.dumps(function(*args, **kwargs)))
+    except BaseException as error:
+        said = traceback.format_exc()
+        sys.stderr.write(said)
+        try:
+            told = ("error", cloudpickle.dumps((error, said)))
+        except Exception:
+            told = ("text", said.encode())
+    tell(*told)
+    return 0 if told[0] == "result" else 1
+
+sys.exit(main())
+'''
+
+
+class CallFailedError(PermanentError):
+    """A call has no result: it was killed, its node was lost, or its result cannot be had. The text has the id."""
+
+
+class RunFuture(Future[T]):
+    """The future of one call. `allocation_id` is empty until it is launched."""
+
+    def __init__(self, cancel: "Callable[[RunFuture[Any]], None]") -> None:
+        super().__init__()
+        self.allocation_id = ""
+        self._kill = cancel
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether its call has neither started nor ended."""
+        return not self.running() and not self.done()
+
+    def cancel(self) -> bool:
+        """Ends the call if it does not run yet, and its allocation with it."""
+        was_cancelled = self.cancelled()
+        done = super().cancel()
+        if done and not was_cancelled:
+            self._kill(self)
+        return done
+
+
+class _Call:
+    """One call that was launched."""
+
+    def __init__(self, future: RunFuture[Any], mark: str) -> None:
+        self.future, self.mark = future, mark
+        self.ended_s = 0.0
+        """when its end was first seen, on the monotonic clock"""
+
+
+class SlipwayExecutor(Executor):
+    """Runs each call as a launch: `with SlipwayExecutor(image=..., gpus=1) as pool: pool.submit(train, lr=0.1)`.
+
+    `launch` are the fields of a launch (`Client.run`): image, gpus, cpus, memory, queue, env and so on. With `ranks=N`
+    each rank calls the function, and the result is the list of theirs, by rank. The image needs Python of the same
+    minor version and `cloudpickle`. `python` is the command that starts it there.
+
+    Leave the `with` block, or call `shutdown`, before the program ends: what still runs then goes on, and its results
+    are lost.
+
+    `folder` is a path that this machine and the ranks share (a volume that the launch mounts). Without it, a call may
+    have 120 KiB and a result 256 KiB, pickled, and results need the logs, which need Redis.
+
+    Raises:
+        InvalidError: of `submit`: a call that is too large. Also what `Client.run` raises.
+    """
+
+    def __init__(
+        self, client: Client | None = None, *, folder: str = "", python: tuple[str, ...] = ("python",), **launch: Any
+    ) -> None:
+        import cloudpickle
+
+        if reserved := sorted({"command", "files", "key"} & launch.keys()):
+            raise InvalidError(f"{reserved[0]}: the executor sets it for each call; leave it out")
+        if folder and not Path(folder).is_absolute():
+            raise InvalidError("folder: must be an absolute path, the same here and in the ranks")
+        self._dumps: Callable[[Any], bytes] = cloudpickle.dumps  # pyright: ignore[reportUnknownMemberType] - it has no types
+        self._client = client or Client()
+        self._owns_client = client is None
+        self._folder, self._python, self._launch = folder, python, dict(launch)
+        self._token = uuid.uuid4().hex[:16]
+        self._ranks = launch["ranks"] if isinstance(launch.get("ranks"), int) else 1
+        self._lock = threading.Condition()
+        self._calls: dict[str, _Call] = {}
+        """{allocation id: its call}"""
+        self._is_closed = False
+        self._thread: threading.Thread | None = None
+
+    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        """Launch one call; the future has its `allocation_id`."""
+        with self._lock:
+            if self._is_closed:
+                raise RuntimeError("cannot schedule new futures after shutdown")
+        future: RunFuture[T] = RunFuture(self._end)
+        mark = f"slipway-result-{uuid.uuid4().hex}:"
+        run = self._launched(mark, self._dumps((fn, args, kwargs)))
+        future.allocation_id = run.id
+        with self._lock:
+            self._calls[run.id] = _Call(future, mark)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._wait, name="slipway-executor", daemon=True)
+                self._thread.start()
+            self._lock.notify_all()
+        return future
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """No more calls. With `cancel_futures`, those that do not run yet are ended."""
+        with self._lock:
+            self._is_closed = True
+            waiting = [call.future for call in self._calls.values()] if cancel_futures else []
+            thread = self._thread
+            self._lock.notify_all()
+        for future in waiting:
+            future.cancel()
+        if wait and thread is not None:
+            thread.join()
+        if thread is None and self._owns_client:
+            self._client.close()
+
+    # --- a call, out and back -----------------------------------------------------------------------------------------
+
+    def _launched(self, mark: str, call: bytes) -> Run:
+        folder = ""
+        files: list[Json] = []
+        if self._folder:
+            folder = str(Path(self._folder, mark.rstrip(":")))
+            Path(folder).mkdir(parents=True)
+            Path(folder, "call").write_bytes(call)
+        elif len(call) > CALL_BYTES_MAX:
+            detail = f"the call has {len(call)} bytes pickled, and a launch takes {CALL_BYTES_MAX}"
+            raise InvalidError(f"{detail}; give SlipwayExecutor a shared folder, or pass where the data are")
+        else:
+            files = [{"path": _CALL, "content": base64.b64encode(call).decode()}]
+        program = _PROGRAM.format(
+            mark=mark,
+            version=list(sys.version_info[:2]),
+            folder=folder,
+            bytes_max=RESULT_BYTES_MAX,
+            piece=_PIECE_CHARS,
+            call=_CALL,
+        )
+        labels = {**self._launch.get("labels", {}), LABEL: self._token}
+        rest = {name: value for name, value in self._launch.items() if name != "labels"}
+        files.append({"path": _SCRIPT, "content": program})
+        return self._client.run([*self._python, _SCRIPT], key=mark.rstrip(":"), files=files, labels=labels, **rest)
+
+    def _told(self, id_: str, mark: str) -> dict[int, tuple[str, bytes]]:
+        """{rank: (kind, data)} of the ranks of which all has come."""
+        return self._from_folder(mark) if self._folder else self._from_log(id_, mark)
+
+    def _outcome(self, view: AllocationView, told: Mapping[int, tuple[str, bytes]]) -> Any:
+        """The result of a call that has ended. Raises what the call raised, or CallFailedError."""
+        id_ = view.id
+        for rank, (kind, data) in sorted(told.items()):
+            where = f"rank {rank} of {id_}"
+            if kind == "text":
+                raise CallFailedError(f"{where}: {data.decode(errors='replace')}")
+            if kind == "error":
+                error, said = pickle.loads(data)  # noqa: S301 - see the head of the module
+                error.add_note(f"in {where}:\n{said}")
+                raise error
+        if view.result is not Result.SUCCEEDED or len(told) < self._ranks:
+            how = view.result.value if view.result is not None else view.phase.value
+            why = f" ({view.reason})" if view.reason else ""
+            said = view.message or "its result did not come back"
+            raise CallFailedError(f"{id_}: {how}{why}: {said}; see: slipway logs {id_}")
+        results = [pickle.loads(told[rank][1]) for rank in range(self._ranks)]  # noqa: S301 - see the head of the module
+        return results if "ranks" in self._launch else results[0]
+
+    def _from_folder(self, mark: str) -> dict[int, tuple[str, bytes]]:
+        found: dict[int, tuple[str, bytes]] = {}
+        for rank in range(self._ranks):
+            with contextlib.suppress(FileNotFoundError):
+                kind, data = json.loads(Path(self._folder, mark.rstrip(":"), f"result-{rank}").read_bytes())
+                found[rank] = (kind, base64.b64decode(data))
+        return found
+
+    def _from_log(self, id_: str, mark: str) -> dict[int, tuple[str, bytes]]:
+        pieces: dict[int, dict[int, str]] = {}
+        totals: dict[int, tuple[int, str]] = {}
+        for line in self._client.logs(id_, search=mark, stream="stdout"):
+            _, found, text = line.text.partition(mark)
+            if found:
+                rank, number, count, kind, piece = json.loads(text)
+                pieces.setdefault(rank, {})[number] = piece
+                totals[rank] = (count, kind)
+        return {
+            rank: (kind, base64.b64decode("".join(pieces[rank][number] for number in range(count))))
+            for rank, (count, kind) in totals.items()
+            if len(pieces[rank]) == count
+        }
+
+    # --- waiting ------------------------------------------------------------------------------------------------------
+
+    def _wait(self) -> None:
+        """Looks which calls run and which have ended, until there are none and no more can come."""
+        while True:
+            with self._lock:
+                if self._is_closed and not self._calls:
+                    break
+                self._lock.wait(LOOK_S if self._calls else None)
+                calls = dict(self._calls)
+            if not calls:
+                continue
+            selector = f"{LABEL}={self._token}"
+            try:
+                listed = self._client.list(active=True, label_selector=selector, limit=PAGE)
+                lives = {view.id: view.phase for view in listed}
+            except TransientError:
+                continue
+            except ControlPlaneError as error:
+                # It would be refused again: the login has expired, say. The allocations go on.
+                self._give_up(calls, error)
+                continue
+            for id_, call in calls.items():
+                if id_ not in lives:
+                    self._ended(id_, call)
+                elif lives[id_] is Phase.RUNNING and call.future.is_waiting:
+                    call.future.set_running_or_notify_cancel()
+        if self._owns_client:
+            self._client.close()
+
+    def _ended(self, id_: str, call: _Call) -> None:
+        """What is not listed any more has ended; of what ended by itself the last lines may come a moment later."""
+        try:
+            view = self._client.get(id_)
+            if view.phase is not Phase.TERMINATED:
+                return
+            told = self._told(id_, call.mark)
+            call.ended_s = call.ended_s or time.monotonic()
+            is_late = self._folder or time.monotonic() - call.ended_s > LOG_LATE_S
+            if len(told) < self._ranks and view.result in _BY_ITSELF and not is_late and not _has_failure(told):
+                return
+            self._settle(id_, call, lambda: self._outcome(view, told))
+        except TransientError:
+            return
+        except NotFoundError:
+            self._settle(id_, call, CallFailedError(f"{id_}: it was deleted before its result was read"))
+        except ControlPlaneError as error:
+            self._settle(id_, call, error)
+
+    def _give_up(self, calls: Mapping[str, _Call], error: ControlPlaneError) -> None:
+        for id_, call in calls.items():
+            self._settle(id_, call, error)
+
+    def _settle(self, id_: str, call: _Call, outcome: "Callable[[], Any] | Exception") -> None:
+        with self._lock:
+            self._calls.pop(id_, None)
+        future = call.future
+        if future.cancelled() or (future.is_waiting and not future.set_running_or_notify_cancel()):
+            return
+        try:
+            if isinstance(outcome, Exception):
+                raise outcome
+            result = outcome()
+        except BaseException as error:  # noqa: BLE001 - it belongs to who waits for the future
+            future.set_exception(error)
+        else:
+            future.set_result(result)
+        if self._folder:
+            shutil.rmtree(Path(self._folder, call.mark.rstrip(":")), ignore_errors=True)
+
+    def _end(self, future: RunFuture[Any]) -> None:
+        """Ends the allocation of a call that was cancelled."""
+        if not future.allocation_id:
+            return
+        try:
+            self._client.kill(future.allocation_id)
+        except ControlPlaneError:
+            return  # it has ended, or the wait finds that it has not
+
+
+def _has_failure(told: Mapping[int, tuple[str, bytes]]) -> bool:
+    return any(kind != "result" for kind, _ in told.values())
