@@ -28,7 +28,7 @@ def slack(body: bytes) -> list[Block]:
     message = cast("Json", json.loads(body))
     assert set(message) == {"text", "blocks"}
     assert message["text"]
-    parse: Callable[[Json], Block | None] = Block.parse  # pyright: ignore[reportUnknownMemberType]
+    parse = cast("Callable[[Json], Block | None]", Block.parse)  # pyright: ignore[reportUnknownMemberType]
     blocks = [block for each in message["blocks"] if (block := parse(each)) is not None]
     assert len(blocks) == len(message["blocks"]) <= 50
     for block in blocks:

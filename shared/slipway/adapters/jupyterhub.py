@@ -1,0 +1,170 @@
+"""`SlipwaySpawner`: JupyterHub's single-user servers as launches. Needs `slipway-ai[jupyterhub]` in the hub.
+
+Owns the launch of a server, what the hub is told of it, and its end. Who may log in, the proxy and the pages are the
+hub's.
+
+Promises: a hub that is restarted finds its servers again; a server that the hub lost before it had stored its id is
+ended before the same user gets another one; while the api cannot be reached, a server counts as running.
+
+Not supported: `internal_ssl`.
+"""
+
+import re
+from collections.abc import AsyncGenerator
+from typing import Any, cast
+
+from jupyterhub.spawner import Spawner
+from traitlets import Dict, Int, List, Unicode
+
+from slipway.errors import ControlPlaneError, DeadlineError, NotFoundError, TransientError
+from slipway.model.lifecycle import Phase
+from slipway.sdk import AsyncClient
+
+Json = dict[str, Any]
+
+LABEL_USER, LABEL_SERVER, LABEL_HUB = "jupyterhub-user", "jupyterhub-server", "jupyterhub-hub"
+SECRET_NAMES = ("JUPYTERHUB_API_TOKEN", "JPY_API_TOKEN")
+"""Variables that nobody may read in the allocation."""
+STOP_S = 60.0
+_NOT_OF_A_LABEL = re.compile(r"[^a-zA-Z0-9._-]+")
+
+
+class SlipwaySpawner(Spawner):
+    """In `jupyterhub_config.py`: `c.JupyterHub.spawner_class = "slipway.adapters.jupyterhub.SlipwaySpawner"`."""
+
+    server_url = Unicode(help="URL of the api; empty: SLIPWAY_SERVER, as the command finds it").tag(config=True)
+    token = Unicode(help="token of the api; empty: SLIPWAY_API_TOKEN").tag(config=True)
+    hub_name = Unicode("hub", help="tells the servers of several hubs apart").tag(config=True)
+    image = Unicode(help="image of the servers, with the package jupyterhub in it; empty: the pool's").tag(config=True)
+    launch = Dict(help="more fields of a launch: queue, gpus, cpus, memory, workspace, idle_timeout, ...").tag(
+        config=True
+    )
+    allowed_options = List(
+        Unicode(), help="fields that users may choose in their options (a form, or the API of the hub), such as gpus"
+    ).tag(config=True)
+    port = Int(8888, help="port of the servers in their pods").tag(config=True)
+
+    allocation_id = ""
+    _client: AsyncClient | None = None
+
+    # --- what the hub asks for ----------------------------------------------------------------------------------------
+
+    async def start(self) -> str:
+        """Launch it, and wait until it runs; its address.
+
+        Raises:
+            ValueError: an option that users may not choose. RuntimeError: it ended, or what was refused.
+        """
+        if self.internal_ssl:
+            raise RuntimeError("SlipwaySpawner: internal_ssl is not supported; set c.JupyterHub.internal_ssl = False")
+        if odd := sorted(set(self.user_options) - set(self.allowed_options)):
+            allowed = ", ".join(self.allowed_options) or "none"
+            raise ValueError(f"option {odd[0]}: c.SlipwaySpawner.allowed_options does not name it; allowed: {allowed}")
+        self.ip = "0.0.0.0"  # noqa: S104 - in a pod of its own
+        variables = {name: str(value) for name, value in cast("Json", self.get_env()).items()}
+        secret = {name: variables.pop(name) for name in SECRET_NAMES if variables.get(name)}
+        fields: Json = {**self.launch, **self.user_options}
+        fields["labels"] = {**fields.get("labels", {}), **self._labels()}
+        fields["env"] = {**fields.get("env", {}), **variables}
+        fields["secret_values"] = {**fields.get("secret_values", {}), **secret}
+        fields["ports"] = [{"name": "server", "port": self.port}]
+        fields |= {"image": self.image} if self.image and "image" not in fields else {}
+        words: list[Any] = self.cmd  # pyright: ignore[reportUnknownMemberType] - it has no types
+        command = [*map(str, words), *self.get_args()]
+        client = self._opened()
+        try:
+            await self._end_lost(client)
+            run = await client.launch("command", command=command, **fields)
+            self.allocation_id = run.id
+            self.log.info("launched %s for %s", run.id, self._log_name)
+            await run.wait(until="running")
+            if run.phase is not Phase.RUNNING:
+                raise RuntimeError(f"{run.id}: {run.result or run.phase}: {run.view.message or run.view.reason}")
+            pods = await client.pods(run.id)
+        except ControlPlaneError as error:
+            raise RuntimeError(f"slipway: {error}{f' - {error.next_step}' if error.next_step else ''}") from error
+        return f"http://{next(pod.ip for pod in pods if pod.ip)}:{self.port}"
+
+    async def poll(self) -> int | None:
+        """None while it runs or waits; else its exit code, as far as it is known."""
+        if not self.allocation_id:
+            return 0
+        try:
+            view = await self._opened().get(self.allocation_id)
+        except NotFoundError:
+            return 0
+        except TransientError as error:
+            self.log.warning("%s is taken to run: %s", self.allocation_id, error)
+            return None
+        if view.phase is not Phase.TERMINATED:
+            return None
+        ranks: list[Json] = view.status.get("ranks") or [{}]
+        return int(ranks[0].get("exitCode") or 0)
+
+    async def stop(self, now: bool = False) -> None:
+        """End it, and wait for its end; with `now` without its grace period."""
+        if self.allocation_id:
+            client = self._opened()
+            try:
+                await client.kill(self.allocation_id, force=now)
+                await client.wait(self.allocation_id, timeout_s=STOP_S)
+            except NotFoundError:
+                pass
+            except DeadlineError as error:
+                self.log.warning("%s is still ending: %s", self.allocation_id, error)
+        client, self._client = self._client, None
+        if client is not None:
+            await client.close()
+
+    async def progress(self) -> AsyncGenerator[Json, None]:
+        """While it starts: its transitions, and why it waits."""
+        if not self.allocation_id:
+            return
+        client, done = self._opened(), 10
+        async for event in client.events(self.allocation_id, follow=True):
+            message = f"{event.type.value}: {event.phase.value}"
+            if event.phase is Phase.PENDING:
+                message = (await client.explain(self.allocation_id)).message or message
+            yield {"progress": done, "message": f"{self.allocation_id}: {message}"}
+            done = min(90, done + 15)
+            if event.phase in (Phase.RUNNING, Phase.TERMINATED):
+                return
+
+    def get_state(self) -> Json:
+        """What the hub stores of it."""
+        state = cast("Json", super().get_state())
+        return state | ({"allocation_id": self.allocation_id} if self.allocation_id else {})
+
+    def load_state(self, state: Json) -> None:
+        """What the hub had stored of it."""
+        super().load_state(state)  # pyright: ignore[reportUnknownMemberType] - it has no types
+        self.allocation_id = str(state.get("allocation_id", ""))
+
+    def clear_state(self) -> None:
+        """It is gone."""
+        super().clear_state()
+        self.allocation_id = ""
+
+    # --- helpers ------------------------------------------------------------------------------------------------------
+
+    def _opened(self) -> AsyncClient:
+        if self._client is None:
+            self._client = AsyncClient(self.server_url, token=self.token)
+        return self._client
+
+    def _labels(self) -> dict[str, str]:
+        """The labels by which a server is found again; what a label cannot hold is replaced, so the id decides."""
+        user, server = _label(self.user.name), _label(self.name or "default")
+        return {LABEL_USER: f"{user}.{self.user.id}", LABEL_SERVER: server, LABEL_HUB: _label(self.hub_name)}
+
+    async def _end_lost(self, client: AsyncClient) -> None:
+        """End what an earlier start had launched, of which the hub had not stored the id."""
+        selector = ",".join(f"{name}={value}" for name, value in self._labels().items())
+        workspace = {"workspace": self.launch["workspace"]} if "workspace" in self.launch else {}
+        async for view in client.list(active=True, label_selector=selector, **workspace):
+            self.log.warning("ending %s: a start before this one lost it", view.id)
+            await client.kill(view.id)
+
+
+def _label(text: str) -> str:
+    return _NOT_OF_A_LABEL.sub("-", text)[:40].strip("._-") or "x"
