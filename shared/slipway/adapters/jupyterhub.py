@@ -69,8 +69,8 @@ class SlipwaySpawner(Spawner):
         fields["secret_values"] = {**fields.get("secret_values", {}), **secret}
         fields["ports"] = [{"name": "server", "port": self.port}]
         fields |= {"image": self.image} if self.image and "image" not in fields else {}
-        words: list[Any] = self.cmd  # pyright: ignore[reportUnknownMemberType] - it has no types
-        command = [*map(str, words), *self.get_args()]
+        words = cast("list[str]", self.cmd)  # pyright: ignore[reportUnknownMemberType] - it has no types
+        command = [*words, *self.get_args()]
         client = self._opened()
         try:
             await self._end_lost(client)

@@ -1,0 +1,36 @@
+# Airflow is not installed beside our own packages: its types are not known here.
+# pyright: basic, reportMissingImports=false
+"""A DAG of an Airflow: the tasks that SLIPWAY_PLAY names, once, in Airflow's own test of a DAG.
+
+Owns what became of its tasks, which it prints as JSON. It is copied into the folder of DAGs of that Airflow, and runs
+in its environment: it needs only the standard library, Airflow and the adapter.
+"""
+
+import datetime
+import json
+import os
+import sys
+
+from airflow.sdk import DAG, task
+
+from slipway.adapters.airflow import SlipwayRunOperator
+
+wanted = json.loads(os.environ["SLIPWAY_PLAY"])
+with DAG("slipway_play", schedule=None, start_date=datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)) as dag:
+    made = []
+    for name, fields in wanted.items():
+        if "execution_timeout" in fields:
+            fields["execution_timeout"] = datetime.timedelta(seconds=fields["execution_timeout"])
+        made.append(SlipwayRunOperator(task_id=name, **fields))
+
+    @task(trigger_rule="all_done")
+    def after() -> str:
+        """Runs whatever became of the others."""
+        return "done"
+
+    made >> after()  # pyright: ignore[reportUnusedExpression, reportOperatorIssue]
+
+if __name__ == "__main__":
+    run = dag.test()
+    found = {each.task_id: str(each.state) for each in run.get_task_instances()}
+    sys.stdout.write(f"\nfound: {json.dumps(found)}\n")
