@@ -1,12 +1,16 @@
 """The `ArchiveObjects` in a folder, in S3, in Google Cloud Storage or in Azure.
 
 Owns the addresses that are accepted, the deadline of a call, and what errors of the library mean. Credentials come from
-the environment that the library reads (`AWS_*`, `GOOGLE_*`, `AZURE_*`) or from the identity of the pod.
+the environment that the library reads (`AWS_*`, `GOOGLE_*`, `AZURE_*`) or from the identity of the pod. An endpoint
+without TLS is refused unless it is on this machine, or the operator allows it in the library's own words
+(`AWS_ALLOW_HTTP=true`).
 """
 
 import asyncio
 import importlib
-from collections.abc import Awaitable, Callable
+import ipaddress
+import os
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import unquote, urlsplit
@@ -22,6 +26,14 @@ RETRIES_MAX: Final = 2
 OBJECT_BYTES_MAX: Final = 32 * 1024 * 1024
 """An object that is larger is none of ours."""
 SCHEMES: Final = ("file", "s3", "gs", "az")
+_ENDPOINTS: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
+    "s3": ("AWS_ALLOW_HTTP", ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")),
+    "az": ("AZURE_ALLOW_HTTP", ("AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT")),
+}
+"""{scheme: (what allows plain HTTP, where the library reads an endpoint)}"""
+_NO_BUCKET: Final = ("NoSuchBucket", "ContainerNotFound", "bucket does not exist")
+"""In what servers say of a bucket that is not there: an archive that is missing is not an empty one."""
+_NO_PLACE: Final = "there is no bucket for the archive of logs; create it, or mend SLIPWAY_LOG_ARCHIVE_URL"
 T = TypeVar("T")
 
 
@@ -43,9 +55,11 @@ def check_archive_url(url: str) -> None:
         raise ValueError("must not contain . or .. as a part of its path")
 
 
-def open_archive(url: str) -> "StoredObjects":
-    """The archive at that address. Raises `PermanentError` when the settings of the library are wrong."""
+def open_archive(url: str, *, call_s: float = CALL_S, env: Mapping[str, str] = os.environ) -> "StoredObjects":
+    """The archive at that address; `call_s` is the deadline of each call. Raises `PermanentError` when the settings of
+    the library are wrong."""
     check_archive_url(url)
+    may_be_plain = _may_be_plain(url, env)
     # The library is 15 MB of code: a service without an archive does not load it.
     store = importlib.import_module("obstore.store")
     try:
@@ -56,31 +70,53 @@ def open_archive(url: str) -> "StoredObjects":
         else:
             opened = store.from_url(
                 url,
-                client_options={"timeout": "10s", "connect_timeout": "5s", "allow_http": True},
+                client_options={"timeout": "10s", "connect_timeout": "5s", "allow_http": may_be_plain},
                 retry_config={"max_retries": RETRIES_MAX},
             )
     except Exception as error:
         raise PermanentError(f"SLIPWAY_LOG_ARCHIVE_URL: {error}") from error
-    return StoredObjects(opened)
+    return StoredObjects(opened, call_s)
+
+
+def _may_be_plain(url: str, env: Mapping[str, str]) -> bool:
+    """Whether the endpoint of that archive is plain HTTP and may be. Raises `PermanentError` when it may not."""
+    allows, names = _ENDPOINTS.get(urlsplit(url).scheme, ("", ()))
+    plain = [name for name in names if env.get(name, "").lower().startswith("http://")]
+    if not plain:
+        return False
+    if env.get(allows, "").lower() in ("true", "1") or all(_is_here(env[name]) for name in plain):
+        return True
+    raise PermanentError(
+        f"SLIPWAY_LOG_ARCHIVE_URL: {plain[0]} is without TLS, so that logs travel in plain text; use https://, or set "
+        f"{allows}=true where that network is trusted"
+    )
+
+
+def _is_here(endpoint: str) -> bool:
+    host = urlsplit(endpoint).hostname or ""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 class StoredObjects:
     """See the module's docstring."""
 
-    def __init__(self, store: "ObjectStore") -> None:
-        self._store = store
+    def __init__(self, store: "ObjectStore", call_s: float = CALL_S) -> None:
+        self._store, self._call_s = store, call_s
         self._api: Any = importlib.import_module("obstore")
         self._errors: Any = importlib.import_module("obstore.exceptions")
 
     async def create(self, path: str, data: bytes) -> bool:
         try:
-            await self._called(lambda: self._api.put_async(self._store, path, data, mode="create"))
+            await self._written(path, data, mode="create")
         except self._errors.AlreadyExistsError:
             return False
         return True
 
     async def put(self, path: str, data: bytes) -> None:
-        await self._called(lambda: self._api.put_async(self._store, path, data, mode="overwrite"))
+        await self._written(path, data, mode="overwrite")
 
     async def get(self, path: str) -> bytes | None:
         async def read() -> bytes:
@@ -116,24 +152,38 @@ class StoredObjects:
             except FileNotFoundError:
                 continue
 
+    async def _written(self, path: str, data: bytes, *, mode: str) -> None:
+        try:
+            await self._called(lambda: self._api.put_async(self._store, path, data, mode=mode))
+        except FileNotFoundError as error:
+            # What is written needs nothing but the bucket.
+            raise UnavailableError(f"{_NO_PLACE}: {_said(error)}") from error
+
     @property
     def _is_folder(self) -> bool:
         return type(self._store).__name__ == "LocalStore"
 
     async def _called(self, call: Callable[[], Awaitable[T]]) -> T:
         try:
-            async with asyncio.timeout(CALL_S):
+            async with asyncio.timeout(self._call_s):
                 return await call()
         except TimeoutError as error:
-            raise UnavailableError(f"the archive of logs did not answer within {CALL_S:.0f} s") from error
-        except FileNotFoundError:
+            raise UnavailableError(f"the archive of logs did not answer within {self._call_s:g} s") from error
+        except FileNotFoundError as error:
+            if _is_without_bucket(error):
+                raise UnavailableError(f"{_NO_PLACE}: {_said(error)}") from error
             raise
         except self._errors.AlreadyExistsError:
             raise
         except (self._errors.PermissionDeniedError, self._errors.UnauthenticatedError, PermissionError) as error:
             raise DeniedError(f"the archive of logs refuses its credentials: {_said(error)}") from error
         except (self._errors.BaseError, OSError) as error:
-            raise UnavailableError(f"the archive of logs does not answer: {_said(error)}") from error
+            why = _NO_PLACE if _is_without_bucket(error) else "the archive of logs does not answer"
+            raise UnavailableError(f"{why}: {_said(error)}") from error
+
+
+def _is_without_bucket(error: BaseException) -> bool:
+    return any(word in str(error) for word in _NO_BUCKET)
 
 
 def _said(error: BaseException) -> str:

@@ -1,29 +1,45 @@
-"""What the archive of logs needs of an object store, held by each implementation.
+"""What the archive of logs needs of an object store, held by each implementation: in memory, in a folder, on S3.
 
-`SLIPWAY_TEST_ARCHIVE_URL` adds a real server, such as s3://bucket/prefix with the variables `AWS_*`.
+`SLIPWAY_TEST_ARCHIVE_URL` adds a server of your own, such as gs://bucket/prefix with the variables `GOOGLE_*`.
 """
 
 import asyncio
 import os
 import uuid
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
 
 from slipway.logarchive.objects import open_archive
 from slipway.logarchive.ports import ArchiveObjects
+from tests.support import s3_gateway
 from tests.support.archive_objects import MemoryObjects
 
 SERVER = "SLIPWAY_TEST_ARCHIVE_URL"
 
 
-@pytest.fixture(params=["memory", "folder", "server"])
-def objects(request: pytest.FixtureRequest, tmp_path: Path) -> ArchiveObjects:
+@pytest.fixture(scope="module")
+def s3_address(tmp_path_factory: pytest.TempPathFactory) -> Generator[str]:
+    """`host:port` of a real S3 server."""
+    program = s3_gateway.find()
+    if not program:
+        pytest.skip("there is no Go to build an S3 server with")
+    with s3_gateway.running_gateway(program, tmp_path_factory.mktemp("s3")) as gateway:
+        yield gateway.address
+
+
+@pytest.fixture(params=["memory", "folder", pytest.param("s3", marks=pytest.mark.costly), "server"])
+def objects(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ArchiveObjects:
     match request.param:
         case "memory":
             return MemoryObjects()
         case "folder":
             return open_archive((tmp_path / "a folder").as_uri())
+        case "s3":
+            for name, value in s3_gateway.environment(request.getfixturevalue("s3_address")).items():
+                monkeypatch.setenv(name, value)
+            return open_archive(f"s3://{s3_gateway.BUCKET}/{uuid.uuid4()}")
         case _:
             if SERVER not in os.environ:
                 pytest.skip(f"{SERVER} names no server")
@@ -72,3 +88,10 @@ async def test_deleting_what_is_not_there_is_no_error(objects: ArchiveObjects) -
     await objects.delete(["v1/a", "v1/b"])
     await objects.delete(["v1/a"])
     assert await objects.paths("v1/") == []
+
+
+async def test_bytes_come_back_as_they_were(objects: ArchiveObjects) -> None:
+    """Also when they are many and no text."""
+    data = bytes(range(256)) * 8192
+    await objects.create("v1/logs/large", data)
+    assert await objects.get("v1/logs/large") == data

@@ -2,111 +2,17 @@
 
 import asyncio
 
-import msgspec
-
-from slipway.crd.meta import ObjectMeta
-from slipway.crd.transitions import id_of
-from slipway.crd.v1alpha1 import Allocation, AllocationSpec, AllocationStatus, RoleSpec
-from slipway.logarchive.archive import LogArchive
-from slipway.model.lifecycle import Kind, Phase
-from slipway.runtime.clock import SystemClock
 from slipway.runtime.tasks import TaskGroup
-from slipway.streams.logpacks import EVENT, LogLine, StoredLine
-from slipway.streams.memory_server import MemoryServer
-from slipway.streams.memory_side import MemoryStreams
-from slipway.watcher.informers import Informers
-from slipway.watcher.logarchiver import LogArchiver
-from slipway.watcher.logfollower import LogPackWriter
-from tests.support.archive_objects import MemoryObjects
+from slipway.streams.logpacks import LogLine
+from tests.support.archiver_scene import ArchiverScene
 from tests.support.logs import a_pack, end_logs
 
 DAY_S = 86_400.0
 
 
-class Shifted(SystemClock):
-    """The clock of this machine, set forward at will."""
-
-    ahead_s = 0.0
-
-    def now(self) -> float:
-        return super().now() + self.ahead_s
-
-    def monotonic(self) -> float:
-        return super().monotonic() + self.ahead_s
-
-
-class Scene:
-    """One allocation whose log is in a stream, and the archive."""
-
-    def __init__(self) -> None:
-        self.clock = Shifted()
-        self.server = MemoryServer(self.clock)
-        self.streams = MemoryStreams(self.server)
-        self.objects = MemoryObjects()
-        self.archive = LogArchive(self.objects)
-        self.world = Informers()
-        self.woken: list[str] = []
-        self.number = self.version = 0
-        meta = ObjectMeta(name="train", namespace="team", uid="0a1b2c3d-0000-0000-0000-000000000000")
-        spec = AllocationSpec(kind=Kind.COMMAND, ranks=[RoleSpec(count=2)])
-        self.allocation = Allocation(metadata=meta, spec=spec, status=AllocationStatus(phase=Phase.RUNNING))
-        self.id = id_of(self.allocation)
-        self.show(self.allocation)
-
-    def show(self, *allocations: Allocation) -> None:
-        self.version += 1
-        for _, store in self.world.stores():
-            if store is not self.world.allocations:
-                store.replace([], self.version)
-        versioned = [
-            msgspec.structs.replace(
-                each, metadata=msgspec.structs.replace(each.metadata, resource_version=f"{self.version}")
-            )
-            for each in allocations
-        ]
-        self.world.allocations.replace(versioned, self.version)
-
-    def archiver(self, *, days: int = 30) -> LogArchiver:
-        writer = LogPackWriter(self.streams.logs)
-        found = LogArchiver(
-            self.archive,
-            self.streams.logs,
-            writer,
-            self.world,
-            self.clock,
-            days=days,
-            woken=lambda uid, _delay_s: self.woken.append(uid),
-        )
-        found.begin()
-        return found
-
-    async def print(self, count: int, archiver: LogArchiver | None = None, *, share: int = 1_000_000) -> None:
-        lines = [
-            LogLine(attempt=1, rank=0, time="2026-01-02T03:04:05Z", text=f"line {number}")
-            for number in range(self.number + 1, self.number + count + 1)
-        ]
-        pack = a_pack(self.id, lines, after=self.number, share=share)
-        [answer] = await self.streams.logs.append([pack])
-        assert answer.is_appended
-        self.number += count
-        if archiver is not None:
-            archiver.wrote(pack)
-
-    async def archived(self) -> list[StoredLine]:
-        starts = await self.archive.starts("team", self.id)
-        return [line for start in starts for line in await self.archive.piece("team", self.id, start)]
-
-    async def numbers(self) -> list[int]:
-        return [each.line.number for each in await self.archived() if each.line.stream != EVENT]
-
-    def end(self) -> None:
-        status = msgspec.structs.replace(self.allocation.status, phase=Phase.TERMINATED)
-        self.show(msgspec.structs.replace(self.allocation, status=status))
-
-
 async def test_what_was_printed_is_archived_and_closed_at_the_end() -> None:
     """The record says how far each log goes, so that readers know that nothing follows."""
-    scene = Scene()
+    scene = ArchiverScene()
     archiver = scene.archiver()
     await scene.print(50)
     await archiver.step()
@@ -128,7 +34,7 @@ async def test_what_was_printed_is_archived_and_closed_at_the_end() -> None:
 
 async def test_a_process_that_starts_goes_on_where_the_archive_ends() -> None:
     """Without a hole and without a doubled line."""
-    scene = Scene()
+    scene = ArchiverScene()
     for _ in range(3):
         await scene.print(20)
         await scene.archiver().step()
@@ -137,7 +43,7 @@ async def test_a_process_that_starts_goes_on_where_the_archive_ends() -> None:
 
 async def test_of_two_processes_one_writes_each_piece() -> None:
     """Who comes second goes on behind it."""
-    scene = Scene()
+    scene = ArchiverScene()
     first, second = scene.archiver(), scene.archiver()
     await scene.print(20)
     await asyncio.gather(first.step(), second.step())
@@ -151,7 +57,7 @@ async def test_of_two_processes_one_writes_each_piece() -> None:
 
 async def test_the_end_of_a_pod_waits_for_the_copy_and_not_for_ever() -> None:
     """Nor at all while the archive does not answer."""
-    scene = Scene()
+    scene = ArchiverScene()
     archiver = scene.archiver()
     await archiver.step()
     await scene.print(20, archiver)
@@ -168,7 +74,7 @@ async def test_the_end_of_a_pod_waits_for_the_copy_and_not_for_ever() -> None:
 
 async def test_an_archive_that_was_away_gets_what_the_stream_still_has() -> None:
     """Lines that the bound dropped meanwhile are missing by their numbers."""
-    scene = Scene()
+    scene = ArchiverScene()
     archiver = scene.archiver()
     scene.objects.is_away = True
     await archiver.step()
@@ -185,7 +91,7 @@ async def test_an_archive_that_was_away_gets_what_the_stream_still_has() -> None
 
 async def test_a_flood_waits_for_the_copy() -> None:
     """Before the stream would drop what is not archived; a copy lets it go on."""
-    scene = Scene()
+    scene = ArchiverScene()
     archiver = scene.archiver()
     await archiver.step()
     await scene.print(200, archiver, share=2_000)
@@ -200,7 +106,7 @@ async def test_a_flood_waits_for_the_copy() -> None:
 
 async def test_what_was_kept_long_enough_is_deleted_unless_its_object_is_there() -> None:
     """Pieces first, then the record; what is younger stays."""
-    scene = Scene()
+    scene = ArchiverScene()
     archiver = scene.archiver(days=7)
     await scene.print(20)
     await end_logs(scene.streams, scene.id)
