@@ -32,6 +32,7 @@ from slipway.local import access, certificate
 from slipway.local.bootstrap import furnish
 from slipway.local.layout import Layout, StackProcess, StackState, is_alive, register, unregister
 from slipway.local.node.disk import remove_sockets
+from slipway.local.node.logs import KEPT_BYTES
 from slipway.local.process import Child
 from slipway.local.valkey import ServerOptions, ValkeyProcess
 from slipway.local.watchdog import PERIOD_S, Watchdog
@@ -235,6 +236,8 @@ class Stack:
                 if service == "api":
                     env |= self._api_environment(own_port)
                     self.doors[name] = f"http://{env['SLIPWAY_TASK_LISTEN']}"
+                if service == "watcher" and not self.options.kubeconfig:
+                    env["SLIPWAY_NODE_LOG_BYTES"] = str(KEPT_BYTES)
                 url = f"http://127.0.0.1:{own_port}"
                 await self._spawn(name, [f"slipway.{service}.main"], url=url, env=env)
         if not self.options.kubeconfig:

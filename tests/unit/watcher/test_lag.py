@@ -17,9 +17,11 @@ SKIPS_AT = 40 * MB
 class Flood:
     """A rank that prints, a node that keeps it, and a reader that stores what it reads unless it lags too much."""
 
-    def __init__(self, *, stores_at: float, skew_s: float = 0.0, begins_after_s: float = 0.3) -> None:
+    def __init__(
+        self, *, stores_at: float, skew_s: float = 0.0, begins_after_s: float = 0.3, keeps: int = NODE_KEEPS
+    ) -> None:
         self.clock = FakeClock()
-        self.lag = Lag(self.clock)
+        self.lag = Lag(self.clock, keeps)
         self.left_out = self.most_waiting = 0.0
         self._stores_at, self._skew_s = stores_at, skew_s
         self._began = self.clock.now()
@@ -67,6 +69,19 @@ def test_no_line_is_removed_unread(rate: float, skew_s: float) -> None:
     flood.print_at(rate, for_s=60)
     assert flood.left_out > 0
     assert flood.most_waiting < NODE_KEEPS
+
+
+def test_of_a_node_that_keeps_more_more_is_stored() -> None:
+    """A flood that is left out in part with a kubelet's usual files is whole with larger ones, and never removed."""
+    usual, large = Flood(stores_at=4 * MB), Flood(stores_at=4 * MB, keeps=120 * MB)
+    for flood in (usual, large):
+        flood.print_at(16 * MB, for_s=1)
+        flood.print_at(0, for_s=60)
+    assert usual.left_out > 0
+    assert (large.left_out, large.waiting) == (0, 0)
+    large.print_at(16 * MB, for_s=60)
+    assert large.left_out > 0
+    assert large.most_waiting < 120 * MB
 
 
 @pytest.mark.parametrize("skew_s", [-3600.0, 0.0, 3600.0])

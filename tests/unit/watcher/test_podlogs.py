@@ -1,6 +1,7 @@
 """Logs of pods: followed, read to the end, never twice."""
 
 import asyncio
+import math
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
@@ -38,6 +39,8 @@ class Journal:
         """times at which a log that is followed ends as if its container had"""
         self.unended: set[str] = set()
         """texts that no line end follows"""
+        self.new_file_at = math.inf
+        """lines from then on are in a file that nobody gets who opened the log before"""
         self.opens_s = 0.0
         """so long a node takes to open a log; that of a pod that was killed meanwhile is removed"""
         self.reads = 0
@@ -61,12 +64,13 @@ class Journal:
         if str(pod["metadata"]["uid"]) in self.bugs:
             raise IndexError("pop from an empty deque")
         uid, since, sent = str(pod["metadata"]["uid"]), query.get("sinceTime", ""), 0
+        opened_at = self._post.clock.now()
         while True:
             found = self.lines.get(uid, [])
             fresh = found[sent:]
             sent += len(fresh)
             for at, text in fresh:
-                if at < self.rotated_at:
+                if at < self.rotated_at or at >= self.new_file_at > opened_at:
                     continue
                 if not since or format_time(at, "seconds") >= since:
                     end = "" if text in self.unended else "\n"
@@ -817,5 +821,57 @@ def test_a_log_that_is_written_faster_than_it_is_stored_leaves_lines_out_and_cou
         assert 0 < missing == 20_000 - len(stored)
         assert (stored[0].text[:7], stored[-1].text[:11]) == ("line 0 ", "line 19999 ")
         assert all(line.text.startswith(f"line {line.number - 1} ") for line in stored)
+
+    play(story)
+
+
+def test_a_flood_of_a_container_that_has_ended_loses_no_line() -> None:
+    """Its node removes nothing of a log that does not grow, however much of it waits there."""
+
+    async def story(post: Post) -> None:
+        journal = with_journal(post)
+        post.kubelet.runs_s = {0: 1.5}
+
+        async def slow(operation: str) -> None:
+            if operation == "logs.append":
+                await asyncio.sleep(0.05)
+
+        post.server.on_call = slow
+        await post.launch()
+        await post.until(is_running, "running")
+        uid = await uid_of_rank(post, 0)
+        for number in range(20_000):
+            journal.write(uid, f"line {number} {'x' * 1_000}")
+            if number % 2_000 == 0:
+                await asyncio.sleep(0.1)
+        ended = await post.until(is_let_go, "the end", timeout_s=120)
+        stored = [each.line for each in await post.streams.logs.read(id_of(ended), limit=100_000)]
+        gaps = Gaps({}, is_whole=True)
+        left_out = [line for line in stored if line.follows >= 0]
+        assert left_out == []
+        assert sum(mark.missing for line in stored if (mark := gaps.before(line)) is not None) == 20_000 - len(stored)
+        assert stored[-1].number == 20_000
+
+    play(story)
+
+
+def test_a_log_is_read_on_where_its_node_began_a_new_file_meanwhile() -> None:
+    """A kubelet whose reader was behind then ends with the file before: it is asked for what follows."""
+
+    async def story(post: Post) -> None:
+        journal = with_journal(post)
+        post.kubelet.runs_s = {0: 8.0}
+        await post.launch()
+        await post.until(is_running, "running")
+        uid = await uid_of_rank(post, 0)
+        for number in range(11_000):
+            journal.write(uid, f"line {number} {'x' * 1_000}")
+            if number % 200 == 0:
+                await asyncio.sleep(0.1)
+        journal.new_file_at = post.clock.now()
+        journal.write(uid, "in the new file")
+        ended = await post.until(is_let_go, "the end", timeout_s=60)
+        (last,) = await post.streams.logs.tail(id_of(ended), limit=1)
+        assert (last.line.text, last.line.number, journal.reads) == ("in the new file", 11_001, 2)
 
     play(story)

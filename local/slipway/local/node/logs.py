@@ -4,7 +4,9 @@ Owns the format (that of the container runtimes: `<time> <stream> <F|P> <text>`)
 Knows nothing of processes or HTTP.
 
 Invariants: the times of one container strictly rise, so that a reader can resume after the last one it saw; at most
-FILES files of FILE_BYTES are kept; a line longer than LINE_BYTES is kept in parts (`P`) that a reader joins.
+FILES files of FILE_BYTES are kept; a line longer than LINE_BYTES is kept in parts (`P`) that a reader joins. A reader
+that is so late that files were removed unread finds a line, without a time, that says so. What is read at once is
+bounded, however long the log is.
 """
 
 import asyncio
@@ -12,6 +14,7 @@ import os
 from collections import deque
 from collections.abc import AsyncGenerator, Iterable, Iterator
 from datetime import UTC, datetime
+from itertools import islice
 from pathlib import Path
 
 import msgspec
@@ -20,11 +23,14 @@ from slipway.model.times import parse_time
 from slipway.runtime.clock import Clock
 
 FILE_BYTES = 10 * 1024 * 1024
-FILES = 2
+FILES = 13
+KEPT_BYTES = (FILES - 1) * FILE_BYTES
+"""Of a log so much is kept at least. It is more than a kubelet's: what prints and reads here shares few cores."""
 LINE_BYTES = 16 * 1024
 WORDS_LINES = 80
 WORDS_BYTES = 2048
 _CHUNK_BYTES = 256 * 1024
+_CHUNKS_AT_ONCE = 16
 _NANO = 1_000_000_000
 
 
@@ -79,10 +85,10 @@ class ContainerLog:
         os.close(self._fd)
         self._wake()
 
-    async def changed(self) -> None:
-        """Returns when a line was written after this call, or the log was closed."""
-        if not self.is_closed:
-            await self._changed.wait()
+    @property
+    def next_change(self) -> asyncio.Event:
+        """Set when a line is written after this was taken, or the log is closed."""
+        return self._changed
 
     def _write(self, stream: str, entries: list[tuple[bytes, bytes]]) -> None:
         if not entries:
@@ -124,14 +130,12 @@ class ContainerLog:
 async def read(folder: Path, query: LogQuery, live: ContainerLog | None = None) -> AsyncGenerator[bytes, None]:
     """The lines that `query` asks for, in chunks; with `follow`, until `live` is closed."""
     left = query.limit_bytes
-    position, shown = _Position(folder), _Shown(query)
-    lines: Iterable[bytes] = _matching(position, shown)
-    if query.tail is not None:
-        lines = deque(lines, maxlen=query.tail)
-    # What is there already may be long, and is read beside the loop; what comes is short, and is read on it, so that
-    # no line falls between looking and waiting.
-    chunks = await asyncio.to_thread(list, _chunks(lines))
-    is_first = True
+    position, shown = _Position(folder, query), _Shown(query)
+    is_much = True
+    if query.tail is None:
+        chunks = list[bytes]()
+    else:
+        chunks = await asyncio.to_thread(lambda: list(_chunks(deque(_matching(position, shown), maxlen=query.tail))))
     while True:
         for chunk in chunks:
             if left is not None:
@@ -139,28 +143,37 @@ async def read(folder: Path, query: LogQuery, live: ContainerLog | None = None) 
             yield chunk
             if left is not None and left <= 0:
                 return
-        if not query.follow or live is None or (not chunks and not is_first and live.is_closed):
-            return
-        if not chunks and not is_first:
-            await live.changed()
-        is_first = False
-        chunks = list(_chunks(_matching(position, shown)))
+        # Both before the look: what is written meanwhile is found by it, or by the next one.
+        is_closed = live is None or live.is_closed
+        change = None if live is None else live.next_change
+        # Much is read beside the loop; a little on it.
+        if is_much:
+            chunks = await asyncio.to_thread(_some_chunks, position, shown, _CHUNKS_AT_ONCE)
+        else:
+            chunks = _some_chunks(position, shown, 1)
+        is_much = sum(map(len, chunks)) >= _CHUNK_BYTES
+        if not chunks:
+            if not query.follow or is_closed or change is None:
+                return
+            await change.wait()
 
 
 def last_words(folder: Path) -> str:
     """The end of a log, as a kubelet puts it into the message of a failed container."""
     shown = _Shown(LogQuery())
-    lines = deque(_matching(_Position(folder), shown), maxlen=WORDS_LINES)
+    lines = deque(_matching(_Position(folder, LogQuery()), shown), maxlen=WORDS_LINES)
     return b"".join(lines)[-WORDS_BYTES:].decode(errors="replace")
 
 
 class _Position:
     """A place in the files of one log, and the start of a line that has not been written to its end."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, query: LogQuery) -> None:
         self._folder = folder
-        self._number: int = -1
+        self._number = _first_number(folder, normal_time(query.since).encode()) if query.since else -1
         self._offset = 0
+        self.files_missed = 0
+        """so many files were removed before they were read; who tells it sets it to 0"""
 
     def lines(self) -> Iterator[bytes]:
         """The lines from here to the end, without their ends."""
@@ -170,6 +183,8 @@ class _Position:
                 later = [number for number in numbers if number > self._number]
                 if not later:
                     return
+                if self._number >= 0:
+                    self.files_missed += later[0] - self._number
                 self._number, self._offset = later[0], 0
             yield from self._rest()
             if not numbers or self._number == numbers[-1]:
@@ -225,6 +240,10 @@ def normal_time(text: str) -> str:
     return f"{_second_text(second).decode()}.{nano:09d}Z"
 
 
+def _some_chunks(position: _Position, shown: _Shown, count: int) -> list[bytes]:
+    return list(islice(_chunks(_matching(position, shown)), count))
+
+
 def _chunks(lines: Iterable[bytes]) -> Iterator[bytes]:
     held: list[bytes] = []
     size = 0
@@ -240,9 +259,28 @@ def _chunks(lines: Iterable[bytes]) -> Iterator[bytes]:
 
 def _matching(position: _Position, shown: _Shown) -> Iterator[bytes]:
     for line in position.lines():
+        if position.files_missed:
+            missed, position.files_missed = position.files_missed * FILE_BYTES // 2**20, 0
+            yield (
+                f"lines are missing here: up to {missed} MiB of this log were removed before they were read; "
+                f"the node keeps {KEPT_BYTES // 2**20} MiB of a log\n"
+            ).encode()
         text = shown.show(line)
         if text is not None:
             yield text
+
+
+def _first_number(folder: Path, since: bytes) -> int:
+    """The newest file that begins before that time: those before it have nothing that is younger; -1 without one."""
+    for number in reversed(_numbers(folder)):
+        try:
+            with _path(folder, number).open("rb") as file:
+                first = file.read(len("2026-01-02T03:04:05.123456789Z"))
+        except FileNotFoundError:
+            continue
+        if first and first < since:
+            return number
+    return -1
 
 
 def _second_text(second: int) -> bytes:

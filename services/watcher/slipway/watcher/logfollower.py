@@ -55,11 +55,12 @@ AHEAD_BYTES = 128 * 1024
 """What is read ahead of what is stored; more waits on the node."""
 PACKS_AT_ONCE = 64
 LAG_LOOK_S = 2.0
-LAG_BYTES_MAX = 6 * 1024 * 1024
-"""What may wait on a node before lines are left out: nodes remove the oldest lines beyond some 10 MiB."""
+LAG_PART = 0.6
+"""Of what a node keeps may wait there before lines are left out."""
 LAG_OVER_S = 0.5
 NODE_FILE_BYTES = 10 * 1024 * 1024
-"""With so many bytes in a log's file a kubelet begins a new one (`containerLogMaxSize`); it serves only the newest."""
+"""With so many bytes in a log's file a kubelet begins a new one (`containerLogMaxSize`), unless it is set otherwise; it
+serves only the newest."""
 OPEN_S = 1.0
 """A node that was asked for a log so long ago and has sent nothing has it open: a log without lines looks like that."""
 LATE_S = 10.0
@@ -183,6 +184,8 @@ class LogMeans(msgspec.Struct, frozen=True, kw_only=True):
     clock: Clock
     leads: Callable[[], bool]
     """whether this process follows the logs of what runs; another one may have a log open that cannot be opened now"""
+    node_file_bytes: int = NODE_FILE_BYTES
+    """with so many bytes in a log's file its node begins a new one"""
     room: Callable[[LogPack], Awaitable[None]] = _at_once
     """waits, not for long, until the store can take a pack without dropping what is not archived"""
 
@@ -212,7 +215,7 @@ class LogFollower:
         self._reader, self._store, self._writer = means.reader, means.store, means.writer
         self._world = means.world
         self._clock = clock = means.clock
-        self._leads, self._room = means.leads, means.room
+        self._leads, self._room, self._node_file_bytes = means.leads, means.room, means.node_file_bytes
         self._source = source
         self._container = container
         self._share_bytes = share_bytes
@@ -230,8 +233,9 @@ class LogFollower:
         """whether the last read ended within a line"""
         self._unended: LineCutter | None = None
         """the read that last got anything, if it ended within a line: its log may be gone when it is asked again"""
-        self._bytes = 0
-        self._lag = Lag(clock)
+        # What waits here to be stored; what came since the node was asked last.
+        self._bytes = self._read_bytes = 0
+        self._lag = Lag(clock, means.node_file_bytes)
         self._progress_at = 0.0
         self._asked_at = 0.0
         """when the node was last asked for the log (epoch seconds)"""
@@ -301,7 +305,9 @@ class LogFollower:
                 if not is_read:
                     is_whole = await self._follow()
                     # What was read and not stored, or stored by another process, has to be read again to its end.
-                    is_all = is_whole and not self._has_rest
+                    # A kubelet that began a new file before its reader came to the end of the one before ends there:
+                    # after so many bytes it is asked for what stands behind them.
+                    is_all = is_whole and not self._has_rest and self._read_bytes < self._node_file_bytes
                     failures, read_until = 0, self._clock.now() if is_all else 0.0
                     is_read = is_whole and (is_over or self._is_gone)
             except (TransientError, PermanentError) as error:
@@ -353,7 +359,7 @@ class LogFollower:
     async def _follow(self) -> bool:
         """Read and store until the log ends; False when another process stored lines of it meanwhile."""
         self._ahead = ahead = _Ahead()
-        self._is_cut = False
+        self._is_cut, self._read_bytes = False, 0
         try:
             async with TaskGroup() as tasks:
                 reading = tasks.create_task(self._pump(ahead))
@@ -437,12 +443,15 @@ class LogFollower:
         self._number += len(lines)
         size = sum(map(len, lines)) + len(lines)
         self._bytes += size
+        self._read_bytes += size
         self._lag.add(size, self._cutter.newest)
         if lines:
             self.moved_at = self._clock.monotonic()
 
     def _is_behind(self) -> bool:
-        return self.is_hurried or self._lag.is_too_much(self._cutter.newest)
+        # Nodes remove lines of what runs: the log of a container that has ended is kept, as long as its pod.
+        is_running = not has_ended(self._world.pods.by_uid(self.pod.metadata.uid) or self.pod, self._container)
+        return self.is_hurried or (self._lag.is_too_much(self._cutter.newest) and is_running)
 
     async def _store_lines(self, *, keep_last: bool = False) -> bool:
         """Store what is here; with `keep_last` leave out all but the last lines, which wait for what follows."""
@@ -512,7 +521,7 @@ class LogFollower:
             return
         waited_s, late_s = first_at - began_at, self._asked_at - began_at
         since = f"lines of {_whose(self._source)} before {first}"
-        if waited_s * self._cutter.first_second_bytes >= NODE_FILE_BYTES:
+        if waited_s * self._cutter.first_second_bytes >= self._node_file_bytes:
             why = f"before its log was read, it printed for {waited_s:.0f} s at a rate that fills its file"
             await self._say(
                 f"{since} are likely to be missing: {why}; its node had removed them, unread", f"begun {first}"
@@ -568,8 +577,9 @@ class Lag:
     which lines were written lately. The least delay that was ever seen is taken for a difference between clocks.
     """
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, node_file_bytes: int = NODE_FILE_BYTES) -> None:
         self._clock = clock
+        self._bytes_max = LAG_PART * node_file_bytes
         self._looked_at = clock.monotonic()
         self._bytes = 0
         self._newest_s = 0.0
@@ -596,7 +606,7 @@ class Lag:
         written_s, spent_s = newest_s - self._newest_s, now - self._looked_at
         if written_s > 0:
             waits = self._delay_s(newest) * self._bytes / written_s
-            self._is_too_much = written_s < spent_s and waits > LAG_BYTES_MAX
+            self._is_too_much = written_s < spent_s and waits > self._bytes_max
         self._looked_at, self._bytes, self._newest_s = now, 0, newest_s
         return self._is_too_much
 

@@ -37,6 +37,7 @@ from slipway.watcher import exits
 from slipway.watcher.informers import Informers
 from slipway.watcher.logarchiver import LogArchiver
 from slipway.watcher.logfollower import (
+    NODE_FILE_BYTES,
     OTHERS_S,
     RETRY_S,
     LogFollower,
@@ -76,11 +77,12 @@ Key = tuple[str, str]
 
 class LogLimits(msgspec.Struct, frozen=True, kw_only=True):
     """`enabled` is False without Redis: there is nowhere to put a line. `bytes_max` is what the logs of one allocation
-    may take of the store."""
+    may take of the store; `node_file_bytes` what a node has in the file of a log before it begins a new one."""
 
     followers_max: int = 1000
     drain_s: float = 60.0
     bytes_max: int = 64 * 1024 * 1024
+    node_file_bytes: int = NODE_FILE_BYTES
     enabled: bool = True
 
 
@@ -121,6 +123,7 @@ class PodLogs:
             clock=clock,
             leads=lambda: self._leads,
             room=self._room,
+            node_file_bytes=limits.node_file_bytes,
         )
         self._world = world
         self._clock = clock

@@ -102,6 +102,16 @@ class Settings(CommonSettings, kw_only=True, frozen=True):
             "them is counted",
         ),
     ] = 64 * 1024 * 1024
+    node_log_bytes: Annotated[
+        int,
+        Meta(
+            ge=1_048_576,
+            le=17_179_869_184,
+            description="bytes of a container's log that nodes keep in its newest file: `containerLogMaxSize` of their "
+            "kubelets, the least of all nodes. Of a log that is written faster than it is stored lines are left out, "
+            "and counted, when six tenths of it wait on the node; so a larger file keeps more of a flood",
+        ),
+    ] = 10 * 1024 * 1024
     log_archive_url: Annotated[
         str,
         Meta(

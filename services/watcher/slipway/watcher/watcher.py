@@ -377,6 +377,7 @@ def _log_limits(settings: Settings) -> LogLimits:
         followers_max=settings.log_followers_max,
         drain_s=settings.log_drain_s,
         bytes_max=settings.log_bytes_max,
+        node_file_bytes=settings.node_log_bytes,
         enabled=bool(settings.redis_url),
     )
 

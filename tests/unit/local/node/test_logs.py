@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from slipway.local.node.logs import FILES, LINE_BYTES, ContainerLog, LogQuery, last_words, normal_time, read
+from slipway.local.node.logs import FILES, KEPT_BYTES, LINE_BYTES, ContainerLog, LogQuery, last_words, normal_time, read
 from tests.support.clock import FakeClock
 
 
@@ -60,6 +60,52 @@ async def test_old_files_go(tmp_path: Path):
     lines = (await text_of(tmp_path)).splitlines()
     assert lines[-1] == "line 199"
     assert lines == [f"line {number}" for number in range(200 - len(lines), 200)]
+
+
+async def test_a_reader_finds_each_line_while_files_begin_and_end(tmp_path: Path):
+    """Also of a flood that it reads in many parts."""
+    writer = ContainerLog(tmp_path, FakeClock(), file_bytes=400_000)
+    count, found = 30_000, list[bytes]()
+    for number in range(count // 2):
+        writer.feed("stdout", b"line %d %s\n" % (number, b"x" * 100))
+    async for chunk in read(tmp_path, LogQuery(follow=True), writer):
+        found.append(chunk)
+        if len(found) == 1:
+            for number in range(count // 2, count):
+                writer.feed("stdout", b"line %d %s\n" % (number, b"x" * 100))
+            writer.close()
+    numbers = [int(line.split()[1]) for line in b"".join(found).splitlines()]
+    assert numbers == list(range(count))
+    assert len(found) > 10
+
+
+async def test_a_reader_that_is_late_is_told_what_was_removed(tmp_path: Path):
+    """In the place of the lines, with what the node keeps; the newest lines follow."""
+    writer = ContainerLog(tmp_path, FakeClock(), file_bytes=1000)
+    writer.feed("stdout", b"first\n")
+    reading = read(tmp_path, LogQuery(follow=True, timestamps=True), writer)
+    assert (await anext(reading)).endswith(b"first\n")
+    for number in range(2_000):
+        writer.feed("stdout", b"line %d\n" % number)
+    writer.close()
+    lines = b"".join([chunk async for chunk in reading]).decode().splitlines()
+    assert lines[0].startswith("lines are missing here: up to ")
+    assert lines[0].endswith(f"the node keeps {KEPT_BYTES // 2**20} MiB of a log")
+    assert lines[-1].endswith(" line 1999")
+    assert sum("missing" in line for line in lines) == 1
+
+
+async def test_a_time_is_found_without_the_files_before_it(tmp_path: Path):
+    """What is asked for since a time is the same, wherever its file begins."""
+    clock = FakeClock()
+    writer = ContainerLog(tmp_path, clock, file_bytes=300)
+    for number in range(30):
+        clock.advance(1.0)
+        writer.feed("stdout", b"line %d\n" % number)
+    writer.close()
+    whole = (await text_of(tmp_path, timestamps=True)).splitlines()
+    for place in (0, 1, 7, 15, 29):
+        assert (await text_of(tmp_path, timestamps=True, since=whole[place].split()[0])).splitlines() == whole[place:]
 
 
 async def test_a_log_goes_on_after_a_restart_of_the_node(tmp_path: Path):
