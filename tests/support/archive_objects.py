@@ -26,6 +26,9 @@ class MemoryObjects:
         self._answer()
         return sorted(path for path in self.objects if path.startswith(folder) and path > after)[:limit]
 
+    async def sizes(self, folder: str, *, after: str = "", limit: int = 1000) -> list[tuple[str, int]]:
+        return [(path, len(self.objects[path])) for path in await self.paths(folder, after=after, limit=limit)]
+
     async def delete(self, paths: list[str]) -> None:
         self._answer()
         for path in paths:

@@ -68,7 +68,7 @@ class ArchiverScene:
         ]
         self.world.allocations.replace(versioned, self.version)
 
-    def archiver(self, *, days: int = 30) -> LogArchiver:
+    def archiver(self, *, days: int = 30, bytes_max: int = 0) -> LogArchiver:
         found = LogArchiver(
             self.archive,
             self.streams.logs,
@@ -76,6 +76,7 @@ class ArchiverScene:
             self.world,
             self.clock,
             days=days,
+            bytes_max=bytes_max,
             woken=lambda uid, _delay_s: self.woken.append(uid),
         )
         found.begin()

@@ -41,6 +41,8 @@ from slipway.runtime.clock import Clock, Random, SystemClock, SystemRandom
 from slipway.runtime.listen import LOCALHOST, ListenAddress, bind_all
 from slipway.streams.accounts import OF_SERVICES
 
+LOG_ARCHIVE_BYTES_MAX = 4 * 1024**3
+"""Of a person's disk the archive of logs takes so much."""
 SERVICES = ("api", "scheduler", "podworker", "watcher")
 READY_S = 30.0
 PORTS_FIRST, PORTS_END = 21_000, 32_000
@@ -238,6 +240,8 @@ class Stack:
                     self.doors[name] = f"http://{env['SLIPWAY_TASK_LISTEN']}"
                 if service == "watcher" and not self.options.kubeconfig:
                     env["SLIPWAY_NODE_LOG_BYTES"] = str(KEPT_BYTES)
+                if service == "watcher":
+                    env["SLIPWAY_LOG_ARCHIVE_BYTES_MAX"] = str(LOG_ARCHIVE_BYTES_MAX)
                 url = f"http://127.0.0.1:{own_port}"
                 await self._spawn(name, [f"slipway.{service}.main"], url=url, env=env)
         if not self.options.kubeconfig:

@@ -7,12 +7,14 @@ What they hold is in `pieces.py`.
 from typing import Final
 
 from slipway.logarchive import pieces
-from slipway.logarchive.pieces import ArchiveRecord
+from slipway.logarchive.pieces import ArchiveRecord, PieceSize
 from slipway.logarchive.ports import ArchiveObjects
 from slipway.model.ids import AllocationId
 from slipway.streams.logpacks import StoredLine
 
 _PAGE: Final = 1000
+_SIZES: Final = 10_000
+"""A folder is listed whole for each page: so they are few."""
 _DELETES_AT_ONCE: Final = 100
 
 
@@ -67,15 +69,28 @@ class LogArchive:
         ids = [AllocationId(path.rpartition("/")[2].removesuffix(".json")) for path in paths]
         return ids, paths[-1] if len(paths) == limit else ""
 
+    async def sizes(self, *, after: str = "", limit: int = _SIZES) -> tuple[list[PieceSize], str]:
+        """What some pieces of all allocations take, and where to go on (empty: those were the last)."""
+        page = await self._objects.sizes(pieces.PIECES, after=after, limit=limit)
+        found = [each for path, size in page if (each := pieces.piece_size(path, size)) is not None]
+        return found, page[-1][0] if len(page) == limit else ""
+
     async def forget(self, record: ArchiveRecord, *, most: int) -> int:
         """Delete up to `most` pieces, and the record after the last one; how many objects were deleted."""
-        folder, deleted = pieces.folder_of(record.workspace, record.allocation), 0
+        deleted, is_all = await self.delete_pieces(record.workspace, record.allocation, most=most)
+        if not is_all:
+            return deleted
+        await self._objects.delete([pieces.record_path(record.allocation)])
+        return deleted + 1
+
+    async def delete_pieces(self, workspace: str, allocation: AllocationId, *, most: int) -> tuple[int, bool]:
+        """Delete up to `most` pieces: how many were, and whether none is left."""
+        folder, deleted = pieces.folder_of(workspace, allocation), 0
         while deleted < most:
             count = min(_DELETES_AT_ONCE, most - deleted)
             paths = await self._objects.paths(folder, limit=count)
             await self._objects.delete(paths)
             deleted += len(paths)
             if len(paths) < count:
-                await self._objects.delete([pieces.record_path(record.allocation)])
-                return deleted + 1
-        return deleted
+                return deleted, True
+        return deleted, False

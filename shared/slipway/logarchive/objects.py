@@ -131,10 +131,13 @@ class StoredObjects:
             return None
 
     async def paths(self, folder: str, *, after: str = "", limit: int = 1000) -> list[str]:
-        async def read() -> list[str]:
-            found: list[str] = []
+        return [path for path, _ in await self.sizes(folder, after=after, limit=limit)]
+
+    async def sizes(self, folder: str, *, after: str = "", limit: int = 1000) -> list[tuple[str, int]]:
+        async def read() -> list[tuple[str, int]]:
+            found: list[tuple[str, int]] = []
             async for page in self._api.list(self._store, prefix=folder.rstrip("/"), offset=after or None):
-                found += [each["path"] for each in page]
+                found += [(each["path"], each["size"]) for each in page]
                 # A folder gives its files in no order: what sorts first may come last.
                 if len(found) >= limit and not self._is_folder:
                     break

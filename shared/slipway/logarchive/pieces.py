@@ -37,6 +37,7 @@ TEXT_BYTES_MAX: Final = 16 * PIECE_BYTES
 RECORD_BYTES_MAX: Final = 4 * 1024 * 1024
 START: Final = "0-0"
 RECORDS: Final = "v1/ids/"
+PIECES: Final = "v1/logs/"
 _SUFFIX: Final = ".log.gz"
 _LEVEL: Final = 6
 _NAME = re.compile(r"(\d{15})-(\d{12})\.log\.gz")
@@ -65,6 +66,18 @@ class ArchiveRecord(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=Tru
     """cursor of the last archived line, once it has ended"""
     logs: dict[str, int] = {}
     """{name of a log in the store: the number of its last line}, once it has ended"""
+    dropped_at: str = ""
+    """RFC 3339; when its pieces were deleted so that the archive stays within its bound, before their time"""
+
+
+class PieceSize(msgspec.Struct, kw_only=True, frozen=True):
+    """What a piece takes of the archive."""
+
+    workspace: str
+    allocation: AllocationId
+    at_ms: int
+    """when the last line before it was stored, in ms since the epoch; 0 of the first piece"""
+    bytes: int
 
 
 def record_path(allocation: AllocationId) -> str:
@@ -74,7 +87,7 @@ def record_path(allocation: AllocationId) -> str:
 
 def folder_of(workspace: str, allocation: AllocationId) -> str:
     """Where its pieces are."""
-    return f"v1/logs/{workspace}/{allocation}/"
+    return f"{PIECES}{workspace}/{allocation}/"
 
 
 def piece_path(workspace: str, allocation: AllocationId, start: str) -> str:
@@ -93,6 +106,15 @@ def starts_of(paths: Iterable[str]) -> list[str]:
     """The starts of the pieces among these paths, the oldest first."""
     found = [start for path in paths if (start := start_of(path)) is not None]
     return sorted(found, key=codec.cursor_parts)
+
+
+def piece_size(path: str, size: int) -> PieceSize | None:
+    """What a path among the pieces tells; None when it is no piece."""
+    start, parts = start_of(path), path.split("/")
+    if start is None or len(parts) != 5 or not path.startswith(PIECES):
+        return None
+    at_ms = codec.cursor_parts(start)[0]
+    return PieceSize(workspace=parts[2], allocation=AllocationId(parts[3]), at_ms=at_ms, bytes=size)
 
 
 def encode_piece(lines: Sequence[StoredLine]) -> bytes:

@@ -29,6 +29,10 @@ class ArchiveObjects(Protocol):
         """Up to `limit` paths below the folder (which ends in `/`) that sort after `after`, sorted."""
         ...
 
+    async def sizes(self, folder: str, *, after: str = "", limit: int = 1000) -> list[tuple[str, int]]:
+        """As `paths`, each with the bytes of its object."""
+        ...
+
     async def delete(self, paths: list[str]) -> None:
         """Delete objects; one that is not there is no error."""
         ...

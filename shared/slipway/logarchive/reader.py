@@ -86,6 +86,8 @@ class ArchivedLogs:
         found: list[StoredLine] = []
         try:
             index = await self._index(allocation)
+            if after is None:
+                found += _dropped(index.record)
             while len(found) < limit:
                 if at >= index.end:
                     # What was archived meanwhile may be gone from the stream.
@@ -110,6 +112,8 @@ class ArchivedLogs:
                 if len(found) >= limit:
                     break
                 found = await self._piece(allocation, index, start) + found
+            if len(found) < limit:
+                found = [*_dropped(index.record), *found]
         except ControlPlaneError as error:
             return await self._alone(allocation, [], None, limit, error, known=newest)
         return found[-limit:]
@@ -189,6 +193,9 @@ class ArchivedLogs:
                 # Its lines are missing by their numbers, which readers are shown.
                 _log.error("piece of an archived log not readable", allocation=allocation, start=start)
                 held = []
+            if not held:
+                # It was deleted, or cannot be read: its record is looked at again.
+                self._indexes.pop(allocation, None)
             self._held[key] = held
             while len(self._held) > PIECES_HELD_MAX:
                 self._held.popitem(last=False)
@@ -221,6 +228,18 @@ class ArchivedLogs:
         while len(self._indexes) > INDEXES_MAX:
             self._indexes.popitem(last=False)
         return index
+
+
+def _dropped(record: ArchiveRecord | None) -> list[StoredLine]:
+    """Where the reading begins, what the bound of the archive has taken from it."""
+    if record is None or not record.dropped_at:
+        return []
+    text = (
+        f"what was archived of this log was deleted on {record.dropped_at}, before its time: the archive has a bound "
+        "of bytes (SLIPWAY_LOG_ARCHIVE_BYTES_MAX), and the logs that ended first go"
+    )
+    line = LogLine(attempt=max(1, record.attempt), rank=0, stream=EVENT, time=record.dropped_at, text=text)
+    return [StoredLine(cursor="0-1", line=line)]
 
 
 def _has_jump(page: Sequence[StoredLine], last: dict[LogKey, int]) -> bool:

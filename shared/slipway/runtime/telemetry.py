@@ -465,6 +465,10 @@ CLAIMS = _counter("claims", "messages", ("stream",), "Messages taken over from a
 DEAD_LETTERS = _counter("dead_letters", "messages", ("stream",), "Messages put aside after their last delivery.")
 LOG_ARCHIVE_BYTES = _counter("log_archive_bytes", "bytes", (), "Compressed bytes of logs that were archived.")
 LOG_ARCHIVE_FAILURES = _counter("log_archive_failures", "failures", (), "Copies to the archive of logs that failed.")
+LOG_ARCHIVE_SIZE = _gauge("log_archive_size_bytes", "bytes", (), "What archived logs take where they have a bound.")
+LOG_ARCHIVE_DROPPED = _counter(
+    "log_archive_dropped_bytes", "bytes", (), "Archived logs that were deleted before their time, beyond the bound."
+)
 LOG_ARCHIVE_LAG = _gauge(
     "log_archive_lag_seconds", "seconds", (), "Age of the oldest stored line that is not archived yet."
 )

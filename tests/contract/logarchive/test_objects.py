@@ -95,3 +95,11 @@ async def test_bytes_come_back_as_they_were(objects: ArchiveObjects) -> None:
     data = bytes(range(256)) * 8192
     await objects.create("v1/logs/large", data)
     assert await objects.get("v1/logs/large") == data
+
+
+async def test_sizes_are_those_of_the_objects(objects: ArchiveObjects) -> None:
+    """In the order of paths, in pages as paths are."""
+    for name, count in (("b", 20), ("a", 3), ("c", 0)):
+        await objects.create(f"v1/x/{name}", b"." * count)
+    assert await objects.sizes("v1/x/", limit=2) == [("v1/x/a", 3), ("v1/x/b", 20)]
+    assert await objects.sizes("v1/x/", after="v1/x/b") == [("v1/x/c", 0)]

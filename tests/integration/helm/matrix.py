@@ -119,6 +119,7 @@ MATRIX: Mapping[str, Values] = {
         "api": {"settings": {"taskAudience": "slipway.example"}},
         "podworker": {"settings": {"taskAudience": "slipway.example", "apiUrl": "https://api.example"}},
     },
+    "an archive of logs": {name: {"settings": {"logArchiveUrl": "s3://bucket/slipway"}} for name in ("api", "watcher")},
     "no door for tasks": {"api": {"settings": {"taskListen": ""}}, "podworker": {"settings": {"taskAudience": ""}}},
     "placed": {
         name: {
@@ -349,6 +350,11 @@ REFUSED: Mapping[str, tuple[Values, str]] = {
     "an open api": ({"api": {"settings": {"listen": "0.0.0.0:8080"}}}, "loopback"),
     "an open api by name": ({"api": {"settings": {"listen": "localhost.example:8080"}}}, "loopback"),
     "two audiences": ({"podworker": {"settings": {"taskAudience": "another"}}}, "taskAudience"),
+    "two archives": ({"api": {"settings": {"logArchiveUrl": "s3://bucket/slipway"}}}, "logArchiveUrl"),
+    "an archive that nobody reads": (
+        {"watcher": {"settings": {"logArchiveUrl": "s3://bucket/slipway"}}},
+        "logArchiveUrl",
+    ),
     "a way in by ingress": ({"ingress": {"enabled": True, "hosts": ["slipway.example"]}}, "lets everybody in"),
     "a way in by route": (
         {"httpRoute": {"enabled": True, "hostnames": ["slipway.example"], "parentRefs": [{"name": "gateway"}]}},

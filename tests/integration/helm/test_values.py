@@ -36,7 +36,8 @@ def test_settings_of_a_service_are_values(service: str) -> None:
         assert _spelled(given[camel(field)]) == rows[field].default, field
 
 
-SHARED = {"taskAudience"}
+SHARED = {"taskAudience": ("api", "podworker"), "logArchiveUrl": ("api", "watcher")}
+"""What two services must have alike."""
 
 
 @pytest.mark.parametrize("service", SERVICES)
@@ -44,10 +45,10 @@ def test_every_setting_has_its_variable(service: str) -> None:
     """A value changes the variable that the settings page names, and no setting is left without."""
     rows = [row for row in describe(SERVICES[service]) if row.field not in OWNED]
     settings = {camel(row.field): _another(row) for row in rows}
-    # Some must be the same for two services.
-    both = {
-        name: {"settings": {key: settings[key] for key in SHARED & settings.keys()}} for name in ("api", "podworker")
-    }
+    both: dict[str, Any] = {}
+    for key, names in SHARED.items():
+        for name in names if key in settings else ():
+            both.setdefault(name, {"settings": {}})["settings"][key] = settings[key]
     values = {**both, service: {"settings": settings}}
     environment = chart.service_environment(chart.render(values), service)
     assert {row.variable: environment[row.variable] for row in rows} == {

@@ -2,8 +2,16 @@
 
 import asyncio
 
+import msgspec
+
+from slipway.crd.transitions import id_of
+from slipway.crd.v1alpha1 import Allocation
+from slipway.logarchive.reader import ArchivedLogs
+from slipway.model.ids import AllocationId
+from slipway.model.lifecycle import Phase
+from slipway.model.times import format_time
 from slipway.runtime.tasks import TaskGroup
-from slipway.streams.logpacks import LogLine
+from slipway.streams.logpacks import EVENT, LogLine
 from tests.support.archiver_scene import ArchiverScene
 from tests.support.logs import a_pack, end_logs
 
@@ -123,4 +131,113 @@ async def test_what_was_kept_long_enough_is_deleted_unless_its_object_is_there()
     assert await scene.archive.record(scene.id) is not None
     scene.clock.ahead_s += 3 * DAY_S
     await archiver.expire()
+    assert scene.objects.objects == {}
+
+
+def an_ended(scene: ArchiverScene, number: int, *, ago_s: float) -> Allocation:
+    """Another one, which ended so long ago."""
+    base = scene.allocation
+    meta = msgspec.structs.replace(base.metadata, name=f"old-{number}", uid=f"{number:08x}-0000-0000-0000-000000000000")
+    ended_at = format_time(scene.clock.now() - ago_s)
+    status = msgspec.structs.replace(base.status, phase=Phase.TERMINATED, ended_at=ended_at)
+    return msgspec.structs.replace(base, metadata=meta, status=status)
+
+
+async def archive_one(scene: ArchiverScene, count: int) -> AllocationId:
+    """The scene's allocation is archived to its end, and is gone; the next one has another name."""
+    id_ = scene.id
+    await scene.print(count)
+    await end_logs(scene.streams, id_)
+    scene.end()
+    archiver = scene.archiver()
+    await archiver.step()
+    scene.clock.ahead_s += 5
+    await archiver.step()
+    record = await scene.archive.record(id_)
+    assert record is not None
+    assert record.ended_at
+    scene.show()
+    return id_
+
+
+async def test_beyond_its_bound_the_oldest_logs_go_and_readers_are_told() -> None:
+    """The youngest stay whole; the record of what went stays as long as it would have."""
+    scene = ArchiverScene()
+    ids = list[AllocationId]()
+    for number in range(3):
+        meta = msgspec.structs.replace(
+            scene.allocation.metadata, name=f"train-{number}", uid=f"{number:08x}-0000-0000-0000-000000000000"
+        )
+        scene.allocation = msgspec.structs.replace(scene.allocation, metadata=meta)
+        scene.id, scene.number = id_of(scene.allocation), 0
+        scene.show(scene.allocation)
+        ids.append(await archive_one(scene, 500))
+        scene.clock.ahead_s += 60
+    size = sum(len(data) for path, data in scene.objects.objects.items() if "/logs/" in path)
+    await scene.archiver(bytes_max=size * 2 // 3 + 10).expire()
+    assert [bool(await scene.archive.starts("team", each)) for each in ids] == [False, True, True]
+    bare = ArchiverScene(scene.objects)
+    reader = ArchivedLogs(bare.streams.logs, scene.archive, bare.clock)
+    for found in (await reader.read(ids[0]), await reader.tail(ids[0], limit=5)):
+        assert [line.line.stream for line in found] == [EVENT]
+        assert "SLIPWAY_LOG_ARCHIVE_BYTES_MAX" in found[0].line.text
+    assert len(await reader.read(ids[1], limit=1_000)) == 500
+    scene.clock.ahead_s += 31 * DAY_S
+    await scene.archiver(days=30).expire()
+    assert await scene.archive.record(ids[0]) is None
+
+
+async def test_the_log_of_what_runs_never_goes() -> None:
+    """Whatever the bound is."""
+    scene = ArchiverScene()
+    await scene.print(100)
+    await scene.archiver().step()
+    await scene.archiver(bytes_max=1).expire()
+    assert await scene.numbers() == list(range(1, 101))
+
+
+async def test_a_reader_that_knew_a_log_is_told_that_it_went() -> None:
+    """What it had found before is not taken for what is there."""
+    scene = ArchiverScene()
+    id_ = await archive_one(scene, 100)
+    bare = ArchiverScene(scene.objects)
+    reader = ArchivedLogs(bare.streams.logs, scene.archive, bare.clock)
+    await reader.positions(id_)
+    await scene.archiver(bytes_max=1).expire()
+    await reader.read(id_)
+    (mark,) = await reader.read(id_)
+    assert "was deleted on" in mark.line.text
+
+
+async def test_what_had_ended_before_is_looked_at_at_a_bounded_rate() -> None:
+    """However many are retained: what runs is copied in the first step, and the archive is not asked for all."""
+    scene = ArchiverScene()
+    scene.show(scene.allocation, *(an_ended(scene, number, ago_s=3600.0 + number) for number in range(500)))
+    await scene.print(20)
+    asked = list[str]()
+    get = scene.objects.get
+
+    async def counted(path: str) -> bytes | None:
+        asked.append(path)
+        return await get(path)
+
+    scene.objects.get = counted
+    archiver = scene.archiver()
+    await archiver.step()
+    assert await scene.numbers() == list(range(1, 21))
+    assert len(asked) <= 20
+    assert any("old-0-" in path for path in asked), "the youngest come first"
+    await archiver.step()
+    assert len(asked) <= 20, "not again within a second"
+
+
+async def test_what_the_stream_cannot_have_any_more_is_not_asked_for() -> None:
+    """It ended longer ago than a stream lives: it was archived in time, or its lines are gone."""
+    scene = ArchiverScene()
+    scene.show(*(an_ended(scene, number, ago_s=8 * DAY_S) for number in range(50)))
+    scene.objects.is_away = True
+    archiver = scene.archiver()
+    await archiver.step()
+    assert archiver.is_archived(id_of(an_ended(scene, 0, ago_s=8 * DAY_S)), "uid")
+    scene.objects.is_away = False
     assert scene.objects.objects == {}

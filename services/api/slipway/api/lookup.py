@@ -1,7 +1,9 @@
 """From what a client calls an allocation to the object: the AllocationID, its name, or the beginning of the id.
 
 An AllocationID names no namespace, so the object is found by LIST with a field selector over all of them, and the uid
-decides. Names and beginnings are for people: they cost more and must be unique.
+decides. Names and beginnings are for people: they cost more and must be unique. An allocation that is gone and whose
+log is archived is found by its whole AllocationID, by callers who may look into its workspace; for others it does not
+exist.
 """
 
 import re
@@ -13,9 +15,12 @@ from slipway.api.ports import Kube
 from slipway.crd.meta import ANNOTATION_FORMER_IDS
 from slipway.crd.transitions import id_of
 from slipway.crd.v1alpha1 import Allocation
-from slipway.errors import NotFoundError
+from slipway.errors import InvalidError, NotFoundError
 from slipway.kube.resources import ALLOCATIONS
-from slipway.model.ids import split_allocation_id
+from slipway.logarchive.archive import LogArchive
+from slipway.logarchive.records import allocation_of
+from slipway.model.ids import AllocationId, split_allocation_id
+from slipway.runtime import log
 
 PREFIX_LENGTH_MIN = 3
 MATCHES_SHOWN_MAX = 5
@@ -23,6 +28,7 @@ HOMES_MAX = 20_000
 Sight = Callable[[], Awaitable[VisibleWorkspaces]]
 """Where somebody may look, found out when it is needed."""
 _SAFE = re.compile(r"[a-z][-a-z0-9]{0,62}")
+_log = log.get_logger(__name__)
 
 
 async def _everywhere() -> VisibleWorkspaces:
@@ -147,6 +153,29 @@ class Lookup:
     async def _named(self, name: str, sight: VisibleWorkspaces) -> list[Allocation]:
         listed = await self._kube.list(ALLOCATIONS, field_selector=f"metadata.name={name}")
         return _seen(listed.items, sight)
+
+
+async def find_logged(lookup: Lookup, archive: LogArchive | None, text: str) -> Allocation:
+    """The allocation whose log is read: the object, or what the archive kept of it when the object is gone.
+
+    Raises:
+        NotFoundError: there is none, also not in the archive.
+        AmbiguousError: there are several.
+        TransientError: it is no object, and the archive does not answer.
+    """
+    try:
+        return await lookup.find(text)
+    except NotFoundError:
+        if archive is None or split_allocation_id(text) is None:
+            raise
+        try:
+            record = await archive.record(AllocationId(text))
+        except InvalidError as error:
+            _log.error("record of an archived log not readable", allocation=text, error=str(error))
+            raise
+        if record is None or record.allocation != text or not await lookup.sees(record.workspace):
+            raise
+        return allocation_of(record)
 
 
 def _seen(allocations: list[Allocation], sight: VisibleWorkspaces) -> list[Allocation]:

@@ -14,13 +14,13 @@ from slipway.api.access.origins import check_domain
 from slipway.api.gpu_use import DEFAULT_EXPRESSION
 from slipway.api.networks import parse_networks
 from slipway.api.prometheus import check_prometheus_url
-from slipway.logarchive.objects import check_archive_url
+from slipway.logarchive.settings import LogArchiveSettings
 from slipway.pods.podspec import TaskOptions
 from slipway.runtime.listen import parse_listen
-from slipway.runtime.settings import CommonSettings, read_token
+from slipway.runtime.settings import read_token
 
 
-class Settings(CommonSettings, kw_only=True, frozen=True):
+class Settings(LogArchiveSettings, kw_only=True, frozen=True):
     """What an operator may set, from `SLIPWAY_*`."""
 
     listen: Annotated[
@@ -193,17 +193,6 @@ class Settings(CommonSettings, kw_only=True, frozen=True):
             extra={"check": check_subjects},
         ),
     ] = {}
-    log_archive_url: Annotated[
-        str,
-        Meta(
-            max_length=1024,
-            description="Where whole logs are archived: s3://bucket/prefix, gs://bucket/prefix, "
-            "az://account/container/prefix or file:///folder; the api and the watcher need the same. Credentials come "
-            "from AWS_*, GOOGLE_* or AZURE_*, or from the identity of the pod. Empty: there is no archive, and the "
-            "bounds of logs in Redis hold.",
-            extra={"check": check_archive_url},
-        ),
-    ] = ""
     tls_dir: Annotated[
         str,
         Meta(

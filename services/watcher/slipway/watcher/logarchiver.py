@@ -16,6 +16,7 @@ Lossy by declaration: what the stream drops while the archive does not answer; i
 """
 
 import asyncio
+import heapq
 import math
 from collections.abc import Callable
 from typing import Final, Protocol
@@ -27,7 +28,7 @@ from slipway.crd.v1alpha1 import Allocation
 from slipway.errors import ControlPlaneError, InvalidError
 from slipway.logarchive import pieces
 from slipway.logarchive.archive import LogArchive
-from slipway.logarchive.pieces import ArchiveRecord, LastNumbers
+from slipway.logarchive.pieces import ArchiveRecord, LastNumbers, PieceSize
 from slipway.logarchive.records import record_of
 from slipway.model.ids import AllocationId
 from slipway.model.lifecycle import Phase
@@ -35,6 +36,7 @@ from slipway.model.times import format_time, parse_time
 from slipway.runtime import liveness, log, telemetry
 from slipway.runtime.clock import Clock
 from slipway.runtime.tasks import TaskGroup
+from slipway.streams import keys
 from slipway.streams.logpacks import PACK_COST_BYTES, STDOUT, LogKey, LogPack, LogPosition, StoredLine
 from slipway.watcher.informers import Informers
 from slipway.watcher.logfollower import LogPackWriter, event_pack
@@ -63,6 +65,10 @@ EXPIRY_S: Final = 600.0
 EXPIRY_BUSY_S: Final = 5.0
 EXPIRY_DELETES_MAX: Final = 500
 EXPIRY_LOOKS_MAX: Final = 200
+SIZE_PAGES_AT_ONCE: Final = 4
+"""So many listings of ten thousand pieces; then other work of the archive gets its turn."""
+OLD_AT_ONCE: Final = 16
+"""Of what had ended before a term began so many are looked at in a second, the youngest first."""
 DAY_S: Final = 86_400.0
 
 _log = log.get_logger(__name__)
@@ -97,6 +103,10 @@ class _Copy(msgspec.Struct):
     is_urgent: bool = False
     is_running: bool = False
     is_closed: bool = False
+    ended_text: str = ""
+    """RFC 3339; when it had ended, if that was before this process knew of it"""
+    is_old: bool = False
+    """it had ended before this process knew of it: most likely it is archived already"""
     was_told: bool = False
     """the log says that the archive does not answer"""
     moved: asyncio.Event = msgspec.field(default_factory=asyncio.Event)
@@ -119,11 +129,15 @@ class LogArchiver:
         clock: Clock,
         *,
         days: int,
+        bytes_max: int = 0,
         woken: Callable[[str, float], None],
     ) -> None:
         self._archive, self._source, self._writer = archive, source, writer
         self._world, self._clock, self._woken = world, clock, woken
-        self._days = days
+        self._days, self._bytes_max = days, bytes_max
+        self._sizes = _ArchiveSizes()
+        self._old_at = -math.inf
+        """when some of what is old was looked at last (monotonic seconds)"""
         self._leads = False
         self._copies: dict[AllocationId, _Copy] = {}
         self._some = asyncio.Event()
@@ -155,6 +169,7 @@ class LogArchiver:
             return
         if copy.is_closed:
             return
+        copy.is_old = False
         copy.waiting[pack.source] = copy.waiting.get(pack.source, 0) + _cost(pack)
         copy.since = min(copy.since, self._clock.monotonic())
         if copy.bytes >= COPY_BYTES:
@@ -197,7 +212,7 @@ class LogArchiver:
         copy.asked_at = min(copy.asked_at, now)
         if now >= copy.asked_at + END_WAIT_S:
             return True
-        copy.is_urgent = True
+        copy.is_urgent, copy.is_old = True, False
         self._some.set()
         self._woken(uid, END_WAIT_S)
         return False
@@ -217,17 +232,28 @@ class LogArchiver:
             await self._rest(self._retry_at - now)
             return 0.0
         due = sorted(
-            (copy for copy in self._copies.values() if self._is_due(copy, now)),
+            (copy for copy in self._copies.values() if self._is_due(copy, now) and not copy.is_old),
             key=lambda each: (not each.is_urgent, each.since),
-        )
+        )[: COPIES_AT_ONCE * 16]
+        due += self._some_old(now)
         lanes = asyncio.Semaphore(COPIES_AT_ONCE)
         async with TaskGroup() as tasks:
-            for copy in due[: COPIES_AT_ONCE * 16]:
+            for copy in due:
                 tasks.create_task(self._turn(copy, lanes))
         if due:
             return 0.0
         await self._rest(LOOK_S)
         return 0.0
+
+    def _some_old(self, now: float) -> list[_Copy]:
+        """A few of those that had ended before, at a bounded rate however many are retained."""
+        if now < self._old_at + LOOK_S:
+            return []
+        old = [copy for copy in self._copies.values() if copy.is_old and self._is_due(copy, now)]
+        if not old:
+            return []
+        self._old_at = now
+        return heapq.nlargest(OLD_AT_ONCE, old, key=lambda each: each.ended_text)
 
     async def _rest(self, seconds: float) -> None:
         self._some.clear()
@@ -248,7 +274,7 @@ class LogArchiver:
             if copy is None:
                 if not _may_have_log(allocation):
                     continue
-                copy = self._copies[id_] = _Copy(record=record_of(allocation), is_urgent=True)
+                copy = self._copies[id_] = self._begun(allocation)
             if not copy.is_closed:
                 if allocation.status.attempt != copy.record.attempt:
                     copy.record = msgspec.structs.replace(copy.record, attempt=allocation.status.attempt)
@@ -261,6 +287,20 @@ class LogArchiver:
                 del self._copies[id_]
             else:
                 copy.ended_at = min(copy.ended_at, now)
+
+    def _begun(self, allocation: Allocation) -> _Copy:
+        ended_at = parse_time(allocation.status.ended_at) if allocation.status.ended_at else math.inf
+        age_s = self._clock.now() - ended_at
+        # What the stream has no more was archived in time, or is lost: the archive need not be asked.
+        is_closed = age_s > keys.LOGS.ttl_s
+        is_old = age_s > CLOSE_S
+        return _Copy(
+            record=record_of(allocation),
+            ended_text=allocation.status.ended_at or "",
+            is_urgent=not is_old,
+            is_old=is_old,
+            is_closed=is_closed,
+        )
 
     def _is_due(self, copy: _Copy, now: float) -> bool:
         if copy.is_closed:
@@ -413,12 +453,16 @@ class LogArchiver:
     # --- retention --------------------------------------------------------------------------------------------------
 
     async def expire(self) -> float:
-        """Delete some of what was archived for longer than it is kept; answers after how long to go on.
+        """Delete some of what was archived for longer than it is kept, or is more than may be kept; answers after how
+        long to go on."""
+        if not self._world.is_synced:
+            return LOOK_S
+        return min(await self._expire_old(), await self._expire_excess())
 
-        Never what is still there as an object, and never what has no end.
-        """
-        if not self._days or not self._world.is_synced:
-            return LOOK_S if self._days else EXPIRY_S
+    async def _expire_old(self) -> float:
+        """Never what is still there as an object, and never what has no end."""
+        if not self._days:
+            return EXPIRY_S
         there = {id_of(allocation) for allocation in self._world.allocations.items()}
         ids, self._expiry_after = await self._archive.records(after=self._expiry_after, limit=EXPIRY_LOOKS_MAX)
         deleted = 0
@@ -434,6 +478,88 @@ class LogArchiver:
             if deleted >= EXPIRY_DELETES_MAX:
                 return EXPIRY_BUSY_S
         return EXPIRY_BUSY_S if self._expiry_after else EXPIRY_S
+
+    async def _expire_excess(self) -> float:
+        """Measure the archive, and beyond its bound delete the logs that ended first; their records say so."""
+        sizes, now = self._sizes, self._clock.monotonic()
+        if not self._bytes_max:
+            return EXPIRY_S
+        if now < sizes.again_at:
+            return sizes.again_at - now
+        for _ in range(SIZE_PAGES_AT_ONCE if not sizes.is_whole else 0):
+            page, sizes.after = await self._archive.sizes(after=sizes.after)
+            sizes.add(page)
+            liveness.beat()
+            if not sizes.after:
+                sizes.is_whole = True
+                break
+        if not sizes.is_whole:
+            return EXPIRY_BUSY_S
+        telemetry.LOG_ARCHIVE_SIZE.set(sizes.total)
+        running = {id_of(each) for each in self._world.allocations.items() if each.status.phase is not Phase.TERMINATED}
+        deleted = 0
+        for of in sizes.oldest():
+            if sizes.total <= self._bytes_max:
+                break
+            if of.allocation in running:
+                continue
+            count, is_all = await self._drop(of, EXPIRY_DELETES_MAX - deleted)
+            deleted += count
+            liveness.beat()
+            if not is_all:
+                return EXPIRY_BUSY_S
+            sizes.remove(of)
+            telemetry.LOG_ARCHIVE_SIZE.set(sizes.total)
+        self._sizes = _ArchiveSizes(again_at=now + EXPIRY_S)
+        return EXPIRY_S
+
+    async def _drop(self, of: "_ArchivedSize", most: int) -> tuple[int, bool]:
+        """Delete up to `most` pieces of it; its record says so first."""
+        record, now = await self._archive.record(of.allocation), format_time(self._clock.now())
+        if record is not None and not record.dropped_at:
+            ended_at = record.ended_at or now
+            await self._archive.write_record(msgspec.structs.replace(record, ended_at=ended_at, dropped_at=now))
+            _log.warning("archived log deleted before its time", allocation=of.allocation, bytes=of.bytes)
+            telemetry.LOG_ARCHIVE_DROPPED.inc(of.bytes)
+        return await self._archive.delete_pieces(of.workspace, of.allocation, most=most)
+
+
+class _ArchivedSize(msgspec.Struct):
+    """What the pieces of one allocation take."""
+
+    workspace: str
+    allocation: AllocationId
+    bytes: int = 0
+    newest_ms: int = 0
+
+
+class _ArchiveSizes(msgspec.Struct):
+    """What the whole archive takes, as far as it is measured. Times are monotonic seconds."""
+
+    again_at: float = -math.inf
+    after: str = ""
+    """where the measuring goes on"""
+    is_whole: bool = False
+    total: int = 0
+    found: dict[AllocationId, _ArchivedSize] = {}
+
+    def add(self, page: list[PieceSize]) -> None:
+        for each in page:
+            of = self.found.setdefault(
+                each.allocation, _ArchivedSize(workspace=each.workspace, allocation=each.allocation)
+            )
+            of.bytes += each.bytes
+            of.newest_ms = max(of.newest_ms, each.at_ms)
+            self.total += each.bytes
+
+    def remove(self, of: _ArchivedSize) -> None:
+        """It is deleted."""
+        del self.found[of.allocation]
+        self.total -= of.bytes
+
+    def oldest(self) -> list[_ArchivedSize]:
+        """By the time of their last pieces."""
+        return sorted(self.found.values(), key=lambda each: each.newest_ms)
 
 
 def _is_older(record: ArchiveRecord, than: float) -> bool:

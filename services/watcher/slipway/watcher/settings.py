@@ -4,12 +4,11 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from slipway.logarchive.objects import check_archive_url
-from slipway.runtime.settings import CommonSettings
+from slipway.logarchive.settings import LogArchiveSettings
 from slipway.watcher.ends import LifecyclePolicy
 
 
-class Settings(CommonSettings, kw_only=True, frozen=True):
+class Settings(LogArchiveSettings, kw_only=True, frozen=True):
     """What an operator may set, from `SLIPWAY_*`."""
 
     listen: Annotated[str, Meta(description="host:port of /livez, /readyz and /metrics")] = "127.0.0.1:8083"
@@ -112,17 +111,6 @@ class Settings(CommonSettings, kw_only=True, frozen=True):
             "and counted, when six tenths of it wait on the node; so a larger file keeps more of a flood",
         ),
     ] = 10 * 1024 * 1024
-    log_archive_url: Annotated[
-        str,
-        Meta(
-            max_length=1024,
-            description="Where whole logs are archived: s3://bucket/prefix, gs://bucket/prefix, "
-            "az://account/container/prefix or file:///folder; the api and the watcher need the same. Credentials come "
-            "from AWS_*, GOOGLE_* or AZURE_*, or from the identity of the pod. Empty: there is no archive, and the "
-            "bounds of logs in Redis hold.",
-            extra={"check": check_archive_url},
-        ),
-    ] = ""
     log_archive_days: Annotated[
         int,
         Meta(
@@ -131,6 +119,15 @@ class Settings(CommonSettings, kw_only=True, frozen=True):
             description="days after its end that an archived log is kept once its allocation is gone; 0: for ever",
         ),
     ] = 30
+    log_archive_bytes_max: Annotated[
+        int,
+        Meta(
+            ge=0,
+            description="compressed bytes that all archived logs may take together: beyond it those of the "
+            "allocations that ended first go, and who reads one is told so; the log of what runs never goes. It is "
+            "looked at every ten minutes. 0: no bound",
+        ),
+    ] = 0
     snapshot_objects: Annotated[
         int,
         Meta(

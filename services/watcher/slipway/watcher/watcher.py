@@ -332,6 +332,7 @@ class Watcher:
             self.world,
             parts.clock,
             days=parts.settings.log_archive_days,
+            bytes_max=parts.settings.log_archive_bytes_max,
             woken=self.queue.add_after,
         )
         self._logs.archive_with(archiver)

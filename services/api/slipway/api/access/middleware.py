@@ -21,10 +21,10 @@ from slipway.api.access.redaction import Blinds, blinds
 from slipway.api.access.scoped_client import VisibleKube
 from slipway.api.access.session import is_by_cookie
 from slipway.api.access.table import PROXIED, RouteRule, Where
-from slipway.api.archived_lookup import find_logged
 from slipway.api.deps import PARTS_KEY, ApiDeps, parts_of
 from slipway.api.http_errors import ForbiddenError
 from slipway.api.identity import PRINCIPAL_KEY, principal_of
+from slipway.api.lookup import find_logged
 from slipway.api.open_streams import HOLDER_KEY, StreamHolder
 from slipway.api.ports import ShutdownSignal
 from slipway.crd.v1alpha1 import Allocation

@@ -7,7 +7,6 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from slipway.api.archived_lookup import find_logged
 from slipway.api.deps import parts_of
 from slipway.api.endpoint import (
     JSON_TYPE,
@@ -21,6 +20,7 @@ from slipway.api.endpoint import (
     optional_number,
 )
 from slipway.api.log_feed import LINES_MAX, LogFilter
+from slipway.api.lookup import find_logged
 from slipway.api.pattern import Pattern, PatternError
 from slipway.api.routes.events import push
 from slipway.api.schemas import LogLineView
