@@ -1,5 +1,6 @@
 """The page for people in a browser: what they come for, on a real stack."""
 
+import asyncio
 import hashlib
 import json
 import re
@@ -15,7 +16,12 @@ import httpx
 import pytest
 import yaml
 
+from slipway.logarchive.archive import LogArchive
+from slipway.logarchive.objects import open_archive
+from slipway.logarchive.pieces import START, ArchiveRecord
+from slipway.model.ids import AllocationId
 from slipway.runtime.clock import SystemClock
+from slipway.streams.logpacks import LogLine, StoredLine
 from tests.browser.accessibility import AXE, barriers
 from tests.browser.chromium import Browser, Page
 from tests.support.access import a_token
@@ -788,3 +794,34 @@ def test_a_filter_finds_a_text_in_any_case(modules: Any) -> None:
     finder = "m.finder((each) => each.name)"
     found = modules("format.js", f"['', 'AB'].map((text) => {names}.filter((one) => {finder}(one, text)).length)")
     assert found == [3, 2]
+
+
+def test_the_log_of_a_workload_that_is_gone(stack: RunningStack, visit: Visit) -> None:
+    """Its address still shows the archived log; of what never was it says that it is not there."""
+    gone = AllocationId(f"{fresh('gone')}-0a1b2c3d")
+    name = gone.removesuffix("-0a1b2c3d")
+    line = LogLine(attempt=1, rank=0, time="2026-01-02T03:04:05Z", text="the last words", number=1)
+    record = ArchiveRecord(
+        allocation=gone,
+        workspace="default",
+        name=name,
+        uid="0a1b2c3d-0000-0000-0000-000000000000",
+        ended_at="2026-01-02T03:04:06Z",
+        end="5-0",
+        logs={"1/0/stdout/": 1},
+        main="main",
+        containers=("main",),
+    )
+
+    async def archive_it() -> None:
+        archive = LogArchive(open_archive(stack.stack.layout.log_archive.as_uri()))
+        await archive.write_record(record)
+        assert await archive.add("default", gone, START, [StoredLine(cursor="5-0", line=line)])
+
+    asyncio.run(archive_it())
+    visit.go(f"/w/{gone}")
+    visit.shows("This workload is gone. Its log is archived.")
+    visit.page.wait_for("document.querySelector('.lines')?.innerText.includes('the last words')")
+    visit.go(f"/w/{fresh('never')}-0a1b2c3d")
+    visit.shows("Not found")
+    visit.is_clean()

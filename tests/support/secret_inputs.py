@@ -76,6 +76,7 @@ NO_SECRET: Mapping[str, str] = {
     "setting exec_sessions_max": "a number",
     "setting api_url": _AN_ADDRESS,
     "setting prometheus_url": _AN_ADDRESS,
+    "setting logs_url_template": "an address that every reader of a workload gets; one with credentials is refused",
     "setting log_archive_url": "an address; one with credentials is refused",
     "setting token_audiences": "audiences, which stand in tokens for anybody to read",
     "value global.imagePullSecrets": _A_NAME,

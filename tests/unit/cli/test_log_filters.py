@@ -1,10 +1,13 @@
 """`slipway logs`: several ranks, patterns, order, and what Kubernetes says told apart."""
 
+from slipway.api.settings import Settings
 from slipway.cli import main
+from slipway.model.ids import AllocationId
 from slipway.streams.logpacks import LogLine
-from tests.support.api_world import ApiWorld
+from tests.support.api_world import ApiWorld, api_world
 from tests.support.cli import Desk
-from tests.support.logs import store_lines
+from tests.support.http_stub import serve_app
+from tests.support.logs import a_pack, store_lines
 
 
 async def fill(world: ApiWorld) -> str:
@@ -47,3 +50,21 @@ async def test_what_is_wrong_with_a_filter_is_said(world: ApiWorld, desk: Desk) 
     ):
         ran = await desk.run("logs", id_, *words)
         assert (ran.code, said in ran.err) == (main.USAGE, True), ran.err
+
+
+async def test_where_lines_are_missing_the_logs_of_the_cluster_are_named() -> None:
+    """Beside the log, which stays as it is; and not where it is whole. `describe` names them always."""
+    async with (
+        api_world(Settings(logs_url_template="https://logs.example/{id}")) as world,
+        serve_app(world.app, before_stop=world.stop.set) as url,
+    ):
+        desk, id_ = Desk(url), str((await world.launch(name="gang"))["id"])
+        line = LogLine(attempt=1, rank=0, time="2026-01-02T03:04:05Z", text="one")
+        await store_lines(world.streams, id_, [line])
+        assert "logs.example" not in (await desk.run("logs", id_)).err
+        [answer] = await world.streams.logs.append([a_pack(AllocationId(id_), [line], after=1, first=9)])
+        assert answer.is_appended
+        ran = await desk.run("logs", id_)
+        assert f"the cluster keeps logs of its own: https://logs.example/{id_}" in ran.err
+        assert "logs.example" not in ran.out
+        assert f"https://logs.example/{id_}" in (await desk.run("describe", id_)).out

@@ -145,6 +145,8 @@ class Links(Wire, kw_only=True, frozen=True):
     proxy: str
     trace: str
     """a page: the waterfall"""
+    outside_logs: str | None = None
+    """where the cluster keeps its logs beside Slipway, if its operators have said so (SLIPWAY_LOGS_URL_TEMPLATE)"""
 
 
 class AllocationView(

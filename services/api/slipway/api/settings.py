@@ -13,6 +13,7 @@ from slipway.api.access.issuer_rules import check_issuer_url, check_subjects
 from slipway.api.access.origins import check_domain
 from slipway.api.gpu_use import DEFAULT_EXPRESSION
 from slipway.api.networks import parse_networks
+from slipway.api.outside_logs import check_logs_url_template
 from slipway.api.prometheus import check_prometheus_url
 from slipway.logarchive.settings import LogArchiveSettings
 from slipway.pods.podspec import TaskOptions
@@ -513,6 +514,16 @@ class Settings(LogArchiveSettings, kw_only=True, frozen=True):
         Meta(ge=1, le=256, description="Tries under way at the same time to the receiver of one webhook."),
     ] = 8
 
+    logs_url_template: Annotated[
+        str,
+        Meta(
+            max_length=4096,
+            description="Where the cluster keeps logs beside Slipway (Loki in Grafana, Cloud Logging, OpenSearch): an "
+            "address in which {workspace}, {id}, {name}, {uid}, {attempt}, {from_ms} and {to_ms} stand for those of an "
+            "allocation. The page, `slipway describe`, `slipway logs` and links.outsideLogs show it. Empty: nowhere.",
+            extra={"check": check_logs_url_template},
+        ),
+    ] = ""
     prometheus_url: Annotated[
         str,
         Meta(

@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import msgspec
 
+from slipway.api.outside_logs import outside_logs_url
 from slipway.api.schemas import AllocationView, Links, PodView
 from slipway.crd.meta import LABEL_ATTEMPT, LABEL_RANK, LABEL_ROLE
 from slipway.crd.roleresources import MAIN_CONTAINER
@@ -26,7 +27,7 @@ def allocation_path(allocation_id: str) -> str:
     return f"{API_ROOT}/allocations/{allocation_id}"
 
 
-def links_of(allocation_id: AllocationId) -> Links:
+def links_of(allocation_id: AllocationId, outside_logs: str | None = None) -> Links:
     """Where to go on from an allocation."""
     root = allocation_path(allocation_id)
     return Links(
@@ -36,10 +37,13 @@ def links_of(allocation_id: AllocationId) -> Links:
         explain=f"{root}/explain",
         proxy=f"/proxy/{allocation_id}/",
         trace=f"/trace/{allocation_id}",
+        outside_logs=outside_logs,
     )
 
 
-def allocation_view(allocation: Allocation, *, warnings: tuple[str, ...] = ()) -> AllocationView:
+def allocation_view(
+    allocation: Allocation, *, logs_url_template: str, warnings: tuple[str, ...] = ()
+) -> AllocationView:
     """The allocation as an answer."""
     meta, spec, status = allocation.metadata, allocation.spec, allocation.status
     allocation_id = id_of(allocation)
@@ -70,7 +74,7 @@ def allocation_view(allocation: Allocation, *, warnings: tuple[str, ...] = ()) -
         labels=meta.labels,
         resource_version=meta.resource_version,
         warnings=list(warnings),
-        links=links_of(allocation_id),
+        links=links_of(allocation_id, outside_logs_url(logs_url_template, allocation)),
         spec=shown(spec),
         status=shown(status),
     )

@@ -100,6 +100,7 @@ def _facts(view: Json, session: CliSession, moment: Any) -> list[tuple[str, str]
         ("Ended", str(view.get("endedAt") or "")),
         ("Preempted", _preempted(view)),
         ("Page", "" if ended or not spec.get("ports") else f"{session.api.server.url}{view['links']['proxy']}"),
+        ("Logs", str(cast("Json", view["links"]).get("outsideLogs") or "")),
         ("Labels", _labels(view)),
     ]
 

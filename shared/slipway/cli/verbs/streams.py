@@ -139,13 +139,18 @@ def _logs(arguments: argparse.Namespace, session: CliSession) -> int:
     else:
         prefix = labels.rank_count(view) > 1
     prefix = prefix and not str(arguments.rank or "").isdigit()
+    is_whole = True
     for line in lines:
+        is_whole = is_whole and not line.get("missing")
         if arguments.output == "json":
             session.terminal.line(_compact(line))
             continue
         time = f"{table.clock_time(str(line.get('time', '')))} " if arguments.timestamps else ""
         show = session.terminal.line if is_event(line) else session.terminal.passed_on
         show(time + line_text(session, line, prefix=prefix))
+    outside = cast("Json", view.get("links") or {}).get("outsideLogs")
+    if outside and not is_whole:
+        session.terminal.note(f"lines are missing here; the cluster keeps logs of its own: {outside}")
     return main.OK
 
 

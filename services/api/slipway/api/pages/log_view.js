@@ -11,9 +11,9 @@ const STATES = { loading: "Loading", following: "Following", lost: "Connection l
 
 /**
  * @param {{book: import("./log_book.js").LogBook, ranks: number, containers: string[], container: string,
- *   onContainer: (name: string) => void, rawHref: string}} props
+ *   onContainer: (name: string) => void, rawHref: string, outsideHref?: string | null}} props
  */
-export function LogView({ book, ranks, containers, container, onContainer, rawHref }) {
+export function LogView({ book, ranks, containers, container, onContainer, rawHref, outsideHref }) {
   const search = useSignal("");
   const rank = useSignal("");
   const hasTimes = useSignal(false);
@@ -41,6 +41,7 @@ export function LogView({ book, ranks, containers, container, onContainer, rawHr
       <label><input type="checkbox" checked=${hasTimes.value} onChange=${(event) => (hasTimes.value = event.target.checked)} /> Times</label>
       <span class="soft" role="status">${counted} · ${STATES[book.state.value]}${filling}</span>
       <a href=${rawHref} target="_blank" rel="noopener">Raw</a>
+      ${outsideHref ? html`<a href=${outsideHref} target="_blank" rel="noopener noreferrer">Logs of the cluster</a>` : null}
     </div>
     ${lines.length ? html`<${Lines} lines=${lines} version=${version} ranks=${ranks} hasTimes=${hasTimes.value}
         search=${search.value} isLive=${book.state.value === "following"} chosen=${chosen} />`

@@ -1,7 +1,7 @@
 // `/w/{id}`: one allocation's story: where it stands, why, what its ranks do, what they print.
 import { apiPathOf, gpusOf, hasEnded, rankCount, spaced } from "./allocation.js";
 import { plainText } from "./ansi.js";
-import { Ago, Answered, Copy, Empty, Lasted, Loading, State, Tabs } from "./components.js";
+import { Ago, Answered, Copy, Empty, Failure, Lasted, Loading, State, Tabs } from "./components.js";
 import { Explanation } from "./explanation.js";
 import { facts, toneOf } from "./facts.js";
 import { plural, sentence, spellClock, spellDuration, spellExact } from "./format.js";
@@ -24,8 +24,27 @@ const [WAITS] = facts.phases;
 /** @param {{id: string}} props an id, or what stands for one */
 export function Workload({ id }) {
   const answer = useResource(apiPathOf(id), { isAbout: (event) => isAbout(event, id) });
+  if (!answer.data && answer.error?.status === 404) return html`<${ArchivedLog} id=${id} gone=${answer.error} />`;
   return html`<${Answered} answer=${answer} what="this workload" rows=${6} isPage=${true}>${(view) => html`
     <${Story} key=${view.id} view=${view} reload=${answer.reload} />`}<//>`;
+}
+
+/** Of a workload that is gone: its log, when it is archived; else that there is none. */
+function ArchivedLog({ id, gone }) {
+  const path = `${apiPathOf(id)}/logs`;
+  const end = useResource(`${path}?tail=1000&follow=false`, { isAbout: () => false });
+  const book = useMemo(() => new LogBook(path, () => true), [path]);
+  useEffect(() => {
+    if (!end.data) return undefined;
+    book.start();
+    return () => book.close();
+  }, [book, end.data === null]);
+  if (!end.data && !end.error) return html`<${Loading} rows=${6} label="Looking for its archived log" />`;
+  if (!end.data) return html`<${Failure} error=${gone} what="this workload" isPage=${true} />`;
+  const ranks = 1 + Math.max(0, ...end.data.items.map((line) => line.rank));
+  return html`<div class="head workload"><h1 tabindex="-1">${id}</h1></div>
+    <p class="soft">This workload is gone. Its log is archived.</p>
+    <${LogView} book=${book} ranks=${ranks} containers=${[]} container="" onContainer=${() => {}} rawHref=${`/api/v1${path}`} />`;
 }
 
 function isAbout(event, id) {
@@ -76,7 +95,8 @@ function Story({ view, reload }) {
     <${Tabs} tabs=${tabs} chosen=${tab} onChoose=${(value) => setParam("tab", value)} />
     <div id="tab-panel" role="tabpanel" aria-labelledby=${`tab-${tab}`}>
       ${tab === "log" ? html`<${LogView} book=${book} ranks=${rankCount(view)} containers=${containers} container=${container.value || containers[0]}
-        onContainer=${(name) => (container.value = name === containers[0] ? "" : name)} rawHref=${`/api/v1${path}/logs`} />` : null}
+        onContainer=${(name) => (container.value = name === containers[0] ? "" : name)} rawHref=${`/api/v1${path}/logs`}
+        outsideHref=${view.links.outsideLogs} />` : null}
       ${tab === "ranks" ? html`<${Ranks} view=${view} book=${book} />` : null}
       ${tab === "events" ? html`<${Events} view=${view} />` : null}
       ${tab === "yaml" ? html`<${Yaml} view=${view} />` : null}

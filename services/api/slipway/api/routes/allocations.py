@@ -72,7 +72,7 @@ async def get(request: Request, kind: Kind | None = None) -> Response:
     found = await _found(request, kind)
     if request.headers.get("if-none-match") == _etag(found):
         return Response(status_code=304, headers={"ETag": _etag(found)})
-    return _answer(found)
+    return _answer(request, found)
 
 
 async def change(request: Request) -> Response:
@@ -83,7 +83,7 @@ async def change(request: Request) -> Response:
     fields: dict[str, Any] = msgspec.to_builtins(body)
     version = _if_match(request, found)
     if not fields:
-        return _answer(found)
+        return _answer(request, found)
     if has_ended(found):
         raise ConflictError(f"allocation {id_of(found)} has ended; nothing of it can change")
     if given := {name: fields[name] for name in CHANGEABLE_LIMITS if name in fields}:
@@ -98,8 +98,8 @@ async def change(request: Request) -> Response:
         changed = await parts.changes.rework(
             found, lambda now: {**changed_work(now, body, pool), **others}, version=version
         )
-        return _answer(changed)
-    return _answer(await parts.changes.write(found, fields, version=version))
+        return _answer(request, changed)
+    return _answer(request, await parts.changes.write(found, fields, version=version))
 
 
 async def _permit_beyond_queue(request: Request, found: Allocation) -> None:
@@ -116,9 +116,9 @@ async def delete(request: Request) -> Response:
     parts, found = parts_of(request), await _found(request)
     await parts.changes.delete(found, version=_if_match(request, found))
     try:
-        return _answer(await parts.lookup.again(found), status=202)
+        return _answer(request, await parts.lookup.again(found), status=202)
     except NotFoundError:
-        return _answer(found, status=202)
+        return _answer(request, found, status=202)
 
 
 async def kill(request: Request, kind: Kind | None = None) -> Response:
@@ -127,8 +127,8 @@ async def kill(request: Request, kind: Kind | None = None) -> Response:
     body = checked(await read_object(request, parts.settings.body_bytes_max), KillBody)
     grace_s = verbs.grace_of(body.grace)
     if has_ended(found):
-        return _answer(found)
-    return _answer(await verbs.kill(parts, found, grace_s=grace_s, force=body.force), status=202)
+        return _answer(request, found)
+    return _answer(request, await verbs.kill(parts, found, grace_s=grace_s, force=body.force), status=202)
 
 
 async def set_priority(request: Request, kind: Kind | None = None) -> Response:
@@ -136,14 +136,14 @@ async def set_priority(request: Request, kind: Kind | None = None) -> Response:
     parts, found = parts_of(request), await _found(request, kind)
     body = checked(await read_object(request, parts.settings.body_bytes_max), PriorityBody)
     verbs.check_change(found)
-    return _answer(await parts.changes.write(found, {"priority": body.priority}))
+    return _answer(request, await parts.changes.write(found, {"priority": body.priority}))
 
 
 async def preempt(request: Request) -> Response:
     """Ask every rank to save its work and end."""
     parts, found = parts_of(request), await _found(request)
     body = checked(await read_object(request, parts.settings.body_bytes_max), PreemptBody)
-    return _answer(await parts.changes.preempt(found, body.reason or "asked for by a user"), status=202)
+    return _answer(request, await parts.changes.preempt(found, body.reason or "asked for by a user"), status=202)
 
 
 async def terminate(request: Request) -> Response:
@@ -151,15 +151,15 @@ async def terminate(request: Request) -> Response:
     parts, found = parts_of(request), await _found(request)
     body = checked(await read_object(request, parts.settings.body_bytes_max), PreemptBody)
     if has_ended(found):
-        return _answer(found)
-    return _answer(await parts.changes.terminate(found, body.reason or "terminated by a user"), status=202)
+        return _answer(request, found)
+    return _answer(request, await parts.changes.terminate(found, body.reason or "terminated by a user"), status=202)
 
 
 async def hold(request: Request) -> Response:
     """Do not start it; one that runs is preempted and held, when its kind can be paused."""
     parts, found = parts_of(request), await _found(request)
     verbs.check_hold(found)
-    return _answer(await verbs.hold(parts, found))
+    return _answer(request, await verbs.hold(parts, found))
 
 
 async def forget(request: Request) -> Response:
@@ -174,14 +174,14 @@ async def forget(request: Request) -> Response:
         raise ConflictError(
             f"every node that allocation {id_of(found)} is on{where} answers: nothing of it is lost; to end it, kill it"
         )
-    return _answer(await parts.changes.forget(found, silent), status=202)
+    return _answer(request, await parts.changes.forget(found, silent), status=202)
 
 
 async def resume(request: Request) -> Response:
     """Let it start again."""
     parts, found = parts_of(request), await _found(request)
     verbs.check_resume(found)
-    return _answer(await verbs.resume(parts, found))
+    return _answer(request, await verbs.resume(parts, found))
 
 
 async def explained(request: Request) -> Response:
@@ -319,8 +319,9 @@ async def _found(request: Request, kind: Kind | None = None) -> Allocation:
     return found
 
 
-def _answer(allocation: Allocation, *, status: int = 200) -> Response:
-    return json_response(allocation_view(allocation), status=status, headers={"ETag": _etag(allocation)})
+def _answer(request: Request, allocation: Allocation, *, status: int = 200) -> Response:
+    view = allocation_view(allocation, logs_url_template=parts_of(request).settings.logs_url_template)
+    return json_response(view, status=status, headers={"ETag": _etag(allocation)})
 
 
 def _etag(allocation: Allocation) -> str:
