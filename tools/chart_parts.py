@@ -3,6 +3,7 @@
 Owns those parts of the values. It knows no setting of a service: `chart_schema` puts the parts together.
 """
 
+from slipway.crd.pools import PRIVILEGE_PATTERN
 from tools import chart_shapes as shapes
 from tools.chart_shapes import Schema
 
@@ -318,6 +319,11 @@ def _admission_policies() -> Schema:
             "privilegedWorkspaces": _names(
                 "Workspaces where ranks may be more than restricted, if their pool allows it; * is all.",
                 rf"^\*$|{shapes.NAME}",
+            ),
+            "privileges": _names(
+                "The most that pools may allow their pods beyond restricted, by allowedPrivileges: root, hostIPC, "
+                "hostNetwork, or capabilities such as IPC_LOCK.",
+                PRIVILEGE_PATTERN,
             ),
             "protectedNamespaces": _names(
                 "Namespaces that never become workspaces, beside our own and those that begin with kube-.", shapes.NAME

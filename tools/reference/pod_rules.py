@@ -110,6 +110,14 @@ Its labels and annotations have no names of Slipway's. The api refuses the rest 
 again, except in workspaces of `admissionPolicies.privilegedWorkspaces`. The annotations of the claim are judged as
 those of the pod: a controller of volumes takes them as orders.
 
+## Privileges
+
+`allowedPrivileges: [root, IPC_LOCK]` allows these and no other. The chart has to list them too, in
+`admissionPolicies.privileges`: the policy `pods` refuses the others, whatever a pool says. In workspaces of
+`admissionPolicies.privilegedWorkspaces` the API server does not judge them; api, scheduler and pod worker do.
+No name allows `privileged`, `hostPID`, host paths, host ports or every capability at once.
+[What each one is for](../launching.md#what-images-expect-of-the-node)
+
 ## Tolerations
 
 `allowedTolerations: ["*"]` allows everything; `allowedTolerations: ["nvidia.com/*", "spot"]` allows those, and not a

@@ -60,6 +60,9 @@ def add_options(parser: argparse.ArgumentParser, *, with_ranks: bool) -> None:
     )
     what.add_argument("--shm-size", metavar="SIZE", help="of /dev/shm, such as 8Gi: memory of the rank")
     what.add_argument("--service-account", metavar="NAME", help="run as this service account of the workspace")
+    what.add_argument(
+        "--run-as", metavar="UID[:GROUP]", default="", help="run as this user and primary group, by number: 1000:1000"
+    )
     what.add_argument("--template", metavar="NAME", help="a named template to lay under it")
     where = parser.add_argument_group("where and when")
     where.add_argument("--name", metavar="N", help="a name of your own")
@@ -132,6 +135,8 @@ def body_of(kind: str, arguments: argparse.Namespace, command: list[str]) -> Jso
         values = _values_here([item for item in arguments.secret if "=" not in item], os.environ)
         if values:
             body["secretValues"] = values
+    if arguments.run_as:
+        body["runAs"] = _run_as(arguments.run_as)
     if arguments.flavor:
         body["flavors"] = arguments.flavor
     if arguments.label:
@@ -144,6 +149,17 @@ def body_of(kind: str, arguments: argparse.Namespace, command: list[str]) -> Jso
     if role:
         body["ranks"] = [role]
     return body
+
+
+def _run_as(text: str) -> dict[str, int]:
+    """`1000`, `1000:2000` or `:2000`, as `runAs` of a launch."""
+    user, _, group = text.partition(":")
+    given = {"user": user, "group": group}
+    if not all(each == "" or (each.isascii() and each.isdecimal() and len(each) <= 10) for each in given.values()) or (
+        not user and not group
+    ):
+        raise InvalidError(f"--run-as: {text!r} is not UID, UID:GROUP or :GROUP in numbers, such as 1000:1000")
+    return {field: int(each) for field, each in given.items() if each}
 
 
 def into_workspace(body: Json) -> None:

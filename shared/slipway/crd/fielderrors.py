@@ -40,6 +40,11 @@ class Findings:
         """Whether no more errors are noted: the search for them may stop."""
         return len(self._errors) >= ERRORS_MAX
 
+    def has(self, at: str) -> bool:
+        """Whether an error is noted at that very pointer."""
+        bounded = _bounded(at)
+        return any(error.pointer == bounded for error in self._errors)
+
     def refuse(self, at: str, detail: str) -> None:
         """Notes an error at the JSON pointer `at`."""
         if not self.is_full:

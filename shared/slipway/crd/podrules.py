@@ -20,7 +20,7 @@ from typing import Any, cast
 
 import msgspec
 
-from slipway.crd import images
+from slipway.crd import images, podsecurity
 from slipway.crd.fielderrors import Findings, pointer
 from slipway.crd.meta import ANNOTATION_PULL_SECRETS, ANNOTATION_SECRETS, LABEL_ALLOCATION_UID, LABEL_POOL
 from slipway.crd.pools import ResourcePool, ResourcePoolSpec
@@ -83,8 +83,9 @@ def check(spec: Json, at: str, pool: ResourcePool, findings: Findings, *, why: M
         if allowed is None:
             continue
         for part in rule.parts(spec):
-            if not rule.allows(part.value, allowed):
-                here = at + part.at
+            here = at + part.at
+            # "restricted" may have refused it already, in words of its own.
+            if not rule.allows(part.value, allowed) and not findings.has(here):
                 findings.refuse(here, _refusal(rule, part.value, pool, allowed) + (why or {}).get(here, ""))
 
 
@@ -396,6 +397,11 @@ def _runtime_classes(spec: Json) -> Iterator[PodPart]:
         yield PodPart(at="/runtimeClassName", value=name)
 
 
+def _privileges(spec: Json) -> Iterator[PodPart]:
+    for at, privilege in podsecurity.privileges_of(spec):
+        yield PodPart(at=at, value=privilege)
+
+
 def _is_one_of(value: str, allowed: list[str]) -> bool:
     return value in allowed
 
@@ -550,6 +556,34 @@ RULES: tuple[PodRule, ...] = (
         ),
     ),
     PodRule(
+        field="allowedPrivileges",
+        judges="`hostIPC`, `hostNetwork`, `runAsUser: 0`, `runAsNonRoot: false`, and `capabilities.add` of containers",
+        says="`root`, `hostIPC`, `hostNetwork`, and capabilities such as `IPC_LOCK`; empty or absent: none. With "
+        "`privilegedTemplates`: every one. [More](#privileges)",
+        what="the privilege",
+        allowed=lambda pool: None if pool.privileged_templates else pool.allowed_privileges,
+        parts=_privileges,
+        allows=_is_one_of,
+        variables={
+            "askedPrivileges": (
+                "(object.spec.?hostIPC.orValue(false) ? ['hostIPC'] : []) + (object.spec.?hostNetwork.orValue(false) ? "
+                "['hostNetwork'] : []) + (object.spec.?securityContext.?runAsUser.orValue(1) == 0 || "
+                "!object.spec.?securityContext.?runAsNonRoot.orValue(true) || variables.containers.exists(c, "
+                "c.?securityContext.?runAsUser.orValue(1) == 0 || !c.?securityContext.?runAsNonRoot.orValue(true)) ? "
+                "['root'] : [])"
+            ),
+            "addedCapabilities": (
+                "variables.containers.map(c, c.?securityContext.?capabilities.?add.orValue([]).filter(n, "
+                "n != 'NET_BIND_SERVICE'))"
+            ),
+        },
+        expression=(
+            "params.?spec.?privilegedTemplates.orValue(false) || variables.unjudged.exists(n, n == '*' || "
+            "n == request.namespace) || ([variables.askedPrivileges] + variables.addedCapabilities).all(some, "
+            "some.all(p, params.?spec.?allowedPrivileges.orValue([]).exists(a, string(a) == p)))"
+        ),
+    ),
+    PodRule(
         field="allowedTokenAudiences",
         judges="`audience` of projected `serviceAccountToken` sources of volumes. It has to be set",
         says="audiences; absent: every one that `admissionPolicies.tokenAudiences` of the chart lists; empty: none. "
@@ -619,7 +653,7 @@ RULES: tuple[PodRule, ...] = (
     PodRule(
         field="allowedUsers",
         judges="`runAsUser` of the pod and of its containers. It has to be set",
-        says="uids, or ranges such as `1000-1999`; empty or absent: every uid. Root takes `privilegedTemplates` too",
+        says="uids, or ranges such as `1000-1999`; empty or absent: every uid. Root takes `allowedPrivileges` too",
         what="the user",
         allowed=lambda pool: pool.allowed_users or None,
         parts=_users,

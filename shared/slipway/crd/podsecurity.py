@@ -1,12 +1,12 @@
 """Security contexts of pod templates: what "restricted" forbids, and the context that satisfies it.
 
 A template that says nothing gets a context (`secured`); one that asks for more than "restricted" allows is refused
-(`check_*`), unless its pool allows privileged templates.
+(`check_*`), unless its pool allows privileged templates, or names the very privilege (`Grants`).
 
 Source: Pod Security Standards, "restricted" (which includes "baseline"), Kubernetes 1.36.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 from slipway.crd.fielderrors import Findings, pointer
@@ -65,24 +65,61 @@ _CONTAINER_FIELDS = frozenset(
         "procMount",
     }
 )
-Check = Callable[[Any, str, Findings], None]
+ROOT = "root"
+HOST_PRIVILEGES = ("hostIPC", "hostNetwork")
+"""Switches that a pool may allow by name."""
+Grants = Collection[str]
+"""Privileges that a pool names: `root`, those of `HOST_PRIVILEGES`, and capabilities."""
+Check = Callable[[Any, str, Findings, Grants], None]
 
 
-def check_host_switch(field: str, value: Any, at: str, findings: Findings, *, privileged: bool) -> None:
-    """`hostNetwork` and its like: only the harmless value passes."""
+def check_host_switch(
+    field: str, value: Any, at: str, findings: Findings, *, privileged: bool, grants: Grants = ()
+) -> None:
+    """`hostNetwork` and its like: only the harmless value passes, and what the pool grants."""
     harmless = (None, False) if field != "hostUsers" else (None, False, True)
-    if value not in harmless and not privileged:
-        findings.refuse(at, "must be false: ranks do not share the node's namespaces; leave it out")
+    if value in harmless or privileged or (value is True and field in HOST_PRIVILEGES and field in grants):
+        return
+    more = _or_granted(field) if field in HOST_PRIVILEGES else ""
+    findings.refuse(at, f"must be false: ranks do not share the node's namespaces; leave it out{more}")
 
 
-def check_pod(context: Any, at: str, findings: Findings, *, privileged: bool) -> None:
+def check_pod(context: Any, at: str, findings: Findings, *, privileged: bool, grants: Grants = ()) -> None:
     """Notes what a pod's securityContext may not say."""
-    _check(findings.mapping(context, at), _POD_FIELDS, at, findings, privileged=privileged)
+    _check(findings.mapping(context, at), _POD_FIELDS, at, findings, grants, privileged=privileged)
 
 
-def check_container(context: Any, at: str, findings: Findings, *, privileged: bool) -> None:
+def check_container(context: Any, at: str, findings: Findings, *, privileged: bool, grants: Grants = ()) -> None:
     """Notes what a container's securityContext may not say."""
-    _check(findings.mapping(context, at), _CONTAINER_FIELDS, at, findings, privileged=privileged)
+    _check(findings.mapping(context, at), _CONTAINER_FIELDS, at, findings, grants, privileged=privileged)
+
+
+def privileges_of(spec: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """(JSON pointer below the pod spec, privilege) of what a pod asks for that a pool may allow by name."""
+    for field in HOST_PRIVILEGES:
+        if spec.get(field):
+            yield f"/{field}", field
+    yield from _root_in(object_of(spec.get("securityContext")), "/securityContext")
+    for group in ("containers", "initContainers"):
+        for index, container in enumerate(objects_of(spec.get(group))):
+            at, context = f"/{group}/{index}/securityContext", object_of(container.get("securityContext"))
+            yield from _root_in(context, at)
+            added = object_of(context.get("capabilities")).get("add")
+            for place, name in enumerate(added if isinstance(added, list) else []):
+                if name not in _CAPABILITIES:
+                    yield f"{at}/capabilities/add/{place}", str(name)
+
+
+def _root_in(context: Mapping[str, Any], at: str) -> Iterator[tuple[str, str]]:
+    if context.get("runAsUser") == 0:
+        # What follows from it, `runAsNonRoot: false`, is the same wish.
+        yield f"{at}/runAsUser", ROOT
+    elif context.get("runAsNonRoot") is False:
+        yield f"{at}/runAsNonRoot", ROOT
+
+
+def _or_granted(privilege: str) -> str:
+    return f", or have an administrator add {privilege} to allowedPrivileges of the pool"
 
 
 def running_as(spec: Mapping[str, Any], run_as: RunAs, *, is_limited: bool = False) -> dict[str, Any]:
@@ -98,12 +135,14 @@ def running_as(spec: Mapping[str, Any], run_as: RunAs, *, is_limited: bool = Fal
 
 def secured(spec: Mapping[str, Any]) -> dict[str, Any]:
     """A pod spec whose securityContexts satisfy "restricted", filled in where `spec` says nothing."""
+    said = _said(spec.get("securityContext"))
     pod = {
-        "runAsNonRoot": True,
+        # Root that the pool does not allow was refused before.
+        "runAsNonRoot": said.get("runAsUser") != 0,
         "runAsUser": USER_ID,
         "fsGroup": USER_ID,
         "seccompProfile": {"type": "RuntimeDefault"},
-        **_said(spec.get("securityContext")),
+        **said,
     }
     result: dict[str, Any] = {**spec, "securityContext": pod}
     for group in ("containers", "initContainers"):
@@ -117,6 +156,7 @@ def _secured_container(container: Mapping[str, Any]) -> dict[str, Any]:
     capabilities = object_of(said.get("capabilities"))
     context = {
         "allowPrivilegeEscalation": False,
+        **({"runAsNonRoot": False} if said.get("runAsUser") == 0 else {}),
         **said,
         "capabilities": {**capabilities, "drop": ["ALL"]},
     }
@@ -127,34 +167,45 @@ def _said(context: Any) -> dict[str, Any]:
     return {field: value for field, value in object_of(context).items() if value is not None}
 
 
-def _check(context: Mapping[str, Any], known: frozenset[str], at: str, findings: Findings, *, privileged: bool) -> None:
+def _check(
+    context: Mapping[str, Any], known: frozenset[str], at: str, findings: Findings, grants: Grants, *, privileged: bool
+) -> None:
     for field, value in context.items():
         here = at + pointer(field)
         if field not in known:
             findings.refuse(here, "is not a field that this securityContext may set")
         elif not privileged and value is not None and field in _CHECKS:
-            _CHECKS[field](value, here, findings)
+            _CHECKS[field](value, here, findings, grants)
 
 
 def _must_be(wanted: Any, hint: str) -> Check:
-    def check(value: Any, at: str, findings: Findings) -> None:
+    def check(value: Any, at: str, findings: Findings, grants: Grants) -> None:
+        del grants
         if value is not wanted:
             findings.refuse(at, hint)
 
     return check
 
 
-def _check_user(value: Any, at: str, findings: Findings) -> None:
-    if value == 0:
-        findings.refuse(at, f"must not be 0: ranks do not run as root; leave it out to run as {USER_ID}")
+def _check_user(value: Any, at: str, findings: Findings, grants: Grants) -> None:
+    if value == 0 and ROOT not in grants:
+        hint = f"must not be 0: ranks do not run as root; leave it out to run as {USER_ID}"
+        findings.refuse(at, hint + _or_granted(ROOT))
 
 
-def _check_profile(value: Any, at: str, findings: Findings) -> None:
+def _check_non_root(value: Any, at: str, findings: Findings, grants: Grants) -> None:
+    if value is not True and not (value is False and ROOT in grants):
+        findings.refuse(at, f"must be true: ranks do not run as root; leave it out{_or_granted(ROOT)}")
+
+
+def _check_profile(value: Any, at: str, findings: Findings, grants: Grants) -> None:
+    del grants
     if findings.mapping(value, at).get("type") not in ("RuntimeDefault", "Localhost"):
         findings.refuse(f"{at}/type", "must be RuntimeDefault or Localhost; leave it out for RuntimeDefault")
 
 
-def _check_selinux(value: Any, at: str, findings: Findings) -> None:
+def _check_selinux(value: Any, at: str, findings: Findings, grants: Grants) -> None:
+    del grants
     options = findings.mapping(value, at)
     kind = options.get("type", "")
     if not isinstance(kind, str) or kind not in _SELINUX_TYPES:
@@ -164,26 +215,34 @@ def _check_selinux(value: Any, at: str, findings: Findings) -> None:
             findings.refuse(f"{at}/{field}", "leave it out")
 
 
-def _check_capabilities(value: Any, at: str, findings: Findings) -> None:
+def _check_capabilities(value: Any, at: str, findings: Findings, grants: Grants) -> None:
     for index, name in enumerate(findings.items(findings.mapping(value, at).get("add"), f"{at}/add")):
-        if not isinstance(name, str) or name not in _CAPABILITIES:
-            findings.refuse(f"{at}/add/{index}", f"{name} may not be added; only NET_BIND_SERVICE may")
+        if not isinstance(name, str) or (name not in _CAPABILITIES and name not in _capabilities_in(grants)):
+            allowed = ", ".join(sorted({*_CAPABILITIES, *_capabilities_in(grants)}))
+            more = _or_granted(str(name)[:64])
+            findings.refuse(f"{at}/add/{index}", f"{str(name)[:64]} may not be added; only {allowed} may{more}")
 
 
-def _check_sysctls(value: Any, at: str, findings: Findings) -> None:
+def _capabilities_in(grants: Grants) -> set[str]:
+    return {name for name in grants if name != ROOT and name not in HOST_PRIVILEGES}
+
+
+def _check_sysctls(value: Any, at: str, findings: Findings, grants: Grants) -> None:
+    del grants
     for index, item in enumerate(findings.items(value, at)):
         name = findings.mapping(item, f"{at}/{index}").get("name")
         if not isinstance(name, str) or name not in _SAFE_SYSCTLS:
             findings.refuse(f"{at}/{index}/name", f"{name} is not a safe sysctl; leave it out")
 
 
-def _check_proc_mount(value: Any, at: str, findings: Findings) -> None:
+def _check_proc_mount(value: Any, at: str, findings: Findings, grants: Grants) -> None:
+    del grants
     if value != "Default":
         findings.refuse(at, "must be Default; leave it out")
 
 
 _CHECKS: Mapping[str, Check] = {
-    "runAsNonRoot": _must_be(True, "must be true: ranks do not run as root; leave it out"),
+    "runAsNonRoot": _check_non_root,
     "runAsUser": _check_user,
     "seccompProfile": _check_profile,
     "appArmorProfile": _check_profile,

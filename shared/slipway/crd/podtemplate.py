@@ -131,7 +131,7 @@ _VOLUME_TYPES = frozenset(
 )
 
 
-def check_template(
+def check_template(  # noqa: PLR0913 - keyword-only: what a pool says about its templates
     template: Any,
     at: str,
     findings: Findings,
@@ -141,12 +141,14 @@ def check_template(
     annotations: Collection[str] = (),
     grace_max_s: int = GRACE_MAX_S,
     accounts: Collection[str] | None = (),
+    grants: podsecurity.Grants = (),
 ) -> None:
     """Notes everything in the pod template at JSON pointer `at` that may not be there.
 
     With `privileged` (a pool's `privilegedTemplates`) what only "restricted" forbids passes; what would take the pod
-    out of Slipway's hands does not. With `delegated` (a pool's binding) what needs kube-scheduler passes. An annotation
-    is an order to what reads it, a kubelet or a controller: the harmless ones pass, and those that the pool names.
+    out of Slipway's hands does not. `grants` are what the pool allows of it by name. With `delegated` (a pool's
+    binding) what needs kube-scheduler passes. An annotation is an order to what reads it, a kubelet or a controller:
+    the harmless ones pass, and those that the pool names.
     `grace_max_s` is the longest that a pod may take to end. `accounts` are the service accounts that the workspace
     allows (names, or PREFIX*) beside `default`; None: it is not known here, and judged where the pod is made.
     """
@@ -160,7 +162,7 @@ def check_template(
                 _check_annotations(metadata, f"{at}/metadata/annotations", findings, annotations)
         elif field == "spec":
             spec = findings.mapping(value, f"{at}/spec")
-            _check_pod(spec, f"{at}/spec", findings, privileged=privileged)
+            _check_pod(spec, f"{at}/spec", findings, grants, privileged=privileged)
             _check_graces(spec, f"{at}/spec", findings, grace_max_s)
             _check_account(spec.get("serviceAccountName"), f"{at}/spec/serviceAccountName", findings, accounts)
         else:
@@ -223,7 +225,9 @@ def _check_annotations(metadata: Mapping[str, Any], at: str, findings: Findings,
             )  # fmt: skip
 
 
-def _check_pod(spec: Mapping[str, Any], at: str, findings: Findings, *, privileged: bool) -> None:
+def _check_pod(
+    spec: Mapping[str, Any], at: str, findings: Findings, grants: podsecurity.Grants, *, privileged: bool
+) -> None:
     for field, value in spec.items():
         here = at + pointer(field)
         if field in _POD_FIELDS:
@@ -233,13 +237,14 @@ def _check_pod(spec: Mapping[str, Any], at: str, findings: Findings, *, privileg
             if value not in (*allowed, None, ""):
                 findings.refuse(here, hint)
         elif field in podsecurity.HOST_SWITCHES:
-            podsecurity.check_host_switch(field, value, here, findings, privileged=privileged)
+            podsecurity.check_host_switch(field, value, here, findings, privileged=privileged, grants=grants)
         elif field in _POD_REFUSED:
             if value not in (None, "", [], {}):
                 findings.refuse(here, _POD_REFUSED[field])
         else:
             findings.refuse(here, "is not a field that a pod template may set")
-    podsecurity.check_pod(spec.get("securityContext"), f"{at}/securityContext", findings, privileged=privileged)
+    at_context = f"{at}/securityContext"
+    podsecurity.check_pod(spec.get("securityContext"), at_context, findings, privileged=privileged, grants=grants)
     _check_volumes(findings.items(spec.get("volumes"), f"{at}/volumes"), f"{at}/volumes", findings, privileged)
     names: set[str] = set()
     for group in ("containers", "initContainers"):
@@ -250,7 +255,9 @@ def _check_pod(spec: Mapping[str, Any], at: str, findings: Findings, *, privileg
             here = f"{at}/{group}/{index}"
             container = findings.mapping(item, here)
             _check_name(container.get("name"), here, names, findings)
-            _check_container(container, here, findings, privileged=privileged, is_init=group == "initContainers")
+            _check_container(
+                container, here, findings, grants, privileged=privileged, is_init=group == "initContainers"
+            )
 
 
 def _check_graces(spec: Mapping[str, Any], at: str, findings: Findings, most: int) -> None:
@@ -279,7 +286,13 @@ def _check_name(name: Any, at: str, names: set[str], findings: Findings) -> None
 
 
 def _check_container(
-    container: Mapping[str, Any], at: str, findings: Findings, *, privileged: bool, is_init: bool
+    container: Mapping[str, Any],
+    at: str,
+    findings: Findings,
+    grants: podsecurity.Grants,
+    *,
+    privileged: bool,
+    is_init: bool,
 ) -> None:
     for field, value in container.items():
         here = at + pointer(field)
@@ -295,7 +308,7 @@ def _check_container(
             if not isinstance(item, str):
                 findings.refuse(f"{at}/{field}/{index}", "must be a string; put it in quotes")
     podsecurity.check_container(
-        container.get("securityContext"), f"{at}/securityContext", findings, privileged=privileged
+        container.get("securityContext"), f"{at}/securityContext", findings, privileged=privileged, grants=grants
     )
     check_container_resources(container.get("resources"), f"{at}/resources", findings)
     _check_ports(container, at, findings, privileged=privileged)

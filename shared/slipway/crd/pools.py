@@ -18,6 +18,9 @@ SHM_SIZE_PATTERN = r"^(|(100|[1-9][0-9]?)%|0|[1-9][0-9]{0,5}(Mi|Gi|Ti))$"
 ID_RANGES_MAX = 64
 ALLOWED_MAX = 64
 ShortText = Annotated[str, Meta(min_length=1, max_length=253)]
+PRIVILEGE_PATTERN = r"^(root|hostIPC|hostNetwork|[A-Z][A-Z0-9_]{3,62})$"
+"""A capability has four letters and more: ALL is none."""
+Privilege = Annotated[str, Meta(max_length=63, pattern=PRIVILEGE_PATTERN)]
 IdRange = Annotated[str, Meta(max_length=21, pattern=r"^(0|[1-9][0-9]{0,9})(-(0|[1-9][0-9]{0,9}))?$")]
 ExtenderVerb = Annotated[str, Meta(max_length=256, pattern=r"^[A-Za-z0-9._~/-]*$")]
 
@@ -164,6 +167,10 @@ class ResourcePoolSpec(Wire, kw_only=True, frozen=True):
     """the workspaces that may use it; all when empty"""
     privileged_templates: bool = False
     """allow pod templates beyond Pod Security "restricted" """
+    allowed_privileges: Annotated[list[Privilege], Meta(max_length=ALLOWED_MAX)] = []
+    """what pod templates may have beyond Pod Security "restricted": root, hostIPC, hostNetwork, or capabilities such as
+    IPC_LOCK; nothing when empty. admissionPolicies.privileges of the chart has to list it too, and the Pod Security
+    label of the workspace has to allow it"""
     template_annotations: Annotated[list[Annotated[str, Meta(max_length=317)]], Meta(max_length=64)] = []
     """annotations that pod templates may set beyond the harmless ones: names, or PREFIX/* for all of a prefix"""
     allowed_images: Annotated[list[ImagePattern], Meta(max_length=IMAGE_PATTERNS_MAX)] = []
@@ -183,7 +190,7 @@ class ResourcePoolSpec(Wire, kw_only=True, frozen=True):
     """as whom pods run where neither the launch nor its workspace says: user 1000 and fsGroup 1000 when absent"""
     allowed_users: Annotated[list[IdRange], Meta(max_length=ID_RANGES_MAX)] = []
     """uids that pods may run as: numbers, or ranges such as 1000-1999; every uid when empty. Root takes
-    privilegedTemplates too"""
+    allowedPrivileges or privilegedTemplates too"""
     allowed_groups: Annotated[list[IdRange], Meta(max_length=ID_RANGES_MAX)] = []
     """groups that pods may run with, the group of volumes included: numbers, or ranges; every group when empty. A pod
     has to name its primary group then"""

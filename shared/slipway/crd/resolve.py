@@ -227,6 +227,7 @@ def _template(
         annotations=rules.template_annotations,
         grace_max_s=grace_max_s(rules),
         accounts=accounts,
+        grants=rules.allowed_privileges,
     )
     spec = object_of(template.get("spec"))
     _check_tolerations(spec, f"{at}/spec/tolerations", findings)

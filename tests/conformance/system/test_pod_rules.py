@@ -175,6 +175,79 @@ def test_tolerations_of_a_pod_are_judged(system: System, owner: Json, pool: str)
     assert wrong == []
 
 
+PRIVILEGES: tuple[tuple[Json, Json, bool], ...] = (
+    ({}, {}, True),
+    ({}, {"hostIPC": True}, False),
+    ({"allowedPrivileges": ["hostIPC"]}, {"hostIPC": True}, True),
+    ({"allowedPrivileges": ["hostIPC"]}, {"hostNetwork": True}, False),
+    ({"allowedPrivileges": ["hostNetwork"]}, {"hostNetwork": True}, True),
+    ({"allowedPrivileges": ["hostIPC"]}, {"capabilities": {"drop": ["ALL"], "add": ["IPC_LOCK"]}}, False),
+    ({"allowedPrivileges": ["IPC_LOCK"]}, {"capabilities": {"drop": ["ALL"], "add": ["IPC_LOCK"]}}, True),
+    ({"allowedPrivileges": ["IPC_LOCK"]}, {"capabilities": {"drop": ["ALL"], "add": ["NET_BIND_SERVICE"]}}, True),
+    ({"allowedPrivileges": ["IPC_LOCK"]}, {"runAsUser": 0}, False),
+    ({"allowedPrivileges": ["root"]}, {"runAsUser": 0, "runAsNonRoot": False}, True),
+    ({"allowedPrivileges": []}, {"runAsNonRoot": False}, False),
+)
+"""What a pool says, what a pod asks for (of the host, or in the context of its container), and whether it may."""
+CEILING = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies/slipway-policy-pods"
+
+
+def asking(pod: Json, asked: Json) -> Json:
+    """The pod, whose container or host namespaces are as asked."""
+    host = {name: value for name, value in asked.items() if name.startswith("host")}
+    context = {**RESTRICTED, **{name: value for name, value in asked.items() if name not in host}}
+    containers = [{**each, "securityContext": context} for each in pod["spec"]["containers"]]
+    return {**pod, "spec": {**pod["spec"], **host, "containers": containers}}
+
+
+@pytest.fixture
+def ceiling(system: System) -> Generator[None]:
+    """The chart lists privileges, as by `admissionPolicies.privileges`."""
+    before = system.operator.get(CEILING)["spec"]["variables"]
+    names = ["root", "hostIPC", "hostNetwork", "IPC_LOCK"]
+    raised = [{**each, "expression": str(names)} if each["name"] == "privileges" else each for each in before]
+    assert raised != before
+    system.operator.change(CEILING, {"spec": {"variables": raised}})
+    yield
+    system.operator.change(CEILING, {"spec": {"variables": before}})
+
+
+@pytest.mark.usefixtures("ceiling")
+def test_privileges_of_a_pod_are_judged(system: System, owner: Json, pool: str) -> None:
+    """By the pool's list, as the Python judges them."""
+    wrong: list[tuple[Json, Json, str]] = []
+    with acting_as(system, "podworker") as client:
+        system.operator.change(pool, {"spec": {"allowedPrivileges": ["hostIPC"]}})
+        seen = asking(running(owner, "a"), {"hostIPC": True})
+        wait_until(lambda: judged(client, seen).is_success, "the policy knows the list of the chart")
+        for number, (rules, asked, is_fine) in enumerate(PRIVILEGES):
+            # An image that only this case allows shows that the policy has seen its rules.
+            mark = f"seen.example/{number}"
+            rules = {"allowedPrivileges": None, **rules, "allowedImages": [mark]}
+            system.operator.change(pool, {"spec": rules})
+            wait_until(lambda mark=mark: judged(client, running(owner, mark)).is_success, "the policy knows the rules")
+            pod = asking(running(owner, mark), asked)
+            known = {name: value for name, value in rules.items() if value is not None}
+            findings = Findings()
+            podrules.check(pod["spec"], "", msgspec.convert({"metadata": {}, "spec": known}, ResourcePool), findings)
+            answer = judged(client, pod)
+            if (answer.is_success, not findings.errors) != (is_fine, is_fine):
+                wrong.append((rules, asked, answer.text))
+    assert wrong == []
+
+
+def test_no_pool_allows_a_privilege_that_the_chart_does_not_list(system: System, owner: Json, pool: str) -> None:
+    """Whatever the pool says, and whatever pool a pod says that it is of."""
+    with acting_as(system, "podworker") as client:
+        every = ["root", "hostIPC", "hostNetwork", "IPC_LOCK"]
+        rules = {"allowedPrivileges": every, "allowedImages": ["seen.example/"]}
+        system.operator.change(pool, {"spec": rules})
+        wait_until(lambda: judged(client, running(owner, "seen.example/a")).is_success, "the policy knows the rules")
+        for asked in (asked for _, asked, _ in PRIVILEGES if asked and "NET_BIND_SERVICE" not in str(asked)):
+            refused(judged(client, asking(running(owner, "seen.example/a"), asked)), "pods", "")
+            refused(judged(client, asking(in_pool(a_pod(owner), "no-such-pool"), asked)), "pods", "")
+
+
 ANNOTATED: tuple[tuple[Json, str, bool], ...] = (
     ({}, "note", True),
     ({}, "prometheus.io/scrape", True),

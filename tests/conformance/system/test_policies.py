@@ -11,6 +11,7 @@ from contextlib import contextmanager
 import httpx
 import pytest
 
+from slipway.crd.meta import LABEL_POOL
 from slipway.errors import ControlPlaneError
 from tests.conformance.system.operator import GROUP, NOT_FOUND, Json
 from tests.conformance.system.system import System, a_body
@@ -165,7 +166,10 @@ def test_ranks_are_restricted(system: System, owner: Json, words: str, spec: Jso
         taken(client.post(f"{DEFAULT}/pods", json=a_pod(owner), params=dry))
         # Two policies refuse a token, and the server names any one of them.
         policy = "" if words == "token" else "pods"
-        refused(client.post(f"{DEFAULT}/pods", json=a_pod(owner, **spec), params=dry), policy, words)
+        pod = a_pod(owner, **spec)
+        # No pool judges it then, which would refuse some of these too.
+        pod["metadata"]["labels"] = {**pod["metadata"]["labels"], LABEL_POOL: "no-such-pool"}
+        refused(client.post(f"{DEFAULT}/pods", json=pod, params=dry), policy, words)
 
 
 def test_what_a_podworker_makes_belongs_to_an_allocation(system: System, owner: Json) -> None:

@@ -119,6 +119,7 @@ MATRIX: Mapping[str, Values] = {
         "api": {"settings": {"taskAudience": "slipway.example"}},
         "podworker": {"settings": {"taskAudience": "slipway.example", "apiUrl": "https://api.example"}},
     },
+    "privileges": {"admissionPolicies": {"privileges": ["root", "hostIPC", "IPC_LOCK"]}},
     "an archive of logs": {name: {"settings": {"logArchiveUrl": "s3://bucket/slipway"}} for name in ("api", "watcher")},
     "no door for tasks": {"api": {"settings": {"taskListen": ""}}, "podworker": {"settings": {"taskAudience": ""}}},
     "placed": {
@@ -350,6 +351,7 @@ REFUSED: Mapping[str, tuple[Values, str]] = {
     "an open api": ({"api": {"settings": {"listen": "0.0.0.0:8080"}}}, "loopback"),
     "an open api by name": ({"api": {"settings": {"listen": "localhost.example:8080"}}}, "loopback"),
     "two audiences": ({"podworker": {"settings": {"taskAudience": "another"}}}, "taskAudience"),
+    "every capability": ({"admissionPolicies": {"privileges": ["ALL"]}}, "privileges"),
     "two archives": ({"api": {"settings": {"logArchiveUrl": "s3://bucket/slipway"}}}, "logArchiveUrl"),
     "an archive that nobody reads": (
         {"watcher": {"settings": {"logArchiveUrl": "s3://bucket/slipway"}}},

@@ -58,11 +58,11 @@ async def test_where_lines_are_missing_the_logs_of_the_cluster_are_named() -> No
         api_world(Settings(logs_url_template="https://logs.example/{id}")) as world,
         serve_app(world.app, before_stop=world.stop.set) as url,
     ):
-        desk, id_ = Desk(url), str((await world.launch(name="gang"))["id"])
+        desk, id_ = Desk(url), AllocationId((await world.launch(name="gang"))["id"])
         line = LogLine(attempt=1, rank=0, time="2026-01-02T03:04:05Z", text="one")
         await store_lines(world.streams, id_, [line])
         assert "logs.example" not in (await desk.run("logs", id_)).err
-        [answer] = await world.streams.logs.append([a_pack(AllocationId(id_), [line], after=1, first=9)])
+        [answer] = await world.streams.logs.append([a_pack(id_, [line], after=1, first=9)])
         assert answer.is_appended
         ran = await desk.run("logs", id_)
         assert f"the cluster keeps logs of its own: https://logs.example/{id_}" in ran.err

@@ -129,6 +129,21 @@ async def test_the_size_of_shared_memory_is_an_option(world: ApiWorld, desk: Des
     assert "such as 8Gi" in refused.err
 
 
+async def test_who_runs_it_is_an_option(world: ApiWorld, desk: Desk) -> None:
+    """User, group or both, by number; what is no number is refused before anything is sent."""
+    for number, (text, user, group) in enumerate(
+        (("1001", 1001, None), ("1001:2001", 1001, 2001), (":2001", 1000, 2001))
+    ):
+        assert (
+            await desk.run("run", "-d", "--name", f"as-{number}", "--image", "x", "--run-as", text, "--", "true")
+        ).code == 0
+        context = (await world.stored(f"as-{number}")).spec.template["spec"].get("securityContext", {})
+        assert (context.get("runAsUser"), context.get("runAsGroup")) == (user, group)
+    for text in ("ada", "1001:staff", ":", "1001:2001:3001", "-1", "1" * 20):
+        refused = await desk.run(*RUN, "--run-as=" + text, "--", "true")
+        assert (refused.code, "--run-as" in refused.err) == (main.USAGE, True), text
+
+
 async def test_a_refused_service_account_is_named_by_its_option(desk: Desk) -> None:
     """With the words that would allow it."""
     refused = await desk.run(*RUN, "--service-account", "reader", "--", "true")

@@ -324,3 +324,68 @@ def test_no_template_names_secret_values_of_an_allocation() -> None:
     found = refusals(resolve(allocation, a_pool(), secrets=ReleasedSecrets(names=("*",))))
     assert list(found) == [f"/ranks/1/template/spec/{place}" for place in places]
     assert "secretValues" in found[next(iter(found))]
+
+
+def a_privileged(**context: object) -> Json:
+    return {"name": "main", "image": "x", "command": ["x"], "securityContext": context}
+
+
+ADDED = "containers/0/securityContext/capabilities/add/0"
+PRIVILEGES: list[tuple[str, Json, str]] = [
+    ("hostIPC", a_template(**{"hostIPC": True}), "hostIPC"),
+    ("hostNetwork", a_template(**{"hostNetwork": True}), "hostNetwork"),
+    (
+        "IPC_LOCK",
+        a_template(a_privileged(capabilities={"add": ["IPC_LOCK"]})),
+        "containers/0/securityContext/capabilities/add/0",
+    ),
+    ("root", a_template(a_privileged(runAsUser=0)), "containers/0/securityContext/runAsUser"),
+    ("root", a_template(a_privileged(runAsNonRoot=False)), "containers/0/securityContext/runAsNonRoot"),
+    ("root", a_template(**{"securityContext": {"runAsUser": 0}}), "securityContext/runAsUser"),
+]
+"""A privilege, a template that asks for it, and where."""
+
+
+@pytest.mark.parametrize(("privilege", "template", "at"), PRIVILEGES)
+def test_a_pool_allows_privileges_by_name(privilege: str, template: Json, at: str) -> None:
+    """That one and no other; what is refused is refused once, and the refusal says who can change that."""
+    wanted = an_allocation(template=template)
+    assert resolve(wanted, a_pool(allowedPrivileges=[privilege])).errors == ()
+    assert resolve(wanted, a_pool(privilegedTemplates=True)).errors == ()
+    others = sorted({each for each, _, _ in PRIVILEGES} - {privilege})
+    for rules in ({}, {"allowedPrivileges": []}, {"allowedPrivileges": [*others, "SYS_NICE"]}):
+        found = resolve(wanted, a_pool(**rules)).errors
+        assert [error.pointer for error in found] == [f"/template/spec/{at}"]
+        assert f"add {privilege} to allowedPrivileges of the pool" in found[0].detail
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        a_template(**{"hostPID": True}),
+        a_template(a_privileged(privileged=True)),
+        a_template(a_privileged(allowPrivilegeEscalation=True)),
+        a_template(a_privileged(capabilities={"add": ["ALL"]})),
+        a_template(a_privileged(capabilities={"add": ["root"]})),
+        a_template(volumes=[{"name": "h", "hostPath": {"path": "/"}}]),
+    ],
+)
+def test_no_name_allows_what_would_open_the_node(template: Json) -> None:
+    """Not in a pool that allows everything that has a name."""
+    pool = a_pool(allowedPrivileges=["root", "hostIPC", "hostNetwork", "IPC_LOCK", "SYS_ADMIN"])
+    assert resolve(an_allocation(template=template), pool).errors != ()
+
+
+def test_root_that_is_allowed_is_root_and_nothing_more() -> None:
+    """All capabilities are still dropped, and nothing escalates. It does not say non-root, so a kubelet starts it."""
+    template = a_template(a_privileged(runAsUser=0, capabilities={"add": ["IPC_LOCK"]}))
+    result = resolve(an_allocation(template=template), a_pool(allowedPrivileges=["root", "IPC_LOCK"]))
+    assert result.errors == ()
+    assert result.spec is not None
+    [container] = result.spec.template["spec"]["containers"]
+    assert container["securityContext"] == {
+        "runAsNonRoot": False,
+        "runAsUser": 0,
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"add": ["IPC_LOCK"], "drop": ["ALL"]},
+    }

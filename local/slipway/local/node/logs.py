@@ -170,9 +170,9 @@ class _Position:
 
     def __init__(self, folder: Path, query: LogQuery) -> None:
         self._folder = folder
-        self._number = _first_number(folder, normal_time(query.since).encode()) if query.since else -1
+        self._number: int = _first_number(folder, normal_time(query.since).encode()) if query.since else -1
         self._offset = 0
-        self.files_missed = 0
+        self.files_missed: int = 0
         """so many files were removed before they were read; who tells it sets it to 0"""
 
     def lines(self) -> Iterator[bytes]:
