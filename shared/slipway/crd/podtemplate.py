@@ -78,9 +78,6 @@ _POD_REFUSED: Mapping[str, str] = {
     "overhead": "leave it out: the runtime class sets it",
     "ephemeralContainers": "leave it out: they belong to running pods",
 }
-_CLAIMS_NEED_DELEGATE = (
-    "only kube-scheduler can give out resource claims: use a pool with `binding: delegate`, or ranks[].resources"
-)
 _CONTAINER_FIELDS = frozenset(
     {
         "name",
@@ -131,13 +128,12 @@ _VOLUME_TYPES = frozenset(
 )
 
 
-def check_template(  # noqa: PLR0913 - keyword-only: what a pool says about its templates
+def check_template(
     template: Any,
     at: str,
     findings: Findings,
     *,
     privileged: bool = False,
-    delegated: bool = False,
     annotations: Collection[str] = (),
     grace_max_s: int = GRACE_MAX_S,
     accounts: Collection[str] | None = (),
@@ -146,14 +142,11 @@ def check_template(  # noqa: PLR0913 - keyword-only: what a pool says about its 
     """Notes everything in the pod template at JSON pointer `at` that may not be there.
 
     With `privileged` (a pool's `privilegedTemplates`) what only "restricted" forbids passes; what would take the pod
-    out of Slipway's hands does not. `grants` are what the pool allows of it by name. With `delegated` (a pool's
-    binding) what needs kube-scheduler passes. An annotation is an order to what reads it, a kubelet or a controller:
-    the harmless ones pass, and those that the pool names.
+    out of Slipway's hands does not. `grants` are what the pool allows of it by name. An annotation is an order to what
+    reads it, a kubelet or a controller: the harmless ones pass, and those that the pool names.
     `grace_max_s` is the longest that a pod may take to end. `accounts` are the service accounts that the workspace
     allows (names, or PREFIX*) beside `default`; None: it is not known here, and judged where the pod is made.
     """
-    if not delegated:
-        _refuse_claims(template, at, findings)
     for field, value in findings.mapping(template, at).items():
         if field == "metadata":
             metadata = findings.mapping(value, f"{at}/metadata")
@@ -187,16 +180,6 @@ def _check_account(name: Any, at: str, findings: Findings, accounts: Collection[
         f"allow it: kubectl annotate --overwrite namespace WORKSPACE {ANNOTATION_SERVICE_ACCOUNTS}="
         f"{','.join([*(accounts or ()), str(name)[:80]])}",
     )
-
-
-def _refuse_claims(template: Any, at: str, findings: Findings) -> None:
-    spec = findings.mapping(findings.mapping(template, at).get("spec"), f"{at}/spec")
-    if spec.get("resourceClaims"):
-        findings.refuse(f"{at}/spec/resourceClaims", _CLAIMS_NEED_DELEGATE)
-    for group in ("containers", "initContainers"):
-        for index, container in enumerate(objects_of(spec.get(group))):
-            if object_of(container.get("resources")).get("claims"):
-                findings.refuse(f"{at}/spec/{group}/{index}/resources/claims", _CLAIMS_NEED_DELEGATE)
 
 
 def _check_metadata(metadata: Mapping[str, Any], at: str, findings: Findings, *, passes: Collection[str] = ()) -> None:

@@ -223,7 +223,6 @@ def _template(
         at,
         findings,
         privileged=rules.privileged_templates,
-        delegated=rules.binding == "delegate",
         annotations=rules.template_annotations,
         grace_max_s=grace_max_s(rules),
         accounts=accounts,

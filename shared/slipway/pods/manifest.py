@@ -69,6 +69,8 @@ def build(
         InvalidError: the spec cannot become pods; TooLargeError: the files do not fit.
     """
     spec = with_pull_secrets(spec, pull_secrets)
+    if _has_resource_claims(spec):
+        pool = delegating(pool)
     places = places_of(allocation, spec)
     names = _names(allocation, spec)
     bundle = files.bundle_of(spec.files)
@@ -85,6 +87,17 @@ def build(
         pods=_pods(envelope, spec, pool, places, added, bundle=bundle, options=options, traceparent=traceparent),
         is_delegate=pool.spec.binding == "delegate",
     )
+
+
+def delegating(pool: ResourcePool) -> ResourcePool:
+    """The pool as one that leaves the binding to kube-scheduler, for an attempt that needs that."""
+    return msgspec.structs.replace(pool, spec=msgspec.structs.replace(pool.spec, binding="delegate"))
+
+
+def _has_resource_claims(spec: AllocationSpec) -> bool:
+    """Whether a pod asks for devices by claims, which only kube-scheduler gives out."""
+    templates = [spec.template, *(role.template for role in spec.ranks)]
+    return any(object_of(object_of(template).get("spec")).get("resourceClaims") for template in templates)
 
 
 def places_of(allocation: Allocation, spec: AllocationSpec) -> tuple[RankPlace, ...]:

@@ -6,6 +6,7 @@ from collections.abc import Generator
 
 import pytest
 
+from tests.conformance.system.claimed_devices import make_toys
 from tests.conformance.system.neighbours import PODS, Place, a_place
 from tests.conformance.system.operator import Json
 from tests.conformance.system.permissions import Request
@@ -13,7 +14,6 @@ from tests.conformance.system.system import System
 from tests.conformance.system.volumes import CLAIMS, CLASSES, VOLUMES, a_claim, a_class, a_template, a_volume
 from tests.support.wait import wait_until
 
-RESOURCES = "/apis/resource.k8s.io/v1"
 SHORT: Json = {"runsS": 0.2}
 
 
@@ -180,36 +180,7 @@ def test_volume_that_waits_for_its_first_consumer(place: Place) -> None:
 
 def test_resource_claims_are_kube_schedulers(place: Place) -> None:
     """A device of a driver: only kube-scheduler can give it out, and it does."""
-    system = place.system
-    node = place.nodes[0]
-    place.make(
-        f"{RESOURCES}/deviceclasses",
-        {
-            "metadata": {"name": "toys"},
-            "spec": {"selectors": [{"cel": {"expression": 'device.driver == "toy.example.org"'}}]},
-        },
-    )
-    place.make(
-        f"{RESOURCES}/resourceslices",
-        {
-            "metadata": {"name": f"{node}-toys"},
-            "spec": {
-                "driver": "toy.example.org",
-                "nodeName": node,
-                "pool": {"name": node, "generation": 1, "resourceSliceCount": 1},
-                "devices": [{"name": "toy-0"}],
-            },
-        },
-    )
-    wanted = {"requests": [{"name": "toy", "exactly": {"deviceClassName": "toys"}}]}
-    place.make(
-        f"{RESOURCES}/namespaces/default/resourceclaimtemplates",
-        {"metadata": {"name": "one-toy"}, "spec": {"spec": {"devices": wanted}}},
-    )
-    template = a_template("")
-    template["spec"]["volumes"] = []
-    template["spec"]["resourceClaims"] = [{"name": "toy", "resourceClaimTemplateName": "one-toy"}]
-    template["spec"]["containers"][0]["resources"] = {"claims": [{"name": "toy"}]}
-    id_ = place.launch(1, template=template)
+    system, node = place.system, place.nodes[0]
+    id_ = place.launch(1, template=make_toys(place, node, "toys"))
     system.ended(id_, "Succeeded", timeout_s=60)
     assert [run.node for run in system.runs(id_)] == [node]

@@ -4,7 +4,7 @@ from collections.abc import Generator
 
 import pytest
 
-from slipway.errors import InvalidError
+from tests.conformance.system.claimed_devices import make_toys
 from tests.conformance.system.neighbours import PODS, Place, a_place
 from tests.conformance.system.operator import Json
 from tests.conformance.system.system import System
@@ -157,32 +157,33 @@ def test_stranger_that_preempts_ours(place: Place) -> None:
     assert place.look(stranger)["status"]["phase"] == "Running"
 
 
-def test_volume_that_waits_for_its_first_consumer_is_refused(place: Place) -> None:
-    """Only kube-scheduler can choose its node: it ends as Invalid, in words that help, and nothing is created."""
+def test_volume_that_waits_for_its_first_consumer(place: Place) -> None:
+    """It is left to kube-scheduler, which refuses a node that cannot have the volume; then the next one is tried."""
     system = place.system
-    name = f"waits-{place.name}"
+    name, home = f"waits-{place.name}", place.nodes[1]
     place.make(CLASSES, a_class(name))
+    place.make(VOLUMES, a_volume(name, name, home))
     place.make(CLAIMS, a_claim(name, name))
     id_ = place.launch(1, template=a_template(name))
-    view = system.ended(id_, "Invalid")
-    assert view["reason"] == "InvalidSpec"
-    assert f"volume claim {name} (storage class {name}) waits for its first consumer" in view["message"]
-    assert "binding: delegate" in view["message"]
-    assert system.runs(id_) == []
+    system.ended(id_, "Succeeded", timeout_s=60)
+    assert [run.node for run in system.runs(id_)] == [home]
+    assert system.operator.get(f"{CLAIMS}/{name}")["spec"]["volumeName"] == name
 
 
-def test_volume_of_an_ephemeral_claim_is_refused_too(place: Place) -> None:
-    """A volume that is made with the pod, of a class that waits; the class may be the default one."""
+def test_volume_of_an_ephemeral_claim_of_a_class_that_waits(place: Place) -> None:
+    """It is made with the pod; the class may be the default one. A volume on one node decides where the rank runs."""
     system = place.system
-    name = f"scratch-{place.name}"
+    name, home = f"scratch-{place.name}", place.nodes[0]
     default = {"annotations": {"storageclass.kubernetes.io/is-default-class": "true"}}
     made = a_class(name)
     place.make(CLASSES, {**made, "metadata": {**made["metadata"], **default}})
+    place.make(VOLUMES, a_volume(name, name, home))
     template = a_template("")
     spec = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
     template["spec"]["volumes"] = [{"name": "data", "ephemeral": {"volumeClaimTemplate": {"spec": spec}}}]
     id_ = place.launch(1, template=template)
-    assert f"an ephemeral volume of storage class {name}" in system.ended(id_, "Invalid")["message"]
+    system.ended(id_, "Succeeded", timeout_s=60)
+    assert [run.node for run in system.runs(id_)] == [home]
 
 
 def test_volume_that_is_not_bound_yet_is_waited_for(place: Place) -> None:
@@ -199,10 +200,10 @@ def test_volume_that_is_not_bound_yet_is_waited_for(place: Place) -> None:
     assert system.view(id_)["attempt"] == 1
 
 
-def test_resource_claims_are_refused_at_the_door(place: Place) -> None:
-    """The API names the field and what to do instead."""
-    template = a_template("")
-    template["spec"]["volumes"] = []
-    template["spec"]["resourceClaims"] = [{"name": "toy", "resourceClaimName": "toy"}]
-    with pytest.raises(InvalidError, match="binding: delegate"):
-        place.launch(1, template=template)
+def test_resource_claims_are_kube_schedulers(place: Place) -> None:
+    """A device of a driver: such a launch is left to kube-scheduler, which gives the device out."""
+    system, node, name = place.system, place.nodes[0], f"toys-{place.name}"
+    template = make_toys(place, node, name)
+    id_ = place.launch(1, template=template)
+    system.ended(id_, "Succeeded", timeout_s=60)
+    assert [run.node for run in system.runs(id_)] == [node]

@@ -79,7 +79,6 @@ POD: list[tuple[str, object]] = [
     ("activeDeadlineSeconds", 5),
     ("schedulingGates", [{"name": "g"}]),
     ("readinessGates", [{"conditionType": "c"}]),
-    ("resourceClaims", [{"name": "c"}]),
     ("ephemeralContainers", [{"name": "e"}]),
     ("terminationGracePeriodSeconds", -1),
     ("terminationGracePeriodSeconds", "30"),
@@ -329,30 +328,14 @@ def test_a_security_context_is_filled_in_not_replaced() -> None:
     assert spec["containers"][0]["securityContext"]["capabilities"] == {"add": ["NET_BIND_SERVICE"], "drop": ["ALL"]}
 
 
-def test_resource_claims_need_a_pool_that_delegates() -> None:
-    """Only kube-scheduler can give them out; what asks for one is named."""
+def test_resource_claims_pass_in_every_pool() -> None:
+    """Whoever binds its pods: those with claims are left to kube-scheduler."""
     template = a_template(
-        {"name": "main", "image": "x", "resources": {"claims": [{"name": "gpu"}]}},
+        {"name": "main", "image": "x", "command": ["x"], "resources": {"claims": [{"name": "gpu"}]}},
         resourceClaims=[{"name": "gpu", "resourceClaimTemplateName": "one-gpu"}],
     )
-    assert refused(template) == [
-        "/template/spec/resourceClaims",
-        "/template/spec/containers/0/resources/claims",
-    ]
-    findings = Findings()
-    check_template(template, "/template", findings, delegated=True)
-    assert findings.errors == ()
-
-
-def test_binding_of_the_pool_decides_about_claims() -> None:
-    """The same allocation is sound in one pool and refused in another."""
-    template = a_template(
-        {"name": "main", "image": "x", "command": ["x"]}, resourceClaims=[{"name": "c", "resourceClaimName": "c"}]
-    )
-    resolved = resolve(an_allocation(template=template), a_pool(binding="delegate"))
-    assert resolved.errors == ()
-    [error] = resolve(an_allocation(template=template), a_pool()).errors
-    assert "binding: delegate" in error.detail
+    for binding in ("direct", "delegate"):
+        assert resolve(an_allocation(template=template), a_pool(binding=binding)).errors == ()
 
 
 def test_claims_of_a_container_are_no_amounts() -> None:

@@ -11,8 +11,9 @@ from slipway.crd.meta import ANNOTATION_OPENED
 from slipway.errors import InvalidError, StaleError
 from slipway.kube.errors import Verb
 from slipway.kube.ports import PatchType
-from slipway.kube.resources import PODS, RESOURCE_POOLS
+from slipway.kube.resources import PODS, RESOURCE_POOLS, STORAGE_CLASSES
 from slipway.pods.pin import LAUNCH_GATE, is_pinned
+from tests.support.allocations import a_template
 from tests.support.podworker_desk import CrashError, Desk, at_a_desk
 from tests.support.small_cluster import look
 
@@ -269,5 +270,36 @@ def test_cancel_before_the_release_opens_nothing() -> None:
         await desk.handle()
         assert (Verb.PATCH, "pods") not in desk.calls.seen
         assert all(pod.metadata.deletion_timestamp is not None for pod in await desk.pods())
+
+    at_a_desk(story)
+
+
+SCRATCH: dict[str, Any] = {
+    "name": "scratch",
+    "ephemeral": {"volumeClaimTemplate": {"spec": {"storageClassName": "late", "accessModes": ["ReadWriteOnce"]}}},
+}
+NEEDS: dict[str, dict[str, Any]] = {
+    "a volume that waits for its first consumer": {"volumes": [SCRATCH]},
+    "devices by claims": {"resourceClaims": [{"name": "gpu", "resourceClaimTemplateName": "one-gpu"}]},
+}
+
+
+@pytest.mark.parametrize("need", NEEDS)
+@pytest.mark.parametrize("fails_at", [None, 1, 3, 5])
+def test_an_attempt_that_needs_kube_scheduler_is_left_to_it_in_any_pool(need: str, fails_at: int | None) -> None:
+    """All its ranks, gated until the release as in a pool that delegates; also where a worker dies in between."""
+
+    async def story(desk: Desk) -> None:
+        late = {"metadata": {"name": "late"}, "provisioner": "x", "volumeBindingMode": "WaitForFirstConsumer"}
+        await desk.kube.create(STORAGE_CLASSES, late)
+        await desk.assign(*GANG, template=a_template({"name": "main", "image": "x", "command": ["x"]}, **NEEDS[need]))
+        desk.calls.fail_with(lambda at, when: CrashError() if (at, when) == (fails_at, "after") else None)
+        try:
+            await desk.handle()
+        except (CrashError, BaseExceptionGroup):
+            worker, _ = desk.another_worker()
+            await desk.handle(worker=worker)
+        assert {pod.spec.scheduler_name for pod in await desk.pods()} == {"default-scheduler"}
+        await assert_open(desk, *GANG)
 
     at_a_desk(story)

@@ -1,4 +1,4 @@
-"""Volume claims of launches that we bind ourselves: bound ones pass, those that need kube-scheduler are refused."""
+"""Volume claims of launches that we bind ourselves: which of them need kube-scheduler."""
 
 from collections.abc import Mapping
 from typing import Any, TypeVar
@@ -6,10 +6,10 @@ from typing import Any, TypeVar
 import msgspec
 import pytest
 
-from slipway.errors import ClaimPendingError, InvalidError, NotFoundError
+from slipway.errors import ClaimPendingError, NotFoundError
 from slipway.kube.ports import Listed
 from slipway.kube.resources import Resource
-from slipway.podworker.volume_claims import WAITS, check_claims
+from slipway.podworker.volume_claims import WAITS, needs_scheduler
 from tests.support.virtual_time import run_virtual
 
 T = TypeVar("T")
@@ -55,6 +55,16 @@ def _a_class(mode: str, *, is_default: bool = False) -> Json:
 WAITING: Mapping[str, tuple[Json, Json]] = {
     "the claim's class waits": ({"slow": _a_class(WAITS), "data": {"spec": {"storageClassName": "slow"}}}, _claimed()),
     "the default class waits": ({"c": _a_class(WAITS, is_default=True), "data": {}}, _claimed()),
+    "a node is chosen, and the volume is not made yet": (
+        {
+            "slow": _a_class(WAITS),
+            "data": {
+                "metadata": {"name": "data", "annotations": {"volume.kubernetes.io/selected-node": "n1"}},
+                "spec": {"storageClassName": "slow"},
+            },
+        },
+        _claimed(),
+    ),
     "an ephemeral volume's class waits": ({"slow": _a_class(WAITS)}, _ephemeral(storageClassName="slow")),
     "an ephemeral volume of the default class": ({"c": _a_class(WAITS, is_default=True)}, _ephemeral()),
 }
@@ -63,13 +73,6 @@ PENDING: Mapping[str, Json] = {
     "bound soon": {"fast": _a_class("Immediate"), "data": {"spec": {"storageClassName": "fast"}}},
     "the class is not an object": {"data": {"spec": {"storageClassName": "by-hand"}}},
     "no class at all": {"c": _a_class(WAITS, is_default=True), "data": {"spec": {"storageClassName": ""}}},
-    "a node is chosen": {
-        "slow": _a_class(WAITS),
-        "data": {
-            "metadata": {"name": "data", "annotations": {"volume.kubernetes.io/selected-node": "n1"}},
-            "spec": {"storageClassName": "slow"},
-        },
-    },
 }
 FINE: Mapping[str, tuple[Json, Json]] = {
     "bound": ({"data": {"spec": {"storageClassName": "slow", "volumeName": "pv"}}}, _claimed()),
@@ -78,18 +81,15 @@ FINE: Mapping[str, tuple[Json, Json]] = {
 }
 
 
-def _check(objects: Json, pod: Json) -> Shelf:
+def _check(objects: Json, pod: Json) -> tuple[Shelf, bool]:
     shelf: Any = Shelf(**objects)
-    run_virtual(lambda: check_claims(shelf, "default", [pod, pod]))
-    return shelf
+    return shelf, run_virtual(lambda: needs_scheduler(shelf, "default", [pod, pod]))
 
 
 @pytest.mark.parametrize("case", WAITING)
-def test_what_waits_for_its_first_consumer_is_refused(case: str) -> None:
-    """Only kube-scheduler can choose the node of such a volume; the refusal says what to do instead."""
-    objects, pod = WAITING[case]
-    with pytest.raises(InvalidError, match="binding: delegate"):
-        _check(objects, pod)
+def test_what_waits_for_its_first_consumer_needs_the_scheduler(case: str) -> None:
+    """Only that can choose the node of such a volume."""
+    assert _check(*WAITING[case])[1]
 
 
 @pytest.mark.parametrize("case", PENDING)
@@ -101,15 +101,15 @@ def test_what_will_be_bound_is_waited_for(case: str) -> None:
 
 @pytest.mark.parametrize("case", FINE)
 def test_what_is_bound_passes(case: str) -> None:
-    """As for kube-scheduler."""
-    _check(*FINE[case])
+    """We bind its pod ourselves."""
+    assert not _check(*FINE[case])[1]
 
 
 def test_launch_without_claims_costs_nothing() -> None:
     """No read."""
-    assert _check({}, _pod({"name": "v", "emptyDir": {}})).looks == 0
+    assert _check({}, _pod({"name": "v", "emptyDir": {}}))[0].looks == 0
 
 
 def test_claim_of_many_ranks_is_looked_at_once() -> None:
     """They share it."""
-    assert _check({"data": {"spec": {"volumeName": "pv"}}}, _claimed()).looks == 1
+    assert _check({"data": {"spec": {"volumeName": "pv"}}}, _claimed())[0].looks == 1

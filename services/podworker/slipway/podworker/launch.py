@@ -48,7 +48,7 @@ from slipway.podworker.gates import PodGate
 from slipway.podworker.pools import Pinned
 from slipway.podworker.ports import Kube
 from slipway.podworker.steps import step
-from slipway.podworker.volume_claims import check_claims
+from slipway.podworker.volume_claims import needs_scheduler
 from slipway.runtime import semconv, telemetry
 from slipway.runtime.clock import Clock
 
@@ -121,11 +121,7 @@ class AttemptLauncher:
             ClaimPendingError: a volume claim is not bound yet.
         """
         if made.manifests is None:
-            manifests = self._manifests(allocation, pinned, traceparent)
-            if not manifests.is_delegate:
-                pods = (pod.manifest for pod in manifests.pods)
-                await check_claims(self._kube, allocation.metadata.namespace, pods)
-            made.manifests = manifests
+            made.manifests = await self._judged_manifests(allocation, pinned, traceparent)
         manifests = made.manifests
         if not made.is_config_made:
             with step("configmap", self._clock):
@@ -176,12 +172,10 @@ class AttemptLauncher:
             QuotaExceededError: there is no room for them in its namespace; their pods are gone again.
             PermanentError: they can never be created.
         """
-        manifests = self._manifests(allocation, pinned, traceparent)
         ranks = [member.rank for member in unreleased(allocation)]
+        manifests = await self._judged_manifests(allocation, pinned, traceparent)
         by_rank = {pod.rank: pod for pod in manifests.pods}
         pods = [by_rank[rank] for rank in ranks]
-        if not manifests.is_delegate:
-            await check_claims(self._kube, allocation.metadata.namespace, (pod.manifest for pod in pods))
         uids: dict[int, str] = {}
 
         async def create(pod: RankPod) -> None:
@@ -226,6 +220,17 @@ class AttemptLauncher:
         if doomed:
             await self._check_unreleased(allocation)
             await self._lanes.all([partial(self._delete_pod, meta) for meta in doomed])
+
+    async def _judged_manifests(self, allocation: Allocation, pinned: Pinned, traceparent: str) -> Manifests:
+        """The objects of the attempt; its pods are left to kube-scheduler where only that can bind their volumes."""
+        manifests = self._manifests(allocation, pinned, traceparent)
+        if manifests.is_delegate:
+            return manifests
+        pods = (pod.manifest for pod in manifests.pods)
+        if not await needs_scheduler(self._kube, allocation.metadata.namespace, pods):
+            return manifests
+        pool = manifest.delegating(pinned.pool)
+        return self._manifests(allocation, msgspec.structs.replace(pinned, pool=pool), traceparent)
 
     def _manifests(self, allocation: Allocation, pinned: Pinned, traceparent: str) -> Manifests:
         return manifest.build(

@@ -1,10 +1,11 @@
-"""The volume claims of a launch that we bind ourselves: each must be bound before its pod is.
+"""The volume claims of a launch that we bind ourselves: which of them only kube-scheduler can bind.
 
 Owns the judgement on a claim. kube-scheduler is who picks the node for a volume that waits for its first consumer; a
-pod that we bind past it would wait for that volume for ever. So such a launch is refused, in words that help.
+pod that we bind past it would wait for that volume for ever. So such a launch is left to kube-scheduler, on the nodes
+that were planned ([decision 66](docs/adr/0066-what-only-kube-scheduler-can-give-is-left-to-it.md)).
 
 Promises: a launch without claims costs nothing; nothing is written. Not promised: that the planned node can reach a
-bound volume (a nodeSelector says where it is).
+volume that is bound already (a nodeSelector says where it is).
 
 Source: Kubernetes, "Storage Classes": volumeBindingMode; the annotations of the volume controller.
 """
@@ -13,46 +14,46 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from slipway.crd.roleresources import object_of, objects_of
-from slipway.errors import ClaimPendingError, InvalidError, NotFoundError
+from slipway.errors import ClaimPendingError, NotFoundError
 from slipway.kube.objects import StorageClass
 from slipway.kube.resources import STORAGE_CLASSES, VOLUME_CLAIMS
 from slipway.podworker.ports import Kube
 
-ANNOTATION_SELECTED_NODE = "volume.kubernetes.io/selected-node"
 ANNOTATION_DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
 WAITS = "WaitForFirstConsumer"
 
 
-async def check_claims(kube: Kube, namespace: str, pods: Iterable[Mapping[str, Any]]) -> None:
-    """Accepts pods (as JSON) all of whose claims are bound, or will be without anybody's help.
+async def needs_scheduler(kube: Kube, namespace: str, pods: Iterable[Mapping[str, Any]]) -> bool:
+    """Whether pods (as JSON) have a volume whose node kube-scheduler has to choose; the claims of all others are bound.
 
     Raises:
-        InvalidError: a claim waits for a pod that kube-scheduler places.
-        ClaimPendingError: a claim does not exist, or is not bound yet.
+        ClaimPendingError: a claim does not exist, or is not bound yet and will be without anybody's help.
         DeniedError: our account may not look.
     """
     volumes = [volume for pod in pods for volume in objects_of(object_of(pod.get("spec")).get("volumes"))]
     names = {str(object_of(volume.get("persistentVolumeClaim")).get("claimName") or "") for volume in volumes}
-    for name in sorted(names - {""}):
-        await _check_claim(kube, namespace, name)
+    waiting = [name for name in sorted(names - {""}) if await _is_waiting(kube, namespace, name)]
+    if waiting:
+        return True
     for class_name in sorted({name for volume in volumes for name in _ephemeral_class(volume)}):
         found = await _class(kube, class_name or None)
         if found is not None and found.volume_binding_mode == WAITS:
-            raise _refusal(f"an ephemeral volume of storage class {found.metadata.name}")
+            return True
+    return False
 
 
-async def _check_claim(kube: Kube, namespace: str, name: str) -> None:
+async def _is_waiting(kube: Kube, namespace: str, name: str) -> bool:
+    """Whether the claim waits for its first consumer; False when it is bound."""
     try:
         claim = await kube.get(VOLUME_CLAIMS, name, namespace=namespace)
     except NotFoundError:
         raise ClaimPendingError(f"volume claim {name} does not exist") from None
     if claim.spec.volume_name:
-        return
+        return False
     class_name = claim.spec.storage_class_name
     found = await _class(kube, class_name) if class_name != "" else None
-    is_waiting = found is not None and found.volume_binding_mode == WAITS
-    if is_waiting and ANNOTATION_SELECTED_NODE not in claim.metadata.annotations:
-        raise _refusal(f"volume claim {name} (storage class {found.metadata.name if found else ''})")
+    if found is not None and found.volume_binding_mode == WAITS:
+        return True
     raise ClaimPendingError(f"volume claim {name} is not bound to a volume yet")
 
 
@@ -71,10 +72,3 @@ async def _class(kube: Kube, name: str | None) -> StorageClass | None:
     except NotFoundError:
         return None
     return next((item for item in classes if item.metadata.annotations.get(ANNOTATION_DEFAULT_CLASS) == "true"), None)
-
-
-def _refusal(what: str) -> InvalidError:
-    return InvalidError(
-        f"{what} waits for its first consumer, whose node only kube-scheduler can choose: use a pool with "
-        "`binding: delegate`, or a claim that is bound already"
-    )

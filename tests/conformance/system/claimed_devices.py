@@ -1,0 +1,32 @@
+"""Devices of a driver that is not there, as a cluster has them: a class, a slice of a node, claims for pods."""
+
+from tests.conformance.system.neighbours import Place
+from tests.conformance.system.operator import Json
+from tests.conformance.system.volumes import a_template
+
+RESOURCES = "/apis/resource.k8s.io/v1"
+
+
+def make_toys(place: Place, node: str, name: str) -> Json:
+    """One device on that node, under this name; a pod template that claims it."""
+    driver = f"{name}.example.org"
+    selector = {"cel": {"expression": f'device.driver == "{driver}"'}}
+    place.make(f"{RESOURCES}/deviceclasses", {"metadata": {"name": name}, "spec": {"selectors": [selector]}})
+    pool = {"name": node, "generation": 1, "resourceSliceCount": 1}
+    place.make(
+        f"{RESOURCES}/resourceslices",
+        {
+            "metadata": {"name": f"{node}-{name}"},
+            "spec": {"driver": driver, "nodeName": node, "pool": pool, "devices": [{"name": "toy-0"}]},
+        },
+    )
+    wanted = {"requests": [{"name": "toy", "exactly": {"deviceClassName": name}}]}
+    place.make(
+        f"{RESOURCES}/namespaces/default/resourceclaimtemplates",
+        {"metadata": {"name": name}, "spec": {"spec": {"devices": wanted}}},
+    )
+    template = a_template("")
+    template["spec"]["volumes"] = []
+    template["spec"]["resourceClaims"] = [{"name": "toy", "resourceClaimTemplateName": name}]
+    template["spec"]["containers"][0]["resources"] = {"claims": [{"name": "toy"}]}
+    return template
