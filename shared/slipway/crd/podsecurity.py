@@ -7,7 +7,7 @@ Source: Pod Security Standards, "restricted" (which includes "baseline"), Kubern
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping
-from typing import Any
+from typing import Any, cast
 
 from slipway.crd.fielderrors import Findings, pointer
 from slipway.crd.roleresources import object_of, objects_of
@@ -105,7 +105,7 @@ def privileges_of(spec: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             at, context = f"/{group}/{index}/securityContext", object_of(container.get("securityContext"))
             yield from _root_in(context, at)
             added = object_of(context.get("capabilities")).get("add")
-            for place, name in enumerate(added if isinstance(added, list) else []):
+            for place, name in enumerate(cast("list[Any]", added) if isinstance(added, list) else []):
                 if name not in _CAPABILITIES:
                     yield f"{at}/capabilities/add/{place}", str(name)
 

@@ -54,7 +54,7 @@ async def test_the_link_is_in_every_view_of_an_allocation() -> None:
             (await world.post(f"/allocations/{launched['id']}/hold")).json(),
         ]
         for view in views:
-            (left,) = parse_qs(urlsplit(view["links"]["outsideLogs"]).query)["left"]
+            (left,) = parse_qs(urlsplit(str(view["links"]["outsideLogs"])).query)["left"]
             assert f'pod=~\\"{launched["id"]}-.*' in left
             assert '"to":"now"' in left
     async with api_world() as world:

@@ -353,7 +353,8 @@ def test_a_pool_allows_privileges_by_name(privilege: str, template: Json, at: st
     assert resolve(wanted, a_pool(allowedPrivileges=[privilege])).errors == ()
     assert resolve(wanted, a_pool(privilegedTemplates=True)).errors == ()
     others = sorted({each for each, _, _ in PRIVILEGES} - {privilege})
-    for rules in ({}, {"allowedPrivileges": []}, {"allowedPrivileges": [*others, "SYS_NICE"]}):
+    pools: list[Json] = [{}, {"allowedPrivileges": []}, {"allowedPrivileges": [*others, "SYS_NICE"]}]
+    for rules in pools:
         found = resolve(wanted, a_pool(**rules)).errors
         assert [error.pointer for error in found] == [f"/template/spec/{at}"]
         assert f"add {privilege} to allowedPrivileges of the pool" in found[0].detail
