@@ -105,6 +105,7 @@ def schema() -> Schema:
                 },
                 "A Redis that is there already.",
             ),
+            "feedKeys": _feed_keys(),
             "podSecurityContext": shapes.security("Of every pod.", shapes.POD_SECURITY),
             "containerSecurityContext": shapes.security("Of every container.", shapes.CONTAINER_SECURITY),
             "settings": shapes.closed(_settings(CommonSettings, ("listen",)), "Settings of all services."),
@@ -123,6 +124,23 @@ def schema() -> Schema:
         "",
     )
     return {"$schema": "http://json-schema.org/draft-07/schema#", "title": "Values of the Slipway chart", **whole}
+
+
+def _feed_keys() -> Schema:
+    return shapes.closed(
+        {
+            "enabled": shapes.flag(
+                "Sign the state of the cluster that watchers write into Redis, and let schedulers refuse what is not "
+                "signed."
+            ),
+            "existingSecret": shapes.text(
+                "A Secret with files *.key of 32 bytes in URL-safe base64 each: all are accepted, the last in the "
+                "alphabet signs. Without: one that the chart makes at the install and keeps at upgrades; where no "
+                "cluster is asked, as by `helm template`, each rendering makes another one."
+            ),
+        },
+        "The keys of the cluster feed, for watchers and schedulers only. Not used without a Redis.",
+    )
 
 
 def text() -> str:

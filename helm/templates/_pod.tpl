@@ -89,6 +89,11 @@ spec:
           mountPath: {{ include "slipway.sessionKeyFolder" . }}
           readOnly: true
         {{- end }}
+        {{- if and (has .component (list "scheduler" "watcher")) (include "slipway.feedKeySecret" .root) }}
+        - name: feed-keys
+          mountPath: {{ include "slipway.feedKeyFolder" . }}
+          readOnly: true
+        {{- end }}
         {{- if $values.oidcSecret }}
         - name: oidc
           mountPath: {{ include "slipway.oidcFolder" . }}
@@ -118,6 +123,13 @@ spec:
     {{- if eq .component "api" }}
     {{- with include "slipway.sessionKeySecret" .root }}
     - name: session-keys
+      secret:
+        secretName: {{ . }}
+    {{- end }}
+    {{- end }}
+    {{- if has .component (list "scheduler" "watcher") }}
+    {{- with include "slipway.feedKeySecret" .root }}
+    - name: feed-keys
       secret:
         secretName: {{ . }}
     {{- end }}

@@ -32,6 +32,9 @@ again at its start, and ends when it does not know one.
 {{- $_ := set $settings "tokenAudiences" (fromJsonArray (include "slipway.tokenAudiences" .root)) -}}
 {{- end -}}
 {{- end -}}
+{{- if and (has .component (list "scheduler" "watcher")) (include "slipway.feedKeySecret" .root) (not $settings.feedKeyDir) -}}
+{{- $_ := set $settings "feedKeyDir" (include "slipway.feedKeyFolder" .) -}}
+{{- end -}}
 {{- range $field, $value := $settings -}}
 {{- $standard := dict "otelEndpoint" "OTEL_EXPORTER_OTLP_ENDPOINT" "otelProtocol" "OTEL_EXPORTER_OTLP_PROTOCOL" -}}
 {{- $name := default (printf "SLIPWAY_%s" (snakecase $field | upper)) (get $standard $field) -}}
@@ -77,6 +80,17 @@ SLIPWAY_API_URL: {{ printf "http://%s.%s.svc:%s" (include "slipway.component" (d
 {{- $api := .Values.api -}}
 {{- if and (ne $api.settings.auth "none") (or $api.sessionKeySecret (not $api.settings.sessionKeyDir)) -}}
 {{- $api.sessionKeySecret | default (include "slipway.component" (dict "root" . "component" "session-keys")) -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "slipway.feedKeyFolder" -}}
+/etc/slipway/feed-keys
+{{- end -}}
+
+{{/* The Secret with the keys that sign the cluster feed; empty where there is no Redis, or it is not signed. */}}
+{{- define "slipway.feedKeySecret" -}}
+{{- if and .Values.feedKeys.enabled (include "slipway.redisSecret" . | fromYaml) -}}
+{{- .Values.feedKeys.existingSecret | default (include "slipway.component" (dict "root" . "component" "feed-keys")) -}}
 {{- end -}}
 {{- end -}}
 

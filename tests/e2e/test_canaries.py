@@ -60,12 +60,17 @@ def life(tmp_path_factory: pytest.TempPathFactory) -> Generator[Life]:
     (reader / "key").write_text(f"whsec_{key}", "utf-8")
     figures = canary("figures")
     (folder / "figures").write_text(figures, "utf-8")
+    feed_keys = folder / "feed-keys"
+    feed_keys.mkdir()
+    feed_key = base64.urlsafe_b64encode(secrets.token_bytes(32)).decode()
+    (feed_keys / "1.key").write_text(feed_key, "ascii")
     with running_issuer() as issuer, collector("http/protobuf") as spans:
         env = {
             "SLIPWAY_OIDC_ISSUER_URL": issuer.url,
             "SLIPWAY_OIDC_CLIENT_ID": WEB,
             "SLIPWAY_OIDC_CLIENT_SECRET_FILE": str(folder / "client"),
             "SLIPWAY_OIDC_ROLES": '{"group:ml": {"default": "editor"}}',
+            "SLIPWAY_FEED_KEY_DIR": str(feed_keys),
             "SLIPWAY_LOG_LEVEL": "debug",
             "SLIPWAY_WEBHOOK_RETRY_S": "0",
             "SLIPWAY_AUDIT_WEBHOOK_DIR": str(reader),
@@ -85,6 +90,7 @@ def life(tmp_path_factory: pytest.TempPathFactory) -> Generator[Life]:
                 "address of the audit's reader": address,
                 "client secret of the issuer": "the secret of the web client",
                 "key of sessions": (stack.stack.layout.session_keys / "1.key").read_text("ascii").strip(),
+                "key of the cluster feed": feed_key,
                 "token of a user": stack.stack.token,
                 "token of metrics": stack.stack.token,
                 "token for Prometheus": figures,

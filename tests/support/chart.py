@@ -191,6 +191,23 @@ def service_environment(
     return environment
 
 
+def service_mounts(documents: Sequence[Json], component: str, folder: Path) -> dict[str, Path]:
+    """`{path in the container: folder with its files}` of the Secrets that a component mounts and the chart makes."""
+    pod = pod_spec(documents, component)
+    made = {item["metadata"]["name"] for item in documents if item["kind"] == "Secret"}
+    names = {each["name"]: each["secret"]["secretName"] for each in pod["volumes"] if "secret" in each}
+    mounts: dict[str, Path] = {}
+    for mount in pod["containers"][0]["volumeMounts"]:
+        secret = names.get(mount["name"])
+        if secret in made:
+            place = folder / f"{component}-{mount['name']}"
+            place.mkdir(parents=True, exist_ok=True)
+            for name, text in _data(documents, "Secret", secret).items():
+                (place / name).write_text(text)
+            mounts[mount["mountPath"]] = place
+    return mounts
+
+
 @lru_cache(maxsize=256)
 def _parsed(text: str) -> list[Json]:
     """The objects of one template; remembered, because the definitions are large and nearly always the same."""

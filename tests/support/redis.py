@@ -18,6 +18,7 @@ from slipway.model.lifecycle import Event, Phase
 from slipway.runtime.clock import SeededRandom, SystemClock
 from slipway.streams.client import Command, RedisClient, RedisSettings
 from slipway.streams.codec import cursor_parts
+from slipway.streams.macs import Macs
 from slipway.streams.memory_server import MemoryServer
 from slipway.streams.memory_side import MemoryStreams
 from slipway.streams.pages import id_text
@@ -31,7 +32,7 @@ TARGETS = ("memory", "valkey", "redis", "valkey-cluster", "redis-cluster")
 class Backend(Protocol):
     """One server, as a test meets it: processes connect, an operator flushes."""
 
-    def connect(self) -> Streams: ...
+    def connect(self, *, feed_macs: Macs | None = None, gather_macs: Macs | None = None) -> Streams: ...
     async def flush(self) -> None: ...
     async def keys(self) -> set[str]: ...
     async def ttl_s(self, key: str) -> float | None: ...
@@ -49,8 +50,8 @@ class MemoryBackend:
     def __init__(self) -> None:
         self.server = MemoryServer(SystemClock())
 
-    def connect(self) -> Streams:
-        return MemoryStreams(self.server)
+    def connect(self, *, feed_macs: Macs | None = None, gather_macs: Macs | None = None) -> Streams:
+        return MemoryStreams(self.server, feed_macs=feed_macs, gather_macs=gather_macs)
 
     async def flush(self) -> None:
         self.server.flush()
@@ -100,8 +101,8 @@ class RedisBackend:
         """A client of its own."""
         return RedisClient(RedisSettings(url=url or self._url), SystemClock(), SeededRandom(1))
 
-    def connect(self) -> Streams:
-        streams = RedisStreams(self.client())
+    def connect(self, *, feed_macs: Macs | None = None, gather_macs: Macs | None = None) -> Streams:
+        streams = RedisStreams(self.client(), feed_macs=feed_macs, gather_macs=gather_macs)
         self._open.append(streams)
         return streams
 

@@ -30,7 +30,7 @@ _SECTIONS = {
     "What people may do": ("userRoles",),
     "What is there from the start": ("setup",),
     "The audit": ("audit",),
-    "Redis": ("valkey", "externalRedis"),
+    "Redis": ("valkey", "externalRedis", "feedKeys"),
     "Security contexts": ("podSecurityContext", "containerSecurityContext"),
     "Ways in from outside": ("ingress", "httpRoute"),
     "Who reaches whom, and who may write what": ("networkPolicy", "admissionPolicies", "rbac"),

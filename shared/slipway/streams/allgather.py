@@ -16,6 +16,7 @@ from typing import Protocol
 import msgspec
 
 from slipway.model.ids import AllocationId
+from slipway.streams.macs import ForgedError, Macs
 
 SILENCE_S = 15.0
 """A process that holds seats looks far more often; one that was killed does not."""
@@ -27,8 +28,9 @@ KEPT_BYTES_MAX = 64 * 1024 * 1024
 COST_BYTES = 512
 """What one costs besides its data."""
 NO_RANK = -1
-SEAT_FIELD, DATA_FIELD = "w:", "d:"
-"""Fields of a gathering's hash, each before a request id: `process token rank`, and the data."""
+_SEAT_PARTS, _RANK_DIGITS = 3, 9
+SEAT_FIELD, DATA_FIELD, MAC_FIELD = "w:", "d:", "m:"
+"""Fields of a gathering's hash, each before a request id: `process token rank`, the data, and the code of the seat."""
 
 
 class GatherKey(msgspec.Struct, frozen=True, kw_only=True):
@@ -95,7 +97,15 @@ class Gatherings(Protocol):
         ...
 
     async def seats(self, key: GatherKey) -> list[Seat]:
-        """Everybody who is there, with what they brought, in order."""
+        """Everybody who is there, with what they brought, in order.
+
+        Raises ForgedError when what is there is no seat. With keys, also when a seat was not written by a process
+        that holds them, or when a gathering says that it is complete and has not as many seats as peers.
+        """
+        ...
+
+    async def forget(self, key: GatherKey) -> None:
+        """Remove the gathering: those who wait for it bring their data again."""
         ...
 
 
@@ -105,16 +115,46 @@ def in_order(seats: Sequence[Seat]) -> list[Seat]:
 
 
 def token_of(raw: bytes) -> str:
-    """The watcher in the field of a seat."""
-    return raw.split(b" ")[1].decode("utf-8", "replace")
+    """The watcher in the field of a seat; empty where the field is not one of a seat."""
+    parts = raw.split(b" ")
+    return parts[1].decode("utf-8", "replace") if len(parts) == _SEAT_PARTS else ""
 
 
-def seats_of(fields: Mapping[str, bytes]) -> list[Seat]:
-    """The seats in the fields of a hash, in order."""
-    found: list[Seat] = []
-    for name, raw in fields.items():
-        if name.startswith(SEAT_FIELD):
-            request_id = name.removeprefix(SEAT_FIELD)
-            data = fields.get(DATA_FIELD + request_id, b"null")
-            found.append(Seat(request_id=request_id, token=token_of(raw), rank=int(raw.split(b" ")[2]), data=data))
+def seat_code(name: str, seat: Seat, peers: int, macs: Macs | None) -> bytes:
+    """The code of a seat in the hash `name`; empty without keys. Raises UnavailableError when a key is missing."""
+    return macs.sign(_place(name, seat.request_id, seat.rank, peers), seat.data) if macs is not None else b""
+
+
+def seats_of(fields: Mapping[str, bytes], name: str = "", macs: Macs | None = None) -> list[Seat]:
+    """The seats in the fields of the hash `name`, in order. Raises as `Gatherings.seats` does."""
+    found = [
+        _seat(field.removeprefix(SEAT_FIELD), raw, fields)
+        for field, raw in fields.items()
+        if field.startswith(SEAT_FIELD)
+    ]
+    if macs is not None:
+        peers = _peers_of(fields)
+        for seat in found:
+            code, place = fields.get(MAC_FIELD + seat.request_id), _place(name, seat.request_id, seat.rank, peers)
+            macs.check(code, place, seat.data)
+        if fields.get("s") == b"1" and len(found) != peers:
+            raise ForgedError(f"a gathering of {peers} peers says that it is complete with {len(found)} of them")
     return in_order(found)
+
+
+def _seat(request_id: str, raw: bytes, fields: Mapping[str, bytes]) -> Seat:
+    rank = raw.rpartition(b" ")[2]
+    if not token_of(raw) or not rank.removeprefix(b"-").isdigit() or len(rank) > _RANK_DIGITS:
+        raise ForgedError(f"what Redis holds as the seat of {request_id[:64]!r} is none")
+    data = fields.get(DATA_FIELD + request_id, b"null")
+    return Seat(request_id=request_id, token=token_of(raw), rank=int(rank), data=data)
+
+
+def _place(name: str, request_id: str, rank: int, peers: int) -> bytes:
+    """What the code of a seat binds its data to: no data count for another attempt, group, peer or number of peers."""
+    return f"{len(name)}:{name} {rank} {peers} {request_id}".encode()
+
+
+def _peers_of(fields: Mapping[str, bytes]) -> int:
+    text = fields.get("n", b"")
+    return int(text) if text.isdigit() and len(text) < 10 else 0

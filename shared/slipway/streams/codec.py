@@ -20,6 +20,7 @@ from slipway.model.lifecycle import Event, Phase
 from slipway.model.numbers import plain
 from slipway.streams import keys
 from slipway.streams.decisions import Caps, DecisionEntry
+from slipway.streams.macs import Macs
 from slipway.streams.ports import Claimed, DeadLetter, FeedEntry, FeedOp, SpanRecord, WorkHint
 from slipway.streams.webhooks import Delivery
 
@@ -40,6 +41,7 @@ _object = msgspec.json.Decoder(dict[str, Any])
 _spans = msgspec.json.Decoder(list[SpanRecord])
 _texts = msgspec.json.Decoder(dict[str, str])
 _packed = msgspec.msgpack.Encoder()
+_FEED_KEY: Final = keys.CLUSTER.prefix.encode()
 _feed = msgspec.msgpack.Decoder(list[tuple[str, FeedOp, str, str, bytes]])
 
 
@@ -164,17 +166,25 @@ def decode_claim(shard: int, entry_id: str, deliveries: int, fields: Fields) -> 
     return Claimed(shard=shard, entry_id=entry_id, deliveries=deliveries, hint=hint, problem=problem)
 
 
-def encode_feed(entries: Sequence[FeedEntry]) -> dict[str, bytes]:
-    """The fields of entries that follow each other: epoch, first number, and what each says."""
-    return {
+def encode_feed(entries: Sequence[FeedEntry], macs: Macs | None = None) -> dict[str, bytes]:
+    """The fields of entries that follow each other: epoch, first number, what each says, and the code of all that.
+
+    Without keys there is no code. Raises `UnavailableError` when a key is missing.
+    """
+    fields = {
         "e": b"%d" % entries[0].epoch,
         "n": b"%d" % entries[0].number,
         "d": _packed.encode([(each.kind, each.op, each.key, each.rv, each.data) for each in entries]),
     }
+    if macs is not None:
+        fields["m"] = macs.sign(_feed_place(fields["e"], fields["n"]), fields["d"])
+    return fields
 
 
-def decode_feed(fields: Fields) -> list[FeedEntry]:
-    """The feed entries of an entry: at least one."""
+def decode_feed(fields: Fields, macs: Macs | None = None) -> list[FeedEntry]:
+    """The feed entries of an entry: at least one. With keys, raises `ForgedError` for one without their code."""
+    if macs is not None:
+        macs.check(fields.get("m"), _feed_place(fields.get("e", b""), fields.get("n", b"")), fields.get("d", b""))
     epoch, first = (_number(_text(fields, name), name) for name in ("e", "n"))
     try:
         said = _feed.decode(fields.get("d", b""))
@@ -186,6 +196,11 @@ def decode_feed(fields: Fields) -> list[FeedEntry]:
         FeedEntry(epoch=epoch, number=first + place, kind=kind, op=op, key=key, rv=rv, data=data)
         for place, (kind, op, key, rv, data) in enumerate(said)
     ]
+
+
+def _feed_place(epoch: bytes, number: bytes) -> bytes:
+    """What the code of a feed entry binds it to: no entry counts in another stream, epoch, or at another number."""
+    return b"%b %b %b" % (_FEED_KEY, epoch, number)
 
 
 def feed_end(fields: Fields) -> tuple[int, int]:

@@ -13,6 +13,7 @@ from slipway.runtime.service import ServiceContext
 from slipway.runtime.tasks import TaskGroup
 from slipway.streams import redis_streams
 from slipway.streams.client import RedisSettings
+from slipway.streams.macs import Macs
 from slipway.streams.memory_server import MemoryServer
 from slipway.streams.memory_side import MemoryStreams
 from slipway.streams.ports import SpanRecord, Streams
@@ -31,14 +32,31 @@ _DELIVERIES = {
 """{count of the streams: (stream, outcome)}"""
 
 
-def open_streams(url: str, *, clock: Clock, random: Random, name: str) -> Streams:
+def open_streams(
+    url: str,
+    *,
+    clock: Clock,
+    random: Random,
+    name: str,
+    feed_macs: Macs | None = None,
+    gather_macs: Macs | None = None,
+) -> Streams:
     """The streams at `url`; an empty one means that there is no Redis. Does no IO.
+
+    `feed_macs`, `gather_macs`: the cluster feed and gatherings are signed, and what is read of them must be.
 
     Raises:
         InvalidError: not a Redis URL.
     """
     if url:
-        return redis_streams.connect(RedisSettings(url=url, name=name), clock=clock, random=random, tally=MetricTally())
+        return redis_streams.connect(
+            RedisSettings(url=url, name=name),
+            clock=clock,
+            random=random,
+            tally=MetricTally(),
+            feed_macs=feed_macs,
+            gather_macs=gather_macs,
+        )
     nobody = MemoryServer(clock)
     nobody.absent = True
     return MemoryStreams(nobody)

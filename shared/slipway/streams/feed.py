@@ -25,6 +25,7 @@ from slipway.errors import ExpiredError, InvalidError, InvariantError, StaleErro
 from slipway.runtime import liveness
 from slipway.runtime.clock import Clock
 from slipway.streams import codec, keys, snapshot
+from slipway.streams.macs import ForgedError
 from slipway.streams.ports import Feed, FeedEntry, FeedOp
 from slipway.streams.snapshot import FeedSnapshot, SnapshotPosition
 
@@ -202,6 +203,7 @@ class BreakReason(StrEnum):
     SILENCE = "silence"
     AWAY = "redis is away"
     CORRUPT = "undecodable entry"
+    FORGED = "entry without a code of our keys"
 
 
 class FeedBatch(msgspec.Struct, frozen=True, kw_only=True):
@@ -286,6 +288,8 @@ class FeedReader:
             page = await self._page(block_s)
         except TransientError:
             return self._break(BreakReason.AWAY)
+        except ForgedError:
+            return self._break(BreakReason.FORGED)
         except InvalidError:
             return self._break(BreakReason.CORRUPT)
         if not page and silent_s >= keys.FEED_SILENCE_S:

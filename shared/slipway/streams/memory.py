@@ -12,7 +12,8 @@ from functools import partial
 from slipway.errors import ExpiredError, InvalidError, PermanentError, StaleError
 from slipway.model.ids import AllocationId
 from slipway.model.lifecycle import Event
-from slipway.streams import codec, keys, pages
+from slipway.streams import codec, keys, pages, snapshot
+from slipway.streams.macs import Macs
 from slipway.streams.memory_server import Fields, MemoryServer, pipeline
 from slipway.streams.order import judge
 from slipway.streams.pages import ZERO, Id, id_text
@@ -295,8 +296,9 @@ class MemoryWake:
 class MemoryFeed:
     """The raw `Feed` in memory."""
 
-    def __init__(self, server: MemoryServer) -> None:
-        self._server = server
+    def __init__(self, server: MemoryServer, macs: Macs | None = None) -> None:
+        """`macs`: what is written is signed, and what is read must be."""
+        self._server, self._macs = server, macs
 
     async def append(self, entries: Sequence[FeedEntry], *, after: str | None) -> str:
         await self._server.enter("feed.append")
@@ -316,7 +318,7 @@ class MemoryFeed:
             raise ExpiredError("the end of the feed is not what this publisher wrote")
         cursor = ZERO
         for start in range(0, len(entries), keys.FEED_PACK_MAX):
-            fields = codec.encode_feed(entries[start : start + keys.FEED_PACK_MAX])
+            fields = codec.encode_feed(entries[start : start + keys.FEED_PACK_MAX], self._macs)
             cursor = self._server.add(keys.CLUSTER.prefix, fields, length_max=keys.CLUSTER.length_max)
         return id_text(cursor)
 
@@ -326,7 +328,7 @@ class MemoryFeed:
             await self._server.enter("feed.read")
             found = self._server.after(keys.CLUSTER.prefix, position, limit)
             if found or not await self._server.until_change(deadline_s, (keys.CLUSTER.prefix,)):
-                return pages.feed(found, limit)
+                return pages.feed(found, limit, self._macs)
 
     async def position(self) -> FeedPosition:
         await self._server.enter("feed.position")
@@ -340,12 +342,14 @@ class MemoryFeed:
         await self._server.enter("feed.keep")
         key = keys.snapshot(slot)
         calls: list[Callable[[], object]] = [
-            partial(self._server.hash_set, key, parts),
+            partial(self._server.hash_set, key, snapshot.signed(key, parts, self._macs)),
             partial(self._server.expire, key, keys.SNAPSHOT.ttl_s),
         ]
         pipeline([partial(self._server.drop, key), *calls] if anew else calls)
 
     async def kept(self, slot: int, parts: Sequence[str]) -> list[bytes | None]:
         await self._server.enter("feed.kept")
-        found = self._server.hash_get(keys.snapshot(slot))
-        return [found.get(part) for part in parts]
+        key = keys.snapshot(slot)
+        found = self._server.hash_get(key)
+        values = [found.get(name) for name in snapshot.fields_of(parts, self._macs)]
+        return snapshot.checked(key, parts, values, self._macs)

@@ -10,23 +10,27 @@ from slipway.streams.allgather import (
     COST_BYTES,
     DATA_FIELD,
     KEPT_BYTES_MAX,
+    MAC_FIELD,
     SEAT_FIELD,
     SILENCE_S,
     AllgatherState,
     Gathered,
     GatherKey,
     Seat,
+    seat_code,
     seats_of,
     token_of,
 )
+from slipway.streams.macs import Macs
 from slipway.streams.memory_server import MemoryServer
 
 
 class MemoryGatherings:
     """The `Gatherings` in memory."""
 
-    def __init__(self, server: MemoryServer) -> None:
-        self._server = server
+    def __init__(self, server: MemoryServer, macs: Macs | None = None) -> None:
+        """`macs`: seats are signed, and those that are read must be."""
+        self._server, self._macs = server, macs
 
     async def join(self, key: GatherKey, seat: Seat, *, peers: int, owner: str) -> Gathered:
         await self._server.enter("gather.join")
@@ -61,7 +65,10 @@ class MemoryGatherings:
             self._server.hash_set(name, {"v": _text(int(self._server.clock.now() * 1_000))})
         numbers = {"n": _text(peers), "c": _text(others + 1), "b": _text(size)}
         seated = f"{owner} {seat.token} {seat.rank}".encode()
-        self._server.hash_set(name, {**numbers, SEAT_FIELD + id_: seated, DATA_FIELD + id_: seat.data})
+        code = seat_code(name, seat, peers, self._macs)
+        self._server.hash_cut(name, (MAC_FIELD + id_,))
+        signed = {MAC_FIELD + id_: code} if code else {}
+        self._server.hash_set(name, {**numbers, SEAT_FIELD + id_: seated, DATA_FIELD + id_: seat.data, **signed})
         self._server.expire(name, keys.GATHER.ttl_s)
         if others + 1 < peers:
             return self._answer(name, AllgatherState.OPEN)
@@ -97,7 +104,12 @@ class MemoryGatherings:
 
     async def seats(self, key: GatherKey) -> list[Seat]:
         await self._server.enter("gather.seats")
-        return seats_of(self._server.hash_get(_name(key)))
+        name = _name(key)
+        return seats_of(self._server.hash_get(name), name, self._macs)
+
+    async def forget(self, key: GatherKey) -> None:
+        await self._server.enter("gather.forget")
+        self._server.drop(_name(key))
 
     def _is_done(self, name: str) -> bool:
         return self._server.hash_get(name).get("s") == b"1"
@@ -122,7 +134,7 @@ class MemoryGatherings:
     def _drop(self, name: str, request_id: str) -> int:
         size = len(self._server.hash_get(name)[DATA_FIELD + request_id])
         self._add(name, "b", -size)
-        self._server.hash_cut(name, (SEAT_FIELD + request_id, DATA_FIELD + request_id))
+        self._server.hash_cut(name, (SEAT_FIELD + request_id, DATA_FIELD + request_id, MAC_FIELD + request_id))
         return self._add(name, "c", -1)
 
     def _add(self, name: str, field: str, amount: int) -> int:

@@ -8,6 +8,7 @@ from functools import partial
 
 from slipway.model.ids import AllocationId
 from slipway.streams import codec, keys, pages
+from slipway.streams.macs import Macs
 from slipway.streams.memory import (
     MemoryEvents,
     MemoryFeed,
@@ -147,19 +148,26 @@ class MemoryConditions:
 class MemoryStreams:
     """All ports on one server model; make one per simulated process."""
 
-    def __init__(self, server: MemoryServer, tally: Tally | None = None) -> None:
+    def __init__(
+        self,
+        server: MemoryServer,
+        tally: Tally | None = None,
+        *,
+        feed_macs: Macs | None = None,
+        gather_macs: Macs | None = None,
+    ) -> None:
         counts = tally if tally is not None else NoTally()
         self._server = server
         self.events = MemoryEvents(server, counts)
         self.firehose = MemoryFirehose(server, counts)
         self.hints = MemoryHints(server, counts)
         self.wake = MemoryWake(server)
-        self.feed = MemoryFeed(server)
+        self.feed = MemoryFeed(server, feed_macs)
         self.logs = MemoryLogs(server, counts)
         self.traces = MemoryTraces(server, counts)
         self.activity = MemoryActivity(server)
         self.dead = MemoryDead(server)
-        self.gatherings = MemoryGatherings(server)
+        self.gatherings = MemoryGatherings(server, gather_macs)
         self.decisions = MemoryDecisions(server, counts)
         self.logouts = MemoryLogouts(server)
         self.health = MemoryHealth(server)

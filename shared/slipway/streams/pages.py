@@ -13,6 +13,7 @@ from slipway.streams import codec, keys, logpacks
 from slipway.streams.decisions import StoredDecision
 from slipway.streams.logouts import LogoutPage
 from slipway.streams.logpacks import LogKey, LogPosition, StoredLine
+from slipway.streams.macs import Macs
 from slipway.streams.ports import FeedEntry, FirehoseEvent, SpanRecord, StoredEvent, Tally
 
 Id = tuple[int, int]
@@ -86,11 +87,14 @@ def _readable(page: Page, tally: Tally, decode: Callable[[codec.Fields], T]) -> 
         yield id_text(entry_id), held
 
 
-def feed(page: Page, limit: int) -> list[tuple[str, FeedEntry]]:
-    """Up to `limit` entries of the feed, or those of one pack. Raises `InvalidError` for a pack that is none."""
+def feed(page: Page, limit: int, macs: Macs | None = None) -> list[tuple[str, FeedEntry]]:
+    """Up to `limit` entries of the feed, or those of one pack.
+
+    Raises `InvalidError` for a pack that is none (`ForgedError`: it has no code of these keys).
+    """
     found: list[tuple[str, FeedEntry]] = []
     for entry_id, fields in page:
-        pack = codec.decode_feed(fields)
+        pack = codec.decode_feed(fields, macs)
         if found and len(found) + len(pack) > limit:
             break  # a pack is read whole: there is no cursor inside
         cursor = id_text(entry_id)

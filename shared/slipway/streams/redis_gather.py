@@ -18,10 +18,12 @@ from slipway.streams.allgather import (
     Gathered,
     GatherKey,
     Seat,
+    seat_code,
     seats_of,
     token_of,
 )
 from slipway.streams.client import Argument, RedisClient, command
+from slipway.streams.macs import Macs
 
 _SILENCE_MS = int(SILENCE_S * 1_000)
 
@@ -29,13 +31,15 @@ _SILENCE_MS = int(SILENCE_S * 1_000)
 class RedisGatherings:
     """The `Gatherings` on Redis."""
 
-    def __init__(self, client: RedisClient) -> None:
-        self._client = client
+    def __init__(self, client: RedisClient, macs: Macs | None = None) -> None:
+        """`macs`: seats are signed, and those that are read must be."""
+        self._client, self._macs = client, macs
 
     async def join(self, key: GatherKey, seat: Seat, *, peers: int, owner: str) -> Gathered:
         limits = (BYTES_MAX, keys.GATHER.ttl_s, _SILENCE_MS)
         call = (seat.request_id, seat.token, owner, seat.rank, peers, *limits, seat.data)
-        state = await self._run(key, "join", *call)
+        code = seat_code(_name(key), seat, peers, self._macs)
+        state = await self._run(key, "join", *call, *([code] if code else []))
         is_in = state.outcome in (AllgatherState.OPEN, AllgatherState.COMPLETED)
         if is_in and state.present == 1 and await self._is_spent(key):
             await self._client.run(command("DEL", _name(key)))
@@ -58,7 +62,11 @@ class RedisGatherings:
         return [token_of(raw) if raw is not None else "" for raw in found]
 
     async def seats(self, key: GatherKey) -> list[Seat]:
-        return seats_of(rows.fields(await self._client.run(command("HGETALL", _name(key)))))
+        name = _name(key)
+        return seats_of(rows.fields(await self._client.run(command("HGETALL", name))), name, self._macs)
+
+    async def forget(self, key: GatherKey) -> None:
+        await self._client.run(command("DEL", _name(key)))
 
     async def _count(self, key: GatherKey) -> None:
         """Adds a complete one to what is kept; its window ends when the oldest of them may have gone."""

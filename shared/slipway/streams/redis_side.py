@@ -8,8 +8,9 @@ from typing import Final
 
 from slipway.errors import ExpiredError, InvalidError, StaleError
 from slipway.model.ids import AllocationId
-from slipway.streams import codec, keys, pages, rows, scripts
+from slipway.streams import codec, keys, pages, rows, scripts, snapshot
 from slipway.streams.client import Command, RedisClient, command
+from slipway.streams.macs import Macs
 from slipway.streams.ports import (
     DeadLetter,
     FeedEntry,
@@ -20,6 +21,7 @@ from slipway.streams.ports import (
 )
 
 _FEED_WIDTH: Final = 6
+_FEED_WIDTH_SIGNED: Final = 8
 
 
 class RedisWake:
@@ -52,14 +54,15 @@ class RedisWake:
 class RedisFeed:
     """The raw `Feed` on Redis."""
 
-    def __init__(self, client: RedisClient) -> None:
-        self._client = client
+    def __init__(self, client: RedisClient, macs: Macs | None = None) -> None:
+        """`macs`: what is written is signed, and what is read must be."""
+        self._client, self._macs = client, macs
 
     async def append(self, entries: Sequence[FeedEntry], *, after: str | None) -> str:
         if not 0 < len(entries) <= keys.FEED_BATCH_MAX:
             raise InvalidError(f"a feed batch holds 1 to {keys.FEED_BATCH_MAX} entries")
         packs = [entries[start : start + keys.FEED_PACK_MAX] for start in range(0, len(entries), keys.FEED_PACK_MAX)]
-        fields = [part for pack in packs for part in rows.flat(codec.encode_feed(pack))]
+        fields = [part for pack in packs for part in rows.flat(codec.encode_feed(pack, self._macs))]
         outcome, end = await scripts.run(
             self._client,
             scripts.FEED,
@@ -67,7 +70,7 @@ class RedisFeed:
             entries[0].epoch,
             after or "",
             keys.CLUSTER.length_max,
-            _FEED_WIDTH,
+            _FEED_WIDTH if self._macs is None else _FEED_WIDTH_SIGNED,
             *fields,
         )
         match outcome:
@@ -83,7 +86,7 @@ class RedisFeed:
         block = ("BLOCK", max(1, int(block_s * 1_000))) if block_s > 0 else ()
         args = ("XREAD", "COUNT", limit, *block, "STREAMS", keys.CLUSTER.prefix, start)
         reply = await self._client.block(Command(keys.CLUSTER.prefix, args), block_s=block_s)
-        return [entry for _, page in rows.by_stream(reply) for entry in pages.feed(page, limit)]
+        return [entry for _, page in rows.by_stream(reply) for entry in pages.feed(page, limit, self._macs)]
 
     async def position(self) -> FeedPosition:
         reply = await self._client.run(command("XREVRANGE", keys.CLUSTER.prefix, "+", "-", "COUNT", 1))
@@ -95,11 +98,14 @@ class RedisFeed:
 
     async def keep(self, slot: int, parts: Mapping[str, bytes], *, anew: bool) -> None:
         key = keys.snapshot(slot)
-        commands = [command("HSET", key, *rows.flat(parts)), command("EXPIRE", key, keys.SNAPSHOT.ttl_s)]
+        signed = snapshot.signed(key, parts, self._macs)
+        commands = [command("HSET", key, *rows.flat(signed)), command("EXPIRE", key, keys.SNAPSHOT.ttl_s)]
         rows.checked(await self._client.pipeline([command("DEL", key), *commands] if anew else commands))
 
     async def kept(self, slot: int, parts: Sequence[str]) -> list[bytes | None]:
-        return list(await self._client.run(command("HMGET", keys.snapshot(slot), *parts)))
+        key = keys.snapshot(slot)
+        found = await self._client.run(command("HMGET", key, *snapshot.fields_of(parts, self._macs)))
+        return snapshot.checked(key, parts, found, self._macs)
 
 
 class RedisTraces:

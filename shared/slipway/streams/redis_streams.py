@@ -6,6 +6,7 @@ Owns the wiring. Nothing connects before the first call.
 from slipway.runtime.clock import Clock, Random
 from slipway.streams.accounts import BY_NAME, Account
 from slipway.streams.client import RedisClient, RedisSettings
+from slipway.streams.macs import Macs
 from slipway.streams.ports import NoTally, Tally
 from slipway.streams.redis_decisions import RedisDecisions
 from slipway.streams.redis_event_groups import RedisEventGroup
@@ -30,7 +31,15 @@ from slipway.streams.tail import Tail
 class RedisStreams:
     """All ports on Redis."""
 
-    def __init__(self, client: RedisClient, tally: Tally | None = None, *, account: Account | None = None) -> None:
+    def __init__(
+        self,
+        client: RedisClient,
+        tally: Tally | None = None,
+        *,
+        account: Account | None = None,
+        feed_macs: Macs | None = None,
+        gather_macs: Macs | None = None,
+    ) -> None:
         counts = tally if tally is not None else NoTally()
         tail = Tail(client)
         self._client = client
@@ -40,12 +49,12 @@ class RedisStreams:
         self.firehose = RedisFirehose(client, counts)
         self.hints = RedisHints(client, counts)
         self.wake = RedisWake(client)
-        self.feed = RedisFeed(client)
+        self.feed = RedisFeed(client, feed_macs)
         self.logs = RedisLogs(client, tail, counts)
         self.traces = RedisTraces(client, counts)
         self.activity = RedisActivity(client)
         self.dead = RedisDead(client)
-        self.gatherings = RedisGatherings(client)
+        self.gatherings = RedisGatherings(client, gather_macs)
         self.logouts = RedisLogouts(client)
         self.decisions = RedisDecisions(client, counts)
 
@@ -66,6 +75,16 @@ class RedisStreams:
         await self._client.aclose()
 
 
-def connect(settings: RedisSettings, *, clock: Clock, random: Random, tally: Tally | None = None) -> RedisStreams:
+def connect(
+    settings: RedisSettings,
+    *,
+    clock: Clock,
+    random: Random,
+    tally: Tally | None = None,
+    feed_macs: Macs | None = None,
+    gather_macs: Macs | None = None,
+) -> RedisStreams:
     """The streams of a Redis URL; does no IO. Raises `InvalidError` when the URL is not one."""
-    return RedisStreams(RedisClient(settings, clock, random), tally, account=BY_NAME.get(settings.name))
+    account = BY_NAME.get(settings.name)
+    client = RedisClient(settings, clock, random)
+    return RedisStreams(client, tally, account=account, feed_macs=feed_macs, gather_macs=gather_macs)

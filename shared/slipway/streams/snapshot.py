@@ -10,16 +10,19 @@ Each part says of which snapshot it is: a writer whose term is over may write am
 snapshot is none. One that the feed does not reach back to, or that is of a former epoch, is none either. Then LIST.
 """
 
-from collections.abc import AsyncGenerator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from typing import Final
 
 import msgspec
 
 from slipway.errors import InvalidError
 from slipway.streams import keys
+from slipway.streams.macs import Macs
 from slipway.streams.ports import Feed, FeedPosition
 
 _HEAD: Final = "head"
+_MAC: Final = "m:"
+"""before the name of a part: its code"""
 _PAGES_AT_ONCE: Final = 8
 PAGES_MAX: Final = 100_000
 
@@ -53,6 +56,33 @@ class FeedSnapshot(msgspec.Struct, frozen=True, kw_only=True):
 _encode = msgspec.msgpack.Encoder().encode
 _head = msgspec.msgpack.Decoder(_Head)
 _page = msgspec.msgpack.Decoder(_Page)
+
+
+def signed(key: str, parts: Mapping[str, bytes], macs: Macs | None) -> dict[str, bytes]:
+    """The fields of parts of the snapshot at `key`: each part, and with keys its code beside it.
+
+    A code binds a part to its slot and name; the position in the feed is in every part. So a part counts neither in the
+    place of another one nor in another snapshot. Raises `UnavailableError` when a key is missing.
+    """
+    fields = dict(parts)
+    if macs is not None:
+        fields |= {_MAC + name: macs.sign(f"{key} {name}".encode(), value) for name, value in parts.items()}
+    return fields
+
+
+def fields_of(names: Sequence[str], macs: Macs | None) -> list[str]:
+    """The fields that hold these parts, and with keys their codes behind them."""
+    return [*names, *(_MAC + name for name in names)] if macs is not None else list(names)
+
+
+def checked(key: str, names: Sequence[str], values: Sequence[bytes | None], macs: Macs | None) -> list[bytes | None]:
+    """The parts in the values of `fields_of`. Raises `ForgedError` for one without a code of our keys."""
+    found = list(values[: len(names)])
+    if macs is not None:
+        for name, part, code in zip(names, found, values[len(names) :], strict=True):
+            if part is not None:
+                macs.check(code, f"{key} {name}".encode(), part)
+    return found
 
 
 class SnapshotWriter:

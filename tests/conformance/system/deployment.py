@@ -144,6 +144,8 @@ class Installation:
         for name, address in places.items():
             if name in env:
                 env[name] = address
+        for inside, place in chart.service_mounts(self._documents, component, self.folder / "mounts").items():
+            env = {name: str(place) if value == inside else value for name, value in env.items()}
         return env | {"KUBECONFIG": str(self.credentials(component).kubeconfig)}
 
     def account(self, component: str) -> Account:

@@ -15,6 +15,8 @@ from slipway.runtime.settings import load
 from slipway.streams import keys
 from tests.integration.helm.matrix import SECRETS, rendered
 from tests.support import chart
+from tests.support.clock import FakeClock
+from tests.support.mac_keys import some_keys
 from tools.chart_schema import SERVICES
 
 Json = dict[str, Any]
@@ -233,6 +235,31 @@ def test_the_client_of_the_issuer_is_a_mounted_secret() -> None:
     assert settings.oidc_required_claims == {"hd": "example.com"}
     others = [chart.pod_spec(documents, service) for service in SERVICES if service != "api"]
     assert not any(each["name"] == "oidc" for other in others for each in other["volumes"])
+
+
+def test_keys_of_the_cluster_feed_are_for_who_writes_and_who_reads_it(tmp_path: Path) -> None:
+    """The chart makes a key that watchers and schedulers can use, mounts it in both and in no other pod; or takes
+    another Secret, or none, and makes none where there is no Redis."""
+    documents = chart.render({})
+    places: dict[str, Path] = {}
+    for service in SERVICES:
+        folder = chart.service_environment(documents, service).get("SLIPWAY_FEED_KEY_DIR")
+        mounts = chart.service_mounts(documents, service, tmp_path)
+        assert (folder in mounts) is (service in ("scheduler", "watcher")), service
+        if folder is not None:
+            places[service] = mounts[folder]
+    signing, reading = (some_keys(places[service], FakeClock()) for service in ("watcher", "scheduler"))
+    reading.check(signing.sign(b"place", b"value"), b"place", b"value")
+
+    named = chart.render({"feedKeys": {"existingSecret": "mine"}})
+    volumes = [each for each in chart.pod_spec(named, "watcher")["volumes"] if each["name"] == "feed-keys"]
+    assert [each["secret"] for each in volumes] == [{"secretName": "mine"}]
+    for without in (
+        named,
+        chart.render({"feedKeys": {"enabled": False}}),
+        chart.render({"valkey": {"enabled": False}}),
+    ):
+        assert not any(item["metadata"]["name"].endswith("feed-keys") for item in without)
 
 
 def test_keys_of_sessions_are_shared_by_all_replicas() -> None:

@@ -35,7 +35,11 @@ class Deployed:
         shared.mkdir(parents=True)
         (shared / "kubeconfig").write_bytes(Path(stack.stack.kubeconfig).read_bytes())
         self.containers = {
-            service: Container(image, folder / service, {CREDENTIALS: shared})
+            service: Container(
+                image,
+                folder / service,
+                {CREDENTIALS: shared, **chart.service_mounts(self._documents, service, folder / "mounts")},
+            )
             for service in (*chart.SERVICES, chart.SETUP)
         }
         self.processes = {service: self._process(service) for service in chart.SERVICES}

@@ -2,43 +2,84 @@
 
 import asyncio
 from collections.abc import AsyncGenerator
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
 from slipway.api.app import create_app
-from slipway.api.deps import connect
+from slipway.api.deps import ApiDeps, connect
 from slipway.api.settings import Settings
 from slipway.model.lifecycle import Event
+from slipway.runtime import telemetry
 from slipway.runtime.clock import SeededRandom
 from slipway.runtime.health import HealthApp, ProcessHealth
 from slipway.streams import keys
+from slipway.streams.mac_keys import GATHER_PURPOSE
 from slipway.streams.memory_side import MemoryStreams
 from tests.support.api_world import ApiWorld
 from tests.support.clock import wait_until
+from tests.support.mac_keys import a_folder, some_keys
 
 Json = dict[str, Any]
 
 
-@pytest.fixture
-async def replica(world: ApiWorld) -> AsyncGenerator[httpx.AsyncClient]:
-    """A second api over the same cluster and the same Redis."""
-    parts = connect(
+def a_second(world: ApiWorld, streams: MemoryStreams) -> ApiDeps:
+    return connect(
         settings=Settings(),
         clock=world.clock,
         random=SeededRandom(8),
         stop=world.stop,
         kube=world.kube,
-        streams=MemoryStreams(world.server),
+        streams=streams,
         behind=world.parts.behind,
         on_broken=world.broken.append,
     )
+
+
+@pytest.fixture
+async def replica(world: ApiWorld) -> AsyncGenerator[httpx.AsyncClient]:
+    """A second api over the same cluster and the same Redis."""
+    parts = a_second(world, MemoryStreams(world.server))
     app = create_app(parts, HealthApp(ProcessHealth(world.clock)))
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
         yield client
     await parts.forwarder.aclose()
+
+
+def forged_gatherings() -> float:
+    labels = {"stream": "gather", "outcome": "forged"}
+    return telemetry.REGISTRY.get_sample_value("slipway_deliveries_total", labels) or 0.0
+
+
+async def test_data_that_redis_makes_up_reach_no_rank(world: ApiWorld, tmp_path: Path) -> None:
+    """Redis in other hands: the gathering is removed and said so, the ranks bring their data again, and meet."""
+    macs = some_keys(a_folder(tmp_path), world.clock, purpose=GATHER_PURPOSE)
+    _, path = await a_gang(world, 2)
+    key = keys.gather(path.split("/")[4], 1, "default")  # pyright: ignore[reportArgumentType]
+    parts = a_second(world, MemoryStreams(world.server, gather_macs=macs))
+    app = create_app(parts, HealthApp(ProcessHealth(world.clock)))
+    before = forged_gatherings()
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost") as client:
+        first = asyncio.ensure_future(client.post(path, json=a_peer("a", 2)))
+        await there(world, path, 1)
+        for fields in (
+            {"w:x": b"p t 1", "d:x": b'"forged"', "c": b"2", "s": b"1"},
+            {"w:a": b"nonsense", "s": b"1"},
+            {"d:a": b'"forged"', "s": b"1"},
+            {"n": b"1", "s": b"1"},
+        ):
+            world.server.hash_set(key, fields)
+            await wait_until(lambda: "s" not in world.server.hash_get(key), "the gathering begins anew")
+            await there(world, path, 1)
+        async with asyncio.timeout(5):
+            second = await client.post(path, json=a_peer("b", 2))
+            answers = [(await first).json(), second.json()]
+    await parts.forwarder.aclose()
+    assert [answer["data"] for answer in answers] == [[{"from": "a"}, {"from": "b"}]] * 2
+    assert forged_gatherings() >= before + 4
 
 
 async def a_gang(world: ApiWorld, count: int = 4) -> tuple[str, str]:

@@ -40,6 +40,25 @@ def test_a_list_removes_what_it_lacks_but_not_what_is_newer() -> None:
     assert [table.get(key) for key in ("old", "newer", "listed")] == [None, "y", "z"]
 
 
+def test_what_a_list_did_not_have_comes_back_by_news_only() -> None:
+    """An entry of the feed that is older than the LIST, and was recorded and sent again, brings nothing back."""
+    table: FactTable[str] = FactTable()
+    table.replace({"listed": ("z", 9)}, 10)
+
+    assert not table.put("gone before we began", "an old entry", 8)
+    assert table.put("listed", "newer", 11)
+    assert table.put("new", "made after the LIST", 12)
+    assert len(table) == 2
+
+
+def test_a_server_that_went_back_in_time_may_tell_of_versions_it_had_before() -> None:
+    table: FactTable[str] = FactTable()
+    table.replace({"listed": ("z", 9)}, 10)
+    table.rewind({"listed": ("y", 4)})
+
+    assert table.put("new", "made on the restored server", 5)
+
+
 @pytest.mark.parametrize("order", list(itertools.permutations(range(4))))
 def test_any_order_of_news_ends_the_same(order: tuple[int, ...]) -> None:
     table: FactTable[str] = FactTable()

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,15 +11,17 @@ from slipway.kube.errors import Verb
 from slipway.kube.factpages import Told, encode_page
 from slipway.kube.facts import encode_fact, fact_of, object_key
 from slipway.kube.resources import ALLOCATIONS
+from slipway.model.facts import NodeFact
 from slipway.runtime.clock import SeededRandom
 from slipway.scheduler.cluster import Cluster
 from slipway.scheduler.cluster_sync import CATCH_UP_S, Follower
-from slipway.streams import keys
+from slipway.streams import codec, keys
 from slipway.streams.feed import Delta, FeedPublisher
 from slipway.streams.memory_server import MemoryServer
 from slipway.streams.memory_side import MemoryStreams
-from slipway.streams.ports import FeedOp
+from slipway.streams.ports import FeedEntry, FeedOp
 from slipway.streams.snapshot import SnapshotPosition, SnapshotWriter
+from tests.support.mac_keys import a_folder, some_keys
 from tests.support.small_cluster import a_client, a_core, a_manifest, furnish
 from tests.support.virtual_time import VirtualClock, run_virtual
 
@@ -32,11 +35,13 @@ class Desk:
     publishing: asyncio.Task[None]
     following: asyncio.Task[None]
 
-    def __init__(self) -> None:
+    def __init__(self, keys_in: Path | None = None) -> None:
+        """`keys_in`: a folder with the keys that the feed is signed with."""
         self.clock = VirtualClock()
+        self.macs = some_keys(keys_in, self.clock) if keys_in is not None else None
         self.kube = a_client(a_core(self.clock.now))
         self.server = MemoryServer(self.clock)
-        self.streams = streams = MemoryStreams(self.server)
+        self.streams = streams = MemoryStreams(self.server, feed_macs=self.macs)
         self.publisher = FeedPublisher(streams.feed, self.clock, term=1)
         self.lists = 0
         self.list_s = LIST_S
@@ -60,7 +65,7 @@ class Desk:
         return Follower(
             its,
             self.cluster,
-            MemoryStreams(self.server).feed,
+            MemoryStreams(self.server, feed_macs=self.macs).feed,
             clock=self.clock,
             random=SeededRandom(5),
             list_pause_s=lambda: 2.0,
@@ -91,9 +96,9 @@ class Desk:
         self.publisher.reached(ALLOCATIONS.plural, str(version))
 
 
-def at_a_desk(test: Callable[[Desk], Coroutine[Any, Any, None]]) -> None:
+def at_a_desk(test: Callable[[Desk], Coroutine[Any, Any, None]], keys_in: Path | None = None) -> None:
     async def main() -> None:
-        desk = Desk()
+        desk = Desk(keys_in)
         await furnish(desk.kube)
         await desk.kube.create(ALLOCATIONS, a_manifest("one"))
         await desk.publisher.step()
@@ -187,6 +192,78 @@ def test_a_list_that_was_under_way_is_not_made_again() -> None:
         assert desk.lists == 2
 
     at_a_desk(test)
+
+
+def an_invented_node(number: int, *, epoch: int) -> FeedEntry:
+    data = encode_fact(NodeFact(name="invented", labels={}))
+    return FeedEntry(epoch=epoch, number=number, kind="nodes", op=FeedOp.PUT, key="invented", rv=str(10**9), data=data)
+
+
+@pytest.mark.parametrize("is_signed", [False, True])
+def test_a_node_that_the_owner_of_redis_has_invented_reaches_no_table(tmp_path: Path, is_signed: bool) -> None:
+    """With keys its entry is refused, the API server is asked, and the feed is followed again. Without, it is believed:
+    that is what the keys are for."""
+
+    async def test(desk: Desk) -> None:
+        stands = desk.publisher.stands
+        assert stands is not None
+        desk.publishing.cancel()
+        entry = an_invented_node(stands.number + 1, epoch=stands.epoch)
+        desk.server.add(keys.CLUSTER.prefix, codec.encode_feed([entry]))
+        await desk.clock.sleep(keys.FEED_BEAT_S)
+        assert (desk.cluster.nodes.get("invented") is None) is is_signed
+        publisher = FeedPublisher(desk.streams.feed, desk.clock, term=2)
+        async with asyncio.TaskGroup() as tasks:
+            publishing = tasks.create_task(publisher.run())
+            await desk.clock.sleep(3 * LIST_S)
+            publishing.cancel()
+        assert desk.cluster.nodes.get("invented") is None or not is_signed
+        assert desk.lists == 2
+        assert desk.follower.is_fresh
+
+    at_a_desk(test, a_folder(tmp_path) if is_signed else None)
+
+
+def test_an_old_entry_that_is_sent_again_brings_nothing_back(tmp_path: Path) -> None:
+    """It is signed, and was true once; the LIST that follows the new epoch knows better."""
+
+    async def test(desk: Desk) -> None:
+        await desk.tell_of("one")
+        await desk.clock.sleep(keys.FEED_BEAT_S)
+        recorded = [fields for _, fields in desk.server.newest(keys.CLUSTER.prefix, 100)[::-1]]
+        desk.publishing.cancel()
+        await desk.kube.delete(ALLOCATIONS, "one", namespace="default")
+        desk.following.cancel()
+        newcomer = desk.newcomer()
+        async with asyncio.TaskGroup() as tasks:
+            following = tasks.create_task(newcomer.follow())
+            await desk.clock.sleep(LIST_S + keys.FEED_BEAT_S)
+            for again in (1, 2):
+                desk.server.drop(keys.CLUSTER.prefix)
+                for fields in recorded:
+                    desk.server.add(keys.CLUSTER.prefix, fields)
+                    await desk.clock.sleep(again * LIST_S)
+                    assert not len(desk.cluster.allocations)
+            following.cancel()
+
+    at_a_desk(test, a_folder(tmp_path))
+
+
+def test_a_snapshot_that_the_owner_of_redis_has_written_is_not_started_from(tmp_path: Path) -> None:
+    """An empty cluster would have room for everything: LIST."""
+
+    async def test(desk: Desk) -> None:
+        stands = desk.publisher.stands
+        assert stands is not None
+        writer = SnapshotWriter(MemoryStreams(desk.server).feed, 0, stands)
+        await writer.add(encode_page("pods", []))
+        await writer.finish()
+        newcomer = await begin(desk, LIST_S + 2 * keys.FEED_BEAT_S)
+        assert desk.lists == 1
+        assert newcomer.is_fresh
+        assert {fact.name for fact in desk.cluster.allocations.values()} == {"one"}
+
+    at_a_desk(test, a_folder(tmp_path))
 
 
 async def begin(desk: Desk, within_s: float = 3 * keys.FEED_BEAT_S) -> Follower:

@@ -160,6 +160,7 @@ def test_the_small_ones_survive_their_fields() -> None:
     assert codec.decode_hint(codec.encode_hint(hint)) == hint
     entry = FeedEntry(epoch=3, number=9, kind="pods", op=FeedOp.DELETE, key="a/b", rv="12", data=b"\x00\xff")
     assert codec.decode_feed(codec.encode_feed([entry])) == [entry]
+    assert set(codec.encode_feed([entry])) == {"e", "n", "d"}  # without keys there is no other field
     span = SpanRecord(trace_id="a", span_id="b", name="n", service="s", start_ns=1, end_ns=2, attributes={"k": "v"})
     assert codec.decode_spans(codec.encode_spans([span])) == [span]
     assert codec.decode_beat(codec.encode_beat({"pods": "7"})) == {"pods": "7"}

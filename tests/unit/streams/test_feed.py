@@ -2,10 +2,12 @@
 
 import asyncio
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
 from slipway.errors import DeadlineError, StaleError, UnavailableError
+from slipway.streams import codec
 from slipway.streams.feed import (
     BATCH_MAX,
     BUFFER_MAX,
@@ -22,6 +24,7 @@ from slipway.streams.memory_server import MemoryServer
 from slipway.streams.memory_side import MemoryStreams
 from slipway.streams.ports import FeedEntry, FeedOp
 from tests.support.clock import FakeClock, wait_until
+from tests.support.mac_keys import a_folder, some_keys
 
 
 class World:
@@ -326,6 +329,23 @@ async def test_a_hostile_entry_is_a_break(world: World) -> None:
     reader = await world.reader()
     world.server.add("slipway:cluster", {"e": b"x"})
     assert await read_break(reader) is BreakReason.CORRUPT
+
+
+@pytest.mark.parametrize("signs", [False, True])
+async def test_an_entry_that_is_not_signed_by_our_keys_is_a_break(world: World, tmp_path: Path, signs: bool) -> None:
+    """It says so by a reason of its own, and what came before it is given first."""
+    ours = some_keys(a_folder(tmp_path / "ours"), world.clock)
+    theirs = some_keys(a_folder(tmp_path / "theirs", byte=2), world.clock)
+    publisher = FeedPublisher(MemoryStreams(world.server, feed_macs=ours).feed, world.clock, term=1)
+    await publisher.step()
+    reader = FeedReader(MemoryStreams(world.server, feed_macs=ours).feed, world.clock)
+    await reader.start()
+    publisher.offer(a_delta(1))
+    await publisher.step()
+    assert await read_keys(reader) == ["ns/1"]
+    forged = FeedEntry(epoch=publisher.epoch, number=3, kind="nodes", op=FeedOp.PUT, key="invented", rv="9", data=b"{}")
+    world.server.add("slipway:cluster", codec.encode_feed([forged], theirs if signs else None))
+    assert await read_break(reader) is BreakReason.FORGED
 
 
 async def test_trimmed_entries_are_a_break(world: World) -> None:

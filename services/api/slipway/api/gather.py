@@ -27,6 +27,7 @@ from slipway.api.http_errors import (
 from slipway.api.ports import ShutdownSignal
 from slipway.api.ttl_cache import Recent
 from slipway.errors import ControlPlaneError, InvariantError, ThrottledError, TransientError, UnavailableError
+from slipway.runtime import log, telemetry
 from slipway.runtime.clock import Clock, Random
 from slipway.streams.allgather import (
     BYTES_MAX,
@@ -38,8 +39,10 @@ from slipway.streams.allgather import (
     GatherKey,
     Seat,
 )
+from slipway.streams.macs import ForgedError
 
 T = TypeVar("T")
+_log = log.get_logger(__name__)
 
 POLL_MIN_S = 0.05
 POLL_MAX_S = 1.0
@@ -264,7 +267,14 @@ class AllGather:
 
     async def _result(self, key: GatherKey) -> Met | None:
         """What a complete gathering holds; None when it was lost in this very moment."""
-        seats = await _redis(self._gatherings.seats(key))
+        try:
+            seats = await _redis(self._gatherings.seats(key))
+        except ForgedError as error:
+            # As after a loss of Redis: those who wait bring their data again.
+            telemetry.DELIVERIES.labels(stream="gather", outcome="forged").inc()
+            _log.warning("gathering refused and removed", allocation=key.allocation, group=key.group, why=str(error))
+            await _redis(self._gatherings.forget(key))
+            return None
         if not seats:
             return None
         ids = [seat.request_id for seat in seats]
@@ -285,6 +295,8 @@ class AllGather:
 
         try:
             return await self._who.get(key, load)
+        except ForgedError:
+            return f"not all {peers} peers of {key.group!r} came in time; Redis holds data that they did not bring"
         except TransientError:
             return f"not all {peers} peers of {key.group!r} came in time; Redis cannot be asked now who is there"
 

@@ -29,6 +29,7 @@ from slipway.runtime.listen import bind, parse_listen
 from slipway.runtime.service import ServiceContext
 from slipway.runtime.tasks import TaskGroup
 from slipway.streams.factory import MetricTally, TraceWriter, open_streams, write_behind
+from slipway.streams.mac_keys import GATHER_PURPOSE, MacKeys
 from slipway.streams.ports import Streams
 from slipway.streams.producer import BestEffort
 
@@ -58,7 +59,13 @@ async def build(context: ServiceContext[Settings]) -> None:
             user_agent="slipway-api",
         )
     )
-    streams = open_streams(settings.whole_redis_url(), clock=context.clock, random=context.random, name=NAME)
+    macs: MacKeys | None = None
+    if settings.session_key_dir:
+        macs = MacKeys(
+            Path(settings.session_key_dir), GATHER_PURPOSE, context.clock, accepts_unsigned=settings.accept_unsigned
+        )
+    url = settings.whole_redis_url()
+    streams = open_streams(url, clock=context.clock, random=context.random, name=NAME, gather_macs=macs)
     context.resources.push_async_callback(streams.aclose)
     behind = BestEffort(streams, context.clock, MetricTally())
     telemetry.set_sink(TraceWriter(behind))

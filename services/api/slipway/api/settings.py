@@ -270,10 +270,17 @@ class Settings(LogArchiveSettings, kw_only=True, frozen=True):
         Meta(
             description="Folder with the keys that seal the cookies of browsers, files named *.key with 32 bytes in "
             "URL-safe base64 each, as a mounted Secret is one. The last name in the alphabet seals, all open; looked "
-            "at every few seconds. Every replica needs the same. Empty: a key of this process alone, so that browsers "
-            "log in again after a restart."
+            "at every few seconds. Every replica needs the same. They also sign what ranks exchange by all-gather. "
+            "Empty: a key of this process alone, so that browsers log in again after a restart, and no signature."
         ),
     ] = ""
+    accept_unsigned: Annotated[
+        bool,
+        Meta(
+            description="Also believe data of all-gathers that have no signature at all: while replicas of a version "
+            "that does not sign are replaced."
+        ),
+    ] = False
     proxy_domain: Annotated[
         str,
         Meta(

@@ -1,8 +1,9 @@
 """What the leader knows of the cluster: tables of facts, each with the version it was seen at.
 
-Owns the merge of LISTs, feed deltas and our own writes into one view that never goes back: an older version
-of an object is ignored, and a deleted object stays deleted for every version up to its deletion. Only `rewind` goes
-back, with a server that has lost its history. Must not know where the facts came from. No IO.
+Owns the merge of LISTs, feed deltas and our own writes into one view that never goes back: an older version of an
+object is ignored, and a deleted object stays deleted for every version up to its deletion, or up to that of the last
+LIST that did not have it. Only `rewind` goes back, with a server that has lost its history. Must not know where the
+facts came from. No IO.
 """
 
 import math
@@ -57,6 +58,8 @@ class FactTable(Generic[T]):
         self._facts: dict[str, T] = {}
         self._versions: dict[str, int] = {}
         self._gone: dict[str, int] = {}
+        self._listed = 0
+        """the version of the last LIST: what was not in it, and is not newer, is gone"""
         self._changed: dict[str, T | None] = {}
         self._readers: list[ChangedKeys] = []
         self.generation = 0
@@ -70,6 +73,8 @@ class FactTable(Generic[T]):
         """
         if version < self._versions.get(key, -1) or version <= self._gone.get(key, -1):
             return False
+        if key not in self._facts and version <= self._listed:
+            return False  # an entry of the feed that is as old comes too late, whoever sends it again
         self._versions[key] = version
         before = self._facts.get(key)
         if fact is before:
@@ -103,8 +108,10 @@ class FactTable(Generic[T]):
         """Take a consistent LIST made at `version`: what it lacks, and is not newer, is gone."""
         for key in [key for key in self._facts if key not in facts and self._versions.get(key, 0) <= version]:
             self.drop(key, version)
+        self._listed = 0
         for key, (fact, at) in facts.items():
             self.put(key, fact, at)
+        self._listed = version
 
     def rewind(self, facts: Mapping[str, tuple[T, int]]) -> None:
         """Take a LIST of a server that has gone back in time: it is the truth, whatever was newer."""

@@ -23,6 +23,7 @@ from slipway.scheduler.cluster_reader import list_everything, take, take_pages
 from slipway.scheduler.ports import Kube
 from slipway.streams import keys, snapshot
 from slipway.streams.feed import BreakReason, Delta, FeedBatch, FeedReader
+from slipway.streams.macs import ForgedError
 from slipway.streams.ports import Feed
 
 LIST_PAUSE_S = 0.2
@@ -136,6 +137,8 @@ class Follower:
                     self._changed.set()
                 continue
             telemetry.FEED_GAPS.labels(reason=batch.reason.name.lower()).inc()
+            if batch.reason is BreakReason.FORGED:
+                _log.warning("entry of the cluster feed refused", why=batch.reason.value, then="LIST")
             self._has_missed = batch.reason not in _SILENT
             broken_at = self._clock.monotonic()
             # The API server has other things to do than to LIST for us: at most half of the time.
@@ -220,6 +223,10 @@ class Follower:
                     if batch.deltas:
                         deltas += batch.deltas
                         until_s = self._clock.monotonic() + CATCH_UP_S
+            except ForgedError as exc:
+                telemetry.FEED_GAPS.labels(reason=BreakReason.FORGED.name.lower()).inc()
+                _log.warning("snapshot of the cluster feed refused", why=str(exc), then="LIST")
+                return False
             except (TransientError, InvalidError, msgspec.ValidationError) as exc:
                 _log.info("no start from a snapshot of the feed", error=str(exc))
                 return False

@@ -12,6 +12,21 @@ class Settings(CommonSettings, kw_only=True, frozen=True):
 
     listen: Annotated[str, Meta(description="host:port of /livez, /readyz and /metrics")] = "127.0.0.1:8081"
     identity: Annotated[str, Meta(description="name in the Lease; default: host name and process id")] = ""
+    feed_key_dir: Annotated[
+        str,
+        Meta(
+            description="folder with the keys that sign the cluster feed, as the watchers have it. With it, an entry "
+            "that none of the keys has signed is refused, and the API server is asked instead. Empty: the feed is "
+            "believed"
+        ),
+    ] = ""
+    accept_unsigned: Annotated[
+        bool,
+        Meta(
+            description="also believe entries of the cluster feed that have no signature at all: while watchers of a "
+            "version that does not sign are replaced"
+        ),
+    ] = False
     pools: Annotated[
         str, Meta(description="comma-separated pools to schedule; empty: every ResourcePool, found as they come")
     ] = ""

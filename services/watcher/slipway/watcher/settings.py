@@ -13,6 +13,14 @@ class Settings(LogArchiveSettings, kw_only=True, frozen=True):
 
     listen: Annotated[str, Meta(description="host:port of /livez, /readyz and /metrics")] = "127.0.0.1:8083"
     identity: Annotated[str, Meta(description="name in the Lease; default: host name and process id")] = ""
+    feed_key_dir: Annotated[
+        str,
+        Meta(
+            description="folder with the keys that sign the cluster feed, files named *.key with 32 bytes in URL-safe "
+            "base64 each, as a mounted Secret is; the last file signs, once it has been there for 3 minutes. Empty: "
+            "the feed is not signed"
+        ),
+    ] = ""
     reconcile_workers: Annotated[
         int, Meta(ge=1, le=256, description="allocations that are worked on at the same time")
     ] = 16

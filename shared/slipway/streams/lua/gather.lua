@@ -1,7 +1,7 @@
 -- A gathering: peers bring data, and all get all of it once as many are there as each of them has said.
 -- KEYS[1] a hash: n peers, c how many are there, b bytes of their data, v changes when a seat is lost by another's doing,
 -- s '1' once complete, o the processes that hold seats ('name=ms of the last sign of life ...'), w:<id> a seat ('process
--- token rank'), d:<id> its data. ARGV[1] is what to do: join, look or leave; ARGV[2] the caller's time in ms (to read the
+-- token rank'), d:<id> its data, m:<id> its code. ARGV[1] is what to do: join, look or leave; ARGV[2] the caller's time in ms (to read the
 -- server's own takes a permission that nothing else of ours needs). The twin of memory_gather.py.
 -- Answers {outcome, n, c, v}.
 local key, now = KEYS[1], tonumber(ARGV[2])
@@ -11,7 +11,7 @@ local function answer(outcome)
 end
 local function drop(id)
   redis.call('HINCRBY', key, 'b', -redis.call('HSTRLEN', key, 'd:' .. id))
-  redis.call('HDEL', key, 'w:' .. id, 'd:' .. id)
+  redis.call('HDEL', key, 'w:' .. id, 'd:' .. id, 'm:' .. id)
   return redis.call('HINCRBY', key, 'c', -1)
 end
 -- Note that this process lives; the seats of those that have been silent for too long are free.
@@ -54,7 +54,7 @@ if op == 'leave' then
   return answer('open')
 end
 
--- join: id, token, owner, rank, peers, most bytes, seconds to live, ms of silence, data
+-- join: id, token, owner, rank, peers, most bytes, seconds to live, ms of silence, data, code (where there are keys)
 if is_done then return answer('done') end
 local peers, data = tonumber(ARGV[7]), ARGV[11]
 beat(ARGV[5], tonumber(ARGV[10]))
@@ -69,6 +69,7 @@ if seat and token ~= ARGV[4] then redis.call('HINCRBY', key, 'v', 1) end
 redis.call('HSETNX', key, 'v', string.format('%.0f', now))
 local seated = ARGV[5] .. ' ' .. ARGV[4] .. ' ' .. ARGV[6]
 redis.call('HSET', key, 'n', peers, 'c', others + 1, 'b', bytes, 'w:' .. id, seated, 'd:' .. id, data)
+if ARGV[12] then redis.call('HSET', key, 'm:' .. id, ARGV[12]) else redis.call('HDEL', key, 'm:' .. id) end
 redis.call('EXPIRE', key, ARGV[9])
 if others + 1 < peers then return answer('open') end
 redis.call('HSET', key, 's', '1')

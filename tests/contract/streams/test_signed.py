@@ -1,0 +1,140 @@
+"""What is signed in Redis: accepted as it was written, at its place; forged, moved or unsigned it is refused."""
+
+from pathlib import Path
+
+import pytest
+
+from slipway.runtime.clock import SystemClock
+from slipway.streams import codec, keys
+from slipway.streams.allgather import NO_RANK, AllgatherState, GatherKey, Seat
+from slipway.streams.mac_keys import GATHER_PURPOSE, MacKeys
+from slipway.streams.macs import ForgedError
+from slipway.streams.ports import FeedEntry, FeedOp
+from tests.support.mac_keys import a_folder, some_keys
+from tests.support.redis import Backend, an_id
+
+CLOCK = SystemClock()
+KEY = GatherKey(allocation=an_id(), attempt=1, group="default")
+
+
+@pytest.fixture
+def macs(tmp_path: Path) -> MacKeys:
+    return some_keys(a_folder(tmp_path / "ours"), CLOCK)
+
+
+@pytest.fixture
+def strangers(tmp_path: Path) -> MacKeys:
+    return some_keys(a_folder(tmp_path / "theirs", byte=2), CLOCK)
+
+
+@pytest.fixture
+def gather_macs(tmp_path: Path) -> MacKeys:
+    return some_keys(a_folder(tmp_path / "ours"), CLOCK, purpose=GATHER_PURPOSE)
+
+
+def an_entry(number: int, *, epoch: int = 1) -> FeedEntry:
+    return FeedEntry(epoch=epoch, number=number, kind="nodes", op=FeedOp.PUT, key=f"n{number}", rv="7", data=b"{}")
+
+
+def a_seat(name: str, rank: int = NO_RANK) -> Seat:
+    return Seat(request_id=name, token=f"t-{name}", rank=rank, data=b'"%s"' % name.encode())
+
+
+async def test_a_signed_feed_is_read_as_it_was_written(backend: Backend, macs: MacKeys) -> None:
+    """Across packs; and a reader without keys, such as one of a version before, reads it too."""
+    entries = [an_entry(number) for number in range(1, keys.FEED_PACK_MAX + 3)]
+    await backend.connect(feed_macs=macs).feed.append(entries, after=None)
+    for reader in (backend.connect(feed_macs=macs), backend.connect()):
+        found = await reader.feed.read(None, limit=1_000, block_s=0)
+        assert [entry for _, entry in found] == entries
+
+
+async def test_a_feed_that_others_have_written_is_refused(
+    backend: Backend, macs: MacKeys, strangers: MacKeys, tmp_path: Path
+) -> None:
+    """Whether it is not signed, or by other keys; where the switch is on, what is not signed is accepted."""
+    reader = backend.connect(feed_macs=macs)
+    lenient = backend.connect(feed_macs=some_keys(tmp_path / "ours", CLOCK, accepts_unsigned=True))
+    for forger, is_let_in in ((backend.connect(), True), (backend.connect(feed_macs=strangers), False)):
+        await backend.flush()
+        await forger.feed.append([an_entry(1)], after=None)
+        with pytest.raises(ForgedError):
+            await reader.feed.read(None, limit=10, block_s=0)
+        if is_let_in:
+            assert len(await lenient.feed.read(None, limit=10, block_s=0)) == 1
+        else:
+            with pytest.raises(ForgedError):
+                await lenient.feed.read(None, limit=10, block_s=0)
+
+
+@pytest.mark.parametrize("field", ["n", "e", "d", "m"])
+async def test_an_entry_counts_at_its_place_only(backend: Backend, macs: MacKeys, field: str) -> None:
+    """Bytes of a signed entry at another number, in another epoch, with other data, or with a part of its code."""
+    fields = codec.encode_feed([an_entry(1)], macs)
+    others = {"n": b"3", "e": b"2", "d": codec.encode_feed([an_entry(9)])["d"], "m": fields["m"][:16]}
+    await backend.add_raw(keys.CLUSTER.prefix, None, fields)
+    reader = backend.connect(feed_macs=macs)
+    assert len(await reader.feed.read(None, limit=10, block_s=0)) == 1
+    await backend.flush()
+    await backend.add_raw(keys.CLUSTER.prefix, None, {**fields, field: others[field]})
+    with pytest.raises(ForgedError):
+        await reader.feed.read(None, limit=10, block_s=0)
+
+
+async def test_parts_of_a_snapshot_count_in_their_place_only(
+    backend: Backend, macs: MacKeys, strangers: MacKeys
+) -> None:
+    """Not in the place of another part, nor in another slot, nor by other keys; what is missing is missing."""
+    ours, plain = backend.connect(feed_macs=macs).feed, backend.connect().feed
+    await ours.keep(0, {"head": b"h", "0": b"zero", "1": b"one"}, anew=True)
+    assert await ours.kept(0, ["head", "1", "7"]) == [b"h", b"one", None]
+    assert await plain.kept(0, ["head", "1"]) == [b"h", b"one"]
+    signed = dict(zip(("0", "m:0"), await plain.kept(0, ["0", "m:0"]), strict=True))
+    assert signed["m:0"] is not None
+    for slot, part in ((0, "1"), (1, "0")):
+        moved = {part: b"zero", f"m:{part}": signed["m:0"]}
+        await plain.keep(slot, moved, anew=False)
+        with pytest.raises(ForgedError):
+            await ours.kept(slot, [part])
+    await backend.connect(feed_macs=strangers).feed.keep(0, {"0": b"zero"}, anew=True)
+    with pytest.raises(ForgedError):
+        await ours.kept(0, ["0"])
+
+
+async def test_a_signed_gathering_is_as_one_that_is_not(backend: Backend, gather_macs: MacKeys) -> None:
+    """Joined, replaced, left and complete, over two processes."""
+    one, two = (backend.connect(gather_macs=gather_macs).gatherings for _ in range(2))
+    await one.join(KEY, a_seat("a", 1), peers=2, owner="p1")
+    await two.join(KEY, Seat(request_id="a", token="again", rank=1, data=b"2"), peers=2, owner="p2")
+    assert [seat.data for seat in await one.seats(KEY)] == [b"2"]
+    await two.leave(KEY, Seat(request_id="a", token="again"))
+    await one.join(KEY, a_seat("a", 1), peers=2, owner="p1")
+    last = await two.join(KEY, a_seat("b", 0), peers=2, owner="p2")
+    assert last.outcome is AllgatherState.COMPLETED
+    assert [seat.request_id for seat in await one.seats(KEY)] == ["b", "a"]
+
+
+async def test_a_seat_that_others_have_taken_is_refused(backend: Backend, gather_macs: MacKeys, macs: MacKeys) -> None:
+    """Not signed, or by keys of another purpose; the gathering can be removed, and begins anew."""
+    ours = backend.connect(gather_macs=gather_macs).gatherings
+    for forger in (backend.connect(), backend.connect(gather_macs=macs)):
+        await ours.join(KEY, a_seat("a", 0), peers=2, owner="p")
+        await forger.gatherings.join(KEY, a_seat("forged", 1), peers=2, owner="x")
+        with pytest.raises(ForgedError):
+            await ours.seats(KEY)
+        await ours.forget(KEY)
+        assert await ours.seats(KEY) == []
+
+
+async def test_the_number_of_peers_is_signed(backend: Backend, gather_macs: MacKeys) -> None:
+    """Nobody can make a gathering of three complete with two."""
+    ours = backend.connect(gather_macs=gather_macs).gatherings
+    plain = backend.connect().gatherings
+    await ours.join(KEY, a_seat("a", 0), peers=3, owner="p")
+    await ours.leave(KEY, a_seat("a", 0))
+    await ours.join(KEY, a_seat("a", 0), peers=2, owner="p")
+    assert len(await ours.seats(KEY)) == 1
+    other = GatherKey(allocation=KEY.allocation, attempt=2, group="default")
+    await plain.join(other, a_seat("a", 0), peers=1, owner="x")
+    with pytest.raises(ForgedError):
+        await ours.seats(other)
