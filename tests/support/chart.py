@@ -195,9 +195,9 @@ def service_mounts(documents: Sequence[Json], component: str, folder: Path) -> d
     """`{path in the container: folder with its files}` of the Secrets that a component mounts and the chart makes."""
     pod = pod_spec(documents, component)
     made = {item["metadata"]["name"] for item in documents if item["kind"] == "Secret"}
-    names = {each["name"]: each["secret"]["secretName"] for each in pod["volumes"] if "secret" in each}
+    names = {each["name"]: each["secret"]["secretName"] for each in pod.get("volumes", ()) if "secret" in each}
     mounts: dict[str, Path] = {}
-    for mount in pod["containers"][0]["volumeMounts"]:
+    for mount in pod["containers"][0].get("volumeMounts", ()):
         secret = names.get(mount["name"])
         if secret in made:
             place = folder / f"{component}-{mount['name']}"

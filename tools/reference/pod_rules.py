@@ -1,12 +1,15 @@
 """What a pod may ask for: the reference page, and the admission policy of the chart, both from the one table."""
 
+import re
 import sys
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 
 import yaml
 
 from slipway.crd.podrules import RULES, PodRule, policy, workspace_policy
+from slipway.crd.podtemplate import volumes_in_cel
 from tools.reference.markdown import code, table
 
 HEADERS = {
@@ -16,6 +19,10 @@ HEADERS = {
     "# shared/slipway/crd/podrules.py.\n",
 }
 """{file of helm/files/policies: its head}"""
+PODS = Path(__file__).parents[2] / "helm" / "files" / "policies" / "pods.yaml"
+_VOLUME_RULE = re.compile(
+    r"(  - expression: >-\n)(?:      .*\n)+?(    message: a volume is of a kind that is not allowed)"
+)
 TOP = """# What a pod may ask for
 
 A workspace limits [which Secrets](#secrets) its pods may name. A `ResourcePool` limits what its pods may ask for, in
@@ -57,6 +64,8 @@ beside it is ignored. `r.example` stands for a registry.
 - `*` stands for any characters of one part of the path, of a tag or of a digest, and for no `/` and no `:`.
 - The images that a kind gets by default are judged too: list them, or set `defaults.KIND.image` of the pool.
 - `contextImage` of the pod worker, which unpacks uploaded files, is not judged by the policy.
+- A volume of kind `image` is judged as a container is. It is mounted read-only. It needs Kubernetes 1.35, or 1.33 with
+  the feature gate `ImageVolume`; before 1.33, Pod Security refuses it.
 """
 
 
@@ -151,7 +160,18 @@ def _row(rule: PodRule) -> list[str]:
 def policy_files() -> dict[str, str]:
     """{file name: admission policy}, as the chart reads them."""
     policies = {"pools.yaml": policy(), "released.yaml": workspace_policy()}
-    return {name: HEADERS[name] + yaml.safe_dump(policies[name], sort_keys=False, width=120) for name in HEADERS}
+    written = {name: HEADERS[name] + yaml.safe_dump(policies[name], sort_keys=False, width=120) for name in HEADERS}
+    return {**written, PODS.name: _with_volumes(PODS.read_text("utf-8"))}
+
+
+def _with_volumes(text: str) -> str:
+    """The policy `pods`, which is written by hand, with the kinds of volumes of the table in its rule about them."""
+    lines = textwrap.wrap(volumes_in_cel("variables.volumes"), 114, break_long_words=False, break_on_hyphens=False)
+    made = "\n".join(f"      {line}" for line in lines)
+    found, count = _VOLUME_RULE.subn(lambda match: f"{match[1]}{made}\n{match[2]}", text)
+    if count != 1:
+        raise LookupError(f"{PODS.name} has {count} rules about kinds of volumes")
+    return found
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -113,7 +113,7 @@ _OF_KUBERNETES = re.compile(r"(https?://)?kubernetes([.]default([.]svc([.][a-z0-
 """The names of the Kubernetes API inside of a cluster, one of which is usually the audience that it takes."""
 _CLAIM_FIELDS = ("accessModes", "resources", "storageClassName", "volumeMode")
 """What the claim of an ephemeral volume says: how much of which class. It names no volume and no data."""
-_VOLUME_TYPES = frozenset(
+VOLUME_TYPES = frozenset(
     {
         "configMap",
         "csi",
@@ -126,6 +126,14 @@ _VOLUME_TYPES = frozenset(
         "secret",
     }
 )
+"""Kinds of volumes that a pod may have: those of Pod Security "restricted". An image is read-only; its name is judged
+as those of containers are. The admission policy `pods` is made of this table (`volumes_in_cel`)."""
+
+
+def volumes_in_cel(volumes: str) -> str:
+    """CEL: whether each volume of the list of that name is of a kind that a pod may have."""
+    kinds = " || ".join(f"has(volume.{kind})" for kind in sorted(VOLUME_TYPES))
+    return f"{volumes}.all(volume, {kinds})"
 
 
 def check_template(
@@ -357,8 +365,8 @@ def _check_volumes(volumes: list[Any], at: str, findings: Findings, privileged: 
             if source == "hostPath":
                 if not privileged:
                     findings.refuse(f"{here}/hostPath", "host paths are not allowed; use emptyDir or a volume claim")
-            elif source != "name" and source not in _VOLUME_TYPES:
-                kinds = ", ".join(sorted(_VOLUME_TYPES))
+            elif source != "name" and source not in VOLUME_TYPES:
+                kinds = ", ".join(sorted(VOLUME_TYPES))
                 findings.refuse(here + pointer(source), f"is not an allowed kind of volume; use one of {kinds}")
 
 

@@ -96,8 +96,12 @@ def test_the_api_server_reads_patterns_of_images_as_we_do(system: System, owner:
     assert wrong == []
 
 
+def an_image_volume(reference: str) -> Json:
+    return {"name": "v", "image": {"reference": reference}}
+
+
 def test_every_image_of_a_pod_is_judged(system: System, owner: Json, pool: str) -> None:
-    """Init containers and sidecars too; by every pool when a release made the pod that named none."""
+    """Init containers, sidecars and volumes too; by every pool when a release made the pod that named none."""
     system.operator.change(pool, {"spec": {"allowedImages": ["reg.example/team"]}})
     with acting_as(system, "podworker") as client:
         holds(client, running(owner, "evil/x"))
@@ -107,6 +111,9 @@ def test_every_image_of_a_pod_is_judged(system: System, owner: Json, pool: str) 
             init = {"name": "i", "image": "evil/x", "securityContext": RESTRICTED, **more}
             pod = running(owner, "reg.example/team/a", initContainers=[init])
             refused(judged(client, pod), "pools", f"the pool {TRIED} does not allow")
+        allowed, foreign = (an_image_volume(image) for image in ("reg.example/team/data:1", "evil/x"))
+        taken(judged(client, running(owner, "reg.example/team/a", volumes=[allowed])))
+        refused(judged(client, running(owner, "reg.example/team/a", volumes=[foreign])), "pools", "allowedImages")
         taken(judged(client, in_pool(a_pod(owner), "default")))
         refused(judged(client, in_pool(a_pod(owner), "")), "pools", f"the pool {TRIED} does not allow")
 

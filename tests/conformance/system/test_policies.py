@@ -12,6 +12,7 @@ import httpx
 import pytest
 
 from slipway.crd.meta import LABEL_POOL
+from slipway.crd.podtemplate import VOLUME_TYPES
 from slipway.errors import ControlPlaneError
 from tests.conformance.system.operator import GROUP, NOT_FOUND, Json
 from tests.conformance.system.system import System, a_body
@@ -170,6 +171,32 @@ def test_ranks_are_restricted(system: System, owner: Json, words: str, spec: Jso
         # No pool judges it then, which would refuse some of these too.
         pod["metadata"]["labels"] = {**pod["metadata"]["labels"], LABEL_POOL: "no-such-pool"}
         refused(client.post(f"{DEFAULT}/pods", json=pod, params=dry), policy, words)
+
+
+VOLUMES: dict[str, Json] = {
+    "configMap": {"name": "m"},
+    "csi": {"driver": "csi.example"},
+    "downwardAPI": {"items": [{"path": "labels", "fieldRef": {"fieldPath": "metadata.labels"}}]},
+    "emptyDir": {},
+    "ephemeral": {
+        "volumeClaimTemplate": {
+            "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
+        }
+    },
+    "image": {"reference": "reg.example/data:1"},
+    "persistentVolumeClaim": {"claimName": "c"},
+    "projected": {"sources": [{"configMap": {"name": "m"}}]},
+    "secret": {"secretName": "s"},
+}
+
+
+def test_a_template_and_the_policy_agree_on_kinds_of_volumes(system: System, owner: Json) -> None:
+    """Each kind that the api takes is taken by the API server, its Pod Security included."""
+    assert VOLUMES.keys() == VOLUME_TYPES
+    with acting_as(system, "podworker") as client:
+        for kind, source in VOLUMES.items():
+            pod = a_pod(owner, volumes=[{"name": "v", kind: source}])
+            taken(client.post(f"{DEFAULT}/pods", json=pod, params={"dryRun": "All"}))
 
 
 def test_what_a_podworker_makes_belongs_to_an_allocation(system: System, owner: Json) -> None:
