@@ -3,6 +3,9 @@
 Owns the line's format and the ids that are bound to a context. JSON for machines, text for a terminal. It knows no
 tracing library: whoever sets it up passes a function that tells the current trace.
 
+What libraries say is limited: a stranger's half requests, wrong upgrades or garbage make a server or the event loop
+speak, and would else fill the log. Of what says the same, the first lines of a minute are written, then their number.
+
 Invariants: one event, one line; keys that name secrets are hidden, passwords in URLs too; ids bound by `bind` appear
 on every line below it, in every task started there.
 """
@@ -10,6 +13,7 @@ on every line below it, in every task started there.
 import contextlib
 import logging
 import sys
+import time
 import traceback
 from collections.abc import Callable, Generator, Mapping
 from contextvars import ContextVar
@@ -20,11 +24,14 @@ import msgspec
 
 from slipway.model.times import format_time
 from slipway.runtime.clock import Clock
+from slipway.runtime.log_limit import LineLimit
 from slipway.runtime.redaction import redact, redact_text
 
 TraceIds = tuple[str, str]
 
 _FIELDS = "slipway_fields"
+_OURS = "slipway"
+_KIND_CHARS = 80
 _NO_IDS: Mapping[str, object] = MappingProxyType({})
 _bound: ContextVar[Mapping[str, object]] = ContextVar("slipway_log_ids", default=_NO_IDS)
 _encoder = msgspec.json.Encoder(enc_hook=str)
@@ -63,6 +70,9 @@ def get_logger(name: str) -> Logger:
     return Logger(name)
 
 
+_own = get_logger(__name__)
+
+
 @contextlib.contextmanager
 def bind(**ids: object) -> Generator[None]:
     """Puts `ids` on every line written inside, also by tasks started inside."""
@@ -84,6 +94,8 @@ class CanonicalLine:
     def __init__(self, fields: dict[str, object]) -> None:
         self.fields = fields
         self.outcome = "ok"
+        self.is_withheld = False
+        """whether it is written at the level debug only"""
 
     def set(self, **fields: object) -> None:
         self.fields.update(fields)
@@ -104,7 +116,29 @@ def canonical_line(logger: Logger, message: str, *, clock: Clock, **fields: obje
         raise
     finally:
         line.set(outcome=line.outcome, duration_s=round(clock.monotonic() - started_s, 6))
-        logger.write(logging.WARNING if failed else logging.INFO, message, line.fields)
+        level = logging.WARNING if failed else logging.DEBUG if line.is_withheld else logging.INFO
+        logger.write(level, message, line.fields)
+
+
+class LibraryFilter(logging.Filter):
+    """Withholds what libraries say again and again, and tells how often, with whatever line comes next.
+
+    What says the same: the logger, the level, the first line of the message before values are filled in, and the class
+    of the error. Our own lines pass; those that a stranger can cause have limits where they are written.
+    """
+
+    def __init__(self, limit: LineLimit) -> None:
+        super().__init__()
+        self._limit = limit
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        for kind, count in self._limit.ended():
+            _own.warning("more lines like this in the last minute were not written", count=count, like=kind)
+        if record.name.partition(".")[0] == _OURS:
+            return True
+        error = record.exc_info[0] if isinstance(record.exc_info, tuple) else None
+        said = str(record.msg).partition("\n")[0][:_KIND_CHARS]
+        return self._limit.admits(f"{record.name} {record.levelname} {said}{f' {error.__name__}' if error else ''}")
 
 
 class JsonFormatter(logging.Formatter):
@@ -156,10 +190,12 @@ def setup(
     style: Literal["json", "text"] = "json",
     trace_ids: Callable[[], TraceIds | None] = lambda: None,
     stream: TextIO | None = None,
+    now: Callable[[], float] = time.monotonic,
 ) -> None:
     """Sends every logger of the process to `stream` (default: standard error); replaces what was set up before."""
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(JsonFormatter(service, trace_ids) if style == "json" else TextFormatter(service))
+    handler.addFilter(LibraryFilter(LineLimit(now)))
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())

@@ -1,11 +1,12 @@
 """Mode `token`: what a token is worth, for how long, and what those see who may not see everything."""
 
 import asyncio
+import contextlib
 import io
 import json
 import logging
 import shutil
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Generator
 from pathlib import Path
 
 import httpx
@@ -14,6 +15,9 @@ import pytest
 from starlette.types import Message, Scope
 
 from slipway.api.access import middleware
+from slipway.api.app import create_app
+from slipway.api.audit import STRANGERS_MAX
+from slipway.api.request_telemetry import ANONYMOUS_LINES_MAX
 from slipway.api.settings import Settings
 from slipway.crd.meta import ANNOTATION_USER
 from slipway.crd.transitions import id_of, record
@@ -24,7 +28,10 @@ from slipway.model import apitokens
 from slipway.model.apitokens import Role
 from slipway.model.lifecycle import Event
 from slipway.runtime import log
+from slipway.runtime.health import HealthApp, ProcessHealth
+from slipway.runtime.log_limit import WINDOW_S
 from tests.support.access import CANARY, Teams, bearer, teams_world, write
+from tests.support.clock import ShiftedClock
 
 TIME = "2026-01-02T03:04:05Z"
 VIEW, EDIT = {"team-red": "viewer"}, {"team-red": "editor"}
@@ -227,16 +234,57 @@ async def test_a_role_in_a_workspace_that_is_gone_opens_nothing(teams: Teams) ->
         assert (await teams.call("GET", path, here)).status_code == 200
 
 
+@contextlib.contextmanager
+def logged() -> Generator[io.StringIO]:
+    """What the api writes into its log."""
+    root, stream = logging.getLogger(), io.StringIO()
+    handler, level = logging.StreamHandler(stream), root.level
+    handler.setFormatter(log.JsonFormatter("api", lambda: None))
+    root.addHandler(handler)
+    root.setLevel(logging.INFO)
+    try:
+        yield stream
+    finally:
+        root.removeHandler(handler)
+        root.setLevel(level)
+
+
+async def test_a_stranger_does_not_fill_the_log(teams: Teams) -> None:
+    """Neither lines about requests nor the audit, by reading, changing, or pages that anybody may see; how many were
+    not written is told. Lines about users go on."""
+    headers = await teams.token("ada", EDIT)
+    flood, clock = 2 * ANONYMOUS_LINES_MAX, ShiftedClock()
+    parts = await teams.replica(clock=clock)
+    app = create_app(parts, HealthApp(ProcessHealth(clock)))
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost") as client:
+        with logged() as stream:
+            for _ in range(flood):
+                await client.get("/api/v1/allocations")
+                await client.post("/api/v1/jobs")
+                await client.get("/login")
+                await client.get(f"/{'x' * 4_000}")
+            await client.get("/api/v1/allocations", headers=headers)
+            clock.advance(WINDOW_S)
+            await client.post("/api/v1/jobs")
+    await parts.forwarder.aclose()
+    lines = [json.loads(line) for line in stream.getvalue().splitlines()]
+    requests = [line for line in lines if line["msg"] == "request"]
+    of_users = [line for line in requests if line["status"] == 200 and line["path"] == "/api/v1/allocations"]
+    statuses = {line["status"] for line in requests}
+    assert len(of_users) == 1
+    assert len(requests) <= len(statuses) * ANONYMOUS_LINES_MAX + 2
+    assert max(len(line["path"]) for line in requests) <= 512
+    withheld = {line["status"]: line["count"] for line in lines if line["msg"].startswith("more requests")}
+    assert withheld[401] == 2 * flood - ANONYMOUS_LINES_MAX
+    audited = [line for line in lines if line["msg"] == "audit"]
+    assert len(audited) == STRANGERS_MAX + 1
+    assert audited[-1]["withheld"] == flood - STRANGERS_MAX
+
+
 async def test_every_change_is_in_the_audit_log(teams: Teams) -> None:
     """With who made it, of what and how it ended, refused ones too; no reading, and never a token."""
     headers = await teams.token("ada", EDIT)
-    stream = io.StringIO()
-    handler = logging.StreamHandler(stream)
-    handler.setFormatter(log.JsonFormatter("api", lambda: None))
-    logging.getLogger().addHandler(handler)
-    level = logging.getLogger().level
-    logging.getLogger().setLevel(logging.INFO)
-    try:
+    with logged() as stream:
         await teams.call("GET", "/allocations", headers)
         # A route without a parameter `workspace` reads none: the caller cannot choose what the line says.
         await teams.call("POST", f"/allocations/{teams.ids['red']}/kill?workspace=team-blue", headers)
@@ -253,9 +301,6 @@ async def test_every_change_is_in_the_audit_log(teams: Teams) -> None:
         link = (await teams.call("POST", "/login-links", headers, json={"path": "/"})).json()["url"]
         for _ in range(2):
             await teams.world.http.get(link.partition("localhost")[2])
-    finally:
-        logging.getLogger().removeHandler(handler)
-        logging.getLogger().setLevel(level)
     lines = [json.loads(line) for line in stream.getvalue().splitlines()]
     told = [each for each in lines if each["msg"] == "audit"]
     assert [(each["user"], each["route"].rpartition("/")[2], each["status"]) for each in told] == [

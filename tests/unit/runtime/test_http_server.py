@@ -1,6 +1,8 @@
 """What comes before a request is understood has limits, over real connections; what is within them is served."""
 
 import asyncio
+import io
+import logging
 import ssl
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -10,9 +12,11 @@ import pytest
 import trustme
 from websockets.asyncio.client import connect
 
+from slipway.runtime import log
 from slipway.runtime.connections import ListenerLimits
 from slipway.runtime.http_server import HttpServer, Receive, Scope, Send
 from slipway.runtime.listen import ListenAddress, bind
+from slipway.runtime.log_limit import LINES_MAX
 
 SOON_S = 10.0
 OK = b"HTTP/1.1 200"
@@ -301,3 +305,56 @@ async def test_tls_handshakes_are_heads_too():
         for reader, writer in silent:
             assert await Line(reader, writer).rest() == b""
             writer.transport.abort()
+
+
+GARBAGE = {
+    "another protocol": b"SSH-2.0-client\r\n\r\n",
+    "TLS without TLS": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(64),
+    "half a head": GET,
+    "half a body": b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n1",
+    "two lengths": b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n1",
+    "an upgrade to what is not served": GET + b"Connection: Upgrade\r\nUpgrade: h2c\r\n\r\n",
+    "a WebSocket without a key": GET + b"Connection: Upgrade\r\nUpgrade: websocket\r\n\r\n",
+    "a WebSocket of another version": GET
+    + b"Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 7\r\n"
+    + b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n",
+    "a WebSocket whose key is none": GET
+    + b"Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: x\r\n\r\n",
+    "frames that are none": GET
+    + b"Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
+    + b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+    + b"\xff\xff\xff\xff",
+    "text that is none": GET
+    + b"Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
+    + b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+    + b"\x81\x84\x00\x00\x00\x00\xff\xfe\xff\xfe",
+}
+FLOOD = 40
+
+
+@pytest.mark.parametrize("is_tls", [False, True], ids=["plain", "tls"])
+@pytest.mark.parametrize("kind", GARBAGE)
+async def test_a_stranger_does_not_fill_the_log(kind: str, *, is_tls: bool) -> None:
+    """Whatever comes without a request that is understood, however often: a few lines a minute say so."""
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    written = io.StringIO()
+    log.setup("test", stream=written)
+    tls: ssl.SSLContext | None = None
+    if is_tls:
+        tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        trustme.CA().issue_cert("127.0.0.1").configure_cert(tls)  # pyright: ignore[reportUnknownMemberType]
+    try:
+        async with server(tls=tls) as served:
+            for _ in range(FLOOD):
+                async with dialled(served.port) as line:
+                    await line.send(GARBAGE[kind])
+                    if not kind.startswith("half") and not (is_tls and kind == "TLS without TLS"):
+                        async with asyncio.timeout(SOON_S):
+                            await line.answer()
+            async with dialled(served.port) as line:
+                line.close()
+    finally:
+        root.handlers[:] = handlers
+        root.setLevel(level)
+    assert len(written.getvalue().splitlines()) <= 2 * LINES_MAX

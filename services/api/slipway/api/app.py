@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from slipway.api import assets, docs_page, openapi, problems
+from slipway.api import assets, audit, docs_page, openapi, problems
 from slipway.api.access.origins import ENTER
 from slipway.api.access.table import OTHERS
 from slipway.api.deps import ApiDeps
@@ -54,6 +54,7 @@ from slipway.api.routes import (
 from slipway.errors import InvariantError
 from slipway.runtime.health import HealthApp
 from slipway.runtime.listen import parse_listen
+from slipway.runtime.log_limit import LineLimit
 from slipway.runtime.service import version
 
 ENDPOINTS: tuple[Endpoint, ...] = (
@@ -126,6 +127,7 @@ def create_app(parts: ApiDeps, probes: HealthApp) -> Starlette:
     )
     app.router.redirect_slashes = False
     app.state.parts = parts
+    app.state.audit_limit = LineLimit(parts.clock.monotonic, lines_max=audit.STRANGERS_MAX)
     app.state.needs_token = False
     app.state.on_broken = parts.on_broken
     app.state.document = _document
@@ -164,6 +166,7 @@ def create_task_app(parts: ApiDeps) -> Starlette:
     )
     app.router.redirect_slashes = False
     app.state.parts = parts
+    app.state.audit_limit = LineLimit(parts.clock.monotonic, lines_max=audit.STRANGERS_MAX)
     app.state.needs_token = True
     app.state.on_broken = parts.on_broken
     return app

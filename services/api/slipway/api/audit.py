@@ -20,6 +20,7 @@ from slipway.api.problems import row_of
 from slipway.api.request_telemetry import REQUEST_ID_KEY
 from slipway.errors import ControlPlaneError
 from slipway.runtime import log
+from slipway.runtime.log_limit import LineLimit
 
 STATUS_KEY = "slipway.audit.status"
 TRAIL = "audit_trail"
@@ -28,6 +29,10 @@ OBJECT_KEY, WORKSPACE_KEY = "slipway.audit.object", "slipway.audit.workspace"
 _ASKED = ("name", "url", "kind")
 READING = ("GET", "HEAD", "OPTIONS")
 _NAME_MAX = 256
+_REFUSED = 400
+STRANGERS_MAX = 60
+"""Refused calls of unknown callers that are told in a minute, of one status. Whoever can reach the api can make them:
+the log, and the events that wait for their reader, have room for what users do."""
 
 _log = log.get_logger(__name__)
 
@@ -117,7 +122,16 @@ def _tell(connection: HTTPConnection, method: str, route: str, asked_workspace: 
 
 
 def _write(connection: HTTPConnection, line: dict[str, Any]) -> None:
-    """To the log, and to the reader outside, who also gets the id of the request, which is in each line of the log."""
+    """To the log, and to the reader outside, who also gets the id of the request, which is in each line of the log.
+
+    Of refused calls of callers that are not known, the first of a minute are told; the next one says how many were not.
+    """
+    if not line["user"] and line["status"] >= _REFUSED:
+        limit: LineLimit = connection.app.state.audit_limit
+        withheld = sum(count for _, count in limit.ended())
+        if not limit.admits(str(line["status"])):
+            return
+        line |= {"withheld": withheld} if withheld else {}
     _log.info("audit", **line)
     trail: AuditTrail | None = getattr(connection.app.state, TRAIL, None)
     if trail is not None:

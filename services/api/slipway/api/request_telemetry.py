@@ -9,14 +9,19 @@ import re
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from slipway.api.identity import PRINCIPAL_KEY
 from slipway.installed import VERSION_HEADER
 from slipway.runtime import log, semconv, telemetry
 from slipway.runtime.clock import Clock, Random
+from slipway.runtime.log_limit import LineLimit
 from slipway.runtime.service import version
 
 REQUEST_ID_HEADER = "x-request-id"
 QUIET_PATHS = ("/livez", "/readyz", "/metrics")
 NO_ROUTE = "none"
+ANONYMOUS_LINES_MAX = 60
+"""Lines a minute about requests without a known caller, of one status: the log can be read during a flood, too."""
+_PATH_CHARS = 512
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _SECURITY = {
     "X-Content-Type-Options": "nosniff",
@@ -42,6 +47,7 @@ class Observe:
 
     def __init__(self, app: ASGIApp, clock: Clock, random: Random) -> None:
         self._app = app
+        self._strangers = LineLimit(clock.monotonic, lines_max=ANONYMOUS_LINES_MAX)
         self._clock = clock
         self._random = random
         self._version = version()
@@ -54,6 +60,7 @@ class Observe:
         method = semconv.method_of(str(scope.get("method", "WEBSOCKET")))
         request_id = self._request_id(headers)
         scope[REQUEST_ID_KEY] = request_id
+        path = str(scope["path"])[:_PATH_CHARS]
         answered = _Answered()
         started_at = self._clock.monotonic()
 
@@ -74,7 +81,7 @@ class Observe:
                 attributes=_attributes(scope, method, headers),
                 kind=telemetry.SpanKind.SERVER,
             ) as span,
-            log.canonical_line(_log, "request", clock=self._clock, method=method, path=scope["path"]) as line,
+            log.canonical_line(_log, "request", clock=self._clock, method=method, path=path) as line,
         ):
             scope[SPAN_KEY] = span
             try:
@@ -90,9 +97,18 @@ class Observe:
                     span.fail(str(answered.status))
                 line.outcome = "ok" if answered.status < 400 else "refused" if answered.status < 500 else "failed"
                 line.set(route=route, status=answered.status)
+                self._limit(line, scope, answered.status)
                 spent_s = self._clock.monotonic() - started_at
                 telemetry.HTTP_REQUESTS.labels(route=route, method=method, code=str(answered.status)).inc()
                 telemetry.HTTP_DURATION.labels(route=route, method=method).observe(spent_s)
+
+    def _limit(self, line: log.CanonicalLine, scope: Scope, status: int) -> None:
+        """Lines about requests of strangers are limited; a fault of ours is always written."""
+        for kind, count in self._strangers.ended():
+            _log.info("more requests without a known caller in the last minute", count=count, status=int(kind))
+        is_known = PRINCIPAL_KEY in scope or scope.get("state", {}).get("caller") is not None
+        if not is_known and status < 500:
+            line.is_withheld = not self._strangers.admits(str(status))
 
     def _request_id(self, headers: Headers) -> str:
         """The client's own id when it can be one: it finds its request in our logs by it."""
