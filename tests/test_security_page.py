@@ -13,7 +13,8 @@ NAMED = re.compile(r"`([\w/]+\.py)(?:::(\w+))?`")
 PROMISES = (
     *("The modes", "Anonymous callers and pages of other sites", "Users", "Administrators of a workspace"),
     *("Workloads", "A service account that is taken over", "Redis that is taken over", "A node that is taken over"),
-    "Secrets",
+    *("The command line", "Secrets", "Browser sessions", "Single sign-on", "Pages of workloads"),
+    *("An address that passes to another pod", "Limits of callers"),
 )
 """Sections whose tables are promises, line by line."""
 

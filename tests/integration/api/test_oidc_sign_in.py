@@ -410,6 +410,43 @@ async def test_the_issuer_may_be_away_for_a_while(teams: Teams, issuer: RunningI
         assert back.status_code == 200, back.text
 
 
+async def test_a_client_that_the_issuer_refuses_is_our_fault_and_ends_no_login(
+    teams: Teams, issuer: RunningIssuer, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The secret is wrong: 503 and an error in the log; with the right one it goes on."""
+    clock = ShiftedClock()
+    async with replica(teams, clock) as (_, browser):
+        await browser.sign_in(issuer)
+        (tmp_path / "secret").write_text("wrong", encoding="utf-8")
+        clock.advance(LIFE_S)
+        assert (await browser.me()).status_code == 503
+        assert "the issuer refuses the api's client" in caplog.text
+        (tmp_path / "secret").write_text(f"{SECRET}\n", encoding="utf-8")
+        issuer.faults(life_s=10 * LIFE_S)  # its own clock is not moved
+        teams.world.server.flush()
+        clock.advance(RENEW_GAP_S + 1)
+        back = await browser.me()
+        assert back.status_code == 200, back.text
+
+
+async def test_replicas_renew_by_themselves_while_redis_is_away(teams: Teams, issuer: RunningIssuer) -> None:
+    """The one that asks goes on. This issuer's refresh tokens are good once: at another one its user signs in again."""
+    clock = ShiftedClock()
+    async with replica(teams, clock) as (_, one), replica(teams, clock) as (_, two):
+        await one.sign_in(issuer)
+        two.cookies = dict(one.cookies)
+        teams.world.server.absent = True
+        issuer.faults(life_s=10 * LIFE_S)
+        clock.advance(LIFE_S / 2 + 5)
+        before = issuer.calls("/token")
+        for _ in range(3):
+            assert (await one.me()).status_code == 200
+        assert issuer.calls("/token") == before + 1
+        refused = await two.me()
+        assert (refused.status_code, "sign in again" in refused.text) == (401, True), refused.text
+        assert (await one.me()).status_code == 200
+
+
 async def test_without_a_refresh_token_a_login_ends_with_the_id_token(teams: Teams, issuer: RunningIssuer) -> None:
     """And its cookie is kept no longer."""
     issuer.faults(no_refresh_token=True)
