@@ -14,7 +14,7 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncGenerator, Callable, Generator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import asynccontextmanager, closing, contextmanager, suppress
 from pathlib import Path
 
 import msgspec
@@ -250,16 +250,26 @@ class _Way:
 async def slow_line(port: int) -> AsyncGenerator[int]:
     """A port of this machine that leads to another one over slow 4G; a new connection costs a round trip first."""
     down, up = _Way(DOWN_BYTES_S), _Way(UP_BYTES_S)
+    lines: set[asyncio.Task[None]] = set()
 
-    async def meet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with suppress(ExceptionGroup, OSError):
+    async def carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(ExceptionGroup, OSError), closing(writer):
             there, back = await asyncio.open_connection("127.0.0.1", port)
-            async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(up.carry(reader, back, connect_s=RTT_S))
-                tasks.create_task(down.carry(there, writer, connect_s=0.0))
+            with closing(back):
+                async with asyncio.TaskGroup() as tasks:
+                    tasks.create_task(up.carry(reader, back, connect_s=RTT_S))
+                    tasks.create_task(down.carry(there, writer, connect_s=0.0))
+
+    def meet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        line = asyncio.create_task(carry(reader, writer))
+        lines.add(line)
+        line.add_done_callback(lines.discard)
 
     server = await asyncio.start_server(meet, "127.0.0.1", 0)
     try:
         yield int(server.sockets[0].getsockname()[1])
     finally:
         server.close()
+        for line in lines:
+            line.cancel()
+        await asyncio.gather(*lines, return_exceptions=True)
