@@ -256,20 +256,21 @@ async def slow_line(port: int) -> AsyncGenerator[int]:
         with suppress(ExceptionGroup, OSError), closing(writer):
             there, back = await asyncio.open_connection("127.0.0.1", port)
             with closing(back):
-                async with asyncio.TaskGroup() as tasks:
-                    tasks.create_task(up.carry(reader, back, connect_s=RTT_S))
-                    tasks.create_task(down.carry(there, writer, connect_s=0.0))
+                async with asyncio.TaskGroup() as ways:
+                    ways.create_task(up.carry(reader, back, connect_s=RTT_S))
+                    ways.create_task(down.carry(there, writer, connect_s=0.0))
 
-    def meet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        line = asyncio.create_task(carry(reader, writer))
-        lines.add(line)
-        line.add_done_callback(lines.discard)
+    async with asyncio.TaskGroup() as tasks:
 
-    server = await asyncio.start_server(meet, "127.0.0.1", 0)
-    try:
-        yield int(server.sockets[0].getsockname()[1])
-    finally:
-        server.close()
-        for line in lines:
-            line.cancel()
-        await asyncio.gather(*lines, return_exceptions=True)
+        def meet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            line = tasks.create_task(carry(reader, writer))
+            lines.add(line)
+            line.add_done_callback(lines.discard)
+
+        server = await asyncio.start_server(meet, "127.0.0.1", 0)
+        try:
+            yield int(server.sockets[0].getsockname()[1])
+        finally:
+            server.close()
+            for line in lines:
+                line.cancel()
