@@ -366,6 +366,11 @@ def _metrics() -> Schema:
                 {
                     "enabled": shapes.flag("Make a PrometheusRule of files/alerts."),
                     "labels": shapes.texts("What a Prometheus selects it by."),
+                    "runbookUrl": shapes.text(
+                        "Where your readers find docs/runbooks, such as https://docs.example.org/runbooks: each alert "
+                        "then leads to its page there by the annotation runbook_url.",
+                        pattern="^$|^https?://[^ ?#]+$",
+                    ),
                 },
                 "Alerts.",
             ),

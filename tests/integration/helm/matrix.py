@@ -285,7 +285,11 @@ MATRIX: Mapping[str, Values] = {
     "pods monitored": {
         "metrics": {
             "podMonitor": {"enabled": True, "interval": "15s", "labels": {"release": "prometheus"}},
-            "alerts": {"enabled": True, "labels": {"release": "prometheus"}},
+            "alerts": {
+                "enabled": True,
+                "labels": {"release": "prometheus"},
+                "runbookUrl": "https://docs.example.org/runbooks/",
+            },
             "dashboards": {"enabled": True, "annotations": {"grafana_folder": "Slipway"}},
         },
         "audit": {"enabled": True},

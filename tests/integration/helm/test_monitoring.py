@@ -123,6 +123,19 @@ def test_alerts_tell_what_to_do(rule: Json) -> None:
         assert label in asked, label
 
 
+@pytest.mark.parametrize("url", ["https://docs.example.org/runbooks", "https://docs.example.org/runbooks/"])
+def test_alerts_lead_to_their_runbooks_where_readers_find_them(url: str) -> None:
+    """With `runbookUrl` each alert has a link to its page; without it none has a link that leads nowhere."""
+    for given in ({}, {"runbookUrl": url}):
+        documents = chart.render({"metrics": {"alerts": {"enabled": True, **given}}})
+        groups = chart.find(documents, "PrometheusRule", "alerts")["spec"]["groups"]
+        notes = [rule["annotations"] for group in groups for rule in group["rules"]]
+        assert len(notes) == len(RULES)
+        for each in notes:
+            name = Path(each["runbook"]).name
+            assert each.get("runbook_url") == (f"https://docs.example.org/runbooks/{name}" if given else None)
+
+
 def test_every_runbook_is_some_alerts() -> None:
     """And every alert is called by its own name."""
     assert {Path(rule["annotations"]["runbook"]).name for rule in RULES} == {path.name for path in RUNBOOKS.iterdir()}
