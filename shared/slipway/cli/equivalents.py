@@ -5,6 +5,7 @@ takes it from `$SLIPWAY_API_TOKEN`, the Python client finds it as the command do
 """
 
 import argparse
+import json
 import os
 import re
 import shlex
@@ -93,9 +94,7 @@ def show_kill(session: CliSession, arguments: argparse.Namespace, ids: Sequence[
         case "kubectl":
             if values:
                 raise InvalidError(f"--{next(iter(values))}: kubectl cannot say it; leave it out, or use --as curl")
-            patch = shlex.quote('{"spec":{"desired":"Stopped"}}')
-            for place in _places(session, ids):
-                session.terminal.line(f"kubectl patch {_RESOURCE} {place} --type merge -p {patch}")
+            _kubectl_patch(session, ids, {"desired": "Stopped"})
         case "curl" if len(ids) == 1:
             _curl(session, "POST", f"/allocations/{ids[0]}/kill", body=values or None)
         case "curl":
@@ -108,6 +107,54 @@ def show_kill(session: CliSession, arguments: argparse.Namespace, ids: Sequence[
                 call += [f"for item in client.batch('kill', ids={part!r}{more}).items:"]
                 call += ["    print(item.id, item.outcome)"]
             _python(session, call)
+
+
+def show_batch(
+    session: CliSession, arguments: argparse.Namespace, verb: str, ids: Sequence[str], values: Json, spec: Json | None
+) -> None:
+    """A verb for one or many, as the batch that it is; `spec` is what kubectl would set, None where it cannot.
+
+    Raises:
+        InvalidError: kubectl cannot do it.
+    """
+    match asked(arguments):
+        case "kubectl":
+            _kubectl_patch(session, ids, spec)
+        case "curl":
+            for part in parts_of(ids):
+                _curl(session, "POST", "/allocations/batch", body={"verb": verb, **values, "ids": part})
+        case _:
+            more = "".join(f", {name}={value!r}" for name, value in values.items())
+            call: list[str] = []
+            for part in parts_of(ids):
+                call += [f"for item in client.batch({verb!r}, ids={part!r}{more}).items:"]
+                call += ["    print(item.id, item.outcome)"]
+            _python(session, call)
+
+
+def show_signal(session: CliSession, arguments: argparse.Namespace, verb: str, ids: Sequence[str], reason: str) -> None:
+    """`preempt` or `terminate` of each. Raises InvalidError for kubectl: its ranks would not be asked."""
+    match asked(arguments):
+        case "kubectl":
+            _kubectl_patch(session, ids, None)
+        case "curl":
+            for id_ in ids:
+                _curl(session, "POST", f"/allocations/{id_}/{verb}", body={"reason": reason} if reason else None)
+        case _:
+            more = f", reason={reason!r}" if reason else ""
+            _python(session, [f"print(client.{verb}({id_!r}{more}).phase)" for id_ in ids])
+
+
+def show_change(session: CliSession, arguments: argparse.Namespace, id_: str, body: Json, spec: Json | None) -> None:
+    """A change of fields of one; `spec` as for a batch. Raises InvalidError where kubectl cannot do it."""
+    match asked(arguments):
+        case "kubectl":
+            _kubectl_patch(session, [id_], spec)
+        case "curl":
+            _curl(session, "PATCH", f"/allocations/{id_}", body=body)
+        case _:
+            fields = ", ".join(f"{_snake(name)}={value!r}" for name, value in body.items())
+            _python(session, [f"print(client.change({id_!r}, {fields}).id)"])
 
 
 # --- the tools --------------------------------------------------------------------------------------------------------
@@ -153,6 +200,14 @@ def _manifest(session: CliSession, body: Json) -> None:
     metadata |= {"labels": body["labels"]} if body.get("labels") else {}
     manifest = {"apiVersion": "slipway.dev/v1alpha1", "kind": "Allocation", "metadata": metadata, "spec": spec}
     session.terminal.raw(f"---\n# kubectl apply -f FILE\n{yaml_text(manifest)}")
+
+
+def _kubectl_patch(session: CliSession, ids: Sequence[str], spec: Json | None) -> None:
+    if spec is None:
+        raise InvalidError("--as: kubectl cannot do this as the API does; use --as curl or --as python")
+    patch = shlex.quote(json.dumps({"spec": spec}, separators=(",", ":")))
+    for place in _places(session, ids):
+        session.terminal.line(f"kubectl patch {_RESOURCE} {place} --type merge -p {patch}")
 
 
 def _kubectl_list(given: Mapping[str, Any]) -> str:

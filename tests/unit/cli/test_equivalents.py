@@ -118,6 +118,44 @@ async def test_looks_and_kills(world: ApiWorld, desk: Desk, tool: str, starts: s
     assert [(await world.stored(name)).spec.desired for name in ("a", "b", "other")] == ["Stopped"] * 3
 
 
+@pytest.mark.parametrize("tool", ["curl", "python"])
+async def test_changes_run_as_they_are_printed(world: ApiWorld, desk: Desk, tool: str) -> None:
+    """Each verb that changes something: printing it changes nothing, and run by its tool it does what the verb does."""
+    own = ("--user", "ann", "--as", tool)
+    await world.launch(name="a", labels={"sweep": "lr"}, headers={"X-Slipway-User": "ann"})
+    before = await world.stored("a")
+
+    async def done(*words: str) -> Any:
+        stood = await world.stored("a")
+        printed = await desk.run(*words, *own)
+        assert printed.code == main.OK, printed
+        assert (await world.stored("a")).spec == stood.spec
+        ended = await ran(tool, printed.out)
+        assert ended.code == 0, ended
+        return (await world.stored("a")).spec
+
+    assert before.spec.priority != 70
+    assert (await done("priority", "a", "70")).priority == 70
+    assert (await done("hold", "-l", "sweep=lr")).hold
+    assert (await done("update", "a", "--image", "python:3.12")).template != before.spec.template
+    assert not (await done("resume", "a")).hold
+    assert str((await done("limit", "a", "--max-runtime", "3h")).max_runtime) == "3h"
+    assert (await done("pause", "a")).hold
+    assert (await done("terminate", "a", "--reason", "it's over")).desired == "Stopped"
+
+
+async def test_changes_that_are_one_field_are_patches_of_kubectl(world: ApiWorld, desk: Desk) -> None:
+    """Those of which the API does no more than set it."""
+    await world.launch(name="a", headers={"X-Slipway-User": "ann"})
+    for words, patch in (
+        (("priority", "a", "70"), '{"spec":{"priority":70}}'),
+        (("resume", "a"), '{"spec":{"hold":false}}'),
+        (("limit", "a", "--max-runtime", "3h"), '{"spec":{"maxRuntime":"3h"}}'),
+    ):
+        printed = await desk.run(*words, "--user", "ann", "--as", "kubectl")
+        assert printed.out == f"kubectl patch allocations.slipway.dev a -n default --type merge -p '{patch}'\n"
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -126,6 +164,10 @@ async def test_looks_and_kills(world: ApiWorld, desk: Desk, tool: str, starts: s
         (("ps", "--phase", "Pending,Running"), "--phase: kubectl cannot choose by it"),
         (("kill", "a", "--grace", "5s"), "--grace: kubectl cannot say it"),
         (("kill", "a", "--force"), "--force: kubectl cannot say it"),
+        (("hold", "a"), "--as: kubectl cannot do this as the API does; use --as curl"),
+        (("pause", "a"), "--as: kubectl cannot do this"),
+        (("preempt", "a"), "--as: kubectl cannot do this"),
+        (("rm", "a"), "--as: kubectl cannot do this"),
         ((*LAUNCH, "--secret", "HOME", "--", "true"), "--secret: the value of HOME can only be sent to the API"),
     ],
 )

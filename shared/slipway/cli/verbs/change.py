@@ -38,9 +38,7 @@ def kill(arguments: argparse.Namespace, session: CliSession) -> int:
     """End it."""
     asked: Json = {"force": True} if arguments.force else {}
     asked |= {"grace": arguments.grace} if arguments.grace else {}
-    if equivalents.asked(arguments):
-        arguments.yes = True  # nothing is changed, so that nobody is asked
-    arguments.ids = selection.ids_of(arguments, session, "kill", _is_live)
+    arguments.ids = _chosen(arguments, session, "kill", _is_live)
     if equivalents.asked(arguments):
         if arguments.ids:
             equivalents.show_kill(session, arguments, arguments.ids, asked)
@@ -53,6 +51,30 @@ def kill(arguments: argparse.Namespace, session: CliSession) -> int:
     session.api.post(f"/allocations/{before['id']}/kill", asked or None)
     session.terminal.line(f"{before['id']}{_ended_or_ending(before)}")
     return _await_ends(arguments, session)
+
+
+def _chosen(
+    arguments: argparse.Namespace, session: CliSession, what: str, is_wanted: Callable[[Json], bool]
+) -> list[str]:
+    """The ids; a request that is only printed changes nothing, so that no question is asked."""
+    if equivalents.asked(arguments):
+        arguments.yes = True
+    return selection.ids_of(arguments, session, what, is_wanted)
+
+
+def _printed(
+    session: CliSession, arguments: argparse.Namespace, verb: str, ids: list[str], values: Json, spec: Json | None
+) -> int:
+    """`--as`: the request as a command; nothing for nothing."""
+    if ids:
+        equivalents.show_batch(session, arguments, verb, ids, values, spec)
+    return main.OK
+
+
+def _configure_hold(parser: argparse.ArgumentParser) -> None:
+    """Arguments of `hold`, `pause` and `resume`."""
+    selection.add_options(parser)
+    equivalents.add_option(parser)
 
 
 def _ended_or_ending(before: Json) -> str:
@@ -77,6 +99,7 @@ def configure_remove(parser: argparse.ArgumentParser) -> None:
     """Arguments of `rm`."""
     selection.add_options(parser)
     parser.add_argument("-f", "--force", action="store_true", help="also what has not ended: it is ended first")
+    equivalents.add_option(parser)
 
 
 def remove(arguments: argparse.Namespace, session: CliSession) -> int:
@@ -95,8 +118,11 @@ def remove(arguments: argparse.Namespace, session: CliSession) -> int:
             return ""
         return f" is {item['phase']}: not removed. End it with `{command_line('kill', item['id'])}`, or add --force"
 
-    ids = selection.ids_of(arguments, session, "remove", is_wanted)
+    ids = _chosen(arguments, session, "remove", is_wanted)
     asked = {"force": True} if arguments.force else {}
+    if equivalents.asked(arguments):
+        # A `kubectl delete` would end what still runs, which this does not.
+        return _printed(session, arguments, "delete", ids, asked, None)
     return batch.send(
         session,
         "delete",
@@ -114,10 +140,14 @@ def configure_preempt(parser: argparse.ArgumentParser) -> None:
     """Arguments of `preempt`."""
     _configure_ids(parser)
     parser.add_argument("--reason", default="", help="what its ranks are told")
+    equivalents.add_option(parser)
 
 
 def preempt(arguments: argparse.Namespace, session: CliSession) -> int:
     """Ask its ranks to save their work and end."""
+    if equivalents.asked(arguments):
+        equivalents.show_signal(session, arguments, "preempt", arguments.ids, arguments.reason)
+        return main.OK
     for id_ in arguments.ids:
         session.api.post(f"/allocations/{id_}/preempt", {"reason": arguments.reason} if arguments.reason else None)
         session.terminal.line(f"{id_} was asked to save its work and end")
@@ -132,6 +162,9 @@ def configure_terminate(parser: argparse.ArgumentParser) -> None:
 
 def terminate(arguments: argparse.Namespace, session: CliSession) -> int:
     """End it, gently when it can save its work."""
+    if equivalents.asked(arguments):
+        equivalents.show_signal(session, arguments, "terminate", arguments.ids, arguments.reason)
+        return main.OK
     body = {"reason": arguments.reason} if arguments.reason else None
     for id_ in arguments.ids:
         view: Json = session.api.post(f"/allocations/{id_}/terminate", body)
@@ -152,20 +185,27 @@ def pause(arguments: argparse.Namespace, session: CliSession) -> int:
         waits = item["phase"] == labels.PENDING
         return f" {'is held' if waits else 'was asked to save its work; then it is held'} until `slipway resume`"
 
-    ids = selection.ids_of(arguments, session, "pause", _is_live)
+    ids = _chosen(arguments, session, "pause", _is_live)
+    if equivalents.asked(arguments):
+        # The API also asks what runs to save its work.
+        return _printed(session, arguments, "hold", ids, {}, None)
     done_to_all = "are held, or were asked to save their work and are held then, until `slipway resume`"
     return _do(session, "hold", ids, said, done_to_all)
 
 
 def hold(arguments: argparse.Namespace, session: CliSession) -> int:
     """Keep it from starting."""
-    ids = selection.ids_of(arguments, session, "hold", _is_live)
+    ids = _chosen(arguments, session, "hold", _is_live)
+    if equivalents.asked(arguments):
+        return _printed(session, arguments, "hold", ids, {}, None)
     return _do(session, "hold", ids, lambda _: " is held", "are held")
 
 
 def resume(arguments: argparse.Namespace, session: CliSession) -> int:
     """Let it start."""
-    ids = selection.ids_of(arguments, session, "resume", lambda view: bool(view.get("hold")) and _is_live(view))
+    ids = _chosen(arguments, session, "resume", lambda view: bool(view.get("hold")) and _is_live(view))
+    if equivalents.asked(arguments):
+        return _printed(session, arguments, "resume", ids, {}, {"hold": False})
     return _do(session, "resume", ids, lambda _: " may start", "may start")
 
 
@@ -194,6 +234,7 @@ def configure_limit(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--max-runtime", metavar="2h", help="end it after this time, counted from its start")
     parser.add_argument("--idle-timeout", metavar="30m", help="end it when nobody uses it for this time")
     parser.add_argument("--pending-timeout", metavar="1h", help="give up when it has not started by then")
+    equivalents.add_option(parser)
 
 
 def limit(arguments: argparse.Namespace, session: CliSession) -> int:
@@ -206,6 +247,9 @@ def limit(arguments: argparse.Namespace, session: CliSession) -> int:
     asked = {name: value for name, value in given.items() if value}
     if not asked:
         raise InvalidError("nothing to change: give --max-runtime, --idle-timeout or --pending-timeout")
+    if equivalents.asked(arguments):
+        equivalents.show_change(session, arguments, arguments.id, asked, asked)
+        return main.OK
     view: Json = session.api.patch(f"/allocations/{arguments.id}", asked)
     session.terminal.line(f"{view['id']} has {', '.join(f'{name} {value}' for name, value in asked.items())}")
     return main.OK
@@ -215,6 +259,7 @@ def configure_update(parser: argparse.ArgumentParser) -> None:
     """Arguments of `update`."""
     parser.add_argument("id", metavar="ID")
     parser.add_argument("--image", metavar="I", help="another container image")
+    equivalents.add_option(parser)
     launch.add_resources(parser)
     launch.add_variables(parser)
     parser.add_argument(
@@ -237,6 +282,9 @@ def update(arguments: argparse.Namespace, session: CliSession) -> int:
     asked = {name: value for name, value in given.items() if value}
     if not asked:
         raise InvalidError("nothing to change: give --image, --env, --unset-env, --cpus, --memory, --gpus or --command")
+    if equivalents.asked(arguments):
+        equivalents.show_change(session, arguments, arguments.id, asked, None)
+        return main.OK
     view: Json = session.api.patch(f"/allocations/{arguments.id}", asked)
     session.terminal.line(f"{view['id']} has another {', '.join(asked)}; `slipway resume` lets it start")
     return main.OK
@@ -247,6 +295,7 @@ def configure_priority(parser: argparse.ArgumentParser) -> None:
     parser.usage = "slipway priority [options] ID... 0..1000, or: slipway priority -l LABELS 0..1000"
     parser.add_argument("words", nargs="+", metavar="ID... 0..1000", help="the last word: higher goes first")
     selection.add_options(parser, with_ids=False)
+    equivalents.add_option(parser)
 
 
 def priority(arguments: argparse.Namespace, session: CliSession) -> int:
@@ -255,7 +304,9 @@ def priority(arguments: argparse.Namespace, session: CliSession) -> int:
     if not last.isdigit():
         raise InvalidError(f"priority: the last word is the new priority, 0 to 1000, not {last[:64]!r}")
     value = int(last)
-    ids = selection.ids_of(arguments, session, f"set priority {value} of", _is_live)
+    ids = _chosen(arguments, session, f"set priority {value} of", _is_live)
+    if equivalents.asked(arguments):
+        return _printed(session, arguments, "priority", ids, {"priority": value}, {"priority": value})
     if len(ids) != 1:
         asked = {"priority": value}
         done_to_all = f"have priority {value}"
@@ -272,9 +323,9 @@ VERBS = {
     "rm": CliVerb(configure_remove, remove),
     "terminate": CliVerb(configure_terminate, terminate),
     "preempt": CliVerb(configure_preempt, preempt),
-    "pause": CliVerb(selection.add_options, pause),
-    "hold": CliVerb(selection.add_options, hold),
-    "resume": CliVerb(selection.add_options, resume),
+    "pause": CliVerb(_configure_hold, pause),
+    "hold": CliVerb(_configure_hold, hold),
+    "resume": CliVerb(_configure_hold, resume),
     "forget": CliVerb(_configure_ids, forget),
     "limit": CliVerb(configure_limit, limit),
     "update": CliVerb(configure_update, update),
