@@ -110,7 +110,13 @@ def show_kill(session: CliSession, arguments: argparse.Namespace, ids: Sequence[
 
 
 def show_batch(
-    session: CliSession, arguments: argparse.Namespace, verb: str, ids: Sequence[str], values: Json, spec: Json | None
+    session: CliSession,
+    arguments: argparse.Namespace,
+    verb: str,
+    ids: Sequence[str],
+    values: Json,
+    *,
+    spec: Json | None,
 ) -> None:
     """A verb for one or many, as the batch that it is; `spec` is what kubectl would set, None where it cannot.
 

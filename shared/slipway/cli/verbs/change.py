@@ -63,11 +63,11 @@ def _chosen(
 
 
 def _printed(
-    session: CliSession, arguments: argparse.Namespace, verb: str, ids: list[str], values: Json, spec: Json | None
+    session: CliSession, arguments: argparse.Namespace, verb: str, ids: list[str], values: Json, *, spec: Json | None
 ) -> int:
     """`--as`: the request as a command; nothing for nothing."""
     if ids:
-        equivalents.show_batch(session, arguments, verb, ids, values, spec)
+        equivalents.show_batch(session, arguments, verb, ids, values, spec=spec)
     return main.OK
 
 
@@ -122,7 +122,7 @@ def remove(arguments: argparse.Namespace, session: CliSession) -> int:
     asked = {"force": True} if arguments.force else {}
     if equivalents.asked(arguments):
         # A `kubectl delete` would end what still runs, which this does not.
-        return _printed(session, arguments, "delete", ids, asked, None)
+        return _printed(session, arguments, "delete", ids, asked, spec=None)
     return batch.send(
         session,
         "delete",
@@ -188,7 +188,7 @@ def pause(arguments: argparse.Namespace, session: CliSession) -> int:
     ids = _chosen(arguments, session, "pause", _is_live)
     if equivalents.asked(arguments):
         # The API also asks what runs to save its work.
-        return _printed(session, arguments, "hold", ids, {}, None)
+        return _printed(session, arguments, "hold", ids, {}, spec=None)
     done_to_all = "are held, or were asked to save their work and are held then, until `slipway resume`"
     return _do(session, "hold", ids, said, done_to_all)
 
@@ -197,7 +197,7 @@ def hold(arguments: argparse.Namespace, session: CliSession) -> int:
     """Keep it from starting."""
     ids = _chosen(arguments, session, "hold", _is_live)
     if equivalents.asked(arguments):
-        return _printed(session, arguments, "hold", ids, {}, None)
+        return _printed(session, arguments, "hold", ids, {}, spec=None)
     return _do(session, "hold", ids, lambda _: " is held", "are held")
 
 
@@ -205,7 +205,7 @@ def resume(arguments: argparse.Namespace, session: CliSession) -> int:
     """Let it start."""
     ids = _chosen(arguments, session, "resume", lambda view: bool(view.get("hold")) and _is_live(view))
     if equivalents.asked(arguments):
-        return _printed(session, arguments, "resume", ids, {}, {"hold": False})
+        return _printed(session, arguments, "resume", ids, {}, spec={"hold": False})
     return _do(session, "resume", ids, lambda _: " may start", "may start")
 
 
@@ -306,7 +306,7 @@ def priority(arguments: argparse.Namespace, session: CliSession) -> int:
     value = int(last)
     ids = _chosen(arguments, session, f"set priority {value} of", _is_live)
     if equivalents.asked(arguments):
-        return _printed(session, arguments, "priority", ids, {"priority": value}, {"priority": value})
+        return _printed(session, arguments, "priority", ids, {"priority": value}, spec={"priority": value})
     if len(ids) != 1:
         asked = {"priority": value}
         done_to_all = f"have priority {value}"
