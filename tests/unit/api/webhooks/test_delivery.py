@@ -9,6 +9,7 @@ import msgspec
 
 from slipway.api.webhooks import delivery, routing
 from slipway.api.webhooks.delivery import Courier, DeliveryLimits
+from slipway.api.webhooks.formats import BodyFormat
 from slipway.api.webhooks.hook import Config, Webhook
 from slipway.api.webhooks.registry import WebhookRegistry
 from slipway.api.webhooks.routing import Router
@@ -158,6 +159,36 @@ def test_events_go_out_in_order_each_once() -> None:
         assert office.receivers.ids("all") == ids(1, 2, 3, 4)
         assert office.receivers.ids("none") == []
         assert await office.backlog("all") == 0
+
+    in_an_office(story)
+
+
+def test_each_webhook_gets_the_form_that_it_reads() -> None:
+    """The same event as a CloudEvent for programs and as a message for a chat; a new form holds from its change on."""
+
+    async def story(office: Office, tasks: asyncio.TaskGroup) -> None:
+        got: list[tuple[str, set[str]]] = []
+
+        async def answer(message: Message) -> DeliveryResult:
+            got.append((message.content_type.partition(";")[0], set(msgspec.json.decode(message.body))))
+            return OK
+
+        await office.add("program")
+        await office.add("chat", format="slack", pageUrl="https://slipway.example.org")
+        office.receivers.answers |= {"program": answer, "chat": answer}
+        office.replica(tasks)
+        await office.clock.sleep(5)
+        await office.publish(1)
+        await office.clock.sleep(5)
+        chat = ("application/json", {"text", "blocks"})
+        assert chat in got
+        assert [kind for kind, _ in got if kind == "application/cloudevents+json"] == ["application/cloudevents+json"]
+        found = await office.registry.get("chat")
+        changed = msgspec.structs.replace(found.config, format=BodyFormat.TEAMS)
+        await office.registry.replace(msgspec.structs.replace(found, config=changed))
+        await office.publish(2)
+        await office.clock.sleep(5)
+        assert ("application/json", {"type", "attachments"}) in got[2:]
 
     in_an_office(story)
 
