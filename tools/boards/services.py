@@ -154,6 +154,23 @@ SERVICES = Board(
                 ((rate("slipway_stream_appends_total", "stream", "outcome"), "{{stream}} {{outcome}}"),),
                 unit="ops",
             ),
+            Panel(
+                "Oldest line that waits for the archive of logs",
+                "Is the archive behind?",
+                (("max(slipway_log_archive_lag_seconds)", ""),),
+                unit="s",
+                quiet="there is no archive of logs",
+            ),
+            Panel(
+                "Archive of logs: written, and deleted before its time",
+                "What goes into it, and is it at its bound?",
+                (
+                    (rate("slipway_log_archive_bytes_total"), "written"),
+                    (rate("slipway_log_archive_dropped_bytes_total"), "deleted before its time"),
+                ),
+                unit="Bps",
+                quiet="there is no archive of logs",
+            ),
         ),
         "API": (
             Panel(
