@@ -25,6 +25,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("part", nargs="?", choices=("all", "surface", "decoders"), default="all")
     parser.add_argument("--cases", type=int, default=100, help="of each operation in each round")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--least", type=int, default=0, help="fail when fewer cases than this were played")
     parser.add_argument("--seconds", type=int, default=120, help="for the decoders")
     parser.add_argument("--seed", type=int, default=1)
     return parser
@@ -40,7 +41,10 @@ def _surface(options: argparse.Namespace) -> int:
         fine = sum(number for status, number in each.statuses.items() if status < PROBLEM)
         print(f"{each.label[:52]:<52} {each.cases:>6} {fine:>5} {each.cases - fine:>6} {each.slowest_s:>6.2f} s")
     _close(report, time.monotonic() - begun)
-    return 1 if report.findings else 0
+    played = sum(each.cases for each in report.operations.values())
+    if played < options.least:
+        print(f"FOUND {played} cases were played, of {options.least} at least")
+    return 1 if report.findings or played < options.least else 0
 
 
 def _dot(_operated: Operated) -> None:

@@ -48,7 +48,7 @@ from slipway.runtime.traceparent import parse_traceparent
 from slipway.runtime.web_guard import is_foreign
 from slipway.scheduler.decisions import logfile, record
 from slipway.scheduler.simulate import changes, scenario
-from slipway.streams import codec, logpacks, pages, routes
+from slipway.streams import allgather, codec, logpacks, pages, routes
 from slipway.streams.decisions import DecisionEntry
 from slipway.streams.logpacks import LogLine
 from slipway.streams.ports import FeedEntry, FeedOp, SpanRecord, WorkHint
@@ -171,6 +171,7 @@ _SOUND = {
     "feed entry": codec.encode_feed(
         [FeedEntry(epoch=1, number=2, kind="nodes", op=FeedOp.PUT, key="n", rv="7", data=b'{"name":"n"}')]
     ),
+    "seats of a gathering": {"n": b"2", "w:a": b"p t 0", "d:a": b"1", "w:b": b"p t -1", "d:b": b"null"},
     "recorded tick": codec.encode_decision(_TICK),
     "log lines": logpacks.encode_pack(
         a_pack(_TRAINING, [LogLine(attempt=1, rank=0, time="2026-01-02T03:04:05Z", text="hello")])
@@ -191,6 +192,7 @@ DECODERS: tuple[Decoder, ...] = (
         seeds=_SEEDS["work hint"],
     ),
     Decoder(name="feed entry", call=_entry(codec.decode_feed), seeds=_SEEDS["feed entry"]),
+    Decoder(name="seats of a gathering", call=_entry(allgather.seats_of), seeds=_SEEDS["seats of a gathering"]),
     Decoder(name="feed heartbeat", call=codec.decode_beat, seeds=(b'{"nodes":"12"}',)),
     Decoder(name="feed fact", call=_fact, refusals=(msgspec.ValidationError,), seeds=_FACTS),
     Decoder(name="recorded tick", call=_entry(codec.decode_decision), seeds=_SEEDS["recorded tick"]),

@@ -6,7 +6,7 @@ import pytest
 
 from slipway.runtime.clock import SystemClock
 from slipway.streams import codec, keys
-from slipway.streams.allgather import NO_RANK, AllgatherState, GatherKey, Seat
+from slipway.streams.allgather import NO_RANK, AllgatherState, GatherKey, Seat, seats_of
 from slipway.streams.mac_keys import GATHER_PURPOSE, MacKeys
 from slipway.streams.macs import ForgedError
 from slipway.streams.ports import FeedEntry, FeedOp
@@ -138,3 +138,13 @@ async def test_the_number_of_peers_is_signed(backend: Backend, gather_macs: MacK
     await plain.join(other, a_seat("a", 0), peers=1, owner="x")
     with pytest.raises(ForgedError):
         await ours.seats(other)
+
+
+NO_SEATS = [b"", b"p", b"p t", b"p  1", b"p t x", b"p t 1 m", b"p t " + b"9" * 40, b"\xff \xff \xff"]
+
+
+@pytest.mark.parametrize("seat", NO_SEATS)
+def test_what_is_no_seat_is_refused(seat: bytes) -> None:
+    """With keys and without: what is in Redis ends no process and is no rank's data."""
+    with pytest.raises(ForgedError):
+        seats_of({"n": b"1", "w:a": seat, "d:a": b"1"})
