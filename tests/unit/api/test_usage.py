@@ -130,6 +130,17 @@ async def test_raw_is_one_line_for_each_allocation(world: ApiWorld) -> None:
     assert (await world.get("/usage/raw?from=2020-01-01&to=2020-01-02")).json()["items"] == []
 
 
+async def test_raw_of_one_allocation_is_its_line(world: ApiWorld) -> None:
+    """Whatever else was used; one that is not there is not found, one that used nothing then has no line."""
+    work = await ended(world)
+    await world.launch(name="another")
+    (row,) = (await world.get(f"/usage/raw{_around(world)}&id={work.metadata.name}")).json()["items"]
+    assert row["id"].startswith(work.metadata.name)
+    long_ago = await world.get(f"/usage/raw?from=2020-01-01&to=2020-01-02&id={row['id']}")
+    assert (long_ago.status_code, long_ago.json()["items"]) == (200, [])
+    assert (await world.get(f"/usage/raw{_around(world)}&id=nothing-12345678")).status_code == 404
+
+
 @pytest.mark.parametrize(
     ("query", "name"),
     [

@@ -56,6 +56,16 @@ async def test_a_cursor_holds_when_others_come_and_leave(world: ApiWorld) -> Non
     assert (names(part), part["first"]) == (wanted[2:], 2)
 
 
+async def test_a_cursor_holds_at_a_place_of_many_digits(world: ApiWorld) -> None:
+    """Places between two neighbours grow longer than the numbers of a machine."""
+    place = f"{'9' * 20}.{'1' * 40}"
+    first, second = [await world.launch(name=name, queuePosition=place) for name in ("a", "b")]
+    ids = {str(first["id"]), str(second["id"])}
+    part = await ask(world, "?limit=1")
+    rest = await ask(world, f"?continue={part['metadata']['continue']}")
+    assert {str(each["id"]) for each in part["items"] + rest["items"]} == ids
+
+
 async def test_what_is_before_one_is_counted_in_the_whole_queue(world: ApiWorld) -> None:
     """Place, number and GPUs ahead do not depend on the part or on the search."""
     await queued(world, 3)

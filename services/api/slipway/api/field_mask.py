@@ -5,7 +5,7 @@ items of lists by itself; what it names and what is not there is left out. Witho
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
@@ -57,11 +57,9 @@ def _add(tree: dict[str, Any], names: list[str]) -> None:
 
 def _cut(value: Any, tree: Tree) -> Any:
     if isinstance(value, list):
-        return [_cut(each, tree) for each in value]
+        return [_cut(each, tree) for each in cast("list[Any]", value)]
     if not isinstance(value, dict):
         return value
-    return {
-        name: value[name] if below is None else _cut(value[name], below)
-        for name, below in tree.items()
-        if name in value
-    }
+    fields = cast("dict[str, Any]", value)
+    known = ((name, fields[name], below) for name, below in tree.items() if name in fields)
+    return {name: found if below is None else _cut(found, below) for name, found, below in known}

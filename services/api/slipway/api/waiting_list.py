@@ -8,7 +8,8 @@ import base64
 import binascii
 import json
 from collections.abc import Callable, Iterable
-from typing import Any
+
+import msgspec
 
 from slipway.api.endpoint import bad_param
 from slipway.api.queue_view import Jobs, QueuePlace, gate_of, waiting_view
@@ -17,7 +18,6 @@ from slipway.crd.transitions import id_of, user_of
 from slipway.model.position import WorkKey
 
 TOKEN = "waits."  # noqa: S105 - the beginning of a page token, not a secret
-_SHAPE = (int, int, list, int, int, int, str)
 
 
 def waiting_list(
@@ -66,10 +66,8 @@ def _read(token: str) -> WorkKey:
     if text == token:
         raise refused
     try:
-        values: Any = json.loads(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
-    except (binascii.Error, ValueError, RecursionError) as error:
+        # A place may have more digits than the decoder of msgspec reads.
+        values = json.loads(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
+        return msgspec.convert(values, WorkKey)
+    except (binascii.Error, ValueError, RecursionError, msgspec.ValidationError) as error:
         raise refused from error
-    if not isinstance(values, list) or tuple(map(type, values)) != _SHAPE or tuple(map(type, values[2])) != (int, int):
-        raise refused
-    band, priority, (whole, part), weight, own, created, uid = values
-    return (band, priority, (whole, part), weight, own, created, uid)

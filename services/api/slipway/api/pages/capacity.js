@@ -67,3 +67,13 @@ export function sizesOf(nodes) {
   for (let size = 1; size <= most; size *= 2) sizes.push(size);
   return sizes;
 }
+
+/**
+ * How many free GPUs are of no use to ranks of a size, since too few of them are on one node.
+ * @param {NodeView[]} nodes
+ * @param {number} size GPUs of a rank
+ * @returns {number}
+ */
+export function scatteredFor(nodes, size) {
+  return nodes.reduce((sum, node) => sum + (freeOf(node) % size), 0);
+}

@@ -1,6 +1,6 @@
 // `/cluster`: every node with its GPUs as cells, coloured by who has them; what is free, and the largest gang that fits.
 import { pageOf } from "./allocation.js";
-import { freeOf, isUsable, partsOf, ranksThatFit, sizesOf } from "./capacity.js";
+import { freeOf, isUsable, partsOf, ranksThatFit, scatteredFor, sizesOf } from "./capacity.js";
 import { Answered, Choice, Empty, Meter, More } from "./components.js";
 import { amountOf, finder, plural, sentence, spellAgo, spellBytes, spellDuration, spellExact, trim } from "./format.js";
 import { pageOfNode } from "./nodes.js";
@@ -18,6 +18,7 @@ const SETTLE_MS = 200;
 const SLIDER_MIN = 24 * 60;
 const isCalled = finder((/** @type {any} */ node) => `${node.name} ${node.pool} ${node.gpuType} ${node.scheduling}`);
 const TOPOLOGY = ["rack", "topology.kubernetes.io/rack", "topology.kubernetes.io/zone"];
+const USE = "use";
 const KEYS = { workload: (held) => held.id, user: (held) => held.user, queue: (held) => held.queue };
 
 export function Cluster() {
@@ -80,8 +81,12 @@ export function nodesThen(nodes, standing) {
 function NodeMap({ items, isPast = false }) {
   const filter = useSignal("");
   const most = useSignal(FIRST);
-  const by = KEYS[param("by")] ? param("by") : "workload";
-  const colours = useMemo(() => coloursOf(items, KEYS[by]), [items, by]);
+  const use = useResource(isPast ? "" : "/gpu-use", { isSlow: true, isAside: true, isAbout: () => false }).data;
+  const useOf = useMemo(() => useKeys(use), [use]);
+  const keys = use?.isConfigured ? { ...KEYS, [USE]: useOf } : KEYS;
+  const by = keys[param("by")] ? param("by") : "workload";
+  const keyOf = keys[by];
+  const colours = useMemo(() => coloursOf(items, keyOf), [items, keyOf]);
   const search = (text) => {
     filter.value = text;
     most.value = FIRST;
@@ -89,13 +94,13 @@ function NodeMap({ items, isPast = false }) {
   const found = items.filter((node) => isCalled(node, filter.value));
   return html`<${Summary} nodes=${items} isPast=${isPast} />
         <div class="bar">
-          <${Choice} label="Colour by" options=${[["workload", "By workload"], ["user", "By user"], ["queue", "By queue"]]} chosen=${by}
+          <${Choice} label="Colour by" options=${[["workload", "By workload"], ["user", "By user"], ["queue", "By queue"], ...(keys[USE] ? [[USE, "By use"]] : [])]} chosen=${by}
             onChoose=${(value) => setParam("by", value === "workload" ? "" : value)} />
           <input type="search" placeholder="Filter nodes" aria-label="Filter nodes" value=${filter.value} onInput=${(event) => search(event.target.value)} />
         </div>
         <${Legend} colours=${colours} by=${by} nodes=${items} />
         ${groupsOf(found.slice(0, most.value)).map(([title, nodes]) => html`<section key=${title}><h2>${title} <small>${plural(nodes.length, "node")}</small></h2>
-          <div class="nodes">${nodes.map((node) => html`<${Node} key=${node.name} node=${node} colours=${colours} keyOf=${KEYS[by]} />`)}</div></section>`)}
+          <div class="nodes">${nodes.map((node) => html`<${Node} key=${node.name} node=${node} colours=${colours} keyOf=${keyOf} />`)}</div></section>`)}
         ${found.length ? null : html`<${Empty} title="No node matches">Filter by a name, a pool, a type of GPU or draining.<//>`}
         ${found.length > most.value ? html`<${More} count=${found.length - most.value} by=${most.value < SHOWN ? FIRST : SHOWN} isByItself=${most.value < SHOWN}
           onMore=${() => (most.value += most.value < SHOWN ? FIRST : SHOWN)} />` : null}`;
@@ -138,13 +143,31 @@ function summaryOf(nodes, isPast) {
     </section>
     <section class="card fits" aria-label=${`Largest gang that ${isPast ? "fitted" : "fits"} ${when}`}><h2>Largest gang that ${isPast ? "fitted" : "fits"} ${when}</h2>
       ${!whole ? html`<p class="soft">No node has GPUs.</p>` : !free ? html`<p>No GPU is free: whatever asks for one waits.</p>` : html`<ul>${sizesOf(nodes).map((size) => html`<li key=${size}><b>${ranksThatFit(nodes, size)}</b><span>${ranksThatFit(nodes, size) === 1 ? "rank" : "ranks"} of ${plural(size, "GPU")}</span></li>`)}</ul>
-        <p class="soft">By free GPUs alone; a dry run of a launch also looks at CPU and memory.</p>`}
+        ${fragmentsOf(nodes, free)}<p class="soft">By free GPUs alone; a dry run of a launch also looks at CPU and memory.</p>`}
     </section>
     ${isPast ? null : html`<section class="card counts" aria-label="Nodes">
       <div><b>${nodes.length}</b><span>Nodes</span></div>
       <div class=${closed ? "tone-waits" : ""}><b>${closed}</b><span>Draining or cordoned</span></div>
       <div class=${away ? "tone-bad" : ""}><b>${away}</b><span>Not ready</span></div>
     </section>`}</div>`;
+}
+
+// What of the free GPUs the largest ranks cannot have.
+function fragmentsOf(nodes, free) {
+  const largest = sizesOf(nodes).at(-1);
+  const scattered = scatteredFor(nodes, largest);
+  return html`<p>Fragmentation: ${scattered ? `${Math.round((100 * scattered) / free)} %. ${scattered} of ${plural(free, "free GPU")} ${scattered === 1 ? "is" : "are"} of no use to ranks of ${plural(largest, "GPU")}.` : `none for ranks of ${plural(largest, "GPU")}.`}</p>`;
+}
+
+/**
+ * What a rank does with its GPUs, by the figures of the API.
+ * @param {{items: any[]} | null} use as GET /gpu-use has it
+ * @returns {(held: {id: string, rank: number}) => string}
+ */
+export function useKeys(use) {
+  const known = new Map();
+  for (const each of use?.items ?? []) for (const { rank } of each.ranks) known.set(`${each.id}/${rank}`, each.isIdle ? "idle" : "busy");
+  return (held) => known.get(`${held.id}/${held.rank}`) ?? "no figures";
 }
 
 function Legend({ colours, by, nodes }) {

@@ -79,7 +79,7 @@ function Tree({ rows, chosen, stats, pools }) {
   const wholeOf = (queue) => gpusIn(pools.find((pool) => pool.name === queue.pool)?.allocatable);
   return html`<table class="list tree" aria-label="Queues">
     <thead><tr><th>Queue</th><th>Pool</th><th>GPUs in use</th><th class="number">Used</th><th class="number">Nominal</th>
-      <th class="number">Share</th><th class="number">Running</th><th class="number">Waiting</th><th>Oldest waits</th></tr></thead>
+      <th class="number">Borrowed</th><th class="number">Share</th><th class="number">Running</th><th class="number">Waiting</th><th>Oldest waits</th></tr></thead>
     <tbody>${rows.map((row) => {
       const { queue } = row;
       const bound = row.nominal || row.limit;
@@ -92,6 +92,7 @@ function Tree({ rows, chosen, stats, pools }) {
         <td class="wide"><${Meter} used=${row.used} whole=${whole} mark=${row.nominal} label=${label} /></td>
         <td class="number" data-label="Used">${row.used}</td>
         <td class="number" data-label="Nominal">${row.nominal ? trim(row.nominal) : html`<span class="soft">–</span>`}</td>
+        <td class="number" data-label="Borrowed" title="GPUs in use beyond the nominal quota">${row.nominal ? trim(Math.max(0, row.used - row.nominal)) : html`<span class="soft">–</span>`}</td>
         <td class="number" data-label="Share" title=${`weight ${queue.spec.weight ?? 1} among its neighbours`}>${Math.round(row.share * 100)} %</td>
         <td class="number" data-label="Running">${row.live}</td>
         <td class="number" data-label="Waiting">${row.pending}</td>

@@ -8,7 +8,8 @@ import { batch, signal, useEffect, useSignal } from "./runtime.js";
 const TOGETHER_MS = 50;
 // What stands beside the rest of a page is asked for after what shows the event itself.
 const LATER_MS = 400;
-// After a quiet time something is asked for again at once, a few times; then so often, and less often what takes long.
+// What an event says nothing of is asked for at once, a few times; then so often, and less often what takes long. What is
+// shown already, and asked for again for the rest of it, waits its time and takes none of those times away.
 const AT_ONCE = 6;
 const QUICK_MS = 100;
 const GAP_MS = 1000;
@@ -114,6 +115,7 @@ class Resource {
     this.isAskedAgain = false;
     this.gap = isSlow ? SLOW_GAP_MS : GAP_MS;
     this.credit = AT_ONCE;
+    this.isHurried = true;
     this.askedAt = 0;
     this.endedAt = 0;
     this.timer = 0;
@@ -134,19 +136,20 @@ class Resource {
       this.isAskedAgain = true;
       return;
     }
-    const wait = Math.max(least, this.pause());
+    const wait = Math.max(least, this.pause(least === 0));
     const dueAt = Date.now() + wait;
     if (this.timer && this.dueAt <= dueAt) return;
     clearTimeout(this.timer);
     this.dueAt = dueAt;
+    this.isHurried = least === 0;
     this.timer = setTimeout(() => this.load(), wait);
   }
 
   // How long until it may be asked again, in milliseconds.
-  pause() {
+  pause(isHurried) {
     const now = Date.now();
     const credit = this.creditAt(now);
-    const turn = credit >= 1 ? this.endedAt + QUICK_MS : now + (1 - credit) * this.gap;
+    const turn = !isHurried ? this.endedAt + this.gap : credit >= 1 ? this.endedAt + QUICK_MS : now + (1 - credit) * this.gap;
     return Math.max(0, turn - now, this.endedAt + IDLE_PART * (this.endedAt - this.askedAt) - now);
   }
 
@@ -175,7 +178,7 @@ class Resource {
     this.isAskedAgain = false;
     this.since = [];
     const began = Date.now();
-    this.credit = this.creditAt(began) - 1;
+    this.credit = this.creditAt(began) - (this.isHurried ? 1 : 0);
     this.askedAt = began;
     try {
       const told = await call("GET", this.path, { signal: this.aborter.signal });

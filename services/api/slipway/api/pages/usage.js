@@ -41,7 +41,7 @@ export function Usage() {
   return html`<div class="head"><h1 tabindex="-1">Usage</h1>
       <a class="button" href=${`/api/v1/usage?${query}&format=csv`} download>CSV</a></div>
     <div class="bar">
-      <${Choice} label="By" options=${Object.entries(BYS).map(([value, text]) => [value, `By ${text.toLowerCase()}`])} chosen=${by}
+      <${Choice} label="By" options=${Object.entries(BYS).map(([value, text]) => [value, value === GPU_TYPE ? "By GPU type" : `By ${text.toLowerCase()}`])} chosen=${by}
         onChoose=${(value) => setParam("by", value === "user" ? "" : value)} />
       <${Choice} label="Days" options=${SPANS} chosen=${param("from") || param("to") ? "" : days} onChoose=${choose} />
       <label>From <input type="date" value=${from} max=${to} onChange=${(event) => setParam("from", event.target.value)} /></label>

@@ -1,10 +1,10 @@
 // `/w/{id}`: one allocation's story: where it stands, why, what its ranks do, what they print.
 import { apiPathOf, gpusOf, hasEnded, rankCount, spaced } from "./allocation.js";
 import { plainText } from "./ansi.js";
-import { Ago, Answered, Copy, Empty, Failure, Lasted, Loading, State, Tabs } from "./components.js";
+import { Ago, Answered, Copy, Empty, Failure, Lasted, Loading, Meter, State, Tabs } from "./components.js";
 import { Explanation } from "./explanation.js";
 import { facts, toneOf } from "./facts.js";
-import { plural, sentence, spellClock, spellDuration, spellExact } from "./format.js";
+import { plural, sentence, spellClock, spellDuration, spellExact, trim } from "./format.js";
 import { UseOf } from "./gpu_use.js";
 import { pageOfJob } from "./jobs.js";
 import { LogBook } from "./log_book.js";
@@ -19,6 +19,10 @@ import { toYaml } from "./yaml.js";
 
 const RANKS_SHOWN = 256;
 const LAST_WORDS = 12;
+const HOUR_S = 3600;
+const DAY_MS = 86400000;
+/** So many days of usage are asked for at once. */
+const USAGE_DAYS_MAX = 399;
 const [WAITS] = facts.phases;
 
 /** @param {{id: string}} props an id, or what stands for one */
@@ -73,6 +77,7 @@ function Story({ view, reload }) {
     { id: "log", label: "Log" },
     { id: "ranks", label: "Ranks", count: rankCount(view) },
     { id: "events", label: "Events" },
+    { id: "usage", label: "Usage" },
     ...(hasTerminal || isOpened.value ? [{ id: "terminal", label: "Terminal" }] : []),
     { id: "yaml", label: "YAML" },
   ];
@@ -99,6 +104,7 @@ function Story({ view, reload }) {
         outsideHref=${view.links.outsideLogs} />` : null}
       ${tab === "ranks" ? html`<${Ranks} view=${view} book=${book} />` : null}
       ${tab === "events" ? html`<${Events} view=${view} />` : null}
+      ${tab === "usage" ? html`<${UsageOfOne} view=${view} />` : null}
       ${tab === "yaml" ? html`<${Yaml} view=${view} />` : null}
       ${tab === "terminal" && !isOpened.value ? html`<${NoTerminal} view=${view} isPossible=${hasTerminal} onOpen=${() => (isOpened.value = true)} />` : null}
       ${isOpened.value ? html`<${Terminal} key=${view.attempt} view=${view} containers=${containers} isShown=${tab === "terminal"} />` : null}
@@ -182,7 +188,7 @@ function Ranks({ view, book }) {
     return html`<${Empty} title=${view.phase === WAITS ? "No rank has a node yet" : "Nothing is known of its ranks"}>${plural(rows.length, "rank")} ${rows.length === 1 ? "starts" : "start together"}, or not at all.<//>`;
   }
   return html`<table class="list ranks" aria-label="Ranks">
-    <thead><tr><th class="number">Rank</th><th>State</th><th>Node</th><th class="number">GPUs</th><th class="number">Restarts</th><th>Started</th><th>Last line</th></tr></thead>
+    <thead><tr><th class="number">Rank</th><th>State</th><th>Node</th><th class="number">GPUs</th><th class="number">Restarts</th>${rows.length > 1 ? html`<th title="Whether the others can reach it: it has an address">Rendezvous</th>` : null}<th>Started</th><th>Last line</th></tr></thead>
     <tbody>${rows.slice(0, most.value).map((row) => {
       const line = book.lastOf.get(row.rank);
       const text = line ? plainText(line.text) : "";
@@ -192,10 +198,33 @@ function Ranks({ view, book }) {
         <td data-label="Node">${row.node}</td>
         <td class="number" data-label="GPUs">${row.devices === null ? html`<span class="soft">–</span>` : row.devices}</td>
         <td class="number" data-label="Restarts">${view.attempt - 1}</td>
+        ${rows.length > 1 ? html`<td data-label="Rendezvous" title=${row.address}>${row.address ? "arrived" : html`<span class="soft">not yet</span>`}</td>` : null}
         <td data-label="Started"><${Ago} time=${row.startedAt} /></td>
         <td class="note mono" title=${row.message || text}>${row.message || text || html`<span class="soft">nothing yet</span>`}</td></tr>`;
     })}</tbody></table>
     ${rows.length > most.value ? html`<p><button onClick=${() => (most.value += RANKS_SHOWN)}>Show ${Math.min(RANKS_SHOWN, rows.length - most.value)} of ${rows.length - most.value} more</button></p>` : null}`;
+}
+
+// What it used so far, as it counts for its user and its queue.
+function UsageOfOne({ view }) {
+  const created = view.createdAt.slice(0, 10);
+  const from = Date.now() - Date.parse(created) > USAGE_DAYS_MAX * DAY_MS ? new Date(Date.now() - USAGE_DAYS_MAX * DAY_MS).toISOString().slice(0, 10) : created;
+  const query = new URLSearchParams({ id: view.id, workspace: view.workspace, from });
+  const answer = useResource(`/usage/raw?${query}`, { isAbout: (event) => event.subject === view.id, isSlow: true });
+  return html`<${Answered} answer=${answer} what="its usage" rows=${4}>${({ items: [row] }) => {
+    if (!row) return html`<${Empty} title="Nothing is counted yet">Its time counts from its first phase on.<//>`;
+    const phases = facts.phases.filter((phase) => row.seconds[phase]);
+    return html`<section aria-label="Usage"><dl class="pairs">
+        <dt>GPU hours</dt><dd>${trim(row.slotSeconds / HOUR_S)}</dd>
+        <dt>Waited before it was admitted</dt><dd>${spellDuration(row.waitedSeconds)}</dd>
+        <dt>Ran</dt><dd>${spellDuration(row.runningSeconds)}</dd>
+        <dt>Attempts</dt><dd>${row.attempts}</dd></dl>
+      ${phases.length ? html`<table class="list usage" aria-label="Time in each phase"><thead><tr><th>Phase</th><th class="number">Time</th><th>Compared</th></tr></thead>
+        <tbody>${phases.map((phase) => html`<tr key=${phase}><td><${State} word=${phase} /></td><td class="number" data-label="Time">${spellDuration(row.seconds[phase])}</td>
+          <td class="wide"><${Meter} used=${row.seconds[phase]} whole=${Math.max(...Object.values(row.seconds))} label=${spellDuration(row.seconds[phase])} /></td></tr>`)}</tbody></table>` : null}
+      <p class="soft">All attempts together, from ${from} on. GPU hours count from the moment that it gets its GPUs until it gives them back.
+        <a href=${`/usage?by=day&user=${encodeURIComponent(view.user)}`}>The usage of ${view.user}</a></p></section>`;
+  }}<//>`;
 }
 
 function ranksOf(view, pods) {
@@ -209,7 +238,7 @@ function ranksOf(view, pods) {
     const pod = byRank.get(rank);
     const state = known.phase ?? (place.node ? "Bound" : "Pending");
     const message = pod && !pod.ready && !hasEnded(view) ? [pod.reason, pod.message].filter(Boolean).join(": ") : "";
-    return { rank, hasRoles, role: place.role ?? "", node: known.node ?? place.node ?? "", state, message,
+    return { rank, hasRoles, role: place.role ?? "", node: known.node ?? place.node ?? "", state, message, address: pod?.ip ?? "",
       devices: place.device?.length ?? null, exitCode: known.exitCode ?? 0, startedAt: pod?.startedAt ?? (known.phase ? view.startedAt : null) };
   });
 }

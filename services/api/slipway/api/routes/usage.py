@@ -69,9 +69,14 @@ async def raw(request: Request) -> Response:
     parts, now = parts_of(request), parts_of(request).clock.now()
     days = days_of(request, now)
     is_csv = wants_csv(request)
-    listed = await parts.kube.list(ALLOCATIONS, namespace=request.query_params.get("workspace") or None)
-    rows = usage_view.raw_rows(listed.items, days, _wanted(request), now)
-    if not rows:
+    one = request.query_params.get("id", "")
+    if one:
+        allocations = [await parts.lookup.find(one)]
+    else:
+        listed = await parts.kube.list(ALLOCATIONS, namespace=request.query_params.get("workspace") or None)
+        allocations = listed.items
+    rows = usage_view.raw_rows(allocations, days, _wanted(request), now)
+    if not rows and not one:
         remembered = in_totals(request, await sight_of(request))
         await check_named(parts.kube, _named(_wanted(request)), partial(workspaces_of, request), remembered)
     if is_csv:
@@ -203,7 +208,7 @@ ENDPOINTS = (
         handler=raw,
         summary="What each allocation used",
         tag=TAG,
-        query=_QUERY,
+        query=(Query("id", "only of this allocation, by its AllocationID or name"), *_QUERY),
         answer=RawView,
         media_types=("application/json", CSV_TYPE),
     ),
