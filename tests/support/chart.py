@@ -198,7 +198,7 @@ def service_mounts(documents: Sequence[Json], component: str, folder: Path) -> d
     names = {each["name"]: each["secret"]["secretName"] for each in pod.get("volumes", ()) if "secret" in each}
     mounts: dict[str, Path] = {}
     for mount in pod["containers"][0].get("volumeMounts", ()):
-        secret = names.get(mount["name"])
+        secret = str(names.get(mount["name"], ""))
         if secret in made:
             place = folder / f"{component}-{mount['name']}"
             place.mkdir(parents=True, exist_ok=True)
