@@ -2,7 +2,7 @@
 
 Owns the judgement on a claim. kube-scheduler is who picks the node for a volume that waits for its first consumer; a
 pod that we bind past it would wait for that volume for ever. So such a launch is left to kube-scheduler, on the nodes
-that were planned ([decision 66](docs/adr/0066-what-only-kube-scheduler-can-give-is-left-to-it.md)).
+that were planned ([decision 65](docs/adr/0065-what-only-kube-scheduler-can-give-is-left-to-it.md)).
 
 Promises: a launch without claims costs nothing; nothing is written. Not promised: that the planned node can reach a
 volume that is bound already (a nodeSelector says where it is).
