@@ -17,6 +17,8 @@ PROMISES = (
     *("An address that passes to another pod", "Limits of callers"),
 )
 """Sections whose tables are promises, line by line."""
+DESCRIBED = ("What is read from Redis", "Commands in ranks", "Secret values of a launch")
+"""Sections whose tables also have lines that promise nothing, and say so."""
 
 
 def sections() -> dict[str, str]:
@@ -36,6 +38,14 @@ def test_each_promise_names_its_test(title: str) -> None:
     rows = rows_of(sections()[title])
     assert rows
     assert [row for row in rows if not NAMED.search(row)] == []
+
+
+@pytest.mark.parametrize("title", DESCRIBED)
+def test_each_other_line_names_its_test_or_says_that_nothing_is_promised(title: str) -> None:
+    """So that a reader never takes a description for a promise."""
+    rows = rows_of(sections()[title])
+    assert sum(1 for row in rows if NAMED.search(row)) >= len(rows) / 2
+    assert [row for row in rows if not NAMED.search(row) and not row.endswith("| not promised |")] == []
 
 
 def test_every_test_that_the_page_names_exists() -> None:

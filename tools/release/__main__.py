@@ -31,7 +31,7 @@ from tools.release.version import version
 Json = dict[str, Any]
 
 ROOT = Path(__file__).parents[2]
-ASSETS = ROOT / "services/api/slipway/api/assets"
+PAGES = ROOT / "services/api/slipway/api"
 EXTRAS_OF_IMAGE = ("server", "otlp-grpc")
 PLATFORMS = {"amd64": "x86_64-manylinux_2_28", "arm64": "aarch64-manylinux_2_28"}
 """{architecture: what uv calls it}"""
@@ -94,7 +94,7 @@ def image_files(plan: ReleasePlan, root: Path) -> tuple[list[Path], list[bill.Pa
     (site,) = root.glob("usr/local/lib/python3.*/site-packages")
     parts = [
         *bill.plain_install(site, _lock(), EXTRAS_OF_IMAGE),
-        *bill.vendored(ASSETS),
+        *bill.vendored(PAGES),
         *bill.system(root, platform.python_version()),
     ]
     purl = f"pkg:oci/slipway@{digest.replace(':', '%3A')}?arch={plan.architecture}"
@@ -171,7 +171,7 @@ def _plugin_files(plan: ReleasePlan) -> list[Path]:
 
 def _bill_of_wheel(plan: ReleasePlan) -> tuple[list[bill.PackagePart], Json]:
     """Of the plain install, on this machine's platform: its packages are those of this environment."""
-    parts = [*bill.plain_install(None, _lock()), *bill.vendored(ASSETS)]
+    parts = [*bill.plain_install(None, _lock()), *bill.vendored(PAGES)]
     properties = {"extras": "none", "platform": bill.machine()}
     return parts, bill.document(parts[0], "application", parts, epoch_s=plan.epoch_s, properties=properties)
 

@@ -34,7 +34,8 @@ OURS = "slipway-ai"
 SPACE = uuid.UUID("6f2d6b0e-6f0c-5a59-9d0e-3d7d3a0b8c11")
 """of the serial numbers of our bills; any fixed one will do"""
 QUERY_S = 60.0
-_VENDORED = re.compile(r"^(xterm(?:-addon-[a-z]+)?)-(\d+\.\d+\.\d+)\.\w+$")
+_VENDORED = re.compile(r"^\| `([^`]+)` \| `([^` ]+) (\d[^` ]*)` \|", re.MULTILINE)
+"""A row of a table of vendored files: the file, its package, and the version of that."""
 
 
 class PackagePart(msgspec.Struct, frozen=True, kw_only=True):
@@ -87,20 +88,27 @@ def plain_install(site: Path | None, lock: Iterable[LockedPackage], extras: Sequ
     return parts
 
 
-def vendored(assets: Path) -> list[PackagePart]:
-    """The scripts of others that our pages load, by the names of their files."""
-    found = {match.groups() for path in assets.rglob("vendor/*") if (match := _VENDORED.match(path.name))}
-    scripts = [path for path in assets.rglob("vendor/*") if not path.name.endswith(("LICENSE", ".md"))]
-    unknown = [path.name for path in scripts if not _VENDORED.match(path.name)]
-    if unknown:
-        raise UnknownPartError(f"vendored files without a known name and version: {', '.join(sorted(unknown))}")
+def vendored(pages: Path) -> list[PackagePart]:
+    """The scripts of others that our pages load, as the table beside them says of which package each is.
+
+    Raises:
+        UnknownPartError: a file stands in no table, or the licence of a package is not known or not allowed.
+    """
+    found: set[tuple[str, str]] = set()
+    for folder in sorted(path for path in pages.rglob("vendor") if path.is_dir()):
+        rows = _VENDORED.findall((folder / "README.md").read_text(encoding="utf-8"))
+        files = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()} - {"README.md"}
+        unknown = files - {file for file, _, _ in rows}
+        if unknown:
+            raise UnknownPartError(
+                f"vendored files that {folder}/README.md does not name: {', '.join(sorted(unknown))}"
+            )
+        found |= {(name, version) for _, name, version in rows}
+    strange = [name for name, _ in sorted(found) if licences.SCRIPTS.get(name) not in licences.ALLOWED]
+    if strange:
+        raise UnknownPartError(f"the licence of {', '.join(strange)} is not in tools/release/licences.py")
     return [
-        PackagePart(
-            name=f"@xterm/{name.removeprefix('xterm-')}",
-            version=version,
-            purl=_purl("npm", f"%40xterm/{name.removeprefix('xterm-')}", version),
-            licence="MIT",
-        )
+        PackagePart(name=name, version=version, purl=_purl("npm", quote(name), version), licence=licences.SCRIPTS[name])
         for name, version in sorted(found)
     ]
 

@@ -24,6 +24,18 @@ ALLOWED_OF_SYSTEM = ALLOWED | {
 """Of shared libraries of the system in the image: also what lets any program be linked with it."""
 ELSEWHERE = {"async-timeout": "Apache-2.0"}
 """{package that only other platforms or older versions of Python need: its licence, read by hand}"""
+SCRIPTS = {
+    "@preact/signals": "MIT",
+    "@preact/signals-core": "MIT",
+    "@tanstack/virtual-core": "MIT",
+    "@xterm/addon-fit": "MIT",
+    "@xterm/xterm": "MIT",
+    "htm": "Apache-2.0",
+    "js-yaml": "MIT",
+    "preact": "MIT",
+    "uplot": "MIT",
+}
+"""{npm package that our pages vendor: its licence, as the file beside its scripts has it}"""
 SYSTEM = {
     "ca-certificates": "MPL-2.0",
     "libbz2-1.0": "bzip2-1.0.6",

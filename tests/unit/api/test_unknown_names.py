@@ -183,7 +183,7 @@ async def test_what_was_applied_into_a_pool_that_does_not_exist_says_so(world: A
 
 LISTS = (
     *(f"/{collection}" for collection in COLLECTIONS),
-    *("/history", "/usage", "/usage/raw", "/gpu-use", "/jobs", "/queue-stats", "/templates"),
+    *("/history", "/usage", "/usage/raw", "/gpu-use", "/gpu-use/days", "/jobs", "/queue-stats", "/templates"),
 )
 FILTERS = {
     "workspace": "there is no workspace gone; there are: default",

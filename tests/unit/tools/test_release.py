@@ -11,7 +11,7 @@ import yaml
 from slipway.api.app import ENDPOINTS
 from slipway.api.openapi import document
 from slipway.runtime.service import version as served
-from tools.release import licences, lockfile, vex
+from tools.release import bill, licences, lockfile, vex
 from tools.release import version as versions
 from tools.release.__main__ import ReleaseError, changes
 
@@ -157,3 +157,27 @@ def test_a_statement_that_says_too_little_is_refused(text: str, word: str) -> No
     """With the field that is wrong."""
     with pytest.raises(vex.VexError, match=word):
         vex.read(text)
+
+
+def test_every_script_that_pages_load_is_in_the_bill() -> None:
+    """Each package of the tables beside vendored files, with an allowed licence; a scoped name is quoted in its URL."""
+    found = {part.name: part for part in bill.vendored(ROOT / "services/api/slipway/api")}
+    assert {"preact", "htm", "uplot", "js-yaml", "@tanstack/virtual-core", "@xterm/xterm"} <= found.keys()
+    assert found["@xterm/xterm"].purl == f"pkg:npm/%40xterm/xterm@{found['@xterm/xterm'].version}"
+    assert {part.licence for part in found.values()} <= licences.ALLOWED
+
+
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [
+        ("| `other-1.0.0.js` | `other 1.0.0` |", "does not name: some-1.0.0.js"),
+        ("| `some-1.0.0.js` | `some 1.0.0` |", "the licence of some is not in"),
+    ],
+)
+def test_a_script_that_nobody_has_read_is_not_released(tmp_path: Path, row: str, words: str) -> None:
+    """A file in no table, and a package whose licence is not known."""
+    (tmp_path / "vendor").mkdir()
+    (tmp_path / "vendor" / "some-1.0.0.js").write_text("")
+    (tmp_path / "vendor" / "README.md").write_text(f"{row}\n")
+    with pytest.raises(bill.UnknownPartError, match=words):
+        bill.vendored(tmp_path)
