@@ -136,9 +136,14 @@ def test_yaml_that_is_wrong_says_where(visit: Visit) -> None:
 
 def ids(stack: RunningStack) -> set[str]:
     """Of everything that there is."""
-    found = stack.ask(lambda api: api.get("/allocations", {"limit": "500"}))
-    assert "continue" not in found["metadata"] or not found["metadata"]["continue"]
-    return {each["id"] for each in found["items"]}
+    known: set[str] = set()
+    query = {"limit": "500"}
+    while True:
+        found = stack.ask(lambda api: api.get("/allocations", query))
+        known |= {each["id"] for each in found["items"]}
+        if not found["metadata"].get("continue"):
+            return known
+        query = {**query, "continue": found["metadata"]["continue"]}
 
 
 @pytest.mark.parametrize("way", ["Command", "YAML", "curl", "Python", "kubectl"])

@@ -225,6 +225,8 @@ def test_ranks_events_and_yaml(visit: Visit, busy: dict[str, str]) -> None:
     visit.page.press("ArrowRight", 39)
     visit.page.wait_for("document.querySelectorAll('.events tbody tr').length >= 4")
     visit.page.press("ArrowRight", 39)
+    visit.page.wait_for("document.querySelector('#tab-panel').innerText.includes('GPU hours')")
+    visit.page.press("ArrowRight", 39)
     # Who passes by the terminal opens none.
     visit.page.wait_for("document.querySelector('#tab-panel').innerText.includes('Open a shell')")
     visit.page.press("ArrowRight", 39)

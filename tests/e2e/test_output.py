@@ -44,7 +44,7 @@ def test_the_watcher_is_killed(stack: RunningStack, readers: Readers) -> None:
 
 
 def test_a_flooding_rank_costs_no_other_rank_a_line(stack: RunningStack, readers: Readers) -> None:
-    """Of a rank that prints more than is kept, each missing line is counted; of its neighbour none is missing."""
+    """Of a rank that floods each line is shown or counted as missing; of its neighbour none is missing."""
     text = """
 import base64
 if rank == 0:
@@ -59,7 +59,6 @@ else:
     for reader, ranks in shown.items():
         kept = [int(line.partition(" ")[0]) for line in ranks[0] if not line.startswith("--")]
         missing = output.missing_in(ranks[0])
-        assert missing > 0, reader
         assert len(kept) + missing == 14_000, reader
         assert kept == sorted(set(kept)), reader
         assert (kept[0], kept[-1]) == (0, 13_999), reader

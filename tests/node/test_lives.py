@@ -60,7 +60,7 @@ def test_a_gang_finds_its_ranks_by_name(product: Product) -> None:
 def test_an_exit_code_is_the_programs_own(product: Product) -> None:
     """It is named, and the run has failed."""
     ran = product.run("python3", "-c", "raise SystemExit(3)")
-    assert ran.code == 1
+    assert ran.code == 3
     assert "rank 0 exited with 3" in ran.err
 
 
@@ -77,7 +77,7 @@ def test_too_much_memory_is_named(product: Product, tmp_path: Path) -> None:
 def test_a_program_that_is_not_there_is_named(product: Product) -> None:
     """By its name, and by what is wrong."""
     ran = product.run("no-such-program")
-    assert ran.code == 1
+    assert ran.code == 128
     assert "no-such-program" in ran.err + ran.out
 
 

@@ -147,7 +147,7 @@ for step in range(30):
 time.sleep(60)
 """
     ran = readers.run(text, ranks=8)
-    assert ran.code == 1
+    assert ran.code == 7
     assert "(RankFailed): rank 3 exited with 7" in ran.err.splitlines()[-1]
     shown = readers.read_after_run(ran, ranks=8)
     assert_shown(shown, {3: ["THE CAUSE"]})

@@ -63,6 +63,11 @@ NO_SECRET: Mapping[str, str] = {
     "api TolerationSpec.key": _A_WORD,
     "api TopologySpec.key": _A_WORD,
     "api WebhookView.url": "an answer; the query is not in it",
+    **dict.fromkeys(
+        ("api WebhookBody.pageUrl", "api WebhookChange.pageUrl", "api WebhookView.pageUrl"),
+        "where people open the page, which messages show to everybody in a chat",
+    ),
+    "value metrics.alerts.runbookUrl": "where people read the runbooks, which alerts show",
     "api WebhookView.secret": "an answer: the key, once, to who made it",
     "api WebhookChange.rotateSecret": "yes or no",
     "api WorkspaceView.imagePullSecrets": _A_NAME,

@@ -106,7 +106,7 @@ def privileges_of(spec: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             yield from _root_in(context, at)
             added = object_of(context.get("capabilities")).get("add")
             for place, name in enumerate(cast("list[Any]", added) if isinstance(added, list) else []):
-                if name not in _CAPABILITIES:
+                if not isinstance(name, str) or name not in _CAPABILITIES:
                     yield f"{at}/capabilities/add/{place}", str(name)
 
 

@@ -69,12 +69,13 @@ def test_nobody_else_may(system: System) -> None:
 
 
 def test_the_environment_is_the_charts(system: System) -> None:
-    """What the processes run with is what was installed, but for where they listen and whose kubeconfig they have."""
+    """What the processes run with is what was installed, but for where they listen, and where keys and kubeconfig are."""
     for component in chart.SERVICES:
         installed = system.installation.rendered(component)
         used = system.installation.processes[component].env
         differs = {name for name in installed if used.get(name) != installed[name]}
-        assert differs <= {"SLIPWAY_LISTEN", "SLIPWAY_HEALTH_LISTEN", "SLIPWAY_TASK_LISTEN"}, component
+        places = {"SLIPWAY_LISTEN", "SLIPWAY_HEALTH_LISTEN", "SLIPWAY_TASK_LISTEN", "SLIPWAY_FEED_KEY_DIR"}
+        assert differs <= places, component
         ours = {name for name in used if name.startswith("SLIPWAY_")}
         assert ours == {name for name in installed if name.startswith("SLIPWAY_")}
         assert "tokenFile" in Path(used["KUBECONFIG"]).read_text(encoding="utf-8")

@@ -78,6 +78,7 @@ BASES: Mapping[type[msgspec.Struct], Json] = {
             "extenders": [{"urlPrefix": "http://a"}],
             "workspaces": ["w"],
             "allowedImages": ["a"],
+            "allowedPrivileges": ["root"],
             "allowedUsers": ["1"],
             "allowedGroups": ["1"],
             "shadow": {},

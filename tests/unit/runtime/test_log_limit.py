@@ -57,7 +57,7 @@ def test_kinds_without_end_count_together(clock: FakeClock) -> None:
 
 def test_what_a_library_says_again_and_again_is_withheld_and_told(stream: io.StringIO, clock: FakeClock) -> None:
     """Also with other values filled in, or another rest of the message; our own lines are not limited here."""
-    library, own = logging.getLogger("uvicorn.error"), log.get_logger("slipway.test")
+    library, own = logging.getLogger("a.library"), log.get_logger("slipway.test")
     for number in range(100):
         library.warning("Unsupported request %d", number)
         library.error("Fatal error\nprotocol: <object at 0x%x>" % number)  # noqa: UP031 - as asyncio does it
@@ -68,6 +68,6 @@ def test_what_a_library_says_again_and_again_is_withheld_and_told(stream: io.Str
     own.info("anything")
     told = [line for line in lines(stream) if "were not written" in line["msg"]]
     assert [(line["count"], line["like"]) for line in told] == [
-        (100 - LINES_MAX, "uvicorn.error WARNING Unsupported request %d"),
-        (100 - LINES_MAX, "uvicorn.error ERROR Fatal error"),
+        (100 - LINES_MAX, "a.library WARNING Unsupported request %d"),
+        (100 - LINES_MAX, "a.library ERROR Fatal error"),
     ]

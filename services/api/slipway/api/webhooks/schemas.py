@@ -64,7 +64,9 @@ class WebhookView(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
     description: str
     enabled: bool
     format: BodyFormat
+    """the form of its bodies"""
     page_url: str
+    """where people open the page, for the links in messages; empty: no link"""
     created_at: str
     resource_version: str
     backlog: int | None
