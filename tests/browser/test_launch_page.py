@@ -4,12 +4,14 @@ import json
 import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from slipway.cli.http import Api
 from tests.browser.chromium import Page
 from tests.browser.test_pages import Visit
 from tests.support.local_stack import RunningStack
@@ -134,12 +136,16 @@ def test_yaml_that_is_wrong_says_where(visit: Visit) -> None:
     visit.is_clean()
 
 
+def _page(query: dict[str, str], api: Api) -> Any:
+    return api.get("/allocations", query)
+
+
 def ids(stack: RunningStack) -> set[str]:
     """Of everything that there is."""
     known: set[str] = set()
     query = {"limit": "500"}
     while True:
-        found = stack.ask(lambda api: api.get("/allocations", query))
+        found = stack.ask(partial(_page, query))
         known |= {each["id"] for each in found["items"]}
         if not found["metadata"].get("continue"):
             return known

@@ -69,7 +69,7 @@ def test_nobody_else_may(system: System) -> None:
 
 
 def test_the_environment_is_the_charts(system: System) -> None:
-    """What the processes run with is what was installed, but for where they listen, and where keys and kubeconfig are."""
+    """What the processes run with is what was installed, but for where they listen and where their files are."""
     for component in chart.SERVICES:
         installed = system.installation.rendered(component)
         used = system.installation.processes[component].env
