@@ -7,6 +7,7 @@ import sys
 import uuid
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import httpx
@@ -21,6 +22,7 @@ from slipway.runtime.clock import SeededRandom, SystemClock
 from tests.support.http_stub import serve_app, write_kubeconfig
 from tests.support.plain_http import NO_TLS
 from tests.support.ports import free_port
+from tests.support.wait import wait_until
 
 EXIT_S = 20.0
 
@@ -105,6 +107,10 @@ async def test_it_serves_and_stops_with_streams_open(tmp_path: Path) -> None:
                 await process.wait()
 
 
+def _has_lines(file: Path, count: int) -> bool:
+    return file.is_file() and file.read_bytes().count(b"\n") == count
+
+
 async def test_audit_events_are_in_the_file_when_the_process_has_ended(tmp_path: Path) -> None:
     """Of a launch and a refused one, a CloudEvent each, in a file that is ours alone."""
     port, file = free_port(), tmp_path / "audit.jsonl"
@@ -117,6 +123,9 @@ async def test_audit_events_are_in_the_file_when_the_process_has_ended(tmp_path:
                 body = {"kind": "command", "image": "a", "command": ["x"], "name": "told"}
                 assert (await client.post("/api/v1/allocations", json=body)).status_code == 201
                 assert (await client.post("/api/v1/allocations", json={**body, "queue": "none"})).status_code == 422
+            # So that the process has nothing left to deliver: one that waits for events has to end too.
+            written = partial(_has_lines, file, 2)
+            await asyncio.to_thread(wait_until, written, "both events are in the file")
             process.send_signal(signal.SIGTERM)
             async with asyncio.timeout(EXIT_S):
                 assert await process.wait() == 0

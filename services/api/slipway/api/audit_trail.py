@@ -95,6 +95,10 @@ class AuditTrail:
             await self._something.wait()
         await self._deliver()
 
+    def wake(self) -> None:
+        """End the wait of `step`: the process is to end."""
+        self._something.set()
+
     async def flush(self) -> None:
         """What is left, as far as its reader takes it now; at most `LAST_S`."""
         try:

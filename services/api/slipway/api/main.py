@@ -199,6 +199,12 @@ def follow_audit(context: ServiceContext[Settings], destination: AuditDestinatio
     )
     context.resources.push_async_callback(trail.flush)
     context.loop(AUDIT, trail.step, min_interval_s=0.0, max_backoff_s=AUDIT_BACKOFF_S)
+
+    async def wake() -> None:
+        await context.stop.wait()
+        trail.wake()
+
+    context.tasks.create_task(wake(), name="audit-stop")
     return trail
 
 
