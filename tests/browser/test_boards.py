@@ -26,8 +26,8 @@ def visit(stack: RunningStack, page: Page) -> Visit:
 @pytest.fixture(scope="module")
 def borrower(stack: RunningStack) -> Generator[dict[str, str]]:
     """A queue that owns two GPUs, one that lends its own, and a gang that has four; {queue, id}."""
-    queue = fresh("owns-two")
-    for name, owned in ((queue, "2"), (fresh("lends"), "8")):
+    queue, lender = fresh("owns-two"), fresh("lends")
+    for name, owned in ((queue, "2"), (lender, "8")):
         manifest = {"apiVersion": "slipway.dev/v1alpha1", "kind": "Queue", "metadata": {"name": name}}
         stack.kubernetes(
             "POST", QUEUES, {**manifest, "spec": {"pool": "default", "nominal": {"nvidia.com/gpu": owned}}}
@@ -39,7 +39,11 @@ def borrower(stack: RunningStack) -> Generator[dict[str, str]]:
         lambda: f"it runs: {stack.ask(lambda api: api.get(f'/allocations/{id_}/explain'))}",
     )
     yield {"queue": queue, "id": id_}
+    # What the queues own is kept from whoever shares the cluster.
     stack.ask(lambda api: api.post(f"/allocations/{id_}/kill"))
+    stack.wait_for(id_, "Terminated")
+    for name in (queue, lender):
+        stack.kubernetes("DELETE", f"{QUEUES}/{name}")
 
 
 def answering(answers: dict[str, Any]) -> str:
