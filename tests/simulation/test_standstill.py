@@ -66,6 +66,7 @@ STRUCTURE = (
     "compose.",
     "Watcher.run",
     "write_behind",  # it waits for the loop of that name, and for the stop
+    "follow_audit",  # it waits for the stop alone, and wakes the loop of that name
     "_announce",
     "_fail_with",
     "_stop_with",

@@ -534,6 +534,7 @@ FULL = "x" * (4 * 1024 * 1024)
     ("read_from_s", "first_at_s", "texts_then", "says"),
     [
         pytest.param(7.0, 5.0, [FULL] * 3, "are likely to be missing", id="at a rate that had filled a file"),
+        pytest.param(7.0, 5.0, [FULL[: len(FULL) // 4]], "may be missing", id="at a rate that may have been higher"),
         pytest.param(12.0, 5.0, ["slow"], "may be missing", id="read late, and nobody can tell"),
         pytest.param(12.0, 0.5, ["slow"], "", id="read late, and printed at once"),
         pytest.param(7.0, 5.0, ["slow"], "", id="read before a node looks for full files"),

@@ -64,8 +64,10 @@ serves only the newest."""
 OPEN_S = 1.0
 """A node that was asked for a log so long ago and has sent nothing has it open: a log without lines looks like that."""
 LATE_S = 10.0
-"""A log that is first read so long after its container's start may have lost its beginning: kubelets look so often for
-files that are full."""
+"""A log that is first read so long after its container's start may have lost its beginning, at whatever rate its lines
+come then: kubelets look so often for files that are full, each at times of its own."""
+RATE_PART = 0.1
+"""Who prints at this part of the rate that would have filled a file may have printed faster before."""
 PROMPT_S = 2.0
 """Who prints within this time after the start had no time to fill a file before."""
 
@@ -509,7 +511,7 @@ class LogFollower:
 
         A node does not say that it has removed the beginning of a log. Lines that stood there before they were asked
         for, and came at a rate at which a file had been full since the container's start, are not its first ones. At
-        another rate, and read late, nobody can tell: that is said. What is read in time is whole, also of a program
+        a lower rate, or read late, nobody can tell: that is said. What is read in time is whole, also of a program
         that was silent for long.
         """
         if self._is_beginning_judged or not self._cutter.first:
@@ -521,12 +523,14 @@ class LogFollower:
             return
         waited_s, late_s = first_at - began_at, self._asked_at - began_at
         since = f"lines of {_whose(self._source)} before {first}"
-        if waited_s * self._cutter.first_second_bytes >= self._node_file_bytes:
+        at_this_rate = waited_s * self._cutter.first_second_bytes
+        is_unknown = late_s >= LATE_S or at_this_rate >= RATE_PART * self._node_file_bytes
+        if at_this_rate >= self._node_file_bytes:
             why = f"before its log was read, it printed for {waited_s:.0f} s at a rate that fills its file"
             await self._say(
                 f"{since} are likely to be missing: {why}; its node had removed them, unread", f"begun {first}"
             )
-        elif late_s >= LATE_S and waited_s >= PROMPT_S:
+        elif is_unknown and waited_s >= PROMPT_S:
             why = f"its log was first read {late_s:.0f} s after its start"
             await self._say(
                 f"{since} may be missing: {why}, and its node may have removed them, unread", f"begun {first}"
