@@ -62,6 +62,10 @@ def schema() -> Schema:
         {
             "image": shapes.image("The one image of all services. It needs a registry, from which nodes pull it."),
             "imagePullSecrets": shapes.pull_secrets("Of every pod: Secrets of the release's namespace."),
+            "pinImages": shapes.flag(
+                "Name the images by the digests that the chart has for their tags. false: by tags alone, as for a "
+                "mirror that keeps one architecture of an image and so another digest."
+            ),
             "nameOverride": shapes.text("Instead of the chart's name, in labels.", pattern=rf"^$|{shapes.NAME}"),
             "fullnameOverride": shapes.text("Instead of the release's name, in names.", pattern=rf"^$|{shapes.NAME}"),
             "labels": shapes.texts("More labels on every object."),

@@ -80,7 +80,10 @@ def image(description: str, *, is_ours: bool = True) -> Schema:
         "registry": text("Host, and folder, before the name. Empty: global.imageRegistry, or what the name says."),
         "repository": {"type": "string", "minLength": 1, "description": "Name, with a registry or without."},
         "tag": text("Empty: the version of the application.") if is_ours else {**text("Its version."), "minLength": 1},
-        "digest": text("Wins over the tag.", pattern=r"^$|^sha256:[0-9a-f]{64}$"),
+        "digest": text(
+            "Wins over the tag. Empty: the one that the chart has for the tag (pinImages).",
+            pattern=r"^$|^sha256:[0-9a-f]{64}$",
+        ),
         "pullPolicy": {"type": "string", "enum": ["Always", "IfNotPresent", "Never"], "description": "When to pull."},
     }
     if is_ours:

@@ -54,8 +54,9 @@ labels:
 {{- end -}}
 
 {{/*
-image, of (dict "root" $ "image" .Values.valkey.image "tag" default): a digest wins over a tag. The registry is that of
-the repository, or of the image, or the one that charts of charts share.
+image, of (dict "root" $ "image" .Values.valkey.image "tag" default "part" its name in files/pins.yaml): a digest wins
+over a tag, and the digest that is pinned to a tag is taken with that tag. The registry is that of the repository, or of
+the image, or the one that charts of charts share.
 */}}
 {{- define "slipway.image" -}}
 {{- $name := .image.repository -}}
@@ -66,10 +67,18 @@ the repository, or of the image, or the one that charts of charts share.
 {{- else if .image.registry -}}
 {{- fail (printf "image.repository=%s names a registry already: leave image.registry empty, or name the registry there only" .image.repository) -}}
 {{- end -}}
-{{- if .image.digest -}}
-{{- printf "%s@%s" $name .image.digest -}}
+{{- $tag := default .tag .image.tag -}}
+{{- $digest := .image.digest -}}
+{{- $isPulled := and .root.Values.pinImages (not .image.allowNoRegistry) (ne .image.pullPolicy "Never") -}}
+{{- with get (.root.Files.Get "files/pins.yaml" | fromYaml) .part -}}
+{{- if and $isPulled (not $digest) (eq .tag $tag) (eq (base .repository) (base $.image.repository)) -}}
+{{- $digest = .digest -}}
+{{- end -}}
+{{- end -}}
+{{- if $digest -}}
+{{- printf "%s@%s" $name $digest -}}
 {{- else -}}
-{{- printf "%s:%s" $name (default .tag .image.tag) -}}
+{{- printf "%s:%s" $name $tag -}}
 {{- end -}}
 {{- end -}}
 
@@ -83,7 +92,7 @@ Our own image, of the root. Without a registry no node could pull it: said befor
 stands has its image somehow, and who only renders the chart has no nodes: `lookup` finds nothing then.
 */}}
 {{- define "slipway.ownImage" -}}
-{{- $image := include "slipway.image" (dict "root" . "image" .Values.image "tag" .Chart.AppVersion) -}}
+{{- $image := include "slipway.image" (dict "root" . "image" .Values.image "tag" .Chart.AppVersion "part" "slipway") -}}
 {{- $isPulled := not (or .Values.image.allowNoRegistry (eq .Values.image.pullPolicy "Never")) -}}
 {{- $isInstall := and .Release.IsInstall (lookup "v1" "Service" "default" "kubernetes") -}}
 {{- if and $isPulled $isInstall (not (include "slipway.namesRegistry" $image)) -}}

@@ -23,7 +23,15 @@ before anything is installed. Settings of the services are those of [the setting
 
 """
 _SECTIONS = {
-    "Image and names": ("image", "imagePullSecrets", "global", "nameOverride", "fullnameOverride", "labels"),
+    "Image and names": (
+        "image",
+        "imagePullSecrets",
+        "pinImages",
+        "global",
+        "nameOverride",
+        "fullnameOverride",
+        "labels",
+    ),
     "Size": ("size",),
     "Of every pod, and more objects": ("dnsPolicy", "dnsConfig", "hostAliases", "extraObjects"),
     "Custom resources": ("crds",),

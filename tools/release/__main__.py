@@ -61,14 +61,16 @@ def make(plan: ReleasePlan, root: Path | None) -> list[Path]:
         VexError: a statement of vex.toml cannot be published.
     """
     plan.output.mkdir(parents=True, exist_ok=True)
-    made = [*_python_files(plan), *_chart_files(plan), *_plugin_files(plan)]
+    made = _python_files(plan)
+    digest = ""
     parts: list[bill.PackagePart] = []
     bills: list[Json] = []
     if root is not None:
-        image, found, described = image_files(plan, root)
+        image, digest, found, described = image_files(plan, root)
         made += image
         parts += found
         bills.append(described)
+    made += [*_chart_files(plan, digest), *_plugin_files(plan)]
     found, described = _bill_of_wheel(plan)
     made.append(_write_json(plan, f"slipway-wheel-{plan.version}.cdx.json", described))
     statements = vex.read(vex.FILE.read_text(encoding="utf-8"))
@@ -80,8 +82,9 @@ def make(plan: ReleasePlan, root: Path | None) -> list[Path]:
     return made
 
 
-def image_files(plan: ReleasePlan, root: Path) -> tuple[list[Path], list[bill.PackagePart], Json]:
-    """Write the archive of the image whose files are `root`, and its bill; the files, the components, the bill.
+def image_files(plan: ReleasePlan, root: Path) -> tuple[list[Path], str, list[bill.PackagePart], Json]:
+    """Write the archive of the image whose files are `root`, and its bill; the files, the digest, the components, the
+    bill.
 
     Raises:
         ReleaseError: the archive cannot be written.
@@ -101,7 +104,7 @@ def image_files(plan: ReleasePlan, root: Path) -> tuple[list[Path], list[bill.Pa
     subject = bill.PackagePart(name="slipway", version=plan.version, purl=purl, licence="Apache-2.0")
     properties = {"platform": f"linux/{plan.architecture}"}
     described = bill.document(subject, "container", parts, epoch_s=plan.epoch_s, properties=properties)
-    return [archive, _write_json(plan, f"{stem}.cdx.json", described)], parts, described
+    return [archive, _write_json(plan, f"{stem}.cdx.json", described)], digest, parts, described
 
 
 def sums(files: list[Path]) -> str:
@@ -151,9 +154,11 @@ def _python_files(plan: ReleasePlan) -> list[Path]:
     return [plan.output / f"{stem}.tar.gz", plan.output / f"{stem}-py3-none-any.whl"]
 
 
-def _chart_files(plan: ReleasePlan) -> list[Path]:
+def _chart_files(plan: ReleasePlan, digest: str) -> list[Path]:
+    """`digest` is that of the image of this release; empty: there is none."""
     folder = ROOT / "helm"
-    content = chart.packed(folder, epoch_s=plan.epoch_s)
+    pins = {"slipway": {"repository": "slipway", "tag": plan.version, "digest": digest}} if digest else None
+    content = chart.packed(folder, epoch_s=plan.epoch_s, pins=pins)
     packed = plan.output / f"slipway-{plan.version}.tgz"
     packed.write_bytes(content)
     artifact = plan.output / f"slipway-chart-{plan.version}.oci.tar"

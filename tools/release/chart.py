@@ -11,6 +11,7 @@ import gzip
 import io
 import json
 import tarfile
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from image import oci
 
 CONFIG_TYPE = "application/vnd.cncf.helm.config.v1+json"
 CONTENT_TYPE = "application/vnd.cncf.helm.chart.content.v1.tar+gzip"
+PINS = "files/pins.yaml"
 
 
 def about(folder: Path) -> dict[str, Any]:
@@ -28,8 +30,11 @@ def about(folder: Path) -> dict[str, Any]:
     return found
 
 
-def packed(folder: Path, *, epoch_s: int) -> bytes:
-    """The chart in `folder` as a .tgz, below a folder of the chart's name, Chart.yaml first."""
+def packed(folder: Path, *, epoch_s: int, pins: Mapping[str, Mapping[str, str]] | None = None) -> bytes:
+    """The chart in `folder` as a .tgz, below a folder of the chart's name, Chart.yaml first.
+
+    `pins` are {part: {repository, tag, digest}} of images, beside those that the chart has.
+    """
     name = str(about(folder)["name"])
     files = sorted(path for path in folder.rglob("*") if path.is_file() and not path.name.startswith("."))
     files.sort(key=lambda path: path != folder / "Chart.yaml")
@@ -37,6 +42,8 @@ def packed(folder: Path, *, epoch_s: int) -> bytes:
     with tarfile.open(fileobj=plain, mode="w", format=tarfile.PAX_FORMAT) as archive:
         for path in files:
             content = path.read_bytes()
+            if pins and path == folder / PINS:
+                content += yaml.safe_dump({part: dict(pin) for part, pin in pins.items()}, sort_keys=False).encode()
             member = tarfile.TarInfo(f"{name}/{path.relative_to(folder).as_posix()}")
             member.size, member.mode, member.mtime = len(content), 0o644, epoch_s
             archive.addfile(member, io.BytesIO(content))

@@ -1,6 +1,7 @@
 """What an operator may set of our pods: images, secrets, sizes, probes, names, containers beside; and more objects."""
 
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,9 +10,12 @@ import yaml
 from tests.integration.helm.matrix import rendered
 from tests.support import chart
 from tests.support.chart import SERVICES
+from tools.release.chart import packed
+from tools.release.version import version
 
 Json = dict[str, Any]
 UNITS = {"Mi": 1, "Gi": 1024}
+PINS: Json = yaml.safe_load((chart.CHART / "files/pins.yaml").read_text("utf-8"))
 SIZES: Json = yaml.safe_load((chart.CHART / "files/sizes.yaml").read_text("utf-8"))
 MEASURED = ("small", "medium", "large")
 """the rows of the table of docs/operating.md, in order"""
@@ -41,9 +45,61 @@ def test_an_image_of_its_own_registry_stays_there() -> None:
     """The registry of an image, and one in a repository, win over the shared one."""
     ours, valkey = sorted(_images(rendered("images of two registries")), reverse=True)
     assert re.fullmatch(r"registry\.example:5000/team/slipway:[\d.]+", ours)
-    assert re.fullmatch(r"mirror\.example/valkey/valkey:[\d.]+", valkey)
+    assert re.fullmatch(r"mirror\.example/valkey/valkey@sha256:[0-9a-f]{64}", valkey)
     values: Json = {"global": {"imageRegistry": "mirror.example"}, "image": {"repository": "localhost:5000/slipway"}}
     assert any(image.startswith("localhost:5000/slipway:") for image in _images(chart.render(values)))
+
+
+OTHER = f"sha256:{'b' * 64}"
+
+
+@pytest.mark.parametrize(
+    ("values", "wanted"),
+    [
+        pytest.param({}, f"valkey/valkey@{PINS['valkey']['digest']}", id="as the chart has it"),
+        pytest.param(
+            {"global": {"imageRegistry": "mirror.example"}},
+            f"mirror.example/valkey/valkey@{PINS['valkey']['digest']}",
+            id="of a mirror",
+        ),
+        pytest.param({"valkey": {"image": {"tag": "8.1"}}}, "valkey/valkey:8.1", id="another tag"),
+        pytest.param(
+            {"valkey": {"image": {"repository": "a.example/redis"}}},
+            f"a.example/redis:{PINS['valkey']['tag']}",
+            id="another image",
+        ),
+        pytest.param({"pinImages": False}, f"valkey/valkey:{PINS['valkey']['tag']}", id="by tags"),
+        pytest.param({"valkey": {"image": {"digest": OTHER}}}, f"valkey/valkey@{OTHER}", id="a digest of one's own"),
+    ],
+)
+def test_a_digest_belongs_to_the_tag_that_the_chart_names(values: Json, wanted: str) -> None:
+    """The Valkey is pinned; with another tag or another image there is no digest to name."""
+    [container] = chart.pod_spec(chart.render(values), "valkey")["containers"]
+    assert container["image"] == wanted
+
+
+@pytest.mark.parametrize(
+    ("image", "is_pinned"),
+    [
+        pytest.param({"registry": "a.example"}, True, id="as released"),
+        pytest.param({"repository": "a.example/team/slipway"}, True, id="below a folder"),
+        pytest.param({"registry": "a.example", "tag": "mine"}, False, id="a tag of one's own"),
+        pytest.param({"allowNoRegistry": True}, False, id="imported on every node, where only its tag is known"),
+        pytest.param({"pullPolicy": "Never"}, False, id="never pulled"),
+    ],
+)
+def test_the_chart_of_a_release_names_the_image_of_the_release(image: Json, is_pinned: bool, tmp_path: Path) -> None:
+    """By the digest that `make release` wrote, in every pod."""
+    pins = {"slipway": {"repository": "slipway", "tag": version(), "digest": OTHER}}
+    released = tmp_path / "slipway.tgz"
+    released.write_bytes(packed(chart.CHART, epoch_s=1, pins=pins))
+    ours = {
+        each
+        for each in _images(chart.render({"image": {"allowNoRegistry": False, **image}}, chart=released))
+        if "slipway" in each
+    }
+    assert len(ours) == 1
+    assert ours.pop().endswith(f"@{OTHER}") is is_pinned
 
 
 @pytest.mark.parametrize(

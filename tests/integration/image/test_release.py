@@ -18,16 +18,18 @@ from tools.release.__main__ import MACHINES, ReleasePlan, image_files, version
 
 
 @pytest.fixture(scope="module")
-def shipped(image: Image, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """The archive and its bill."""
+def shipped(image: Image, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, str]:
+    """The archive, its bill, and the digest that the chart of the release names."""
     output = tmp_path_factory.mktemp("shipped")
     architecture = MACHINES[platform.machine()]
     plan = ReleasePlan(version=version(), epoch_s=0, output=output, architecture=architecture)
-    (archive, bill), _, _ = image_files(plan, image.root)
-    return archive, bill
+    (archive, bill), digest, _, _ = image_files(plan, image.root)
+    return archive, bill, digest
 
 
-def test_a_container_of_the_archive_runs_the_command(shipped: tuple[Path, Path], image: Image, tmp_path: Path) -> None:
+def test_a_container_of_the_archive_runs_the_command(
+    shipped: tuple[Path, Path, str], image: Image, tmp_path: Path
+) -> None:
     """Unpacked as a runtime does it: by the digests of its index, started as its configuration says."""
     with tarfile.open(shipped[0]) as archive:
 
@@ -41,6 +43,7 @@ def test_a_container_of_the_archive_runs_the_command(shipped: tuple[Path, Path],
         index = archive.extractfile("index.json")
         assert index is not None
         (described,) = json.load(index)["manifests"]
+        assert described["digest"] == shipped[2]
         manifest = json.loads(blob(described["digest"]))
         config = json.loads(blob(manifest["config"]["digest"]))
         (layer,) = manifest["layers"]
@@ -59,7 +62,7 @@ def test_a_container_of_the_archive_runs_the_command(shipped: tuple[Path, Path],
     assert (ran.code, ran.out.split()[:2]) == (0, ["slipway", version()]), ran.err
 
 
-def test_its_bill_is_valid_and_names_every_package(shipped: tuple[Path, Path], image: Image) -> None:
+def test_its_bill_is_valid_and_names_every_package(shipped: tuple[Path, Path, str], image: Image) -> None:
     """By the schema of CycloneDX; each distribution in the image, Python, and the C library."""
     text = shipped[1].read_text("utf-8")
     assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(text) is None
