@@ -120,6 +120,11 @@ class MacKeys:
         self._problem = problem
 
 
+def keys_of(folder: str, purpose: str, clock: Clock, *, accepts_unsigned: bool = False) -> MacKeys | None:
+    """The keys of a folder that a setting names; None where it names none: then nothing is signed or checked."""
+    return MacKeys(Path(folder), purpose, clock, accepts_unsigned=accepts_unsigned) if folder else None
+
+
 def _code(key: hmac.HMAC, message: bytes) -> bytes:
     begun = key.copy()  # spares the schedule of the key, a large part of the cost of a short message
     begun.update(message)

@@ -29,7 +29,7 @@ from slipway.runtime.listen import bind, parse_listen
 from slipway.runtime.service import ServiceContext
 from slipway.runtime.tasks import TaskGroup
 from slipway.streams.factory import MetricTally, TraceWriter, open_streams, write_behind
-from slipway.streams.mac_keys import GATHER_PURPOSE, MacKeys
+from slipway.streams.mac_keys import GATHER_PURPOSE, keys_of
 from slipway.streams.ports import Streams
 from slipway.streams.producer import BestEffort
 
@@ -59,11 +59,8 @@ async def build(context: ServiceContext[Settings]) -> None:
             user_agent="slipway-api",
         )
     )
-    macs: MacKeys | None = None
-    if settings.session_key_dir:
-        macs = MacKeys(
-            Path(settings.session_key_dir), GATHER_PURPOSE, context.clock, accepts_unsigned=settings.accept_unsigned
-        )
+    accepts = settings.accept_unsigned
+    macs = keys_of(settings.session_key_dir, GATHER_PURPOSE, context.clock, accepts_unsigned=accepts)
     url = settings.whole_redis_url()
     streams = open_streams(url, clock=context.clock, random=context.random, name=NAME, gather_macs=macs)
     context.resources.push_async_callback(streams.aclose)

@@ -2,7 +2,6 @@
 
 import os
 import socket
-from pathlib import Path
 
 from slipway.kube import client
 from slipway.kube.extender import ExtenderClient
@@ -15,7 +14,7 @@ from slipway.scheduler.scheduler import Scheduler
 from slipway.scheduler.settings import Settings
 from slipway.scheduler.standby import SchedulerDeps
 from slipway.streams.factory import MetricTally, TraceWriter, open_streams, write_behind
-from slipway.streams.mac_keys import FEED_PURPOSE, MacKeys
+from slipway.streams.mac_keys import FEED_PURPOSE, keys_of
 from slipway.streams.ports import Streams
 from slipway.streams.producer import BestEffort
 
@@ -37,11 +36,7 @@ async def build(context: ServiceContext[Settings]) -> None:
     kube = await context.resources.enter_async_context(
         client.connect(settings.kubeconfig or None, clock=context.clock, random=context.random)
     )
-    macs: MacKeys | None = None
-    if settings.feed_key_dir:
-        macs = MacKeys(
-            Path(settings.feed_key_dir), FEED_PURPOSE, context.clock, accepts_unsigned=settings.accept_unsigned
-        )
+    macs = keys_of(settings.feed_key_dir, FEED_PURPOSE, context.clock, accepts_unsigned=settings.accept_unsigned)
     url = settings.whole_redis_url()
     streams = open_streams(url, clock=context.clock, random=context.random, name=NAME, feed_macs=macs)
     context.resources.push_async_callback(streams.aclose)

@@ -3,7 +3,6 @@
 import os
 import socket
 from functools import partial
-from pathlib import Path
 
 from slipway.errors import TransientError
 from slipway.kube import client
@@ -14,7 +13,7 @@ from slipway.runtime import service, telemetry
 from slipway.runtime.service import ServiceContext
 from slipway.streams import keys
 from slipway.streams.factory import MetricTally, TraceWriter, open_streams, write_behind
-from slipway.streams.mac_keys import FEED_PURPOSE, MacKeys
+from slipway.streams.mac_keys import FEED_PURPOSE, keys_of
 from slipway.streams.ports import Streams, WorkStream
 from slipway.streams.producer import BestEffort
 from slipway.watcher.loops import LAG
@@ -37,7 +36,7 @@ async def build(context: ServiceContext[Settings]) -> None:
     kube = await context.resources.enter_async_context(
         client.connect(settings.kubeconfig or None, clock=context.clock, random=context.random)
     )
-    macs = MacKeys(Path(settings.feed_key_dir), FEED_PURPOSE, context.clock) if settings.feed_key_dir else None
+    macs = keys_of(settings.feed_key_dir, FEED_PURPOSE, context.clock)
     url = settings.whole_redis_url()
     streams = open_streams(url, clock=context.clock, random=context.random, name=NAME, feed_macs=macs)
     context.resources.push_async_callback(streams.aclose)
