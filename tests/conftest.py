@@ -18,7 +18,6 @@ from collections.abc import Generator
 from contextlib import nullcontext
 from random import Random
 from typing import Any
-from zlib import crc32
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -35,8 +34,8 @@ RERUN_LINES = 25
 YOUNG_OBJECTS = 50_000
 """So many are made before the garbage among them is looked for."""
 
-LANES = 2
-"""So many tests that start whole processes run at once, however many workers there are."""
+LANES, LANES_AT_END = 2, 3
+"""So many tests that start whole processes run at once, however many workers there are; and beside nothing else."""
 WHOLE_PROCESSES = tuple(
     f"tests/{folder}/"
     for folder in ("e2e", "chaos", "browser", "budget", "fuzz", "models", "integration/kubectl", "integration/local")
@@ -106,24 +105,33 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items[:] = [item for item in items if item.nodeid in played]
 
 
-class _Lanes(LoadFileScheduling):
-    """A file of tests stays in one worker; files that start whole processes share a few lanes, each in one worker.
+class LaneScheduling(LoadFileScheduling):
+    """A file of tests stays in one worker; files that start whole processes go to the first `LANES` workers.
 
-    What takes longest begins first, so that no worker is left alone with it at the end.
+    What takes longest begins first. When nothing else is left, `LANES_AT_END` workers share what starts processes.
     """
 
     _is_ordered = False
 
-    def _split_scope(self, nodeid: str) -> str:
-        file = nodeid.partition("::")[0]
-        return f"lane {crc32(file.encode()) % LANES}" if file.startswith(WHOLE_PROCESSES) else file
+    def _reschedule(self, node: Any) -> None:
+        is_over = bool(self.workqueue) and self._next_of(node).startswith(WHOLE_PROCESSES)
+        if not is_over or node.shutting_down or self.nodes.index(node) < LANES_AT_END:
+            super()._reschedule(node)
+        else:
+            node.shutdown()
 
     def _assign_work_unit(self, node: Any) -> None:
         if not self._is_ordered:
             self._is_ordered = True
             longest_first = sorted(self.workqueue.items(), key=lambda item: -sum(map(_seconds, item[1])))
             self.workqueue = OrderedDict(longest_first)
+        self.workqueue.move_to_end(self._next_of(node), last=False)
         super()._assign_work_unit(node)
+
+    def _next_of(self, node: Any) -> str:
+        is_lane = node in self.nodes[:LANES]
+        mine = (file for file in self.workqueue if file.startswith(WHOLE_PROCESSES) is is_lane)
+        return next(mine, next(iter(self.workqueue)))
 
 
 def _seconds(nodeid: str) -> float:
@@ -132,7 +140,7 @@ def _seconds(nodeid: str) -> float:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileScheduling | None:
-    return _Lanes(config, log) if config.getoption("dist") == "loadfile" else None
+    return LaneScheduling(config, log) if config.getoption("dist") == "loadfile" else None
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
