@@ -22,8 +22,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from cyclonedx.schema import SchemaVersion
-from cyclonedx.validation.json import JsonStrictValidator
 
 from tools.release import bill, chart, krew, lockfile, vex
 from tools.release.version import version
@@ -187,6 +185,10 @@ def _lock() -> list[lockfile.LockedPackage]:
 
 def _write_json(plan: ReleasePlan, name: str, value: Json) -> Path:
     """A document of CycloneDX, which its schema must allow."""
+    # Imported here: it compiles grammars for three seconds, which all would pay who import anything of a release.
+    from cyclonedx.schema import SchemaVersion
+    from cyclonedx.validation.json import JsonStrictValidator
+
     text = json.dumps(value, indent=1, sort_keys=True) + "\n"
     if (wrong := JsonStrictValidator(SchemaVersion.V1_6).validate_str(text)) is not None:
         raise ReleaseError(f"{name} is not valid CycloneDX 1.6: {wrong}")

@@ -11,8 +11,6 @@ from typing import Any
 
 import pytest
 import yaml
-from cyclonedx.schema import SchemaVersion
-from cyclonedx.validation.json import JsonStrictValidator
 
 from tests.integration.distribution.conftest import EPOCH_S
 from tests.support import chart
@@ -148,6 +146,10 @@ def test_the_artifact_holds_the_same_chart(released: Path) -> None:
 def test_bills_are_valid(released: Path, name: str) -> None:
     """By the schema of CycloneDX."""
     text = (released / name.format(version())).read_text("utf-8")
+    # Imported here: it compiles grammars for three seconds, which each worker would pay to collect this file.
+    from cyclonedx.schema import SchemaVersion
+    from cyclonedx.validation.json import JsonStrictValidator
+
     assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(text) is None
 
 

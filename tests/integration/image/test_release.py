@@ -8,8 +8,6 @@ import tarfile
 from pathlib import Path
 
 import pytest
-from cyclonedx.schema import SchemaVersion
-from cyclonedx.validation.json import JsonStrictValidator
 from msgspec.structs import replace
 
 from tests.support.container import Container, let_in
@@ -65,6 +63,10 @@ def test_a_container_of_the_archive_runs_the_command(
 def test_its_bill_is_valid_and_names_every_package(shipped: tuple[Path, Path, str], image: Image) -> None:
     """By the schema of CycloneDX; each distribution in the image, Python, and the C library."""
     text = shipped[1].read_text("utf-8")
+    # Imported here: it compiles grammars for three seconds, which each worker would pay to collect this file.
+    from cyclonedx.schema import SchemaVersion
+    from cyclonedx.validation.json import JsonStrictValidator
+
     assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(text) is None
     named = {each["name"] for each in json.loads(text)["components"]}
     there = {
