@@ -176,6 +176,37 @@ async def test_what_is_elsewhere_looks_like_what_is_nowhere(teams: Teams, row: E
         assert there.status_code == 404
 
 
+async def test_no_answer_names_the_work_of_others(teams: Teams) -> None:
+    """What the scheduler says of a waiting allocation, by whatever way a caller comes upon it: routes, refusals, the
+    page before its page."""
+    words = f"team-red/{CANARY['red']} is before it"
+    await teams.world.explain(CANARY["blue"], "BehindQueueHead", words, namespace="team-blue")
+    headers, id_ = await teams.token("eve", {"team-blue": "admin"}), teams.ids["blue"]
+    for row in cases():
+        if row.method == "GET":
+            answer = await call(teams, row, headers, "blue")
+            assert CANARY["red"] not in answer.text, row.path
+    for accepted in ("text/html", "application/json"):
+        told = await teams.world.http.get(f"/proxy/{id_}/", headers={**headers, "Accept": accepted})
+        assert (told.status_code, CANARY["red"] in told.text) == (503, False)
+        assert "work of another workspace is before it" in told.text
+
+
+async def test_a_guess_does_not_tell_which_workspaces_there_are(teams: Teams) -> None:
+    """What a refusal of a batch repeats of the request is not changed, whether it names a workspace or none."""
+    headers = await teams.token("eve", {"team-blue": "editor"})
+    said: dict[str, list[str]] = {"team-red": [], "team-nil": []}
+    for name, answers in said.items():
+        for path, body in (
+            ("/allocations/batch", {"verb": "kill", "ids": [f"{name}/x"]}),
+            ("/jobs/batch", {"updates": [{"allocation": f"{name}/x", "priority": 1}]}),
+        ):
+            answer = await teams.call("POST", path, headers, json=body)
+            assert "there is no allocation" in answer.text
+            answers.append(answer.text.replace(name, "X"))
+    assert said["team-red"] == said["team-nil"]
+
+
 def _said(answer: Any, teams: Teams, team: str) -> str:
     """The body, with what the question itself said taken out."""
     text = re.sub(r'"traceId":"[^"]*"', "", answer.text)

@@ -17,7 +17,7 @@ from slipway.api import audit
 from slipway.api.access.origins import workload_of
 from slipway.api.access.permissions import EVERYWHERE, GET, LIST, PermissionCheck, Role, VisibleWorkspaces
 from slipway.api.access.principal import Anybody, Principal, WorkloadPageCaller
-from slipway.api.access.redaction import Blinds, blinds
+from slipway.api.access.redaction import Blinds
 from slipway.api.access.scoped_client import VisibleKube
 from slipway.api.access.session import is_by_cookie
 from slipway.api.access.table import PROXIED, RouteRule, Where
@@ -166,16 +166,24 @@ async def blinds_of(request: HTTPConnection) -> Blinds | None:
     """What takes the names of others out of our sentences; None when nothing is hidden from them."""
     caller = getattr(request.state, "caller", None)
     if caller is not None and caller.workspace:
-        names = await parts_of(request).catalog.workspace_names()
-        return blinds(name for name in names if name != caller.workspace)
+        own = VisibleWorkspaces(frozenset([caller.workspace]))
+        return await _blinds_for(request, own)
     principal = request.scope.get(PRINCIPAL_KEY)
     if principal is None or isinstance(principal, Anybody):
         return None
     sight = await sight_of(request)
-    if sight.is_whole:
-        return None
+    return None if sight.is_whole else await _blinds_for(request, sight)
+
+
+async def drawn(request: HTTPConnection, sentence: str) -> str:
+    """A sentence of ours that leaves otherwise than in a JSON answer of a handler, as the caller may read it."""
+    blinds = await blinds_of(request)
+    return sentence if blinds is None else blinds.sentence(sentence)
+
+
+async def _blinds_for(request: HTTPConnection, sight: VisibleWorkspaces) -> Blinds:
     known = await parts_of(request).catalog.workspace_names()
-    return blinds(name for name in known if not sight.has(name))
+    return Blinds((name for name in known if not sight.has(name)), sight.has)
 
 
 class Until:

@@ -1,7 +1,8 @@
 """Removes names of other workspaces from sentences about a user's own work. Pure.
 
 The scheduler writes such sentences into the object, for operators, and names others as `workspace/name`. A caller who
-cannot see that workspace reads the same sentence without the name. Only our own words are changed, never the user's.
+cannot see that workspace reads the same sentence without the name. Only our own words are changed, never the user's:
+what a caller has sent comes back as it was, so that nobody learns from it which workspaces there are.
 """
 
 import re
@@ -11,41 +12,50 @@ from typing import Any, cast
 import msgspec
 
 SOMEBODY = "work of another workspace"
-_OUR_WORDS = frozenset({"message", "by", "detail", "error", "reason", "reasons", "change", "helps", "warnings"})
+_OUR_WORDS = frozenset({"message", "by", "detail", "change", "helps", "warnings"})
+_NOT_OURS = frozenset({"template", "env", "files", "labels", "problem"})
+"""What a user wrote, whatever it is called there, and refusals, which repeat what was sent."""
+_BY = "by"
+"""Whole names of work, and nothing else."""
 _NAME = r"/[a-z0-9][-a-z0-9.]*"
-Blinds = Callable[[bytes], bytes]
 
 
-def blinds(hidden: Iterable[str]) -> Blinds:
-    """What takes the names of work in these workspaces out of a JSON text."""
-    names = "|".join(re.escape(name) for name in sorted(hidden, key=len, reverse=True))
-    if not names:
-        return lambda raw: raw
-    pattern = re.compile(rf"(?<![-a-z0-9./])(?:{names}){_NAME}")
-    maybe = re.compile(rf"(?:{names})/".encode())
+class Blinds:
+    """For a caller who does not see the `hidden` workspaces. `sees` says of any name whether they see that workspace:
+    who something was done for may be of a workspace that is gone."""
 
-    def drawn(raw: bytes) -> bytes:
-        if maybe.search(raw) is None:
+    def __init__(self, hidden: Iterable[str], sees: Callable[[str], bool]) -> None:
+        names = "|".join(re.escape(name) for name in sorted(hidden, key=len, reverse=True))
+        self._sees = sees
+        self._pattern = re.compile(rf"(?<![-a-z0-9./])(?:{names}){_NAME}") if names else None
+        self._maybe = re.compile(rf'"{_BY}":"|(?:{names})/'.encode() if names else f'"{_BY}":"'.encode())
+
+    def __call__(self, raw: bytes) -> bytes:
+        """A JSON text without the names."""
+        if self._maybe.search(raw) is None:
             return raw
-        return msgspec.json.encode(_walked(msgspec.json.decode(raw), pattern, is_ours=False))
+        return msgspec.json.encode(self._walked(msgspec.json.decode(raw), is_ours=False))
 
-    return drawn
+    def sentence(self, text: str) -> str:
+        """A sentence of ours without the names."""
+        return self._pattern.sub(SOMEBODY, text) if self._pattern is not None else text
 
+    def _walked(self, value: Any, *, is_ours: bool) -> Any:
+        match value:
+            case str():
+                return self.sentence(value) if is_ours else value
+            case dict():
+                items = cast("dict[str, Any]", value).items()
+                return {name: self._field(name, item, is_ours=is_ours) for name, item in items}
+            case list():
+                return [self._walked(item, is_ours=is_ours) for item in cast("list[Any]", value)]
+            case _:
+                return value
 
-def _walked(value: Any, pattern: re.Pattern[str], *, is_ours: bool) -> Any:
-    match value:
-        case str():
-            return pattern.sub(SOMEBODY, value) if is_ours else value
-        case dict():
-            items = cast("dict[str, Any]", value).items()
-            # What a user wrote stands under `template` and `env`, whatever it is called there.
-            return {
-                name: item
-                if name in ("template", "env", "files", "labels")
-                else _walked(item, pattern, is_ours=name in _OUR_WORDS or (is_ours and not isinstance(item, str)))
-                for name, item in items
-            }
-        case list():
-            return [_walked(item, pattern, is_ours=is_ours) for item in cast("list[Any]", value)]
-        case _:
-            return value
+    def _field(self, name: str, item: Any, *, is_ours: bool) -> Any:
+        if name in _NOT_OURS:
+            return item
+        if name == _BY and isinstance(item, str):
+            where, slash, _ = item.partition("/")
+            return SOMEBODY if slash and not self._sees(where) else item
+        return self._walked(item, is_ours=name in _OUR_WORDS or (is_ours and not isinstance(item, str)))

@@ -6,6 +6,7 @@ Owns activity: what passes here keeps an allocation from being idle.
 from collections.abc import Callable
 from functools import partial
 
+import msgspec
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import RedirectResponse, Response
 from starlette.types import Message, Receive, Scope, Send
@@ -105,7 +106,7 @@ async def _serve_http(request: Request, send: Send) -> None:
             if not is_browser:
                 raise
             found = NotYet(allocation=found.allocation, kind=found.kind, phase=Phase.RUNNING, message=str(error))
-    response = waiting_response(found, request.url.path, is_browser=is_browser)
+    response = waiting_response(await _drawn(request, found), request.url.path, is_browser=is_browser)
     await response(request.scope, request.receive, send)
 
 
@@ -118,7 +119,8 @@ async def _serve_socket(socket: WebSocket) -> None:
         raise ForbiddenError(_APART)
     found = await parts.targets.find(whole, _below(socket.scope, given), socket.scope["query_string"])
     if isinstance(found, NotYet):
-        await socket.send_denial_response(waiting_response(found, socket.url.path, is_browser=False))
+        state = await _drawn(socket, found)
+        await socket.send_denial_response(waiting_response(state, socket.url.path, is_browser=False))
         return
     touch, confirm = _touching(parts, found, socket.scope["type"]), partial(parts.targets.confirm, found)
     with parts.open_streams.held(STREAM_KIND, holder_of(socket)):
@@ -133,6 +135,11 @@ async def _serve_socket(socket: WebSocket) -> None:
         except UnavailableError:
             parts.targets.forget(whole)
             raise
+
+
+async def _drawn(connection: HTTPConnection, state: NotYet) -> NotYet:
+    """Why it does not answer, as the caller may read it: the scheduler's words name who goes first."""
+    return msgspec.structs.replace(state, message=await middleware.drawn(connection, state.message))
 
 
 def _is_outside(connection: HTTPConnection, parts: ApiDeps) -> bool:

@@ -32,11 +32,10 @@ async def events(request: Request) -> Response:
     if is_past_end(found, after):
         return Response(status_code=204)  # tells an EventSource not to come back
 
-    blinds = await blinds_of(request)
-
     async def write(outlet: Outlet) -> None:
         async def emit(event: AllocationEvent) -> None:
-            told = cloud_event(event)
+            # A stream may be older than the workspace that it is about to name.
+            told, blinds = cloud_event(event), await blinds_of(request)
             await outlet.event(blinds(told) if blinds else told, id_=event.entry_id)
 
         await parts.event_feed.follow(found, after=after, emit=emit)

@@ -10,7 +10,7 @@ from slipway.api.access import middleware
 from slipway.api.access.table import rule_of
 from slipway.api.deps import ApiDeps, parts_of
 from slipway.api.endpoint import Endpoint, Query, bad_param
-from slipway.api.http_errors import ForbiddenError, UpgradeRequiredError
+from slipway.api.http_errors import ConflictError, ForbiddenError, UpgradeRequiredError
 from slipway.api.identity import principal_of
 from slipway.api.open_streams import holder_of
 from slipway.api.rank_exec import (
@@ -105,7 +105,11 @@ async def _meant(connection: HTTPConnection) -> tuple[Allocation, ExecRequest, R
     audit.about(connection, {"rank": str(wanted.rank), "command": wanted.command[0]})
     allocation = await parts.lookup.find(str(connection.path_params["id"]))
     audit.about(connection, {}, workspace=allocation.metadata.namespace)
-    return allocation, wanted, await find_container(parts.kube, allocation, wanted)
+    try:
+        return allocation, wanted, await find_container(parts.kube, allocation, wanted)
+    except ConflictError as error:
+        # It says why the rank does not run, in the words of the scheduler.
+        raise ConflictError(await middleware.drawn(connection, str(error))) from error
 
 
 def _wanted(connection: HTTPConnection) -> ExecRequest:

@@ -12,8 +12,6 @@ from slipway.scheduler.plan.queueing.queue_tree import QueueTree
 from slipway.scheduler.plan.state.plan_types import Explanation, Remedy
 from slipway.scheduler.plan.state.snapshot import PoolSnapshot
 
-WORKSPACES_SHOWN = 5
-
 
 def closed_gate(allocation: AllocationFact, snapshot: PoolSnapshot, tree: QueueTree, now: float) -> Explanation | None:
     """The first closed gate, from Invalid to OutsideLimitRange; then budgets, which close a queue whatever it has."""
@@ -27,8 +25,8 @@ def closed_gate(allocation: AllocationFact, snapshot: PoolSnapshot, tree: QueueT
     if snapshot.pool.workspaces and allocation.namespace not in snapshot.pool.workspaces:
         return Explanation(
             gate=Gate.POOL_NOT_FOR_WORKSPACE,
-            message=f"pool {snapshot.pool.name} is for other workspaces than {allocation.namespace}: "
-            + ", ".join(snapshot.pool.workspaces[:WORKSPACES_SHOWN]),
+            message=f"pool {snapshot.pool.name} is not for workspace {allocation.namespace}; launch into one that is, "
+            "or have an administrator add the workspace to its spec.workspaces",
             is_never=True,
         )
     if allocation.hold:
