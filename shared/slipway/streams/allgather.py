@@ -96,11 +96,11 @@ class Gatherings(Protocol):
         """Whose each seat is now; empty where nobody sits."""
         ...
 
-    async def seats(self, key: GatherKey) -> list[Seat]:
-        """Everybody who is there, with what they brought, in order.
+    async def seats(self, key: GatherKey, *, are_all: bool = False) -> list[Seat]:
+        """Everybody who is there, with what they brought, in order; `are_all`: it was said to be complete.
 
-        Raises ForgedError when what is there is no seat. With keys, also when a seat was not written by a process
-        that holds them, or when a gathering says that it is complete and has not as many seats as peers.
+        Raises ForgedError when what is there is no seat, or when all should be there and are not as many as peers.
+        With keys, also when a seat was not written by a process that holds them.
         """
         ...
 
@@ -125,20 +125,23 @@ def seat_code(name: str, seat: Seat, peers: int, macs: Macs | None) -> bytes:
     return macs.sign(_place(name, seat.request_id, seat.rank, peers), seat.data) if macs is not None else b""
 
 
-def seats_of(fields: Mapping[str, bytes], name: str = "", macs: Macs | None = None) -> list[Seat]:
+def seats_of(
+    fields: Mapping[str, bytes], name: str = "", macs: Macs | None = None, *, are_all: bool = False
+) -> list[Seat]:
     """The seats in the fields of the hash `name`, in order. Raises as `Gatherings.seats` does."""
     found = [
         _seat(field.removeprefix(SEAT_FIELD), raw, fields)
         for field, raw in fields.items()
         if field.startswith(SEAT_FIELD)
     ]
+    peers = _peers_of(fields)
     if macs is not None:
-        peers = _peers_of(fields)
         for seat in found:
             code, place = fields.get(MAC_FIELD + seat.request_id), _place(name, seat.request_id, seat.rank, peers)
             macs.check(code, place, seat.data)
-        if fields.get("s") == b"1" and len(found) != peers:
-            raise ForgedError(f"a gathering of {peers} peers says that it is complete with {len(found)} of them")
+    # Nobody signs that it is complete: that counts by the seats, whatever the hash says of itself by now.
+    if are_all and found and len(found) != peers:
+        raise ForgedError(f"Redis says that a gathering of {peers} peers is complete, and has {len(found)} of them")
     return in_order(found)
 
 

@@ -102,10 +102,10 @@ class MemoryGatherings:
         raw = [found.get(SEAT_FIELD + request_id) for request_id in request_ids]
         return [token_of(each) if each is not None else "" for each in raw]
 
-    async def seats(self, key: GatherKey) -> list[Seat]:
+    async def seats(self, key: GatherKey, *, are_all: bool = False) -> list[Seat]:
         await self._server.enter("gather.seats")
         name = _name(key)
-        return seats_of(self._server.hash_get(name), name, self._macs)
+        return seats_of(self._server.hash_get(name), name, self._macs, are_all=are_all)
 
     async def forget(self, key: GatherKey) -> None:
         await self._server.enter("gather.forget")

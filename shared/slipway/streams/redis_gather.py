@@ -61,9 +61,10 @@ class RedisGatherings:
         found = await self._client.run(command("HMGET", _name(key), *names))
         return [token_of(raw) if raw is not None else "" for raw in found]
 
-    async def seats(self, key: GatherKey) -> list[Seat]:
+    async def seats(self, key: GatherKey, *, are_all: bool = False) -> list[Seat]:
         name = _name(key)
-        return seats_of(rows.fields(await self._client.run(command("HGETALL", name))), name, self._macs)
+        found = rows.fields(await self._client.run(command("HGETALL", name)))
+        return seats_of(found, name, self._macs, are_all=are_all)
 
     async def forget(self, key: GatherKey) -> None:
         await self._client.run(command("DEL", _name(key)))

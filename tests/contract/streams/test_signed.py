@@ -140,6 +140,16 @@ async def test_the_number_of_peers_is_signed(backend: Backend, gather_macs: MacK
         await ours.seats(other)
 
 
+async def test_complete_is_what_has_a_seat_for_each_peer(backend: Backend, gather_macs: MacKeys) -> None:
+    """Whatever Redis says of it: that it is complete is not signed, and may be said and taken back."""
+    ours = backend.connect(gather_macs=gather_macs).gatherings
+    await ours.join(KEY, a_seat("a", 0), peers=2, owner="p")
+    with pytest.raises(ForgedError):
+        await ours.seats(KEY, are_all=True)
+    await ours.join(KEY, a_seat("b", 1), peers=2, owner="p")
+    assert len(await ours.seats(KEY, are_all=True)) == 2
+
+
 NO_SEATS = [b"", b"p", b"p t", b"p  1", b"p t x", b"p t 1 m", b"p t " + b"9" * 40, b"\xff \xff \xff"]
 
 

@@ -6,17 +6,23 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
 
 from slipway.api.app import create_app
 from slipway.api.deps import ApiDeps, connect
+from slipway.api.gather import AllGather
+from slipway.api.http_errors import ConflictError, PeersMissingError
 from slipway.api.settings import Settings
+from slipway.model.ids import AllocationId
 from slipway.model.lifecycle import Event
 from slipway.runtime import telemetry
 from slipway.runtime.clock import SeededRandom
 from slipway.runtime.health import HealthApp, ProcessHealth
 from slipway.streams import keys
+from slipway.streams.allgather import AllgatherState, Gathered, GatherKey, Seat
 from slipway.streams.mac_keys import GATHER_PURPOSE
+from slipway.streams.memory_gather import MemoryGatherings
 from slipway.streams.memory_side import MemoryStreams
 from tests.support.api_world import ApiWorld
 from tests.support.clock import wait_until
@@ -80,6 +86,32 @@ async def test_data_that_redis_makes_up_reach_no_rank(world: ApiWorld, tmp_path:
     await parts.forwarder.aclose()
     assert [answer["data"] for answer in answers] == [[{"from": "a"}, {"from": "b"}]] * 2
     assert forged_gatherings() >= before + 4
+
+
+class SaysThatAllAreThere(MemoryGatherings):
+    """Redis in other hands, which says so whoever is there; in the hash itself nothing of it stands."""
+
+    async def look(self, key: GatherKey, *, owner: str) -> Gathered:
+        return msgspec.structs.replace(await super().look(key, owner=owner), outcome=AllgatherState.DONE)
+
+
+async def test_no_rank_meets_fewer_than_it_waits_for(world: ApiWorld, tmp_path: Path) -> None:
+    """One of two, of which Redis says that both are there, goes on waiting; so do those of which a former gathering
+    with another number of peers is shown."""
+    macs = some_keys(a_folder(tmp_path), world.clock, purpose=GATHER_PURPOSE)
+    key = GatherKey(allocation=AllocationId("a-00000000"), attempt=1, group="default")
+
+    async def still_on() -> None:
+        return None
+
+    gather = AllGather(SaysThatAllAreThere(world.server, macs), world.clock, SeededRandom(9), world.stop)
+    with pytest.raises(PeersMissingError):
+        await gather.meet(key, Seat(request_id="a", rank=0), peers=2, wait_s=0.3, still_on=still_on)
+    honest = AllGather(MemoryGatherings(world.server, macs), world.clock, SeededRandom(9), world.stop)
+    met = await honest.meet(key, Seat(request_id="a", rank=0), peers=1, wait_s=0.3, still_on=still_on)
+    assert len(met.seats) == 1
+    with pytest.raises(ConflictError, match="numPeers: 1 have met"):
+        await honest.meet(key, Seat(request_id="a", rank=0), peers=2, wait_s=0.3, still_on=still_on)
 
 
 async def a_gang(world: ApiWorld, count: int = 4) -> tuple[str, str]:

@@ -141,7 +141,7 @@ class AllGather:
             if met is not None:
                 if room is not None:
                     room.settle(met)
-                return met
+                return _of_as_many(met, peers)
         if room is None:
             room = self._rooms[key] = _Room(state.version, still_on)
         watcher = _Watcher(seat, peers)
@@ -176,7 +176,7 @@ class AllGather:
                 if is_over:
                     raise PeersMissingError(text)
         if isinstance(watcher.decided, Met):
-            return watcher.decided
+            return _of_as_many(watcher.decided, watcher.peers)
         # Of one's own: the same error is told to everybody who waits here.
         raise copy.copy(watcher.decided) if watcher.decided else InvariantError("a wait ended without an outcome")
 
@@ -268,7 +268,7 @@ class AllGather:
     async def _result(self, key: GatherKey) -> Met | None:
         """What a complete gathering holds; None when it was lost in this very moment."""
         try:
-            seats = await _redis(self._gatherings.seats(key))
+            seats = await _redis(self._gatherings.seats(key, are_all=True))
         except ForgedError as error:
             # As after a loss of Redis: those who wait bring their data again.
             telemetry.DELIVERIES.labels(stream="gather", outcome="forged").inc()
@@ -311,6 +311,16 @@ def who_is_missing(seats: Sequence[Seat], peers: int, group: str) -> str:
         lacking = [rank for rank in range(peers) if rank not in ranks]
         text += f": rank {', '.join(map(str, lacking[:SHOWN_MAX]))}" + (" ..." if len(lacking) > SHOWN_MAX else "")
     return f"{text}. Send the same request again to go on waiting"
+
+
+def _of_as_many(met: Met, peers: int) -> Met:
+    """Whom somebody met who said so many peers. Raises ConflictError when those who met said another number."""
+    if len(met.seats) != peers:
+        raise ConflictError(
+            f"numPeers: {len(met.seats)} have met in this group, this request says {peers}; all must say the same, or "
+            "meet in a group of another name"
+        )
+    return met
 
 
 def _name(seat: Seat) -> str:
