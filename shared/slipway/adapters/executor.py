@@ -8,23 +8,29 @@ Promises: a call is launched once; a future has ended when its allocation has; o
 Not promised: that a call goes on in a new process after this one has ended. Its allocation does; its result is in
 `folder` only.
 
-A result is unpickled here: whoever can write the log of a rank, or the folder, can run code in this process. A rank
-runs your own function, and only Slipway writes its log.
+A result is unpickled here, so whoever makes one can run code in this process. Each call has a key that travels with it
+in the files of its launch, and a rank signs with it what it brings back: who can write the store of logs, their archive
+or the folder, and knows no files of the launch, makes no result. Not promised: that a rank, an image or an api that is
+taken over runs no code here.
 """
 
 import base64
 import contextlib
+import hmac
 import json
 import pickle
+import secrets
 import shutil
 import sys
 import threading
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Executor, Future
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
+
+import msgspec
 
 from slipway.api.schemas import AllocationView
 from slipway.errors import ControlPlaneError, InvalidError, NotFoundError, PermanentError, TransientError
@@ -48,29 +54,35 @@ LOG_LATE_S = 20.0
 LABEL = "slipway-executor"
 _CALL, _SCRIPT = "slipway_call.b64", "slipway_call.py"
 _PIECE_CHARS = 4_000
+_KEY_BYTES = 32
 _BY_ITSELF = (Result.SUCCEEDED, Result.FAILED)
+_FORGED = (
+    "text",
+    b"what came back is not signed with the key of the call, so it was not read: its rank did not write it",
+)
 
 _PROGRAM = '''"""Runs one call of SlipwayExecutor in a rank: reads it, calls it, and says or stores what came of it."""
-import base64, json, os, pickle, sys, traceback
+import base64, hmac, json, os, pickle, sys, traceback
 
 MARK, VERSION, FOLDER, RESULT_BYTES_MAX, PIECE = {mark!r}, {version!r}, {folder!r}, {bytes_max}, {piece}
-RANK = int(os.environ.get("RANK", "0"))
+KEY, RANK = bytes.fromhex({key!r}), int(os.environ.get("RANK", "0"))
 
 def tell(kind, data):
+    if not FOLDER and len(data) > RESULT_BYTES_MAX:
+        limit = "its result has %d bytes pickled, and a log brings back %d: give SlipwayExecutor a shared folder"
+        kind, data = "text", (limit % (len(data), RESULT_BYTES_MAX)).encode()
+    code = hmac.new(KEY, ("%d %s " % (RANK, kind)).encode() + data, "sha256").hexdigest()
     if FOLDER:
         # Renamed when it is whole: the reader sees all of it or nothing.
         part = os.path.join(FOLDER, "result-%d.part" % RANK)
         with open(part, "wb") as file:
-            file.write(json.dumps([kind, base64.b64encode(data).decode()]).encode())
+            file.write(json.dumps([kind, code, base64.b64encode(data).decode()]).encode())
         os.replace(part, os.path.join(FOLDER, "result-%d" % RANK))
         return
-    if len(data) > RESULT_BYTES_MAX:
-        limit = "its result has %d bytes pickled, and a log brings back %d: give SlipwayExecutor a shared folder"
-        kind, data = "text", (limit % (len(data), RESULT_BYTES_MAX)).encode()
     text = base64.b64encode(data).decode()
     pieces = [text[at:at + PIECE] for at in range(0, len(text), PIECE)] or [""]
     for number, piece in enumerate(pieces):
-        print(MARK + json.dumps([RANK, number, len(pieces), kind, piece]), flush=True)
+        print(MARK + json.dumps([RANK, number, len(pieces), kind, code, piece]), flush=True)
 
 def main():
     if list(sys.version_info[:2]) != VERSION:
@@ -103,6 +115,12 @@ def main():
 sys.exit(main())
 '''
 
+Told = tuple[str, bytes]
+"""(kind, data): a pickled result, a pickled error, or a text."""
+_Line = tuple[int, int, int, str, str, str]
+"""Rank, number of the piece, how many there are, kind, code, piece."""
+_JSON = json.JSONDecoder()
+
 
 class CallFailedError(PermanentError):
     """A call has no result: it was killed, its node was lost, or its result cannot be had. The text has the id."""
@@ -133,8 +151,8 @@ class RunFuture(Future[T]):
 class _Call:
     """One call that was launched."""
 
-    def __init__(self, future: RunFuture[Any], mark: str) -> None:
-        self.future, self.mark = future, mark
+    def __init__(self, future: RunFuture[Any], mark: str, key: bytes) -> None:
+        self.future, self.mark, self.key = future, mark, key
         self.ended_s = 0.0
         """when its end was first seen, on the monotonic clock"""
 
@@ -184,10 +202,11 @@ class SlipwayExecutor(Executor):
                 raise RuntimeError("cannot schedule new futures after shutdown")
         future: RunFuture[T] = RunFuture(self._end)
         mark = f"slipway-result-{uuid.uuid4().hex}:"
-        run = self._launched(mark, self._dumps((fn, args, kwargs)))
+        key = secrets.token_bytes(_KEY_BYTES)
+        run = self._launched(mark, key, self._dumps((fn, args, kwargs)))
         future.allocation_id = run.id
         with self._lock:
-            self._calls[run.id] = _Call(future, mark)
+            self._calls[run.id] = _Call(future, mark, key)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._wait, name="slipway-executor", daemon=True)
                 self._thread.start()
@@ -210,7 +229,7 @@ class SlipwayExecutor(Executor):
 
     # --- a call, out and back -----------------------------------------------------------------------------------------
 
-    def _launched(self, mark: str, call: bytes) -> Run:
+    def _launched(self, mark: str, key: bytes, call: bytes) -> Run:
         folder = ""
         files: list[Json] = []
         if self._folder:
@@ -222,24 +241,20 @@ class SlipwayExecutor(Executor):
             raise InvalidError(f"{detail}; give SlipwayExecutor a shared folder, or pass where the data are")
         else:
             files = [{"path": _CALL, "content": base64.b64encode(call).decode()}]
-        program = _PROGRAM.format(
-            mark=mark,
-            version=list(sys.version_info[:2]),
-            folder=folder,
-            bytes_max=RESULT_BYTES_MAX,
-            piece=_PIECE_CHARS,
-            call=_CALL,
-        )
+        program = program_of(mark, key, folder)
         labels = {**self._launch.get("labels", {}), LABEL: self._token}
         rest = {name: value for name, value in self._launch.items() if name != "labels"}
         files.append({"path": _SCRIPT, "content": program})
         return self._client.run([*self._python, _SCRIPT], key=mark.rstrip(":"), files=files, labels=labels, **rest)
 
-    def _told(self, id_: str, mark: str) -> dict[int, tuple[str, bytes]]:
-        """{rank: (kind, data)} of the ranks of which all has come."""
-        return self._from_folder(mark) if self._folder else self._from_log(id_, mark)
+    def _told(self, id_: str, call: _Call) -> dict[int, Told]:
+        """Of the ranks of which all has come."""
+        if self._folder:
+            return self._from_folder(call)
+        lines = self._client.logs(id_, search=call.mark, stream="stdout")
+        return told_by((line.text for line in lines), call.mark, call.key)
 
-    def _outcome(self, view: AllocationView, told: Mapping[int, tuple[str, bytes]]) -> Any:
+    def _outcome(self, view: AllocationView, told: Mapping[int, Told]) -> Any:
         """The result of a call that has ended. Raises what the call raised, or CallFailedError."""
         id_ = view.id
         for rank, (kind, data) in sorted(told.items()):
@@ -258,28 +273,18 @@ class SlipwayExecutor(Executor):
         results = [pickle.loads(told[rank][1]) for rank in range(self._ranks)]  # noqa: S301 - see the head of the module
         return results if "ranks" in self._launch else results[0]
 
-    def _from_folder(self, mark: str) -> dict[int, tuple[str, bytes]]:
-        found: dict[int, tuple[str, bytes]] = {}
+    def _from_folder(self, call: _Call) -> dict[int, Told]:
+        found: dict[int, Told] = {}
         for rank in range(self._ranks):
             with contextlib.suppress(FileNotFoundError):
-                kind, data = json.loads(Path(self._folder, mark.rstrip(":"), f"result-{rank}").read_bytes())
-                found[rank] = (kind, base64.b64decode(data))
+                raw = Path(self._folder, call.mark.rstrip(":"), f"result-{rank}").read_bytes()
+                try:
+                    kind, code, text = msgspec.json.decode(raw, type=tuple[str, str, str])
+                except (msgspec.DecodeError, UnicodeDecodeError):
+                    found[rank] = _FORGED
+                else:
+                    found[rank] = _checked(rank, kind, code, text, call.key)
         return found
-
-    def _from_log(self, id_: str, mark: str) -> dict[int, tuple[str, bytes]]:
-        pieces: dict[int, dict[int, str]] = {}
-        totals: dict[int, tuple[int, str]] = {}
-        for line in self._client.logs(id_, search=mark, stream="stdout"):
-            _, found, text = line.text.partition(mark)
-            if found:
-                rank, number, count, kind, piece = json.loads(text)
-                pieces.setdefault(rank, {})[number] = piece
-                totals[rank] = (count, kind)
-        return {
-            rank: (kind, base64.b64decode("".join(pieces[rank][number] for number in range(count))))
-            for rank, (count, kind) in totals.items()
-            if len(pieces[rank]) == count
-        }
 
     # --- waiting ------------------------------------------------------------------------------------------------------
 
@@ -317,7 +322,7 @@ class SlipwayExecutor(Executor):
             view = self._client.get(id_)
             if view.phase is not Phase.TERMINATED:
                 return
-            told = self._told(id_, call.mark)
+            told = self._told(id_, call)
             call.ended_s = call.ended_s or time.monotonic()
             is_late = self._folder or time.monotonic() - call.ended_s > LOG_LATE_S
             if len(told) < self._ranks and view.result in _BY_ITSELF and not is_late and not _has_failure(told):
@@ -361,5 +366,50 @@ class SlipwayExecutor(Executor):
             return  # it has ended, or the wait finds that it has not
 
 
-def _has_failure(told: Mapping[int, tuple[str, bytes]]) -> bool:
+def program_of(mark: str, key: bytes, folder: str = "") -> str:
+    """What a rank runs: the call in its files, or in the folder, and a line that begins with `mark` for each piece of
+    its result, which is signed with `key`."""
+    return _PROGRAM.format(
+        mark=mark,
+        key=key.hex(),
+        version=list(sys.version_info[:2]),
+        folder=folder,
+        bytes_max=RESULT_BYTES_MAX,
+        piece=_PIECE_CHARS,
+        call=_CALL,
+    )
+
+
+def told_by(texts: Iterable[str], mark: str, key: bytes) -> dict[int, Told]:
+    """What the ranks tell in these lines of their log, of the ranks of which all has come."""
+    pieces: dict[tuple[int, int, str, str], dict[int, str]] = {}
+    for text in texts:
+        _, is_marked, said = text.partition(mark)
+        try:
+            # What another thread of the program prints may stand on the same line.
+            rank, number, count, kind, code, piece = msgspec.convert(_JSON.raw_decode(said)[0], _Line)
+        except (ValueError, RecursionError, msgspec.ValidationError):
+            continue
+        if is_marked:
+            pieces.setdefault((rank, count, kind, code), {})[number] = piece
+    found: dict[int, Told] = {}
+    for (rank, count, kind, code), parts in pieces.items():
+        if len(parts) == count and sorted(parts) == list(range(count)):
+            told = _checked(rank, kind, code, "".join(parts[number] for number in range(count)), key)
+            # Others may have written beside the rank: what is signed counts.
+            found[rank] = found.get(rank, told) if told is _FORGED else told
+    return found
+
+
+def _checked(rank: int, kind: str, code: str, text: str, key: bytes) -> Told:
+    """What a rank says, if it has signed it."""
+    try:
+        data = base64.b64decode(text, validate=True)
+    except ValueError:
+        return _FORGED
+    signed = hmac.new(key, f"{rank} {kind} ".encode() + data, "sha256").hexdigest()
+    return (kind, data) if hmac.compare_digest(signed.encode(), code.encode()) else _FORGED
+
+
+def _has_failure(told: Mapping[int, Told]) -> bool:
     return any(kind != "result" for kind, _ in told.values())

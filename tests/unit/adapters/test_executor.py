@@ -1,0 +1,59 @@
+"""What comes back from the ranks of a call: read when the rank has signed it, and never before."""
+
+import base64
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import cloudpickle  # pyright: ignore[reportMissingTypeStubs] - it has no types
+import pytest
+
+from slipway.adapters.executor import Told, program_of, told_by
+
+MARK, KEY = "slipway-result-1:", b"k" * 32
+
+
+def ran(folder: Path, key: bytes = KEY) -> list[str]:
+    """The lines of a rank that has called `print("by the way") or 40 + 2`."""
+
+    def call() -> int:
+        print("by the way", end=" ")  # noqa: T201 - what a function prints stands before the result
+        return 40 + 2
+
+    pickled: bytes = cloudpickle.dumps((call, (), {}))  # pyright: ignore[reportUnknownMemberType]
+    (folder / "slipway_call.b64").write_bytes(base64.b64encode(pickled))
+    program = [sys.executable, "-c", program_of(MARK, key)]
+    return subprocess.run(program, cwd=folder, capture_output=True, text=True, check=True).stdout.splitlines()
+
+
+def text_of(told: Told) -> str:
+    return told[1].decode()
+
+
+def test_a_result_comes_back_as_the_rank_made_it(tmp_path: Path) -> None:
+    """Also with other output on its line; lines that are none of it are passed over."""
+    lines = [f"{line} and a thread says more" for line in ran(tmp_path)]
+    told = told_by(["noise", MARK, f"{MARK}[1]", f"{MARK}[[", *lines], MARK, KEY)
+    assert {rank: (kind, pickle.loads(data)) for rank, (kind, data) in told.items()} == {0: ("result", 42)}
+
+
+def test_what_no_rank_has_signed_is_not_read(tmp_path: Path) -> None:
+    """By another key, of another rank, of another kind, or changed: it is told as a text, and what is signed counts."""
+    own = ran(tmp_path)
+    strange = ran(tmp_path, key=b"s" * 32)
+    moved = [line.replace(f"{MARK}[0,", f"{MARK}[1,") for line in own]
+    other = [line.replace('"result"', '"error"') for line in own]
+    forged = told_by(strange, MARK, KEY)[0], told_by(moved, MARK, KEY)[1], told_by(other, MARK, KEY)[0]
+    assert {kind for kind, _ in forged} == {"text"}
+    assert "is not signed with the key of the call" in text_of(forged[0])
+    for lines in ([*own, *strange], [*strange, *own]):
+        assert told_by(lines, MARK, KEY)[0][0] == "result"
+
+
+@pytest.mark.parametrize("piece", ["!", "é", ""])
+def test_pieces_of_any_form_are_no_result(piece: str) -> None:
+    """They end nothing: whoever waits is told."""
+    line = f'{MARK}[0, 0, 1, "result", "00", "{piece}"]'
+    assert told_by([line], MARK, KEY)[0][0] == "text"
+    assert told_by([f'{MARK}[0, 7, 1, "result", "00", ""]', f'{MARK}[0, 0, 9, "a", "b", ""]'], MARK, KEY) == {}
