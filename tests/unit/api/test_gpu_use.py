@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 import pytest
 
+from slipway.api.gpu_days import GpuDay
 from slipway.api.gpu_use import (
     AllocationGpuUse,
     PodGpuUse,
@@ -15,13 +16,14 @@ from slipway.api.gpu_use import (
     use_of,
 )
 from slipway.api.prometheus import check_prometheus_url
+from slipway.api.settings import Settings
 from slipway.crd.meta import ObjectMeta
 from slipway.crd.transitions import id_of
 from slipway.crd.v1alpha1 import Allocation, AllocationSpec, AllocationStatus, RankStatus
 from slipway.model.ids import pod_name
 from slipway.model.lifecycle import Kind, Phase, RankState
 from slipway.model.times import format_time
-from tests.support.api_world import ApiWorld
+from tests.support.api_world import ApiWorld, api_world
 
 NOW, IDLE_S = 10_000_000.0, 1_800.0
 OFTEN = expected_samples(IDLE_S)
@@ -150,3 +152,22 @@ async def test_without_a_prometheus_the_api_says_that_it_has_none(world: ApiWorl
     """An answer, not an error: pages and commands then show nothing of it."""
     view = (await world.get("/gpu-use")).json()
     assert (view["isConfigured"], view["items"], view["idleSeconds"]) == (False, [], 1_800.0)
+
+
+async def test_days_that_are_not_known_have_a_place_among_few() -> None:
+    """Each is a long question to Prometheus: three users ask at a time. Days that were asked for lately are free."""
+    day = "2026-01-02"
+    many, one = "/gpu-use/days?from=2025-12-01&to=2025-12-31", f"/gpu-use/days?from={day}&to={day}"
+
+    async def nothing() -> list[GpuDay]:
+        return []
+
+    async with api_world(Settings(prometheus_url="http://127.0.0.1:9")) as world:
+        places = world.parts.gpu_days_places
+        await world.parts.gpu_days.get(day, nothing)
+        with places.held("a"), places.held("b"), places.held("c"):
+            refused = await world.get(many)
+            assert (refused.status_code, refused.headers["retry-after"]) == (429, "2")
+            assert "3 questions about GPUs on days gone by run already" in refused.json()["detail"]
+            assert (await world.get(one)).status_code == 200
+        assert (await world.get(many)).status_code == 503

@@ -144,6 +144,9 @@ class ApiDeps:
     totals_places: SharedPlaces = field(
         default_factory=lambda: SharedPlaces(HISTORIES_MAX, "questions about many days", retry_s=2.0)
     )
+    gpu_days_places: SharedPlaces = field(
+        default_factory=lambda: SharedPlaces(HISTORIES_MAX, "questions about GPUs on days gone by", retry_s=2.0)
+    )
 
 
 def connect(

@@ -52,6 +52,10 @@ class Recent(Generic[K, V]):
         """Load it again next time."""
         self._values.pop(key, None)
 
+    def is_known(self, key: K) -> bool:
+        """Whether `get` would answer without a load."""
+        return self._fresh(key) is not None
+
     def _fresh(self, key: K) -> tuple[float, V] | None:
         found = self._values.get(key)
         return found if found is not None and self._clock.monotonic() - found[0] < self._ttl_s else None

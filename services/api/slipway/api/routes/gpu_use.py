@@ -25,6 +25,7 @@ from slipway.api.gpu_days import (
 )
 from slipway.api.gpu_use import WINDOW_S, AllocationGpuUse, GpuUseView, PodGpuUse, PodKey, query_of, read_use, use_of
 from slipway.api.named import Named, check_named
+from slipway.api.open_streams import holder_of
 from slipway.api.prometheus import Prometheus
 from slipway.api.routes.usage import by_of, days_of
 from slipway.crd.transitions import id_of, user_of
@@ -100,7 +101,7 @@ async def gpu_use_days(request: Request) -> Response:
     if prometheus is not None:
         found = [
             each
-            for each in await _of_days(parts, prometheus, days)
+            for each in await _of_days(parts, prometheus, days, user=holder_of(request).user)
             if sight.has(each.pod[0])
             and ask.get("workspace", each.pod[0]) == each.pod[0]
             and (not ask.get("user") or ((owner := owner_of(each, owners)) and user_of(owner) == ask["user"]))
@@ -118,8 +119,18 @@ async def gpu_use_days(request: Request) -> Response:
     return json_response(view)
 
 
-async def _of_days(parts: ApiDeps, prometheus: Prometheus, days: Sequence[str]) -> list[GpuDay]:
-    """What pods of workspaces did; each day is asked for once for all who look within some minutes."""
+async def _of_days(parts: ApiDeps, prometheus: Prometheus, days: Sequence[str], *, user: str) -> list[GpuDay]:
+    """What pods of workspaces did; each day is asked for once for all who look within some minutes.
+
+    A day is a long question to Prometheus with a large answer: who asks for days that are not known has a place.
+    """
+    if all(map(parts.gpu_days.is_known, days)):
+        return await _asked(parts, prometheus, days)
+    with parts.gpu_days_places.held(user):
+        return await _asked(parts, prometheus, days)
+
+
+async def _asked(parts: ApiDeps, prometheus: Prometheus, days: Sequence[str]) -> list[GpuDay]:
     query, slots = day_query(parts.settings.gpu_use_query), asyncio.Semaphore(DAYS_AT_ONCE)
     workspaces = frozenset(await parts.catalog.workspaces())
 
