@@ -30,13 +30,13 @@ def allocation_id(name: str, uid: str) -> AllocationId:
 
 def split_allocation_id(value: str) -> tuple[str, str] | None:
     """(object name, uid prefix) of an AllocationID, or None when `value` cannot be one."""
-    match = _ID_PATTERN.match(value)
-    return (match["name"], match["prefix"]) if match else None
+    match = _ID_PATTERN.fullmatch(value)
+    return (match["name"], match["prefix"]) if match and is_name(match["name"]) else None
 
 
 def is_name(value: str) -> bool:
     """Whether `value` may name an Allocation (the CRD's CEL rule says the same)."""
-    return len(value) <= NAME_LENGTH_MAX and NAME_PATTERN.match(value) is not None
+    return len(value) <= NAME_LENGTH_MAX and NAME_PATTERN.fullmatch(value) is not None
 
 
 def bundle_name(allocation: AllocationId, attempt: int) -> str:

@@ -51,12 +51,12 @@ async def test_an_archived_log_is_read_by_its_workspace_only(tmp_path: Path) -> 
 
 
 async def test_an_archived_log_is_found_by_its_whole_id_only(tmp_path: Path) -> None:
-    """A name or the beginning of an id means what is there."""
+    """A name or the beginning of an id means what is there; what can be no id is not looked for in the archive."""
     url = await archive_one(tmp_path / "archive")
     (tmp_path / "tokens").mkdir()
     async with teams_world("token", tmp_path / "tokens", log_archive_url=url) as teams:
         red = await teams.token("ada", {"team-red": "viewer"})
-        for text in ("gone", "gone-0a1b", f"{GONE}4"):
+        for text in ("gone", "gone-0a1b", f"{GONE}4", f"{GONE}%0a", f"{'a' * 300}-0a1b2c3d"):
             assert (await teams.call("GET", f"/allocations/{text}/logs", red)).status_code == 404
 
 
