@@ -148,7 +148,8 @@ def launches(life: Life) -> str:
 def webhooks(life: Life) -> None:
     """One whose receiver does not answer, changed, tried, given up; and addresses and keys that are refused."""
     planted = life.planted
-    address = f"http://127.0.0.1:9/hook?token={planted['query of a webhook']}"
+    # Slack has it in the path, others in the query.
+    address = f"http://127.0.0.1:9/{planted['query of a webhook']}?token={planted['query of a webhook']}"
     key, password = f"whsec_{planted['key of a webhook']}", planted["password of a webhook"]
     with httpx.Client(headers=life.stack.headers, verify=NO_TLS, trust_env=False) as client:
         made = client.post(f"{life.stack.url}/api/v1/webhooks", json={"name": "w", "url": address, "secret": key})
@@ -159,7 +160,7 @@ def webhooks(life: Life) -> None:
     wait_until(lambda: life.stack.ask(lambda api: api.get("/dead")["items"]), "a delivery is given up")
     for letter in life.stack.ask(lambda api: api.get("/dead")["items"])[:3]:
         call(life, "GET", f"/api/v1/dead/{letter['id']}")
-    changed = f"http://127.0.0.1:9/hook?token={planted['new query of a webhook']}"
+    changed = f"http://127.0.0.1:9/{planted['new query of a webhook']}?token={planted['new query of a webhook']}"
     new_key = f"whsec_{planted['new key of a webhook']}"
     with httpx.Client(headers=life.stack.headers, verify=NO_TLS, trust_env=False) as client:
         client.patch(f"{life.stack.url}/api/v1/webhooks/w", json={"url": changed, "secret": new_key})

@@ -62,7 +62,7 @@ NO_SECRET: Mapping[str, str] = {
     "api LaunchBody.secrets": _A_NAME,
     "api TolerationSpec.key": _A_WORD,
     "api TopologySpec.key": _A_WORD,
-    "api WebhookView.url": "an answer; the query is not in it",
+    "api WebhookView.url": "an answer; what follows the host is not in it",
     **dict.fromkeys(
         ("api WebhookBody.pageUrl", "api WebhookChange.pageUrl", "api WebhookView.pageUrl"),
         "where people open the page, which messages show to everybody in a chat",

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from typing import Any
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import urlsplit
 
 import msgspec
 from starlette.requests import Request
@@ -224,10 +224,9 @@ async def _views(parts: ApiDeps, webhooks: Sequence[Webhook]) -> list[WebhookVie
 
 def _view(webhook: Webhook, backlog: int | None, warnings: list[str]) -> WebhookView:
     config = webhook.config
-    parts = urlsplit(config.url)
     return WebhookView(
         name=webhook.name,
-        url=urlunsplit(parts._replace(query="***" if parts.query else "")),
+        url=_shown(config.url),
         events=config.events,
         workspaces=config.workspaces,
         results=config.results,
@@ -240,6 +239,12 @@ def _view(webhook: Webhook, backlog: int | None, warnings: list[str]) -> Webhook
         backlog=backlog,
         warnings=warnings,
     )
+
+
+def _shown(url: str) -> str:
+    """The scheme and the host. What follows often lets callers in: whoever has the address of a chat can post there."""
+    scheme, host, path, query, _ = urlsplit(url)
+    return f"{scheme}://{host}" + ("/***" if path.strip("/") or query else "")
 
 
 ENDPOINTS = (

@@ -54,7 +54,7 @@ class WebhookChange(Request, kw_only=True, frozen=True):
 
 
 class WebhookView(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
-    """One webhook. The query of the URL is not shown; `secret` only when it was made, never again."""
+    """One webhook. Of the URL the scheme and the host are shown; `secret` only when it was made, never again."""
 
     name: str
     url: str
