@@ -9,6 +9,7 @@ ended before the same user gets another one; while the api cannot be reached, a 
 Not supported: `internal_ssl`.
 """
 
+import hashlib
 import re
 from collections.abc import AsyncGenerator
 from typing import Any, cast
@@ -26,6 +27,7 @@ LABEL_USER, LABEL_SERVER, LABEL_HUB = "jupyterhub-user", "jupyterhub-server", "j
 SECRET_NAMES = ("JUPYTERHUB_API_TOKEN", "JPY_API_TOKEN")
 """Variables that nobody may read in the allocation."""
 STOP_S = 60.0
+_DEFAULT = "default"
 _NOT_OF_A_LABEL = re.compile(r"[^a-zA-Z0-9._-]+")
 
 
@@ -153,9 +155,9 @@ class SlipwaySpawner(Spawner):
         return self._client
 
     def _labels(self) -> dict[str, str]:
-        """The labels by which a server is found again; what a label cannot hold is replaced, so the id decides."""
-        user, server = _label(self.user.name), _label(self.name or "default")
-        return {LABEL_USER: f"{user}.{self.user.id}", LABEL_SERVER: server, LABEL_HUB: _label(self.hub_name)}
+        """The labels by which a server is found again. Of the user the id decides."""
+        user = f"{_readable(self.user.name)}.{self.user.id}"
+        return {LABEL_USER: user, LABEL_SERVER: label_of_server(self.name), LABEL_HUB: label_of(self.hub_name)}
 
     async def _end_lost(self, client: AsyncClient) -> None:
         """End what an earlier start had launched, of which the hub had not stored the id."""
@@ -166,5 +168,17 @@ class SlipwaySpawner(Spawner):
             await client.kill(view.id)
 
 
-def _label(text: str) -> str:
+def label_of_server(name: str) -> str:
+    """The label of a server of a user; the one without a name is `default`, and no other one."""
+    return label_of(name, but=_DEFAULT) if name else _DEFAULT
+
+
+def label_of(text: str, *, but: str = "") -> str:
+    """A label that no other text has: what a label cannot hold, and the text `but`, get a hash."""
+    readable = _readable(text)
+    is_same = readable == text != but
+    return readable if is_same else f"{readable}.{hashlib.sha256(text.encode()).hexdigest()[:12]}"
+
+
+def _readable(text: str) -> str:
     return _NOT_OF_A_LABEL.sub("-", text)[:40].strip("._-") or "x"
