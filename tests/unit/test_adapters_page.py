@@ -4,12 +4,16 @@ import re
 from pathlib import Path
 from typing import Any, cast
 
+import msgspec
 import pytest
 import yaml
 from lupa.lua51 import LuaRuntime
 
+from slipway.crd.v1alpha1 import Allocation
 from slipway.model.lifecycle import Phase
 from slipway.model.reasons import Result
+from tests.support.builders import a_pod, an_allocation
+from tests.support.reductions import a_running, once, settled
 
 PAGE = (Path(__file__).parents[2] / "docs" / "adapters.md").read_text("utf-8")
 Json = dict[str, Any]
@@ -48,10 +52,66 @@ def test_argo_shows_what_is_held_or_cannot_start() -> None:
     """A condition that has passed, or that a later phase has left behind, is not shown."""
     assert health_of(None) == ("Progressing", "not seen yet")
     assert health_of({"phase": "Pending"}, {"hold": True})[0] == "Suspended"
-    for type_ in ("Stuck", "StartBlocked", "Refused"):
+    for type_ in ("Stuck", "StartBlocked", "Refused", "Stalled"):
         assert health_of({"phase": "Starting", "conditions": [condition(type_)]}) == ("Degraded", f"why it is {type_}")
         assert health_of({"phase": "Starting", "conditions": [condition(type_, "False")]})[0] == "Progressing"
         assert health_of({"phase": "Running", "conditions": [condition(type_)]})[0] == "Healthy"
+
+
+def flux_of(status: Json) -> str:
+    """What the expressions of the page say to Flux, which asks `failed` before `current`."""
+    blocks = re.findall(r"^```yaml\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
+    [checks] = [read["healthCheckExprs"] for read in map(yaml.safe_load, blocks) if "healthCheckExprs" in read]
+    [expressions] = checks
+    for verdict in ("failed", "current"):
+        if _is_true(expressions[verdict], status):
+            return verdict
+    return "in progress"
+
+
+def _is_true(expression: str, status: Json) -> bool:
+    """An expression of the form that the page uses: `has(status.conditions) && status.conditions.exists(c, ...)`."""
+    found = re.fullmatch(r"has\(status\.conditions\) &&\s+status\.conditions\.exists\(c, (.*)\)", expression.strip())
+    assert found is not None, expression
+    source = re.sub(r"c\.(\w+)", r"c['\1']", found[1]).replace("&&", "and").replace("||", "or")
+    return any(eval(source, {"__builtins__": {}}, {"c": each}) for each in status.get("conditions", ()))
+
+
+def kstatus_of(status: Json) -> str:
+    """What kstatus makes of a custom resource that is not being deleted: Stalled first, then Ready."""
+    known = {each["type"]: each["status"] for each in status.get("conditions", ())}
+    if known.get("Stalled") == "True":
+        return "Failed"
+    return "InProgress" if known.get("Ready", "True") != "True" else "Current"
+
+
+def status_of(allocation: Allocation) -> Json:
+    """Its status as JSON."""
+    return cast("Json", msgspec.to_builtins(allocation.status))
+
+
+def test_what_failed_for_good_ends_every_health_check() -> None:
+    """Argo CD, the expressions for Flux and kstatus say so alike, and at once."""
+    failed = status_of(settled(a_running().it, a_pod().exited(7)))
+    assert (health_of(failed)[0], flux_of(failed), kstatus_of(failed)) == ("Degraded", "failed", "Failed")
+    [stalled] = [each for each in failed["conditions"] if each["type"] == "Stalled"]
+    assert (stalled["reason"], stalled["message"]) == ("RankFailed", failed["message"])
+
+
+def test_a_success_and_a_running_workload_are_current() -> None:
+    """Argo CD and the expressions for Flux agree. kstatus alone would wait for a run that has succeeded."""
+    starting = an_allocation().assigned().released().condition("Stalled", "NoFit")
+    running = status_of(once(starting.it, a_pod().running(ready=True)).allocation)
+    assert (health_of(running)[0], flux_of(running), kstatus_of(running)) == ("Healthy", "current", "Current")
+    succeeded = status_of(settled(a_running().it, a_pod().exited(0)))
+    assert (health_of(succeeded)[0], flux_of(succeeded)) == ("Healthy", "current")
+
+
+def test_what_waits_is_in_progress() -> None:
+    """Also before anybody has written a status."""
+    assert flux_of({}) == "in progress"
+    waiting: Json = {"phase": "Pending", "conditions": [condition("Admitted", "False")]}
+    assert (health_of(waiting)[0], flux_of(waiting)) == ("Progressing", "in progress")
 
 
 def test_what_the_page_shows_can_be_read() -> None:

@@ -26,6 +26,9 @@ from slipway.model.times import format_time, parse_time
 FIRST_SEQ = 1
 CONDITION_BLOCKED = "StartBlocked"
 """Written by the watcher: what keeps the ranks that have their nodes from starting."""
+CONDITION_STALLED = "Stalled"
+"""kstatus's word for "no progress without a change". Written by the scheduler of what waits in vain, by the watcher of
+what has ended without success; absent otherwise."""
 CONDITION_STUCK = "Stuck"
 """Written by the pod worker: what keeps the pods from being made or bound."""
 HELD = "held"

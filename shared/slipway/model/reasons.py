@@ -104,3 +104,15 @@ NEVER = "can never start"
 def says_never(message: str) -> bool:
     """Whether the message of a condition says that waiting does not help."""
     return message.startswith(NEVER)
+
+
+_NO_WAIT_HELPS = frozenset({Gate.INVALID, Gate.NOT_ENOUGH_PODS, Gate.EXCEEDS_MAX_QUOTA})
+
+
+def is_stalled(gate: str, message: str) -> bool:
+    """Whether nothing starts without a change of the allocation, its pool or its quota.
+
+    What waits for an object that is not there (a queue, a pool, a flavor, a job, the label of a workspace) is not
+    stalled: who applies several files at once makes them in any order.
+    """
+    return gate in _NO_WAIT_HELPS or says_never(message)

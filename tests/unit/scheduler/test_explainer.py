@@ -3,6 +3,8 @@
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+import pytest
+
 from slipway.crd.facts import allocation_fact
 from slipway.crd.meta import TEARDOWN_FINALIZER, condition_of
 from slipway.crd.transitions import key_of
@@ -10,7 +12,8 @@ from slipway.crd.v1alpha1 import Allocation
 from slipway.errors import DeniedError
 from slipway.kube.resources import ALLOCATIONS, Resource
 from slipway.model.facts import AllocationFact
-from slipway.model.reasons import Gate
+from slipway.model.ledger import Decision
+from slipway.model.reasons import NEVER, Gate
 from slipway.runtime.clock import SeededRandom
 from slipway.scheduler.apply import Applier
 from slipway.scheduler.cluster import Cluster
@@ -196,5 +199,74 @@ def test_what_the_api_has_made_is_told_without_a_read() -> None:
         await desk.say("too little", Gate.WAITING_FOR_QUOTA)
         assert desk.kube.reads == 0
         assert await desk.text("job") == ("WaitingForQuota", "too little")
+
+    at_a_desk(test)
+
+
+def test_a_wait_that_nothing_ends_is_stalled() -> None:
+    """With the gate and the words of the explanation, in the same write; it passes with the gate, and at admission."""
+
+    async def test(desk: Desk) -> None:
+        await desk.add("job")
+        await desk.say(f"{NEVER} as the pool stands: even empty it has room for 1 of 4 ranks")
+        stalled = condition_of((await look(desk.kube, "job")).status.conditions, "Stalled")
+        assert stalled is not None
+        assert (stalled.status, stalled.reason, stalled.message) == (
+            "True",
+            "NoFit",
+            f"{NEVER} as the pool stands: even empty it has room for 1 of 4 ranks",
+        )
+        await desk.clock.sleep(INTERVAL_MAX_S)
+        await desk.say(f"{NEVER} as the pool stands: even empty it has room for 2 of 4 ranks")
+        again = condition_of((await look(desk.kube, "job")).status.conditions, "Stalled")
+        assert again is not None
+        assert "2 of 4" in again.message
+        assert again.last_transition_time == stalled.last_transition_time
+        await desk.clock.sleep(INTERVAL_MAX_S)
+        await desk.say("no room now")
+        assert condition_of((await look(desk.kube, "job")).status.conditions, "Stalled") is None
+
+    at_a_desk(test)
+
+
+def test_what_is_admitted_is_not_stalled() -> None:
+    """Nodes came, and the next tick decided before anybody was told another gate."""
+
+    async def test(desk: Desk) -> None:
+        await desk.add("job")
+        await desk.say(f"{NEVER} as the pool stands: even empty it has no place for a rank like this")
+        found = await look(desk.kube, "job")
+        admit = Decision(
+            id="1-1-0", epoch=1, allocation="default/job", uid=found.metadata.uid, attempt=1, placements=(0,)
+        )
+        await Applier(desk.kube, desk.clock).decision(admit, ("n0",))
+        conditions = (await look(desk.kube, "job")).status.conditions
+        assert [each.type for each in conditions] == ["Admitted"]
+
+    at_a_desk(test)
+
+
+@pytest.mark.parametrize("gate", [Gate.INVALID, Gate.NOT_ENOUGH_PODS, Gate.EXCEEDS_MAX_QUOTA])
+def test_gates_that_no_wait_opens_are_stalled(gate: Gate) -> None:
+    """They say so by their name."""
+
+    async def test(desk: Desk) -> None:
+        await desk.add("job")
+        await desk.say("more than it can ever get", gate)
+        assert condition_of((await look(desk.kube, "job")).status.conditions, "Stalled") is not None
+
+    at_a_desk(test)
+
+
+@pytest.mark.parametrize(
+    "gate", [Gate.NO_FIT, Gate.WAITING_FOR_QUOTA, Gate.UNKNOWN_QUEUE, Gate.UNKNOWN_POOL, Gate.HELD, Gate.BACKOFF]
+)
+def test_what_waits_for_others_is_not_stalled(gate: Gate) -> None:
+    """Its turn, a place, or an object that may be applied after it."""
+
+    async def test(desk: Desk) -> None:
+        await desk.add("job")
+        await desk.say("not yet", gate)
+        assert condition_of((await look(desk.kube, "job")).status.conditions, "Stalled") is None
 
     at_a_desk(test)

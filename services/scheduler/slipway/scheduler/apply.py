@@ -15,7 +15,7 @@ import msgspec
 from slipway.crd.facts import CONDITION_ADMITTED, CONDITION_INVALID
 from slipway.crd.members import GangMember, growth_of, is_elastic, left_ranks, members
 from slipway.crd.meta import TEARDOWN_FINALIZER, Condition, condition_of
-from slipway.crd.transitions import id_of, leaving_ranks, record, stop_reason, with_status
+from slipway.crd.transitions import CONDITION_STALLED, id_of, leaving_ranks, record, stop_reason, with_status
 from slipway.crd.v1alpha1 import PREEMPTIONS_MAX, Admission, Allocation, Growth, Placement, Preempted, Shrink, Stop
 from slipway.errors import NotFoundError, StaleError, TransientError
 from slipway.kube.resources import ALLOCATIONS
@@ -23,7 +23,7 @@ from slipway.kube.tracing import attempt_span, traceparent_of
 from slipway.model.facts import AllocationFact
 from slipway.model.ledger import Decision, DecisionKind
 from slipway.model.lifecycle import Event, Phase
-from slipway.model.reasons import Gate, Reason
+from slipway.model.reasons import Gate, Reason, is_stalled
 from slipway.model.times import format_time
 from slipway.runtime import telemetry
 from slipway.runtime.clock import Clock
@@ -91,7 +91,10 @@ class Applier:
         return await self._retried(namespace, name, lambda found: self._stop(found, uid, stop))
 
     async def explain(self, fact: AllocationFact, gate: Gate, message: str) -> AppliedEffect:
-        """Write why it waits as a condition (or, for a spec that can never run, that it is invalid)."""
+        """Write why it waits as a condition (or, for a spec that can never run, that it is invalid).
+
+        A wait that nothing ends but a change is Stalled as well.
+        """
 
         async def write(found: Allocation) -> AppliedEffect:
             status, attempt = found.status, fact.attempt
@@ -111,7 +114,17 @@ class Applier:
             before = condition_of(status.conditions, condition.type)
             if before is not None and _says_the_same(before, condition):
                 return AppliedEffect(outcome=EffectOutcome.UNCHANGED, allocation=found)
-            return await self._put(found, conditions=_with(status.conditions, condition))
+            conditions = _with(_without_stalled(status.conditions), condition)
+            if is_stalled(gate, message):
+                stalled = msgspec.structs.replace(
+                    condition,
+                    type=CONDITION_STALLED,
+                    status="True",
+                    observed_generation=found.metadata.generation,
+                    last_transition_time=_stalled_since(status.conditions) or condition.last_transition_time,
+                )
+                conditions.append(stalled)
+            return await self._put(found, conditions=conditions)
 
         return await self._retried(fact.namespace, fact.name, write, object_of(fact))
 
@@ -170,7 +183,7 @@ class Applier:
             now=now,
             data=data,
             admission=admission,
-            conditions=_with(status.conditions, admitted),
+            conditions=_with(_without_stalled(status.conditions), admitted),
             reason="",
         )
         return AppliedEffect(outcome=EffectOutcome.APPLIED, allocation=await self._send(written))
@@ -322,6 +335,15 @@ def _with(conditions: Sequence[Condition], condition: Condition) -> list[Conditi
     if before is not None and before.status == condition.status and before.last_transition_time:
         condition = msgspec.structs.replace(condition, last_transition_time=before.last_transition_time)
     return [*(item for item in conditions if item.type != condition.type), condition]
+
+
+def _without_stalled(conditions: Sequence[Condition]) -> list[Condition]:
+    return [item for item in conditions if item.type != CONDITION_STALLED]
+
+
+def _stalled_since(conditions: Sequence[Condition]) -> str | None:
+    before = condition_of(list(conditions), CONDITION_STALLED)
+    return before.last_transition_time if before is not None else None
 
 
 def _says_the_same(before: Condition, after: Condition) -> bool:

@@ -1,17 +1,18 @@
 """The conditions that follow from a transition, for `kubectl wait`, Argo CD and Flux.
 
-Owns the conditions Accepted, PodsReady, Ready, Complete, Failed and Preempted, and Admitted at the end of an attempt.
-Pure. The scheduler writes Admitted while an attempt waits, the pod worker Stuck and Refused.
+Owns the conditions Accepted, PodsReady, Ready, Complete, Failed and Preempted, Stalled of what has ended without
+success, and Admitted at the end of an attempt. Pure. The scheduler writes Admitted and Stalled while an attempt waits,
+the pod worker Stuck and Refused.
 
 Invariants: they are a function of the rest of the status; they change only in a write that also holds a transition;
 `observedGeneration` is the object's generation (`kubectl wait` ignores older ones). StartBlocked (`obstacles.py`) is
-dropped here with the start that it is about.
+dropped here with the start that it is about, Stalled with the wait.
 """
 
 import msgspec
 
 from slipway.crd.meta import Condition, condition_of
-from slipway.crd.transitions import CONDITION_BLOCKED
+from slipway.crd.transitions import CONDITION_BLOCKED, CONDITION_STALLED
 from slipway.crd.v1alpha1 import Allocation
 from slipway.model.lifecycle import Phase
 from slipway.model.reasons import Reason, Result
@@ -39,7 +40,10 @@ def conditions_of(allocation: Allocation, *, now: float) -> list[Condition]:
     """All conditions of the allocation as it stands; one that never held is left out."""
     status = allocation.status
     is_starting = status.phase in (Phase.ASSIGNED, Phase.PULLING, Phase.STARTING)
-    kept = [item for item in status.conditions if is_starting or item.type != CONDITION_BLOCKED]
+    passed = () if is_starting else (CONDITION_BLOCKED,)
+    if status.phase is not Phase.PENDING:
+        passed = (*passed, CONDITION_STALLED)
+    kept = [item for item in status.conditions if item.type not in passed]
     for fact in _facts(allocation):
         before = condition_of(kept, fact.type)
         if before is None and not fact.holds:
@@ -68,6 +72,8 @@ def _facts(allocation: Allocation) -> list[_Fact]:
             _for_whom(allocation),
         ),
     ]
+    if ended and status.result is not Result.SUCCEEDED:
+        facts.append(_Fact(CONDITION_STALLED, True, reason, status.message))
     if status.phase is Phase.PENDING and status.attempt > 1:
         facts.append(_Fact(ADMITTED, False, "Restarted", f"attempt {status.attempt} has not been admitted yet"))
     return facts
