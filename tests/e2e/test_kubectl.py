@@ -64,6 +64,28 @@ def test_kubectl_apply_runs_it(stack: RunningStack, tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(shutil.which("kubectl") is None, reason="no kubectl here")
+def test_kubectl_describe_tells_the_story(stack: RunningStack, tmp_path: Path) -> None:
+    """Where it waited, where it ran, that it began again after a failure, and how it ended."""
+    name, manifest = fresh("storied"), tmp_path / "allocation.yaml"
+    text = MANIFEST.replace("NAME", name).replace("print('rank', os.environ['RANK'], 'by hand')", "os._exit(7)")
+    manifest.write_text(text.replace("kind: training\n", "kind: training\n  maxRestarts: 1\n"))
+    applied = kubectl(stack, "apply", "-f", str(manifest))
+    assert applied.code == 0, applied.err
+    waited = kubectl(stack, "wait", f"alloc/{name}", "--for=condition=Stalled", "--timeout=50s")
+    assert waited.code == 0, waited.err
+
+    def shown() -> list[str]:
+        """The second column of the Events that describe shows."""
+        described = kubectl(stack, "describe", "alloc", name).out.rpartition("\nEvents:")[2]
+        return [line.split()[1] for line in described.splitlines() if line.startswith(("  Normal", "  Warning"))]
+
+    steps = {"Queued", "Admitted", "Running", "Requeued", "Failed"}
+    wait_until(lambda: steps <= set(shown()), "the story to be told", timeout_s=20)
+    assert sorted(set(shown())) == sorted(shown()), "each step for one cause is one Event"
+    assert kubectl(stack, "delete", "alloc", name, "--timeout=30s").code == 0
+
+
+@pytest.mark.skipif(shutil.which("kubectl") is None, reason="no kubectl here")
 def test_kubectl_delete_cancels(stack: RunningStack) -> None:
     """A delete while it runs ends it as Canceled, and the object goes last."""
     name = fresh("to-delete")

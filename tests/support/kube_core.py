@@ -17,7 +17,15 @@ from slipway.errors import ControlPlaneError, TooLargeError, UnavailableError
 from slipway.kube import wire
 from slipway.kube.errors import ServerStatus, Verb, explain
 from slipway.kube.ports import ContainerChannels, Listed, PatchType, WatchEvent, WatchType
-from slipway.kube.resources import CRDS, PODS, SUBJECT_ACCESS_REVIEWS, TOKEN_REVIEWS, Resource
+from slipway.kube.resources import (
+    CRDS,
+    EVENTS,
+    PODS,
+    STORY_EVENTS,
+    SUBJECT_ACCESS_REVIEWS,
+    TOKEN_REVIEWS,
+    Resource,
+)
 from slipway.kube.rest import BODY_BYTES_MAX, WATCH_S_MAX, WATCH_S_MIN
 from slipway.local.apiserver.accounts import ServiceAccountTokens
 from slipway.local.apiserver.core import ClusterCore, StatusError, WriteOptions
@@ -340,6 +348,8 @@ async def _wait(changed: asyncio.Event, until: float) -> None:
 
 
 def _named(resource: Resource[Any]) -> str:
+    if resource is STORY_EVENTS:
+        return f"{resource.plural}.{resource.version}.{resource.group}/{EVENTS.plural}"  # one room, another form
     return f"{resource.plural}.{resource.group}" if resource.group else resource.plural
 
 

@@ -339,8 +339,13 @@ class World:
             case "podworker":
                 return PodworkerSettings(redis_url=redis_url, namespace=NAMESPACE, worker_identity=identity)
             case _:
+                # No Events of Kubernetes: nothing waits for them, and each would be one more step to crash at.
                 return WatcherSettings(
-                    redis_url=redis_url, namespace=NAMESPACE, identity=identity, **self.setup.watcher
+                    redis_url=redis_url,
+                    namespace=NAMESPACE,
+                    identity=identity,
+                    kubernetes_events=False,
+                    **self.setup.watcher,
                 )
 
     # --- the user ---------------------------------------------------------------------------------------------------

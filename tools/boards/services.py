@@ -155,6 +155,12 @@ SERVICES = Board(
                 unit="ops",
             ),
             Panel(
+                "Events about allocations",
+                "Does kubectl describe tell their story?",
+                ((rate("slipway_story_events_total", "outcome"), "{{outcome}}"),),
+                unit="ops",
+            ),
+            Panel(
                 "Oldest line that waits for the archive of logs",
                 "Is the archive behind?",
                 (("max(slipway_log_archive_lag_seconds)", ""),),

@@ -289,6 +289,14 @@ class KubeEvent(Wire, kw_only=True, frozen=True):
     series: EventSeries | None = None
 
 
+class StoryEvent(Wire, kw_only=True, frozen=True):
+    """An Event that we wrote ourselves, in the form of events.k8s.io: when, and how often since."""
+
+    metadata: ObjectMeta
+    event_time: str | None = None
+    series: EventSeries | None = None
+
+
 class Secret(Wire, kw_only=True, frozen=True):
     """`data` is base64; it is not shown."""
 

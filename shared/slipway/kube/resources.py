@@ -128,6 +128,9 @@ LIMIT_RANGES = Resource(
     group="", version="v1", plural="limitranges", kind="LimitRange", namespaced=True, struct=objects.LimitRange
 )
 EVENTS = Resource(group="", version="v1", plural="events", kind="Event", namespaced=True, struct=objects.KubeEvent)
+STORY_EVENTS = Resource(
+    group="events.k8s.io", version="v1", plural="events", kind="Event", namespaced=True, struct=objects.StoryEvent
+)
 LEASES = Resource(
     group="coordination.k8s.io", version="v1", plural="leases", kind="Lease", namespaced=True, struct=objects.Lease
 )

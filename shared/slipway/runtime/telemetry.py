@@ -478,6 +478,13 @@ SPANS_DROPPED = _counter(
     "spans_dropped", "spans", ("to",), "Spans that were not taken: for the `waterfall`, or for the `collector`."
 )
 
+STORY_EVENTS = _counter(
+    "story_events",
+    "events",
+    ("outcome",),
+    "Events of Kubernetes about allocations: written, counted, refused, left_out.",
+)
+
 WEBHOOK_EVENTS = _counter("webhook_events", "events", (), "Events put into the queues of webhooks.")
 WEBHOOK_TRIES = _counter("webhook_tries", "tries", ("outcome",), "Tries to deliver: delivered, failed, final.")
 WEBHOOK_DURATION = _histogram("webhook_try_seconds", "seconds", (), "Time of one try to deliver to a receiver.")

@@ -1,4 +1,5 @@
-"""The tasks that one replica does for all while it holds the lease: the feed, lost streams, logs, sweeps, retention.
+"""The tasks that one replica does for all while it holds the lease: the feed, lost streams, logs, Events, sweeps,
+retention.
 
 Owns the intervals of these tasks. No allocation needs any of them to make progress.
 """
@@ -19,6 +20,7 @@ from slipway.watcher.feed import ClusterFeed
 from slipway.watcher.idempotency_gc import ClaimSweeper
 from slipway.watcher.informers import Informers
 from slipway.watcher.logarchiver import LogArchiver
+from slipway.watcher.narrator import Narrator
 from slipway.watcher.podevents import PodEvents
 from slipway.watcher.podlogs import PodLogs
 from slipway.watcher.relay import Relay
@@ -60,6 +62,7 @@ class Errands:
     retention: Retention
     relay: Relay
     log_archiver: LogArchiver | None = None
+    narrator: Narrator | None = None
 
 
 class Primary:
@@ -99,6 +102,9 @@ class Primary:
                     tasks.create_task(self._loop(loops.LOG_EXPIRY, archiver.expire, stop, max_backoff_s=60.0)),
                 ]
                 archiver.begin()
+            if errands.narrator is not None:
+                telling = self._loop(loops.STORY, errands.narrator.run, stop, max_backoff_s=5.0)
+                running.append(tasks.create_task(telling))
             try:
                 await stop.wait()
             finally:

@@ -30,6 +30,7 @@ FOLLOW_LOGS = Loop(name="follow-logs", bound_s=STILL_S, moves="its start", rests
 POD_EVENTS = Loop(
     name="pod-events", bound_s=STILL_S, moves="each Event of a pod, and each end or refusal of their watch"
 )
+STORY = Loop(name="story", bound_s=STILL_S, moves="each batch of Events about allocations", rests="something to tell")
 STREAMS = Loop(name="streams", bound_s=STILL_S, moves="each batch of streams that it compares", rests="a lost stream")
 SWEEP = Loop(name="sweep", bound_s=STILL_S, moves="each sweep, each delete")
 RETENTION = Loop(name="retention", bound_s=STILL_S, moves="each round, each delete")
@@ -52,6 +53,7 @@ LOOPS = (
     FEED,
     FOLLOW_LOGS,
     POD_EVENTS,
+    STORY,
     STREAMS,
     SWEEP,
     RETENTION,

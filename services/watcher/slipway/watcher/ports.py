@@ -27,6 +27,10 @@ class DailyTotals(Gets, Creates, Replaces, Protocol):
     """The daily totals."""
 
 
+class EventDesk(Creates, Gets, Patches, Protocol):
+    """The Events that we write."""
+
+
 LogReader = ReadsLogs
 
 

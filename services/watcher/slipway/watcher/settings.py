@@ -136,6 +136,13 @@ class Settings(LogArchiveSettings, kw_only=True, frozen=True):
             "looked at every ten minutes. 0: no bound",
         ),
     ] = 0
+    kubernetes_events: Annotated[
+        bool,
+        Meta(
+            description="Events of Kubernetes tell the steps of each allocation: its queue, places, start, preemption, "
+            "restarts and end, and that it can never start"
+        ),
+    ] = True
     snapshot_objects: Annotated[
         int,
         Meta(

@@ -42,6 +42,7 @@ from slipway.watcher.idempotency_gc import ClaimSweeper
 from slipway.watcher.informers import Informers, fill
 from slipway.watcher.leader_tasks import Errands, Primary
 from slipway.watcher.logarchiver import LogArchiver
+from slipway.watcher.narrator import Narrator
 from slipway.watcher.podevents import PodEvents
 from slipway.watcher.podlogs import LogLimits, PodLogs
 from slipway.watcher.reconcile import Hands, Reconciler
@@ -319,6 +320,9 @@ class Watcher:
             ),
             relay=self.relay,
             log_archiver=self._log_archiver,
+            narrator=Narrator(parts.kube, self.world, clock, instance=parts.identity)
+            if settings.kubernetes_events
+            else None,
         )
 
     def _archiver(self) -> LogArchiver | None:

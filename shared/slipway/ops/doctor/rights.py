@@ -91,6 +91,7 @@ _TABLE: dict[str, Rows] = {
         (_W, "", ("pods",), ("delete", "patch")),
         (_W, "", ("pods/log",), ("get",)),
         (_W, "", ("configmaps", "secrets", "services"), ("delete",)),
+        (_W, "events.k8s.io", ("events",), ("create", "get", "patch")),
         (_O, _LEASES, ("leases",), ("create",)),
         (_O, "", ("configmaps",), ("create", "update")),
     ),

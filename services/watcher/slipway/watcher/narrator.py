@@ -1,0 +1,196 @@
+"""Writes the Events that tell the story of each allocation (`story.py`); the replica with the lease does it for all.
+
+Owns what was told already and how fast Events are written. Best effort: nothing waits for an Event. One that the API
+server refuses is counted, and logged once a term; one that could not be written for a while is left out.
+
+Promises: no Event is made twice. Its name follows from the object, so who takes over finds it there and goes on
+counting in it. At the start of a term only what happened a moment ago is told. What comes again is counted in its
+Event, which is written when the number has doubled.
+"""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Iterable
+
+import msgspec
+
+from slipway.crd.meta import condition_of
+from slipway.crd.transitions import CONDITION_STALLED, ring_of, seq_of
+from slipway.crd.v1alpha1 import Allocation
+from slipway.errors import (
+    AlreadyExistsError,
+    NotFoundError,
+    PermanentError,
+    StaleError,
+    TerminatingError,
+    TransientError,
+)
+from slipway.kube.objects import StoryEvent
+from slipway.kube.resources import STORY_EVENTS
+from slipway.model.times import format_time, parse_time
+from slipway.runtime import liveness, log, telemetry
+from slipway.runtime.clock import Clock
+from slipway.watcher.informers import Informers
+from slipway.watcher.ports import EventDesk
+from slipway.watcher.story import StoryNote, body_of, notes_of
+
+RECENT_S = 120.0
+"""What happened longer ago is not told any more: not at the start of a term, and not after failures to write."""
+BATCH_MAX = 10
+PAUSE_S = 1.0
+"""Of so many allocations Events are written, then comes a pause."""
+RETRY_S = 5.0
+WAITING_MAX = 5_000
+"""Allocations with something to tell that wait for their turn; of more, nothing is told."""
+TOLD_MAX = 50_000
+
+_log = log.get_logger(__name__)
+
+
+class _Count(msgspec.Struct):
+    """How often the thing of one Event has happened, and when last (epoch seconds)."""
+
+    count: int
+    last: float
+    written: int
+
+
+class Narrator:
+    """Tells the stories of allocations, one term at a time."""
+
+    def __init__(self, kube: EventDesk, world: Informers, clock: Clock, *, instance: str) -> None:
+        self._kube = kube
+        self._world = world
+        self._clock = clock
+        self._instance = instance
+        self._waiting: OrderedDict[str, Allocation] = OrderedDict()
+        self._told: OrderedDict[str, _Count] = OrderedDict()
+        """{namespace/name of an Event: what it says}"""
+        self._seen: dict[str, tuple[int, str]] = {}
+        """{uid: (the seq, the time of the condition Stalled) up to which all is told}"""
+        self._something = asyncio.Event()
+        self._is_refused = False
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        self._is_refused = False
+        unsubscribe = self._world.allocations.on_change(self._changed)
+        try:
+            self._offer_all(self._world.allocations.items())
+            while True:
+                with liveness.rest(lambda: self._waiting):
+                    await self._something.wait()
+                await self._clock.sleep(await self.flush())
+        finally:
+            unsubscribe()
+            self._waiting.clear()
+            self._seen.clear()
+            self._told.clear()
+
+    async def flush(self) -> float:
+        """Tell what waits, a batch of it; answers how long to pause (seconds)."""
+        for uid in list(self._waiting)[:BATCH_MAX]:
+            allocation = self._waiting.pop(uid)
+            try:
+                await self._tell(allocation)
+            except TransientError as error:
+                _log.debug("events not written yet", allocation=allocation.metadata.name, error=str(error))
+                self._waiting.setdefault(uid, allocation)
+                return RETRY_S
+            liveness.beat()
+        if not self._waiting:
+            self._something.clear()
+        return PAUSE_S
+
+    def offer(self, allocation: Allocation) -> None:
+        """Tell what is new of it."""
+        uid = allocation.metadata.uid
+        if self._seen.get(uid) == _place(allocation):
+            return
+        if _latest(allocation) < self._clock.now() - RECENT_S:
+            self._seen[uid] = _place(allocation)
+            return
+        if len(self._waiting) >= WAITING_MAX and uid not in self._waiting:
+            telemetry.STORY_EVENTS.labels(outcome="left_out").inc()
+            return
+        self._waiting[uid] = allocation
+        self._something.set()
+
+    def _offer_all(self, allocations: Iterable[Allocation]) -> None:
+        for allocation in allocations:
+            self.offer(allocation)
+
+    def _changed(self, old: Allocation | None, new: Allocation | None) -> None:
+        if new is not None:
+            self.offer(new)
+        elif old is not None:
+            self._seen.pop(old.metadata.uid, None)
+
+    async def _tell(self, allocation: Allocation) -> None:
+        since = self._clock.now() - RECENT_S
+        for note in notes_of(allocation):
+            if note.at < since:
+                continue
+            try:
+                outcome = await self._write(allocation, note)
+            except (NotFoundError, TerminatingError):
+                outcome = "left_out"  # its namespace goes, or the Event has
+            except (PermanentError, StaleError) as error:
+                outcome = "refused"
+                self._complain(note, error)
+            if outcome:
+                telemetry.STORY_EVENTS.labels(outcome=outcome).inc()
+        self._seen[allocation.metadata.uid] = _place(allocation)
+
+    async def _write(self, allocation: Allocation, note: StoryNote) -> str:
+        """What became of it; empty when all was written before."""
+        space = allocation.metadata.namespace
+        key = f"{space}/{note.name}"
+        known = self._told.get(key)
+        outcome = ""
+        if known is None:
+            try:
+                await self._kube.create(STORY_EVENTS, body_of(allocation, note, self._instance), namespace=space)
+                known, outcome = _Count(count=1, last=note.at, written=1), "written"
+            except AlreadyExistsError:
+                known = _count_of(await self._kube.get(STORY_EVENTS, note.name, namespace=space))
+            self._remember(key, known)
+        if note.at <= known.last:
+            return outcome
+        known.count, known.last = known.count + 1, note.at
+        if known.count < 2 * known.written:
+            return ""
+        series = {"count": known.count, "lastObservedTime": format_time(known.last, "microseconds")}
+        await self._kube.patch(STORY_EVENTS, note.name, {"series": series}, namespace=space)
+        known.written = known.count
+        return "counted"
+
+    def _remember(self, key: str, count: _Count) -> None:
+        self._told[key] = count
+        if len(self._told) > TOLD_MAX:
+            self._told.popitem(last=False)
+
+    def _complain(self, note: StoryNote, error: Exception) -> None:
+        if not self._is_refused:
+            self._is_refused = True
+            _log.warning("events of allocations are refused", event=note.name, error=str(error))
+
+
+def _place(allocation: Allocation) -> tuple[int, str]:
+    stalled = condition_of(allocation.status.conditions, CONDITION_STALLED)
+    since = stalled.last_transition_time if stalled is not None else None
+    return seq_of(allocation), since or ""
+
+
+def _latest(allocation: Allocation) -> float:
+    """When the last of it happened (epoch seconds)."""
+    times = (ring_of(allocation)[-1].time, _place(allocation)[1])
+    return max((parse_time(each) for each in times if each), default=0.0)
+
+
+def _count_of(event: StoryEvent) -> _Count:
+    """What another process has told."""
+    series = event.series
+    if series is None or not series.last_observed_time:
+        return _Count(count=1, last=parse_time(event.event_time) if event.event_time else 0.0, written=1)
+    return _Count(count=series.count, last=parse_time(series.last_observed_time), written=series.count)

@@ -1,0 +1,189 @@
+"""The Events of Kubernetes that tell the story of an allocation: what `kubectl describe allocation` shows.
+
+Owns which steps are told and in which words. Pure. Must not know how an Event is written.
+
+Invariants: an Event follows from the object alone, from one entry of its ring or from its condition Stalled, so that
+whoever makes it again makes the same one under the same name. One name stands for one step with one cause in one
+hour: what comes again in that hour is counted in it, so that a gang that fails each second makes an Event an hour.
+No name of another namespace is told.
+"""
+
+from typing import Any
+
+import msgspec
+
+from slipway.crd.meta import API_GROUP, API_VERSION, condition_of
+from slipway.crd.transitions import CONDITION_STALLED, HELD, id_of, ring_of
+from slipway.crd.v1alpha1 import Allocation, RingEntry
+from slipway.model.ids import pod_name
+from slipway.model.lifecycle import Event, Phase, RankState
+from slipway.model.reasons import INFRASTRUCTURE, Reason, Result
+from slipway.model.times import format_time, parse_time
+from slipway.watcher.obstacles import BLOCKED
+
+REPORTER = f"{API_GROUP}/watcher"
+"""Shown by kubectl as the source."""
+NOTE_BYTES_MAX = 1024
+WINDOW_S = 3600
+NODES_SAID_MAX = 3
+_CALM = (Reason.PREEMPTED, Reason.PREEMPTION_GRACE, Reason.NODE_DISABLED)
+"""Ends of an attempt that somebody decided: no warning."""
+
+
+class StoryNote(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing to tell of an allocation."""
+
+    name: str
+    """of the Event: the same for what is counted in it"""
+    reason: str
+    action: str
+    text: str
+    at: float
+    """epoch seconds"""
+    is_warning: bool = False
+    related: dict[str, str] | None = None
+    """a reference to another object that it is about: a pod, or an allocation"""
+
+
+class _Told(msgspec.Struct, frozen=True, kw_only=True):
+    reason: str
+    action: str
+    text: str
+    is_warning: bool = False
+    related: dict[str, str] | None = None
+
+
+def notes_of(allocation: Allocation) -> list[StoryNote]:
+    """What there is to tell of it, oldest first; of older steps what the ring still holds."""
+    found: list[StoryNote] = []
+    for entry in ring_of(allocation):
+        told = _told(allocation, entry) if entry.time else None
+        if told is not None:
+            found.append(_note(allocation, told, parse_time(entry.time), cause=entry.reason))
+    stalled = condition_of(allocation.status.conditions, CONDITION_STALLED)
+    if stalled is not None and allocation.status.phase is Phase.PENDING and stalled.last_transition_time:
+        told = _Told(reason="CannotStart", action="Explain", text=stalled.message, is_warning=True)
+        found.append(_note(allocation, told, parse_time(stalled.last_transition_time), cause=stalled.reason))
+    return found
+
+
+def body_of(allocation: Allocation, note: StoryNote, instance: str) -> dict[str, Any]:
+    """The Event as it is created. `instance` is the process that reports it."""
+    meta = allocation.metadata
+    body: dict[str, Any] = {
+        "metadata": {"name": note.name, "namespace": meta.namespace},
+        "eventTime": format_time(note.at, "microseconds"),
+        "regarding": _reference(allocation, meta.name, meta.uid),
+        "reason": note.reason,
+        "action": note.action,
+        "note": _cut(note.text),
+        "type": "Warning" if note.is_warning else "Normal",
+        "reportingController": REPORTER,
+        "reportingInstance": instance[:128],
+    }
+    if note.related is not None:
+        body["related"] = note.related
+    return body
+
+
+def _note(allocation: Allocation, told: _Told, at: float, *, cause: str) -> StoryNote:
+    parts = [id_of(allocation), told.reason, cause, str(int(at // WINDOW_S))]
+    name = ".".join(part.lower() for part in parts if part)
+    return StoryNote(
+        name=name,
+        reason=told.reason,
+        action=told.action,
+        text=told.text,
+        at=at,
+        is_warning=told.is_warning,
+        related=told.related,
+    )
+
+
+def _told(allocation: Allocation, entry: RingEntry) -> _Told | None:
+    data = entry.data
+    match entry.type:
+        case Event.REQUESTED:
+            spec = allocation.spec
+            text = f"waits in queue {spec.queue} of pool {spec.pool} for {_count(data.get('ranks'), 'rank')}"
+            return _Told(reason="Queued", action="Queue", text=text)
+        case Event.ASSIGNED:
+            return _Told(reason="Admitted", action="Admit", text=_placed(entry))
+        case Event.RUNNING:
+            text = f"attempt {entry.attempt}: {_count(data.get('ranks'), 'rank')} started"
+            return _Told(reason="Running", action="Start", text=text)
+        case Event.PREEMPTING:
+            return _preempting(allocation, entry)
+        case Event.RESTARTED:
+            return _requeued(allocation, entry)
+        case Event.TERMINATED:
+            return _ended(allocation, entry)
+        case Event.UPDATED if data.get(BLOCKED):
+            return _Told(reason="StartBlocked", action="Start", text=str(data[BLOCKED]), is_warning=True)
+        case Event.UPDATED if HELD in data:
+            is_held = bool(data[HELD])
+            text = "is held and does not start" if is_held else "waits for its turn again"
+            return _Told(reason="Held" if is_held else "Resumed", action="Hold", text=text)
+        case _:
+            return None
+
+
+def _placed(entry: RingEntry) -> str:
+    nodes = {str(name): int(count) for name, count in dict(entry.data.get("nodes") or {}).items()}
+    said = [f"{name} ({_count(count, 'rank')})" for name, count in list(nodes.items())[:NODES_SAID_MAX]]
+    more = len(nodes) - len(said)
+    if more > 0:
+        said.append(f"{more} more")
+    where = f" on {', '.join(said)}" if said else ""
+    return f"attempt {entry.attempt} has its places{where}"
+
+
+def _preempting(allocation: Allocation, entry: RingEntry) -> _Told:
+    space, _, name = str(entry.data.get("by") or "").rpartition("/")
+    is_known = bool(name) and space == allocation.metadata.namespace
+    deadline = entry.data.get("deadline")
+    text = "was told to make room" + (f" for {name}" if is_known else "") + (f" until {deadline}" if deadline else "")
+    related = _reference(allocation, name) if is_known else None
+    return _Told(reason="Preempting", action="Preempt", text=text, related=related)
+
+
+def _requeued(allocation: Allocation, entry: RingEntry) -> _Told:
+    """The words of the status are of the last restart; an older one has its reason only."""
+    last = [each for each in ring_of(allocation) if each.type is Event.RESTARTED][-1]
+    is_last = last.seq == entry.seq and allocation.status.phase is Phase.PENDING and allocation.status.message
+    text = allocation.status.message if is_last else f"attempt {entry.attempt - 1} ended with {entry.reason}"
+    is_warning = entry.reason not in _CALM
+    return _Told(reason="Requeued", action="Requeue", text=f"{text}; waits for its next attempt", is_warning=is_warning)
+
+
+def _ended(allocation: Allocation, entry: RingEntry) -> _Told:
+    status = allocation.status
+    result = str(entry.data.get("result") or status.result or "")
+    is_bad = result in (Result.FAILED, Result.INVALID, Result.TIMED_OUT)
+    text = f"attempt {entry.attempt} ended: {status.message or entry.reason or result}"
+    related = _failed_pod(allocation) if is_bad and entry.reason not in INFRASTRUCTURE else None
+    return _Told(reason=result or "Ended", action="End", text=text, is_warning=is_bad, related=related)
+
+
+def _failed_pod(allocation: Allocation) -> dict[str, str] | None:
+    """The pod of the first rank that failed."""
+    for rank, each in enumerate(allocation.status.ranks or []):
+        if each.phase is RankState.FAILED and each.pod_uid:
+            name = pod_name(id_of(allocation), allocation.status.attempt, rank)
+            space = allocation.metadata.namespace
+            return {"apiVersion": "v1", "kind": "Pod", "namespace": space, "name": name, "uid": each.pod_uid}
+    return None
+
+
+def _reference(allocation: Allocation, name: str, uid: str = "") -> dict[str, str]:
+    space = allocation.metadata.namespace
+    found = {"apiVersion": f"{API_GROUP}/{API_VERSION}", "kind": "Allocation", "namespace": space, "name": name}
+    return {**found, "uid": uid} if uid else found
+
+
+def _count(number: Any, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number or 0} {noun}s"
+
+
+def _cut(text: str) -> str:
+    return text.encode()[:NOTE_BYTES_MAX].decode(errors="ignore")

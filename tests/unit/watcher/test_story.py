@@ -1,0 +1,207 @@
+"""The story of an allocation as Events of Kubernetes: which steps, in which words, and each of them once."""
+
+from typing import Any
+
+import pytest
+
+from slipway.crd.v1alpha1 import Allocation
+from slipway.errors import DeniedError, UnavailableError
+from slipway.kube.resources import EVENTS, STORY_EVENTS, Resource
+from slipway.model.lifecycle import Event
+from slipway.runtime.clock import SeededRandom
+from slipway.watcher.informers import Informers
+from slipway.watcher.narrator import BATCH_MAX, PAUSE_S, RECENT_S, RETRY_S, Narrator
+from slipway.watcher.story import NOTE_BYTES_MAX, body_of, notes_of
+from tests.support.builders import AllocationStory, a_pod, an_allocation
+from tests.support.clock import FakeClock
+from tests.support.kube_core import CoreKube
+from tests.support.reductions import a_running, settled
+from tests.support.small_cluster import a_client, a_core, furnish, launch
+
+
+def told(allocation: Allocation) -> list[tuple[str, str]]:
+    """(reason, text) of each Event, oldest first."""
+    return [(note.reason, note.text) for note in notes_of(allocation)]
+
+
+# --- what is told
+
+
+def test_a_success_is_told_from_the_queue_to_the_end() -> None:
+    """With the queue, the nodes and the ranks; nothing of it is a warning."""
+    ended = settled(
+        an_allocation(2).assigned("n0", "n0").released().running().it, a_pod(0).exited(0), a_pod(1).exited(0)
+    )
+    notes = notes_of(ended)
+    assert [note.reason for note in notes] == ["Queued", "Admitted", "Running", "Succeeded"]
+    assert not any(note.is_warning for note in notes)
+    assert [note.at for note in notes] == sorted(note.at for note in notes)
+
+
+def test_a_failure_is_a_warning_that_leads_to_the_pod() -> None:
+    """In the words of the status, which name the rank."""
+    ended = settled(a_running().it, a_pod().exited(7))
+    note = notes_of(ended)[-1]
+    assert (note.reason, note.is_warning) == ("Failed", True)
+    assert ended.status.message in note.text
+    assert note.related is not None
+    assert (note.related["kind"], note.related["name"]) == ("Pod", a_pod().it.metadata.name)
+
+
+def test_the_places_are_told_and_not_a_list_without_end() -> None:
+    """The first nodes with their ranks, and how many more."""
+    story = an_allocation().recorded(Event.ASSIGNED, at_s=1, data={"nodes": {f"n{index}": 2 for index in range(9)}})
+    assert told(story.it)[-1] == (
+        "Admitted",
+        "attempt 1 has its places on n0 (2 ranks), n1 (2 ranks), n2 (2 ranks), 6 more",
+    )
+
+
+@pytest.mark.parametrize(("by", "is_named"), [("team/big", True), ("other/big", False)])
+def test_who_displaces_it_is_named_within_its_workspace_only(by: str, is_named: bool) -> None:
+    """Others may read the Events of a namespace who may not know the names of another."""
+    story = a_running().recorded(Event.PREEMPTING, at_s=5, reason="Preempted", data={"by": by})
+    note = notes_of(story.it)[-1]
+    assert note.reason == "Preempting"
+    assert ("big" in note.text, note.related is not None) == (is_named, is_named)
+
+
+def test_a_restart_is_told_with_its_cause() -> None:
+    """A decision of the scheduler is no warning, a failure is one."""
+    failed = begun_again(a_running(maxRestarts=3), exit_code=1)
+    assert [(note.reason, note.is_warning) for note in notes_of(failed)][-1] == ("Requeued", True)
+    assert "RankFailed" in notes_of(failed)[-1].text
+    moved = begun_again(a_running().stopped("Preempted", requeue=True), exit_code=143)
+    assert [(note.reason, note.is_warning) for note in notes_of(moved)][-1] == ("Requeued", False)
+
+
+def test_what_can_never_start_says_so() -> None:
+    """In the words of the explanation, as long as it waits."""
+    waits = an_allocation().condition("Stalled", "NoFit", "can never start as the pool stands")
+    assert told(waits.it)[-1] == ("CannotStart", "can never start as the pool stands")
+    assert "CannotStart" not in [reason for reason, _ in told(waits.assigned().it)]
+
+
+def test_an_event_is_as_kubernetes_wants_it() -> None:
+    """Times to the microsecond, a note of at most a thousand bytes."""
+    story = an_allocation().condition("Stalled", "NoFit", "ü" * 2000)
+    body = body_of(story.it, notes_of(story.it)[-1], "watcher-0")
+    assert len(body["note"].encode()) <= NOTE_BYTES_MAX
+    assert body["eventTime"].endswith("Z")
+    assert len(body["eventTime"].rpartition(".")[2]) == len("000000Z")
+
+
+# --- how it is written
+
+
+class Desk:
+    """A cluster, and a narrator that has seen nothing of it yet."""
+
+    def __init__(self) -> None:
+        self.clock = FakeClock()
+        self.core = a_core(self.clock.now)
+        self.kube = a_client(self.core)
+        self.world = Informers()
+        self.narrator = self.another(self.kube)
+
+    def another(self, kube: CoreKube) -> Narrator:
+        """As another process has it, which knows nothing of this one."""
+        return Narrator(kube, self.world, self.clock, instance="watcher-0")
+
+    async def events(self) -> dict[str, Any]:
+        """{reason: the Event}, as kubectl reads them."""
+        return {event.reason: event for event in (await self.kube.list(EVENTS)).items}
+
+
+@pytest.fixture
+async def desk() -> Desk:
+    """Furnished."""
+    found = Desk()
+    await furnish(found.kube)
+    return found
+
+
+async def test_a_step_is_written_once(desk: Desk) -> None:
+    """Whoever looks again, and whoever takes over, finds it there."""
+    job = await launch(desk.kube, "job")
+    for narrator in (desk.narrator, desk.narrator, desk.another(desk.kube)):
+        narrator.offer(job)
+        assert await narrator.flush() == PAUSE_S
+    events = await desk.events()
+    assert list(events) == ["Queued"]
+    about = events["Queued"].involved_object
+    assert (about.kind, about.name, about.uid) == ("Allocation", "job", job.metadata.uid)
+    assert events["Queued"].series is None
+
+
+async def test_what_comes_again_is_counted_by_whoever_leads(desk: Desk) -> None:
+    """One Event an hour for the same cause; its number is written each time that it has doubled."""
+    story = AllocationStory(await launch(desk.kube, "job", maxRestarts=100))
+    for attempt in range(1, 6):
+        story = restarted(story.assigned(at_s=10.0 * attempt), at_s=10.0 * attempt + 5)
+        desk.clock.advance(10)
+        narrator = desk.another(desk.kube) if attempt == 3 else desk.narrator
+        narrator.offer(story.it)
+        await narrator.flush()
+        if attempt == 3:
+            desk.narrator = narrator
+    requeued = (await desk.events())["Requeued"]
+    assert requeued.series is not None
+    assert requeued.series.count == 4
+
+
+async def test_an_old_story_is_not_told_again(desk: Desk) -> None:
+    """Who begins to lead does not write what a cluster has gone through long ago."""
+    job = await launch(desk.kube, "job")
+    desk.clock.advance(RECENT_S + 1)
+    desk.narrator.offer(job)
+    await desk.narrator.flush()
+    assert await desk.events() == {}
+
+
+async def test_what_is_refused_is_left_and_what_is_away_is_tried_again(desk: Desk) -> None:
+    """Nothing waits for it, and nothing fails."""
+    kube = RefusingKube(desk.core, random=SeededRandom(1))
+    narrator = desk.another(kube)
+    job = await launch(desk.kube, "job")
+    kube.error = UnavailableError("away")
+    narrator.offer(job)
+    assert await narrator.flush() == RETRY_S
+    kube.error = DeniedError("no such right")
+    assert await narrator.flush() == PAUSE_S
+    assert await desk.events() == {}
+    kube.error = None
+    narrator.offer(job)
+    await narrator.flush()
+    assert await desk.events() == {}, "it was given up, until there is more to tell"
+
+
+async def test_many_are_told_in_batches(desk: Desk) -> None:
+    """A few, then a pause."""
+    for index in range(BATCH_MAX + 3):
+        desk.narrator.offer(await launch(desk.kube, f"job-{index}"))
+    await desk.narrator.flush()
+    assert len((await desk.kube.list(EVENTS)).items) == BATCH_MAX
+    await desk.narrator.flush()
+    assert len((await desk.kube.list(EVENTS)).items) == BATCH_MAX + 3
+
+
+class RefusingKube(CoreKube):
+    """Takes no Event while `error` is set."""
+
+    error: Exception | None = None
+
+    async def create(self, resource: Resource[Any], body: Any, **options: Any) -> Any:
+        if self.error is not None and resource is STORY_EVENTS:
+            raise self.error
+        return await super().create(resource, body, **options)
+
+
+def restarted(story: AllocationStory, *, at_s: float) -> AllocationStory:
+    """The next attempt waits."""
+    return story.recorded(Event.RESTARTED, at_s=at_s, reason="RankFailed")
+
+
+def begun_again(story: AllocationStory, *, exit_code: int) -> Allocation:
+    """Its attempt has ended and the next one waits."""
+    return settled(story.it, a_pod().exited(exit_code))
