@@ -34,7 +34,7 @@ MODEL ?= all
 WORKERS ?= $(shell getconf _NPROCESSORS_ONLN)
 PYTEST = $(BIN)/python -m pytest --numprocesses=$(1) --dist=loadfile $(if $(SEED),--randomly-seed=$(SEED))
 
-.PHONY: help demo up test test-all pictures docs-pictures conformance check format generate lock bench budget sim chaos models fuzz node wheel release clean
+.PHONY: help demo up test test-all pictures docs-pictures docs-demo conformance check format generate lock bench budget sim chaos models fuzz node wheel release clean
 
 help: ## What there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
@@ -84,6 +84,9 @@ pictures: $(VENV)/.dev ## The page as a person sees it: pictures of every page, 
 
 docs-pictures: $(VENV)/.dev ## The pictures of the page that the docs show, taken again
 	@$(BIN)/python -m tests.browser.gallery --docs docs/pictures
+
+docs-demo: $(VENV)/.dev ## The recorded session that the docs show, run again
+	@$(BIN)/python -m tools.demo_session docs/demo.md
 
 conformance: $(VENV)/.dev ## Contracts and the whole system on a real kube-apiserver, etcd and Redis (or KUBECONFIG=)
 	@$(BIN)/python -m tests.conformance $(ARGS)

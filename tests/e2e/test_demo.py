@@ -13,6 +13,7 @@ def test_the_demo_passes_and_leaves_nothing() -> None:
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr
     assert "checks, all ok" in done.stdout
     assert " NO " not in done.stdout
+    assert max(len(line) for line in (done.stdout + done.stderr).splitlines()) <= 80
     for title in ("a. a notebook", "b. a gang", "c. a command", "d. one", "e. a gang", "stream", "placement", "trace"):
         assert re.search(rf"^── .*{re.escape(title)}", done.stdout, re.MULTILINE), title
     found = re.search(r"kubeconfig (\S+)/kubeconfig", done.stderr)

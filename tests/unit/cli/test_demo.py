@@ -1,5 +1,6 @@
 """The parts of the demo that can be wrong by themselves: the program of its gang, and the few words of Redis."""
 
+import io
 import os
 import socket
 import subprocess
@@ -11,6 +12,8 @@ import pytest
 
 from slipway.cli.demo import allreduce
 from slipway.cli.demo.evidence import xrange
+from slipway.cli.demo.stage import DemoStage
+from slipway.cli.terminal import Terminal
 from tests.support.ports import free_port
 
 RANKS = 3
@@ -63,3 +66,14 @@ def test_an_error_of_the_server() -> None:
     with pytest.raises(ConnectionError, match="NOAUTH"):
         xrange(url, "key")
     thread.join()
+
+
+def test_long_titles_and_checks_are_broken_at_the_width() -> None:
+    """What a check found can be long; no line of the story is wider than the terminal."""
+    out = io.StringIO()
+    stage = DemoStage(Terminal(out, io.StringIO()), "http://127.0.0.1:1")
+    stage.title("a scene " * 20)
+    assert not stage.check("a long name " * 5, is_ok=False, found="much " * 40)
+    lines = out.getvalue().splitlines()
+    assert len(lines) > 6
+    assert max(map(len, lines)) <= 80

@@ -51,9 +51,11 @@ class DemoStage:
         self._cursors: dict[str, str] = {}
 
     def title(self, text: str) -> None:
-        """Begin a scene."""
+        """Begin a scene; a long title is broken."""
         self.terminal.line()
-        self.terminal.line(self.terminal.paint(f"── {text}", "bold", to_err=False))
+        wrapped = textwrap.wrap(text, self.terminal.width, initial_indent="── ", subsequent_indent=INDENT)
+        for part in wrapped:
+            self.terminal.line(self.terminal.paint(part, "bold", to_err=False))
 
     def say(self, text: str) -> None:
         """Lines of the scene; long ones are broken."""
@@ -74,7 +76,11 @@ class DemoStage:
         """Note whether something is as it should be."""
         self.checks.append(Expectation(name, is_ok, str(found)))
         mark = self.terminal.paint("ok", "green", to_err=False) if is_ok else self.paint_bad("NO")
-        self.terminal.line(f"   {mark} {name}" + ("" if is_ok else f" (found: {found})"))
+        text = name if is_ok else f"{name} (found: {found})"
+        first, *rest = textwrap.wrap(text, self.terminal.width - 2 * len(INDENT)) or [""]
+        self.terminal.line(f"{INDENT}{mark} {first}")
+        for part in rest:
+            self.terminal.line(f"{INDENT}{INDENT}{part}")
         return is_ok
 
     def paint_bad(self, text: str) -> str:

@@ -24,7 +24,7 @@ def tell(terminal: Terminal, url: str, redis_url: str) -> int:
 def _play(stage: DemoStage, redis_url: str) -> None:
     stage.title("a. a notebook that serves a page")
     notebook = scenes.notebook(stage)
-    stage.title("b. a gang of four: all start or none; they find each other and sum a vector over sockets")
+    stage.title("b. a gang of four: all start or none; they sum a vector over sockets")
     gang = scenes.gang(stage)
     stage.title("c. a command that fails with exit code 3")
     scenes.failing(stage)

@@ -303,12 +303,13 @@ async def _demo(arguments: argparse.Namespace, terminal: Terminal, folder: Path)
     stop = _stop_on_signals()
     stack = Stack(StackOptions(folder=folder, port=0, nodes=2, gpus=8), say=terminal.note)
     begin = time.monotonic()
-    terminal.note("starting a cluster, a Valkey, two nodes and the four services, as processes of this machine")
+    terminal.note("starting a cluster, a Valkey, two nodes and the four services, as processes")
     if not await _unless_stopped(stack.start(), stop):
         return main.DETACHED, []
     code, pids = main.DETACHED, [child.pid for child in stack.children.values()]
     try:
-        terminal.note(f"up after {time.monotonic() - begin:.1f} s: API {stack.api_url}, kubeconfig {stack.kubeconfig}")
+        terminal.note(f"up after {time.monotonic() - begin:.1f} s: API {stack.api_url}")
+        terminal.note(f"kubeconfig {stack.kubeconfig}")
         code = await _in_thread(lambda: tell(terminal, stack.api_url, stack.redis_url), stop)
         if arguments.stay and not stop.is_set():
             terminal.note(f"{stack.api_url} stays up; Ctrl-C stops it")

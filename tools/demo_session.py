@@ -1,0 +1,60 @@
+"""`python -m tools.demo_session docs/demo.md`: the page with a recorded session, made by running `slipway demo`.
+
+Owns the form of the page. What it shows is what the command printed, whole and in its order; only the folder of the
+session, which is new each time, has a fixed name.
+"""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+WIDTH = 80
+HEAD = """# A recorded session
+
+`make demo` starts everything on one machine, does the main job once, and stops everything. This is what it printed.
+`make docs-demo` runs it again and writes this page. Ids, addresses and times differ from run to run.
+
+```console
+$ make demo
+"""
+
+
+class SessionError(Exception):
+    """What was printed cannot be shown: the demo failed, or a line does not fit."""
+
+
+def page_of(printed: str) -> str:
+    """The page that shows the session.
+
+    Raises:
+        SessionError: a line is wider than a terminal, or a check of the demo failed.
+    """
+    text = re.sub(r"/\S+/slipway-demo-\w+", "/tmp/slipway-demo", printed)  # noqa: S108 - a name that is shown
+    lines = [line.rstrip() for line in text.strip().splitlines()]
+    wide = [line for line in lines if len(line) > WIDTH]
+    if wide:
+        raise SessionError(f"{len(wide)} lines are wider than {WIDTH} columns; the first: {wide[0]}")
+    if not any(line.endswith("checks, all ok") for line in lines):
+        raise SessionError("a check of the demo failed; run make demo and look at it")
+    return HEAD + "\n".join(lines) + "\n```\n"
+
+
+def main(target: str) -> int:
+    """Run it, and write the page."""
+    command = [str(Path(sys.executable).with_name("slipway")), "demo"]
+    done = subprocess.run(  # noqa: S603 - our own command
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=300, check=False
+    )
+    try:
+        page = page_of(done.stdout)
+    except SessionError as error:
+        sys.stderr.write(f"make docs-demo: {error}\n")
+        return 1
+    Path(target).write_text(page, "utf-8")
+    sys.stdout.write(f"make docs-demo: {len(page.splitlines())} lines in {target}\n")
+    return done.returncode
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1]))
