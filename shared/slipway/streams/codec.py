@@ -20,7 +20,7 @@ from slipway.model.lifecycle import Event, Phase
 from slipway.model.numbers import plain
 from slipway.streams import keys
 from slipway.streams.decisions import Caps, DecisionEntry
-from slipway.streams.macs import Macs
+from slipway.streams.macs import ForgedError, Macs
 from slipway.streams.ports import Claimed, DeadLetter, FeedEntry, FeedOp, SpanRecord, WorkHint
 from slipway.streams.webhooks import Delivery
 
@@ -203,19 +203,35 @@ def _feed_place(epoch: bytes, number: bytes) -> bytes:
     return b"%b %b %b" % (_FEED_KEY, epoch, number)
 
 
-def feed_end(fields: Fields) -> tuple[int, int]:
+def feed_end(fields: Fields, macs: Macs | None = None) -> tuple[int, int]:
     """(epoch, number) at the end of an entry of the feed.
 
     One of another version of ours, as an upgrade leaves behind, has at least its epoch, so that the next can begin.
+    With keys, one without their code has none: else whoever owned Redis once could end the feed for ever.
     """
     try:
-        last = decode_feed(fields)[-1]
+        last = decode_feed(fields, macs)[-1]
         return last.epoch, last.number
+    except ForgedError:
+        return 0, 0
     except InvalidError:
         try:
             return _number(_text(fields, "e"), "e"), 0
         except InvalidError:
             return 0, 0
+
+
+def is_forged(newest: Sequence[tuple[tuple[int, int], Fields]], end: bytes, macs: Macs) -> bool:
+    """Whether the newest entry of the feed is the one of that id, and was not written with our keys."""
+    if not newest or b"%d-%d" % newest[0][0] != end:
+        return False
+    try:
+        decode_feed(newest[0][1], macs)
+    except ForgedError:
+        return True
+    except InvalidError:
+        return False
+    return False
 
 
 def encode_beat(versions: Mapping[str, str]) -> bytes:

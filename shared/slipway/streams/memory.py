@@ -309,7 +309,7 @@ class MemoryFeed:
 
     def _append(self, entries: Sequence[FeedEntry], after: str | None) -> str:
         last = self._server.newest(keys.CLUSTER.prefix, 1)
-        epoch = codec.feed_end(last[0][1])[0] if last else 0
+        epoch = codec.feed_end(last[0][1], self._macs)[0] if last else 0
         if after is None and last and epoch >= entries[0].epoch:
             raise StaleError("the feed has another publisher")
         if after is not None and (not last or id_text(last[0][0]) != after):
@@ -335,7 +335,7 @@ class MemoryFeed:
         last = self._server.newest(keys.CLUSTER.prefix, 1)
         if not last:
             return FeedPosition(cursor=None, epoch=0, number=0)
-        epoch, number = codec.feed_end(last[0][1])
+        epoch, number = codec.feed_end(last[0][1], self._macs)
         return FeedPosition(cursor=id_text(last[0][0]), epoch=epoch, number=number)
 
     async def keep(self, slot: int, parts: Mapping[str, bytes], *, anew: bool) -> None:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from slipway.errors import ExpiredError, StaleError
 from slipway.runtime.clock import SystemClock
 from slipway.streams import codec, keys
 from slipway.streams.allgather import NO_RANK, AllgatherState, GatherKey, Seat, seats_of
@@ -65,6 +66,26 @@ async def test_a_feed_that_others_have_written_is_refused(
         else:
             with pytest.raises(ForgedError):
                 await lenient.feed.read(None, limit=10, block_s=0)
+
+
+async def test_an_end_that_others_have_written_ends_no_feed(backend: Backend, macs: MacKeys) -> None:
+    """Whatever epoch it says, also one that no term will reach: publishers go on behind it, and readers with them."""
+    ours = backend.connect(feed_macs=macs).feed
+    for begun in (False, True):
+        await backend.flush()
+        end = await ours.append([an_entry(1)], after=None) if begun else None
+        await backend.connect().feed.append([an_entry(1, epoch=10**18 - 1)], after=None)
+        position = await ours.position()
+        assert (position.epoch, position.number) == (0, 0)
+        if begun:
+            with pytest.raises(ExpiredError):
+                await ours.append([an_entry(2)], after=end)
+        await ours.append([an_entry(1, epoch=2)], after=None)
+        assert (await ours.position()).epoch == 2
+        found = await ours.read(position.cursor, limit=10, block_s=0)
+        assert [entry for _, entry in found] == [an_entry(1, epoch=2)]
+        with pytest.raises(StaleError):
+            await ours.append([an_entry(1, epoch=2)], after=None)
 
 
 @pytest.mark.parametrize("field", ["n", "e", "d", "m"])
