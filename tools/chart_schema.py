@@ -60,12 +60,7 @@ def schema() -> Schema:
     """Of all values."""
     whole = shapes.closed(
         {
-            "image": shapes.image("The one image of all services. It needs a registry, from which nodes pull it."),
-            "imagePullSecrets": shapes.pull_secrets("Of every pod: Secrets of the release's namespace."),
-            "pinImages": shapes.flag(
-                "Name the images by the digests that the chart has for their tags. false: by tags alone, as for a "
-                "mirror that keeps one architecture of an image and so another digest."
-            ),
+            **_images(),
             "nameOverride": shapes.text("Instead of the chart's name, in labels.", pattern=rf"^$|{shapes.NAME}"),
             "fullnameOverride": shapes.text("Instead of the release's name, in names.", pattern=rf"^$|{shapes.NAME}"),
             "labels": shapes.texts("More labels on every object."),
@@ -191,6 +186,18 @@ def _service(name: str, struct: type[CommonSettings]) -> Schema:
         **parts.pod(),
     }
     return shapes.closed(own, f"The {name} service.")
+
+
+def _images() -> Schema:
+    """What images are called, and how they are pulled."""
+    return {
+        "image": shapes.image("The one image of all services. It needs a registry, from which nodes pull it."),
+        "imagePullSecrets": shapes.pull_secrets("Of every pod: Secrets of the release's namespace."),
+        "pinImages": shapes.flag(
+            "Name the images by the digests that the chart has for their tags. false: by tags alone, as for a "
+            "mirror that keeps one architecture of an image and so another digest."
+        ),
+    }
 
 
 def _setup() -> Schema:
