@@ -130,7 +130,7 @@ def show_batch(
             for part in parts_of(ids):
                 _curl(session, "POST", "/allocations/batch", body={"verb": verb, **values, "ids": part})
         case _:
-            more = "".join(f", {name}={value!r}" for name, value in values.items())
+            more = "".join(f", {_snake(name)}={value!r}" for name, value in values.items())
             call: list[str] = []
             for part in parts_of(ids):
                 call += [f"for item in client.batch({verb!r}, ids={part!r}{more}).items:"]
@@ -149,6 +149,25 @@ def show_signal(session: CliSession, arguments: argparse.Namespace, verb: str, i
         case _:
             more = f", reason={reason!r}" if reason else ""
             _python(session, [f"print(client.{verb}({id_!r}{more}).phase)" for id_ in ids])
+
+
+def show_move(session: CliSession, arguments: argparse.Namespace, ids: Sequence[str], beside: Json) -> None:
+    """A move of one or many. Raises InvalidError for kubectl, and for Python where running work is not interrupted."""
+    if len(ids) == 1 and asked(arguments) == "curl":
+        _curl(session, "POST", f"/allocations/{ids[0]}/move", body=beside)
+        return
+    if "interrupt" in beside and asked(arguments) == "python":
+        raise InvalidError("--no-interrupt: the Python client cannot say it; leave it out, or use --as curl")
+    values = {name: value for name, value in beside.items() if name != "interrupt"}
+    show_batch(session, arguments, "move", ids, values, spec=None)
+
+
+def show_forget(session: CliSession, arguments: argparse.Namespace, ids: Sequence[str]) -> None:
+    """`forget` of each. Raises InvalidError for the other tools, which cannot do it."""
+    if asked(arguments) != "curl":
+        raise InvalidError(f"--as {asked(arguments)}: only the API does this; use --as curl")
+    for id_ in ids:
+        _curl(session, "POST", f"/allocations/{id_}/forget")
 
 
 def show_change(session: CliSession, arguments: argparse.Namespace, id_: str, body: Json, spec: Json | None) -> None:

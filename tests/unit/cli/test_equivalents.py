@@ -144,6 +144,30 @@ async def test_changes_run_as_they_are_printed(world: ApiWorld, desk: Desk, tool
     assert (await done("terminate", "a", "--reason", "it's over")).desired == "Stopped"
 
 
+@pytest.mark.parametrize("tool", ["curl", "python"])
+async def test_a_move_runs_as_it_is_printed(world: ApiWorld, desk: Desk, tool: str) -> None:
+    """What was behind goes first afterwards; printing it changes nothing."""
+    for name in ("first", "second"):
+        await world.launch(name=name, headers={"X-Slipway-User": "ann"})
+    stood = (await world.stored("second")).spec
+    printed = await desk.run("move", "second", "--ahead-of", "first", "--user", "ann", "--as", tool)
+    assert (printed.code, (await world.stored("second")).spec) == (main.OK, stood), printed
+    ended = await ran(tool, printed.out)
+    assert ended.code == 0, ended
+    assert (await world.stored("second")).spec != stood
+
+
+async def test_to_forget_is_printed_for_curl_only(world: ApiWorld, desk: Desk) -> None:
+    """The client in Python and kubectl have no such call."""
+    await world.launch(name="a")
+    printed = await desk.run("forget", "a", "--as", "curl")
+    assert printed.code == main.OK
+    assert "/api/v1/allocations/a/forget" in printed.out
+    for tool in ("python", "kubectl"):
+        refused = await desk.run("forget", "a", "--as", tool)
+        assert (refused.code, "use --as curl" in refused.err) == (main.USAGE, True), refused
+
+
 async def test_changes_that_are_one_field_are_patches_of_kubectl(world: ApiWorld, desk: Desk) -> None:
     """Those of which the API does no more than set it."""
     await world.launch(name="a", headers={"X-Slipway-User": "ann"})
@@ -168,6 +192,7 @@ async def test_changes_that_are_one_field_are_patches_of_kubectl(world: ApiWorld
         (("pause", "a"), "--as: kubectl cannot do this"),
         (("preempt", "a"), "--as: kubectl cannot do this"),
         (("rm", "a"), "--as: kubectl cannot do this"),
+        (("move", "a", "--behind", "b"), "--as: kubectl cannot do this"),
         ((*LAUNCH, "--secret", "HOME", "--", "true"), "--secret: the value of HOME can only be sent to the API"),
     ],
 )

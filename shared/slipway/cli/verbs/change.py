@@ -15,8 +15,10 @@ Json = dict[str, Any]
 CONFLICT = 409
 
 
-def _configure_ids(parser: argparse.ArgumentParser) -> None:
+def configure_forget(parser: argparse.ArgumentParser) -> None:
+    """Arguments of `forget`."""
     parser.add_argument("ids", nargs="+", metavar="ID")
+    equivalents.add_option(parser)
 
 
 def configure_kill(parser: argparse.ArgumentParser) -> None:
@@ -138,7 +140,7 @@ def remove(arguments: argparse.Namespace, session: CliSession) -> int:
 
 def configure_preempt(parser: argparse.ArgumentParser) -> None:
     """Arguments of `preempt`."""
-    _configure_ids(parser)
+    parser.add_argument("ids", nargs="+", metavar="ID")
     parser.add_argument("--reason", default="", help="what its ranks are told")
     equivalents.add_option(parser)
 
@@ -220,6 +222,9 @@ def _do(session: CliSession, call: str, ids: list[str], said: Callable[[Json], s
 
 def forget(arguments: argparse.Namespace, session: CliSession) -> int:
     """Give up what runs on machines that are off."""
+    if equivalents.asked(arguments):
+        equivalents.show_forget(session, arguments, arguments.ids)
+        return main.OK
     for id_ in arguments.ids:
         view: Json = session.api.post(f"/allocations/{id_}/forget")
         signals = cast("Json", cast("Json", view["spec"]).get("signals") or {})
@@ -326,7 +331,7 @@ VERBS = {
     "pause": CliVerb(_configure_hold, pause),
     "hold": CliVerb(_configure_hold, hold),
     "resume": CliVerb(_configure_hold, resume),
-    "forget": CliVerb(_configure_ids, forget),
+    "forget": CliVerb(configure_forget, forget),
     "limit": CliVerb(configure_limit, limit),
     "update": CliVerb(configure_update, update),
     "priority": CliVerb(configure_priority, priority),

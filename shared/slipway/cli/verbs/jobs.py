@@ -7,7 +7,7 @@ import argparse
 from typing import Any, cast
 from urllib.parse import quote
 
-from slipway.cli import batch, labels, main, output, selection, table
+from slipway.cli import batch, equivalents, labels, main, output, selection, table
 from slipway.cli.http import ApiResponse
 from slipway.cli.verb import CliSession, CliVerb, command_line
 from slipway.cli.verbs import listing
@@ -50,6 +50,7 @@ def configure_move(parser: argparse.ArgumentParser) -> None:
     """Arguments of `move`."""
     selection.add_options(parser)
     _configure_beside(parser)
+    equivalents.add_option(parser)
 
 
 def _configure_beside(parser: argparse.ArgumentParser) -> None:
@@ -87,7 +88,13 @@ def move(arguments: argparse.Namespace, session: CliSession) -> int:
     """Allocations ahead of or behind another; many keep their order."""
     beside = _beside(arguments)
     does = f"move {_where(arguments)}:"
+    if equivalents.asked(arguments):
+        arguments.yes = True  # a request that is only printed changes nothing, so that no question is asked
     ids = selection.ids_of(arguments, session, does, lambda view: view["phase"] == labels.PENDING, oldest_first=True)
+    if equivalents.asked(arguments):
+        if ids:
+            equivalents.show_move(session, arguments, ids, beside)
+        return main.OK
     if len(ids) != 1:
         # Running work does not move, so that there is nothing to interrupt.
         values = {name: value for name, value in beside.items() if name != "interrupt"}
