@@ -63,6 +63,20 @@ def add_options(parser: argparse.ArgumentParser, *, with_ranks: bool) -> None:
     what.add_argument(
         "--run-as", metavar="UID[:GROUP]", default="", help="run as this user and primary group, by number: 1000:1000"
     )
+    what.add_argument(
+        "--privilege",
+        metavar="NAME",
+        action="append",
+        default=[],
+        help="root, hostIPC, hostNetwork or a capability such as IPC_LOCK; the pool has to allow it (repeat)",
+    )
+    what.add_argument(
+        "--volume",
+        metavar="CLAIM:PATH[:ro]",
+        action="append",
+        default=[],
+        help="a volume claim of the workspace, at this path; with :ro it is only read (repeat)",
+    )
     what.add_argument("--template", metavar="NAME", help="a named template to lay under it")
     where = parser.add_argument_group("where and when")
     where.add_argument("--name", metavar="N", help="a name of your own")
@@ -135,8 +149,7 @@ def body_of(kind: str, arguments: argparse.Namespace, command: list[str]) -> Jso
         values = _values_here([item for item in arguments.secret if "=" not in item], os.environ)
         if values:
             body["secretValues"] = values
-    if arguments.run_as:
-        body["runAs"] = _run_as(arguments.run_as)
+    body |= _of_pods(arguments)
     if arguments.flavor:
         body["flavors"] = arguments.flavor
     if arguments.label:
@@ -151,6 +164,18 @@ def body_of(kind: str, arguments: argparse.Namespace, command: list[str]) -> Jso
     return body
 
 
+def _of_pods(arguments: argparse.Namespace) -> Json:
+    """Short forms of what the pods have: who they run as, their volumes, their privileges."""
+    found: Json = {}
+    if arguments.run_as:
+        found["runAs"] = _run_as(arguments.run_as)
+    if arguments.volume:
+        found["volumes"] = dict(_volume(text) for text in arguments.volume)
+    if arguments.privilege:
+        found["privileges"] = arguments.privilege
+    return found
+
+
 def _run_as(text: str) -> dict[str, int]:
     """`1000`, `1000:2000` or `:2000`, as `runAs` of a launch."""
     user, _, group = text.partition(":")
@@ -160,6 +185,15 @@ def _run_as(text: str) -> dict[str, int]:
     ):
         raise InvalidError(f"--run-as: {text!r} is not UID, UID:GROUP or :GROUP in numbers, such as 1000:1000")
     return {field: int(each) for field, each in given.items() if each}
+
+
+def _volume(text: str) -> tuple[str, str]:
+    """`CLAIM:PATH`, or `CLAIM:PATH:ro`, as (path, claim) of `volumes` of a launch."""
+    claim, _, rest = text.partition(":")
+    path, _, mode = rest.partition(":")
+    if not claim or not path or mode not in ("", "ro", "rw"):
+        raise InvalidError(f"--volume: {text!r} is not CLAIM:PATH or CLAIM:PATH:ro, such as dataset:/data:ro")
+    return path, f"{claim}:{mode}" if mode else claim
 
 
 def into_workspace(body: Json) -> None:

@@ -33,6 +33,8 @@ _OPTIONS = {
     "ports/0/port": "--port",
     "env": "--env",
     "labels": "--label",
+    "privileges": "--privilege",
+    "volumes": "--volume",
 }
 """{a field of a launch: the option that sets it}, where the option is not called as the field"""
 KNOWN_MAX = 200

@@ -151,3 +151,19 @@ async def test_attach_is_what_run_shows(world: ApiWorld, desk: Desk) -> None:
     assert (attached.code, followed.code) == (main.FAILED, main.FAILED)
     assert attached.err == followed.err
     assert "Failed" in attached.err
+
+
+@pytest.mark.parametrize(
+    ("options", "ids"), [(("--run-as", "1002"), (1002, 2001)), (("--privilege", "root"), (0, 2001))]
+)
+async def test_another_user_takes_the_place_of_the_first_one(
+    world: ApiWorld, desk: Desk, options: tuple[str, str], ids: tuple[int, int]
+) -> None:
+    """The launch has the user of the first time in its pod template: the option replaces it, and keeps the rest."""
+    await world.kube.patch(RESOURCE_POOLS, "default", {"spec": {"allowedPrivileges": ["root"]}})
+    await desk.run(*RUN, "--run-as", "1001:2001", "--", "true")
+    done = await desk.run("rerun", "first", "--detach", *options)
+    assert done.code == main.OK, done.err
+    context = (await spec_of_the_second(world)).spec.template["spec"]["securityContext"]
+    assert (context["runAsUser"], context["runAsGroup"]) == ids
+    assert context["runAsNonRoot"] is (ids[0] != 0)

@@ -144,6 +144,40 @@ async def test_who_runs_it_is_an_option(world: ApiWorld, desk: Desk) -> None:
         assert (refused.code, "--run-as" in refused.err) == (main.USAGE, True), text
 
 
+async def test_volumes_and_privileges_are_options(world: ApiWorld, desk: Desk) -> None:
+    """Each claim at its path, and each privilege that the pool allows by name."""
+    await world.kube.patch(RESOURCE_POOLS, "default", {"spec": {"allowedPrivileges": ["hostNetwork", "IPC_LOCK"]}})
+    volumes = ("--volume", "dataset:/data:ro", "--volume", "home:/home/ada")
+    privileges = ("--privilege", "hostNetwork", "--privilege", "IPC_LOCK")
+    done = await desk.run(*RUN, *volumes, *privileges, "--", "true")
+    assert done.code == main.OK, done.err
+    pod = (await world.stored("train")).spec.template["spec"]
+    assert [mount["mountPath"] for mount in pod["containers"][0]["volumeMounts"]] == ["/data", "/home/ada"]
+    assert pod["hostNetwork"] is True
+    assert pod["containers"][0]["securityContext"]["capabilities"]["add"] == ["IPC_LOCK"]
+
+
+@pytest.mark.parametrize(
+    ("option", "words"),
+    [
+        (("--volume", "dataset"), "--volume: 'dataset' is not CLAIM:PATH or CLAIM:PATH:ro"),
+        (("--volume", "dataset:/data:rx"), "--volume: 'dataset:/data:rx' is not CLAIM:PATH"),
+        (("--volume", "dataset:data"), "--volume: 'data' is no place for a volume; write a whole path, such as /data"),
+        (("--volume", "Data_Set:/data"), "--volume: 'Data_Set' is no volume claim; write CLAIM, or CLAIM:ro"),
+        (("--privilege", "hostIPC"), "have an administrator add hostIPC to allowedPrivileges of the pool"),
+        (("--privilege", "hostPID"), "--privilege: "),
+    ],
+)
+async def test_a_wrong_volume_or_privilege_is_named_by_its_option(
+    desk: Desk, option: tuple[str, str], words: str
+) -> None:
+    """With what to write, or whom to ask."""
+    refused = await desk.run(*RUN, *option, "--", "true")
+    assert refused.code == main.USAGE
+    assert words in refused.err
+    assert option[0] in refused.err
+
+
 async def test_a_refused_service_account_is_named_by_its_option(desk: Desk) -> None:
     """With the words that would allow it."""
     refused = await desk.run(*RUN, "--service-account", "reader", "--", "true")

@@ -1,8 +1,8 @@
 """From a whole launch body to the Allocation that is created, and from a change to other work: complete, judge. Pure.
 
 Owns the short fields (`image`, `command`, `args`, `secrets`, `serviceAccount`, `gpuType`), and pointers that make sense
-to the client. The defaults and limits themselves are `slipway.crd.resolve`'s, which hand-applied objects go through as
-well.
+to the client; `podshorts.py` has the short forms of volumes and privileges. The defaults and limits themselves are
+`slipway.crd.resolve`'s, which hand-applied objects go through as well.
 
 Invariants: the spec is complete: resolving it again changes nothing. A program gets `command` and `args` as they were
 typed; only a pod template has Kubernetes' meaning of `$(NAME)` and `$$`.
@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from slipway.api import podshorts
 from slipway.api.change_schemas import ChangeBody
 from slipway.api.decoding import summary
 from slipway.api.schemas import LaunchBody
@@ -67,13 +68,16 @@ def draft(
         InvalidError: with pointers into the body.
     """
     errors = [*_own_errors(body, pool), *_run_as_errors(body, run_as_defaults)]
+    errors += podshorts.errors_of(body, run_as_defaults)
     own_template = bool(containers_of(body.template))
     spec = _spec(body)
     wanted = Allocation(metadata=ObjectMeta(name=name, namespace=body.workspace, labels=body.labels), spec=spec)
     resolved = resolve(wanted, pool, accounts=workspace.accounts, secrets=workspace.released, audiences=audiences)
     found = [
         FieldError(
-            _secret_pointer(error.pointer, body, spec) or _launch_pointer(error.pointer, body, own_template),
+            _secret_pointer(error.pointer, body, spec)
+            or podshorts.pointer_of(error.pointer, body, spec)
+            or _launch_pointer(error.pointer, body, own_template),
             error.detail,
         )
         for error in resolved.errors
@@ -245,12 +249,14 @@ def _spec(body: LaunchBody) -> AllocationSpec:
     pod: Json = {"serviceAccountName": body.service_account} if body.service_account else {}
     if body.run_as.context:
         pod["securityContext"] = body.run_as.context
-    if short or secrets or pod:
-        fields["template"] = _with_main(body.template, short, secrets, pod)
+    if short or secrets or pod or podshorts.is_used(body):
+
+        def complete(template: Mapping[str, Any]) -> Json:
+            return podshorts.applied(_with_main(template, short, secrets, pod), body)
+
+        fields["template"] = complete(body.template)
         fields["ranks"] = [
-            msgspec.structs.replace(role, template=_with_main(role.template, short, secrets, pod))
-            if role.template
-            else role
+            msgspec.structs.replace(role, template=complete(role.template)) if role.template else role
             for role in body.ranks
         ]
     return AllocationSpec(**fields)

@@ -10,6 +10,7 @@ import msgspec
 from msgspec import Meta
 
 from slipway.crd.bounds import ENV_MAX, LABELS_MAX, RANKS_MAX
+from slipway.crd.pools import ALLOWED_MAX, Privilege
 from slipway.crd.v1alpha1 import AllocationSpec, EnvName, Name, Wire
 from slipway.crd.wire import RunAs
 from slipway.model.lifecycle import Kind, Phase, RankState
@@ -17,6 +18,8 @@ from slipway.model.reasons import Result
 from slipway.streams.allgather import PEERS_MAX
 
 Labels = dict[str, str]
+VOLUMES_MAX = 32
+"""Volume claims that a launch mounts by their short form."""
 Words = Annotated[list[str], Meta(max_length=1024)]
 T = TypeVar("T")
 
@@ -59,6 +62,22 @@ class LaunchBody(AllocationSpec, kw_only=True, frozen=True, forbid_unknown_field
             "template.spec.serviceAccountName",
         ),
     ] = ""
+    volumes: Annotated[
+        dict[str, str],
+        Meta(
+            max_length=VOLUMES_MAX,
+            description="volume claims of the workspace in the main container of every role: {PATH: CLAIM}, or "
+            "{PATH: CLAIM:ro} to mount one read-only. Short form of volumes and volumeMounts in template.spec",
+        ),
+    ] = {}
+    privileges: Annotated[
+        list[Privilege],
+        Meta(
+            max_length=ALLOWED_MAX,
+            description="root, hostIPC, hostNetwork, or capabilities of the main container such as IPC_LOCK; the pool "
+            "allows them by name. Short form of the fields of template.spec",
+        ),
+    ] = []
     run_as: Annotated[
         RunAs,
         Meta(

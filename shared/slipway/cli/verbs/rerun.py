@@ -13,6 +13,7 @@ from slipway.cli import launch, upload
 from slipway.cli.verb import CliSession, CliVerb
 from slipway.cli.verbs.render import body_again, secret_variables
 from slipway.cli.verbs.run import add_launch_modes, launch_and_follow
+from slipway.crd.podsecurity import ROOT
 from slipway.crd.roleresources import MAIN_CONTAINER
 from slipway.errors import InvalidError
 
@@ -25,6 +26,7 @@ EXAMPLES = """examples:
   slipway rerun train-4kq7zp --gpus 8 --env LR=0.01
   slipway rerun train-4kq7zp --image train:v2 -- python train.py --epochs 20"""
 _ADDED = ("env", "labels", "secrets", "secretValues")
+_OF_USER = ("runAsUser", "runAsNonRoot")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -80,6 +82,11 @@ def changed(body: Json, changes: Json) -> Json:
         body.pop("flavors", None)
     if "serviceAccount" in changes:
         pod.pop("serviceAccountName", None)
+    context = cast("Json", pod.get("securityContext") or {})
+    said = changes.get("runAs", {})
+    is_other_user = "user" in said or ROOT in changes.get("privileges", [])
+    for field in [*(_OF_USER if is_other_user else ()), *(["runAsGroup"] if "group" in said else [])]:
+        context.pop(field, None)
     if "command" in changes:
         for container in cast("list[Json]", pod.get("containers", [])):
             if container.get("name") == MAIN_CONTAINER:

@@ -1,0 +1,134 @@
+"""Short forms of a launch that stand for several fields of a pod: `volumes` and `privileges`. Pure.
+
+Owns what they become in a pod template, and where a client wrote what the judges of templates refuse. Whether a pool
+allows a privilege is theirs (`slipway.crd.podsecurity`).
+
+Invariants: a short form takes the place of what a template says at the same path or field, and of nothing else. Each
+claim is one volume of the pod, however often it is mounted.
+"""
+
+import posixpath
+import re
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, cast
+
+from slipway.api.schemas import LaunchBody
+from slipway.crd.fielderrors import pointer
+from slipway.crd.podsecurity import HOST_PRIVILEGES, ROOT
+from slipway.crd.roleresources import MAIN_CONTAINER, containers_of, main_container, object_of, objects_of
+from slipway.crd.v1alpha1 import AllocationSpec
+from slipway.errors import FieldError
+
+Json = dict[str, Any]
+
+_CLAIM = re.compile(r"(?P<claim>[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?)(:(?P<mode>ro|rw))?")
+_READ_ONLY = "ro"
+_TEMPLATE = re.compile(r"(?:/ranks/(?P<rank>\d+))?/template/spec(?P<field>/.+)")
+_MOUNT = re.compile(r"/containers/(?P<container>\d+)/volumeMounts/(?P<mount>\d+)(/.*)?")
+_ADDED = re.compile(r"/containers/(?P<container>\d+)/securityContext/capabilities/add/(?P<place>\d+)")
+_USER_AT = "/securityContext/runAsUser"
+
+
+def errors_of(body: LaunchBody, run_as_defaults: Collection[str]) -> list[FieldError]:
+    """What is wrong with the short forms themselves, or contradicts another field of the launch."""
+    errors: list[FieldError] = []
+    for path, claim in body.volumes.items():
+        at = f"/volumes{pointer(path)}"
+        if not path.startswith("/") or posixpath.normpath(path) != path or path == "/" or ":" in path:
+            errors.append(FieldError(at, f"{path[:80]!r} is no place for a volume; write a whole path, such as /data"))
+        if not _CLAIM.fullmatch(claim):
+            detail = f"{claim[:80]!r} is no volume claim; write CLAIM, or CLAIM:ro to mount it read-only"
+            errors.append(FieldError(at, detail))
+    if ROOT not in body.privileges:
+        return errors
+    at = f"/privileges/{body.privileges.index(ROOT)}"
+    if body.run_as.user is not None and "user" not in run_as_defaults:
+        errors.append(FieldError(at, f"runAs sets the user {body.run_as.user}: leave one of them out"))
+    for where, template in _templates(body):
+        user = object_of(object_of(template.get("spec")).get("securityContext")).get("runAsUser")
+        if user not in (None, 0):
+            errors.append(FieldError(at, f"{where}.spec.securityContext.runAsUser differs: leave one of them out"))
+    return errors
+
+
+def applied(template: Mapping[str, Any], body: LaunchBody) -> Json:
+    """The pod template with the short forms of the launch on its pod and its main container."""
+    containers = [dict(container) for container in containers_of(template)] or [{"name": MAIN_CONTAINER}]
+    main = main_container({**template, "spec": {"containers": containers}})
+    spec = {**object_of(template.get("spec")), "containers": containers}
+    if body.volumes:
+        containers[main]["volumeMounts"], spec["volumes"] = _mounted(containers[main], spec, body.volumes)
+    for switch in HOST_PRIVILEGES:
+        if switch in body.privileges:
+            spec[switch] = True
+    if ROOT in body.privileges:
+        spec["securityContext"] = {**object_of(spec.get("securityContext")), "runAsUser": 0}
+    if added := _capabilities(body):
+        context = object_of(containers[main].get("securityContext"))
+        capabilities = object_of(context.get("capabilities"))
+        own = _listed(capabilities.get("add"))
+        every = [*own, *(name for name in added if name not in own)]
+        containers[main]["securityContext"] = {**context, "capabilities": {**capabilities, "add": every}}
+    return {**template, "spec": spec}
+
+
+def is_used(body: LaunchBody) -> bool:
+    """Whether the launch uses one of the short forms."""
+    return bool(body.volumes or body.privileges)
+
+
+def pointer_of(at: str, body: LaunchBody, spec: AllocationSpec) -> str:
+    """Where the client wrote what is refused at a pointer into the `spec` that was made; empty: not as a short form."""
+    found = _TEMPLATE.fullmatch(at)
+    if found is None or not is_used(body):
+        return ""
+    template = (spec.ranks[int(found["rank"])].template if found["rank"] else spec.template) or {}
+    field = found["field"]
+    if mount := _MOUNT.fullmatch(field):
+        mounts = objects_of(containers_of(template)[int(mount["container"])].get("volumeMounts"))
+        path = str(mounts[int(mount["mount"])].get("mountPath"))
+        return f"/volumes{pointer(path)}" if path in body.volumes else ""
+    privilege = field.removeprefix("/")
+    if field == _USER_AT:
+        privilege = ROOT
+    elif added := _ADDED.fullmatch(field):
+        context = object_of(containers_of(template)[int(added["container"])].get("securityContext"))
+        privilege = str(object_of(context.get("capabilities"))["add"][int(added["place"])])
+    return f"/privileges/{body.privileges.index(privilege)}" if privilege in body.privileges else ""
+
+
+def _mounted(main: Json, spec: Json, wanted: Mapping[str, str]) -> tuple[list[Any], list[Any]]:
+    """The mounts of the main container and the volumes of the pod, with the claims that are `wanted` at their paths."""
+    others = [item for item in _listed(main.get("volumeMounts")) if str(object_of(item).get("mountPath")) not in wanted]
+    volumes = _listed(spec.get("volumes"))
+    taken = {str(object_of(volume).get("name")) for volume in volumes}
+    claims: dict[str, list[tuple[str, bool]]] = {}
+    for path, text in wanted.items():
+        claim, _, mode = text.partition(":")
+        claims.setdefault(claim, []).append((path, mode == _READ_ONLY))
+    free = (name for number in range(len(claims) + len(taken)) if (name := f"volume-{number}") not in taken)
+    mounts: list[Json] = []
+    for claim, places in claims.items():
+        name = next(free)
+        # A claim that may only be read (ReadOnlyMany) is attached so; one that is written at another path is not.
+        is_read_only = all(is_read for _, is_read in places)
+        source: Json = {"claimName": claim, **({"readOnly": True} if is_read_only else {})}
+        volumes.append({"name": name, "persistentVolumeClaim": source})
+        mounts += [{"name": name, "mountPath": path, **({"readOnly": True} if ro else {})} for path, ro in places]
+    return [*others, *mounts], volumes
+
+
+def _listed(value: Any) -> list[Any]:
+    """A list of a template, which may say anything: what is none stays one that the judges of templates refuse."""
+    if value is None:
+        return []
+    return [*cast("list[Any]", value)] if isinstance(value, list) else [str(value)]
+
+
+def _capabilities(body: LaunchBody) -> Sequence[str]:
+    return [name for name in body.privileges if name != ROOT and name not in HOST_PRIVILEGES]
+
+
+def _templates(body: LaunchBody) -> list[tuple[str, Mapping[str, Any]]]:
+    own = [(f"ranks[{index}].template", object_of(role.template)) for index, role in enumerate(body.ranks)]
+    return [("template", body.template), *own]
