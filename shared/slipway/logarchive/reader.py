@@ -86,8 +86,7 @@ class ArchivedLogs:
         found: list[StoredLine] = []
         try:
             index = await self._index(allocation)
-            if after is None:
-                found += _dropped(index.record)
+            found += [each for each in _dropped(index.record) if codec.cursor_parts(each.cursor) > at]
             while len(found) < limit:
                 if at >= index.end:
                     # What was archived meanwhile may be gone from the stream.
@@ -153,7 +152,7 @@ class ArchivedLogs:
         *,
         known: list[StoredLine] | None = None,
     ) -> list[StoredLine]:
-        """The stream without the archive, and a line that says so where the reading begins."""
+        """The stream without the archive, and a line that says so where the reading of each log begins."""
         if found:
             return found[:limit]
         if isinstance(error, InvalidError):
@@ -164,11 +163,15 @@ class ArchivedLogs:
             raise UnavailableError(f"the archived part of the log cannot be read now: {error}", retry_after_s=5.0)
         if after is not None:
             return lines
-        first = lines[0].line
+        sources = sorted({each.line.source for each in lines} | set(await self._stream.positions(allocation)))
         text = f"the archive cannot be read now, so that lines may be missing: {error}"
-        mark = LogLine(attempt=first.attempt, rank=first.rank, stream=EVENT, time=first.time, text=text)
         ms, seq = codec.cursor_parts(lines[0].cursor)
-        return [StoredLine(cursor=f"{ms}-{max(0, seq - 1)}", line=mark), *lines][:limit]
+        marks = [
+            StoredLine(cursor=f"{ms}-{max(0, seq - 1)}", line=_mark(source, lines[0].line.time, text))
+            for source in sources
+            if source.stream == STDOUT
+        ]
+        return [*marks, *lines][:limit]
 
     async def _step(self, allocation: AllocationId, index: _Index, at: Id) -> tuple[list[StoredLine], Id]:
         """The lines behind `at` of the piece that holds them, and where to go on."""
@@ -231,15 +234,28 @@ class ArchivedLogs:
 
 
 def _dropped(record: ArchiveRecord | None) -> list[StoredLine]:
-    """Where the reading begins, what the bound of the archive has taken from it."""
+    """Where the reading begins, what the bound of the archive has taken from it: told in each log whose lines went."""
     if record is None or not record.dropped_at:
         return []
     text = (
         f"what was archived of this log was deleted on {record.dropped_at}, before its time: the archive has a bound "
         "of bytes (SLIPWAY_LOG_ARCHIVE_BYTES_MAX), and the logs that ended first go"
     )
-    line = LogLine(attempt=max(1, record.attempt), rank=0, stream=EVENT, time=record.dropped_at, text=text)
-    return [StoredLine(cursor="0-1", line=line)]
+    named = [logpacks.source_of(name) for name, number in record.logs.items() if number]
+    known = sorted(source for source in named if source is not None)
+    # A record that was never closed names no logs.
+    sources = known or [LogKey(attempt=max(1, record.attempt), rank=rank) for rank in range(record.ranks)]
+    return [
+        StoredLine(cursor=f"0-{number}", line=_mark(source, record.dropped_at, text))
+        for number, source in enumerate(sources, 1)
+    ]
+
+
+def _mark(source: LogKey, time: str, text: str) -> LogLine:
+    """What is told in a log, where those see it who read that log alone."""
+    return LogLine(
+        attempt=source.attempt, rank=source.rank, container=source.container, stream=EVENT, time=time, text=text
+    )
 
 
 def _has_jump(page: Sequence[StoredLine], last: dict[LogKey, int]) -> bool:

@@ -1,5 +1,6 @@
 """Stream and archive read as one."""
 
+import msgspec
 import pytest
 
 from slipway.errors import UnavailableError
@@ -8,7 +9,7 @@ from slipway.logarchive.pieces import START, ArchiveRecord
 from slipway.logarchive.reader import ArchivedLogs
 from slipway.runtime.clock import SystemClock
 from slipway.streams import keys
-from slipway.streams.logpacks import Gaps, LogLine, StoredLine
+from slipway.streams.logpacks import EVENT, Gaps, LogLine, StoredLine
 from slipway.streams.memory_server import MemoryServer
 from slipway.streams.memory_side import MemoryStreams
 from slipway.streams.ports import NoTally
@@ -123,6 +124,36 @@ async def test_an_archive_that_does_not_answer_is_told() -> None:
     assert numbers(lines)[-1] == 400
     with pytest.raises(UnavailableError):
         await shelf.logs.read(an_id(), after=lines[-1].cursor)
+
+
+async def test_an_archive_that_does_not_answer_is_told_in_each_log() -> None:
+    """Who reads one rank alone is told too."""
+    shelf = Shelf()
+    for rank in (0, 1):
+        line = LogLine(attempt=1, rank=rank, time="2026-01-02T03:04:05Z", text="one")
+        await shelf.streams.logs.append([a_pack(an_id(), [line], after=0)])
+    shelf.objects.is_away = True
+    lines = await shelf.logs.read(an_id())
+    assert [each.line.rank for each in lines if each.line.stream == EVENT] == [0, 1]
+
+
+@pytest.mark.parametrize("limit", [1, 2, 100])
+async def test_a_log_that_went_is_told_where_lines_went(limit: int) -> None:
+    """In each log that had lines, once, whatever the size of a page; without a list of logs in every rank."""
+    shelf = Shelf()
+    record = ArchiveRecord(
+        allocation=an_id(), workspace="team", name="a", uid="u", ranks=4, attempt=2, dropped_at="2026-01-02T03:04:05Z"
+    )
+    logs = {"1/3/stdout/": 7, "2/0/stdout/": 0, "2/1/stdout/": 9, "2/1/stdout/fetch": 1}
+    for known, told in ((logs, [(1, 3, ""), (2, 1, ""), (2, 1, "fetch")]), ({}, [(2, rank, "") for rank in range(4)])):
+        await shelf.archive.write_record(msgspec.structs.replace(record, logs=known))
+        reader = ArchivedLogs(shelf.streams.logs, shelf.archive, SystemClock())
+        found, cursor = list[StoredLine](), None
+        while page := await reader.read(an_id(), after=cursor, limit=limit):
+            found += page
+            cursor = page[-1].cursor
+        assert [(each.line.attempt, each.line.rank, each.line.container) for each in found] == told
+        assert {each.line.stream for each in found} == {EVENT}
 
 
 async def test_a_piece_that_cannot_be_read_is_a_gap() -> None:
