@@ -77,6 +77,12 @@ def add_options(parser: argparse.ArgumentParser, *, with_ranks: bool) -> None:
         default=[],
         help="a volume claim of the workspace, at this path; with :ro it is only read (repeat)",
     )
+    what.add_argument(
+        "--checkpoints",
+        metavar="CLAIM[/FOLDER]",
+        help="keep SLIPWAY_CHECKPOINT_DIR on this volume claim, through restarts and preemptions; with a FOLDER, for "
+        "all launches that name it",
+    )
     what.add_argument("--template", metavar="NAME", help="a named template to lay under it")
     where = parser.add_argument_group("where and when")
     where.add_argument("--name", metavar="N", help="a name of your own")
@@ -223,6 +229,7 @@ _PLAIN = {
     "gpu_type": "gpuType",
     "service_account": "serviceAccount",
     "shm_size": "shmSize",
+    "checkpoints": "checkpoints",
     "max_runtime": "maxRuntime",
     "idle_timeout": "idleTimeout",
     "pending_timeout": "pendingTimeout",

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from slipway.crd.v1alpha1 import KindDefaults
 from slipway.model.lifecycle import Kind
 
+ENV_CHECKPOINTS = "SLIPWAY_CHECKPOINT_DIR"
 ENV_POD_IP = "SLIPWAY_POD_IP"
 ENV_POD_UID = "SLIPWAY_POD_UID"
 ENV_PROXY_PREFIX = "SLIPWAY_PROXY_PREFIX"

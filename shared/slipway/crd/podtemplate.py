@@ -14,6 +14,7 @@ from typing import Any
 from slipway.crd import podrules, podsecurity
 from slipway.crd.fielderrors import Findings, pointer
 from slipway.crd.meta import (
+    ANNOTATION_CHECKPOINTS,
     ANNOTATION_MAIN_CONTAINER,
     ANNOTATION_SERVICE_ACCOUNTS,
     API_GROUP,
@@ -158,7 +159,9 @@ def check_template(
     for field, value in findings.mapping(template, at).items():
         if field == "metadata":
             metadata = findings.mapping(value, f"{at}/metadata")
-            _check_metadata(metadata, f"{at}/metadata", findings, passes=(ANNOTATION_MAIN_CONTAINER,))
+            passes = (ANNOTATION_MAIN_CONTAINER, ANNOTATION_CHECKPOINTS)
+            _check_metadata(metadata, f"{at}/metadata", findings, passes=passes)
+            _check_checkpoints(metadata, f"{at}/metadata/annotations", findings)
             if not privileged:
                 _check_annotations(metadata, f"{at}/metadata/annotations", findings, annotations)
         elif field == "spec":
@@ -204,6 +207,12 @@ def _check_metadata(metadata: Mapping[str, Any], at: str, findings: Findings, *,
                 findings.refuse(here + pointer(key), "is set by Slipway; leave it out")
             elif not isinstance(text, str):
                 findings.refuse(here + pointer(key), "must be a string; put it in quotes")
+
+
+def _check_checkpoints(metadata: Mapping[str, Any], at: str, findings: Findings) -> None:
+    folder = object_of(metadata.get("annotations")).get(ANNOTATION_CHECKPOINTS)
+    if isinstance(folder, str) and not folder.startswith("/"):
+        findings.refuse(at + pointer(ANNOTATION_CHECKPOINTS), "must be a whole path, such as /checkpoints/llm")
 
 
 def _check_annotations(metadata: Mapping[str, Any], at: str, findings: Findings, named: Collection[str]) -> None:

@@ -7,7 +7,7 @@ container is the main one, and the effective request of the pod. Pure; assumes n
 from collections.abc import Mapping
 from typing import Any, cast
 
-from slipway.crd.meta import ANNOTATION_MAIN_CONTAINER
+from slipway.crd.meta import ANNOTATION_CHECKPOINTS, ANNOTATION_MAIN_CONTAINER
 from slipway.crd.v1alpha1 import RoleSpec
 from slipway.model.podresources import NOTHING, ContainerAsk, PodAsk, Quantities
 from slipway.model.resources import CPU, MEMORY, Resources
@@ -47,6 +47,12 @@ def main_container(template: JsonMap) -> int:
         if wanted in names:
             return names.index(wanted)
     return 0
+
+
+def checkpoints_of(template: JsonMap) -> str:
+    """The folder of checkpoints that the annotation names; empty: none."""
+    annotations = object_of(object_of(template.get("metadata")).get("annotations"))
+    return str(annotations.get(ANNOTATION_CHECKPOINTS) or "")
 
 
 def is_nested(resources: JsonMap) -> bool:

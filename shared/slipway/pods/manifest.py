@@ -15,10 +15,11 @@ import msgspec
 
 from slipway.crd import meta
 from slipway.crd.hashing import canonical_json, sha256_hex
+from slipway.crd.kinds import ENV_CHECKPOINTS
 from slipway.crd.members import growth_of, members, positions
 from slipway.crd.meta import RawObject
 from slipway.crd.resolve import template_of
-from slipway.crd.roleresources import containers_of, main_container, object_of
+from slipway.crd.roleresources import checkpoints_of, containers_of, main_container, object_of
 from slipway.crd.transitions import id_of
 from slipway.crd.v1alpha1 import Allocation, AllocationSpec, ResourcePool
 from slipway.crd.workspacepods import with_pull_secrets
@@ -238,6 +239,7 @@ def _pods(
         gpus = rendezvous.gpus_of(role.resources)
         for is_first in (False, True):
             told = rendezvous.launcher_variables(gang, gpus, is_first=is_first)
+            told |= {ENV_CHECKPOINTS: checkpoints_of(template)}
             launchers[role.name, is_first] = podspec.variables(told)
         shape: RawObject = {"base": bases[role.name], "world": len(places), "api": options.api_url}
         if launchers[role.name, False]:

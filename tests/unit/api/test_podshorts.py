@@ -77,6 +77,23 @@ async def test_a_privilege_that_the_pool_does_not_allow_is_named(world: ApiWorld
 
 
 @pytest.mark.parametrize(
+    ("checkpoints", "claim", "folder"),
+    [("work", "work", "$(SLIPWAY_ALLOCATION_ID)"), ("work/llm/v2", "work", "llm/v2")],
+)
+async def test_checkpoints_are_a_folder_on_a_claim(world: ApiWorld, checkpoints: str, claim: str, folder: str) -> None:
+    """The allocation's own, or one that several launches name; in every role, beside other volumes."""
+    roles = [{"name": "a"}, {"name": "b", "template": OWN}]
+    for pod in await pods_of(world, ranks=roles, volumes={"/out": "results"}, checkpoints=checkpoints):
+        mounts = {item["mountPath"]: item["name"] for item in pod["containers"][0]["volumeMounts"]}
+        volumes = {item["name"]: item.get("persistentVolumeClaim") for item in pod["volumes"]}
+        assert volumes[mounts["/checkpoints"]] == {"claimName": claim}
+        assert volumes[mounts["/out"]] == {"claimName": "results"}
+    spec = (await world.stored("train")).spec
+    for template in (spec.template, spec.ranks[1].template or {}):
+        assert template["metadata"]["annotations"] == {"slipway.dev/checkpoint-dir": f"/checkpoints/{folder}"}
+
+
+@pytest.mark.parametrize(
     ("body", "at"),
     [
         ({"volumes": {"data": "dataset"}}, "/volumes/data"),
@@ -85,6 +102,11 @@ async def test_a_privilege_that_the_pool_does_not_allow_is_named(world: ApiWorld
         ({"volumes": {"/data": "Data_Set"}}, "/volumes/~1data"),
         ({"volumes": {"/data": "dataset:write"}}, "/volumes/~1data"),
         ({"volumes": {"/data": ""}}, "/volumes/~1data"),
+        ({"checkpoints": "Work"}, "/checkpoints"),
+        ({"checkpoints": "work/"}, "/checkpoints"),
+        ({"checkpoints": "work/../other"}, "/checkpoints"),
+        ({"checkpoints": "work/$(HOME)"}, "/checkpoints"),
+        ({"checkpoints": "work", "volumes": {"/checkpoints": "other"}}, "/checkpoints"),
         ({"privileges": ["ALL"]}, "/privileges/0"),
         ({"privileges": ["hostPID"]}, "/privileges/0"),
         ({"privileges": ["root"], "runAs": {"user": 1001}}, "/privileges/0"),

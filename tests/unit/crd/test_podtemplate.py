@@ -61,6 +61,14 @@ def test_an_ordinary_template_passes() -> None:
     assert refused({}) == []
 
 
+def test_a_folder_of_checkpoints_is_a_whole_path() -> None:
+    """It is an annotation of the template."""
+    for folder, at in (("/data/llm", []), ("llm", ["/template/metadata/annotations/slipway.dev~1checkpoint-dir"])):
+        template = with_main()
+        template["metadata"] = {"annotations": {"slipway.dev/checkpoint-dir": folder}}
+        assert refused(template) == at
+
+
 POD: list[tuple[str, object]] = [
     ("hostNetwork", True),
     ("hostPID", True),

@@ -71,6 +71,20 @@ def test_a_rank_is_told_who_it_is() -> None:
     assert env["TRACEPARENT"] == TRACE
 
 
+def test_the_main_container_is_told_where_its_checkpoints_are() -> None:
+    """From the annotation of the template of its role; no other container, and no rank without the annotation."""
+    noted = {"metadata": {"annotations": {"slipway.dev/checkpoint-dir": "/checkpoints/$(SLIPWAY_ALLOCATION_ID)"}}}
+    template = {**noted, "spec": {"containers": [{"name": "main", "image": "a"}, {"name": "side", "image": "b"}]}}
+    roles = [{"name": "a", "template": template}, {"name": "b"}]
+    manifests = made(roles=roles)
+    env = list(env_of(manifests))
+    assert env_of(manifests)["SLIPWAY_CHECKPOINT_DIR"] == "/checkpoints/$(SLIPWAY_ALLOCATION_ID)"
+    assert env.index("SLIPWAY_ALLOCATION_ID") < env.index("SLIPWAY_CHECKPOINT_DIR")
+    assert "SLIPWAY_CHECKPOINT_DIR" not in env_of(manifests, container=1)
+    assert "SLIPWAY_CHECKPOINT_DIR" not in env_of(manifests, rank=1)
+    assert "slipway.dev/checkpoint-dir" not in manifests.pods[0].manifest["metadata"]["annotations"]
+
+
 def test_a_rank_that_serves_is_told_which_pod_it_is() -> None:
     """A request of the proxy names the pod that is meant; without ports there is none."""
     serving = env_of(made(1, ports=[{"name": "http", "port": 8080}]))

@@ -1,4 +1,4 @@
-"""Short forms of a launch that stand for several fields of a pod: `volumes` and `privileges`. Pure.
+"""Short forms of a launch that stand for several fields of a pod: `volumes`, `checkpoints`, `privileges`. Pure.
 
 Owns what they become in a pod template, and where a client wrote what the judges of templates refuse. Whether a pool
 allows a privilege is theirs (`slipway.crd.podsecurity`).
@@ -14,6 +14,7 @@ from typing import Any, cast
 
 from slipway.api.schemas import LaunchBody
 from slipway.crd.fielderrors import pointer
+from slipway.crd.meta import ANNOTATION_CHECKPOINTS
 from slipway.crd.podsecurity import HOST_PRIVILEGES, ROOT
 from slipway.crd.roleresources import MAIN_CONTAINER, containers_of, main_container, object_of, objects_of
 from slipway.crd.v1alpha1 import AllocationSpec
@@ -22,6 +23,12 @@ from slipway.errors import FieldError
 Json = dict[str, Any]
 
 _CLAIM = re.compile(r"(?P<claim>[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?)(:(?P<mode>ro|rw))?")
+_CHECKPOINTS = re.compile(
+    r"(?P<claim>[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?)(/(?P<folder>[A-Za-z0-9_][-A-Za-z0-9._/]*))?"
+)
+_CHECKPOINTS_PATH = "/checkpoints"
+_OWN_FOLDER = "$(SLIPWAY_ALLOCATION_ID)"
+"""The same in all attempts of an allocation."""
 _READ_ONLY = "ro"
 _TEMPLATE = re.compile(r"(?:/ranks/(?P<rank>\d+))?/template/spec(?P<field>/.+)")
 _MOUNT = re.compile(r"/containers/(?P<container>\d+)/volumeMounts/(?P<mount>\d+)(/.*)?")
@@ -39,6 +46,7 @@ def errors_of(body: LaunchBody, run_as_defaults: Collection[str]) -> list[FieldE
         if not _CLAIM.fullmatch(claim):
             detail = f"{claim[:80]!r} is no volume claim; write CLAIM, or CLAIM:ro to mount it read-only"
             errors.append(FieldError(at, detail))
+    errors += _checkpoint_errors(body)
     if ROOT not in body.privileges:
         return errors
     at = f"/privileges/{body.privileges.index(ROOT)}"
@@ -56,8 +64,10 @@ def applied(template: Mapping[str, Any], body: LaunchBody) -> Json:
     containers = [dict(container) for container in containers_of(template)] or [{"name": MAIN_CONTAINER}]
     main = main_container({**template, "spec": {"containers": containers}})
     spec = {**object_of(template.get("spec")), "containers": containers}
-    if body.volumes:
-        containers[main]["volumeMounts"], spec["volumes"] = _mounted(containers[main], spec, body.volumes)
+    found = _CHECKPOINTS.fullmatch(body.checkpoints)
+    volumes = {**body.volumes, **({_CHECKPOINTS_PATH: found["claim"]} if found else {})}
+    if volumes:
+        containers[main]["volumeMounts"], spec["volumes"] = _mounted(containers[main], spec, volumes)
     for switch in HOST_PRIVILEGES:
         if switch in body.privileges:
             spec[switch] = True
@@ -69,12 +79,17 @@ def applied(template: Mapping[str, Any], body: LaunchBody) -> Json:
         own = _listed(capabilities.get("add"))
         every = [*own, *(name for name in added if name not in own)]
         containers[main]["securityContext"] = {**context, "capabilities": {**capabilities, "add": every}}
-    return {**template, "spec": spec}
+    if found is None:
+        return {**template, "spec": spec}
+    metadata = object_of(template.get("metadata"))
+    folder = f"{_CHECKPOINTS_PATH}/{found['folder'] or _OWN_FOLDER}"
+    annotations = {**object_of(metadata.get("annotations")), ANNOTATION_CHECKPOINTS: folder}
+    return {**template, "metadata": {**metadata, "annotations": annotations}, "spec": spec}
 
 
 def is_used(body: LaunchBody) -> bool:
     """Whether the launch uses one of the short forms."""
-    return bool(body.volumes or body.privileges)
+    return bool(body.volumes or body.privileges or body.checkpoints)
 
 
 def pointer_of(at: str, body: LaunchBody, spec: AllocationSpec) -> str:
@@ -87,6 +102,8 @@ def pointer_of(at: str, body: LaunchBody, spec: AllocationSpec) -> str:
     if mount := _MOUNT.fullmatch(field):
         mounts = objects_of(containers_of(template)[int(mount["container"])].get("volumeMounts"))
         path = str(mounts[int(mount["mount"])].get("mountPath"))
+        if path == _CHECKPOINTS_PATH and body.checkpoints:
+            return "/checkpoints"
         return f"/volumes{pointer(path)}" if path in body.volumes else ""
     privilege = field.removeprefix("/")
     if field == _USER_AT:
@@ -95,6 +112,18 @@ def pointer_of(at: str, body: LaunchBody, spec: AllocationSpec) -> str:
         context = object_of(containers_of(template)[int(added["container"])].get("securityContext"))
         privilege = str(object_of(context.get("capabilities"))["add"][int(added["place"])])
     return f"/privileges/{body.privileges.index(privilege)}" if privilege in body.privileges else ""
+
+
+def _checkpoint_errors(body: LaunchBody) -> list[FieldError]:
+    found = _CHECKPOINTS.fullmatch(body.checkpoints)
+    if not body.checkpoints:
+        return []
+    if found is None or posixpath.normpath(found["folder"] or "a") != (found["folder"] or "a"):
+        detail = f"{body.checkpoints[:80]!r} is no place for checkpoints; write CLAIM or CLAIM/FOLDER, such as work/llm"
+        return [FieldError("/checkpoints", detail)]
+    if _CHECKPOINTS_PATH in body.volumes:
+        return [FieldError("/checkpoints", f"volumes mounts another claim at {_CHECKPOINTS_PATH}: use another path")]
+    return []
 
 
 def _mounted(main: Json, spec: Json, wanted: Mapping[str, str]) -> tuple[list[Any], list[Any]]:

@@ -70,6 +70,14 @@ class LaunchBody(AllocationSpec, kw_only=True, frozen=True, forbid_unknown_field
             "{PATH: CLAIM:ro} to mount one read-only. Short form of volumes and volumeMounts in template.spec",
         ),
     ] = {}
+    checkpoints: Annotated[
+        str,
+        Meta(
+            max_length=1024,
+            description="where every rank finds and keeps its checkpoints, as SLIPWAY_CHECKPOINT_DIR: CLAIM for a "
+            "folder of this allocation on a volume claim of the workspace, CLAIM/FOLDER for one that several share",
+        ),
+    ] = ""
     privileges: Annotated[
         list[Privilege],
         Meta(
