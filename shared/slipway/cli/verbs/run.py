@@ -4,11 +4,11 @@ import argparse
 from collections.abc import Callable
 from typing import cast
 
-from slipway.cli import equivalents, labels, launch, main, output, rehearsal, upload
+from slipway.cli import array, equivalents, labels, launch, main, output, rehearsal, upload
 from slipway.cli.follow import Following, wait_until
 from slipway.cli.http import new_key
 from slipway.cli.verb import CliSession, CliVerb, command_line
-from slipway.errors import InvalidError
+from slipway.errors import ControlPlaneError, InvalidError
 
 EXAMPLES = """examples:
   slipway run -- python train.py
@@ -16,6 +16,7 @@ EXAMPLES = """examples:
   slipway run --ranks 4 --gpus 8 --file train.py -- torchrun train.py
   slipway run --secret HF_TOKEN=hub/token -- python train.py
   HF_TOKEN=... slipway run --secret HF_TOKEN -- python train.py
+  slipway run --array 0-99%10 --gpus 1 -- sh -c 'python sweep.py --seed $ARRAY_INDEX'
   slipway run --detach -q -- sleep 60"""
 
 
@@ -24,6 +25,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.usage = "slipway run [options] -- COMMAND..."
     parser.epilog = EXAMPLES
     launch.add_options(parser, with_ranks=True)
+    parser.add_argument(
+        "--array",
+        metavar="LIST[%N]",
+        help="launch it once for each index, such as 0-99 or 1,3,7-9, with ARRAY_INDEX set; with %%10, ten at a time",
+    )
     add_launch_modes(parser)
     parser.add_argument("command", nargs=argparse.REMAINDER, metavar="COMMAND", help="what each rank runs")
 
@@ -53,8 +59,42 @@ def execute(arguments: argparse.Namespace, session: CliSession) -> int:
         raise InvalidError(f"command: {detail}")
     body = launch.body_of("training", arguments, command)
     launch.into_workspace(body)
+    if arguments.array:
+        return _launch_array(session, body, arguments)
     upload.bring(session, body, arguments)
     return launch_and_follow(session, body, arguments)
+
+
+def _launch_array(session: CliSession, body: launch.Json, arguments: argparse.Namespace) -> int:
+    """Launch once for each index, in one job, and print the ids; nothing is followed."""
+    if arguments.wait or arguments.dry_run or equivalents.asked(arguments):
+        raise InvalidError("--array: cannot be combined with --wait, --dry-run or --as; leave one of them out")
+    wanted = array.array_of(arguments.array)
+    if arguments.job and wanted.at_once:
+        raise InvalidError(f"--array: job {arguments.job} says how many run; leave %{wanted.at_once} or --job out")
+    body.setdefault("name", launch.made_up_name("training"))
+    job = arguments.job or body["name"]
+    new_job = None if arguments.job else array.job_of(body, wanted)
+    upload.bring(session, body, arguments)
+    if new_job is not None:
+        session.api.post("/jobs", new_job)
+    for place, (index, each) in enumerate(array.bodies_of(body, wanted)):
+        try:
+            view = session.api.launch(each, key=f"{arguments.key}-{index}" if arguments.key else "")
+        except ControlPlaneError:
+            left = array.written(wanted.indexes[place:])
+            session.terminal.note(
+                f"{place} of {len(wanted.indexes)} are launched; for the rest: --job {job} --array {left}"
+            )
+            raise
+        if output.is_for_machines(arguments):
+            output.write(session.terminal, arguments.output, session.api.call("GET", f"/allocations/{view['id']}"))
+        else:
+            session.terminal.line(str(view["id"]))
+    session.terminal.note(
+        f"{len(wanted.indexes)} launches in job {job}; see them with: {command_line('job', 'show', job)}"
+    )
+    return main.OK
 
 
 def launch_and_follow(

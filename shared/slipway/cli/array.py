@@ -1,0 +1,85 @@
+"""`--array 0-99%10`: one launch for each index, all in one job, each with its index in its environment.
+
+Owns the spelling of the indexes and what differs between the launches. The job is what bounds how many run: it counts
+GPUs, so that `%10` is ten times the GPUs of one launch.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+from slipway.errors import InvalidError
+
+Json = dict[str, Any]
+
+GPU = "nvidia.com/gpu"
+INDEX, COUNT = "ARRAY_INDEX", "ARRAY_COUNT"
+"""Variables: the index of a launch, and how many launches the array has."""
+INDEXES_MAX = 1000
+INDEX_MAX = 999_999
+_RANGE = re.compile(r"(\d{1,6})(?:-(\d{1,6})(?::(\d{1,6}))?)?", re.ASCII)
+
+
+class Array(NamedTuple):
+    """The indexes in order, and how many may run at a time (0: as many as there is room for)."""
+
+    indexes: tuple[int, ...]
+    at_once: int = 0
+
+
+def array_of(text: str) -> Array:
+    """What `--array` says: `0-99`, `1,3,7-9`, `0-20:5`, each with `%10` or without.
+
+    Raises:
+        InvalidError: it is of another form, empty, or too long.
+    """
+    listed, has_bound, bound = text.partition("%")
+    found: dict[int, None] = {}
+    for part in listed.split(","):
+        match = _RANGE.fullmatch(part)
+        if match is None or (has_bound and not (bound.isascii() and bound.isdigit() and 0 < int(bound) <= INDEX_MAX)):
+            raise InvalidError(f"--array: {text[:64]!r} is no list of indexes; write 0-99, 1,3,7-9, 0-20:5 or 0-99%10")
+        first, last, step = int(match[1]), int(match[2] or match[1]), int(match[3] or 1)
+        if last < first or step < 1:
+            raise InvalidError(f"--array: {part} is an empty range; write the smaller index first, and a step above 0")
+        if len(range(first, last + 1, step)) > INDEXES_MAX - len(found):
+            raise InvalidError(f"--array: has more than {INDEXES_MAX} indexes; launch it in several parts")
+        found |= dict.fromkeys(range(first, last + 1, step))
+    return Array(tuple(sorted(found)), int(bound) if has_bound else 0)
+
+
+def written(indexes: Sequence[int]) -> str:
+    """The indexes, which are in order, as `array_of` reads them: `0-3,7`."""
+    runs: list[list[int]] = []
+    for index in indexes:
+        if runs and index == runs[-1][-1] + 1:
+            runs[-1][1:] = [index]
+        else:
+            runs.append([index])
+    return ",".join("-".join(map(str, run)) for run in runs)
+
+
+def job_of(body: Json, array: Array) -> Json:
+    """The job that is made for the launches of the array.
+
+    Raises:
+        InvalidError: so many at a time cannot be kept, because the launches have no GPUs.
+    """
+    job: Json = {"name": body["name"]} | ({"workspace": body["workspace"]} if "workspace" in body else {})
+    if array.at_once:
+        roles: list[Json] = body.get("ranks") or []
+        gpus = sum(int(role.get("resources", {}).get(GPU, 0)) * int(role.get("count", 1)) for role in roles)
+        if not gpus:
+            raise InvalidError(f"--array: %{array.at_once} counts by GPUs; add --gpus, or leave %{array.at_once} out")
+        job["maxSlots"] = gpus * array.at_once
+    return job
+
+
+def bodies_of(body: Json, array: Array) -> Iterator[tuple[int, Json]]:
+    """(index, launch body) of each launch of the array: a name, the job and two variables of its own."""
+    for index in array.indexes:
+        told = {INDEX: str(index), COUNT: str(len(array.indexes))}
+        yield (
+            index,
+            {"job": body["name"], **body, "name": f"{body['name']}-{index}", "env": {**body.get("env", {}), **told}},
+        )
