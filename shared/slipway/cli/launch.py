@@ -98,7 +98,9 @@ def add_options(parser: argparse.ArgumentParser, *, with_ranks: bool) -> None:
     limits.add_argument("--max-runtime", metavar="2h", help="end it after this time")
     limits.add_argument("--idle-timeout", metavar="30m", help="end it when nobody uses it for this time")
     limits.add_argument("--pending-timeout", metavar="1h", help="give up when it has not started by then")
-    limits.add_argument("--max-restarts", metavar="N", type=whole_number, help="start it again so often when it fails")
+    limits.add_argument(
+        "--max-restarts", "--retry", metavar="N", type=whole_number, help="start it again so often when it fails"
+    )
 
 
 def add_resources(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:  # pyright: ignore[reportPrivateUsage]

@@ -6,6 +6,7 @@ relative to the spec, which is the top level of a launch body too.
 
 import base64
 import binascii
+import posixpath
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -60,6 +61,11 @@ def check_spec(spec: AllocationSpec, findings: Findings, *, slots_per_pod_max: i
     _check_unique(spec.flavors, lambda index: pointer("flavors", index), findings)
     _check_unique([port.name for port in spec.ports], lambda index: pointer("ports", index, "name"), findings)
     _check_unique([port.port for port in spec.ports], lambda index: pointer("ports", index, "port"), findings)
+
+
+def is_mount_path(path: str) -> bool:
+    """Whether a volume may be mounted there: a whole path in its shortest form, below the root."""
+    return path.startswith("/") and posixpath.normpath(path) == path and path not in ("/", "//") and ":" not in path
 
 
 def check_env_name(name: Any, at: str, findings: Findings) -> None:

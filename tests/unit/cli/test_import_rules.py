@@ -126,3 +126,17 @@ def test_what_is_no_time_is_refused(text: str) -> None:
 def test_names_are_made_plain(text: str, name: str) -> None:
     """Lower case letters, digits and hyphens, a letter first."""
     assert plain_name(text) == name
+
+
+def test_claims_of_a_volcano_job_are_volumes_of_the_launch() -> None:
+    """Those that are there; one that the Job makes is reported, and a path or a name that is none refuses the Job."""
+    text = (
+        "apiVersion: batch.volcano.sh/v1alpha1\nkind: Job\nspec:\n  volumes: [{mountPath: %s, volumeClaimName: %s}, "
+        "{mountPath: /new, volumeClaim: {}}]\n  tasks: [{replicas: 2, template: {spec: {containers: [{name: a, "
+        "image: b}]}}}]\n"
+    )
+    document = _imported(text % ("/data", "set"))
+    assert document.bodies[0]["volumes"] == {"/data": "set"}
+    assert _verdicts(document)["spec.volumes[1]"] is Verdict.LOST
+    for path, claim, wrong in (("data", "set", "must be a whole path"), ("/data", "A_B", "the name of a volume claim")):
+        assert wrong in str(_imported(text % (path, claim)).error)

@@ -129,6 +129,13 @@ async def test_the_size_of_shared_memory_is_an_option(world: ApiWorld, desk: Des
     assert "such as 8Gi" in refused.err
 
 
+@pytest.mark.parametrize("option", ["--retry", "--max-restarts"])
+async def test_how_often_it_is_tried_again_is_an_option(world: ApiWorld, desk: Desk, option: str) -> None:
+    """By either name."""
+    assert (await desk.run(*RUN, option, "3", "--", "true")).code == main.OK
+    assert (await world.stored("train")).spec.max_restarts == 3
+
+
 async def test_who_runs_it_is_an_option(world: ApiWorld, desk: Desk) -> None:
     """User, group or both, by number; what is no number is refused before anything is sent."""
     for number, (text, user, group) in enumerate(

@@ -18,6 +18,7 @@ from slipway.crd.meta import ANNOTATION_CHECKPOINTS
 from slipway.crd.podsecurity import HOST_PRIVILEGES, ROOT
 from slipway.crd.roleresources import MAIN_CONTAINER, containers_of, main_container, object_of, objects_of
 from slipway.crd.v1alpha1 import AllocationSpec
+from slipway.crd.validate import is_mount_path
 from slipway.errors import FieldError
 
 Json = dict[str, Any]
@@ -41,7 +42,7 @@ def errors_of(body: LaunchBody, run_as_defaults: Collection[str]) -> list[FieldE
     errors: list[FieldError] = []
     for path, claim in body.volumes.items():
         at = f"/volumes{pointer(path)}"
-        if not path.startswith("/") or posixpath.normpath(path) != path or path == "/" or ":" in path:
+        if not is_mount_path(path):
             errors.append(FieldError(at, f"{path[:80]!r} is no place for a volume; write a whole path, such as /data"))
         if not _CLAIM.fullmatch(claim):
             detail = f"{claim[:80]!r} is no volume claim; write CLAIM, or CLAIM:ro to mount it read-only"

@@ -243,12 +243,12 @@ def _common(
         "the login of the registry", "keep it in a Secret: slipway workspace set NAME --pull-secret SECRET"
     )
     for name in ("add_capabilities", "drop_capabilities"):
-        env.get(name).lost("Linux capabilities", "ranks have none: restricted pods")
+        env.get(name).lost("Linux capabilities", "add privileges: [NAME], where the pool allows them")
     env.get("proxy").lost("proxies of the network", "set HTTP_PROXY and its like in env")
     _ports(launch, env)
     pod = _pod_spec(launch, env.get("pod_spec"), container)
     for mount in root.get("bind_mounts").items():
-        mount.lost("mounts a folder of the node", "make a volume claim, and name it in template.spec.volumes")
+        mount.lost("mounts a folder of the node", "have a volume claim made, and add volumes: {PATH: CLAIM}")
     _resources(launch, root.get("resources"))
     role: Json = {"name": "worker", "count": ranks, "template": main_template(launch, container, pod)}
     if gpus:

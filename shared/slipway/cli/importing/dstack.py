@@ -261,7 +261,7 @@ def _volumes(root: ForeignField, container: Json) -> Json:
             name, _, path = item.text().partition(":")
             is_of_machine = name.startswith("/")
         if is_of_machine:
-            item.lost("a folder of the machine", "make a volume claim, and name it in template.spec.volumes")
+            item.lost("a folder of the machine", "have a volume claim made, and add volumes: {PATH: CLAIM}")
             continue
         if not path.startswith("/") or not plain_name(name):
             item.refuse("must be NAME:PATH, with an absolute path")

@@ -207,7 +207,7 @@ def _mounts(root: ForeignField, container: Json) -> Json:
     )
     for _, item in root.get("file_mounts").fields().items():
         if item.is_object and item.get("store").value == "volume":
-            item.lost("a volume of the cloud", "make a volume claim, and name it in template.spec.volumes")
+            item.lost("a volume of the cloud", "have a volume claim made, and add volumes: {PATH: CLAIM}")
         elif item.is_object or "://" in item.text():
             item.lost("a bucket, copied or mounted", "mount it with a CSI driver, or fetch it in the script")
         else:
@@ -216,7 +216,7 @@ def _mounts(root: ForeignField, container: Json) -> Json:
     mounts: list[Json] = []
     for path, item in root.get("volumes").fields().items():
         if item.is_object:
-            item.lost("a volume that is made for the task", "make a volume claim, and name it in template.spec.volumes")
+            item.lost("a volume that is made for the task", "have a volume claim made, and add volumes: {PATH: CLAIM}")
             continue
         claim = plain_name(item.text())
         if not claim or not path.startswith("/"):

@@ -69,7 +69,7 @@ _LOST = {
     "--switches": ("how far apart the nodes may be", "ranks[].topology: {key: NODE LABEL, mode: preferred}"),
     "--input": ("the standard input", "read the file in the script"),
     "--tmp": ("temporary disk of the node", "ephemeral-storage in ranks[].resources"),
-    "--container-mounts": ("folders of the node in the container", "a volume claim, in template.spec.volumes"),
+    "--container-mounts": ("folders of the node in the container", "volumes: {PATH: CLAIM}, of a volume claim"),
     "--clusters": ("which clusters", "slipway --server"),
 }
 _UNNEEDED = {

@@ -5,13 +5,18 @@ A task becomes a role. What Volcano's plugins set is reported: ranks find each o
 Source: Volcano, batch.volcano.sh/v1alpha1 job.go; bus/v1alpha1 events and actions; plugins svc, env, ssh, pytorch, mpi.
 """
 
+import re
+
 from slipway.cli.importing.foreign import ForeignDocument, ForeignField, Json, lose
 from slipway.cli.importing.outcome import ImportedLaunch
 from slipway.cli.importing.pods import frame, keep_leaders, kind_by_size, role, set_variables
 from slipway.cli.importing.vocabulary import name_of
+from slipway.crd.validate import is_mount_path
+from slipway.crd.workspacepods import OBJECT_NAME_PATTERN
 
 RETRIES = 3
 """maxRetry of a Job that says none; it counts restarts by a policy."""
+_CLAIM = re.compile(OBJECT_NAME_PATTERN)
 _TASK_INDEX = "VK_TASK_INDEX"
 _PLUGINS = {
     "svc": (
@@ -82,8 +87,7 @@ def job(document: ForeignDocument) -> list[ImportedLaunch]:
         launch.put("queue", name_of(queue, "queue", "queue"), queue)
     spec.get("schedulerName").unneeded("Slipway places the pods")
     _plugins(launch, spec.get("plugins"))
-    for volume in spec.get("volumes").items():
-        volume.lost("a volume claim at a path of all pods", "name the claim in template.spec.volumes and volumeMounts")
+    _volumes(launch, spec.get("volumes"))
     topology = spec.get("networkTopology")
     topology.lost(
         "how far apart the pods may be in the network", "set ranks[].topology: {key: NODE LABEL, mode: required}"
@@ -91,6 +95,27 @@ def job(document: ForeignDocument) -> list[ImportedLaunch]:
     lose(spec, _LOST)
     kind_by_size(launch)
     return [launch]
+
+
+def _volumes(launch: ImportedLaunch, field: ForeignField) -> None:
+    """Claims that are there become volumes of the launch; those that the Job would make do not."""
+    claims: dict[str, str] = {}
+    for item in field.items():
+        path, claim = item.get("mountPath"), item.get("volumeClaimName")
+        if not claim.is_set:
+            item.lost("a claim that the Job makes", "have a volume claim made, and add volumes: {PATH: CLAIM}")
+            continue
+        folder, name = path.text(), claim.text()
+        if not is_mount_path(folder):
+            path.refuse("must be a whole path, such as /data")
+        if not _CLAIM.fullmatch(name):
+            claim.refuse("must be the name of a volume claim")
+        claims[folder] = name
+        item.get("volumeClaim").unneeded("the claim has a name, so it is there")
+        path.changed("mounted in all containers", "volumes: mounted in the main container of every role")
+        claim.carried("volumes")
+    if claims:
+        launch.put("volumes", claims, field)
 
 
 def _minimum(launch: ImportedLaunch, field: ForeignField) -> None:
