@@ -11,6 +11,7 @@ from tests.support.wait import wait_until
 
 Json = dict[str, Any]
 GPUS = 4
+CLAIMS = "/api/v1/namespaces/default/persistentvolumeclaims"
 POOL = "/apis/slipway.dev/v1alpha1/resourcepools/default"
 
 SAVES = """
@@ -41,6 +42,67 @@ while not (marks / f"{name}.end").exists() and time.monotonic() < until:
         break
 """
 """Counts on from its checkpoint; when asked, it saves its count and ends, but not while it is `busy`."""
+
+TRAINS = """
+import json, os, pathlib, socket, time
+from slipway.inside import client as library
+
+STEPS, HALF = 200, 100
+rank, size, attempt = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), os.environ["SLIPWAY_ATTEMPT"]
+marks, folder = pathlib.Path(os.environ["MARKS"]), pathlib.Path(os.environ["SLIPWAY_CHECKPOINT_DIR"])
+folder.mkdir(parents=True, exist_ok=True)
+saved = folder / "model.json"
+step, weight = json.loads(saved.read_text()) if saved.exists() else (0, 0)
+(marks / f"train.began.{attempt}.{rank}").write_text(str(step))
+me = library.Client()
+
+def may_go_on():
+    while step >= HALF and not (marks / "train.go").exists() and not me.preempted():
+        time.sleep(0.02)
+    return not me.preempted()
+
+place, peers = (os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])), []
+if rank == 0:
+    with socket.create_server(("", place[1])) as store:
+        peers = [store.accept()[0].makefile("rw") for _ in range(size - 1)]
+else:
+    while not peers:
+        try:
+            peers = [socket.create_connection(place, 60).makefile("rw")]
+        except OSError:
+            time.sleep(0.05)
+
+def told(peer, value):
+    peer.write(f"{value}\\n")
+    peer.flush()
+
+def summed(gradient):
+    if rank:
+        told(peers[0], gradient)
+        return int(peers[0].readline())
+    total = gradient + sum(int(peer.readline()) for peer in peers)
+    total = total if may_go_on() else 0
+    for peer in peers:
+        told(peer, total)
+    return total
+
+me.ready()
+while step < STEPS and (total := summed(rank + 1)):
+    step, weight = step + 1, weight + total
+if step < STEPS:
+    while not me.preempted():
+        time.sleep(0.02)
+    if rank == 0:
+        fresh = folder / ".model.json"
+        fresh.write_text(json.dumps([step, weight]))
+        fresh.replace(saved)
+        me.progress(checkpoint=True)
+    me.ack()
+else:
+    (marks / f"train.weight.{rank}").write_text(str(weight))
+"""
+"""Sums a number over all ranks in each step, as PyTorch's all-reduce, at the store that PyTorch's variables name. At
+half of its steps it waits for a file, or to be preempted: rank 0 tells all when to stop, and saves."""
 
 
 @pytest.fixture(scope="module")
@@ -140,6 +202,29 @@ def test_urgent_work_has_the_gpus_of_a_training_that_saves_its_work_and_goes_on_
     ended = finish(stack, marks, "low", low)
     assert ended["status"].get("restarts", 0) == 0
     assert [item["by"] for item in ended["status"]["preemptions"]] == ["default/high"]
+
+
+def test_a_training_of_four_ranks_comes_back_from_its_checkpoint(stack: RunningStack, marks: Path) -> None:
+    """It is preempted half-way, goes on from there on its volume, and ends with the weights of an undisturbed run."""
+    claim = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "models"}}
+    asks = {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Gi"}}}
+    stack.kubernetes("POST", CLAIMS, {**claim, "spec": asks})
+    command = ["python", "-c", TRAINS]
+    train = launch(
+        stack, marks, "train", priority=10, preemptionGrace="60s", command=command, checkpoints="models/train"
+    )
+    wait_until(lambda: is_ready(stack, train), "the training is ready")
+    high = launch(stack, marks, "above", priority=90)
+    assert stack.wait_for(high, "Running")["phase"] == "Running"
+    (marks / "train.go").touch()
+    finish(stack, marks, "above", high)
+    ended = stack.wait_for(train, "Terminated", timeout_s=120)
+    assert (ended["result"], ended["attempt"]) == ("Succeeded", 2), ended
+    began = [[int((marks / f"train.began.{attempt}.{rank}").read_text()) for rank in range(4)] for attempt in (1, 2)]
+    assert began[0] == [0] * 4
+    assert len(set(began[1])) == 1
+    assert began[1][0] > 0
+    assert [(marks / f"train.weight.{rank}").read_text() for rank in range(4)] == [str(200 * (1 + 2 + 3 + 4))] * 4
 
 
 def test_a_queue_takes_back_what_it_deserves(stack: RunningStack, marks: Path) -> None:
