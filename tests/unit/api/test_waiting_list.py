@@ -69,7 +69,7 @@ async def test_a_cursor_holds_at_a_place_of_many_digits(world: ApiWorld) -> None
 async def test_what_is_before_one_is_counted_in_the_whole_queue(world: ApiWorld) -> None:
     """Place, number and GPUs ahead do not depend on the part or on the search."""
     await queued(world, 3)
-    for query in ("?from=3", "?search=WORK-2", "?search=work%20-2", "?search=notyet&from=3"):
+    for query in ("?from=3", "?search=WORK-2", "?search=work%20k-2", "?search=notyet&from=3"):
         part = await ask(world, query)
         (item,) = part["items"]
         assert (item["position"], item["ahead"], item["slotsAhead"], item["slots"]) == (3, 2, 4, 2)
