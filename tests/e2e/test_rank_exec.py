@@ -1,7 +1,10 @@
 """Commands in ranks, files and SSH as people use them, over the whole system."""
 
 import os
+import socket
 import subprocess
+import sys
+import tempfile
 from collections.abc import Generator, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,6 +15,7 @@ from slipway.sdk import Client
 from tests.support import openssh
 from tests.support.local_stack import RunningStack, cli_words
 from tests.support.names import fresh
+from tests.support.ports import free_port
 from tests.support.terminals import at_terminal
 from tests.support.wait import wait_until
 
@@ -167,29 +171,143 @@ def with_sshd(tmp_path: Path) -> Mapping[str, str]:
     return found
 
 
-def test_ssh(stack: RunningStack, with_sshd: Mapping[str, str], tmp_path: Path) -> None:
-    """The real clients: a command with the rank's environment and its exit code, scp, and rsync where it is there."""
-    id_ = a_gang(stack, 1, env={**with_sshd, "COLOUR": "red blue"})
-    env = {**stack.cli_environment(), "SLIPWAY_CONFIG_DIR": str(tmp_path / "config")}
+class _Ssh:
+    """The real clients of this machine, with what `slipway ssh-config` wrote for a gang of one rank."""
 
-    def ran(*argv: str) -> tuple[int, str, str]:
-        done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=60, check=False)
+    def __init__(self, stack: RunningStack, id_: str, folder: Path) -> None:
+        self.folder = folder
+        self.env = {**stack.cli_environment(), "SLIPWAY_CONFIG_DIR": str(folder / "config")}
+        self.config, self.host = folder / "ssh.conf", f"slipway-{id_}"
+        code, out, err = self.ran(*cli_words("ssh-config", id_))
+        assert code == 0, err
+        self.config.write_text(out)
+
+    def ran(self, *argv: str, env: Mapping[str, str] | None = None) -> tuple[int, str, str]:
+        """(exit code, stdout, stderr)"""
+        whole = {**self.env, **(env or {})}
+        done = subprocess.run(argv, env=whole, capture_output=True, text=True, timeout=60, check=False)
         return done.returncode, done.stdout, done.stderr
 
-    code, out, err = ran(*cli_words("ssh", id_, "--", 'echo "$COLOUR" $RANK; exit 4'))
+    def argv(self, *options: str) -> list[str]:
+        """`ssh` to the rank, with options."""
+        return ["ssh", "-F", str(self.config), *options, self.host]
+
+
+def test_ssh(stack: RunningStack, with_sshd: Mapping[str, str], tmp_path: Path) -> None:
+    """The real clients: a command with the rank's environment and its exit code, and scp; a wrong key is refused."""
+    id_ = a_gang(stack, 1, env={**with_sshd, "COLOUR": "red blue"})
+    ssh = _Ssh(stack, id_, tmp_path)
+    code, out, err = ssh.ran(*cli_words("ssh", id_, "--", 'echo "$COLOUR" $RANK; exit 4'))
     assert (code, out) == (4, "red blue 0\n"), err
-    code, out, err = ran(*cli_words("ssh-config", id_))
-    assert code == 0, err
-    config, host = tmp_path / "ssh.conf", f"slipway-{id_}"
-    config.write_text(out)
     (tmp_path / "file").write_bytes(os.urandom(500_000))
-    code, _, err = ran("scp", "-F", str(config), str(tmp_path / "file"), f"{host}:{tmp_path}/copy")
+    code, _, err = ssh.ran("scp", "-F", str(ssh.config), str(tmp_path / "file"), f"{ssh.host}:{tmp_path}/copy")
     assert code == 0, err
     assert (tmp_path / "copy").read_bytes() == (tmp_path / "file").read_bytes()
     # A key that is not the one that the rank was given is not let in.
-    (tmp_path / "config/ssh" / id_ / "known_hosts").write_text(f"{host} ssh-ed25519 {'A' * 68}\n")
-    code, _, err = ran("ssh", "-F", str(config), host, "true")
+    (tmp_path / "config/ssh" / id_ / "known_hosts").write_text(f"{ssh.host} ssh-ed25519 {'A' * 68}\n")
+    code, _, err = ssh.ran(*ssh.argv(), "true")
     assert (code, "verification failed" in err) == (255, True), err
     temporary = Path(stack.command("exec", id_, "--", "sh", "-c", "echo $TMPDIR").out.strip())
     wait_until(lambda: not list(temporary.glob("slipway-ssh*")), "the keys are removed from the rank")
     stack.ask(lambda api: api.post(f"/allocations/{id_}/kill"))
+
+
+def test_rsync(stack: RunningStack, with_sshd: Mapping[str, str], tmp_path: Path) -> None:
+    """A folder goes there, only what has changed comes back, and what was deleted goes."""
+    id_ = a_gang(stack, 1, env=with_sshd)
+    ssh = _Ssh(stack, id_, tmp_path)
+    here, there = tmp_path / "here", tmp_path / "there"
+    (here / "deep").mkdir(parents=True)
+    (here / "deep/weights.bin").write_bytes(os.urandom(2_000_000))
+    (here / "notes.txt").write_text("one\n")
+    program = next(str(found) for part in with_sshd["PATH"].split(":") if (found := Path(part) / "rsync").exists())
+    words = (program, "-a", "--delete", "--stats", "-e", f"ssh -F {ssh.config}")
+    libraries = {"LD_LIBRARY_PATH": with_sshd["LD_LIBRARY_PATH"]}
+    code, _, err = ssh.ran(*words, f"{here}/", f"{ssh.host}:{there}/", env=libraries)
+    assert code == 0, err
+    assert (there / "deep/weights.bin").read_bytes() == (here / "deep/weights.bin").read_bytes()
+    (there / "notes.txt").unlink()
+    (there / "result.txt").write_text("two\n")
+    code, out, err = ssh.ran(*words, f"{ssh.host}:{there}/", f"{here}/", env=libraries)
+    assert code == 0, err
+    assert "Number of regular files transferred: 1\n" in out
+    assert sorted(each.name for each in here.rglob("*")) == ["deep", "result.txt", "weights.bin"]
+    stack.ask(lambda api: api.post(f"/allocations/{id_}/kill"))
+
+
+SERVER = """
+import http.server, os, socketserver, tempfile, threading
+class Page(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200); self.end_headers(); self.wfile.write(b"of rank " + os.environ["RANK"].encode())
+    def log_message(self, *words): pass
+    def address_string(self): return "-"
+class OnSocket(socketserver.ThreadingUnixStreamServer): pass
+port = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Page)
+path = tempfile.mkdtemp(prefix="e", dir="/tmp") + "/s"
+threading.Thread(target=OnSocket(path, Page).serve_forever, daemon=True).start()
+print("listening on", port.server_port, path, flush=True)
+port.serve_forever()
+"""
+
+
+@pytest.fixture
+def short() -> Generator[str]:
+    """A folder with a short path."""
+    with tempfile.TemporaryDirectory(prefix="ssh", dir="/tmp") as folder:
+        yield folder
+
+
+def test_what_an_editor_needs_of_ssh(
+    stack: RunningStack, with_sshd: Mapping[str, str], short: str, tmp_path: Path
+) -> None:
+    """As VS Code Remote-SSH uses it: a script on stdin that starts a server, which is reached by way of a SOCKS proxy.
+
+    Beside it, over the same connection: a second command, and a socket file of the rank at a port here.
+    """
+    id_ = a_gang(stack, 1, env=with_sshd)
+    ssh = _Ssh(stack, id_, tmp_path)
+    # Not below the folder of the test: the path of a socket has room for a hundred characters.
+    control = ("-o", f"ControlPath={short}/c")
+    socks = free_port()
+    main = ssh.argv("-T", "-D", f"127.0.0.1:{socks}", "-M", *control)
+    script = f"uname >&2\nexec {sys.executable} -u -c '{SERVER}'\n"
+    with subprocess.Popen(
+        [*main, "sh"], env=ssh.env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as session:
+        try:
+            assert session.stdin is not None
+            assert session.stdout is not None
+            session.stdin.write(script.encode())
+            session.stdin.close()
+            words = session.stdout.readline().decode().split()
+            assert words[:2] == ["listening", "on"], words
+            assert _over_socks(socks, int(words[2])).endswith(b"of rank 0")
+            code, out, err = ssh.ran(*ssh.argv(*control), "echo beside")
+            assert (code, out) == (0, "beside\n"), err
+            local = free_port()
+            code, _, err = ssh.ran(*ssh.argv(*control, "-O", "forward", "-L", f"127.0.0.1:{local}:{words[3]}"))
+            assert code == 0, err
+            with socket.create_connection(("127.0.0.1", local), timeout=20) as found:
+                assert _got(found).endswith(b"of rank 0")
+        finally:
+            session.terminate()
+    stack.ask(lambda api: api.post(f"/allocations/{id_}/kill"))
+
+
+def _over_socks(port: int, target: int) -> bytes:
+    """What the target port of the rank answers, asked for through a SOCKS5 proxy (RFC 1928)."""
+    with socket.create_connection(("127.0.0.1", port), timeout=20) as found:
+        found.sendall(b"\x05\x01\x00")
+        assert found.recv(2) == b"\x05\x00"
+        found.sendall(b"\x05\x01\x00\x01" + socket.inet_aton("127.0.0.1") + target.to_bytes(2, "big"))
+        assert found.recv(10)[:2] == b"\x05\x00"
+        return _got(found)
+
+
+def _got(found: socket.socket) -> bytes:
+    found.sendall(b"GET / HTTP/1.0\r\n\r\n")
+    parts: list[bytes] = []
+    while part := found.recv(4096):
+        parts.append(part)
+    return b"".join(parts)
