@@ -1,5 +1,6 @@
 """Tasks of a real Airflow, in an environment of its own, that launch on the whole system."""
 
+import hashlib
 import json
 import shutil
 import subprocess
@@ -14,6 +15,7 @@ from tests.support.local_stack import RunningStack
 
 Json = dict[str, Any]
 Play = Callable[[Json], tuple[Json, str]]
+INSTALLATION = "north"
 PLAY = Path(__file__).parents[1] / "support" / "airflow_play.py"
 PLAY_S = 240.0
 
@@ -36,7 +38,8 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, str]
 def play(home: tuple[Path, dict[str, str]], stack: RunningStack) -> Play:
     """One run of a DAG with these tasks; (what became of each, the log)."""
     interpreter, env = home
-    login = json.dumps({"conn_type": "http", "host": stack.url, "password": stack.stack.token})
+    extra = {"installation": INSTALLATION}
+    login = json.dumps({"conn_type": "http", "host": stack.url, "password": stack.stack.token, "extra": extra})
 
     def run(tasks: Json) -> tuple[Json, str]:
         argv = [str(interpreter), str(Path(env["AIRFLOW_HOME"], "dags", PLAY.name))]
@@ -77,6 +80,10 @@ def test_tasks_launch_wait_and_end_as_their_allocations_do(play: Play, stack: Ru
         assert (view["result"] == "Succeeded") is (name != "failing")
         assert view["id"] in said
     assert "from-a-rank" in said
+    [view] = tasks_of(stack, "deferred")
+    [run_id] = [line.removeprefix("run: ") for line in said.splitlines() if line.startswith("run: ")]
+    tries = json.dumps(["slipway_play", "deferred", run_id, -1, INSTALLATION])
+    assert view["labels"]["airflow-tries"] == hashlib.sha256(tries.encode()).hexdigest()[:40]
     assert stack.stack.token not in said
 
 

@@ -33,4 +33,4 @@ with DAG("slipway_play", schedule=None, start_date=datetime.datetime(2026, 1, 1,
 if __name__ == "__main__":
     run = dag.test()
     found = {each.task_id: str(each.state) for each in run.get_task_instances()}
-    sys.stdout.write(f"\nfound: {json.dumps(found)}\n")
+    sys.stdout.write(f"\nrun: {run.run_id}\nfound: {json.dumps(found)}\n")

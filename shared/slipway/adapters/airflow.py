@@ -99,7 +99,7 @@ class SlipwayRunOperator(BaseOperator):
         """End what an earlier try of this task left, launch once for this one, then wait."""
         task = context["ti"]
         labels = {**self.launch.get("labels", {}), LABEL_DAG: _label(task.dag_id), LABEL_TASK: _label(task.task_id)}
-        labels[LABEL_TRIES] = _tries(task)
+        labels[LABEL_TRIES] = self._tries(task)
         with self._client() as client:
             run = client.run(
                 self.command, key=f"{labels[LABEL_TRIES]}-{task.try_number}", **{**self.launch, "labels": labels}
@@ -141,7 +141,7 @@ class SlipwayRunOperator(BaseOperator):
     def _end_all(self, client: Client, task: Any, *, but: str = "") -> None:
         """End what tries of this task have launched and what has not ended."""
         workspace = {"workspace": self.launch["workspace"]} if "workspace" in self.launch else {}
-        for view in client.list(active=True, label_selector=f"{LABEL_TRIES}={_tries(task)}", **workspace):
+        for view in client.list(active=True, label_selector=f"{LABEL_TRIES}={self._tries(task)}", **workspace):
             if view.id != but:
                 self.log.warning("ending %s, which an earlier wait or try left", view.id)
                 client.kill(view.id)
@@ -156,6 +156,13 @@ class SlipwayRunOperator(BaseOperator):
         if result != "Succeeded":
             raise AirflowException(f"{id_}: {result or 'its end is not known'}: {event['message']}")
         return id_
+
+    def _tries(self, task: Any) -> str:
+        """What all tries of the task have in common, and no other task, also of another installation of Airflow."""
+        found = BaseHook.get_connection(self.slipway_conn_id) if self.slipway_conn_id else None
+        installation = str(found.extra_dejson.get("installation", "")) if found is not None else ""
+        parts = [task.dag_id, task.task_id, task.run_id, task.map_index, *filter(None, [installation])]
+        return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:40]
 
     def _client(self) -> Client:
         server, token = _login(self.slipway_conn_id)
@@ -176,11 +183,6 @@ def _of_connection(connection: Any) -> tuple[str, str]:
     if not host.startswith(("http://", "https://")):
         raise InvalidError(f"connection {connection.conn_id}: its host must be the URL of the api, https://...")
     return host, str(connection.password or "")
-
-
-def _tries(task: Any) -> str:
-    parts = json.dumps([task.dag_id, task.task_id, task.run_id, task.map_index])
-    return hashlib.sha256(parts.encode()).hexdigest()[:40]
 
 
 def _label(text: str) -> str:

@@ -172,3 +172,6 @@ async def test_days_that_are_not_known_have_a_place_among_few() -> None:
             assert (await world.get(one)).status_code == 200
         away = await world.get(many)
         assert (away.status_code, away.json()["title"]) == (503, "Something that this needs cannot be reached")
+        # The address is the operators', and the answer a user's.
+        assert "127.0.0.1" not in away.text
+        assert "SLIPWAY_PROMETHEUS_URL" in away.text

@@ -179,8 +179,9 @@ async def test_a_key_with_a_name_uses_the_name(world: ApiWorld) -> None:
     two = await world.launch(headers={"idempotency-key": "k"}, name="llm")
     assert one["name"] == "llm"
     assert one["id"] == two["id"]
-    foreign = await world.post("/allocations", {**COMMAND, "name": "llm"}, **{"idempotency-key": "other"})
-    assert (foreign.status_code, foreign.json()["code"]) == (409, "already-exists")
+    for key in ({"idempotency-key": "other"}, {"idempotency-key": "k", "x-slipway-user": "bob"}):
+        foreign = await world.post("/allocations", {**COMMAND, "name": "llm"}, **key)
+        assert (foreign.status_code, foreign.json()["code"]) == (409, "already-exists")
 
 
 async def test_a_key_that_comes_again_with_another_name_is_refused(world: ApiWorld) -> None:

@@ -42,6 +42,7 @@ from slipway.crd.meta import (
     LABEL_LAUNCH_KEY,
     TEARDOWN_FINALIZER,
 )
+from slipway.crd.transitions import user_of
 from slipway.crd.v1alpha1 import Allocation, ResourcePool
 from slipway.errors import (
     AlreadyExistsError,
@@ -276,8 +277,7 @@ class LaunchRequests:
         """The allocation that this key made before. Raises when the name is another's, or another body's."""
         if found is None or found.metadata.deletion_timestamp is not None:
             raise _deleting(found) from taken
-        annotation = found.metadata.annotations.get(ANNOTATION_IDEMPOTENCY_KEY)
-        if not order.key or annotation != key_hash(order.key):
+        if not _has_key(found, order):
             raise AlreadyExistsError(
                 f"the name {found.metadata.name} is taken in workspace {found.metadata.namespace}; choose another, or "
                 "leave name out"
@@ -297,8 +297,7 @@ class LaunchRequests:
             found = await self._kube.get(ALLOCATIONS, name or _key_name(order, workspace), namespace=workspace)
         except ControlPlaneError:
             return None
-        is_same = found.metadata.annotations.get(ANNOTATION_IDEMPOTENCY_KEY) == key_hash(order.key)
-        if not is_same or found.spec.request_hash != _hash_of(order):
+        if not _has_key(found, order) or found.spec.request_hash != _hash_of(order):
             return None
         return Launched(allocation=found, created=False)
 
@@ -351,6 +350,12 @@ def _hash_of(order: Order) -> str:
 def _key_name(order: Order, workspace: str) -> str:
     """One name per (workspace, user, key), whatever the kind: else one key could launch once per kind."""
     return name_from_key(workspace, order.user, order.key, Kind.TRAINING) if order.key else ""
+
+
+def _has_key(found: Allocation, order: Order) -> bool:
+    """Whether this user launched it with this key; the same key of another user is another key."""
+    annotation = found.metadata.annotations.get(ANNOTATION_IDEMPOTENCY_KEY)
+    return bool(order.key) and annotation == key_hash(order.key) and user_of(found) == order.user
 
 
 def _is_ours(found: Allocation, order: Order) -> bool:

@@ -74,7 +74,7 @@ class Prometheus:
         try:
             answer = msgspec.json.decode(body, type=_Answer)
         except msgspec.MsgspecError as error:
-            raise PrometheusError(f"{self._url} answers {status}, not as Prometheus does") from error
+            raise PrometheusError(f"SLIPWAY_PROMETHEUS_URL answers {status}, not as Prometheus does") from error
         if answer.status != "success":
             words = "".join(each for each in answer.error if each.isprintable())[:_WORDS_MAX]
             raise PrometheusError(f"Prometheus refuses the query (SLIPWAY_GPU_USE_QUERY): {words or status}")
@@ -104,7 +104,9 @@ class Prometheus:
                     if len(body) > ANSWER_BYTES_MAX:
                         raise PrometheusError(f"Prometheus answers more than {ANSWER_BYTES_MAX} bytes")
         except (httpx.HTTPError, httpx.InvalidURL) as error:
-            raise PrometheusError(f"{self._url} cannot be reached: {str(error) or type(error).__name__}") from error
+            raise PrometheusError(
+                f"Prometheus (SLIPWAY_PROMETHEUS_URL) cannot be reached: {str(error) or type(error).__name__}"
+            ) from error
         return response.status_code, bytes(body)
 
     def _token(self) -> str:
