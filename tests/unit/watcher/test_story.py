@@ -205,3 +205,12 @@ def restarted(story: AllocationStory, *, at_s: float) -> AllocationStory:
 def begun_again(story: AllocationStory, *, exit_code: int) -> Allocation:
     """Its attempt has ended and the next one waits."""
     return settled(story.it, a_pod().exited(exit_code))
+
+
+def test_names_are_in_the_order_of_a_life() -> None:
+    """kubectl describe lists these Events by their names: the first step comes first, the end last."""
+    ended = settled(
+        an_allocation(2).assigned("n0", "n0").released().running().it, a_pod(0).exited(0), a_pod(1).exited(0)
+    )
+    names = [note.name for note in notes_of(ended)]
+    assert names == sorted(names)

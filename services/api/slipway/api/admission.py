@@ -74,10 +74,9 @@ def draft(
     wanted = Allocation(metadata=ObjectMeta(name=name, namespace=body.workspace, labels=body.labels), spec=spec)
     resolved = resolve(wanted, pool, accounts=workspace.accounts, secrets=workspace.released, audiences=audiences)
     found = [
-        FieldError(
-            _secret_pointer(error.pointer, body, spec)
-            or podshorts.pointer_of(error.pointer, body, spec)
-            or _launch_pointer(error.pointer, body, own_template),
+        podshorts.as_written(error, body, spec)
+        or FieldError(
+            _secret_pointer(error.pointer, body, spec) or _launch_pointer(error.pointer, body, own_template),
             error.detail,
         )
         for error in resolved.errors

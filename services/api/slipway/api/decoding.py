@@ -22,6 +22,7 @@ from starlette.requests import Request
 from slipway.api import audit
 from slipway.api.http_errors import BodyTooLargeError, MalformedError, UnsupportedMediaError
 from slipway.crd.fielderrors import Findings, pointer
+from slipway.crd.pools import PRIVILEGE_PATTERN
 from slipway.crd.workspacepods import OBJECT_NAME_PATTERN
 from slipway.errors import FieldError, InvalidError
 
@@ -54,6 +55,7 @@ _BOUNDS = {">=": "at least", "<=": "at most", ">": "more than", "<": "less than"
 _LENGTHS = {">=": "at least", "<=": "at most", "==": "exactly"}
 _OPTIONS = re.compile(r"^\^\(([\w|]+)\)\$$")
 _PATTERNS = {
+    PRIVILEGE_PATTERN: "use root, hostIPC, hostNetwork, or the name of a capability such as IPC_LOCK",
     OBJECT_NAME_PATTERN: "use lower case letters, digits, hyphens and dots, a letter or digit first and last",
     "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$": "use lower case letters, digits and hyphens, the first and last no hyphen",
 }

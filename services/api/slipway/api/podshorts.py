@@ -93,8 +93,14 @@ def is_used(body: LaunchBody) -> bool:
     return bool(body.volumes or body.privileges or body.checkpoints)
 
 
-def pointer_of(at: str, body: LaunchBody, spec: AllocationSpec) -> str:
-    """Where the client wrote what is refused at a pointer into the `spec` that was made; empty: not as a short form."""
+def as_written(error: FieldError, body: LaunchBody, spec: AllocationSpec) -> FieldError | None:
+    """What is refused in the `spec` that was made, at the short form that the client wrote; None: it is not of one."""
+    at = _pointer_of(error.pointer, body, spec)
+    # A name in a list is not false or true, as the field of the pod is.
+    return FieldError(at, error.detail.removeprefix("must be false: ")) if at else None
+
+
+def _pointer_of(at: str, body: LaunchBody, spec: AllocationSpec) -> str:
     found = _TEMPLATE.fullmatch(at)
     if found is None or not is_used(body):
         return ""

@@ -26,6 +26,10 @@ REPORTER = f"{API_GROUP}/watcher"
 NOTE_BYTES_MAX = 1024
 WINDOW_S = 3600
 NODES_SAID_MAX = 3
+_IN_ORDER = (
+    "Queued", "CannotStart", "Held", "Resumed", "Admitted", "StartBlocked", "Running", "Preempting", "Requeued",
+)  # fmt: skip
+"""Reasons as they follow each other in a life; every other one is an end. kubectl lists Events of this kind by name."""
 _CALM = (Reason.PREEMPTED, Reason.PREEMPTION_GRACE, Reason.NODE_DISABLED)
 """Ends of an attempt that somebody decided: no warning."""
 
@@ -87,7 +91,8 @@ def body_of(allocation: Allocation, note: StoryNote, instance: str) -> dict[str,
 
 
 def _note(allocation: Allocation, told: _Told, at: float, *, cause: str) -> StoryNote:
-    parts = [id_of(allocation), told.reason, cause, str(int(at // WINDOW_S))]
+    place = _IN_ORDER.index(told.reason) if told.reason in _IN_ORDER else len(_IN_ORDER)
+    parts = [id_of(allocation), str(int(at // WINDOW_S)), f"{place}-{told.reason}", cause]
     name = ".".join(part.lower() for part in parts if part)
     return StoryNote(
         name=name,
