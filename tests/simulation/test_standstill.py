@@ -126,7 +126,8 @@ def a_system(service: str, name: str) -> Setup:
     replicas = {"api": int(service == "api")}
     if name == "warm":
         replicas["scheduler"] = 2
-    return Setup(nodes=4, cpus=32, replicas=replicas, api={"redis_url": REDIS}, is_whole=True)
+    watcher = {"kubernetes_events": True}
+    return Setup(nodes=4, cpus=32, replicas=replicas, api={"redis_url": REDIS}, watcher=watcher, is_whole=True)
 
 
 async def noticed_after(world: World, role: str, name: str, within_s: float) -> float:

@@ -344,8 +344,7 @@ class World:
                     redis_url=redis_url,
                     namespace=NAMESPACE,
                     identity=identity,
-                    kubernetes_events=False,
-                    **self.setup.watcher,
+                    **{"kubernetes_events": False, **self.setup.watcher},
                 )
 
     # --- the user ---------------------------------------------------------------------------------------------------

@@ -58,6 +58,29 @@ def add_options(parser: argparse.ArgumentParser, *, with_ranks: bool) -> None:
         default=[],
         help="a port that it serves: http (the default), https or tcp (repeat)",
     )
+    _add_surroundings(what)
+    what.add_argument("--template", metavar="NAME", help="a named template to lay under it")
+    where = parser.add_argument_group("where and when")
+    where.add_argument("--name", metavar="N", help="a name of your own")
+    where.add_argument("-n", "--workspace", metavar="W", help="(default: what `slipway config` shows)")
+    where.add_argument("--pool", metavar="P")
+    where.add_argument("--queue", metavar="Q")
+    where.add_argument("--job", metavar="J", help="group it with others")
+    where.add_argument("--priority", metavar="0..1000", type=whole_number, help="higher goes first (default: 50)")
+    where.add_argument("--preemptible", action="store_true", help="may be preempted for others")
+    where.add_argument("--hold", action="store_true", help="do not start before `slipway resume`")
+    where.add_argument("--label", metavar="NAME=VALUE", action="append", default=[], help="(repeat)")
+    limits = parser.add_argument_group("limits")
+    limits.add_argument("--max-runtime", metavar="2h", help="end it after this time")
+    limits.add_argument("--idle-timeout", metavar="30m", help="end it when nobody uses it for this time")
+    limits.add_argument("--pending-timeout", metavar="1h", help="give up when it has not started by then")
+    limits.add_argument(
+        "--max-restarts", "--retry", metavar="N", type=whole_number, help="start it again so often when it fails"
+    )
+
+
+def _add_surroundings(what: argparse._ArgumentGroup) -> None:  # pyright: ignore[reportPrivateUsage]
+    """As whom it runs, with which privileges and volumes."""
     what.add_argument("--shm-size", metavar="SIZE", help="of /dev/shm, such as 8Gi: memory of the rank")
     what.add_argument("--service-account", metavar="NAME", help="run as this service account of the workspace")
     what.add_argument(
@@ -82,24 +105,6 @@ def add_options(parser: argparse.ArgumentParser, *, with_ranks: bool) -> None:
         metavar="CLAIM[/FOLDER]",
         help="keep SLIPWAY_CHECKPOINT_DIR on this volume claim, through restarts and preemptions; with a FOLDER, for "
         "all launches that name it",
-    )
-    what.add_argument("--template", metavar="NAME", help="a named template to lay under it")
-    where = parser.add_argument_group("where and when")
-    where.add_argument("--name", metavar="N", help="a name of your own")
-    where.add_argument("-n", "--workspace", metavar="W", help="(default: what `slipway config` shows)")
-    where.add_argument("--pool", metavar="P")
-    where.add_argument("--queue", metavar="Q")
-    where.add_argument("--job", metavar="J", help="group it with others")
-    where.add_argument("--priority", metavar="0..1000", type=whole_number, help="higher goes first (default: 50)")
-    where.add_argument("--preemptible", action="store_true", help="may be preempted for others")
-    where.add_argument("--hold", action="store_true", help="do not start before `slipway resume`")
-    where.add_argument("--label", metavar="NAME=VALUE", action="append", default=[], help="(repeat)")
-    limits = parser.add_argument_group("limits")
-    limits.add_argument("--max-runtime", metavar="2h", help="end it after this time")
-    limits.add_argument("--idle-timeout", metavar="30m", help="end it when nobody uses it for this time")
-    limits.add_argument("--pending-timeout", metavar="1h", help="give up when it has not started by then")
-    limits.add_argument(
-        "--max-restarts", "--retry", metavar="N", type=whole_number, help="start it again so often when it fails"
     )
 
 

@@ -239,8 +239,7 @@ def _pods(
         gpus = rendezvous.gpus_of(role.resources)
         for is_first in (False, True):
             told = rendezvous.launcher_variables(gang, gpus, is_first=is_first)
-            told |= {ENV_CHECKPOINTS: checkpoints_of(template)}
-            launchers[role.name, is_first] = podspec.variables(told)
+            launchers[role.name, is_first] = podspec.variables(told | {ENV_CHECKPOINTS: checkpoints_of(template)})
         shape: RawObject = {"base": bases[role.name], "world": len(places), "api": options.api_url}
         if launchers[role.name, False]:
             shape["launcher"] = launchers[role.name, False]
