@@ -340,12 +340,8 @@ class World:
                 return PodworkerSettings(redis_url=redis_url, namespace=NAMESPACE, worker_identity=identity)
             case _:
                 # No Events of Kubernetes: nothing waits for them, and each would be one more step to crash at.
-                return WatcherSettings(
-                    redis_url=redis_url,
-                    namespace=NAMESPACE,
-                    identity=identity,
-                    **{"kubernetes_events": False, **self.setup.watcher},
-                )
+                more: dict[str, Any] = {"kubernetes_events": False, **self.setup.watcher}
+                return WatcherSettings(redis_url=redis_url, namespace=NAMESPACE, identity=identity, **more)
 
     # --- the user ---------------------------------------------------------------------------------------------------
 
