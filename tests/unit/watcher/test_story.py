@@ -176,6 +176,26 @@ async def test_what_is_refused_is_left_and_what_is_away_is_tried_again(desk: Des
     assert await desk.events() == {}, "it was given up, until there is more to tell"
 
 
+async def test_a_count_that_could_not_be_written_is_written_later(desk: Desk) -> None:
+    """It is not taken for written, and nothing is counted twice."""
+    kube = RefusingKube(desk.core, random=SeededRandom(1))
+    narrator = desk.another(kube)
+    story = restarted(AllocationStory(await launch(desk.kube, "job", maxRestarts=9)).assigned(at_s=1), at_s=2)
+    narrator.offer(story.it)
+    await narrator.flush()
+    again = restarted(story.assigned(at_s=3), at_s=4)
+    kube.error = UnavailableError("away")
+    narrator.offer(again.it)
+    assert await narrator.flush() == RETRY_S
+    kube.error = None
+    assert await narrator.flush() == PAUSE_S
+    events = await desk.events()
+    for reason in ("Admitted", "Requeued"):
+        series = events[reason].series
+        assert series is not None, reason
+        assert series.count == 2
+
+
 async def test_many_are_told_in_batches(desk: Desk) -> None:
     """A few, then a pause."""
     for index in range(BATCH_MAX + 3):
@@ -195,6 +215,11 @@ class RefusingKube(CoreKube):
         if self.error is not None and resource is STORY_EVENTS:
             raise self.error
         return await super().create(resource, body, **options)
+
+    async def patch(self, resource: Resource[Any], name: str, patch: Any, **options: Any) -> Any:
+        if self.error is not None and resource is STORY_EVENTS:
+            raise self.error
+        return await super().patch(resource, name, patch, **options)
 
 
 def restarted(story: AllocationStory, *, at_s: float) -> AllocationStory:

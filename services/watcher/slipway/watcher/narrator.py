@@ -157,13 +157,14 @@ class Narrator:
             self._remember(key, known)
         if note.at <= known.last:
             return outcome
-        known.count, known.last = known.count + 1, note.at
-        if known.count < 2 * known.written:
-            return ""
-        series = {"count": known.count, "lastObservedTime": format_time(known.last, "microseconds")}
-        await self._kube.patch(STORY_EVENTS, note.name, {"series": series}, namespace=space)
-        known.written = known.count
-        return "counted"
+        count = known.count + 1
+        if count >= 2 * known.written:
+            # Counted only when it is written: a patch that failed is tried again with the same number.
+            series = {"count": count, "lastObservedTime": format_time(note.at, "microseconds")}
+            await self._kube.patch(STORY_EVENTS, note.name, {"series": series}, namespace=space)
+            known.written, outcome = count, "counted"
+        known.count, known.last = count, note.at
+        return outcome
 
     def _remember(self, key: str, count: _Count) -> None:
         self._told[key] = count
