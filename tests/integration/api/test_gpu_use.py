@@ -208,7 +208,7 @@ async def test_a_prometheus_that_is_away_costs_its_figures_only(tmp_path_factory
         busy = await a_gang(world, "ada")
         answer = await world.get("/gpu-use")
         assert answer.status_code == 503
-        assert "/api/v1/query cannot be reached" in answer.json()["detail"]
+        assert "Prometheus (SLIPWAY_PROMETHEUS_URL) cannot be reached" in answer.json()["detail"]
         described = await desk.run("describe", busy)
         assert described.code == main.OK
         assert "GPU use" in described.out
