@@ -68,6 +68,7 @@ NO_SECRET: Mapping[str, str] = {
         "where people open the page, which messages show to everybody in a chat",
     ),
     "value metrics.alerts.runbookUrl": "where people read the runbooks, which alerts show",
+    "api OutsideLink.url": "an address of the settings; one with credentials is refused",
     "api WebhookView.secret": "an answer: the key, once, to who made it",
     "api WebhookChange.rotateSecret": "yes or no",
     "api WorkspaceView.imagePullSecrets": _A_NAME,

@@ -9,14 +9,18 @@ import pytest
 import yaml
 from lupa.lua51 import LuaRuntime
 
+from slipway.api.outside_links import link_templates
 from slipway.crd.v1alpha1 import Allocation
 from slipway.model.lifecycle import Phase
 from slipway.model.reasons import Result
+from tests.support.api_world import api_world
 from tests.support.builders import a_pod, an_allocation
 from tests.support.reductions import a_running, once, settled
 
 PAGE = (Path(__file__).parents[2] / "docs" / "adapters.md").read_text("utf-8")
 Json = dict[str, Any]
+
+SECTION = re.compile(r"^## Backstage and other portals$(.*?)^## ", re.DOTALL | re.MULTILINE)
 
 
 def health_of(status: Json | None, spec: Json | None = None) -> tuple[str, str]:
@@ -120,3 +124,18 @@ def test_what_the_page_shows_can_be_read() -> None:
         compile(source, "docs/adapters.md", "exec")
     for source in re.findall(r"^```yaml\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE):
         assert isinstance(yaml.safe_load(source), dict)
+
+
+async def test_a_portal_finds_the_pods_by_the_label_that_the_launch_gives_them() -> None:
+    """The launch of the page, as a dry run shows its pods, beside what the page has Backstage select."""
+    [section] = SECTION.findall(PAGE)
+    values, launch, component = map(
+        yaml.safe_load, re.findall(r"^```yaml\n(.*?)^```$", section, re.DOTALL | re.MULTILINE)
+    )
+    links = link_templates(values["api"]["settings"]["outsideLinks"])
+    assert [link.title for link in links] == ["GPU dashboard", "Cost"]
+    selected = component["metadata"]["annotations"]["backstage.io/kubernetes-id"]
+    async with api_world() as world:
+        shown = (await world.post("/allocations?dryRun=true", launch)).json()
+    pods = [each for each in shown["objects"] if each["kind"] == "Pod"]
+    assert [pod["metadata"]["labels"]["backstage.io/kubernetes-id"] for pod in pods] == [selected]

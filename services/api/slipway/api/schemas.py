@@ -164,6 +164,15 @@ class TemplateBody(Request, kw_only=True, frozen=True):
     body: dict[str, Any]
 
 
+class OutsideLink(Wire, kw_only=True, frozen=True):
+    """A place beside Slipway that has more about a workload, as the operators have set it up."""
+
+    title: str
+    url: str
+    icon: str = ""
+    """a name that portals such as Backstage know, for example `dashboard`; empty: none"""
+
+
 class Links(Wire, kw_only=True, frozen=True):
     self_: str = msgspec.field(name="self")
     events: str
@@ -174,6 +183,8 @@ class Links(Wire, kw_only=True, frozen=True):
     """a page: the waterfall"""
     outside_logs: str | None = None
     """where the cluster keeps its logs beside Slipway, if its operators have said so (SLIPWAY_LOGS_URL_TEMPLATE)"""
+    outside: list[OutsideLink] = []
+    """other places that have more about it, in the order of the setting (SLIPWAY_OUTSIDE_LINKS)"""
 
 
 class AllocationView(

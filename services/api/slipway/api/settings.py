@@ -13,7 +13,7 @@ from slipway.api.access.issuer_rules import check_issuer_url, check_subjects
 from slipway.api.access.origins import check_domain
 from slipway.api.gpu_use import DEFAULT_EXPRESSION
 from slipway.api.networks import parse_networks
-from slipway.api.outside_logs import check_logs_url_template
+from slipway.api.outside_links import OutsideLinks, check_url_template, link_templates
 from slipway.api.prometheus import check_prometheus_url
 from slipway.logarchive.settings import LogArchiveSettings
 from slipway.pods.podspec import TaskOptions
@@ -528,7 +528,17 @@ class Settings(LogArchiveSettings, kw_only=True, frozen=True):
             description="Where the cluster keeps logs beside Slipway (Loki in Grafana, Cloud Logging, OpenSearch): an "
             "address in which {workspace}, {id}, {name}, {uid}, {attempt}, {from_ms} and {to_ms} stand for those of an "
             "allocation. The page, `slipway describe`, `slipway logs` and links.outsideLogs show it. Empty: nowhere.",
-            extra={"check": check_logs_url_template},
+            extra={"check": check_url_template},
+        ),
+    ] = ""
+    outside_links: Annotated[
+        str,
+        Meta(
+            max_length=65536,
+            description="Links of each workload to what the cluster has about it beside Slipway, as a JSON list of "
+            "{title, url, icon}, 16 at most. In the url stand the placeholders of logsUrlTemplate. The page, "
+            "`slipway describe` and links.outside show them. Empty: none.",
+            extra={"check": link_templates},
         ),
     ] = ""
     prometheus_url: Annotated[
@@ -653,6 +663,10 @@ class Settings(LogArchiveSettings, kw_only=True, frozen=True):
                 "everybody in; listen on a loopback address such as 127.0.0.1:8080, or set SLIPWAY_AUTH to token or "
                 "kubernetes"
             )
+
+    def outside(self) -> OutsideLinks:
+        """The links of each workload to what the cluster has beside Slipway."""
+        return OutsideLinks(self.logs_url_template, link_templates(self.outside_links))
 
     @property
     def oidc_audiences(self) -> tuple[str, ...]:

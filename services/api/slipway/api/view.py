@@ -8,14 +8,13 @@ from typing import Any, cast
 
 import msgspec
 
-from slipway.api.outside_logs import outside_logs_url
-from slipway.api.schemas import AllocationView, Links, PodView
+from slipway.api.outside_links import OutsideLinks, link_to
+from slipway.api.schemas import AllocationView, Links, OutsideLink, PodView
 from slipway.crd.meta import LABEL_ATTEMPT, LABEL_RANK, LABEL_ROLE
 from slipway.crd.roleresources import MAIN_CONTAINER
 from slipway.crd.transitions import id_of, user_of
 from slipway.crd.v1alpha1 import Allocation
 from slipway.kube.objects import Pod
-from slipway.model.ids import AllocationId
 from slipway.model.lifecycle import RankState
 from slipway.model.standing import word_for
 
@@ -27,8 +26,9 @@ def allocation_path(allocation_id: str) -> str:
     return f"{API_ROOT}/allocations/{allocation_id}"
 
 
-def links_of(allocation_id: AllocationId, outside_logs: str | None = None) -> Links:
+def links_of(allocation: Allocation, outside: OutsideLinks) -> Links:
     """Where to go on from an allocation."""
+    allocation_id = id_of(allocation)
     root = allocation_path(allocation_id)
     return Links(
         self_=root,
@@ -37,13 +37,14 @@ def links_of(allocation_id: AllocationId, outside_logs: str | None = None) -> Li
         explain=f"{root}/explain",
         proxy=f"/proxy/{allocation_id}/",
         trace=f"/trace/{allocation_id}",
-        outside_logs=outside_logs,
+        outside_logs=link_to(outside.logs, allocation) or None,
+        outside=[
+            OutsideLink(title=each.title, url=link_to(each.url, allocation), icon=each.icon) for each in outside.others
+        ],
     )
 
 
-def allocation_view(
-    allocation: Allocation, *, logs_url_template: str, warnings: tuple[str, ...] = ()
-) -> AllocationView:
+def allocation_view(allocation: Allocation, *, outside: OutsideLinks, warnings: tuple[str, ...] = ()) -> AllocationView:
     """The allocation as an answer."""
     meta, spec, status = allocation.metadata, allocation.spec, allocation.status
     allocation_id = id_of(allocation)
@@ -74,7 +75,7 @@ def allocation_view(
         labels=meta.labels,
         resource_version=meta.resource_version,
         warnings=list(warnings),
-        links=links_of(allocation_id, outside_logs_url(logs_url_template, allocation)),
+        links=links_of(allocation, outside),
         spec=shown(spec),
         status=shown(status),
     )

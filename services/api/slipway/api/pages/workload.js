@@ -90,7 +90,8 @@ function Story({ view, reload }) {
           ${gpusOf(view) ? html`<span>${plural(gpusOf(view), "GPU")}</span>` : null}
           ${view.phase === "Running" && gpusOf(view) ? html`<${UseOf} id=${view.id} />` : null}
           <span>launched <${Ago} time=${view.createdAt} /></span>
-          <span class="id"><code>${view.id}</code> <${Copy} text=${view.id} what="the id" /></span></p></div>
+          <span class="id"><code>${view.id}</code> <${Copy} text=${view.id} what="the id" /></span></p>
+        ${view.links.outside?.length ? html`<p class="soft about">${view.links.outside.map((link) => html`<a href=${link.url} target="_blank" rel="noopener noreferrer">${link.title}</a>`)}</p>` : null}</div>
       <${WorkloadActions} view=${view} reload=${reload} />
     </div>
     ${toneOf(view.state) === "bad" ? html`<${Cause} view=${view} book=${book} />` : null}

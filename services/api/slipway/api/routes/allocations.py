@@ -320,7 +320,7 @@ async def _found(request: Request, kind: Kind | None = None) -> Allocation:
 
 
 def _answer(request: Request, allocation: Allocation, *, status: int = 200) -> Response:
-    view = allocation_view(allocation, logs_url_template=parts_of(request).settings.logs_url_template)
+    view = allocation_view(allocation, outside=parts_of(request).settings.outside())
     return json_response(view, status=status, headers={"ETag": _etag(allocation)})
 
 

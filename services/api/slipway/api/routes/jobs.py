@@ -134,9 +134,7 @@ async def move_allocation(request: Request) -> Response:
     body = checked(await read_object(request, parts.settings.body_bytes_max), MoveBody)
     verbs.check_change(found)
     moved = await job_changes.move(parts, found, body, permit_patch(request))
-    view = allocation_view(
-        moved if isinstance(moved, Allocation) else found, logs_url_template=parts.settings.logs_url_template
-    )
+    view = allocation_view(moved if isinstance(moved, Allocation) else found, outside=parts.settings.outside())
     return json_response(view, headers={"ETag": f'"{view.resource_version}"'})
 
 

@@ -98,9 +98,7 @@ async def launch(request: Request, kind: Kind | None = None) -> Response:
     audit.about(request, {"id": allocation_id, "name": made.name}, workspace=made.namespace)
     parts.lookup.remember(launched.allocation)
     request.scope[SPAN_KEY].set(slipway__allocation__id=allocation_id)
-    view = allocation_view(
-        launched.allocation, logs_url_template=parts.settings.logs_url_template, warnings=launched.warnings
-    )
+    view = allocation_view(launched.allocation, outside=parts.settings.outside(), warnings=launched.warnings)
     headers = {"Location": allocation_path(allocation_id), "ETag": f'"{view.resource_version}"'}
     return json_response(view, status=201 if launched.created else 200, headers=headers)
 
@@ -139,10 +137,7 @@ async def list_allocations(request: Request, kind: Kind | None = None) -> Respon
         await check_named(parts.kube, named, partial(workspaces_of, request))
     return json_response(
         MaskedList(
-            items=[
-                mask.of(allocation_view(each, logs_url_template=parts.settings.logs_url_template))
-                for each in page.items
-            ],
+            items=[mask.of(allocation_view(each, outside=parts.settings.outside())) for each in page.items],
             metadata=ListMetadata(
                 continue_=page.continue_,
                 resource_version=page.resource_version,

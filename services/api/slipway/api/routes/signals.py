@@ -123,7 +123,7 @@ async def progress(request: Request) -> Response:
         return msgspec.structs.replace(signals, progress=known, checkpoint_at=saved)
 
     changed = await parts.changes.signal(found, told, attempt=_attempt(request, body.attempt))
-    return json_response(allocation_view(changed, logs_url_template=parts.settings.logs_url_template))
+    return json_response(allocation_view(changed, outside=parts.settings.outside()))
 
 
 async def activity(request: Request) -> Response:
@@ -161,7 +161,7 @@ async def _flag(request: Request, change: Callable[[Signals, bool], Signals]) ->
     changed = await parts.changes.signal(
         found, lambda signals: change(signals, body.value), attempt=_attempt(request, body.attempt)
     )
-    return json_response(allocation_view(changed, logs_url_template=parts.settings.logs_url_template))
+    return json_response(allocation_view(changed, outside=parts.settings.outside()))
 
 
 def _attempt(request: Request, given: int | None) -> int | None:
