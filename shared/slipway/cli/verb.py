@@ -137,19 +137,19 @@ def _parsed(parser: argparse.ArgumentParser, words: list[str]) -> argparse.Names
     """The words; exits with a usage error that names the option that was meant."""
     arguments, rest = parser.parse_known_args(words)
     if rest:
-        known = main.close_to(rest[0].partition("=")[0], _options(parser)) if rest[0].startswith("-") else ""
+        known = main.close_to(rest[0].partition("=")[0], long_options(parser)) if rest[0].startswith("-") else ""
         parser.error(f"unrecognized arguments: {' '.join(rest)}{known}")
     return arguments
 
 
-def _options(parser: argparse.ArgumentParser) -> list[str]:
+def long_options(parser: argparse.ArgumentParser) -> list[str]:
     """The long options of a parser and of its words; argparse names them nowhere but here."""
     found: list[str] = []
     for action in parser._actions:  # pyright: ignore[reportPrivateUsage]
         found += [each for each in action.option_strings if each.startswith("--")]
         choices: Any = action.choices
         if isinstance(action, argparse._SubParsersAction):  # pyright: ignore[reportPrivateUsage]
-            found += [name for word in choices.values() for name in _options(word)]
+            found += [name for word in choices.values() for name in long_options(word)]
     return found
 
 
@@ -170,7 +170,7 @@ def execute(name: str, verb: CliVerb, words: list[str]) -> int:
         return code
     except ControlPlaneError as error:
         terminal.clear()
-        given = given_options(arguments, _options(parser))
+        given = given_options(arguments, long_options(parser))
         meant = _meant(error, arguments, session) if isinstance(error, NotFoundError) else ""
         terminal.note(f"{terminal.paint('error:', 'red')} {describe(error, given)}{meant}")
         return exit_code(error)

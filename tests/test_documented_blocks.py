@@ -1,0 +1,135 @@
+"""Each block of the pages: where no test runs it as it stands, a reader can at least type it.
+
+Run as they stand: the tutorials (tests/e2e/test_tutorials.py), docs/install.md (tests/node/test_install_page.py),
+docs/sdk.md (tests/test_sdk_page.py), what other programs read (tests/unit/test_adapters_page.py, `test_documented_*`).
+"""
+
+import ast
+import importlib
+import importlib.util
+import json
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from slipway.cli import main
+from slipway.cli.verb import long_options, parser_of
+from slipway.errors import ControlPlaneError
+from tests.support.documented_blocks import ROOT, DocumentedBlock, blocks, commands, inline_code
+
+SHELL = ("console", "sh", "")
+TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE))
+PARTS = re.compile(r"  +")
+"""Between a command and what a table of commands says of it."""
+
+
+def of(*languages: str) -> list[DocumentedBlock]:
+    """The blocks in these languages."""
+    return blocks(*languages)
+
+
+def names(found: list[DocumentedBlock]) -> list[str]:
+    """For pytest: where each stands."""
+    return [block.place for block in found]
+
+
+def without_explanations(block: DocumentedBlock) -> DocumentedBlock:
+    """A table of commands has two columns; a line that is none of a command has one word only, or none."""
+    if block.language:
+        return block
+    return block._replace(text="\n".join(PARTS.split(line)[0] for line in block.text.splitlines()))
+
+
+CALLS = [
+    pytest.param(words, id=f"{block.place} {' '.join(words)[:60]}")
+    for block in map(without_explanations, of(*SHELL))
+    for words in commands(block)
+    if words[0].endswith("slipway") and len(words) > 1 and words[1] != "..."
+]
+
+
+@pytest.mark.parametrize("words", CALLS)
+def test_a_command_of_slipway_is_one(words: list[str]) -> None:
+    """The verb exists, and takes these options and words; what follows `--` is the user's own."""
+    name = main.ALIASES.get(words[1], words[1])
+    verb = main.load(name)
+    if verb.raw:
+        return
+    rest = words[2:]
+    own = rest[: rest.index("--")] if verb.takes_command and "--" in rest else rest
+    try:
+        parser_of(name, verb).parse_args(own)
+    except SystemExit as ended:
+        pytest.fail(f"ended with {ended.code}: {words}")
+
+
+def test_verbs_and_options_within_sentences_exist() -> None:
+    """`slipway VERB --option`; what stands for something (ID, FILE) is not looked at."""
+    wrong: list[str] = []
+    for page, text in inline_code():
+        words = text.split()
+        if words[0] != "slipway" or len(words) == 1 or not re.fullmatch(r"[a-z][a-z-]*", words[1]):
+            continue
+        name = main.ALIASES.get(words[1], words[1])
+        try:
+            verb = main.load(name)
+        except ControlPlaneError:
+            wrong.append(f"{page}: {text}")
+            continue
+        own = words[2 : words.index("--")] if "--" in words else words[2:]
+        known = {*long_options(parser_of(name, verb))}
+        given = {word.partition("=")[0] for word in own if word.startswith("--")}
+        if not verb.raw and not given <= known:
+            wrong.append(f"{page}: {text}: {', '.join(sorted(given - known))}")
+    assert not wrong
+
+
+def test_targets_and_modules_that_are_called_exist() -> None:
+    """`make TARGET`, and `python -m MODULE` of ours."""
+    wrong: list[str] = []
+    for block in map(without_explanations, of(*SHELL)):
+        for tool, *words in commands(block):
+            if tool == "make":
+                wrong += [f"{block.place}: make {word}" for word in words if "=" not in word and word not in TARGETS]
+            elif tool.endswith("python") and words[:1] == ["-m"] and words[1].split(".")[0] in ("slipway", "tests"):
+                wrong += [] if importlib.util.find_spec(words[1]) else [f"{block.place}: python -m {words[1]}"]
+    assert not wrong
+
+
+@pytest.mark.parametrize("block", of("python"), ids=names(of("python")))
+def test_python_compiles_and_what_it_imports_of_slipway_is_there(block: DocumentedBlock) -> None:
+    """A renamed class is found here, whatever else the block needs to run."""
+    flags = ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+    tree = compile(block.text, block.place, "exec", flags)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("slipway"):
+            assert [alias.name for alias in node.names if not has(node.module or "", alias.name)] == []
+        elif isinstance(node, ast.Import):
+            for alias in node.names:
+                assert not alias.name.startswith("slipway") or importlib.util.find_spec(alias.name)
+
+
+def has(module: str, name: str) -> bool:
+    """Whether it can be imported from there; without the host of an adapter, whether its source defines it."""
+    try:
+        return hasattr(importlib.import_module(module), name) or bool(importlib.util.find_spec(f"{module}.{name}"))
+    except ModuleNotFoundError as error:
+        if (error.name or "slipway").startswith("slipway"):
+            raise
+    spec = importlib.util.find_spec(module)
+    return bool(
+        spec
+        and spec.origin
+        and re.search(rf"^(class|def) {name}\b", Path(spec.origin).read_text("utf-8"), re.MULTILINE)
+    )
+
+
+def test_data_can_be_read() -> None:
+    """JSON, and YAML of one or several documents."""
+    for block in of("json"):
+        for document in re.split(r"\n(?=\{)", block.text.strip()):
+            json.loads(document)
+    for block in of("yaml"):
+        assert [document for document in yaml.safe_load_all(block.text) if document is not None], block.place
