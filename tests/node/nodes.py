@@ -43,6 +43,9 @@ LINKS = Path("/var/log/containers")
 """Where each kubelet links the logs of its containers; the folder cannot be configured."""
 GROUPS = "slipway-node"
 """The control group above those of all clusters of this machine: in it each has one, named as its folder."""
+PODS_WEIGHT = 8
+"""All pods together weigh as much as so many programs beside them: nodes have a machine for themselves, and a Redis
+that waits behind tests for the processor answers nobody."""
 LOG_BYTES_MAX = 4 * 2**20
 """The kubelet begins a new file beyond this, of some 10 MiB that are usual: what tests print takes less."""
 DISK_MB = 3072
@@ -225,6 +228,7 @@ class RealNode:
         _run(["ip", "address", "add", f"{self.address}/32", "dev", "lo"])
         for controller in _controllers():
             (controller / self._group.lstrip("/")).mkdir(parents=True, exist_ok=True)
+            _weigh(controller / GROUPS)
         copy_root(images, self.runtime.root, is_linked=not self._has_disk)
         self.runtime.start()
         self.kubelet.start()
@@ -521,6 +525,13 @@ def end_processes(roots: Sequence[Path], *, removed: bool = False) -> None:
             if not (group.exists() if removed else pids):
                 break
             time.sleep(0.02)
+
+
+def _weigh(group: Path) -> None:
+    """Give a control group its part of the processor, in whichever form the machine has: shares, or a weight."""
+    for file, one in ((group / "cpu.shares", 1024), (group / "cpu.weight", 100)):
+        if file.exists():
+            file.write_text(str(one * PODS_WEIGHT), encoding="utf-8")
 
 
 def groups(folder: Path) -> list[Path]:

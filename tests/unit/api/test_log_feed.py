@@ -4,15 +4,19 @@ import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 
+import msgspec
 import pytest
 
+from slipway.api import log_feed
 from slipway.api.log_feed import LINES_AT_ONCE, LINES_MAX, POD_LINES_MAX, LogFeed, LogFilter
 from slipway.api.schemas import LogLineView
+from slipway.crd.transitions import id_of
 from slipway.crd.v1alpha1 import Allocation
 from slipway.errors import DeadlineError, UnavailableError
 from slipway.kube.resources import PODS
 from slipway.model.ids import AllocationId
 from slipway.model.lifecycle import Event
+from slipway.model.times import format_time
 from slipway.streams.logpacks import LogKey, LogLine, LogPosition, StoredLine
 from slipway.streams.memory_logs import MemoryLogs
 from slipway.streams.ports import LogLines, NoTally
@@ -194,3 +198,71 @@ async def test_an_answer_from_a_pod_says_where_it_is_cut(world: ApiWorld) -> Non
     assert whole[0].startswith("older lines of this rank are not shown here: this answer comes from the nodes")
     assert page[0].text.endswith(f"of all ranks together the last {LINES_MAX} lines")
     assert [line.text for line in page[-2:]] == [f"{rank}: {POD_LINES_MAX + 1}" for rank in (0, 1)]
+
+
+async def a_gang_of_which_one_log_has_no_end(world: ApiWorld) -> Allocation:
+    """Two ranks that exited; of the second the store has one line and no end."""
+    await world.launch(name="gang", ranks=[{"count": 2}])
+    gang = await world.run("gang")
+    lines = [LogLine(attempt=1, rank=rank, time="2026-01-02T03:04:05Z", text=f"of {rank}") for rank in (0, 1)]
+    await store_lines(world.streams, id_of(gang), lines[:1])
+    await end_logs(world.streams, id_of(gang))
+    await store_lines(world.streams, id_of(gang), lines[1:])
+    ranks = [msgspec.structs.replace(each, exit_code=0) for each in gang.status.ranks or ()]
+    return await world.step("gang", Event.TERMINATED, ranks=ranks, ended_at=format_time(world.clock.now()))
+
+
+@pytest.mark.parametrize(
+    ("wanted", "texts"),
+    [
+        (LogFilter(), ["of 0", "of 1", "not stored"]),
+        (LogFilter(tail=1), ["of 1", "not stored"]),
+        (LogFilter(is_reversed=True), ["not stored", "of 1", "of 0"]),
+        (LogFilter(search="of"), ["of 0", "of 1", "not stored"]),
+        (LogFilter(ranks=frozenset([0])), ["of 0"]),
+        (LogFilter(head=1), ["of 0"]),
+        (LogFilter(container="helper"), []),
+    ],
+)
+async def test_a_log_of_what_has_ended_that_is_not_stored_to_its_end_says_so(
+    world: ApiWorld, wanted: LogFilter, texts: list[str]
+) -> None:
+    """At its rank, behind its lines, and only where its end was asked for."""
+    ended = await a_gang_of_which_one_log_has_no_end(world)
+    feed = LogFeed(world.streams.logs, world.kube, world.parts.lookup, world.clock)
+    found = await feed.page(ended, wanted)
+    assert [line.text if line.cursor else "not stored" for line in found] == texts
+    assert all("not stored to its end" in line.text for line in found if not line.cursor)
+    assert {line.rank for line in found if not line.cursor} <= {1}
+
+
+async def test_who_follows_is_told_which_log_had_no_end_when_following_was_over(
+    world: ApiWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing came for a while after the end of the allocation. That a log is short is said, not left to be guessed."""
+    monkeypatch.setattr(log_feed, "END_S", 1.0)
+    ended = await a_gang_of_which_one_log_has_no_end(world)
+    found: list[LogLineView] = []
+
+    async def emit(page: Sequence[LogLineView]) -> None:
+        found.extend(page)
+
+    feed = LogFeed(world.streams.logs, world.kube, world.parts.lookup, world.clock)
+    async with asyncio.timeout(15):
+        await feed.follow(ended, LogFilter(), emit)
+    assert [line.text for line in found[:2]] == ["of 0", "of 1"]
+    [mark] = found[2:]
+    assert (mark.rank, mark.stream, "lines are missing here, ask for it again" in mark.text) == (1, "event", True)
+
+
+async def test_of_thousands_of_logs_without_an_end_some_are_named_and_all_counted(world: ApiWorld) -> None:
+    """One mark each, up to a limit; the last one says how many more there are."""
+    many = log_feed.OPEN_SAID_MAX + 7
+    await world.launch(name="wide", ranks=[{"count": many}])
+    wide = await world.run("wide")
+    ranks = [msgspec.structs.replace(each, exit_code=0) for each in wide.status.ranks or ()]
+    ended = await world.step("wide", Event.TERMINATED, ranks=ranks, ended_at="2026-01-02T03:04:05Z")
+    feed = LogFeed(world.streams.logs, world.kube, world.parts.lookup, world.clock)
+    found = await feed.page(ended, LogFilter())
+    assert len(found) == log_feed.OPEN_SAID_MAX
+    assert found[-1].text.endswith("are lost, or are not kept any more; so are 7 other logs")

@@ -535,6 +535,7 @@ FULL = "x" * (4 * 1024 * 1024)
     [
         pytest.param(7.0, 5.0, [FULL] * 3, "are likely to be missing", id="at a rate that had filled a file"),
         pytest.param(7.0, 5.0, [FULL[: len(FULL) // 4]], "may be missing", id="at a rate that may have been higher"),
+        pytest.param(7.0, 1.5, [FULL], "may be missing", id="a flood soon after its start"),
         pytest.param(12.0, 5.0, ["slow"], "may be missing", id="read late, and nobody can tell"),
         pytest.param(12.0, 0.5, ["slow"], "", id="read late, and printed at once"),
         pytest.param(7.0, 5.0, ["slow"], "", id="read before a node looks for full files"),

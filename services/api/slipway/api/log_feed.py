@@ -4,15 +4,16 @@ Owns which lines a client asked for (rank, attempt, container, since), where lin
 Lines of the pods themselves have no cursor: they cannot be resumed by id.
 
 Promises: each stored line once, in the order of its log; a mark with a count where lines of a rank are missing,
-whatever was asked for; a mark where an answer from the pods is cut; an error, and no empty answer, where neither the
-stream nor the pods can be read; following ends when the log of each rank is stored to its end and was sent, or when
-nothing has come for `END_S` after the end of the allocation.
+whatever was asked for; a mark where an answer from the pods is cut; a mark for each log of what has ended that is not
+stored to its end; an error, and no empty answer, where neither the stream nor the pods can be read; following ends when
+the log of each rank is stored to its end and was sent, or when nothing has come for `END_S` after the end of the
+allocation.
 Not promised: lines of a pod that is gone while Redis is away.
 """
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from typing import NamedTuple, TypeVar
 
@@ -49,6 +50,10 @@ SETTLE_S = 1.0
 """How long after the end lines of pods may still arrive, where nothing says that all have."""
 END_S = 20.0
 """How long after the end, and after the last line, a log is waited for that is not stored to its end."""
+OPEN_SAID_MAX = 100
+"""Of so many logs of an allocation it is said that they are not stored to their end; the others are counted."""
+MAY_COME_S = 600.0
+"""So long after the end of an allocation what is not stored of its logs may still come."""
 
 STORE_TRIES = 3
 STORE_WAIT_S = 0.5
@@ -134,6 +139,8 @@ class LogFeed:
         if is_newest and wanted.tail is not None:
             limit = wanted.tail
         found: deque[LogLineView] = deque(maxlen=limit if is_newest else None)
+        # Asked before the lines are: what is stored to its end then, is read to its end.
+        open_ = await self._marks_of_open(allocation, wanted)
         if limit:
             async with aclosing(self.pages(allocation, wanted)) as pages:
                 async for lines in pages:
@@ -146,7 +153,22 @@ class LogFeed:
             lines = [_older_left_out(found[-limit]), *list(found)[-limit:]]
         if wanted.tail is not None:
             lines = lines[-wanted.tail :] if wanted.tail else []
+        is_to_the_end = limit > 0 and (is_newest or len(lines) == len(found))
+        if is_to_the_end and not (lines and all(line.cursor == "" for line in lines)):
+            # Where no line has a cursor they come from the pods, which have said themselves what is cut.
+            lines += open_
         return lines[::-1] if wanted.is_reversed else lines
+
+    async def _marks_of_open(self, allocation: Allocation, wanted: LogFilter) -> list[LogLineView]:
+        """What is said of the logs of an allocation that has ended and that are not stored to their end; nothing while
+        the store does not answer."""
+        if allocation.status.phase is not Phase.TERMINATED:
+            return []
+        try:
+            positions = await self._logs.positions(id_of(allocation))
+        except TransientError:
+            return []
+        return _open_marks(allocation, wanted, open_logs(allocation, positions), now=self._clock.now())
 
     async def pages(self, allocation: Allocation, wanted: LogFilter) -> AsyncGenerator[list[LogLineView]]:
         """All lines that there are now and that were asked for, oldest first, with the marks of gaps.
@@ -237,7 +259,21 @@ class LogFeed:
                 is_over, looked_at = await self._has_ended(session), now
                 quiet_since = now if is_over else quiet_since
             if is_over and await self._is_complete(session, now - quiet_since, emit) and inbox.empty():
+                await self._say_open(session, emit)
                 return
+
+    async def _say_open(self, session: "_Session", emit: Emit) -> None:
+        """Following is over: of which logs not all was stored. While the store is away, and the pods have said nothing
+        either, that is said of each rank that ran."""
+        try:
+            positions = await self._logs.positions(id_of(session.allocation))
+        except TransientError:
+            positions = {}
+        if positions or not (session.has_met_any or session.is_of_pods):
+            open_ = open_logs(session.allocation, positions)
+            marks = _open_marks(session.allocation, session.wanted, open_, now=self._clock.now())
+            if marks:
+                await emit(marks)
 
     async def _is_complete(self, session: "_Session", quiet_s: float, emit: Emit) -> bool:
         """Whether all lines of what has ended were sent, or will not come any more. What was never stored is sent from
@@ -253,9 +289,10 @@ class LogFeed:
         if not positions and quiet_s >= SETTLE_S:
             found = await self._of_pods(session.allocation, session.wanted)
             if found:
+                session.is_of_pods = True
                 await emit(found)
             return found is not None
-        return not rest and session.are_ended(positions)
+        return not rest and not open_logs(session.allocation, positions)
 
     async def _gaps(self, allocation: Allocation, wanted: LogFilter) -> Gaps:
         return Gaps(await self._logs.positions(id_of(allocation)), is_whole=wanted.after is None)
@@ -434,6 +471,8 @@ class _Session:
         """of the last entry whose lines wait to be sent, or were"""
         self.gaps: Gaps | None = None
         """None while the store has not answered"""
+        self.is_of_pods = False
+        """nothing was stored, and the pods have told what they had"""
         self._newest_s: dict[_RankRun, float] = {}
         """when each rank said its last line that came from the store"""
         self._polled_s: dict[_RankRun, float] = {}
@@ -476,17 +515,46 @@ class _Session:
             fresh.append(line)
         return fresh
 
-    def are_ended(self, positions: dict[LogKey, LogPosition]) -> bool:
-        """Whether each log that there is, and that of each rank which ran in the last attempt, is stored to its end."""
-        status = self.allocation.status
-        ran = {
-            LogKey(attempt=status.attempt, rank=rank)
-            for rank, each in enumerate(status.ranks or ())
-            if each.exit_code is not None
-        }
-        logs = {source for source in positions if source.stream == STDOUT} | ran
-        beginning = LogPosition()
-        return all(positions.get(source, beginning).is_ended for source in logs)
+
+def open_logs(allocation: Allocation, positions: Mapping[LogKey, LogPosition]) -> list[LogKey]:
+    """Those of the logs that there are, and of the ranks which ran in the last attempt, that are not stored to their
+    end."""
+    status = allocation.status
+    ran = {
+        LogKey(attempt=status.attempt, rank=rank)
+        for rank, each in enumerate(status.ranks or ())
+        if each.exit_code is not None
+    }
+    logs = {source for source in positions if source.stream == STDOUT} | ran
+    beginning = LogPosition()
+    found = [source for source in logs if not positions.get(source, beginning).is_ended]
+    return sorted(found, key=lambda source: (source.attempt, source.rank, source.container))
+
+
+def _open_marks(allocation: Allocation, wanted: LogFilter, open_: Sequence[LogKey], *, now: float) -> list[LogLineView]:
+    """What readers are told of logs whose end is not stored, each at its rank."""
+    mine = [
+        source
+        for source in open_
+        if (wanted.ranks is None or source.rank in wanted.ranks)
+        and source.container == wanted.container
+        and wanted.attempt in (None, source.attempt)
+    ]
+    ended_at = allocation.status.ended_at or ""
+    whose = f"container {wanted.container}" if wanted.container else "this rank"
+    if ended_at and now - parse_time(ended_at) < MAY_COME_S:
+        text = f"the log of {whose} is not stored to its end yet: lines are missing here, ask for it again"
+    else:
+        text = f"the log of {whose} is not stored to its end: lines of it are lost, or are not kept any more"
+    marks = [
+        LogLineView(
+            attempt=source.attempt, rank=source.rank, stream=EVENT, time=ended_at, text=text, container=source.container
+        )
+        for source in mine[:OPEN_SAID_MAX]
+    ]
+    if len(mine) > OPEN_SAID_MAX:
+        marks[-1] = msgspec.structs.replace(marks[-1], text=f"{text}; so are {len(mine) - OPEN_SAID_MAX} other logs")
+    return marks
 
 
 async def _chosen(stored: Sequence[StoredLine], wanted: LogFilter, gaps: Gaps) -> list[LogLineView]:

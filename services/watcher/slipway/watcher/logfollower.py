@@ -69,7 +69,7 @@ come then: kubelets look so often for files that are full, each at times of its 
 RATE_PART = 0.1
 """Who prints at this part of the rate that would have filled a file may have printed faster before."""
 PROMPT_S = 2.0
-"""Who prints within this time after the start had no time to fill a file before."""
+"""Who prints within this time after the start, and no flood, had no time to fill a file before."""
 
 _log = log.get_logger(__name__)
 T = TypeVar("T")
@@ -524,13 +524,13 @@ class LogFollower:
         waited_s, late_s = first_at - began_at, self._asked_at - began_at
         since = f"lines of {_whose(self._source)} before {first}"
         at_this_rate = waited_s * self._cutter.first_second_bytes
-        is_unknown = late_s >= LATE_S or at_this_rate >= RATE_PART * self._node_file_bytes
+        is_unknown = (late_s >= LATE_S and waited_s >= PROMPT_S) or at_this_rate >= RATE_PART * self._node_file_bytes
         if at_this_rate >= self._node_file_bytes:
             why = f"before its log was read, it printed for {waited_s:.0f} s at a rate that fills its file"
             await self._say(
                 f"{since} are likely to be missing: {why}; its node had removed them, unread", f"begun {first}"
             )
-        elif is_unknown and waited_s >= PROMPT_S:
+        elif is_unknown:
             why = f"its log was first read {late_s:.0f} s after its start"
             await self._say(
                 f"{since} may be missing: {why}, and its node may have removed them, unread", f"begun {first}"
