@@ -4,21 +4,18 @@ Owns what each holds: `pause`, which every pod has; `slipway`, made by our Docke
 with Python, JupyterLab, TensorBoard, numpy and a shell. Archives are kept in the cache by what goes into them.
 """
 
-import hashlib
 import importlib.util
-import os
 import shutil
 import subprocess
 import sys
-import tempfile
-from collections.abc import Callable
 from pathlib import Path
 
 from tests.conformance.cluster import binaries
 from tests.node.nodes import PAUSE
 from tests.node.programs import NodePrograms
 from tests.support.chart import ROOT
-from tests.support.dockerfile import follow
+from tests.support.container import IMAGE_SOURCES, kept_image
+from tests.support.made_once import made_once
 from tools.release.version import version
 
 SLIPWAY = f"slipway.local/slipway:{version()}"
@@ -26,8 +23,6 @@ VALKEY = "slipway.local/valkey:9.1"
 WORKLOAD = "slipway.local/workload:1"
 BUILD = ROOT / "image" / "build.py"
 PACKAGES = ("jupyterlab", "tensorboard", "setuptools", "numpy")
-TOOLS = ("/usr/local/sbin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
-_SOURCES = ("image", "requirements", "shared", "local", "services", "pyproject.toml")
 
 
 def ensure_images(programs: NodePrograms) -> list[Path]:
@@ -39,36 +34,15 @@ def ensure_images(programs: NodePrograms) -> list[Path]:
     shell = binaries.ensure_debian("busybox")
     cli, server = (Path(binaries.ensure_debian(name)).resolve() for name in ("redis-cli", "redis-server"))
     return [
-        _made("pause", [Path(programs.pause)], lambda root, file: _pause(programs, root, file)),
-        _made("valkey", [Path(__file__), cli, server], lambda root, file: _valkey(shell, cli, server, root, file)),
-        _made(
+        made_once("pause", [Path(programs.pause)], lambda root, file: _pause(programs, root, file)),
+        made_once("valkey", [Path(__file__), cli, server], lambda root, file: _valkey(shell, cli, server, root, file)),
+        made_once(
             "workload",
             [Path(__file__), BUILD, ROOT / "requirements/dev.txt"],
             lambda root, file: _workload(shell, root, file),
         ),
-        _made("slipway", [ROOT / name for name in _SOURCES], _slipway),
+        made_once("slipway", [Path(__file__), *IMAGE_SOURCES], _slipway),
     ]
-
-
-def _made(name: str, sources: list[Path], make: Callable[[Path, Path], None]) -> Path:
-    """The archive from the cache, or a new one, written by `make(an empty folder, file)`."""
-    digest = hashlib.sha256(sys.version.encode())
-    for source in sources:
-        files = [source] if source.is_file() else sorted(path for path in source.rglob("*") if path.is_file())
-        for file in files:
-            if "__pycache__" not in file.parts:
-                digest.update(str(file.relative_to(source)).encode() + file.read_bytes())
-    made = binaries.cache() / "images" / f"{name}-{digest.hexdigest()[:16]}.tar"
-    with binaries.locked(made.parent / f"{name}.lock"):
-        if made.exists():
-            return made
-        for older in made.parent.glob(f"{name}-*.tar"):
-            older.unlink()
-        with tempfile.TemporaryDirectory() as folder:
-            part = made.with_suffix(".part")
-            make(Path(folder), part)
-            part.rename(made)
-    return made
 
 
 def _pause(programs: NodePrograms, root: Path, file: Path) -> None:
@@ -78,8 +52,7 @@ def _pause(programs: NodePrograms, root: Path, file: Path) -> None:
 
 def _slipway(folder: Path, file: Path) -> None:
     """Ours: by the Dockerfile's own lines, written by the step that people use without Docker."""
-    path = os.pathsep.join([str(Path(sys.base_prefix) / "bin"), *TOOLS])
-    made = follow(ROOT / "image" / "Dockerfile", ROOT, folder, path=path)
+    made = kept_image(folder)
     _build("archive", "--root", str(made.root), "--output", str(file), "--name", SLIPWAY)
 
 

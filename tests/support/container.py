@@ -14,16 +14,32 @@ from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from tests.support.chart import ROOT
 from tests.support.cli import Ran
 from tests.support.dockerfile import Image, follow
+from tests.support.made_once import made_once
 
 DEVICES = ("null", "zero", "full", "random", "urandom")
 HOST_FILES = ("/etc/hosts", "/etc/resolv.conf")
 """what a kubelet gives every container"""
 TOOLS = ("/usr/local/sbin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
+IMAGE_SOURCES = [
+    ROOT / name
+    for name in (
+        "image",
+        "requirements",
+        "shared",
+        "local",
+        "services",
+        "pyproject.toml",
+        "tests/support/dockerfile.py",
+    )
+]
+"""What our image is made of, and what follows its Dockerfile here."""
+ABOUT = "image.json"
 RUN_S = 120.0
 
 
@@ -36,23 +52,48 @@ def require_root() -> None:
 
 
 @contextmanager
-def made_image(folder: Path) -> Generator[Image]:
+def made_image(folder: Path, *, is_kept: bool = True) -> Generator[Image]:
     """Ours, in a new folder that somebody else may look into; gone at the end, because it is large."""
     try:
-        yield image_in(folder)
+        yield image_in(folder, is_kept=is_kept)
     finally:
         shutil.rmtree(folder)
 
 
-def image_in(folder: Path) -> Image:
+def image_in(folder: Path, *, is_kept: bool = True) -> Image:
     """Made by the Dockerfile's lines, with this Python in the place of the base image's. Skips the test where it can
-    not stand there: what belongs to a distribution's Python is not told from the rest of the system."""
+    not stand there: what belongs to a distribution's Python is not told from the rest of the system.
+
+    One that `is_kept` comes from the cache, where an earlier test has made it of the same files.
+    """
     if sys.base_prefix == "/usr":
         pytest.skip("needs a Python with a prefix of its own, as the base image has: make PYTHON=/path/to/python3")
-    path = os.pathsep.join([str(Path(sys.base_prefix) / "bin"), *TOOLS])
-    made = follow(ROOT / "image" / "Dockerfile", ROOT, folder, path=path)
+    made = kept_image(folder) if is_kept else _followed(folder)
     let_in(folder)
     return made
+
+
+def _followed(folder: Path) -> Image:
+    path = os.pathsep.join([str(Path(sys.base_prefix) / "bin"), *TOOLS])
+    return follow(ROOT / "image" / "Dockerfile", ROOT, folder, path=path)
+
+
+def kept_image(folder: Path) -> Image:
+    """Ours in this folder, from the cache: its files as an archive, with modes and times, and its configuration."""
+
+    def make(empty: Path, file: Path) -> None:
+        image = _followed(empty)
+        name = image.root.relative_to(empty)
+        about = msgspec.json.encode(msgspec.structs.replace(image, root=name), enc_hook=str)
+        (empty / ABOUT).write_bytes(about)
+        subprocess.run(["tar", "-C", str(empty), "-cf", str(file), ABOUT, str(name)], check=True, timeout=RUN_S)
+
+    folder.mkdir(parents=True, exist_ok=True)
+    kept = made_once("image-files", IMAGE_SOURCES, make)
+    # Not by Python's own module: it leaves links with the time of now.
+    subprocess.run(["tar", "-C", str(folder), "-xpf", str(kept)], check=True, timeout=RUN_S)
+    image = msgspec.json.decode((folder / ABOUT).read_bytes(), type=Image, dec_hook=lambda type_, value: type_(value))
+    return msgspec.structs.replace(image, root=folder / image.root)
 
 
 def let_in(folder: Path) -> None:

@@ -192,7 +192,7 @@ def test_it_is_the_same_when_it_is_made_again(image: Image, tmp_path: Path) -> N
             found[str(path.relative_to(root))] = (about.st_mode, about.st_mtime, sha256(data).digest())
         return found
 
-    with made_image(tmp_path / "again") as again:
+    with made_image(tmp_path / "again", is_kept=False) as again:
         first, second = content(image.root), content(again.root)
     assert {name for name in first | second if first.get(name) != second.get(name)} == set()
 
