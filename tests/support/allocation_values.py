@@ -22,6 +22,8 @@ SPEC: Mapping[str, Sequence[Any]] = {
     "files": [[], [{"path": "a", "content": "b"}]],
     "ports": [[], [{"name": "h", "port": 80}], [{"name": "h", "port": 80, "scheme": "http"}]],
     "maxRestarts": [0, 1],
+    "failurePolicy": [{"rules": [{"action": "fail"}]}, {"rules": [{"action": "retry", "exitCodes": [1, "3-5"]}]}],
+    "successPolicy": [{"targets": [{"count": 1}]}, {"operator": "Any", "targets": [{"role": "a", "indexes": [0]}]}],
     "requestHash": ["a", "b"],
     "flavors": [[], ["a"], ["a", "b"]],
     "secretVariables": [[], ["A"], ["A", "B"]],

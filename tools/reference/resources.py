@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from slipway.crd.meta import GROUP_VERSION
+from slipway.crd.policies import EXIT_CODES_PATTERN
 from slipway.crd.rules import RULES
 from slipway.crd.schema import DEFINITIONS, Definition, crd_manifests
 from tools.reference.markdown import code, phrase, table
@@ -67,7 +68,9 @@ def _type(schema: Schema) -> str:
         return " or ".join(code(word) for word in schema["enum"] if word)
     match schema.get("type"):
         case "array":
-            return f"list of {_type(schema['items'])}"
+            items = schema["items"]
+            is_range = items.get("pattern") == EXIT_CODES_PATTERN
+            return "list of integer or range" if is_range else f"list of {_type(items)}"
         case "object":
             return f"map of {_type(values)}" if (values := _values(schema)) else "object"
         case "integer" | "number" as kind:

@@ -8,6 +8,7 @@ object that the server took. Keys are `Struct.wireName`; values are merged into 
 from collections.abc import Mapping
 from typing import Any
 
+from slipway.crd.policies import CODES_MAX, EXIT_CODES_PATTERN
 from slipway.crd.v1alpha1 import CONDITIONS_MAX, RANKS_MAX, RING_LENGTH
 from slipway.model.quantity import LENGTH_MAX
 
@@ -40,6 +41,13 @@ _OPAQUE: Mapping[str, Any] = {
 }
 """An object of anything, compared by the server key by key to its full depth; `validate.py` looks into it."""
 
+_EXIT_CODES: Mapping[str, Any] = {
+    "anyOf": [{"type": "integer"}, {"type": "string"}],
+    "x-kubernetes-int-or-string": True,
+    "maxLength": 7,
+    "pattern": EXIT_CODES_PATTERN,
+}
+
 _WHOLE: Mapping[str, Any] = {"x-kubernetes-map-type": "atomic"}
 """Owned as a whole. Only we write it, and always all of it: whose each single field is would be a quarter of a stored
 allocation, in every LIST and watch. Rules may still compare with what was there before."""
@@ -70,6 +78,7 @@ BOUNDS: Mapping[str, Mapping[str, Any]] = {
     "KindDefaults.env": {"maxProperties": ENV_MAX, "additionalProperties": {"type": "string", "maxLength": TEXT_MAX}},
     "KindDefaults.command": {"items": {"type": "string", "maxLength": SCRIPT_MAX}},
     "KindDefaults.args": {"items": {"type": "string", "maxLength": SCRIPT_MAX}},
+    "FailureRule.exitCodes": {"maxItems": CODES_MAX, "items": _EXIT_CODES},
     "Signals.acks": {"maxProperties": RANKS_MAX},
     "Signals.daemons": {"maxItems": RANKS_MAX},
     "Admission.placements": {"maxItems": RANKS_MAX},
@@ -105,7 +114,7 @@ BOUNDS: Mapping[str, Mapping[str, Any]] = {
     "WireDecision.devices": {"maxProperties": RANKS_MAX},
 }
 
-UNFILLED = frozenset({"RoleSpec.daemon"})
+UNFILLED = frozenset({"RoleSpec.daemon", "FailureRule.disruption"})
 """Fields whose default the server does not fill in: in a list that is one value, kubectl would take what was filled in
 for a difference, and never call a repeated apply unchanged."""
 

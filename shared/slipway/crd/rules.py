@@ -38,6 +38,8 @@ IMMUTABLE_OPTIONAL = (
     "preemptionGrace",
     "requestHash",
     "context",
+    "failurePolicy",
+    "successPolicy",
 )
 IMMUTABLE_COLLECTIONS = ("files", "ports", "flavors", "secretVariables")
 """absent means empty"""

@@ -11,6 +11,13 @@ from msgspec import Meta
 
 from slipway.crd.figures import Usage
 from slipway.crd.meta import GROUP_VERSION, Condition, ObjectMeta
+from slipway.crd.policies import (
+    FailureAction,
+    FailurePolicy,
+    FailureRule,
+    SuccessPolicy,
+    SuccessTarget,
+)
 from slipway.crd.pools import (
     Budget,
     EvictionRate,
@@ -63,6 +70,9 @@ __all__ = [
     "EvictionRate",
     "ExtenderSpec",
     "ExtenderTlsConfig",
+    "FailureAction",
+    "FailurePolicy",
+    "FailureRule",
     "FileSpec",
     "Growth",
     "Job",
@@ -93,6 +103,8 @@ __all__ = [
     "Shrink",
     "Signals",
     "Stop",
+    "SuccessPolicy",
+    "SuccessTarget",
     "Template",
     "TemplateSpec",
     "TolerationSpec",
@@ -253,6 +265,10 @@ class AllocationSpec(Wire, kw_only=True, frozen=True):
     """how long it may take to make room"""
     max_restarts: Annotated[int, Meta(ge=0, le=1000)] = 0
     """so many attempts may fail by the user's own fault before it has failed"""
+    failure_policy: FailurePolicy | None = None
+    """what failures of ranks mean, by role and exit code; every failure counts against maxRestarts when absent"""
+    success_policy: SuccessPolicy | None = None
+    """which ranks must have ended with 0; all that are no daemons when absent"""
     request_hash: Annotated[str, Meta(max_length=64)] = ""
     """hash of the request that made it; tells a repeated launch from another one"""
     queue_position: Position = ""
@@ -442,6 +458,8 @@ class AllocationStatus(Wire, kw_only=True, frozen=True):
     """attempts that ended by the user's own fault"""
     infra_restarts: int = 0
     """attempts that ended by the fault of nodes or of the system"""
+    uncounted_restarts: int = 0
+    """attempts that ended by a rule with notCounted"""
     not_before: str = ""
     """a restarted attempt is not admitted before this time"""
     avoid_nodes: list[str] = []

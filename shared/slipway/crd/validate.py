@@ -17,6 +17,7 @@ import msgspec
 from slipway.crd.bounds import OPAQUE_MAX
 from slipway.crd.fielderrors import Findings, pointer
 from slipway.crd.kinds import RESERVED_ENV_PREFIX
+from slipway.crd.policychecks import check_policies
 from slipway.crd.roleresources import EPHEMERAL_STORAGE, HUGE_PAGES_PREFIX, is_extended, is_nested, object_of
 from slipway.crd.v1alpha1 import RANKS_MAX, SPEC_BYTES_MAX, AllocationSpec, FileSpec, RoleSpec, TolerationSpec
 from slipway.errors import FieldError
@@ -57,6 +58,7 @@ def check_spec(spec: AllocationSpec, findings: Findings, *, slots_per_pod_max: i
         check_env_name(name, pointer("env", name), findings)
         if "\0" in value:
             findings.refuse(pointer("env", name), "must not contain a NUL character")
+    check_policies(spec, findings)
     _check_files(spec.files, findings)
     _check_unique(spec.flavors, lambda index: pointer("flavors", index), findings)
     _check_unique([port.name for port in spec.ports], lambda index: pointer("ports", index, "name"), findings)

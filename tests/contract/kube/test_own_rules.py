@@ -115,6 +115,14 @@ SPEC_CASES: dict[str, Case] = {
     "its pool changes": Case({}, {"pool": "other"}, "pool cannot be changed"),
     "it becomes preemptible": Case({"preemptible": False}, {"preemptible": True}, "preemptible cannot be changed"),
     "its restarts change": Case({"maxRestarts": 1}, {"maxRestarts": 2}, "maxRestarts cannot be changed"),
+    "its rules on failures change": Case(
+        {"failurePolicy": {"rules": [{"action": "fail", "exitCodes": [42, "64-78"]}]}},
+        {"failurePolicy": {"rules": [{"action": "retry", "exitCodes": [42, "64-78"]}]}},
+        "failurePolicy cannot be changed",
+    ),
+    "it gets a success policy": Case(
+        {}, {"successPolicy": {"targets": [{"role": "worker", "count": 1}]}}, "successPolicy cannot be changed"
+    ),
     "it gets a job": Case({}, {"job": "j"}, "job cannot be changed"),
     "its grace changes": Case({}, {"preemptionGrace": "5m"}, "preemptionGrace cannot be changed"),
     "its hash changes": Case({"requestHash": "a"}, {"requestHash": "b"}, "requestHash cannot be changed"),

@@ -133,6 +133,8 @@ def test_a_cancel_before_the_release_keeps_it_from_starting(before: Json, now: J
         ("minAvailable", 1),
         ("preemptionGrace", "1h"),
         ("maxRestarts", 1),
+        ("failurePolicy", {"rules": [{"action": "fail", "exitCodes": [42, "64-78"]}]}),
+        ("successPolicy", {"targets": [{"role": "worker", "count": 1}]}),
         ("requestHash", "abc"),
         ("template", {"spec": {"nodeSelector": {"a": "b"}}}),
         ("ranks", [{"name": "worker", "count": 3}]),

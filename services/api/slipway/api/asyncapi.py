@@ -90,6 +90,15 @@ _EXTRA: dict[Event, dict[str, Json]] = {
         "deadline": {**_TEXT, "description": "when what has not ended is killed (RFC 3339)"},
         "by": {**_TEXT, "description": "the allocation that needs the room"},
     },
+    Event.TERMINATING: {
+        "rank": {**_COUNT, "description": "the rank whose end is the cause"},
+        "node": {**_TEXT, "description": "where it ran"},
+        "exitCode": {"type": "integer", "description": "what it exited with"},
+        "message": {**_TEXT, "description": "how it ended, in words"},
+        "rule": {**_COUNT, "description": "position in failurePolicy.rules of the rule that decides what follows"},
+        "target": {**_COUNT, "description": "position in successPolicy.targets of the target that is met"},
+        "by": {**_TEXT, "description": "the allocation that needs the room"},
+    },
     Event.TERMINATED: {"result": {"enum": [each.value for each in Result], "description": "how it ended"}, **_USED},
     Event.RESTARTED: {
         "counted": {"type": "boolean", "description": "whether the attempt counts against maxRestarts"},

@@ -32,6 +32,10 @@ class EndCause(msgspec.Struct, frozen=True, kw_only=True):
     end: RankExit | None = None
     by: str = ""
     """who needs the room"""
+    said: str = ""
+    """what a policy of the allocation says of it"""
+    target: int | None = None
+    """the position of the target of the success policy that is met"""
 
     @property
     def at(self) -> float | None:
@@ -41,8 +45,12 @@ class EndCause(msgspec.Struct, frozen=True, kw_only=True):
     def data(self) -> dict[str, Any]:
         """For the ring."""
         data: dict[str, Any] = {"by": self.by} if self.by else {}
+        if self.target is not None:
+            data["target"] = self.target
         if self.rank is not None:
             data["rank"] = self.rank.index
+            if self.rank.rule is not None and self.said:
+                data["rule"] = self.rank.rule
             if self.rank.node:
                 data["node"] = self.rank.node
         if self.end is not None:
@@ -55,12 +63,13 @@ class EndCause(msgspec.Struct, frozen=True, kw_only=True):
     def sentence(self) -> str:
         """What happened, for people; empty when the reason says all."""
         if self.end is None:
-            return f"preempted for {self.by}" if self.by else ""
+            return f"preempted for {self.by}" if self.by else self.said
         if self.rank is None:
             return self.end.message
         where = f" on {self.rank.node}" if self.rank.node else ""
         text = f"rank {self.rank.index}{where}: {self.end.message or self.end.reason.value}"
-        return text[: exits.MESSAGE_CHARS_MAX]
+        said = f"; {self.said}" if self.said else ""
+        return text[: exits.MESSAGE_CHARS_MAX - len(said)] + said
 
 
 def preempted(view: ReductionView, allocation: Allocation) -> tuple[Allocation, EndCause | None]:
@@ -104,7 +113,8 @@ def ending(view: ReductionView, allocation: Allocation) -> EndCause | None:
     preempt = ends.preemption(allocation)
     is_preempting = preempt is not None and ends.is_preempting(allocation)
     if found.has_succeeded:
-        return EndCause(reason=Reason.USER_STOPPED if is_preempting else Reason.COMPLETED)
+        reason = Reason.USER_STOPPED if is_preempting else Reason.COMPLETED
+        return EndCause(reason=reason, said=_why_succeeded(found), target=found.success.target)
     if stop is not None and not (preempt is not None and preempt.by_system) and not _is_early(view, allocation):
         return EndCause(reason=stop, end=_what_stopped_it(allocation, stop))
     is_excused = is_preempting and preempt is not None and ends.is_acknowledged(allocation, preempt)
@@ -112,7 +122,8 @@ def ending(view: ReductionView, allocation: Allocation) -> EndCause | None:
     if found.is_broken and first is not None and first.failure is not None and not is_excused:
         is_over = is_preempting and preempt is not None and preempt.is_time_up
         reason = preempt.reason if preempt is not None and is_over else first.failure.reason
-        return EndCause(reason=reason, rank=first, end=first.failure)
+        said = found.said(first) if reason is first.failure.reason else ""
+        return EndCause(reason=reason, rank=first, end=first.failure, said=said)
     stuck_until = ends.stuck_until(allocation, view.policy)
     if stuck_until is not None and view.now >= stuck_until:
         return EndCause(reason=Reason.LAUNCH_STUCK)
@@ -134,6 +145,17 @@ def next_look(view: ReductionView, allocation: Allocation) -> float | None:
         if waits is not None:
             times.append(waits.until)
     return min((at for at in times if at is not None and at > view.now), default=None)
+
+
+def _why_succeeded(found: ObservedGang) -> str:
+    """The policies without which it had not succeeded, in words; empty when every rank has ended with 0."""
+    parts = [found.success.text] if found.success.is_met else []
+    if found.ignored:
+        first = found.ignored[0]
+        how = first.exit.message if first.exit is not None else ""
+        more = f", and {len(found.ignored) - 1} more" if len(found.ignored) > 1 else ""
+        parts.append(f"rank {first.index}: {how or 'failed'}; {found.said(first)}{more}")
+    return "; ".join(parts)[: exits.MESSAGE_CHARS_MAX]
 
 
 def _preemption_over(view: ReductionView, allocation: Allocation, preempt: ends.PreemptionRequest) -> EndCause | None:

@@ -4,14 +4,15 @@ Owns the table of results, whose fault counts, the backoff, and what a preemptio
 an attempt ends; `reduce.py` does.
 
 Invariants: a user's cancel is never followed by another attempt; an invalid spec is never tried again; the fault of
-the infrastructure never counts against `maxRestarts`.
+the infrastructure never counts against `maxRestarts`, unless a rule of the allocation says so.
 """
 
 import msgspec
 
 from slipway.crd.meta import Condition, condition_of
+from slipway.crd.policies import FailureAction, action_of
 from slipway.crd.transitions import CONDITION_STUCK, ring_of, stop_reason
-from slipway.crd.v1alpha1 import Allocation, PreemptSignal, Stop
+from slipway.crd.v1alpha1 import Allocation, PreemptSignal, RingEntry, Stop
 from slipway.model.duration import stored_duration
 from slipway.model.lifecycle import Event, Phase
 from slipway.model.reasons import INFRASTRUCTURE, Reason, Result
@@ -78,17 +79,21 @@ class End(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class Again(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Another attempt. `counted`: the user's fault; `not_before` is epoch seconds, 0 for at once."""
+    """Another attempt. `counted`: the user's fault; `not_before` is epoch seconds, 0 for at once; `note` is what else
+    there is to say of it."""
 
     reason: Reason
     counted: bool = False
+    is_spared: bool = False
+    """a rule says that it is not counted against maxRestarts, but within a limit of its own"""
+    note: str = ""
     not_before: float = 0.0
     avoid_nodes: tuple[str, ...] = ()
 
     @property
     def is_infrastructure(self) -> bool:
         """Whether a fault of the infrastructure ended the attempt, rather than the user or a decision."""
-        return not self.counted and self.not_before > 0
+        return not self.counted and not self.is_spared and self.not_before > 0
 
 
 class PreemptionRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -230,12 +235,24 @@ def outcome(
     standing = standing_stop(allocation)
     if standing is not None and (cause.value == standing.reason or cause in INFRASTRUCTURE):
         return Again(reason=cause) if standing.requeue else _end(Reason(standing.reason))
+    action = ruled(allocation, cause)
+    if action is not None:
+        return _as_ruled(allocation, cause, action, now=now, policy=policy)
     if cause in INFRASTRUCTURE:
         return _again(allocation, cause, counted=False, now=now, policy=policy)
     is_retried = result_of(cause) is Result.FAILED and cause is not Reason.IMAGE_PULL
     if is_retried and allocation.status.restarts < allocation.spec.max_restarts:
         return _again(allocation, cause, counted=True, now=now, policy=policy)
     return _end(cause)
+
+
+def ruled(allocation: Allocation, cause: Reason) -> FailureAction | None:
+    """What the rule says that decided when the attempt was ended for `cause`: its transition names the rule."""
+    entry = _terminating(allocation)
+    if entry is None or entry.reason != cause.value:
+        return None
+    rule = entry.data.get("rule")
+    return action_of(allocation.spec.failure_policy, rule if isinstance(rule, int) else None)
 
 
 def unstarted(
@@ -280,23 +297,58 @@ def _end(reason: Reason) -> End:
     return End(result=result_of(reason), reason=reason)
 
 
-def _again(allocation: Allocation, reason: Reason, *, counted: bool, now: float, policy: LifecyclePolicy) -> Again:
+def _as_ruled(
+    allocation: Allocation, cause: Reason, action: FailureAction, *, now: float, policy: LifecyclePolicy
+) -> End | Again:
+    """What follows from a failure on which a rule has decided."""
+    spec, status, rules = allocation.spec, allocation.status, allocation.spec.failure_policy
+    if action is FailureAction.FAIL:
+        return End(result=Result.FAILED, reason=cause, message=status.message)
+    note = ""
+    if action is FailureAction.NOT_COUNTED and rules is not None:
+        limit = rules.max_uncounted_restarts
+        if status.uncounted_restarts < limit:
+            return _again(allocation, cause, counted=False, spared=True, now=now, policy=policy)
+        note = f"maxUncountedRestarts is {limit}, so it counts against maxRestarts"
+    if status.restarts < spec.max_restarts:
+        again = _again(allocation, cause, counted=True, now=now, policy=policy)
+        return msgspec.structs.replace(again, note=note)
+    parts = (status.message, note, f"maxRestarts is {spec.max_restarts}")
+    return End(result=Result.FAILED, reason=cause, message="; ".join(part for part in parts if part))
+
+
+def _again(
+    allocation: Allocation,
+    reason: Reason,
+    *,
+    counted: bool,
+    spared: bool = False,
+    now: float,
+    policy: LifecyclePolicy,
+) -> Again:
     """Another attempt after a backoff that doubles with each attempt of the same kind of fault."""
     status = allocation.status
-    before = status.restarts if counted else status.infra_restarts
+    before = status.uncounted_restarts if spared else status.restarts if counted else status.infra_restarts
     wait_s = min(policy.restart_backoff_s * 2.0 ** min(before, 30), policy.restart_backoff_max_s)
     avoid, node = list(status.avoid_nodes), _failed_node(allocation)
     if node and reason in _NODE_FAULTS:
         avoid = [*(name for name in avoid if name != node), node]
-    return Again(reason=reason, counted=counted, not_before=now + wait_s, avoid_nodes=tuple(avoid[-AVOID_NODES_MAX:]))
+    nodes = tuple(avoid[-AVOID_NODES_MAX:])
+    return Again(reason=reason, counted=counted, is_spared=spared, not_before=now + wait_s, avoid_nodes=nodes)
 
 
 def _failed_node(allocation: Allocation) -> str:
     """The node that the transition to Terminating blames."""
+    entry = _terminating(allocation)
+    return str(entry.data.get("node", "")) if entry is not None else ""
+
+
+def _terminating(allocation: Allocation) -> RingEntry | None:
+    """The transition that ended this attempt."""
     for entry in reversed(allocation.status.transitions):
         if entry.type is Event.TERMINATING and entry.attempt == allocation.status.attempt:
-            return str(entry.data.get("node", ""))
-    return ""
+            return entry
+    return None
 
 
 def _preempt_signal(allocation: Allocation) -> PreemptSignal | None:

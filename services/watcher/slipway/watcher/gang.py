@@ -7,12 +7,24 @@ Invariants: an end that is recorded stays as it is recorded; a pod that is merel
 consistent read (`consistent`) turns "not seen" into "gone", and the loss of a node into the loss of a rank.
 """
 
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence, Set
 from contextlib import suppress
 
 import msgspec
 
 from slipway.crd.members import members, rank_count
+from slipway.crd.policies import (
+    FailureAction,
+    FailurePolicy,
+    RankEnd,
+    SuccessPolicy,
+    SuccessState,
+    action_of,
+    deciding_rule,
+    said_by,
+    success_state,
+)
 from slipway.crd.transitions import is_released, leaving_ranks, ring_of
 from slipway.crd.v1alpha1 import Allocation, RankStatus
 from slipway.kube.facts import pod_fact
@@ -43,6 +55,12 @@ _DECIDED = frozenset(
     }
 )
 """Reasons that concern an attempt as a whole, not one rank of it."""
+_OF_THE_PROGRAM = frozenset({Reason.RANK_FAILED, Reason.OUT_OF_MEMORY, Reason.INIT_FAILED, Reason.UNKNOWN_EXIT})
+"""Failures that a rule may name by role and exit code."""
+_WITH_A_CODE = frozenset({Reason.RANK_FAILED, Reason.OUT_OF_MEMORY})
+"""Those whose code is that of the main container."""
+_DISRUPTIONS = frozenset({Reason.NODE_LOST, Reason.EVICTED, Reason.REJECTED, Reason.POD_DELETED, Reason.POD_LOST})
+"""Losses of one rank that a rule may name by `disruption`."""
 
 
 class Rank(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,6 +85,10 @@ class Rank(msgspec.Struct, frozen=True, kw_only=True):
     """why the whole attempt is being ended: the reason of a rank that is killed for it"""
     told_at: float | None = None
     """when its allocation told it to end (epoch seconds)"""
+    rule: int | None = None
+    """the position of the rule of the failure policy that decides on its failure"""
+    action: FailureAction | None = None
+    """what that rule says"""
 
     @property
     def node(self) -> str:
@@ -94,7 +116,28 @@ class Rank(msgspec.Struct, frozen=True, kw_only=True):
         """Whether its main container runs or has run."""
         if self.pod is not None and exits.has_started(self.pod):
             return True
-        return self.exit is not None and self.exit.state is RankState.SUCCEEDED
+        return self.exit is not None and (self.exit.state is RankState.SUCCEEDED or self.is_ignored)
+
+    @property
+    def is_ignored(self) -> bool:
+        """Whether it failed, and a rule says that this is as good as an end with 0."""
+        return self.exit is not None and self.action is FailureAction.IGNORE
+
+    @property
+    def is_fatal(self) -> bool:
+        """Whether it failed, and a rule says that its allocation has failed."""
+        return self.action is FailureAction.FAIL and self.failure is not None
+
+    @property
+    def order(self) -> tuple[bool, bool, float, bool, int]:
+        """Sorts ends by their time: what is on record came before what is only seen, and of the same second a success
+        comes first."""
+        end = self.exit or self.loss
+        if self.is_recorded and self.pod is not None:
+            # The record does not hold the time. The pod stays as long as its attempt lasts, and does.
+            end = exits.exit_of(self.pod) or end
+        at = end.at if end is not None else None
+        return not self.is_recorded, at is None, at or 0.0, self.failure is not None, self.index
 
     @property
     def is_joining(self) -> bool:
@@ -107,7 +150,13 @@ class Rank(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def failure(self) -> RankExit | None:
-        """Why the gang cannot count on it, if so: a failed end, a certain loss, or a killed success."""
+        """Why the gang cannot count on it, if so: a failed end that no rule ignores, a certain loss, or a killed
+        success."""
+        return None if self.is_ignored else self.failed_end
+
+    @property
+    def failed_end(self) -> RankExit | None:
+        """Its failure, whatever a rule says of it."""
         if self.loss is not None:
             return self.loss
         if self.exit is None:
@@ -144,7 +193,7 @@ class Rank(msgspec.Struct, frozen=True, kw_only=True):
         if self.exit is not None and self.exit.killed and self.ended_by:
             is_blamed = self.stored is not None and self.stored.reason
             return self.stored.reason if self.stored is not None and is_blamed else self.ended_by
-        return self.failure.reason.value if self.failure else ""
+        return self.failed_end.reason.value if self.failed_end else ""
 
 
 class ObservedGang(msgspec.Struct, frozen=True, kw_only=True):
@@ -157,6 +206,10 @@ class ObservedGang(msgspec.Struct, frozen=True, kw_only=True):
     spare_by_role: Mapping[str, int]
     before: tuple[RankStatus, ...] = ()
     """what is recorded of the ranks, those that have left too"""
+    failure_policy: FailurePolicy | None = None
+    success_policy: SuccessPolicy | None = None
+    firsts: Mapping[str, int] = {}
+    """{role: the number of its first rank}"""
 
     @property
     def workers(self) -> tuple[Rank, ...]:
@@ -178,17 +231,38 @@ class ObservedGang(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def has_succeeded(self) -> bool:
-        """Whether every worker has ended, and enough of them well."""
-        if not self.has_ended:
+        """Whether the success policy was met before a failure decided; without one, whether every worker has ended, and
+        enough of them well.
+
+        The ends are taken in the order in which they happened, so that a watcher that sees several at once decides as
+        one that has seen each of them.
+        """
+        if not self._is_met(self.ranks):
             return False
-        failed = [rank for rank in self.workers if not rank.has_succeeded]
-        return not self.workers or (len(failed) < len(self.workers) and not self._exceeds(failed))
+        if self.success_policy is None and not any(rank.is_fatal for rank in self.ranks):
+            return True
+        before = [rank for rank in self._until_met() if rank.failure is not None and not rank.is_joining]
+        is_exceeded = self.success_policy is not None and self._exceeds(before)
+        return not is_exceeded and not any(rank.is_fatal for rank in before)
+
+    @property
+    def success(self) -> SuccessState:
+        """How far the success policy is; once it is met, as it was then."""
+        now = self._success(self.ranks)
+        return self._success(self._until_met()) if now.is_met else now
+
+    @property
+    def ignored(self) -> list[Rank]:
+        """Ranks whose failure a rule ignores."""
+        return [rank for rank in self.ranks if rank.is_ignored]
 
     @property
     def is_broken(self) -> bool:
-        """Whether more ranks are lost than the minimum allows."""
+        """Whether more ranks are lost than the minimum allows, a rule says so, or success is out of reach."""
         lost = self.lost
         if self.has_ended and not self.has_succeeded:
+            return True
+        if lost and (self.success.is_out_of_reach or any(rank.is_fatal for rank in lost)):
             return True
         return self._exceeds(lost)
 
@@ -200,24 +274,12 @@ class ObservedGang(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def cause(self) -> Rank | None:
         """The first failure, infrastructure's before the user's; what is on record came before what is only seen. Who
-        made room is blamed last."""
-        lost = [(rank.failure, rank) for rank in self.lost]
-        keyed = [
-            (
-                (
-                    rank.leaving,
-                    not end.is_infrastructure,
-                    not rank.is_recorded,
-                    end.at is None,
-                    end.at or 0.0,
-                    rank.index,
-                ),
-                rank,
-            )
-            for end, rank in lost
-            if end is not None
-        ]
-        return min(keyed, key=lambda item: item[0])[1] if keyed else None
+        made room is blamed last. Where a rule says fail, that failure, unless the gang was broken before it."""
+        fatal = min((rank for rank in self.lost if rank.is_fatal), key=_order, default=None)
+        earlier = [rank for rank in self.lost if fatal is not None and rank.order < fatal.order]
+        if fatal is not None and not self._exceeds(earlier) and not self._success(earlier).is_out_of_reach:
+            return fatal
+        return min(earlier or self.lost, key=_blame, default=None)
 
     @property
     def live(self) -> list[Rank]:
@@ -274,6 +336,46 @@ class ObservedGang(msgspec.Struct, frozen=True, kw_only=True):
                 counts[code] = counts.get(code, 0) + 1
         return counts
 
+    def said(self, rank: Rank) -> str:
+        """The rule that decides on the failure of a rank, in words; empty without one."""
+        return said_by(self.failure_policy, rank.rule)
+
+    def _is_met(self, ended: Sequence[Rank]) -> bool:
+        """Whether these ends are a success, if they are the only ones."""
+        if not self.ranks:
+            return False
+        if self.success_policy is not None:
+            return self._success(ended).is_met
+        known = {rank.index for rank in ended if rank.exit is not None}
+        if any(rank.index not in known for rank in self.workers):
+            return False
+        failed = [rank for rank in self.workers if not rank.has_succeeded]
+        return not self.workers or (len(failed) < len(self.workers) and not self._exceeds(failed))
+
+    def _until_met(self) -> list[Rank]:
+        """The ranks that have ended, in the order of their ends, up to the one that made it a success."""
+        ended = sorted((rank for rank in self.ranks if rank.exit is not None or rank.loss is not None), key=_order)
+        return ended[: bisect_left(range(len(ended) + 1), True, key=lambda count: self._is_met(ended[:count]))]
+
+    def _success(self, ended: Sequence[Rank]) -> SuccessState:
+        """The state of the success policy once these ranks have ended, and none of the others."""
+        if self.success_policy is None:
+            return SuccessState()
+        known = {rank.index for rank in ended}
+        counted = (rank for rank in self.ranks if not rank.is_joining and not (rank.leaving and rank.failure))
+        return success_state(
+            self.success_policy,
+            [
+                RankEnd(
+                    role=rank.role,
+                    index=rank.index - self.firsts.get(rank.role, 0),
+                    has_succeeded=_is_well(rank) if rank.index in known else None,
+                    daemon=rank.daemon,
+                )
+                for rank in counted
+            ],
+        )
+
     def _exceeds(self, lost: Sequence[Rank]) -> bool:
         if len(lost) > self.spare:
             return True
@@ -329,7 +431,8 @@ def assemble(
             ended_by=ended_by,
             told_at=_told_at(allocation, is_leaving=index in leaving),
         )
-        ranks.append(_made_room(_judged(rank, nodes_gone=nodes_gone, consistent=consistent)))
+        seen_end = _made_room(_judged(rank, nodes_gone=nodes_gone, consistent=consistent))
+        ranks.append(_ruled(seen_end, allocation.spec.failure_policy))
     minimum, by_role = _minimums(allocation)
     placed: dict[str, int] = {}
     counted = [rank for rank in ranks if not rank.is_joining]
@@ -341,6 +444,9 @@ def assemble(
         spare=max(0, len(counted) - minimum),
         spare_by_role={role: max(0, count - by_role.get(role, 0)) for role, count in placed.items()},
         before=tuple(stored),
+        failure_policy=allocation.spec.failure_policy,
+        success_policy=allocation.spec.success_policy,
+        firsts={role: index for index, role in reversed(roles.items())},
     )
 
 
@@ -381,6 +487,36 @@ def _made_room(rank: Rank) -> Rank:
         if end.killed and end.reason in (Reason.POD_DELETED, Reason.POD_LOST)
     }
     return msgspec.structs.replace(rank, **told) if told else rank
+
+
+def _ruled(rank: Rank, policy: FailurePolicy | None) -> Rank:
+    """The rank with the rule that decides on its failure, if it has failed and one does."""
+    failed = rank.failed_end
+    if policy is None or failed is None:
+        return rank
+    is_disruption = failed.reason in _DISRUPTIONS
+    if not is_disruption and failed.reason not in _OF_THE_PROGRAM:
+        return rank
+    code = failed.code if failed.reason in _WITH_A_CODE else None
+    rule = deciding_rule(policy, role=rank.role, code=code, is_disruption=is_disruption)
+    return msgspec.structs.replace(rank, rule=rule, action=action_of(policy, rule))
+
+
+def _is_well(rank: Rank) -> bool | None:
+    """Whether it has ended well, or badly; None while neither is known."""
+    if rank.failure is not None:
+        return False
+    return True if rank.exit is not None else None
+
+
+def _blame(rank: Rank) -> tuple[bool | float | int, ...]:
+    """Sorts failures: the one that is the cause comes first."""
+    failure = rank.failure
+    return rank.leaving, failure is None or not failure.is_infrastructure, *rank.order
+
+
+def _order(rank: Rank) -> tuple[bool, bool, float, bool, int]:
+    return rank.order
 
 
 def _ended_by(allocation: Allocation) -> str:

@@ -193,7 +193,7 @@ def _started(view: ReductionView) -> _Moved:
         look = bool(view.gang.missing) and not view.consistent
         return _Moved(allocation=allocation, look=look, at=causes.next_look(view, allocation))
     if cause.reason in _GOOD_ENDS and all(rank.exit is not None for rank in view.gang.ranks):
-        end = End(result=ends.result_of(cause.reason), reason=cause.reason)
+        end = End(result=ends.result_of(cause.reason), reason=cause.reason, message=cause.sentence())
         return _Moved(allocation=_terminated(view, allocation, end))
     ended = record(
         allocation,
@@ -354,6 +354,8 @@ def _terminated(view: ReductionView, allocation: Allocation, end: End) -> Alloca
     found, status = view.gang, allocation.status
     times = [rank.exit.at for rank in found.ranks if rank.exit is not None]
     last = max((at for at in times if at is not None), default=None) if end.reason is Reason.COMPLETED else None
+    # What was said of an attempt that completes is about its start, until its end has begun.
+    is_plain = end.reason is Reason.COMPLETED and status.phase is not Phase.TERMINATING
     at = view.moment(allocation, last)
     data: dict[str, Any] = {"result": end.result.value, **usage.of_attempt(allocation, at)}
     if found.ranks:
@@ -365,7 +367,7 @@ def _terminated(view: ReductionView, allocation: Allocation, end: End) -> Alloca
         reason=end.reason.value,
         data=data,
         result=end.result,
-        message=end.message or ("" if end.reason is Reason.COMPLETED else status.message),
+        message=end.message or ("" if is_plain else status.message),
         ended_at=format_time(at),
         ready=False,
         waiting=False,
@@ -374,7 +376,7 @@ def _terminated(view: ReductionView, allocation: Allocation, end: End) -> Alloca
 
 def _restarted(view: ReductionView, allocation: Allocation, again: Again) -> Allocation:
     status = allocation.status
-    said = f": {status.message}" if status.message else ""
+    said = f": {'; '.join(part for part in (status.message, again.note) if part)}" if status.message else ""
     data: dict[str, Any] = {"counted": again.counted, **usage.of_attempt(allocation, view.now)}
     if again.not_before:
         data["notBefore"] = format_time(again.not_before)
@@ -386,6 +388,7 @@ def _restarted(view: ReductionView, allocation: Allocation, again: Again) -> All
         data=data,
         restarts=status.restarts + again.counted,
         infra_restarts=status.infra_restarts + again.is_infrastructure,
+        uncounted_restarts=status.uncounted_restarts + again.is_spared,
         not_before=format_time(again.not_before) if again.not_before else "",
         avoid_nodes=list(again.avoid_nodes) or status.avoid_nodes,
         deadlines={},
