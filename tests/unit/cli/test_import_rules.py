@@ -140,3 +140,57 @@ def test_claims_of_a_volcano_job_are_volumes_of_the_launch() -> None:
     assert _verdicts(document)["spec.volumes[1]"] is Verdict.LOST
     for path, claim, wrong in (("data", "set", "must be a whole path"), ("/data", "A_B", "the name of a volume claim")):
         assert wrong in str(_imported(text % (path, claim)).error)
+
+
+def _a_job(rules: str, *, more: str = "") -> ImportedDocument:
+    pod = "{spec: {restartPolicy: Never, containers: [{name: c, image: i}]}}"
+    policy = f"podFailurePolicy: {{rules: [{rules}]}}"
+    return _imported(f"apiVersion: batch/v1\nkind: Job\nspec: {{{policy}, {more}template: {pod}}}")
+
+
+@pytest.mark.parametrize(
+    ("codes", "expected"),
+    [
+        ("operator: In, values: [3, 1, 2, 9]", ["1-3", 9]),
+        ("operator: In, values: [7, 8]", [7, 8]),
+        ("operator: NotIn, values: [42]", ["1-41", "43-255"]),
+        ("operator: NotIn, values: [1, 300]", ["2-255"]),
+    ],
+)
+def test_exit_codes_are_written_as_ranges(codes: str, expected: list[int | str]) -> None:
+    """`NotIn` is every other code that a container can have."""
+    (body,) = _a_job(f"{{action: FailJob, onExitCodes: {{{codes}}}}}").bodies
+    assert body["failurePolicy"] == {"rules": [{"action": "fail", "exitCodes": expected}]}
+
+
+def test_a_rule_that_could_never_match_is_taken_out_and_reported() -> None:
+    """A Job may have it; a launch is refused with it."""
+    every = "{action: FailJob, onExitCodes: {operator: NotIn, values: [300]}}"
+    document = _a_job(f"{every}, {{action: Ignore, onExitCodes: {{operator: In, values: [3]}}}}")
+    assert [rule["action"] for rule in document.bodies[0]["failurePolicy"]["rules"]] == ["fail"]
+    assert _verdicts(document)["spec.podFailurePolicy.rules[1]"] is Verdict.LOST
+
+
+def test_exit_codes_decide_for_the_replicas_that_say_so() -> None:
+    """`restartPolicy: ExitCode` of one type is about its role; what has no limit there has a high one."""
+    pod = "template: {spec: {containers: [{name: pytorch, image: i}]}}"
+    types = f"{{Master: {{restartPolicy: Never, {pod}}}, Worker: {{replicas: 2, restartPolicy: ExitCode, {pod}}}}}"
+    text = f"apiVersion: kubeflow.org/v1\nkind: PyTorchJob\nspec: {{pytorchReplicaSpecs: {types}}}"
+    (body,) = _imported(text).bodies
+    assert body["failurePolicy"]["rules"] == [
+        {"action": "fail", "roles": ["worker"], "exitCodes": ["1-127"]},
+        {"action": "retry", "roles": ["worker"], "exitCodes": ["128-255"]},
+    ]
+    assert body["maxRestarts"] == 1000
+
+
+def test_a_volcano_job_that_restarts_at_one_code_fails_at_the_others() -> None:
+    """Elastic, it goes on: a rule with `fail` would end what can spare a rank."""
+    task = "{name: a, replicas: 3, template: {spec: {containers: [{name: c, image: i}]}}}"
+    head = "apiVersion: batch.volcano.sh/v1alpha1\nkind: Job\n"
+    policies = "policies: [{exitCode: 75, action: RestartJob}]"
+    (whole,) = _imported(f"{head}spec: {{{policies}, tasks: [{task}]}}").bodies
+    assert [rule["action"] for rule in whole["failurePolicy"]["rules"]] == ["retry", "fail"]
+    (elastic,) = _imported(f"{head}spec: {{minAvailable: 2, {policies}, tasks: [{task}]}}").bodies
+    assert [rule["action"] for rule in elastic["failurePolicy"]["rules"]] == ["retry"]
+    assert (whole["maxRestarts"], elastic["maxRestarts"]) == (3, 3)

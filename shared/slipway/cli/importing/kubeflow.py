@@ -9,6 +9,7 @@ types.go; Kubeflow trainer, v1alpha1 trainjob_types.go.
 from slipway.cli.importing.foreign import ForeignDocument, ForeignField, Json, Verdict, lose
 from slipway.cli.importing.outcome import ImportedLaunch
 from slipway.cli.importing.pods import frame, keep_leaders, role, set_variables
+from slipway.cli.importing.policies import RESTARTS, add_rule
 from slipway.cli.importing.vocabulary import for_seconds, name_of
 from slipway.crd.roleresources import MAIN_CONTAINER
 
@@ -72,6 +73,7 @@ def _replicas(launch: ImportedLaunch, field: ForeignField, main: str) -> None:
     types = field.fields()
     if not types:
         field.refuse("has no replicas; name at least one type, such as Worker")
+    by_code: list[tuple[ForeignField, str]] = []
     leading = sorted(types, key=lambda name: (name not in _FIRST, name in _SERVERS))
     for name in leading:
         replica = types[name]
@@ -87,10 +89,23 @@ def _replicas(launch: ImportedLaunch, field: ForeignField, main: str) -> None:
         policy = replica.get("restartPolicy")
         if policy.value == "Never":
             policy.unneeded("always Never here")
+        elif policy.value == "ExitCode":
+            by_code.append((policy, str(made["name"])))
         else:
             policy.changed("a failed pod starts again by itself", "maxRestarts: all ranks start again, as one")
     if not launch.roles():
         field.refuse("all types have 0 replicas; nothing would run")
+    for policy, name in by_code:
+        roles = [name] if len(by_code) < len(launch.roles()) else []
+        if roles or policy is by_code[0][0]:
+            add_rule(launch, policy, "fail", roles=roles, exitCodes=["1-127"])
+            add_rule(launch, policy, "retry", roles=roles, exitCodes=["128-255"])
+        policy.changed(
+            "exit codes from 128 start the pod again, others fail the job",
+            "failurePolicy: 1 to 127 fail; from 128 on all ranks start again, as one",
+        )
+    if by_code:
+        launch.body["maxRestarts"] = RESTARTS
 
 
 def _run_policy(launch: ImportedLaunch, policy: ForeignField) -> None:
@@ -103,6 +118,9 @@ def _run_policy(launch: ImportedLaunch, policy: ForeignField) -> None:
     if retries.is_set:
         launch.put("maxRestarts", retries.whole(most=1000), retries)
         retries.changed("retries of single pods", "maxRestarts: all ranks start again, as one")
+    elif "failurePolicy" in launch.body:
+        here = f"maxRestarts: {RESTARTS}"
+        launch.document.note(retries.steps, Verdict.CHANGED, "absent: pods start again without a limit", here)
     if policy.get("suspend").truth():
         launch.body["hold"] = True
     policy.get("suspend").carried("hold")

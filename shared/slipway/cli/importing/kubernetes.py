@@ -5,10 +5,14 @@ A Job becomes one role of ranks that start together; a JobSet becomes one role f
 Source: Kubernetes API reference, JobSpec (batch/v1); JobSet, jobset_types.go (v1alpha2).
 """
 
+from collections.abc import Mapping
+
 from slipway.cli.importing.foreign import ForeignDocument, ForeignField, Json, Verdict, each, lose
 from slipway.cli.importing.outcome import ImportedLaunch
 from slipway.cli.importing.pods import frame, kind_by_size, role, set_variables
+from slipway.cli.importing.policies import failing_of, job_success, pod_failures, set_failures, set_success
 from slipway.cli.importing.vocabulary import for_seconds
+from slipway.crd.roleresources import containers_of, main_container, object_of
 
 RETRIES_OF_A_JOB = 6
 """backoffLimit of a Job that says none."""
@@ -16,10 +20,6 @@ _INDEX = "JOB_COMPLETION_INDEX"
 _LOST_OF_JOB = {
     "backoffLimitPerIndex": ("retries of each index", "maxRestarts counts for all ranks; launch indexes separately"),
     "maxFailedIndexes": ("how many indexes may fail", "set minAvailable: so many ranks must go on"),
-    "successPolicy": (
-        "when the Job has succeeded before all indexes have",
-        "give the other ranks a role of their own with daemon: true",
-    ),
     "ttlSecondsAfterFinished": ("deletes the finished Job", "ended work is kept as long as the installation says"),
     "podReplacementPolicy": ("when a failed pod is replaced", "an attempt starts when all pods of the last have gone"),
 }
@@ -49,8 +49,17 @@ def job(document: ForeignDocument) -> list[ImportedLaunch]:
     return [launch]
 
 
-def job_role(launch: ImportedLaunch, spec: ForeignField, *, name: str, times: int = 1) -> Json:
-    """The ranks of a Job's spec, `times` over; limits and retries are left to the caller."""
+def job_role(
+    launch: ImportedLaunch,
+    spec: ForeignField,
+    *,
+    name: str,
+    times: int = 1,
+    failing: str = "fail",
+    of_set: bool = False,
+) -> Json:
+    """The ranks of a Job's spec, `times` over; limits and retries are left to the caller. `failing` is what it means
+    when a rule fails the Job, `of_set` says that it is one of a JobSet."""
     completions, parallelism = spec.get("completions"), spec.get("parallelism")
     at_once = parallelism.whole(1)
     if parallelism.is_set and not at_once:
@@ -83,21 +92,17 @@ def job_role(launch: ImportedLaunch, spec: ForeignField, *, name: str, times: in
     elif mode.text() != "Indexed":
         mode.refuse("must be Indexed or NonIndexed")
     each(spec, ("selector", "manualSelector", "managedBy"), lambda field: field.unneeded("a controller's own"))
-    _failure_policy(spec.get("podFailurePolicy"))
+    only = str(made["name"]) if of_set else ""
+    pod = object_of(made["template"])
+    main = str(containers_of(pod)[main_container(pod)].get("name"))
+    pod_failures(launch, spec.get("podFailurePolicy"), main=main, role=only, failing=failing)
+    if of_set:
+        here = "write targets of successPolicy, by role"
+        spec.get("successPolicy").lost("when one Job of the set has succeeded", here)
+    else:
+        job_success(launch, spec.get("successPolicy"))
     lose(spec, _LOST_OF_JOB)
     return made
-
-
-def _failure_policy(policy: ForeignField) -> None:
-    for rule in policy.get("rules").items():
-        action = rule.get("action").text()
-        conditions = [item.get("type").text() for item in rule.get("onPodConditions").items()]
-        if action == "Ignore" and set(conditions) == {"DisruptionTarget"}:
-            rule.unneeded("an eviction never counts against maxRestarts")
-        elif action == "FailJob" and rule.get("onExitCodes").is_set:
-            rule.lost("gives up at certain exit codes", "set maxRestarts: 0, or let the program retry by itself")
-        else:
-            rule.lost(f"what a failure of a pod means ({action})", "every failure of a rank counts against maxRestarts")
 
 
 _LOST_OF_SET = {
@@ -120,6 +125,7 @@ def job_set(document: ForeignDocument) -> list[ImportedLaunch]:
     if not replicated.items():
         replicated.refuse("has no job; name at least one")
     made: dict[str, Json] = {}
+    several: list[str] = []
     for item in replicated.items():
         name = item.get("name").carried("ranks[].name").text("worker")
         times = item.get("replicas").whole(1, least=1)
@@ -128,12 +134,16 @@ def job_set(document: ForeignDocument) -> list[ImportedLaunch]:
             item.get("replicas").changed("so many Jobs", "their pods are ranks of one role")
         template = item.get("template")
         template.get("metadata").unneeded("Slipway makes no Job")
-        made[name] = job_role(launch, template.get("spec"), name=name, times=times)
+        failing = failing_of(spec.get("failurePolicy"), name)
+        made[name] = job_role(launch, template.get("spec"), name=name, times=times, failing=failing, of_set=True)
+        if times > 1:
+            several.append(str(made[name]["name"]))
         _of_one_job(launch, template.get("spec"))
         _dependencies(item)
         item.get("groupName").lost("groups replicated jobs", "the roles are one gang")
-    _success(spec.get("successPolicy"), made)
-    _failures(launch, spec.get("failurePolicy"))
+    names = {name: str(role_["name"]) for name, role_ in made.items()}
+    set_success(launch, spec.get("successPolicy"), names, replicated=several)
+    _failures(launch, spec.get("failurePolicy"), names)
     order = spec.get("startupPolicy", "startupPolicyOrder")
     if order.text("AnyOrder") == "InOrder":
         order.lost("starts the jobs one after the other", "all ranks start together; let a program wait for the others")
@@ -167,34 +177,12 @@ def _dependencies(item: ForeignField) -> None:
         )
 
 
-def _success(policy: ForeignField, made: dict[str, Json]) -> None:
-    targets = policy.get("targetReplicatedJobs").words()
-    if not policy.is_set:
-        return
-    unknown = [name for name in targets if name not in made]
-    if unknown:
-        policy.get("targetReplicatedJobs").refuse(f"names no job of this set: {unknown[0]}")
-    if targets and len(targets) < len(made):
-        for name, role_ in made.items():
-            if name not in targets:
-                role_["daemon"] = True
-        others = ", ".join(name for name in made if name not in targets)
-        policy.get("targetReplicatedJobs").changed("jobs that decide the success", f"daemon: true on {others}")
-    else:
-        policy.get("targetReplicatedJobs").carried()
-    if policy.get("operator").text("All") == "Any":
-        policy.get("operator").lost("one of the jobs is enough", "all ranks that are no daemons must succeed")
-    if policy.get("operator").value == "All":
-        policy.get("operator").carried()
-
-
-def _failures(launch: ImportedLaunch, policy: ForeignField) -> None:
+def _failures(launch: ImportedLaunch, policy: ForeignField, names: Mapping[str, str]) -> None:
     restarts = policy.get("maxRestarts")
     if restarts.is_set:
         launch.put("maxRestarts", restarts.whole(most=1000), restarts)
         restarts.carried("maxRestarts")
-    for rule in policy.get("rules").items():
-        rule.lost(f"what a failed Job means ({rule.get('action').text()})", "every failure counts against maxRestarts")
+    set_failures(launch, policy, names)
     if policy.get("restartStrategy").text("Recreate") == "InPlaceRestart":
         policy.get("restartStrategy").changed("restarts containers in their pods", "each attempt has new pods")
     else:

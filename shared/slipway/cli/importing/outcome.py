@@ -45,6 +45,9 @@ _REMOVABLE = tuple(
         r"(/labels/[^/]+)",
         r"(/env/[^/]+)",
         r"(/ports/\d+)(?:/.*)?",
+        r"(/failurePolicy/rules/\d+)(?:/.*)?",
+        r"(/successPolicy/targets/\d+)(?:/.*)?",
+        r"(/successPolicy)/targets",
     )
 )
 _REFERENCE = re.compile(r"\$\(([^)]*)\)")

@@ -8,6 +8,7 @@ Source: SkyPilot, "SkyPilot YAML" (yaml-spec) and "Environment variables".
 from slipway.cli.importing.foreign import ForeignDocument, ForeignField, Json, Verdict, each, lose
 from slipway.cli.importing.kinds import ImportOptions
 from slipway.cli.importing.outcome import ImportedLaunch, main_template
+from slipway.cli.importing.policies import RESTARTS, add_rule, exit_codes
 from slipway.cli.importing.vocabulary import (
     GPU,
     gpu_types,
@@ -125,9 +126,7 @@ def _resources(launch: ImportedLaunch, field: ForeignField, container: Json, opt
             launch.put("maxRestarts", restarts.whole(most=1000), restarts)
             restarts.carried("maxRestarts")
         recovery.get("strategy").unneeded("work is tried again where there is room")
-        recovery.get("recover_on_exit_codes").lost(
-            "retries at certain exit codes", "every failure counts against maxRestarts"
-        )
+        _recovered(launch, recovery.get("recover_on_exit_codes"))
     else:
         recovery.unneeded("work is tried again where there is room")
     each(field, _CLOUD, lambda item: item.unneeded("the pool has the machines"))
@@ -167,6 +166,18 @@ def _accelerators(launch: ImportedLaunch, field: ForeignField, made: Json) -> No
         made[GPU] = int(amount)
     types = [name.strip() for name, _ in pairs]
     field.changed("type and number of GPUs of a node", f"GPUs of each rank: {count}; {gpu_types(launch.body, types)}")
+
+
+def _recovered(launch: ImportedLaunch, field: ForeignField) -> None:
+    """Exit codes at which a job starts again without a limit: one, or a list."""
+    if not field.is_set:
+        return
+    codes = [item.whole(most=255) for item in (field.items() if field.is_list else [field])]
+    if not any(codes):
+        field.lost("starts again at an end with 0", "an end with 0 is a success")
+        return
+    add_rule(launch, field, "notCounted", exitCodes=exit_codes(code for code in codes if code))
+    field.changed("exit codes at which it always starts again", f"failurePolicy: notCounted, at most {RESTARTS} times")
 
 
 def _ports(launch: ImportedLaunch, field: ForeignField) -> None:

@@ -6,11 +6,15 @@ Source: Volcano, batch.volcano.sh/v1alpha1 job.go; bus/v1alpha1 events and actio
 """
 
 import re
+from typing import cast
 
 from slipway.cli.importing.foreign import ForeignDocument, ForeignField, Json, lose
 from slipway.cli.importing.outcome import ImportedLaunch
 from slipway.cli.importing.pods import frame, keep_leaders, kind_by_size, role, set_variables
+from slipway.cli.importing.policies import add_rule, add_target
 from slipway.cli.importing.vocabulary import name_of
+from slipway.crd.policies import EXIT_CODE_MAX
+from slipway.crd.roleresources import object_of
 from slipway.crd.validate import is_mount_path
 from slipway.crd.workspacepods import OBJECT_NAME_PATTERN
 
@@ -29,15 +33,13 @@ _PLUGINS = {
     "hcclrank": ("ranks of Ascend devices", "use RANK"),
     "ray": ("starts Ray in the tasks", "start it in the command: docs/inside.md"),
 }
+_RESTARTING = ("RestartJob", "RestartTask", "RestartPod", "RestartPartition")
+_ENDING = ("AbortJob", "TerminateJob")
 _LOST = {
     "ttlSecondsAfterFinished": ("deletes the finished Job", "ended work is kept as long as the installation says"),
     "priorityClassName": (
         "a priority class of Kubernetes",
         "set priority: 0 to 1000, the higher goes first (default: 50)",
-    ),
-    "minSuccess": (
-        "so many pods that succeed are enough",
-        "give the other ranks a role of their own with daemon: true",
     ),
     "runningEstimate": ("how long it may run, as an estimate", "set maxRuntime, which ends it"),
 }
@@ -51,7 +53,7 @@ def job(document: ForeignDocument) -> list[ImportedLaunch]:
     tasks = spec.get("tasks")
     if not tasks.items():
         tasks.refuse("has no task; name at least one")
-    restarts = _policies(spec.get("policies"))
+    restarts = False
     completes: list[Json] = []
     for number, task in enumerate(tasks.items()):
         name = task.get("name").carried("ranks[].name").text(f"task{number}")
@@ -61,7 +63,7 @@ def job(document: ForeignDocument) -> list[ImportedLaunch]:
         if minimum.is_set:
             made["minAvailable"] = minimum.whole(most=int(made["count"]))
             minimum.carried("ranks[].minAvailable")
-        is_restarting, is_completing = _task_policies(task.get("policies"))
+        is_restarting, is_completing = _task_policies(launch, task.get("policies"), str(made["name"]))
         restarts |= is_restarting
         if is_completing:
             completes.append(made)
@@ -71,17 +73,14 @@ def job(document: ForeignDocument) -> list[ImportedLaunch]:
             "starts when other tasks are so far", "all ranks start together; let the program wait"
         )
         task.get("partitionPolicy").lost("parts of a task", "write a role for each part")
+    # Policies of a task go before those of the Job.
+    restarts |= _policies(launch, spec.get("policies"))
     if completes and len(completes) < len(launch.roles()):
         for made in launch.roles():
             made["daemon"] = made not in completes
     _minimum(launch, spec.get("minAvailable"))
-    retries = spec.get("maxRetry")
-    most = retries.whole(RETRIES, most=1000)
-    if restarts and most:
-        launch.put("maxRestarts", most, retries)
-        retries.changed("restarts by a policy", f"maxRestarts: {most}; every failure of a rank counts")
-    else:
-        retries.unneeded("no policy restarts the Job")
+    _success(launch, spec.get("minSuccess"))
+    _retries(launch, spec.get("maxRetry"), restarts=restarts)
     queue = spec.get("queue")
     if queue.is_set:
         launch.put("queue", name_of(queue, "queue", "queue"), queue)
@@ -133,20 +132,48 @@ def _minimum(launch: ImportedLaunch, field: ForeignField) -> None:
     field.changed("the Job starts with so many", "minAvailable: and it is torn down when fewer are left")
 
 
-def _policies(field: ForeignField) -> bool:
-    """Reports the policies of a Job; whether one restarts it."""
+def _success(launch: ImportedLaunch, field: ForeignField) -> None:
+    if field.is_set:
+        add_target(launch, field, count=field.whole(least=1))
+        field.changed(
+            "so many pods are enough", "successPolicy: count; a failed rank ends the others, if no rule says else"
+        )
+
+
+def _retries(launch: ImportedLaunch, field: ForeignField, *, restarts: bool) -> None:
+    """How often policies restart the Job; `restarts` says that one does so at any failure."""
+    most = field.whole(RETRIES, most=1000)
+    rules = cast("list[Json]", object_of(launch.body.get("failurePolicy")).get("rules") or [])
+    by_code = any(rule["action"] == "retry" for rule in rules)
+    if not most or not (restarts or by_code):
+        field.unneeded("no policy restarts the Job")
+        return
+    launch.put("maxRestarts", most, field)
+    if restarts:
+        field.changed("restarts by a policy", f"maxRestarts: {most}; every failure of a rank counts")
+        return
+    if "minAvailable" in launch.body or any("minAvailable" in made for made in launch.roles()):
+        # Such a gang goes on without the ranks that it can spare, as a Job of Volcano does.
+        field.changed("restarts by a policy", f"maxRestarts: {most}; failures below the minimum count, too")
+        return
+    add_rule(launch, field, "fail")
+    field.changed("restarts by a policy", f"maxRestarts: {most}, and failurePolicy: other exit codes fail the launch")
+
+
+def _policies(launch: ImportedLaunch, field: ForeignField, role_name: str = "") -> bool:
+    """Reports the policies of a Job, or of the task that became a role; whether one restarts it at any failure."""
     is_restarting = False
     for policy in field.items():
         events = [policy.get("event").text(), *policy.get("events").words()]
         action = policy.get("action").text()
         if policy.get("exitCode").is_set:
-            policy.lost(f"{action} at an exit code", "every exit code but 0 is a failure")
-        elif action in ("RestartJob", "RestartTask", "RestartPod"):
+            _on_exit_code(launch, policy, action, role_name)
+        elif action in _RESTARTING:
             is_restarting = True
             policy.changed(
                 f"{action} at {', '.join(filter(None, events))}", "maxRestarts: all ranks start again, as one"
             )
-        elif action in ("AbortJob", "TerminateJob"):
+        elif action in _ENDING:
             policy.unneeded("a failed rank ends the others")
         elif action == "CompleteJob" and "TaskCompleted" in events:
             policy.changed("the Job is complete when a task is", "all ranks that are no daemons must succeed")
@@ -155,14 +182,30 @@ def _policies(field: ForeignField) -> bool:
     return is_restarting
 
 
-def _task_policies(field: ForeignField) -> tuple[bool, bool]:
-    """(whether one restarts the Job, whether the task completes the Job)."""
+def _on_exit_code(launch: ImportedLaunch, policy: ForeignField, action: str, role_name: str) -> None:
+    code, roles = policy.get("exitCode"), [role_name] if role_name else []
+    number = code.whole(least=1, most=2**31 - 1)
+    meant = "fail" if action in _ENDING else "retry" if action in _RESTARTING else ""
+    if not meant or number > EXIT_CODE_MAX:
+        policy.lost(
+            f"{action} at exit code {number}", "write a rule of failurePolicy: fail, retry, ignore or notCounted"
+        )
+        return
+    add_rule(launch, policy, meant, roles=roles, exitCodes=[number])
+    if meant == "fail":
+        policy.changed(f"{action} at an exit code", "failurePolicy: fail; the launch ends as Failed")
+    else:
+        policy.changed(f"{action} at an exit code", "failurePolicy: retry; all ranks start again, as one")
+
+
+def _task_policies(launch: ImportedLaunch, field: ForeignField, role_name: str) -> tuple[bool, bool]:
+    """(whether one restarts the Job at any failure, whether the task completes the Job)."""
     for policy in field.items():
         events = [policy.get("event").text(), *policy.get("events").words()]
         if policy.get("action").text() == "CompleteJob" and "TaskCompleted" in events:
             policy.changed("the Job is complete when this task is", "the other roles have daemon: true")
             return False, True
-    return _policies(field), False
+    return _policies(launch, field, role_name), False
 
 
 def _plugins(launch: ImportedLaunch, field: ForeignField) -> None:
