@@ -47,6 +47,21 @@ def post(stack: RunningStack, body: Json, **headers: str) -> tuple[int, Json, di
         ({"pool": "nowhere"}, "/pool", "there is no pool nowhere"),
         ({"priority": 5000}, "/priority", "1000"),
         ({"ranks": [{"count": 0}]}, "/ranks/0/count", "1"),
+        (
+            {"failurePolicy": {"rules": [{"action": "fail", "exitCodes": ["0-9"]}]}},
+            "/failurePolicy/rules/0/exitCodes/0",
+            "0 is no failure; write exit codes from 1 to 255",
+        ),
+        (
+            {"failurePolicy": {"rules": [{"action": "fail", "exitCode": [1]}]}},
+            "/failurePolicy/rules/0/exitCode",
+            "did you mean exitCodes?",
+        ),
+        (
+            {"successPolicy": {"targets": [{"role": "worker", "count": 2}]}},
+            "/successPolicy/targets/0/count",
+            "2 is above 1, the number of ranks; lower it",
+        ),
     ],
 )
 def test_a_bad_field_is_named(stack: RunningStack, change: Json, pointer: str, said: str) -> None:

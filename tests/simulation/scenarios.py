@@ -24,6 +24,7 @@ from tests.simulation.scenarios_kinds import KINDS
 from tests.simulation.scenarios_logs import LOGS
 from tests.simulation.scenarios_neutral import NEUTRAL
 from tests.simulation.scenarios_operations import OPERATIONS
+from tests.simulation.scenarios_policies import POLICIES
 from tests.simulation.scenarios_quota import QUOTA
 from tests.simulation.scenarios_trouble import TROUBLE
 from tests.support.kubelet import Script
@@ -343,6 +344,7 @@ SCENARIOS: Mapping[str, Scenario] = {
         *NEUTRAL,
         *TROUBLE,
         *OPERATIONS,
+        *POLICIES,
         Scenario(name="launch-1", story=_launch_one, ends=DONE),
         Scenario(name="launch-4", story=_launch_four, ends=DONE),
         Scenario(name="stay", story=_stay, ends={"job": Ending(phase=Phase.RUNNING, attempt=1)}),

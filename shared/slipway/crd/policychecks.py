@@ -39,7 +39,10 @@ def _check_failures(policy: FailurePolicy, roles: Mapping[str, RoleSpec], findin
         taken = [position for position, earlier in before if earlier & matched]
         if not matched.difference(*(earlier for _, earlier in before)):
             names = " and ".join(f"rules[{position}]" for position in taken)
-            findings.refuse(at, f"can never match: {names} before it decides; move it up, or leave it out")
+            match = "match" if len(taken) > 1 else "matches"
+            findings.refuse(
+                at, f"can never match, because {names} {match} all of it before; move it up, or leave it out"
+            )
         before.append((index, matched))
 
 
@@ -100,7 +103,7 @@ def _check_target(target: SuccessTarget, at: str, roles: Mapping[str, RoleSpec],
     most = len(target.indexes) or count
     if target.count is not None and target.count > most:
         which = "indexes" if target.indexes else "ranks"
-        findings.refuse(f"{at}/count", f"{target.count} is above the {most} {which}; lower it")
+        findings.refuse(f"{at}/count", f"{target.count} is above {most}, the number of {which}; lower it")
 
 
 def _no_role(name: str, roles: Mapping[str, RoleSpec]) -> str:

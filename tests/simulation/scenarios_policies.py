@@ -1,0 +1,66 @@
+"""Stories of gangs with rules on failures and on success: two ranks end, and the first end decides.
+
+Owns the stories. A watcher may be away between the two ends and then sees both at once.
+"""
+
+import asyncio
+from typing import Any
+
+from slipway.crd.v1alpha1 import Allocation
+from slipway.model.reasons import Result
+from tests.simulation.scenario import AGAIN, DONE, RUNS_S, Scenario, Story, ended, has_ended, is_running
+from tests.support.kubelet import Script
+from tests.support.world import World
+
+RULES: dict[str, Any] = {
+    "rules": [
+        {"action": "fail", "exitCodes": [42]},
+        {"action": "notCounted", "exitCodes": [75]},
+        {"action": "ignore", "exitCodes": [3]},
+    ]
+}
+APART_S = 2.0
+
+
+def _two_ends(*ends: tuple[int, int], **spec: Any) -> Story:
+    """`ends` are (rank, exit code), one after the other; a later attempt ends well by itself."""
+
+    async def story(world: World) -> None:
+        """Two ranks end, one after the other."""
+        world.kubelets.script = lambda attempt, _rank: Script(runs_s=RUNS_S if attempt > 1 else None)
+        launched = await world.launch(ranks=3, maxRestarts=2, failurePolicy=RULES, **spec)
+        await world.when(is_running)
+        for rank, code in ends:
+            for container in world.kubelets.live(launched.metadata.uid):
+                if (container.attempt, container.rank) == (1, rank):
+                    world.kubelets.exit(container.pod_uid, code)
+            await asyncio.sleep(APART_S)
+        await world.when(has_ended)
+
+    return story
+
+
+async def _bounded(world: World) -> None:
+    """Every attempt ends with an exit code that is not counted: after two of them it is."""
+    world.kubelets.script = lambda _attempt, rank: Script(runs_s=RUNS_S, code=75 if rank == 1 else 0)
+    rules = {**RULES, "maxUncountedRestarts": 2}
+    await world.launch(ranks=2, maxRestarts=1, failurePolicy=rules)
+    found: Allocation = await world.when(has_ended)
+    assert (found.status.uncounted_restarts, found.status.restarts) == (2, 1)
+
+
+POLICIES = (
+    Scenario(name="rule-fails", story=_two_ends((1, 42), (0, 75)), ends={"job": ended(Result.FAILED)}),
+    Scenario(name="rule-spares", story=_two_ends((1, 75), (0, 42)), ends=AGAIN),
+    Scenario(name="rule-bounded", story=_bounded, ends={"job": ended(Result.FAILED, 4)}),
+    Scenario(
+        name="enough",
+        story=_two_ends((1, 3), (2, 0), successPolicy={"targets": [{"count": 2}]}),
+        ends=DONE,
+    ),
+    Scenario(
+        name="enough-too-late",
+        story=_two_ends((1, 42), (2, 0), successPolicy={"targets": [{"count": 1}]}),
+        ends={"job": ended(Result.FAILED)},
+    ),
+)
