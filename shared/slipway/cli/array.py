@@ -5,9 +5,10 @@ GPUs, so that `%10` is ten times the GPUs of one launch.
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from slipway.cli.verb import command_line
 from slipway.errors import InvalidError
 
 Json = dict[str, Any]
@@ -16,6 +17,8 @@ GPU = "nvidia.com/gpu"
 INDEX, COUNT = "ARRAY_INDEX", "ARRAY_COUNT"
 """Variables: the index of a launch, and how many launches the array has."""
 INDEXES_MAX = 1000
+REQUEST_MAX = 100
+"""Launches in one request."""
 INDEX_MAX = 999_999
 _RANGE = re.compile(r"(\d{1,6})(?:-(\d{1,6})(?::(\d{1,6}))?)?", re.ASCII)
 
@@ -75,11 +78,35 @@ def job_of(body: Json, array: Array) -> Json:
     return job
 
 
-def bodies_of(body: Json, array: Array) -> Iterator[tuple[int, Json]]:
-    """(index, launch body) of each launch of the array: a name, the job and two variables of its own."""
-    for index in array.indexes:
-        told = {INDEX: str(index), COUNT: str(len(array.indexes))}
-        yield (
-            index,
-            {"job": body["name"], **body, "name": f"{body['name']}-{index}", "env": {**body.get("env", {}), **told}},
-        )
+def differences_of(body: Json, array: Array) -> list[Json]:
+    """What is different in each launch of the array: a name and its index. `body` has the rest."""
+    return [{"name": f"{body['name']}-{index}", "env": {INDEX: str(index)}} for index in array.indexes]
+
+
+def common_of(body: Json, array: Array) -> Json:
+    """The launch body that all launches of the array have in common: in one job, with the number of them all."""
+    # The number of a whole array of which this launches the rest is said by hand.
+    return {"job": body["name"], **body, "env": {COUNT: str(len(array.indexes)), **body.get("env", {})}}
+
+
+def words_for_the_rest(words: Sequence[str], common: Json, *, left: Sequence[int], key: str) -> str:
+    """The command that launches the indexes that are `left`, and none of them twice: `words`, with what the first
+    command made up written out."""
+    at = words.index("--") if "--" in words else len(words)
+    front = _without(words[:at], "--array", "--name", "--job", "--key")
+    count = f"{COUNT}={common['env'][COUNT]}"
+    own = [] if count in front else ["--env", count]
+    own += ["--name", common["name"], "--job", common["job"], "--key", key, "--array", written(left)]
+    return command_line("run", *front, *own, *words[at:])
+
+
+def _without(words: Sequence[str], *options: str) -> list[str]:
+    """The words without these options, each of which has a value."""
+    found: list[str] = []
+    is_value = False
+    for word in words:
+        if is_value or word in options:
+            is_value = not is_value
+        elif word.partition("=")[0] not in options:
+            found.append(word)
+    return found

@@ -48,8 +48,6 @@ BODY_BYTES_MAX = 256 * 1024 * 1024
 """Of an answer, which is held in memory."""
 _CREDENTIAL = "Authorization: Bearer $SLIPWAY_API_TOKEN"
 """How a command is shown: a token is not for a screen."""
-_SECRETS = frozenset({"secretValues", "secret"})
-"""Fields of bodies that hold secrets: of a launch, of a webhook."""
 _NO_NAME = re.compile(r"^(?=\d)|\W", re.ASCII)
 """What the name of a variable of the shell cannot have."""
 _ROUTE = re.compile(r"GET /api/v1/([a-z-]+) lists\b")
@@ -442,10 +440,21 @@ def _body_for_shell(payload: bytes) -> str:
         body: Any = json.loads(payload)
     except ValueError:
         body = None
-    if not isinstance(body, dict) or not _SECRETS.intersection(cast("Json", body)):
+    if not isinstance(body, dict):
         return shlex.quote(payload.decode())
-    hidden = dict(cast("Json", body))
     mark = uuid.uuid4().hex  # drawn anew each time: no text of the body can hold it
+    hidden = _marked(cast("Json", body), mark)
+    if isinstance(hidden.get("launch"), dict):
+        hidden["launch"] = _marked(hidden["launch"], mark)
+    if hidden == body:
+        return shlex.quote(payload.decode())
+    parts = json.dumps(hidden).split(mark)
+    return "".join(f'"${part}"' if number % 2 else shlex.quote(part) for number, part in enumerate(parts))
+
+
+def _marked(body: Json, mark: str) -> Json:
+    """The body, each secret in it replaced by the name of its variable between two marks."""
+    hidden = dict(body)
     values = hidden.get("secretValues")
     if isinstance(values, dict):
         hidden["secretValues"] = {name: f"{mark}{shell_variable(name)}{mark}" for name in cast("Json", values)}
@@ -453,8 +462,7 @@ def _body_for_shell(payload: bytes) -> str:
         hidden["secretValues"] = f"{mark}SECRET_VALUES{mark}"
     if hidden.get("secret"):
         hidden["secret"] = f"{mark}SECRET{mark}"
-    parts = json.dumps(hidden).split(mark)
-    return "".join(f'"${part}"' if number % 2 else shlex.quote(part) for number, part in enumerate(parts))
+    return hidden
 
 
 def shell_variable(name: str) -> str:
@@ -477,3 +485,8 @@ def error_of(answer: ApiResponse) -> ControlPlaneError:
     elif answer.status in (502, 503, 504) and retry_after_s is not None:
         error.args = (f"{text}{AGAIN}{retry_after_s:.0f} s",)
     return error
+
+
+def error_of_problem(problem: Json) -> ControlPlaneError:
+    """What a refusal of one of many means, which is a part of an answer."""
+    return error_of(ApiResponse(int(problem["status"]), json.dumps(problem).encode(), {}))

@@ -7,7 +7,7 @@ import argparse
 import re
 import shlex
 import sys
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Any, NamedTuple, TypeGuard
 
@@ -45,8 +45,12 @@ _UPPER = re.compile(r"[A-Z]")
 class CliSession:
     """What a verb works with: the terminal, and the API (found and connected when it is first asked for)."""
 
-    def __init__(self, terminal: Terminal, *, server: str = "", user: str = "", curl: bool = False) -> None:
+    def __init__(
+        self, terminal: Terminal, *, server: str = "", user: str = "", curl: bool = False, words: Sequence[str] = ()
+    ) -> None:
+        """`words`: what was written after the verb, options of the front first."""
         self.terminal = terminal
+        self.words = tuple(words)
         self._server = server
         self._user = user
         self._curl = curl
@@ -163,7 +167,7 @@ def execute(name: str, verb: CliVerb, words: list[str]) -> int:
     arguments = _parsed(parser, words[:at])
     if verb.takes_command:
         arguments.command = words[at + 1 :]
-    session = CliSession(terminal, server=arguments.server, user=arguments.user, curl=arguments.curl)
+    session = CliSession(terminal, server=arguments.server, user=arguments.user, curl=arguments.curl, words=words)
     try:
         code = verb.execute(arguments, session)
         sys.stdout.flush()

@@ -67,6 +67,9 @@ def body_of(row: Endpoint, team: str, teams_id: str) -> Any:
         return {"updates": [{"job": CANARY[team], "workspace": f"team-{team}", "priority": 1}]}
     if path == "/allocations/batch":
         return {"verb": "priority", "priority": 1, "ids": [teams_id]}
+    if path == "/allocations/launches":
+        common = {"kind": "command", "image": "a", "workspace": f"team-{team}", "command": ["true"]}
+        return {"launch": common, "each": [{"name": "one"}]}
     if path.startswith("/templates"):
         name = {} if row.method == "PUT" else {"name": "t1"}
         return {**name, "workspace": f"team-{team}", "body": {}}

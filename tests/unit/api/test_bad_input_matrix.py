@@ -262,6 +262,8 @@ def _sound(row: Endpoint) -> Json:
             found[field.encode_name] = known[field.encode_name]
     if row.path.endswith("/allocations/batch"):
         found |= {"ids": ["sound"]}
+    if row.path.endswith("/allocations/launches"):
+        found |= {"launch": {"kind": "command", "image": "a", "command": ["x"]}, "each": [{"name": "sound"}]}
     if row.path.endswith(("/allocations",)):
         found |= {"image": "a", "command": ["x"]}
     return found

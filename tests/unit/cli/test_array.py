@@ -1,11 +1,18 @@
 """`run --array`: one launch for each index, in one job."""
 
+import json
+import shlex
+from collections.abc import Callable
+from functools import partialmethod
+from typing import Any
+
 import pytest
 
-from slipway.cli import main
+from slipway.cli import array, main
 from slipway.cli.array import Array, array_of, written
+from slipway.cli.http import Api, ApiResponse
 from slipway.errors import InvalidError
-from slipway.kube.resources import JOBS
+from slipway.kube.resources import ALLOCATIONS, JOBS
 from tests.support.api_world import ApiWorld
 from tests.support.cli import Desk
 
@@ -83,10 +90,103 @@ async def test_what_an_array_cannot_have_is_refused(
     assert (await world.kube.list(JOBS)).items == []
 
 
-async def test_where_an_array_stopped_is_told(world: ApiWorld, desk: Desk) -> None:
-    """A name that is taken stops it; the words that launch the rest are printed."""
-    await world.launch(name="sweep-2")
+def printed_command(err: str) -> list[str]:
+    """The words after `slipway` of the command that launches the rest."""
+    return next(shlex.split(line)[1:] for line in err.splitlines() if line.startswith("  slipway run"))
+
+
+async def test_a_refusal_says_what_is_launched_and_how_to_launch_the_rest(world: ApiWorld, desk: Desk) -> None:
+    """A name that is taken stops it. The printed command launches what is left, each with what it would have had."""
+    taken = await world.launch(name="sweep-2")
+    stopped = await desk.run(*RUN, "--array", "0-4", "--env", "LR=0.1", "--", "sh", "-c", "echo $ARRAY_INDEX")
+    assert stopped.code == main.FAILED
+    assert "the name sweep-2 is taken" in stopped.err
+    assert "4 of 5 are launched: 0-1,3-4. Left: 2." in stopped.err
+    await world.kube.delete(ALLOCATIONS, "sweep-2", namespace="default")
+    await world.kube.patch(ALLOCATIONS, "sweep-2", {"metadata": {"finalizers": None}}, namespace="default")
+    rest = await desk.run(*printed_command(stopped.err))
+    assert rest.code == main.OK, rest.err
+    stored = await world.stored("sweep-2")
+    assert stored.metadata.uid not in taken["id"]
+    assert stored.spec.env == {"LR": "0.1", "ARRAY_INDEX": "2", "ARRAY_COUNT": "5"}
+    assert stored.spec.template["spec"]["containers"][0]["command"] == ["sh", "-c", "echo $ARRAY_INDEX"]
+    assert stored.spec.job == "sweep"
+
+
+class CutOff:
+    """The requests that launch, of which one is interrupted: before the server has it, or when it has answered."""
+
+    def __init__(self, call: Callable[..., ApiResponse], *, at: int, is_answered: bool) -> None:
+        self._call = call
+        self._at = at
+        self._is_answered = is_answered
+        self.sizes: list[int] = []
+
+    def __call__(self, api: Api, method: str, path: str, **how: Any) -> ApiResponse:
+        if path != "/allocations/launches":
+            return self._call(api, method, path, **how)
+        self.sizes.append(len(how["body"]["each"]))
+        if len(self.sizes) != self._at:
+            return self._call(api, method, path, **how)
+        if self._is_answered:
+            self._call(api, method, path, **how)
+        raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("is_answered", [False, True])
+async def test_ctrl_c_between_two_requests_loses_no_index(
+    world: ApiWorld, desk: Desk, monkeypatch: pytest.MonkeyPatch, is_answered: bool
+) -> None:
+    """What was launched and what is left is told. The printed command launches each of the rest once, also those that
+    the server had launched without our having its answer."""
+    monkeypatch.setattr(array, "REQUEST_MAX", 3)
+    cut = CutOff(Api.call, at=2, is_answered=is_answered)
+    with monkeypatch.context() as interrupted:
+        interrupted.setattr(Api, "call", partialmethod(cut))
+        stopped = await desk.run(*RUN, "--array", "0-7", "--", "true")
+    assert stopped.code == main.DETACHED
+    assert cut.sizes == [3, 3]
+    assert "3 of 8 are launched: 0-2. Left: 3-7." in stopped.err
+    before = {name: (await world.stored(name)).metadata.uid for name in await world.names()}
+    assert len(before) == (6 if is_answered else 3)
+    rest = await desk.run(*printed_command(stopped.err))
+    assert rest.code == main.OK, rest.err
+    after = {name: (await world.stored(name)).metadata.uid for name in await world.names()}
+    assert sorted(after) == [f"sweep-{index}" for index in range(8)]
+    assert before.items() <= after.items()
+    assert len(rest.out.splitlines()) == 5
+
+
+async def test_secret_values_are_on_no_screen(world: ApiWorld, desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not where requests are shown as curl, and not in the command that launches the rest."""
+    monkeypatch.setenv("HF_TOKEN", "hush-hush")
+    await world.launch(name="sweep-1")
+    done = await desk.run(*RUN, "--curl", "--secret", "HF_TOKEN", "--array", "0-1", "--", "true")
+    assert "hush" not in done.out + done.err
+    assert '"HF_TOKEN": "\'"$HF_TOKEN"\'"' in done.err
+    assert (await world.stored("sweep-0")).spec.secret_variables == ["HF_TOKEN"]
+
+
+async def test_what_the_server_did_not_reach_is_sent_again(
+    world: ApiWorld, desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As long as more is launched each time; else the command ends with 124 and says what is left."""
+    call = Api.call
+
+    def slow(api: Api, method: str, path: str, **how: Any) -> ApiResponse:
+        """A server that has time for one launch of a request, until the third is launched."""
+        if path != "/allocations/launches":
+            return call(api, method, path, **how)
+        each = how["body"]["each"]
+        reached = each[: 0 if each[0]["name"] == "sweep-3" else 1]
+        items: list[Any] = [{"name": item["name"], "outcome": "notReached"} for item in each[len(reached) :]]
+        if reached:
+            how["body"] = {**how["body"], "each": reached}
+            items = [*call(api, method, path, **how).json()["items"], *items]
+        return ApiResponse(200, json.dumps({"items": items}).encode(), {})
+
+    monkeypatch.setattr(Api, "call", slow)
     done = await desk.run(*RUN, "--array", "0-4", "--", "true")
-    assert done.code != main.OK
-    assert len(done.out.splitlines()) == 2
-    assert "2 of 5 are launched; for the rest: --job sweep --array 2-4" in done.err
+    assert done.code == main.TIMED_OUT
+    assert "3 of 5 are launched: 0-2. Left: 3-4." in done.err
+    assert len(await world.names()) == 3

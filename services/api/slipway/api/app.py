@@ -33,6 +33,7 @@ from slipway.api.routes import (
     history,
     jobs,
     kinds,
+    launch_batch,
     launches,
     login,
     login_links,
@@ -60,6 +61,7 @@ from slipway.runtime.service import version
 ENDPOINTS: tuple[Endpoint, ...] = (
     *launches.ENDPOINTS,
     *batch.ENDPOINTS,
+    *launch_batch.ENDPOINTS,
     *allocations.ENDPOINTS,
     *kinds.ENDPOINTS,
     *events.ENDPOINTS,

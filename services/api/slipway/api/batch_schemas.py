@@ -1,7 +1,7 @@
-"""The bodies of a batch: one verb for many allocations, and what became of each."""
+"""The bodies of batches: one verb for many allocations, or many launches; and what became of each."""
 
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
@@ -15,6 +15,8 @@ BATCH_MAX = 1000
 """Allocations of one batch: more are left for the next one."""
 MOVES_MAX = 100
 """The same of moves, which are made one after the other: each looks at the whole queue."""
+LAUNCHES_MAX = 200
+"""Launches of one request: each creates an object, and one with secret values creates two."""
 
 
 class BatchVerb(StrEnum):
@@ -112,3 +114,47 @@ class BatchAnswer(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
     dry_run: bool
     """whether nothing was changed"""
     metadata: ListMetadata
+
+
+class LaunchOutcome(StrEnum):
+    """What became of one launch."""
+
+    LAUNCHED = "launched"
+    REPLAYED = "replayed"
+    """the same Idempotency-Key had launched it before"""
+    REFUSED = "refused"
+    NOT_REACHED = "notReached"
+    """the time of the request was over before its turn came: nothing was launched, send it again"""
+
+
+class LaunchesRequest(Request, kw_only=True, frozen=True):
+    """Launches that have most in common, such as those of an array."""
+
+    launch: dict[str, Any]
+    """what they have in common: a launch body"""
+    each: Annotated[list[dict[str, Any]], Meta(min_length=1, max_length=LAUNCHES_MAX)]
+    """what is different in each: fields of a launch body that are laid over `launch` as over a template. Each has a
+    `name` of its own; none has a workspace or secret values"""
+
+
+class LaunchItem(Wire, kw_only=True, frozen=True):
+    """What became of one launch."""
+
+    name: str
+    """as it stands in `each`"""
+    outcome: LaunchOutcome
+    """launched; replayed: it was launched before; refused; notReached: send it again"""
+    id: str = ""
+    """the AllocationID of what is launched"""
+    warnings: list[str] = []
+    """what may keep it waiting"""
+    problem: Problem | None = None
+    """why it was refused: what the same launch alone would be answered"""
+
+
+class LaunchesAnswer(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """One item for each, in the order of `each`."""
+
+    items: list[LaunchItem]
+    counts: dict[LaunchOutcome, int]
+    """{outcome: how many}"""

@@ -85,6 +85,10 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     """of a collection that launches one kind"""
     traceparent: str = ""
 
+    def for_one(self, body: Json, *, key: str, request_id: str) -> "Order":
+        """The order of one launch of many: what differs in it."""
+        return msgspec.structs.replace(self, body=body, key=key, request_id=request_id)
+
 
 class Launched(msgspec.Struct, frozen=True, kw_only=True):
     """The allocation; `created` is false when the key had launched it before."""

@@ -7,6 +7,7 @@ then a path is just a string, which must not become a metric label.
 import re
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from slipway.api.identity import PRINCIPAL_KEY
@@ -120,6 +121,11 @@ class _Answered:
     """What was sent; 500 until something was."""
 
     status = 500
+
+
+def unique_id(request: Request, suffix: str) -> str:
+    """The id of this very request: a client may send one X-Request-Id many times, and then they are many requests."""
+    return f"{request.scope[REQUEST_ID_KEY]}-{suffix}"
 
 
 def _attributes(scope: Scope, method: str, headers: Headers) -> dict[str, telemetry.Attribute]:

@@ -1,14 +1,14 @@
 """`slipway run`: a command on one or many ranks, followed to its end."""
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import cast
 
-from slipway.cli import array, equivalents, labels, launch, main, output, rehearsal, upload
+from slipway.cli import array, equivalents, http, labels, launch, main, output, rehearsal, upload
 from slipway.cli.follow import Following, wait_until
 from slipway.cli.http import new_key
 from slipway.cli.verb import CliSession, CliVerb, command_line
-from slipway.errors import ControlPlaneError, InvalidError
+from slipway.errors import ControlPlaneError, DeadlineError, InvalidError
 
 EXAMPLES = """examples:
   slipway run -- python train.py
@@ -73,28 +73,81 @@ def _launch_array(session: CliSession, body: launch.Json, arguments: argparse.Na
     if arguments.job and wanted.at_once:
         raise InvalidError(f"--array: job {arguments.job} says how many run; leave %{wanted.at_once} or --job out")
     body.setdefault("name", launch.made_up_name("training"))
-    job = arguments.job or body["name"]
     new_job = None if arguments.job else array.job_of(body, wanted)
     upload.bring(session, body, arguments)
     if new_job is not None:
         session.api.post("/jobs", new_job)
-    for place, (index, each) in enumerate(array.bodies_of(body, wanted)):
-        try:
-            view = session.api.launch(each, key=f"{arguments.key}-{index}" if arguments.key else "")
-        except ControlPlaneError:
-            left = array.written(wanted.indexes[place:])
-            session.terminal.note(
-                f"{place} of {len(wanted.indexes)} are launched; for the rest: --job {job} --array {left}"
-            )
-            raise
-        if output.is_for_machines(arguments):
-            output.write(session.terminal, arguments.output, session.api.call("GET", f"/allocations/{view['id']}"))
-        else:
-            session.terminal.line(str(view["id"]))
-    session.terminal.note(
-        f"{len(wanted.indexes)} launches in job {job}; see them with: {command_line('job', 'show', job)}"
-    )
+    launches = _ArrayLaunches(session, array.common_of(body, wanted), wanted, arguments)
+    launches.send()
+    show = command_line("job", "show", launches.common["job"])
+    session.terminal.note(f"{len(wanted.indexes)} launches in job {launches.common['job']}; see them with: {show}")
     return main.OK
+
+
+class _ArrayLaunches:
+    """The launches of an array, as many in each request as it takes. All requests have one Idempotency-Key, so that
+    none is launched twice, whatever is sent again."""
+
+    def __init__(
+        self, session: CliSession, common: launch.Json, wanted: array.Array, arguments: argparse.Namespace
+    ) -> None:
+        self.common = common
+        self._session = session
+        self._wanted = wanted
+        self._arguments = arguments
+        self._key = arguments.key or new_key()
+        self._launched: set[int] = set()
+
+    def send(self) -> None:
+        """Launch all; where that is interrupted, or one is refused, say what is left, and how to launch that."""
+        try:
+            for start in range(0, len(self._wanted.indexes), array.REQUEST_MAX):
+                self._send_part(self._wanted.indexes[start : start + array.REQUEST_MAX])
+        except (ControlPlaneError, KeyboardInterrupt):
+            self._tell_what_is_left()
+            raise
+
+    def _send_part(self, indexes: Sequence[int]) -> None:
+        """Sent again while the server reaches more of them each time. Raises DeadlineError when it does not."""
+        while left := [index for index in indexes if index not in self._launched]:
+            differences = array.differences_of(self.common, array.Array(tuple(left)))
+            answer = self._session.api.call(
+                "POST",
+                "/allocations/launches",
+                body={"launch": self.common, "each": differences},
+                headers={"Idempotency-Key": self._key},
+            ).json()
+            refused: list[launch.Json] = []
+            before = len(self._launched)
+            for index, item in zip(left, cast("list[launch.Json]", answer["items"]), strict=True):
+                if item.get("id"):
+                    self._launched.add(index)
+                    self._tell(item)
+                elif item["outcome"] == "refused":
+                    refused.append(item)
+            if refused:
+                self._session.terminal.note(f"{refused[0]['name']} is refused")
+                raise http.error_of_problem(refused[0]["problem"])
+            if len(self._launched) == before:
+                raise DeadlineError(f"the server launched none of {len(left)} in its time; try again later")
+
+    def _tell(self, item: launch.Json) -> None:
+        """Print one that is launched, as it is asked for."""
+        if output.is_for_machines(self._arguments):
+            view = self._session.api.call("GET", f"/allocations/{item['id']}")
+            output.write(self._session.terminal, self._arguments.output, view)
+        else:
+            self._session.terminal.line(str(item["id"]))
+
+    def _tell_what_is_left(self) -> None:
+        left = [index for index in self._wanted.indexes if index not in self._launched]
+        if not left:
+            return
+        launched = f": {array.written(sorted(self._launched))}" if self._launched else ""
+        again = array.words_for_the_rest(self._session.words, self.common, left=left, key=self._key)
+        count = f"{len(self._launched)} of {len(self._wanted.indexes)} are launched{launched}"
+        rest = "This launches what is left, and nothing twice:"
+        self._session.terminal.note(f"{count}. Left: {array.written(left)}.\n{rest}\n  {again}")
 
 
 def launch_and_follow(

@@ -82,6 +82,7 @@ _TABLE: dict[str, RouteRule] = {
     "POST /api/v1/allocations": RouteRule(Where.BODY, CREATE),
     "GET /api/v1/allocations": RouteRule(Where.LISTED, LIST),
     "POST /api/v1/allocations/batch": RouteRule(Where.BODY, PATCH),
+    "POST /api/v1/allocations/launches": RouteRule(Where.BODY, CREATE),
     f"GET {_ONE}": _GET,
     f"PATCH {_ONE}": _PATCH,
     f"DELETE {_ONE}": RouteRule(Where.OBJECT, DELETE),

@@ -27,7 +27,7 @@ from slipway.api.identity import user_of
 from slipway.api.launch import DEFAULT_WORKSPACE, Order
 from slipway.api.listing import ListFilter, TimeRange, list_page
 from slipway.api.named import Named, check_named
-from slipway.api.request_telemetry import REQUEST_ID_KEY, SPAN_KEY
+from slipway.api.request_telemetry import SPAN_KEY, unique_id
 from slipway.api.schemas import AllocationList, AllocationView, LaunchBody, ListMetadata, MaskedList
 from slipway.api.secret_values import split
 from slipway.api.sorted_listing import Sorting, ordered_page
@@ -83,7 +83,7 @@ async def launch(request: Request, kind: Kind | None = None) -> Response:
         values=values,
         workspace=workspace if named is None or isinstance(named, str) else "",
         user=user_of(request),
-        request_id=_unique(request, parts.random.token_hex(4)),
+        request_id=unique_id(request, parts.random.token_hex(4)),
         key=request.headers.get("idempotency-key", ""),
         kind=kind,
         traceparent=telemetry.current_traceparent(),
@@ -145,11 +145,6 @@ async def list_allocations(request: Request, kind: Kind | None = None) -> Respon
             ),
         )
     )
-
-
-def _unique(request: Request, suffix: str) -> str:
-    """The id of this very request: a client may send one X-Request-Id many times, and then they are many requests."""
-    return f"{request.scope[REQUEST_ID_KEY]}-{suffix}"
 
 
 def _phases(text: str) -> frozenset[Phase]:

@@ -1,0 +1,147 @@
+"""Many launches in one request: what they have in common once, and what is different in each.
+
+Each is the launch that `POST /allocations` makes of the same body: with the same checks, a line of its own in the audit
+log, and an Idempotency-Key of its own, made of the key of the request and its name. Sent again with the same key, a
+request launches only what it has not launched before, also with fewer or other launches in it. All go to one workspace,
+in which the caller's right is asked for once.
+"""
+
+from collections import Counter
+from typing import Any, cast
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from slipway.api import audit
+from slipway.api.access.middleware import permit
+from slipway.api.access.permissions import CREATE
+from slipway.api.batch import NotReachedError, Tried
+from slipway.api.batch_schemas import LaunchesAnswer, LaunchesRequest, LaunchItem, LaunchOutcome
+from slipway.api.decoding import checked, read_object, summary
+from slipway.api.deps import parts_of
+from slipway.api.endpoint import Endpoint, json_response
+from slipway.api.identity import principal_of, user_of
+from slipway.api.launch import DEFAULT_WORKSPACE, Launched, Order, check_key
+from slipway.api.overlays import merged
+from slipway.api.problems import problem_of
+from slipway.api.request_telemetry import unique_id
+from slipway.api.secret_values import FIELD as SECRET_VALUES
+from slipway.api.secret_values import split
+from slipway.crd.hashing import key_hash
+from slipway.crd.transitions import id_of
+from slipway.errors import ControlPlaneError, FieldError, InvalidError
+from slipway.runtime import telemetry
+
+Json = dict[str, Any]
+
+PATH = "/api/v1/allocations/launches"
+_OF_ALL = ("workspace", SECRET_VALUES, "secretVariables")
+"""What is said once, for all of them."""
+
+
+async def launch_batch(request: Request) -> Response:
+    """Launch each; 200 with what became of each."""
+    parts = parts_of(request)
+    asked = checked(await read_object(request, parts.settings.body_bytes_max), LaunchesRequest)
+    key = request.headers.get("idempotency-key", "")
+    check_key(key)
+    common, values = _split(asked.launch)
+    names = _names(asked)
+    named = common.get("workspace", DEFAULT_WORKSPACE)
+    workspace = named if isinstance(named, str) else DEFAULT_WORKSPACE
+    audit.about(request, {}, workspace=workspace)
+    await permit(request, CREATE, workspace)
+    order = Order(
+        body={},
+        values=values,
+        workspace=workspace if isinstance(named, str) else "",
+        user=user_of(request),
+        request_id="",
+        traceparent=telemetry.current_traceparent(),
+    )
+
+    async def one(place: int) -> Launched:
+        own_key = key_hash(f"{key}\n{names[place]}") if key else ""
+        suffix = parts.random.token_hex(4)
+        launched = await parts.launcher.launch(
+            order.for_one(merged(common, asked.each[place]), key=own_key, request_id=unique_id(request, suffix))
+        )
+        parts.lookup.remember(launched.allocation)
+        return launched
+
+    async with parts.batches.turn(principal_of(request).name) as turn:
+        tried = await turn.each(range(len(names)), one)
+    items = [_item(name, each) for name, each in zip(names, tried, strict=True)]
+    _tell(request, items, workspace)
+    return json_response(LaunchesAnswer(items=items, counts=dict(Counter(item.outcome for item in items))))
+
+
+def _split(launch: Json) -> tuple[Json, Any]:
+    """What they have in common, and its secret values. Raises InvalidError with pointers into the body."""
+    try:
+        return split(launch)
+    except InvalidError as error:
+        raise _refused(*(FieldError(f"/launch{field.pointer}", field.detail) for field in error.fields)) from error
+
+
+def _names(asked: LaunchesRequest) -> list[str]:
+    """The name of each. Raises InvalidError for one without, for one that is there twice, and for what is of all."""
+    errors: list[FieldError] = []
+    names: dict[str, int] = {}
+    for place, each in enumerate(asked.each):
+        name = cast(object, each.get("name"))
+        if not isinstance(name, str) or not name:
+            errors.append(FieldError(f"/each/{place}/name", "is missing: each launch needs a name of its own"))
+        elif name in names:
+            errors.append(FieldError(f"/each/{place}/name", f"is that of /each/{names[name]} too; choose another"))
+        else:
+            names[name] = place
+        errors += [
+            FieldError(f"/each/{place}/{field}", "is the same for all of them; write it in launch")
+            for field in _OF_ALL
+            if field in each
+        ]
+    if errors:
+        raise _refused(*errors)
+    return list(names)
+
+
+def _refused(*errors: FieldError) -> InvalidError:
+    return InvalidError(summary("the body", errors), fields=errors)
+
+
+def _item(name: str, tried: Tried[Launched]) -> LaunchItem:
+    match tried:
+        case NotReachedError():
+            return LaunchItem(name=name, outcome=LaunchOutcome.NOT_REACHED)
+        case ControlPlaneError():
+            return LaunchItem(name=name, outcome=LaunchOutcome.REFUSED, problem=problem_of(tried))
+        case Launched():
+            return LaunchItem(
+                name=name,
+                outcome=LaunchOutcome.LAUNCHED if tried.created else LaunchOutcome.REPLAYED,
+                id=id_of(tried.allocation),
+                warnings=list(tried.warnings),
+            )
+
+
+def _tell(request: Request, items: list[LaunchItem], workspace: str) -> None:
+    """A line of the audit log for each that was reached."""
+    statuses = {LaunchOutcome.LAUNCHED: 201, LaunchOutcome.REPLAYED: 200}
+    for item in items:
+        if item.outcome is not LaunchOutcome.NOT_REACHED:
+            status = statuses.get(item.outcome) or (item.problem.status if item.problem else 500)
+            audit.told_of_each(request, "launch", {"id": item.id, "name": item.name}, workspace, status)
+
+
+ENDPOINTS = (
+    Endpoint(
+        method="POST",
+        path=PATH,
+        handler=launch_batch,
+        summary="Launch many workloads that have most in common",
+        tag="allocations",
+        body=LaunchesRequest,
+        answer=LaunchesAnswer,
+    ),
+)
