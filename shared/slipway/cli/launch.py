@@ -38,6 +38,11 @@ def add_options(parser: argparse.ArgumentParser, *, with_ranks: bool) -> None:
         ask.add_argument("--min-available", metavar="N", type=whole_number, help="start with so many (default: all)")
     what = parser.add_argument_group("what it runs")
     what.add_argument("--image", metavar="I", help="container image")
+    what.add_argument(
+        "--setup",
+        metavar="SCRIPT",
+        help="what each rank runs first, once in each attempt, such as 'pip install -r requirements.txt'",
+    )
     add_variables(what)
     what.add_argument(
         "--secret",
@@ -235,6 +240,7 @@ _PLAIN = {
     "template": "template",
     "gpu_type": "gpuType",
     "service_account": "serviceAccount",
+    "setup": "setup",
     "shm_size": "shmSize",
     "checkpoints": "checkpoints",
     "max_runtime": "maxRuntime",

@@ -126,6 +126,8 @@ def _complete(
         if spec.context:
             at = pointer("ranks", index, "template") if own else "/template"
             _check_work(own or template, at, findings)
+        if spec.setup:
+            _check_setup(spec.setup, own or template, findings)
         completed.append(_role(role, own or template, defaults, pool.spec, has_own=bool(role.template), gang=spec))
         podrules.check({"tolerations": msgspec.to_builtins(role.tolerations)}, pointer("ranks", index), pool, findings)
         sharedmemory.check_role(spec.shm_size, completed[-1], own or template, "/shmSize", findings)
@@ -163,6 +165,18 @@ def _check_work(template: Json, at: str, findings: Findings) -> None:
         if posixpath.normpath(str(mount.get("mountPath") or "")) == folder:
             detail = f"context is unpacked into {folder}: mount the volume elsewhere, or leave context out"
             findings.refuse(f"{here}/volumeMounts/{index}/mountPath", detail)
+
+
+def _check_setup(setup: str, template: Json, findings: Findings) -> None:
+    """A setup needs a program that it can start: what an image would start by itself is not known."""
+    containers = containers_of(template)
+    if not setup.strip():
+        findings.refuse("/setup", "has no command; write one, or leave it out")
+    elif "\0" in setup:
+        findings.refuse("/setup", "must not contain a NUL character")
+    elif containers and not containers[main_container(template)].get("command"):
+        detail = "runs before the command, and there is none: the image's own program cannot be started after it"
+        findings.refuse("/setup", f"{detail}. Set command, or do the setup in the image")
 
 
 def _ports(defaults: KindDefaults) -> list[PortSpec]:

@@ -57,6 +57,7 @@ __all__ = [
     "RANKS_MAX",
     "RING_LENGTH",
     "ROLES_MAX",
+    "SETUP_MAX",
     "SPEC_BYTES_MAX",
     "Admission",
     "Allocation",
@@ -117,6 +118,8 @@ ROLES_MAX = 16
 RING_LENGTH = 16
 FILES_MAX = 64
 PREEMPTIONS_MAX = 8
+SETUP_MAX = 16 * 1024
+"""Characters: Linux passes a program at most 128 KiB in one argument."""
 SPEC_BYTES_MAX = 256 * 1024
 
 ContextId = Annotated[str, Meta(pattern="^[0-9a-f]{64}$", description="the SHA-256 of an uploaded archive, in hex")]
@@ -239,6 +242,9 @@ class AllocationSpec(Wire, kw_only=True, frozen=True):
     """the gang may start with so many ranks, and is torn down below; all of them when absent"""
     template: dict[str, Any] = {}
     """a PodTemplateSpec, validated against an allow-list"""
+    setup: Annotated[str, Meta(max_length=SETUP_MAX)] = ""
+    """a script that runs first in the main container of each rank, once in each attempt; the program starts if it ends
+    with 0, and the rank has failed if it does not"""
     shm_size: Annotated[str, Meta(max_length=64)] = ""
     """size of /dev/shm of each rank, such as 8Gi: memory, which counts against the memory limit; what the pool gives
     when empty"""

@@ -28,6 +28,7 @@ class Reason(StrEnum):
     NAMESPACE_TERMINATING = "NamespaceTerminating"
     RANK_FAILED = "RankFailed"
     INIT_FAILED = "InitContainerFailed"
+    SETUP_FAILED = "SetupFailed"
     IMAGE_PULL = "ImagePullBackOff"
     IMAGE_PULL_THROTTLED = "ImagePullThrottled"
     OUT_OF_MEMORY = "OutOfMemory"

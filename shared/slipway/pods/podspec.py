@@ -24,6 +24,7 @@ from slipway.model.quantity import format_quantity
 from slipway.pods import context, devices, files, identity, library, rendezvous
 from slipway.pods.files import ContextBundle
 from slipway.pods.pin import LAUNCH_GATE
+from slipway.pods.setup import with_setup
 
 SCHEDULER_NAME = "slipway"
 KUBE_SCHEDULER = "default-scheduler"
@@ -242,7 +243,7 @@ def _main(
     mounts += library.mount_of(spec.kind)
     if mounts:
         made["volumeMounts"] = [*(made.get("volumeMounts") or ()), *mounts]
-    return made
+    return with_setup(made, spec.setup) if spec.setup else made
 
 
 def _with_identity(main: RawObject, pod: RawObject, user: str) -> RawObject:

@@ -157,6 +157,16 @@ async def test_the_end_of_a_log_becomes_the_message_where_the_pod_says_so(pods: 
     assert terminated(await pods.ended(name))["message"] == "the cause\n"
 
 
+@pytest.mark.parametrize("code", [0, 3])
+async def test_what_a_container_writes_for_its_end_becomes_the_message(pods: Pods, code: int) -> None:
+    """Whether it failed or not, and also where the end of the log would stand in for it."""
+    name = await pods.start(
+        ["sh", "-c", f"echo a line; echo the cause > /dev/termination-log; exit {code}"],
+        container={"terminationMessagePolicy": "FallbackToLogsOnError"},
+    )
+    assert terminated(await pods.ended(name))["message"] == "the cause\n"
+
+
 async def test_a_pod_that_runs(pods: Pods) -> None:
     """It has an address, is ready, and its container says since when."""
     name = await pods.start(["sleep", "60"], terminationGracePeriodSeconds=1)

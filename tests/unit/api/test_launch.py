@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from slipway.api.settings import Settings
+from slipway.crd.expansion import literal
 from slipway.crd.hashing import key_hash
 from slipway.crd.meta import (
     ANNOTATION_IDEMPOTENCY_KEY,
@@ -25,6 +26,7 @@ from slipway.kube.errors import Verb
 from slipway.kube.resources import ALLOCATIONS, NAMESPACES, RESOURCE_POOLS, TEMPLATES
 from slipway.local.node.environment import expand
 from slipway.model.lifecycle import Event, Kind
+from slipway.pods.setup import command_of
 from tests.support.api_world import COMMAND, ApiWorld, watching
 from tests.support.clock import wait_until
 from tests.support.stepping import over_and_over
@@ -595,3 +597,23 @@ async def test_a_pool_without_flavors_says_so(world: ApiWorld) -> None:
     answer = await world.post("/allocations", {**COMMAND, "gpuType": "h100"})
     [error] = answer.json()["errors"]
     assert error["detail"] == "pool default has no flavor 'h100'; it has no flavors"
+
+
+async def test_a_run_script_is_the_command(world: ApiWorld) -> None:
+    """Of every role's main container: in a shell that ends at what fails, with its dollars as they were typed."""
+    own = {"spec": {"containers": [{"name": "main", "image": "other"}]}}
+    await world.launch(name="phases", command=None, setup="make", run="echo $(date)", ranks=[{"template": own}])
+    stored = await world.stored("phases")
+    assert stored.spec.setup == "make"
+    assert stored.spec.ranks[0].template is not None
+    for template in (stored.spec.template, stored.spec.ranks[0].template):
+        assert template["spec"]["containers"][0]["command"] == [literal(word) for word in command_of("echo $(date)")]
+
+
+@pytest.mark.parametrize("beside", [{"command": ["a"]}, {"command": None, "args": ["a"]}])
+async def test_a_run_script_beside_a_command_is_refused(world: ApiWorld, beside: dict[str, Any]) -> None:
+    """Both say what runs; the field beside it is named."""
+    refused = await world.post("/allocations", {**COMMAND, **beside, "run": "echo"})
+    [error] = refused.json()["errors"]
+    assert error["pointer"] == "/run"
+    assert error["detail"] == f"{list(beside)[-1]} says what runs too: leave one of them out"

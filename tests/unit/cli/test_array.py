@@ -90,6 +90,15 @@ async def test_what_an_array_cannot_have_is_refused(
     assert (await world.kube.list(JOBS)).items == []
 
 
+async def test_a_job_that_is_there_is_joined_by_its_option(world: ApiWorld, desk: Desk) -> None:
+    """An array that would make it again is refused before anything is launched."""
+    assert (await desk.run("job", "create", "sweep")).code == main.OK
+    refused = await desk.run(*RUN, "--array", "0-1", "--", "true")
+    assert refused.code == main.FAILED
+    assert "add --job sweep to launch into it" in refused.err
+    assert await world.names() == []
+
+
 def printed_command(err: str) -> list[str]:
     """The words after `slipway` of the command that launches the rest."""
     return next(shlex.split(line)[1:] for line in err.splitlines() if line.startswith("  slipway run"))

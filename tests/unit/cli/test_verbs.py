@@ -129,6 +129,16 @@ async def test_the_size_of_shared_memory_is_an_option(world: ApiWorld, desk: Des
     assert "such as 8Gi" in refused.err
 
 
+async def test_the_setup_is_an_option(world: ApiWorld, desk: Desk) -> None:
+    """As it was typed; without a command it is refused with the option's name."""
+    assert (await desk.run(*RUN, "--setup", "pip install $X", "--", "true")).code == main.OK
+    assert (await world.stored("train")).spec.setup == "pip install $X"
+    assert "Setup:      pip install $X\n" in (await desk.run("describe", "train")).out
+    refused = await desk.run("run", "--image", "own", "--setup", "true")
+    assert refused.code == main.USAGE
+    assert "--setup: runs before the command, and there is none" in refused.err
+
+
 @pytest.mark.parametrize("option", ["--retry", "--max-restarts"])
 async def test_how_often_it_is_tried_again_is_an_option(world: ApiWorld, desk: Desk, option: str) -> None:
     """By either name."""

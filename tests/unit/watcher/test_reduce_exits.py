@@ -7,6 +7,7 @@ from slipway.crd.v1alpha1 import RoleSpec, Signals
 from slipway.kube.objects import ContainerState, StateTerminated
 from slipway.model.lifecycle import Event, Phase, RankState
 from slipway.model.reasons import Reason, Result
+from slipway.pods.setup import SETUP_FAILED
 from tests.support.builders import T0, PodStory, a_pod, an_allocation, at
 from tests.support.reductions import NOW, a_running, ending, once, settled
 
@@ -141,6 +142,8 @@ def test_a_pod_that_has_not_started_yet_is_not_lost(pod: PodStory) -> None:
 
 USERS: list[tuple[PodStory, Reason]] = [
     (a_pod().exited(1), Reason.RANK_FAILED),
+    (a_pod().exited(3, said=f"{SETUP_FAILED}\n"), Reason.SETUP_FAILED),
+    (a_pod().exited(3, said="no such bucket"), Reason.RANK_FAILED),
     (a_pod().exited(137, reason="OOMKilled"), Reason.OUT_OF_MEMORY),
     (a_pod().failed("DeadlineExceeded"), Reason.RANK_FAILED),
     (a_pod().failed(""), Reason.UNKNOWN_EXIT),
@@ -158,6 +161,12 @@ USERS: list[tuple[PodStory, Reason]] = [
 def test_the_users_own_failures_end_it(pod: PodStory, reason: Reason) -> None:
     """Without restarts left they are the result."""
     assert ending(settled(a_running().it, pod)) == (Phase.TERMINATED, Result.FAILED, reason)
+
+
+def test_a_failed_setup_is_named() -> None:
+    """With its exit code."""
+    status = settled(a_running().it, a_pod().exited(3, said=f"{SETUP_FAILED}\n")).status
+    assert status.message == "rank 0 on n0: exit code 3: setup failed"
 
 
 def test_a_failed_init_container_is_named() -> None:

@@ -25,6 +25,7 @@ from slipway.local.node.environment import AUDIENCE, ConfigSources, NotConfigure
 from slipway.local.node.podview import NodePod
 
 FAILED_MOUNT = "FailedMount"
+TERMINATION_LOG = "/dev/termination-log"
 _FILE_MODE = 0o644
 _SECRET_MODE = 0o600
 _BEFORE = r"(?<![A-Za-z0-9_./~-])"
@@ -111,6 +112,10 @@ class PodDisk:
     def logs(self, name: str, number: int) -> Path:
         return self.container(name) / f"{number}-log"
 
+    def message(self, name: str) -> Path:
+        """The file in which the container may say why it ends."""
+        return self.container(name) / "termination-log"
+
     def starts(self, name: str) -> int:
         """How often the container was started."""
         number = 0
@@ -173,6 +178,8 @@ class PodDisk:
             cwd.mkdir(parents=True, exist_ok=True)
             paths.setdefault(_normal(wanted), str(cwd))
         paths.pop("/", None)
+        message = _normal(str(container.get("terminationMessagePath") or TERMINATION_LOG))
+        paths.setdefault(message, str(self.message(str(container.get("name")))))
         return Root(cwd=cwd, paths=paths)
 
     def _mount(self, root: Path, path: str, mount: JsonMap) -> Path:

@@ -29,6 +29,7 @@ KEPT_BYTES = (FILES - 1) * FILE_BYTES
 LINE_BYTES = 16 * 1024
 WORDS_LINES = 80
 WORDS_BYTES = 2048
+MESSAGE_BYTES = 4096
 _CHUNK_BYTES = 256 * 1024
 _CHUNKS_AT_ONCE = 16
 _NANO = 1_000_000_000
@@ -156,6 +157,15 @@ async def read(folder: Path, query: LogQuery, live: ContainerLog | None = None) 
             if not query.follow or is_closed or change is None:
                 return
             await change.wait()
+
+
+def said_at_end(file: Path) -> str:
+    """What a container wrote into the file for the message of its end, as far as a kubelet reads it."""
+    try:
+        with file.open("rb") as written:
+            return written.read(MESSAGE_BYTES).decode(errors="replace")
+    except OSError:
+        return ""
 
 
 def last_words(folder: Path) -> str:

@@ -16,7 +16,7 @@ from slipway.local.node import shim
 from slipway.local.node.containers import RunningContainer, RunningState, Terminated, WaitingState, exited
 from slipway.local.node.disk import PodDisk
 from slipway.local.node.environment import CONFIG_ERROR, NotConfiguredError, PodPlace
-from slipway.local.node.logs import ContainerLog, last_words
+from slipway.local.node.logs import ContainerLog, last_words, said_at_end
 from slipway.local.node.names import PeerNames
 from slipway.local.node.podview import NodePod
 from slipway.local.node.preparation import Fetched, NotStartedError, PeersUnknownError, located, program_of
@@ -34,6 +34,7 @@ CONFIG_WAIT_MAX_S = 2.0
 FAILED = "Failed"
 """Of an Event: a container could not be made or started."""
 START_ERROR = "StartError"
+FALLBACK = "FallbackToLogsOnError"
 START_ERROR_CODE = 128
 RESTART_MIN_S = 0.5
 RESTART_MAX_S = 30.0
@@ -224,7 +225,8 @@ class Runs:
             _log.info("container found again", container=container.name, pid=found.pid)
             return found
         writer.close()
-        return exited(found.code, started_at=shim.started_at(folder), finished_at=found.at)
+        ended = exited(found.code, started_at=shim.started_at(folder), finished_at=found.at)
+        return self._with_message(ended, container)
 
     async def _program(self, container: RunningContainer, bundles: Fetched) -> Program:
         """Waits for peers for a while; for what its configuration refers to until it is there, as a kubelet does."""
@@ -255,6 +257,7 @@ class Runs:
 
     def _started(self, container: RunningContainer, program: Program) -> Shim:
         folder = self._disk.instance(container.name, container.restarts)
+        self._disk.message(container.name).unlink(missing_ok=True)
         process = shim.start(folder, program, self._clock, self._writer(container).feed)
         shim.keep_program(folder, program)
         return process
@@ -266,10 +269,14 @@ class Runs:
     def _ended_state(self, container: RunningContainer, process: Shim) -> Terminated:
         end = process.exit or shim.ProcessExit(code=shim.KILLED_CODE, at=self._clock.now())
         state = exited(end.code, started_at=process.started_at, finished_at=end.at, pid=process.pid)
-        if end.code and container.spec.get("terminationMessagePolicy") == "FallbackToLogsOnError":
-            words = last_words(self._disk.logs(container.name, container.restarts))
-            return msgspec.structs.replace(state, message=words)
-        return state
+        return self._with_message(state, container)
+
+    def _with_message(self, state: Terminated, container: RunningContainer) -> Terminated:
+        """What the container wrote for its end, else, where its spec wants that, the last lines of one that failed."""
+        message = state.message or said_at_end(self._disk.message(container.name))
+        if not message and state.exit_code and container.spec.get("terminationMessagePolicy") == FALLBACK:
+            message = last_words(self._disk.logs(container.name, container.restarts))
+        return msgspec.structs.replace(state, message=message) if message else state
 
     def _is_restarted(self, container: RunningContainer, ended: Terminated) -> bool:
         policy = "Always" if container.is_sidecar else self._pod.restart_policy

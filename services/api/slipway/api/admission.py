@@ -28,6 +28,7 @@ from slipway.crd.v1alpha1 import Allocation, AllocationSpec, ResourcePool, RoleS
 from slipway.crd.validate import check_env_name
 from slipway.crd.workspacepods import WorkspacePods
 from slipway.errors import FieldError, InvalidError
+from slipway.pods.setup import command_of
 
 Json = dict[str, Any]
 
@@ -176,7 +177,18 @@ def _own_errors(body: LaunchBody, pool: ResourcePool) -> list[FieldError]:
         names = Findings()
         check_env_name(name, f"/secrets/{name}", names)
         errors += names.errors
-    return errors + _account_errors(body) + _flavor_errors(body, pool)
+    return errors + _run_errors(body) + _account_errors(body) + _flavor_errors(body, pool)
+
+
+def _run_errors(body: LaunchBody) -> list[FieldError]:
+    """A script that no shell can run, or one beside another program."""
+    if not body.run:
+        return []
+    if beside := [name for name in _TYPED if getattr(body, name)]:
+        return [FieldError("/run", f"{beside[0]} says what runs too: leave one of them out")]
+    if not body.run.strip():
+        return [FieldError("/run", "has no command; write one, or leave it out")]
+    return [FieldError("/run", "must not contain a NUL character")] if "\0" in body.run else []
 
 
 def _flavor_errors(body: LaunchBody, pool: ResourcePool) -> list[FieldError]:
@@ -239,6 +251,8 @@ def _account_of(template: Mapping[str, Any]) -> str:
 
 def _spec(body: LaunchBody) -> AllocationSpec:
     short: Json = {field: getattr(body, field) for field in _SHORT if getattr(body, field)}
+    if body.run:
+        short["command"] = command_of(body.run)
     short |= {field: [literal(word) for word in short[field]] for field in _TYPED if field in short}
     secrets = [_from_secret(name, reference) for name, reference in body.secrets.items()]
     fields = {field: getattr(body, field) for field in AllocationSpec.__struct_fields__}

@@ -11,7 +11,7 @@ from msgspec import Meta
 
 from slipway.crd.bounds import ENV_MAX, LABELS_MAX, RANKS_MAX
 from slipway.crd.pools import ALLOWED_MAX, Privilege
-from slipway.crd.v1alpha1 import AllocationSpec, EnvName, Name, Wire
+from slipway.crd.v1alpha1 import SETUP_MAX, AllocationSpec, EnvName, Name, Wire
 from slipway.crd.wire import RunAs
 from slipway.model.lifecycle import Kind, Phase, RankState
 from slipway.model.reasons import Result
@@ -34,6 +34,14 @@ class LaunchBody(AllocationSpec, kw_only=True, frozen=True, forbid_unknown_field
     env: Annotated[dict[EnvName, str], Meta(max_length=ENV_MAX, description="environment of the main containers")] = {}
     image: Annotated[str, Meta(max_length=1024, description="image of the main container of every role")] = ""
     command: Annotated[Words, Meta(description="command of the main container, which gets it as it is here")] = []
+    run: Annotated[
+        str,
+        Meta(
+            max_length=SETUP_MAX,
+            description="a script as the program of the main container, instead of command: bash runs it, or sh where "
+            "the image has no bash, and it ends at a command that fails",
+        ),
+    ] = ""
     args: Annotated[Words, Meta(description="arguments of the main container, which gets them as they are here")] = []
     secrets: Annotated[
         dict[str, str],

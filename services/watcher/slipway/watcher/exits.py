@@ -18,6 +18,7 @@ from slipway.model.lifecycle import RankState
 from slipway.model.reasons import INFRASTRUCTURE, Reason
 from slipway.model.times import parse_time
 from slipway.pods.ended import has_ended
+from slipway.pods.setup import SETUP_FAILED
 
 MAIN = "main"
 MESSAGE_CHARS_MAX = 512
@@ -283,6 +284,8 @@ def _exit_of_main(pod: Pod, ended: StateTerminated, told_at: float | None) -> Ra
         reason = Reason.POD_DELETED
     if reason is None:
         reason = Reason.OUT_OF_MEMORY if ended.reason == "OOMKilled" else Reason.RANK_FAILED
+        if reason is Reason.RANK_FAILED and ended.message.startswith(SETUP_FAILED):
+            reason = Reason.SETUP_FAILED
     text = ended_text(ended.exit_code, said=ended.reason, message=ended.message)
     if _is_over_its_limits(pod):
         text = _status_text(pod)

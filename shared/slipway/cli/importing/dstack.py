@@ -154,8 +154,10 @@ def _dev_environment(launch: ImportedLaunch, root: ForeignField) -> None:
         "opens an editor on the machine", "VS Code over SSH: slipway ssh-config; the image needs sshd"
     )
     root.get("version").unneeded("the editor is yours")
-    for name in ("init", "setup"):
-        root.get(name).lost("commands at the start", "put them into the image, or run them in the shell")
+    root.get("setup").unneeded("dstack ignores it")
+    if lines := root.get("init").words():
+        launch.put("setup", "\n".join(lines), root.get("init"))
+        root.get("init").carried("setup")
     idle = root.get("inactivity_duration")
     if idle.is_set and idle.value not in ("off", False):
         launch.put("idleTimeout", duration(idle), idle)

@@ -46,8 +46,9 @@ def task(document: ForeignDocument, options: ImportOptions) -> list[ImportedLaun
     nodes = root.get("num_nodes")
     count = nodes.whole(1, least=1, most=4096)
     nodes.carried("ranks[].count")
-    script = _script(root)
-    container: Json = {"command": in_shell(script)}
+    setup, run = _phases(launch, root)
+    script = f"{setup}\n{run}"
+    container: Json = {"command": in_shell(run)}
     resources = _resources(launch, root.get("resources"), container, options)
     gpus = resources.get(GPU, 0)
     told = {
@@ -76,15 +77,19 @@ def task(document: ForeignDocument, options: ImportOptions) -> list[ImportedLaun
     return [launch]
 
 
-def _script(root: ForeignField) -> str:
+def _phases(launch: ImportedLaunch, root: ForeignField) -> tuple[str, str]:
+    """The scripts of setup and run."""
     setup, run = root.get("setup").text().strip(), root.get("run").text().strip()
     if not run:
         root.get("run").refuse("a task without run only prepares a cluster; write what it runs, or use kind shell")
     root.get("run").carried("command")
+    if setup:
+        launch.put("setup", setup, root.get("setup"))
     root.get("setup").changed(
-        "runs once on a node that is kept", "runs before each attempt; better put it into the image"
+        "runs once on a node that is kept",
+        "setup: runs in each rank, once in each attempt, and ends it at a command that fails",
     )
-    return f"set -e\n{setup}\n{run}" if setup else run
+    return setup, run
 
 
 def _resources(launch: ImportedLaunch, field: ForeignField, container: Json, options: ImportOptions) -> Json:

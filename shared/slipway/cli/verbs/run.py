@@ -8,7 +8,7 @@ from slipway.cli import array, equivalents, http, labels, launch, main, output, 
 from slipway.cli.follow import Following, wait_until
 from slipway.cli.http import new_key
 from slipway.cli.verb import CliSession, CliVerb, command_line
-from slipway.errors import ControlPlaneError, DeadlineError, InvalidError
+from slipway.errors import AlreadyExistsError, ControlPlaneError, DeadlineError, InvalidError
 
 EXAMPLES = """examples:
   slipway run -- python train.py
@@ -76,12 +76,22 @@ def _launch_array(session: CliSession, body: launch.Json, arguments: argparse.Na
     new_job = None if arguments.job else array.job_of(body, wanted)
     upload.bring(session, body, arguments)
     if new_job is not None:
-        session.api.post("/jobs", new_job)
+        _make_job(session, new_job)
     launches = _ArrayLaunches(session, array.common_of(body, wanted), wanted, arguments)
     launches.send()
     show = command_line("job", "show", launches.common["job"])
     session.terminal.note(f"{len(wanted.indexes)} launches in job {launches.common['job']}; see them with: {show}")
     return main.OK
+
+
+def _make_job(session: CliSession, job: launch.Json) -> None:
+    """Make the job of an array. Raises AlreadyExistsError, saying how to join a job that is there."""
+    try:
+        session.api.post("/jobs", job)
+    except AlreadyExistsError as exc:
+        name = job["name"]
+        detail = f"there is a job {name} already; add --job {name} to launch into it, or choose another --name"
+        raise AlreadyExistsError(f"--array: {detail}") from exc
 
 
 class _ArrayLaunches:

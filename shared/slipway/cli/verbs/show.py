@@ -94,6 +94,7 @@ def _facts(view: Json, session: CliSession, moment: Any) -> list[tuple[str, str]
         ("User", str(view.get("user") or "")),
         ("Ranks", f"{labels.running_of(view)}{'' if ended else ' running'}"),
         ("Image", image),
+        ("Setup", str(spec.get("setup") or "").strip()),
         ("Command", command),
         ("Created", f"{view['createdAt']} ({table.age(str(view['createdAt']), moment)} ago)"),
         ("Started", str(view.get("startedAt") or "")),
