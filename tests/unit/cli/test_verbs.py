@@ -129,6 +129,30 @@ async def test_the_size_of_shared_memory_is_an_option(world: ApiWorld, desk: Des
     assert "such as 8Gi" in refused.err
 
 
+async def test_run_follows_with_the_flag_and_without(world: ApiWorld, desk: Desk) -> None:
+    """To the end, which is the exit code; the same key launches once, so that this follows what has ended."""
+    words = ("run", "--image", "a", "--name", "train", "--key", "k")
+    await desk.run(*words, "--detach", "--", "true")
+    await ended(world, "train", code=3)
+    followed, also = await desk.run(*words, "--", "true"), await desk.run(*words, "--follow", "--", "true")
+    assert (followed.code, followed.err) == (also.code, also.err)
+    assert followed.code == 3
+    assert "rank 0 exited with 3" in followed.err
+
+
+@pytest.mark.parametrize(
+    "other", [("--detach",), ("--wait",), ("-q",), ("-o", "json"), ("--dry-run",), ("--as", "curl")]
+)
+async def test_what_follows_nothing_is_refused_beside_follow(
+    world: ApiWorld, desk: Desk, other: tuple[str, ...]
+) -> None:
+    """Before anything is launched."""
+    refused = await desk.run("run", "--image", "a", "--follow", *other, "--", "true")
+    assert refused.code == main.USAGE
+    assert "--follow" in refused.err
+    assert await world.names() == []
+
+
 async def test_the_setup_is_an_option(world: ApiWorld, desk: Desk) -> None:
     """As it was typed; without a command it is refused with the option's name."""
     assert (await desk.run(*RUN, "--setup", "pip install $X", "--", "true")).code == main.OK

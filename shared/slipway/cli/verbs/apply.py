@@ -20,8 +20,7 @@ Json = dict[str, Any]
 def configure(parser: argparse.ArgumentParser) -> None:
     """Its arguments."""
     parser.add_argument("-f", "--filename", metavar="FILE", required=True, help="YAML or JSON; - reads standard input")
-    parser.add_argument("--follow", action="store_true", help="stay with it to its end (one document only)")
-    add_launch_modes(parser)
+    add_launch_modes(parser, "stay with it to its end (one document only); without it, as with --detach")
 
 
 def execute(arguments: argparse.Namespace, session: CliSession) -> int:

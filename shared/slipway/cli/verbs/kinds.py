@@ -30,7 +30,7 @@ def configure(kind: str, parser: argparse.ArgumentParser) -> None:
     start = words.add_parser("start", help=f"start a {kind}", allow_abbrev=False)
     start.usage = f"slipway {kind} start [options] [-- COMMAND...]"
     launch.add_options(start, with_ranks=False)
-    run.add_launch_modes(start)
+    run.add_launch_modes(start, "" if kind in SERVICES else run.FOLLOW_HELP)
     start.add_argument("--open", action="store_true", help="open a browser when it is ready")
     if kind == SHELL:
         shells.add_options(start)

@@ -17,7 +17,9 @@ EXAMPLES = """examples:
   slipway run --secret HF_TOKEN=hub/token -- python train.py
   HF_TOKEN=... slipway run --secret HF_TOKEN -- python train.py
   slipway run --array 0-99%10 --gpus 1 -- sh -c 'python sweep.py --seed $ARRAY_INDEX'
-  slipway run --detach -q -- sleep 60"""
+  slipway run --detach -q -- sleep 60
+
+It follows the launch to its end. With --detach it prints the id and returns; `slipway follow ID` comes back to it."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -34,11 +36,17 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("command", nargs=argparse.REMAINDER, metavar="COMMAND", help="what each rank runs")
 
 
-def add_launch_modes(parser: argparse.ArgumentParser) -> None:
-    """What happens after the launch."""
+FOLLOW_HELP = "stay with it to its end (the default): its output, how it ended, and that as the exit code"
+
+
+def add_launch_modes(parser: argparse.ArgumentParser, follow: str = FOLLOW_HELP) -> None:
+    """What happens after the launch; `follow` is the help of `--follow`, empty where that cannot be done."""
     modes = parser.add_argument_group("after the launch")
-    modes.add_argument("-d", "--detach", action="store_true", help="print its id and return")
-    modes.add_argument("--wait", action="store_true", help="return when it runs")
+    one_of = modes.add_mutually_exclusive_group()
+    if follow:
+        one_of.add_argument("--follow", action="store_true", help=follow)
+    one_of.add_argument("-d", "--detach", action="store_true", help="print its id and return")
+    one_of.add_argument("--wait", action="store_true", help="return when it runs")
     modes.add_argument("--dry-run", action="store_true", help="only show what would be launched")
     modes.add_argument("--key", default="", help="Idempotency-Key: the same key launches once")
     equivalents.add_option(modes)
@@ -67,8 +75,9 @@ def execute(arguments: argparse.Namespace, session: CliSession) -> int:
 
 def _launch_array(session: CliSession, body: launch.Json, arguments: argparse.Namespace) -> int:
     """Launch once for each index, in one job, and print the ids; nothing is followed."""
-    if arguments.wait or arguments.dry_run or equivalents.asked(arguments):
-        raise InvalidError("--array: cannot be combined with --wait, --dry-run or --as; leave one of them out")
+    if arguments.wait or arguments.follow or arguments.dry_run or equivalents.asked(arguments):
+        detail = "cannot be combined with --follow, --wait, --dry-run or --as; leave one of them out"
+        raise InvalidError(f"--array: {detail}")
     wanted = array.array_of(arguments.array)
     if arguments.job and wanted.at_once:
         raise InvalidError(f"--array: job {arguments.job} says how many run; leave %{wanted.at_once} or --job out")
@@ -172,6 +181,9 @@ def launch_and_follow(
     `is_again` looks at the answer first: its exit code, when nothing is to follow because this was launched before.
     """
     terminal = session.terminal
+    follows = bool(getattr(arguments, "follow", False))
+    if follows and (arguments.quiet or arguments.dry_run or arguments.as_tool or output.is_for_machines(arguments)):
+        raise InvalidError("--follow: cannot be combined with -q, -o, --dry-run or --as; leave one of them out")
     if equivalents.asked(arguments):
         equivalents.show_launch(session, arguments, body, arguments.key or new_key())
         return main.OK
@@ -186,9 +198,9 @@ def launch_and_follow(
     id_ = str(view["id"])
     over = is_again(session, view)
     if over is not None and not output.is_for_machines(arguments):
-        if not arguments.follow:
+        if not follows:
             terminal.line(id_)
-        return over if arguments.follow else main.OK
+        return over if follows else main.OK
     if output.is_for_machines(arguments):
         output.write(terminal, arguments.output, session.api.call("GET", f"/allocations/{id_}"))
     elif arguments.quiet or arguments.detach or arguments.wait:
