@@ -74,6 +74,14 @@ def add_options(parser: argparse.ArgumentParser, *, with_ranks: bool) -> None:
     where.add_argument("--priority", metavar="0..1000", type=whole_number, help="higher goes first (default: 50)")
     where.add_argument("--preemptible", action="store_true", help="may be preempted for others")
     where.add_argument("--hold", action="store_true", help="do not start before `slipway resume`")
+    where.add_argument(
+        "--after",
+        metavar="ID[:ok|end|failed]",
+        action="append",
+        default=[],
+        help="start when this allocation has ended well (ok, the default), in any way, or failed; job/NAME: all "
+        "allocations of a job (repeat)",
+    )
     where.add_argument("--label", metavar="NAME=VALUE", action="append", default=[], help="(repeat)")
     limits = parser.add_argument_group("limits")
     limits.add_argument("--max-runtime", metavar="2h", help="end it after this time")
@@ -170,6 +178,8 @@ def body_of(kind: str, arguments: argparse.Namespace, command: list[str]) -> Jso
     body |= _of_pods(arguments)
     if arguments.flavor:
         body["flavors"] = arguments.flavor
+    if arguments.after:
+        body["after"] = [_dependency(text) for text in arguments.after]
     if arguments.label:
         body["labels"] = _named(arguments.label, "--label", "NAME=VALUE")
     if arguments.port:
@@ -212,6 +222,20 @@ def _volume(text: str) -> tuple[str, str]:
     if not claim or not path or mode not in ("", "ro", "rw"):
         raise InvalidError(f"--volume: {text!r} is not CLAIM:PATH or CLAIM:PATH:ro, such as dataset:/data:ro")
     return path, f"{claim}:{mode}" if mode else claim
+
+
+_WHEN = {"ok": "succeeded", "end": "ended", "failed": "failed"}
+
+
+def _dependency(text: str) -> dict[str, str]:
+    """`ID`, `ID:end` or `job/NAME:ok`, as one of `after` of a launch."""
+    named, has_word, word = text.partition(":")
+    kind, _, job = named.rpartition("/")
+    if not job or kind not in ("", "job") or (has_word and word not in _WHEN):
+        raise InvalidError(
+            f"--after: {text!r} is not ID, ID:ok, ID:end or ID:failed, with job/NAME for the allocations of a job"
+        )
+    return {"job" if kind else "allocation": job, "when": _WHEN[word or "ok"]}
 
 
 def into_workspace(body: Json) -> None:

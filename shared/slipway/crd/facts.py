@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from slipway.crd import dependencies
 from slipway.crd.members import growth_of, left_ranks, members
 from slipway.crd.meta import ANNOTATION_TRACE, ANNOTATION_USER, TEARDOWN_FINALIZER, ObjectMeta, condition_of
 from slipway.crd.resolve import Resolved, resolve
@@ -125,6 +126,7 @@ def allocation_fact(
         desired=spec.desired,
         deleting=meta.deletion_timestamp is not None,
         hold=spec.hold,
+        waits_for=dependencies.waits_for(allocation) if spec.after else (),
         finalized=TEARDOWN_FINALIZER in meta.finalizers,
         released=is_released(allocation),
         stopping=stop_reason(allocation) is not None,

@@ -41,7 +41,7 @@ IMMUTABLE_OPTIONAL = (
     "failurePolicy",
     "successPolicy",
 )
-IMMUTABLE_COLLECTIONS = ("files", "ports", "flavors", "secretVariables")
+IMMUTABLE_COLLECTIONS = ("files", "ports", "flavors", "secretVariables", "after")
 """absent means empty"""
 REPLACEABLE = ("template", "ranks", "env")
 """what it runs: changed while it is held, until it is admitted"""

@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from slipway.crd import dependencies
 from slipway.crd.meta import ANNOTATION_TRACE, ANNOTATION_USER
 from slipway.crd.v1alpha1 import RING_LENGTH, Admission, Allocation, AllocationStatus, RingEntry
 from slipway.model import ids
@@ -220,8 +221,9 @@ def is_told_held(allocation: Allocation) -> bool:
 
 
 def waiting_since(allocation: Allocation) -> float | None:
-    """Since when this attempt waits to be admitted (epoch seconds); None when it does not, or is held meanwhile."""
-    if allocation.status.phase is not Phase.PENDING or allocation.spec.hold:
+    """Since when this attempt waits to be admitted (epoch seconds); None when it does not, is held meanwhile, or may
+    not start before other allocations have ended."""
+    if allocation.status.phase is not Phase.PENDING or allocation.spec.hold or dependencies.waits_for(allocation):
         return None
     stamp = allocation.metadata.creation_timestamp or ""
     for entry in reversed(ring_of(allocation)):
@@ -234,7 +236,9 @@ def waiting_since(allocation: Allocation) -> float | None:
         if entry.type in (Event.REQUESTED, Event.RESTARTED):
             stamp = entry.time
             break
-    return parse_time(stamp) if stamp else None
+    since = parse_time(stamp) if stamp else None
+    met_at = dependencies.met_at(allocation)
+    return since if since is None or met_at is None else max(since, met_at)
 
 
 def held_up_since(allocation: Allocation) -> float | None:

@@ -48,9 +48,10 @@ from slipway.crd.wire import (
 )
 from slipway.model.lifecycle import Event, Kind, Phase, RankState
 from slipway.model.position import POSITION_PATTERN
-from slipway.model.reasons import Result
+from slipway.model.reasons import DependencyEnd, Result
 
 __all__ = [
+    "AFTER_MAX",
     "CONDITIONS_MAX",
     "FILES_MAX",
     "PREEMPTIONS_MAX",
@@ -66,6 +67,8 @@ __all__ = [
     "Budget",
     "ContextId",
     "Count",
+    "Dependency",
+    "DependencyRecord",
     "Duration",
     "EnvName",
     "EvictionRate",
@@ -114,6 +117,7 @@ __all__ = [
     "WireDecision",
 ]
 
+AFTER_MAX = 256
 ROLES_MAX = 16
 RING_LENGTH = 16
 FILES_MAX = 64
@@ -220,6 +224,17 @@ class Signals(Wire, kw_only=True, frozen=True):
     """the attempt that they belong to"""
 
 
+class Dependency(Wire, kw_only=True, frozen=True):
+    """Another allocation of the workspace that has to end before this one may start."""
+
+    allocation: Annotated[str, Meta(min_length=1, max_length=63)]
+    """its AllocationID; a launch and an applied object may also give its name"""
+    when: DependencyEnd = DependencyEnd.SUCCEEDED
+    """how it has to end: succeeded, failed (with any other result), or ended (with any result)"""
+    result: Result | None = None
+    """how it had ended already at the launch; written by the API"""
+
+
 class AllocationSpec(Wire, kw_only=True, frozen=True):
     """What to run, on how many ranks, under which rules."""
 
@@ -281,6 +296,8 @@ class AllocationSpec(Wire, kw_only=True, frozen=True):
     """its place among those of the same priority: a number, lower goes first; the time of creation when empty"""
     hold: bool = False
     """it is not started"""
+    after: Annotated[list[Dependency], Meta(max_length=AFTER_MAX)] = []
+    """it is not started before these allocations have ended; it is canceled when one ends otherwise than asked"""
     desired: Annotated[str, Meta(pattern="^(Running|Stopped)$")] = "Running"
     """Stopped cancels it, for good"""
     signals: Signals | None = None
@@ -430,6 +447,19 @@ class Preempted(Wire, kw_only=True, frozen=True):
     """the attempt that made room, or some of its ranks"""
 
 
+class DependencyRecord(Wire, kw_only=True, frozen=True):
+    """What is known of an allocation in `spec.after`; it stays when that allocation is deleted."""
+
+    allocation: Annotated[str, Meta(max_length=63)]
+    """as `spec.after` names it"""
+    id: Annotated[str, Meta(max_length=63)]
+    """its AllocationID"""
+    result: Result | None = None
+    """how it ended; absent when it was deleted before that was seen"""
+    recorded_at: str = ""
+    """when its end was recorded; empty while it has not ended"""
+
+
 class AllocationStatus(Wire, kw_only=True, frozen=True):
     phase: Phase = Phase.PENDING
     """where it stands"""
@@ -454,6 +484,8 @@ class AllocationStatus(Wire, kw_only=True, frozen=True):
     transitions: list[RingEntry] = []
     """the last 16"""
     stop: Stop | None = None
+    dependencies: Annotated[list[DependencyRecord], Meta(max_length=AFTER_MAX)] = []
+    """what is known of the allocations in `spec.after`"""
     shrink: Shrink | None = None
     growth: Growth | None = None
     preemptions: Annotated[list[Preempted], Meta(max_length=PREEMPTIONS_MAX)] = []

@@ -163,6 +163,8 @@ class AllocationFact(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     desired: str = "Running"
     deleting: bool = False
     hold: bool = False
+    waits_for: tuple[tuple[str, str], ...] = ()
+    """(allocation, how it has to end) of those in `spec.after` whose end is not recorded"""
     finalized: bool = False
     """carries the teardown finalizer"""
     released: bool = False

@@ -18,6 +18,14 @@ class Result(StrEnum):
     INVALID = "Invalid"
 
 
+class DependencyEnd(StrEnum):
+    """How an allocation has to end for another one that waits for it to start."""
+
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    ENDED = "ended"
+
+
 class Reason(StrEnum):
     """Why a transition happened (`status.reason`, and `reason` of each ring entry)."""
 
@@ -43,6 +51,7 @@ class Reason(StrEnum):
     IDLE = "IdleTimeout"
     MAX_RUNTIME = "MaxRuntime"
     PENDING_TIMEOUT = "PendingTimeout"
+    DEPENDENCY = "DependencyNotMet"
     PREEMPTION_GRACE = "PreemptionGrace"
     BELOW_MINIMUM = "BelowMinimum"
     NODE_DISABLED = "NodeDisabled"
@@ -78,6 +87,7 @@ class Gate(StrEnum):
     NOT_A_WORKSPACE = "NotAWorkspace"
     POOL_NOT_FOR_WORKSPACE = "PoolNotForWorkspace"
     HELD = "Held"
+    WAITING_FOR_DEPENDENCY = "WaitingForDependency"
     BACKOFF = "Backoff"
     UNKNOWN_POOL = "UnknownPool"
     UNKNOWN_QUEUE = "UnknownQueue"

@@ -11,6 +11,7 @@ import yaml
 
 from slipway.cli import main
 from slipway.crd.meta import ANNOTATION_USER
+from slipway.crd.transitions import id_of
 from slipway.crd.v1alpha1 import RankStatus
 from slipway.kube.resources import NAMESPACES, QUEUES, RESOURCE_POOLS, SECRETS
 from slipway.model.lifecycle import Event, RankState
@@ -161,6 +162,23 @@ async def test_the_setup_is_an_option(world: ApiWorld, desk: Desk) -> None:
     refused = await desk.run("run", "--image", "own", "--setup", "true")
     assert refused.code == main.USAGE
     assert "--setup: runs before the command, and there is none" in refused.err
+
+
+async def test_what_it_waits_for_is_an_option(world: ApiWorld, desk: Desk) -> None:
+    """`--after ID`, with how that has to end; what cannot be read is refused before anything is sent."""
+    await world.launch(name="prep")
+    await world.post("/jobs", {"name": "sweep"})
+    await world.launch(name="part", job="sweep")
+    options = ("--after", "prep", "--after", "job/sweep:end")
+    assert (await desk.run(*RUN, *options, "--", "true")).code == main.OK
+    ids = [id_of(await world.stored(name)) for name in ("prep", "part")]
+    stored = (await world.stored("train")).spec.after
+    assert [(each.allocation, each.when.value) for each in stored] == list(
+        zip(ids, ("succeeded", "ended"), strict=True)
+    )
+    for text in ("prep:soon", "", ":ok", "queue/prep", "job/", "prep:"):
+        refused = await desk.run(*RUN, "--after", text, "--", "true")
+        assert (refused.code, "--after: " in refused.err) == (main.USAGE, True), text
 
 
 @pytest.mark.parametrize("option", ["--retry", "--max-restarts"])

@@ -30,6 +30,10 @@ _HELP: dict[str, tuple[str, str]] = {
     Gate.NOT_A_WORKSPACE: ("label", "label the namespace slipway.dev/workspace=true"),
     Gate.POOL_NOT_FOR_WORKSPACE: ("move", "launch into a pool that the workspace may use: slipway pool lists them"),
     Gate.HELD: ("release", "release it: POST resume, or slipway resume"),
+    Gate.WAITING_FOR_DEPENDENCY: (
+        "wait",
+        "wait for the allocations that the message names to end, or kill it and launch it again without after",
+    ),
     Gate.BACKOFF: ("wait", "wait: it is tried again by itself"),
     Gate.UNKNOWN_POOL: ("create", "create that ResourcePool, or launch into one that exists"),
     Gate.UNKNOWN_QUEUE: (

@@ -16,7 +16,7 @@ from typing import Any, cast
 
 import msgspec
 
-from slipway.api import admission
+from slipway.api import admission, dependencies
 from slipway.api.admission import Draft
 from slipway.api.capacity import PoolCapacity, capacity_warnings
 from slipway.api.catalog import Catalog
@@ -188,6 +188,8 @@ class LaunchRequests:
     async def _draft(self, composed: Composed, name: str) -> Draft:
         body = composed.body
         await self._catalog.check_workspace(body.workspace)
+        if body.after:
+            body = msgspec.structs.replace(body, after=await dependencies.named(self._kube, body))
         pool = await self._catalog.pool_for(body.pool, body.workspace)
         workspace = (await self._catalog.defaults(body.workspace)).pods
         try:

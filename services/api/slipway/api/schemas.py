@@ -11,7 +11,7 @@ from msgspec import Meta
 
 from slipway.crd.bounds import ENV_MAX, LABELS_MAX, RANKS_MAX
 from slipway.crd.pools import ALLOWED_MAX, Privilege
-from slipway.crd.v1alpha1 import SETUP_MAX, AllocationSpec, EnvName, Name, Wire
+from slipway.crd.v1alpha1 import AFTER_MAX, SETUP_MAX, AllocationSpec, Dependency, EnvName, Name, Wire
 from slipway.crd.wire import RunAs
 from slipway.model.lifecycle import Kind, Phase, RankState
 from slipway.model.reasons import Result
@@ -24,6 +24,16 @@ Words = Annotated[list[str], Meta(max_length=1024)]
 T = TypeVar("T")
 
 
+class LaunchDependency(Dependency, kw_only=True, frozen=True):
+    """Another allocation of the workspace that has to end before this one may start, or a job: all allocations that it
+    has at the launch."""
+
+    allocation: Annotated[str, Meta(max_length=63)] = ""
+    """its AllocationID or its name"""
+    job: Annotated[str, Meta(max_length=63)] = ""
+    """instead of an allocation: those of a job"""
+
+
 class LaunchBody(AllocationSpec, kw_only=True, frozen=True, forbid_unknown_fields=True):
     """A launch: only `kind` is required; pool, queue, workspace, image and command have defaults where the pool gives
     them."""
@@ -31,6 +41,8 @@ class LaunchBody(AllocationSpec, kw_only=True, frozen=True, forbid_unknown_field
     name: Annotated[str, Meta(max_length=40, description="readable name; made up when absent")] = ""
     workspace: Name = "default"
     labels: Annotated[Labels, Meta(max_length=LABELS_MAX)] = {}
+    after: Annotated[list[LaunchDependency], Meta(max_length=AFTER_MAX)] = []  # pyright: ignore[reportIncompatibleVariableOverride] - read only
+    """it is not started before these allocations have ended; it is canceled when one ends otherwise than asked"""
     env: Annotated[dict[EnvName, str], Meta(max_length=ENV_MAX, description="environment of the main containers")] = {}
     image: Annotated[str, Meta(max_length=1024, description="image of the main container of every role")] = ""
     command: Annotated[Words, Meta(description="command of the main container, which gets it as it is here")] = []

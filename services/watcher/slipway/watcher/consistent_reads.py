@@ -14,8 +14,9 @@ from slipway.crd.transitions import id_of
 from slipway.crd.v1alpha1 import Allocation
 from slipway.errors import NotFoundError
 from slipway.kube.objects import Pod
-from slipway.kube.resources import CONFIG_MAPS, NODES, PODS, SERVICES, Resource
+from slipway.kube.resources import ALLOCATIONS, CONFIG_MAPS, NODES, PODS, SERVICES, Resource
 from slipway.model import ids
+from slipway.model.ids import is_name
 from slipway.watcher.informers import Informers, is_out_of_service
 from slipway.watcher.ports import ConsistentReader
 
@@ -65,6 +66,11 @@ class ConsistentReads:
     def forget(self, uid: str) -> None:
         """The allocation needs no evidence any more."""
         self._departed.pop(uid, None)
+
+    async def allocations_named(self, names: Iterable[str], namespace: str) -> list[Allocation]:
+        """Of the allocations with these names, those that exist."""
+        found = await asyncio.gather(*(self._find(ALLOCATIONS, name, namespace) for name in names if is_name(name)))
+        return [each for each in found if each is not None]
 
     async def has_leftovers(self, allocation: Allocation) -> bool:
         """Whether a pod, ConfigMap or Service of the allocation exists."""

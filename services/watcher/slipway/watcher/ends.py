@@ -9,6 +9,7 @@ the infrastructure never counts against `maxRestarts`, unless a rule of the allo
 
 import msgspec
 
+from slipway.crd.dependencies import unmet
 from slipway.crd.meta import Condition, condition_of
 from slipway.crd.policies import FailureAction, action_of
 from slipway.crd.transitions import CONDITION_STUCK, ring_of, stop_reason
@@ -44,6 +45,7 @@ _RESULTS: dict[Reason, Result] = {
     Reason.IDLE: Result.TIMED_OUT,
     Reason.MAX_RUNTIME: Result.TIMED_OUT,
     Reason.PENDING_TIMEOUT: Result.TIMED_OUT,
+    Reason.DEPENDENCY: Result.CANCELED,
     Reason.INVALID_SPEC: Result.INVALID,
     Reason.TOO_LARGE: Result.INVALID,
 }
@@ -265,6 +267,8 @@ def unstarted(
     refused = refusal(allocation)
     if refused is not None:
         return refused
+    if allocation.status.phase is Phase.PENDING and (why := unmet(allocation)):
+        return End(result=result_of(Reason.DEPENDENCY), reason=Reason.DEPENDENCY, message=why)
     preempt = preemption(allocation)
     if preempt is not None:
         return Again(reason=Reason.PREEMPTED) if preempt.requeue else _end(preempt.reason)

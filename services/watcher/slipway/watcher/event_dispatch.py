@@ -70,7 +70,15 @@ class Dispatch:
         is_over = allocation.status.phase is Phase.TERMINATED and not is_held
         return is_over and not self._world.pods_of(allocation.metadata.uid)
 
+    def _enqueue_waiting(self, ended: Allocation | None) -> None:
+        """Look at those that wait for an allocation to end."""
+        for each in self._world.waiting_for(ended) if ended is not None else ():
+            self.enqueue(each.metadata.uid)
+
     def _allocation_changed(self, old: Allocation | None, new: Allocation | None) -> None:
+        was_over = old is not None and old.status.phase is Phase.TERMINATED
+        if new is None or (new.status.phase is Phase.TERMINATED and not was_over):
+            self._enqueue_waiting(new or old)
         if new is None:
             if old is not None:
                 self._to.relay.forget(old)

@@ -24,12 +24,14 @@ from slipway.kube.resources import (
     Resource,
 )
 from slipway.kube.store import ObjectStore, by_label
+from slipway.watcher.dependencies import awaited_names
 from slipway.watcher.podwarnings import PodWarnings
 from slipway.watcher.ports import ConsistentReader
 
 BY_ALLOCATION = "allocation"
 BY_NODE = "node"
 BY_NAMESPACE = "namespace"
+BY_AWAITED = "awaited"
 OUT_OF_SERVICE_TAINT = "node.kubernetes.io/out-of-service"
 
 
@@ -42,7 +44,7 @@ def _namespace_of(obj: Allocation | LimitRange) -> Iterable[str]:
 
 
 def _allocations() -> ObjectStore[Allocation]:
-    return ObjectStore({BY_NAMESPACE: _namespace_of})
+    return ObjectStore({BY_NAMESPACE: _namespace_of, BY_AWAITED: awaited_names})
 
 
 def _ranges() -> ObjectStore[LimitRange]:
@@ -95,6 +97,11 @@ class Informers:
     def count_pods_of(self, uid: str) -> int:
         """How many pods carry an allocation's uid."""
         return self.pods.count(BY_ALLOCATION, uid)
+
+    def waiting_for(self, allocation: Allocation) -> list[Allocation]:
+        """The allocations that may wait for this one to end: those that name what it is called."""
+        meta = allocation.metadata
+        return self.allocations.indexed(BY_AWAITED, f"{meta.namespace}/{meta.name}")
 
     def is_terminating(self, namespace: str) -> bool:
         """Whether the namespace is on its way out."""

@@ -13,10 +13,11 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
+from slipway.crd.dependencies import open_dependencies
 from slipway.crd.meta import TEARDOWN_FINALIZER, TRACKING_FINALIZER
 from slipway.crd.totals import ANNOTATION_USAGE, BOOKED
 from slipway.crd.transitions import id_of, seq_of, stop_reason
-from slipway.crd.v1alpha1 import Allocation, AllocationStatus
+from slipway.crd.v1alpha1 import Allocation, AllocationStatus, Dependency
 from slipway.errors import ControlPlaneError, NotFoundError, StaleError
 from slipway.kube.objects import Pod
 from slipway.kube.resources import ALLOCATIONS, PODS, SECRETS, brief
@@ -30,8 +31,9 @@ from slipway.runtime import liveness, log, telemetry
 from slipway.runtime.clock import Clock
 from slipway.runtime.instruments import OTHER
 from slipway.streams import keys
-from slipway.watcher import exits, finalizers, spans
+from slipway.watcher import dependencies, exits, finalizers, spans
 from slipway.watcher.consistent_reads import ConsistentReads
+from slipway.watcher.dependencies import NOTHING_SEEN, Seen, SeenDependency
 from slipway.watcher.ends import LifecyclePolicy
 from slipway.watcher.informers import Informers
 from slipway.watcher.pace import WritePace
@@ -178,6 +180,9 @@ class Reconciler:
         uid = allocation.metadata.uid
         seen = self._world.pods_of(uid)
         gone = await self._evidence.nodes_gone(seen) if self._may_lose_nodes(allocation) else frozenset[str]()
+        if allocation.status.phase is Phase.PENDING and (waits_for := open_dependencies(allocation)):
+            awaited = {each.allocation: await self._seen(allocation, each) for each in waits_for}
+            return self._reduce(allocation, seen, gone, consistent=False, awaited=awaited), seen
         reduction = self._reduce(allocation, seen, gone, consistent=False)
         if not reduction.needs.consistent_list:
             self._late.forget(uid)
@@ -189,11 +194,36 @@ class Reconciler:
         listed = await self._evidence.pods_of(allocation)
         return self._reduce(allocation, listed, gone, consistent=True), listed
 
+    async def _seen(self, allocation: Allocation, awaited: Dependency) -> SeenDependency:
+        """One of those that it waits for; what the stores do not show is looked for at the API server."""
+        shown = dependencies.seen(allocation, awaited, self._named)
+        if shown is not None:
+            return shown
+        names, space = dependencies.awaited_as(allocation, awaited), allocation.metadata.namespace
+        read = {each.metadata.name: each for each in await self._evidence.allocations_named(names, space)}
+
+        def find(namespace: str, name: str) -> Allocation | None:
+            return read.get(name) or self._named(namespace, name)
+
+        shown = dependencies.seen(allocation, awaited, find)
+        return dependencies.absent(allocation, awaited) if shown is None else shown
+
+    def _named(self, namespace: str, name: str) -> Allocation | None:
+        """The newest version that we know of the allocation with a name."""
+        found = self._world.allocations.get(name, namespace)
+        return self._latest(found.metadata.uid) if found is not None else None
+
     def _may_lose_nodes(self, allocation: Allocation) -> bool:
         return self._world.nodes.synced and allocation.status.admission is not None
 
     def _reduce(
-        self, allocation: Allocation, pods: Sequence[Pod], gone: frozenset[str], *, consistent: bool
+        self,
+        allocation: Allocation,
+        pods: Sequence[Pod],
+        gone: frozenset[str],
+        *,
+        consistent: bool,
+        awaited: Seen = NOTHING_SEEN,
     ) -> Reduction:
         return reduce(
             allocation,
@@ -205,6 +235,7 @@ class Reconciler:
             consistent=consistent,
             written_at=self._written_at(allocation),
             warnings=self._world.warnings.of(pod.metadata.uid for pod in pods),
+            awaited=awaited,
         )
 
     def _written_at(self, allocation: Allocation) -> float:
@@ -258,6 +289,9 @@ class Reconciler:
         self._world.allocations.expect(uid, written.metadata.version)
         self._outbox.offer(written)
         self._wrote()
+        if written.status.phase is Phase.TERMINATED:
+            for each in self._world.waiting_for(written):
+                self._queue.add(each.metadata.uid)
         if Event.RUNNING in _told(before, written) and written.spec.idle_timeout:
             self._marks.offer_activity(id_of(written), keys.ACTIVITY_SINCE, parse_time(written.status.started_at))
         _count(before, written)
@@ -348,9 +382,8 @@ class Reconciler:
         ended_at = parse_time(status.ended_at) if status.ended_at else last_transition_at(allocation)
         is_told = self._outbox.is_published(allocation)
         self._accounts.offer(allocation)
-        if (not is_told and self._clock.now() < ended_at + self._relay_wait_s) or not self._accounts.is_settled(
-            allocation
-        ):
+        is_owed = not is_told or self._is_awaited(allocation)
+        if (is_owed and self._clock.now() < ended_at + self._relay_wait_s) or not self._accounts.is_settled(allocation):
             self._queue.add_after(uid, LEFTOVER_RECHECK_S)
             return False
         if await self._evidence.has_leftovers(allocation):
@@ -375,6 +408,11 @@ class Reconciler:
         else:
             self._answers.pop(uid, None)
         return True
+
+    def _is_awaited(self, ended: Allocation) -> bool:
+        """Whether its end is still to be recorded by an allocation that waits for it."""
+        waiting = [self._latest(each.metadata.uid) for each in self._world.waiting_for(ended)]
+        return dependencies.is_awaited(ended, [each for each in waiting if each is not None])
 
     # --- what comes next --------------------------------------------------------------------------------------------
 

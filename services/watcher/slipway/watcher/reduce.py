@@ -30,8 +30,9 @@ from slipway.model.duration import stored_duration
 from slipway.model.lifecycle import RANK_ENDS, Event, Kind, Phase, has_reached
 from slipway.model.reasons import Reason
 from slipway.model.times import SKEW_S, format_time, parse_time
-from slipway.watcher import causes, cleanup, clocks, ends, exits, gang, joining, obstacles, usage
+from slipway.watcher import causes, cleanup, clocks, dependencies, ends, exits, gang, joining, obstacles, usage
 from slipway.watcher.conditions import conditions_of
+from slipway.watcher.dependencies import NOTHING_SEEN, Seen
 from slipway.watcher.ends import Again, End, LifecyclePolicy
 from slipway.watcher.podwarnings import PodWarning
 from slipway.watcher.view import GRAIN_S, ReductionView, last_transition_at
@@ -93,12 +94,14 @@ def reduce(  # noqa: PLR0913 - all that was observed, each by its name
     consistent: bool = False,
     written_at: float | None = None,
     warnings: Mapping[str, PodWarning] = NO_WARNINGS,
+    awaited: Seen = NOTHING_SEEN,
 ) -> Reduction:
     """The reduction of `allocation` with all `pods` that carry its uid, at `now` (epoch seconds).
 
     `nodes_gone` are nodes whose deletion is confirmed; `consistent` says that `pods` come from a consistent read made
     after `allocation` was read; `written_at` is when the status was last written (None: at its last transition).
-    `warnings` is what Events said last of the start of these pods; what is not in it is not known here.
+    `warnings` is what Events said last of the start of these pods; what is not in it is not known here. `awaited` is
+    what was seen of the allocations that it waits for.
     """
     found = tuple(pods)
     nodes_gone = nodes_gone | gang.given_up(allocation)
@@ -114,6 +117,7 @@ def reduce(  # noqa: PLR0913 - all that was observed, each by its name
         consistent=consistent,
         written_at=last_transition_at(allocation) if written_at is None else written_at,
         warnings=warnings,
+        dependencies=awaited,
     )
     if allocation.status.phase is Phase.TERMINATED:
         moved = _Moved(allocation=allocation)
@@ -139,9 +143,14 @@ def reduce(  # noqa: PLR0913 - all that was observed, each by its name
 def _unstarted(view: ReductionView) -> _Moved:
     """Nothing of this attempt can run: it ends, or begins again, without more ado."""
     allocation = view.allocation
+    is_waiting = allocation.status.phase is Phase.PENDING
+    if is_waiting:
+        allocation = dependencies.noted(allocation, view.dependencies, now=view.now)
     decision = ends.unstarted(
         allocation, now=view.now, policy=view.policy, namespace_terminating=view.namespace_terminating
     )
+    if decision is None and is_waiting:
+        decision = dependencies.problem_of(allocation, view.dependencies)
     match decision:
         case None:
             return _Moved(allocation=_held(view, allocation), at=ends.stuck_until(allocation, view.policy))

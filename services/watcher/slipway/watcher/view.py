@@ -13,6 +13,7 @@ from slipway.kube.objects import Pod
 from slipway.model.reasons import Reason
 from slipway.model.times import parse_time
 from slipway.watcher import exits
+from slipway.watcher.dependencies import NOTHING_SEEN, Seen
 from slipway.watcher.ends import LifecyclePolicy
 from slipway.watcher.gang import ObservedGang
 from slipway.watcher.podwarnings import PodWarning
@@ -35,6 +36,8 @@ class ReductionView(msgspec.Struct, frozen=True, kw_only=True):
     written_at: float
     warnings: Mapping[str, PodWarning] = {}
     """{uid of a pod: what an Event said last of its start}"""
+    dependencies: Seen = NOTHING_SEEN
+    """what was seen of the allocations that it waits for"""
 
     @property
     def stop(self) -> Reason | None:

@@ -18,6 +18,8 @@ from slipway.errors import InvalidError
 Json = dict[str, Any]
 _NOT_OF_A_BODY = (
     *("requestHash", "signals", "desired", "hold", "queuePosition", "maxRuntimeOverride"),
+    # What it waited for has ended.
+    "after",
     # What it names has no values here; who launches again gives them again.
     "secretVariables",
 )

@@ -47,6 +47,33 @@ def test_held_and_what_releases_it() -> None:
     assert (found.gate, found.change) == (Gate.HELD, (Remedy(kind="release"),))
 
 
+@pytest.mark.parametrize(
+    ("waits_for", "message"),
+    [
+        ((("prep-1", "succeeded"),), "waits for prep-1 to succeed"),
+        ((("prep-1", "failed"), ("data-2", "ended")), "waits for prep-1 to fail and data-2 to end"),
+        (tuple((name, "ended") for name in "abc"), "waits for a to end, b to end, and for 1 more allocation"),
+        (tuple((name, "ended") for name in "abcd"), "waits for a to end, b to end, and for 2 more allocations"),
+    ],
+)
+def test_what_waits_for_others_says_for_whom(waits_for: tuple[tuple[str, str], ...], message: str) -> None:
+    """In words that do not depend on the rest of the queue, and for many in one short sentence."""
+    found = why(an_allocation("a", waits_for=waits_for))
+    assert (found.gate, found.message, found.is_never) == (Gate.WAITING_FOR_DEPENDENCY, message, False)
+    assert why(an_allocation("a", waits_for=waits_for, hold=True)).gate is Gate.HELD
+
+
+def test_what_waits_for_others_delays_nobody() -> None:
+    """It is first in a queue of strict order, and nothing is kept for it: what is behind it starts."""
+    first = an_allocation("a", a_role(count=2), priority=900, waits_for=(("prep-1", "succeeded"),))
+    behind = an_allocation("b", a_role(count=2))
+    for ordering in ("StrictFIFO", "BestEffortFIFO", "Backfill"):
+        queues = [QueueFact(name="default", ordering=ordering)]
+        done = planned(a_snapshot(nodes(1), [first, behind], queues=queues), 0.0)
+        assert [admit.allocation for admit in done.admits] == [behind.key], ordering
+        assert not done.kept, ordering
+
+
 def test_backoff_says_until_when() -> None:
     """A time, not a countdown: the text does not change by itself."""
     found = why(an_allocation("a", not_before=60.0, attempt=3), now=10.0)

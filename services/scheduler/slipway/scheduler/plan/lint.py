@@ -61,7 +61,7 @@ def lint(snapshot: PoolSnapshot, plan: Plan) -> tuple[PlanViolation, ...]:
             fact = next_attempt(snapshot.holdings[admit.uid].allocation)
         else:
             fact = snapshot.backlog.get(admit.uid)
-        if fact is None or fact.attempt != admit.attempt or fact.hold or not fact.is_wanted:
+        if fact is None or fact.attempt != admit.attempt or not fact.is_wanted or fact.hold or fact.waits_for:
             found.append(PlanViolation(Broken.STRANGE, admit.allocation, "admitted although it is not to be started"))
         elif admit.uid in seen or (admit.uid in snapshot.holdings and admit.uid not in moved):
             found.append(PlanViolation(Broken.DOUBLE, admit.allocation, "admitted although it has places"))

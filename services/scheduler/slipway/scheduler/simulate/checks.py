@@ -119,6 +119,18 @@ def _check_names(scenario: Scenario) -> None:
     for index, item in enumerate(scenario.allocations):
         if item.job not in jobs:
             raise InvalidError(f"allocations[{index}].job: there is no job {item.job}")
+    _check_after(scenario)
+
+
+def _check_after(scenario: Scenario) -> None:
+    """What an allocation waits for is in the file, and before it: so nothing waits for itself."""
+    before: set[str] = set()
+    for index, item in enumerate(scenario.allocations):
+        for number, name in enumerate(item.after):
+            if name not in before:
+                text = f"there is no allocation {name} before this one in the file"
+                raise InvalidError(f"allocations[{index}].after[{number}]: {text}")
+        before.add(item.name)
 
 
 def check_references(scenario: Scenario) -> None:

@@ -49,7 +49,8 @@ def forecast(scenario: Scenario, outcome: SimulationOutcome) -> dict[str, Estima
     for life in waiting:
         why = outcome.explanations.get(life.fact.key)
         latest = later[life.part.name].first_start
-        is_never = why is not None and (why.is_never or life.fact.hold) and latest is None
+        is_unknown = life.fact.hold or bool(life.fact.waits_for)
+        is_never = why is not None and (why.is_never or is_unknown) and latest is None
         earliest = None if is_never else max(now, life.fact.not_before)
         found[life.part.name] = Estimate(earliest=earliest, latest=latest)
     return found

@@ -84,7 +84,7 @@ def foreseen(facts: Mapping[str, Mapping[str, msgspec.Raw]], pool: str, key: str
         raise InvalidError(f"allocation: {key} does not wait in pool {pool}")
     why = _run(standing, now, 0.0).explanations.get(key)
     latest = _run(standing, now, HORIZON_S).world.lives[fact.uid].first_start
-    is_never = latest is None and (fact.hold or (why is not None and why.is_never))
+    is_never = latest is None and (fact.hold or bool(fact.waits_for) or (why is not None and why.is_never))
     answer: Json = {} if why is None else as_data(why)
     return answer | {
         "helps": [spelled(change) for change in why.change or ()] if why is not None else [],

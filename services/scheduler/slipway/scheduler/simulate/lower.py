@@ -26,6 +26,7 @@ from slipway.model.facts import (
     VolumeFact,
 )
 from slipway.model.ranklabels import labels_if_named
+from slipway.model.reasons import DependencyEnd
 from slipway.model.resources import CPU, GPU, MEMORY, PODS, Resources, gpus_of
 from slipway.scheduler.simulate.parts import (
     AllocationPart,
@@ -147,6 +148,7 @@ def allocation(part: AllocationPart) -> AllocationFact:
         roles=roles,
         minimum=minimum,
         hold=part.hold,
+        waits_for=tuple((name, DependencyEnd.ENDED.value) for name in dict.fromkeys(part.after)),
         finalized=True,
         avoid_nodes=tuple(part.avoid_nodes),
         flavors=(part.gpu_type,) if part.gpu_type else tuple(part.flavors),

@@ -200,6 +200,8 @@ class AllocationPart(_Part, frozen=True, kw_only=True):
     preemptible: bool = False
     min_available: Count | None = None
     hold: bool = False
+    after: list[str] = []
+    """allocations that have to end before it may start"""
     position: Place = ""
     avoid_nodes: list[str] = []
     flavors: Annotated[list[str], Meta(max_length=FLAVORS_MAX)] = []

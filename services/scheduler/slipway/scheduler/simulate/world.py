@@ -11,7 +11,9 @@ import msgspec
 
 from slipway.errors import InvariantError
 from slipway.model.facts import AllocationFact, RoleFact
+from slipway.model.ids import allocation_id
 from slipway.model.lifecycle import Phase
+from slipway.model.reasons import DependencyEnd
 from slipway.model.resources import GPU, GPU_MILLI, MILLI
 from slipway.scheduler.plan.queueing.branches import with_run_limits
 from slipway.scheduler.plan.reservation.limits import run_limit
@@ -99,6 +101,7 @@ class SimulatedWorld:
         for pod in given.pods:
             self.columns.set_pod(pod)
         self.lives = {part.name: Life(part=part, fact=given.allocations[part.name]) for part in scenario.allocations}
+        self._dependents = [life for life in self.lives.values() if life.fact.waits_for]
         self._saving = [life for life in self.lives.values() if life.part.checkpoint_every]
         self.waiting: set[str] = set()
         """names of what has arrived and does not run"""
@@ -192,6 +195,19 @@ class SimulatedWorld:
         self._account(life, gone)
         self._release(life, gone)
         self._publish(life)
+        self._met(life)
+
+    def _met(self, ended: Life) -> None:
+        """What waits for it to end waits no longer; work in this world succeeds."""
+        names = {ended.fact.name, allocation_id(ended.fact.name, ended.fact.uid)}
+        for life in self._dependents:
+            left = tuple(
+                each for each in life.fact.waits_for if each[0] not in names or each[1] == DependencyEnd.FAILED
+            )
+            if left != life.fact.waits_for and life.fact.namespace == ended.fact.namespace:
+                life.fact = msgspec.structs.replace(life.fact, waits_for=left)
+                if life.is_submitted:
+                    self._publish(life)
 
     def spent(self, now: float) -> budgets.Spent:
         """What the queues have used in the windows of their budgets."""

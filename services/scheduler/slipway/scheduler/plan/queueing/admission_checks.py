@@ -7,10 +7,14 @@ from datetime import UTC, datetime
 
 from slipway.model.duration import format_duration
 from slipway.model.facts import AllocationFact
-from slipway.model.reasons import NEVER, Gate
+from slipway.model.reasons import NEVER, DependencyEnd, Gate
 from slipway.scheduler.plan.queueing.queue_tree import QueueTree
 from slipway.scheduler.plan.state.plan_types import Explanation, Remedy
 from slipway.scheduler.plan.state.snapshot import PoolSnapshot
+
+AWAITED_SHOWN_MAX = 2
+"""Allocations that an explanation names, of those that one waits for."""
+_VERBS = {DependencyEnd.SUCCEEDED: "succeed", DependencyEnd.FAILED: "fail", DependencyEnd.ENDED: "end"}
 
 
 def closed_gate(allocation: AllocationFact, snapshot: PoolSnapshot, tree: QueueTree, now: float) -> Explanation | None:
@@ -32,6 +36,8 @@ def closed_gate(allocation: AllocationFact, snapshot: PoolSnapshot, tree: QueueT
     if allocation.hold:
         change = (Remedy(kind="release"),)
         return Explanation(gate=Gate.HELD, message="held; release it to let it start", change=change)
+    if allocation.waits_for:
+        return Explanation(gate=Gate.WAITING_FOR_DEPENDENCY, message=_awaited(allocation.waits_for))
     if allocation.not_before > now:
         return Explanation(
             gate=Gate.BACKOFF,
@@ -121,6 +127,15 @@ def _budget_gate(allocation: AllocationFact, tree: QueueTree) -> Explanation | N
         message=f"queue {closed.queue} has used up its budget of {hours:g} GPU-hours per {window}; "
         f"the next begins at {_clock(closed.until)}",
     )
+
+
+def _awaited(waits_for: tuple[tuple[str, str], ...]) -> str:
+    """Which allocations it waits for; of many, the first."""
+    shown = [f"{name} to {_VERBS[DependencyEnd(when)]}" for name, when in waits_for[:AWAITED_SHOWN_MAX]]
+    more = len(waits_for) - len(shown)
+    if more > 0:
+        return f"waits for {', '.join(shown)}, and for {more} more {'allocation' if more == 1 else 'allocations'}"
+    return f"waits for {' and '.join(shown)}"
 
 
 def _too_few(message: str) -> Explanation:

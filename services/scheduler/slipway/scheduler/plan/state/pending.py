@@ -222,6 +222,7 @@ def _group_key(fact: AllocationFact, job: JobFact | None, shape: bytes, now: flo
             fact.invalid,
             fact.out_of_range,
             fact.hold,
+            fact.waits_for,
             fact.not_before if fact.not_before > now else 0.0,
             shape,
         )

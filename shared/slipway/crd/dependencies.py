@@ -1,0 +1,82 @@
+"""What an allocation waits for by `spec.after`, and what follows from how those allocations ended.
+
+Pure, and from the object alone: how each dependency ended stands in the spec (it had ended at the launch) or in the
+status (the watcher recorded it). So every service and every leader comes to the same answer, also when the other
+allocation is gone.
+"""
+
+from slipway.crd.meta import ANNOTATION_FORMER_IDS
+from slipway.crd.v1alpha1 import Allocation, Dependency, DependencyRecord
+from slipway.model.ids import allocation_id, split_allocation_id
+from slipway.model.reasons import DependencyEnd, Result
+from slipway.model.times import parse_time
+
+
+def is_met(when: DependencyEnd, result: Result | None) -> bool:
+    """Whether an allocation that ended with `result` did as asked; None: it is gone, and its result is not known."""
+    match when:
+        case DependencyEnd.ENDED:
+            return True
+        case DependencyEnd.SUCCEEDED:
+            return result is Result.SUCCEEDED
+        case DependencyEnd.FAILED:
+            return result not in (Result.SUCCEEDED, None)
+
+
+def record_of(allocation: Allocation, dependency: Dependency) -> DependencyRecord | None:
+    """What the status says of a dependency."""
+    named = (each for each in allocation.status.dependencies if each.allocation == dependency.allocation)
+    return next(named, None)
+
+
+def open_dependencies(allocation: Allocation) -> list[Dependency]:
+    """Those whose end is neither in the spec nor in the status."""
+    if not allocation.spec.after:
+        return []
+    ended = {each.allocation for each in allocation.status.dependencies if each.recorded_at}
+    return [each for each in allocation.spec.after if each.result is None and each.allocation not in ended]
+
+
+def waits_for(allocation: Allocation) -> tuple[tuple[str, str], ...]:
+    """(allocation, how it has to end) of those that have not ended as far as the object says."""
+    return tuple((each.allocation, each.when.value) for each in open_dependencies(allocation))
+
+
+def unmet(allocation: Allocation) -> str:
+    """Why it can never start: the first dependency that ended otherwise than asked, as a sentence; empty for none."""
+    for each in allocation.spec.after:
+        known = record_of(allocation, each)
+        if each.result is None and (known is None or not known.recorded_at):
+            continue
+        result = each.result or (known.result if known else None)
+        if not is_met(each.when, result):
+            name = known.id if known else each.allocation
+            return f"{ending(name, result)}; this allocation was to start only if it {each.when}"
+    return ""
+
+
+def ending(name: str, result: Result | None) -> str:
+    """How an allocation ended, as the beginning of a sentence."""
+    return f"{name} ended with {result}" if result else f"{name} was deleted, and how it ended is not known"
+
+
+def met_at(allocation: Allocation) -> float | None:
+    """When the last end was recorded (epoch seconds); None where nothing was recorded."""
+    times = [each.recorded_at for each in allocation.status.dependencies if each.recorded_at]
+    return max(map(parse_time, times)) if times else None
+
+
+def names_of(wanted: str) -> tuple[str, ...]:
+    """The object names that a text may mean: of an AllocationID, or the text itself."""
+    parts = split_allocation_id(wanted)
+    return (wanted,) if parts is None else (parts[0], wanted)
+
+
+def is_the_one(found: Allocation, wanted: str, *, by_name: bool) -> bool:
+    """Whether an object is what a dependency means; one that was restored is still known by its ids of before."""
+    former = found.metadata.annotations.get(ANNOTATION_FORMER_IDS, "").split(",")
+    return (
+        allocation_id(found.metadata.name, found.metadata.uid) == wanted
+        or wanted in former
+        or (by_name and found.metadata.name == wanted)
+    )
