@@ -64,7 +64,6 @@ async def test_what_a_file_becomes_can_be_launched(case: ImportCase, world: ApiW
     """The api takes each launch, where the pools, queues and workspaces that it names exist."""
     for body in bodies(case):
         await _furnish(world, body)
-        body.pop("name", None)
         answer = await world.post("/allocations", body)
         assert answer.status_code == 201, answer.text
 

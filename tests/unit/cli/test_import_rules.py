@@ -194,3 +194,66 @@ def test_a_volcano_job_that_restarts_at_one_code_fails_at_the_others() -> None:
     (elastic,) = _imported(f"{head}spec: {{minAvailable: 2, {policies}, tasks: [{task}]}}").bodies
     assert [rule["action"] for rule in elastic["failurePolicy"]["rules"]] == ["retry"]
     assert (whole["maxRestarts"], elastic["maxRestarts"]) == (3, 3)
+
+
+@pytest.mark.parametrize(
+    ("value", "here"),
+    [
+        ("afterok:12:13", "launch with --after ID:ok, where ID is the allocation that the job became"),
+        (
+            "afterany:12,afternotok:13",
+            "launch with --after ID:end --after ID:failed, where ID is the allocation that the job became",
+        ),
+        ("singleton", "singleton: launch it when it may start, or slipway run --hold"),
+    ],
+)
+def test_a_dependency_of_slurm_says_which_option_stands_for_it(value: str, here: str) -> None:
+    """The number of a job of another system names nothing here, so the launch itself waits for nobody."""
+    document = _imported(f"#!/bin/bash\n#SBATCH --dependency={value}\ntrue\n", kind="slurm")
+    (entry,) = [each for each in document.entries if "dependency" in each.path]
+    assert (entry.verdict, entry.here) == (Verdict.LOST, here)
+    assert "after" not in document.bodies[0]
+
+
+JOBS = """
+apiVersion: jobset.x-k8s.io/v1alpha2
+kind: JobSet
+metadata: {name: stages}
+spec:
+  replicatedJobs:
+    - {name: a, template: {spec: {template: {spec: {containers: [{name: c, image: i}]}}}}}
+    - name: b
+      dependsOn: [{name: a, status: Complete}]
+      template: {spec: {template: {spec: {containers: [{name: c, image: i}]}}}}
+"""
+
+
+def test_jobs_that_start_when_others_are_complete_are_a_launch_of_their_own() -> None:
+    """In the order in which they have to be launched."""
+    bodies = _imported(JOBS).bodies
+    assert [(body["name"], body.get("after")) for body in bodies] == [
+        ("stages", None),
+        ("stages-b", [{"allocation": "stages"}]),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("given", "made", "why"),
+    [
+        ("metadata: {name: stages}", "metadata: {generateName: x-}", "give the set a name: metadata.name"),
+        ("[{name: a, status", "[{name: gone, status", "names no job above this one"),
+        ("[{name: a, status", "[{name: b, status", "names no job above this one"),
+    ],
+)
+def test_what_cannot_be_waited_for_is_refused(given: str, made: str, why: str) -> None:
+    """A launch that did not wait would be another work."""
+    assert why in _imported(JOBS.replace(given, made)).error
+
+
+def test_a_rule_on_failures_goes_with_the_launch_of_its_job() -> None:
+    """Of a set that becomes two launches: each has what is about its own jobs."""
+    rules = "[{name: x, action: FailJobSet, targetReplicatedJobs: [b]}]"
+    first, second = _imported(f"{JOBS}  failurePolicy: {{maxRestarts: 2, rules: {rules}}}\n").bodies
+    assert (first["maxRestarts"], second["maxRestarts"]) == (2, 2)
+    assert "failurePolicy" not in first
+    assert [rule["action"] for rule in second["failurePolicy"]["rules"]] == ["fail"]

@@ -1,6 +1,7 @@
 """Kubernetes' own Job, and the JobSet of its special interest group.
 
-A Job becomes one role of ranks that start together; a JobSet becomes one role for each replicated job.
+A Job becomes one role of ranks that start together; a JobSet becomes one role for each replicated job, and another
+launch for those that start when others are complete.
 
 Source: Kubernetes API reference, JobSpec (batch/v1); JobSet, jobset_types.go (v1alpha2).
 """
@@ -13,7 +14,10 @@ from slipway.cli.importing.pods import frame, kind_by_size, role, set_variables
 from slipway.cli.importing.policies import failing_of, job_success, pod_failures, set_failures, set_success
 from slipway.cli.importing.vocabulary import for_seconds
 from slipway.crd.roleresources import containers_of, main_container, object_of
+from slipway.model.ids import NAME_LENGTH_MAX
 
+JOB_LENGTH_MAX = 20
+"""So much of the name of a job is in the name of its launch."""
 RETRIES_OF_A_JOB = 6
 """backoffLimit of a Job that says none."""
 _INDEX = "JOB_COMPLETION_INDEX"
@@ -117,17 +121,23 @@ _LOST_OF_SET = {
 
 
 def job_set(document: ForeignDocument) -> list[ImportedLaunch]:
-    """A JobSet of jobset.x-k8s.io."""
-    root, launch = document.root, ImportedLaunch(document)
-    frame(launch, root)
+    """A JobSet of jobset.x-k8s.io: a gang, and another one for jobs that start when others are complete."""
+    root = document.root
     spec = root.get("spec")
     replicated = spec.get("replicatedJobs")
     if not replicated.items():
         replicated.refuse("has no job; name at least one")
+    launches: dict[tuple[str, ...], ImportedLaunch] = {}
+    stage_of: dict[str, ImportedLaunch] = {}
     made: dict[str, Json] = {}
     several: list[str] = []
     for item in replicated.items():
         name = item.get("name").carried("ranks[].name").text("worker")
+        awaited = _completed_before(item, stage_of)
+        launch = launches.get(awaited) or _stage(
+            document, name if launches else "", [stage_of[each] for each in awaited]
+        )
+        launches[awaited] = stage_of[name] = launch
         times = item.get("replicas").whole(1, least=1)
         item.get("replicas").carried("ranks[].count")
         if times > 1:
@@ -139,23 +149,60 @@ def job_set(document: ForeignDocument) -> list[ImportedLaunch]:
         if times > 1:
             several.append(str(made[name]["name"]))
         _of_one_job(launch, template.get("spec"))
-        _dependencies(item)
         item.get("groupName").lost("groups replicated jobs", "the roles are one gang")
     names = {name: str(role_["name"]) for name, role_ in made.items()}
-    set_success(launch, spec.get("successPolicy"), names, replicated=several)
-    _failures(launch, spec.get("failurePolicy"), names)
+    if len(launches) > 1:
+        spec.get("successPolicy").lost("which jobs decide the success", "each launch succeeds when all its ranks do")
+    else:
+        set_success(launch, spec.get("successPolicy"), names, replicated=several)
     order = spec.get("startupPolicy", "startupPolicyOrder")
     if order.text("AnyOrder") == "InOrder":
         order.lost("starts the jobs one after the other", "all ranks start together; let a program wait for the others")
     if order.value == "AnyOrder":
         order.carried()
-    if spec.get("suspend").truth():
-        launch.body["hold"] = True
+    for launch in launches.values():
+        mine = {name: role_ for name, role_ in names.items() if stage_of[name] is launch}
+        _failures(launch, spec.get("failurePolicy"), mine, is_part=len(launches) > 1)
+        if spec.get("suspend").truth():
+            launch.body["hold"] = True
+        launch.body["kind"] = "training"
     spec.get("suspend").carried("hold")
     spec.get("managedBy").unneeded("a controller's own")
     lose(spec, _LOST_OF_SET)
-    launch.body["kind"] = "training"
-    return [launch]
+    return list(launches.values())
+
+
+def _stage(document: ForeignDocument, job: str, awaited: list[ImportedLaunch]) -> ImportedLaunch:
+    """A launch of the set; `job` is the first of a launch that is not the first one."""
+    launch = ImportedLaunch(document)
+    frame(launch, document.root)
+    if job and "name" in launch.body:
+        end = f"-{job[:JOB_LENGTH_MAX].rstrip('-')}"
+        launch.body["name"] = str(launch.body["name"])[: NAME_LENGTH_MAX - len(end)] + end
+    if awaited:
+        names = dict.fromkeys(str(each_.body["name"]) for each_ in awaited)
+        launch.body["after"] = [{"allocation": name} for name in names]
+    return launch
+
+
+def _completed_before(item: ForeignField, above: Mapping[str, ImportedLaunch]) -> tuple[str, ...]:
+    """The jobs that have to be complete before this one starts."""
+    found: list[str] = []
+    for dependency in item.get("dependsOn").items():
+        if dependency.get("status").text() != "Complete":
+            dependency.lost(
+                "starts when the pods of another job are ready",
+                "all ranks start together; let the program wait, such as with python -m slipway.inside allgather",
+            )
+            continue
+        name = dependency.get("name").text()
+        if name not in above:
+            dependency.refuse("names no job above this one")
+        if "name" not in above[name].body:
+            dependency.refuse("waits for a launch that has no name; give the set a name: metadata.name")
+        dependency.changed("starts when another job is complete", "a launch of its own, which waits: after")
+        found.append(name)
+    return tuple(sorted(set(found)))
 
 
 def _of_one_job(launch: ImportedLaunch, spec: ForeignField) -> None:
@@ -167,22 +214,12 @@ def _of_one_job(launch: ImportedLaunch, spec: ForeignField) -> None:
     spec.get("suspend").unneeded("the JobSet says it")
 
 
-def _dependencies(item: ForeignField) -> None:
-    for dependency in item.get("dependsOn").items():
-        if dependency.get("status").text() == "Complete":
-            dependency.refuse("starts after another job has ended, and all ranks start together here; import two files")
-        dependency.lost(
-            "starts when the pods of another job are ready",
-            "all ranks start together; let the program wait, such as with python -m slipway.inside allgather",
-        )
-
-
-def _failures(launch: ImportedLaunch, policy: ForeignField, names: Mapping[str, str]) -> None:
+def _failures(launch: ImportedLaunch, policy: ForeignField, names: Mapping[str, str], *, is_part: bool) -> None:
     restarts = policy.get("maxRestarts")
     if restarts.is_set:
         launch.put("maxRestarts", restarts.whole(most=1000), restarts)
         restarts.carried("maxRestarts")
-    set_failures(launch, policy, names)
+    set_failures(launch, policy, names, is_part=is_part)
     if policy.get("restartStrategy").text("Recreate") == "InPlaceRestart":
         policy.get("restartStrategy").changed("restarts containers in their pods", "each attempt has new pods")
     else:

@@ -160,12 +160,17 @@ def failing_of(policy: ForeignField, job: str) -> str:
     return "retry"
 
 
-def set_failures(launch: ImportedLaunch, policy: ForeignField, jobs: Mapping[str, str]) -> None:
-    """The rules of a JobSet on failed jobs, {name: role}, after those of its jobs on exit codes."""
+def set_failures(
+    launch: ImportedLaunch, policy: ForeignField, jobs: Mapping[str, str], *, is_part: bool = False
+) -> None:
+    """The rules of a JobSet on failed jobs, {name: role}, after those of its jobs on exit codes; with `is_part` the
+    launch is one of several, and a rule may be about jobs of another one."""
     for rule in policy.get("rules").items():
         name = rule.get("action").text()
         action = _SET_ACTIONS.get(name)
         meant = [role for job, role in jobs.items() if _is_about(rule, job)]
+        if is_part and not meant:
+            continue
         if action is None or rule.get("onJobFailureMessagePatterns").items() or not meant:
             rule.lost(f"what a failed Job means ({name})", "write rules of failurePolicy, by role and exit code")
         elif _reasons(rule) & _OF_ANY_POD:

@@ -51,7 +51,6 @@ _LONG = {
 }
 _FLAGS = {"--hold", "--requeue", "--no-requeue", "--exclusive", "--overcommit", "--wait", "--contiguous", "--verbose"}
 _LOST = {
-    "--dependency": ("starts after other jobs", "slipway wait ID, then launch; or hold it and resume it"),
     "--begin": ("starts at a time", "launch it with --hold, and resume it with cron or at"),
     "--mail-type": ("writes mail", "make a webhook: slipway webhook create"),
     "--mail-user": ("writes mail", "make a webhook: slipway webhook create"),
@@ -170,11 +169,28 @@ def _launch(document: ForeignDocument, text: str, options: ImportOptions, index:
     launch.roles().append(role)
     if count == 1 and GPU not in resources:
         launch.body["kind"] = "command"
+    _dependency(option("dependency"))
     for name, (does, here) in _LOST.items():
         option(name.removeprefix("--")).lost(does, here)
     for name, here in _UNNEEDED.items():
         option(name.removeprefix("--")).unneeded(here)
     return launch
+
+
+_AFTER = {"afterok": "ok", "afterany": "end", "afternotok": "failed"}
+
+
+def _dependency(field: ForeignField) -> None:
+    """Numbers of Slurm's jobs name nothing here: the report says which option stands for each kind."""
+    if not field.is_set:
+        return
+    kinds = [part.partition(":")[0] for part in re.split(r"[,?]", field.text())]
+    options = list(dict.fromkeys(f"--after ID:{_AFTER[kind]}" for kind in kinds if kind in _AFTER))
+    others = list(dict.fromkeys(kind for kind in kinds if kind not in _AFTER))
+    here = f"launch with {' '.join(options)}, where ID is the allocation that the job became" if options else ""
+    if others:
+        here += f"{'; ' if here else ''}{', '.join(others)}: launch it when it may start, or slipway run --hold"
+    field.lost("starts after other jobs", here)
 
 
 def _name_index(launch: ImportedLaunch, index: int) -> None:
