@@ -2,9 +2,10 @@
 
 import asyncio
 
+from slipway.crd.transitions import id_of
 from slipway.kube.resources import ALLOCATIONS
 from slipway.model.reasons import Result
-from tests.simulation.scenario import DONE, RUNS_S, STOPPED, Scenario, ended, has_begun, has_ended, is_running
+from tests.simulation.scenario import DONE, RUNS_S, STOPPED, Ending, Scenario, ended, has_begun, has_ended, is_running
 from tests.support.kubelet import Script
 from tests.support.small_cluster import a_manifest
 from tests.support.world import World
@@ -86,6 +87,18 @@ async def _waited_too_long(world: World) -> None:
     await world.when(has_ended)
 
 
+async def _after_another(world: World) -> None:
+    """Two wait for the first to succeed or to fail, and it is deleted as soon as it has ended."""
+    world.kubelets.script = lambda _attempt, _rank: Script(runs_s=RUNS_S)
+    first = id_of(await world.launch("first"))
+    await world.launch(after=[{"allocation": first}])
+    await world.launch("spare", after=[{"allocation": first, "when": "failed"}])
+    await world.when(has_ended, name="first")
+    await world.delete("first")
+    await world.when(has_ended)
+    await world.when(has_ended, name="spare")
+
+
 async def _signal(world: World, signals: dict[str, object]) -> None:
     await _change(world, {"signals": {"attempt": 1, **signals}})
 
@@ -102,5 +115,10 @@ KINDS = (
     Scenario(name="launch-8", story=_launch_eight, ends=DONE),
     Scenario(name="held", story=_held, ends=DONE),
     Scenario(name="given-up", story=_given_up, ends={"job": ended(Result.FAILED, 2)}),
+    Scenario(
+        name="after-another",
+        story=_after_another,
+        ends={"first": Ending(is_gone=True), "job": ended(Result.SUCCEEDED), "spare": ended(Result.CANCELED)},
+    ),
     Scenario(name="waited-too-long", story=_waited_too_long, ends={"job": ended(Result.TIMED_OUT)}),
 )

@@ -382,8 +382,8 @@ class Reconciler:
         ended_at = parse_time(status.ended_at) if status.ended_at else last_transition_at(allocation)
         is_told = self._outbox.is_published(allocation)
         self._accounts.offer(allocation)
-        is_owed = not is_told or self._is_awaited(allocation)
-        if (is_owed and self._clock.now() < ended_at + self._relay_wait_s) or not self._accounts.is_settled(allocation):
+        is_awaited = self._is_awaited(allocation) or not self._accounts.is_settled(allocation)
+        if is_awaited or (not is_told and self._clock.now() < ended_at + self._relay_wait_s):
             self._queue.add_after(uid, LEFTOVER_RECHECK_S)
             return False
         if await self._evidence.has_leftovers(allocation):

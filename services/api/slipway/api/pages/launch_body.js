@@ -128,7 +128,7 @@ function takeRanks(fields, value) {
 }
 
 /** What an allocation has and no launch says: what the API adds, and secret variables, whose values are not kept. */
-const NOT_OF_A_BODY = new Set(["requestHash", "signals", "desired", "hold", "queuePosition", "maxRuntimeOverride", "secretVariables"]);
+const NOT_OF_A_BODY = new Set(["requestHash", "signals", "desired", "hold", "queuePosition", "maxRuntimeOverride", "secretVariables", "after"]);
 /** Fields of a spec that the form shows; others make a launch more than the form, unless they are empty. */
 const SHOWN = new Set(["kind", "queue", "priority", "ranks", "minAvailable", "template", "env", "maxRuntime", "job", "preemptionGrace"]);
 
