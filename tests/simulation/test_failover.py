@@ -11,8 +11,11 @@ from typing import Any
 
 import pytest
 
+from slipway.crd.transitions import id_of
 from slipway.model.lifecycle import Phase
+from slipway.model.reasons import Result
 from tests.support.fault_kinds import Fault, Kind
+from tests.support.kubelet import Script
 from tests.support.world import Setup, World, run_world
 
 LEASE_S, STEADY_S = 15.0, 3.0
@@ -168,3 +171,24 @@ def test_a_zombie_commits_nothing(number: int) -> None:
     written, epochs = run_world(play, a_pair(), faults=(Fault(Kind.FREEZE, leader(), number, "before"),))
     assert written == []
     assert epochs == sorted(epochs)
+
+
+def test_what_waits_for_an_end_starts_although_everybody_dies_with_it() -> None:
+    """The end is in the object that waits, or is seen again: a leader that knows nothing admits it, and only it."""
+
+    async def play(world: World) -> tuple[list[Result | None], float]:
+        world.kubelets.script = lambda _attempt, _rank: Script(runs_s=1.0)
+        first = id_of(await world.launch("first", cpu="100m"))
+        await world.launch("then", cpu="100m", after=[{"allocation": first}])
+        await world.launch("never", cpu="100m", after=[{"allocation": first, "when": "failed"}])
+        await world.when(lambda found: found.status.phase is Phase.TERMINATED, name="first")
+        ended_at = world.clock.now()
+        for name in [name for name in world.processes if name.startswith(("scheduler", "watcher"))]:
+            world.crash(world.processes[name])
+        ends = [await world.when(lambda found: found.status.result, name=name) for name in ("then", "never")]
+        return [found.status.result for found in ends], world.clock.now() - ended_at
+
+    setup = Setup(nodes=2, replicas={"scheduler": 2, "watcher": 2})
+    results, took_s = run_world(play, setup)
+    assert results == [Result.SUCCEEDED, Result.CANCELED]
+    assert took_s <= LEASE_S + 5 * SECOND_S

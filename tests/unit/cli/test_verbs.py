@@ -264,6 +264,16 @@ async def test_a_refused_type_of_gpus_is_named_by_its_option(desk: Desk) -> None
         assert f"{name}: pool default has no flavor 'h100'; it has no flavors" in refused.err
 
 
+async def test_describe_shows_what_it_waits_for(world: ApiWorld, desk: Desk) -> None:
+    """How each has to end, and how it did; of many the first."""
+    ids = [(await world.launch(name=f"p{number}"))["id"] for number in range(6)]
+    await world.step("p0", Event.TERMINATED, result=Result.SUCCEEDED)
+    await world.launch(name="train", after=[{"allocation": id_, "when": "ended"} for id_ in ids])
+    shown = (await desk.run("describe", "train")).out
+    first = ", ".join(f"{id_} ended ({'not yet' if number else 'Succeeded'})" for number, id_ in enumerate(ids[:4]))
+    assert f"After:      {first} and 2 more\n" in shown
+
+
 async def test_describe_shows_the_command_as_it_was_typed(world: ApiWorld, desk: Desk) -> None:
     """Not as a pod template has to write it."""
     await desk.run("run", "--image", "a", "--detach", "--", "sh", "-c", "echo $$ $(RANK)")

@@ -12,6 +12,7 @@ from slipway.crd.meta import API_GROUP
 from slipway.model.duration import format_duration
 
 Json = dict[str, Any]
+AWAITED_SHOWN_MAX = 4
 BAR = 40
 
 
@@ -90,6 +91,7 @@ def _facts(view: Json, session: CliSession, moment: Any) -> list[tuple[str, str]
         ("State", state + (f" (attempt {view['attempt']})" if view["attempt"] > 1 else "")),
         ("Why", labels.waits_for(view) or labels.blocked_by(view) or (labels.summary_of(view) if ended else "")),
         ("Queue", f"{view['queue']} in pool {view['pool']}, priority {view['priority']}"),
+        ("After", _awaited(view)),
         ("Workspace", str(view["workspace"])),
         ("User", str(view.get("user") or "")),
         ("Ranks", f"{labels.running_of(view)}{'' if ended else ' running'}"),
@@ -111,6 +113,20 @@ def _labels(view: Json) -> str:
     """Those that people gave; what Slipway keeps in labels is in `get`."""
     given = cast("Json", view.get("labels") or {})
     return ", ".join(f"{name}={value}" for name, value in given.items() if not name.startswith(f"{API_GROUP}/"))
+
+
+def _awaited(view: Json) -> str:
+    """How the allocations that it waits for have to end, and how they ended."""
+    awaited = cast("list[Json]", cast("Json", view.get("spec") or {}).get("after") or [])
+    known = cast("list[Json]", cast("Json", view.get("status") or {}).get("dependencies") or [])
+    records = {str(each["allocation"]): each for each in known}
+    shown: list[str] = []
+    for each in awaited[:AWAITED_SHOWN_MAX]:
+        record = records.get(str(each["allocation"]), {})
+        gone = "deleted" if record.get("recordedAt") else "not yet"
+        shown.append(f"{each['allocation']} {each['when']} ({each.get('result') or record.get('result') or gone})")
+    more = len(awaited) - len(shown)
+    return ", ".join(shown) + (f" and {more} more" if more > 0 else "")
 
 
 def _preempted(view: Json) -> str:
