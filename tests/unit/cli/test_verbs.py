@@ -179,6 +179,8 @@ async def test_what_it_waits_for_is_an_option(world: ApiWorld, desk: Desk) -> No
     for text in ("prep:soon", "", ":ok", "queue/prep", "job/", "prep:"):
         refused = await desk.run(*RUN, "--after", text, "--", "true")
         assert (refused.code, "--after: " in refused.err) == (main.USAGE, True), text
+    unknown = await desk.run(*RUN, "--after", "nobody", "--", "true")
+    assert "--after: workspace default has no allocation nobody" in unknown.err
 
 
 @pytest.mark.parametrize("option", ["--retry", "--max-restarts"])
