@@ -114,6 +114,9 @@ def _add_surroundings(what: argparse._ArgumentGroup) -> None:  # pyright: ignore
         help="a volume claim of the workspace, at this path; with :ro it is only read (repeat)",
     )
     what.add_argument(
+        "--home", action="store_true", help="HOME is a volume that you keep from launch to launch, made on first use"
+    )
+    what.add_argument(
         "--checkpoints",
         metavar="CLAIM[/FOLDER]",
         help="keep SLIPWAY_CHECKPOINT_DIR on this volume claim, through restarts and preemptions; with a FOLDER, for "
@@ -265,6 +268,7 @@ _PLAIN = {
     "gpu_type": "gpuType",
     "service_account": "serviceAccount",
     "setup": "setup",
+    "home": "home",
     "shm_size": "shmSize",
     "checkpoints": "checkpoints",
     "max_runtime": "maxRuntime",

@@ -16,7 +16,7 @@ import msgspec
 from slipway.crd import podrules, podsecurity, podtemplate, sharedmemory, validate
 from slipway.crd.fielderrors import Findings, pointer
 from slipway.crd.hashing import spec_hash
-from slipway.crd.kinds import PREEMPTION_GRACE, SERVICE_KINDS, defaults_of
+from slipway.crd.kinds import HOME_PATH, PREEMPTION_GRACE, SERVICE_KINDS, defaults_of
 from slipway.crd.roleresources import MAIN_CONTAINER, containers_of, main_container, object_of, objects_of, overlaid
 from slipway.crd.roleresources import role_requests as role_requests
 from slipway.crd.v1alpha1 import (
@@ -126,6 +126,8 @@ def _complete(
         if spec.context:
             at = pointer("ranks", index, "template") if own else "/template"
             _check_work(own or template, at, findings)
+        if spec.home:
+            _check_home(spec, own or template, findings)
         if spec.setup:
             _check_setup(spec.setup, own or template, findings)
         completed.append(_role(role, own or template, defaults, pool.spec, has_own=bool(role.template), gang=spec))
@@ -165,6 +167,20 @@ def _check_work(template: Json, at: str, findings: Findings) -> None:
         if posixpath.normpath(str(mount.get("mountPath") or "")) == folder:
             detail = f"context is unpacked into {folder}: mount the volume elsewhere, or leave context out"
             findings.refuse(f"{here}/volumeMounts/{index}/mountPath", detail)
+
+
+def _check_home(spec: AllocationSpec, template: Json, findings: Findings) -> None:
+    """HOME is the kept volume, and nothing else says what it is."""
+    containers = containers_of(template)
+    if not containers:
+        return
+    main = containers[main_container(template)]
+    names = {*spec.env, *spec.secret_variables, *(str(item.get("name")) for item in objects_of(main.get("env")))}
+    if "HOME" in names:
+        findings.refuse("/home", "env sets HOME too: leave one of them out")
+    paths = [posixpath.normpath(str(mount.get("mountPath") or "")) for mount in objects_of(main.get("volumeMounts"))]
+    if HOME_PATH in paths:
+        findings.refuse("/home", f"another volume is mounted at {HOME_PATH}: mount it elsewhere, or leave home out")
 
 
 def _check_setup(setup: str, template: Json, findings: Findings) -> None:

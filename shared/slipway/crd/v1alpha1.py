@@ -260,6 +260,8 @@ class AllocationSpec(Wire, kw_only=True, frozen=True):
     setup: Annotated[str, Meta(max_length=SETUP_MAX)] = ""
     """a script that runs first in the main container of each rank, once in each attempt; the program starts if it ends
     with 0, and the rank has failed if it does not"""
+    home: bool = False
+    """HOME of the main containers is a volume that its user keeps: a claim of the workspace, made on first use"""
     shm_size: Annotated[str, Meta(max_length=64)] = ""
     """size of /dev/shm of each rank, such as 8Gi: memory, which counts against the memory limit; what the pool gives
     when empty"""

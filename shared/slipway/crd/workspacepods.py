@@ -6,19 +6,27 @@ can be: a workspace whose annotation is wrong still launches.
 
 import re
 from collections.abc import Iterable, Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
 
-from slipway.crd.meta import ANNOTATION_PULL_SECRETS, ANNOTATION_RUN_AS, ANNOTATION_SECRETS, ANNOTATION_SERVICE_ACCOUNTS
+from slipway.crd.meta import (
+    ANNOTATION_HOME,
+    ANNOTATION_PULL_SECRETS,
+    ANNOTATION_RUN_AS,
+    ANNOTATION_SECRETS,
+    ANNOTATION_SERVICE_ACCOUNTS,
+)
 from slipway.crd.roleresources import object_of, objects_of
 from slipway.crd.v1alpha1 import AllocationSpec
 from slipway.crd.wire import RunAs
+from slipway.model.quantity import parse_quantity
 
 PULL_SECRETS_MAX = 16
 OBJECT_NAME_PATTERN = r"^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$"
 SecretName = Annotated[str, Meta(max_length=253, pattern=OBJECT_NAME_PATTERN)]
+AccessMode = Literal["ReadWriteOnce", "ReadWriteMany", "ReadWriteOncePod"]
 _NAME = re.compile(OBJECT_NAME_PATTERN)
 
 
@@ -31,6 +39,15 @@ class ReleasedSecrets(msgspec.Struct, frozen=True, kw_only=True):
     """names that imagePullSecrets may have too"""
 
 
+class HomeTemplate(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """The volume claims that are the home directories of a workspace, one for each user."""
+
+    size: Annotated[str, Meta(min_length=1, max_length=64, description="of each, such as 10Gi")]
+    storage_class: Annotated[str, Meta(max_length=253, description="that of the cluster's default when empty")] = ""
+    access_mode: AccessMode = "ReadWriteOnce"
+    """ReadWriteMany where a user's launches on several nodes share it, if the storage class can do that"""
+
+
 class WorkspacePods(msgspec.Struct, frozen=True, kw_only=True):
     """Of one workspace; empty where it says nothing."""
 
@@ -40,6 +57,8 @@ class WorkspacePods(msgspec.Struct, frozen=True, kw_only=True):
     """Secrets of its namespace that the image of each pod is pulled with"""
     run_as: RunAs = RunAs()
     """as whom launches run that do not say"""
+    home: HomeTemplate | None = None
+    """what home directories are made of; None: there are none"""
     secrets: tuple[str, ...] | None = None
     """Secrets that pod templates may name: names, or PREFIX*; None: every one"""
 
@@ -56,6 +75,7 @@ def read(annotations: Mapping[str, str]) -> WorkspacePods:
         accounts=_listed(annotations.get(ANNOTATION_SERVICE_ACCOUNTS, "")),
         pull_secrets=tuple(secrets)[:PULL_SECRETS_MAX],
         run_as=_run_as(annotations.get(ANNOTATION_RUN_AS, "")),
+        home=_home(annotations.get(ANNOTATION_HOME, "")),
         secrets=_listed(annotations[ANNOTATION_SECRETS]) if ANNOTATION_SECRETS in annotations else None,
     )
 
@@ -68,6 +88,19 @@ def written(names: Iterable[str]) -> str | None:
 def written_run_as(run_as: RunAs | None) -> str | None:
     """As an annotation says it; None: no annotation."""
     return msgspec.json.encode(run_as).decode() if run_as is not None and run_as != RunAs() else None
+
+
+def no_homes(workspace: str) -> str:
+    """What a launch is told that wants a home directory where there are none."""
+    return (
+        f"workspace {workspace} keeps no home directories; leave home out, or ask an administrator for them: "
+        f"slipway workspace set {workspace} --home 10Gi"
+    )
+
+
+def written_home(home: HomeTemplate | None) -> str | None:
+    """As an annotation says it; None: no annotation."""
+    return msgspec.json.encode(home).decode() if home is not None else None
 
 
 def with_pull_secrets(spec: AllocationSpec, names: Iterable[str]) -> AllocationSpec:
@@ -95,6 +128,22 @@ def _run_as(annotation: str) -> RunAs:
         return msgspec.json.decode(annotation, type=RunAs) if annotation else RunAs()
     except msgspec.DecodeError:
         return RunAs()
+
+
+def _home(annotation: str) -> HomeTemplate | None:
+    try:
+        found = msgspec.json.decode(annotation, type=HomeTemplate) if annotation else None
+    except msgspec.DecodeError:
+        return None
+    return found if found is not None and is_size(found.size) else None
+
+
+def is_size(text: str) -> bool:
+    """Whether a volume can have that size."""
+    try:
+        return parse_quantity(text) > 0
+    except (ValueError, ArithmeticError):
+        return False
 
 
 def _listed(annotation: str) -> tuple[str, ...]:

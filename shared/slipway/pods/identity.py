@@ -27,11 +27,17 @@ _MAY_BE_READ = ("csi", "persistentVolumeClaim")
 _OUTSIDE_NAMES = re.compile(r"[^A-Za-z0-9._-]+")
 
 
-def variables(container: JsonMap, pod: JsonMap, user: str, taken: Collection[str]) -> list[dict[str, Any]]:
+def variables(
+    container: JsonMap, pod: JsonMap, user: str, taken: Collection[str], *, is_kept: bool = False
+) -> list[dict[str, Any]]:
     """What the main container is told beside the variables in `taken`; `user` is who launched the allocation.
 
-    Empty when the image chooses the user: it knows that user's home.
+    Empty when the image chooses the user: it knows that user's home. `is_kept`: the home is a volume that is kept.
     """
+    if is_kept:
+        kept = {"HOME": HOME_PATH}
+        kept |= {"USER": login_of(user), "LOGNAME": login_of(user)} if _has_uid(container, pod) else {}
+        return [{"name": variable, "value": value} for variable, value in kept.items() if variable not in taken]
     if not _has_uid(container, pod):
         return []
     name = login_of(user)
@@ -43,17 +49,21 @@ def variables(container: JsonMap, pod: JsonMap, user: str, taken: Collection[str
     return [{"name": variable, "value": value} for variable, value in told.items() if variable not in taken]
 
 
-def mount_of(container: JsonMap, pod: JsonMap, taken: Collection[str]) -> list[RawObject]:
+def mount_of(container: JsonMap, pod: JsonMap, taken: Collection[str], *, is_kept: bool = False) -> list[RawObject]:
     """The mount of the folder that HOME names, when the container needs it."""
+    if is_kept:
+        return [{"name": HOME_VOLUME, "mountPath": HOME_PATH}]
     is_there = any(_path_of(mount) == HOME_PATH for mount in objects_of(container.get("volumeMounts")))
     if is_there or "HOME" in taken or not _has_uid(container, pod) or _own_home(container, pod):
         return []
     return [{"name": HOME_VOLUME, "mountPath": HOME_PATH}]
 
 
-def volume_of(container: JsonMap) -> list[RawObject]:
-    """The volume for `mount_of`."""
+def volume_of(container: JsonMap, claim: str = "") -> list[RawObject]:
+    """The volume for `mount_of`: that claim, if one is named."""
     is_mounted = any(mount.get("name") == HOME_VOLUME for mount in objects_of(container.get("volumeMounts")))
+    if is_mounted and claim:
+        return [{"name": HOME_VOLUME, "persistentVolumeClaim": {"claimName": claim}}]
     return [{"name": HOME_VOLUME, "emptyDir": {}}] if is_mounted else []
 
 

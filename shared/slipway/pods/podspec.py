@@ -23,6 +23,7 @@ from slipway.model.ids import AllocationId
 from slipway.model.quantity import format_quantity
 from slipway.pods import context, devices, files, identity, library, rendezvous
 from slipway.pods.files import ContextBundle
+from slipway.pods.home import claim_name
 from slipway.pods.pin import LAUNCH_GATE
 from slipway.pods.setup import with_setup
 
@@ -105,7 +106,7 @@ def role_base(
     if not containers:
         raise InvalidError(f"role {role.name} has no container")
     made = _main(containers[main], spec, role, bundle, options, values_name=values_name)
-    containers[main] = _with_identity(made, pod, user)
+    containers[main] = _with_identity(made, pod, user, is_kept=spec.home)
     pod["containers"] = containers
     shared = size_of(spec.shm_size, role, template, pool)
     if shared:
@@ -128,7 +129,7 @@ def role_base(
     if spec.context:
         pod["volumes"].append(context.program_volume(bundle_name))
     pod["volumes"] += library.volume_of(spec.kind, bundle_name)
-    pod["volumes"] += identity.volume_of(containers[main])
+    pod["volumes"] += identity.volume_of(containers[main], claim_name(user) if spec.home else "")
     if shared:
         backed = {"medium": "Memory", "sizeLimit": format_quantity(shared)}
         pod["volumes"].append({"name": _SHM_VOLUME, "emptyDir": backed})
@@ -246,11 +247,11 @@ def _main(
     return with_setup(made, spec.setup) if spec.setup else made
 
 
-def _with_identity(main: RawObject, pod: RawObject, user: str) -> RawObject:
+def _with_identity(main: RawObject, pod: RawObject, user: str, *, is_kept: bool) -> RawObject:
     """The main container with its user's name and home, before the user's own values, which may refer to them."""
     taken = {str(item.get("name")) for item in main["env"]}
-    made = {**main, "env": [*identity.variables(main, pod, user, taken), *main["env"]]}
-    mounts = [*(main.get("volumeMounts") or ()), *identity.mount_of(main, pod, taken)]
+    made = {**main, "env": [*identity.variables(main, pod, user, taken, is_kept=is_kept), *main["env"]]}
+    mounts = [*(main.get("volumeMounts") or ()), *identity.mount_of(main, pod, taken, is_kept=is_kept)]
     return {**made, "volumeMounts": mounts} if mounts else made
 
 

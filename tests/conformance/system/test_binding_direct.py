@@ -1,9 +1,12 @@
 """`binding: direct` beside the real kube-scheduler: each leaves the other's pods alone, and counts them."""
 
+import json
 from collections.abc import Generator
 
 import pytest
 
+from slipway.crd.meta import ANNOTATION_HOME, LABEL_HOME
+from slipway.errors import InvalidError
 from tests.conformance.system.claimed_devices import make_toys
 from tests.conformance.system.neighbours import PODS, Place, a_place
 from tests.conformance.system.operator import Json
@@ -198,6 +201,38 @@ def test_volume_that_is_not_bound_yet_is_waited_for(place: Place) -> None:
     place.make(VOLUMES, a_volume(name, name))
     system.ended(id_, "Succeeded", timeout_s=60)
     assert system.view(id_)["attempt"] == 1
+
+
+def test_a_home_is_made_by_the_pod_worker_and_stays(place: Place) -> None:
+    """With the right and under the policy of its account; the second launch finds the claim of the first."""
+    system, name = place.system, f"homes-{place.name}"
+    workspace = "/api/v1/namespaces/default"
+    place.make(CLASSES, a_class(name, "Immediate"))
+    place.make(VOLUMES, a_volume(name, name))
+    home = json.dumps({"size": "1Gi", "storageClass": name})
+    system.operator.change(workspace, {"metadata": {"annotations": {ANNOTATION_HOME: home}}})
+    claims: list[Json] = []
+    try:
+        for _ in range(2):
+            # What the api has read of a workspace is some seconds old.
+            id_ = wait_until(lambda: accepted(place), "the api has seen the annotation", timeout_s=60)
+            system.ended(id_, "Succeeded", timeout_s=60)
+            claims += system.operator.items(CLAIMS, f"{LABEL_HOME}=true")
+        assert len({claim["metadata"]["uid"] for claim in claims}) == 1
+        assert claims[0]["spec"]["volumeName"] == name
+        assert "ownerReferences" not in claims[0]["metadata"]
+    finally:
+        system.operator.change(workspace, {"metadata": {"annotations": {ANNOTATION_HOME: None}}})
+        for claim in claims[:1]:
+            system.operator.delete(f"{CLAIMS}/{claim['metadata']['name']}")
+
+
+def accepted(place: Place) -> str:
+    """The id of a launch with a home; empty while it is refused."""
+    try:
+        return place.launch(1, home=True)
+    except InvalidError:
+        return ""
 
 
 def test_resource_claims_are_kube_schedulers(place: Place) -> None:

@@ -94,6 +94,34 @@ async def test_as_whom_launches_run(world: ApiWorld) -> None:
     assert "slipway.dev/run-as" not in (await world.kube.get(NAMESPACES, "team")).metadata.annotations
 
 
+async def test_of_what_homes_are_made(world: ApiWorld) -> None:
+    """Launches with a home are refused, with what to do, until a workspace says it."""
+    body = {"kind": "command", "image": "a", "command": ["x"], "workspace": "team", "home": True}
+    assert (await world.post("/workspaces", {"name": "team"})).json()["home"] is None
+    refused = await world.post("/allocations", body)
+    [error] = refused.json()["errors"]
+    assert error["pointer"] == "/home"
+    assert "slipway workspace set team --home 10Gi" in error["detail"]
+    home = {"size": "10Gi", "accessMode": "ReadWriteMany"}
+    assert (await patch(world, "team", {"home": home})).json()["home"] == home
+    taken = await world.post("/allocations", body)
+    assert taken.status_code == 201, taken.text
+    assert taken.json()["spec"]["home"] is True
+    assert (await patch(world, "team", {"home": None})).json()["home"] is None
+
+
+@pytest.mark.parametrize(
+    ("home", "pointer"),
+    [({}, "/home/size"), ({"size": "much"}, "/home/size"), ({"size": "0"}, "/home/size"),
+     ({"size": "1Gi", "accessMode": "x"}, "/home/accessMode")],
+)  # fmt: skip
+async def test_homes_of_which_no_claim_can_be_made(world: ApiWorld, home: dict[str, str], pointer: str) -> None:
+    """Refused with the field, and nothing is made."""
+    refused = await world.post("/workspaces", {"name": "team", "home": home})
+    assert (refused.status_code, refused.json()["errors"][0]["pointer"]) == (422, pointer)
+    assert (await world.get("/workspaces/team")).status_code == 404
+
+
 async def test_a_namespace_that_exists(world: ApiWorld) -> None:
     """409 unless it is to be adopted; removing it then leaves the namespace as it was."""
     await world.kube.create(NAMESPACES, {"metadata": {"name": "theirs", "labels": {"their": "own"}}})

@@ -45,3 +45,16 @@ async def test_what_goes_wrong(desk: Desk, words: tuple[str, ...], code: int, sa
     """The exit code, and why."""
     ran = await desk.run("workspace", *words)
     assert (ran.code, said in ran.err) == (code, True), ran.err
+
+
+async def test_homes_are_an_option_of_a_workspace_and_of_a_launch(world: ApiWorld, desk: Desk) -> None:
+    """Size, class and mode; `none` takes them away, and what is no size is refused with the option."""
+    assert (await desk.run("workspace", "create", "team", "--home", "5Gi:fast:ReadWriteMany")).code == 0
+    shown = (await world.get("/workspaces/team")).json()["home"]
+    assert shown == {"size": "5Gi", "storageClass": "fast", "accessMode": "ReadWriteMany"}
+    words = ("run", "-n", "team", "--image", "a", "--name", "at-home", "--detach", "--home", "--", "true")
+    assert (await desk.run(*words)).code == 0
+    assert (await desk.run("workspace", "set", "team", "--home", "none")).code == 0
+    assert (await world.get("/workspaces/team")).json()["home"] is None
+    refused = await desk.run("workspace", "set", "team", "--home", "much")
+    assert (refused.code, "home.size: 'much' is no size; write such as 10Gi" in refused.err) == (2, True), refused.err

@@ -41,3 +41,19 @@ def test_a_setup_that_no_shell_can_run_is_refused(setup: str, why: str) -> None:
     """With its field."""
     [(field, said)] = refused(setup)
     assert (field, why in said) == ("/setup", True)
+
+
+@pytest.mark.parametrize(
+    ("spec", "main"),
+    [
+        ({"env": {"HOME": "/x"}}, MAIN),
+        ({"secretVariables": ["HOME"]}, MAIN),
+        ({}, {**MAIN, "env": [{"name": "HOME", "value": "/x"}]}),
+    ],
+)
+def test_a_home_beside_another_home_is_refused(spec: dict[str, Any], main: dict[str, Any]) -> None:
+    """Both say what HOME is."""
+    found = resolve(an_allocation(home=True, template=a_template(main), **spec), a_pool())
+    assert [(error.pointer, error.detail) for error in found.errors] == [
+        ("/home", "env sets HOME too: leave one of them out")
+    ]

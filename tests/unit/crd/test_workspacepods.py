@@ -1,6 +1,8 @@
 """What a workspace says about its pods, as it is read from its annotations and laid on pod templates."""
 
-from slipway.crd.workspacepods import PULL_SECRETS_MAX, ReleasedSecrets, read, with_pull_secrets, written
+import pytest
+
+from slipway.crd.workspacepods import PULL_SECRETS_MAX, HomeTemplate, ReleasedSecrets, read, with_pull_secrets, written
 from tests.support.allocations import Json, a_template, an_allocation
 
 SECRETS = "slipway.dev/image-pull-secrets"
@@ -53,3 +55,10 @@ def test_every_template_names_the_secrets_after_its_own() -> None:
         ["b", "a"],
     )
     assert with_pull_secrets(spec, []) is spec
+
+
+@pytest.mark.parametrize("wrong", ["", "x", "{}", '{"size": 3}', '{"size": "much"}', '{"size": "-1Gi"}', "[]"])
+def test_a_template_of_homes_that_cannot_be_read_is_none(wrong: str) -> None:
+    """A workspace whose annotation is wrong still launches; launches with a home are refused."""
+    assert read({"slipway.dev/home": wrong}).home is None
+    assert read({"slipway.dev/home": '{"size": "1Gi"}'}).home == HomeTemplate(size="1Gi")

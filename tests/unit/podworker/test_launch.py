@@ -4,15 +4,17 @@ import asyncio
 
 import pytest
 
-from slipway.crd.meta import TRACKING_FINALIZER
+from slipway.crd.meta import ANNOTATION_USER, TRACKING_FINALIZER
 from slipway.errors import ControlPlaneError, DeadlineError, UnavailableError
 from slipway.kube.errors import Verb
 from slipway.kube.resources import ALLOCATIONS, CONFIG_MAPS, NAMESPACES, PODS, RESOURCE_POOLS
 from slipway.model.lifecycle import Event
+from slipway.pods.home import claim_name
 from tests.support.allocations import a_template
 from tests.support.podworker_desk import CrashError, Desk, at_a_desk, ended_with
 from tests.support.small_cluster import look
 
+CLAIMS = "persistentvolumeclaims"
 GANG = ("n0", "n1", "n0")
 AS_A_READER = {
     "spec": {"serviceAccountName": "reader", "containers": [{"name": "main", "image": "x", "command": ["true"]}]}
@@ -391,5 +393,94 @@ def test_a_rank_is_a_service_account_that_its_workspace_allows(marks: dict[str, 
         conditions = {each.type: each.message for each in (await look(desk.kube)).status.conditions}
         assert pods == (["reader"] if is_launched else []), conditions
         assert ("slipway.dev/service-accounts" in conditions.get("Refused", "")) is not is_launched
+
+    at_a_desk(story)
+
+
+HOMES = {"slipway.dev/home": '{"size": "5Gi", "storageClass": "fast"}'}
+
+
+def bind_volumes(desk: Desk) -> None:
+    """From now on the cluster binds claims, as the controller of volumes does."""
+
+    async def settle(_verb: Verb, _plural: str) -> None:
+        desk.core.settle()
+
+    desk.calls.hook = settle
+
+
+async def assign_at_home(desk: Desk, name: str, user: str) -> None:
+    """An admitted allocation of that user, with a home."""
+    body = desk.a_body(name, home=True)
+    body["metadata"]["annotations"] = {ANNOTATION_USER: user}
+    await desk.kube.create(ALLOCATIONS, body, namespace="default")
+    await desk.admit("n0", name=name)
+
+
+def test_a_home_is_made_on_first_use_and_stays() -> None:
+    """One claim for each user of the workspace, of what its template says; it is nobody's, so it outlives the work."""
+
+    async def story(desk: Desk) -> None:
+        await desk.kube.patch(NAMESPACES, "default", {"metadata": {"annotations": HOMES}})
+        bind_volumes(desk)
+        for name, user in (("one", "ada"), ("two", "ada"), ("three", "eve")):
+            await assign_at_home(desk, name, user)
+            await desk.handle(name)
+        claims = {record.obj["metadata"]["name"]: record.obj for record in desk.core.list(CLAIMS).records}
+        assert claims.keys() == {claim_name("ada"), claim_name("eve")}
+        claim = claims[claim_name("ada")]
+        assert claim["spec"]["resources"]["requests"] == {"storage": "5Gi"}
+        assert (claim["spec"]["accessModes"], claim["spec"]["storageClassName"]) == (["ReadWriteOnce"], "fast")
+        assert "ownerReferences" not in claim["metadata"]
+        assert claim["metadata"]["labels"]["slipway.dev/home"] == "true"
+        mounted = [
+            volume["persistentVolumeClaim"]["claimName"]
+            for record in desk.core.list("pods").records
+            for volume in record.obj["spec"]["volumes"]
+            if "persistentVolumeClaim" in volume
+        ]
+        assert sorted(mounted) == sorted([claim_name("ada"), claim_name("ada"), claim_name("eve")])
+
+    at_a_desk(story)
+
+
+def test_of_two_who_make_a_home_at_once_one_does() -> None:
+    """The other takes it as it is, and so does a launch whose claim an administrator has made before."""
+
+    async def story(desk: Desk) -> None:
+        await desk.kube.patch(NAMESPACES, "default", {"metadata": {"annotations": HOMES}})
+        await assign_at_home(desk, "job", "ada")
+
+        async def rival(verb: Verb, plural: str) -> None:
+            if (verb, plural) == (Verb.CREATE, CLAIMS):
+                spec = {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Ti"}}}
+                desk.core.create(CLAIMS, "default", {"metadata": {"name": claim_name("ada")}, "spec": spec})
+            desk.core.settle()
+
+        desk.calls.hook = rival
+        await desk.handle()
+        [claim] = desk.core.list(CLAIMS).records
+        assert claim.obj["spec"]["accessModes"] == ["ReadWriteMany"]
+        assert len(desk.core.list("pods").records) == 1
+
+    at_a_desk(story)
+
+
+@pytest.mark.parametrize(
+    ("marks", "user", "why"),
+    [({}, "ada", "keeps no home directories"), (HOMES, "", "set the annotation slipway.dev/user")],
+)
+def test_a_home_that_cannot_be_is_refused(marks: dict[str, str], user: str, why: str) -> None:
+    """An allocation that no api has seen is judged too: with the field and what to do, and nothing of it is made."""
+
+    async def story(desk: Desk) -> None:
+        await desk.kube.patch(NAMESPACES, "default", {"metadata": {"annotations": marks}})
+        await assign_at_home(desk, "job", user)
+        await desk.handle()
+        conditions = {each.type: each.message for each in (await look(desk.kube)).status.conditions}
+        assert conditions["Refused"].startswith("/home: ")
+        assert why in conditions["Refused"]
+        assert not desk.core.list("pods").records
+        assert not desk.core.list(CLAIMS).records
 
     at_a_desk(story)

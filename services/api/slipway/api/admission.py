@@ -26,7 +26,7 @@ from slipway.crd.resolve import resolve
 from slipway.crd.roleresources import MAIN_CONTAINER, containers_of, main_container, object_of, objects_of, overlaid
 from slipway.crd.v1alpha1 import Allocation, AllocationSpec, ResourcePool, RoleSpec
 from slipway.crd.validate import check_env_name
-from slipway.crd.workspacepods import WorkspacePods
+from slipway.crd.workspacepods import WorkspacePods, no_homes
 from slipway.errors import FieldError, InvalidError
 from slipway.pods.setup import command_of
 
@@ -70,6 +70,8 @@ def draft(
     """
     errors = [*_own_errors(body, pool), *_run_as_errors(body, run_as_defaults)]
     errors += podshorts.errors_of(body, run_as_defaults)
+    if body.home and workspace.home is None:
+        errors.append(FieldError("/home", no_homes(body.workspace)))
     own_template = bool(containers_of(body.template))
     spec = _spec(body)
     wanted = Allocation(metadata=ObjectMeta(name=name, namespace=body.workspace, labels=body.labels), spec=spec)

@@ -22,6 +22,7 @@ from slipway.api.schemas import Request
 from slipway.crd.fielderrors import Findings, pointer
 from slipway.crd.members import members
 from slipway.crd.meta import (
+    ANNOTATION_HOME,
     ANNOTATION_POOL,
     ANNOTATION_PULL_SECRETS,
     ANNOTATION_QUEUE,
@@ -37,7 +38,16 @@ from slipway.crd.roleresources import object_of
 from slipway.crd.transitions import is_admitted
 from slipway.crd.v1alpha1 import Allocation, Name, RoleSpec
 from slipway.crd.wire import RunAs
-from slipway.crd.workspacepods import PULL_SECRETS_MAX, SecretName, read, written, written_run_as
+from slipway.crd.workspacepods import (
+    PULL_SECRETS_MAX,
+    HomeTemplate,
+    SecretName,
+    is_size,
+    read,
+    written,
+    written_home,
+    written_run_as,
+)
 from slipway.errors import AlreadyExistsError, FieldError, InvalidError, NotFoundError, UnavailableError
 from slipway.kube.objects import Namespace, ResourceQuota
 from slipway.kube.resources import ALLOCATIONS, NAMESPACES, RESOURCE_QUOTAS
@@ -71,18 +81,23 @@ class WorkspaceBody(Request, kw_only=True, frozen=True):
     default_template: Name | None = None
     image_pull_secrets: PullSecrets = []
     run_as: RunAs | None = None
+    home: HomeTemplate | None = None
+    """what home directories are made of: launches with home: true have one"""
     quota: Quota = {}
     adopt: bool = False
 
 
 class WorkspaceChange(Request, kw_only=True, frozen=True):
-    """What may change; null takes a default, the Secrets for images, runAs, or the whole quota, away."""
+    """What may change; null takes a default, the Secrets for images, runAs, home, or the whole quota, away. Home
+    directories that were made stay."""
 
     default_pool: Name | UnsetType | None = UNSET
     default_queue: Name | UnsetType | None = UNSET
     default_template: Name | UnsetType | None = UNSET
     image_pull_secrets: PullSecrets | UnsetType | None = UNSET
     run_as: RunAs | UnsetType | None = UNSET
+    home: HomeTemplate | UnsetType | None = UNSET
+    """what home directories are made of; null: launches with home: true are refused"""
     quota: Quota | UnsetType | None = UNSET
 
 
@@ -101,6 +116,8 @@ class WorkspaceView(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
     """Secrets of its namespace that the images of its pods are pulled with, after those of the pod template"""
     run_as: RunAs
     """as whom launches run that do not say"""
+    home: HomeTemplate | None
+    """what home directories are made of; null: there are none"""
     pools: list[str]
     """those that it may use"""
     quota: dict[str, Any]
@@ -151,6 +168,7 @@ class Workspaces:
         if _RESERVED.fullmatch(body.name) or body.name == self._system_namespace:
             raise _invalid("/name", f"{body.name} belongs to the system and never becomes a workspace; choose another")
         hard = hard_of(body.quota)
+        _check_home(body.home)
         await self._check_defaults(body.name, body.default_pool, body.default_queue)
         metadata: RawObject = {
             "name": body.name,
@@ -169,6 +187,7 @@ class Workspaces:
         """Other defaults, another quota."""
         found = await self._found(name)
         hard = None if body.quota is UNSET else hard_of(body.quota or {})
+        _check_home(body.home)
         marks = found.metadata.annotations
         pool = marks.get(ANNOTATION_POOL) if body.default_pool is UNSET else body.default_pool
         queue = marks.get(ANNOTATION_QUEUE) if body.default_queue is UNSET else body.default_queue
@@ -185,6 +204,8 @@ class Workspaces:
             annotations[ANNOTATION_PULL_SECRETS] = written(dict.fromkeys(body.image_pull_secrets or ()))
         if body.run_as is not UNSET:
             annotations[ANNOTATION_RUN_AS] = written_run_as(body.run_as)
+        if body.home is not UNSET:
+            annotations[ANNOTATION_HOME] = written_home(body.home)
         if annotations:
             await self._kube.patch(NAMESPACES, name, {"metadata": {"annotations": annotations}})
         if hard is not None:
@@ -322,12 +343,19 @@ def hard_of(quota: Mapping[str, Quantity]) -> dict[str, str]:
     return hard
 
 
+def _check_home(home: HomeTemplate | UnsetType | None) -> None:
+    """Raises InvalidError for a template of which no claim can be made."""
+    if isinstance(home, HomeTemplate) and not is_size(home.size):
+        raise _invalid("/home/size", f"{home.size!r} is no size; write such as 10Gi")
+
+
 def _given(body: WorkspaceBody) -> dict[str, str]:
     fields = {"pool": body.default_pool, "queue": body.default_queue, "template": body.default_template}
     given = {_ANNOTATIONS[field]: value for field, value in fields.items() if value is not None}
     pods = {
         ANNOTATION_PULL_SECRETS: written(dict.fromkeys(body.image_pull_secrets)),
         ANNOTATION_RUN_AS: written_run_as(body.run_as),
+        ANNOTATION_HOME: written_home(body.home),
     }
     return given | {name: value for name, value in pods.items() if value}
 
@@ -386,6 +414,7 @@ def _view(
         default_template=meta.annotations.get(ANNOTATION_TEMPLATE, ""),
         image_pull_secrets=list(read(meta.annotations).pull_secrets),
         run_as=read(meta.annotations).run_as,
+        home=read(meta.annotations).home,
         pools=pools,
         quota=dict(quota.spec.hard) if quota else {},
         used=_used(quota, handed_out.get(meta.name, 0)) if quota else {},

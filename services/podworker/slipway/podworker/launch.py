@@ -36,7 +36,7 @@ from slipway.errors import (
 from slipway.kube.objects import Pod
 from slipway.kube.resources import ALLOCATIONS, CONFIG_MAPS, PODS, SERVICES, Resource, brief
 from slipway.kube.wire import metadata_of
-from slipway.pods import manifest
+from slipway.pods import home, manifest
 from slipway.pods.manifest import Manifests, RankPod
 from slipway.pods.podspec import SCHEDULER_NAME, TaskOptions
 from slipway.podworker import gates, status
@@ -48,7 +48,7 @@ from slipway.podworker.gates import PodGate
 from slipway.podworker.pools import Pinned
 from slipway.podworker.ports import Kube
 from slipway.podworker.steps import step
-from slipway.podworker.volume_claims import needs_scheduler
+from slipway.podworker.volume_claims import make_once, needs_scheduler
 from slipway.runtime import semconv, telemetry
 from slipway.runtime.clock import Clock
 
@@ -223,6 +223,8 @@ class AttemptLauncher:
 
     async def _judged_manifests(self, allocation: Allocation, pinned: Pinned, traceparent: str) -> Manifests:
         """The objects of the attempt; its pods are left to kube-scheduler where only that can bind their volumes."""
+        if pinned.spec.home and pinned.home is not None:
+            await make_once(self._kube, home.claim_of(allocation, pinned.home))
         manifests = self._manifests(allocation, pinned, traceparent)
         if manifests.is_delegate:
             return manifests

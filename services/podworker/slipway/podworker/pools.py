@@ -9,12 +9,14 @@ accounts and the Secrets that a template may name never.
 import msgspec
 
 from slipway.crd import podrules, podtemplate
+from slipway.crd.meta import ANNOTATION_USER
 from slipway.crd.resolve import Resolved, resolve
 from slipway.crd.roleresources import object_of
 from slipway.crd.v1alpha1 import Allocation, AllocationSpec, ResourcePool
-from slipway.crd.workspacepods import WorkspacePods, read
+from slipway.crd.workspacepods import HomeTemplate, WorkspacePods, no_homes, read
 from slipway.errors import InvalidError, NotFoundError
 from slipway.kube.resources import NAMESPACES, RESOURCE_POOLS
+from slipway.pods.home import user_of
 from slipway.podworker.ports import Kube
 from slipway.runtime.clock import Clock
 
@@ -30,6 +32,8 @@ class Pinned(msgspec.Struct, frozen=True, tag=True):
     pool: ResourcePool
     pull_secrets: tuple[str, ...] = ()
     """of the workspace"""
+    home: HomeTemplate | None = None
+    """what its home directories are made of"""
 
 
 class Drifted(msgspec.Struct, frozen=True, tag=True):
@@ -78,6 +82,7 @@ class Pools:
             podtemplate.named_account(template) or any(podrules.secrets_of(object_of(template.get("spec"))))
             for template in templates
         )
+        is_named = is_named or spec.home
         # Read each time for what is named: what an administrator has taken back holds from the next attempt on.
         workspace = await self._workspace(allocation.metadata.namespace, is_fresh=is_named)
         if is_named:
@@ -85,7 +90,9 @@ class Pools:
         if resolved.errors:
             first = resolved.errors[0]
             raise InvalidError(f"{first.pointer}: {first.detail}", fields=resolved.errors)
-        return Pinned(resolved.spec, pool, workspace.pull_secrets)
+        if spec.home:
+            _check_home(allocation, workspace)
+        return Pinned(resolved.spec, pool, workspace.pull_secrets, workspace.home)
 
     async def pool(self, name: str) -> ResourcePool:
         """A pool as it is, or was a moment ago.
@@ -115,3 +122,14 @@ class Pools:
             self._known.clear()
         self._known[name] = (self._clock.monotonic(), pool)
         return pool
+
+
+def _check_home(allocation: Allocation, workspace: WorkspacePods) -> None:
+    """Raises InvalidError where there is nothing of which a home directory could be made, or nobody whose it would
+    be."""
+    if workspace.home is None:
+        raise InvalidError(f"/home: {no_homes(allocation.metadata.namespace)}")
+    if not user_of(allocation):
+        raise InvalidError(
+            f"/home: nobody is named whose it is; set the annotation {ANNOTATION_USER}, or launch by the API"
+        )

@@ -1,20 +1,23 @@
-"""The volume claims of a launch that we bind ourselves: which of them only kube-scheduler can bind.
+"""The volume claims of a launch: those that are made on first use, and which of them only kube-scheduler can bind.
 
-Owns the judgement on a claim. kube-scheduler is who picks the node for a volume that waits for its first consumer; a
-pod that we bind past it would wait for that volume for ever. So such a launch is left to kube-scheduler, on the nodes
-that were planned ([decision 65](docs/adr/0065-what-only-kube-scheduler-can-give-is-left-to-it.md)).
+Owns the judgement on a claim, and the create of one. kube-scheduler is who picks the node for a volume that waits for
+its first consumer; a pod that we bind past it would wait for that volume for ever. So such a launch is left to
+kube-scheduler, on the nodes that were planned
+([decision 65](docs/adr/0065-what-only-kube-scheduler-can-give-is-left-to-it.md)).
 
-Promises: a launch without claims costs nothing; nothing is written. Not promised: that the planned node can reach a
-volume that is bound already (a nodeSelector says where it is).
+Promises: a launch without claims costs nothing; nothing is written but a claim that is not there. Not promised: that
+the planned node can reach a volume that is bound already (a nodeSelector says where it is).
 
 Source: Kubernetes, "Storage Classes": volumeBindingMode; the annotations of the volume controller.
 """
 
+import contextlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from slipway.crd.meta import RawObject
 from slipway.crd.roleresources import object_of, objects_of
-from slipway.errors import ClaimPendingError, NotFoundError
+from slipway.errors import AlreadyExistsError, ClaimPendingError, NotFoundError
 from slipway.kube.objects import StorageClass
 from slipway.kube.resources import STORAGE_CLASSES, VOLUME_CLAIMS
 from slipway.podworker.ports import Kube
@@ -40,6 +43,20 @@ async def needs_scheduler(kube: Kube, namespace: str, pods: Iterable[Mapping[str
         if found is not None and found.volume_binding_mode == WAITS:
             return True
     return False
+
+
+async def make_once(kube: Kube, claim: RawObject) -> None:
+    """Make the claim, unless there is one of its name. Of several who do this at once, one makes it.
+
+    Raises:
+        QuotaExceededError, InvalidError: it cannot be made (now).
+    """
+    name, namespace = str(claim["metadata"]["name"]), str(claim["metadata"]["namespace"])
+    try:
+        await kube.get(VOLUME_CLAIMS, name, namespace=namespace)
+    except NotFoundError:
+        with contextlib.suppress(AlreadyExistsError):
+            await kube.create(VOLUME_CLAIMS, claim)
 
 
 async def _is_waiting(kube: Kube, namespace: str, name: str) -> bool:

@@ -41,6 +41,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
             + _or_none(each is change),
         )
         each.add_argument(
+            "--home",
+            metavar="SIZE[:CLASS[:MODE]]",
+            help="what home directories are made of, such as 10Gi or 10Gi:fast:ReadWriteMany"
+            + _or_none(each is change),
+        )
+        each.add_argument(
             "--quota",
             metavar="NAME=AMOUNT",
             action="append",
@@ -71,9 +77,8 @@ def execute(arguments: argparse.Namespace, session: CliSession) -> int:
         case "set":
             fields = _fields(arguments)
             if not fields:
-                raise InvalidError(
-                    "workspace set: name what is to change: --pool, --queue, --template, --pull-secret or --quota"
-                )
+                options = "--pool, --queue, --template, --pull-secret, --home or --quota"
+                raise InvalidError(f"workspace set: name what is to change: {options}")
             session.api.patch(path, fields)
             terminal.line(f"workspace {name} is changed")
         case _:
@@ -90,9 +95,20 @@ def _fields(arguments: argparse.Namespace) -> Json:
             fields[field] = None if value == NONE else value
     if arguments.pull_secret:
         fields["imagePullSecrets"] = None if arguments.pull_secret == [NONE] else arguments.pull_secret
+    if arguments.home is not None:
+        fields["home"] = None if arguments.home == NONE else _home(arguments.home)
     if arguments.quota:
         fields["quota"] = None if arguments.quota == [NONE] else _quota(arguments.quota)
     return fields
+
+
+def _home(text: str) -> dict[str, str]:
+    """`SIZE`, `SIZE:CLASS` or `SIZE:CLASS:MODE`, as `home` of a workspace; what is left empty is not said."""
+    names = ("size", "storageClass", "accessMode")
+    parts = text.split(":")
+    if not parts[0] or len(parts) > len(names):
+        raise InvalidError(f"--home: {text!r} is not SIZE, SIZE:CLASS or SIZE:CLASS:MODE, such as 10Gi:fast")
+    return {name: part for name, part in zip(names, parts, strict=False) if part}
 
 
 def _quota(items: list[str]) -> dict[str, str]:

@@ -78,7 +78,7 @@ _TABLE: dict[str, Rows] = {
         (_W, "", ("configmaps", "services"), ("create", "delete", "get")),
         (_W, "", ("pods",), ("create", "delete", "get", "patch")),
         (_W, "", ("pods/binding",), ("create",)),
-        (_W, "", ("persistentvolumeclaims",), ("get",)),
+        (_W, "", ("persistentvolumeclaims",), ("create", "get")),
     ),
     "watcher": (
         (_C, API_GROUP, ("allocations",), _FOLLOW),
