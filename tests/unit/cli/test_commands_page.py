@@ -1,4 +1,4 @@
-"""docs/coming-from/commands.md: each command of Slipway there is one that the real parser takes."""
+"""The pages on other systems: each command of Slipway in their tables is one that the real parser takes."""
 
 import re
 import shlex
@@ -9,7 +9,19 @@ import pytest
 from slipway.cli import main
 from slipway.cli.verb import parser_of
 
-PAGE = Path(__file__).parents[3] / "docs" / "coming-from" / "commands.md"
+DOCS = Path(__file__).parents[3] / "docs"
+PAGE = DOCS / "coming-from" / "commands.md"
+PAGES = sorted([*DOCS.glob("coming-from/*.md"), *DOCS.glob("tutorials/from-*.md")])
+VERBS_OF = {
+    "jobset.md": "kubectl",
+    "kubernetes.md": "kubectl",
+    "leaderworkerset.md": "kubectl",
+    "mpijob.md": "kubectl",
+    "ray.md": "kubectl",
+    "volcano.md": "vcctl",
+    "commands.md": "sky",
+}
+"""{page: the command of the other system whose verbs it has beside ours}"""
 COLUMNS = ("to", "SkyPilot", "dstack", "Determined AI", "Slipway")
 FEWEST = 10
 
@@ -22,7 +34,23 @@ def rows() -> list[dict[str, str]]:
     return [dict(zip(COLUMNS, row, strict=True)) for row in cells[1:] if not row[0].startswith("---")]
 
 
-COMMANDS = [command for row in rows() for command in re.findall(r"`(slipway [^`]+)`", row["Slipway"])]
+def commands_of(page: Path) -> list[str]:
+    """The commands of Slipway in the tables of a page."""
+    tables = [line for line in page.read_text("utf-8").splitlines() if line.startswith("| ")]
+    return [command for line in tables for command in re.findall(r"`(slipway [^`]+)`", line)]
+
+
+COMMANDS = [
+    pytest.param(text, id=f"{page.stem}: {text}") for page in PAGES for text in dict.fromkeys(commands_of(page))
+]
+
+
+@pytest.mark.parametrize("page", VERBS_OF)
+def test_a_page_has_a_table_of_verbs(page: str) -> None:
+    """What users of the other system type, each beside commands of Slipway."""
+    lines = (PAGE.parent / page).read_text("utf-8").splitlines()
+    verbs = [line for line in lines if line.startswith("| ") and f"`{VERBS_OF[page]} " in line and "`slipway " in line]
+    assert len(verbs) >= 5
 
 
 @pytest.mark.parametrize("text", COMMANDS)
@@ -31,7 +59,8 @@ def test_the_command_is_one(text: str) -> None:
     _, name, *words = shlex.split(text)
     name = main.ALIASES.get(name, name)
     verb = main.load(name)
-    if verb.raw:
+    if verb.raw or not words:
+        # A word alone names the verb.
         return
     own = words[: words.index("--")] if verb.takes_command and "--" in words else words
     parser_of(name, verb).parse_args(own)
