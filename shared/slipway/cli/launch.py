@@ -90,6 +90,14 @@ def add_options(parser: argparse.ArgumentParser, *, with_ranks: bool) -> None:
     limits.add_argument(
         "--max-restarts", "--retry", metavar="N", type=whole_number, help="start it again so often when it fails"
     )
+    limits.add_argument(
+        "--on-exit",
+        metavar="CODES=ACTION",
+        action="append",
+        default=[],
+        help="what these exit codes mean, such as 2,64-78=fail: fail, retry, ignore, or notCounted (repeat; the first "
+        "that matches decides)",
+    )
 
 
 def _add_surroundings(what: argparse._ArgumentGroup) -> None:  # pyright: ignore[reportPrivateUsage]
@@ -179,6 +187,8 @@ def body_of(kind: str, arguments: argparse.Namespace, command: list[str]) -> Jso
         if values:
             body["secretValues"] = values
     body |= _of_pods(arguments)
+    if arguments.on_exit:
+        body["failurePolicy"] = {"rules": [_rule(text) for text in arguments.on_exit]}
     if arguments.flavor:
         body["flavors"] = arguments.flavor
     if arguments.after:
@@ -205,6 +215,15 @@ def _of_pods(arguments: argparse.Namespace) -> Json:
     if arguments.privilege:
         found["privileges"] = arguments.privilege
     return found
+
+
+def _rule(text: str) -> Json:
+    """`CODES=ACTION` as a rule of `failurePolicy`; which codes and actions there are the API knows."""
+    codes, _, action = text.partition("=")
+    entries = [part.strip() for part in codes.split(",")]
+    if not action or not all(entries):
+        raise InvalidError(f"--on-exit: {text!r} is not CODES=ACTION, such as 2,64-78=fail")
+    return {"action": action, "exitCodes": [int(each) if each.isdecimal() else each for each in entries]}
 
 
 def _run_as(text: str) -> dict[str, int]:

@@ -35,6 +35,7 @@ _OPTIONS = {
     "labels": "--label",
     "privileges": "--privilege",
     "volumes": "--volume",
+    "failurePolicy": "--on-exit",
 }
 """{a field of a launch: the option that sets it}, where the option is not called as the field"""
 KNOWN_MAX = 200

@@ -48,6 +48,10 @@ EXTRAS: list[dict[str, Any]] = [
     {"idleTimeout": "10s", "maxRuntime": "20s"},
     {"hold": True, "pendingTimeout": "10s"},
     {"pendingTimeout": "10s"},
+    {"failurePolicy": {"rules": [{"action": "fail", "exitCodes": [1]}, {"action": "ignore"}]}},
+    {"failurePolicy": {"rules": [{"action": "retry", "disruption": True}, {"action": "notCounted"}]}},
+    {"successPolicy": {"targets": [{"count": 2}]}, "failurePolicy": {"rules": [{"action": "ignore"}]}},
+    {"successPolicy": {"operator": "Any", "targets": [{"role": "worker", "indexes": [0]}, {"count": 3}]}},
 ]
 CHANGES: list[Callable[[AllocationStory], AllocationStory]] = [
     lambda story: story.killed(),

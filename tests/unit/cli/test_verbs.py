@@ -190,6 +190,23 @@ async def test_how_often_it_is_tried_again_is_an_option(world: ApiWorld, desk: D
     assert (await world.stored("train")).spec.max_restarts == 3
 
 
+async def test_what_an_exit_code_means_is_an_option(world: ApiWorld, desk: Desk) -> None:
+    """`--on-exit`, in the order in which it is given; what is wrong is refused with its name and what to write."""
+    options = ("--retry", "2", "--on-exit", "75=notCounted", "--on-exit", "2,64-78=fail")
+    assert (await desk.run(*RUN, *options, "--", "true")).code == main.OK
+    policy = (await world.stored("train")).spec.failure_policy
+    assert policy is not None
+    assert [(rule.action, rule.exit_codes) for rule in policy.rules] == [("notCounted", [75]), ("fail", [2, "64-78"])]
+    for text, said in (
+        ("fail", "is not CODES=ACTION, such as 2,64-78=fail"),
+        ("2,=fail", "is not CODES=ACTION, such as 2,64-78=fail"),
+        ("0=fail", "0 is no failure; write exit codes from 1 to 255"),
+        ("1=stop", "must be one of fail, retry, ignore, notCounted"),
+    ):
+        refused = await desk.run(*RUN, "--on-exit", text, "--", "true")
+        assert (refused.code, "--on-exit" in refused.err, said in refused.err) == (main.USAGE, True, True), refused.err
+
+
 async def test_who_runs_it_is_an_option(world: ApiWorld, desk: Desk) -> None:
     """User, group or both, by number; what is no number is refused before anything is sent."""
     for number, (text, user, group) in enumerate(

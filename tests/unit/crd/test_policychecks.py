@@ -1,9 +1,12 @@
 """Policies that name nothing, or that can never match, are refused with what to write."""
 
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from slipway import yaml_reader
 from slipway.crd.fielderrors import Findings
 from slipway.crd.validate import check_spec
 from tests.support.allocations import an_allocation
@@ -26,7 +29,19 @@ def refused(**spec: Any) -> list[tuple[str, str]]:
     return [(error.pointer, error.detail) for error in findings_of(**spec).errors]
 
 
-def test_the_policies_of_the_documentation_pass() -> None:
+def test_the_examples_of_the_documentation_pass() -> None:
+    """What a reader copies is accepted, and means something."""
+    page = (Path(__file__).parents[3] / "docs/launching.md").read_text("utf-8")
+    _, _, text = page.partition("## What a failure means, and when it is enough\n")
+    examples = re.findall(r"```yaml\n(.*?)```", text.partition("\n## ")[0], re.DOTALL)
+    assert len(examples) == 2
+    for example in examples:
+        roles = [{"name": "driver"}, {"name": "logger"}, {"name": "worker", "count": 8}]
+        found = findings_of(**{"ranks": roles, **yaml_reader.parse(example, yaml_reader.MANIFEST)})
+        assert (found.errors, found.warnings) == ((), ())
+
+
+def test_every_form_of_a_rule_and_a_target_passes() -> None:
     """Every action, and each way to name a failure and a target."""
     rules = [
         {"action": "ignore", "roles": ["worker"], "exitCodes": [3]},

@@ -7,8 +7,9 @@ import pytest
 from slipway.crd.v1alpha1 import Allocation, RoleSpec, SuccessPolicy, SuccessTarget
 from slipway.model.lifecycle import Event, Phase, RankState
 from slipway.model.reasons import Reason, Result
+from slipway.model.times import format_time
 from tests.support.builders import AllocationStory, PodStory, a_pod, an_allocation
-from tests.support.reductions import a_running, ending, once, settled
+from tests.support.reductions import NOW, a_running, ending, once, settled
 
 FAIL: dict[str, Any] = {"action": "fail", "exitCodes": [42]}
 KILLED = 143
@@ -167,6 +168,19 @@ def test_the_first_failure_decides(first: int, second: int) -> None:
     pods = {0: a_pod(0).exited(42, at_s=10 + first), 1: a_pod(1).exited(75, at_s=10 + second)}
     done = settled(story.it, *pods.values())
     assert done.status.phase is (Phase.TERMINATED if first == 0 else Phase.PENDING)
+
+
+def test_the_first_failure_decides_also_when_it_is_long_on_record() -> None:
+    """The record has no times; the pods have. The gang could spare the first two."""
+    story = ruled(4, {"action": "notCounted", "exitCodes": [75]}, minAvailable=2, maxRestarts=5)
+    first, second, third = a_pod(2).exited(75, at_s=8), a_pod(0).exited(1, at_s=12), a_pod(1).exited(1, at_s=30)
+    on = settled(story.it, a_pod(0).running(), a_pod(1).running(), first, a_pod(3).running())
+    on = settled(on, second, a_pod(1).running(), first, a_pod(3).running(), now=NOW + 5)
+    assert on.status.phase is Phase.RUNNING
+    assert [rank.exit_code for rank in on.status.ranks or []] == [1, None, 75, None]
+    done = once(on, second, third, first, a_pod(3).running(), now=NOW + 20).allocation
+    assert done.status.transitions[-1].data["rank"] == 2
+    assert done.status.transitions[-1].time == format_time(NOW + 20)
 
 
 @pytest.mark.parametrize(("at_s", "phase"), [(8, Phase.TERMINATED), (12, Phase.PENDING)])

@@ -491,8 +491,8 @@ def _made_room(rank: Rank) -> Rank:
 
 def _ruled(rank: Rank, policy: FailurePolicy | None) -> Rank:
     """The rank with the rule that decides on its failure, if it has failed and one does."""
-    failed = rank.failed_end
-    if policy is None or failed is None:
+    failed = rank.failed_end if policy is not None else None
+    if failed is None:
         return rank
     is_disruption = failed.reason in _DISRUPTIONS
     if not is_disruption and failed.reason not in _OF_THE_PROGRAM:
