@@ -99,6 +99,8 @@ class RankEnd(msgspec.Struct, frozen=True, kw_only=True):
 class SuccessState(msgspec.Struct, frozen=True, kw_only=True):
     """`target` is the position of the target that decides, where one alone does."""
 
+    has_ranks: bool = False
+    """it is about ranks that are placed: else it decides nothing"""
     is_met: bool = False
     is_out_of_reach: bool = False
     """too many ranks have failed: it will never be met"""
@@ -160,7 +162,7 @@ def success_state(policy: SuccessPolicy, ranks: Iterable[RankEnd]) -> SuccessSta
     """Whether `policy` is met by the ranks that there are.
 
     A target that asks for more ranks than are placed is met by all that are. A target of which no rank is placed is
-    passed over, and without any other target the policy is not met.
+    passed over.
     """
     placed = tuple(ranks)
     found = [
@@ -174,10 +176,10 @@ def success_state(policy: SuccessPolicy, ranks: Iterable[RankEnd]) -> SuccessSta
     lost = [(position, state) for position, state in found if state.is_out_of_reach]
     if policy.operator == "Any":
         if not met:
-            return SuccessState(is_out_of_reach=len(lost) == len(found))
+            return SuccessState(has_ranks=True, is_out_of_reach=len(lost) == len(found))
         return _met(met[:1])
     if len(met) < len(found):
-        return SuccessState(is_out_of_reach=bool(lost))
+        return SuccessState(has_ranks=True, is_out_of_reach=bool(lost))
     return _met(met)
 
 
@@ -228,4 +230,4 @@ def _met(targets: Sequence[tuple[int, SuccessState]]) -> SuccessState:
     names = ", ".join(f"targets[{position}]" for position, _ in targets)
     texts = ", ".join(state.text for _, state in targets)
     only = targets[0][0] if len(targets) == 1 else None
-    return SuccessState(is_met=True, target=only, text=f"successPolicy.{names}: {texts}")
+    return SuccessState(has_ranks=True, is_met=True, target=only, text=f"successPolicy.{names}: {texts}")

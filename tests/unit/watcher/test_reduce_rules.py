@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from slipway.crd.v1alpha1 import Allocation, RoleSpec, SuccessPolicy, SuccessTarget
+from slipway.crd.v1alpha1 import Allocation, RoleSpec, Signals, SuccessPolicy, SuccessTarget
 from slipway.model.lifecycle import Event, Phase, RankState
 from slipway.model.reasons import Reason, Result
 from slipway.model.times import format_time
@@ -271,3 +271,21 @@ def test_a_role_is_waited_for_and_the_others_are_not() -> None:
     )
     done = once(story.it, a_pod(0).running(), a_pod(1).running(), a_pod(2).exited(0)).allocation
     assert (done.status.phase, done.status.reason) == (Phase.TERMINATING, Reason.COMPLETED)
+
+
+def test_a_policy_about_ranks_that_are_not_placed_decides_nothing() -> None:
+    """An elastic gang may start without them: then all of its ranks must end well."""
+    roles = [RoleSpec(name="worker", count=2), RoleSpec(name="judge", min_available=0)]
+    policy = SuccessPolicy(targets=[SuccessTarget(role="judge")])
+    story = an_allocation(minAvailable=2).with_spec(ranks=roles, success_policy=policy)
+    story = story.assigned("n0", "n1").released().running()
+    assert once(story.it, a_pod(0).exited(0), a_pod(1).running()).allocation.status.phase is Phase.RUNNING
+    assert settled(story.it, a_pod(0).exited(0), a_pod(1).exited(0)).status.result is Result.SUCCEEDED
+
+
+def test_a_rank_that_is_waited_for_may_call_itself_a_daemon() -> None:
+    """It is waited for all the same: the policy says so."""
+    story = succeeding(2, {"role": "worker", "indexes": [1]}).with_spec(signals=Signals(daemons=[1], attempt=1))
+    on = settled(story.it, a_pod(0).exited(0), a_pod(1).running())
+    assert on.status.phase is Phase.RUNNING
+    assert settled(on, a_pod(0).exited(0), a_pod(1).exited(0)).status.result is Result.SUCCEEDED

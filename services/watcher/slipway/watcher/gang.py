@@ -260,11 +260,12 @@ class ObservedGang(msgspec.Struct, frozen=True, kw_only=True):
     def is_broken(self) -> bool:
         """Whether more ranks are lost than the minimum allows, a rule says so, or success is out of reach."""
         lost = self.lost
-        if self.has_ended and not self.has_succeeded:
+        if not lost:
+            return False
+        if self._exceeds(lost) or any(rank.is_fatal for rank in lost):
             return True
-        if lost and (self.success.is_out_of_reach or any(rank.is_fatal for rank in lost)):
-            return True
-        return self._exceeds(lost)
+        success = self.success
+        return success.is_out_of_reach if success.has_ranks else self.has_ended and not self.has_succeeded
 
     @property
     def lost(self) -> list[Rank]:
@@ -344,8 +345,9 @@ class ObservedGang(msgspec.Struct, frozen=True, kw_only=True):
         """Whether these ends are a success, if they are the only ones."""
         if not self.ranks:
             return False
-        if self.success_policy is not None:
-            return self._success(ended).is_met
+        success = self._success(ended)
+        if success.has_ranks:
+            return success.is_met
         known = {rank.index for rank in ended if rank.exit is not None}
         if any(rank.index not in known for rank in self.workers):
             return False
