@@ -18,7 +18,13 @@ _CODES = range(1, 256)
 _INDEXES_MAX = 256
 _LIMITLESS = f"as often as needed, at most {RESTARTS} times; all ranks start again, as one"
 _POD_ACTIONS = {"FailJob": "fail", "Count": "retry", "Ignore": "notCounted"}
-_SET_ACTIONS = {"FailJobSet": "fail", "RestartJobSet": "retry", "RestartJobSetAndIgnoreMaxRestarts": "notCounted"}
+_SET_ACTIONS = {
+    "FailJobSet": "fail",
+    "RestartJobSet": "retry",
+    "RestartJobSetAndIgnoreMaxRestarts": "notCounted",
+    "RestartJob": "retry",
+    "RestartJobAndIgnoreMaxRestarts": "notCounted",
+}
 _OF_A_POD = frozenset({"PodFailurePolicy"})
 _OF_ANY_POD = frozenset({"BackoffLimitExceeded"})
 
@@ -175,7 +181,7 @@ def set_failures(
             rule.lost(f"what a failed Job means ({name})", "write rules of failurePolicy, by role and exit code")
         elif _reasons(rule) & _OF_ANY_POD:
             add_rule(launch, rule, action, roles=meant if len(meant) < len(jobs) else [])
-            here = f", {_LIMITLESS}" if action == "notCounted" else ""
+            here = {"notCounted": f", {_LIMITLESS}", "retry": "; all ranks start again, as one"}.get(action, "")
             rule.changed(f"{name} when a Job has failed", f"failurePolicy: {action}, when a rank has failed{here}")
         elif _reasons(rule) & _OF_A_POD:
             rule.changed(f"{name} when a podFailurePolicy has failed a Job", f"its rules with FailJob mean {action}")
