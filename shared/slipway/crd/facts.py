@@ -448,7 +448,8 @@ def _roles(resolved: Resolved, meta: ObjectMeta, ranges: Ranges) -> tuple[tuple[
 def role_ask(role: RoleSpec, spec: AllocationSpec, ranges: Ranges = ()) -> PodAsk:
     """The resources of a rank's pod as the API server stores it: `role` of a complete `spec`, in a namespace with
     `ranges`."""
-    asked = pod_ask(role, role.template or spec.template, fetches=bool(spec.context))
+    template = role.template or spec.template
+    asked = pod_ask(role, template, fetches=bool(spec.context), waits=bool(role.depends_on))
     return limitrange.completed(asked, ranges)
 
 

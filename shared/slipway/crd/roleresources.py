@@ -14,6 +14,7 @@ from slipway.model.resources import CPU, MEMORY, Resources
 
 MAIN_CONTAINER = "main"
 FETCHING_CONTAINER = "slipway-context"
+WAITING_CONTAINER = "slipway-start-order"
 """the init container that puts uploaded files in place"""
 EPHEMERAL_STORAGE = "ephemeral-storage"
 HUGE_PAGES_PREFIX = "hugepages-"
@@ -89,11 +90,11 @@ def overlaid(base: JsonMap, over: JsonMap) -> NormalResources:
     return {part: quantities for part, quantities in merged.items() if quantities}
 
 
-def pod_ask(role: RoleSpec, template: JsonMap, *, fetches: bool = False) -> PodAsk:
+def pod_ask(role: RoleSpec, template: JsonMap, *, fetches: bool = False, waits: bool = False) -> PodAsk:
     """The resources of the pod of one rank of `role`, container by container.
 
-    `fetches`: an init container puts the uploaded files in place; it has the resources of the main container, without
-    devices.
+    `fetches`: an init container puts the uploaded files in place; `waits`: one waits for other roles. They have the
+    resources of the main container, without devices.
     """
     spec = object_of(template.get("spec"))
     containers = [_ask(container) for container in containers_of(template)]
@@ -104,14 +105,11 @@ def pod_ask(role: RoleSpec, template: JsonMap, *, fetches: bool = False) -> PodA
     elif role.resources:
         containers = [_ask({"name": MAIN_CONTAINER, "resources": normal(role.resources)})]
     inits = [_ask(container) for container in objects_of(spec.get("initContainers"))]
-    if fetches and containers:
+    ours = [name for name, is_there in ((FETCHING_CONTAINER, fetches), (WAITING_CONTAINER, waits)) if is_there]
+    if ours and containers:
         own = containers[main]
-        inits.insert(
-            0,
-            ContainerAsk(
-                name=FETCHING_CONTAINER, requests=without_devices(own.requests), limits=without_devices(own.limits)
-            ),
-        )
+        requests, limits = without_devices(own.requests), without_devices(own.limits)
+        inits = [*(ContainerAsk(name=name, requests=requests, limits=limits) for name in ours), *inits]
     return PodAsk(tuple(containers), tuple(inits), object_of(spec.get("overhead")))
 
 

@@ -46,7 +46,7 @@ from slipway.crd.wire import (
     TolerationSpec,
     Wire,
 )
-from slipway.model.lifecycle import Event, Kind, Phase, RankState
+from slipway.model.lifecycle import Event, Kind, Phase, RankState, RoleProgress
 from slipway.model.position import POSITION_PATTERN
 from slipway.model.reasons import DependencyEnd, Result
 
@@ -103,6 +103,7 @@ __all__ = [
     "ResourcePoolStatus",
     "ResourceRequirements",
     "RingEntry",
+    "RoleDependency",
     "RoleSpec",
     "Shrink",
     "Signals",
@@ -142,6 +143,15 @@ class TopologySpec(Wire, kw_only=True, frozen=True):
     """required: all ranks of the role in one domain, or none start; preferred: as few domains as possible"""
 
 
+class RoleDependency(Wire, kw_only=True, frozen=True):
+    """A role of the gang that has to be so far before the ranks of another one start."""
+
+    role: Name
+    """a role above this one in the list"""
+    until: RoleProgress = RoleProgress.STARTED
+    """started: all its ranks run; ready: the readiness probes of all its ranks succeed"""
+
+
 class RoleSpec(Wire, kw_only=True, frozen=True):
     """One role of a gang: `count` ranks that are alike."""
 
@@ -165,6 +175,8 @@ class RoleSpec(Wire, kw_only=True, frozen=True):
     """ranks belong together in a domain of this node label"""
     template: dict[str, Any] | None = None
     """replaces the allocation's template for this role"""
+    depends_on: Annotated[list[RoleDependency], Meta(max_length=ROLES_MAX)] = []
+    """roles that have to be so far before its ranks start; their places are kept meanwhile"""
     daemon: bool = False
     """its ranks do not keep the gang alive: they are ended when all others have"""
 

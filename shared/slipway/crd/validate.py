@@ -122,6 +122,19 @@ def _check_gang(spec: AllocationSpec, findings: Findings) -> None:
         detail = "every role is a daemon, so nothing would keep the gang alive; leave one role without daemon"
         findings.refuse("/ranks/0/daemon", detail)
     _check_unique([role.name for role in spec.ranks], lambda index: pointer("ranks", index, "name"), findings)
+    _check_start_order(spec.ranks, findings)
+
+
+def _check_start_order(roles: Sequence[RoleSpec], findings: Findings) -> None:
+    """A role depends on roles above it, so no two can wait for each other."""
+    above: list[str] = []
+    for index, role in enumerate(roles):
+        for number, dependency in enumerate(role.depends_on):
+            if dependency.role not in above:
+                has = f"above it: {', '.join(above)}" if above else "it is the first one"
+                detail = f"there is no role {dependency.role} above role {role.name} ({has}); move that role up"
+                findings.refuse(pointer("ranks", index, "dependsOn", number, "role"), detail)
+        above.append(role.name)
 
 
 def _check_unique(values: Sequence[str | int], at: Callable[[int], str], findings: Findings) -> None:

@@ -66,6 +66,13 @@ RANK_ENDS = frozenset({RankState.SUCCEEDED, RankState.FAILED})
 """The states in which nothing of a rank's program runs any more."""
 
 
+class RoleProgress(StrEnum):
+    """How far the ranks of a role have to be for another role to start."""
+
+    STARTED = "started"
+    READY = "ready"
+
+
 class Kind(StrEnum):
     """The kinds of workload."""
 

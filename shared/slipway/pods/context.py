@@ -6,7 +6,7 @@ ConfigMap. Pure but for reading the program's text once; what the program does i
 Invariant: the container asks for no more than the main one does, so that a pod needs what was planned for it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib import resources
 from typing import Any
 
@@ -32,7 +32,7 @@ def init_container(digest: str, main: RawObject, *, target: str, image: str, pyt
         "name": CONTAINER,
         "image": image or main.get("image"),
         "command": [python or PYTHON, f"{PROGRAM_PATH}/fetch.py", target, digest],
-        "resources": _resources(object_of(main.get("resources"))),
+        "resources": resources_beside(object_of(main.get("resources"))),
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": [
             {"name": PROGRAM_VOLUME, "mountPath": PROGRAM_PATH, "readOnly": True},
@@ -46,9 +46,12 @@ def init_container(digest: str, main: RawObject, *, target: str, image: str, pyt
     return {field: value for field, value in made.items() if value not in ({}, None)}
 
 
-def program_volume(configmap: str) -> RawObject:
-    """Where the container finds its program."""
-    items = [{"key": PROGRAM_KEY, "path": "fetch.py"}]
+ITEM: RawObject = {"key": PROGRAM_KEY, "path": "fetch.py"}
+
+
+def program_volume(configmap: str, items: Sequence[RawObject]) -> RawObject:
+    """Where init containers of ours find their programs."""
+    items = list(items)
     return {"name": PROGRAM_VOLUME, "configMap": {"name": configmap, "items": items}}
 
 
@@ -57,7 +60,7 @@ def work_volume() -> RawObject:
     return {"name": WORK_VOLUME, "emptyDir": {}}
 
 
-def _resources(given: Mapping[str, Any]) -> RawObject:
+def resources_beside(given: Mapping[str, Any]) -> RawObject:
     """Without devices: a container that only copies needs none."""
     made = {part: without_devices(object_of(given.get(part))) for part in ("requests", "limits")}
     return {part: amounts for part, amounts in made.items() if amounts}

@@ -25,7 +25,7 @@ from slipway.crd.v1alpha1 import Allocation, AllocationSpec, ResourcePool
 from slipway.crd.workspacepods import with_pull_secrets
 from slipway.errors import InvalidError
 from slipway.model import ids
-from slipway.pods import context, devices, files, library, podspec, rendezvous
+from slipway.pods import context, devices, files, library, podspec, rendezvous, startorder
 from slipway.pods.podspec import AttemptNames, RankPlace, TaskOptions
 from slipway.pods.rendezvous import MASTER_PORT, GangSpec
 
@@ -79,6 +79,8 @@ def build(
     growth = growth_of(allocation)
     added = {place.rank: str(growth.n) for place in growth.placements} if growth is not None else {}
     program = {context.PROGRAM_KEY: context.PROGRAM} if spec.context else {}
+    if any(role.depends_on for role in spec.ranks):
+        program[startorder.PROGRAM_KEY] = startorder.PROGRAM
     configmap: RawObject = {"immutable": True, "data": {**bundle.data, **program, **library.entries_of(spec.kind)}}
     if bundle.binary:
         configmap["binaryData"] = bundle.binary

@@ -21,7 +21,7 @@ from slipway.crd.v1alpha1 import AllocationSpec, ResourcePoolSpec, RoleSpec
 from slipway.errors import InvalidError
 from slipway.model.ids import AllocationId
 from slipway.model.quantity import format_quantity
-from slipway.pods import context, devices, files, identity, library, rendezvous
+from slipway.pods import context, devices, files, identity, library, rendezvous, startorder
 from slipway.pods.files import ContextBundle
 from slipway.pods.home import claim_name
 from slipway.pods.pin import LAUNCH_GATE
@@ -112,9 +112,12 @@ def role_base(
     if shared:
         for group in ("initContainers", "containers"):
             pod[group] = [_with_shared_memory(container) for container in pod.get(group) or ()]
-    if spec.context:
-        fetching = _fetching(spec.context, containers[main], options)
-        pod["initContainers"] = [fetching, *(pod.get("initContainers") or ())]
+    prepares = [_fetching(spec.context, containers[main], options)] if spec.context else []
+    if role.depends_on:
+        image, python = options.context_image, options.context_python
+        prepares.append(startorder.init_container(containers[main], image=image, python=python))
+    if prepares:
+        pod["initContainers"] = [*prepares, *(pod.get("initContainers") or ())]
     if options.token_audience:
         for group in ("initContainers", "containers"):
             pod[group] = [_with_token(container) for container in pod.get(group) or ()]
@@ -126,8 +129,8 @@ def role_base(
         "tolerations": [msgspec.to_builtins(item) for item in role.tolerations],
         "volumes": [*(pod.get("volumes") or ()), *_volumes(containers[main], bundle, bundle_name, options)],
     }
-    if spec.context:
-        pod["volumes"].append(context.program_volume(bundle_name))
+    if programs := [*([context.ITEM] if spec.context else []), *([startorder.ITEM] if role.depends_on else [])]:
+        pod["volumes"].append(context.program_volume(bundle_name, programs))
     pod["volumes"] += library.volume_of(spec.kind, bundle_name)
     pod["volumes"] += identity.volume_of(containers[main], claim_name(user) if spec.home else "")
     if shared:

@@ -47,14 +47,19 @@ def test_a_range_of_another_namespace_changes_nothing() -> None:
     assert _fact(allocation, a_limit_range(item, namespace="elsewhere")) == _fact(allocation)
 
 
-def test_a_container_that_fetches_uploaded_files_is_given_what_it_lacks() -> None:
-    """A LimitRange of devices gives devices to every container, to those of ours too."""
+def test_a_container_of_ours_is_given_what_it_lacks() -> None:
+    """One that fetches uploaded files, or waits for another role: a LimitRange of devices gives devices to each."""
     item = {"type": "Container", "default": {"nvidia.com/gpu": "4"}, "defaultRequest": {"nvidia.com/gpu": "4"}}
     work: Json = {"spec": {"containers": [{**TEMPLATE["spec"]["containers"][0], "workingDir": "/work"}]}}
     ranks = [{"resources": {"nvidia.com/gpu": 1}}]
     plain = _fact(an_allocation(kind="command", template=work, ranks=ranks), a_limit_range(item))
     fetching = _fact(an_allocation(kind="command", template=work, ranks=ranks, context="0" * 64), a_limit_range(item))
     assert [each.roles[0].requests.gpus() for each in (plain, fetching)] == [1, 4]
+    after: Json = {"name": "b", **ranks[0], "dependsOn": [{"role": "a"}]}
+    ordered = _fact(
+        an_allocation(kind="command", template=work, ranks=[{"name": "a", **ranks[0]}, after]), a_limit_range(item)
+    )
+    assert [role.requests.gpus() for role in ordered.roles] == [1, 4]
 
 
 def test_what_a_range_refuses_is_in_the_fact() -> None:

@@ -173,7 +173,21 @@ def standing(allocation: Allocation) -> str:
         case _:
             ranks = status.ranks or []
             running = sum(rank.phase is RankState.RUNNING for rank in ranks)
-            return f"{status.phase.value.lower()}: {running} of {_count(allocation)} ranks running"
+            text = f"{status.phase.value.lower()}: {running} of {_count(allocation)} ranks running"
+            return text + _start_order(allocation)
+
+
+def _start_order(allocation: Allocation) -> str:
+    """Which roles wait for which, while some of their ranks have not started."""
+    ranks = dict(enumerate(allocation.status.ranks or ()))
+    first, text = 0, ""
+    for role in allocation.spec.ranks:
+        own = [ranks.get(rank) for rank in range(first, first + role.count)]
+        first += role.count
+        if role.depends_on and any(each is not None and each.phase is RankState.BOUND for each in own):
+            others = ", ".join(f"{each.role} ({each.until})" for each in role.depends_on)
+            text += f"; role {role.name} waits for {others}"
+    return text
 
 
 def _silence(nodes: Collection[str]) -> str:

@@ -9,11 +9,13 @@ address). A wait ends with an error when the attempt ends.
 
 from collections.abc import Awaitable, Callable, Sequence
 
+from slipway.api import startorder
 from slipway.api.ports import Kube, ShutdownSignal
-from slipway.api.schemas import Address, RendezvousView
+from slipway.api.schemas import Address, RendezvousView, StartOrderView
+from slipway.api.startorder import ranks_of
 from slipway.api.ttl_cache import Recent
 from slipway.api.view import number_label
-from slipway.crd.members import left_ranks, members, pod_uids
+from slipway.crd.members import pod_uids
 from slipway.crd.meta import LABEL_ALLOCATION_UID, LABEL_ATTEMPT, LABEL_RANK, LABEL_ROLE
 from slipway.crd.v1alpha1 import Allocation
 from slipway.kube.objects import Pod
@@ -49,7 +51,35 @@ class Rendezvous:
             await self._clock.sleep(min(POLL_S, left_s))
             allocation = await again()
 
+    async def may_start(self, allocation: Allocation, rank: int, *, wait_s: float, again: Again) -> StartOrderView:
+        """Whether the roles that the rank's role depends on are so far; else as it stands after `wait_s` seconds."""
+        until = self._clock.monotonic() + wait_s
+        while True:
+            pods = await self._pods_of(allocation) if startorder.role_of(allocation, rank).depends_on else {}
+            view = startorder.view_of(allocation, rank, pods)
+            left_s = until - self._clock.monotonic()
+            if view.start or left_s <= 0 or self._stop.is_set():
+                return view
+            await self._clock.sleep(min(POLL_S, left_s))
+            allocation = await again()
+
     async def _look(self, allocation: Allocation) -> RendezvousView:
+        by_rank = await self._pods_of(allocation)
+        have_met = has_reached(allocation.status.phase, Phase.RUNNING)
+        found = {rank: pod for rank, pod in by_rank.items() if _is_there(pod, have_met=have_met)}
+        ranks = ranks_of(allocation)
+        missing = [rank for rank in ranks if rank not in found]
+        return RendezvousView(
+            attempt=allocation.status.attempt,
+            size=len(ranks),
+            ready=not missing,
+            addresses=[_address(rank, found[rank]) for rank in ranks if rank in found],
+            missing=missing,
+            message=_message(ranks, missing, by_rank) if missing else "",
+        )
+
+    async def _pods_of(self, allocation: Allocation) -> dict[int, Pod]:
+        """{rank: its pod} of the attempt."""
         meta, attempt = allocation.metadata, allocation.status.attempt
         selector = f"{LABEL_ALLOCATION_UID}={meta.uid},{LABEL_ATTEMPT}={attempt}"
 
@@ -59,28 +89,7 @@ class Rendezvous:
         # Once it is released, other pods of these labels are none of its ranks, whoever made them.
         pods, released = await self._pods.get(f"{meta.uid}/{attempt}", load), pod_uids(allocation)
         pods = [pod for pod in pods if not released or pod.metadata.uid in released]
-        by_rank = {number_label(pod.metadata.labels, LABEL_RANK): pod for pod in pods}
-        have_met = has_reached(allocation.status.phase, Phase.RUNNING)
-        found = {rank: pod for rank, pod in by_rank.items() if _is_there(pod, have_met=have_met)}
-        ranks = ranks_of(allocation)
-        missing = [rank for rank in ranks if rank not in found]
-        return RendezvousView(
-            attempt=attempt,
-            size=len(ranks),
-            ready=not missing,
-            addresses=[_address(rank, found[rank]) for rank in ranks if rank in found],
-            missing=missing,
-            message=_message(ranks, missing, by_rank) if missing else "",
-        )
-
-
-def ranks_of(allocation: Allocation) -> list[int]:
-    """The ranks of the attempt: those that are placed, or, before, those that are asked for."""
-    gone = left_ranks(allocation)
-    placed = sorted(member.rank for member in members(allocation) if member.rank not in gone)
-    if placed:
-        return placed
-    return list(range(sum(role.count for role in allocation.spec.ranks) or 1))
+        return {number_label(pod.metadata.labels, LABEL_RANK): pod for pod in pods}
 
 
 def _is_there(pod: Pod, *, have_met: bool) -> bool:

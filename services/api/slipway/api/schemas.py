@@ -433,6 +433,16 @@ class PreemptionView(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
     """who needs the room, if others do: workspace/name"""
 
 
+class StartOrderView(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
+    """`start` is true once all roles that the rank's role depends on are so far; else `message` says which are not."""
+
+    attempt: int
+    start: bool
+    """the rank may start"""
+    message: str = ""
+    """for which roles it waits"""
+
+
 class Address(msgspec.Struct, kw_only=True, frozen=True):
     rank: int
     role: str

@@ -7,6 +7,7 @@ Source: Kubernetes API reference, JobSpec (batch/v1); JobSet, jobset_types.go (v
 """
 
 from collections.abc import Mapping
+from itertools import pairwise
 
 from slipway.cli.importing.foreign import ForeignDocument, ForeignField, Json, Verdict, each, lose
 from slipway.cli.importing.outcome import ImportedLaunch
@@ -133,7 +134,7 @@ def job_set(document: ForeignDocument) -> list[ImportedLaunch]:
     several: list[str] = []
     for item in replicated.items():
         name = item.get("name").carried("ranks[].name").text("worker")
-        awaited = _completed_before(item, stage_of)
+        awaited, ready = _awaited(item, stage_of)
         launch = launches.get(awaited) or _stage(
             document, name if launches else "", [stage_of[each] for each in awaited]
         )
@@ -148,6 +149,7 @@ def job_set(document: ForeignDocument) -> list[ImportedLaunch]:
         made[name] = job_role(launch, template.get("spec"), name=name, times=times, failing=failing, of_set=True)
         if times > 1:
             several.append(str(made[name]["name"]))
+        _start_order(made[name], [(field, job) for field, job in ready if stage_of[job] is launch])
         _of_one_job(launch, template.get("spec"))
         item.get("groupName").lost("groups replicated jobs", "the roles are one gang")
     names = {name: str(role_["name"]) for name, role_ in made.items()}
@@ -157,7 +159,13 @@ def job_set(document: ForeignDocument) -> list[ImportedLaunch]:
         set_success(launch, spec.get("successPolicy"), names, replicated=several)
     order = spec.get("startupPolicy", "startupPolicyOrder")
     if order.text("AnyOrder") == "InOrder":
-        order.lost("starts the jobs one after the other", "all ranks start together; let a program wait for the others")
+        for launch in launches.values():
+            for before, after in pairwise(launch.roles()):
+                after["dependsOn"] = [{"role": before["name"], "until": "ready"}]
+        order.changed(
+            "starts each job when the one before is ready",
+            "ranks[].dependsOn: ranks wait in their places; the image needs python3",
+        )
     if order.value == "AnyOrder":
         order.carried()
     for launch in launches.values():
@@ -185,24 +193,36 @@ def _stage(document: ForeignDocument, job: str, awaited: list[ImportedLaunch]) -
     return launch
 
 
-def _completed_before(item: ForeignField, above: Mapping[str, ImportedLaunch]) -> tuple[str, ...]:
-    """The jobs that have to be complete before this one starts."""
+def _start_order(made: Json, ready: list[tuple[ForeignField, str]]) -> None:
+    """The jobs of the same launch that have to be ready before the ranks of this role start."""
+    if ready:
+        made["dependsOn"] = [{"role": job, "until": "ready"} for _, job in ready]
+    for field, _ in ready:
+        field.changed(
+            "starts when another job is ready", "ranks[].dependsOn: ranks wait in their places; the image needs python3"
+        )
+
+
+def _awaited(
+    item: ForeignField, above: Mapping[str, ImportedLaunch]
+) -> tuple[tuple[str, ...], list[tuple[ForeignField, str]]]:
+    """The jobs that have to be complete before this one starts, and those that have to be ready."""
     found: list[str] = []
+    ready: list[tuple[ForeignField, str]] = []
     for dependency in item.get("dependsOn").items():
-        if dependency.get("status").text() != "Complete":
-            dependency.lost(
-                "starts when the pods of another job are ready",
-                "all ranks start together; let the program wait, such as with python -m slipway.inside allgather",
-            )
-            continue
         name = dependency.get("name").text()
         if name not in above:
             dependency.refuse("names no job above this one")
+        if dependency.get("status").text() != "Complete":
+            # Between two launches there is no such order; within one, what follows says what it is.
+            dependency.lost("starts when another job is ready", "it is another launch: let the program wait for it")
+            ready.append((dependency, name))
+            continue
         if "name" not in above[name].body:
             dependency.refuse("waits for a launch that has no name; give the set a name: metadata.name")
         dependency.changed("starts when another job is complete", "a launch of its own, which waits: after")
         found.append(name)
-    return tuple(sorted(set(found)))
+    return tuple(sorted(set(found))), ready
 
 
 def _of_one_job(launch: ImportedLaunch, spec: ForeignField) -> None:

@@ -67,7 +67,9 @@ def _group(document: ForeignDocument, number: int, groups: int) -> ImportedLaunc
     _restarts(launch, template.get("restartPolicy"))
     startup = spec.get("startupPolicy")
     if startup.text("LeaderCreated") == "LeaderReady":
-        startup.changed("workers start when the leader is ready", "all ranks start together; let the workers wait")
+        for made in launch.roles()[1:]:
+            made["dependsOn"] = [{"role": "leader", "until": "ready"}]
+        startup.changed("workers start when the leader is ready", "ranks[].dependsOn; the image needs python3")
     else:
         startup.carried()
     lose(spec, _LOST)

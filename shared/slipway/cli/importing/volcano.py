@@ -69,9 +69,7 @@ def job(document: ForeignDocument) -> list[ImportedLaunch]:
             completes.append(made)
         task.get("maxRetry").changed("retries of a task", "maxRestarts: all ranks start again, as one")
         task.get("topologyPolicy").lost("how devices lie on the node", "a node's own topology manager decides")
-        task.get("dependsOn").lost(
-            "starts when other tasks are so far", "all ranks start together; let the program wait"
-        )
+        _depends(made, task.get("dependsOn"), [str(each["name"]) for each in launch.roles()[:-1]])
         task.get("partitionPolicy").lost("parts of a task", "write a role for each part")
     # Policies of a task go before those of the Job.
     restarts |= _policies(launch, spec.get("policies"))
@@ -115,6 +113,22 @@ def _volumes(launch: ImportedLaunch, field: ForeignField) -> None:
         claim.carried("volumes")
     if claims:
         launch.put("volumes", claims, field)
+
+
+def _depends(made: Json, field: ForeignField, above: list[str]) -> None:
+    """The tasks whose pods are to be ready before this one starts, where they stand above it."""
+    names = field.get("name").words()
+    if not field.is_set or not names:
+        return
+    if not set(names) <= set(above):
+        field.lost("starts when other tasks are ready", "list the roles in order, and set ranks[].dependsOn")
+        return
+    made["dependsOn"] = [{"role": name, "until": "ready"} for name in names]
+    if field.get("iteration").text("all") == "any" and len(names) > 1:
+        field.get("iteration").changed("one of the tasks is enough", "ranks[].dependsOn: all of them")
+    field.changed(
+        "starts when other tasks are ready", "ranks[].dependsOn: ranks wait in their places; the image needs python3"
+    )
 
 
 def _minimum(launch: ImportedLaunch, field: ForeignField) -> None:

@@ -110,6 +110,7 @@ _TABLE: dict[str, RouteRule] = {
     f"POST {_ONE}/progress": _PATCH,
     f"POST {_ONE}/activity": _PATCH,
     f"POST {_ONE}/ranks/{{rank}}/daemon": _PATCH,
+    f"GET {_ONE}/ranks/{{rank}}/start": _GET,
     f"POST {_ONE}/allgather": _PATCH,
     f"GET {_ONE}/ranks/{{rank}}/exec": RouteRule(Where.OBJECT, EXEC),
     "GET /api/v1/events": RouteRule(Where.LISTED, LIST),

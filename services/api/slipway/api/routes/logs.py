@@ -25,7 +25,15 @@ from slipway.api.pattern import Pattern, PatternError
 from slipway.api.routes.events import push
 from slipway.api.schemas import LogLineView
 from slipway.api.sse import SSE_TYPE, Outlet
-from slipway.crd.roleresources import MAIN_CONTAINER, containers_of, main_container, object_of, objects_of
+from slipway.crd.roleresources import (
+    FETCHING_CONTAINER,
+    MAIN_CONTAINER,
+    WAITING_CONTAINER,
+    containers_of,
+    main_container,
+    object_of,
+    objects_of,
+)
 from slipway.crd.v1alpha1 import Allocation
 from slipway.model.duration import parse_duration
 from slipway.model.times import parse_time
@@ -135,6 +143,8 @@ def _container(name: str, allocation: Allocation) -> str:
     there = [
         *containers,
         *(str(each.get("name")) for each in objects_of(object_of(template.get("spec")).get("initContainers"))),
+        *([FETCHING_CONTAINER] if allocation.spec.context else []),
+        *([WAITING_CONTAINER] if any(role.depends_on for role in allocation.spec.ranks) else []),
     ]
     if name == main:
         return ""

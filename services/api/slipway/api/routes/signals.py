@@ -23,7 +23,6 @@ from slipway.api.endpoint import (
 from slipway.api.http_errors import ConflictError
 from slipway.api.poll_cache import look_again, make_ready, still_on
 from slipway.api.preemption_notice import asked_of, signals_of
-from slipway.api.rendezvous import ranks_of
 from slipway.api.schemas import (
     AckBody,
     ActivityBody,
@@ -32,7 +31,9 @@ from slipway.api.schemas import (
     PreemptionView,
     ProgressBody,
     RendezvousView,
+    StartOrderView,
 )
+from slipway.api.startorder import ranks_of
 from slipway.api.view import allocation_view
 from slipway.crd.transitions import id_of
 from slipway.crd.v1alpha1 import Allocation, Signals
@@ -93,11 +94,8 @@ async def waiting(request: Request) -> Response:
 
 async def daemon(request: Request) -> Response:
     """The rank does not keep the gang alive."""
-    text = str(request.path_params["rank"])
     found = await parts_of(request).lookup.find(request.path_params["id"])
-    if not text.isascii() or not text.isdigit() or len(text) > 5:
-        raise InvalidError(f"there is no rank {text[:16]!r}; the ranks are numbers from 0")
-    rank = int(text)
+    rank = _rank_of(request)
     _check_rank(found, rank, "")
 
     def marked(signals: Signals, value: bool) -> Signals:
@@ -154,6 +152,19 @@ async def rendezvous(request: Request) -> Response:
     return json_response(met)
 
 
+async def start(request: Request) -> Response:
+    """Whether a rank may start, by the roles that its role depends on; with `timeout_seconds` waits until it may."""
+    parts = parts_of(request)
+    found = await parts.lookup.find(request.path_params["id"])
+    check_attempt(found, _attempt(request, optional_number(request, "attempt")))
+    rank = _rank_of(request)
+    _check_rank(found, rank, "")
+    wait_s = number_param(request, "timeout_seconds", default=0, most=WAIT_S_MAX)
+    return json_response(
+        await parts.rendezvous.may_start(found, rank, wait_s=wait_s, again=lambda: still_on(parts, found))
+    )
+
+
 async def _flag(request: Request, change: Callable[[Signals, bool], Signals]) -> Response:
     body = checked(await _object(request), FlagBody)
     parts = parts_of(request)
@@ -168,6 +179,13 @@ def _attempt(request: Request, given: int | None) -> int | None:
     """The attempt that is meant: a token is of one."""
     caller = caller_of(request)
     return given if given is not None or caller is None else caller.attempt
+
+
+def _rank_of(request: Request) -> int:
+    text = str(request.path_params["rank"])
+    if not text.isascii() or not text.isdigit() or len(text) > 5:
+        raise InvalidError(f"there is no rank {text[:16]!r}; the ranks are numbers from 0")
+    return int(text)
 
 
 def _check_rank(allocation: Allocation, rank: int, pointer: str) -> None:
@@ -248,6 +266,20 @@ ENDPOINTS = (
             for_tasks=True,
         )
         for method in _BOTH
+    ),
+    Endpoint(
+        method="GET",
+        path=f"{ROOT}/ranks/{{rank}}/start",
+        handler=start,
+        summary="Whether the roles that a rank's role depends on are so far: a long poll",
+        tag=TAG,
+        query=(
+            Query("timeout_seconds", f"how long to wait for them, at most {WAIT_S_MAX}; default 0", "integer"),
+            Query("attempt", "refused when it is not the current one", "integer"),
+        ),
+        answer=StartOrderView,
+        is_long=True,
+        for_tasks=True,
     ),
     _row("signals/preemption/ack", acknowledge, "Acknowledge a preemption", AckBody, PreemptionView),
     _row("ready", ready, "The service inside answers", FlagBody, AllocationView),
