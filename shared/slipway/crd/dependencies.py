@@ -23,10 +23,9 @@ def is_met(when: DependencyEnd, result: Result | None) -> bool:
             return result not in (Result.SUCCEEDED, None)
 
 
-def record_of(allocation: Allocation, dependency: Dependency) -> DependencyRecord | None:
-    """What the status says of a dependency."""
-    named = (each for each in allocation.status.dependencies if each.allocation == dependency.allocation)
-    return next(named, None)
+def records_of(allocation: Allocation) -> dict[str, DependencyRecord]:
+    """What the status says of dependencies, {as `spec.after` names it: record}."""
+    return {each.allocation: each for each in allocation.status.dependencies}
 
 
 def open_dependencies(allocation: Allocation) -> list[Dependency]:
@@ -44,8 +43,9 @@ def waits_for(allocation: Allocation) -> tuple[tuple[str, str], ...]:
 
 def unmet(allocation: Allocation) -> str:
     """Why it can never start: the first dependency that ended otherwise than asked, as a sentence; empty for none."""
+    records = records_of(allocation)
     for each in allocation.spec.after:
-        known = record_of(allocation, each)
+        known = records.get(each.allocation)
         if each.result is None and (known is None or not known.recorded_at):
             continue
         result = each.result or (known.result if known else None)

@@ -9,12 +9,13 @@ it is looked up once and its id recorded; what does not exist then, or waits for
 """
 
 from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple
 
 import msgspec
 
-from slipway.crd.dependencies import is_met, is_the_one, names_of, open_dependencies, record_of
+from slipway.crd.dependencies import is_met, is_the_one, names_of, open_dependencies, records_of
 from slipway.crd.transitions import id_of, record, with_status
-from slipway.crd.v1alpha1 import Allocation, Dependency, DependencyRecord
+from slipway.crd.v1alpha1 import Allocation, DependencyRecord
 from slipway.model.ids import split_allocation_id
 from slipway.model.lifecycle import Event, Phase
 from slipway.model.reasons import Reason, Result
@@ -44,62 +45,74 @@ Seen = Mapping[str, SeenDependency]
 NOTHING_SEEN: Seen = {}
 
 
-# --- who they are
+class Awaited(NamedTuple):
+    """One that an allocation waits for."""
 
+    allocation: str
+    """as `spec.after` names it"""
+    wanted: str
+    """its id, once that is known"""
+    is_name: bool
+    """it was not looked up yet: the text may be a name"""
 
-def awaited_names(allocation: Allocation) -> Iterable[str]:
-    """`namespace/name` of all that it may wait for; nothing when it waits for nobody. An index of the store."""
-    if allocation.status.phase is not Phase.PENDING:
-        return ()
-    space = allocation.metadata.namespace
-    return {f"{space}/{name}" for each in open_dependencies(allocation) for name in names_of(_wanted(allocation, each))}
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The object names that it may have."""
+        return names_of(self.wanted)
 
-
-def awaited_as(allocation: Allocation, dependency: Dependency) -> tuple[str, ...]:
-    """The object names that a dependency may mean."""
-    return names_of(_wanted(allocation, dependency))
-
-
-def _wanted(allocation: Allocation, dependency: Dependency) -> str:
-    known = record_of(allocation, dependency)
-    return known.id if known is not None else dependency.allocation
+    def is_meant(self, found: Allocation) -> bool:
+        """Whether it is this object."""
+        return is_the_one(found, self.wanted, by_name=self.is_name)
 
 
 Find = Callable[[str, str], Allocation | None]
 """(namespace, name) -> the newest version that is known"""
 
+# --- who they are
 
-def seen(allocation: Allocation, dependency: Dependency, find: Find) -> SeenDependency | None:
-    """What the stores show of a dependency; None: nothing, which is no evidence of anything."""
-    known, wanted = record_of(allocation, dependency), _wanted(allocation, dependency)
-    for name in names_of(wanted):
+
+def awaited_by(allocation: Allocation) -> list[Awaited]:
+    """All that it waits for."""
+    records = records_of(allocation)
+    return [
+        Awaited(name, known.id if known else name, known is None)
+        for name, known in ((each.allocation, records.get(each.allocation)) for each in open_dependencies(allocation))
+    ]
+
+
+def awaited_names(allocation: Allocation) -> Iterable[str]:
+    """`namespace/name` of all that it may wait for; nothing when it waits for nobody. An index of the store."""
+    if allocation.status.phase is not Phase.PENDING or not allocation.spec.after:
+        return ()
+    space = allocation.metadata.namespace
+    return {f"{space}/{name}" for each in awaited_by(allocation) for name in each.names}
+
+
+def seen(allocation: Allocation, awaited: Awaited, find: Find) -> SeenDependency | None:
+    """What the stores show of one that it waits for; None: nothing, which is no evidence of anything."""
+    for name in awaited.names:
         found = find(allocation.metadata.namespace, name)
-        if found is None or not is_the_one(found, wanted, by_name=known is None):
+        if found is None or not awaited.is_meant(found):
             continue
-        if known is None and id_of(found) != wanted and _waits_for(found, allocation, find):
-            text = f"{wanted} waits for this allocation, so neither could start; leave one of the two out"
+        if awaited.is_name and id_of(found) != awaited.wanted and _waits_for(found, allocation, find):
+            text = f"{awaited.wanted} waits for this allocation, so neither could start; leave one of the two out"
             return SeenDependency(problem=text)
         has_ended = found.status.phase is Phase.TERMINATED
         return SeenDependency(id=id_of(found), has_ended=has_ended, result=found.status.result if has_ended else None)
     return None
 
 
-def absent(allocation: Allocation, dependency: Dependency) -> SeenDependency:
+def absent(allocation: Allocation, awaited: Awaited) -> SeenDependency:
     """What follows when the API server has no such allocation: an id was one that is gone, a name means nothing."""
-    wanted = _wanted(allocation, dependency)
-    if split_allocation_id(wanted) is not None:
-        return SeenDependency(id=wanted, has_ended=True)
+    if split_allocation_id(awaited.wanted) is not None:
+        return SeenDependency(id=awaited.wanted, has_ended=True)
     space = allocation.metadata.namespace
-    return SeenDependency(problem=f"workspace {space} has no allocation {wanted}; create that one first")
+    return SeenDependency(problem=f"workspace {space} has no allocation {awaited.wanted}; create that one first")
 
 
 def is_awaited(ended: Allocation, waiting: Iterable[Allocation]) -> bool:
     """Whether one of those that may wait for it has not recorded its end."""
-    return any(
-        is_the_one(ended, _wanted(each, dependency), by_name=record_of(each, dependency) is None)
-        for each in waiting
-        for dependency in open_dependencies(each)
-    )
+    return any(awaited.is_meant(ended) for each in waiting for awaited in awaited_by(each))
 
 
 def _waits_for(found: Allocation, wanted: Allocation, find: Find) -> bool:
@@ -112,7 +125,7 @@ def _waits_for(found: Allocation, wanted: Allocation, find: Find) -> bool:
         if each.metadata.uid in looked:
             continue
         looked.add(each.metadata.uid)
-        names = [name for dependency in open_dependencies(each) for name in names_of(_wanted(each, dependency))]
+        names = [name for awaited in awaited_by(each) for name in awaited.names]
         left += [next_ for name in names if (next_ := find(each.metadata.namespace, name)) is not None]
     return False
 
@@ -136,7 +149,7 @@ def noted(allocation: Allocation, seen: Seen, *, now: float) -> Allocation:
     Ends are told as an event; that a name has got its id is not.
     """
     ended: dict[str, str] = {}
-    records = {each.allocation: each for each in allocation.status.dependencies}
+    records = records_of(allocation)
     for each in open_dependencies(allocation):
         found = seen.get(each.allocation)
         if found is None or found.problem or not (found.has_ended or found.id != each.allocation):

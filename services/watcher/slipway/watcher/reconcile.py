@@ -13,11 +13,10 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from slipway.crd.dependencies import open_dependencies
 from slipway.crd.meta import TEARDOWN_FINALIZER, TRACKING_FINALIZER
 from slipway.crd.totals import ANNOTATION_USAGE, BOOKED
 from slipway.crd.transitions import id_of, seq_of, stop_reason
-from slipway.crd.v1alpha1 import Allocation, AllocationStatus, Dependency
+from slipway.crd.v1alpha1 import Allocation, AllocationStatus
 from slipway.errors import ControlPlaneError, NotFoundError, StaleError
 from slipway.kube.objects import Pod
 from slipway.kube.resources import ALLOCATIONS, PODS, SECRETS, brief
@@ -33,7 +32,7 @@ from slipway.runtime.instruments import OTHER
 from slipway.streams import keys
 from slipway.watcher import dependencies, exits, finalizers, spans
 from slipway.watcher.consistent_reads import ConsistentReads
-from slipway.watcher.dependencies import NOTHING_SEEN, Seen, SeenDependency
+from slipway.watcher.dependencies import NOTHING_SEEN, Awaited, Seen, SeenDependency
 from slipway.watcher.ends import LifecyclePolicy
 from slipway.watcher.informers import Informers
 from slipway.watcher.pace import WritePace
@@ -180,7 +179,7 @@ class Reconciler:
         uid = allocation.metadata.uid
         seen = self._world.pods_of(uid)
         gone = await self._evidence.nodes_gone(seen) if self._may_lose_nodes(allocation) else frozenset[str]()
-        if allocation.status.phase is Phase.PENDING and (waits_for := open_dependencies(allocation)):
+        if allocation.status.phase is Phase.PENDING and (waits_for := dependencies.awaited_by(allocation)):
             awaited = {each.allocation: await self._seen(allocation, each) for each in waits_for}
             return self._reduce(allocation, seen, gone, consistent=False, awaited=awaited), seen
         reduction = self._reduce(allocation, seen, gone, consistent=False)
@@ -194,12 +193,12 @@ class Reconciler:
         listed = await self._evidence.pods_of(allocation)
         return self._reduce(allocation, listed, gone, consistent=True), listed
 
-    async def _seen(self, allocation: Allocation, awaited: Dependency) -> SeenDependency:
+    async def _seen(self, allocation: Allocation, awaited: Awaited) -> SeenDependency:
         """One of those that it waits for; what the stores do not show is looked for at the API server."""
         shown = dependencies.seen(allocation, awaited, self._named)
         if shown is not None:
             return shown
-        names, space = dependencies.awaited_as(allocation, awaited), allocation.metadata.namespace
+        names, space = awaited.names, allocation.metadata.namespace
         read = {each.metadata.name: each for each in await self._evidence.allocations_named(names, space)}
 
         def find(namespace: str, name: str) -> Allocation | None:
