@@ -17,6 +17,7 @@ EXAMPLES = """examples:
   slipway run --secret HF_TOKEN=hub/token -- python train.py
   HF_TOKEN=... slipway run --secret HF_TOKEN -- python train.py
   slipway run --array 0-99%10 --gpus 1 -- sh -c 'python sweep.py --seed $ARRAY_INDEX'
+  slipway run --detach --after prep-4kq7zp -- python train.py
   slipway run --detach -q -- sleep 60
 
 It follows the launch to its end. With --detach it prints the id and returns; `slipway follow ID` comes back to it."""
