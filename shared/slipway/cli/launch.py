@@ -33,6 +33,7 @@ def add_options(parser: argparse.ArgumentParser, *, with_ranks: bool) -> None:
     types.add_argument(
         "--flavor", metavar="FLAVOR", action="append", default=[], help="one that it accepts, the best first (repeat)"
     )
+    ask.add_argument("--arch", choices=("amd64", "arm64"), help="the processor of its nodes")
     if with_ranks:
         ask.add_argument("--ranks", metavar="N", type=whole_number, help="how many; they start together or not at all")
         ask.add_argument("--min-available", metavar="N", type=whole_number, help="start with so many (default: all)")
@@ -83,6 +84,11 @@ def add_options(parser: argparse.ArgumentParser, *, with_ranks: bool) -> None:
         "allocations of a job (repeat)",
     )
     where.add_argument("--label", metavar="NAME=VALUE", action="append", default=[], help="(repeat)")
+    _add_limits(parser)
+
+
+def _add_limits(parser: argparse.ArgumentParser) -> None:
+    """When it ends, and what follows a failure."""
     limits = parser.add_argument_group("limits")
     limits.add_argument("--max-runtime", metavar="2h", help="end it after this time")
     limits.add_argument("--idle-timeout", metavar="30m", help="end it when nobody uses it for this time")
@@ -186,13 +192,9 @@ def body_of(kind: str, arguments: argparse.Namespace, command: list[str]) -> Jso
         values = _values_here([item for item in arguments.secret if "=" not in item], os.environ)
         if values:
             body["secretValues"] = values
-    body |= _of_pods(arguments)
-    if arguments.on_exit:
-        body["failurePolicy"] = {"rules": [_rule(text) for text in arguments.on_exit]}
+    body |= _of_pods(arguments) | _of_course(arguments)
     if arguments.flavor:
         body["flavors"] = arguments.flavor
-    if arguments.after:
-        body["after"] = [_dependency(text) for text in arguments.after]
     if arguments.label:
         body["labels"] = _named(arguments.label, "--label", "NAME=VALUE")
     if arguments.port:
@@ -214,6 +216,16 @@ def _of_pods(arguments: argparse.Namespace) -> Json:
         found["volumes"] = dict(_volume(text) for text in arguments.volume)
     if arguments.privilege:
         found["privileges"] = arguments.privilege
+    return found
+
+
+def _of_course(arguments: argparse.Namespace) -> Json:
+    """What it waits for, and what follows a failure."""
+    found: Json = {}
+    if arguments.after:
+        found["after"] = [_dependency(text) for text in arguments.after]
+    if arguments.on_exit:
+        found["failurePolicy"] = {"rules": [_rule(text) for text in arguments.on_exit]}
     return found
 
 
@@ -285,6 +297,7 @@ _PLAIN = {
     "image": "image",
     "template": "template",
     "gpu_type": "gpuType",
+    "arch": "architecture",
     "service_account": "serviceAccount",
     "setup": "setup",
     "home": "home",

@@ -112,11 +112,7 @@ def role_base(
     if shared:
         for group in ("initContainers", "containers"):
             pod[group] = [_with_shared_memory(container) for container in pod.get(group) or ()]
-    prepares = [_fetching(spec.context, containers[main], options)] if spec.context else []
-    if role.depends_on:
-        image, python = options.context_image, options.context_python
-        prepares.append(startorder.init_container(containers[main], image=image, python=python))
-    if prepares:
+    if prepares := _preparing(spec, role, containers[main], options):
         pod["initContainers"] = [*prepares, *(pod.get("initContainers") or ())]
     if options.token_audience:
         for group in ("initContainers", "containers"):
@@ -153,6 +149,14 @@ def role_base(
         },
         "spec": pod,
     }
+
+
+def _preparing(spec: AllocationSpec, role: RoleSpec, main: RawObject, options: TaskOptions) -> list[RawObject]:
+    """The init containers before those of the template: one that fetches files, one that waits for other roles."""
+    prepares = [_fetching(spec.context, main, options)] if spec.context else []
+    if role.depends_on:
+        prepares.append(startorder.init_container(main, image=options.context_image, python=options.context_python))
+    return prepares
 
 
 def rank_spec(

@@ -143,3 +143,19 @@ async def test_a_template_of_another_form_is_judged_beside_short_forms(world: Ap
     without = await world.post("/allocations", {**body, "name": "without"})
     beside = {"volumes": {"/data": "dataset"}, "privileges": ["IPC_LOCK"]}
     assert (await world.post("/allocations", {**body, **beside})).status_code == without.status_code, without.text
+
+
+async def test_the_architecture_is_a_label_of_the_nodes(world: ApiWorld) -> None:
+    """Beside the labels that the template asks for; another one in a template or at a role is refused."""
+    template = {"spec": {"nodeSelector": {"disk": "fast"}, "containers": [MAIN]}}
+    [pod] = await pods_of(world, architecture="arm64", template=template)
+    assert pod["nodeSelector"] == {"disk": "fast", "kubernetes.io/arch": "arm64"}
+    for other in (
+        {"template": {"spec": {"nodeSelector": {"kubernetes.io/arch": "amd64"}, "containers": [MAIN]}}},
+        {"ranks": [{"nodeSelector": {"kubernetes.io/arch": "amd64"}}]},
+    ):
+        answer = await world.post("/allocations?dryRun=true", {"kind": "command", "architecture": "arm64", **other})
+        [error] = [each for each in answer.json()["errors"] if each["pointer"] == "/architecture"]
+        assert "says 'amd64': leave one of them out" in error["detail"]
+    answer = await world.post("/allocations", {"kind": "command", "architecture": "riscv"})
+    assert (answer.status_code, "/architecture" in answer.text) == (422, True)

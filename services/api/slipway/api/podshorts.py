@@ -1,4 +1,5 @@
-"""Short forms of a launch that stand for several fields of a pod: `volumes`, `checkpoints`, `privileges`. Pure.
+"""Short forms of a launch that stand for several fields of a pod: `volumes`, `checkpoints`, `privileges`,
+`architecture`. Pure.
 
 Owns what they become in a pod template, and where a client wrote what the judges of templates refuse. Whether a pool
 allows a privilege is theirs (`slipway.crd.podsecurity`).
@@ -31,6 +32,8 @@ _CHECKPOINTS_PATH = "/checkpoints"
 _OWN_FOLDER = "$(SLIPWAY_ALLOCATION_ID)"
 """The same in all attempts of an allocation."""
 _READ_ONLY = "ro"
+ARCHITECTURE_LABEL = "kubernetes.io/arch"
+"""Every kubelet gives it to its node."""
 _TEMPLATE = re.compile(r"(?:/ranks/(?P<rank>\d+))?/template/spec(?P<field>/.+)")
 _MOUNT = re.compile(r"/containers/(?P<container>\d+)/volumeMounts/(?P<mount>\d+)(/.*)?")
 _ADDED = re.compile(r"/containers/(?P<container>\d+)/securityContext/capabilities/add/(?P<place>\d+)")
@@ -47,7 +50,7 @@ def errors_of(body: LaunchBody, run_as_defaults: Collection[str]) -> list[FieldE
         if not _CLAIM.fullmatch(claim):
             detail = f"{claim[:80]!r} is no volume claim; write CLAIM, or CLAIM:ro to mount it read-only"
             errors.append(FieldError(at, detail))
-    errors += _checkpoint_errors(body)
+    errors += [*_checkpoint_errors(body), *_architecture_errors(body)]
     if ROOT not in body.privileges:
         return errors
     at = f"/privileges/{body.privileges.index(ROOT)}"
@@ -69,6 +72,8 @@ def applied(template: Mapping[str, Any], body: LaunchBody) -> Json:
     volumes = {**body.volumes, **({_CHECKPOINTS_PATH: found["claim"]} if found else {})}
     if volumes:
         containers[main]["volumeMounts"], spec["volumes"] = _mounted(containers[main], spec, volumes)
+    if body.architecture:
+        spec["nodeSelector"] = {**object_of(spec.get("nodeSelector")), ARCHITECTURE_LABEL: body.architecture}
     for switch in HOST_PRIVILEGES:
         if switch in body.privileges:
             spec[switch] = True
@@ -90,7 +95,7 @@ def applied(template: Mapping[str, Any], body: LaunchBody) -> Json:
 
 def is_used(body: LaunchBody) -> bool:
     """Whether the launch uses one of the short forms."""
-    return bool(body.volumes or body.privileges or body.checkpoints)
+    return bool(body.volumes or body.privileges or body.checkpoints or body.architecture)
 
 
 def as_written(error: FieldError, body: LaunchBody, spec: AllocationSpec) -> FieldError | None:
@@ -131,6 +136,20 @@ def _checkpoint_errors(body: LaunchBody) -> list[FieldError]:
     if _CHECKPOINTS_PATH in body.volumes:
         return [FieldError("/checkpoints", f"volumes mounts another claim at {_CHECKPOINTS_PATH}: use another path")]
     return []
+
+
+def _architecture_errors(body: LaunchBody) -> list[FieldError]:
+    """A selector of nodes that says another one: no node would do."""
+    selectors = [
+        (f"{where}.spec.nodeSelector", object_of(object_of(template.get("spec")).get("nodeSelector")))
+        for where, template in _templates(body)
+    ]
+    selectors += [(f"ranks[{index}].nodeSelector", role.node_selector) for index, role in enumerate(body.ranks)]
+    return [
+        FieldError("/architecture", f"{where} says {said[:63]!r}: leave one of them out")
+        for where, selector in selectors
+        if body.architecture and (said := str(selector.get(ARCHITECTURE_LABEL, body.architecture))) != body.architecture
+    ]
 
 
 def _mounted(main: Json, spec: Json, wanted: Mapping[str, str]) -> tuple[list[Any], list[Any]]:

@@ -74,6 +74,14 @@ class LaunchBody(AllocationSpec, kw_only=True, frozen=True, forbid_unknown_field
     gpu_type: Annotated[
         str, Meta(max_length=63, description="the one flavor of the pool that it accepts. Short form of flavors")
     ] = ""
+    architecture: Annotated[
+        str,
+        Meta(
+            pattern="^(|amd64|arm64)$",
+            description="the processor of the nodes of every rank: amd64 or arm64. Short form of the label "
+            "kubernetes.io/arch in template.spec.nodeSelector",
+        ),
+    ] = ""
     service_account: Annotated[
         str,
         Meta(
