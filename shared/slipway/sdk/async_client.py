@@ -7,12 +7,12 @@ Owns the connection and the waiting; what is sent and what an answer means is sa
 import asyncio
 import time
 import uuid
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Generator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Generator, Mapping, Sequence
 from contextlib import aclosing, suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, Unpack, cast
 
-from slipway.api.batch_schemas import BatchAnswer
+from slipway.api.batch_schemas import BatchAnswer, LaunchesAnswer
 from slipway.api.job_schemas import JobChanged, JobView
 from slipway.api.schemas import (
     AllocationList,
@@ -117,6 +117,18 @@ class AsyncClient:
     def run(self, command: Sequence[str], *, key: str = "", **fields: Any) -> "AsyncLaunch":
         """Run a command on one or many ranks, as `slipway run` does."""
         return self.launch(Kind.TRAINING, key=key, command=command, **fields)
+
+    async def launch_many(
+        self, kind: Kind | str, each: Sequence[Mapping[str, Any]], *, key: str = "", **common: Any
+    ) -> LaunchesAnswer:
+        """Launch many in one request that have much in common: `launch_many("training", [{"name": "a"}], image="i")`.
+
+        Each of `each` has a `name` and what is different in it, as the fields of `launch`. One item for each; what was
+        refused raises nothing. At most 200 at a time. With the same `key` each name is launched once.
+        """
+        body = launches.body_of(str(kind), common)
+        different = [launches.difference_of(str(kind), fields) for fields in each]
+        return await self._call(calls.launch_many(body, different, key or f"sdk-{uuid.uuid4().hex}"))
 
     async def preview(self, kind: Kind | str, **fields: Any) -> Json:
         """What a launch would become, and whether it fits now; launches nothing."""

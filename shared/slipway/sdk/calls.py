@@ -4,14 +4,14 @@ Owns the paths, parameters and bodies of the calls; the types are the structs of
 gets to the server.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, TypedDict, TypeVar, cast
 from urllib.parse import quote, urlencode
 
 import msgspec
 
-from slipway.api.batch_schemas import BatchAnswer, BatchRequest
+from slipway.api.batch_schemas import BatchAnswer, BatchRequest, LaunchesAnswer
 from slipway.api.change_schemas import ChangeBody, KillBody
 from slipway.api.job_schemas import JobBody, JobChange, JobChanged, JobList, JobView
 from slipway.api.schemas import (
@@ -178,6 +178,13 @@ def launch(body: Json, key: str) -> ApiCall[AllocationView]:
     """Launch once, however often it is sent with this key."""
     headers = {"Idempotency-Key": key}
     return ApiCall(method="POST", path="/allocations", body=body, headers=headers, answer=AllocationView)
+
+
+def launch_many(common: Json, each: Sequence[Json], key: str) -> ApiCall[LaunchesAnswer]:
+    """Launch each once, however often it is sent with this key: what is different in it, laid over what is common."""
+    body: Json = {"launch": common, "each": [*each]}
+    headers = {"Idempotency-Key": key}
+    return ApiCall(method="POST", path="/allocations/launches", body=body, headers=headers, answer=LaunchesAnswer)
 
 
 def preview(body: Json) -> ApiCall[Json]:

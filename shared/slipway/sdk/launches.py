@@ -40,6 +40,13 @@ def body_of(kind: str, given: Mapping[str, Any]) -> Json:
     return fields_of(LaunchBody, {"kind": kind, **rest}, short=tuple(_RESOURCES))
 
 
+def difference_of(kind: str, given: Mapping[str, Any]) -> Json:
+    """What is different in one launch of many, as a part of a launch body. Raises InvalidError as `body_of` does."""
+    body = body_of(kind, given)
+    del body["kind"]
+    return body
+
+
 def fields_of(struct: Any, given: Mapping[str, Any], *, short: tuple[str, ...] = ()) -> Json:
     """The fields of a struct, checked, under the names of the API; only what is given, without None.
 

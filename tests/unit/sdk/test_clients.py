@@ -125,6 +125,26 @@ async def test_many_are_changed_in_one_request(shell: Shell, world: ApiWorld) ->
     assert {(await world.stored(run.view.name)).spec.desired for run in runs} == {"Stopped"}
 
 
+async def test_many_are_launched_in_one_request(shell: Shell, world: ApiWorld) -> None:
+    """Each with what is common and its own; one that is refused raises nothing, and a key launches each name once."""
+    each: list[dict[str, Any]] = [{"name": "a", "env": {"SEED": "0"}}, {"name": "b", "ranks": 2}]
+
+    def launching_many(client: Any) -> Any:
+        return client.launch_many("command", each, key="k", image="i", command=["x"], env={"LR": "1"})
+
+    answer = await shell.do(launching_many)
+    assert [item.outcome.value for item in answer.items] == ["launched", "launched"]
+    assert (await world.stored("a")).spec.env == {"LR": "1", "SEED": "0"}
+    assert (await world.stored("b")).spec.ranks[0].count == 2
+    again = await shell.do(launching_many)
+    assert [item.outcome.value for item in again.items] == ["replayed", "replayed"]
+    assert [item.id for item in again.items] == [item.id for item in answer.items]
+    taken = await shell.do(lambda client: client.launch_many("command", each, image="i", command=["x"]))
+    assert taken.counts == {"refused": 2}
+    with pytest.raises(InvalidError, match="did you mean env"):
+        await shell.do(lambda client: client.launch_many("command", [{"name": "c", "envv": {}}], image="i"))
+
+
 async def test_preempting_asks_the_ranks(shell: Shell, world: ApiWorld) -> None:
     """The reason is what its ranks are told."""
     run = await shell.do(launching())
