@@ -29,7 +29,8 @@ POLL_S = 0.05
 async def furnish(
     kube: KubeClient, clock: Clock, *, system_namespace: str, local_defaults: bool, workload_domain: str = ""
 ) -> None:
-    """Create what is missing; waits until the API server answers and serves the CRDs.
+    """Create what is missing; waits until the API server answers and serves the CRDs. Those of a cluster of our own
+    (`local_defaults`) are brought up to date.
 
     `workload_domain` as in `kind_defaults`.
 
@@ -44,7 +45,9 @@ async def furnish(
             except TransientError:
                 await clock.sleep(POLL_S)
     for manifest in crd_manifests():
-        await _create(kube, CRDS, manifest)
+        if not await _create(kube, CRDS, manifest) and local_defaults:
+            # Of data that another version has kept: its definitions would drop the fields that are new.
+            await kube.patch(CRDS, str(manifest["metadata"]["name"]), {"spec": manifest["spec"]})
     workspace = {"metadata": {"name": "default", "labels": {LABEL_WORKSPACE: "true"}}}
     if not await _create(kube, NAMESPACES, workspace):
         await kube.patch(NAMESPACES, "default", {"metadata": {"labels": {LABEL_WORKSPACE: "true"}}})
