@@ -105,4 +105,6 @@ def _path_of(mount: JsonMap) -> str:
 
 
 def _starts_ours(container: JsonMap) -> bool:
-    return any(LIBRARY_PATH in str(word) for word in container.get("command") or ())
+    # A setup that goes before it has made its words arguments.
+    words = (*(container.get("command") or ()), *(container.get("args") or ()))
+    return any(LIBRARY_PATH in str(word) for word in words)

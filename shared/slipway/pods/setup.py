@@ -12,6 +12,7 @@ The script is the first process of the container. Such a process has no default 
 from typing import Any
 
 from slipway.crd.expansion import literal
+from slipway.crd.kinds import HOME_PATH
 from slipway.crd.meta import RawObject
 
 SETUP_FAILED = "setup failed"
@@ -19,9 +20,11 @@ SETUP_FAILED = "setup failed"
 TERMINATION_LOG = "/dev/termination-log"
 SHELL = "/bin/sh"
 _SCRIPT = f"""slipway_setup=$1; slipway_said=$2; shift 2
+slipway_home=${{HOME:-/}}
+[ -w "$slipway_home" ] || [ ! -w {HOME_PATH} ] || slipway_home={HOME_PATH}
 slipway_child=
 trap '[ -z "$slipway_child" ] || {{ kill -TERM "$slipway_child"; wait "$slipway_child"; }}; exit 143' TERM
-"$(command -v bash || echo sh)" -e -c "$slipway_setup" setup &
+HOME=$slipway_home "$(command -v bash || echo sh)" -e -c "$slipway_setup" setup &
 slipway_child=$!
 wait "$slipway_child"
 slipway_code=$?
@@ -33,7 +36,7 @@ if [ "$slipway_code" -ne 0 ]; then
 fi
 exec "$@"
 """
-"""Of POSIX: images have other shells than bash."""
+"""Of POSIX: images have other shells than bash. HOME is chosen as `slipway.inside.home` does for programs of ours."""
 _RUN = 'exec "$(command -v bash || echo sh)" -e -c "$0"'
 
 

@@ -101,10 +101,11 @@ def test_a_user_of_the_image_and_root_keep_their_home() -> None:
     assert env_of(asked)["HOME"] == HOME_PATH
 
 
-def test_a_program_of_ours_looks_for_the_home_of_the_image_first() -> None:
+@pytest.mark.parametrize("setup", ["", "pip install x"])
+def test_a_program_of_ours_looks_for_the_home_of_the_image_first(setup: str) -> None:
     """A notebook gets the folder and no variable: Jupyter's images have a home with settings. One that runs a program
     of the user's gets the variable."""
-    ours = made(1, kind="notebook", template={})
+    ours = made(1, kind="notebook", template={}, setup=setup)
     pod = ours.pods[0].manifest["spec"]
     assert "HOME" not in env_of(ours)
     assert env_of(ours)["USER"]

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from slipway.crd.kinds import HOME_PATH
 from slipway.local.node.environment import expand
 from slipway.pods.setup import SETUP_FAILED, command_of, with_setup
 
@@ -49,6 +50,19 @@ def test_the_setup_runs_first_and_the_program_in_its_place(tmp_path: Path) -> No
     setup = "echo setup; echo kept > file; export LEFT=behind; cd /"
     ended = ran(setup, ["sh", "-c", 'echo "$@" $(cat file) [$LEFT]', "sh", "a  b", "*"], tmp_path)
     assert ended == Ended(0, ["setup", "a  b * kept []"], "")
+
+
+def test_the_home_of_a_setup_can_be_written(tmp_path: Path) -> None:
+    """That of its container, else the rank's, where a program of ours finds it too; the program's HOME is untouched."""
+    ours, rank, nowhere = tmp_path / "home", tmp_path / "rank", tmp_path / "none"
+    ours.mkdir()
+    rank.mkdir()
+    for home, found in ((ours, ours), (nowhere, rank)):
+        container = with_setup({"command": ["sh", "-c", "echo $HOME"]}, "echo $HOME")
+        words = [word.replace(HOME_PATH, str(rank)) for word in words_of(container, {})]
+        env = {"PATH": "/usr/bin:/bin", "HOME": str(home)}
+        done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=30, check=True)
+        assert done.stdout.splitlines() == [str(found), str(home)]
 
 
 def test_the_exit_code_of_the_program_is_its_own(tmp_path: Path) -> None:
