@@ -125,11 +125,9 @@ class Pools:
 
 
 def _check_home(allocation: Allocation, workspace: WorkspacePods) -> None:
-    """Raises InvalidError where there is nothing of which a home directory could be made, or nobody whose it would
-    be."""
+    """Raises InvalidError where the workspace has no template of home directories, or the allocation no user."""
     if workspace.home is None:
         raise InvalidError(f"/home: {no_homes(allocation.metadata.namespace)}")
     if not user_of(allocation):
-        raise InvalidError(
-            f"/home: nobody is named whose it is; set the annotation {ANNOTATION_USER}, or launch by the API"
-        )
+        detail = f"the allocation does not name its user; set the annotation {ANNOTATION_USER}, or launch it by the API"
+        raise InvalidError(f"/home: {detail}")
