@@ -156,7 +156,7 @@ def job_set(document: ForeignDocument) -> list[ImportedLaunch]:
     if len(launches) > 1:
         spec.get("successPolicy").lost("which jobs decide the success", "each launch succeeds when all its ranks do")
     else:
-        set_success(launch, spec.get("successPolicy"), names, replicated=several)
+        set_success(launches[()], spec.get("successPolicy"), names, replicated=several)
     order = spec.get("startupPolicy", "startupPolicyOrder")
     if order.text("AnyOrder") == "InOrder":
         for launch in launches.values():
