@@ -1,7 +1,8 @@
-"""Each block of the pages: where no test runs it as it stands, a reader can at least type it.
+"""Each block of the pages: a reader can type it. It needs no system, so it is quick to say what is wrong.
 
-Run as they stand: the tutorials (tests/e2e/test_tutorials.py), docs/install.md (tests/node/test_install_page.py),
-docs/sdk.md (tests/test_sdk_page.py), what other programs read (tests/unit/test_adapters_page.py, `test_documented_*`).
+Run as they stand: commands (tests/e2e/test_documented_commands.py), the tutorials (tests/e2e/test_tutorials.py),
+docs/install.md (tests/node/test_install_page.py), docs/sdk.md (tests/test_sdk_page.py), what other programs read
+(tests/unit/test_adapters_page.py, `test_documented_*`).
 """
 
 import ast
@@ -17,12 +18,10 @@ import yaml
 from slipway.cli import main
 from slipway.cli.verb import long_options, parser_of
 from slipway.errors import ControlPlaneError
-from tests.support.documented_blocks import ROOT, DocumentedBlock, blocks, commands, inline_code
+from tests.support.documented_blocks import ROOT, DocumentedBlock, blocks, commands, inline_code, without_explanations
 
 SHELL = ("console", "sh", "")
 TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE))
-PARTS = re.compile(r"  +")
-"""Between a command and what a table of commands says of it."""
 
 
 def of(*languages: str) -> list[DocumentedBlock]:
@@ -33,13 +32,6 @@ def of(*languages: str) -> list[DocumentedBlock]:
 def names(found: list[DocumentedBlock]) -> list[str]:
     """For pytest: where each stands."""
     return [block.place for block in found]
-
-
-def without_explanations(block: DocumentedBlock) -> DocumentedBlock:
-    """A table of commands has two columns; a line that is none of a command has one word only, or none."""
-    if block.language:
-        return block
-    return block._replace(text="\n".join(PARTS.split(line)[0] for line in block.text.splitlines()))
 
 
 CALLS = [

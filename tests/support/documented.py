@@ -1,9 +1,9 @@
 """Runs the console blocks of a page as they are written, and holds what they print to what the page shows.
 
 Owns which blocks a page has and how output is compared. A line that begins with `$ ` is a command; a line after a
-command that ends with a backslash goes on with it; every other line is output. A block below a line `**name**` is a
-file of that name. In output `...` stands for anything, and `name-` with eight hexadecimal digits for any id of that
-name; lines may have others between them.
+command that ends with a backslash, or whose `<<EOF` has not ended, goes on with it; every other line is output. A block
+below a line `**name**` is a file of that name. In output `...` stands for anything, and `name-` with eight hexadecimal
+digits for any id of that name; lines may have others between them.
 """
 
 import re
@@ -43,20 +43,25 @@ def read(page: Path) -> Walkthrough:
         if found["file"]:
             files[found["file"]] = found["text"]
         elif found["kind"] == "console":
-            steps += _steps(found["text"], text.count("\n", 0, found.start("text")) + 1)
+            steps += steps_of(found["text"], text.count("\n", 0, found.start("text")) + 1)
     return Walkthrough(files, tuple(steps))
 
 
-def _steps(block: str, first: int) -> list[Step]:
+def steps_of(block: str, first: int) -> list[Step]:
+    """The commands of a block whose first line is line `first` of its page."""
     found: list[Step] = []
     for number, line in enumerate(block.splitlines(), first):
         if line.startswith("$ "):
             found.append(Step(number, line[2:], ()))
-        elif found and found[-1].command.endswith("\\"):
+        elif found and _goes_on(found[-1].command):
             found[-1] = found[-1]._replace(command=f"{found[-1].command}\n{line}")
         elif found and line.strip():
             found[-1] = found[-1]._replace(shown=(*found[-1].shown, line))
     return found
+
+
+def _goes_on(command: str) -> bool:
+    return command.endswith("\\") or ("<<EOF" in command and not command.endswith("\nEOF"))
 
 
 def follow(

@@ -8,10 +8,12 @@ import re
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
+from textwrap import dedent
 from typing import NamedTuple
 
 ROOT = Path(__file__).parents[2]
-_BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+_BLOCK = re.compile(r"^(?P<room> *)```(?P<language>\w*)\n(?P<text>.*?)^(?P=room)```$", re.DOTALL | re.MULTILINE)
+_EXPLANATION = re.compile(r"(?<=\S)  +\S.*$", re.MULTILINE)
 _GENERATED = ("docs/reference/", "docs/adr/", "docs/performance.md", "docs/demo.md")
 _PROMPT = "$ "
 _ASSIGNMENT = re.compile(r"^[A-Z_]+=\S*$")
@@ -43,11 +45,16 @@ def pages() -> dict[str, str]:
 def blocks(*languages: str) -> list[DocumentedBlock]:
     """Those in these languages; all without any."""
     return [
-        DocumentedBlock(page, text.count("\n", 0, found.start(2)) + 1, found[1], found[2])
+        DocumentedBlock(page, text.count("\n", 0, found.start("text")) + 1, found["language"], dedent(found["text"]))
         for page, text in pages().items()
         for found in _BLOCK.finditer(text)
-        if not languages or found[1] in languages
+        if not languages or found["language"] in languages
     ]
+
+
+def without_explanations(block: DocumentedBlock) -> DocumentedBlock:
+    """A block without a language may be a table: what stands behind two spaces says what the command does."""
+    return block if block.language else block._replace(text=_EXPLANATION.sub("", block.text))
 
 
 def inline_code() -> list[tuple[str, str]]:

@@ -1,0 +1,153 @@
+"""The commands of every page, run as they are written by a reader who has what the page takes for granted."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Generator, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from tests.support import documented, documented_commands
+from tests.support.documented import Step, Walkthrough
+from tests.support.documented_blocks import ROOT, DocumentedBlock
+from tests.support.documented_commands import ELSEWHERE, IN_A_RANK, NEEDS, PICTURE, holds, steps_of
+from tests.support.kubectl_program import find_kubectl
+
+BLOCKS = documented_commands.documented_blocks()
+HERE = [block for block in BLOCKS if not holds(block, ELSEWHERE)]
+START = "slipway up --detach --port 0 --gpus 32 --cpus 64 --memory 256Gi"
+BLOCK_S = 120.0
+
+
+class Reader(NamedTuple):
+    """Who has a running Slipway with a home of its own: where it is, and {text of a page: what stands for it}."""
+
+    folder: Path
+    env: Mapping[str, str]
+    instead: Mapping[str, str]
+
+    def does(self, steps: tuple[Step, ...]) -> list[str]:
+        """Run them in one shell, in the folder; what each printed."""
+        walk = Walkthrough({}, steps)
+        return documented.follow(walk, self.folder, self.env, instead=self.instead, timeout_s=BLOCK_S)
+
+    def expects(self, step: Step) -> Step:
+        """It as it is here."""
+        return step._replace(command=self.here(step.command), shown=tuple(map(self.here, step.shown)))
+
+    def here(self, text: str) -> str:
+        """What stands for a text of a page."""
+        for said, done in self.instead.items():
+            text = text.replace(said, done)
+        return text
+
+
+@pytest.fixture(scope="module")
+def reader(tmp_path_factory: pytest.TempPathFactory) -> Generator[Reader]:
+    """With kubectl, the files and the work of `documented_commands`."""
+    kubectl = find_kubectl()
+    if kubectl is None:
+        pytest.skip("no kubectl: `make conformance` builds one")
+    home = tmp_path_factory.mktemp("reader")
+    tools, folder = home / "tools", home / "folder"
+    tools.mkdir()
+    folder.mkdir()
+    (tools / "kubectl").symlink_to(kubectl)
+    for name, text in documented_commands.PROGRAMS.items():
+        (tools / name).write_text(text)
+        (tools / name).chmod(0o755)
+    documented_commands.furnish(folder)
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(("SLIPWAY_", "XDG_", "KUBE"))}
+    path = f"{tools}:{Path(sys.executable).parent}:{os.environ['PATH']}"
+    env = {**kept, "HOME": str(home), "NO_COLOR": "1", "PATH": path}
+    started = ran(START, folder, env)
+    address = re.search(r"http://127\.0\.0\.1:\d+", started)
+    assert address, started
+    env["KUBECONFIG"] = str(home / ".local/state/slipway/kubeconfig")
+    ran(f"set -e\n{documented_commands.SET_UP}", folder, env)
+    yield Reader(folder, env, documented_commands.here(folder, address[0]))
+    ran("slipway down", folder, env)
+
+
+def ran(script: str, folder: Path, env: Mapping[str, str]) -> str:
+    """What a script printed; it has to end with 0."""
+    done = subprocess.run(
+        ["bash", "-c", script],
+        cwd=folder,
+        env=dict(env),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=BLOCK_S,
+        check=False,
+    )
+    assert done.returncode == 0, f"{script}\nended with {done.returncode}:\n{done.stdout}"
+    return done.stdout
+
+
+@pytest.mark.parametrize(
+    "block", [pytest.param(block, id=block.place) for block in HERE if not holds(block, IN_A_RANK)]
+)
+def test_a_block_works_as_written(block: DocumentedBlock, reader: Reader) -> None:
+    """Each command ends with 0, and prints what the page shows below it."""
+    steps = steps_of(block)
+    for step, said in zip(steps, reader.does(steps), strict=True):
+        lacking = lacks(reader.expects(step), said)
+        assert not lacking, f"{step.line}: {step.command}\nprinted\n{said}\nwithout\n" + "\n".join(lacking)
+
+
+@pytest.mark.parametrize("block", [pytest.param(block, id=block.place) for block in HERE if holds(block, IN_A_RANK)])
+def test_a_block_for_a_rank_works_in_one(block: DocumentedBlock, reader: Reader, tmp_path: Path) -> None:
+    """As the command of a launch; a program of the page is one of its files."""
+    script = [f"{reader.here(step.command)}\n" for step in steps_of(block)]
+    (tmp_path / "block.sh").write_text("".join(["set -e\n", *script]))
+    shutil.copy2(Path(reader.env["HOME"]) / "tools/server", tmp_path / "server")
+    ran(f"slipway run -c '{tmp_path}' -- bash block.sh", reader.folder, reader.env)
+
+
+def lacks(step: Step, said: str) -> list[str]:
+    """The lines that are shown and were not printed; those of ranks, which begin with `[`, come in any order."""
+    of_ranks = [line for line in step.shown if line.startswith("[")]
+    others = step._replace(shown=tuple(line for line in step.shown if line not in of_ranks))
+    each = [documented.missing(step._replace(shown=(line,)), said) for line in of_ranks]
+    return [*documented.missing(others, said), *(line for found in each for line in found)]
+
+
+def test_every_block_is_run_or_says_where_it_is() -> None:
+    """Each mark is in a block, each test exists, and a block that is run has a command."""
+    assert [mark for mark in (*ELSEWHERE, *IN_A_RANK) if not any(mark in block.text for block in BLOCKS)] == []
+    tests = [where for where in ELSEWHERE.values() if where != PICTURE and not where.startswith(NEEDS)]
+    assert [where for where in tests if not (ROOT / where).exists()] == []
+    assert [block.place for block in HERE if not steps_of(block)] == []
+    assert len(HERE) > len(BLOCKS) / 2
+
+
+def test_what_stands_for_words_of_a_page_stands_on_one(tmp_path: Path) -> None:
+    """A substitution that nothing needs any more goes."""
+    text = "\n".join(block.text for block in HERE)
+    instead = documented_commands.here(tmp_path, "http://127.0.0.1:1")
+    assert [said for said in instead if said not in text] == []
+
+
+@pytest.mark.parametrize(
+    ("language", "text", "commands"),
+    [
+        ("console", "$ cat <<EOF\na\nEOF\n$ true\nshown\n", [("cat <<EOF\na\nEOF", ()), ("true", ("shown",))]),
+        (
+            "",
+            "slipway ps      what runs\nslipway run \\\n  -- x\n",
+            [("slipway ps", ()), ("slipway run \\\n  -- x", ())],
+        ),
+    ],
+)
+def test_a_command_is_read_with_its_input_and_its_next_lines(
+    language: str, text: str, commands: list[tuple[str, tuple[str, ...]]]
+) -> None:
+    """A document in the shell belongs to its command, and an explanation behind two spaces does not."""
+    steps = steps_of(DocumentedBlock("page.md", 1, language, text))
+    assert [(step.command, step.shown) for step in steps] == commands
