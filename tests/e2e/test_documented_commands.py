@@ -1,4 +1,4 @@
-"""The commands of every page, run as they are written by a reader who has what the page takes for granted."""
+"""The commands and programs of every page, run as written by a reader who has what the page takes for granted."""
 
 import os
 import re
@@ -14,11 +14,22 @@ import pytest
 from tests.support import documented, documented_commands
 from tests.support.documented import Step, Walkthrough
 from tests.support.documented_blocks import ROOT, DocumentedBlock
-from tests.support.documented_commands import ELSEWHERE, IN_A_RANK, NEEDS, PICTURE, holds, steps_of
+from tests.support.documented_commands import (
+    ELSEWHERE,
+    IN_A_RANK,
+    NEEDS,
+    PICTURE,
+    PYTHON_ELSEWHERE,
+    SCRIPTS,
+    Script,
+    holds,
+    steps_of,
+)
 from tests.support.kubectl_program import find_kubectl
 
-BLOCKS = documented_commands.documented_blocks()
+BLOCKS = documented_commands.documented_blocks("console", "sh", "")
 HERE = [block for block in BLOCKS if not holds(block, ELSEWHERE)]
+PYTHON = documented_commands.documented_blocks("python")
 START = "slipway up --detach --port 0 --gpus 32 --cpus 64 --memory 256Gi"
 BLOCK_S = 120.0
 
@@ -110,6 +121,21 @@ def test_a_block_for_a_rank_works_in_one(block: DocumentedBlock, reader: Reader,
     ran(f"slipway run -c '{tmp_path}' -- bash block.sh", reader.folder, reader.env)
 
 
+@pytest.mark.parametrize(
+    ("block", "script"),
+    [
+        pytest.param(block, script, id=block.place)
+        for block in PYTHON
+        for mark, script in SCRIPTS.items()
+        if mark in block.text and not holds(block, PYTHON_ELSEWHERE)
+    ],
+)
+def test_a_program_works_as_written(block: DocumentedBlock, script: Script, reader: Reader, tmp_path: Path) -> None:
+    """With what its page takes for granted before it; what the page says of it holds after it."""
+    (tmp_path / "block.py").write_text("\n".join([script.before, reader.here(block.text), script.after]))
+    ran(f"set -e\n{script.command}", tmp_path, reader.env)
+
+
 def lacks(step: Step, said: str) -> list[str]:
     """The lines that are shown and were not printed; those of ranks, which begin with `[`, come in any order."""
     of_ranks = [line for line in step.shown if line.startswith("[")]
@@ -121,7 +147,10 @@ def lacks(step: Step, said: str) -> list[str]:
 def test_every_block_is_run_or_says_where_it_is() -> None:
     """Each mark is in a block, each test exists, and a block that is run has a command."""
     assert [mark for mark in (*ELSEWHERE, *IN_A_RANK) if not any(mark in block.text for block in BLOCKS)] == []
-    tests = [where for where in ELSEWHERE.values() if where != PICTURE and not where.startswith(NEEDS)]
+    assert [mark for mark in (*PYTHON_ELSEWHERE, *SCRIPTS) if not any(mark in block.text for block in PYTHON)] == []
+    assert [block.place for block in PYTHON if not holds(block, (*PYTHON_ELSEWHERE, *SCRIPTS))] == []
+    wheres = (*ELSEWHERE.values(), *PYTHON_ELSEWHERE.values())
+    tests = [where for where in wheres if where != PICTURE and not where.startswith(NEEDS)]
     assert [where for where in tests if not (ROOT / where).exists()] == []
     assert [block.place for block in HERE if not steps_of(block)] == []
     assert len(HERE) > len(BLOCKS) / 2

@@ -1,11 +1,12 @@
-"""The blocks of commands on our pages, and what their reader has: files, programs, work that waits and runs.
+"""The blocks of commands and of Python on our pages, and what their reader has: files, programs, and work.
 
 Owns which blocks are run where, and what stands here for a word of a page. The tests that follow a whole page
 (docs/tutorials, docs/install.md, docs/sdk.md) run the blocks of it, so they are not among these.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from tests.support import documented
 from tests.support.documented import Step
@@ -43,6 +44,70 @@ ELSEWHERE: Mapping[str, str] = {
 
 IN_A_RANK = ("python -m slipway.inside ready", "$SLIPWAY_TOKEN_FILE")
 """What a block holds that is for a program in a rank."""
+
+PYTHON_ELSEWHERE: Mapping[str, str] = {
+    "jax.distributed": f"{NEEDS}JAX",
+    "mlflow.search_runs": f"{NEEDS}MLflow",
+    "SlipwaySpawner": "tests/e2e/test_adapter_jupyterhub.py",
+    "SlipwayRunOperator(": "tests/e2e/test_adapter_airflow.py",
+    "client.xread(": "tests/integration/redis/test_documented_consumers.py",
+    "client.xreadgroup(": "tests/integration/redis/test_documented_consumers.py",
+    "def verified(": "tests/unit/api/webhooks/test_documented_receiver.py",
+    "NodeRetiring": "tests/test_scheduling_page.py",
+}
+"""The same for blocks of Python."""
+
+
+class Script(NamedTuple):
+    """How a block of Python is run as `block.py`: what its program has `before` it, what holds `after` it, and the
+    commands that run it."""
+
+    command: str
+    before: str = ""
+    after: str = ""
+
+
+SCRIPTS: Mapping[str, Script] = {
+    "with SlipwayExecutor(": Script(
+        "python block.py", after="assert [round(each['loss'], 4) for each in results] == [0.0081, 0.0, 0.81]"
+    ),
+    "TF_CONFIG": Script(
+        "slipway run --ranks 2 --file block.py -- python block.py",
+        after="""\
+told = json.loads(os.environ["TF_CONFIG"])
+assert len(set(told["cluster"]["worker"])) == 2 and told["task"]["index"] == int(os.environ["RANK"])
+""",
+    ),
+    "inside.ack()": Script(
+        """\
+slipway run --detach --name steps --file block.py -- python block.py
+slipway wait steps --for ready --timeout 60s
+slipway preempt steps
+slipway wait steps --timeout 60s | grep Preempted
+slipway logs steps | grep 'saved after'""",
+        before="""\
+import itertools, socket, threading
+steps = itertools.count(1)
+train_a_step = lambda: (next(steps), threading.Event().wait(0.05))
+save = lambda: print("saved after", next(steps) - 1, "steps", flush=True)
+""",
+        after="assert hosts == [socket.gethostname()]",
+    ),
+    "SLIPWAY_CHECKPOINT_DIR": Script(
+        "slipway run --ranks 2 --checkpoints results --file block.py -- python block.py",
+        before="import os, pathlib",
+        after="assert folder.is_dir()",
+    ),
+    "# billing.py": Script(
+        """\
+slipway run -- true
+exec 3< <(exec python block.py)
+grep -m1 'GPU seconds' <&3
+kill -TERM $!
+grep '0 dead letters' <&3"""
+    ),
+}
+"""{what the block holds: how it is run}"""
 
 FILES: Mapping[str, str] = {
     "train.py": """\
@@ -120,12 +185,24 @@ template:
     - {name: main}
     - {name: sidecar, image: x, command: [sleep, "3600"]}
 """
-CLAIM = """\
+NAMED_OBJECTS = """\
 apiVersion: v1
 kind: PersistentVolumeClaim
-metadata: {{name: {name}}}
-spec: {{accessModes: [ReadWriteMany], resources: {{requests: {{storage: 1Gi}}}}}}
+metadata: {name: dataset}
+spec: {accessModes: [ReadWriteMany], resources: {requests: {storage: 1Gi}}}
+---
+apiVersion: v1
+kind: PersistentVolumeClaim
+metadata: {name: results}
+spec: {accessModes: [ReadWriteMany], resources: {requests: {storage: 1Gi}}}
+---
+apiVersion: slipway.dev/v1alpha1
+kind: Queue
+metadata: {name: research}
+spec: {flavors: [{name: h100, nominal: {nvidia.com/gpu: 4}}]}
 """
+"""What pages name and no page makes."""
+
 SHOWN_OBJECTS = (("docs/gpu-types.md", "metadata: {name: "), ("docs/launching.md", "kind: ResourcePool"))
 """(page, what its block of YAML holds)"""
 
@@ -187,12 +264,12 @@ def here(folder: Path, address: str) -> Mapping[str, str]:
     }
 
 
-def documented_blocks() -> Sequence[DocumentedBlock]:
-    """All blocks of commands, and those without a language, that no test follows with their whole page."""
-    return [block for block in blocks("console", "sh", "") if not block.page.startswith(FOLLOWED_WHOLE)]
+def documented_blocks(*languages: str) -> Sequence[DocumentedBlock]:
+    """All blocks in these languages that no test follows with their whole page."""
+    return [block for block in blocks(*languages) if not block.page.startswith(FOLLOWED_WHOLE)]
 
 
-def holds(block: DocumentedBlock, marks: Mapping[str, str] | Sequence[str]) -> bool:
+def holds(block: DocumentedBlock, marks: Iterable[str]) -> bool:
     """Whether one of the marks is in it."""
     return any(mark in block.text for mark in marks)
 
@@ -208,14 +285,14 @@ def steps_of(block: DocumentedBlock) -> tuple[Step, ...]:
 
 
 def objects() -> str:
-    """The YAML that pages show of pools and queues, and the volume claims that they name."""
+    """The YAML that pages show of pools and queues, and what they name besides."""
     shown = [
         block.text
         for block in blocks("yaml")
         for page, kind in SHOWN_OBJECTS
         if block.page == page and kind in block.text
     ]
-    return "---\n".join([*shown, *(CLAIM.format(name=name) for name in ("dataset", "results"))])
+    return "---\n".join([*shown, NAMED_OBJECTS])
 
 
 def furnish(folder: Path) -> None:
