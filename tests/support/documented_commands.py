@@ -25,7 +25,6 @@ ELSEWHERE: Mapping[str, str] = {
     "-m tests.conformance.cluster": f"{NEEDS}kube-apiserver and etcd, which `make conformance` builds",
     "[y/N]": "tests/unit/cli/test_many.py",
     "2 of 4 are launched": "tests/unit/cli/test_array.py",
-    "slipway shell start": "tests/e2e/test_shells.py",
     "slipway ssh ID": "tests/e2e/test_rank_exec.py",
     "slipway simulate retiring.yaml": "tests/test_scheduling_page.py",
     "slipway login https://slipway.example --kubernetes": "tests/conformance/system/test_users.py",
@@ -130,6 +129,7 @@ spec:
       - {name: main, image: "python:3.11", command: [python, -c, "print('imported')"]}
 """,
     "team.yaml": 'env: {LR: "0.1"}\n',
+    "setup.sh": "echo installed\n",
     "query.sql": "select 1;\n",
     "config.yaml": "lr: 0.1\n",
     "secret": "of-the-issuer",
@@ -164,6 +164,7 @@ kubectl apply -f objects.yaml
 kubectl label namespace default pod-security.kubernetes.io/enforce=privileged
 kubectl patch resourcepool default --type merge --patch-file allowed.yaml
 slipway apply -f running.yaml
+slipway shell start --name desk
 slipway workspace create crew
 slipway job create nightly
 slipway run --detach --hold --name early -- true
@@ -237,6 +238,9 @@ def here(folder: Path, address: str) -> Mapping[str, str]:
         "-- python prepare.py": "--file prepare.py -- python prepare.py",
         "-- python report.py": "--file report.py -- python report.py",
         # what the reader has
+        "slipway shell open ID --session S ": "true ",  # a session that goes on: tests/e2e/test_shells.py
+        "slipway shell open ID": "slipway shell open desk",
+        "df -h /data": "df -h .",
         "slipway move ID --ahead-of OTHER": "slipway move late --ahead-of early",
         "slipway job move NAME --behind OTHER": "slipway job move nightly --behind early",
         "llm-0123abcd": "early",
