@@ -114,9 +114,11 @@ BOUNDS: Mapping[str, Mapping[str, Any]] = {
     "WireDecision.devices": {"maxProperties": RANKS_MAX},
 }
 
-UNFILLED = frozenset({"RoleSpec.daemon", "FailureRule.disruption"})
-"""Fields whose default the server does not fill in: in a list that is one value, kubectl would take what was filled in
-for a difference, and never call a repeated apply unchanged."""
+UNFILLED = frozenset(
+    {"RoleSpec.daemon", "FailureRule.disruption", "AllocationSpec.home", "AllocationStatus.uncountedRestarts"}
+)
+"""Fields whose default the server does not fill in. In a list that is one value, kubectl would take what was filled in
+for a difference, and never call a repeated apply unchanged. What few allocations have would be stored with all."""
 
 REQUIRED: Mapping[str, tuple[str, ...]] = {"RankStatus": ("podUID",)}
 """Fields that the server requires although the structs have a default (a default of the schema fills them in)."""

@@ -66,7 +66,10 @@ BASES: Mapping[type[msgspec.Struct], Json] = {
         "spec": {
             "kind": "command",
             "template": {"spec": {"containers": [{"name": "main", "image": "a", "command": ["true"]}]}},
-            "ranks": [{"name": "worker", "count": 1}],
+            "ranks": [{"name": "worker", "count": 1, "dependsOn": [{"role": "server"}]}],
+            "failurePolicy": {"rules": [{"action": "retry", "roles": ["worker"], "exitCodes": [1, "2-3"]}]},
+            "successPolicy": {"targets": [{"role": "worker"}]},
+            "after": [{"allocation": "prep"}],
             "files": [{"path": "a", "content": "YQ=="}],
             "ports": [{"name": "http", "port": 80}],
             "flavors": ["a"],
