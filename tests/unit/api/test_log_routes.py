@@ -290,3 +290,17 @@ async def test_bad_filters_are_named(world: ApiWorld, query: str, said: str) -> 
     response = await world.get(f"/allocations/{gang}/logs?{query}")
     assert (response.status_code, response.json()["code"]) == (400, "malformed")
     assert said in response.json()["errors"][0]["detail"]
+
+
+async def test_containers_of_a_role_and_those_that_others_added_have_logs(world: ApiWorld) -> None:
+    """A role's own template counts, and so does a proxy that a mesh has added: it is known by its lines."""
+    helper = {"spec": {"containers": [{"name": "main"}, {"name": "helper", "image": "a"}]}}
+    launched = await world.launch(name="x", ranks=[{"name": "a"}, {"name": "b", "template": helper}])
+    line = LogLine(attempt=1, rank=0, time="2026-01-02T03:04:05Z", text="proxied", container="proxy")
+    await store_lines(world.streams, AllocationId(launched["id"]), [line])
+    path = f"/allocations/{launched['id']}/logs"
+    assert (await world.get(f"{path}?container=helper")).status_code == 200
+    assert (await world.get(f"{path}?container=proxy")).text == "[0] proxied\n"
+    refused = await world.get(f"{path}?container=nobody")
+    assert refused.status_code == 400
+    assert "they have main, helper, proxy" in refused.json()["detail"]

@@ -128,6 +128,11 @@ class LogFeed:
         self._lookup = lookup
         self._clock = clock
 
+    async def containers(self, allocation: Allocation) -> set[str]:
+        """The init containers and sidecars whose lines are stored."""
+        positions = await self._asked(lambda: self._logs.positions(id_of(allocation)))
+        return {source.container for source in positions if source.container}
+
     async def page(self, allocation: Allocation, wanted: LogFilter) -> list[LogLineView]:
         """The lines that there are now, in the order that was asked for: at most `LINES_MAX`, besides marks of gaps.
 

@@ -7,7 +7,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from slipway.api.deps import parts_of
+from slipway.api.deps import ApiDeps, parts_of
 from slipway.api.endpoint import (
     JSON_TYPE,
     Endpoint,
@@ -52,7 +52,8 @@ async def logs(request: Request) -> Response:
     """The lines of all ranks, oldest first; with `follow` also those that come, until it has ended."""
     parts = parts_of(request)
     found = await find_logged(parts.lookup, parts.log_archive, str(request.path_params["id"]))
-    wanted = _wanted(request, parts.clock.now(), found)
+    container = await _container(parts, request.query_params.get("container", ""), found)
+    wanted = _wanted(request, parts.clock.now(), container)
     has_prefix = flag_param(
         request, "prefix", default=_ranks(found) > 1 and (wanted.ranks is None or len(wanted.ranks) > 1)
     )
@@ -91,12 +92,12 @@ async def logs(request: Request) -> Response:
     return push(request, write_all, kind="logs", media_type=TEXT_TYPE)
 
 
-def _wanted(request: Request, now: float, allocation: Allocation) -> LogFilter:
+def _wanted(request: Request, now: float, container: str) -> LogFilter:
     query = request.query_params
     return LogFilter(
         ranks=_several_ranks(",".join(query.getlist("rank"))),
         attempt=optional_number(request, "attempt"),
-        container=_container(query.get("container", ""), allocation),
+        container=container,
         streams=_streams(",".join(query.getlist("stream"))),
         search=_search(query.get("search", ""), is_pattern=flag_param(request, "regex")),
         is_reversed=_is_reversed(query.get("order", "")),
@@ -133,24 +134,30 @@ def _several_ranks(text: str) -> frozenset[int] | None:
     return frozenset(found) or None
 
 
-def _container(name: str, allocation: Allocation) -> str:
-    """As the lines have it: empty for the main container."""
+async def _container(parts: ApiDeps, name: str, allocation: Allocation) -> str:
+    """As the lines have it: empty for the main container. What others have added to the pods is known by its lines."""
     if not name:
         return ""
-    template = allocation.spec.template
-    containers = [str(each.get("name")) for each in containers_of(template)]
-    main = containers[main_container(template)] if containers else MAIN_CONTAINER
-    there = [
-        *containers,
-        *(str(each.get("name")) for each in objects_of(object_of(template.get("spec")).get("initContainers"))),
-        *([FETCHING_CONTAINER] if allocation.spec.context else []),
-        *([WAITING_CONTAINER] if any(role.depends_on for role in allocation.spec.ranks) else []),
-    ]
-    if name == main:
+    spec = allocation.spec
+    templates = [spec.template, *(object_of(role.template) for role in spec.ranks if role.template)]
+    mains, there = list[str](), list[str]()
+    for template in templates:
+        containers = [str(each.get("name")) for each in containers_of(template)]
+        mains.append(containers[main_container(template)] if containers else MAIN_CONTAINER)
+        there += containers
+        there += (str(each.get("name")) for each in objects_of(object_of(template.get("spec")).get("initContainers")))
+    there += [FETCHING_CONTAINER] if spec.context else []
+    there += [WAITING_CONTAINER] if any(role.depends_on for role in spec.ranks) else []
+    if name in mains:
         return ""
-    if name not in there:
-        names = ", ".join(dict.fromkeys([main, *there]))
-        raise bad_param("container", f"{name[:64]!r} is not a container of its pods; they have {names}")
+    if name in there:
+        return name
+    added = await parts.log_feed.containers(allocation)
+    if name not in added:
+        names = ", ".join(dict.fromkeys([*mains, *there, *sorted(added)]))
+        raise bad_param(
+            "container", f"{name[:64]!r} is not a container of its pods, or has not printed; they have {names}"
+        )
     return name
 
 
