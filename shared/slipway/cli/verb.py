@@ -35,6 +35,7 @@ _OPTIONS = {
     "labels": "--label",
     "privileges": "--privilege",
     "volumes": "--volume",
+    "after": "--after",
     "failurePolicy": "--on-exit",
 }
 """{a field of a launch: the option that sets it}, where the option is not called as the field"""
@@ -225,9 +226,8 @@ def _field(field: FieldError, given: Collection[str]) -> str:
 def _option(field: str, given: Collection[str]) -> str:
     """The option that sets a field of a launch or a parameter, if it was given: else the field was in a file."""
     first = field.partition("/")[0]
-    spelled = ("--" + _UPPER.sub(lambda found: "-" + found[0].lower(), name) for name in (field, first))
-    names = (_OPTIONS.get(field), _OPTIONS.get(first), *spelled)
-    return next((name for name in names if name and name in given), "")
+    name = _OPTIONS.get(field) or _OPTIONS.get(first) or "--" + _UPPER.sub(lambda found: "-" + found[0].lower(), field)
+    return name if name in given else ""
 
 
 def _has_fields(error: ControlPlaneError) -> TypeGuard[InvalidError]:

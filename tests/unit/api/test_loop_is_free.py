@@ -15,7 +15,7 @@ from tests.support.watchdog import Watchdog
 from tests.unit.api.test_bad_input_matrix import BY_BODY, an_allocation, judge, path_of
 
 Json = dict[str, Any]
-STEP_S = 0.05
+STEP_S, TRIES = 0.05, 3
 MOST = 1_000_000
 LAUNCH = b'{"kind":"command","image":"a","command":["x"],'
 
@@ -101,13 +101,17 @@ async def test_heavy_bodies(world: ApiWorld, watchdog: Watchdog, row: Endpoint) 
         for query in ("", "?dryRun=true") if row.path == "/api/v1/allocations" else ("",):
             # Of a name that stands twice the last one counts.
             content = LAUNCH + body[1:] if row.path == "/api/v1/allocations" else body
-            await asyncio.sleep(0)  # what the test did to make it is a step of its own
-            watchdog.forget()
-            response = await world.http.request(
-                row.method, path + query, content=content, headers={"content-type": "application/json"}
-            )
-            await asyncio.sleep(0)
-            judge(response, name)
-            if watchdog.longest.seconds > STEP_S:
-                slow.append(f"{name}{query}: {watchdog.longest.seconds:.3f} s ({response.status_code})")
+            took: list[float] = []
+            # A machine that is disturbed makes one try longer, and not each of them.
+            while len(took) < TRIES and min(took, default=1.0) > STEP_S:
+                await asyncio.sleep(0)  # what the test did to make it is a step of its own
+                watchdog.forget()
+                response = await world.http.request(
+                    row.method, path + query, content=content, headers={"content-type": "application/json"}
+                )
+                await asyncio.sleep(0)
+                judge(response, name)
+                took.append(watchdog.longest.seconds)
+            if min(took) > STEP_S:
+                slow.append(f"{name}{query}: {min(took):.3f} s")
     assert slow == []

@@ -50,6 +50,8 @@ SETTLE_S = 1.0
 """How long after the end lines of pods may still arrive, where nothing says that all have."""
 END_S = 20.0
 """How long after the end, and after the last line, a log is waited for that is not stored to its end."""
+ENDS_S, ENDS_LOOK_S = 3.0, 0.1
+"""Who asks so soon after the end of an allocation waits, until then at most, for its logs to be stored to their end."""
 OPEN_SAID_MAX = 100
 """Of so many logs of an allocation it is said that they are not stored to their end; the others are counted."""
 MAY_COME_S = 600.0
@@ -167,13 +169,19 @@ class LogFeed:
     async def _marks_of_open(self, allocation: Allocation, wanted: LogFilter) -> list[LogLineView]:
         """What is said of the logs of an allocation that has ended and that are not stored to their end; nothing while
         the store does not answer."""
-        if allocation.status.phase is not Phase.TERMINATED:
+        status = allocation.status
+        if status.phase is not Phase.TERMINATED:
             return []
-        try:
-            positions = await self._logs.positions(id_of(allocation))
-        except TransientError:
-            return []
-        return _open_marks(allocation, wanted, open_logs(allocation, positions), now=self._clock.now())
+        until = parse_time(status.ended_at) + ENDS_S if status.ended_at else 0.0
+        while True:
+            try:
+                positions = await self._logs.positions(id_of(allocation))
+            except TransientError:
+                return []
+            open_, now = open_logs(allocation, positions), self._clock.now()
+            if not open_ or not until - ENDS_S <= now < until:
+                return _open_marks(allocation, wanted, open_, now=now)
+            await self._clock.sleep(ENDS_LOOK_S)
 
     async def pages(self, allocation: Allocation, wanted: LogFilter) -> AsyncGenerator[list[LogLineView]]:
         """All lines that there are now and that were asked for, oldest first, with the marks of gaps.
@@ -548,7 +556,7 @@ def _open_marks(allocation: Allocation, wanted: LogFilter, open_: Sequence[LogKe
     ended_at = allocation.status.ended_at or ""
     whose = f"container {wanted.container}" if wanted.container else "this rank"
     if ended_at and now - parse_time(ended_at) < MAY_COME_S:
-        text = f"the log of {whose} is not stored to its end yet: lines are missing here, ask for it again"
+        text = f"the log of {whose} is not stored to its end yet: lines may be missing here, ask for it again"
     else:
         text = f"the log of {whose} is not stored to its end: lines of it are lost, or are not kept any more"
     marks = [

@@ -83,7 +83,7 @@ def _complete(lines: list[tuple[int, str]], last: str) -> list[tuple[int, str]] 
 def _lines(stage: DemoStage, launched: DemoLaunch) -> list[tuple[int, str]]:
     """(rank, text) of its log."""
     items = cast("list[Json]", stage.look(launched, "logs")["items"])
-    return [(int(item["rank"]), str(item["text"])) for item in items]
+    return [(int(item["rank"]), str(item["text"])) for item in items if item["stream"] == "stdout"]
 
 
 def failing(stage: DemoStage) -> DemoLaunch:
