@@ -24,6 +24,7 @@ SPEC: Mapping[str, Sequence[Any]] = {
     "maxRestarts": [0, 1],
     "failurePolicy": [{"rules": [{"action": "fail"}]}, {"rules": [{"action": "retry", "exitCodes": [1, "3-5"]}]}],
     "successPolicy": [{"targets": [{"count": 1}]}, {"operator": "Any", "targets": [{"role": "a", "indexes": [0]}]}],
+    "after": [[], [{"allocation": "a-00000000"}], [{"allocation": "b-00000000", "when": "ended"}]],
     "requestHash": ["a", "b"],
     "flavors": [[], ["a"], ["a", "b"]],
     "secretVariables": [[], ["A"], ["A", "B"]],

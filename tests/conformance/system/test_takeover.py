@@ -170,7 +170,7 @@ def test_no_class_of_priority(system: System, owner: Json) -> None:
 
 
 def test_the_node_is_not_reached(system: System, owner: Json) -> None:
-    """The ways of a privileged pod, once more under this heading: the policy of pods holds them."""
+    """The ways of a privileged pod, once more under this heading: the policies of pods and pools hold them."""
     whole: Json = {**RESTRICTED, "privileged": True, "allowPrivilegeEscalation": True}
     with acting_as(system, "podworker") as client:
         ways: tuple[Json, ...] = (
@@ -180,7 +180,8 @@ def test_the_node_is_not_reached(system: System, owner: Json) -> None:
             {"context": whole},
         )
         for spec in ways:
-            refused(client.post(pods_of("default"), json=a_pod(owner, **spec), params=DRY), "pods", "")
+            # Those of pods and of pools may both refuse; the API server names any one.
+            refused(client.post(pods_of("default"), json=a_pod(owner, **spec), params=DRY), "po", "")
 
 
 # --- settings and pods of the services ------------------------------------------------------------------------------
