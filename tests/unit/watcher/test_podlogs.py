@@ -857,8 +857,10 @@ def test_a_flood_of_a_container_that_has_ended_loses_no_line() -> None:
     play(story)
 
 
-def test_a_log_is_read_on_where_its_node_began_a_new_file_meanwhile() -> None:
-    """A kubelet whose reader was behind then ends with the file before: it is asked for what follows."""
+@pytest.mark.parametrize(("is_broken_off", "reads"), [(False, 2), (True, 3)])
+def test_a_log_is_read_on_where_its_node_began_a_new_file_meanwhile(is_broken_off: bool, reads: int) -> None:
+    """A kubelet whose reader was behind then ends with the file before: it is asked for what follows, also where the
+    reading was broken off before, so that the last read alone was of less than a file."""
 
     async def story(post: Post) -> None:
         journal = with_journal(post)
@@ -868,12 +870,14 @@ def test_a_log_is_read_on_where_its_node_began_a_new_file_meanwhile() -> None:
         uid = await uid_of_rank(post, 0)
         for number in range(11_000):
             journal.write(uid, f"line {number} {'x' * 1_000}")
+            if is_broken_off and number == 5_000:
+                journal.broken_off_at.append(post.clock.now())
             if number % 200 == 0:
                 await asyncio.sleep(0.1)
         journal.new_file_at = post.clock.now()
         journal.write(uid, "in the new file")
         ended = await post.until(is_let_go, "the end", timeout_s=60)
         (last,) = await post.streams.logs.tail(id_of(ended), limit=1)
-        assert (last.line.text, last.line.number, journal.reads) == ("in the new file", 11_001, 2)
+        assert (last.line.text, last.line.number, journal.reads) == ("in the new file", 11_001, reads)
 
     play(story)

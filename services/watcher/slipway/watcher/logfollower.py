@@ -235,8 +235,8 @@ class LogFollower:
         """whether the last read ended within a line"""
         self._unended: LineCutter | None = None
         """the read that last got anything, if it ended within a line: its log may be gone when it is asked again"""
-        # What waits here to be stored; what came since the node was asked last.
-        self._bytes = self._read_bytes = 0
+        # What waits here to be stored; what the log has so far at least: infinite when others have read its beginning.
+        self._bytes, self._log_bytes = 0, 0.0
         self._lag = Lag(clock, means.node_file_bytes)
         self._progress_at = 0.0
         self._asked_at = 0.0
@@ -308,8 +308,8 @@ class LogFollower:
                     is_whole = await self._follow()
                     # What was read and not stored, or stored by another process, has to be read again to its end.
                     # A kubelet that began a new file before its reader came to the end of the one before ends there:
-                    # after so many bytes it is asked for what stands behind them.
-                    is_all = is_whole and not self._has_rest and self._read_bytes < self._node_file_bytes
+                    # of a log that may have two files it is asked for what stands behind them.
+                    is_all = is_whole and not self._has_rest and self._log_bytes < self._node_file_bytes
                     failures, read_until = 0, self._clock.now() if is_all else 0.0
                     is_read = is_whole and (is_over or self._is_gone)
             except (TransientError, PermanentError) as error:
@@ -344,7 +344,7 @@ class LogFollower:
         is_next = position.is_ended and self._is_later(position)
         self._is_stored = position.is_ended and not is_next
         if position.number > self._stored.number:
-            self.moved_at = self._clock.monotonic()
+            self.moved_at, self._log_bytes = self._clock.monotonic(), math.inf
         self._number, self._stored = position.number, position
         self._cutter = LineCutter(LogPosition() if is_next else position)
         self._lines.clear()
@@ -361,7 +361,7 @@ class LogFollower:
     async def _follow(self) -> bool:
         """Read and store until the log ends; False when another process stored lines of it meanwhile."""
         self._ahead = ahead = _Ahead()
-        self._is_cut, self._read_bytes = False, 0
+        self._is_cut = False
         try:
             async with TaskGroup() as tasks:
                 reading = tasks.create_task(self._pump(ahead))
@@ -445,7 +445,7 @@ class LogFollower:
         self._number += len(lines)
         size = sum(map(len, lines)) + len(lines)
         self._bytes += size
-        self._read_bytes += size
+        self._log_bytes += size
         self._lag.add(size, self._cutter.newest)
         if lines:
             self.moved_at = self._clock.monotonic()
