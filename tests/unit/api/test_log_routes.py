@@ -4,8 +4,10 @@ import asyncio
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
 
+from slipway.api.routes import logs as routes
 from slipway.model.ids import AllocationId
 from slipway.model.lifecycle import Event
 from slipway.streams import keys
@@ -304,3 +306,19 @@ async def test_containers_of_a_role_and_those_that_others_added_have_logs(world:
     refused = await world.get(f"{path}?container=nobody")
     assert refused.status_code == 400
     assert "they have main, helper, proxy" in refused.json()["detail"]
+
+
+async def test_a_long_answer_ends_with_the_mark_of_a_log_that_has_no_end(
+    world: ApiWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Text of more than a page is streamed, and says the same as one that fits."""
+    monkeypatch.setattr(routes, "LINES_MAX", 2)
+    launched = await world.launch(name="x")
+    running = await world.run("x")
+    await store_lines(world.streams, AllocationId(launched["id"]), [a_line(f"line {n}", second=n) for n in range(5)])
+    ranks = [msgspec.structs.replace(each, exit_code=0) for each in running.status.ranks or ()]
+    await world.step("x", Event.TERMINATED, ranks=ranks, ended_at="2026-01-02T03:05:00Z")
+    lines = (await world.get(f"/allocations/{launched['id']}/logs")).text.splitlines()
+    assert lines[:5] == [f"line {n}" for n in range(5)]
+    assert len(lines) == 6
+    assert lines[5].startswith("-- the log of this rank is not stored to its end")

@@ -1,7 +1,7 @@
 """What a launch waits for: the allocations that its `after` names, by their ids.
 
-Owns the refusals. Only what exists can be waited for, so allocations that wait for each other cannot come about. How
-one had ended already is kept with it: it may be deleted before anybody looks again.
+Owns the refusals. A launch can wait only for allocations that exist, so two allocations cannot wait for each other. If
+one has ended already, its result is stored with the new allocation, because the ended one may be deleted soon.
 """
 
 from collections.abc import Iterable

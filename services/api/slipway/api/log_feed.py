@@ -146,9 +146,9 @@ class LogFeed:
         if is_newest and wanted.tail is not None:
             limit = wanted.tail
         found: deque[LogLineView] = deque(maxlen=limit if is_newest else None)
-        # Asked before the lines are: what is stored to its end then, is read to its end.
-        open_ = await self._marks_of_open(allocation, wanted)
+        open_: list[LogLineView] = []
         if limit:
+            open_ = await self.marks_of_open(allocation, wanted)
             async with aclosing(self.pages(allocation, wanted)) as pages:
                 async for lines in pages:
                     found.extend(lines)
@@ -166,9 +166,12 @@ class LogFeed:
             lines += open_
         return lines[::-1] if wanted.is_reversed else lines
 
-    async def _marks_of_open(self, allocation: Allocation, wanted: LogFilter) -> list[LogLineView]:
-        """What is said of the logs of an allocation that has ended and that are not stored to their end; nothing while
-        the store does not answer."""
+    async def marks_of_open(self, allocation: Allocation, wanted: LogFilter) -> list[LogLineView]:
+        """For an allocation that has ended: a mark for each log that is not stored to its end. Empty while the store
+        does not answer.
+
+        Ask for the marks before the lines: then a log without a mark is read to its end.
+        """
         status = allocation.status
         if status.phase is not Phase.TERMINATED:
             return []
@@ -545,7 +548,7 @@ def open_logs(allocation: Allocation, positions: Mapping[LogKey, LogPosition]) -
 
 
 def _open_marks(allocation: Allocation, wanted: LogFilter, open_: Sequence[LogKey], *, now: float) -> list[LogLineView]:
-    """What readers are told of logs whose end is not stored, each at its rank."""
+    """One mark for each log that is not stored to its end; it has the rank of that log."""
     mine = [
         source
         for source in open_

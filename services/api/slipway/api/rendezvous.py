@@ -86,7 +86,7 @@ class Rendezvous:
         async def load() -> list[Pod]:
             return (await self._kube.list(PODS, namespace=meta.namespace, label_selector=selector)).items
 
-        # Once it is released, other pods of these labels are none of its ranks, whoever made them.
+        # After the release, pods with these labels that the allocation does not name are not its ranks.
         pods, released = await self._pods.get(f"{meta.uid}/{attempt}", load), pod_uids(allocation)
         pods = [pod for pod in pods if not released or pod.metadata.uid in released]
         return {number_label(pod.metadata.labels, LABEL_RANK): pod for pod in pods}

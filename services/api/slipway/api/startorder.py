@@ -1,7 +1,7 @@
 """Whether a rank may start: the roles that its role depends on, judged by the pods of its attempt. Pure.
 
-A role is as far as all its ranks that are placed; one of which none is placed keeps nobody waiting. A rank that has
-ended well is as far as it will ever be.
+A role has started, or is ready, when all its placed ranks are. A role without a placed rank does not block others. A
+rank that ended with exit code 0 counts as started and as ready.
 """
 
 from collections.abc import Mapping

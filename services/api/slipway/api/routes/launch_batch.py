@@ -36,7 +36,7 @@ Json = dict[str, Any]
 
 PATH = "/api/v1/allocations/launches"
 _OF_ALL = ("workspace", SECRET_VALUES, "secretVariables")
-"""What is said once, for all of them."""
+"""Fields that all launches of a request share: they are refused in `each`."""
 
 
 async def launch_batch(request: Request) -> Response:

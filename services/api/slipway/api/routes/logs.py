@@ -84,10 +84,13 @@ async def logs(request: Request) -> Response:
         return Response(body, media_type=TEXT_TYPE, headers={"Cache-Control": "no-store"})
 
     async def write_all(outlet: Outlet) -> None:
+        open_ = await parts.log_feed.marks_of_open(found, wanted)
         async with aclosing(parts.log_feed.pages(found, wanted)) as pages:
             async for page in pages:
                 if page:
                     await outlet.write(b"".join(_text(line, has_prefix) for line in page))
+        if open_:
+            await outlet.write(b"".join(_text(line, has_prefix) for line in open_))
 
     return push(request, write_all, kind="logs", media_type=TEXT_TYPE)
 
