@@ -256,6 +256,8 @@ def here(folder: Path, address: str) -> Mapping[str, str]:
         "namespace team slipway.dev/": "namespace crew slipway.dev/",
         "--namespace team create secret": "--namespace crew create secret",
         "workspace set team --pull-secret": "workspace set crew --pull-secret",
+        "workspace set team --home 10Gi": "workspace set crew --home 10Gi",
+        "-n team --home": "-n crew --home",
         "token revoke 4f0c21d9a1b2c3d4": f"token revoke {newest_token}",
         # a refusal of curl is none of its exit code
         "curl -sS": "curl --fail-with-body -sS",

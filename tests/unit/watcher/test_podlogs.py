@@ -539,7 +539,10 @@ FULL = "x" * (4 * 1024 * 1024)
         pytest.param(12.0, 5.0, ["slow"], "may be missing", id="read late, and nobody can tell"),
         pytest.param(12.0, 0.5, ["slow"], "", id="read late, and printed at once"),
         pytest.param(7.0, 5.0, ["slow"], "", id="read before a node looks for full files"),
-        pytest.param(0.0, 5.0, [FULL] * 3, "", id="read in time"),
+        pytest.param(0.0, 2.0, [FULL] * 3, "", id="read in time"),
+        pytest.param(0.0, 5.0, [FULL] * 3, "may be missing", id="asked for in time, and perhaps opened late"),
+        pytest.param(0.0, 5.0, ["slow"], "", id="asked for in time, and no flood"),
+        pytest.param(0.0, 12.0, [FULL] * 3, "", id="open for long when a flood begins"),
         pytest.param(12.0, 13.0, ["slow"], "", id="silent until it was read"),
     ],
 )
@@ -857,10 +860,19 @@ def test_a_flood_of_a_container_that_has_ended_loses_no_line() -> None:
     play(story)
 
 
-@pytest.mark.parametrize(("is_broken_off", "reads"), [(False, 2), (True, 3)])
-def test_a_log_is_read_on_where_its_node_began_a_new_file_meanwhile(is_broken_off: bool, reads: int) -> None:
-    """A kubelet whose reader was behind then ends with the file before: it is asked for what follows, also where the
-    reading was broken off before, so that the last read alone was of less than a file."""
+@pytest.mark.parametrize(
+    ("lines", "is_broken_off", "reads"),
+    [
+        pytest.param(11_000, False, 2, id="a full file"),
+        pytest.param(11_000, True, 3, id="the last read alone was of less than a file"),
+        pytest.param(2_000, False, 2, id="kubelets begin new files earlier than the settings say"),
+    ],
+)
+def test_a_log_is_read_on_where_its_node_began_a_new_file_meanwhile(
+    lines: int, is_broken_off: bool, reads: int
+) -> None:
+    """A kubelet whose reader was behind then ends with the file before: it is asked for what follows, and nothing is
+    said to be missing."""
 
     async def story(post: Post) -> None:
         journal = with_journal(post)
@@ -868,7 +880,7 @@ def test_a_log_is_read_on_where_its_node_began_a_new_file_meanwhile(is_broken_of
         await post.launch()
         await post.until(is_running, "running")
         uid = await uid_of_rank(post, 0)
-        for number in range(11_000):
+        for number in range(lines):
             journal.write(uid, f"line {number} {'x' * 1_000}")
             if is_broken_off and number == 5_000:
                 journal.broken_off_at.append(post.clock.now())
@@ -878,6 +890,7 @@ def test_a_log_is_read_on_where_its_node_began_a_new_file_meanwhile(is_broken_of
         journal.write(uid, "in the new file")
         ended = await post.until(is_let_go, "the end", timeout_s=60)
         (last,) = await post.streams.logs.tail(id_of(ended), limit=1)
-        assert (last.line.text, last.line.number, journal.reads) == ("in the new file", 11_001, reads)
+        assert (last.line.text, last.line.number, journal.reads) == ("in the new file", lines + 1, reads)
+        assert await said(post, ended) == []
 
     play(story)

@@ -61,6 +61,10 @@ LAG_OVER_S = 0.5
 NODE_FILE_BYTES = 10 * 1024 * 1024
 """With so many bytes in a log's file a kubelet begins a new one (`containerLogMaxSize`), unless it is set otherwise; it
 serves only the newest."""
+ONE_FILE_BYTES = 1024 * 1024
+"""A log of less is in one file, also where a kubelet begins new ones earlier than the settings say."""
+ROTATION_S = 3.0
+"""Kubelets look for full files no more often, so that a whole file holds the lines of so long at least."""
 OPEN_S = 1.0
 """A node that was asked for a log so long ago and has sent nothing has it open: a log without lines looks like that."""
 LATE_S = 10.0
@@ -68,6 +72,10 @@ LATE_S = 10.0
 come then: kubelets look so often for files that are full, each at times of its own."""
 RATE_PART = 0.1
 """Who prints at this part of the rate that would have filled a file may have printed faster before."""
+SURELY_OPEN_S = 10.0
+"""A busy node may open a log so long after it was asked for it, and begin a new file before it does."""
+SLOW_RATE_PART = 0.3
+"""As `RATE_PART`, of lines that were written after their log was asked for."""
 PROMPT_S = 2.0
 """Who prints within this time after the start, and no flood, had no time to fill a file before."""
 
@@ -233,10 +241,13 @@ class LogFollower:
         self._is_stored = False
         self._has_rest = False
         """whether the last read ended within a line"""
+        self._read_until = ""
+        """the newest line of a file that was read to its end, as far as its node says"""
         self._unended: LineCutter | None = None
         """the read that last got anything, if it ended within a line: its log may be gone when it is asked again"""
         # What waits here to be stored; what the log has so far at least: infinite when others have read its beginning.
         self._bytes, self._log_bytes = 0, 0.0
+        self._one_file_bytes = min(means.node_file_bytes, ONE_FILE_BYTES)
         self._lag = Lag(clock, means.node_file_bytes)
         self._progress_at = 0.0
         self._asked_at = 0.0
@@ -309,7 +320,7 @@ class LogFollower:
                     # What was read and not stored, or stored by another process, has to be read again to its end.
                     # A kubelet that began a new file before its reader came to the end of the one before ends there:
                     # of a log that may have two files it is asked for what stands behind them.
-                    is_all = is_whole and not self._has_rest and self._log_bytes < self._node_file_bytes
+                    is_all = is_whole and not self._has_rest and self._log_bytes < self._one_file_bytes
                     failures, read_until = 0, self._clock.now() if is_all else 0.0
                     is_read = is_whole and (is_over or self._is_gone)
             except (TransientError, PermanentError) as error:
@@ -411,6 +422,7 @@ class LogFollower:
             return False
         if error is not None:
             raise error
+        self._read_until = self._cutter.newest
         return True
 
     async def _take_some(self, ahead: _Ahead) -> bool:
@@ -466,14 +478,19 @@ class LogFollower:
         if not self._lines:
             return True
         if self._cutter.is_torn:
-            since = self._stored.time
-            text = f"lines of {_whose(self._source)} after {since} are missing: its node had removed them, unread"
-            await self._say(text, f"torn {since}")
+            await self._say_torn(self._stored.time)
             self._cutter.is_torn = False
         if self._cutter.is_first_second_over:
             await self._judge_beginning()
         lines, self._lines, self._bytes = list(self._lines), deque[bytes](), 0
         return await self._append(self._pack(self._number - len(lines) + 1, lines))
+
+    async def _say_torn(self, since: str) -> None:
+        # Who read a file to its end, and finds the next one begun at once, has missed nothing.
+        if since == self._read_until and parse_time(self._cutter.resumed_at) - parse_time(since) < ROTATION_S:
+            return
+        text = f"lines of {_whose(self._source)} after {since} are missing: its node had removed them, unread"
+        await self._say(text, f"torn {since}")
 
     def _pack(self, first: int, lines: Sequence[bytes], *, is_ended: bool = False) -> LogPack:
         return LogPack(
@@ -512,18 +529,24 @@ class LogFollower:
         A node does not say that it has removed the beginning of a log. Lines that stood there before they were asked
         for, and came at a rate at which a file had been full since the container's start, are not its first ones. At
         a lower rate, or read late, nobody can tell: that is said. What is read in time is whole, also of a program
-        that was silent for long.
+        that was silent for long. A busy node may have opened a log later than it was asked to: where a flood begins
+        in that time, nobody can tell either.
         """
         if self._is_beginning_judged or not self._cutter.first:
             return
         self._is_beginning_judged = True
         pod, first = self._world.pods.by_uid(self.pod.metadata.uid) or self.pod, self._cutter.first
         began_at, first_at = started_at(pod, self._container), parse_time(first)
-        if not began_at or first_at >= self._asked_at:
+        if not began_at or first_at >= self._asked_at + SURELY_OPEN_S:
             return
         waited_s, late_s = first_at - began_at, self._asked_at - began_at
         since = f"lines of {_whose(self._source)} before {first}"
         at_this_rate = waited_s * self._cutter.first_second_bytes
+        if first_at >= self._asked_at:
+            if waited_s >= ROTATION_S and at_this_rate >= SLOW_RATE_PART * self._node_file_bytes:
+                why = f"its node may have opened its log {waited_s:.0f} s after its start"
+                await self._say(f"{since} may be missing: {why}, and have removed them, unread", f"begun {first}")
+            return
         is_unknown = (late_s >= LATE_S and waited_s >= PROMPT_S) or at_this_rate >= RATE_PART * self._node_file_bytes
         if at_this_rate >= self._node_file_bytes:
             why = f"before its log was read, it printed for {waited_s:.0f} s at a rate that fills its file"

@@ -34,6 +34,8 @@ class LineCutter:
         self._second, self._seen, self._newest = position.second, position.seen, position.time
         self.is_torn = False
         """whether the node has removed lines between the position and the first line that came"""
+        self.resumed_at = ""
+        """then the time of the first line that came"""
         self.first = ""
         """of a log that is read from its beginning, the time of the first line that came"""
         self.first_second_bytes = 0
@@ -131,6 +133,7 @@ class LineCutter:
             self._is_again = False
             # The second that was asked for comes again whole, unless its lines are not there any more.
             self.is_torn = self._known == self._seen
+            self.resumed_at = at
             return False
         if at[:_SECOND_CHARS] < self.since[:_SECOND_CHARS]:
             return True
