@@ -99,12 +99,12 @@ def with_journal(post: Post) -> Journal:
 
 async def said(post: Post, allocation: Allocation) -> list[str]:
     """What was said of its logs, beside their lines."""
-    stored = await post.streams.logs.read(id_of(allocation))
+    stored = await post.streams.logs.read(id_of(allocation), limit=100_000)
     return [item.line.text for item in stored if item.line.stream == "event"]
 
 
 async def texts(post: Post, allocation: Allocation) -> list[str]:
-    stored = await post.streams.logs.read(id_of(allocation))
+    stored = await post.streams.logs.read(id_of(allocation), limit=100_000)
     return [item.line.text for item in stored if item.line.stream != "event"]
 
 
@@ -792,6 +792,25 @@ def test_a_last_line_without_a_line_end_is_kept_when_the_log_is_gone_before_the_
     play(story)
 
 
+def test_a_pod_that_is_torn_out_may_have_had_another_file_of_its_log() -> None:
+    """Of a log that is too long for one file its node ends with the first where its reader was behind: that is said."""
+
+    async def story(post: Post) -> None:
+        journal = with_journal(post)
+        running = await post.launch()
+        await post.until(is_running, "running")
+        [pod] = await post.pods()
+        journal.write(pod.metadata.uid, FULL)
+        await asyncio.sleep(1)
+        journal.is_removed = True
+        post.core.patch("pods", pod.metadata.namespace, pod.metadata.name, {"metadata": {"finalizers": None}})
+        post.core.delete("pods", pod.metadata.namespace, pod.metadata.name, {"gracePeriodSeconds": 0})
+        await asyncio.sleep(5)
+        assert len(await said(post, running)) == 1
+
+    play(story)
+
+
 async def positions_of(post: Post, allocation: Allocation) -> AsyncIterator[LogPosition]:
     """Of each log that has a line, once there is one."""
     while not (found := await post.streams.logs.positions(id_of(allocation))):  # noqa: ASYNC110 - a server's state
@@ -892,5 +911,41 @@ def test_a_log_is_read_on_where_its_node_began_a_new_file_meanwhile(
         (last,) = await post.streams.logs.tail(id_of(ended), limit=1)
         assert (last.line.text, last.line.number, journal.reads) == ("in the new file", lines + 1, reads)
         assert await said(post, ended) == []
+
+    play(story)
+
+
+@pytest.mark.parametrize(
+    ("second_file_s", "says"),
+    [
+        pytest.param(4.0, 1, id="long enough for a full file, that is gone"),
+        pytest.param(1.0, 0, id="kubelets look for full files less often"),
+    ],
+)
+def test_a_log_whose_newest_file_is_empty_at_its_end_may_have_lost_one(second_file_s: float, says: int) -> None:
+    """Its node began another file twice while its reader was behind, the second time when its container had ended."""
+
+    async def story(post: Post) -> None:
+        journal = with_journal(post)
+        post.kubelet.runs_s = {0: 4.0 + second_file_s}
+        await post.launch()
+        await post.until(is_running, "running")
+        uid = await uid_of_rank(post, 0)
+        for number in range(2_000):
+            journal.write(uid, f"line {number} {'x' * 1_000}")
+            if number % 200 == 0:
+                await asyncio.sleep(0.1)
+        await asyncio.sleep(2.5)
+        journal.write(uid, "the end of the first file")
+        await asyncio.sleep(0.1)
+        journal.new_file_at = post.clock.now()
+        await asyncio.sleep(second_file_s)
+        journal.write(uid, "in the second file")
+        journal.rotated_at = post.clock.now() + 0.1
+        ended = await post.until(is_let_go, "the end", timeout_s=60)
+        assert (await texts(post, ended))[-1] == "the end of the first file"
+        told = await said(post, ended)
+        assert len(told) == says
+        assert all("may be missing: its node may have removed them, unread" in text for text in told)
 
     play(story)

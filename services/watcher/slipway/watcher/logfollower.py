@@ -239,15 +239,12 @@ class LogFollower:
         self._known: LogPosition | None = LogPosition() if is_fresh else None
         """where the store says that this log stands; None: it has to be asked"""
         self._is_stored = False
-        self._has_rest = False
-        """whether the last read ended within a line"""
-        self._read_until = ""
-        """the newest line of a file that was read to its end, as far as its node says"""
+        # Whether the last read ended within a line; the newest line of a file that, so says its node, was read whole.
+        self._has_rest, self._read_until = False, ""
         self._unended: LineCutter | None = None
         """the read that last got anything, if it ended within a line: its log may be gone when it is asked again"""
         # What waits here to be stored; what the log has so far at least: infinite when others have read its beginning.
         self._bytes, self._log_bytes = 0, 0.0
-        self._one_file_bytes = min(means.node_file_bytes, ONE_FILE_BYTES)
         self._lag = Lag(clock, means.node_file_bytes)
         self._progress_at = 0.0
         self._asked_at = 0.0
@@ -276,6 +273,11 @@ class LogFollower:
     def is_open(self) -> bool:
         """Whether its node has begun to send it: what follows comes, also when the pod is deleted meanwhile."""
         return self._clock.monotonic() >= self._opens_at
+
+    @property
+    def _is_one_file(self) -> bool:
+        """Whether the log is too small for its node to have begun another file."""
+        return self._log_bytes < min(self._node_file_bytes, ONE_FILE_BYTES)
 
     async def abandon(self, why: str) -> None:
         """Say where people read the log that its end is missing, and `why`; then it is over."""
@@ -320,9 +322,9 @@ class LogFollower:
                     # What was read and not stored, or stored by another process, has to be read again to its end.
                     # A kubelet that began a new file before its reader came to the end of the one before ends there:
                     # of a log that may have two files it is asked for what stands behind them.
-                    is_all = is_whole and not self._has_rest and self._log_bytes < self._one_file_bytes
+                    is_all = is_whole and not self._has_rest and self._is_one_file
                     failures, read_until = 0, self._clock.now() if is_all else 0.0
-                    is_read = is_whole and (is_over or self._is_gone)
+                    is_read = is_whole and (is_over or (self._is_gone and self._is_one_file))
             except (TransientError, PermanentError) as error:
                 # What was followed before says nothing of what came meanwhile: the node's clock may be behind ours.
                 failures, read_until = failures + 1, 0.0
@@ -413,8 +415,13 @@ class LogFollower:
             if not is_many:
                 await self._clock.sleep(GATHER_S)
         error = UnavailableError("its node sent nothing more of it") if self._is_cut else await reading
-        if error is None and has_ended(self._world.pods.by_uid(self.pod.metadata.uid) or self.pod, self._container):
+        pod = self._world.pods.by_uid(self.pod.metadata.uid) or self.pod
+        if error is None and has_ended(pod, self._container):
             self._add(self._cutter.end())
+            if self._cutter.is_elsewhere:
+                await self._say_torn(
+                    self._stored.time, ended_at(pod, self._container) + 1.0, "may be missing: its node may have"
+                )
         self._has_rest = self._cutter.has_rest
         if self._has_rest or error is None:
             self._unended = self._cutter if self._has_rest else None
@@ -443,7 +450,11 @@ class LogFollower:
                 return True
             self._pieces.extend(found[at : at + PIECE_BYTES] for at in range(0, len(found), PIECE_BYTES))
         while self._pieces and self._bytes < PACK_BYTES:
-            self._add(self._cutter.feed(self._pieces.popleft()))
+            piece = self._pieces.popleft()
+            self._add(self._cutter.feed(piece))
+            # As its node counts: with what is left out of long lines and of those that are written over.
+            self._log_bytes += len(piece)
+            self._lag.add(len(piece), self._cutter.newest)
         if self._cutter.is_open and self._clock.monotonic() >= self._progress_at + PROGRESS_S:
             self._show_progress()
         return False
@@ -455,10 +466,7 @@ class LogFollower:
     def _add(self, lines: Sequence[bytes]) -> None:
         self._lines.extend(lines)
         self._number += len(lines)
-        size = sum(map(len, lines)) + len(lines)
-        self._bytes += size
-        self._log_bytes += size
-        self._lag.add(size, self._cutter.newest)
+        self._bytes += sum(map(len, lines)) + len(lines)
         if lines:
             self.moved_at = self._clock.monotonic()
 
@@ -478,18 +486,21 @@ class LogFollower:
         if not self._lines:
             return True
         if self._cutter.is_torn:
-            await self._say_torn(self._stored.time)
+            await self._say_torn(self._stored.time, parse_time(self._cutter.resumed_at), "are missing: its node had")
             self._cutter.is_torn = False
         if self._cutter.is_first_second_over:
             await self._judge_beginning()
         lines, self._lines, self._bytes = list(self._lines), deque[bytes](), 0
         return await self._append(self._pack(self._number - len(lines) + 1, lines))
 
-    async def _say_torn(self, since: str) -> None:
-        # Who read a file to its end, and finds the next one begun at once, has missed nothing.
-        if since == self._read_until and parse_time(self._cutter.resumed_at) - parse_time(since) < ROTATION_S:
+    async def _say_torn(self, since: str, until_s: float, how: str) -> None:
+        """Say that lines from `since` until `until_s` (epoch seconds) are missing, or may be.
+
+        Who has read a file to its end has missed nothing if the next one begins before it could be full in its turn.
+        """
+        if since == self._read_until and until_s - parse_time(since) < ROTATION_S:
             return
-        text = f"lines of {_whose(self._source)} after {since} are missing: its node had removed them, unread"
+        text = f"lines of {_whose(self._source)} after {since} {how} removed them, unread"
         await self._say(text, f"torn {since}")
 
     def _pack(self, first: int, lines: Sequence[bytes], *, is_ended: bool = False) -> LogPack:

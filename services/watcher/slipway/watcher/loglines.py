@@ -60,6 +60,11 @@ class LineCutter:
         """Whether a line has begun whose end has not come."""
         return bool(self._open)
 
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether none of the lines came again that its node has sent before: it has begun another file since."""
+        return self._is_again and self._known == self._seen
+
     def feed(self, chunk: bytes) -> list[bytes]:
         """The lines that end in this chunk, as `<time> <text>`."""
         *ended, rest = chunk.split(b"\n")
