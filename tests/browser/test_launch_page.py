@@ -30,6 +30,13 @@ BODIES: dict[str, Json] = {
         "env": {"LEVEL": "debug=1", "EMPTY": ""},
         "ranks": [{"name": "trainer", "count": 2, "resources": {"cpu": "100m", "nvidia.com/gpu": 1}}],
     },
+    "prepared": {
+        "kind": "command",
+        "image": "local",
+        "command": ["true"],
+        "setup": "echo 'ready'\ntest -d \"$HOME\"",
+        "maxRestarts": 2,
+    },
     "several": {"kind": "command", "image": "local", "command": ["true"], "ranks": [{"name": "worker", "count": 2}]},
     "more": {
         "kind": "command",
@@ -118,6 +125,18 @@ def test_what_the_form_changes_is_in_the_yaml(visit: Visit) -> None:
     visit.put("[name=name]", "from-both")
     visit.press("YAML")
     assert written(visit) == {**BODIES["more"], "name": "from-both"}
+    visit.is_clean()
+
+
+def test_a_home_directory_that_cannot_be_says_why_at_its_box(visit: Visit) -> None:
+    """The workspace has no template of them: what an administrator does stands there, and nothing can be launched."""
+    visit.go("/launch")
+    visit.put("[name=command]", "true")
+    visit.put("[name=image]", "local")
+    visit.page.wait_for("!!document.querySelector('.outcome .state')")
+    visit.page.run("document.querySelector('[name=home]').click()")
+    visit.page.wait_for("/slipway workspace set/.test(document.getElementById('about-home').innerText)")
+    assert visit.page.run("document.querySelector('form .primary').disabled") is True
     visit.is_clean()
 
 

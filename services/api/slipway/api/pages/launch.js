@@ -122,6 +122,8 @@ function Form({ fields, shown }) {
           <${Choice} label="Kind" options=${facts.kinds.map((kind) => [kind, kind])} chosen=${fields.value.kind} onChoose=${(kind) => (fields.value = { ...fields.value, kind })} />
           ${field("command", "Command", html`<textarea id="field-command" name="command" rows="3" class="mono" spellcheck=${false} value=${fields.value.command} onInput=${set("command")}
             placeholder="python train.py --epochs 3" aria-invalid=${shown.command ? "true" : undefined} aria-describedby="about-command"></textarea>`, "words as in a shell, with quotes; without a shell in between")}
+          ${field("setup", "Setup", html`<textarea id="field-setup" name="setup" rows="2" class="mono" spellcheck=${false} value=${fields.value.setup} onInput=${set("setup")}
+            placeholder="pip install -r requirements.txt" aria-invalid=${shown.setup ? "true" : undefined} aria-describedby="about-setup"></textarea>`, "a script that each rank runs before the command")}
           <div class="row">
             ${field("image", "Image", box("image", { placeholder: "the pool's", class: "mono" }))}
             ${field("name", "Name", box("name", { placeholder: "made up", maxlength: 40 }))}
@@ -145,13 +147,16 @@ function Form({ fields, shown }) {
             ${field("priority", "Priority", box("priority", { type: "number", min: 0, max: 1000, placeholder: "50" }), "higher goes first")}
             ${field("maxRuntime", "Longest run", box("maxRuntime", { placeholder: "no limit" }), "such as 2h")}
           </div>
-          <div class="row">
+          <div class="row three">
             ${field("template", "Template", html`<select id="field-template" name="template" disabled=${Boolean(fields.value.rest.template)} onChange=${set("template")} aria-describedby="about-template">
               <option value="" selected=${!fields.value.template}>none</option>${[...new Set([...named, ...(fields.value.template ? [fields.value.template] : [])])].map((name) => html`<option key=${name} value=${name} selected=${name === fields.value.template}>${name}</option>`)}</select>`, "fields that it lends")}
             ${field("job", "Job", box("job", { placeholder: "none" }), "groups it with others")}
+            ${field("maxRestarts", "Restarts", box("maxRestarts", { type: "number", min: 0, max: 1000, placeholder: "0" }), "when it fails")}
           </div>
           ${field("env", "Environment", html`<textarea id="field-env" name="env" rows="2" class="mono" spellcheck=${false} value=${fields.value.env} onInput=${set("env")} placeholder="NAME=value"
             aria-invalid=${shown.env ? "true" : undefined} aria-describedby="about-env"></textarea>`, "one variable a line")}
+          <label class="check"><input type="checkbox" name="home" checked=${fields.value.home} onChange=${set("home")} aria-describedby="about-home" /> Home directory: a volume that you keep from launch to launch</label>
+          <small id="about-home" class="bad">${shown.home}</small>
           <label class="check"><input type="checkbox" checked=${fields.value.hold} onChange=${set("hold")} /> Hold it: do not start before it is resumed</label>
         </fieldset>
       </div>`;

@@ -4,21 +4,24 @@ import { quoted, wordsOf } from "./words.js";
 
 /**
  * @typedef {{kind: string, name: string, workspace: string, template: string, job: string, image: string, command: string,
- *   ranks: string, gpus: string, cpu: string, memory: string, queue: string, priority: string, maxRuntime: string, env: string,
- *   hold: boolean, role: string, rest: Record<string, any>}} Fields `rest` is what the form has no field for, as it is in the
+ *   ranks: string, gpus: string, cpu: string, memory: string, queue: string, priority: string, maxRuntime: string,
+ *   maxRestarts: string, setup: string, env: string, home: boolean, hold: boolean, role: string, rest: Record<string, any>}} Fields `rest` is what the form has no field for, as it is in the
  *   body; `role` is the name of the one role
  */
 
 /** @type {Fields} */
 export const BLANK = { kind: "command", name: "", workspace: "", template: "", job: "", image: "", command: "", ranks: "1", gpus: "0",
-  cpu: "", memory: "", queue: "", priority: "", maxRuntime: "", env: "", hold: false, role: "worker", rest: {} };
+  cpu: "", memory: "", queue: "", priority: "", maxRuntime: "", maxRestarts: "", setup: "", env: "", home: false, hold: false, role: "worker", rest: {} };
 
 /** Fields that are a line of text in the form and a string in the body. */
-const TEXTS = ["name", "workspace", "template", "job", "image", "queue", "maxRuntime"];
+const TEXTS = ["name", "workspace", "template", "job", "image", "queue", "maxRuntime", "setup"];
+/** Fields that are a number in the body, which no text that is none becomes: the API says what is wrong with it. */
+const NUMBERS = ["priority", "maxRestarts"];
+const CHECKS = ["home", "hold"];
 
 /** Which field of the form a JSON pointer of the API is about; the longest that fits counts. */
 const POINTERS = [["/kind", "kind"], ["/name", "name"], ["/workspace", "workspace"], ["/template", "template"], ["/job", "job"], ["/image", "image"], ["/command", "command"],
-  ["/queue", "queue"], ["/priority", "priority"], ["/maxRuntime", "maxRuntime"], ["/env", "env"], ["/hold", "hold"],
+  ["/queue", "queue"], ["/priority", "priority"], ["/maxRuntime", "maxRuntime"], ["/maxRestarts", "maxRestarts"], ["/setup", "setup"], ["/env", "env"], ["/home", "home"], ["/hold", "hold"],
   ["/ranks/0/count", "ranks"], ["/ranks/0/resources/cpu", "cpu"], ["/ranks/0/resources/memory", "memory"],
   ["/ranks/0/resources", "gpus"], ["/ranks", "ranks"]];
 
@@ -39,8 +42,8 @@ export function bodyOf(fields) {
   } catch (error) {
     errors.command = error.message;
   }
-  if (fields.priority.trim()) body.priority = numberOr(fields.priority);
-  if (fields.hold) body.hold = true;
+  for (const name of NUMBERS) if (fields[name].trim()) body[name] = numberOr(fields[name]);
+  for (const name of CHECKS) if (fields[name]) body[name] = true;
   const env = envOf(fields.env, errors);
   if (Object.keys(env).length) body.env = env;
   if (fields.rest.ranks) return { body, errors };
@@ -93,8 +96,8 @@ export function fieldsOfBody(body) {
 // Whether the form can show it; then it is taken over.
 function take(fields, name, value) {
   if (name === "kind" || TEXTS.includes(name)) return typeof value === "string" && setTo(fields, name, value);
-  if (name === "hold") return typeof value === "boolean" && setTo(fields, name, value);
-  if (name === "priority") return typeof value === "number" && setTo(fields, name, String(value));
+  if (CHECKS.includes(name)) return typeof value === "boolean" && setTo(fields, name, value);
+  if (NUMBERS.includes(name)) return typeof value === "number" && setTo(fields, name, String(value));
   if (name === "command") return isWords(value) && setTo(fields, name, value.map(quoted).join(" "));
   if (name === "env") return isPlainEnv(value) && setTo(fields, name, Object.entries(value).map(([key, each]) => `${key}=${each}`).join("\n"));
   return name === "ranks" && takeRanks(fields, value);
@@ -209,7 +212,10 @@ export function toCommand(fields, body) {
   add("--memory", role.resources?.memory);
   add("--priority", body.priority);
   add("--max-runtime", body.maxRuntime);
+  add("--max-restarts", body.maxRestarts);
+  add("--setup", body.setup);
   for (const [name, value] of Object.entries(body.env ?? {})) add("--env", `${name}=${value}`);
+  if (body.home) words.push("--home");
   if (body.hold) words.push("--hold");
   if (body.command) words.push("--", ...body.command.map(quoted));
   return words.join(" ");
