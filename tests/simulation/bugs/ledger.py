@@ -5,6 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from slipway.crd import dependencies
 from slipway.errors import StaleError
 from slipway.model.ledger import Decision, Ledger
 from slipway.scheduler import ledger
@@ -114,7 +115,23 @@ def _refused_plan_is_not_repeated(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Cycle, "tick", satisfied)
 
 
+def _dependencies_are_not_known(patch: pytest.MonkeyPatch) -> None:
+    """As a scheduler of the version before `after`: what waits for another one is planned at once."""
+
+    def nothing(_allocation: object) -> tuple[tuple[str, str], ...]:
+        return ()
+
+    patch.setattr(dependencies, "waits_for", nothing)
+
+
 BUGS: tuple[Bug, ...] = (
+    Bug(
+        name="dependencies are not known",
+        breaks="nothing is admitted while what it waits for has not ended",
+        install=_dependencies_are_not_known,
+        hunts=(("after-another", ""),),
+        told_by=("I9",),
+    ),
     Bug(
         name="open decisions are forgotten",
         breaks="a new leader finishes what its predecessor decided",

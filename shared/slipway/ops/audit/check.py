@@ -111,6 +111,7 @@ INVARIANTS: tuple[Invariant, ...] = (
         (
             InvariantCheck(ledgers.epochs_rise),
             InvariantCheck(ledgers.admissions_come_from_decisions),
+            InvariantCheck(ledgers.admissions_wait_for_dependencies),
             InvariantCheck(ledgers.growths_come_from_decisions),
             InvariantCheck(ledgers.decisions_are_finished, (_N.EVERY_VERSION,)),
         ),

@@ -1,10 +1,11 @@
-"""Checks of the ledger: epochs rise, admissions come from decisions, decisions are finished.
+"""Checks of the ledger: epochs rise, admissions come from decisions and wait for dependencies, decisions are finished.
 
 I9. Pure: evidence in, violations out.
 """
 
 from collections.abc import Iterator
 
+from slipway.crd.dependencies import open_dependencies, unmet
 from slipway.crd.v1alpha1 import Allocation, ResourcePool, WireDecision
 from slipway.model.lifecycle import Phase
 from slipway.ops.audit.evidence import AllocationVersion, AuditEvidence, InvariantViolation, Version
@@ -60,6 +61,22 @@ def admissions_come_from_decisions(evidence: AuditEvidence) -> Iterator[Invarian
                 yield _wrong("I9", item, f"admitted by {known}, which is of another object, epoch or attempt")
             elif placed != wanted:
                 yield _wrong("I9", item, f"admitted to {placed}, decided {wanted}")
+
+
+def admissions_wait_for_dependencies(evidence: AuditEvidence) -> Iterator[InvariantViolation]:
+    """I9: nothing is admitted while an allocation of `spec.after` has not ended, or although it ended otherwise."""
+    for history in evidence.allocations.values():
+        known = history[0].allocation.status.admission if evidence.starts_late else None
+        for item in history:
+            admission = item.allocation.status.admission
+            if admission is None or (known is not None and admission.decision_id == known.decision_id):
+                continue
+            known = admission
+            open_ = [each.allocation for each in open_dependencies(item.allocation)]
+            if open_:
+                yield _wrong("I9", item, f"admitted while {', '.join(open_)} had not ended")
+            elif why := unmet(item.allocation):
+                yield _wrong("I9", item, f"admitted although {why}")
 
 
 def decisions_are_finished(evidence: AuditEvidence) -> Iterator[InvariantViolation]:

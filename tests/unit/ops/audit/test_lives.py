@@ -90,6 +90,18 @@ def _undecided(history: History) -> None:
     history.admit()
 
 
+def _does_not_wait(history: History) -> None:
+    history.launch(after=[{"allocation": "first-5b1c9d3e"}])
+    history.ledger(history.decision())
+    history.admit()
+
+
+def _starts_although_it_must_not(history: History) -> None:
+    history.launch(after=[{"allocation": "first-5b1c9d3e", "result": "Failed"}])
+    history.ledger(history.decision())
+    history.admit()
+
+
 def _drops_a_decision(history: History) -> None:
     history.launch()
     history.ledger(history.decision())
@@ -236,6 +248,8 @@ def _counts_twice(history: History) -> None:
         (_epoch_falls, "I9"),
         (_undecided, "I9"),
         (_drops_a_decision, "I9"),
+        (_does_not_wait, "I9"),
+        (_starts_although_it_must_not, "I9"),
         (_over_a_node, "I10"),
         (_over_a_limit, "I10"),
         (_over_what_it_may_borrow, "I10"),
