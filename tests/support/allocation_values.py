@@ -21,6 +21,7 @@ SPEC: Mapping[str, Sequence[Any]] = {
     "env": [{}, {"A": "1"}, {"A": "2"}, {"B": "1"}],
     "files": [[], [{"path": "a", "content": "b"}]],
     "ports": [[], [{"name": "h", "port": 80}], [{"name": "h", "port": 80, "scheme": "http"}]],
+    "service": [{"name": "llm", "port": 80}, {"name": "llm", "port": 81}, {"name": "llm"}],
     "maxRestarts": [0, 1],
     "failurePolicy": [{"rules": [{"action": "fail"}]}, {"rules": [{"action": "retry", "exitCodes": [1, "3-5"]}]}],
     "successPolicy": [{"targets": [{"count": 1}]}, {"operator": "Any", "targets": [{"role": "a", "indexes": [0]}]}],

@@ -64,6 +64,11 @@ def add_options(parser: argparse.ArgumentParser, *, with_ranks: bool) -> None:
         default=[],
         help="a port that it serves: http (the default), https or tcp (repeat)",
     )
+    what.add_argument(
+        "--service",
+        metavar="NAME:PORT",
+        help="stand behind this Service of the workspace with its first rank, beside all launches that name it",
+    )
     _add_surroundings(what)
     what.add_argument("--template", metavar="NAME", help="a named template to lay under it")
     where = parser.add_argument_group("where and when")
@@ -199,6 +204,8 @@ def body_of(kind: str, arguments: argparse.Namespace, command: list[str]) -> Jso
         body["labels"] = _named(arguments.label, "--label", "NAME=VALUE")
     if arguments.port:
         body["ports"] = [_port(text) for text in arguments.port]
+    if arguments.service:
+        body["service"] = _service(arguments.service)
     if arguments.file:
         body["files"] = [_file(text) for text in arguments.file]
     role = _role(arguments)
@@ -390,6 +397,14 @@ def _port(text: str) -> Json:
         raise InvalidError(f"--port: {text!r} is no port; write PORT, PORT/tcp or NAME=PORT")
     port: Json = {"name": name or f"port-{number}", "port": int(number)}
     return port | ({"scheme": scheme} if scheme else {})
+
+
+def _service(text: str) -> Json:
+    """`NAME:PORT`, as `service` of a launch."""
+    name, _, port = text.partition(":")
+    if not name or not (port.isascii() and port.isdecimal()):
+        raise InvalidError(f"--service: {text!r} is not NAME:PORT, such as llm:8000")
+    return {"name": name, "port": int(port)}
 
 
 def _file(text: str) -> Json:

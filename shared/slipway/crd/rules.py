@@ -40,6 +40,7 @@ IMMUTABLE_OPTIONAL = (
     "context",
     "failurePolicy",
     "successPolicy",
+    "service",
 )
 IMMUTABLE_COLLECTIONS = ("files", "ports", "flavors", "secretVariables", "after")
 """absent means empty"""

@@ -198,6 +198,15 @@ class PortSpec(Wire, kw_only=True, frozen=True):
     """how the proxy speaks to it"""
 
 
+class SharedServiceSpec(Wire, kw_only=True, frozen=True):
+    """A Kubernetes Service of the workspace. The first ranks of all allocations that name it stand behind it."""
+
+    name: Annotated[str, Meta(min_length=1, max_length=63, pattern=r"^[a-z]([-a-z0-9]*[a-z0-9])?$")]
+    """its name, which is its address in the workspace too"""
+    port: Annotated[int, Meta(ge=1, le=65535)]
+    """the port of the Service; the main container of the first rank listens on the same one"""
+
+
 class PreemptSignal(Wire, kw_only=True, frozen=True):
     n: Annotated[int, Meta(ge=0)]
     """counts the signals of an attempt"""
@@ -288,6 +297,8 @@ class AllocationSpec(Wire, kw_only=True, frozen=True):
     secret values of a launch"""
     ports: Annotated[list[PortSpec], Meta(max_length=16)] = []
     """what the proxy may show"""
+    service: SharedServiceSpec | None = None
+    """the Service behind which its first rank stands, together with those of other allocations that name it"""
     idle_timeout: Duration | None = None
     """a running attempt ends after so long without use: no traffic through the proxy, and no activity reported"""
     max_runtime: Duration | None = None

@@ -21,6 +21,7 @@ from slipway.crd.policychecks import check_policies
 from slipway.crd.roleresources import EPHEMERAL_STORAGE, HUGE_PAGES_PREFIX, is_extended, is_nested, object_of
 from slipway.crd.v1alpha1 import RANKS_MAX, SPEC_BYTES_MAX, AllocationSpec, FileSpec, RoleSpec, TolerationSpec
 from slipway.errors import FieldError
+from slipway.model import ids
 from slipway.model.duration import parse_duration
 from slipway.model.quantity import parse_quantity
 from slipway.model.resources import CPU, GPU, GPU_MILLI, GPU_NAMES, MEMORY, MILLI, Resources, scale_of
@@ -63,6 +64,9 @@ def check_spec(spec: AllocationSpec, findings: Findings, *, slots_per_pod_max: i
     _check_unique(spec.flavors, lambda index: pointer("flavors", index), findings)
     _check_unique([port.name for port in spec.ports], lambda index: pointer("ports", index, "name"), findings)
     _check_unique([port.port for port in spec.ports], lambda index: pointer("ports", index, "port"), findings)
+    if spec.service is not None and ids.is_bundle_name(spec.service.name):
+        detail = f"{spec.service.name} has the form of a gang's own Service (ID-ATTEMPT); choose another name"
+        findings.refuse("/service/name", detail)
 
 
 def is_mount_path(path: str) -> bool:

@@ -44,6 +44,12 @@ def bundle_name(allocation: AllocationId, attempt: int) -> str:
     return f"{allocation}-{attempt}"
 
 
+def is_bundle_name(value: str) -> bool:
+    """Whether an attempt of some allocation could have that name for its ConfigMap and its headless Service."""
+    allocation, _, attempt = value.rpartition("-")
+    return attempt.isdecimal() and split_allocation_id(allocation) is not None
+
+
 def values_name(uid: str) -> str:
     """The name of the Secret with the secret values of the allocation with that uid."""
     return f"{VALUES_PREFIX}{uid}"

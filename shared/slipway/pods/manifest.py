@@ -245,6 +245,8 @@ def _pods(
         shape: RawObject = {"base": bases[role.name], "world": len(places), "api": options.api_url}
         if launchers[role.name, False]:
             shape["launcher"] = launchers[role.name, False]
+        if spec.service is not None:
+            shape["service"] = spec.service.name
         hashes[role.name] = sha256_hex(canonical_json(shape))
     made: list[RankPod] = []
     for place in places:
@@ -258,12 +260,7 @@ def _pods(
             launcher=launchers[place.role, place.position == 0],
         )
         metadata = envelope.metadata(place.pod, hashes[place.role])
-        metadata["labels"] = {
-            **base["metadata"]["labels"],
-            **metadata["labels"],
-            meta.LABEL_RANK: str(place.rank),
-            meta.LABEL_ROLE: place.role,
-        }
+        metadata["labels"] = {**base["metadata"]["labels"], **metadata["labels"], **_labels_of(place, spec)}
         metadata["annotations"] = {
             **base["metadata"]["annotations"],
             **metadata["annotations"],
@@ -278,6 +275,12 @@ def _pods(
             RankPod(position=place.position, rank=place.rank, name=place.pod, node=place.node, manifest=manifest)
         )
     return tuple(made)
+
+
+def _labels_of(place: RankPlace, spec: AllocationSpec) -> dict[str, str]:
+    """Which rank the pod is; the first one stands behind the Service that the spec names."""
+    labels = {meta.LABEL_RANK: str(place.rank), meta.LABEL_ROLE: place.role}
+    return labels | ({meta.LABEL_SERVICE: spec.service.name} if spec.service is not None and not place.position else {})
 
 
 def _gang_of(names: AttemptNames, spec: AllocationSpec, places: Sequence[RankPlace]) -> GangSpec:

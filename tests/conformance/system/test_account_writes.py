@@ -186,6 +186,55 @@ def test_a_service_has_the_name_of_its_allocation(system: System, owner: Json) -
         refused(client.post(f"{DEFAULT}/services", json=squatter, params=DRY), "services", "name")
 
 
+def a_shared_service(owner: Json, **spec: object) -> Json:
+    """As the one that allocations share is made."""
+    labels = {"slipway.dev/service": "written", "app.kubernetes.io/managed-by": "slipway"}
+    owned = {"apiVersion": "slipway.dev/v1alpha1", "kind": "Allocation", "name": owner["name"], "uid": owner["uid"]}
+    whole = {"selector": {"slipway.dev/service": "written"}, "ports": [{"port": 80}], **spec}
+    return {"metadata": {"name": "written", "labels": labels, "ownerReferences": [owned]}, "spec": whole}
+
+
+@pytest.mark.parametrize(
+    ("words", "metadata", "spec"),
+    [
+        ("traffic", {}, {"externalIPs": ["8.8.8.8"]}),
+        ("headless", {}, {"type": "NodePort"}),
+        ("headless", {}, {"type": "LoadBalancer"}),
+        ("selects other pods", {}, {"selector": {"app": "database"}}),
+        ("selects other pods", {}, {"selector": {"slipway.dev/service": "another"}}),
+        ("name", {"name": "database"}, {}),
+    ],
+)
+def test_a_shared_service_selects_its_own_pods(
+    system: System, owner: Json, words: str, metadata: Json, spec: Json
+) -> None:
+    """By its label, under its own name, with an address inside of the cluster only."""
+    with acting_as(system, "podworker") as client:
+        taken(client.post(f"{DEFAULT}/services", json=a_shared_service(owner), params=DRY))
+        body = a_shared_service(owner, **spec)
+        body["metadata"] |= metadata
+        refused(client.post(f"{DEFAULT}/services", json=body, params=DRY), "services", words)
+
+
+def test_of_a_shared_service_only_the_owners_change(system: System, owner: Json) -> None:
+    """They are allocations, none of them its controller; neither what it selects nor where it listens changes."""
+    body = a_shared_service(owner)
+    [owned] = body["metadata"]["ownerReferences"]
+    path = f"{DEFAULT}/services/written"
+    system.operator.create(f"{DEFAULT}/services", body)
+    try:
+        with acting_as(system, "podworker") as client:
+            another = {**owned, "name": "another", "uid": "00000000-0000-0000-0000-000000000001"}
+            taken(merge(client, path, {"ownerReferences": [owned, another]}))
+            for wrong in (*GONE, {**another, "controller": True}):
+                refused(merge(client, path, {"ownerReferences": [owned, wrong]}), "owners", "ownerReferences")
+            refused(merge(client, path, spec={"selector": {"app": "database"}}), "services", "")
+            refused(merge(client, path, spec={"ports": [{"port": 81}]}), "services", "may not be changed")
+            refused(merge(client, path, {"labels": {"slipway.dev/service": "database"}}), "", "")
+    finally:
+        system.operator.delete(path)
+
+
 @pytest.mark.parametrize("kind", ["configmaps", "services"])
 def test_no_other_program_is_given_orders(system: System, owner: Json, kind: str) -> None:
     """By labels and annotations, which dashboards, DNS and the like are made from."""

@@ -26,6 +26,16 @@ async def dry(world: ApiWorld, **changes: Any) -> Json:
     return dict(response.json())
 
 
+async def test_a_shared_service_is_among_the_objects(world: ApiWorld) -> None:
+    """With the allocation as its owner, and the first rank as what it selects."""
+    shown = await dry(world, service={"name": "chat", "port": 8000})
+    assert [item["metadata"]["name"] for item in shown["objects"] if item["kind"] == "Service"][1:] == ["chat"]
+    [service] = [item for item in shown["objects"] if item["metadata"]["name"] == "chat"]
+    pods = [item["metadata"]["labels"] for item in shown["objects"] if item["kind"] == "Pod"]
+    assert [service["spec"]["selector"].items() <= labels.items() for labels in pods] == [True, False, False]
+    assert [owner["uid"] for owner in service["metadata"]["ownerReferences"]] == [UID]
+
+
 async def test_the_objects_are_those_that_will_be(world: ApiWorld) -> None:
     """ConfigMap, Service and pods, equal to what the manifests of the launched allocation are but for its uid."""
     shown = await dry(world)

@@ -130,6 +130,22 @@ async def test_the_size_of_shared_memory_is_an_option(world: ApiWorld, desk: Des
     assert "such as 8Gi" in refused.err
 
 
+async def test_a_service_is_an_option_and_its_address_is_described(world: ApiWorld, desk: Desk) -> None:
+    """`--service` is the launch's field; what cannot be one is refused with what to write."""
+    assert (await desk.run(*RUN, "--service", "llm:8000", "--", "true")).code == main.OK
+    service = (await world.stored("train")).spec.service
+    assert service is not None
+    assert (service.name, service.port) == ("llm", 8000)
+    assert "llm.default.svc:8000" in (await desk.run("describe", "train")).out
+    for wrong in ("llm", "llm:http", ":80"):
+        refused = await desk.run(*RUN, "--service", wrong, "--", "true")
+        assert refused.code == main.USAGE
+        assert "NAME:PORT, such as llm:8000" in refused.err
+    refused = await desk.run(*RUN, "--service", "llm:70000", "--", "true")
+    assert refused.code == main.USAGE
+    assert "service.port: must be at most 65535" in refused.err
+
+
 async def test_run_follows_with_the_flag_and_without(world: ApiWorld, desk: Desk) -> None:
     """To the end, which is the exit code; the same key launches once, so that this follows what has ended."""
     words = ("run", "--image", "a", "--name", "train", "--key", "k")

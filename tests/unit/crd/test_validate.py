@@ -160,6 +160,15 @@ def test_ports_differ() -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "at"),
+    [("llm", []), ("llm-0", []), ("run-0123abcd-1", ["/service/name"]), ("a-b-0123abcd-12", ["/service/name"])],
+)
+def test_a_shared_service_has_no_name_of_a_gangs_own(name: str, at: list[str]) -> None:
+    """A gang of that AllocationID would find its own name taken."""
+    assert refused(service={"name": name, "port": 80}) == at
+
+
+@pytest.mark.parametrize(
     ("role", "at"),
     [
         ({"nodeSelector": {"a b": "c"}}, "nodeSelector/a b"),

@@ -227,6 +227,17 @@ def on_devices(*device: int, **resources: Any) -> Manifests:
     return manifests_of(story.with_status(admission=changed).it)
 
 
+def test_the_first_rank_of_those_that_run_stands_behind_the_service() -> None:
+    """That of MASTER_ADDR, also where rank 0 was not placed; the pods of two Services differ in their hash."""
+    story = an_allocation(3, template=a_template(), minAvailable=1, service={"name": "llm", "port": 80}).assigned()
+    assert story.it.status.admission is not None
+    placed = story.it.status.admission.placements[1:]
+    part = story.with_status(admission=msgspec.structs.replace(story.it.status.admission, placements=placed))
+    pods = manifests_of(part.it).pods
+    assert [pod.manifest["metadata"]["labels"].get("slipway.dev/service") for pod in pods] == ["llm", None]
+    assert made(service={"name": "a", "port": 1}).pods[0].spec_hash != made().pods[0].spec_hash
+
+
 def test_devices_reach_the_pod() -> None:
     """The scheduler chose them: the containers see just these, and the device plugin is asked for none."""
     manifests = on_devices(1, 3, **{"cpu": 1, "nvidia.com/gpu": 2})

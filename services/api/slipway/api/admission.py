@@ -21,7 +21,7 @@ from slipway.api.schemas import LaunchBody
 from slipway.crd import validate
 from slipway.crd.expansion import literal
 from slipway.crd.fielderrors import Findings, pointer
-from slipway.crd.meta import API_GROUP, ObjectMeta
+from slipway.crd.meta import API_GROUP, LABEL_SERVICE, ObjectMeta
 from slipway.crd.resolve import resolve
 from slipway.crd.roleresources import MAIN_CONTAINER, containers_of, main_container, object_of, objects_of, overlaid
 from slipway.crd.v1alpha1 import Allocation, AllocationSpec, ResourcePool, RoleSpec
@@ -74,7 +74,9 @@ def draft(
         errors.append(FieldError("/home", no_homes(body.workspace)))
     own_template = bool(containers_of(body.template))
     spec = _spec(body)
-    wanted = Allocation(metadata=ObjectMeta(name=name, namespace=body.workspace, labels=body.labels), spec=spec)
+    own = {LABEL_SERVICE: spec.service.name} if spec.service is not None else {}
+    metadata = ObjectMeta(name=name, namespace=body.workspace, labels={**body.labels, **own})
+    wanted = Allocation(metadata=metadata, spec=spec)
     resolved = resolve(wanted, pool, accounts=workspace.accounts, secrets=workspace.released, audiences=audiences)
     found = [
         podshorts.as_written(error, body, spec)

@@ -334,7 +334,7 @@ def _manifest(order: Order, draft: Draft, body: LaunchBody) -> Json:
         "metadata": {
             "name": meta.name,
             "namespace": meta.namespace,
-            "labels": {**body.labels, **ours},
+            "labels": {**meta.labels, **ours},
             "annotations": annotations,
             "finalizers": [TEARDOWN_FINALIZER],
         },

@@ -20,6 +20,7 @@ from slipway.model.resources import Resources
 from slipway.model.resources import total as summed
 from slipway.pods import manifest
 from slipway.pods.podspec import TaskOptions
+from slipway.pods.shared_service import service_of
 
 UID = "00000000-0000-4000-8000-000000000000"
 """Stands for the uid, of which ids and names of pods carry the first eight characters."""
@@ -62,7 +63,7 @@ def answer(rehearsal: Rehearsal, options: TaskOptions) -> Json:
 def objects_of(
     allocation: Allocation, pool: ResourcePool, options: TaskOptions, pull_secrets: Sequence[str] = ()
 ) -> tuple[list[Json], int]:
-    """(ConfigMap, Service and the first pods as the pod worker makes them, how many pods there are).
+    """(ConfigMap, Services and the first pods as the pod worker makes them, how many pods there are).
 
     Raises:
         InvalidError, TooLargeError: no pods can be made of it.
@@ -77,6 +78,8 @@ def objects_of(
     )
     made = manifest.build(stand_in, stand_in.spec, pool, options=options, pull_secrets=pull_secrets)
     shared = [made.configmap] + ([made.service] if made.service is not None else [])
+    if (wanted := allocation.spec.service) is not None:
+        shared.append(service_of(stand_in, wanted))
     return [*shared, *(pod.manifest for pod in made.pods[:PODS_SHOWN_MAX])], len(made.pods)
 
 

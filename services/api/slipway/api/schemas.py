@@ -209,6 +209,8 @@ class Links(Wire, kw_only=True, frozen=True):
     proxy: str
     trace: str
     """a page: the waterfall"""
+    service: str | None = None
+    """the address in the cluster of the Service behind which its first rank stands: NAME.WORKSPACE.svc:PORT"""
     outside_logs: str | None = None
     """where the cluster keeps its logs beside Slipway, if its operators have said so (SLIPWAY_LOGS_URL_TEMPLATE)"""
     outside: list[OutsideLink] = []

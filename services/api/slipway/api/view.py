@@ -13,7 +13,7 @@ from slipway.api.schemas import AllocationView, Links, OutsideLink, PodView
 from slipway.crd.meta import LABEL_ATTEMPT, LABEL_RANK, LABEL_ROLE
 from slipway.crd.roleresources import MAIN_CONTAINER
 from slipway.crd.transitions import id_of, user_of
-from slipway.crd.v1alpha1 import Allocation
+from slipway.crd.v1alpha1 import Allocation, SharedServiceSpec
 from slipway.kube.objects import Pod
 from slipway.model.lifecycle import RankState
 from slipway.model.standing import word_for
@@ -24,6 +24,11 @@ API_ROOT = "/api/v1"
 def allocation_path(allocation_id: str) -> str:
     """Where an allocation is found."""
     return f"{API_ROOT}/allocations/{allocation_id}"
+
+
+def address_of(service: SharedServiceSpec | None, workspace: str) -> str:
+    """Where pods of the cluster reach a Service of the workspace; empty without one."""
+    return f"{service.name}.{workspace}.svc:{service.port}" if service is not None else ""
 
 
 def links_of(allocation: Allocation, outside: OutsideLinks) -> Links:
@@ -37,6 +42,7 @@ def links_of(allocation: Allocation, outside: OutsideLinks) -> Links:
         explain=f"{root}/explain",
         proxy=f"/proxy/{allocation_id}/",
         trace=f"/trace/{allocation_id}",
+        service=address_of(allocation.spec.service, allocation.metadata.namespace) or None,
         outside_logs=link_to(outside.logs, allocation) or None,
         outside=[
             OutsideLink(title=each.title, url=link_to(each.url, allocation), icon=each.icon) for each in outside.others

@@ -1,4 +1,4 @@
-"""The launch of one attempt: ConfigMap, pods and Service, then the release; and after it the bindings.
+"""The launch of one attempt: ConfigMap, pods and Services, then the release; and after it the bindings.
 
 Owns the order of these effects and what each answer means. Must not decide whether to launch (`intent.py`) nor how
 often to try (`worker.py`): every method may be called again at any time, by any replica, and goes on where things
@@ -11,7 +11,8 @@ hold a part of a quota do not keep it from one another.
 Not promised: that a pod of a failed launch is gone (the teardown sees to it; unbound, it runs nowhere).
 
 The Service is asked for after the pods, which need it once they run: for each pod that comes to one that is there
-already, two controllers of the cluster go through all of its pods.
+already, two controllers of the cluster go through all of its pods. The Service that several allocations share comes
+before the pods: a launch that it refuses has made none.
 """
 
 import contextlib
@@ -47,6 +48,7 @@ from slipway.podworker.extender_binding import Binder, Extended
 from slipway.podworker.gates import PodGate
 from slipway.podworker.pools import Pinned
 from slipway.podworker.ports import Kube
+from slipway.podworker.service_sharing import ServiceSharing
 from slipway.podworker.steps import step
 from slipway.podworker.volume_claims import make_once, needs_scheduler
 from slipway.runtime import semconv, telemetry
@@ -73,6 +75,7 @@ class Made:
         self.manifests: Manifests | None = None
         self.is_config_made = False
         self.is_service_made = False
+        self.is_behind_service = False
         self.pod_uids: dict[int, str] = {}
         self.fresh_until_s = 0.0
 
@@ -103,8 +106,10 @@ class AttemptLauncher:
         extended: Extended,
         *,
         bundles: CreatedObjects,
+        sharing: ServiceSharing,
     ) -> None:
         self._kube = kube
+        self._sharing = sharing
         self._bundles = bundles
         self._lanes = lanes
         self._clock = clock
@@ -126,6 +131,10 @@ class AttemptLauncher:
         if not made.is_config_made:
             with step("configmap", self._clock):
                 await self._make_config(allocation, manifests, made)
+        if (wanted := allocation.spec.service) is not None and not made.is_behind_service:
+            with step("service", self._clock):
+                await self._sharing.join(allocation, wanted)
+            made.is_behind_service = True
         missing = [pod for pod in manifests.pods if pod.position not in made.pod_uids]
         creates = [partial(self._create_pod, allocation, pod, made) for pod in missing]
         if manifests.service is not None and not made.is_service_made:

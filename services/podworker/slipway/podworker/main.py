@@ -21,6 +21,7 @@ from slipway.podworker.loops import HINT, POLL, Watch, unwatched
 from slipway.podworker.poll import Poller
 from slipway.podworker.pools import Pools
 from slipway.podworker.ports import Kube, Pinger
+from slipway.podworker.service_sharing import ServiceSharing
 from slipway.podworker.settings import Settings
 from slipway.podworker.teardown import AttemptRemover
 from slipway.podworker.worker import Worker
@@ -115,6 +116,7 @@ def make_worker(
 ) -> Worker:
     """A worker on these clients, whose writes go through `lanes`."""
     lanes, pools, bundles = lanes or Lanes(settings.worker_calls), Pools(kube, clock), CreatedObjects()
+    sharing = ServiceSharing(kube)
     patience = msgspec.structs.replace(retry.KUBE_WRITE, name="podworker_hint", total_s=settings.worker_patience_s)
     options = TaskOptions(
         api_url=settings.task_api_url,
@@ -125,9 +127,15 @@ def make_worker(
     return Worker(
         kube=kube,
         launcher=AttemptLauncher(
-            kube, lanes, clock, options, Extended(kube, pools, extenders or ExtenderClient()), bundles=bundles
+            kube,
+            lanes,
+            clock,
+            options,
+            Extended(kube, pools, extenders or ExtenderClient()),
+            bundles=bundles,
+            sharing=sharing,
         ),
-        remover=AttemptRemover(kube, lanes, clock, bundles),
+        remover=AttemptRemover(kube, lanes, clock, bundles, sharing),
         pools=pools,
         clock=clock,
         random=random,

@@ -1,4 +1,4 @@
-"""The end of attempts: their pods, Service and ConfigMap are deleted.
+"""The end of attempts: their pods, Service and ConfigMap are deleted; at the last, a Service that others use is left.
 
 Owns what belongs to an attempt and the order of its deletion. Must not decide whether an attempt is over.
 
@@ -31,6 +31,7 @@ from slipway.podworker.adopt import is_ours
 from slipway.podworker.concurrency import Lanes
 from slipway.podworker.created_objects import CreatedObjects
 from slipway.podworker.ports import Kube
+from slipway.podworker.service_sharing import ServiceSharing
 from slipway.podworker.steps import step
 from slipway.runtime.clock import Clock
 
@@ -43,8 +44,11 @@ ASKED_MAX = 16_384
 class AttemptRemover:
     """Carries out teardowns."""
 
-    def __init__(self, kube: Kube, lanes: Lanes, clock: Clock, bundles: CreatedObjects) -> None:
+    def __init__(
+        self, kube: Kube, lanes: Lanes, clock: Clock, bundles: CreatedObjects, sharing: ServiceSharing
+    ) -> None:
         self._kube = kube
+        self._sharing = sharing
         self._lanes = lanes
         self._clock = clock
         self._bundles = bundles
@@ -63,6 +67,9 @@ class AttemptRemover:
         with step("deletes", self._clock, through=through) as span:
             found = await self._pods(allocation, through, asked)
             doomed: list[tuple[Resource[Any], ObjectMeta]] = [(PODS, meta) for meta in found]
+            if is_current and not keeps_shared and allocation.spec.service is not None:
+                # Before the ConfigMap goes, which shows a worker that follows that something is left to do.
+                await self._sharing.leave(allocation, allocation.spec.service)
             if not keeps_shared:
                 shared: list[Resource[Any]] = [SERVICES, CONFIG_MAPS] if _rank_count(allocation) > 1 else [CONFIG_MAPS]
                 for resource in shared:

@@ -89,6 +89,7 @@ function Story({ view, reload }) {
           ${rankCount(view) > 1 ? html`<span>${plural(rankCount(view), "rank")}</span>` : null}
           ${gpusOf(view) ? html`<span>${plural(gpusOf(view), "GPU")}</span>` : null}
           ${view.phase === "Running" && gpusOf(view) ? html`<${UseOf} id=${view.id} />` : null}
+          ${view.links.service ? html`<span>behind <code>${view.links.service}</code> <${Copy} text=${view.links.service} what="the address of the Service" /></span>` : null}
           <span>launched <${Ago} time=${view.createdAt} /></span>
           <span class="id"><code>${view.id}</code> <${Copy} text=${view.id} what="the id" /></span></p>
         ${view.links.outside?.length ? html`<p class="soft about">${view.links.outside.map((link) => html`<a href=${link.url} target="_blank" rel="noopener noreferrer">${link.title}</a>`)}</p>` : null}</div>

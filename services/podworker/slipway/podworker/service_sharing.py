@@ -1,0 +1,112 @@
+"""An allocation comes behind the Service that it names, and leaves it when it has ended.
+
+Owns the writes of a shared Service: it is made by the first allocation that names it; each later one is added to its
+owners; the last that ends deletes it. What the Service looks like, and whom it belongs to, is `pods/shared_service.py`.
+
+Promises: a Service that we did not make is never written; a Service loses its last owner only by being deleted, so
+none is left without one; each write is fenced by the version that was read. Every method may be called again, by any
+replica. Where a pod worker dies before an allocation has left, Kubernetes deletes the Service when the last of the
+owners is deleted.
+Not promised: that a Service which somebody deletes by hand comes back before the next launch of one of its allocations.
+
+Decision: docs/adr/0071-allocations-share-a-service-by-its-name.md.
+"""
+
+from slipway.crd.meta import OwnerReference
+from slipway.crd.v1alpha1 import Allocation, SharedServiceSpec
+from slipway.errors import AlreadyExistsError, NotFoundError, StaleError, UnavailableError
+from slipway.kube.objects import Service
+from slipway.kube.resources import SERVICES
+from slipway.pods.shared_service import is_shared, owner_of, owners_json, refusal_of, service_of
+from slipway.podworker.concurrency import Turns
+from slipway.podworker.ports import Kube
+
+TRIES_MAX = 8
+"""Only pod workers beside this one make a write fail: within a process one follows the other."""
+
+
+class ServiceSharing:
+    """Carries out both; one per process."""
+
+    def __init__(self, kube: Kube) -> None:
+        self._kube = kube
+        self._turns = Turns()
+
+    async def join(self, allocation: Allocation, wanted: SharedServiceSpec) -> None:
+        """Make sure that the Service exists, and that the allocation is one of its owners.
+
+        Raises:
+            AlreadyExistsError: a Service of that name is not ours, or has another port: this can never be launched.
+            UnavailableError: it is being deleted, or others write it all the time: try again.
+        """
+        async with self._turns.of((allocation.metadata.namespace, wanted.name)):
+            for _ in range(TRIES_MAX):
+                if await self._try_to_join(allocation, wanted):
+                    return
+        raise UnavailableError(f"Service {wanted.name} is written by others all the time")
+
+    async def leave(self, allocation: Allocation, wanted: SharedServiceSpec) -> None:
+        """Take the allocation from the owners of the Service; as the last of them, delete the Service.
+
+        Raises:
+            UnavailableError: others write it all the time: try again.
+        """
+        async with self._turns.of((allocation.metadata.namespace, wanted.name)):
+            for _ in range(TRIES_MAX):
+                if await self._try_to_leave(allocation, wanted):
+                    return
+        raise UnavailableError(f"Service {wanted.name} is written by others all the time")
+
+    async def _try_to_join(self, allocation: Allocation, wanted: SharedServiceSpec) -> bool:
+        """False when another write came between: look again."""
+        found = await self._find(allocation, wanted)
+        if found is None:
+            try:
+                await self._kube.create(SERVICES, service_of(allocation, wanted))
+            except AlreadyExistsError:
+                return False
+            return True
+        if found.metadata.deletion_timestamp is not None:
+            raise UnavailableError(f"Service {wanted.name} is being deleted")
+        if why := refusal_of(found, wanted):
+            raise AlreadyExistsError(why)
+        owners = found.metadata.owner_references
+        if any(owner.uid == allocation.metadata.uid for owner in owners):
+            return True
+        return await self._write_owners(found, [*owners, owner_of(allocation)])
+
+    async def _try_to_leave(self, allocation: Allocation, wanted: SharedServiceSpec) -> bool:
+        found = await self._find(allocation, wanted)
+        if found is None or found.metadata.deletion_timestamp is not None or not is_shared(found.metadata):
+            return True
+        owners = found.metadata.owner_references
+        others = [owner for owner in owners if owner.uid != allocation.metadata.uid]
+        if len(others) == len(owners):
+            return True
+        return await self._write_owners(found, others) if others else await self._delete(found)
+
+    async def _find(self, allocation: Allocation, wanted: SharedServiceSpec) -> Service | None:
+        try:
+            return await self._kube.get(SERVICES, wanted.name, namespace=allocation.metadata.namespace)
+        except NotFoundError:
+            return None
+
+    async def _write_owners(self, found: Service, owners: list[OwnerReference]) -> bool:
+        meta = found.metadata
+        fence = {"uid": meta.uid, "resourceVersion": meta.resource_version}
+        patch = {"metadata": {**fence, "ownerReferences": owners_json(owners)}}
+        try:
+            await self._kube.patch(SERVICES, meta.name, patch, namespace=meta.namespace)
+        except (StaleError, NotFoundError):
+            return False
+        return True
+
+    async def _delete(self, found: Service) -> bool:
+        meta = found.metadata
+        try:
+            await self._kube.delete(
+                SERVICES, meta.name, namespace=meta.namespace, uid=meta.uid, resource_version=meta.resource_version
+            )
+        except (StaleError, NotFoundError):
+            return False
+        return True

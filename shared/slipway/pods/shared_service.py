@@ -1,0 +1,71 @@
+"""The Service that the first ranks of several allocations share: its object, its owners, and who may use it.
+
+Owns the form of the object and the judgement on one of its name that exists. Pure: it makes no call.
+
+Invariants: the Service selects pods by its own label alone, which only the pod worker sets; each allocation that uses
+it is an owner, and none is its controller, so that Kubernetes deletes it after the last of them.
+"""
+
+from slipway.crd import meta
+from slipway.crd.meta import ObjectMeta, OwnerReference, RawObject
+from slipway.crd.roleresources import objects_of
+from slipway.crd.v1alpha1 import Allocation, SharedServiceSpec
+from slipway.kube.objects import Service
+
+
+def service_of(allocation: Allocation, wanted: SharedServiceSpec) -> RawObject:
+    """The Service as the first allocation that uses it makes it."""
+    labels = {meta.LABEL_SERVICE: wanted.name}
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {
+            "name": wanted.name,
+            "namespace": allocation.metadata.namespace,
+            "labels": {**labels, meta.LABEL_MANAGED_BY: meta.MANAGED_BY},
+            "ownerReferences": owners_json([owner_of(allocation)]),
+        },
+        "spec": {
+            "type": "ClusterIP",
+            "selector": labels,
+            "ports": [{"name": "service", "port": wanted.port, "targetPort": wanted.port}],
+        },
+    }
+
+
+def owner_of(allocation: Allocation) -> OwnerReference:
+    """The allocation as one of the owners of the Service."""
+    return OwnerReference(
+        api_version=meta.GROUP_VERSION,
+        kind="Allocation",
+        name=allocation.metadata.name,
+        uid=allocation.metadata.uid,
+    )
+
+
+def owners_json(owners: list[OwnerReference]) -> list[RawObject]:
+    """The owners as they are written."""
+    return [{"apiVersion": each.api_version, "kind": each.kind, "name": each.name, "uid": each.uid} for each in owners]
+
+
+def is_shared(found: ObjectMeta) -> bool:
+    """Whether the Service was made for allocations that share it."""
+    labels = found.labels
+    return labels.get(meta.LABEL_SERVICE) == found.name and labels.get(meta.LABEL_MANAGED_BY) == meta.MANAGED_BY
+
+
+def refusal_of(found: Service, wanted: SharedServiceSpec) -> str:
+    """Why the allocation cannot stand behind the Service that has the name, and what to do; empty when it can."""
+    if not is_shared(found.metadata):
+        return (
+            f"/service/name: Service {wanted.name} exists and was not made by Slipway; choose another name, or delete "
+            f"it with `kubectl delete service {wanted.name} --namespace {found.metadata.namespace}`"
+        )
+    ports = [port.get("port") for port in objects_of(found.spec.get("ports"))]
+    if ports != [wanted.port]:
+        has = ", ".join(map(str, ports)) or "none"
+        return (
+            f"/service/port: Service {wanted.name} is in use with port {has}, not {wanted.port}; write that port, or "
+            "choose another name"
+        )
+    return ""
