@@ -181,8 +181,10 @@ def launch(body: Json, key: str) -> ApiCall[AllocationView]:
 
 
 def launch_many(common: Json, each: Sequence[Json], key: str) -> ApiCall[LaunchesAnswer]:
-    """Launch each once, however often it is sent with this key: what is different in it, laid over what is common."""
-    body: Json = {"launch": common, "each": [*each]}
+    """Launch each once, however often it is sent with this key: what is different in it, laid over what is common.
+
+    Without `each` what is common says how many replicas there are."""
+    body: Json = {"launch": common} | ({"each": [*each]} if each else {})
     headers = {"Idempotency-Key": key}
     return ApiCall(method="POST", path="/allocations/launches", body=body, headers=headers, answer=LaunchesAnswer)
 

@@ -123,12 +123,13 @@ class Client:
         return self.launch(Kind.TRAINING, key=key, command=command, **fields)
 
     def launch_many(
-        self, kind: Kind | str, each: Sequence[Mapping[str, Any]], *, key: str = "", **common: Any
+        self, kind: Kind | str, each: Sequence[Mapping[str, Any]] = (), *, key: str = "", **common: Any
     ) -> LaunchesAnswer:
         """Launch many in one request that have much in common: `launch_many("training", [{"name": "a"}], image="i")`.
 
         Each of `each` has a `name` and what is different in it, as the fields of `launch`. One item for each; what was
-        refused raises nothing. At most 200 at a time. With the same `key` each name is launched once.
+        refused raises nothing. At most 200 at a time. With the same `key` each name is launched once. With `replicas`,
+        a `name` and a `service` it needs no `each`.
         """
         body = launches.body_of(str(kind), common)
         different = [launches.difference_of(str(kind), fields) for fields in each]

@@ -15,6 +15,7 @@ from tests.support.api_world import COMMAND, ApiWorld
 
 Json = dict[str, Any]
 PATH = "/allocations/launches"
+SERVICE: Json = {"name": "llm", "port": 8000}
 
 
 def of(*names: str, **common: Any) -> Json:
@@ -35,6 +36,13 @@ def outcomes(answer: Json) -> list[str]:
 
 BAD: list[tuple[Json, str]] = [
     ({"launch": COMMAND}, "/each"),
+    ({"launch": {**COMMAND, "name": "a", "replicas": 2}}, "/launch/replicas"),
+    ({"launch": {**COMMAND, "service": SERVICE, "replicas": 2}}, "/launch/name"),
+    *(
+        ({"launch": {**COMMAND, "name": "a", "service": SERVICE, "replicas": count}}, "/launch/replicas")
+        for count in (0, -1, 201, 1.5, True, "2", None)
+    ),
+    ({"launch": {**COMMAND, "name": "a", "service": SERVICE, "replicas": 2}, "each": [{"name": "a"}]}, "/each"),
     ({"launch": COMMAND, "each": []}, "/each"),
     ({"launch": COMMAND, "each": [{}]}, "/each/0/name"),
     ({"launch": COMMAND, "each": [{"name": "a"}, {"name": 3}]}, "/each/1/name"),
@@ -45,6 +53,33 @@ BAD: list[tuple[Json, str]] = [
     ({"launch": COMMAND, "each": [{"name": f"a{number}"} for number in range(201)]}, "/each"),
     ({"launch": COMMAND, "each": [{"name": "a"}], "dryRun": True}, "/dryRun"),
 ]
+
+
+async def test_replicas_are_launches_behind_one_service(world: ApiWorld) -> None:
+    """Each has a name and an index of its own; with more of them the same key launches those that are new."""
+    common = {**COMMAND, "name": "llm", "service": SERVICE, "env": {"A": "b"}}
+    answer = await sent(world, {"launch": {**common, "replicas": 2}}, **{"Idempotency-Key": "k"})
+    assert [item["name"] for item in answer["items"]] == ["llm-0", "llm-1"]
+    for index, name in enumerate(("llm-0", "llm-1")):
+        stored = await world.stored(name)
+        assert stored.spec.env == {"A": "b", "REPLICA_INDEX": str(index)}
+        assert stored.spec.service is not None
+        assert stored.spec.service.name == "llm"
+    more = await sent(world, {"launch": {**common, "replicas": 3}}, **{"Idempotency-Key": "k"})
+    assert outcomes(more) == ["replayed", "replayed", "launched"]
+
+
+async def test_one_launch_is_not_several(world: ApiWorld) -> None:
+    """`POST /allocations` answers one: it says where several are launched, and its dry run shows the first."""
+    body = {**COMMAND, "name": "llm", "service": SERVICE, "replicas": 2}
+    refused = await world.post("/allocations", body)
+    assert [error["pointer"] for error in refused.json()["errors"]] == ["/replicas"]
+    assert "/allocations/launches" in refused.text
+    shown = (await world.post("/allocations?dryRun=true", body)).json()
+    assert shown["name"] == "llm-0"
+    assert shown["spec"]["env"] == {"REPLICA_INDEX": "0"}
+    wrong = await world.post("/allocations?dryRun=true", {**body, "service": None})
+    assert [error["pointer"] for error in wrong.json()["errors"]] == ["/replicas"]
 
 
 async def test_each_is_the_launch_of_what_is_common_and_its_own(world: ApiWorld) -> None:

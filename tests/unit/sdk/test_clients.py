@@ -145,6 +145,15 @@ async def test_many_are_launched_in_one_request(shell: Shell, world: ApiWorld) -
         await shell.do(lambda client: client.launch_many("command", [{"name": "c", "envv": {}}], image="i"))
 
 
+async def test_replicas_are_launched_in_one_request(shell: Shell, world: ApiWorld) -> None:
+    """What is common says how many; each stands behind the Service."""
+    service = {"name": "chat", "port": 80}
+    fields: dict[str, Any] = {"name": "chat", "service": service, "image": "i", "command": ["x"]}
+    answer = await shell.do(lambda client: client.launch_many("command", replicas=2, **fields))
+    assert [item.name for item in answer.items] == ["chat-0", "chat-1"]
+    assert (await world.stored("chat-1")).spec.env == {"REPLICA_INDEX": "1"}
+
+
 async def test_preempting_asks_the_ranks(shell: Shell, world: ApiWorld) -> None:
     """The reason is what its ranks are told."""
     run = await shell.do(launching())

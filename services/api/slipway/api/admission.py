@@ -72,6 +72,8 @@ def draft(
     errors += podshorts.errors_of(body, run_as_defaults)
     if body.home and workspace.home is None:
         errors.append(FieldError("/home", no_homes(body.workspace)))
+    if body.replicas is not None:
+        errors.append(FieldError("/replicas", "several are launched by POST /allocations/launches: {launch: ...}"))
     own_template = bool(containers_of(body.template))
     spec = _spec(body)
     own = {LABEL_SERVICE: spec.service.name} if spec.service is not None else {}

@@ -128,11 +128,13 @@ class LaunchOutcome(StrEnum):
 
 
 class LaunchesRequest(Request, kw_only=True, frozen=True):
-    """Launches that have most in common, such as those of an array."""
+    """Launches that have most in common, such as those of an array or replicas behind one Service."""
 
     launch: dict[str, Any]
-    """what they have in common: a launch body"""
-    each: Annotated[list[dict[str, Any]], Meta(min_length=1, max_length=LAUNCHES_MAX)]
+    """what they have in common: a launch body; with replicas and a name it is all that is needed"""
+    each: Annotated[list[dict[str, Any]], Meta(min_length=1, max_length=LAUNCHES_MAX)] | msgspec.UnsetType = (
+        msgspec.UNSET
+    )
     """what is different in each: fields of a launch body that are laid over `launch` as over a template. Each has a
     `name` of its own; none has a workspace or secret values"""
 
@@ -141,7 +143,7 @@ class LaunchItem(Wire, kw_only=True, frozen=True):
     """What became of one launch."""
 
     name: str
-    """as it stands in `each`"""
+    """as it stands in `each`, or that of the replica"""
     outcome: LaunchOutcome
     """launched; replayed: it was launched before; refused; notReached: send it again"""
     id: str = ""
@@ -153,7 +155,7 @@ class LaunchItem(Wire, kw_only=True, frozen=True):
 
 
 class LaunchesAnswer(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """One item for each, in the order of `each`."""
+    """One item for each, in the order of `each` or of the replicas."""
 
     items: list[LaunchItem]
     counts: dict[LaunchOutcome, int]

@@ -106,6 +106,9 @@ class LaunchBody(AllocationSpec, kw_only=True, frozen=True, forbid_unknown_field
             "folder of this allocation on a volume claim of the workspace, CLAIM/FOLDER for one that several share",
         ),
     ] = ""
+    replicas: Annotated[int, Meta(ge=1)] | None = None
+    """so many allocations, NAME-0 and so on, behind the Service of service: launched by POST /allocations/launches; a
+    dry run of POST /allocations shows the first one"""
     privileges: Annotated[
         list[Privilege],
         Meta(

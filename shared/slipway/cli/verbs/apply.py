@@ -9,7 +9,7 @@ import hashlib
 import json
 from typing import Any, cast
 
-from slipway.cli import labels, main, yamlfile
+from slipway.cli import labels, main, replicas, yamlfile
 from slipway.cli.verb import CliSession, CliVerb, command_line
 from slipway.cli.verbs.run import add_launch_modes, launch_and_follow
 from slipway.errors import FieldError, InvalidError
@@ -95,7 +95,9 @@ def _part(document: Json, name: str) -> Json:
 
 
 def _digest(body: Json) -> str:
-    return hashlib.sha256(json.dumps(body, sort_keys=True, default=str).encode()).hexdigest()[:32]
+    """Of its words, but for the number of replicas: with more of them, those that are new are launched."""
+    words = {name: value for name, value in body.items() if name != replicas.FIELD}
+    return hashlib.sha256(json.dumps(words, sort_keys=True, default=str).encode()).hexdigest()[:32]
 
 
 VERBS = {"apply": CliVerb(configure, execute)}

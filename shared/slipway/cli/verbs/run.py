@@ -4,10 +4,10 @@ import argparse
 from collections.abc import Callable, Sequence
 from typing import cast
 
-from slipway.cli import array, equivalents, http, labels, launch, main, output, rehearsal, upload
+from slipway.cli import array, equivalents, http, labels, launch, main, output, rehearsal, replicas, upload
 from slipway.cli.follow import Following, wait_until
 from slipway.cli.http import new_key
-from slipway.cli.verb import CliSession, CliVerb, command_line
+from slipway.cli.verb import CliSession, CliVerb, command_line, whole_number
 from slipway.errors import AlreadyExistsError, ControlPlaneError, DeadlineError, InvalidError
 
 EXAMPLES = """examples:
@@ -17,6 +17,7 @@ EXAMPLES = """examples:
   slipway run --secret HF_TOKEN=hub/token -- python train.py
   HF_TOKEN=... slipway run --secret HF_TOKEN -- python train.py
   slipway run --array 0-99%10 --gpus 1 -- sh -c 'python sweep.py --seed $ARRAY_INDEX'
+  slipway run --replicas 3 --service llm:8000 --ranks 2 --gpus 8 -- ./serve.sh
   slipway run --detach --after prep-4kq7zp -- python train.py
   slipway run --detach -q -- sleep 60
 
@@ -32,6 +33,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--array",
         metavar="LIST[%N]",
         help="launch it once for each index, such as 0-99 or 1,3,7-9, with ARRAY_INDEX set; with %%10, ten at a time",
+    )
+    parser.add_argument(
+        "--replicas",
+        metavar="N",
+        type=whole_number,
+        help="launch it N times behind one Service, each with REPLICA_INDEX set; needs --service",
     )
     add_launch_modes(parser)
     parser.add_argument("command", nargs=argparse.REMAINDER, metavar="COMMAND", help="what each rank runs")
@@ -68,8 +75,22 @@ def execute(arguments: argparse.Namespace, session: CliSession) -> int:
         raise InvalidError(f"command: {detail}")
     body = launch.body_of("training", arguments, command)
     launch.into_workspace(body)
+    if arguments.replicas is not None:
+        return _launch_replicas(session, body, arguments)
     if arguments.array:
         return _launch_array(session, body, arguments)
+    upload.bring(session, body, arguments)
+    return launch_and_follow(session, body, arguments)
+
+
+def _launch_replicas(session: CliSession, body: launch.Json, arguments: argparse.Namespace) -> int:
+    """Launch it so many times behind its Service."""
+    if arguments.array:
+        raise InvalidError("--replicas: cannot be combined with --array; leave one of them out")
+    if "service" not in body:
+        raise InvalidError("--replicas: replicas stand behind one Service; add --service NAME:PORT, such as llm:8000")
+    body.setdefault("name", launch.made_up_name("training"))
+    body[replicas.FIELD] = arguments.replicas
     upload.bring(session, body, arguments)
     return launch_and_follow(session, body, arguments)
 
@@ -185,14 +206,18 @@ def launch_and_follow(
     follows = bool(getattr(arguments, "follow", False))
     if follows and (arguments.quiet or arguments.dry_run or arguments.as_tool or output.is_for_machines(arguments)):
         raise InvalidError("--follow: cannot be combined with -q, -o, --dry-run or --as; leave one of them out")
-    if equivalents.asked(arguments):
+    if equivalents.asked(arguments) and replicas.FIELD not in body:
         equivalents.show_launch(session, arguments, body, arguments.key or new_key())
         return main.OK
     if arguments.dry_run:
         answer = session.api.call("POST", "/allocations", body=body, query={"dryRun": "true"})
         output.write(terminal, "yaml" if arguments.output == "table" else arguments.output, answer)
         rehearsal.tell(terminal, answer.json())
+        if replicas.FIELD in body:
+            terminal.note(f"this is the first of {body[replicas.FIELD]} replicas")
         return main.OK
+    if replicas.FIELD in body:
+        return replicas.launch_all(session, body, arguments)
     view = session.api.launch(body, key=arguments.key)
     for warning in cast("list[str]", view.get("warnings") or []):
         terminal.note(f"{terminal.paint('warning:', 'yellow')} {warning}")

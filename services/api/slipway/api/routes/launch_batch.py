@@ -2,17 +2,19 @@
 
 Each is the launch that `POST /allocations` makes of the same body: with the same checks, a line of its own in the audit
 log, and an Idempotency-Key of its own, made of the key of the request and its name. Sent again with the same key, a
-request launches only what it has not launched before, also with fewer or other launches in it. All go to one workspace,
+request launches only what it has not launched before, also with fewer or other launches in it. A launch with `replicas`
+is taken apart first (`replicas.py`). All go to one workspace,
 in which the caller's right is asked for once.
 """
 
 from collections import Counter
 from typing import Any, cast
 
+import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from slipway.api import audit
+from slipway.api import audit, replicas
 from slipway.api.access.middleware import permit
 from slipway.api.access.permissions import CREATE
 from slipway.api.batch import NotReachedError, Tried
@@ -46,7 +48,8 @@ async def launch_batch(request: Request) -> Response:
     key = request.headers.get("idempotency-key", "")
     check_key(key)
     common, values = _split(asked.launch)
-    names = _names(asked)
+    common, each = _taken_apart(common, asked.each)
+    names = _names(each)
     named = common.get("workspace", DEFAULT_WORKSPACE)
     workspace = named if isinstance(named, str) else DEFAULT_WORKSPACE
     audit.about(request, {}, workspace=workspace)
@@ -64,7 +67,7 @@ async def launch_batch(request: Request) -> Response:
         own_key = key_hash(f"{key}\n{names[place]}") if key else ""
         suffix = parts.random.token_hex(4)
         launched = await parts.launcher.launch(
-            order.for_one(merged(common, asked.each[place]), key=own_key, request_id=unique_id(request, suffix))
+            order.for_one(merged(common, each[place]), key=own_key, request_id=unique_id(request, suffix))
         )
         parts.lookup.remember(launched.allocation)
         return launched
@@ -84,11 +87,30 @@ def _split(launch: Json) -> tuple[Json, Any]:
         raise _refused(*(FieldError(f"/launch{field.pointer}", field.detail) for field in error.fields)) from error
 
 
-def _names(asked: LaunchesRequest) -> list[str]:
+def _taken_apart(common: Json, each: list[Json] | msgspec.UnsetType) -> tuple[Json, list[Json]]:
+    """What they have in common, and what is different in each. Raises InvalidError with pointers into the body."""
+    if replicas.FIELD not in common:
+        if isinstance(each, msgspec.UnsetType):
+            raise _refused(FieldError("/each", "is missing: write what is different in each, or launch.replicas"))
+        return common, each
+    errors = replicas.errors_of(common)
+    if not isinstance(each, msgspec.UnsetType):
+        errors.append(FieldError("/each", "launch.replicas says how many there are; leave one of them out"))
+    if errors:
+        raise _refused(*(FieldError(_in_launch(error.pointer), error.detail) for error in errors))
+    rest = {name: value for name, value in common.items() if name != replicas.FIELD}
+    return rest, replicas.differences_of(common)
+
+
+def _in_launch(pointer: str) -> str:
+    return pointer if pointer == "/each" else f"/launch{pointer}"
+
+
+def _names(launches: list[Json]) -> list[str]:
     """The name of each. Raises InvalidError for one without, for one that is there twice, and for what is of all."""
     errors: list[FieldError] = []
     names: dict[str, int] = {}
-    for place, each in enumerate(asked.each):
+    for place, each in enumerate(launches):
         name = cast(object, each.get("name"))
         if not isinstance(name, str) or not name:
             errors.append(FieldError(f"/each/{place}/name", "is missing: each launch needs a name of its own"))

@@ -7,7 +7,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from slipway.api import audit, preview
+from slipway.api import audit, preview, replicas
 from slipway.api.access.middleware import permit, sight_of, workspaces_of
 from slipway.api.access.permissions import CREATE
 from slipway.api.decoding import read_object
@@ -78,8 +78,9 @@ async def launch(request: Request, kind: Kind | None = None) -> Response:
     workspace = named if isinstance(named, str) else DEFAULT_WORKSPACE
     audit.about(request, {}, workspace=workspace)
     await permit(request, CREATE, workspace)
+    is_dry = flag_param(request, "dryRun")
     order = Order(
-        body=body,
+        body=replicas.first_of(body) if is_dry else body,
         values=values,
         workspace=workspace if named is None or isinstance(named, str) else "",
         user=user_of(request),
@@ -88,7 +89,7 @@ async def launch(request: Request, kind: Kind | None = None) -> Response:
         kind=kind,
         traceparent=telemetry.current_traceparent(),
     )
-    if flag_param(request, "dryRun"):
+    if is_dry:
         rehearsal = await parts.launcher.rehearse(order)
         # Beside the loop: it grows with the gang, with the cluster, and with what lives there.
         return json_response(await asyncio.to_thread(preview.answer, rehearsal, parts.settings.task_options))
