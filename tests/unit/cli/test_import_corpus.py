@@ -64,6 +64,10 @@ async def test_what_a_file_becomes_can_be_launched(case: ImportCase, world: ApiW
     """The api takes each launch, where the pools, queues and workspaces that it names exist."""
     for body in bodies(case):
         await _furnish(world, body)
+        if "replicas" in body:
+            answer = await world.post("/allocations/launches", {"launch": body})
+            assert answer.json()["counts"] == {"launched": body["replicas"]}, answer.text
+            continue
         answer = await world.post("/allocations", body)
         assert answer.status_code == 201, answer.text
 

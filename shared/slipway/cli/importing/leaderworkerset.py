@@ -1,6 +1,7 @@
 """LeaderWorkerSet: groups of a leader and its workers.
 
-A group is a gang. A set of several groups becomes one launch for each group.
+A group is a gang. A set of several groups becomes one launch with replicas behind one Service, where the template of
+the leader says which port that has; else one launch for each group.
 
 Source: LeaderWorkerSet, leaderworkerset.x-k8s.io/v1 leaderworkerset_types.go.
 """
@@ -8,6 +9,7 @@ Source: LeaderWorkerSet, leaderworkerset.x-k8s.io/v1 leaderworkerset_types.go.
 from slipway.cli.importing.foreign import ForeignDocument, ForeignField, lose
 from slipway.cli.importing.outcome import ImportedLaunch
 from slipway.cli.importing.pods import frame, role, set_variables
+from slipway.crd.roleresources import containers_of, objects_of
 from slipway.model.ids import NAME_LENGTH_MAX
 
 GROUPS_MAX = 64
@@ -25,26 +27,50 @@ _LOST_OF_TEMPLATE = {
 
 
 def leader_worker_set(document: ForeignDocument) -> list[ImportedLaunch]:
-    """One launch for each group."""
+    """One launch of all groups behind a Service, or one for each group."""
     spec = document.root.get("spec")
     replicas = spec.get("replicas")
     groups = replicas.whole(1, most=GROUPS_MAX)
     if not groups:
         replicas.refuse("0 starts no group")
-    made = [_group(document, number, groups) for number in range(groups)]
-    if groups > 1:
-        replicas.changed("groups that are kept running and may be scaled", f"{groups} launches; nothing scales them")
-    else:
+    launch = _group(document)
+    if groups == 1:
         replicas.carried()
+        return [launch]
+    does = "groups that are kept running and may be scaled"
+    port = _port(launch)
+    if port and "name" in launch.body:
+        name = launch.body["name"] = _shortened(launch, f"-{groups - 1}")
+        launch.put("service", {"name": name, "port": port}, replicas)
+        launch.put("replicas", groups, replicas)
+        more = "apply it again with more to add groups, kill one to take it away"
+        replicas.changed(does, f"replicas: {groups}, and their leaders behind Service {name}:{port}; {more}")
+        return [launch]
+    replicas.changed(does, f"{groups} launches: no container of the leader names a port, so they have no address")
+    made = [launch, *(_group(document) for _ in range(1, groups))]
+    for number, each in enumerate(made):
+        if "name" in each.body:
+            each.body["name"] = _shortened(each, f"-{number}") + f"-{number}"
     return made
 
 
-def _group(document: ForeignDocument, number: int, groups: int) -> ImportedLaunch:
+def _port(launch: ImportedLaunch) -> int:
+    """The first port that the leader's containers name; 0 when they name none."""
+    for container in containers_of(launch.roles()[0].get("template") or {}):
+        for port in objects_of(container.get("ports")):
+            if isinstance(number := port.get("containerPort"), int):
+                return number
+    return 0
+
+
+def _shortened(launch: ImportedLaunch, end: str) -> str:
+    """Its name, so short that the end has room behind it."""
+    return str(launch.body["name"])[: NAME_LENGTH_MAX - len(end)].rstrip("-")
+
+
+def _group(document: ForeignDocument) -> ImportedLaunch:
     root, launch = document.root, ImportedLaunch(document)
     frame(launch, root)
-    if groups > 1 and "name" in launch.body:
-        end = f"-{number}"
-        launch.body["name"] = str(launch.body["name"])[: NAME_LENGTH_MAX - len(end)] + end
     spec = root.get("spec")
     template = spec.get("leaderWorkerTemplate")
     size = template.get("size")
