@@ -1,29 +1,15 @@
 """Home directories that are kept: one volume claim for each user of a workspace.
 
-Owns the name of the claim and what it is when it is made. Pure. Who makes it is the pod worker; where it is mounted is
-`identity.py`.
+Owns what the claim is when it is made. Pure. Who makes it is the pod worker; its name is in `crd/homes.py`, where it is
+mounted in `identity.py`.
 
-Invariants: the name follows from the user alone, so that a create is idempotent and every launch of the user finds the
-same claim; the claim has no owner, so that nothing of Slipway deletes it.
+Invariant: the claim has no owner, so that nothing of Slipway deletes it.
 """
 
-import re
-
-from slipway.crd.hashing import sha256_hex
+from slipway.crd.homes import claim_name
 from slipway.crd.meta import ANNOTATION_USER, LABEL_HOME, LABEL_MANAGED_BY, MANAGED_BY, RawObject
 from slipway.crd.v1alpha1 import Allocation
 from slipway.crd.workspacepods import HomeTemplate
-from slipway.pods.identity import login_of
-
-_READABLE_MAX = 24
-_HASH_LENGTH = 10
-_OUTSIDE_NAMES = re.compile(r"[^a-z0-9]+")
-
-
-def claim_name(user: str) -> str:
-    """Such as `home-ada-0a1b2c3d4e`: two users never share one, however alike they are called."""
-    readable = _OUTSIDE_NAMES.sub("-", login_of(user).lower()).strip("-")[:_READABLE_MAX].rstrip("-")
-    return "-".join(part for part in ("home", readable, sha256_hex(user)[:_HASH_LENGTH]) if part)
 
 
 def user_of(allocation: Allocation) -> str:

@@ -10,21 +10,17 @@ Invariant: a variable that the container or the launch sets is never replaced.
 """
 
 import posixpath
-import re
 from collections.abc import Collection
 from typing import Any
 
+from slipway.crd.homes import login_of
 from slipway.crd.kinds import HOME_PATH, LIBRARY_PATH
 from slipway.crd.meta import RawObject
 from slipway.crd.roleresources import JsonMap, object_of, objects_of
 
 HOME_VOLUME = "slipway-home"
-NAME_LENGTH_MAX = 32
-"""Of a user's name. Source: useradd(8)."""
-_NO_NAME = "user"
 _READ_ONLY = frozenset({"configMap", "downwardAPI", "image", "projected", "secret"})
 _MAY_BE_READ = ("csi", "persistentVolumeClaim")
-_OUTSIDE_NAMES = re.compile(r"[^A-Za-z0-9._-]+")
 
 
 def variables(
@@ -65,12 +61,6 @@ def volume_of(container: JsonMap, claim: str = "") -> list[RawObject]:
     if is_mounted and claim:
         return [{"name": HOME_VOLUME, "persistentVolumeClaim": {"claimName": claim}}]
     return [{"name": HOME_VOLUME, "emptyDir": {}}] if is_mounted else []
-
-
-def login_of(user: str) -> str:
-    """The name of a caller as a name of a user: `ada` of `ada@lab.org`, `ci` of `system:serviceaccount:team:ci`."""
-    short = user.rpartition(":")[2].partition("@")[0]
-    return _OUTSIDE_NAMES.sub("-", short).strip("-.")[:NAME_LENGTH_MAX].rstrip("-.") or _NO_NAME
 
 
 def _has_uid(container: JsonMap, pod: JsonMap) -> bool:

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from slipway.crd.homes import claim_name
 from slipway.crd.kinds import ENV_POD_IP, ENV_POD_UID, ENV_PROXY_PREFIX, RESERVED_ENV_PREFIX, SERVICE_KINDS
 from slipway.crd.meta import API_GROUP, RawObject
 from slipway.crd.resolve import template_of
@@ -23,7 +24,6 @@ from slipway.model.ids import AllocationId
 from slipway.model.quantity import format_quantity
 from slipway.pods import context, devices, files, identity, library, rendezvous, startorder
 from slipway.pods.files import ContextBundle
-from slipway.pods.home import claim_name
 from slipway.pods.pin import LAUNCH_GATE
 from slipway.pods.setup import with_setup
 

@@ -2,8 +2,8 @@
 
 import pytest
 
+from slipway.crd.homes import claim_name
 from slipway.crd.kinds import HOME_PATH
-from slipway.pods.home import claim_name
 from slipway.pods.identity import HOME_VOLUME
 from tests.support.allocations import a_template
 from tests.unit.pods.test_identity import mounts_of

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from slipway.crd.homes import login_of
 from slipway.crd.kinds import HOME_PATH
 from slipway.pods import identity
 from tests.support.allocations import a_template
@@ -53,7 +54,7 @@ def test_the_name_is_that_of_who_launched_it() -> None:
 )
 def test_a_caller_becomes_a_plain_user_name(user: str, login: str) -> None:
     """Letters, digits, dots, hyphens: what a path and a shell can bear."""
-    assert identity.login_of(user) == login
+    assert login_of(user) == login
 
 
 def test_what_the_template_or_the_launch_sets_wins() -> None:

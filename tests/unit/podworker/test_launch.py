@@ -4,12 +4,12 @@ import asyncio
 
 import pytest
 
+from slipway.crd.homes import claim_name
 from slipway.crd.meta import ANNOTATION_USER, TRACKING_FINALIZER
 from slipway.errors import ControlPlaneError, DeadlineError, UnavailableError
 from slipway.kube.errors import Verb
 from slipway.kube.resources import ALLOCATIONS, CONFIG_MAPS, NAMESPACES, PODS, RESOURCE_POOLS
 from slipway.model.lifecycle import Event
-from slipway.pods.home import claim_name
 from tests.support.allocations import a_template
 from tests.support.podworker_desk import CrashError, Desk, at_a_desk, ended_with
 from tests.support.small_cluster import look
