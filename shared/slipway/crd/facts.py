@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from slipway.crd import dependencies
+from slipway.crd.homes import home_claim
 from slipway.crd.members import growth_of, left_ranks, members
 from slipway.crd.meta import ANNOTATION_TRACE, ANNOTATION_USER, TEARDOWN_FINALIZER, ObjectMeta, condition_of
 from slipway.crd.resolve import Resolved, resolve
@@ -102,7 +103,7 @@ def allocation_fact(
     meta, spec, status = allocation.metadata, allocation.spec, allocation.status
     known = known or understood(allocation, pool, ranges)
     standing, growth = _standing(allocation), growth_of(allocation)
-    invalid, (gate, gate_message) = known.invalid, gate_of(allocation)
+    invalid, (gate, gate_message), home = known.invalid, gate_of(allocation), home_claim(allocation)
     return AllocationFact(
         namespace=meta.namespace,
         name=meta.name,
@@ -116,7 +117,8 @@ def allocation_fact(
         position=spec.queue_position,
         preemptible=spec.preemptible,
         created=_epoch(meta.creation_timestamp),
-        roles=known.roles,
+        roles=tuple(_with_claim(role, home) for role in known.roles) if home else known.roles,
+        home=home,
         minimum=known.minimum,
         phase=status.phase,
         phase_since=_epoch(status.transitions[-1].time if status.transitions else meta.creation_timestamp),
@@ -507,6 +509,11 @@ def _claims(pod_spec: Mapping[str, Any]) -> tuple[str, ...]:
         object_of(item.get("persistentVolumeClaim")).get("claimName") for item in objects_of(pod_spec.get("volumes"))
     ]
     return tuple(dict.fromkeys(str(name) for name in named if name))
+
+
+def _with_claim(role: RoleFact, claim: str) -> RoleFact:
+    """The role, whose pods mount that claim besides."""
+    return role if claim in role.claims else msgspec.structs.replace(role, claims=(*role.claims, claim))
 
 
 def _toleration(item: TolerationSpec) -> Toleration:

@@ -149,9 +149,23 @@ class VolumeClaimSpec(Wire, kw_only=True, frozen=True):
     volume_name: str = ""
 
 
+class VolumeClaimStatus(Wire, kw_only=True, frozen=True):
+    phase: str = ""
+
+
 class VolumeClaim(Wire, kw_only=True, frozen=True):
     metadata: ObjectMeta
     spec: VolumeClaimSpec = VolumeClaimSpec()
+    status: VolumeClaimStatus = VolumeClaimStatus()
+
+
+class PersistentVolumeSpec(Wire, kw_only=True, frozen=True):
+    node_affinity: dict[str, Any] | None = None
+
+
+class PersistentVolume(Wire, kw_only=True, frozen=True):
+    metadata: ObjectMeta
+    spec: PersistentVolumeSpec = PersistentVolumeSpec()
 
 
 class StorageClass(Wire, kw_only=True, frozen=True):

@@ -92,6 +92,14 @@ VOLUME_CLAIMS = Resource(
     namespaced=True,
     struct=objects.VolumeClaim,
 )
+PERSISTENT_VOLUMES = Resource(
+    group="",
+    version="v1",
+    plural="persistentvolumes",
+    kind="PersistentVolume",
+    namespaced=False,
+    struct=objects.PersistentVolume,
+)
 STORAGE_CLASSES = Resource(
     group="storage.k8s.io",
     version="v1",

@@ -154,6 +154,8 @@ class AllocationFact(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     preemptible: bool = False
     created: float = 0.0
     roles: tuple[RoleFact, ...] = ()
+    home: str = ""
+    """the volume claim of the home directory that it asks for, made on first use; empty for none"""
     minimum: int = 1
     phase: Phase = Phase.PENDING
     phase_since: float = 0.0
@@ -378,10 +380,20 @@ class LimitRangeFact(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     pod: RangeBounds = RangeBounds()
 
 
+VOLUMES = "volumes"
+"""The kind of the claims of waiting work, beside those of the cluster feed: they are read by name."""
+
+
 class VolumeFact(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A volume claim and where its volume can be reached."""
 
     namespace: str
     name: str
+    volume: str = ""
+    """what it is bound to; empty: nothing yet, or not known"""
     zones: dict[str, tuple[str, ...]] = {}
-    """{node label: values of it from which the volume can be reached}; empty: anywhere, or not known yet"""
+    """{zone or region label: values of it from which the volume can be reached, as from nodes without such labels}"""
+    terms: tuple[dict[str, Any], ...] = ()
+    """Kubernetes' nodeSelectorTerms of the volume: a node that reaches it matches one of them; empty: all reach it"""
+    waits: str = ""
+    """why what mounts it cannot start yet; empty when it can"""

@@ -95,6 +95,7 @@ class Gate(StrEnum):
     UNKNOWN_JOB = "UnknownJob"
     NOT_ENOUGH_PODS = "NotEnoughPods"
     LIMIT_RANGE = "OutsideLimitRange"
+    WAITING_FOR_VOLUME = "WaitingForVolume"
     EXCEEDS_MAX_QUOTA = "ExceedsMaxQuota"
     WAITING_FOR_QUOTA = "WaitingForQuota"
     JOB_MAX_SLOTS = "JobMaxSlots"

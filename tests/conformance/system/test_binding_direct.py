@@ -11,7 +11,7 @@ from tests.conformance.system.claimed_devices import make_toys
 from tests.conformance.system.neighbours import PODS, Place, a_place
 from tests.conformance.system.operator import Json
 from tests.conformance.system.system import System
-from tests.conformance.system.volumes import CLAIMS, CLASSES, VOLUMES, a_claim, a_class, a_template, a_volume
+from tests.conformance.system.volumes import CLAIMS, CLASSES, VOLUMES, a_claim, a_class, a_template, a_volume, in_a_zone
 from tests.support.wait import wait_until
 
 LONG: Json = {"runsS": 600}
@@ -197,10 +197,47 @@ def test_volume_that_is_not_bound_yet_is_waited_for(place: Place) -> None:
     place.make(CLAIMS, a_claim(name, name))
     id_ = place.launch(1, template=a_template(name))
     explained(place, id_, f"volume claim {name} is not bound to a volume yet")
-    assert system.view(id_)["phase"] == "Assigned"
+    assert system.view(id_)["phase"] == "Pending"
+    assert system.get(f"/allocations/{id_}/explain", {"foresee": "true"})["foreseen"]["code"] == "WaitingForVolume"
     place.make(VOLUMES, a_volume(name, name))
     system.ended(id_, "Succeeded", timeout_s=60)
     assert system.view(id_)["attempt"] == 1
+
+
+def test_a_gang_goes_to_the_zone_of_its_bound_volume(place: Place) -> None:
+    """Though the other node is as free; while the zone is full, the reason names the claim and the zone."""
+    system, home = place.system, place.nodes[1]
+    claim = in_a_zone(place, home)
+    id_ = place.launch(2, cpu="1", template=a_template(claim))
+    system.ended(id_, "Succeeded", timeout_s=60)
+    assert [run.node for run in system.runs(id_)] == [home, home]
+    assert system.view(id_)["attempt"] == 1
+
+    stranger = place.running(place.stranger(home, cpu="10"))
+    waits = place.launch(1, cpu="8", template=a_template(claim))
+    where = f"cannot reach the volume of claim {claim} (only zone zone-1 can)"
+    told = explained(place, waits, where)
+    assert "1 lacks 8 cpu free" in str(told["status"]["conditions"])
+    told = system.get(f"/allocations/{waits}/explain", {"foresee": "true"})
+    assert where in told["message"]
+    assert where in told["foreseen"]["message"]
+    system.operator.delete(f"{PODS}/{stranger['metadata']['name']}")
+    system.ended(waits, "Succeeded", timeout_s=60)
+    assert [run.node for run in system.runs(waits)] == [home]
+
+
+def test_a_claim_that_does_not_exist_is_waited_for_without_a_place(place: Place) -> None:
+    """It starts when somebody makes the claim; one that is being deleted is none."""
+    system = place.system
+    name = f"missing-{place.name}"
+    id_ = place.launch(1, template=a_template(name))
+    explained(place, id_, f"volume claim {name} does not exist in namespace default")
+    assert system.view(id_)["phase"] == "Pending"
+    assert system.get(f"/allocations/{id_}/explain")["code"] == "WaitingForVolume"
+    place.make(CLASSES, a_class(name, "Immediate"))
+    place.make(VOLUMES, a_volume(name, name))
+    place.make(CLAIMS, a_claim(name, name))
+    system.ended(id_, "Succeeded", timeout_s=60)
 
 
 def test_a_home_is_made_by_the_pod_worker_and_stays(place: Place) -> None:

@@ -1,11 +1,14 @@
 """Storage as a cluster has it: classes, volumes and claims, and a pod template that uses one."""
 
+from tests.conformance.system.neighbours import Place
 from tests.conformance.system.operator import Json
 from tests.conformance.system.system import play
+from tests.support.wait import wait_until
 
 CLAIMS = "/api/v1/namespaces/default/persistentvolumeclaims"
 CLASSES = "/apis/storage.k8s.io/v1/storageclasses"
 VOLUMES = "/api/v1/persistentvolumes"
+ZONE = "topology.kubernetes.io/zone"
 
 
 def a_class(name: str, mode: str = "WaitForFirstConsumer") -> Json:
@@ -13,13 +16,14 @@ def a_class(name: str, mode: str = "WaitForFirstConsumer") -> Json:
     return {"metadata": {"name": name}, "provisioner": "kubernetes.io/no-provisioner", "volumeBindingMode": mode}
 
 
-def a_volume(name: str, class_name: str, node: str = "") -> Json:
-    """A volume, on that node only when one is named."""
-    where = {"key": "kubernetes.io/hostname", "operator": "In", "values": [node]}
-    affinity = {"nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchExpressions": [where]}]}}} if node else {}
+def a_volume(name: str, class_name: str, node: str = "", *, zone: str = "", mode: str = "ReadWriteOnce") -> Json:
+    """A volume, on that node or in that zone only when one is named."""
+    where = {"key": ZONE if zone else "kubernetes.io/hostname", "operator": "In", "values": [zone or node]}
+    required = {"nodeSelectorTerms": [{"matchExpressions": [where]}]}
+    affinity = {"nodeAffinity": {"required": required}} if node or zone else {}
     spec = {
         "capacity": {"storage": "1Gi"},
-        "accessModes": ["ReadWriteOnce"],
+        "accessModes": [mode],
         "storageClassName": class_name,
         "persistentVolumeReclaimPolicy": "Retain",
         "local" if node else "hostPath": {"path": "/data"},
@@ -28,9 +32,9 @@ def a_volume(name: str, class_name: str, node: str = "") -> Json:
     return {"metadata": {"name": name}, "spec": spec}
 
 
-def a_claim(name: str, class_name: str) -> Json:
+def a_claim(name: str, class_name: str, *, mode: str = "ReadWriteOnce") -> Json:
     """A claim of that class."""
-    spec = {"accessModes": ["ReadWriteOnce"], "storageClassName": class_name}
+    spec = {"accessModes": [mode], "storageClassName": class_name}
     return {"metadata": {"name": name}, "spec": {**spec, "resources": {"requests": {"storage": "1Gi"}}}}
 
 
@@ -40,3 +44,16 @@ def a_template(claim: str) -> Json:
     volume = {"name": "data", "persistentVolumeClaim": {"claimName": claim}}
     spec = {"containers": [container], "volumes": [volume], "terminationGracePeriodSeconds": 1}
     return {"metadata": {"annotations": play(runsS=0.2)}, "spec": spec}
+
+
+def in_a_zone(place: Place, home: str) -> str:
+    """A claim bound to a volume in the zone of the node `home`; each node of the place has a zone of its own."""
+    operator, name = place.system.operator, f"zoned-{place.name}"
+    for number, node in enumerate(place.nodes):
+        operator.change(f"/api/v1/nodes/{node}", {"metadata": {"labels": {ZONE: f"zone-{number}"}}})
+    zone = f"zone-{place.nodes.index(home)}"
+    place.make(CLASSES, a_class(name, "Immediate"))
+    place.make(VOLUMES, a_volume(name, name, zone=zone, mode="ReadWriteMany"))
+    place.make(CLAIMS, a_claim(name, name, mode="ReadWriteMany"))
+    wait_until(lambda: operator.get(f"{CLAIMS}/{name}")["status"]["phase"] == "Bound", "the claim is bound")
+    return name

@@ -8,7 +8,15 @@ import pytest
 
 from slipway.api.simulation import Simulator
 from slipway.errors import PermanentError, ThrottledError
-from slipway.kube.resources import ALLOCATIONS, LIMIT_RANGES, NODES, QUEUES, RESOURCE_QUOTAS
+from slipway.kube.resources import (
+    ALLOCATIONS,
+    LIMIT_RANGES,
+    NODES,
+    PERSISTENT_VOLUMES,
+    QUEUES,
+    RESOURCE_QUOTAS,
+    VOLUME_CLAIMS,
+)
 from tests.support.api_world import ApiWorld
 
 Json = dict[str, Any]
@@ -80,6 +88,25 @@ async def test_nodes_that_go(world: ApiWorld) -> None:
     await world.launch(name="next", ranks=ranks(cpu="6"))
     [waits] = (await asked(world, cordonNodes=[other]))["differences"]
     assert (waits["before"]["phase"], waits["after"]["phase"]) == ("Running", "Pending")
+
+
+async def test_a_volume_is_where_it_is(world: ApiWorld) -> None:
+    """What mounts it starts on the node that reaches it, and waits for a claim that is not there."""
+    where = {"key": "metadata.name", "operator": "In", "values": ["n2"]}
+    affinity = {"required": {"nodeSelectorTerms": [{"matchFields": [where]}]}}
+    await world.kube.create(PERSISTENT_VOLUMES, {"metadata": {"name": "disk"}, "spec": {"nodeAffinity": affinity}})
+    claim: Json = {"metadata": {"name": "data"}, "spec": {"volumeName": "disk"}}
+    await world.kube.create(VOLUME_CLAIMS, claim, namespace="default")
+    world.core.settle()
+    for name in ("first", "second"):
+        await world.launch(name=name, volumes={"/data": "data"}, ranks=ranks(cpu="8"))
+    lost = await world.launch(name="lost", volumes={"/data": "gone"})
+    [first] = (await asked(world, cordonNodes=["n2"]))["differences"]
+    assert first["before"]["placements"][0]["node"] == "n2"
+    assert "cannot reach the volume of claim data (only node n2 can)" in first["after"]["explain"]["message"]
+    told = (await world.get(f"/allocations/{lost['id']}/explain?foresee=true")).json()
+    assert told["foreseen"]["code"] == "WaitingForVolume"
+    assert told["foreseen"]["message"].startswith("volume claim gone does not exist in namespace default")
 
 
 async def test_another_priority_and_another_order(world: ApiWorld) -> None:

@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from slipway.crd.facts import allocation_fact
-from slipway.crd.meta import ObjectMeta
+from slipway.crd.homes import claim_name
+from slipway.crd.meta import ANNOTATION_USER, ObjectMeta
 from slipway.crd.v1alpha1 import Allocation, AllocationSpec, PortSpec, ResourcePool, ResourcePoolSpec
 from slipway.model.lifecycle import Kind
 
@@ -49,3 +50,13 @@ def _container(**fields: Any) -> dict[str, Any]:
 def test_ports_of_the_node_that_a_rank_holds_are_told(pod: dict[str, Any], held: tuple[int, ...]) -> None:
     """So that two ranks that need the same one are not put on one node; on the host's network that is every port."""
     assert _ports([PortSpec(name="board", port=6006)], **pod) == held
+
+
+def test_the_claim_of_a_home_is_mounted_by_every_role() -> None:
+    """A plan looks where its volume is as for any other claim. Who applied it without a user gets none."""
+    spec = AllocationSpec(kind=Kind.COMMAND, template={"spec": {"containers": [_container()]}}, home=True)
+    meta = ObjectMeta(name="job", uid="u", annotations={ANNOTATION_USER: "ada"})
+    fact = allocation_fact(Allocation(metadata=meta, spec=spec), PRIVILEGED)
+    assert (fact.home, fact.roles[0].claims) == (claim_name("ada"), (claim_name("ada"),))
+    nobody = allocation_fact(Allocation(metadata=ObjectMeta(name="job", uid="u"), spec=spec), PRIVILEGED)
+    assert (nobody.home, nobody.roles[0].claims) == ("", ())

@@ -11,7 +11,16 @@ from slipway.crd.meta import LABEL_WORKSPACE, TEARDOWN_FINALIZER, RawObject, con
 from slipway.errors import DeniedError, StaleError, UnavailableError
 from slipway.kube.errors import Verb
 from slipway.kube.ports import PatchType
-from slipway.kube.resources import ALLOCATIONS, LEASES, NAMESPACES, QUEUES, RESOURCE_POOLS, Resource
+from slipway.kube.resources import (
+    ALLOCATIONS,
+    LEASES,
+    NAMESPACES,
+    PERSISTENT_VOLUMES,
+    QUEUES,
+    RESOURCE_POOLS,
+    VOLUME_CLAIMS,
+    Resource,
+)
 from slipway.model.lifecycle import Event, Phase
 from slipway.model.times import format_time
 from slipway.runtime.clock import SeededRandom
@@ -304,5 +313,62 @@ def test_where_the_scheduler_may_not_write_nobody_else_waits_for_it(ranks: int) 
         await bench.tick()
         assert (await look(bench.kube, "second")).status.phase is Phase.ASSIGNED
         assert (await bench.kube.get(ALLOCATIONS, "first", namespace="elsewhere")).status.phase is Phase.PENDING
+
+    on_a_cluster(test)
+
+
+def mounting(claim: str) -> RawObject:
+    """A pod template with that claim."""
+    container = {"name": "main", "image": "python:3.11", "command": ["true"]}
+    volume = {"name": "data", "persistentVolumeClaim": {"claimName": claim}}
+    return {"spec": {"containers": [container], "volumes": [volume]}}
+
+
+def test_a_launch_goes_to_the_node_that_reaches_its_bound_volume() -> None:
+    """In the tick that first sees it. A second one waits there, though the other node is free."""
+
+    async def test(bench: Bench) -> None:
+        where = {"key": "kubernetes.io/hostname", "operator": "In", "values": ["n1"]}
+        terms = [{"matchExpressions": [where]}]
+        disk: RawObject = {
+            "metadata": {"name": "disk"},
+            "spec": {"nodeAffinity": {"required": {"nodeSelectorTerms": terms}}},
+        }
+        await bench.kube.create(PERSISTENT_VOLUMES, disk)
+        claim: RawObject = {"metadata": {"name": "data"}, "spec": {"volumeName": "disk"}}
+        await bench.kube.create(VOLUME_CLAIMS, claim, namespace="default")
+        bench.core.settle()
+        await launch(bench.kube, "first", cpu="4", template=mounting("data"))
+        await bench.tick()
+        await launch(bench.kube, "second", cpu="4", template=mounting("data"))
+        await bench.tick()
+
+        first, second = await look(bench.kube, "first"), await look(bench.kube, "second")
+        assert first.status.admission is not None
+        assert [placement.node for placement in first.status.admission.placements] == ["n1"]
+        waiting = condition_of(second.status.conditions, "Admitted")
+        assert waiting is not None
+        assert waiting.reason == "NoFit"
+        assert "1 lacks 4 cpu free, 1 cannot reach the volume of claim data (only node n1 can)" in waiting.message
+
+    on_a_cluster(test, nodes=2, cpus=4)
+
+
+def test_a_launch_waits_for_a_claim_that_is_not_there_without_a_place() -> None:
+    """It starts in the first tick that finds the claim."""
+
+    async def test(bench: Bench) -> None:
+        await launch(bench.kube, template=mounting("data"))
+        await bench.tick()
+        found = await look(bench.kube)
+        waiting = condition_of(found.status.conditions, "Admitted")
+        assert (found.status.phase, found.status.admission) == (Phase.PENDING, None)
+        assert waiting is not None
+        assert waiting.reason == "WaitingForVolume"
+        assert waiting.message.startswith("volume claim data does not exist in namespace default")
+        await bench.kube.create(VOLUME_CLAIMS, {"metadata": {"name": "data"}, "spec": {}}, namespace="default")
+        bench.core.settle()
+        await bench.tick()
+        assert (await look(bench.kube)).status.phase is Phase.ASSIGNED
 
     on_a_cluster(test)

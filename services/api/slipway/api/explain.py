@@ -53,6 +53,10 @@ _HELP: dict[str, tuple[str, str]] = {
         "fix",
         "launch again with resources that the LimitRange takes, or have the LimitRange changed: waiting does not help",
     ),
+    Gate.WAITING_FOR_VOLUME: (
+        "volume",
+        "create the volume claim that the message names or have it bound, or launch again with another claim",
+    ),
     Gate.EXCEEDS_MAX_QUOTA: ("quota", "ask for less, or have the quota raised: waiting does not help"),
     Gate.WAITING_FOR_QUOTA: ("wait", "wait for work of the queue to end, have its quota raised, or use another queue"),
     Gate.JOB_MAX_SLOTS: ("wait", "wait for work of the job to end, or raise the job's maxSlots"),

@@ -6,9 +6,11 @@ not load the planner. Every simulation reads the cluster afresh; nothing is kept
 """
 
 import asyncio
+import itertools
 import os
 import re
 import sys
+from collections.abc import Mapping
 from typing import Any, Final
 
 import msgspec
@@ -16,7 +18,7 @@ import msgspec
 from slipway.api.ports import Kube
 from slipway.api.shared_places import SharedPlaces
 from slipway.crd.fielderrors import pointer
-from slipway.errors import ControlPlaneError, FieldError, InvalidError, PermanentError
+from slipway.errors import ControlPlaneError, FieldError, InvalidError, InvariantError, PermanentError
 from slipway.kube.facts import RangesByNamespace, encode_fact, fact_of, object_key, ranges_by_namespace
 from slipway.kube.ports import Listed
 from slipway.kube.resources import (
@@ -31,11 +33,17 @@ from slipway.kube.resources import (
     RESOURCE_QUOTAS,
     Resource,
 )
+from slipway.kube.volumes import DIRECT, ClaimKey, read_volume, unreadable
+from slipway.model.facts import VOLUMES, AllocationFact, VolumeFact
 from slipway.model.lifecycle import Phase
 from slipway.runtime import log
 from slipway.runtime.clock import Clock
 
 MODULE: Final = "slipway.scheduler.simulate.child"
+CLAIMS_MAX: Final = 64
+"""Volume claims that are read for one question; those of work that stands behind are taken to be reached from
+everywhere."""
+CLAIMS_AT_ONCE: Final = 8
 SLICE: Final = 64
 """Objects that are read into facts before others have their turn."""
 RETRY_S: Final = 2.0
@@ -104,7 +112,7 @@ class Simulator:
     async def _within_time(self, request: dict[str, Any], pool: str) -> Any:
         try:
             async with asyncio.timeout(self._timeout_s):
-                facts = await self._facts(pool) if pool else {}
+                facts = await self._facts(pool, first=request.get("explain", "")) if pool else {}
                 whole = request | {"now": self._clock.now(), "facts": facts}
                 return _read(await self._run(msgspec.json.encode(whole)))
         except TimeoutError as exc:
@@ -113,8 +121,11 @@ class Simulator:
                 "fewer nodes or allocations"
             ) from exc
 
-    async def _facts(self, pool: str) -> Facts:
-        """The cluster as the scheduler would see it now. Raises InvalidError when there is no such pool."""
+    async def _facts(self, pool: str, *, first: str = "") -> Facts:
+        """The cluster as the scheduler would see it now; of claims, those of the allocation `first` before others.
+
+        Raises InvalidError when there is no such pool.
+        """
         pools, limit_ranges = await asyncio.gather(self._kube.list(RESOURCE_POOLS), self._kube.list(LIMIT_RANGES))
         by_name = {each.metadata.name: each for each in pools.items}
         if pool not in by_name:
@@ -124,17 +135,40 @@ class Simulator:
         lists = await asyncio.gather(live, *(self._kube.list(resource) for resource in LISTED))
         ranges = ranges_by_namespace(limit_ranges.items)
         kinds = zip((ALLOCATIONS, *LISTED, RESOURCE_POOLS), (*lists, pools), strict=True)
-        return {resource.plural: await self._encoded(listed, by_name, ranges) for resource, listed in kinds}
+        claims = _Claims(pool, first)
+        facts = {resource.plural: await self._encoded(listed, by_name, ranges, claims) for resource, listed in kinds}
+        if by_name[pool].spec.binding == DIRECT:
+            facts[VOLUMES] = await self._volumes(claims.chosen())
+        return facts
 
     async def _encoded(
-        self, listed: Listed[Any], pools: dict[str, Any], ranges: RangesByNamespace
+        self, listed: Listed[Any], pools: dict[str, Any], ranges: RangesByNamespace, claims: "_Claims"
     ) -> dict[str, msgspec.Raw]:
         found: dict[str, msgspec.Raw] = {}
         for number, item in enumerate(listed.items, 1):
-            found[object_key(item.metadata)] = msgspec.Raw(encode_fact(fact_of(item, pools, ranges=ranges)))
+            fact = fact_of(item, pools, ranges=ranges)
+            if isinstance(fact, AllocationFact):
+                claims.note(fact)
+            found[object_key(item.metadata)] = msgspec.Raw(encode_fact(fact))
             if number % SLICE == 0:
                 await self._clock.sleep(0)
         return found
+
+    async def _volumes(self, claims: Mapping[ClaimKey, bool]) -> dict[str, msgspec.Raw]:
+        """These claims as the scheduler would read them: {claim: whether it is made on first use}."""
+        slots = asyncio.Semaphore(CLAIMS_AT_ONCE)
+
+        async def read(key: ClaimKey, is_home: bool) -> VolumeFact:
+            async with slots:
+                try:
+                    return await read_volume(self._kube, *key, is_home=is_home)
+                except InvariantError:
+                    raise
+                except ControlPlaneError as exc:
+                    return unreadable(*key, exc)
+
+        found = await asyncio.gather(*(read(key, is_home) for key, is_home in claims.items()))
+        return {"/".join(key): msgspec.Raw(msgspec.json.encode(fact)) for key, fact in zip(claims, found, strict=True)}
 
     async def _run(self, request: bytes) -> bytes:
         """What the process says, which is gone when this returns, however it does."""
@@ -162,6 +196,29 @@ class Simulator:
             raise PermanentError("the simulation needs more memory than it may use; ask for less")
         _log.error("simulation failed", code=code, error=told)
         raise ControlPlaneError("the simulation failed")
+
+
+class _Claims:
+    """The volume claims of what waits in `pool`, those of the allocation `first` before others."""
+
+    def __init__(self, pool: str, first: str) -> None:
+        self._pool = pool
+        self._first = first
+        self._named: tuple[dict[ClaimKey, bool], dict[ClaimKey, bool]] = ({}, {})
+
+    def note(self, fact: AllocationFact) -> None:
+        """What this one names, if it waits."""
+        if fact.pool != self._pool or fact.phase is not Phase.PENDING:
+            return
+        named = self._named[fact.key != self._first]
+        for claim in (claim for role in fact.roles for claim in role.claims):
+            key = (fact.namespace, claim)
+            named[key] = named.get(key, False) or claim == fact.home
+
+    def chosen(self) -> dict[ClaimKey, bool]:
+        """{claim: whether it is made on first use}, the first ones."""
+        first, others = self._named
+        return dict(itertools.islice({**first, **others}.items(), CLAIMS_MAX))
 
 
 def _read(out: bytes) -> Any:

@@ -5,8 +5,8 @@ its first consumer; a pod that we bind past it would wait for that volume for ev
 kube-scheduler, on the nodes that were planned
 ([decision 65](docs/adr/0065-what-only-kube-scheduler-can-give-is-left-to-it.md)).
 
-Promises: a launch without claims costs nothing; nothing is written but a claim that is not there. Not promised: that
-the planned node can reach a volume that is bound already (a nodeSelector says where it is).
+Promises: a launch without claims costs nothing; nothing is written but a claim that is not there. From where a volume
+that is bound already can be reached is known to the plan (`kube/volumes.py`).
 
 Source: Kubernetes, "Storage Classes": volumeBindingMode; the annotations of the volume controller.
 """

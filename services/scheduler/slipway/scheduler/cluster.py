@@ -21,6 +21,7 @@ from slipway.model.facts import (
     PoolFact,
     QueueFact,
     QuotaFact,
+    VolumeFact,
     WorkspaceFact,
 )
 from slipway.model.limitrange import Ranges
@@ -175,6 +176,8 @@ class Cluster:
         self.quotas: FactTable[QuotaFact] = FactTable()
         self.ranges: FactTable[LimitRangeFact] = FactTable()
         """what of them changes a plan is in the facts of allocations"""
+        self.volumes: FactTable[VolumeFact] = FactTable()
+        """the claims of waiting work, as they were read; they are not in the feed"""
         self.accounts = QueueUsage()
         """what the queues have used, where any has a budget"""
         self._accounts_seen = 0
@@ -205,6 +208,7 @@ class Cluster:
             self.pools.generation,
             self.workspaces.generation,
             self.quotas.generation,
+            self.volumes.generation,
             self._accounts_seen,
         )
 

@@ -50,6 +50,7 @@ from slipway.scheduler.pool_view import PlannerView
 from slipway.scheduler.ports import LaunchHints
 from slipway.scheduler.recorder import Inputs, Recorder, Taken
 from slipway.scheduler.shadow import Shadow
+from slipway.scheduler.volumes import ClaimReads
 from slipway.streams.hinted import hinted
 from slipway.streams.ports import WorkHint
 
@@ -106,6 +107,7 @@ class Cycle:
         width: int,
         extenders: Extenders | None = None,
         recorder: Recorder | None = None,
+        volumes: ClaimReads,
     ) -> None:
         self._pool = pool
         self._cluster = cluster
@@ -124,6 +126,7 @@ class Cycle:
         self._deadlines = Deadlines(pool, cluster.allocations)
         self._idleness = idleness
         self._extenders = extenders or Extenders(NoExtenders(), clock)
+        self._volumes = volumes
         self._news_seen = 0
         self._recorder = recorder or Recorder(pool, cluster, (), version="")
         self._shadow = Shadow(pool, clock)
@@ -183,6 +186,7 @@ class Cycle:
         # 2. Deadlines that are stored in the objects.
         stopped = await self._fire_deadlines()
         # 3. Plan, unless nothing that planning reads has changed.
+        await self._volumes.look(is_planning=self._is_due(self._clock.now()))
         now = self._clock.now()
         if not self._is_due(now):
             return self._report(finished, stopped=stopped)

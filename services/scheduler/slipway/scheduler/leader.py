@@ -138,8 +138,10 @@ class PoolScheduler:
             async with TaskGroup() as tasks:
                 stirring = tasks.create_task(_stir_at(stop, standby.follower))
                 standby.extenders.go_on_in(tasks)
+                standby.volumes.go_on_in(tasks)
                 await self._tick_until_stopped(leadership, standby, stop, pulse)
                 standby.extenders.stop()
+                standby.volumes.stop()
                 stirring.cancel()
         except BaseExceptionGroup as group:
             if group.subgroup(DeposedError) is None:

@@ -54,6 +54,8 @@ class PlannerView:
             columns.set_namespaces({item.name: item.labels for item in cluster.workspaces.values()})
         if cluster.quotas.take_changes():
             columns.set_quotas(cluster.quotas.values())
+        if cluster.volumes.take_changes():
+            columns.set_volumes(cluster.volumes.values())
         columns.set_spent(cluster.accounts.spent(self._windows, now))
         open_decisions = [(decision, ledger.nodes) for decision in ledger.decisions]
         return columns.snapshot(open_decisions, now, evicted=ledger.evicted)

@@ -17,7 +17,7 @@ import msgspec
 from slipway.crd.facts import is_settled
 from slipway.errors import InvalidError, PermanentError, TransientError
 from slipway.kube.facts import FEED_KINDS, Fact, encode_fact
-from slipway.model.facts import AllocationFact
+from slipway.model.facts import VOLUMES, AllocationFact, VolumeFact
 from slipway.model.ledger import Ledger
 from slipway.runtime import liveness, log, telemetry
 from slipway.runtime.clock import Clock
@@ -52,7 +52,7 @@ _answers = msgspec.json.Encoder(order="deterministic")
 _log = log.get_logger(__name__)
 
 
-Kept = Fact | ExtenderAnswer | QueueUsage | None
+Kept = Fact | ExtenderAnswer | QueueUsage | VolumeFact | None
 
 
 class Inputs(msgspec.Struct, frozen=True, kw_only=True):
@@ -91,6 +91,8 @@ class Recorder:
             table = cluster.table(kind)
             if table is not None:
                 self._readers.append((kind, table, table.changes()))
+        if writers:
+            self._readers.append((VOLUMES, cluster.volumes, cluster.volumes.changes()))
         self._open: dict[FactKey, Kept] = {}
         """changes that no kept tick has yet"""
         self._answers: Answers = {}
@@ -293,11 +295,11 @@ class DecisionLogWriter:
         telemetry.DECISION_LOG.labels(pool=self._pool, outcome=outcome).inc()
 
 
-def _encoded(fact: Fact | ExtenderAnswer | QueueUsage) -> bytes:
+def _encoded(fact: Fact | ExtenderAnswer | QueueUsage | VolumeFact) -> bytes:
     """As the feed has it; sets of node names in an order."""
     if isinstance(fact, ExtenderAnswer):
         return _answers.encode(fact)
-    return msgspec.json.encode(fact) if isinstance(fact, QueueUsage) else encode_fact(fact)
+    return msgspec.json.encode(fact) if isinstance(fact, QueueUsage | VolumeFact) else encode_fact(fact)
 
 
 async def record_data(text: bytes, clock: Clock) -> bytes:

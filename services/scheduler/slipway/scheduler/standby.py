@@ -33,6 +33,7 @@ from slipway.scheduler.ports import RecordSink
 from slipway.scheduler.record_sinks import FILE_BYTES_MAX, FileSink, StreamSink
 from slipway.scheduler.recorder import DecisionLogWriter, Recorder
 from slipway.scheduler.settings import Settings
+from slipway.scheduler.volumes import ClaimReads
 from slipway.streams.ports import Streams
 
 WARM_S = 1.0
@@ -81,6 +82,7 @@ class Standby:
             list_pause_s=self._list_pause_s,
         )
         self.extenders = Extenders(parts.extenders, parts.clock, self.follower.stir, self._cluster.pods.values)
+        self.volumes = ClaimReads(parts.kube, self._cluster, pool, parts.clock, self.follower.stir)
         self.recorder = self._recorder(pool)
         self.spending = Spending(parts.kube, self._cluster, pool, namespace=parts.settings.namespace, clock=parts.clock)
         self.cycle = self._cycle(pool)
@@ -158,6 +160,7 @@ class Standby:
             width=parts.settings.apply_concurrency,
             extenders=self.extenders,
             recorder=self.recorder,
+            volumes=self.volumes,
         )
 
     def _recorder(self, pool: str) -> Recorder:

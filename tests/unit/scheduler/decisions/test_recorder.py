@@ -7,13 +7,13 @@ import pytest
 
 from slipway.errors import InvalidError, UnavailableError
 from slipway.model.extenders import ExtenderFact
-from slipway.model.facts import BudgetFact, PoolFact, QueueFact
+from slipway.model.facts import BudgetFact, PoolFact, QueueFact, VolumeFact
 from slipway.scheduler import recorder
 from slipway.scheduler.decisions import record
 from slipway.scheduler.plan.state.budgets import QueueUsage
 from slipway.scheduler.plan.state.extender_results import ExtenderAnswer, Key
 from tests.support.decision_desk import Desk, ListSink, replayed
-from tests.support.planner import a_node, a_role, an_allocation
+from tests.support.planner import NAMESPACE, a_node, a_role, an_allocation, places
 
 
 def a_desk(sink: ListSink | None = None, *, epoch: int = 1) -> Desk:
@@ -238,6 +238,24 @@ async def test_work_of_other_pools_is_not_kept() -> None:
     desk.submit(an_allocation("foreign", pool="other"))
     await run_some(desk, 2)
     assert all("default/foreign" not in record.unpack(data).facts["allocations"] for data, _ in desk.log)
+
+
+async def test_where_volumes_are_is_kept() -> None:
+    """A replay leaves out the nodes that could not reach them; a claim that nobody names any more is gone."""
+    desk = Desk().furnish(a_node("n0", labels={"zone": "a"}), a_node("n1", labels={"zone": "b"}))
+    terms = ({"matchExpressions": [{"key": "zone", "operator": "In", "values": ["b"]}]},)
+    key = f"{NAMESPACE}/data"
+    desk.cluster.volumes.put(key, VolumeFact(namespace=NAMESPACE, name="data", terms=terms), 1)
+    role = a_role(cpu=8, namespace=NAMESPACE, claims=("data",))
+    desk.submit(an_allocation("first", role), an_allocation("second", role, created=1.0))
+    made = desk.tick()
+    desk.cluster.volumes.drop(key, 2)
+    desk.submit(an_allocation("plain", created=2.0))
+    desk.tick()
+    await desk.recorder.flush()
+    assert places(made) == {"first": ["n1"]}
+    report = replayed(desk.log)
+    assert (report.ticks, report.differences) == (2, [])
 
 
 async def test_what_budgets_have_used_is_kept() -> None:

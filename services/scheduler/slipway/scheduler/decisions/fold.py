@@ -8,6 +8,7 @@ import msgspec
 
 from slipway.errors import InvalidError
 from slipway.kube.facts import FEED_KINDS, decode_fact
+from slipway.model.facts import VOLUMES, VolumeFact
 from slipway.scheduler.cluster import Cluster
 from slipway.scheduler.decisions.facts import EncodedFacts
 from slipway.scheduler.decisions.record import ACCOUNTS, ANSWERS, GONE, DecisionRecord, answer_key, input_hash
@@ -63,6 +64,8 @@ class Fold:
                 self._hear(answer_key(key), data)
             elif kind == ACCOUNTS:
                 self._cluster.set_accounts(msgspec.json.decode(data or b"{}", type=QueueUsage))
+            elif kind == VOLUMES:
+                self._see_volume(key, data)
             else:
                 self._put(tick, kind, key, data)
         except (msgspec.DecodeError, ValueError) as exc:
@@ -76,6 +79,13 @@ class Fold:
             table.drop(key, self._next)
         else:
             table.put(key, decode_fact(kind, data), self._next)
+
+    def _see_volume(self, key: str, data: bytes | None) -> None:
+        volumes = self._cluster.volumes
+        if data is None:
+            volumes.drop(key, self._next)
+        else:
+            volumes.put(key, msgspec.json.decode(data, type=VolumeFact), self._next)
 
     def _hear(self, key: Key, data: bytes | None) -> None:
         if data is None:

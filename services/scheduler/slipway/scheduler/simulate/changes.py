@@ -19,6 +19,7 @@ from slipway.model.facts import (
     PoolFact,
     QueueFact,
     QuotaFact,
+    VolumeFact,
     WorkspaceFact,
 )
 from slipway.model.ids import allocation_id
@@ -98,6 +99,7 @@ class PoolStanding(msgspec.Struct, kw_only=True):
     """{`<namespace>/<name>`: those that have not ended and are not being stopped}"""
     pods: list[PodFact]
     quotas: list[QuotaFact] = []
+    volumes: list[VolumeFact] = []
     added: list[AllocationPart] = []
     """allocations that are only supposed, submitted so many seconds from now"""
 

@@ -12,7 +12,7 @@ import msgspec
 
 from slipway.errors import InvalidError
 from slipway.kube.facts import FEED_KINDS, Fact, decode_fact
-from slipway.model.facts import AllocationFact, PoolFact, QuotaFact
+from slipway.model.facts import VOLUMES, AllocationFact, PoolFact, QuotaFact, VolumeFact
 from slipway.model.ids import allocation_id
 from slipway.model.lifecycle import Phase
 from slipway.model.podquota import is_counted, usage_of
@@ -37,6 +37,7 @@ SUPPOSED = "supposed"
 ASSUMPTIONS = (
     "what runs ends when its run limit says so; what has none runs on",
     "what is being stopped is gone; nothing else is launched, ended or fails",
+    "volume claims stay as they are; those of work that is only supposed are not looked at",
     "budgets of queues count what is used from now on; extenders are not asked",
 )
 
@@ -114,6 +115,7 @@ def standing_of(facts: Mapping[str, Mapping[str, msgspec.Raw]], pool: str) -> Po
         spaces=_of(every, "namespaces"),
         allocations={fact.key: fact for fact in allocations},
         quotas=[_of_others(quota, own_work) for quota in _of(every, "resourcequotas")],
+        volumes=[msgspec.json.decode(raw, type=VolumeFact) for raw in facts.get(VOLUMES, {}).values()],
         pods=[pod for pod in _of(every, "pods") if pod.live and pod.allocation_uid not in uids],
     )
 
@@ -154,6 +156,7 @@ def _run(standing: PoolStanding, now: float, horizon: float) -> SimulationOutcom
         | {part.name: _supposed(part, standing.pool) for part in supposed},
         pods=standing.pods,
         quotas=standing.quotas,
+        volumes=standing.volumes,
         namespaces={space.name: space.labels for space in standing.spaces},
         # The ledger is not among the facts: what the allocations tell of their evictions stands for it.
         evicted=remembered(standing.pool, standing.queues.values(), standing.allocations.values()),

@@ -18,7 +18,7 @@ _VERBS = {DependencyEnd.SUCCEEDED: "succeed", DependencyEnd.FAILED: "fail", Depe
 
 
 def closed_gate(allocation: AllocationFact, snapshot: PoolSnapshot, tree: QueueTree, now: float) -> Explanation | None:
-    """The first closed gate, from Invalid to OutsideLimitRange; then budgets, which close a queue whatever it has."""
+    """The first closed gate, from Invalid to WaitingForVolume; then budgets, which close a queue whatever it has."""
     if allocation.invalid:
         return Explanation(gate=Gate.INVALID, message=allocation.invalid, is_never=True)
     if allocation.namespace not in snapshot.workspaces:
@@ -50,6 +50,7 @@ def closed_gate(allocation: AllocationFact, snapshot: PoolSnapshot, tree: QueueT
         or _job_gate(allocation, snapshot)
         or _pods_gate(allocation)
         or _range_gate(allocation)
+        or _volume_gate(allocation, snapshot)
         or _budget_gate(allocation, tree)
     )
 
@@ -115,6 +116,18 @@ def _range_gate(allocation: AllocationFact) -> Explanation | None:
     if not allocation.out_of_range:
         return None
     return Explanation(gate=Gate.LIMIT_RANGE, message=f"{NEVER}: {allocation.out_of_range}", is_never=True)
+
+
+def _volume_gate(allocation: AllocationFact, snapshot: PoolSnapshot) -> Explanation | None:
+    """A pod whose claim has no volume hangs on its node: it is not placed before."""
+    volumes = snapshot.usage.volumes
+    if not volumes:
+        return None
+    for claim in dict.fromkeys(claim for role in allocation.roles for claim in role.claims):
+        volume = volumes.get((allocation.namespace, claim))
+        if volume is not None and volume.waits:
+            return Explanation(gate=Gate.WAITING_FOR_VOLUME, message=volume.waits)
+    return None
 
 
 def _budget_gate(allocation: AllocationFact, tree: QueueTree) -> Explanation | None:

@@ -1,22 +1,32 @@
-"""VolumeZone: a volume that can be reached from some zones only keeps its pods there.
+"""VolumeZone: a volume that can be reached from some nodes only keeps its pods there.
 
-Of a claim nothing may be known (it is not bound yet, or nobody tells): then it keeps nothing out. A node without any
-zone or region label takes every volume, as in a cluster of one zone.
-Source: kube-scheduler 1.36 volumezone/volume_zone.go.
+What says so is the node affinity of the volume (a disk of a zone, a disk of a node), or its zone labels of old. Of a
+claim nothing may be known (it waits for its first consumer, or it is in no scenario): then it keeps nothing out. By
+zone labels a node without any takes every volume, as in a cluster of one zone; a node affinity has no such exception.
+Source: kube-scheduler 1.36 volumezone/volume_zone.go, volumebinding/volume_binding.go.
 """
+
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
+from slipway.model.facts import VolumeFact
 from slipway.scheduler.plan.placement.filters.base import NodeRefusal, Refused
+from slipway.scheduler.plan.placement.filters.node_affinity import match_term
 from slipway.scheduler.plan.state.nodes import At, Bools, NodeTable
 from slipway.scheduler.plan.state.rank_request import RankRequest
+from slipway.scheduler.plan.state.selectors import mappings_of, strings_of
 from slipway.scheduler.plan.state.usage import NodeUsage
 
 NAME = "VolumeZone"
 BETA_ZONE, BETA_REGION = "failure-domain.beta.kubernetes.io/zone", "failure-domain.beta.kubernetes.io/region"
 ZONE, REGION = "topology.kubernetes.io/zone", "topology.kubernetes.io/region"
 LABELS = (BETA_ZONE, BETA_REGION, ZONE, REGION)
+SHOWN_MAX = 3
+"""Values of a label that a message names."""
 _SUCCESSOR = {BETA_ZONE: ZONE, BETA_REGION: REGION}
+_NODE = ("kubernetes.io/hostname", "metadata.name")
 
 
 def refuse(ask: RankRequest, usage: NodeUsage, at: At) -> Refused:
@@ -24,14 +34,47 @@ def refuse(ask: RankRequest, usage: NodeUsage, at: At) -> Refused:
     table = usage.table
     for claim in ask.role.claims:
         volume = usage.volumes.get((ask.role.namespace, claim))
-        if volume is None or not volume.zones:
+        if volume is None or not (volume.zones or volume.terms):
             continue
-        reached = np.ones(len(table), dtype=np.bool_)
+        where = reached_from(volume)
+        only = f" (only {where} can)" if where else ""
+        text = f"cannot reach the volume of claim {claim}"
+        yield NodeRefusal("VolumeZone", f"{text}{only}", f"{text}{only}"), ~reaching(volume, table)[at]
+
+
+def reaching(volume: VolumeFact, table: NodeTable) -> Bools:
+    """The nodes from which a volume can be reached."""
+    reached = np.ones(len(table), dtype=np.bool_)
+    if volume.zones:
         for key, values in sorted(volume.zones.items()):
             reached &= _is_in(table, key, values)
-        zoned = np.logical_or.reduce([table.label(key).codes >= 0 for key in LABELS])
-        text = f"cannot reach the volume of claim {claim}"
-        yield NodeRefusal("VolumeZone", text, text), (zoned & ~reached)[at]
+        reached |= ~np.logical_or.reduce([table.label(key).codes >= 0 for key in LABELS])
+    if volume.terms:
+        reached &= np.logical_or.reduce([match_term(term, table) for term in volume.terms])
+    return reached
+
+
+def reached_from(volume: VolumeFact) -> str:
+    """In words, such as `zone eu-1b`; "" where the terms of the volume are too many for a sentence."""
+    if not volume.terms:
+        return " and ".join(_named(key, values) for key, values in sorted(volume.zones.items()))
+    if len(volume.terms) > 1:
+        return ""
+    term = next(iter(volume.terms))
+    parts = [*mappings_of(term.get("matchExpressions")), *mappings_of(term.get("matchFields"))]
+    return " and ".join(map(_words, parts)) if all(each.get("operator") == "In" for each in parts) else ""
+
+
+def _words(expression: Mapping[str, Any]) -> str:
+    return _named(str(expression.get("key", "")), strings_of(expression.get("values")))
+
+
+def _named(key: str, values: tuple[str, ...]) -> str:
+    """`zone a or b`, `node n1`, `disk=fast`."""
+    kind = key.rpartition("/")[2]
+    word = f"{kind} " if kind in ("zone", "region") else "node " if key in _NODE else f"{key}="
+    more = f" or {len(values) - SHOWN_MAX} more" if len(values) > SHOWN_MAX else ""
+    return f"{word}{' or '.join(values[:SHOWN_MAX])}{more}"
 
 
 def _is_in(table: NodeTable, key: str, values: tuple[str, ...]) -> Bools:

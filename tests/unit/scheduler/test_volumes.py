@@ -1,0 +1,297 @@
+"""Which volume claims the scheduler reads, how often, and what a tick does meanwhile."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+import msgspec
+
+from slipway.errors import DeniedError, NotFoundError, UnavailableError
+from slipway.kube.resources import PERSISTENT_VOLUMES, VOLUME_CLAIMS, Resource
+from slipway.model.facts import AllocationFact, PoolFact, VolumeFact
+from slipway.model.lifecycle import Phase
+from slipway.runtime.tasks import TaskGroup
+from slipway.scheduler.cluster import Cluster
+from slipway.scheduler.volumes import AGAIN_S, FRESH_S, PATIENCE_S, READS_BURST, UNBOUND_S, UNDER_WAY_MAX, ClaimReads
+from tests.support.planner import NAMESPACE, a_role, an_allocation
+from tests.support.virtual_time import VirtualClock, run_virtual
+
+T = TypeVar("T")
+ZONE = "topology.kubernetes.io/zone"
+TERMS = [{"matchExpressions": [{"key": ZONE, "operator": "In", "values": ["a"]}]}]
+IN_ZONE_A: dict[str, Any] = {"spec": {"nodeAffinity": {"required": {"nodeSelectorTerms": TERMS}}}}
+REACHED = VolumeFact(namespace=NAMESPACE, name="data", volume="pv", terms=tuple(TERMS))
+BOUND: dict[str, Any] = {"spec": {"volumeName": "pv"}, "status": {"phase": "Bound"}}
+
+
+class Shelf:
+    """Claims by name, all of them bound to one volume in zone a; it may be slow, or refuse."""
+
+    def __init__(self, clock: VirtualClock) -> None:
+        self._clock = clock
+        self.claims: dict[str, dict[str, Any]] = {"data": BOUND}
+        self.takes_s = 0.0
+        self.error: Exception | None = None
+        self.asked: list[str] = []
+
+    async def get(self, resource: Resource[T], name: str, *, namespace: str | None = None) -> T:
+        self.asked.append(name)
+        await self._clock.sleep(self.takes_s)
+        if self.error is not None:
+            raise self.error
+        if resource is VOLUME_CLAIMS and name not in self.claims:
+            raise NotFoundError(f"{name} not found")
+        found = IN_ZONE_A if resource is PERSISTENT_VOLUMES else self.claims[name]
+        return msgspec.convert({"metadata": {"name": name, "namespace": namespace or ""}, **found}, resource.struct)
+
+
+class Desk:
+    """The reads of one leadership, and the table that they keep."""
+
+    def __init__(self) -> None:
+        self.clock = VirtualClock()
+        self.shelf = Shelf(self.clock)
+        self.cluster = Cluster()
+        self.news = 0
+        self.reads = ClaimReads(self.shelf, self.cluster, "default", self.clock, self._hear)
+        self._version = 0
+
+    def _hear(self) -> None:
+        self.news += 1
+
+    def tell(self, name: str, *claims: str, **more: Any) -> AllocationFact:
+        """An allocation that mounts these claims."""
+        fact = an_allocation(name, a_role(namespace=NAMESPACE, claims=claims), **more)
+        self._version += 1
+        self.cluster.allocations.put(fact.key, fact, self._version)
+        return fact
+
+    def fact(self, claim: str = "data") -> VolumeFact | None:
+        return self.cluster.volumes.get(f"{NAMESPACE}/{claim}")
+
+    async def tick(self, *, is_planning: bool = True) -> float:
+        """One look; how long it took."""
+        begun_s = self.clock.monotonic()
+        await self.reads.look(is_planning=is_planning)
+        return self.clock.monotonic() - begun_s
+
+
+def behind(test: Callable[[Desk], Awaitable[None]]) -> None:
+    """With a background, as while a pool is led."""
+
+    async def main() -> None:
+        desk = Desk()
+        async with TaskGroup() as tasks:
+            desk.reads.go_on_in(tasks)
+            await test(desk)
+            desk.reads.stop()
+
+    run_virtual(main)
+
+
+def test_work_without_claims_costs_no_call() -> None:
+    """Neither does work that names claims and does not wait: it runs, is held, ends, or is of another pool."""
+
+    async def test(desk: Desk) -> None:
+        desk.tell("plain")
+        desk.tell("runs", "data", phase=Phase.RUNNING, placements={0: "n0"})
+        desk.tell("held", "data", hold=True)
+        desk.tell("after", "data", waits_for=(("plain", "succeeded"),))
+        desk.tell("stopped", "data", desired="Stopped")
+        desk.tell("elsewhere", "data", pool="other")
+        await desk.tick()
+        assert desk.shelf.asked == []
+
+    behind(test)
+
+
+def test_claims_of_a_pool_that_delegates_are_kube_schedulers() -> None:
+    """Once the pool binds itself, they are read."""
+
+    async def test(desk: Desk) -> None:
+        desk.cluster.pools.put("default", PoolFact(name="default", binding="delegate"), 1)
+        desk.tell("train", "data")
+        await desk.tick()
+        assert desk.shelf.asked == []
+        desk.cluster.pools.put("default", PoolFact(name="default"), 2)
+        await desk.tick()
+        assert desk.shelf.asked == ["data", "pv"]
+
+    behind(test)
+
+
+def test_a_claim_is_read_once_for_all_that_name_it() -> None:
+    """In the tick that first sees it; the next ticks know it."""
+
+    async def test(desk: Desk) -> None:
+        desk.tell("one", "data")
+        desk.tell("two", "data")
+        await desk.tick()
+        await desk.tick()
+        assert desk.shelf.asked == ["data", "pv"]
+        assert desk.fact() == REACHED
+
+    behind(test)
+
+
+def test_a_claim_that_can_be_mounted_is_read_again_for_a_plan_alone() -> None:
+    """At rest nobody asks in vain."""
+
+    async def test(desk: Desk) -> None:
+        desk.tell("train", "data")
+        await desk.tick()
+        await desk.clock.sleep(FRESH_S + 1)
+        await desk.tick(is_planning=False)
+        assert len(desk.shelf.asked) == 2
+        await desk.tick()
+        assert len(desk.shelf.asked) == 4
+
+    behind(test)
+
+
+def test_a_claim_that_cannot_be_mounted_is_read_again_until_it_can() -> None:
+    """Nothing else would make a plan; the change does, by the table's generation."""
+
+    async def test(desk: Desk) -> None:
+        desk.shelf.claims.clear()
+        desk.tell("train", "data")
+        await desk.tick()
+        found = desk.fact()
+        assert found is not None
+        assert "does not exist" in found.waits
+        desk.shelf.claims["data"] = BOUND
+        before = desk.cluster.generation
+        await desk.tick(is_planning=False)
+        assert desk.cluster.generation == before
+        await desk.clock.sleep(AGAIN_S)
+        await desk.tick(is_planning=False)
+        assert desk.cluster.generation != before
+        assert desk.fact() == REACHED
+
+    behind(test)
+
+
+def test_a_home_that_is_not_there_is_waited_for_by_nobody() -> None:
+    """It is made on first use; the next plan looks whether it has a volume by now."""
+
+    async def test(desk: Desk) -> None:
+        desk.shelf.claims.clear()
+        desk.tell("one", "data", home="data")
+        await desk.tick()
+        assert desk.fact() == VolumeFact(namespace=NAMESPACE, name="data")
+        desk.shelf.claims["data"] = BOUND
+        await desk.clock.sleep(UNBOUND_S)
+        await desk.tick()
+        assert desk.fact() == REACHED
+
+    behind(test)
+
+
+def test_what_is_named_no_more_is_forgotten() -> None:
+    """It is admitted: nothing is read for it, and nothing is recorded of it."""
+
+    async def test(desk: Desk) -> None:
+        desk.tell("train", "data")
+        await desk.tick()
+        desk.tell("train", "data", phase=Phase.RUNNING, placements={0: "n0"})
+        await desk.clock.sleep(FRESH_S + 1)
+        await desk.tick()
+        assert (desk.fact(), len(desk.shelf.asked)) == (None, 2)
+
+    behind(test)
+
+
+def test_a_gang_that_may_get_more_ranks_keeps_its_claims() -> None:
+    """Its new ranks have to reach the volume as well."""
+
+    async def test(desk: Desk) -> None:
+        role = a_role(2, 1, namespace=NAMESPACE, claims=("data",))
+        fact = an_allocation("grows", role, phase=Phase.RUNNING, placements={0: "n0"})
+        desk.cluster.allocations.put(fact.key, fact, 1)
+        await desk.tick()
+        assert desk.fact() is not None
+
+    behind(test)
+
+
+def test_a_slow_read_holds_up_a_tick_once_and_shortly() -> None:
+    """The work waits with a reason; the answer wakes the next tick, and no later tick waits for a slow server."""
+
+    async def test(desk: Desk) -> None:
+        desk.shelf.takes_s = 2.0
+        desk.tell("train", "data")
+        assert await desk.tick() <= PATIENCE_S + 0.01
+        found = desk.fact()
+        assert found is not None
+        assert found.waits == "volume claim data is being read"
+        await desk.clock.sleep(5.0)
+        assert (desk.news, desk.fact()) == (1, REACHED)
+        desk.tell("more", "other")
+        assert await desk.tick() == 0.0
+
+    behind(test)
+
+
+def test_a_claim_that_cannot_be_read_says_why_and_is_tried_less_and_less() -> None:
+    """The rights that are missing are named."""
+
+    async def test(desk: Desk) -> None:
+        desk.shelf.error = DeniedError("persistentvolumeclaims is forbidden")
+        desk.tell("train", "data")
+        for _ in range(40):
+            await desk.tick()
+            await desk.clock.sleep(1.0)
+        found = desk.fact()
+        assert found is not None
+        assert "cannot be read: persistentvolumeclaims is forbidden; let the account get" in found.waits
+        assert len(desk.shelf.asked) == 6
+
+    behind(test)
+
+
+def test_what_was_read_stands_while_it_cannot_be_read_again() -> None:
+    """Where a volume is does not change."""
+
+    async def test(desk: Desk) -> None:
+        desk.tell("train", "data")
+        await desk.tick()
+        known, desk.shelf.error = desk.fact(), UnavailableError("away")
+        await desk.clock.sleep(FRESH_S + 1)
+        await desk.tick()
+        assert desk.fact() == known
+
+    behind(test)
+
+
+def test_reads_are_few_at_a_time_and_limited_in_rate() -> None:
+    """A thousand claims are read one after another, in the order of their arrival."""
+
+    async def test(desk: Desk) -> None:
+        desk.shelf.claims = {f"c{number}": BOUND for number in range(1000)}
+        for number in range(1000):
+            desk.tell(f"a{number}", f"c{number}")
+        await desk.tick()
+        claims = [name for name in desk.shelf.asked if name != "pv"]
+        assert claims == [f"c{number}" for number in range(UNDER_WAY_MAX)]
+        for _ in range(50):
+            await desk.tick()
+        assert desk.shelf.asked.count("pv") == READS_BURST
+
+    behind(test)
+
+
+def test_one_pass_without_a_background_reads_all() -> None:
+    """`--once` decides on what is, not on what is being read."""
+
+    async def main() -> None:
+        desk = Desk()
+        desk.shelf.takes_s = 1.0
+        desk.shelf.claims = {f"c{number}": BOUND for number in range(200)}
+        for number in range(200):
+            desk.tell(f"a{number}", f"c{number}")
+        await desk.tick()
+        assert all(fact.terms and not fact.waits for fact in desk.cluster.volumes.values())
+        assert len(desk.cluster.volumes) == 200
+        await asyncio.sleep(0)
+
+    run_virtual(main)
