@@ -98,17 +98,28 @@ class SpreadPart(_Shape, frozen=True, kw_only=True, omit_defaults=True):
         return msgspec.to_builtins(self)
 
 
+class VolumeAffinityShape(_Shape, frozen=True, kw_only=True):
+    required: NodeSelectorShape | None = None
+
+
 class VolumePart(_Shape, frozen=True, kw_only=True):
-    """A volume claim: `zones` are the values of node labels from which its volume can be reached."""
+    """A volume claim: `zones` are the values of node labels from which its volume can be reached; `node_affinity` is
+    that of its PersistentVolume."""
 
     name: Key
     zones: dict[str, str | list[str]] = {}
+    node_affinity: VolumeAffinityShape | None = None
 
     def reached_from(self) -> dict[str, tuple[str, ...]]:
         """{label: values}; a text is one value."""
         return {
             key: (values,) if isinstance(values, str) else tuple(sorted(values)) for key, values in self.zones.items()
         }
+
+    def terms(self) -> tuple[dict[str, Any], ...]:
+        """The nodeSelectorTerms of its volume."""
+        required = self.node_affinity.required if self.node_affinity is not None else None
+        return tuple(msgspec.to_builtins(term) for term in required.node_selector_terms) if required is not None else ()
 
 
 def check_affinity(affinity: Mapping[str, Any]) -> None:

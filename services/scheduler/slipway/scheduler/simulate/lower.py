@@ -109,7 +109,8 @@ def queues(scenario: Scenario) -> list[QueueFact]:
 def volumes(scenario: Scenario) -> list[VolumeFact]:
     """The volume claims."""
     return [
-        VolumeFact(namespace=NAMESPACE, name=volume.name, zones=volume.reached_from()) for volume in scenario.volumes
+        VolumeFact(namespace=NAMESPACE, name=volume.name, zones=volume.reached_from(), terms=volume.terms())
+        for volume in scenario.volumes
     ]
 
 
