@@ -75,6 +75,11 @@ def waiting(namespace: str, name: str, text: str) -> VolumeFact:
     return VolumeFact(namespace=namespace, name=name, waits=f"volume claim {name} {text}")
 
 
+def being_read(namespace: str, name: str) -> VolumeFact:
+    """A claim of which nothing is known yet."""
+    return VolumeFact(namespace=namespace, name=name, waits=f"volume claim {name} is being read", is_unread=True)
+
+
 def unreadable(namespace: str, name: str, error: Exception) -> VolumeFact:
     """A claim that could not be read, nor ever before."""
     text = f"cannot be read: {str(error) or 'no answer in time'}"

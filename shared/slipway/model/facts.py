@@ -397,3 +397,5 @@ class VolumeFact(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Kubernetes' nodeSelectorTerms of the volume: a node that reaches it matches one of them; empty: all reach it"""
     waits: str = ""
     """why what mounts it cannot start yet; empty when it can"""
+    is_unread: bool = False
+    """it is being read for the first time: `waits` says so, and is true for a moment only"""

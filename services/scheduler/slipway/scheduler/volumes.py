@@ -18,7 +18,7 @@ import msgspec
 
 from slipway.errors import ControlPlaneError, InvariantError
 from slipway.kube.ports import Gets
-from slipway.kube.volumes import DIRECT, ClaimKey, read_volume, unreadable, waiting
+from slipway.kube.volumes import DIRECT, ClaimKey, being_read, read_volume, unreadable
 from slipway.model.facts import AllocationFact, VolumeFact
 from slipway.model.lifecycle import Phase
 from slipway.runtime import liveness, log
@@ -113,7 +113,7 @@ class ClaimReads:
         if begun and not self._is_slow:
             await asyncio.wait(begun, timeout=PATIENCE_S)
         for key in list(self._unknown):
-            self._put(key, waiting(*key, "is being read"))
+            self._put(key, being_read(*key))
 
     # --- which claims -----------------------------------------------------------------------------------------------
 

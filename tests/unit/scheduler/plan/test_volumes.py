@@ -4,7 +4,9 @@ from typing import Any
 
 import pytest
 
+from slipway.kube.volumes import being_read
 from slipway.model.facts import NodeFact, PoolFact, QueueFact, VolumeFact
+from slipway.model.reasons import Gate
 from slipway.scheduler.plan.placement.filters.volume_zone import reached_from, reaching
 from slipway.scheduler.plan.state.nodes import NodeTable
 from slipway.scheduler.plan.state.plan_types import Plan
@@ -120,3 +122,9 @@ def test_a_claim_that_cannot_be_mounted_is_waited_for_before_any_node_is_looked_
     assert list(places(made)) == ["other"]
     why = said(made, "train")
     assert (why.gate.value, why.message) == ("WaitingForVolume", volume.waits)
+
+
+def test_a_claim_that_is_being_read_is_not_told_of() -> None:
+    """What waits for it was not considered yet: no word of that is written to its object."""
+    made = plan_with(being_read(NAMESPACE, "data"), a_job("train"))
+    assert (places(made), said(made, "train").gate) == ({}, Gate.NOT_YET_CONSIDERED)

@@ -126,7 +126,9 @@ def _volume_gate(allocation: AllocationFact, snapshot: PoolSnapshot) -> Explanat
     for claim in dict.fromkeys(claim for role in allocation.roles for claim in role.claims):
         volume = volumes.get((allocation.namespace, claim))
         if volume is not None and volume.waits:
-            return Explanation(gate=Gate.WAITING_FOR_VOLUME, message=volume.waits)
+            # What is true for a moment only is written to no object.
+            gate = Gate.NOT_YET_CONSIDERED if volume.is_unread else Gate.WAITING_FOR_VOLUME
+            return Explanation(gate=gate, message=volume.waits)
     return None
 
 
