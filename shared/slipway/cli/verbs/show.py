@@ -103,7 +103,7 @@ def _facts(view: Json, session: CliSession, moment: Any) -> list[tuple[str, str]
         ("Ended", str(view.get("endedAt") or "")),
         ("Preempted", _preempted(view)),
         ("Page", "" if ended or not spec.get("ports") else f"{session.api.server.url}{view['links']['proxy']}"),
-        ("Service", str(cast("Json", view["links"]).get("service") or "")),
+        ("Service", "" if ended else str(cast("Json", view["links"]).get("service") or "")),
         ("Logs", str(cast("Json", view["links"]).get("outsideLogs") or "")),
         *((str(link["title"]), str(link["url"])) for link in cast("list[Json]", view["links"].get("outside") or [])),
         ("Labels", _labels(view)),
