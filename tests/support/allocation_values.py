@@ -25,6 +25,7 @@ SPEC: Mapping[str, Sequence[Any]] = {
     "maxRestarts": [0, 1],
     "failurePolicy": [{"rules": [{"action": "fail"}]}, {"rules": [{"action": "retry", "exitCodes": [1, "3-5"]}]}],
     "successPolicy": [{"targets": [{"count": 1}]}, {"operator": "Any", "targets": [{"role": "a", "indexes": [0]}]}],
+    "restart": ["rank", "rank", "gang"],
     "after": [[], [{"allocation": "a-00000000"}], [{"allocation": "b-00000000", "when": "ended"}]],
     "requestHash": ["a", "b"],
     "flavors": [[], ["a"], ["a", "b"]],
@@ -64,6 +65,13 @@ STATUS: Mapping[str, Sequence[Any]] = {
         {"n": 1, "podUIDs": ["u2"]},
         {"n": 1, "podUIDs": ["u3"]},
         {"n": 2, "podUIDs": ["u2", "u3"]},
+    ],
+    "restartedRanks": [
+        [{"rank": 0, "n": 1}],
+        [{"rank": 0, "n": 1, "podUID": "u2"}],
+        [{"rank": 0, "n": 1, "podUID": "u3"}],
+        [{"rank": 0, "n": 2}],
+        [{"rank": 0, "n": 2}, {"rank": 1, "n": 1, "podUID": "u4"}],
     ],
     "shrink": [{"ranks": [3]}, {"ranks": [3, 2]}, {"ranks": [3], "attempt": 2}],
     "ranks": [

@@ -102,6 +102,11 @@ def _add_limits(parser: argparse.ArgumentParser) -> None:
         "--max-restarts", "--retry", metavar="N", type=whole_number, help="start it again so often when it fails"
     )
     limits.add_argument(
+        "--restart",
+        choices=("gang", "rank"),
+        help="what --max-restarts starts again: gang, all ranks (the default), or rank, only the one that failed",
+    )
+    limits.add_argument(
         "--on-exit",
         metavar="CODES=ACTION",
         action="append",
@@ -314,6 +319,7 @@ _PLAIN = {
     "idle_timeout": "idleTimeout",
     "pending_timeout": "pendingTimeout",
     "max_restarts": "maxRestarts",
+    "restart": "restart",
 }
 
 

@@ -9,7 +9,7 @@ import msgspec
 
 from slipway.crd import dependencies
 from slipway.crd.homes import home_claim
-from slipway.crd.members import growth_of, left_ranks, members
+from slipway.crd.members import growth_of, left_ranks, members, restarts_ranks
 from slipway.crd.meta import ANNOTATION_TRACE, ANNOTATION_USER, TEARDOWN_FINALIZER, ObjectMeta, condition_of
 from slipway.crd.resolve import Resolved, resolve
 from slipway.crd.roleresources import is_extended, object_of, objects_of, pod_ask
@@ -134,7 +134,7 @@ def allocation_fact(
         stopping=stop_reason(allocation) is not None,
         leaving_ranks=leaving_ranks(allocation),
         left_ranks=left_ranks(allocation),
-        grown=standing.grown,
+        told_ends=standing.told_ends,
         growth_decision=growth.decision_id if growth is not None else "",
         is_elastic=status.admission is None or status.admission.elastic,
         grows_after=_epoch(growth.not_before) if growth is not None else 0.0,
@@ -167,7 +167,7 @@ class _Standing(msgspec.Struct, frozen=True, kw_only=True):
 
     placements: dict[int, str] = {}
     devices: dict[int, tuple[int, ...]] = {}
-    grown: tuple[int, ...] = ()
+    told_ends: tuple[int, ...] = ()
     ended: tuple[int, ...] = ()
     failed: tuple[int, ...] = ()
 
@@ -176,15 +176,19 @@ def _standing(allocation: Allocation) -> _Standing:
     """Where the ranks of an admitted attempt are, and which have ended."""
     ranks = dict(enumerate(allocation.status.ranks or ()))
     over = {rank: found for rank, found in ranks.items() if found.phase in RANK_ENDS}
+    keeps_places = restarts_ranks(allocation)
+    if keeps_places:
+        over = {rank: found for rank, found in over.items() if found.phase is RankState.SUCCEEDED}
     there = members(allocation) if is_admitted(allocation) else []
     if there:
         # What a rank was before it made room says nothing of what it is now.
-        same = {member.rank for member in there if not member.grown or _pod_of(over, member.rank) == member.pod_uid}
+        first = {member.rank for member in there if not member.grown and member.restart is None}
+        same = first | {member.rank for member in there if _pod_of(over, member.rank) == member.pod_uid}
         over = {rank: found for rank, found in over.items() if rank in same}
     return _Standing(
         placements={member.rank: member.placement.node for member in there if member.placement.node},
         devices={member.rank: tuple(member.placement.device) for member in there if member.placement.device},
-        grown=tuple(member.rank for member in there if member.grown),
+        told_ends=tuple(member.rank for member in there if member.grown or keeps_places),
         ended=tuple(over),
         failed=tuple(rank for rank, found in over.items() if found.phase is RankState.FAILED),
     )

@@ -1,7 +1,7 @@
 """The ranks that an attempt has now: those of its admission, without those that left, and those that it grew by.
 
-Owns the join of `admission`, `release` and `growth`. Pure. Everything that asks which ranks there are, where they
-stand, or which pods may run asks here.
+Owns the join of `admission`, `release`, `growth` and `restartedRanks`. Pure. Everything that asks which ranks
+there are, where they stand, or which pods may run asks here.
 
 Invariants: a rank is in the answer at most once; a rank that makes room stays in it until a growth, or the end of its
 attempt, leaves it out; the position of a rank (what it is told as its number among the ranks) never changes.
@@ -11,8 +11,9 @@ from collections.abc import Sequence
 
 import msgspec
 
-from slipway.crd.transitions import is_released, leaving_ranks
-from slipway.crd.v1alpha1 import Allocation, AllocationSpec, Growth, Placement
+from slipway.crd.policies import RestartUnit
+from slipway.crd.transitions import is_admitted, is_released, leaving_ranks
+from slipway.crd.v1alpha1 import Allocation, AllocationSpec, Growth, Placement, RankRestart
 from slipway.model import growth
 from slipway.model.lifecycle import Phase
 
@@ -24,6 +25,8 @@ class GangMember(msgspec.Struct, frozen=True, kw_only=True):
     pod_uid: str = ""
     grown: bool = False
     """it was added while the others ran"""
+    restart: RankRestart | None = None
+    """its last restart, when it was started again in its place"""
 
     @property
     def rank(self) -> int:
@@ -47,10 +50,11 @@ def members(allocation: Allocation) -> list[GangMember]:
         places = [Placement(rank=index, node="") for index in range(len(uids))]
     found = [_member(place, index, uids) for index, place in enumerate(places)]
     if grown is None:
-        return found
+        return _with_restarts(allocation, found)
     left, named = frozenset(grown.left), grown.pod_uids
     kept = [member for member in found if member.rank not in left]
-    return kept + [_member(place, index, named, grown=True) for index, place in enumerate(grown.placements)]
+    kept += [_member(place, index, named, grown=True) for index, place in enumerate(grown.placements)]
+    return _with_restarts(allocation, kept)
 
 
 def unreleased(allocation: Allocation) -> list[GangMember]:
@@ -58,12 +62,18 @@ def unreleased(allocation: Allocation) -> list[GangMember]:
     return [member for member in members(allocation) if member.grown and not member.pod_uid]
 
 
+def restarting(allocation: Allocation) -> list[GangMember]:
+    """The ranks that are to start again in their place, and of which no pod is committed yet."""
+    return [member for member in members(allocation) if member.restart is not None and not member.pod_uid]
+
+
 def pod_uids(allocation: Allocation) -> frozenset[str]:
     """Every pod that was ever released in this attempt, as far as the object knows; none before the release."""
     release, grown = allocation.status.release, growth_of(allocation)
     if release is None or not is_released(allocation):
         return frozenset()
-    return frozenset(release.pod_uids) | frozenset(grown.pod_uids if grown is not None else ())
+    restarted = (each.pod_uid for each in allocation.status.restarted_ranks if each.pod_uid)
+    return frozenset((*release.pod_uids, *(grown.pod_uids if grown is not None else ()), *restarted))
 
 
 def left_ranks(allocation: Allocation) -> tuple[int, ...]:
@@ -84,6 +94,12 @@ def positions(allocation: Allocation) -> dict[int, int]:
 def rank_count(allocation: Allocation) -> int:
     """All ranks of the spec; an allocation without roles has one."""
     return sum(role.count for role in allocation.spec.ranks) or 1
+
+
+def restarts_ranks(allocation: Allocation) -> bool:
+    """Whether a rank that fails may start again in its place: until the attempt is over, that place stays its own."""
+    is_over = allocation.status.phase in (Phase.TERMINATING, Phase.TERMINATED)
+    return allocation.spec.restart is RestartUnit.RANK and is_admitted(allocation) and not is_over
 
 
 def is_elastic(spec: AllocationSpec) -> bool:
@@ -115,6 +131,19 @@ def below_count(allocation: Allocation, gpus: Sequence[int] = ()) -> str:
 
 def _member(place: Placement, index: int, uids: list[str], *, grown: bool = False) -> GangMember:
     return GangMember(placement=place, pod_uid=uids[index] if index < len(uids) else "", grown=grown)
+
+
+def _with_restarts(allocation: Allocation, found: list[GangMember]) -> list[GangMember]:
+    """The ranks, with the pods that stand for those that were started again."""
+    if not allocation.status.restarted_ranks or not is_released(allocation):
+        return found
+    last = {each.rank: each for each in allocation.status.restarted_ranks}
+    return [
+        msgspec.structs.replace(member, pod_uid=last[member.rank].pod_uid, restart=last[member.rank])
+        if member.rank in last
+        else member
+        for member in found
+    ]
 
 
 def _rank(placement: Placement) -> int:

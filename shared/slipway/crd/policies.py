@@ -33,6 +33,13 @@ EXIT_CODES_PATTERN = r"^[0-9]{1,3}(-[0-9]{1,3})?$"
 ExitCodes = int | Annotated[str, Meta(max_length=16)]
 
 
+class RestartUnit(StrEnum):
+    """What starts again when a rank has failed."""
+
+    GANG = "gang"
+    RANK = "rank"
+
+
 class FailureAction(StrEnum):
     """What a failure of a rank means."""
 
@@ -47,7 +54,8 @@ class FailureRule(Wire, kw_only=True, frozen=True):
 
     action: FailureAction
     """fail: the allocation has failed, without another attempt; retry: another attempt, within maxRestarts; ignore: as
-    if the rank had ended with 0; notCounted: another attempt, within maxUncountedRestarts"""
+    if the rank had ended with 0; notCounted: another attempt, within maxUncountedRestarts. With `restart: rank` the
+    rank alone starts again where another attempt would follow"""
     roles: Annotated[list[Name], Meta(max_length=16)] = []
     """the roles that it is about; all of them when empty"""
     exit_codes: Annotated[list[ExitCodes], Meta(max_length=CODES_MAX)] = []

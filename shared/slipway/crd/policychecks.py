@@ -8,7 +8,15 @@ from collections.abc import Iterable, Mapping
 from typing import TypeVar
 
 from slipway.crd.fielderrors import Findings, pointer
-from slipway.crd.policies import FailureAction, FailurePolicy, FailureRule, SuccessTarget, code_range, covered
+from slipway.crd.policies import (
+    FailureAction,
+    FailurePolicy,
+    FailureRule,
+    RestartUnit,
+    SuccessTarget,
+    code_range,
+    covered,
+)
 from slipway.crd.v1alpha1 import AllocationSpec, RoleSpec
 
 _RULES = ("failurePolicy", "rules")
@@ -22,6 +30,8 @@ def check_policies(spec: AllocationSpec, findings: Findings) -> None:
     if spec.failure_policy is not None:
         _check_failures(spec.failure_policy, roles, findings)
         _check_retries(spec.failure_policy, spec.max_restarts, findings)
+    if spec.restart is RestartUnit.RANK:
+        _check_restart(spec, findings)
     if spec.success_policy is not None:
         if not spec.success_policy.targets:
             findings.refuse(pointer(*_TARGETS), "is empty; name at least one target, such as {role: worker}")
@@ -79,6 +89,25 @@ def _check_retries(policy: FailurePolicy, max_restarts: int, findings: Findings)
             f"failurePolicy.rules[{retried[0]}] says retry, and maxRestarts is 0: the allocation fails there. "
             "Set maxRestarts, or write action: fail"
         )
+
+
+def _check_restart(spec: AllocationSpec, findings: Findings) -> None:
+    """A rank that starts again keeps its place; that of a gang which shrinks and grows is not its own."""
+    count = sum(role.count for role in spec.ranks) or 1
+    elastic = [pointer("minAvailable")] if spec.min_available is not None and spec.min_available < count else []
+    elastic += [
+        pointer("ranks", index, "minAvailable")
+        for index, role in enumerate(spec.ranks)
+        if role.min_available is not None and role.min_available < role.count
+    ]
+    if elastic:
+        detail = "an elastic gang does not start single ranks again; leave minAvailable out, or restart: rank"
+        findings.refuse(elastic[0], detail)
+    is_spared = spec.failure_policy is not None and any(
+        rule.action is FailureAction.NOT_COUNTED for rule in spec.failure_policy.rules
+    )
+    if not spec.max_restarts and not is_spared:
+        findings.warn("restart: rank starts no rank again while maxRestarts is 0; set maxRestarts")
 
 
 def _check_target(target: SuccessTarget, at: str, roles: Mapping[str, RoleSpec], findings: Findings) -> None:

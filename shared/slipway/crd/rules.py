@@ -41,6 +41,7 @@ IMMUTABLE_OPTIONAL = (
     "failurePolicy",
     "successPolicy",
     "service",
+    "restart",
 )
 IMMUTABLE_COLLECTIONS = ("files", "ports", "flavors", "secretVariables", "after")
 """absent means empty"""
@@ -236,7 +237,7 @@ def _exit_codes_are_final(now: Any, before: Any) -> bool:
     return len(new) == len(old) and all(
         "exitCode" not in was
         or ("exitCode" in rank and _end_of(rank) == _end_of(was))
-        or ("growth" in now and bool(rank["podUID"]) and rank["podUID"] != was["podUID"])
+        or (("growth" in now or "restartedRanks" in now) and bool(rank["podUID"]) and rank["podUID"] != was["podUID"])
         for rank, was in zip(new, old, strict=True)
     )
 
@@ -256,6 +257,31 @@ def _growth_rises(now: Any, before: Any) -> bool:
         return False
     known = old.get("podUIDs", [])
     return new["n"] > old["n"] or new.get("podUIDs", [])[: len(known)] == known
+
+
+def _restarts_only_when_desired(now: Any, before: Any) -> bool:
+    if now["spec"]["desired"] != "Stopped":
+        return True
+    new, old = (each.get("status", {}).get("restartedRanks", []) for each in (now, before))
+    named = [each.get("podUID") for each in old]
+    return all(
+        "podUID" not in each or (index < len(named) and each["podUID"] == named[index])
+        for index, each in enumerate(new)
+    )
+
+
+def _restarted_ranks_stay(now: Any, before: Any) -> bool:
+    if now["attempt"] > before["attempt"] or "restartedRanks" not in before:
+        return True
+    new, old = now.get("restartedRanks", []), before["restartedRanks"]
+    return len(new) >= len(old) and all(
+        each["rank"] == was["rank"]
+        and (
+            each["n"] > was["n"]
+            or (each["n"] == was["n"] and ("podUID" not in was or each.get("podUID") == was["podUID"]))
+        )
+        for each, was in zip(new, old, strict=False)
+    )
 
 
 def _end_of(rank: Mapping[str, Any]) -> tuple[int, str]:
@@ -379,6 +405,16 @@ _ALLOCATION_ROOT = (
     ValidationRule(
         kind="Allocation",
         path=(),
+        rule="self.spec.desired != 'Stopped' || !has(self.status) || !has(self.status.restartedRanks) || "
+        "self.status.restartedRanks.all(i, r, !has(r.podUID) || (has(oldSelf.status) && "
+        "has(oldSelf.status.restartedRanks) && size(oldSelf.status.restartedRanks) > i && "
+        "has(oldSelf.status.restartedRanks[i].podUID) && oldSelf.status.restartedRanks[i].podUID == r.podUID))",
+        message="no rank starts again: the allocation is stopped",
+        twin=_restarts_only_when_desired,
+    ),
+    ValidationRule(
+        kind="Allocation",
+        path=(),
         rule="self.spec.queue == oldSelf.spec.queue || !has(oldSelf.status) || !has(oldSelf.status.admission)",
         message="queue cannot be changed once the allocation was admitted",
         twin=_keeps_queue_once_admitted,
@@ -486,7 +522,8 @@ _ALLOCATION_STATUS = (
         rule="!has(oldSelf.ranks) || self.attempt > oldSelf.attempt || (has(self.ranks) && "
         "size(self.ranks) == size(oldSelf.ranks) && oldSelf.ranks.all(i, o, !has(o.exitCode) || "
         "(has(self.ranks[i].exitCode) && self.ranks[i].exitCode == o.exitCode && self.ranks[i].podUID == o.podUID) || "
-        "(has(self.growth) && self.ranks[i].podUID != '' && self.ranks[i].podUID != o.podUID)))",
+        "((has(self.growth) || has(self.restartedRanks)) && self.ranks[i].podUID != '' && "
+        "self.ranks[i].podUID != o.podUID)))",
         message="the exit of a rank is written once",
         twin=_exit_codes_are_final,
     ),
@@ -508,6 +545,17 @@ _ALLOCATION_STATUS = (
         "oldSelf.growth.podUIDs.all(i, uid, self.growth.podUIDs[i] == uid))))))",
         message="the growth of an attempt stays: n never goes down, and within one n no pod is taken out",
         twin=_growth_rises,
+    ),
+    ValidationRule(
+        kind="Allocation",
+        path=STATUS,
+        rule="!has(oldSelf.restartedRanks) || self.attempt > oldSelf.attempt || (has(self.restartedRanks) && "
+        "size(self.restartedRanks) >= size(oldSelf.restartedRanks) && oldSelf.restartedRanks.all(i, o, "
+        "self.restartedRanks[i].rank == o.rank && (self.restartedRanks[i].n > o.n || "
+        "(self.restartedRanks[i].n == o.n && (!has(o.podUID) || "
+        "(has(self.restartedRanks[i].podUID) && self.restartedRanks[i].podUID == o.podUID))))))",
+        message="restarts of ranks stay for their attempt: n never goes down, and within one n the pod stays",
+        twin=_restarted_ranks_stay,
     ),
 )
 

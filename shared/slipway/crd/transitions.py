@@ -122,6 +122,7 @@ def record(
             "stop": None,
             "shrink": None,
             "growth": None,
+            "restarted_ranks": [],
             "ready": False,
             "waiting": False,
             "nodes": "",

@@ -15,6 +15,7 @@ from slipway.crd.policies import (
     FailureAction,
     FailurePolicy,
     FailureRule,
+    RestartUnit,
     SuccessPolicy,
     SuccessTarget,
 )
@@ -96,12 +97,14 @@ __all__ = [
     "QueuePreemption",
     "QueueSpec",
     "QueueStatus",
+    "RankRestart",
     "RankStatus",
     "Release",
     "ResourcePool",
     "ResourcePoolSpec",
     "ResourcePoolStatus",
     "ResourceRequirements",
+    "RestartUnit",
     "RingEntry",
     "RoleDependency",
     "RoleSpec",
@@ -310,7 +313,11 @@ class AllocationSpec(Wire, kw_only=True, frozen=True):
     preemption_grace: Duration | None = None
     """how long it may take to make room"""
     max_restarts: Annotated[int, Meta(ge=0, le=1000)] = 0
-    """so many attempts may fail by the user's own fault before it has failed"""
+    """so many attempts may fail by the user's own fault before it has failed; with `restart: rank` ranks that start
+    again are counted too"""
+    restart: RestartUnit | None = None
+    """what starts again after a failure: gang (all ranks, as the next attempt; also when absent), or rank (a rank whose
+    program failed starts again in its place, while the others run on)"""
     failure_policy: FailurePolicy | None = None
     """what failures of ranks mean, by role and exit code; every failure counts against maxRestarts when absent"""
     success_policy: SuccessPolicy | None = None
@@ -461,6 +468,19 @@ class Growth(Wire, kw_only=True, frozen=True):
     """why those could not start, until others have"""
 
 
+class RankRestart(Wire, kw_only=True, frozen=True):
+    """A rank that failed and was started again in its place, while the others ran on."""
+
+    rank: Annotated[int, Meta(ge=0)]
+    """its number"""
+    n: Annotated[int, Meta(ge=1)]
+    """counts its restarts within the attempt, from 1"""
+    pod_uid: str = msgspec.field(default="", name="podUID")
+    """the commit point of the restart: its pod from then on; the only one that may be bound for it"""
+    not_before: str = ""
+    """its pod is not created before this time"""
+
+
 class Preempted(Wire, kw_only=True, frozen=True):
     """One time that it made room for another allocation."""
 
@@ -513,16 +533,18 @@ class AllocationStatus(Wire, kw_only=True, frozen=True):
     """what is known of the allocations in `spec.after`"""
     shrink: Shrink | None = None
     growth: Growth | None = None
+    restarted_ranks: Annotated[list[RankRestart], Meta(max_length=RANKS_MAX)] = []
+    """the ranks of this attempt that were started again in their place, in the order of their first restart"""
     preemptions: Annotated[list[Preempted], Meta(max_length=PREEMPTIONS_MAX)] = []
     """whom it made room for lately, newest last"""
     deadlines: dict[str, str] = {}
     """what ends it, and when"""
     restarts: int = 0
-    """attempts that ended by the user's own fault"""
+    """attempts that ended by the user's own fault, and ranks that were started again in their place"""
     infra_restarts: int = 0
     """attempts that ended by the fault of nodes or of the system"""
     uncounted_restarts: int = 0
-    """attempts that ended by a rule with notCounted"""
+    """attempts that ended by a rule with notCounted, and ranks that were started again by one"""
     not_before: str = ""
     """a restarted attempt is not admitted before this time"""
     avoid_nodes: list[str] = []

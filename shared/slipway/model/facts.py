@@ -176,8 +176,9 @@ class AllocationFact(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     """surplus ranks that were told to make room; the rest goes on"""
     left_ranks: tuple[int, ...] = ()
     """those of them that are gone, when all are told of: their places are free once their pods are seen to be gone"""
-    grown: tuple[int, ...] = ()
-    """ranks that were added while it ran"""
+    told_ends: tuple[int, ...] = ()
+    """ranks whose end the object tells, and not their pods: those that were added while it ran, and those that start
+    again in their place"""
     growth_decision: str = ""
     """the last decision that added ranks to this attempt"""
     is_elastic: bool = True

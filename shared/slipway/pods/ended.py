@@ -9,6 +9,7 @@ knows when that is. The pods that still run are the pod worker's to delete.
 Source: pkg/kubelet/kubelet.go (1.36), `cleanUpContainersInPod`, and kuberuntime_gc.go, `evictContainers`. Decision 49.
 """
 
+from slipway.crd.members import members
 from slipway.crd.meta import LABEL_ATTEMPT, ObjectMeta
 from slipway.crd.v1alpha1 import Allocation
 from slipway.kube.objects import Pod
@@ -35,11 +36,25 @@ def recorded(allocation: Allocation) -> frozenset[str]:
 
 
 def waits_for_reader(pod: Pod, allocation: Allocation) -> bool:
-    """Whether the watcher deletes it, once its log is read: it ended by itself, in an attempt that is over, and that is
-    on record."""
+    """Whether the watcher deletes it, once its log is read: it ended by itself, in an attempt that is over or as a rank
+    that is to start again, and that is on record."""
     status = allocation.status
     if pod.metadata.deletion_timestamp is not None:
         return False
     if attempt_of(pod.metadata) < status.attempt:
         return has_ended(pod)
-    return status.phase in _OVER and pod.metadata.uid in recorded(allocation)
+    if pod.metadata.uid not in recorded(allocation):
+        return False
+    return status.phase in _OVER or is_replaced(pod.metadata.uid, allocation)
+
+
+def is_replaced(uid: str, allocation: Allocation) -> bool:
+    """Whether the rank that this pod stood for is to start again, with another pod."""
+    if not allocation.status.restarted_ranks:
+        return False
+    ranks = allocation.status.ranks or []
+    return any(
+        member.rank < len(ranks) and ranks[member.rank].pod_uid == uid and member.pod_uid != uid
+        for member in members(allocation)
+        if member.restart is not None
+    )

@@ -78,6 +78,7 @@ def build(
     envelope = _Envelope(allocation, names)
     growth = growth_of(allocation)
     added = {place.rank: str(growth.n) for place in growth.placements} if growth is not None else {}
+    added |= {each.rank: str(each.n) for each in allocation.status.restarted_ranks}
     program = {context.PROGRAM_KEY: context.PROGRAM} if spec.context else {}
     if any(role.depends_on for role in spec.ranks):
         program[startorder.PROGRAM_KEY] = startorder.PROGRAM

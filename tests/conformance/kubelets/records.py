@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from slipway.crd.meta import LABEL_ALLOCATION, LABEL_ATTEMPT, LABEL_RANK
+from slipway.crd.meta import ANNOTATION_ADDED, LABEL_ALLOCATION, LABEL_ATTEMPT, LABEL_RANK
 from tests.conformance.kubelets.objects import Pod
 
 REFUSALS_MAX = 1000
@@ -32,6 +32,8 @@ class Run(msgspec.Struct, kw_only=True):
     code: int | None = None
     is_adopted: bool = False
     """it was started by a process before this one"""
+    added: str = ""
+    """of a rank that came to a running gang: the number of the growth or of the restart that brought it"""
 
     @property
     def allocation(self) -> str:
@@ -99,6 +101,7 @@ class Records:
             restarts=restarts,
             labels=labels,
             started_at=at,
+            added=pod.metadata.annotations.get(ANNOTATION_ADDED, ""),
         )
         self.runs.append(run)
         self._live[pod.uid, container] = run
@@ -143,11 +146,14 @@ class Records:
 
 
 def doubles(runs: Iterable[Run]) -> list[tuple[Run, Run]]:
-    """Pairs of runs that should not both be: of one rank of one attempt, in different pods or twice in one."""
-    seen: dict[tuple[str, int, int, str, int], Run] = {}
+    """Pairs of runs that should not both be: of one rank of one attempt, in different pods or twice in one.
+
+    A rank that was started again on purpose, in its place, is another one each time.
+    """
+    seen: dict[tuple[str, int, int, str, str, int], Run] = {}
     found: list[tuple[Run, Run]] = []
     for run in runs:
-        key = (run.allocation or run.uid, run.attempt, run.rank, run.container, run.restarts)
+        key = (run.allocation or run.uid, run.attempt, run.rank, run.added, run.container, run.restarts)
         if key in seen:
             found.append((seen[key], run))
         seen[key] = run

@@ -9,11 +9,21 @@ from tests.support.wait import wait_until
 OTHERS = "/api/v1/namespaces/kube-public/pods"
 
 
-def running_pod(system: System, id_: str) -> Json:
-    """The pod of rank 0 of the running attempt."""
+def running_pod(system: System, id_: str, rank: int = 0) -> Json:
+    """The pod of a rank of the running attempt."""
     view = system.wait_for(id_, "Running")
-    name = f"{id_}-{view['attempt']}-0"
+    name = f"{id_}-{view['attempt']}-{rank}"
     return next(pod for pod in system.pods(id_) if pod["metadata"]["name"] == name)
+
+
+def wait_until_back(system: System, id_: str, rank: int, was: str) -> Json:
+    """The pod of a rank once it is another one than `was`, and runs."""
+
+    def found() -> list[Json]:
+        pods = [pod for pod in system.pods(id_) if pod["metadata"]["name"].endswith(f"-{rank}")]
+        return [pod for pod in pods if pod["metadata"]["uid"] != was and pod["status"].get("phase") == "Running"]
+
+    return wait_until(found, "the rank runs again", timeout_s=40.0)[0]
 
 
 def second_attempt(system: System, id_: str) -> Json:
@@ -57,6 +67,22 @@ def test_the_users_own_failures_count(system: System) -> None:
     assert "restarted" in system.story(id_)
     for attempt in (1, 2):
         system.started_once(id_, 2, attempt=attempt)
+
+
+def test_a_rank_starts_again_in_its_place(system: System) -> None:
+    """With `restart: rank` the other ranks run on; the next pod has the name and the node of the one that failed."""
+    id_ = system.launch(a_body("training", 2, restart="rank", maxRestarts=1))
+    before = {pod["metadata"]["name"]: pod for pod in [running_pod(system, id_, rank) for rank in (0, 1)]}
+    first, failed = before[f"{id_}-1-0"], before[f"{id_}-1-1"]
+    system.nodes.exit(failed["metadata"]["uid"], 3)
+    is_back = wait_until_back(system, id_, 1, failed["metadata"]["uid"])
+    assert is_back["spec"]["nodeName"] == failed["spec"]["nodeName"]
+    assert running_pod(system, id_)["metadata"]["uid"] == first["metadata"]["uid"]
+    system.nodes.exit(is_back["metadata"]["uid"], 4)
+    view = system.ended(id_, "Failed")
+    assert (view["attempt"], view["status"]["restarts"]) == (1, 1)
+    assert "exit code 4" in view["message"]
+    assert system.nodes.doubles() == []
 
 
 def test_a_pod_deleted_by_hand(system: System) -> None:

@@ -24,7 +24,7 @@ from slipway.kube.reflector import Reflector
 from slipway.kube.resources import ALLOCATIONS, PODS
 from slipway.model.lifecycle import RANK_ENDS, Phase, RankState
 from slipway.model.reasons import Reason, Result
-from slipway.watcher import ends, gang, reconcile, reduce, sweep
+from slipway.watcher import ends, gang, reconcile, reduce, restarting, sweep
 from slipway.watcher.consistent_reads import ConsistentReads
 from slipway.watcher.exits import RankExit
 from slipway.watcher.gang import ObservedGang
@@ -328,7 +328,25 @@ def _a_broken_watch_is_the_end(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Reflector, "_run", once)
 
 
+def _restarts_of_ranks_are_free(patch: pytest.MonkeyPatch) -> None:
+    sound = restarting.begun
+
+    def free(view: ReductionView, allocation: Allocation) -> Allocation:
+        after = sound(view, allocation)
+        status = msgspec.structs.replace(after.status, restarts=allocation.status.restarts)
+        return after if after is allocation else transitions.with_status(after, status)
+
+    patch.setattr(restarting, "begun", free)
+
+
 BUGS: tuple[Bug, ...] = (
+    Bug(
+        name="restarts of ranks are not counted",
+        breaks="each restart of a rank in its place is counted, in the write that begins it",
+        install=_restarts_of_ranks_are_free,
+        hunts=(("rank-again", ""),),
+        told_by=("I5",),
+    ),
     Bug(
         name="a failed read is an empty one",
         breaks="nothing is deleted unless every read behind it was answered",

@@ -152,3 +152,31 @@ def test_the_role_of_a_launch_without_roles_is_worker() -> None:
         "successPolicy": {"targets": [{"role": "worker", "indexes": [0]}]},
     }
     assert not refused(ranks=[], **policies)
+
+
+@pytest.mark.parametrize(
+    ("spec", "at"),
+    [
+        ({"minAvailable": 5}, "/minAvailable"),
+        ({"ranks": [{"name": "a"}, {"name": "b", "count": 3, "minAvailable": 2}]}, "/ranks/1/minAvailable"),
+    ],
+    ids=["gang", "role"],
+)
+def test_single_ranks_of_an_elastic_gang_do_not_start_again(spec: dict[str, Any], at: str) -> None:
+    """They leave and return by other rules."""
+    detail = "an elastic gang does not start single ranks again; leave minAvailable out, or restart: rank"
+    assert refused(restart="rank", maxRestarts=2, **spec) == [(at, detail)]
+    assert refused(restart="gang", maxRestarts=2, **spec) == []
+
+
+def test_a_minimum_of_all_ranks_is_none() -> None:
+    """So does a gang say that is not elastic."""
+    assert refused(restart="rank", maxRestarts=2, minAvailable=6) == []
+
+
+def test_restarts_of_ranks_need_a_limit_above_zero() -> None:
+    """Else nothing starts again, which is a slip rather than a wish."""
+    (warning,) = findings_of(restart="rank").warnings
+    assert warning == "restart: rank starts no rank again while maxRestarts is 0; set maxRestarts"
+    rules = [{"action": "notCounted", "exitCodes": [75]}]
+    assert findings_of(restart="rank", failurePolicy={"rules": rules}).warnings == ()

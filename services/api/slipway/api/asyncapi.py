@@ -106,6 +106,9 @@ _EXTRA: dict[Event, dict[str, Json]] = {
     },
     Event.UPDATED: {
         "grown": {**_RANKS, "description": "ranks that were added while it runs"},
+        "startedAgain": {**_RANKS, "description": "ranks that failed and start again in their place"},
+        "restarts": {**_COUNT, "description": "restarts that are counted against maxRestarts, with these"},
+        "note": {**_TEXT, "description": "what has happened, in words"},
         "ranks": {**_RANKS, "description": "ranks that made room"},
         "slots": {**_COUNT, "description": "GPUs that it holds since then"},
         "held": {"type": "boolean", "description": "whether it is held now"},

@@ -377,7 +377,7 @@ def handed_out_by_namespace(live: Iterable[Allocation]) -> dict[str, int]:
         parts = {role.name for role in allocation.spec.ranks if _is_part(role)}
         for member in members(allocation):
             place, known = member.placement, ranks[member.rank] if member.rank < len(ranks) else None
-            is_same = known is not None and (not member.grown or known.pod_uid == member.pod_uid)
+            is_same = known is not None and (known.pod_uid == member.pod_uid or not (member.grown or member.restart))
             has_ended = known is not None and is_same and known.phase in RANK_ENDS
             if place.device and place.role not in parts and not has_ended:
                 namespace = allocation.metadata.namespace

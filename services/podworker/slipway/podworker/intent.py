@@ -7,7 +7,7 @@ Invariants: nothing is launched that is not admitted in this attempt, or that is
 in the release of this attempt; an attempt of the past is always torn down, the current one only when it never
 started (stopped before the release) or has been ended by the watcher; of a running gang only those ranks go that the
 scheduler has told to make room; ranks are added to it only where the scheduler has placed them, and none while others
-go.
+go; a rank starts again in its place only where the watcher has counted that.
 """
 
 import msgspec
@@ -25,6 +25,7 @@ CONDITION_STUCK = transitions.CONDITION_STUCK
 """True: the launch of the attempt in `observedGeneration` exhausted its retries. Unknown: it is being retried."""
 
 _BINDABLE = (Phase.ASSIGNED, Phase.PULLING, Phase.STARTING)
+_RESTARTING = (Phase.STARTING, Phase.RUNNING)
 _OVER = (Phase.TERMINATING, Phase.TERMINATED)
 _GOING = (RankState.RELEASING, RankState.SUCCEEDED, RankState.FAILED)
 
@@ -60,13 +61,19 @@ class Join(msgspec.Struct, frozen=True, tag=True):
     ranks: tuple[int, ...]
 
 
+class Restart(msgspec.Struct, frozen=True, tag=True):
+    """Create, release and bind new pods of these ranks, which failed and start again in their place."""
+
+    ranks: tuple[int, ...]
+
+
 class Nothing(msgspec.Struct, frozen=True, tag=True):
     """There is nothing to do; `why` is a short constant for the log."""
 
     why: str
 
 
-Intent = LaunchIntent | Bind | Teardown | Shed | Join | Nothing
+Intent = LaunchIntent | Bind | Teardown | Shed | Join | Restart | Nothing
 
 
 def decide(allocation: Allocation, *, namespace_terminating: bool = False) -> Intent:
@@ -83,6 +90,9 @@ def decide(allocation: Allocation, *, namespace_terminating: bool = False) -> In
         to_go = () if is_stopping else _to_go(allocation)
         if to_go:
             return Shed(to_go)
+        again = () if is_stopping or status.phase not in _RESTARTING else _to_restart(allocation)
+        if again:
+            return Restart(again)
         growth = growth_of(allocation)
         to_join = () if is_stopping or status.phase is not Phase.RUNNING else _to_join(allocation)
         if growth is not None and to_join:
@@ -134,6 +144,19 @@ def _to_join(allocation: Allocation) -> tuple[int, ...]:
 
     added = [member for member in members(allocation) if member.grown and member.rank not in leaving]
     return tuple(member.rank for member in added if is_due(member))
+
+
+def _to_restart(allocation: Allocation) -> tuple[int, ...]:
+    """The ranks that are to start again and have no new pod yet, or one of which nobody has seen that it has its
+    node."""
+    ranks = allocation.status.ranks or []
+
+    def is_due(member: GangMember) -> bool:
+        known = ranks[member.rank] if member.rank < len(ranks) else None
+        is_same = bool(member.pod_uid) and known is not None and known.pod_uid == member.pod_uid
+        return not is_same or known is None or known.phase is RankState.PENDING
+
+    return tuple(member.rank for member in members(allocation) if member.restart is not None and is_due(member))
 
 
 def is_refused(allocation: Allocation) -> bool:

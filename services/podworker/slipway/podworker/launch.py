@@ -38,6 +38,7 @@ from slipway.kube.objects import Pod
 from slipway.kube.resources import ALLOCATIONS, CONFIG_MAPS, PODS, SERVICES, Resource, brief
 from slipway.kube.wire import metadata_of
 from slipway.pods import home, manifest
+from slipway.pods.ended import is_replaced
 from slipway.pods.manifest import Manifests, RankPod
 from slipway.pods.podspec import SCHEDULER_NAME, TaskOptions
 from slipway.podworker import gates, status
@@ -182,9 +183,40 @@ class AttemptLauncher:
             PermanentError: they can never be created.
         """
         ranks = [member.rank for member in unreleased(allocation)]
+        try:
+            uids = await self._make_pods(allocation, pinned, traceparent, ranks)
+        except QuotaExceededError:
+            await self.take_back(allocation, ranks)
+            raise
+        with step("release", self._clock):
+            try:
+                return await status.join(self._kube, allocation, [uids[rank] for rank in ranks])
+            except InvalidError as error:
+                raise StaleError(f"the growth was refused: {error}") from error
+
+    async def restart(
+        self, allocation: Allocation, pinned: Pinned, traceparent: str, ranks: Collection[int]
+    ) -> Allocation:
+        """Creates new pods of ranks that failed and commits them; answers the allocation with them.
+
+        Raises:
+            StaleError: the allocation has changed: decide again.
+            UnavailableError: the pod that failed is still there: its log is being read.
+            PermanentError: they cannot be created.
+        """
+        uids = await self._make_pods(allocation, pinned, traceparent, ranks)
+        with step("release", self._clock):
+            try:
+                return await status.restarted(self._kube, allocation, uids)
+            except InvalidError as error:
+                raise StaleError(f"the restart was refused: {error}") from error
+
+    async def _make_pods(
+        self, allocation: Allocation, pinned: Pinned, traceparent: str, ranks: Collection[int]
+    ) -> dict[int, str]:
+        """{rank: the uid of its new pod} of some ranks of a gang that runs."""
         manifests = await self._judged_manifests(allocation, pinned, traceparent)
-        by_rank = {pod.rank: pod for pod in manifests.pods}
-        pods = [by_rank[rank] for rank in ranks]
+        pods = [pod for pod in manifests.pods if pod.rank in ranks]
         uids: dict[int, str] = {}
 
         async def create(pod: RankPod) -> None:
@@ -192,24 +224,17 @@ class AttemptLauncher:
             uids[pod.rank] = found.uid
 
         with step("pods", self._clock, count=len(pods)):
-            try:
-                await self._lanes.all([partial(create, pod) for pod in pods], LaunchStage.RANKS)
-            except QuotaExceededError:
-                await self.take_back(allocation, ranks)
-                raise
-        with step("release", self._clock):
-            try:
-                return await status.join(self._kube, allocation, [uids[rank] for rank in ranks])
-            except InvalidError as error:
-                raise StaleError(f"the growth was refused: {error}") from error
+            await self._lanes.all([partial(create, pod) for pod in pods], LaunchStage.RANKS)
+        return uids
 
     async def join(self, allocation: Allocation, ranks: Collection[int]) -> int:
-        """Binds the released pods of these added ranks, as far as they are not bound yet; answers how many.
+        """Binds the released pods of these ranks, which were added or start again, as far as they are not bound yet;
+        answers how many.
 
         Raises:
             StaleError: one of them is gone, going, replaced or bound elsewhere.
         """
-        added = [member for member in members(allocation) if member.grown and member.pod_uid and member.rank in ranks]
+        added = [member for member in members(allocation) if member.pod_uid and member.rank in ranks]
         targets = await self._unbound(allocation, [_target(allocation, member) for member in added])
         with step("bind", self._clock, count=len(targets)):
             namespace = allocation.metadata.namespace
@@ -299,7 +324,8 @@ class AttemptLauncher:
         meta = metadata_of(found)
         verdict = judge(meta, uid=allocation.metadata.uid, spec_hash=manifest.hash_of(body))
         if verdict is AdoptVerdict.ADOPT and isinstance(found, Pod) and not _is_usable(found):
-            verdict = AdoptVerdict.REPLACE
+            # What ended by itself is the watcher's, which reads its log first.
+            verdict = AdoptVerdict.WAIT if is_replaced(meta.uid, allocation) else AdoptVerdict.REPLACE
         match verdict:
             case AdoptVerdict.ADOPT:
                 return meta

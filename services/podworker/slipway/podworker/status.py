@@ -1,4 +1,4 @@
-"""What the pod worker writes to an allocation: its release, the pods of added ranks, the conditions Stuck and Refused.
+"""What the pod worker writes to an allocation: its release, later pods of ranks, the conditions Stuck and Refused.
 
 Owns their form. Every write is a PUT of `/status` under the resourceVersion that the decision was made on: a cancel,
 a deletion or a new attempt in between makes it fail, and the caller decides again. Everything else in the status
@@ -6,7 +6,7 @@ is sent back as it was read.
 """
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -67,6 +67,25 @@ async def join(kube: Kube, allocation: Allocation, pod_uids: Sequence[str]) -> A
         raise StaleError("nothing was added to the allocation")
     grown = msgspec.structs.replace(growth, pod_uids=[*growth.pod_uids, *pod_uids])
     return await put_status(kube, allocation, msgspec.structs.replace(allocation.status, growth=grown))
+
+
+async def restarted(kube: Kube, allocation: Allocation, pod_uids: Mapping[int, str]) -> Allocation:
+    """Commits the new pods of ranks that start again in their place: {rank: uid}.
+
+    Raises:
+        StaleError: the allocation has changed since it was read: decide again.
+        InvalidError: the server's own rules refuse it, such as a restart in a stopped allocation.
+    """
+    ranks = [
+        msgspec.structs.replace(each, pod_uid=pod_uids[each.rank], not_before="") if each.rank in pod_uids else each
+        for each in allocation.status.restarted_ranks
+    ]
+    status = msgspec.structs.replace(
+        allocation.status,
+        restarted_ranks=ranks,
+        conditions=[item for item in allocation.status.conditions if item.type != CONDITION_STUCK],
+    )
+    return await put_status(kube, allocation, status)
 
 
 async def withdraw(
@@ -162,6 +181,7 @@ __all__ = [
     "refusal",
     "refusal_text",
     "release",
+    "restarted",
     "set_condition",
     "stuck_reason",
     "withdraw",

@@ -44,6 +44,7 @@ from slipway.podworker.intent import (
     Join,
     LaunchIntent,
     Nothing,
+    Restart,
     Shed,
     Teardown,
     decide,
@@ -70,6 +71,10 @@ TELL_AFTER_S = 3.0
 """A launch that fails for so long is told to its user; a server that is away for a moment is not."""
 _STATES = (ClaimPendingError, QuotaExceededError)
 """What another try alone does not mend: told at once."""
+_STARTS = LaunchIntent | Bind | Restart
+"""Work without which a gang is not whole: what keeps it up is told, and given up after a while."""
+SOON_S = 2.0
+"""A restart that is due so soon is waited for: the clock of the watcher, which sent the hint, may be a little ahead."""
 
 _log = log.get_logger(__name__)
 
@@ -207,6 +212,9 @@ class Worker:
                     return "joined before"
                 with self._span("grow", allocation, hint_trace) as span:
                     return await self._join(allocation, n, ranks, span.traceparent)
+            case Restart(ranks):
+                with self._span("restart", allocation, hint_trace) as span:
+                    return await self._restart(allocation, ranks, span.traceparent)
             case Bind(past):
                 if _attempt_key(allocation) in self._bound:
                     return "bound before"
@@ -267,6 +275,46 @@ class Worker:
         if len(self._joined) > BOUND_MAX:
             self._joined.popitem(last=False)
         return "joined"
+
+    async def _restart(self, allocation: Allocation, ranks: tuple[int, ...], traceparent: str) -> str:
+        """Ranks that failed get new pods, each when its pause is over. What cannot be made keeps the gang waiting; the
+        watcher gives that up after a while."""
+        now, restarts = self._clock.now(), allocation.status.restarted_ranks
+        waits_s = {
+            each.rank: parse_time(each.not_before) - now if each.not_before else 0.0
+            for each in restarts
+            if not each.pod_uid
+        }
+        due = [rank for rank, wait_s in waits_s.items() if wait_s <= 0]
+        to_bind = [rank for rank in ranks if rank not in waits_s or rank in due]
+        if not to_bind:
+            wait_s = min(waits_s.values())
+            if wait_s > SOON_S:
+                return "too early"
+            raise UnavailableError("a rank starts again in a moment", retry_after_s=wait_s)
+        try:
+            if due:
+                pinned = await self._pools.pinned(allocation)
+                if isinstance(pinned, Drifted):
+                    return await self._mark_stuck(allocation, pinned.reason, pinned.message)
+                allocation = await self._launcher.restart(
+                    allocation, pinned, traceparent or traceparent_of(allocation.metadata), due
+                )
+        except (TerminatingError, NotFoundError):
+            return "taken back"
+        except InvariantError:
+            raise
+        except PermanentError as error:
+            return await self._mark_stuck(allocation, status.stuck_reason(error), str(error))
+        try:
+            await self._launcher.join(allocation, to_bind)
+        except (StaleError, TerminatingError) as error:
+            # The watcher sees what became of the pod.
+            _log.warning("rank not started again", error=str(error))
+            return "not bound"
+        except DeniedError as error:
+            raise UnavailableError(f"the ranks cannot be bound: {error}") from error
+        return "started again"
 
     async def _withdraw(self, allocation: Allocation, reason: str, *, pause_s: float = GROW_AGAIN_S) -> str:
         """Gives back all added ranks that have no released pod; the scheduler adds none for a while."""
@@ -334,7 +382,7 @@ class Worker:
 
     async def _tell(self, allocation: Allocation | None, error: TransientError) -> None:
         """Say on the allocation that it is tried again, and why, unless it says so already."""
-        if allocation is None or not isinstance(decide(allocation), LaunchIntent | Bind):
+        if allocation is None or not isinstance(decide(allocation), _STARTS):
             return
         known = _stuck_of(allocation)
         if known is not None and known.status != "False":
@@ -349,7 +397,7 @@ class Worker:
         Raises:
             PermanentError: it has been so for too long; this is a dead letter.
         """
-        if allocation is None or not isinstance(decide(allocation), LaunchIntent | Bind):
+        if allocation is None or not isinstance(decide(allocation), _STARTS):
             raise error
         known = _stuck_of(allocation)
         if known is not None and known.status == "True":

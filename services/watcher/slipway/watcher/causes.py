@@ -15,7 +15,7 @@ from slipway.crd.v1alpha1 import Allocation
 from slipway.model.lifecycle import Event, Phase, RankState
 from slipway.model.reasons import Reason
 from slipway.model.times import format_time
-from slipway.watcher import ends, exits, obstacles
+from slipway.watcher import ends, exits, obstacles, restarting
 from slipway.watcher.delegated_binding import unplaced
 from slipway.watcher.exits import RankExit
 from slipway.watcher.gang import ObservedGang, Rank
@@ -136,6 +136,7 @@ def next_look(view: ReductionView, allocation: Allocation) -> float | None:
         ends.stuck_until(allocation, view.policy),
         ends.preemption_deadline(allocation, now=view.now),
         obstacles.given_up_at(allocation),
+        restarting.next_at(view, allocation),
     ]
     for rank in view.gang.ranks:
         held = exits.blocked(rank.pod) if rank.pod is not None and rank.exit is None else None

@@ -13,7 +13,7 @@ from contextlib import suppress
 
 import msgspec
 
-from slipway.crd.members import members, rank_count
+from slipway.crd.members import members, rank_count, restarts_ranks
 from slipway.crd.policies import (
     FailureAction,
     FailurePolicy,
@@ -25,7 +25,7 @@ from slipway.crd.policies import (
     said_by,
     success_state,
 )
-from slipway.crd.transitions import is_released, leaving_ranks, ring_of
+from slipway.crd.transitions import is_released, leaving_ranks, ring_of, stop_reason
 from slipway.crd.v1alpha1 import Allocation, RankStatus
 from slipway.kube.facts import pod_fact
 from slipway.kube.objects import Pod
@@ -33,7 +33,7 @@ from slipway.model.lifecycle import RANK_ENDS, Event, Phase, RankState
 from slipway.model.reasons import INFRASTRUCTURE, Reason
 from slipway.model.times import parse_time
 from slipway.pods.ended import recorded
-from slipway.watcher import exits
+from slipway.watcher import ends, exits
 from slipway.watcher.exits import RankExit
 from slipway.watcher.ranks import joined
 
@@ -89,6 +89,12 @@ class Rank(msgspec.Struct, frozen=True, kw_only=True):
     """the position of the rule of the failure policy that decides on its failure"""
     action: FailureAction | None = None
     """what that rule says"""
+    retried: RankExit | None = None
+    """how it ended, when it starts again in its place: for the gang it has not ended"""
+    is_spared: bool = False
+    """a rule says that this restart is not counted against maxRestarts"""
+    restarts: int = 0
+    """how often it was started again in this attempt"""
 
     @property
     def node(self) -> str:
@@ -104,7 +110,12 @@ class Rank(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def is_bound(self) -> bool:
         """Whether it has, or had, a node."""
-        return self.exit is not None or (self.pod is not None and exits.is_bound(self.pod))
+        return self.end is not None or (self.pod is not None and exits.is_bound(self.pod))
+
+    @property
+    def end(self) -> RankExit | None:
+        """How its pod ended, if it has, whatever follows from that."""
+        return self.exit or self.retried
 
     @property
     def is_recorded(self) -> bool:
@@ -114,7 +125,7 @@ class Rank(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def has_started(self) -> bool:
         """Whether its main container runs or has run."""
-        if self.pod is not None and exits.has_started(self.pod):
+        if self.retried is not None or (self.pod is not None and exits.has_started(self.pod)):
             return True
         return self.exit is not None and (self.exit.state is RankState.SUCCEEDED or self.is_ignored)
 
@@ -132,7 +143,7 @@ class Rank(msgspec.Struct, frozen=True, kw_only=True):
     def order(self) -> tuple[bool, bool, float, bool, int]:
         """Sorts ends by their time: what is on record came before what is only seen, and of the same second a success
         comes first."""
-        end = self.exit or self.loss
+        end = self.end or self.loss
         if self.is_recorded and self.pod is not None:
             # The record does not hold the time. The pod stays as long as its attempt lasts, and does.
             end = exits.exit_of(self.pod) or end
@@ -174,13 +185,13 @@ class Rank(msgspec.Struct, frozen=True, kw_only=True):
     def status(self) -> RankStatus:
         """As it is to be recorded."""
         node = self.pod.spec.node_name if self.pod else self.stored.node if self.stored else ""
-        if self.exit is not None:
+        if self.end is not None:
             seen = RankStatus(
                 pod_uid=self.uid,
                 node=node,
-                phase=self.exit.state,
-                exit_code=self.exit.code,
-                reason=self._reason_of_end(),
+                phase=self.end.state,
+                exit_code=self.end.code,
+                reason=self.retried.reason.value if self.retried is not None else self._reason_of_end(),
             )
         elif self.pod is not None:
             reason = self.loss.reason.value if self.loss else ""
@@ -283,6 +294,11 @@ class ObservedGang(msgspec.Struct, frozen=True, kw_only=True):
         return min(earlier or self.lost, key=_blame, default=None)
 
     @property
+    def retried(self) -> list[Rank]:
+        """Ranks that have failed and are to start again in their place, in the order of their ends."""
+        return sorted((rank for rank in self.ranks if rank.retried is not None), key=_order)
+
+    @property
     def live(self) -> list[Rank]:
         """Ranks of which something may still run."""
         return [rank for rank in self.ranks if rank.is_live]
@@ -313,8 +329,8 @@ class ObservedGang(msgspec.Struct, frozen=True, kw_only=True):
 
     def statuses(self) -> list[RankStatus]:
         """`status.ranks`: index = rank, with an empty entry for a rank that was never placed; of one that has left,
-        what was recorded last."""
-        known = dict(enumerate(self.before)) | {rank.index: rank.status() for rank in self.ranks}
+        what was recorded last, and of one that is to start again how it ended."""
+        known = dict(enumerate(self.before)) | {rank.index: rank.status() for rank in self.ranks if rank.uid}
         return [known.get(index) or RankStatus() for index in range(self.count)]
 
     def nodes(self) -> str:
@@ -332,8 +348,8 @@ class ObservedGang(msgspec.Struct, frozen=True, kw_only=True):
         """{exit code: how many ranks}, `?` for ends without a code."""
         counts: dict[str, int] = {}
         for rank in self.ranks:
-            if rank.exit is not None:
-                code = "?" if rank.exit.code is None else str(rank.exit.code)
+            if rank.end is not None:
+                code = "?" if rank.end.code is None else str(rank.end.code)
                 counts[code] = counts.get(code, 0) + 1
         return counts
 
@@ -390,7 +406,7 @@ class ObservedGang(msgspec.Struct, frozen=True, kw_only=True):
 def is_unrecorded(allocation: Allocation, found: ObservedGang) -> bool:
     """Whether an end is seen that is not on record yet."""
     known = recorded(allocation)
-    return any(rank.exit is not None and rank.uid not in known for rank in found.ranks)
+    return any(rank.end is not None and rank.uid not in known for rank in found.ranks)
 
 
 def given_up(allocation: Allocation) -> frozenset[str]:
@@ -401,7 +417,12 @@ def given_up(allocation: Allocation) -> frozenset[str]:
 
 
 def assemble(
-    allocation: Allocation, pods: Iterable[Pod], *, nodes_gone: Set[str] = frozenset(), consistent: bool = False
+    allocation: Allocation,
+    pods: Iterable[Pod],
+    *,
+    nodes_gone: Set[str] = frozenset(),
+    consistent: bool = False,
+    namespace_terminating: bool = False,
 ) -> ObservedGang:
     """The gang of the current attempt; `consistent` says that `pods` come from a consistent read."""
     status = allocation.status
@@ -417,7 +438,7 @@ def assemble(
     ranks: list[Rank] = []
     for member in members(allocation):
         placement, uid, index = member.placement, member.pod_uid, member.rank
-        if not uid:
+        if not uid and member.restart is None:
             continue
         known = stored[index] if index < len(stored) and stored[index].pod_uid == uid else None
         rank = Rank(
@@ -432,7 +453,11 @@ def assemble(
             leaving=index in leaving,
             ended_by=ended_by,
             told_at=_told_at(allocation, is_leaving=index in leaving),
+            restarts=member.restart.n if member.restart is not None else 0,
         )
+        if not uid:
+            ranks.append(rank)
+            continue
         seen_end = _made_room(_judged(rank, nodes_gone=nodes_gone, consistent=consistent))
         ranks.append(_ruled(seen_end, allocation.spec.failure_policy))
     minimum, by_role = _minimums(allocation)
@@ -441,7 +466,7 @@ def assemble(
     for rank in counted:
         placed[rank.role] = placed.get(rank.role, 0) + 1
     return ObservedGang(
-        ranks=tuple(ranks),
+        ranks=_retried(allocation, ranks, namespace_terminating=namespace_terminating),
         count=max(rank_count(allocation), len(stored), *(rank.index + 1 for rank in ranks)),
         spare=max(0, len(counted) - minimum),
         spare_by_role={role: max(0, count - by_role.get(role, 0)) for role, count in placed.items()},
@@ -502,6 +527,31 @@ def _ruled(rank: Rank, policy: FailurePolicy | None) -> Rank:
     code = failed.code if failed.reason in _WITH_A_CODE else None
     rule = deciding_rule(policy, role=rank.role, code=code, is_disruption=is_disruption)
     return msgspec.structs.replace(rank, rule=rule, action=action_of(policy, rule))
+
+
+def _retried(allocation: Allocation, ranks: Sequence[Rank], *, namespace_terminating: bool) -> tuple[Rank, ...]:
+    """The ranks; those that have failed and are to start again in their place have not ended for the gang.
+
+    Failures are taken in the order of their time, up to the first one that ends the attempt: a watcher that sees
+    several at once counts as one that has seen each of them.
+    """
+    spec, status = allocation.spec, allocation.status
+    is_stopping = stop_reason(allocation, namespace_terminating=namespace_terminating) is not None
+    if not restarts_ranks(allocation) or is_stopping or ends.preemption(allocation) is not None:
+        return tuple(ranks)
+    rules = spec.failure_policy
+    counted = spec.max_restarts - status.restarts
+    spared = rules.max_uncounted_restarts - status.uncounted_restarts if rules is not None else 0
+    again: dict[int, Rank] = {}
+    for rank in sorted((rank for rank in ranks if rank.failure is not None), key=_order):
+        failed, is_spared = rank.failure, rank.action is FailureAction.NOT_COUNTED and spared > 0
+        if rank.exit is None or failed is None or failed.reason not in _WITH_A_CODE or rank.is_fatal:
+            break
+        if not is_spared and counted <= 0:
+            break
+        spared, counted = spared - is_spared, counted - (not is_spared)
+        again[rank.index] = msgspec.structs.replace(rank, exit=None, retried=failed, is_spared=is_spared)
+    return tuple(again.get(rank.index, rank) for rank in ranks)
 
 
 def _is_well(rank: Rank) -> bool | None:

@@ -353,7 +353,7 @@ class LogFollower:
         position, self._known = self._known, None
         if position is None:
             position = await self._persist(lambda: self._store.position(self._allocation, self._source))
-        # A rank that made room and came back goes on in its log: what has ended there is the pod before.
+        # A rank that came back, or was started again, goes on in its log: what has ended there is the pod before.
         is_next = position.is_ended and self._is_later(position)
         self._is_stored = position.is_ended and not is_next
         if position.number > self._stored.number:
@@ -365,7 +365,7 @@ class LogFollower:
         self._bytes = 0
 
     def _is_later(self, position: LogPosition) -> bool:
-        """Whether the stored log ended before this pod, which was added to a running gang, was made."""
+        """Whether the stored log ended before this pod, which came to a running gang, was made."""
         meta = self.pod.metadata
         if ANNOTATION_ADDED not in meta.annotations or not meta.creation_timestamp:
             return False

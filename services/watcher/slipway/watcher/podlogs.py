@@ -189,7 +189,7 @@ class PodLogs:
             if follower is not None:
                 follower.news.set()
         if self._leads:
-            # A rank that was added to a running gang may go on in a log that the store has.
+            # A rank that was added to a running gang, or started again, may go on in a log that the store has.
             if not _logs_of(pod) and ANNOTATION_ADDED not in pod.metadata.annotations:
                 self._fresh.add(pod.metadata.uid)
             self._start(pod)

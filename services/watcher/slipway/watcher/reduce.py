@@ -30,7 +30,19 @@ from slipway.model.duration import stored_duration
 from slipway.model.lifecycle import RANK_ENDS, Event, Kind, Phase, has_reached
 from slipway.model.reasons import Reason
 from slipway.model.times import SKEW_S, format_time, parse_time
-from slipway.watcher import causes, cleanup, clocks, dependencies, ends, exits, gang, joining, obstacles, usage
+from slipway.watcher import (
+    causes,
+    cleanup,
+    clocks,
+    dependencies,
+    ends,
+    exits,
+    gang,
+    joining,
+    obstacles,
+    restarting,
+    usage,
+)
 from slipway.watcher.conditions import conditions_of
 from slipway.watcher.dependencies import NOTHING_SEEN, Seen
 from slipway.watcher.ends import Again, End, LifecyclePolicy
@@ -109,7 +121,13 @@ def reduce(  # noqa: PLR0913 - all that was observed, each by its name
     view = ReductionView(
         allocation=righted,
         pods=found,
-        gang=gang.assemble(righted, found, nodes_gone=nodes_gone, consistent=consistent),
+        gang=gang.assemble(
+            righted,
+            found,
+            nodes_gone=nodes_gone,
+            consistent=consistent,
+            namespace_terminating=namespace_terminating,
+        ),
         now=now,
         policy=policy,
         namespace_terminating=namespace_terminating,
@@ -194,7 +212,7 @@ def _started(view: ReductionView) -> _Moved:
     if view.allocation.status.phase is Phase.TERMINATING:
         return _finished(view, view.allocation)
     followed = _shrunk(view, _ready(view, _limited(view, _progressed(view, view.allocation))))
-    followed = joining.followed(view, followed)
+    followed = restarting.begun(view, joining.followed(view, followed))
     allocation, cause = causes.preempted(view, followed)
     cause = cause or causes.ending(view, allocation)
     if cause is None:

@@ -20,6 +20,7 @@ from slipway.model.lifecycle import Event, Phase, RankState
 from slipway.model.reasons import INFRASTRUCTURE, Reason, Result
 from slipway.model.times import format_time, parse_time
 from slipway.watcher.obstacles import BLOCKED
+from slipway.watcher.restarting import NOTE, STARTED_AGAIN
 
 REPORTER = f"{API_GROUP}/watcher"
 """Shown by kubectl as the source."""
@@ -30,6 +31,8 @@ _IN_ORDER = (
     "Queued", "CannotStart", "Held", "Resumed", "Admitted", "StartBlocked", "Running", "Preempting", "Requeued",
 )  # fmt: skip
 """Reasons as they follow each other in a life; every other one is an end. kubectl lists Events of this kind by name."""
+_BESIDE = {"RankRestarted": "Running"}
+"""Reasons that stand in the order where another one does."""
 _CALM = (Reason.PREEMPTED, Reason.PREEMPTION_GRACE, Reason.NODE_DISABLED)
 """Ends of an attempt that somebody decided: no warning."""
 
@@ -91,7 +94,8 @@ def body_of(allocation: Allocation, note: StoryNote, instance: str) -> dict[str,
 
 
 def _note(allocation: Allocation, told: _Told, at: float, *, cause: str) -> StoryNote:
-    place = _IN_ORDER.index(told.reason) if told.reason in _IN_ORDER else len(_IN_ORDER)
+    like = _BESIDE.get(told.reason, told.reason)
+    place = _IN_ORDER.index(like) if like in _IN_ORDER else len(_IN_ORDER)
     parts = [id_of(allocation), str(int(at // WINDOW_S)), f"{place}-{told.reason}", cause]
     name = ".".join(part.lower() for part in parts if part)
     return StoryNote(
@@ -125,6 +129,9 @@ def _told(allocation: Allocation, entry: RingEntry) -> _Told | None:
             return _ended(allocation, entry)
         case Event.UPDATED if data.get(BLOCKED):
             return _Told(reason="StartBlocked", action="Start", text=str(data[BLOCKED]), is_warning=True)
+        case Event.UPDATED if STARTED_AGAIN in data:
+            text = str(data.get(NOTE) or "a rank failed; it starts again")
+            return _Told(reason="RankRestarted", action="Start", text=text, is_warning=True)
         case Event.UPDATED if HELD in data:
             is_held = bool(data[HELD])
             text = "is held and does not start" if is_held else "waits for its turn again"

@@ -37,6 +37,7 @@ _API = "api"
 WRITES_MAX = 10
 RANK_WRITES_MAX = 4
 GROWTH_WRITES_MAX = 4
+RESTART_WRITES_MAX = 2
 NEWS_S = 0.9
 """News of ranks between transitions is written a second apart at the least (`rank_detail_interval_s` of the watcher);
 the clocks of who writes and of who records it differ by a little."""
@@ -73,7 +74,8 @@ def writes_are_bounded(evidence: AuditEvidence) -> Iterator[InvariantViolation]:
     (of users, or of the scheduler to stop or to make room) grant two more: their own, and the answer to them. Whatever
     interrupts us may cost an attempt's work again: who was held does what others have done, and undoes it. A pod that
     was given back because a quota refused another of its gang, and was made again, costs its writes again. A growth
-    costs four more: the decision, the pods, and what it comes to. Between
+    costs four more: the decision, the pods, and what it comes to. A rank that starts again in its place costs two more
+    than its pod: the count, and the next pod. Between
     transitions the watcher may record what single ranks do, once a second at most; these writes are not counted."""
     writes: dict[str, int] = {}
     pods: dict[str, dict[str, set[str]]] = {}
@@ -104,7 +106,7 @@ def writes_are_bounded(evidence: AuditEvidence) -> Iterator[InvariantViolation]:
         tries = max(1, end.status.attempt) + evidence.interruptions
         again = sum(len(uids) - 1 for uids in pods.get(uid, {}).values())
         most = (WRITES_MAX + RANK_WRITES_MAX * ranks_of(end)) * tries + RANK_WRITES_MAX * again
-        most += GROWTH_WRITES_MAX * _growths(history)
+        most += GROWTH_WRITES_MAX * _growths(history) + RESTART_WRITES_MAX * _rank_restarts(history)
         if count > most:
             message = f"took {count} of our writes in {end.status.attempt} attempts, {most} are granted"
             yield InvariantViolation(invariant="I24", subject=end.metadata.name, message=message)
@@ -155,6 +157,15 @@ def _growths(history: Sequence[AllocationVersion]) -> int:
         if growth is not None:
             highest[growth.attempt] = max(highest.get(growth.attempt, 0), growth.n)
     return sum(highest.values())
+
+
+def _rank_restarts(history: Sequence[AllocationVersion]) -> int:
+    """How often ranks of it were started again in their place."""
+    most: dict[int, int] = {}
+    for item in history:
+        status = item.allocation.status
+        most[status.attempt] = max(most.get(status.attempt, 0), sum(each.n for each in status.restarted_ranks))
+    return sum(most.values())
 
 
 def _is_order(version: Version) -> bool:

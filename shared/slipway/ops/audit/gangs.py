@@ -37,13 +37,14 @@ def one_live_pod_per_rank(evidence: AuditEvidence) -> Iterator[InvariantViolatio
 
 def one_start_per_attempt(evidence: AuditEvidence) -> Iterator[InvariantViolation]:
     """I4: at most one pod of (allocation, rank, attempt) ever starts a container; of a rank that made room and came
-    back, one more for each growth that names its pod."""
-    added = {
-        uid
+    back, one more for each growth that names its pod; of one that failed, one more for each counted restart."""
+    growths = (item.allocation.status.growth for history in evidence.allocations.values() for item in history)
+    added = {uid for growth in growths if growth is not None for uid in growth.pod_uids}
+    added |= {
+        each.pod_uid
         for history in evidence.allocations.values()
         for item in history
-        if item.allocation.status.growth is not None
-        for uid in item.allocation.status.growth.pod_uids
+        for each in item.allocation.status.restarted_ranks
     }
     started: dict[tuple[str, int, int], set[str]] = {}
     for ran in evidence.runs:
@@ -72,6 +73,7 @@ def release_before_bind(evidence: AuditEvidence) -> Iterator[InvariantViolation]
             allocations[version.uid] = item.allocation
             yield from _release(item, before, known.get(version.uid, set()))
             yield from _growth(item, before, known.get(version.uid, set()))
+            yield from _rank_restarts(item, before, known.get(version.uid, set()))
         if change is None or not owner_of(change.pod):
             continue
         uids = known.setdefault(owner_of(change.pod), set())
@@ -185,6 +187,28 @@ def _growth(item: AllocationVersion, before: Allocation | None, existing: set[st
     missing = set(fresh) - existing
     if missing:
         yield _wrong(item, f"growth of pods that do not exist: {sorted(missing)}")
+
+
+def _rank_restarts(
+    item: AllocationVersion, before: Allocation | None, existing: set[str]
+) -> Iterator[InvariantViolation]:
+    """Ranks that start again in their place: each time counted, within the limits, and with a pod that exists."""
+    status, spec = item.allocation.status, item.allocation.spec
+    if before is None or before.status.attempt != status.attempt or not status.restarted_ranks:
+        return
+    old = {each.rank: each for each in before.status.restarted_ranks}
+    begun = sum(each.n - (old[each.rank].n if each.rank in old else 0) for each in status.restarted_ranks)
+    counted = status.restarts + status.uncounted_restarts - before.status.restarts - before.status.uncounted_restarts
+    if begun != counted:
+        yield _wrong(item, f"{begun} restarts of ranks, of which {counted} are counted")
+    if begun and status.restarts > spec.max_restarts:
+        yield _wrong(item, f"{status.restarts} restarts, and maxRestarts is {spec.max_restarts}")
+    known = {each.pod_uid for each in old.values()}
+    fresh = {each.pod_uid for each in status.restarted_ranks if each.pod_uid and each.pod_uid not in known}
+    if fresh and spec.desired == "Stopped":
+        yield _wrong(item, "a rank of what is stopped starts again")
+    if missing := fresh - existing:
+        yield _wrong(item, f"restart with pods that do not exist: {sorted(missing)}")
 
 
 def _binding(change: PodVersion, allocation: Allocation | None) -> Iterator[InvariantViolation]:

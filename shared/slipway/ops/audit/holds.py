@@ -123,7 +123,15 @@ def _counted(allocation: Allocation) -> tuple[object, ...]:
     """What of an allocation says how much it holds, with the decisions about it."""
     status = allocation.status
     is_leaving = allocation.spec.desired == "Stopped" or allocation.metadata.deletion_timestamp is not None
-    return status.phase, status.attempt, status.admission, status.release, status.growth, is_leaving
+    return (
+        status.phase,
+        status.attempt,
+        status.admission,
+        status.release,
+        status.growth,
+        status.restarted_ranks,
+        is_leaving,
+    )
 
 
 def is_dead(decision: WireDecision, allocation: Allocation) -> bool:

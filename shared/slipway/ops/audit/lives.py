@@ -6,6 +6,7 @@ I7, I8, I13. Pure: evidence in, violations out.
 from collections.abc import Iterator
 from itertools import pairwise
 
+from slipway.crd.members import growth_of
 from slipway.crd.rules import RULES
 from slipway.crd.transitions import ring_of
 from slipway.crd.v1alpha1 import Allocation, RankStatus
@@ -37,7 +38,7 @@ def terminal_is_absorbing(evidence: AuditEvidence) -> Iterator[InvariantViolatio
         if old.release is not None and new.release != old.release:
             yield _broken("I7", after, "its release is rewritten")
         for rank, (was, now) in enumerate(zip(old.ranks or [], new.ranks or [], strict=False)):
-            is_back = new.growth is not None and now.pod_uid in new.growth.pod_uids and now.pod_uid != was.pod_uid
+            is_back = now.pod_uid in _came_later(after.allocation) and now.pod_uid != was.pod_uid
             if was.exit_code is not None and not is_back and _end_of(was) != _end_of(now):
                 yield _broken("I7", after, f"the exit of rank {rank} is rewritten: {was} -> {now}")
 
@@ -69,6 +70,13 @@ def transitions_are_legal(evidence: AuditEvidence) -> Iterator[InvariantViolatio
             yield _broken("I8", after, f"{old.phase} (attempt {old.attempt}) -> {new.phase} (attempt {new.attempt})")
         yield from _ranks_move_on(before, after)
         yield from _ring_is_legal(before, after, is_sampled=evidence.is_sampled)
+
+
+def _came_later(allocation: Allocation) -> frozenset[str]:
+    """The pods that stand for ranks which were added, or started again, while the others ran."""
+    growth = growth_of(allocation)
+    added = growth.pod_uids if growth is not None else []
+    return frozenset((*added, *(each.pod_uid for each in allocation.status.restarted_ranks if each.pod_uid)))
 
 
 def _end_of(rank: RankStatus) -> tuple[int | None, str]:

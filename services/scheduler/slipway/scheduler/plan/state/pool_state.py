@@ -386,15 +386,16 @@ class Columns:
     def _seen(self, uid: str, allocation: AllocationFact, coming: Set[int]) -> tuple[dict[int, PodFact], set[int]]:
         """({rank: its bound live pod} of this attempt, ranks that have ended); `coming` are ranks to be added.
 
-        Of a rank that was added the pod that stood for it before may still be there: its end is the object's to tell.
+        Of a rank that was added or started again, the pod that stood for it before may still be there; and a rank that
+        has failed may start again in its place. So the end of such a rank is the object's to tell.
         """
         bound: dict[int, PodFact] = {}
-        ended, grown = set(allocation.ended_ranks) - coming, coming | set(allocation.grown)
+        ended, told = set(allocation.ended_ranks) - coming, coming | set(allocation.told_ends)
         for pod in self._pods_of.get(uid, {}).values():
             if pod.attempt != allocation.attempt:
                 continue
             if not pod.live:
-                ended |= {pod.rank} - grown
+                ended |= {pod.rank} - told
             elif pod.node:
                 bound[pod.rank] = pod
         return bound, ended - bound.keys()
