@@ -43,7 +43,7 @@ def policies(draw: st.DrawFn) -> dict[str, Any]:
 def stories(draw: st.DrawFn) -> AllocationStory:
     """A running gang with policies."""
     spec: dict[str, Any] = {"maxRestarts": draw(st.integers(0, 1))}
-    spec |= draw(st.sampled_from([{}, {"minAvailable": 2}, {"minAvailable": 3}]))
+    spec |= draw(st.sampled_from([{}, {"restart": "rank"}, {"minAvailable": 2}, {"minAvailable": 3}]))
     spec |= draw(policies())
     return a_running(RANKS, **spec)
 

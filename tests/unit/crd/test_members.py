@@ -1,12 +1,14 @@
 """Which ranks an attempt has: those of its admission, without those that left, and those that it grew by."""
 
 import msgspec
+import pytest
 
 from slipway.crd.facts import allocation_fact
-from slipway.crd.members import below_count, left_ranks, members, pod_uids, positions, unreleased
+from slipway.crd.members import below_count, left_ranks, members, pod_uids, positions, restarting, unreleased
+from slipway.crd.policies import RestartUnit
 from slipway.crd.rules import violations
 from slipway.crd.transitions import record
-from slipway.crd.v1alpha1 import Allocation, Growth, Placement, RankStatus, Shrink
+from slipway.crd.v1alpha1 import Allocation, Growth, Placement, RankRestart, RankStatus, Shrink
 from slipway.model.lifecycle import Event, RankState
 from tests.support.builders import AllocationStory, an_allocation, as_json
 
@@ -94,6 +96,34 @@ def test_what_a_rank_was_before_it_came_back_is_not_its_end() -> None:
     ]
     story = grown(a_gang(started=2), 1, 2, pods=1, left=(1,)).with_status(ranks=ranks)
     assert allocation_fact(story.it, None).ended_ranks == ()
+
+
+def test_a_rank_that_starts_again_stands_beside_its_next_pod() -> None:
+    """None yet, until that is committed; its place and the other ranks are as they were."""
+    waiting = a_gang().with_status(restarted_ranks=[RankRestart(rank=1, n=1)])
+    assert uids(waiting.it) == {0: "first-0", 1: "", 2: "first-2"}
+    assert [member.rank for member in restarting(waiting.it)] == [1]
+    there = a_gang().with_status(restarted_ranks=[RankRestart(rank=1, n=1, pod_uid="next-1")])
+    assert uids(there.it) == {0: "first-0", 1: "next-1", 2: "first-2"}
+    assert restarting(there.it) == []
+    assert pod_uids(there.it) == {"first-0", "first-1", "first-2", "next-1"}
+    assert [each.placement for each in members(there.it)] == [each.placement for each in members(a_gang().it)]
+
+
+@pytest.mark.parametrize("uid", ["", "next-1"], ids=["waiting", "made"])
+def test_a_failed_rank_that_may_start_again_keeps_its_place(uid: str) -> None:
+    """From its failure until its attempt is over; a rank that has ended well needs it no more."""
+    ranks = [
+        RankStatus(pod_uid="first-0", phase=RankState.SUCCEEDED, exit_code=0),
+        RankStatus(pod_uid="first-1", phase=RankState.FAILED, exit_code=1),
+        RankStatus(pod_uid="first-2", phase=RankState.FAILED, exit_code=1),
+    ]
+    story = a_gang().with_spec(restart=RestartUnit.RANK).with_status(ranks=ranks)
+    story = story.with_status(restarted_ranks=[RankRestart(rank=1, n=1, pod_uid=uid)])
+    fact = allocation_fact(story.it, None)
+    assert (fact.ended_ranks, fact.told_ends) == ((0,), (0, 1, 2))
+    over = allocation_fact(story.recorded(Event.TERMINATING, at_s=9).it, None)
+    assert over.ended_ranks == (0, 2)
 
 
 def test_a_gang_below_its_count_says_what_it_waits_for() -> None:

@@ -183,3 +183,11 @@ def test_the_record_of_the_failure_stays_until_the_next_pod_is_there() -> None:
     known = (done.status.ranks or [RankStatus()])[1]
     later = settled(done, a_pod(0).running(), a_pod(2).running(), now=NOW + 5)
     assert (later.status.ranks or [RankStatus()])[1] == known
+
+
+def test_a_failure_before_the_success_is_counted() -> None:
+    """As by a watcher that saw it then, whether the rank came back in time or not; a failure after it is not."""
+    gang = a_gang(2, successPolicy={"targets": [{"indexes": [0]}]})
+    for at_s, restarts in ((9, 1), (11, 0)):
+        done = settled(gang.it, a_pod(0).exited(0, at_s=10), a_pod(1).exited(1, at_s=at_s))
+        assert (done.status.result, done.status.restarts) == (Result.SUCCEEDED, restarts)

@@ -295,8 +295,13 @@ class ObservedGang(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def retried(self) -> list[Rank]:
-        """Ranks that have failed and are to start again in their place, in the order of their ends."""
-        return sorted((rank for rank in self.ranks if rank.retried is not None), key=_order)
+        """Ranks that have failed and are to start again in their place, in the order of their ends; of a gang that has
+        succeeded, those that had failed before."""
+        found = sorted((rank for rank in self.ranks if rank.retried is not None), key=_order)
+        if not found or not self.has_succeeded:
+            return found
+        last = self._until_met()[-1].order
+        return [rank for rank in found if rank.order < last]
 
     @property
     def live(self) -> list[Rank]:

@@ -29,7 +29,7 @@ _TEXT_MAX = 160
 def begun(view: ReductionView, allocation: Allocation) -> Allocation:
     """The allocation with the restarts of the ranks that have failed since."""
     status, due = allocation.status, view.gang.retried
-    if not due or status.phase not in _PLACED or view.gang.has_succeeded:
+    if not due or status.phase not in _PLACED:
         return allocation
     entries = {each.rank: each for each in status.restarted_ranks}
     for rank in due:

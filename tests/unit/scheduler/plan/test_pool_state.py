@@ -79,6 +79,14 @@ def test_ended_ranks_use_nothing() -> None:
     assert used(a_snapshot(nodes(2), [over])) == [0, 0]
 
 
+def test_a_rank_that_may_start_again_holds_its_place_when_its_pod_has_ended() -> None:
+    """Its end is the object's to tell: until then somebody else would take the room that its next pod needs."""
+    kept = msgspec.structs.replace(PLACED, told_ends=(0, 1))
+    assert used(a_snapshot(nodes(2), [kept], pods=[a_pod(GANG, 1, "n1", live=False)])) == [1, 1]
+    done = msgspec.structs.replace(kept, ended_ranks=(1,))
+    assert used(a_snapshot(nodes(2), [done], pods=[a_pod(GANG, 1, "n1", live=False)])) == [1, 0]
+
+
 def test_a_pod_of_an_earlier_attempt_counts_beside_the_new_admission() -> None:
     """It still runs, wherever its allocation has got to."""
     second = msgspec.structs.replace(PLACED, attempt=2)
