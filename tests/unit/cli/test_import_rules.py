@@ -180,8 +180,32 @@ def test_exit_codes_decide_for_the_replicas_that_say_so() -> None:
     assert body["failurePolicy"]["rules"] == [
         {"action": "fail", "roles": ["worker"], "exitCodes": ["1-127"]},
         {"action": "retry", "roles": ["worker"], "exitCodes": ["128-255"]},
+        {"action": "fail", "roles": ["master"]},
     ]
-    assert body["maxRestarts"] == 1000
+    assert (body["maxRestarts"], body["restart"]) == (1000, "rank")
+
+
+@pytest.mark.parametrize(
+    ("kind", "policy", "more", "expected"),
+    [
+        ("pytorch", "OnFailure", "", (1000, "rank")),
+        ("pytorch", "", "", (1000, "rank")),
+        ("pytorch", "OnFailure", "runPolicy: {backoffLimit: 4}, ", (4, "rank")),
+        ("pytorch", "OnFailure", "elasticPolicy: {minReplicas: 1}, ", (1000, None)),
+        ("pytorch", "Never", "", (None, None)),
+        ("tf", "", "", (None, None)),
+    ],
+)
+def test_pods_that_kubeflow_starts_again_do_so_here(
+    kind: str, policy: str, more: str, expected: tuple[int | None, str | None]
+) -> None:
+    """One by one, but for elastic gangs; without a limit there, so with a high one here. TFJobs say so themselves."""
+    words = f"restartPolicy: {policy}, " if policy else ""
+    worker = f"{{replicas: 2, {words}template: {{spec: {{containers: [{{name: c, image: i}}]}}}}}}"
+    names = {"pytorch": "PyTorchJob", "tf": "TFJob"}
+    text = f"apiVersion: kubeflow.org/v1\nkind: {names[kind]}\nspec: {{{more}{kind}ReplicaSpecs: {{Worker: {worker}}}}}"
+    (body,) = _imported(text).bodies
+    assert (body.get("maxRestarts"), body.get("restart")) == expected
 
 
 def test_a_volcano_job_that_restarts_at_one_code_fails_at_the_others() -> None:

@@ -21,6 +21,8 @@ _REPLICAS = {
     "JAXJob": ("jaxReplicaSpecs", "jax"),
 }
 """{kind: (field with the replicas, name of the main container)}"""
+_ON_FAILURE = ("PyTorchJob", "PaddleJob", "JAXJob")
+"""Kinds whose pods start again after a failure when no restartPolicy is set; those of the others do not."""
 _FIRST = ("Launcher", "Chief", "Master")
 """Replica types whose first pod leads the others."""
 _SERVERS = ("PS", "Evaluator")
@@ -40,8 +42,8 @@ def replica_job(document: ForeignDocument) -> list[ImportedLaunch]:
     frame(launch, root)
     spec = root.get("spec")
     replicas, main = _REPLICAS[str(root.get("kind").value)]
-    _replicas(launch, spec.get(replicas), main)
-    _run_policy(launch, spec.get("runPolicy"))
+    restarts = _replicas(launch, spec.get(replicas), main, is_restarted=root.get("kind").value in _ON_FAILURE)
+    _run_policy(launch, spec.get("runPolicy"), restarts)
     processes = spec.get("nprocPerNode")
     if processes.is_set:
         if (count := processes.text()).isdigit():
@@ -51,6 +53,7 @@ def replica_job(document: ForeignDocument) -> list[ImportedLaunch]:
         else:
             processes.changed("auto, gpu or cpu: processes of a pod", "torchrun starts one for each GPU of the rank")
     _elastic(launch, spec.get("elasticPolicy"))
+    _in_place(launch, spec.get("runPolicy").get("backoffLimit"), restarts)
     success = spec.get("successPolicy")
     if success.text() == "AllWorkers":
         success.carried()
@@ -69,11 +72,17 @@ def replica_job(document: ForeignDocument) -> list[ImportedLaunch]:
     return [launch]
 
 
-def _replicas(launch: ImportedLaunch, field: ForeignField, main: str) -> None:
+def _replicas(
+    launch: ImportedLaunch, field: ForeignField, main: str, *, is_restarted: bool = False
+) -> list[ForeignField]:
+    """The roles; answers the policies of those whose pods start again by themselves. `is_restarted`: where none is
+    set, they do."""
     types = field.fields()
     if not types:
         field.refuse("has no replicas; name at least one type, such as Worker")
     by_code: list[tuple[ForeignField, str]] = []
+    again: list[ForeignField] = []
+    never: list[tuple[ForeignField, str]] = []
     leading = sorted(types, key=lambda name: (name not in _FIRST, name in _SERVERS))
     for name in leading:
         replica = types[name]
@@ -87,12 +96,14 @@ def _replicas(launch: ImportedLaunch, field: ForeignField, main: str) -> None:
             made["daemon"] = True
             replica.get("replicas").changed("they do not end by themselves", "daemon: true; they end with the others")
         policy = replica.get("restartPolicy")
-        if policy.value == "Never":
+        if policy.value == "Never" or not (policy.is_set or is_restarted):
             policy.unneeded("always Never here")
+            never.append((policy, str(made["name"])))
         elif policy.value == "ExitCode":
             by_code.append((policy, str(made["name"])))
         else:
             policy.changed("a failed pod starts again by itself", "maxRestarts: all ranks start again, as one")
+            again.append(policy)
     if not launch.roles():
         field.refuse("all types have 0 replicas; nothing would run")
     for policy, name in by_code:
@@ -104,11 +115,32 @@ def _replicas(launch: ImportedLaunch, field: ForeignField, main: str) -> None:
             "exit codes from 128 start the pod again, others fail the job",
             "failurePolicy: 1 to 127 fail; from 128 on all ranks start again, as one",
         )
-    if by_code:
-        launch.body["maxRestarts"] = RESTARTS
+    for policy, name in never if again or by_code else ():
+        add_rule(launch, policy, "fail", roles=[name])
+        policy.carried("failurePolicy: fail")
+    return [*again, *(policy for policy, _ in by_code)]
 
 
-def _run_policy(launch: ImportedLaunch, policy: ForeignField) -> None:
+def _in_place(launch: ImportedLaunch, retries: ForeignField, restarts: list[ForeignField]) -> None:
+    """Kubeflow starts single pods again: so does `restart: rank`, but for an elastic gang."""
+    roles = launch.roles()
+    is_elastic = "minAvailable" in launch.body or any("minAvailable" in role_ for role_ in roles)
+    if not restarts or is_elastic or sum(int(role_["count"]) for role_ in roles) < 2:
+        return
+    launch.put("restart", "rank", restarts[0])
+    for policy in restarts:
+        if policy.value == "ExitCode":
+            policy.carried("failurePolicy, and restart: rank")
+        else:
+            policy.changed("a failed container starts again in its pod", "restart: rank; it starts again in a new pod")
+    if retries.is_set:
+        retries.carried("maxRestarts")
+    else:
+        does, here = "absent: pods start again without a limit", f"restart: rank, maxRestarts: {RESTARTS}"
+        launch.document.note(retries.steps, Verdict.CHANGED, does, here)
+
+
+def _run_policy(launch: ImportedLaunch, policy: ForeignField, restarts: list[ForeignField]) -> None:
     policy.get("cleanPodPolicy").unneeded("pods of ended work are deleted, after their logs are read")
     limit = policy.get("activeDeadlineSeconds")
     if limit.is_set:
@@ -118,7 +150,8 @@ def _run_policy(launch: ImportedLaunch, policy: ForeignField) -> None:
     if retries.is_set:
         launch.put("maxRestarts", retries.whole(most=1000), retries)
         retries.changed("retries of single pods", "maxRestarts: all ranks start again, as one")
-    elif "failurePolicy" in launch.body:
+    elif restarts:
+        launch.body["maxRestarts"] = RESTARTS
         here = f"maxRestarts: {RESTARTS}"
         launch.document.note(retries.steps, Verdict.CHANGED, "absent: pods start again without a limit", here)
     if policy.get("suspend").truth():
@@ -185,7 +218,7 @@ def mpi_job(document: ForeignDocument) -> list[ImportedLaunch]:
     replicas = spec.get("mpiReplicaSpecs")
     if not replicas.get("Launcher").is_set or not replicas.get("Worker").is_set:
         replicas.refuse("must have a Launcher and a Worker")
-    _replicas(launch, replicas, "")
+    restarts = _replicas(launch, replicas, "")
     for role_ in launch.roles():
         if role_["name"] == "worker" and len(launch.roles()) > 1:
             role_["daemon"] = True
@@ -208,7 +241,7 @@ def mpi_job(document: ForeignDocument) -> list[ImportedLaunch]:
     spec.get("runLauncherAsWorker").lost(
         "the launcher is a worker too", "give the launcher GPUs, and list it as a host"
     )
-    _run_policy(launch, spec.get("runPolicy"))
+    _run_policy(launch, spec.get("runPolicy"), restarts)
     spec.get("cleanPodPolicy").unneeded("pods of ended work are deleted, after their logs are read")
     return [launch]
 

@@ -107,6 +107,10 @@ def _group(document: ForeignDocument) -> ImportedLaunch:
 def _restarts(launch: ImportedLaunch, policy: ForeignField) -> None:
     launch.body["maxRestarts"] = RESTARTS
     if policy.text("RecreateGroupOnPodRestart") in ("Default", "None"):
-        policy.changed("a failed pod starts again by itself", f"maxRestarts: {RESTARTS}; all ranks start again, as one")
+        launch.put("restart", "rank", policy)
+        policy.changed(
+            "a failed container starts again in its pod, without a limit",
+            f"restart: rank, maxRestarts: {RESTARTS}; it starts again in a new pod",
+        )
     else:
         policy.changed("the group starts again as a whole, without a limit", f"maxRestarts: {RESTARTS}")
