@@ -2,6 +2,7 @@
 
 import pytest
 
+from slipway.crd.meta import Condition
 from slipway.model.lifecycle import Event, Phase
 from slipway.model.reasons import Reason, Result
 from slipway.model.times import parse_time
@@ -50,6 +51,14 @@ def test_the_refusal_tells_why() -> None:
     """The server's own message reaches the user."""
     story = an_allocation().assigned().condition("Refused", "InvalidSpec", "spec.containers: Required value")
     assert once(story.it).allocation.status.message == "spec.containers: Required value"
+
+
+def test_the_end_of_a_wait_that_was_too_long_tells_what_it_waited_for() -> None:
+    """Other ends of it do not: a user who kills it knows why."""
+    waits = Condition(type="Admitted", status="False", reason="NoFit", message="0 of 2 nodes fit")
+    story = an_allocation().with_status(conditions=[waits])
+    assert once(story.stopped("PendingTimeout").it).allocation.status.message == "0 of 2 nodes fit"
+    assert once(story.killed().it).allocation.status.message == ""
 
 
 def test_an_evicted_assignment_begins_again_when_no_pod_is_left() -> None:

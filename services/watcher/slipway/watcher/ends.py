@@ -10,6 +10,7 @@ the infrastructure never counts against `maxRestarts`, unless a rule of the allo
 import msgspec
 
 from slipway.crd.dependencies import unmet
+from slipway.crd.facts import gate_of
 from slipway.crd.meta import Condition, condition_of
 from slipway.crd.policies import FailureAction, action_of
 from slipway.crd.transitions import CONDITION_STUCK, ring_of, stop_reason
@@ -276,9 +277,7 @@ def unstarted(
     if standing is not None and stop is not None:
         if standing.requeue:
             return Again(reason=stop)
-        kept = condition_of(allocation.status.conditions, CONDITION_STUCK)
-        is_why = kept is not None and kept.observed_generation == allocation.status.attempt and kept.status != "False"
-        message = kept.message if kept is not None and is_why and stop is Reason.PENDING_TIMEOUT else ""
+        message = _what_it_waited_for(allocation) if stop is Reason.PENDING_TIMEOUT else ""
         return End(result=result_of(stop), reason=stop, message=message)
     if allocation.status.phase is Phase.TERMINATING:
         return outcome(allocation, cause_of(allocation), now=now, policy=policy)
@@ -289,6 +288,15 @@ def unstarted(
     if until is not None and now >= until:
         return _again(allocation, Reason.LAUNCH_STUCK, counted=False, now=now, policy=policy)
     return None
+
+
+def _what_it_waited_for(allocation: Allocation) -> str:
+    """What kept a start from going on, or why the allocation had no place; "" when nothing was told."""
+    status = allocation.status
+    kept = condition_of(status.conditions, CONDITION_STUCK)
+    if kept is not None and kept.observed_generation == status.attempt and kept.status != "False":
+        return kept.message
+    return gate_of(allocation)[1]
 
 
 def cause_of(allocation: Allocation) -> Reason:
