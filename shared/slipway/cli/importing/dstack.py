@@ -11,6 +11,7 @@ import shlex
 from slipway.cli.importing.foreign import ForeignDocument, ForeignField, Json, each, lose
 from slipway.cli.importing.kinds import ImportOptions
 from slipway.cli.importing.outcome import ImportedLaunch, main_template
+from slipway.cli.importing.pods import replicate
 from slipway.cli.importing.vocabulary import (
     GPU,
     duration,
@@ -24,6 +25,7 @@ from slipway.cli.importing.vocabulary import (
     variables,
 )
 
+REPLICAS_MAX = 200
 _PRIORITY = 50
 """Of a launch that says none; dstack's is 0."""
 _MEMORY = re.compile(r"\d+(\.\d+)?\s*[MGT]B(\.\.)?.*|\.\.\d+.*", re.IGNORECASE)
@@ -50,7 +52,7 @@ _SERVICE = {
     "strip_prefix": ("how the path is passed on", "SLIPWAY_PROXY_PREFIX is the path that the program sees"),
     "https": ("TLS at the gateway", "TLS ends in front of the API"),
     "auth": ("whether a token is needed", "the API asks for one, as it is set up"),
-    "scaling": ("adds replicas by load", "launch one for each replica"),
+    "scaling": ("adds replicas by load", "write replicas, and apply the launch again with more"),
     "rate_limits": ("limits on requests", "a proxy in front of the API"),
     "probes": ("requests that say whether it is ready", "write a readinessProbe into template.spec.containers"),
 }
@@ -108,8 +110,20 @@ def configuration(document: ForeignDocument, options: ImportOptions) -> list[Imp
             root.get(name).carried()
     if kind == "service":
         lose(root, _SERVICE)
-        root.get("replicas").lost("how many answer requests", "launch one for each replica")
+        _replicas(launch, root)
     return [launch]
+
+
+def _replicas(launch: ImportedLaunch, root: ForeignField) -> None:
+    """A fixed number of replicas; one that follows the load is not kept here."""
+    field, does = root.get("replicas"), "how many answer requests"
+    if isinstance(field.value, int) and 1 < field.value <= REPLICAS_MAX and "name" in launch.body:
+        address = replicate(launch, field.value, int(_port(root.get("port"))), field)
+        field.changed(does, f"replicas: {field.value}, behind Service {address} of the workspace")
+    elif field.value == 1:
+        field.carried()
+    else:
+        field.lost(does, "write replicas, a number, and service with name and port")
 
 
 def _image(root: ForeignField, container: Json, options: ImportOptions) -> None:
@@ -238,7 +252,7 @@ def _ports(launch: ImportedLaunch, root: ForeignField, kind: str) -> None:
         if not root.get("port").is_set:
             root.get("port").refuse("a service needs one")
     for item in fields:
-        number = item.get("container_port").text() if item.is_object else item.text().rpartition(":")[2]
+        number = _port(item)
         if not number.isdigit() or not 0 < int(number) <= 65_535:
             item.refuse("must be a port, such as 8000 or 80:8000")
         if int(number) not in [port["port"] for port in made]:
@@ -250,6 +264,11 @@ def _ports(launch: ImportedLaunch, root: ForeignField, kind: str) -> None:
         root.get("ports").refuse("at most 16 ports are possible")
     if made:
         launch.put("ports", made, root.get("ports"))
+
+
+def _port(item: ForeignField) -> str:
+    """The port in the container, as it is written."""
+    return item.get("container_port").text() if item.is_object else item.text().rpartition(":")[2]
 
 
 def _volumes(root: ForeignField, container: Json) -> Json:

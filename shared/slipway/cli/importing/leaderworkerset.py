@@ -8,9 +8,8 @@ Source: LeaderWorkerSet, leaderworkerset.x-k8s.io/v1 leaderworkerset_types.go.
 
 from slipway.cli.importing.foreign import ForeignDocument, ForeignField, lose
 from slipway.cli.importing.outcome import ImportedLaunch
-from slipway.cli.importing.pods import frame, role, set_variables
+from slipway.cli.importing.pods import frame, numbered_name, replicate, role, set_variables
 from slipway.crd.roleresources import containers_of, objects_of
-from slipway.model.ids import NAME_LENGTH_MAX
 
 GROUPS_MAX = 64
 RESTARTS = 1000
@@ -40,17 +39,15 @@ def leader_worker_set(document: ForeignDocument) -> list[ImportedLaunch]:
     does = "groups that are kept running and may be scaled"
     port = _port(launch)
     if port and "name" in launch.body:
-        name = launch.body["name"] = _shortened(launch, f"-{groups - 1}")
-        launch.put("service", {"name": name, "port": port}, replicas)
-        launch.put("replicas", groups, replicas)
+        address = replicate(launch, groups, port, replicas)
         more = "apply it again with more to add groups, kill one to take it away"
-        replicas.changed(does, f"replicas: {groups}, and their leaders behind Service {name}:{port}; {more}")
+        replicas.changed(does, f"replicas: {groups}, and their leaders behind Service {address}; {more}")
         return [launch]
     replicas.changed(does, f"{groups} launches: no container of the leader names a port, so they have no address")
     made = [launch, *(_group(document) for _ in range(1, groups))]
     for number, each in enumerate(made):
         if "name" in each.body:
-            each.body["name"] = _shortened(each, f"-{number}") + f"-{number}"
+            each.body["name"] = numbered_name(each, number)
     return made
 
 
@@ -61,11 +58,6 @@ def _port(launch: ImportedLaunch) -> int:
             if isinstance(number := port.get("containerPort"), int):
                 return number
     return 0
-
-
-def _shortened(launch: ImportedLaunch, end: str) -> str:
-    """Its name, so short that the end has room behind it."""
-    return str(launch.body["name"])[: NAME_LENGTH_MAX - len(end)].rstrip("-")
 
 
 def _group(document: ForeignDocument) -> ImportedLaunch:

@@ -15,6 +15,7 @@ from slipway.cli.importing.vocabulary import GPU, for_seconds, name_allocation, 
 from slipway.crd.meta import ANNOTATION_MAIN_CONTAINER
 from slipway.crd.roleresources import containers_of, object_of
 from slipway.crd.v1alpha1 import RANKS_MAX
+from slipway.model.ids import NAME_LENGTH_MAX
 
 _QUEUE = "kueue.x-k8s.io/queue-name"
 _PRIORITY = "kueue.x-k8s.io/priority-class"
@@ -214,6 +215,20 @@ def keep_leaders(launch: ImportedLaunch) -> None:
     for made in roles if len(roles) > 1 else ():
         if made["count"] == 1:
             made["minAvailable"] = 1
+
+
+def replicate(launch: ImportedLaunch, count: int, port: int, source: ForeignField) -> str:
+    """Make it so many replicas behind a Service of its name, which it has; answers the address of the Service."""
+    name = launch.body["name"] = numbered_name(launch, count - 1).rpartition("-")[0]
+    launch.put("service", {"name": name, "port": port}, source)
+    launch.put("replicas", count, source)
+    return f"{name}:{port}"
+
+
+def numbered_name(launch: ImportedLaunch, number: int) -> str:
+    """The name of the launch with a number behind it, cut to the length that a name may have."""
+    end = f"-{number}"
+    return str(launch.body["name"])[: NAME_LENGTH_MAX - len(end)].rstrip("-") + end
 
 
 def set_variables(role: Json, values: dict[str, str]) -> None:

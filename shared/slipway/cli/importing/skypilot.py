@@ -33,7 +33,7 @@ _LOST = {
     "outputs": ("data of the task, for estimates", "leave it out"),
     "service": (
         "replicas behind one address, with a probe",
-        "one launch has one address: slipway open; launch one for each replica",
+        "write replicas, service with name and port, and readinessProbe in template",
     ),
     "pool": ("a pool of workers of SkyPilot", "write pool: NAME for a pool of Slipway"),
 }
