@@ -18,6 +18,7 @@ RELEASE: Json = {"attempt": 1, "podUIDs": ["u0"]}
 ENDED: Json = {"phase": "Terminated", "result": "Failed", "seq": 9, "attempt": 1}
 LIVE: Json = {"phase": "Running", "seq": 5, "attempt": 2}
 EXITED: Json = {**LIVE, "ranks": [{"podUID": "u0", "exitCode": 1}, {"podUID": "u1"}]}
+AGAIN: Json = {**EXITED, "restartedRanks": [{"rank": 0, "n": 1}]}
 SIGNALLED: Json = {"signals": {"preempt": {"n": 2}, "acks": {"0": 2}, "attempt": 1}}
 NEWER: Json = {**LIVE, "attempt": 3}
 
@@ -104,6 +105,29 @@ STATUS_CASES: dict[str, Case] = {
     ),
     "a rank goes": Case(EXITED, {**EXITED, "ranks": EXITED["ranks"][:1]}, "the exit of a rank"),
     "the next attempt clears the ranks": Case(EXITED, NEWER),
+    "a rank starts again": Case(EXITED, AGAIN),
+    "the next pod takes the place of one that failed": Case(
+        AGAIN,
+        {
+            **AGAIN,
+            "restartedRanks": [{"rank": 0, "n": 1, "podUID": "u7"}],
+            "ranks": [{"podUID": "u7"}, {"podUID": "u1"}],
+        },
+    ),
+    "another pod takes the place of the next one": Case(
+        {**AGAIN, "restartedRanks": [{"rank": 0, "n": 1, "podUID": "u7"}]},
+        {**AGAIN, "restartedRanks": [{"rank": 0, "n": 1, "podUID": "u8"}]},
+        "restarts of ranks stay for their attempt",
+    ),
+    "a rank starts again once more": Case(
+        {**AGAIN, "restartedRanks": [{"rank": 0, "n": 1, "podUID": "u7"}]},
+        {**AGAIN, "restartedRanks": [{"rank": 0, "n": 2}, {"rank": 1, "n": 1}]},
+    ),
+    "restarts of a rank go down": Case(
+        {**AGAIN, "restartedRanks": [{"rank": 0, "n": 2}]}, AGAIN, "restarts of ranks stay for their attempt"
+    ),
+    "restarts of ranks go": Case(AGAIN, EXITED, "restarts of ranks stay for their attempt"),
+    "the next attempt clears the restarts": Case(AGAIN, NEWER),
 }  # fmt: skip
 
 SPEC_CASES: dict[str, Case] = {
@@ -115,6 +139,7 @@ SPEC_CASES: dict[str, Case] = {
     "its pool changes": Case({}, {"pool": "other"}, "pool cannot be changed"),
     "it becomes preemptible": Case({"preemptible": False}, {"preemptible": True}, "preemptible cannot be changed"),
     "its restarts change": Case({"maxRestarts": 1}, {"maxRestarts": 2}, "maxRestarts cannot be changed"),
+    "its ranks start again one by one": Case({"restart": "gang"}, {"restart": "rank"}, "restart cannot be changed"),
     "its rules on failures change": Case(
         {"failurePolicy": {"rules": [{"action": "fail", "exitCodes": [42, "64-78"]}]}},
         {"failurePolicy": {"rules": [{"action": "retry", "exitCodes": [42, "64-78"]}]}},
@@ -180,6 +205,23 @@ async def test_release_after_a_cancel_is_refused(kube: KubeHttp, home: Place) ->
     wanted = {**LIVE, "admission": ADMISSION, "release": RELEASE}
     answer = await kube.put(_path(home, "a", "status"), {**known.body, "status": wanted})
     _check(answer, "no release: the allocation is stopped")
+
+
+async def test_the_restart_of_a_rank_after_a_cancel_is_refused(kube: KubeHttp, home: Place) -> None:
+    """The pod worker names no pod for it any more; what was named before the cancel stays."""
+    named = {**AGAIN, "restartedRanks": [{"rank": 0, "n": 1}, {"rank": 1, "n": 1, "podUID": "u8"}]}
+    known = await _launch(kube, home, {"desired": "Stopped"}, AGAIN)
+    answer = await kube.put(_path(home, "a", "status"), {**known.body, "status": named})
+    _check(answer, "no rank starts again: the allocation is stopped")
+
+
+async def test_cancel_after_the_restart_of_a_rank_passes(kube: KubeHttp, home: Place) -> None:
+    """Its status may be written as it stands."""
+    named = {**EXITED, "restartedRanks": [{"rank": 1, "n": 1, "podUID": "u8"}]}
+    await _launch(kube, home, status=named)
+    stopped = await kube.patch(_path(home, "a"), {"spec": {"desired": "Stopped"}})
+    assert stopped.code == 200, stopped.message
+    await _observe(kube, home, stopped, {**named, "phase": "Terminating"})
 
 
 async def test_cancel_after_the_release_passes(kube: KubeHttp, home: Place) -> None:
