@@ -191,3 +191,29 @@ def test_a_failure_before_the_success_is_counted() -> None:
     for at_s, restarts in ((9, 1), (11, 0)):
         done = settled(gang.it, a_pod(0).exited(0, at_s=10), a_pod(1).exited(1, at_s=at_s))
         assert (done.status.result, done.status.restarts) == (Result.SUCCEEDED, restarts)
+
+
+@pytest.mark.parametrize("acknowledged", [True, False])
+def test_a_rank_that_waits_does_not_hold_up_a_preemption(*, acknowledged: bool) -> None:
+    """The others have their grace; when they have ended, nobody waits for a pod that will not come."""
+    others = [a_pod(0).running(), a_pod(2).running()]
+    waiting = settled(a_gang(preemptible=True).ready().it, *with_failed(1))
+    story = AllocationStory(waiting).stopped("Preempted", requeue=True, by="default/urgent", at_s=21)
+    story = story.asked_to_preempt()
+    told = settled((story.acknowledged(0) if acknowledged else story).it, *others, now=NOW + 5)
+    assert (told.status.phase, told.status.transitions[-1].type) == (Phase.RUNNING, Event.PREEMPTING)
+    done = settled(told, a_pod(0).exited(0), a_pod(2).exited(0), now=NOW + 9)
+    if acknowledged:
+        assert (done.status.phase, done.status.attempt, done.status.restarts) == (Phase.PENDING, 2, 1)
+    else:
+        assert ending(done)[0] is not Phase.RUNNING
+
+
+def test_a_rank_that_cannot_be_made_again_ends_the_attempt_after_a_while() -> None:
+    """The pod worker has said so; the gang starts again as a whole, and that is not counted."""
+    done = settled(a_gang().it, *with_failed(1))
+    stuck = AllocationStory(done).condition("Stuck", "QuotaExceeded", "exceeded quota: q", at_s=25).it
+    others = [a_pod(0).running(), a_pod(2).running()]
+    assert settled(stuck, *others, now=NOW + 60).status.phase is Phase.RUNNING
+    over = settled(stuck, *others, now=NOW + 700)
+    assert (over.status.phase, over.status.reason) == (Phase.TERMINATING, "LaunchStuck")

@@ -411,7 +411,7 @@ class ObservedGang(msgspec.Struct, frozen=True, kw_only=True):
 def is_unrecorded(allocation: Allocation, found: ObservedGang) -> bool:
     """Whether an end is seen that is not on record yet."""
     known = recorded(allocation)
-    return any(rank.end is not None and rank.uid not in known for rank in found.ranks)
+    return any(rank.end is not None and rank.uid and rank.uid not in known for rank in found.ranks)
 
 
 def given_up(allocation: Allocation) -> frozenset[str]:
@@ -465,6 +465,7 @@ def assemble(
             continue
         seen_end = _made_room(_judged(rank, nodes_gone=nodes_gone, consistent=consistent))
         ranks.append(_ruled(seen_end, allocation.spec.failure_policy))
+    ranks = _not_started_again(allocation, ranks)
     minimum, by_role = _minimums(allocation)
     placed: dict[str, int] = {}
     counted = [rank for rank in ranks if not rank.is_joining]
@@ -532,6 +533,20 @@ def _ruled(rank: Rank, policy: FailurePolicy | None) -> Rank:
     code = failed.code if failed.reason in _WITH_A_CODE else None
     rule = deciding_rule(policy, role=rank.role, code=code, is_disruption=is_disruption)
     return msgspec.structs.replace(rank, rule=rule, action=action_of(policy, rule))
+
+
+def _not_started_again(allocation: Allocation, ranks: list[Rank]) -> list[Rank]:
+    """The ranks; of an attempt that is to stop, nobody makes the next pod of a rank any more. So a rank that waits for
+    one has ended as it did before, once all others have: until then they may save their work."""
+    stored = allocation.status.ranks or []
+    if stop_reason(allocation) is None or any(rank.uid and rank.exit is None for rank in ranks):
+        return ranks
+    return [
+        rank
+        if rank.uid or rank.index >= len(stored)
+        else msgspec.structs.replace(rank, exit=_recorded(stored[rank.index]))
+        for rank in ranks
+    ]
 
 
 def _retried(allocation: Allocation, ranks: Sequence[Rank], *, namespace_terminating: bool) -> tuple[Rank, ...]:

@@ -17,7 +17,7 @@ from slipway.model.times import parse_time
 from slipway.ops.audit.evidence import AllocationVersion, AuditEvidence, InvariantViolation
 from slipway.ops.audit.gangs import lost_nodes
 from slipway.ops.audit.labels import attempt_of, owner_of, rank_of
-from slipway.pods.ended import has_ended, is_replaced
+from slipway.pods.ended import is_replaced, recorded
 
 _EVICT, _NOMINATE = "evict", "nominate"
 _SCHEDULER = "scheduler"
@@ -64,7 +64,8 @@ def nobody_else_makes_room(evidence: AuditEvidence) -> Iterator[InvariantViolati
             continue
         if not was.spec.node_name and pod.metadata.uid not in pod_uids(history[at - 1].allocation):
             continue  # It was never released: what a growth could not use is taken back.
-        if has_ended(was) and is_replaced(pod.metadata.uid, history[at - 1].allocation):
+        known = history[at - 1].allocation
+        if pod.metadata.uid in recorded(known) and is_replaced(pod.metadata.uid, known):
             continue
         if rank_of(pod) not in leaving_ranks(history[at - 1].allocation):
             message = f"{change.version.writer} deletes rank {rank_of(pod)}, which was not told to make room"
