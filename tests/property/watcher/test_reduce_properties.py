@@ -51,6 +51,8 @@ EXTRAS: list[dict[str, Any]] = [
     {"failurePolicy": {"rules": [{"action": "fail", "exitCodes": [1]}, {"action": "ignore"}]}},
     {"failurePolicy": {"rules": [{"action": "retry", "disruption": True}, {"action": "notCounted"}]}},
     {"successPolicy": {"targets": [{"count": 2}]}, "failurePolicy": {"rules": [{"action": "ignore"}]}},
+    {"restart": "rank"},
+    {"restart": "rank", "failurePolicy": {"rules": [{"action": "notCounted", "exitCodes": [1]}]}},
     {"successPolicy": {"operator": "Any", "targets": [{"role": "worker", "indexes": [0]}, {"count": 3}]}},
 ]
 CHANGES: list[Callable[[AllocationStory], AllocationStory]] = [
