@@ -63,11 +63,13 @@ def holes_are_counted(evidence: AuditEvidence) -> Iterator[InvariantViolation]:
         numbered = [passage for passage in log.passages if passage.printed]
         more = states.get((log.allocation, log.attempt, log.rank), 0)
         number, printed, was_state = 0, 0, False
-        # A rank that made room and came back goes on in its log with a first line.
+        # A rank that came back, or started again, goes on in its log with a first line. The store may have lost every
+        # line of a pod before.
         again = starts.get((log.allocation, log.attempt, log.rank), 1) - 1
         for passage in numbered:
             is_before = passage.printed < printed + (not (passage.is_state or was_state))
-            if again and passage.number > number and is_before:
+            is_far = passage.number - number > passage.printed - printed + more
+            if again and passage.number > number and (is_before or is_far):
                 again, printed, number = again - 1, 0, passage.number - passage.printed
             if passage.number <= number and _may_begin_again(evidence, log):
                 number, printed, was_state = 0, 0, False

@@ -179,6 +179,13 @@ def test_an_end_that_could_not_be_read_is_told_to_readers_only_after_a_fault() -
     assert told(short, is_lost=True) == []
 
 
+def test_a_pod_of_which_the_store_lost_every_line_keeps_its_numbers() -> None:
+    """The next pod of the rank begins with its first line, under the next number; a rank that began once does not."""
+    tail = [Passage(number=15, printed=1, count=10)]
+    assert told(tail, more_starts=1) == []
+    assert told(tail) != []
+
+
 def test_the_log_of_a_rank_that_came_back_goes_on_with_a_first_line() -> None:
     """Once for each start more; what the pod before said again of a line that goes on is no start."""
     first = (
