@@ -38,7 +38,9 @@ def terminal_is_absorbing(evidence: AuditEvidence) -> Iterator[InvariantViolatio
         if old.release is not None and new.release != old.release:
             yield _broken("I7", after, "its release is rewritten")
         for rank, (was, now) in enumerate(zip(old.ranks or [], new.ranks or [], strict=False)):
-            is_back = now.pod_uid in _came_later(after.allocation) and now.pod_uid != was.pod_uid
+            # What came, ran and failed between two looks of the watcher is named by the version before only.
+            later = _came_later(before.allocation) | _came_later(after.allocation)
+            is_back = now.pod_uid in later and now.pod_uid != was.pod_uid
             if was.exit_code is not None and not is_back and _end_of(was) != _end_of(now):
                 yield _broken("I7", after, f"the exit of rank {rank} is rewritten: {was} -> {now}")
 
