@@ -190,6 +190,8 @@ def test_exit_codes_decide_for_the_replicas_that_say_so() -> None:
     [
         ("pytorch", "OnFailure", "", (1000, "rank")),
         ("pytorch", "", "", (1000, "rank")),
+        ("paddle", "", "", (1000, "rank")),
+        ("jax", "", "", (None, None)),
         ("pytorch", "OnFailure", "runPolicy: {backoffLimit: 4}, ", (4, "rank")),
         ("pytorch", "OnFailure", "elasticPolicy: {minReplicas: 1}, ", (1000, None)),
         ("pytorch", "Never", "", (None, None)),
@@ -202,7 +204,7 @@ def test_pods_that_kubeflow_starts_again_do_so_here(
     """One by one, but for elastic gangs; without a limit there, so with a high one here. TFJobs say so themselves."""
     words = f"restartPolicy: {policy}, " if policy else ""
     worker = f"{{replicas: 2, {words}template: {{spec: {{containers: [{{name: c, image: i}}]}}}}}}"
-    names = {"pytorch": "PyTorchJob", "tf": "TFJob"}
+    names = {"pytorch": "PyTorchJob", "tf": "TFJob", "paddle": "PaddleJob", "jax": "JAXJob"}
     text = f"apiVersion: kubeflow.org/v1\nkind: {names[kind]}\nspec: {{{more}{kind}ReplicaSpecs: {{Worker: {worker}}}}}"
     (body,) = _imported(text).bodies
     assert (body.get("maxRestarts"), body.get("restart")) == expected

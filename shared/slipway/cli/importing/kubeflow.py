@@ -21,7 +21,7 @@ _REPLICAS = {
     "JAXJob": ("jaxReplicaSpecs", "jax"),
 }
 """{kind: (field with the replicas, name of the main container)}"""
-_ON_FAILURE = ("PyTorchJob", "PaddleJob", "JAXJob")
+_ON_FAILURE = ("PyTorchJob", "PaddleJob")
 """Kinds whose pods start again after a failure when no restartPolicy is set; those of the others do not."""
 _FIRST = ("Launcher", "Chief", "Master")
 """Replica types whose first pod leads the others."""
