@@ -44,12 +44,18 @@ def job(document: ForeignDocument) -> list[ImportedLaunch]:
         limit.changed("seconds since the Job started", "maxRuntime: of each attempt, measured while it runs")
     retries = root.get("spec").get("backoffLimit")
     launch.put("maxRestarts", min(retries.whole(RETRIES_OF_A_JOB), 1000), retries)
-    document.note(
-        retries.steps,
-        Verdict.CHANGED,
-        "retries of single pods" + ("" if retries.is_set else f"; absent: {RETRIES_OF_A_JOB}"),
-        f"maxRestarts: {launch.body['maxRestarts']}; one failed rank ends the others, and all start again",
-    )
+    here = f"maxRestarts: {launch.body['maxRestarts']}"
+    if launch.body["maxRestarts"] and sum(int(each_["count"]) for each_ in launch.roles()) > 1:
+        # A Job starts single pods again, and the others go on.
+        launch.put("restart", "rank", retries)
+        here += ", restart: rank"
+        policy = root.get("spec").get("template").get("spec").get("restartPolicy")
+        if policy.value == "OnFailure":
+            policy.changed("a failed container starts again in its pod", "restart: rank; it starts again in a new pod")
+    if retries.is_set:
+        retries.carried(here)
+    else:
+        document.note(retries.steps, Verdict.CHANGED, f"absent: {RETRIES_OF_A_JOB} retries of single pods", here)
     kind_by_size(launch)
     return [launch]
 
