@@ -32,6 +32,8 @@ def test_one_rank_starts_again_while_the_others_run_on(stack: RunningStack, tmp_
     assert [each["exitCode"] for each in view["status"]["ranks"]] == [0, 0, 0]
     said = stack.command("describe", id_)
     assert "rank 1 failed: exit code 3; it starts again (1 of 2)" in said.out
+    followed = stack.command("follow", id_)
+    assert "rank 1 failed: exit code 3; it starts again (1 of 2)\n" in followed.err
     log = stack.command("logs", id_, "--rank", "1")
     assert [line.removeprefix("[1] ") for line in log.out.splitlines()] == ["begins", "fails", "begins", "ends"]
     log = stack.command("logs", id_, "--rank", "0")

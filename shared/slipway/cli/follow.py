@@ -94,6 +94,8 @@ class Following:
             self._has_ended = True
         elif kind == "restarted":
             terminal.note(f"restarted ({data.get('reason')}): attempt {data['attempt']}")
+        elif data.get("startedAgain"):
+            terminal.note(str(data.get("note", "")))
         elif self._phase == "Running":
             terminal.clear()
         else:
