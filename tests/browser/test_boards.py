@@ -121,6 +121,7 @@ def test_usage_shows_what_was_used_beside_what_was_allocated(visit: Visit, borro
     visit.go("/usage?by=day")
     visit.page.wait_for("document.querySelector('.usage tfoot [data-label=Used]')?.innerText.includes('0.5 25 %')")
     visit.press("By GPU type")
+    visit.page.wait_for("!!document.querySelector('[aria-label=\"GPU hours by flavor\"] tfoot')")
     visit.page.wait_for(
         "document.querySelector('[aria-label=\"Usage by GPU type\"] tbody')?.innerText.includes('H100')"
     )

@@ -118,7 +118,13 @@ BOUNDS: Mapping[str, Mapping[str, Any]] = {
 }
 
 UNFILLED = frozenset(
-    {"RoleSpec.daemon", "FailureRule.disruption", "AllocationSpec.home", "AllocationStatus.uncountedRestarts"}
+    {
+        "RoleSpec.daemon",
+        "FailureRule.disruption",
+        "AllocationSpec.home",
+        "AllocationStatus.uncountedRestarts",
+        "Admission.flavor",
+    }
 )
 """Fields whose default the server does not fill in. In a list that is one value, kubectl would take what was filled in
 for a difference, and never call a repeated apply unchanged. What few allocations have would be stored with all."""

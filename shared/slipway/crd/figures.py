@@ -21,6 +21,8 @@ class DayUsage(Figures, kw_only=True, frozen=True):
     """by phase: milliseconds"""
     slot_ms: Milliseconds = {}
     """by phase: milliseconds, each times the GPUs that were held"""
+    gpu_types: dict[str, Milliseconds] = {}
+    """by flavor of the pool, those of `slot_ms` whose flavor is known"""
     admitted: int = 0
     """how often it got a place"""
     waited_ms: int = 0

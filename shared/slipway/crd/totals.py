@@ -151,6 +151,7 @@ def _with(row: TotalsRow | None, bill: Bill) -> TotalsRow:
         ended=(row.ended if row else 0) + bill.ended,
         ms=usage.ms,
         slot_ms=usage.slot_ms,
+        gpu_types=usage.gpu_types,
         admitted=usage.admitted,
         waited_ms=usage.waited_ms,
     )

@@ -1,7 +1,8 @@
 """What an allocation used, exactly, from the times of its transitions. Pure.
 
 A stretch between two transitions counts for the phase that the first one led to, split at midnight (UTC). It counts
-times the GPUs that were held while there was a place, so not while Pending.
+times the GPUs that were held while there was a place, so not while Pending, and by the flavor of these GPUs where the
+admission names one.
 
 Invariants: the milliseconds of all days and phases add up to the time from the creation to the last transition (or to
 the moment asked for); counting further and further gives what counting at once gives; no stretch counts twice.
@@ -47,7 +48,7 @@ def carried(before: Allocation, after: Allocation) -> Allocation:
     if not entries or not (is_over or has_other_slots or uncounted > UNCOUNTED_MAX):
         return after
     slots = before.status.slots if has_other_slots else after.status.slots
-    counted = counted_up_to(known, entries, until_ms=None, slots=slots)
+    counted = counted_up_to(known, entries, until_ms=None, slots=slots, gpu_type=_gpu_type(before, after))
     return with_status(after, msgspec.structs.replace(after.status, usage=counted))
 
 
@@ -57,11 +58,17 @@ def used(allocation: Allocation, now: float) -> dict[str, DayUsage]:
     known = status.usage or Usage()
     is_over = status.phase is Phase.TERMINATED
     until_ms = None if is_over else round(now * 1000)
-    return counted_up_to(known, ring_of(allocation), until_ms=until_ms, slots=status.slots).days
+    gpu_type = _gpu_type(allocation, allocation)
+    return counted_up_to(known, ring_of(allocation), until_ms=until_ms, slots=status.slots, gpu_type=gpu_type).days
 
 
-def counted_up_to(known: Usage, entries: Sequence[RingEntry], *, until_ms: int | None, slots: int) -> Usage:
-    """`known` and what `entries` (oldest first) add to it, up to `until_ms` or, without it, the last of them."""
+def counted_up_to(
+    known: Usage, entries: Sequence[RingEntry], *, until_ms: int | None, slots: int, gpu_type: str = ""
+) -> Usage:
+    """`known` and what `entries` (oldest first) add to it, up to `until_ms` or, without it, the last of them.
+
+    `slots` GPUs of the flavor `gpu_type` were held; it is empty where the pool has no flavors.
+    """
     steps = _steps(entries)
     if not steps:
         return known
@@ -72,7 +79,7 @@ def counted_up_to(known: Usage, entries: Sequence[RingEntry], *, until_ms: int |
     for (begun_ms, entry), (ended_ms, _) in pairwise([*steps, (end_ms, entries[-1])]):
         if entry.phase is not Phase.TERMINATED:
             held = 0 if entry.phase in _NEVER_HELD else slots
-            _spend(days, entry.phase.value, max(begun_ms, done_ms), ended_ms, held)
+            _spend(days, entry.phase.value, max(begun_ms, done_ms), ended_ms, held, gpu_type)
     for at_ms, waited_ms in _admissions(steps, known.seq):
         day = days.get(day_of(at_ms), DayUsage())
         days[day_of(at_ms)] = msgspec.structs.replace(
@@ -89,6 +96,10 @@ def sum_of(parts: Iterable[DayUsage]) -> DayUsage:
         found = DayUsage(
             ms=_plus(found.ms, part.ms),
             slot_ms=_plus(found.slot_ms, part.slot_ms),
+            gpu_types={
+                name: _plus(found.gpu_types.get(name, {}), part.gpu_types.get(name, {}))
+                for name in sorted(found.gpu_types.keys() | part.gpu_types.keys())
+            },
             admitted=found.admitted + part.admitted,
             waited_ms=found.waited_ms + part.waited_ms,
         )
@@ -97,6 +108,13 @@ def sum_of(parts: Iterable[DayUsage]) -> DayUsage:
 
 def _plus(one: Mapping[str, int], other: Mapping[str, int]) -> Milliseconds:
     return {name: one.get(name, 0) + other.get(name, 0) for name in sorted(one.keys() | other.keys())}
+
+
+def _gpu_type(before: Allocation, after: Allocation) -> str:
+    """Of the attempt that is counted: the one that ends, or goes on, with the write from `before` to `after`."""
+    is_next = after.status.attempt > before.status.attempt
+    admission = before.status.admission if is_next else after.status.admission or before.status.admission
+    return admission.flavor if admission is not None else ""
 
 
 def _joined(before: Allocation, after: Allocation) -> list[RingEntry]:
@@ -117,13 +135,14 @@ def _steps(entries: Sequence[RingEntry]) -> list[tuple[int, RingEntry]]:
     return steps
 
 
-def _spend(days: dict[str, DayUsage], phase: str, begun_ms: int, ended_ms: int, slots: int) -> None:
+def _spend(days: dict[str, DayUsage], phase: str, begun_ms: int, ended_ms: int, slots: int, gpu_type: str) -> None:
     """Add a stretch to the days it lies in."""
     while begun_ms < ended_ms:
         midnight_ms = (begun_ms // DAY_MS + 1) * DAY_MS
         spent_ms = min(ended_ms, midnight_ms) - begun_ms
         name = day_of(begun_ms)
-        added = DayUsage(ms={phase: spent_ms}, slot_ms={phase: spent_ms * slots} if slots else {})
+        held = {phase: spent_ms * slots} if slots else {}
+        added = DayUsage(ms={phase: spent_ms}, slot_ms=held, gpu_types={gpu_type: held} if held and gpu_type else {})
         days[name] = sum_of([days.get(name, DayUsage()), added])
         begun_ms += spent_ms
 

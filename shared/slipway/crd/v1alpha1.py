@@ -365,6 +365,8 @@ class Admission(Wire, kw_only=True, frozen=True):
     """the limit of its queue, where that is the shorter one"""
     elastic: bool = False
     """its ranks are started so that others can join them: the attempt may grow"""
+    flavor: str = ""
+    """the flavor of the pool that its GPUs are of; empty where the pool has none"""
 
 
 class Release(Wire, kw_only=True, frozen=True):

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from slipway.crd.figures import DayUsage
 from slipway.crd.transitions import record, with_status
 from slipway.crd.usage import DAY_MS, carried, day_of, sum_of, used
-from slipway.crd.v1alpha1 import Allocation
+from slipway.crd.v1alpha1 import Admission, Allocation
 from slipway.model.lifecycle import Event, Phase, advance, is_legal
 from slipway.model.times import format_time
 
@@ -22,12 +22,13 @@ EVENTS = [event for event in Event if event is not Event.REQUESTED]
 
 
 class Step(msgspec.Struct, frozen=True):
-    """One transition; `joins` says that it is written together with the one before it."""
+    """One transition; `joins` says that it is written together with the one before it, `flavor` is of an admission."""
 
     event: Event
     at_ms: int
     slots: int
     joins: bool
+    flavor: str
 
 
 def born() -> Allocation:
@@ -54,7 +55,8 @@ def histories(draw: st.DrawFn) -> list[Step]:
             slots = 0
         elif slots == 0 and phase in (Phase.PULLING, Phase.STARTING, Phase.RUNNING):
             slots = draw(st.integers(0, 8))
-        steps.append(Step(event, at_ms, slots, joins))
+        flavor = draw(st.sampled_from(["", "h100", "a100"])) if event is Event.ASSIGNED else ""
+        steps.append(Step(event, at_ms, slots, joins, flavor))
     return steps
 
 
@@ -76,6 +78,10 @@ def written(found: Allocation, batch: list[Step]) -> Allocation:
         changes: dict[str, Any] = {"slots": step.slots}
         if step.event is Event.TERMINATED:
             changes["ended_at"] = format_time(step.at_ms / 1000)
+        if step.event is Event.ASSIGNED:
+            changes["admission"] = Admission(decision_id="d1", epoch=1, flavor=step.flavor)
+        if step.event is Event.RESTARTED:
+            changes["admission"] = None
         after = record(after, step.event, now=step.at_ms / 1000, **changes)
     return carried(found, after)
 
@@ -89,9 +95,10 @@ def by_hand(steps: list[Step], end_ms: int) -> dict[str, DayUsage]:
             attempts.append([])
     ms: dict[tuple[str, str], int] = {}
     slot_ms: dict[tuple[str, str], int] = {}
+    by_type: dict[tuple[str, str], dict[str, int]] = {}
     phase, since = Phase.PENDING, round(BORN_S * 1000)
 
-    def spend(until: int, slots: int) -> None:
+    def spend(until: int, slots: int, flavor: str) -> None:
         at = since
         while at < until:
             stop = min(until, (at // DAY_MS + 1) * DAY_MS)
@@ -99,23 +106,32 @@ def by_hand(steps: list[Step], end_ms: int) -> dict[str, DayUsage]:
             ms[key] = ms.get(key, 0) + stop - at
             if slots and phase is not Phase.PENDING:
                 slot_ms[key] = slot_ms.get(key, 0) + (stop - at) * slots
+                if flavor:
+                    of_type = by_type.setdefault((key[0], flavor), {})
+                    of_type[phase.value] = of_type.get(phase.value, 0) + (stop - at) * slots
             at = stop
 
     for attempt in attempts:
-        held = max((step.slots for step in attempt), default=0)
+        held, flavor = max((step.slots for step in attempt), default=0), flavor_of(attempt)
         for step in attempt:
-            spend(step.at_ms, held)
+            spend(step.at_ms, held, flavor)
             phase, since = advance(phase, step.event), step.at_ms
     if phase is not Phase.TERMINATED:
-        spend(end_ms, max((step.slots for step in attempts[-1]), default=0))
+        spend(end_ms, max((step.slots for step in attempts[-1]), default=0), flavor_of(attempts[-1]))
     days = sorted({day for day, _ in ms})
     return {
         day: DayUsage(
             ms={name: spent for (on, name), spent in sorted(ms.items()) if on == day},
             slot_ms={name: spent for (on, name), spent in sorted(slot_ms.items()) if on == day},
+            gpu_types={name: spent for (on, name), spent in sorted(by_type.items()) if on == day},
         )
         for day in days
     }
+
+
+def flavor_of(attempt: list[Step]) -> str:
+    """That of its admission, which is made once."""
+    return next((step.flavor for step in attempt if step.flavor), "")
 
 
 def without_counts(days: dict[str, DayUsage]) -> dict[str, DayUsage]:

@@ -11,7 +11,7 @@ from slipway.crd.figures import DayTotals
 from slipway.crd.totals import ANNOTATION_USAGE, BOOKED, Bill, added, bills_of, manifest
 from slipway.crd.transitions import record
 from slipway.crd.usage import carried
-from slipway.crd.v1alpha1 import Allocation
+from slipway.crd.v1alpha1 import Admission, Allocation
 from slipway.kube.resources import ALLOCATIONS, CONFIG_MAPS, NAMESPACES, QUEUES
 from slipway.model.lifecycle import Event
 from slipway.model.times import format_time
@@ -20,10 +20,11 @@ from tests.support.api_world import ApiWorld
 SYSTEM = "slipway-system"
 
 
-async def ended(world: ApiWorld, *, slots: int = 2, user: str = "ada", **body: Any) -> Allocation:
+async def ended(world: ApiWorld, *, slots: int = 2, user: str = "ada", flavor: str = "", **body: Any) -> Allocation:
     """Launched and ended, as scheduler and watcher write it."""
     launched = await world.launch(headers={"x-slipway-user": user}, **body)
-    await world.step(launched["name"], Event.ASSIGNED)
+    admission = Admission(decision_id="d1", epoch=1, flavor=flavor)
+    await world.step(launched["name"], Event.ASSIGNED, admission=admission)
     running = await world.step(launched["name"], Event.RUNNING, slots=slots)
     now = world.clock.now() + 10.0
     over = record(running, Event.TERMINATED, now=now, ended_at=format_time(now))
@@ -100,6 +101,30 @@ async def test_sums_are_by_what_is_asked_for_and_agree(world: ApiWorld) -> None:
     bobs = await slot_seconds(world, _around(world) + "&user=bob")
     assert bobs == pytest.approx(users["bob"]["slotSeconds"])
     assert await slot_seconds(world, _around(world) + "&user=nobody-else") == 0.0
+
+
+async def test_gpu_time_is_told_by_flavor(world: ApiWorld) -> None:
+    """Before and after it is booked, also with others of the same user and queue; what is of none has no name."""
+    work = [
+        await ended(world, flavor="h100", slots=2),
+        await ended(world, flavor="a100", slots=1),
+        await ended(world, slots=4),
+        await ended(world, flavor="h100", slots=0),
+    ]
+    await ended(world, user="bob", flavor="h100", slots=1)
+
+    async def by_type(by: str = "gpuType") -> dict[tuple[str, ...], float]:
+        body = (await world.get(f"/usage{_around(world)}&by={by}")).json()
+        assert sum(row["slotSeconds"] for row in body["items"]) == pytest.approx(body["total"]["slotSeconds"])
+        assert {(row["ended"], row["admitted"]) for row in body["items"]} == {(0, 0)}, "not told by type"
+        return {tuple(row["by"].values()): row["slotSeconds"] for row in body["items"]}
+
+    found = await by_type("user,gpuType")
+    assert list(found) == [("ada", ""), ("ada", "a100"), ("ada", "h100"), ("bob", "h100")]
+    assert found["ada", "h100"] == pytest.approx(2 * found["ada", "a100"], rel=0.2)
+    assert list(await by_type()) == [("",), ("a100",), ("h100",)]
+    await book(world, *work)
+    assert await by_type("user,gpuType") == pytest.approx(found)
 
 
 async def test_csv_by_accept_or_by_parameter(world: ApiWorld) -> None:

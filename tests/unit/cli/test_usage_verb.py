@@ -4,6 +4,7 @@ import csv
 import io
 
 from slipway.cli import main
+from slipway.crd.v1alpha1 import Admission
 from slipway.model.lifecycle import Event
 from tests.support.api_world import ApiWorld
 from tests.support.cli import Desk
@@ -30,6 +31,16 @@ async def test_what_runs_is_summed_listed_and_written_as_csv(world: ApiWorld, de
     only = (await desk.run("usage", "--owner", "ada", "-o", "json")).json
     assert only["total"]["admitted"] == 1
     assert "nothing was used" in (await desk.run("usage", "--to", "2020-01-01")).err
+
+
+async def test_by_gpu_type_it_tells_gpu_time_alone(world: ApiWorld, desk: Desk) -> None:
+    """What is counted for an allocation as a whole is not in this table."""
+    launched = await world.launch()
+    await world.step(launched["name"], Event.ASSIGNED, admission=Admission(decision_id="d1", epoch=1, flavor="h100"))
+    await world.step(launched["name"], Event.RUNNING, slots=1)
+    head, row = (await desk.run("usage", "--by", "gpuType")).out.splitlines()
+    assert head.split() == ["GPUTYPE", "GPU", "TIME", "OF", "IT", "RUNNING"]
+    assert row.split()[0] == "h100"
 
 
 async def test_bad_words_say_what_would_do(desk: Desk) -> None:

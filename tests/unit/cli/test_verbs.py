@@ -12,7 +12,7 @@ import yaml
 from slipway.cli import main
 from slipway.crd.meta import ANNOTATION_USER
 from slipway.crd.transitions import id_of
-from slipway.crd.v1alpha1 import RankStatus
+from slipway.crd.v1alpha1 import Admission, RankStatus
 from slipway.kube.resources import NAMESPACES, QUEUES, RESOURCE_POOLS, SECRETS
 from slipway.model.lifecycle import Event, RankState
 from slipway.model.reasons import Reason, Result
@@ -297,6 +297,15 @@ async def test_a_refused_type_of_gpus_is_named_by_its_option(desk: Desk) -> None
         refused = await desk.run(*RUN, option, "h100", "--", "true")
         assert refused.code == main.USAGE
         assert f"{name}: pool default has no flavor 'h100'; it has no flavors" in refused.err
+
+
+async def test_describe_shows_the_flavor_of_its_gpus(world: ApiWorld, desk: Desk) -> None:
+    """That of the admission; where the pool has none there is no such line."""
+    for name, flavor in (("train", "h100"), ("plain", "")):
+        await world.launch(name=name)
+        await world.step(name, Event.ASSIGNED, admission=Admission(decision_id="d1", epoch=1, flavor=flavor))
+    assert "GPU type:   h100\n" in (await desk.run("describe", "train")).out
+    assert "GPU type" not in (await desk.run("describe", "plain")).out
 
 
 async def test_describe_shows_what_it_waits_for(world: ApiWorld, desk: Desk) -> None:

@@ -180,6 +180,7 @@ def test_flavors_of_a_pool_are_counted_from_what_the_objects_say() -> None:
             admission = (await look(bench.kube, name)).status.admission
             assert admission is not None
             assert [placement.node for placement in admission.placements] == [node]
+            assert admission.flavor == node
         for name, reason, words in (
             ("third", "WaitingForQuota", "flavor h100: needs 1 nvidia.com/gpu of flavor h100 more quota"),
             ("fourth", "UnknownFlavor", "pool default has no flavor h200; it has h100, a100"),

@@ -24,7 +24,7 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
 class UsageRow(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """One group. `seconds` and `slotSeconds` are by phase."""
+    """One group. `seconds` and `slotSecondsByPhase` are by phase. Summed by gpuType it has GPU time only."""
 
     by: dict[str, str]
     ended: int
@@ -78,6 +78,8 @@ class RawView(msgspec.Struct, frozen=True, kw_only=True, rename={"from_": "from"
     items: list[RawRow]
 
 
+GPU_TYPE = "gpuType"
+"""What is summed by flavor: an allocation is of one, but a row of the totals may be of several."""
 Wanted = Mapping[str, str]
 """{workspace, user, pool, queue or kind: the only one that counts}"""
 DIMENSIONS: Mapping[str, Callable[[Spent], str]] = {
@@ -88,6 +90,7 @@ DIMENSIONS: Mapping[str, Callable[[Spent], str]] = {
     "pool": lambda spent: spent.key[2],
     "queue": lambda spent: spent.key[3],
     "kind": lambda spent: spent.key[4],
+    GPU_TYPE: lambda spent: next(iter(spent.usage.gpu_types), ""),
 }
 
 
@@ -99,9 +102,25 @@ def is_wanted(spent: Spent, wanted: Wanted) -> bool:
 def grouped(spent: Iterable[Spent], by: Sequence[str]) -> list[UsageRow]:
     """One row for each group, in their order."""
     groups: dict[tuple[str, ...], list[Spent]] = {}
-    for each in spent:
+    for each in _by_gpu_type(spent) if GPU_TYPE in by else spent:
         groups.setdefault(tuple(DIMENSIONS[name](each) for name in by), []).append(each)
     return [_row(dict(zip(by, key, strict=True)), members) for key, members in sorted(groups.items())]
+
+
+def _by_gpu_type(spent: Iterable[Spent]) -> Iterable[Spent]:
+    """The GPU time of each flavor by itself, and that of which no flavor is known."""
+    for each in spent:
+        known = each.usage.gpu_types
+        for name, slot_ms in known.items():
+            usage = DayUsage(slot_ms=slot_ms, gpu_types={name: slot_ms})
+            yield msgspec.structs.replace(each, usage=usage, ended=0)
+        rest = {
+            phase: left
+            for phase, spent_ms in each.usage.slot_ms.items()
+            if (left := spent_ms - sum(slot_ms.get(phase, 0) for slot_ms in known.values()))
+        }
+        if rest:
+            yield msgspec.structs.replace(each, usage=DayUsage(slot_ms=rest), ended=0)
 
 
 def whole(spent: Iterable[Spent]) -> UsageRow:

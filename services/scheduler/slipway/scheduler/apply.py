@@ -7,7 +7,7 @@ gets what.
 """
 
 import math
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from enum import StrEnum
 
 import msgspec
@@ -55,11 +55,19 @@ class AppliedEffect(msgspec.Struct, frozen=True, kw_only=True):
 class Applier:
     """Writes on behalf of one leader."""
 
-    def __init__(self, kube: Kube, clock: Clock, run_limit: Callable[[str], float | None] = lambda _: None) -> None:
-        """`run_limit`: {queue: the longest that its work may run, in seconds; None for no limit}."""
+    def __init__(
+        self,
+        kube: Kube,
+        clock: Clock,
+        run_limit: Callable[[str], float | None] = lambda _: None,
+        flavor: Callable[[str, Mapping[int, str]], str] = lambda _allocation, _nodes: "",
+    ) -> None:
+        """`run_limit`: {queue: the longest that its work may run, in seconds; None for no limit}. `flavor`: that of the
+        GPUs of an allocation (namespace/name) whose ranks go to these nodes; empty in a pool without flavors."""
         self._kube = kube
         self._clock = clock
         self._run_limit = run_limit
+        self._flavor = flavor
 
     async def look(self, decision: Decision) -> Allocation | None:
         """The object of a decision, for `decision` to begin with; None when it cannot be had just now."""
@@ -167,6 +175,7 @@ class Applier:
             # The queue's alone: its own may change while it runs.
             max_runtime=_as_duration(self._run_limit(found.spec.queue)),
             elastic=is_elastic(found.spec),
+            flavor=self._flavor(decision.allocation, node_names(decision, nodes)),
         )
         admitted = Condition(
             type=CONDITION_ADMITTED,

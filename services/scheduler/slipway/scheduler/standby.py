@@ -9,8 +9,9 @@ the candidate LISTs: rarely while the holder of the lease renews it, and as ofte
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from slipway.kube.ports import KubeApi
@@ -29,6 +30,7 @@ from slipway.scheduler.idleness import Idleness
 from slipway.scheduler.ledger_store import LedgerStore
 from slipway.scheduler.loops import FOLLOW, RECORDER, SPENDING, WARM
 from slipway.scheduler.plan.queueing.branches import run_limit_of
+from slipway.scheduler.plan.state.flavors import NO_FLAVOR, flavor_of_gpus
 from slipway.scheduler.ports import RecordSink
 from slipway.scheduler.record_sinks import FILE_BYTES_MAX, FileSink, StreamSink
 from slipway.scheduler.recorder import DecisionLogWriter, Recorder
@@ -153,7 +155,12 @@ class Standby:
             pool=pool,
             cluster=cluster,
             store=LedgerStore(parts.kube, pool),
-            applier=Applier(parts.kube, parts.clock, lambda queue: run_limit_of(cluster.queues.get, queue)),
+            applier=Applier(
+                parts.kube,
+                parts.clock,
+                lambda queue: run_limit_of(cluster.queues.get, queue),
+                partial(self._flavor, pool),
+            ),
             hints=parts.streams.hints,
             idleness=Idleness(parts.streams.activity, parts.clock),
             clock=parts.clock,
@@ -162,6 +169,12 @@ class Standby:
             recorder=self.recorder,
             volumes=self.volumes,
         )
+
+    def _flavor(self, pool: str, allocation: str, placements: Mapping[int, str]) -> str:
+        known, fact = self._cluster.pools.get(pool), self._cluster.allocations.get(allocation)
+        if known is None or fact is None:
+            return NO_FLAVOR
+        return flavor_of_gpus(fact, placements, self._cluster.nodes.get, known.flavors)
 
     def _recorder(self, pool: str) -> Recorder:
         parts, settings = self._parts, self._parts.settings

@@ -95,6 +95,7 @@ def _facts(view: Json, session: CliSession, moment: Any) -> list[tuple[str, str]
         ("Workspace", str(view["workspace"])),
         ("User", str(view.get("user") or "")),
         ("Ranks", f"{labels.running_of(view)}{'' if ended else ' running'}"),
+        ("GPU type", _flavor(view)),
         ("Image", image),
         ("Setup", str(spec.get("setup") or "").strip()),
         ("Command", command),
@@ -108,6 +109,12 @@ def _facts(view: Json, session: CliSession, moment: Any) -> list[tuple[str, str]
         *((str(link["title"]), str(link["url"])) for link in cast("list[Json]", view["links"].get("outside") or [])),
         ("Labels", _labels(view)),
     ]
+
+
+def _flavor(view: Json) -> str:
+    """The flavor of the GPUs that it holds or held last; empty where its pool has none."""
+    admission = cast("Json", view.get("status") or {}).get("admission")
+    return str(cast("Json", admission or {}).get("flavor") or "")
 
 
 def _labels(view: Json) -> str:

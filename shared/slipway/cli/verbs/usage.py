@@ -10,6 +10,8 @@ from slipway.model.duration import format_duration
 
 Json = dict[str, Any]
 _FILTERS = ("workspace", "owner", "pool", "queue", "kind")
+_FIGURES = ("ENDED", "STARTED", "GPU TIME", "RUNNING", "WAITED")
+_GPU_TIME = ("GPU TIME", "OF IT RUNNING")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -17,8 +19,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--by",
         metavar="WHAT",
-        help="user (default), queue, pool, workspace, kind, day, month; several with commas; with --gpu-use: day, "
-        "month, gpuType, workspace, user, queue",
+        help="user (default), queue, pool, workspace, kind, day, month, gpuType (GPU time by flavor); several with "
+        "commas; with --gpu-use: day, month, gpuType, workspace, user, queue",
     )
     parser.add_argument("--raw", action="store_true", help="one line per allocation that is still kept")
     parser.add_argument(
@@ -133,11 +135,17 @@ def _gpu_days_table(items: list[Json], by: list[str], total: Json) -> str:
 
 
 def _table(items: list[Json], by: list[str], total: Json) -> str:
-    head = [*(name.upper() for name in by), "ENDED", "STARTED", "GPU TIME", "RUNNING", "WAITED"]
-    rows = [[*(str(item["by"][name]) for name in by), *_figures(item)] for item in items]
+    # By GPU type there is GPU time alone: the rest is of allocations, which the totals do not tell by type.
+    figures, names = (_gpu_time, _GPU_TIME) if "gpuType" in by else (_figures, _FIGURES)
+    rows = [[*(str(item["by"][name]) or "-" for name in by), *figures(item)] for item in items]
     if len(rows) > 1:
-        rows.append(["total", *([""] * (len(by) - 1)), *_figures(total)])
-    return table.render(head, rows)
+        rows.append(["total", *([""] * (len(by) - 1)), *figures(total)])
+    return table.render([*(name.upper() for name in by), *names], rows)
+
+
+def _gpu_time(item: Json) -> list[str]:
+    running = cast("Json", item["slotSecondsByPhase"]).get("Running", 0.0)
+    return [format_duration(float(seconds)) for seconds in (item["slotSeconds"], running)]
 
 
 def _figures(item: Json) -> list[str]:

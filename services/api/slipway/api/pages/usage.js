@@ -26,7 +26,7 @@ export function Usage() {
   const from = param("from") || dayOf(Date.parse(`${to}T00:00:00Z`) - (Number(days) - 1) * DAY_MS);
   const filters = FILTERS.filter((name) => param(name)).map((name) => [name, param(name)]);
   const query = new URLSearchParams({ by, from, to, ...Object.fromEntries(filters) });
-  const answer = useResource(by === GPU_TYPE ? "" : `/usage?${query}`, { isSlow: true, isAbout: () => false });
+  const answer = useResource(`/usage?${query}`, { isSlow: true, isAbout: () => false });
   const isShort = (Date.parse(to) - Date.parse(from)) / DAY_MS < GPU_DAYS;
   const others = filters.some(([name]) => !["user", "workspace"].includes(name));
   const gpuDays = useResource(isShort && !others && GPU_BYS.includes(by) ? `/gpu-use/days?${query}` : "", { isSlow: true, isAbout: () => false });
@@ -50,20 +50,33 @@ export function Usage() {
     ${filters.length ? html`<p class="filters">Only ${filters.map(([name, value]) => html`<button key=${name} type="button" class="filter"
       aria-label=${`Only ${name} ${value}: take this away`} onClick=${() => setParam(name, "")}>${name} <b>${value}</b> ×</button>`)}</p>` : null}
     ${perDay && perDay.items.length > 1 ? html`<${DayChart} days=${perDay.items.map((row) => ({ day: row.by.day, value: row.slotSeconds / HOUR_S }))} unit="GPU hours" label="GPU hours by day" />` : null}
-    ${by === GPU_TYPE ? html`<${ByGpuType} answer=${gpuDays} isShort=${isShort} others=${others} />` : html`<${Answered} answer=${answer} what="the usage" rows=${5}>${(found) => found.items.length
-      ? html`<${Sums} by=${by} found=${found} used=${gpuDays.data?.isConfigured ? gpuDays.data : null} />`
-      : html`<${Empty} title="Nothing was used">From ${from} to ${to} nothing ran${filters.length ? " that this looks at" : ""}. Choose more days.<//>`}<//>`}
+    <${Answered} answer=${answer} what="the usage" rows=${5}>${(found) => found.items.length
+      ? html`<${by === GPU_TYPE ? Types : Sums} by=${by} found=${found} used=${gpuDays.data?.isConfigured ? gpuDays.data : null} />`
+      : html`<${Empty} title="Nothing was used">From ${from} to ${to} nothing ran${filters.length ? " that this looks at" : ""}. Choose more days.<//>`}<//>
+    ${by === GPU_TYPE ? html`<${ByModel} answer=${gpuDays} />` : null}
     ${gpuDays.error && by !== GPU_TYPE ? html`<p class="warning" role="status">${sentence(gpuDays.error.message)}</p>` : null}
     <p class="soft">Days are those of UTC. GPU hours are counted from the moment that a workload gets its GPUs until it gives them back.</p>
     <${GpuUseNow} />`;
 }
 
-// What GPUs of each type did, by the figures of the cluster's Prometheus: that alone knows the types of days gone by.
-function ByGpuType({ answer, isShort, others }) {
-  if (!isShort) return html`<${Empty} title="Too many days">Figures of GPUs are summed over ${GPU_DAYS} days at most. Choose fewer days.<//>`;
-  if (others) return html`<${Empty} title="Not known by GPU type">Figures of GPUs can be narrowed to a user or a workspace. Take the other filters away.<//>`;
-  return html`<${Answered} answer=${answer} what="the figures of GPUs" rows=${3}>${(found) => {
-    if (!found.isConfigured) return html`<${Empty} title="No figures of GPUs">An administrator names a Prometheus that has them, in <code>api.settings.prometheusUrl</code> of the chart.<//>`;
+// GPU hours by flavor: of these alone is it known how much each used.
+function Types({ found }) {
+  const items = [...found.items].sort((a, b) => b.slotSeconds - a.slotSeconds);
+  const most = Math.max(...items.map((row) => row.slotSeconds));
+  const row = (name, each, share) => html`<th scope="row">${name || html`<span class="soft">no flavor</span>`}</th>
+    <td class="number" data-label="GPU hours">${spellHours(each.slotSeconds / HOUR_S)}</td>
+    <td class="wide">${share ? html`<${Meter} used=${each.slotSeconds} whole=${most} label=${plural(Number(trim(each.slotSeconds / HOUR_S).replaceAll(",", "")), "GPU hour")} />` : null}</td>
+    <td class="number" data-label="Share">${found.total.slotSeconds ? `${Math.round((100 * each.slotSeconds) / found.total.slotSeconds)} %` : dash()}</td>`;
+  return html`<table class="list usage" aria-label="GPU hours by flavor"><thead><tr><th>GPU type</th><th class="number">GPU hours</th><th>Compared</th><th class="number">Share</th></tr></thead>
+      <tbody>${items.map((each) => html`<tr key=${each.by.gpuType}>${row(each.by.gpuType, each, true)}</tr>`)}</tbody>
+      <tfoot><tr>${row("All", found.total, false)}</tr></tfoot></table>
+    ${items.some((each) => !each.by.gpuType) ? html`<p class="soft">Types are the flavors of a pool. Work counts under <i>no flavor</i> where its pool had none when it got its GPUs.</p>` : null}`;
+}
+
+// What GPUs of each model did, by the figures of the cluster's Prometheus, which has names of its own for them.
+function ByModel({ answer }) {
+  if (!answer.data?.isConfigured && !answer.error) return null;
+  return html`<h2>How busy the GPUs were</h2><${Answered} answer=${answer} what="the figures of GPUs" rows=${3}>${(found) => {
     if (!found.items.length) return html`<${Empty} title="No GPU was held">From ${found.from} to ${found.to} Prometheus has no figures of GPUs that work held.<//>`;
     const items = [...found.items].sort((a, b) => b.heldSeconds - a.heldSeconds);
     const row = (name, each) => html`<th scope="row">${name || html`<span class="soft">not named</span>`}</th>

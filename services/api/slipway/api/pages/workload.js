@@ -87,7 +87,7 @@ function Story({ view, reload }) {
           <span>in <a href=${`/queues/${encodeURIComponent(view.queue)}`}>${view.queue}</a></span>
           ${view.job ? html`<span>in job <a href=${pageOfJob({ name: view.job, workspace: view.workspace })}>${view.job}</a></span>` : null}
           ${rankCount(view) > 1 ? html`<span>${plural(rankCount(view), "rank")}</span>` : null}
-          ${gpusOf(view) ? html`<span>${plural(gpusOf(view), "GPU")}</span>` : null}
+          ${gpusOf(view) ? html`<span>${plural(gpusOf(view), "GPU")}${view.status.admission?.flavor ? ` of type ${view.status.admission.flavor}` : ""}</span>` : null}
           ${view.phase === "Running" && gpusOf(view) ? html`<${UseOf} id=${view.id} />` : null}
           ${view.links.service ? html`<span>behind <code>${view.links.service}</code> <${Copy} text=${view.links.service} what="the address of the Service" /></span>` : null}
           <span>launched <${Ago} time=${view.createdAt} /></span>

@@ -7,7 +7,7 @@ of quotas and of which choice is best. In a pool without flavors nothing here is
 Invariant: a gang is of one flavor, and of the one that its nodes are of.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
 import numpy as np
@@ -85,6 +85,20 @@ def where_it_stands(fact: AllocationFact, placements: Mapping[int, str], table: 
         if role is not None and at is not None and (is_any or _has_gpus(role)):
             return of_flavor(fact, column.values[int(column.codes[at])])
     return fact
+
+
+def flavor_of_gpus(
+    fact: AllocationFact,
+    placements: Mapping[int, str],
+    find: Callable[[str], NodeFact | None],
+    flavors: Sequence[FlavorFact],
+) -> str:
+    """The flavor that the GPUs of `fact` are of, by the nodes of its ranks; `NO_FLAVOR` where that says nothing."""
+    for rank, name in placements.items() if flavors else ():
+        role, node = fact.role_of(rank), find(name)
+        if role is not None and node is not None and _has_gpus(role):
+            return labelled(node, flavors).labels[FLAVOR_LABEL]
+    return NO_FLAVOR
 
 
 def _has_others(table: NodeTable) -> bool:
