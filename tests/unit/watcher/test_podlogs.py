@@ -41,6 +41,8 @@ class Journal:
         """texts that no line end follows"""
         self.new_file_at = math.inf
         """lines from then on are in a file that nobody gets who opened the log before"""
+        self.lost_between = (math.inf, math.inf)
+        """lines of these times were in a file that is not there any more when their reader comes to it"""
         self.opens_s = 0.0
         """so long a node takes to open a log; that of a pod that was killed meanwhile is removed"""
         self.reads = 0
@@ -70,7 +72,8 @@ class Journal:
             fresh = found[sent:]
             sent += len(fresh)
             for at, text in fresh:
-                if at < self.rotated_at or at >= self.new_file_at > opened_at:
+                began, ended = self.lost_between
+                if at < self.rotated_at or at >= self.new_file_at > opened_at or began <= at < ended:
                     continue
                 if not since or format_time(at, "seconds") >= since:
                     end = "" if text in self.unended else "\n"
@@ -944,6 +947,45 @@ def test_a_log_whose_newest_file_is_empty_at_its_end_may_have_lost_one(second_fi
         journal.rotated_at = post.clock.now() + 0.1
         ended = await post.until(is_let_go, "the end", timeout_s=60)
         assert (await texts(post, ended))[-1] == "the end of the first file"
+        told = await said(post, ended)
+        assert len(told) == says
+        assert all("may be missing: its node may have removed them, unread" in text for text in told)
+
+    play(story)
+
+
+@pytest.mark.parametrize(
+    ("read_after_s", "size", "says"),
+    [
+        pytest.param(8.0, 1_000, 1, id="its reader was behind"),
+        pytest.param(0.0, 1_000, 0, id="its reader was there"),
+        pytest.param(8.0, 10, 0, id="at a rate that fills no file"),
+    ],
+)
+def test_a_file_in_the_middle_of_a_log_may_have_been_removed(read_after_s: float, size: int, says: int) -> None:
+    """Its node began files faster than they were read, and went on in the newest: a step in the times shows it."""
+
+    async def story(post: Post) -> None:
+        journal = with_journal(post)
+        post.kubelet.runs_s = {0: 14.0}
+        journal.is_broken = read_after_s > 0
+        await post.launch()
+        await post.until(is_running, "running")
+        uid, began = await uid_of_rank(post, 0), post.clock.now()
+        for number in range(4_000):
+            journal.write(uid, f"line {number} {'x' * size}")
+            if number == 1_999:
+                await asyncio.sleep(4.5)
+                if says:
+                    journal.write(uid, "in the file that is gone")
+                journal.lost_between = (began + 1.5, post.clock.now() + 0.01)
+                await asyncio.sleep(0.1)
+            elif number % 100 == 0:
+                await asyncio.sleep(0.04)
+        await asyncio.sleep(max(0.0, began + read_after_s - post.clock.now()))
+        journal.is_broken = False
+        ended = await post.until(is_let_go, "the end", timeout_s=60)
+        assert "in the file that is gone" not in await texts(post, ended)
         told = await said(post, ended)
         assert len(told) == says
         assert all("may be missing: its node may have removed them, unread" in text for text in told)

@@ -58,6 +58,8 @@ LAG_LOOK_S = 2.0
 LAG_PART = 0.6
 """Of what a node keeps may wait there before lines are left out."""
 LAG_OVER_S = 0.5
+LAG_RATE_S = 0.2
+"""A rate of writing is known from so long on."""
 NODE_FILE_BYTES = 10 * 1024 * 1024
 """With so many bytes in a log's file a kubelet begins a new one (`containerLogMaxSize`), unless it is set otherwise; it
 serves only the newest."""
@@ -78,6 +80,8 @@ SLOW_RATE_PART = 0.3
 """As `RATE_PART`, of lines that were written after their log was asked for."""
 PROMPT_S = 2.0
 """Who prints within this time after the start, and no flood, had no time to fill a file before."""
+
+_SECOND_CHARS = 19
 
 _log = log.get_logger(__name__)
 T = TypeVar("T")
@@ -247,8 +251,8 @@ class LogFollower:
         self._bytes, self._log_bytes = 0, 0.0
         self._lag = Lag(clock, means.node_file_bytes)
         self._progress_at = 0.0
-        self._asked_at = 0.0
-        """when the node was last asked for the log (epoch seconds)"""
+        # When the node was last asked for the log (epoch seconds), how much it has sent since, and when some was taken.
+        self._asked_at, self._asked_bytes, self._took_at = 0.0, 0, 0.0
         self._opens_at = math.inf
         """when it is open at the latest (monotonic seconds)"""
         self._is_beginning_judged = False
@@ -390,7 +394,8 @@ class LogFollower:
 
     async def _pump(self, ahead: _Ahead) -> ControlPlaneError | None:
         meta = self.pod.metadata
-        self._asked_at, self._is_beginning_judged = self._clock.now(), bool(self._cutter.since)
+        self._asked_at, self._asked_bytes = self._clock.now(), 0
+        self._is_beginning_judged = bool(self._cutter.since)
         self._opens_at = min(self._opens_at, self._clock.monotonic() + OPEN_S)
         try:
             stream = self._reader.follow_log(
@@ -450,9 +455,13 @@ class LogFollower:
                 return True
             self._pieces.extend(found[at : at + PIECE_BYTES] for at in range(0, len(found), PIECE_BYTES))
         while self._pieces and self._bytes < PACK_BYTES:
-            piece = self._pieces.popleft()
+            piece, before = self._pieces.popleft(), self._cutter.newest
             self._add(self._cutter.feed(piece))
+            if before and before[:_SECOND_CHARS] != self._cutter.newest[:_SECOND_CHARS]:
+                await self._judge_step(before, self._cutter.newest)
+            self._took_at = self._clock.now()
             # As its node counts: with what is left out of long lines and of those that are written over.
+            self._asked_bytes += len(piece)
             self._log_bytes += len(piece)
             self._lag.add(len(piece), self._cutter.newest)
         if self._cutter.is_open and self._clock.monotonic() >= self._progress_at + PROGRESS_S:
@@ -570,6 +579,20 @@ class LogFollower:
                 f"{since} may be missing: {why}, and its node may have removed them, unread", f"begun {first}"
             )
 
+    async def _judge_step(self, before: str, after: str) -> None:
+        """Say that lines may be missing between two that came one after the other.
+
+        A kubelet goes on in the newest file, whatever it has begun and removed since its reader came to the end of the
+        one before. So lines may be missing if the second line was written before the first was read, and if a file
+        could have been written in between at the rate of before. Who printed that much and then paused looks the same.
+        """
+        step_s = parse_time(after) - parse_time(before)
+        was_there = self._took_at < parse_time(after)
+        if step_s < ROTATION_S or self._asked_bytes < ONE_FILE_BYTES or was_there:
+            return
+        if step_s * self._lag.rate_at(before) >= SLOW_RATE_PART * self._node_file_bytes:
+            await self._say_torn(before, math.inf, "may be missing: its node may have")
+
     async def _store_rest(self) -> bool:
         """A last line without a line end is one when nothing can follow it."""
         self._add(self._cutter.end())
@@ -621,6 +644,8 @@ class Lag:
         self._looked_at = clock.monotonic()
         self._bytes = 0
         self._newest_s = 0.0
+        self._rate = 0.0
+        """of writing, in bytes a second, between the last two looks"""
         self._offset_s = math.inf
         self._is_too_much = False
 
@@ -643,10 +668,16 @@ class Lag:
         newest_s = parse_time(newest)
         written_s, spent_s = newest_s - self._newest_s, now - self._looked_at
         if written_s > 0:
-            waits = self._delay_s(newest) * self._bytes / written_s
+            self._rate = self._bytes / written_s
+            waits = self._delay_s(newest) * self._rate
             self._is_too_much = written_s < spent_s and waits > self._bytes_max
         self._looked_at, self._bytes, self._newest_s = now, 0, newest_s
         return self._is_too_much
+
+    def rate_at(self, newest: str) -> float:
+        """Bytes a second that were written lately, up to the line of this time."""
+        written_s = parse_time(newest) - self._newest_s
+        return max(self._rate, self._bytes / written_s if written_s >= LAG_RATE_S else 0.0)
 
     def _delay_s(self, newest: str) -> float:
         return self._clock.now() - parse_time(newest) - self._offset_s if newest else 0.0
