@@ -3,6 +3,7 @@
 import pytest
 
 from tests.contract.kube.client import KubeHttp
+from tests.contract.kube.conftest import eventually
 from tests.contract.kube.samples import GROUP, VERSION
 
 
@@ -49,8 +50,15 @@ async def test_aggregated_discovery(kube: KubeHttp) -> None:
 @pytest.mark.usefixtures("widgets")
 async def test_openapi_has_the_custom_kind(kube: KubeHttp) -> None:
     """/openapi/v3 leads to a document whose schema names the group, version and kind."""
+    path = f"apis/{GROUP}/{VERSION}"
+
+    async def is_there() -> bool:
+        return path in (await kube.get("/openapi/v3")).body["paths"]
+
+    # A server describes a new kind some time after it serves it.
+    await eventually(is_there, f"{path} described")
     index = (await kube.get("/openapi/v3")).body["paths"]
-    document = (await kube.get(index[f"apis/{GROUP}/{VERSION}"]["serverRelativeURL"])).body
+    document = (await kube.get(index[path]["serverRelativeURL"])).body
     kinds = [
         entry["kind"]
         for schema in document["components"]["schemas"].values()
