@@ -79,7 +79,7 @@ def counted_up_to(
     for (begun_ms, entry), (ended_ms, _) in pairwise([*steps, (end_ms, entries[-1])]):
         if entry.phase is not Phase.TERMINATED:
             held = 0 if entry.phase in _NEVER_HELD else slots
-            _spend(days, entry.phase.value, max(begun_ms, done_ms), ended_ms, held, gpu_type)
+            _spend(days, entry.phase.value, max(begun_ms, done_ms), ended_ms, gpus={gpu_type: held} if held else {})
     for at_ms, waited_ms in _admissions(steps, known.seq):
         day = days.get(day_of(at_ms), DayUsage())
         days[day_of(at_ms)] = msgspec.structs.replace(
@@ -135,14 +135,18 @@ def _steps(entries: Sequence[RingEntry]) -> list[tuple[int, RingEntry]]:
     return steps
 
 
-def _spend(days: dict[str, DayUsage], phase: str, begun_ms: int, ended_ms: int, slots: int, gpu_type: str) -> None:
-    """Add a stretch to the days it lies in."""
+def _spend(days: dict[str, DayUsage], phase: str, begun_ms: int, ended_ms: int, *, gpus: Mapping[str, int]) -> None:
+    """Add a stretch to the days it lies in, in which `gpus` were held, {flavor, or empty: how many}."""
+    slots = sum(gpus.values())
     while begun_ms < ended_ms:
         midnight_ms = (begun_ms // DAY_MS + 1) * DAY_MS
         spent_ms = min(ended_ms, midnight_ms) - begun_ms
         name = day_of(begun_ms)
-        held = {phase: spent_ms * slots} if slots else {}
-        added = DayUsage(ms={phase: spent_ms}, slot_ms=held, gpu_types={gpu_type: held} if held and gpu_type else {})
+        added = DayUsage(
+            ms={phase: spent_ms},
+            slot_ms={phase: spent_ms * slots} if slots else {},
+            gpu_types={name: {phase: spent_ms * count} for name, count in gpus.items() if name},
+        )
         days[name] = sum_of([days.get(name, DayUsage()), added])
         begun_ms += spent_ms
 
