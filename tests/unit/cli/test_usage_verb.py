@@ -38,6 +38,7 @@ async def test_by_gpu_type_it_tells_gpu_time_alone(world: ApiWorld, desk: Desk) 
     launched = await world.launch()
     await world.step(launched["name"], Event.ASSIGNED, admission=Admission(decision_id="d1", epoch=1, flavor="h100"))
     await world.step(launched["name"], Event.RUNNING, slots=1)
+    assert "no GPU was used from" in (await desk.run("usage", "--by", "gpuType", "--to", "2020-01-01")).err
     head, row = (await desk.run("usage", "--by", "gpuType")).out.splitlines()
     assert head.split() == ["GPUTYPE", "GPU", "TIME", "OF", "IT", "RUNNING"]
     assert row.split()[0] == "h100"

@@ -134,7 +134,7 @@ def _to_go(allocation: Allocation) -> tuple[int, ...]:
 
 
 def _to_join(allocation: Allocation) -> tuple[int, ...]:
-    """The ranks that were added and have no pod yet, or one of which nobody has seen that it has its node."""
+    """The ranks that were added and have no pod yet, or a pod that is not known to be bound."""
     ranks, leaving = allocation.status.ranks or [], leaving_ranks(allocation)
 
     def is_due(member: GangMember) -> bool:
@@ -147,8 +147,7 @@ def _to_join(allocation: Allocation) -> tuple[int, ...]:
 
 
 def _to_restart(allocation: Allocation) -> tuple[int, ...]:
-    """The ranks that are to start again and have no new pod yet, or one of which nobody has seen that it has its
-    node."""
+    """The ranks that are to start again and have no new pod yet, or a new pod that is not known to be bound."""
     ranks = allocation.status.ranks or []
 
     def is_due(member: GangMember) -> bool:

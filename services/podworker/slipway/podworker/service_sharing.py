@@ -7,10 +7,12 @@ Promises: a Service that we did not make is never written; a Service loses its l
 none is left without one; each write is fenced by the version that was read. Every method may be called again, by any
 replica. Where a pod worker dies before an allocation has left, Kubernetes deletes the Service when the last of the
 owners is deleted.
-Not promised: that a Service which somebody deletes by hand comes back before the next launch of one of its allocations.
+Not promised: a Service that somebody deletes by hand is made again only by the next launch of one of its allocations.
 
 Decision: docs/adr/0071-allocations-share-a-service-by-its-name.md.
 """
+
+from collections.abc import Awaitable, Callable
 
 from slipway.crd.meta import OwnerReference
 from slipway.crd.v1alpha1 import Allocation, SharedServiceSpec
@@ -39,11 +41,7 @@ class ServiceSharing:
             AlreadyExistsError: a Service of that name is not ours, or has another port: this can never be launched.
             UnavailableError: it is being deleted, or others write it all the time: try again.
         """
-        async with self._turns.of((allocation.metadata.namespace, wanted.name)):
-            for _ in range(TRIES_MAX):
-                if await self._try_to_join(allocation, wanted):
-                    return
-        raise UnavailableError(f"Service {wanted.name} is written by others all the time")
+        await self._until_done(self._try_to_join, allocation, wanted)
 
     async def leave(self, allocation: Allocation, wanted: SharedServiceSpec) -> None:
         """Take the allocation from the owners of the Service; as the last of them, delete the Service.
@@ -51,9 +49,17 @@ class ServiceSharing:
         Raises:
             UnavailableError: others write it all the time: try again.
         """
+        await self._until_done(self._try_to_leave, allocation, wanted)
+
+    async def _until_done(
+        self,
+        attempt: Callable[[Allocation, SharedServiceSpec], Awaitable[bool]],
+        allocation: Allocation,
+        wanted: SharedServiceSpec,
+    ) -> None:
         async with self._turns.of((allocation.metadata.namespace, wanted.name)):
             for _ in range(TRIES_MAX):
-                if await self._try_to_leave(allocation, wanted):
+                if await attempt(allocation, wanted):
                     return
         raise UnavailableError(f"Service {wanted.name} is written by others all the time")
 

@@ -72,7 +72,7 @@ TELL_AFTER_S = 3.0
 _STATES = (ClaimPendingError, QuotaExceededError)
 """What another try alone does not mend: told at once."""
 _STARTS = LaunchIntent | Bind | Restart
-"""Work without which a gang is not whole: what keeps it up is told, and given up after a while."""
+"""A gang is not whole before this is done. What prevents it is told, and after a while the attempt is given up."""
 SOON_S = 2.0
 """A restart that is due so soon is waited for: the clock of the watcher, which sent the hint, may be a little ahead."""
 

@@ -291,7 +291,7 @@ def unstarted(
 
 
 def _what_it_waited_for(allocation: Allocation) -> str:
-    """What kept a start from going on, or why the allocation had no place; "" when nothing was told."""
+    """What prevented the start, or why the allocation had no place; empty when neither was recorded."""
     status = allocation.status
     kept = condition_of(status.conditions, CONDITION_STUCK)
     if kept is not None and kept.observed_generation == status.attempt and kept.status != "False":

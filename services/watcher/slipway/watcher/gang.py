@@ -536,8 +536,8 @@ def _ruled(rank: Rank, policy: FailurePolicy | None) -> Rank:
 
 
 def _not_started_again(allocation: Allocation, ranks: list[Rank]) -> list[Rank]:
-    """The ranks; of an attempt that is to stop, nobody makes the next pod of a rank any more. So a rank that waits for
-    one has ended as it did before, once all others have: until then they may save their work."""
+    """The ranks. In an attempt that is to stop, a rank that waits for its next pod does not get one. It counts as ended
+    once all others have ended: until then they may save their work."""
     stored = allocation.status.ranks or []
     if stop_reason(allocation) is None or any(rank.uid and rank.exit is None for rank in ranks):
         return ranks

@@ -361,7 +361,9 @@ class LogFollower:
         is_next = position.is_ended and self._is_later(position)
         self._is_stored = position.is_ended and not is_next
         if position.number > self._stored.number:
-            self.moved_at, self._log_bytes = self._clock.monotonic(), math.inf
+            self.moved_at = self._clock.monotonic()
+            # Others have read the beginning of this pod's log, or all of the log of the pod before.
+            self._log_bytes = 0.0 if is_next else math.inf
         self._number, self._stored = position.number, position
         self._cutter = LineCutter(LogPosition() if is_next else position)
         self._lines.clear()
@@ -460,7 +462,7 @@ class LogFollower:
             if before and before[:_SECOND_CHARS] != self._cutter.newest[:_SECOND_CHARS]:
                 await self._judge_step(before, self._cutter.newest)
             self._took_at = self._clock.now()
-            # As its node counts: with what is left out of long lines and of those that are written over.
+            # All bytes that the node sent, also those that the stored lines leave out.
             self._asked_bytes += len(piece)
             self._log_bytes += len(piece)
             self._lag.add(len(piece), self._cutter.newest)
@@ -549,8 +551,8 @@ class LogFollower:
         A node does not say that it has removed the beginning of a log. Lines that stood there before they were asked
         for, and came at a rate at which a file had been full since the container's start, are not its first ones. At
         a lower rate, or read late, nobody can tell: that is said. What is read in time is whole, also of a program
-        that was silent for long. A busy node may have opened a log later than it was asked to: where a flood begins
-        in that time, nobody can tell either.
+        that was silent for long. A busy node may open a log later than it was asked to: a flood that begins in that
+        time may have lost its beginning, and that is said.
         """
         if self._is_beginning_judged or not self._cutter.first:
             return

@@ -84,7 +84,7 @@ def _not_before(view: ReductionView, rank: Rank) -> float:
 
 
 def _words(due: list[Rank], counted: str | int) -> str:
-    """`rank 2 failed with exit code 1; it starts again (1 of 3)`."""
+    """`rank 2 failed: exit code 1; it starts again (1 of 3)`."""
     how = f"({counted})" if counted else "(not counted)"
     first = due[0]
     if len(due) == 1:

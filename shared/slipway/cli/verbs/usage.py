@@ -64,7 +64,8 @@ def usage(arguments: argparse.Namespace, session: CliSession) -> int:
     if not items:
         none = labels.none_of({name: query.get(name) for name in ("user", "workspace", "pool", "queue", "kind")})
         span = f"from {body['from']} to {body['to']}"
-        session.terminal.note(f"{none} used anything {span}" if none else f"nothing was used {span}")
+        what, nothing = ("GPUs", "no GPU") if "gpuType" in body.get("by", ()) else ("anything", "nothing")
+        session.terminal.note(f"{none} used {what} {span}" if none else f"{nothing} was used {span}")
         return main.OK
     text = (
         _raw_table(items)

@@ -52,14 +52,14 @@ export function Usage() {
     ${perDay && perDay.items.length > 1 ? html`<${DayChart} days=${perDay.items.map((row) => ({ day: row.by.day, value: row.slotSeconds / HOUR_S }))} unit="GPU hours" label="GPU hours by day" />` : null}
     <${Answered} answer=${answer} what="the usage" rows=${5}>${(found) => found.items.length
       ? html`<${by === GPU_TYPE ? Types : Sums} by=${by} found=${found} used=${gpuDays.data?.isConfigured ? gpuDays.data : null} />`
-      : html`<${Empty} title="Nothing was used">From ${from} to ${to} nothing ran${filters.length ? " that this looks at" : ""}. Choose more days.<//>`}<//>
+      : html`<${Empty} title=${by === GPU_TYPE ? "No GPU was used" : "Nothing was used"}>From ${from} to ${to} nothing ran${by === GPU_TYPE ? " on GPUs" : ""}${filters.length ? " that this looks at" : ""}. Choose more days.<//>`}<//>
     ${by === GPU_TYPE ? html`<${ByModel} answer=${gpuDays} />` : null}
     ${gpuDays.error && by !== GPU_TYPE ? html`<p class="warning" role="status">${sentence(gpuDays.error.message)}</p>` : null}
     <p class="soft">Days are those of UTC. GPU hours are counted from the moment that a workload gets its GPUs until it gives them back.</p>
     <${GpuUseNow} />`;
 }
 
-// GPU hours by flavor: of these alone is it known how much each used.
+// GPU hours by flavor. The other figures are kept for each allocation, not for each flavor.
 function Types({ found }) {
   const items = [...found.items].sort((a, b) => b.slotSeconds - a.slotSeconds);
   const most = Math.max(...items.map((row) => row.slotSeconds));
