@@ -165,6 +165,7 @@ def test_the_log_of_a_rank_that_came_back_is_opened_once() -> None:
 
     async def story(post: Post) -> None:
         journal = with_journal(post)
+        post.kubelet.runs_s = {1: 2.0}
         running = await post.launch()
         await post.until(is_running, "running")
         source, now = LogKey(attempt=1, rank=1), format_time(post.clock.now() - 10.0, "microseconds")
@@ -193,6 +194,8 @@ def test_the_log_of_a_rank_that_came_back_is_opened_once() -> None:
         await asyncio.sleep(0.5)
         assert await texts(post, running) == ["before", "after"]
         assert journal.reads == 2
+        await asyncio.sleep(5)
+        assert journal.reads == 2, "what the store has of the pod before is no part of this pod's log"
 
     play(story)
 
