@@ -14,7 +14,7 @@ from slipway.crd.meta import LABEL_ALLOCATION_UID
 from slipway.ops.audit.evidence import PODS, Logged, Passage, Printed, Version
 from slipway.ops.audit.logs import folded
 from slipway.streams import keys
-from slipway.streams.logpacks import LogKey, LogLine
+from slipway.streams.logpacks import EVENT, STDOUT, LogKey, LogLine
 from tests.chaos.clients import API
 from tests.conformance.kubelets.logs import printed
 from tests.conformance.kubelets.records import Run
@@ -96,30 +96,40 @@ def _entries(client: Any, key: str) -> Iterator[dict[str, bytes]]:
 
 
 def _told(api: httpx.Client, name: str) -> Iterator[Logged]:
-    lines: dict[LogKey, list[Passage]] = {}
-    marks: dict[LogKey, list[tuple[int, int]]] = {}
+    items: list[Any] = []
     after = ""
     while True:
-        answer = api.get(f"{API}/{name}/logs", params={"stream": "stdout", **({"after": after} if after else {})})
+        answer = api.get(f"{API}/{name}/logs", params={"stream": STDOUT, **({"after": after} if after else {})})
         answer.raise_for_status()
         found = answer.json()
-        for item in found["items"]:
-            line = LogLine(
-                attempt=item["attempt"],
-                rank=item["rank"],
-                time=item["time"],
-                text=item["text"],
-                container=item.get("container", ""),
-                number=item.get("number", 0),
-                missing=item.get("missing", 0),
-            )
-            if line.missing:
-                marks.setdefault(line.source, []).append((line.number, line.missing))
-            else:
-                lines[line.source] = folded([line], lines.get(line.source, ()))
+        items += found["items"]
         if not found["items"] or found["metadata"]["continue"] in ("", after):
             break
         after = found["metadata"]["continue"]
+    return told_of(name, items)
+
+
+def told_of(name: str, items: Iterable[Mapping[str, Any]]) -> Iterator[Logged]:
+    """The logs of an allocation as these items of the api's pages tell them: their lines, and the marks of holes.
+
+    What is said about a log, such as that it is not stored to its end, is no line of it and has no place in it.
+    """
+    lines: dict[LogKey, list[Passage]] = {}
+    marks: dict[LogKey, list[tuple[int, int]]] = {}
+    for item in items:
+        line = LogLine(
+            attempt=item["attempt"],
+            rank=item["rank"],
+            time=item["time"],
+            text=item["text"],
+            container=item.get("container", ""),
+            number=item.get("number", 0),
+            missing=item.get("missing", 0),
+        )
+        if line.missing:
+            marks.setdefault(line.source, []).append((line.number, line.missing))
+        elif item["stream"] != EVENT:
+            lines[line.source] = folded([line], lines.get(line.source, ()))
     for source, passages in lines.items():
         yield Logged(
             allocation=name,

@@ -1,0 +1,32 @@
+"""What the api's pages tell of logs, as the audit takes it."""
+
+from typing import Any
+
+from slipway.ops.audit.evidence import Passage
+from tests.chaos.gather_logs import told_of
+
+
+def an_item(text: str, *, stream: str = "stdout", rank: int = 0, **more: int) -> dict[str, Any]:
+    """One item of a page."""
+    return {"attempt": 1, "rank": rank, "stream": stream, "time": "2026-01-01T00:00:00Z", "text": text, **more}
+
+
+def test_what_is_said_about_a_log_is_no_line_of_it() -> None:
+    """A store that came back empty after an end: readers are told that the log is not stored, and on each page."""
+    said = an_item("the log of this rank is not stored to its end: lines of it are lost", stream="event")
+    assert list(told_of("run", [said, said])) == []
+    whole = [an_item("line 1", number=1, rank=1), an_item("line 2", number=2, rank=1)]
+    (log,) = told_of("run", [*whole, said, said])
+    assert (log.rank, log.passages, log.end) == (1, [Passage(number=1, printed=1, count=2)], 2)
+
+
+def test_the_mark_of_a_hole_is_told_with_its_count() -> None:
+    """It stands in the place of the lines that are missing, and is held to their numbers."""
+    items = [
+        an_item("line 1", number=1),
+        an_item("3 lines are missing", number=2, missing=3),
+        an_item("line 5", number=5),
+    ]
+    (log,) = told_of("run", items)
+    assert log.marks == [(2, 3)]
+    assert [(each.number, each.printed) for each in log.passages] == [(1, 1), (5, 5)]
