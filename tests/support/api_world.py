@@ -3,6 +3,7 @@
 Owns the arrangement only: what the other services would do (admit, start, end) is written to the cluster directly.
 """
 
+import asyncio
 import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
@@ -57,6 +58,8 @@ class PodLogs:
             yield f"{line}\n".encode()
 
 
+HEARING_TURNS = 8
+"""of the event loop: from a write to the store that a watch fills, and some more"""
 LOOPBACK_NETWORKS = ("127.0.0.0/8", "::1/128")
 
 
@@ -89,7 +92,9 @@ class ApiWorld:
         )
         self.app: Starlette = create_app(self.parts, HealthApp(ProcessHealth(self.clock)))
         self.http = httpx.AsyncClient(
-            transport=httpx.ASGITransport(self.app, raise_app_exceptions=False), base_url="http://localhost"
+            transport=httpx.ASGITransport(self.app, raise_app_exceptions=False),
+            base_url="http://localhost",
+            event_hooks={"request": [_let_watches_hear]},
         )
 
     async def furnish(self) -> None:
@@ -200,12 +205,19 @@ class ApiWorld:
         return pod.metadata.uid
 
 
+async def _let_watches_hear(_: httpx.Request) -> None:
+    """What a test has written comes to the watches of the process before its next request does, as over a network."""
+    for _ in range(HEARING_TURNS):
+        await asyncio.sleep(0)
+
+
 @asynccontextmanager
 async def watching(parts: ApiDeps) -> AsyncGenerator[None]:
     """The watches of that process run meanwhile, as its composition root lets them."""
     stop = ServiceStop()
     async with TaskGroup() as tasks:
-        tasks.create_task(parts.nodes.run(stop))
+        for kept in (parts.nodes, parts.live):
+            tasks.create_task(kept.run(stop))
         try:
             yield
         finally:

@@ -79,7 +79,7 @@ class SpecWriter:
             )
         except StaleError as error:
             raise _moved(allocation) from error
-        self._announcer.changed()
+        self._announcer.deleted(allocation)
 
     async def write(self, allocation: Allocation, fields: Mapping[str, Any], *, version: str = "") -> Allocation:
         """Set fields of the spec (wire names). Without `version` nobody else's change is in the way: it is tried again.
@@ -133,7 +133,7 @@ class SpecWriter:
         changed = await self._kube.patch(
             ALLOCATIONS, meta.name, operations, namespace=meta.namespace, type_=PatchType.JSON
         )
-        self._announcer.changed()
+        self._announcer.changed(changed)
         return changed
 
     async def signal(

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 
 from slipway.api.capacity import allocatable_of, nodes_of
-from slipway.api.queue_view import NOBODY, Aged, Jobs, is_waiting, slots_of, waiting_of
+from slipway.api.queue_view import NOBODY, Aged, Jobs, SlotsBy, is_waiting, slots_of, waiting_of
 from slipway.api.schemas import EvictionLimitView, FlavorUse, Held, NodeView, PoolView, QueueView
 from slipway.api.seen_nodes import SeenNode
 from slipway.api.view import shown
@@ -33,6 +33,7 @@ def queue_view(
     aged: Aged = NOBODY,
     pool_of: ResourcePool | None = None,
     nodes: Iterable[SeenNode] = (),
+    slots_by: SlotsBy = slots_of,
 ) -> QueueView:
     """One queue; with `pending`, also who waits in it, in order; with its pool and `nodes`, its use of each flavor."""
     name, pool = queue.metadata.name, queue.spec.pool
@@ -43,7 +44,7 @@ def queue_view(
         pool=pool,
         pending=sum(map(is_waiting, own)),
         live=sum(map(is_admitted, own)),
-        slots_in_use=sum(slots_of(each) for each in own if is_admitted(each)),
+        slots_in_use=sum(slots_by(each) for each in own if is_admitted(each)),
         spec=shown(queue.spec),
         flavors=_flavors_of(queue, pool_of, nodes, own) if pool_of is not None else [],
         min_runtime=queue.spec.min_runtime or "",

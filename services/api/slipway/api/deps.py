@@ -30,6 +30,7 @@ from slipway.api.gather import AllGather
 from slipway.api.gpu_days import GpuDay
 from slipway.api.gpu_use import PodGpuUse, PodKey
 from slipway.api.launch import LaunchRequests
+from slipway.api.live_allocations import LiveAllocations
 from slipway.api.log_feed import LogFeed
 from slipway.api.lookup import Lookup
 from slipway.api.networks import parse_networks
@@ -103,6 +104,8 @@ class ApiDeps:
     sessions: BrowserSessions
     catalog: Catalog
     nodes: WatchedObjects[SeenNode]
+    live: LiveAllocations
+    """of everybody: whoever reads here says nothing of others by name"""
     contexts: ContextArchives
     workspaces: Workspaces
     lookup: Lookup
@@ -163,7 +166,8 @@ def connect(
     """The parts over these clients."""
     nodes = WatchedObjects(kube, SEEN_NODES, clock, random, indexers={BY_ADDRESS: of_address})
     catalog, lookup = Catalog(kube, clock, nodes), Lookup(kube)
-    announcer, refusals = LaunchPublisher(streams.events, streams.wake, clock), _refusals(settings, clock)
+    live, refusals = LiveAllocations(kube, clock, random), _refusals(settings, clock)
+    announcer = LaunchPublisher(streams.events, streams.wake, clock, on_write=live.saw, on_delete=live.deleted)
     contexts, archive = _contexts(settings, kube, clock, random), _log_archive(settings)
     ways = _ways_in(settings, kube, catalog, streams, refusals, clock=clock, random=random)
     return ApiDeps(
@@ -183,6 +187,7 @@ def connect(
         sessions=ways.sessions,
         catalog=catalog,
         nodes=nodes,
+        live=live,
         contexts=contexts,
         workspaces=Workspaces(kube, catalog, system_namespace=settings.namespace, clock=clock, random=random),
         lookup=lookup,
@@ -194,7 +199,7 @@ def connect(
         log_feed=LogFeed(ArchivedLogs(streams.logs, archive, clock) if archive else streams.logs, kube, lookup, clock),
         log_archive=archive,
         behind=behind,
-        firehose=SharedFirehose(streams.firehose),
+        firehose=SharedFirehose(streams.firehose, on_event=live.heard),
         traces=streams.traces,
         activity=streams.activity,
         dead=streams.dead,

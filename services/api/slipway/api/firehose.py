@@ -47,8 +47,10 @@ class SharedFirehose:
     those who wait reads; an error is raised to all of them.
     """
 
-    def __init__(self, firehose: Firehose) -> None:
+    def __init__(self, firehose: Firehose, *, on_event: Callable[[AllocationEvent], object] = lambda _: None) -> None:
+        """`on_event` is told of each event before those who wait for it, once for all of them."""
         self._firehose = firehose
+        self._on_event = on_event
         self._reads: dict[tuple[str | None, int, float], _SharedRead] = {}
 
     async def tail(self) -> str:
@@ -82,6 +84,8 @@ class SharedFirehose:
             shared.page = await self._firehose.read(after=after, limit=limit, block_s=block_s)
         except TransientError as error:
             shared.error = error
+        for found in shared.page:
+            self._on_event(found.event)
         shared.done += 1
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 
 from slipway.api.job_schemas import JobView, Member, QueueStats
-from slipway.api.queue_view import NOBODY, Aged, Jobs, is_waiting, slots_of, waiting_of, waiting_since
+from slipway.api.queue_view import NOBODY, Aged, Jobs, SlotsBy, is_waiting, slots_of, waiting_of, waiting_since
 from slipway.api.schemas import Waiting
 from slipway.api.view import shown
 from slipway.crd.transitions import id_of, is_admitted
@@ -96,12 +96,12 @@ def _member(allocation: Allocation, waits: Waiting | None) -> Member:
     )
 
 
-def queue_stats(live: Iterable[Allocation], now: float) -> list[QueueStats]:
+def queue_stats(live: Iterable[Allocation], now: float, *, slots_by: SlotsBy = slots_of) -> list[QueueStats]:
     """What waits and runs, per queue of each pool."""
     groups: dict[tuple[str, str], list[Allocation]] = {}
     for each in live:
         groups.setdefault((each.spec.pool, each.spec.queue), []).append(each)
-    return [_stats(pool, queue, members, now) for (pool, queue), members in sorted(groups.items())]
+    return [_stats(pool, queue, members, now, slots_by) for (pool, queue), members in sorted(groups.items())]
 
 
 def pool_stats(queues: Iterable[QueueStats]) -> list[QueueStats]:
@@ -124,7 +124,7 @@ def pool_stats(queues: Iterable[QueueStats]) -> list[QueueStats]:
     ]
 
 
-def _stats(pool: str, queue: str, members: list[Allocation], now: float) -> QueueStats:
+def _stats(pool: str, queue: str, members: list[Allocation], now: float, slots_by: SlotsBy) -> QueueStats:
     waiting = [each for each in members if is_waiting(each)]
     placed = [each for each in members if has_place(each)]
     running = [each for each in placed if has_reached(each.status.phase, Phase.RUNNING)]
@@ -135,7 +135,7 @@ def _stats(pool: str, queue: str, members: list[Allocation], now: float) -> Queu
         queued=len(waiting),
         scheduled=len(placed) - len(running),
         running=len(running),
-        slots_queued=sum(map(slots_of, waiting)),
-        slots_in_use=sum(map(slots_of, placed)),
+        slots_queued=sum(map(slots_by, waiting)),
+        slots_in_use=sum(map(slots_by, placed)),
         oldest_s=round(max(0.0, now - min(since)), 3) if since else 0.0,
     )

@@ -55,8 +55,14 @@ class ListFilter(msgspec.Struct, frozen=True, kw_only=True):
     """each has to be in the id, the name or the user; whether letters are capital does not matter"""
 
     def has(self, allocation: Allocation) -> bool:
-        """Whether it matches what the server could not decide."""
+        """Whether it matches; labels are the server's to decide."""
         if self.phases and allocation.status.phase not in self.phases:
+            return False
+        if not self.phases and self.is_active and allocation.status.phase is Phase.TERMINATED:
+            return False
+        if self.workspace and allocation.metadata.namespace != self.workspace:
+            return False
+        if (self.queue and allocation.spec.queue != self.queue) or (self.pool and allocation.spec.pool != self.pool):
             return False
         if self.kind is not None and allocation.spec.kind is not self.kind:
             return False
@@ -78,15 +84,31 @@ class ListFilter(msgspec.Struct, frozen=True, kw_only=True):
         return all(any(word.casefold() in name for name in known) for word in self.words)
 
     @property
+    def is_of_live(self) -> bool:
+        """Whether only what has not ended can match, and matches can be told without the server."""
+        is_live = Phase.TERMINATED not in self.phases if self.phases else self.is_active
+        return is_live and not self.label_selector
+
+    @property
     def field_selector(self) -> str:
         """What the server can decide."""
         parts = [f"spec.queue={self.queue}"] if self.queue else []
         parts += [f"spec.pool={self.pool}"] if self.pool else []
         if len(self.phases) == 1:
             parts.append(f"status.phase={next(iter(self.phases))}")
-        elif self.is_active:
+        elif self.is_active and not self.phases:
             parts.append(f"status.phase!={Phase.TERMINATED}")
         return ",".join(parts)
+
+
+async def list_all(kube: Kube, wanted: ListFilter) -> Listed[Allocation]:
+    """All that the server finds for this filter, in one LIST."""
+    return await kube.list(
+        ALLOCATIONS,
+        namespace=wanted.workspace or None,
+        label_selector=wanted.label_selector,
+        field_selector=wanted.field_selector,
+    )
 
 
 async def list_page(kube: Kube, wanted: ListFilter, *, limit: int, continue_: str) -> Listed[Allocation]:

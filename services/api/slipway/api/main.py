@@ -118,9 +118,10 @@ def compose(context: ServiceContext[Settings], kube: WatchingKube, streams: Stre
     context.tasks.create_task(_fail_with(broken, parts), name="broken")
     answers = ApiServerAnswers(kube, context.clock, settings.namespace)
     running.start(context, parts, answered_since=answers.since)
-    watch = WATCH.of(parts.nodes.plural)
-    watching = context.health.supervise(watch, partial(parts.nodes.run, context.stop), since=answers.since)
-    context.tasks.create_task(watching, name="watch")
+    for kept in (parts.nodes, parts.live):
+        watch = WATCH.of(kept.plural)
+        watching = context.health.supervise(watch, partial(kept.run, context.stop), since=answers.since)
+        context.tasks.create_task(watching, name=watch.name)
     context.loop(KUBERNETES, answers.look, min_interval_s=PROBE_S, max_backoff_s=PROBE_BACKOFF_S, required=True)
     return parts
 

@@ -8,6 +8,7 @@ Invariant: `launched` never blocks and never raises.
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 
 from slipway.crd.transitions import event_of, requested
 from slipway.crd.v1alpha1 import Allocation
@@ -21,16 +22,28 @@ BUFFER_MAX = 2000
 BATCH_MAX = 200
 WAKE_REASON = "launch"
 
+Told = Callable[[Allocation], object]
+
 _log = log.get_logger(__name__)
 
 
 class LaunchPublisher:
     """Appends `requested` and rings for the scheduler, in batches."""
 
-    def __init__(self, events: EventLog, wake: Wake, clock: Clock) -> None:
+    def __init__(
+        self,
+        events: EventLog,
+        wake: Wake,
+        clock: Clock,
+        *,
+        on_write: Told = lambda _: None,
+        on_delete: Told = lambda _: None,
+    ) -> None:
+        """`on_write` is told of each allocation that was created or changed, `on_delete` of each that was deleted."""
         self._events = events
         self._wake = wake
         self._clock = clock
+        self._on_write, self._on_delete = on_write, on_delete
         self._waiting: deque[Allocation] = deque(maxlen=BUFFER_MAX)
         self._something = asyncio.Event()
         self._is_busy = False
@@ -44,11 +57,19 @@ class LaunchPublisher:
 
     def launched(self, allocation: Allocation) -> None:
         """Take note of a committed create."""
+        self._on_write(allocation)
         self._waiting.append(allocation)
         self._something.set()
 
-    def changed(self) -> None:
-        """Take note of a change of a spec: only the bell is rung."""
+    def changed(self, allocation: Allocation | None = None) -> None:
+        """Take note of a change, of an allocation's spec or of something else: only the bell is rung."""
+        if allocation is not None:
+            self._on_write(allocation)
+        self._something.set()
+
+    def deleted(self, allocation: Allocation) -> None:
+        """Take note of a delete: only the bell is rung."""
+        self._on_delete(allocation)
         self._something.set()
 
     async def step(self) -> None:

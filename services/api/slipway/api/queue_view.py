@@ -4,7 +4,7 @@ The order is the scheduler's own (`model/position.py`). What keeps each waiting 
 the object's condition.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from slipway.api.schemas import Waiting
@@ -22,6 +22,8 @@ Jobs = Mapping[tuple[str, str], Job]
 Aged = Mapping[str, float]
 """{uid: since when it waits} of what goes before all younger work of its queue"""
 NOBODY: Aged = {}
+SlotsBy = Callable[[Allocation], int]
+"""Answers as `slots_of` does, from what it has worked out before."""
 
 
 def gate_of(allocation: Allocation) -> tuple[str, str]:
@@ -67,8 +69,11 @@ class QueuePlace(NamedTuple):
     """whole devices that those before it ask for"""
 
 
-def places_of(allocations: Iterable[Allocation], jobs: Jobs, aged: Aged = NOBODY) -> Iterator[QueuePlace]:
-    """The waiting ones with their places, queue by queue, first to go first."""
+def places_of(
+    allocations: Iterable[Allocation], jobs: Jobs, aged: Aged = NOBODY, *, slots_by: SlotsBy | None = None
+) -> Iterator[QueuePlace]:
+    """The waiting ones with their places, queue by queue, first to go first; `slots_by` is asked for `slots_of`."""
+    counted = slots_by or slots_of
     counts: dict[tuple[str, str], int] = {}
     slots: dict[tuple[str, str], int] = {}
     units: dict[tuple[str, str], dict[tuple[str, str], int]] = {}
@@ -77,7 +82,7 @@ def places_of(allocations: Iterable[Allocation], jobs: Jobs, aged: Aged = NOBODY
     for key, allocation in sorted(keyed, key=lambda pair: pair[0]):
         queue = (allocation.spec.pool, allocation.spec.queue)
         ahead, slots_ahead = counts.get(queue, 0), slots.get(queue, 0)
-        counts[queue], slots[queue] = ahead + 1, slots_ahead + slots_of(allocation)
+        counts[queue], slots[queue] = ahead + 1, slots_ahead + counted(allocation)
         before = units.setdefault(queue, {})
         jobs_ahead = before.setdefault(_unit(allocation), len(before))
         yield QueuePlace(allocation, key, ahead, jobs_ahead, slots_ahead)

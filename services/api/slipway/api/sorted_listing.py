@@ -1,4 +1,4 @@
-"""Lists in an order that the client chooses, page by page. Pure but for the one LIST.
+"""Lists in an order that the client chooses, page by page. Pure but for the one read.
 
 The cluster pages in the order of names, so an order of ours needs the whole list. A page ends with the keys of
 its last item (the token says them), so that the next one goes on right behind it, whatever was added or taken away.
@@ -8,17 +8,15 @@ Invariant: following `continue` to its end shows every allocation that matches t
 
 import base64
 import binascii
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
 import msgspec
 
 from slipway.api.endpoint import bad_param
 from slipway.api.listing import ListFilter
-from slipway.api.ports import Kube
 from slipway.crd.transitions import user_of
 from slipway.crd.v1alpha1 import Allocation
 from slipway.kube.ports import Listed
-from slipway.kube.resources import ALLOCATIONS
 
 TOKEN = "order."  # noqa: S105 - the beginning of a page token, not a secret
 FIELDS_MAX = 4
@@ -96,16 +94,16 @@ def _key(place: int, *, descending: bool) -> Callable[[tuple[Row, Allocation]], 
 
 
 async def ordered_page(
-    kube: Kube, wanted: ListFilter, order: Sorting, *, limit: int, continue_: str
+    read: Callable[[], Awaitable[Listed[Allocation]]],
+    wanted: ListFilter,
+    order: Sorting,
+    *,
+    limit: int,
+    continue_: str,
 ) -> Listed[Allocation]:
-    """The next page in this order."""
+    """The next page in this order, of all that `read` answers."""
     after = _read(continue_, order) if continue_ else None
-    listed = await kube.list(
-        ALLOCATIONS,
-        namespace=wanted.workspace or None,
-        label_selector=wanted.label_selector,
-        field_selector=wanted.field_selector,
-    )
+    listed = await read()
     rows = order.sorted([(order.row(each), each) for each in listed.items if wanted.has(each)])
     rest = [item for item in rows if after is None or order.compare(item[0], after) > 0]
     page = rest[:limit]

@@ -118,6 +118,7 @@ class Resource {
     this.isHurried = true;
     this.askedAt = 0;
     this.endedAt = 0;
+    this.heardAt = 0;
     this.timer = 0;
     this.dueAt = 0;
     /** @type {any[]} what events have said since it was asked for: an answer may have been read before them */
@@ -168,6 +169,7 @@ class Resource {
     const { data, error } = this.answer.peek();
     const moved = data && after(data, about);
     if (moved !== data) this.answer.value = { data: moved, error };
+    this.heardAt = Date.now();
     // What is shown already needs the rest of it only; what is not in the answer has to be asked for.
     this.ask(moved !== data ? GAP_MS : this.isAside ? LATER_MS : 0);
   }
@@ -197,6 +199,11 @@ class Resource {
     this.isAsking = false;
     this.endedAt = Date.now();
     if (this.isAskedAgain) this.ask();
+    else if (this.heardAt && began - this.heardAt < LATER_MS) {
+      // Another process of the api may have answered, to which the event had not come.
+      this.heardAt = 0;
+      this.ask(GAP_MS);
+    }
   }
 
   close() {

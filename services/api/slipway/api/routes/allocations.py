@@ -49,7 +49,7 @@ from slipway.crd.meta import LABEL_ALLOCATION_UID
 from slipway.crd.transitions import id_of
 from slipway.crd.v1alpha1 import Allocation, Job
 from slipway.errors import FieldError, InvalidError, NotFoundError, TransientError
-from slipway.kube.resources import ALLOCATIONS, JOBS, PODS, QUEUES, RESOURCE_POOLS
+from slipway.kube.resources import JOBS, PODS, QUEUES, RESOURCE_POOLS
 from slipway.kube.tracing import traceparent_of
 from slipway.model.lifecycle import RANK_ENDS, Kind, Phase
 from slipway.model.reasons import Gate
@@ -187,6 +187,7 @@ async def resume(request: Request) -> Response:
 async def explained(request: Request) -> Response:
     """Why it stands where it stands."""
     parts, found = parts_of(request), await _found(request)
+    parts.live.saw(found)
     pending, jobs = await pending_of(parts, found.spec.pool)
     first = await aged_of(parts, pending)
     seen = await _seen(parts, found) if is_watched(found) else None
@@ -267,8 +268,7 @@ async def pending_of(
 ) -> tuple[list[Allocation], dict[tuple[str, str], Job]]:
     """What waits in a pool, and the jobs that order it; `live` is all that has not ended, where it was just listed."""
     if live is None:
-        selector = f"status.phase={Phase.PENDING},spec.pool={pool}"
-        live = (await parts.whole.list(ALLOCATIONS, field_selector=selector)).items
+        live = await parts.live.items()
     pending = [each for each in live if each.status.phase is Phase.PENDING and each.spec.pool == pool]
     if not any(each.spec.job for each in pending):
         return pending, {}
@@ -278,8 +278,9 @@ async def pending_of(
 
 async def live_of(parts: ApiDeps, pool: str) -> list[Allocation]:
     """What a pool has started and what has not ended, of everybody: the caller shows what may be seen."""
-    selector = f"status.phase!={Phase.PENDING},status.phase!={Phase.TERMINATED},spec.pool={pool}"
-    return (await parts.whole.list(ALLOCATIONS, field_selector=selector)).items
+    return [
+        each for each in await parts.live.items() if each.status.phase is not Phase.PENDING and each.spec.pool == pool
+    ]
 
 
 async def aged_of(parts: ApiDeps, pending: Sequence[Allocation]) -> Aged:

@@ -8,6 +8,7 @@ batch acts on those only that it has not reached.
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
 import msgspec
@@ -37,7 +38,7 @@ from slipway.api.http_errors import KeyReusedError
 from slipway.api.identity import principal_of, user_of
 from slipway.api.job_schemas import MoveBody
 from slipway.api.launch import check_key
-from slipway.api.listing import ListFilter, list_page
+from slipway.api.listing import ListFilter, list_all, list_page
 from slipway.api.problems import problem_of
 from slipway.api.schemas import ListMetadata
 from slipway.api.sorted_listing import Sorting, ordered_page
@@ -256,7 +257,7 @@ async def _page(
         return await list_page(parts.kube, wanted, limit=min(PAGE, limit), continue_=continue_)
     # The cluster's own page tokens say the name of an item, which may be one that is not seen.
     order = Sorting.parse("workspace,name")
-    return await ordered_page(parts.kube, wanted, order, limit=limit, continue_=continue_)
+    return await ordered_page(partial(list_all, parts.kube, wanted), wanted, order, limit=limit, continue_=continue_)
 
 
 def _filter(selector: AllocationSelector, meant: ListFilter) -> ListFilter:

@@ -47,11 +47,11 @@ async def gpu_use(request: Request) -> Response:
     prometheus = parts.prometheus
     if prometheus is not None:
         sight = await sight_of(request)
-        listed = await parts.whole.list(ALLOCATIONS, field_selector=f"status.phase={Phase.RUNNING}")
         wanted = [
             each
-            for each in listed.items
-            if sight.has(each.metadata.namespace)
+            for each in await parts.live.items()
+            if each.status.phase is Phase.RUNNING
+            and sight.has(each.metadata.namespace)
             and ask.get("workspace", each.metadata.namespace) == each.metadata.namespace
             and ask.get("user", user_of(each)) == user_of(each)
             and ask.get("id", id_of(each)) in (id_of(each), each.metadata.name)

@@ -4,6 +4,7 @@ import asyncio
 from functools import partial
 from typing import Any
 
+import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -25,7 +26,7 @@ from slipway.api.endpoint import (
 from slipway.api.field_mask import FIELDS, FieldMask
 from slipway.api.identity import user_of
 from slipway.api.launch import DEFAULT_WORKSPACE, Order
-from slipway.api.listing import ListFilter, TimeRange, list_page
+from slipway.api.listing import ListFilter, TimeRange, list_all, list_page
 from slipway.api.named import Named, check_named
 from slipway.api.request_telemetry import SPAN_KEY, unique_id
 from slipway.api.schemas import AllocationList, AllocationView, LaunchBody, ListMetadata, MaskedList
@@ -33,6 +34,8 @@ from slipway.api.secret_values import split
 from slipway.api.sorted_listing import Sorting, ordered_page
 from slipway.api.view import allocation_path, allocation_view
 from slipway.crd.transitions import id_of
+from slipway.crd.v1alpha1 import Allocation
+from slipway.kube.ports import Listed
 from slipway.model.lifecycle import Kind, Phase
 from slipway.model.reasons import Result
 from slipway.runtime import telemetry
@@ -130,7 +133,7 @@ async def list_allocations(request: Request, kind: Kind | None = None) -> Respon
         order = Sorting.parse("workspace,name")
     mask = FieldMask.parse(query.get("fields", ""), of=AllocationView)
     if order.fields:
-        page = await ordered_page(parts.kube, wanted, order, limit=limit, continue_=continue_)
+        page = await ordered_page(partial(_read, request, wanted), wanted, order, limit=limit, continue_=continue_)
     else:
         page = await list_page(parts.kube, wanted, limit=limit, continue_=continue_)
     if not page.items and not page.continue_ and not continue_:
@@ -146,6 +149,17 @@ async def list_allocations(request: Request, kind: Kind | None = None) -> Respon
             ),
         )
     )
+
+
+async def _read(request: Request, wanted: ListFilter) -> Listed[Allocation]:
+    """What an order is made of: all that may match, and that the caller may see."""
+    parts = parts_of(request)
+    if not wanted.is_of_live:
+        return await list_all(parts.kube, wanted)
+    listed, sight = await parts.live.listed(), await sight_of(request)
+    if sight.is_whole:
+        return listed
+    return msgspec.structs.replace(listed, items=[each for each in listed.items if sight.has(each.metadata.namespace)])
 
 
 def _phases(text: str) -> frozenset[Phase]:

@@ -23,7 +23,7 @@ from slipway.api.seen_nodes import SEEN_NODES, SeenNode
 from slipway.crd.transitions import id_of
 from slipway.crd.v1alpha1 import Allocation, ResourcePool
 from slipway.errors import DeniedError, NotFoundError
-from slipway.kube.resources import ALLOCATIONS, RESOURCE_POOLS
+from slipway.kube.resources import RESOURCE_POOLS
 from slipway.model.facts import DISABLED, DRAINING, SCHEDULING_LABEL
 from slipway.model.lifecycle import Phase
 
@@ -116,8 +116,7 @@ async def _pools(request: Request) -> Sequence[ResourcePool]:
 
 async def _live(request: Request) -> list[Allocation]:
     """Everything that may hold something of a node, of everybody: what waits holds nothing."""
-    selector = f"status.phase!={Phase.PENDING},status.phase!={Phase.TERMINATED}"
-    return (await parts_of(request).whole.list(ALLOCATIONS, field_selector=selector)).items
+    return [each for each in await parts_of(request).live.items() if each.status.phase is not Phase.PENDING]
 
 
 ENDPOINTS = (

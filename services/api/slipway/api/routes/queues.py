@@ -14,10 +14,9 @@ from slipway.api.queue_view import QueuePlace, places_of
 from slipway.api.routes.allocations import aged_of, pending_of
 from slipway.api.schemas import Items, Me, PoolView, QueueView, WaitingList
 from slipway.api.waiting_list import is_called, waiting_list
-from slipway.crd.v1alpha1 import Allocation, ResourcePool
+from slipway.crd.v1alpha1 import ResourcePool
 from slipway.errors import InvalidError
-from slipway.kube.resources import ALLOCATIONS, QUEUES, RESOURCE_POOLS
-from slipway.model.lifecycle import Phase
+from slipway.kube.resources import QUEUES, RESOURCE_POOLS
 
 PAGE_MAX = 500
 WAITING_DEFAULT = 100
@@ -28,8 +27,10 @@ async def queues(request: Request) -> Response:
     """All queues with what waits and runs in each."""
     parts = parts_of(request)
     listed = await parts.kube.list(QUEUES)
-    live = await _live(request)
-    return json_response(Items(items=[cluster_view.queue_view(queue, live) for queue in listed.items]))
+    live, slots_by = await parts.live.items(), parts.live.slots_of
+    return json_response(
+        Items(items=[cluster_view.queue_view(queue, live, slots_by=slots_by) for queue in listed.items])
+    )
 
 
 async def queue(request: Request) -> Response:
@@ -37,7 +38,7 @@ async def queue(request: Request) -> Response:
     parts = parts_of(request)
     with_waiting = flag_param(request, "waiting", default=True)
     found = await parts.kube.get(QUEUES, request.path_params["name"])
-    live = await _live(request)
+    live = await parts.live.items()
     pending, jobs = await pending_of(parts, found.spec.pool, live if with_waiting else ())
     aged = await aged_of(parts, pending)
     pool = await _pool_of(request, found.spec.pool)
@@ -54,6 +55,7 @@ async def queue(request: Request) -> Response:
         aged=aged,
         pool_of=pool,
         nodes=nodes,
+        slots_by=parts.live.slots_of,
     )
     sight = await sight_of(request)
     return json_response(
@@ -77,7 +79,10 @@ async def waiting(request: Request) -> Response:
     found = await parts.kube.get(QUEUES, request.path_params["name"])
     pending, jobs = await pending_of(parts, found.spec.pool)
     own = [each for each in pending if each.spec.queue == found.metadata.name]
-    sight, places = await sight_of(request), places_of(own, jobs, await aged_of(parts, own))
+    sight, places = (
+        await sight_of(request),
+        places_of(own, jobs, await aged_of(parts, own), slots_by=parts.live.slots_of),
+    )
 
     def is_wanted(place: QueuePlace) -> bool:
         return sight.has(place.allocation.metadata.namespace) and is_called(place, words)
@@ -97,7 +102,7 @@ async def pools(request: Request) -> Response:
     parts = parts_of(request)
     listed = await parts.kube.list(RESOURCE_POOLS)
     nodes = await parts.nodes.items()
-    live = await _live(request)
+    live = await parts.live.items()
     sight = await sight_of(request)
     views = [cluster_view.pool_view(pool, nodes, live) for pool in listed.items]
     items = views if sight.is_whole else [_own(view, sight) for view in views]
@@ -126,12 +131,6 @@ async def me(request: Request) -> Response:
             expires_at=principal.expires_at,
         )
     )
-
-
-async def _live(request: Request) -> list[Allocation]:
-    """Everything that has not ended, of everybody: it is only counted."""
-    listed = await parts_of(request).whole.list(ALLOCATIONS, field_selector=f"status.phase!={Phase.TERMINATED}")
-    return listed.items
 
 
 ENDPOINTS = (

@@ -1,0 +1,224 @@
+"""What has not ended is kept by a watch: lists of it cost no call, and are never older than what was said before."""
+
+from collections import Counter
+
+import msgspec
+import pytest
+
+from slipway.api import live_allocations
+from slipway.api.listing import ListFilter
+from slipway.api.live_allocations import KNOWN_S
+from slipway.api.queue_view import slots_of
+from slipway.crd.transitions import events_after
+from slipway.crd.v1alpha1 import Allocation
+from slipway.errors import UnavailableError
+from slipway.kube.errors import Verb
+from slipway.kube.resources import ALLOCATIONS
+from slipway.model.events import AllocationEvent
+from slipway.model.lifecycle import Event, Phase
+from slipway.model.reasons import Result
+from slipway.model.times import format_time
+from tests.support.api_world import ApiWorld, Json
+from tests.support.clock import wait_until
+
+READS = (
+    "/queues",
+    "/queues/default",
+    "/queues/default/waiting",
+    "/queue-stats?days=false",
+    "/pools",
+    "/nodes",
+    "/allocations?active=true&sort=-createdAt",
+    "/allocations?phase=Pending&sort=name",
+)
+ACTIVE = "/allocations?active=true&sort=name"
+
+
+class Lists:
+    """Counts the LISTs of allocations, and refuses them while there is a `refusal`."""
+
+    def __init__(self, world: ApiWorld) -> None:
+        self.count = 0
+        self.refusal: Exception | None = None
+        world.kube.before = self._before
+
+    async def _before(self, verb: Verb, plural: str) -> None:
+        if plural == "allocations" and verb is Verb.LIST:
+            self.count += 1
+        if plural == "allocations" and verb in (Verb.LIST, Verb.WATCH) and self.refusal is not None:
+            raise self.refusal
+
+
+async def names(world: ApiWorld, path: str = ACTIVE) -> list[str]:
+    """Those of a list."""
+    answer = await world.get(path)
+    assert answer.status_code == 200, answer.text
+    return [item["name"] for item in answer.json()["items"]]
+
+
+async def launched(world: ApiWorld, name: str, **body: object) -> Json:
+    """A launch of this name."""
+    return await world.launch(name=name, **body)
+
+
+async def ended(world: ApiWorld, name: str) -> Allocation:
+    """It runs, and ends."""
+    if (await world.stored(name)).status.phase is Phase.PENDING:
+        await world.step(name, Event.ASSIGNED)
+    await world.step(name, Event.RUNNING)
+    return await world.step(name, Event.TERMINATED, result=Result.SUCCEEDED)
+
+
+def last_event(allocation: Allocation) -> AllocationEvent:
+    """That of its last transition."""
+    return events_after(allocation, allocation.status.seq - 1)[-1]
+
+
+async def test_lists_of_what_has_not_ended_cost_no_call(world: ApiWorld) -> None:
+    """Pages of queues, pools, nodes and workloads read what the watch keeps, however often they are asked for."""
+    await launched(world, "waits")
+    assert await names(world) == ["waits"]
+    lists = Lists(world)
+    for path in READS * 2:
+        assert (await world.get(path)).status_code == 200
+    assert lists.count == 0
+
+
+async def test_what_ends_or_is_deleted_goes(world: ApiWorld) -> None:
+    """From the view, too: it holds what has not ended, however much has."""
+    for name in ("a", "b", "c"):
+        await launched(world, name)
+    await ended(world, "a")
+    await world.kube.patch(ALLOCATIONS, "b", {"metadata": {"finalizers": []}}, namespace="default")
+    await world.kube.delete(ALLOCATIONS, "b", namespace="default")
+    lists = Lists(world)
+    assert await names(world) == ["c"]
+    assert (await world.get("/queues/default/waiting")).json()["count"] == 1
+    assert lists.count == 0
+
+
+async def test_an_own_write_is_in_the_next_answer(world: ApiWorld) -> None:
+    """Also while the watch is late: then the answer is a LIST."""
+    await launched(world, "old")
+    world.kube.is_stalled = True
+    await launched(world, "new")
+    assert await names(world) == ["new", "old"]
+    assert (await world.http.patch("/api/v1/allocations/old", json={"priority": 70})).status_code == 200
+    waiting = (await world.get("/queues/default/waiting")).json()["items"]
+    assert {item["name"]: item["priority"] for item in waiting} == {"new": 50, "old": 70}
+    assert (await world.http.delete("/api/v1/allocations/new")).status_code < 300
+    assert await names(world, "/queues/default/waiting") == ["old"]
+
+
+async def test_after_the_watch_has_shown_a_write_nobody_lists(world: ApiWorld) -> None:
+    """What the watch was late with is forgotten once it comes."""
+    await launched(world, "old")
+    world.kube.is_stalled = True
+    await launched(world, "new")
+    world.kube.is_stalled = False
+    await launched(world, "newer")
+    assert await names(world) == ["new", "newer", "old"]
+    lists = Lists(world)
+    assert await names(world) == ["new", "newer", "old"]
+    assert lists.count == 0
+
+
+async def test_an_event_that_was_told_is_in_the_next_answer(world: ApiWorld) -> None:
+    """A page that asks because of an event does not get an answer from before it."""
+    await launched(world, "job")
+    world.kube.is_stalled = True
+    moved = await world.step("job", Event.ASSIGNED)
+    world.parts.live.heard(last_event(moved))
+    (item,) = (await world.get(ACTIVE)).json()["items"]
+    assert item["phase"] == "Assigned"
+    over = await ended(world, "job")
+    world.parts.live.heard(last_event(over))
+    assert await names(world) == []
+
+
+async def test_events_of_what_is_over_are_no_news(world: ApiWorld) -> None:
+    """Who resumes a stream is told what the watch showed long ago: answers do not become LISTs for it."""
+    await launched(world, "job")
+    first, *_, last = events_after(await ended(world, "job"), 1)
+    assert await names(world) == []
+    lists = Lists(world)
+    world.parts.live.heard(msgspec.structs.replace(first, time=format_time(world.clock.now() - KNOWN_S - 1)))
+    assert (await names(world), lists.count) == ([], 0)
+    for event in (first, last):
+        world.parts.live.heard(event)
+    assert (await names(world), lists.count) == ([], 0)
+
+
+async def test_while_the_watch_is_interrupted_answers_are_lists(world: ApiWorld) -> None:
+    """They are current, and fail as a LIST does, with the words of the API server."""
+    await launched(world, "one")
+    lists = Lists(world)
+    lists.refusal, world.kube.closes_watches = UnavailableError("the API server is away"), True
+    await world.step("one", Event.ASSIGNED)
+    await wait_until(lambda: not world.parts.live.is_kept, "the watch to break")
+    answer = await world.get("/queues")
+    assert answer.status_code == 503
+    assert "the API server is away" in answer.json()["detail"]
+    lists.refusal = None
+    assert (await world.get("/queues")).status_code == 200
+    assert lists.count > 0
+
+
+async def test_when_more_is_known_than_is_noted_answers_are_lists(
+    world: ApiWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a burst that the watch is late with, nothing is missing."""
+    monkeypatch.setattr(live_allocations, "AHEAD_MAX", 1)
+    await launched(world, "a")
+    world.kube.is_stalled = True
+    for name in ("b", "c", "d"):
+        await launched(world, name)
+    assert await names(world) == ["a", "b", "c", "d"]
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "active=true",
+        "active=true&queue=other",
+        "active=true&pool=default",
+        "active=true&workspace=default",
+        "active=true&labelSelector=team=a",
+        "phase=Pending",
+        "phase=Assigned,Pending",
+        "phase=Pending,Terminated",
+        "phase=Terminated&active=true",
+        "active=true&user=nobody",
+    ],
+)
+async def test_the_view_answers_as_the_api_server_does(
+    world: ApiWorld, monkeypatch: pytest.MonkeyPatch, query: str
+) -> None:
+    """Whatever the filter."""
+    await launched(world, "a", labels={"team": "a"})
+    await launched(world, "b", queue="other")
+    await launched(world, "c")
+    await world.step("a", Event.ASSIGNED)
+    await ended(world, "c")
+    path = f"/allocations?{query}&sort=-name"
+    kept = await names(world, path)
+    monkeypatch.setattr(ListFilter, "is_of_live", False)
+    assert kept == await names(world, path)
+
+
+async def test_gpus_are_counted_once_for_each_version(world: ApiWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten thousand that wait are not read anew for each who looks at the queue; a changed one is."""
+    counts = Counter[str]()
+
+    def counting(allocation: Allocation) -> int:
+        counts[allocation.metadata.name] += 1
+        return slots_of(allocation)
+
+    monkeypatch.setattr(live_allocations, "slots_of", counting)
+    await launched(world, "a")
+    await launched(world, "b")
+    for _ in range(3):
+        await world.get("/queue-stats?days=false")
+    await world.http.patch("/api/v1/allocations/a", json={"priority": 70})
+    await world.get("/queue-stats?days=false")
+    assert counts == {"a": 2, "b": 1}
