@@ -674,6 +674,23 @@ def test_colours_of_a_line(modules: Any) -> None:
     assert modules("ansi.js", 'm.plainText("10%\\r\\x1b[32m20%\\x1b[0m")') == "20%"
 
 
+def test_only_what_ranks_printed_counts_as_lines(modules: Any) -> None:
+    """What is said of a log, and the mark of a hole, stand among its lines; a search finds them and does not count them."""
+    lines = [
+        {"rank": 0, "stream": "stdout", "text": "step 1", "number": 1},
+        {"rank": 0, "stream": "event", "text": "step: its node may have removed lines"},
+        {"rank": 0, "stream": "stdout", "text": "", "number": 2, "missing": 7},
+        {"rank": 1, "stream": "stdout", "text": "step 2", "number": 1},
+    ]
+    told = modules(
+        "log_book.js",
+        "(() => { const book = new m.LogBook('/x', () => true), selection = new m.LogSelection(); "
+        f"book.add({json.dumps(lines)}); const found = selection.of(book.lines, {{ search: 'STEP', rank: '0' }}); "
+        "return [book.lines.length, book.printed, found.length, selection.printed]; })()",
+    )
+    assert told == [4, 2, 3, 1]
+
+
 def test_the_largest_gang(modules: Any) -> None:
     """Ranks fit on whole nodes; what drains or does not answer has no room."""
     node = {"gpus": 8, "gpusUsed": 2, "ready": True, "schedulable": True, "pool": "p", "gpuType": ""}

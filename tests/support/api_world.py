@@ -207,7 +207,7 @@ class ApiWorld:
 
 async def _let_watches_hear(_: httpx.Request) -> None:
     """What a test has written comes to the watches of the process before its next request does, as over a network."""
-    for _ in range(HEARING_TURNS):
+    for _turn in range(HEARING_TURNS):
         await asyncio.sleep(0)
 
 

@@ -1,6 +1,7 @@
 """What has not ended is kept by a watch: lists of it cost no call, and are never older than what was said before."""
 
 from collections import Counter
+from typing import Any
 
 import msgspec
 import pytest
@@ -56,7 +57,7 @@ async def names(world: ApiWorld, path: str = ACTIVE) -> list[str]:
     return [item["name"] for item in answer.json()["items"]]
 
 
-async def launched(world: ApiWorld, name: str, **body: object) -> Json:
+async def launched(world: ApiWorld, name: str, **body: Any) -> Json:
     """A launch of this name."""
     return await world.launch(name=name, **body)
 

@@ -12,7 +12,15 @@ import pytest
 from slipway.errors import ControlPlaneError, DeniedError, ExpiredError, ThrottledError, UnavailableError
 from slipway.kube.errors import Verb
 from slipway.kube.objects import ConfigMap
-from slipway.kube.reflector import BACKOFF_MAX_S, BACKOFF_RESET_S, BELOW_MAX, DOUBT_S, Backoff, PartOfResource, Reflector
+from slipway.kube.reflector import (
+    BACKOFF_MAX_S,
+    BACKOFF_RESET_S,
+    BELOW_MAX,
+    DOUBT_S,
+    Backoff,
+    PartOfResource,
+    Reflector,
+)
 from slipway.kube.resources import CONFIG_MAPS
 from slipway.kube.rest import WATCH_S_MAX, WATCH_S_MIN
 from slipway.kube.store import ObjectStore
@@ -112,7 +120,11 @@ def test_what_is_not_kept_any_more_goes_as_what_is_deleted() -> None:
 
     async def main() -> None:
         world, stop = World(), asyncio.Event()
-        part = PartOfResource[ConfigMap](keeps=lambda found: found.metadata.labels.get("is") != "over")
+
+        def is_on(found: ConfigMap) -> bool:
+            return found.metadata.labels.get("is") != "over"
+
+        part = PartOfResource(keeps=is_on)
         reflector = Reflector(
             world.kube, CONFIG_MAPS, world.store, clock=VirtualClock(), random=SeededRandom(3), part=part
         )

@@ -1,7 +1,11 @@
-// A list of allocations: a table where there is room, cards on a phone.
+// A list of allocations: a table where there is room, cards on a phone. Of a long one the rows near the window are drawn.
 import { gpusOf, hasEnded, noteOf, pageOf, rankCount, runningCount } from "./allocation.js";
 import { Ago, State } from "./components.js";
-import { html, useMemo } from "./runtime.js";
+import { html, useMemo, useRef } from "./runtime.js";
+import { useVirtualRows } from "./virtual_rows.js";
+
+const ROW_PX = 34;
+const CARD_PX = 92;
 
 /** The fields of an allocation that a row, its note and the events that change it need. */
 export const TABLE_FIELDS = ["id", "name", "workspace", "kind", "phase", "state", "attempt", "queue", "user", "hold", "ready", "waiting", "result", "reason", "message",
@@ -12,22 +16,29 @@ export const TABLE_FIELDS = ["id", "name", "workspace", "kind", "phase", "state"
  * @param {{items: any[], hasUser?: boolean, label: string}} props
  */
 export function AllocationTable({ items, hasUser = false, label }) {
-  return html`<table class="list allocations" aria-label=${label}>
-    <thead><tr><th>State</th><th class="of-name">Name</th>${hasUser ? html`<th class="of-user">User</th>` : null}<th class="number">Ranks</th>
+  const list = useRef(null);
+  const isPhone = matchMedia("(max-width: 46rem)").matches;
+  const rows = useVirtualRows({ count: items.length, height: isPhone ? CARD_PX : ROW_PX, keyOf: (index) => items[index]?.id ?? index, list });
+  const shown = rows.indexes.filter((index) => index < items.length);
+  return html`<table class="list allocations" aria-label=${label} aria-rowcount=${items.length + 1}>
+    <thead><tr aria-rowindex="1"><th>State</th><th class="of-name">Name</th>${hasUser ? html`<th class="of-user">User</th>` : null}<th class="number">Ranks</th>
       <th class="number">GPUs</th><th class="of-queue">Queue</th><th class="since">Since</th><th>Note</th></tr></thead>
-    <tbody>${items.map((view) => html`<${Row} key=${view.id} view=${view} hasUser=${hasUser} />`)}</tbody>
+    <tbody ref=${list} class="room" style=${{ blockSize: `${rows.before}px` }} aria-hidden="true"></tbody>
+    ${shown.map((index) => html`<tbody key=${items[index].id} data-index=${index} ref=${rows.measure}>
+      <${Row} view=${items[index]} hasUser=${hasUser} index=${index} /></tbody>`)}
+    <tbody class="room" style=${{ blockSize: `${Math.max(0, rows.after)}px` }} aria-hidden="true"></tbody>
   </table>`;
 }
 
 // A row whose allocation is the same as before is not made again; its times go on by themselves.
-function Row({ view, hasUser }) {
-  return useMemo(() => rowOf(view, hasUser), [view, hasUser]);
+function Row({ view, hasUser, index }) {
+  return useMemo(() => rowOf(view, hasUser, index), [view, hasUser, index]);
 }
 
-function rowOf(view, hasUser) {
+function rowOf(view, hasUser, index) {
   const all = rankCount(view);
   const note = noteOf(view);
-  return html`<tr>
+  return html`<tr aria-rowindex=${index + 2}>
     <td><${State} word=${view.state} /></td>
     <th scope="row" title=${view.name}><a href=${pageOf(view.id)}>${view.name}</a> <small>${view.kind}</small></th>
     ${hasUser ? html`<td data-label="User" title=${view.user}>${view.user}</td>` : null}

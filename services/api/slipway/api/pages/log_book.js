@@ -21,6 +21,8 @@ export class LogBook {
     this.hasEnded = hasEnded;
     /** @type {LogLine[]} */
     this.lines = [];
+    /** How many of them were printed by ranks; the others say something of the log. */
+    this.printed = 0;
     /** Rises whenever lines came. */
     this.version = signal(0);
     /** `loading`, `following`, `lost` or `ended` */
@@ -43,9 +45,10 @@ export class LogBook {
     const { signal: aborted } = this.aborter;
     try {
       const page = await call("GET", this.with({ tail: TAIL }), { signal: aborted });
-      this.add(page.items);
-      this.isWhole = page.items.filter((line) => !line.missing).length < TAIL;
       this.cursor = page.metadata.continue;
+      // What the answer says of the end of the log is said again when following is over, if it still holds.
+      this.add(this.cursor ? page.items.filter((line) => line.cursor || line.missing) : page.items);
+      this.isWhole = page.items.filter((line) => !line.missing).length < TAIL;
     } catch (error) {
       if (aborted.aborted) return;
       if (error instanceof Refusal && error.status && error.status < 500) {
@@ -99,6 +102,7 @@ export class LogBook {
       }
       const from = this.lines.findIndex((line) => line.cursor === first);
       this.lines = found.concat(from > 0 ? this.lines.slice(from) : this.lines);
+      this.printed = this.lines.filter(isPrinted).length;
       this.isWhole = true;
       this.version.value += 1;
     } catch (error) {
@@ -117,6 +121,7 @@ export class LogBook {
 
   reset() {
     this.lines = [];
+    this.printed = 0;
     this.lastOf.clear();
     this.isWhole = true;
   }
@@ -125,9 +130,13 @@ export class LogBook {
   add(lines) {
     for (const line of lines) {
       this.lines.push(line);
+      if (isPrinted(line)) this.printed += 1;
       if (!line.missing) this.lastOf.set(line.rank, line);
     }
-    if (this.lines.length > KEPT_MAX * 1.1) this.lines = this.lines.slice(-KEPT_MAX);
+    if (this.lines.length > KEPT_MAX * 1.1) {
+      this.lines = this.lines.slice(-KEPT_MAX);
+      this.printed = this.lines.filter(isPrinted).length;
+    }
     // However many come, they are drawn once a frame.
     this.frame ||= requestAnimationFrame(() => {
       this.frame = 0;
@@ -149,6 +158,8 @@ export class LogSelection {
     this.key = "";
     this.lines = null;
     this.seen = 0;
+    /** How many of those that were found were printed by ranks. */
+    this.printed = 0;
     /** @type {LogLine[]} */
     this.found = [];
   }
@@ -163,7 +174,7 @@ export class LogSelection {
     if (!search && !rank) return lines;
     const key = `${rank} ${search}`;
     if (key !== this.key || lines !== this.lines || lines.length < this.seen) {
-      Object.assign(this, { key, lines, seen: 0, found: [] });
+      Object.assign(this, { key, lines, seen: 0, printed: 0, found: [] });
     }
     const pattern = patternOf(search);
     for (; this.seen < lines.length; this.seen += 1) {
@@ -171,9 +182,14 @@ export class LogSelection {
       if (rank && String(line.rank) !== rank) continue;
       if (search && !line.missing && !pattern.test(line.text)) continue;
       this.found.push(line);
+      if (isPrinted(line)) this.printed += 1;
     }
     return this.found;
   }
+}
+
+function isPrinted(line) {
+  return !line.missing && line.stream !== "event";
 }
 
 /**

@@ -25,7 +25,7 @@ export function LogView({ book, ranks, containers, container, onContainer, rawHr
   }, [book, book.state.value]);
   const lines = selection.of(book.lines, { search: search.value, rank: rank.value });
   if (book.error.value?.status === 403) return html`<${Failure} error=${book.error.value} what="its log" />`;
-  const counted = search.value || rank.value ? `${lines.length.toLocaleString("en")} of ${plural(book.lines.length, "line")}` : plural(book.lines.length, "line");
+  const counted = search.value || rank.value ? `${selection.printed.toLocaleString("en")} of ${plural(book.printed, "line")}` : plural(book.printed, "line");
   const filling = book.earlier.value >= 0 ? ` · reading earlier lines: ${book.earlier.value.toLocaleString("en")}` : "";
   return html`<section class="log" aria-label="Log">
     <div class="bar">

@@ -3,7 +3,9 @@
 import { useEffect, useLayoutEffect, useMemo, useRef, useSignal } from "./runtime.js";
 
 const UNTIL_LOADED = 30;
-const BEYOND = 15;
+// So many are drawn as they are: the library would cost more than it spares.
+const ALL_DRAWN = 40;
+const BEYOND = 8;
 
 /** @type {Promise<typeof import("@tanstack/virtual-core")> | undefined} */
 let library;
@@ -33,11 +35,12 @@ export function useVirtualRows({ count, height, keyOf, list }) {
   const version = useSignal(0);
   const margin = useSignal(0);
   const wanted = useRef(-1);
+  const isLong = count > ALL_DRAWN;
   useEffect(() => {
     let isOver = false;
-    load().then((found) => isOver || (loaded.value = found)).catch(() => undefined);
+    if (isLong) load().then((found) => isOver || (loaded.value = found)).catch(() => undefined);
     return () => (isOver = true);
-  }, []);
+  }, [isLong]);
   const core = loaded.value;
   const rows = useMemo(() => core && new core.Virtualizer(optionsOf(core, { count, height, keyOf, margin: 0 }, version)), [core]);
   rows?.setOptions(optionsOf(core, { count, height, keyOf, margin: margin.value }, version));
@@ -57,7 +60,7 @@ export function useVirtualRows({ count, height, keyOf, list }) {
     version.value += 1;
   };
   if (!rows) {
-    const shown = Math.min(count, UNTIL_LOADED);
+    const shown = isLong ? UNTIL_LOADED : count;
     return { indexes: Array.from({ length: shown }, (_, index) => index), before: 0, after: (count - shown) * height, isScrolling: false, measure: () => undefined, goTo };
   }
   version.value;
