@@ -675,7 +675,7 @@ def test_colours_of_a_line(modules: Any) -> None:
 
 
 def test_only_what_ranks_printed_counts_as_lines(modules: Any) -> None:
-    """What is said of a log, and the mark of a hole, stand among its lines; a search finds them and does not count them."""
+    """What is said of a log, and the mark of a hole, stand among its lines; a search shows them uncounted."""
     lines = [
         {"rank": 0, "stream": "stdout", "text": "step 1", "number": 1},
         {"rank": 0, "stream": "event", "text": "step: its node may have removed lines"},
