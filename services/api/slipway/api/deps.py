@@ -164,11 +164,9 @@ def connect(
     on_broken: Callable[[InvariantError], None],
 ) -> ApiDeps:
     """The parts over these clients."""
-    nodes = WatchedObjects(kube, SEEN_NODES, clock, random, indexers={BY_ADDRESS: of_address})
-    catalog, lookup = Catalog(kube, clock, nodes), Lookup(kube)
-    live, refusals = LiveAllocations(kube, clock, random), _refusals(settings, clock)
-    announcer = LaunchPublisher(streams.events, streams.wake, clock, on_write=live.saw, on_delete=live.deleted)
-    contexts, archive = _contexts(settings, kube, clock, random), _log_archive(settings)
+    nodes, lookup = WatchedObjects(kube, SEEN_NODES, clock, random, indexers={BY_ADDRESS: of_address}), Lookup(kube)
+    catalog, (live, announcer) = Catalog(kube, clock, nodes), _publishing(streams, kube, clock=clock, random=random)
+    contexts, refusals = _contexts(settings, kube, clock, random), _refusals(settings, clock)
     ways = _ways_in(settings, kube, catalog, streams, refusals, clock=clock, random=random)
     return ApiDeps(
         settings=settings,
@@ -196,8 +194,8 @@ def connect(
         batches=BatchLanes(clock, request_s=settings.request_timeout_s),
         announcer=announcer,
         event_feed=EventFeed(streams.events, lookup, clock),
+        log_archive=(archive := _log_archive(settings)),
         log_feed=LogFeed(ArchivedLogs(streams.logs, archive, clock) if archive else streams.logs, kube, lookup, clock),
-        log_archive=archive,
         behind=behind,
         firehose=SharedFirehose(streams.firehose, on_event=live.heard),
         traces=streams.traces,
@@ -224,6 +222,14 @@ def connect(
         gpu_days=Recent(clock, ttl_s=GPU_DAYS_TTL_S, keys_max=GPU_DAYS_MAX),
         on_broken=on_broken,
     )
+
+
+def _publishing(
+    streams: Streams, kube: WatchingKube, *, clock: Clock, random: Random
+) -> tuple[LiveAllocations, LaunchPublisher]:
+    """What tells of launches and changes, and what answers with them."""
+    live = LiveAllocations(kube, clock, random)
+    return live, LaunchPublisher(streams.events, streams.wake, clock, on_write=live.saw, on_delete=live.deleted)
 
 
 def _launcher(
