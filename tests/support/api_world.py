@@ -216,7 +216,7 @@ async def watching(parts: ApiDeps) -> AsyncGenerator[None]:
     """The watches of that process run meanwhile, as its composition root lets them."""
     stop = ServiceStop()
     async with TaskGroup() as tasks:
-        for kept in (parts.nodes, parts.live):
+        for kept in (parts.nodes, parts.seen):
             tasks.create_task(kept.run(stop))
         try:
             yield

@@ -12,7 +12,6 @@ Promises
 - It never gives up. Errors back off from 0.8 s to 30 s with jitter; two good minutes reset that.
 - Each answer of the server is a move of the loop that runs it (`runtime/liveness.py`): an event, an end, a refusal.
 - A watch on which nothing came for the silence limit, its end included, counts as broken (the reader raises).
-- An object that `part` does not keep any more goes, as a deleted one does.
 - A LIST below the highest version seen, as a lagging replica serves, is refused and asked for again: no time travel.
   When it is below for the third time running, the history is another one (etcd was put back to an older copy): the
   store begins anew with that LIST.
@@ -28,9 +27,9 @@ Not promised
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from typing import Any, Generic, NamedTuple, TypeVar, cast
+from typing import Any, Generic, TypeVar, cast
 
 from slipway.errors import (
     ControlPlaneError,
@@ -88,16 +87,6 @@ class Backoff:
         return delay_s
 
 
-class PartOfResource(NamedTuple, Generic[T]):
-    """Which objects of a resource are held."""
-
-    label_selector: str = ""
-    field_selector: str = ""
-    """of the LIST: a watch brings all objects"""
-    keeps: Callable[[T], bool] = lambda _: True
-    """says the same of an object as the field selector"""
-
-
 class Reflector(Generic[T]):
     """See the module's promises. `restarts` counts, by cause, the watches and LISTs that had to begin again."""
 
@@ -110,7 +99,7 @@ class Reflector(Generic[T]):
         clock: Clock,
         random: Random,
         namespace: str | None = None,
-        part: "PartOfResource[T] | None" = None,
+        label_selector: str = "",
     ) -> None:
         self.store = store
         self.restarts: Counter[str] = Counter()
@@ -119,7 +108,7 @@ class Reflector(Generic[T]):
         self._clock = clock
         self._random = random
         self._namespace = namespace
-        self._part = part or PartOfResource[T]()
+        self._label_selector = label_selector
         self._position = ""
         self._highest = 0
         self._below = 0
@@ -219,7 +208,7 @@ class Reflector(Generic[T]):
         while True:
             try:
                 page = await self._api.list(
-                    self._resource, namespace=self._namespace, label_selector=self._part.label_selector, limit=1
+                    self._resource, namespace=self._namespace, label_selector=self._label_selector, limit=1
                 )
                 break
             except TransientError as error:
@@ -232,12 +221,7 @@ class Reflector(Generic[T]):
             self.interruption = ""  # the watch beside this look has begun, and where nothing changes it is silent
 
     async def _list(self) -> None:
-        listing = await self._api.list(
-            self._resource,
-            namespace=self._namespace,
-            label_selector=self._part.label_selector,
-            field_selector=self._part.field_selector,
-        )
+        listing = await self._api.list(self._resource, namespace=self._namespace, label_selector=self._label_selector)
         version = _number(listing.resource_version)
         if 0 < version < self._highest:
             self._below += 1
@@ -275,7 +259,7 @@ class Reflector(Generic[T]):
             self._resource,
             resource_version=self._position,
             namespace=self._namespace,
-            label_selector=self._part.label_selector,
+            label_selector=self._label_selector,
         )
         async with aclosing(cast("AsyncGenerator[WatchEvent[T], None]", stream)) as watch:
             async for event in watch:
@@ -291,7 +275,7 @@ class Reflector(Generic[T]):
         self._hear()
         self._told_at = self._heard_at
         if event.object is not None:
-            if event.type is WatchType.DELETED or not self._part.keeps(event.object):
+            if event.type is WatchType.DELETED:
                 self.store.remove(event.object)
             else:
                 self.store.put(event.object)

@@ -12,15 +12,7 @@ import pytest
 from slipway.errors import ControlPlaneError, DeniedError, ExpiredError, ThrottledError, UnavailableError
 from slipway.kube.errors import Verb
 from slipway.kube.objects import ConfigMap
-from slipway.kube.reflector import (
-    BACKOFF_MAX_S,
-    BACKOFF_RESET_S,
-    BELOW_MAX,
-    DOUBT_S,
-    Backoff,
-    PartOfResource,
-    Reflector,
-)
+from slipway.kube.reflector import BACKOFF_MAX_S, BACKOFF_RESET_S, BELOW_MAX, DOUBT_S, Backoff, Reflector
 from slipway.kube.resources import CONFIG_MAPS
 from slipway.kube.rest import WATCH_S_MAX, WATCH_S_MIN
 from slipway.kube.store import ObjectStore
@@ -113,35 +105,6 @@ def test_lists_once_then_follows() -> None:
         assert world.store.version == world.core.version
 
     in_world(check)
-
-
-def test_what_is_not_kept_any_more_goes_as_what_is_deleted() -> None:
-    """It is not there after the first LIST, goes with the change that takes it out of the part, and may come back."""
-
-    async def main() -> None:
-        world, stop = World(), asyncio.Event()
-
-        def is_on(found: ConfigMap) -> bool:
-            return found.metadata.labels.get("is") != "over"
-
-        part = PartOfResource(keeps=is_on)
-        reflector = Reflector(
-            world.kube, CONFIG_MAPS, world.store, clock=VirtualClock(), random=SeededRandom(3), part=part
-        )
-        world.add("a")
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(reflector.run(stop))
-            await reflector.wait_synced()
-            world.add("b")
-            for label in ("over", "not-over", "over"):
-                patch = {"metadata": {"labels": {"is": label}}}
-                await world.kube.patch(CONFIG_MAPS, "a", patch, namespace="default")
-            await world.until(lambda: world.store.version == world.core.version)
-            stop.set()
-        assert [item.metadata.name for item in world.store.items()] == ["b"]
-        assert world.heard == ["+a", "+b", "-a", "+a", "-a"]
-
-    run_virtual(main)
 
 
 def test_an_interruption_is_known_until_the_watch_goes_on() -> None:

@@ -30,7 +30,6 @@ from slipway.api.gather import AllGather
 from slipway.api.gpu_days import GpuDay
 from slipway.api.gpu_use import PodGpuUse, PodKey
 from slipway.api.launch import LaunchRequests
-from slipway.api.live_allocations import LiveAllocations
 from slipway.api.log_feed import LogFeed
 from slipway.api.lookup import Lookup
 from slipway.api.networks import parse_networks
@@ -42,6 +41,7 @@ from slipway.api.proxy.target import Targets
 from slipway.api.publish import LaunchPublisher
 from slipway.api.rank_exec import ExecSessions
 from slipway.api.rendezvous import Rendezvous
+from slipway.api.seen_allocations import SeenAllocations
 from slipway.api.seen_nodes import BY_ADDRESS, SEEN_NODES, SeenNode, of_address
 from slipway.api.settings import Settings
 from slipway.api.shared_places import SharedPlaces
@@ -104,7 +104,7 @@ class ApiDeps:
     sessions: BrowserSessions
     catalog: Catalog
     nodes: WatchedObjects[SeenNode]
-    live: LiveAllocations
+    seen: SeenAllocations
     """of everybody: whoever reads here says nothing of others by name"""
     contexts: ContextArchives
     workspaces: Workspaces
@@ -165,7 +165,7 @@ def connect(
 ) -> ApiDeps:
     """The parts over these clients."""
     nodes, lookup = WatchedObjects(kube, SEEN_NODES, clock, random, indexers={BY_ADDRESS: of_address}), Lookup(kube)
-    catalog, (live, announcer) = Catalog(kube, clock, nodes), _publishing(streams, kube, clock=clock, random=random)
+    catalog, (seen, announcer) = Catalog(kube, clock, nodes), _publishing(streams, kube, clock=clock, random=random)
     contexts, refusals = _contexts(settings, kube, clock, random), _refusals(settings, clock)
     ways = _ways_in(settings, kube, catalog, streams, refusals, clock=clock, random=random)
     return ApiDeps(
@@ -185,7 +185,7 @@ def connect(
         sessions=ways.sessions,
         catalog=catalog,
         nodes=nodes,
-        live=live,
+        seen=seen,
         contexts=contexts,
         workspaces=Workspaces(kube, catalog, system_namespace=settings.namespace, clock=clock, random=random),
         lookup=lookup,
@@ -197,7 +197,7 @@ def connect(
         log_archive=(archive := _log_archive(settings)),
         log_feed=LogFeed(ArchivedLogs(streams.logs, archive, clock) if archive else streams.logs, kube, lookup, clock),
         behind=behind,
-        firehose=SharedFirehose(streams.firehose, on_event=live.heard),
+        firehose=SharedFirehose(streams.firehose, on_event=seen.heard),
         traces=streams.traces,
         activity=streams.activity,
         dead=streams.dead,
@@ -226,10 +226,10 @@ def connect(
 
 def _publishing(
     streams: Streams, kube: WatchingKube, *, clock: Clock, random: Random
-) -> tuple[LiveAllocations, LaunchPublisher]:
+) -> tuple[SeenAllocations, LaunchPublisher]:
     """What tells of launches and changes, and what answers with them."""
-    live = LiveAllocations(kube, clock, random)
-    return live, LaunchPublisher(streams.events, streams.wake, clock, on_write=live.saw, on_delete=live.deleted)
+    seen = SeenAllocations(kube, clock, random)
+    return seen, LaunchPublisher(streams.events, streams.wake, clock, on_write=seen.saw, on_delete=seen.deleted)
 
 
 def _launcher(

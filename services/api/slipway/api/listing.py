@@ -84,10 +84,9 @@ class ListFilter(msgspec.Struct, frozen=True, kw_only=True):
         return all(any(word.casefold() in name for name in known) for word in self.words)
 
     @property
-    def is_of_live(self) -> bool:
-        """Whether only what has not ended can match, and matches can be told without the server."""
-        is_live = Phase.TERMINATED not in self.phases if self.phases else self.is_active
-        return is_live and not self.label_selector
+    def is_of_view(self) -> bool:
+        """Whether matches can be told without the server."""
+        return not self.label_selector
 
     @property
     def field_selector(self) -> str:

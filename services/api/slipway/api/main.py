@@ -118,7 +118,7 @@ def compose(context: ServiceContext[Settings], kube: WatchingKube, streams: Stre
     context.tasks.create_task(_fail_with(broken, parts), name="broken")
     answers = ApiServerAnswers(kube, context.clock, settings.namespace)
     running.start(context, parts, answered_since=answers.since)
-    for kept in (parts.nodes, parts.live):
+    for kept in (parts.nodes, parts.seen):
         watch = WATCH.of(kept.plural)
         watching = context.health.supervise(watch, partial(kept.run, context.stop), since=answers.since)
         context.tasks.create_task(watching, name=watch.name)

@@ -1,4 +1,4 @@
-"""Lists in an order that the client chooses, page by page. Pure but for the one read.
+"""Lists in an order that the client chooses, page by page. Pure.
 
 The cluster pages in the order of names, so an order of ours needs the whole list. A page ends with the keys of
 its last item (the token says them), so that the next one goes on right behind it, whatever was added or taken away.
@@ -8,7 +8,7 @@ Invariant: following `continue` to its end shows every allocation that matches t
 
 import base64
 import binascii
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -93,17 +93,11 @@ def _key(place: int, *, descending: bool) -> Callable[[tuple[Row, Allocation]], 
     return key
 
 
-async def ordered_page(
-    read: Callable[[], Awaitable[Listed[Allocation]]],
-    wanted: ListFilter,
-    order: Sorting,
-    *,
-    limit: int,
-    continue_: str,
+def ordered_page(
+    listed: Listed[Allocation], wanted: ListFilter, order: Sorting, *, limit: int, continue_: str
 ) -> Listed[Allocation]:
-    """The next page in this order, of all that `read` answers."""
+    """The next page in this order, of all that are listed. Raises MalformedError when `continue_` is none of it."""
     after = _read(continue_, order) if continue_ else None
-    listed = await read()
     rows = order.sorted([(order.row(each), each) for each in listed.items if wanted.has(each)])
     rest = [item for item in rows if after is None or order.compare(item[0], after) > 0]
     page = rest[:limit]

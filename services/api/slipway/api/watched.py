@@ -24,7 +24,7 @@ from typing import Generic, TypeVar
 
 from slipway.api.ports import WatchingKube
 from slipway.errors import UnavailableError
-from slipway.kube.reflector import PartOfResource, Reflector
+from slipway.kube.reflector import Reflector
 from slipway.kube.resources import Resource
 from slipway.kube.scope import StopSignal
 from slipway.kube.store import Indexer, ObjectStore
@@ -55,20 +55,14 @@ class WatchedObjects(Generic[T]):
         random: Random,
         *,
         namespace: str | None = None,
-        part: PartOfResource[T] | None = None,
+        label_selector: str = "",
         indexers: Mapping[str, Indexer[T]] | None = None,
     ) -> None:
         self.store = ObjectStore[T](indexers)
         self._resource = resource
         self._clock = clock
         self._reflector = Reflector(
-            kube,
-            resource,
-            self.store,
-            clock=clock,
-            random=random,
-            namespace=namespace,
-            part=part,
+            kube, resource, self.store, clock=clock, random=random, namespace=namespace, label_selector=label_selector
         )
         self._written: dict[str, float] = {}
         """{uid of an own write that the watch has not shown: until when reads wait for it, monotonic}"""

@@ -187,7 +187,7 @@ async def resume(request: Request) -> Response:
 async def explained(request: Request) -> Response:
     """Why it stands where it stands."""
     parts, found = parts_of(request), await _found(request)
-    parts.live.saw(found)
+    parts.seen.saw(found)
     pending, jobs = await pending_of(parts, found.spec.pool)
     first = await aged_of(parts, pending)
     seen = await _seen(parts, found) if is_watched(found) else None
@@ -268,7 +268,7 @@ async def pending_of(
 ) -> tuple[list[Allocation], dict[tuple[str, str], Job]]:
     """What waits in a pool, and the jobs that order it; `live` is all that has not ended, where it was just listed."""
     if live is None:
-        live = await parts.live.items()
+        live = await parts.seen.live()
     pending = [each for each in live if each.status.phase is Phase.PENDING and each.spec.pool == pool]
     if not any(each.spec.job for each in pending):
         return pending, {}
@@ -279,7 +279,7 @@ async def pending_of(
 async def live_of(parts: ApiDeps, pool: str) -> list[Allocation]:
     """What a pool has started and what has not ended, of everybody: the caller shows what may be seen."""
     return [
-        each for each in await parts.live.items() if each.status.phase is not Phase.PENDING and each.spec.pool == pool
+        each for each in await parts.seen.live() if each.status.phase is not Phase.PENDING and each.spec.pool == pool
     ]
 
 

@@ -8,7 +8,6 @@ batch acts on those only that it has not reached.
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
 from typing import NamedTuple
 
 import msgspec
@@ -257,7 +256,8 @@ async def _page(
         return await list_page(parts.kube, wanted, limit=min(PAGE, limit), continue_=continue_)
     # The cluster's own page tokens say the name of an item, which may be one that is not seen.
     order = Sorting.parse("workspace,name")
-    return await ordered_page(partial(list_all, parts.kube, wanted), wanted, order, limit=limit, continue_=continue_)
+    listed = await list_all(parts.kube, wanted)
+    return ordered_page(listed, wanted, order, limit=limit, continue_=continue_)
 
 
 def _filter(selector: AllocationSelector, meant: ListFilter) -> ListFilter:

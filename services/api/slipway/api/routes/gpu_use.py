@@ -49,7 +49,7 @@ async def gpu_use(request: Request) -> Response:
         sight = await sight_of(request)
         wanted = [
             each
-            for each in await parts.live.items()
+            for each in await parts.seen.live()
             if each.status.phase is Phase.RUNNING
             and sight.has(each.metadata.namespace)
             and ask.get("workspace", each.metadata.namespace) == each.metadata.namespace

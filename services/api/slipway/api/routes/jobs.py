@@ -157,7 +157,7 @@ async def stats(request: Request) -> Response:
     parts, now = parts_of(request), parts_of(request).clock.now()
     with_days, days = flag_param(request, "days", default=True), days_of(request, now)
     # What has ended is read for the days alone: there may be a hundred times as much of it.
-    allocations = (await parts.whole.list(ALLOCATIONS)).items if with_days else await parts.live.items()
+    allocations = (await parts.whole.list(ALLOCATIONS)).items if with_days else await parts.seen.live()
     live = [each for each in allocations if each.status.phase is not Phase.TERMINATED]
     pool = request.query_params.get("pool", "")
     live = [each for each in live if pool in ("", each.spec.pool)]
@@ -166,7 +166,7 @@ async def stats(request: Request) -> Response:
     if not live and not spent:
         remembered = in_totals(request, await sight_of(request))
         await check_named(parts.kube, Named(pool=pool), partial(workspaces_of, request), remembered)
-    queues = queue_stats(live, now, slots_by=parts.live.slots_of)
+    queues = queue_stats(live, now, slots_by=parts.seen.slots_of)
     return json_response(StatsView(queues=queues, pools=pool_stats(queues), days=_waits(spent)))
 
 

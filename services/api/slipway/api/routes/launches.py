@@ -133,7 +133,7 @@ async def list_allocations(request: Request, kind: Kind | None = None) -> Respon
         order = Sorting.parse("workspace,name")
     mask = FieldMask.parse(query.get("fields", ""), of=AllocationView)
     if order.fields:
-        page = await ordered_page(partial(_read, request, wanted), wanted, order, limit=limit, continue_=continue_)
+        page = await _ordered(request, wanted, order, limit=limit, continue_=continue_)
     else:
         page = await list_page(parts.kube, wanted, limit=limit, continue_=continue_)
     if not page.items and not page.continue_ and not continue_:
@@ -151,15 +151,22 @@ async def list_allocations(request: Request, kind: Kind | None = None) -> Respon
     )
 
 
-async def _read(request: Request, wanted: ListFilter) -> Listed[Allocation]:
-    """What an order is made of: all that may match, and that the caller may see."""
+async def _ordered(
+    request: Request, wanted: ListFilter, order: Sorting, *, limit: int, continue_: str
+) -> Listed[Allocation]:
+    """The next page in this order: from what the api keeps, else from a LIST."""
     parts = parts_of(request)
-    if not wanted.is_of_live:
-        return await list_all(parts.kube, wanted)
-    listed, sight = await parts.live.listed(), await sight_of(request)
-    if sight.is_whole:
-        return listed
-    return msgspec.structs.replace(listed, items=[each for each in listed.items if sight.has(each.metadata.namespace)])
+    seen = await parts.seen.all() if wanted.is_of_view else None
+    if seen is not None:
+        sight = await sight_of(request)
+        items = seen.items if sight.is_whole else [each for each in seen.items if sight.has(each.metadata.namespace)]
+        listed = msgspec.structs.replace(seen, items=items)
+        page = ordered_page(listed, wanted, order, limit=limit, continue_=continue_)
+        whole = await parts.seen.whole(page.items)
+        if whole is not None:
+            return msgspec.structs.replace(page, items=whole)
+    listed = await list_all(parts.kube, wanted)
+    return ordered_page(listed, wanted, order, limit=limit, continue_=continue_)
 
 
 def _phases(text: str) -> frozenset[Phase]:

@@ -116,7 +116,7 @@ async def _pools(request: Request) -> Sequence[ResourcePool]:
 
 async def _live(request: Request) -> list[Allocation]:
     """Everything that may hold something of a node, of everybody: what waits holds nothing."""
-    return [each for each in await parts_of(request).live.items() if each.status.phase is not Phase.PENDING]
+    return [each for each in await parts_of(request).seen.live() if each.status.phase is not Phase.PENDING]
 
 
 ENDPOINTS = (

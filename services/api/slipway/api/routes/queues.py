@@ -27,7 +27,7 @@ async def queues(request: Request) -> Response:
     """All queues with what waits and runs in each."""
     parts = parts_of(request)
     listed = await parts.kube.list(QUEUES)
-    live, slots_by = await parts.live.items(), parts.live.slots_of
+    live, slots_by = await parts.seen.live(), parts.seen.slots_of
     return json_response(
         Items(items=[cluster_view.queue_view(queue, live, slots_by=slots_by) for queue in listed.items])
     )
@@ -38,7 +38,7 @@ async def queue(request: Request) -> Response:
     parts = parts_of(request)
     with_waiting = flag_param(request, "waiting", default=True)
     found = await parts.kube.get(QUEUES, request.path_params["name"])
-    live = await parts.live.items()
+    live = await parts.seen.live()
     pending, jobs = await pending_of(parts, found.spec.pool, live if with_waiting else ())
     aged = await aged_of(parts, pending)
     pool = await _pool_of(request, found.spec.pool)
@@ -55,7 +55,7 @@ async def queue(request: Request) -> Response:
         aged=aged,
         pool_of=pool,
         nodes=nodes,
-        slots_by=parts.live.slots_of,
+        slots_by=parts.seen.slots_of,
     )
     sight = await sight_of(request)
     return json_response(
@@ -81,7 +81,7 @@ async def waiting(request: Request) -> Response:
     own = [each for each in pending if each.spec.queue == found.metadata.name]
     sight, places = (
         await sight_of(request),
-        places_of(own, jobs, await aged_of(parts, own), slots_by=parts.live.slots_of),
+        places_of(own, jobs, await aged_of(parts, own), slots_by=parts.seen.slots_of),
     )
 
     def is_wanted(place: QueuePlace) -> bool:
@@ -102,7 +102,7 @@ async def pools(request: Request) -> Response:
     parts = parts_of(request)
     listed = await parts.kube.list(RESOURCE_POOLS)
     nodes = await parts.nodes.items()
-    live = await parts.live.items()
+    live = await parts.seen.live()
     sight = await sight_of(request)
     views = [cluster_view.pool_view(pool, nodes, live) for pool in listed.items]
     items = views if sight.is_whole else [_own(view, sight) for view in views]

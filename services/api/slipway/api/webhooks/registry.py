@@ -13,7 +13,6 @@ from slipway.api.watched import WatchedObjects
 from slipway.api.webhooks.hook import SELECTOR, Webhook, of_secret, secret_name, to_secret
 from slipway.errors import AlreadyExistsError, NotFoundError
 from slipway.kube.objects import Secret
-from slipway.kube.reflector import PartOfResource
 from slipway.kube.resources import SECRETS
 from slipway.kube.scope import StopSignal
 from slipway.runtime.clock import Clock, Random
@@ -30,7 +29,7 @@ class WebhookRegistry:
         self._kube = kube
         self._clock = clock
         self._namespace = namespace
-        self._watched = WatchedObjects(kube, SECRETS, clock, random, namespace=namespace, part=PartOfResource(SELECTOR))
+        self._watched = WatchedObjects(kube, SECRETS, clock, random, namespace=namespace, label_selector=SELECTOR)
         self._watched.store.on_change(self._changed)
         self._shown: dict[str, Webhook] = {}
         """by the watch"""

@@ -1,4 +1,4 @@
-"""What has not ended is kept by a watch: lists of it cost no call, and are never older than what was said before."""
+"""Allocations are kept by a watch: lists of them cost no LIST, and are never older than what was said before."""
 
 from collections import Counter
 from typing import Any
@@ -6,10 +6,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from slipway.api import live_allocations
+from slipway.api import seen_allocations
 from slipway.api.listing import ListFilter
-from slipway.api.live_allocations import KNOWN_S
 from slipway.api.queue_view import slots_of
+from slipway.api.seen_allocations import KNOWN_S
 from slipway.crd.transitions import events_after
 from slipway.crd.v1alpha1 import Allocation
 from slipway.errors import UnavailableError
@@ -85,8 +85,8 @@ async def test_lists_of_what_has_not_ended_cost_no_call(world: ApiWorld) -> None
     assert lists.count == 0
 
 
-async def test_what_ends_or_is_deleted_goes(world: ApiWorld) -> None:
-    """From the view, too: it holds what has not ended, however much has."""
+async def test_what_ends_or_is_deleted_leaves_the_lists_of_what_lives(world: ApiWorld) -> None:
+    """As soon as the watch shows it."""
     for name in ("a", "b", "c"):
         await launched(world, name)
     await ended(world, "a")
@@ -129,11 +129,11 @@ async def test_an_event_that_was_told_is_in_the_next_answer(world: ApiWorld) -> 
     await launched(world, "job")
     world.kube.is_stalled = True
     moved = await world.step("job", Event.ASSIGNED)
-    world.parts.live.heard(last_event(moved))
+    world.parts.seen.heard(last_event(moved))
     (item,) = (await world.get(ACTIVE)).json()["items"]
     assert item["phase"] == "Assigned"
     over = await ended(world, "job")
-    world.parts.live.heard(last_event(over))
+    world.parts.seen.heard(last_event(over))
     assert await names(world) == []
 
 
@@ -143,11 +143,64 @@ async def test_events_of_what_is_over_are_no_news(world: ApiWorld) -> None:
     first, *_, last = events_after(await ended(world, "job"), 1)
     assert await names(world) == []
     lists = Lists(world)
-    world.parts.live.heard(msgspec.structs.replace(first, time=format_time(world.clock.now() - KNOWN_S - 1)))
+    world.parts.seen.heard(msgspec.structs.replace(first, time=format_time(world.clock.now() - KNOWN_S - 1)))
     assert (await names(world), lists.count) == ([], 0)
     for event in (first, last):
-        world.parts.live.heard(event)
+        world.parts.seen.heard(event)
     assert (await names(world), lists.count) == ([], 0)
+
+
+async def test_an_event_of_what_is_gone_is_no_news(world: ApiWorld) -> None:
+    """An allocation is deleted soon after its end: the watch may tell of that before the events are told."""
+    await launched(world, "job")
+    event = last_event(await ended(world, "job"))
+    await world.kube.patch(ALLOCATIONS, "job", {"metadata": {"finalizers": []}}, namespace="default")
+    await world.kube.delete(ALLOCATIONS, "job", namespace="default")
+    assert await names(world) == []
+    lists = Lists(world)
+    world.parts.seen.heard(event)
+    assert (await names(world), lists.count) == ([], 0)
+
+
+async def test_what_has_ended_is_read_once_for_a_page(world: ApiWorld) -> None:
+    """It is kept in short: the items of a page are read whole by their names, once for all who look at it."""
+    for name in ("a", "b", "c"):
+        await launched(world, name)
+        await ended(world, name)
+    path = "/allocations?phase=Terminated&sort=-name&limit=2"
+    calls, lists = Counter[Verb](), Lists(world)
+
+    async def count(verb: Verb, plural: str) -> None:
+        calls[verb] += plural == "allocations"
+
+    world.kube.before = count
+    first = (await world.get(path)).json()
+    assert [item["name"] for item in first["items"]] == ["c", "b"]
+    assert all(item["spec"]["template"] and item["status"]["transitions"] for item in first["items"])
+    assert (await world.get(path)).json() == first
+    rest = (await world.get(f"{path}&continue={first['metadata']['continue']}")).json()
+    assert [item["name"] for item in rest["items"]] == ["a"]
+    assert (calls, lists.count) == ({Verb.GET: 3}, 0)
+
+
+async def test_of_a_long_page_of_what_has_ended_nothing_is_read_alone(
+    world: ApiWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is one LIST, as before; what is gone between is left out of a short one."""
+    for name in ("a", "b"):
+        await launched(world, name)
+        await ended(world, name)
+    path = "/allocations?sort=name"
+    lists = Lists(world)
+    monkeypatch.setattr(seen_allocations, "READ_MAX", 1)
+    assert await names(world, path) == ["a", "b"]
+    assert lists.count == 1
+    monkeypatch.setattr(seen_allocations, "READ_MAX", 2)
+    world.kube.is_stalled = True
+    await world.kube.patch(ALLOCATIONS, "a", {"metadata": {"finalizers": []}}, namespace="default")
+    await world.kube.delete(ALLOCATIONS, "a", namespace="default")
+    assert await names(world, path) == ["b"]
+    assert lists.count == 1
 
 
 async def test_while_the_watch_is_interrupted_answers_are_lists(world: ApiWorld) -> None:
@@ -156,7 +209,7 @@ async def test_while_the_watch_is_interrupted_answers_are_lists(world: ApiWorld)
     lists = Lists(world)
     lists.refusal, world.kube.closes_watches = UnavailableError("the API server is away"), True
     await world.step("one", Event.ASSIGNED)
-    await wait_until(lambda: not world.parts.live.is_kept, "the watch to break")
+    await wait_until(lambda: not world.parts.seen.is_kept, "the watch to break")
     answer = await world.get("/queues")
     assert answer.status_code == 503
     assert "the API server is away" in answer.json()["detail"]
@@ -169,7 +222,7 @@ async def test_when_more_is_known_than_is_noted_answers_are_lists(
     world: ApiWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of a burst that the watch is late with, nothing is missing."""
-    monkeypatch.setattr(live_allocations, "AHEAD_MAX", 1)
+    monkeypatch.setattr(seen_allocations, "AHEAD_MAX", 1)
     await launched(world, "a")
     world.kube.is_stalled = True
     for name in ("b", "c", "d"):
@@ -190,6 +243,9 @@ async def test_when_more_is_known_than_is_noted_answers_are_lists(
         "phase=Pending,Terminated",
         "phase=Terminated&active=true",
         "active=true&user=nobody",
+        "result=Succeeded",
+        "phase=Terminated&search=c",
+        "kind=command",
     ],
 )
 async def test_the_view_answers_as_the_api_server_does(
@@ -203,7 +259,7 @@ async def test_the_view_answers_as_the_api_server_does(
     await ended(world, "c")
     path = f"/allocations?{query}&sort=-name"
     kept = await names(world, path)
-    monkeypatch.setattr(ListFilter, "is_of_live", False)
+    monkeypatch.setattr(ListFilter, "is_of_view", False)
     assert kept == await names(world, path)
 
 
@@ -215,7 +271,7 @@ async def test_gpus_are_counted_once_for_each_version(world: ApiWorld, monkeypat
         counts[allocation.metadata.name] += 1
         return slots_of(allocation)
 
-    monkeypatch.setattr(live_allocations, "slots_of", counting)
+    monkeypatch.setattr(seen_allocations, "slots_of", counting)
     await launched(world, "a")
     await launched(world, "b")
     for _ in range(3):

@@ -1,0 +1,292 @@
+"""Allocations as the pages and lists of the api read them, kept by a watch: whole while they live, in short once ended.
+
+Owns when the view answers and when the API server is asked instead, and what is kept of an allocation that has ended:
+what lists filter and sort by. What is kept and how old it may be is `watched.py`'s.
+
+Promises
+- An answer is never older than what this process has said before: than its own writes, what it has read of one
+  allocation (`saw`), and the events that it has told those who follow all of them. It waits `CATCH_UP_S` for the watch
+  to show them; then it is a LIST.
+- While there is no view, or its watch is interrupted, each answer is a LIST, and fails as that does.
+
+Not promised: to be current. Writes of other processes come as late as the watch, usually some milliseconds. What
+refuses a request, or deletes or ends something, reads the API server.
+
+Memory: 7 KB for an allocation of one rank with a short template that lives, 2.5 KB for one that has ended.
+"""
+
+import asyncio
+import math
+from collections.abc import Iterable, Sequence
+from functools import partial
+from sys import intern
+
+import msgspec
+
+from slipway.api.ports import WatchingKube
+from slipway.api.queue_view import slots_of
+from slipway.api.ttl_cache import Recent
+from slipway.api.watched import LOOK_S, WatchedObjects
+from slipway.crd.meta import ANNOTATION_USER, ObjectMeta
+from slipway.crd.transitions import seq_of, user_of
+from slipway.crd.v1alpha1 import Allocation, AllocationSpec, AllocationStatus
+from slipway.errors import NotFoundError
+from slipway.kube.ports import Listed
+from slipway.kube.resources import ALLOCATIONS
+from slipway.kube.scope import StopSignal
+from slipway.model.events import AllocationEvent
+from slipway.model.lifecycle import Phase
+from slipway.model.times import parse_time
+from slipway.runtime.clock import Clock, Random
+
+LIVE = f"status.phase!={Phase.TERMINATED}"
+"""The field selector of what lives."""
+CATCH_UP_S = 0.2
+"""How long an answer waits for the watch to show what is known."""
+KNOWN_S = 5.0
+"""So long after it was learnt, what the watch has not shown keeps answers away from the view. An older event is no news
+either: who resumes a stream is told much that has passed."""
+AHEAD_MAX = 10_000
+"""Of so many allocations it is known what the watch has to show."""
+READ_MAX = 100
+"""So many that have ended are read one by one for a page; of more the whole list is read."""
+READ_AT_ONCE = 16
+READ_KEPT_MAX = 1_000
+READ_KEPT_S = 3_600.0
+"""So many that have ended are kept whole, for so long, after they were read."""
+_LIVES = "lives"
+
+
+class SeenAllocation(Allocation, kw_only=True, frozen=True):
+    """An allocation; once it has ended, without what no list filters or sorts by."""
+
+    def __post_init__(self) -> None:
+        if self.status.phase is Phase.TERMINATED:
+            for name, part in (("metadata", _brief_meta(self)), ("spec", _brief_spec(self)), ("status", _brief(self))):
+                msgspec.structs.force_setattr(self, name, part)
+
+
+SEEN_ALLOCATIONS = msgspec.structs.replace(ALLOCATIONS, struct=SeenAllocation)
+
+
+def _brief_meta(allocation: Allocation) -> ObjectMeta:
+    meta = allocation.metadata
+    return ObjectMeta(
+        name=meta.name,
+        namespace=intern(meta.namespace),
+        uid=meta.uid,
+        resource_version=meta.resource_version,
+        creation_timestamp=meta.creation_timestamp,
+        deletion_timestamp=meta.deletion_timestamp,
+        annotations={ANNOTATION_USER: intern(user_of(allocation))},
+    )
+
+
+def _brief_spec(allocation: Allocation) -> AllocationSpec:
+    spec = allocation.spec
+    return AllocationSpec(
+        kind=spec.kind,
+        pool=intern(spec.pool),
+        queue=intern(spec.queue),
+        job=intern(spec.job) if spec.job else spec.job,
+        priority=spec.priority,
+    )
+
+
+def _brief(allocation: Allocation) -> AllocationStatus:
+    status = allocation.status
+    return AllocationStatus(
+        phase=status.phase,
+        attempt=status.attempt,
+        seq=status.seq,
+        result=status.result,
+        started_at=status.started_at,
+        ended_at=status.ended_at,
+    )
+
+
+class _Ahead(msgspec.Struct, frozen=True):
+    """What is known of an allocation, and may not have come by the watch."""
+
+    at_s: float
+    """when it was learnt, monotonic"""
+    version: int = 0
+    """the resourceVersion that was seen"""
+    seq: int = 0
+    """of the last transition that was told"""
+    is_deleted: bool = False
+    """an own delete was carried out"""
+
+    def is_shown_by(self, held: Allocation | None, version: int) -> bool:
+        """Whether the view is as new as this; `held` is what it has, None when it has nothing, at `version`."""
+        if held is None:
+            return self.is_deleted or (not self.seq and version >= self.version)
+        if self.is_deleted and held.metadata.deletion_timestamp is None:
+            return False
+        return held.metadata.version >= self.version and seq_of(held) >= self.seq
+
+
+class SeenAllocations:
+    """See the module's promises. `run` keeps it filled."""
+
+    def __init__(self, kube: WatchingKube, clock: Clock, random: Random) -> None:
+        self._kube = kube
+        self._clock = clock
+        self._watched = WatchedObjects(kube, SEEN_ALLOCATIONS, clock, random, indexers={_LIVES: _lives})
+        self._ahead: dict[str, _Ahead] = {}
+        """{uid: what is known}, as it was learnt, the oldest first"""
+        self._gone: dict[str, float] = {}
+        """{uid: when the watch has shown that it is not there any more}, the oldest first"""
+        self._list_until_s = -math.inf
+        """until then answers are LISTs: more was known than `_ahead` holds"""
+        self._slots: dict[str, tuple[Allocation, int]] = {}
+        """{uid: (the version that it was worked out for, GPUs)}"""
+        self._read = Recent[tuple[str, str], Allocation](clock, ttl_s=READ_KEPT_S, keys_max=READ_KEPT_MAX)
+        """{(uid, version): whole} of what has ended"""
+        self._watched.store.on_change(self._show)
+
+    @property
+    def plural(self) -> str:
+        """Of the resource."""
+        return self._watched.plural
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether there is a view, and its watch goes on."""
+        return self._watched.is_running
+
+    async def run(self, stop: StopSignal) -> None:
+        """Watches until `stop`."""
+        await self._watched.run(stop)
+
+    async def live(self) -> list[Allocation]:
+        """All that has not ended, whole, in no promised order. Raises what a LIST raises, where it has to be one."""
+        if await self._is_current():
+            return self._watched.store.indexed(_LIVES, _LIVES)
+        return (await self._kube.list(ALLOCATIONS, field_selector=LIVE)).items
+
+    async def all(self) -> Listed[Allocation] | None:
+        """All there are, in no promised order, those that have ended in short (`whole` has the rest of them), and a
+        version to watch from; None while the view cannot answer."""
+        if not await self._is_current():
+            return None
+        store = self._watched.store
+        return Listed(items=store.items(), resource_version=str(store.version))
+
+    async def whole(self, found: Sequence[Allocation]) -> list[Allocation] | None:
+        """The same allocations whole, without those that are gone; None where too many would have to be read."""
+        missing = [each for each in found if not _is_live(each) and not self._read.is_known(_version_of(each))]
+        if len(missing) > READ_MAX:
+            return None
+        turn, gone = asyncio.Semaphore(READ_AT_ONCE), set[str]()
+
+        async def whole_of(each: Allocation) -> Allocation:
+            if _is_live(each):
+                return each
+            async with turn:
+                try:
+                    return await self._read.get(_version_of(each), partial(self._get, each))
+                except NotFoundError:
+                    gone.add(each.metadata.uid)
+                    return each
+
+        answer = await asyncio.gather(*map(whole_of, found))
+        return [each for each in answer if each.metadata.uid not in gone]
+
+    async def _get(self, seen: Allocation) -> Allocation:
+        meta = seen.metadata
+        found = await self._kube.get(ALLOCATIONS, meta.name, namespace=meta.namespace)
+        if found.metadata.uid != meta.uid:
+            raise NotFoundError(f"another allocation has the name {meta.name} now")
+        return found
+
+    def slots_of(self, allocation: Allocation) -> int:
+        """What `queue_view.slots_of` says, worked out once for each version of what is kept."""
+        uid = allocation.metadata.uid
+        known = self._slots.get(uid)
+        if known is not None and known[0] is allocation:
+            return known[1]
+        slots = slots_of(allocation)
+        if self._watched.store.by_uid(uid) is allocation:
+            self._slots[uid] = allocation, slots
+        return slots
+
+    def saw(self, allocation: Allocation) -> None:
+        """The API server has answered a write, or a read of this one, with this object."""
+        self._know(allocation.metadata.uid, version=allocation.metadata.version)
+
+    def deleted(self, allocation: Allocation) -> None:
+        """An own delete of this object was carried out."""
+        self._know(allocation.metadata.uid, is_deleted=True)
+
+    def heard(self, event: AllocationEvent) -> None:
+        """An event is told to those who follow all of them."""
+        if self._clock.now() - parse_time(event.time) <= KNOWN_S:
+            self._know(event.uid, seq=event.seq)
+
+    def _know(self, uid: str, *, version: int = 0, seq: int = 0, is_deleted: bool = False) -> None:
+        if uid in self._gone:
+            return
+        now, store = self._clock.monotonic(), self._watched.store
+        known = self._ahead.pop(uid, None) or _Ahead(now)
+        ahead = _Ahead(now, max(version, known.version), max(seq, known.seq), is_deleted or known.is_deleted)
+        if ahead.is_shown_by(store.by_uid(uid), store.version):
+            return
+        if len(self._ahead) >= AHEAD_MAX:
+            self._list_until_s = now + KNOWN_S
+            return
+        self._ahead[uid] = ahead
+
+    def _show(self, old: Allocation | None, new: Allocation | None) -> None:
+        """The watch has shown a change."""
+        if new is None:
+            assert old is not None  # noqa: S101 - a change has one of them
+            uid, now = old.metadata.uid, self._clock.monotonic()
+            self._ahead.pop(uid, None)
+            self._slots.pop(uid, None)
+            self._gone[uid] = now
+            while self._gone[first := next(iter(self._gone))] < now - KNOWN_S:
+                del self._gone[first]
+            return
+        uid = new.metadata.uid
+        ahead = self._ahead.get(uid)
+        if ahead is not None and ahead.is_shown_by(new, new.metadata.version):
+            del self._ahead[uid]
+        if not _is_live(new):
+            self._slots.pop(uid, None)
+
+    async def _is_current(self) -> bool:
+        """Whether the view may answer, after it was waited for."""
+        until = self._clock.monotonic() + CATCH_UP_S
+        while self.is_kept:
+            now = self._clock.monotonic()
+            oldest = self._oldest(now)
+            if now < self._list_until_s:
+                return False
+            if oldest is None:
+                return True
+            if now >= min(until, oldest.at_s + CATCH_UP_S):
+                return False
+            await self._clock.sleep(LOOK_S)
+        return False
+
+    def _oldest(self, now: float) -> _Ahead | None:
+        """Of what the watch has still to show."""
+        while self._ahead:
+            uid, ahead = next(iter(self._ahead.items()))
+            if now - ahead.at_s < KNOWN_S:
+                return ahead
+            del self._ahead[uid]
+        return None
+
+
+def _is_live(allocation: Allocation) -> bool:
+    return allocation.status.phase is not Phase.TERMINATED
+
+
+def _version_of(allocation: Allocation) -> tuple[str, str]:
+    return allocation.metadata.uid, allocation.metadata.resource_version
+
+
+def _lives(allocation: Allocation) -> Iterable[str]:
+    return (_LIVES,) if _is_live(allocation) else ()
