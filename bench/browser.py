@@ -1,9 +1,10 @@
 """PAGE: the page for people in a real Chromium: first content, bytes, frames, memory, and 500 viewers.
 
 A small installation is the local cluster with all its services. A large one is an api over a cluster in memory
-(`browser_world.py`): 5,000 nodes with 8 GPUs, 10,000 queued and 2,500 running allocations, and a log of 200,000 lines
-(SLIPWAY_BENCH_NODES, _QUEUED, _RUNNING, _LINES). The browser is headless, without a graphics card, in a window of 1,280
-by 800 pixels; it shares the machine with the api. What fluid is: `browser_tab.py` says what a frame's figure is.
+(`browser_world.py`): 5,000 nodes with 8 GPUs, 10,000 queued, 2,500 running and 10,000 ended allocations, and a log of
+200,000 lines (SLIPWAY_BENCH_NODES, _QUEUED, _RUNNING, _ENDED, _LINES). The browser is headless, without a graphics
+card, in a window of 1,280 by 800 pixels; it shares the machine with the api. What fluid is: `browser_tab.py` says what
+a frame's figure is.
 
     python -m bench --only browser              all of it, minutes
     SLIPWAY_BENCH_PARTS=load,log ...            parts of it: those of PARTS
@@ -33,6 +34,7 @@ from tests.support.local_stack import RunningStack, running_stack
 NODES = int(os.environ.get("SLIPWAY_BENCH_NODES", "5000"))
 RUNNING = int(os.environ.get("SLIPWAY_BENCH_RUNNING", "2500"))
 QUEUED = int(os.environ.get("SLIPWAY_BENCH_QUEUED", "10000"))
+ENDED = int(os.environ.get("SLIPWAY_BENCH_ENDED", "10000"))
 LINES = int(os.environ.get("SLIPWAY_BENCH_LINES", "200000"))
 SMALL, LARGE = ("load", "update", "viewers"), ("home", "queue", "cluster", "log", "events")
 PARTS = tuple(os.environ.get("SLIPWAY_BENCH_PARTS", ",".join((*SMALL, *LARGE))).split(","))
@@ -304,7 +306,7 @@ class _Large:
 @contextmanager
 def _large() -> Generator[_Large]:
     argv = [sys.executable, "-m", "bench.browser_world", "--nodes", str(NODES), "--running", str(RUNNING)]
-    argv += ["--queued", str(QUEUED), "--lines", str(LINES if "log" in PARTS else 0)]
+    argv += ["--queued", str(QUEUED), "--ended", str(ENDED), "--lines", str(LINES if "log" in PARTS else 0)]
     with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         try:
             yield _Large(process)

@@ -60,10 +60,15 @@ class World:
         self.log = ""
         """the id of the allocation that has printed much"""
 
-    async def fill(self, *, nodes: int, running: int, queued: int, lines: int) -> None:
+    async def fill(self, *, nodes: int, running: int, queued: int, ended: int, lines: int) -> None:
         """Make everything."""
         for number in range(nodes):
             await self._node(number)
+        for number in range(ended):
+            name = f"over-{number}"
+            await self._launch(name, gpus=1)
+            for event in (Event.ASSIGNED, Event.RUNNING, Event.TERMINATED):
+                await self._step(name, event, node="node-0")
         for number in range(running):
             name = f"run-{number}"
             await self._launch(name, gpus=4)
@@ -203,7 +208,7 @@ def _say(told: dict[str, Any]) -> None:
 async def main() -> None:
     """Serve until standard input ends."""
     parser = argparse.ArgumentParser(description=__doc__)
-    for name in ("nodes", "running", "queued", "lines"):
+    for name in ("nodes", "running", "queued", "ended", "lines"):
         parser.add_argument(f"--{name}", type=int, default=0)
     options = parser.parse_args()
     async with api_world(Settings(request_timeout_s=120.0)) as api:
