@@ -17,7 +17,7 @@ export const TABLE_FIELDS = ["id", "name", "workspace", "kind", "phase", "state"
  */
 export function AllocationTable({ items, hasUser = false, label }) {
   const list = useRef(null);
-  const isPhone = matchMedia("(max-width: 46rem)").matches;
+  const isPhone = matchMedia("(max-width: 48rem)").matches;
   const rows = useVirtualRows({ count: items.length, height: isPhone ? CARD_PX : ROW_PX, keyOf: (index) => items[index]?.id ?? index, list });
   const shown = rows.indexes.filter((index) => index < items.length);
   return html`<table class="list allocations" aria-label=${label} aria-rowcount=${items.length + 1}>

@@ -41,14 +41,23 @@ export function useVirtualRows({ count, height, keyOf, list }) {
     if (isLong) load().then((found) => isOver || (loaded.value = found)).catch(() => undefined);
     return () => (isOver = true);
   }, [isLong]);
+  const isDrawn = count > 0;
+  useEffect(() => {
+    if (!isDrawn) return undefined;
+    // The place of the list changes with what is above it, not with each row that comes near.
+    const watch = new ResizeObserver(() => {
+      const top = list.current ? Math.round(list.current.getBoundingClientRect().top + scrollY) : 0;
+      if (Math.abs(top - margin.peek()) > 1) margin.value = top;
+    });
+    watch.observe(document.body);
+    return () => watch.disconnect();
+  }, [isDrawn]);
   const core = loaded.value;
   const rows = useMemo(() => core && new core.Virtualizer(optionsOf(core, { count, height, keyOf, margin: 0 }, version)), [core]);
   rows?.setOptions(optionsOf(core, { count, height, keyOf, margin: margin.value }, version));
   useLayoutEffect(() => rows?._didMount(), [rows]);
   useLayoutEffect(() => {
     rows?._willUpdate();
-    const top = list.current ? Math.round(list.current.getBoundingClientRect().top + scrollY) : 0;
-    if (Math.abs(top - margin.peek()) > 1) margin.value = top;
     if (rows && wanted.current >= 0) {
       const index = wanted.current;
       wanted.current = -1;

@@ -53,7 +53,7 @@ export function WaitingList({ name, words, selected, onSelect, onAnswer }) {
   if (answer.data) kept.current = answer.data;
   const { items, first, count } = kept.current ?? { items: [], first: 1, count: 0 };
   const itemAt = (/** @type {number} */ index) => items[index - first + 1];
-  const isPhone = matchMedia("(max-width: 46rem)").matches;
+  const isPhone = matchMedia("(max-width: 48rem)").matches;
   const rows = useVirtualRows({ count, height: isPhone ? CARD_PX : ROW_PX, keyOf: (index) => itemAt(index)?.id ?? index, list });
   const seenFrom = rows.indexes[0] ?? 0;
   const seenTo = rows.indexes.at(-1) ?? 0;
