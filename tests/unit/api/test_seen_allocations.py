@@ -242,6 +242,7 @@ async def test_when_more_is_known_than_is_noted_answers_are_lists(
         "phase=Assigned,Pending",
         "phase=Pending,Terminated",
         "phase=Terminated&active=true",
+        "phase=Pending,Terminated&active=true",
         "active=true&user=nobody",
         "result=Succeeded",
         "phase=Terminated&search=c",

@@ -58,7 +58,7 @@ class ListFilter(msgspec.Struct, frozen=True, kw_only=True):
         """Whether it matches; labels are the server's to decide."""
         if self.phases and allocation.status.phase not in self.phases:
             return False
-        if not self.phases and self.is_active and allocation.status.phase is Phase.TERMINATED:
+        if self.is_active and len(self.phases) != 1 and allocation.status.phase is Phase.TERMINATED:
             return False
         if self.workspace and allocation.metadata.namespace != self.workspace:
             return False
@@ -95,7 +95,7 @@ class ListFilter(msgspec.Struct, frozen=True, kw_only=True):
         parts += [f"spec.pool={self.pool}"] if self.pool else []
         if len(self.phases) == 1:
             parts.append(f"status.phase={next(iter(self.phases))}")
-        elif self.is_active and not self.phases:
+        elif self.is_active:
             parts.append(f"status.phase!={Phase.TERMINATED}")
         return ",".join(parts)
 

@@ -51,7 +51,7 @@ AHEAD_MAX = 10_000
 READ_MAX = 100
 """So many that have ended are read one by one for a page; of more the whole list is read."""
 READ_AT_ONCE = 16
-READ_KEPT_MAX = 1_000
+READ_KEPT_MAX = 500
 READ_KEPT_S = 3_600.0
 """So many that have ended are kept whole, for so long, after they were read."""
 _LIVES = "lives"

@@ -79,10 +79,8 @@ async def waiting(request: Request) -> Response:
     found = await parts.kube.get(QUEUES, request.path_params["name"])
     pending, jobs = await pending_of(parts, found.spec.pool)
     own = [each for each in pending if each.spec.queue == found.metadata.name]
-    sight, places = (
-        await sight_of(request),
-        places_of(own, jobs, await aged_of(parts, own), slots_by=parts.seen.slots_of),
-    )
+    sight = await sight_of(request)
+    places = places_of(own, jobs, await aged_of(parts, own), slots_by=parts.seen.slots_of)
 
     def is_wanted(place: QueuePlace) -> bool:
         return sight.has(place.allocation.metadata.namespace) and is_called(place, words)
