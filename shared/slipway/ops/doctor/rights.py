@@ -45,7 +45,8 @@ _C, _W, _O = RightScope.CLUSTER, RightScope.WORKSPACES, RightScope.OWN
 
 _TABLE: dict[str, Rows] = {
     "api": (
-        (_C, API_GROUP, ("allocations", "templates", "jobs", "resourcepools", "queues"), _READ),
+        (_C, API_GROUP, ("allocations",), _FOLLOW),
+        (_C, API_GROUP, ("templates", "jobs", "resourcepools", "queues"), _READ),
         (_C, "", ("namespaces", "pods", "resourcequotas"), _READ),
         (_C, "", ("limitranges",), ("list",)),
         (_C, "", ("persistentvolumeclaims", "persistentvolumes"), ("get",)),
