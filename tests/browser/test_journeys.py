@@ -1,0 +1,236 @@
+"""What a person does on the page from the first click to the last, by Playwright in the machine's Chromium.
+
+Everything is found as a person finds it: by its role and its words. What single pages show is tested in the
+other files.
+"""
+
+import re
+from collections.abc import Generator
+from datetime import UTC, datetime
+
+import pytest
+from playwright.sync_api import Browser, BrowserContext, Locator, Page, expect, sync_playwright
+
+from tests.browser.chromium import find
+from tests.browser.test_pages import EXPECTED, FAIL, PYTHON, TALK, command, gpus
+from tests.conformance.cluster.binaries import MissingProgramError, ensure_debian
+from tests.support.local_stack import RunningStack
+from tests.support.names import fresh
+from tests.support.wait import wait_until
+
+SHOWN_MS = 30_000.0
+SERVES_MS = 90_000.0
+PHONE = {"width": 390, "height": 844}
+expect.set_options(timeout=SHOWN_MS)
+
+
+class Person:
+    """Somebody who is logged in; what went wrong unseen is noted."""
+
+    def __init__(self, stack: RunningStack, context: BrowserContext) -> None:
+        self._stack = stack
+        self.context = context
+        self.page = context.new_page()
+        self.errors: list[str] = []
+        self.page.on("pageerror", lambda error: self.errors.append(str(error)))
+        self.page.on("console", lambda said: self.errors.append(said.text) if said.type == "error" else None)
+
+    def comes_to(self, path: str) -> None:
+        """By a link that logs in."""
+        self.page.goto(self._stack.link(path))
+        expect(self.page.get_by_role("heading", level=1)).to_be_visible()
+
+    def goes_to(self, name: str) -> None:
+        """By the navigation."""
+        self.page.get_by_role("navigation").get_by_role("link", name=name, exact=True).first.click()
+        expect(self.page.get_by_role("heading", level=1, name=name)).to_be_visible()
+
+    def goes_home(self) -> None:
+        """To the work of everyone: tests launch as another user."""
+        self.page.get_by_role("navigation").get_by_role("link", name="Workloads", exact=True).first.click()
+        self.presses("Everyone's")
+        expect(self.page.get_by_role("heading", level=1, name="All workloads")).to_be_visible()
+
+    def presses(self, name: str, within: Locator | None = None) -> None:
+        """The button of that name."""
+        (within or self.page).get_by_role("button", name=name, exact=True).click()
+
+    def sees_state(self, word: str) -> None:
+        """In the title of a workload, without a reload."""
+        expect(self.page.get_by_role("heading", level=1)).to_contain_text(word)
+
+    def row(self, table: str, words: str) -> Locator:
+        """The row with these words of the table with that label."""
+        return self.page.get_by_role("table", name=table).get_by_role("row").filter(has_text=words)
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Generator[Browser]:
+    try:
+        program = find() or ensure_debian("chromium")
+    except MissingProgramError as error:
+        pytest.skip(f"no browser: {error}")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox", "--disable-dev-shm-usage"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def person(stack: RunningStack, chromium: Browser) -> Generator[Person]:
+    """At a desk."""
+    context = chromium.new_context(viewport={"width": 1280, "height": 800})
+    visitor = Person(stack, context)
+    yield visitor
+    context.close()
+    assert [each for each in visitor.errors if not EXPECTED.search(each)] == []
+
+
+@pytest.fixture
+def walker(stack: RunningStack, chromium: Browser) -> Generator[Person]:
+    """With a phone, which is touched."""
+    width, height = PHONE["width"], PHONE["height"]
+    context = chromium.new_context(viewport={"width": width, "height": height}, is_mobile=True, has_touch=True)
+    visitor = Person(stack, context)
+    yield visitor
+    context.close()
+    assert [each for each in visitor.errors if not EXPECTED.search(each)] == []
+
+
+def test_a_notebook_is_launched_and_opened(stack: RunningStack, person: Person) -> None:
+    """From the home page: choose the kind, launch, see it come up, and open JupyterLab in a tab of its own."""
+    name = fresh("journey-notebook")
+    person.comes_to("/")
+    person.page.get_by_role("link", name="Launch", exact=True).last.click()
+    person.page.get_by_role("group", name="Kind").get_by_role("button", name="notebook", exact=True).click()
+    person.page.get_by_label("Name", exact=True).fill(name)
+    person.presses("Launch")
+    expect(person.page).to_have_url(re.compile(f"/w/{name}-"))
+    try:
+        person.sees_state("Running")
+        with person.context.expect_page() as opened:
+            person.page.get_by_role("link", name="Open", exact=True).click()
+        lab: Page = opened.value
+        # A page of a workload has an origin of its own: that it is opened there is confirmed once.
+        lab.get_by_role("button", name=f"Open {name}").click()
+        expect(lab.locator(".jp-LauncherCard").first).to_be_visible(timeout=SERVES_MS)
+        lab.close()
+    finally:
+        id_ = person.page.url.rpartition("/")[2].partition("?")[0]
+        stack.ask(lambda api: api.post(f"/allocations/{id_}/kill"))
+
+
+def test_what_waits_says_why_and_is_unblocked(stack: RunningStack, person: Person) -> None:
+    """From the queue: the reason, the smallest change as a button, and the workload runs to its end."""
+    name = fresh("journey-held")
+    stack.launch(command("print('went on')", name=name, hold=True))
+    person.comes_to("/")
+    person.goes_to("Queues")
+    row = person.row("Waiting in default", name)
+    row.get_by_role("button", name=re.compile("held", re.IGNORECASE)).click()
+    why = person.page.locator("tr.detail")
+    expect(why).to_contain_text("Smallest change")
+    person.presses("Resume it", why)
+    person.presses("Resume it", person.page.get_by_role("dialog"))
+    expect(row).to_have_count(0)
+    person.goes_home()
+    person.page.get_by_role("link", name=name).click()
+    person.sees_state("Succeeded")
+    expect(person.page.get_by_role("log")).to_contain_text("went on")
+
+
+def test_the_ranks_of_a_gang_are_followed_as_they_arrive(stack: RunningStack, person: Person) -> None:
+    """Held at first; once it is resumed each rank runs, has met the others, and says its last line."""
+    id_ = stack.launch(
+        {**command(TALK), "kind": "training", "name": fresh("journey-gang"), "ranks": gpus(1, 3), "hold": True}
+    )
+    person.comes_to(f"/w/{id_}")
+    person.page.get_by_role("tab", name="Ranks").click()
+    person.presses("Resume")
+    rows = person.page.get_by_role("tabpanel").get_by_role("row")
+    expect(rows.filter(has_text="Running")).to_have_count(3)
+    expect(rows.filter(has_text=re.compile(r"step \d+"))).to_have_count(3)
+    person.presses("Kill")
+    person.page.get_by_role("dialog").get_by_role("button", name="Kill").click()
+    person.sees_state("Canceled")
+
+
+def test_a_failed_one_says_why(stack: RunningStack, person: Person) -> None:
+    """From the list of what has ended to its cause: the rank, its exit code, its last words."""
+    name = fresh("journey-failed")
+    stack.wait_for(stack.launch(command(FAIL, name=name)), "Terminated")
+    person.comes_to("/?of=everyone")
+    row = person.row("Ended", name)
+    expect(row).to_contain_text("Failed")
+    row.get_by_role("link", name=name).click()
+    cause = person.page.locator(".notice")
+    expect(cause).to_contain_text("exit code 3")
+    expect(cause).to_contain_text("KeyError")
+
+
+def test_one_that_runs_is_killed(stack: RunningStack, person: Person) -> None:
+    """Who thinks again keeps it; who means it sees it end, in the list as well."""
+    name = fresh("journey-killed")
+    id_ = stack.launch(command(TALK, name=name))
+    person.comes_to("/?of=everyone")
+    person.row("Running", name).get_by_role("link", name=name).click()
+    person.sees_state("Running")
+    person.presses("Kill")
+    person.page.keyboard.press("Escape")
+    expect(person.page.get_by_role("dialog")).to_have_count(0)
+    assert stack.view(id_)["desired"] == "Running"
+    person.presses("Kill")
+    person.page.get_by_role("dialog").get_by_role("button", name="Kill").click()
+    person.sees_state("Canceled")
+    person.goes_home()
+    expect(person.row("Ended", name)).to_contain_text("Canceled")
+
+
+def test_now_is_compared_with_then(stack: RunningStack, person: Person) -> None:
+    """What stood at a time and has gone since; an hour before, when the cluster was not there, nothing stood."""
+    name = fresh("journey-gone")
+    id_ = stack.launch(command(TALK, name=name))
+    stack.wait_for(id_, "Running")
+    began = datetime.now(UTC).replace(microsecond=0)
+    wait_until(lambda: (datetime.now(UTC) - began).total_seconds() > 2, "a second that the history can name")
+    at = began.timestamp() + 1
+    stack.ask(lambda api: api.post(f"/allocations/{id_}/kill"))
+    stack.wait_for(id_, "Terminated")
+    person.comes_to(f"/history?at={datetime.fromtimestamp(at, UTC):%Y-%m-%dT%H:%M:%SZ}")
+    row = person.page.locator(".past tbody tr").filter(has_text=name)
+    expect(row).to_contain_text("Running")
+    expect(row).to_contain_text("Terminated")
+    person.presses("−1 h")  # noqa: RUF001 - the sign that the page shows
+    expect(person.page.get_by_text("Nothing stood at that time")).to_be_visible()
+
+
+def test_on_a_phone_one_is_found_looked_at_and_killed(stack: RunningStack, walker: Person) -> None:
+    """By touch, without anything that sticks out at the side."""
+    name = fresh("journey-phone")
+    stack.wait_for(stack.launch(command(TALK, name=name)), "Running")
+    walker.comes_to("/?of=everyone")
+    walker.page.get_by_role("link", name=name).tap()
+    walker.sees_state("Running")
+    expect(walker.page.get_by_role("log")).to_contain_text("step 2")
+    assert walker.page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
+    walker.page.get_by_role("button", name="Kill", exact=True).tap()
+    walker.page.get_by_role("dialog").get_by_role("button", name="Kill").tap()
+    walker.sees_state("Canceled")
+
+
+def test_a_command_is_typed_checked_and_launched(stack: RunningStack, person: Person) -> None:
+    """What is wrong is said while one types; what is right fits now, and prints what it was told to."""
+    name = fresh("journey-typed")
+    person.comes_to("/launch")
+    person.page.get_by_label("Command", exact=True).fill(f"{PYTHON} -c \"print('typed by hand')\"")
+    name_field = person.page.get_by_label("Name", exact=True)
+    name_field.fill("Not A Name")
+    expect(name_field).to_have_attribute("aria-invalid", "true")
+    expect(person.page.get_by_role("form", name="Launch").get_by_role("button", name="Launch")).to_be_disabled()
+    name_field.fill(name)
+    person.page.get_by_label("Image", exact=True).fill("local")
+    expect(person.page.get_by_role("complementary", name="What would happen")).to_contain_text("fits now")
+    person.presses("Launch")
+    person.sees_state("Succeeded")
+    person.page.get_by_role("tab", name="Log").click()
+    expect(person.page.get_by_role("log")).to_contain_text("typed by hand")
