@@ -20,12 +20,12 @@ from tests.support.wait import wait_until
 
 SHOWN_MS = 30_000.0
 SERVES_MS = 90_000.0
-PHONE = {"width": 390, "height": 844}
+PHONE_PX = 390
 expect.set_options(timeout=SHOWN_MS)
 
 
 class Person:
-    """Somebody who is logged in; what went wrong unseen is noted."""
+    """A user who is logged in. `errors` has what the browser's console complained of."""
 
     def __init__(self, stack: RunningStack, context: BrowserContext) -> None:
         self._stack = stack
@@ -76,25 +76,25 @@ def chromium() -> Generator[Browser]:
         browser.close()
 
 
-@pytest.fixture
-def person(stack: RunningStack, chromium: Browser) -> Generator[Person]:
-    """At a desk."""
-    context = chromium.new_context(viewport={"width": 1280, "height": 800})
+def visiting(stack: RunningStack, context: BrowserContext) -> Generator[Person]:
+    """A user for one test, whose console has to be clean at its end."""
     visitor = Person(stack, context)
     yield visitor
     context.close()
     assert [each for each in visitor.errors if not EXPECTED.search(each)] == []
+
+
+@pytest.fixture
+def person(stack: RunningStack, chromium: Browser) -> Generator[Person]:
+    """At a desk."""
+    yield from visiting(stack, chromium.new_context(viewport={"width": 1280, "height": 800}))
 
 
 @pytest.fixture
 def walker(stack: RunningStack, chromium: Browser) -> Generator[Person]:
     """With a phone, which is touched."""
-    width, height = PHONE["width"], PHONE["height"]
-    context = chromium.new_context(viewport={"width": width, "height": height}, is_mobile=True, has_touch=True)
-    visitor = Person(stack, context)
-    yield visitor
-    context.close()
-    assert [each for each in visitor.errors if not EXPECTED.search(each)] == []
+    phone = chromium.new_context(viewport={"width": PHONE_PX, "height": 844}, is_mobile=True, has_touch=True)
+    yield from visiting(stack, phone)
 
 
 def test_a_notebook_is_launched_and_opened(stack: RunningStack, person: Person) -> None:
@@ -140,7 +140,7 @@ def test_what_waits_says_why_and_is_unblocked(stack: RunningStack, person: Perso
 
 
 def test_the_ranks_of_a_gang_are_followed_as_they_arrive(stack: RunningStack, person: Person) -> None:
-    """Held at first; once it is resumed each rank runs, has met the others, and says its last line."""
+    """Held at first; once it is resumed each rank runs, arrives at the rendezvous, and shows its last line."""
     id_ = stack.launch(
         {**command(TALK), "kind": "training", "name": fresh("journey-gang"), "ranks": gpus(1, 3), "hold": True}
     )
@@ -149,6 +149,7 @@ def test_the_ranks_of_a_gang_are_followed_as_they_arrive(stack: RunningStack, pe
     person.presses("Resume")
     rows = person.page.get_by_role("tabpanel").get_by_role("row")
     expect(rows.filter(has_text="Running")).to_have_count(3)
+    expect(rows.filter(has_text="arrived")).to_have_count(3)
     expect(rows.filter(has_text=re.compile(r"step \d+"))).to_have_count(3)
     person.presses("Kill")
     person.page.get_by_role("dialog").get_by_role("button", name="Kill").click()
@@ -212,7 +213,7 @@ def test_on_a_phone_one_is_found_looked_at_and_killed(stack: RunningStack, walke
     walker.page.get_by_role("link", name=name).tap()
     walker.sees_state("Running")
     expect(walker.page.get_by_role("log")).to_contain_text("step 2")
-    assert walker.page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
+    assert walker.page.evaluate("document.documentElement.scrollWidth") <= PHONE_PX
     walker.page.get_by_role("button", name="Kill", exact=True).tap()
     walker.page.get_by_role("dialog").get_by_role("button", name="Kill").tap()
     walker.sees_state("Canceled")

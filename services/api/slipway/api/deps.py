@@ -105,7 +105,7 @@ class ApiDeps:
     catalog: Catalog
     nodes: WatchedObjects[SeenNode]
     seen: SeenAllocations
-    """of everybody: whoever reads here says nothing of others by name"""
+    """the allocations of all workspaces: a route names none that its caller may not see"""
     contexts: ContextArchives
     workspaces: Workspaces
     lookup: Lookup

@@ -48,7 +48,7 @@ class SharedFirehose:
     """
 
     def __init__(self, firehose: Firehose, *, on_event: Callable[[AllocationEvent], object] = lambda _: None) -> None:
-        """`on_event` is told of each event before those who wait for it, once for all of them."""
+        """`on_event` is called with each event before its readers get it: once, however many they are."""
         self._firehose = firehose
         self._on_event = on_event
         self._reads: dict[tuple[str | None, int, float], _SharedRead] = {}

@@ -22,7 +22,7 @@ BUFFER_MAX = 2000
 BATCH_MAX = 200
 WAKE_REASON = "launch"
 
-Told = Callable[[Allocation], object]
+AllocationHook = Callable[[Allocation], object]
 
 _log = log.get_logger(__name__)
 
@@ -36,10 +36,10 @@ class LaunchPublisher:
         wake: Wake,
         clock: Clock,
         *,
-        on_write: Told = lambda _: None,
-        on_delete: Told = lambda _: None,
+        on_write: AllocationHook = lambda _: None,
+        on_delete: AllocationHook = lambda _: None,
     ) -> None:
-        """`on_write` is told of each allocation that was created or changed, `on_delete` of each that was deleted."""
+        """`on_write` is called with what was created or changed, `on_delete` with what was deleted."""
         self._events = events
         self._wake = wake
         self._clock = clock

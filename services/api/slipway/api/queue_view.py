@@ -69,11 +69,25 @@ class QueuePlace(NamedTuple):
     """whole devices that those before it ask for"""
 
 
+def slots_of(allocation: Allocation) -> int:
+    """Whole devices that all its ranks ask for."""
+    asks = gpus_by_role(allocation)
+    return sum(role.count * asks[role.name] for role in allocation.spec.ranks) if asks else 0
+
+
+def gpus_by_role(allocation: Allocation) -> dict[str, int]:
+    """{role: whole devices that one rank of it asks for}; empty for what cannot be read."""
+    spec = allocation.spec
+    try:
+        return {role.name: role_requests(role, template_of(spec, role)).gpus() for role in spec.ranks}
+    except ValueError:
+        return {}
+
+
 def places_of(
-    allocations: Iterable[Allocation], jobs: Jobs, aged: Aged = NOBODY, *, slots_by: SlotsBy | None = None
+    allocations: Iterable[Allocation], jobs: Jobs, aged: Aged = NOBODY, *, slots_by: SlotsBy = slots_of
 ) -> Iterator[QueuePlace]:
-    """The waiting ones with their places, queue by queue, first to go first; `slots_by` is asked for `slots_of`."""
-    counted = slots_by or slots_of
+    """The waiting ones with their places, queue by queue, first to go first."""
     counts: dict[tuple[str, str], int] = {}
     slots: dict[tuple[str, str], int] = {}
     units: dict[tuple[str, str], dict[tuple[str, str], int]] = {}
@@ -82,7 +96,7 @@ def places_of(
     for key, allocation in sorted(keyed, key=lambda pair: pair[0]):
         queue = (allocation.spec.pool, allocation.spec.queue)
         ahead, slots_ahead = counts.get(queue, 0), slots.get(queue, 0)
-        counts[queue], slots[queue] = ahead + 1, slots_ahead + counted(allocation)
+        counts[queue], slots[queue] = ahead + 1, slots_ahead + slots_by(allocation)
         before = units.setdefault(queue, {})
         jobs_ahead = before.setdefault(_unit(allocation), len(before))
         yield QueuePlace(allocation, key, ahead, jobs_ahead, slots_ahead)
@@ -123,21 +137,6 @@ def waiting_since(allocation: Allocation) -> str:
     ring = ring_of(allocation)
     begun = [entry.time for entry in ring if entry.type in (Event.REQUESTED, Event.RESTARTED)]
     return begun[-1] if begun else ring[-1].time
-
-
-def slots_of(allocation: Allocation) -> int:
-    """Whole devices that all its ranks ask for."""
-    asks = gpus_by_role(allocation)
-    return sum(role.count * asks[role.name] for role in allocation.spec.ranks) if asks else 0
-
-
-def gpus_by_role(allocation: Allocation) -> dict[str, int]:
-    """{role: whole devices that one rank of it asks for}; empty for what cannot be read."""
-    spec = allocation.spec
-    try:
-        return {role.name: role_requests(role, template_of(spec, role)).gpus() for role in spec.ranks}
-    except ValueError:
-        return {}
 
 
 def place_of(allocation: Allocation, jobs: Jobs) -> str:

@@ -1,7 +1,7 @@
 """Allocations as the pages and lists of the api read them, kept by a watch: whole while they live, in short once ended.
 
-Owns when the view answers and when the API server is asked instead, and what is kept of an allocation that has ended:
-what lists filter and sort by. What is kept and how old it may be is `watched.py`'s.
+Owns when memory answers and when the API server is asked instead. Of an allocation that has ended it keeps the fields
+that lists filter and sort by. The watch itself is that of `watched.py`.
 
 Promises
 - An answer is never older than what this process has said before: than its own writes, what it has read of one
@@ -44,8 +44,8 @@ LIVE = f"status.phase!={Phase.TERMINATED}"
 CATCH_UP_S = 0.2
 """How long an answer waits for the watch to show what is known."""
 KNOWN_S = 5.0
-"""So long after it was learnt, what the watch has not shown keeps answers away from the view. An older event is no news
-either: who resumes a stream is told much that has passed."""
+"""For so long after a write, a read or an event, answers are LISTs where the watch has not shown it. Events that are
+older than this do not count: a client that resumes a stream gets many of them."""
 AHEAD_MAX = 10_000
 """Of so many allocations it is known what the watch has to show."""
 READ_MAX = 100
@@ -113,7 +113,7 @@ class _Ahead(msgspec.Struct, frozen=True):
     version: int = 0
     """the resourceVersion that was seen"""
     seq: int = 0
-    """of the last transition that was told"""
+    """the highest seq of an event that was sent to clients"""
     is_deleted: bool = False
     """an own delete was carried out"""
 
@@ -220,7 +220,7 @@ class SeenAllocations:
         self._know(allocation.metadata.uid, is_deleted=True)
 
     def heard(self, event: AllocationEvent) -> None:
-        """An event is told to those who follow all of them."""
+        """This event is about to be sent to the clients that follow all events."""
         if self._clock.now() - parse_time(event.time) <= KNOWN_S:
             self._know(event.uid, seq=event.seq)
 
@@ -249,6 +249,8 @@ class SeenAllocations:
                 del self._gone[first]
             return
         uid = new.metadata.uid
+        # After a restore of etcd an allocation may be there again.
+        self._gone.pop(uid, None)
         ahead = self._ahead.get(uid)
         if ahead is not None and ahead.is_shown_by(new, new.metadata.version):
             del self._ahead[uid]

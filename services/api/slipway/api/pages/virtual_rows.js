@@ -41,14 +41,16 @@ export function useVirtualRows({ count, height, keyOf, list }) {
     if (isLong) load().then((found) => isOver || (loaded.value = found)).catch(() => undefined);
     return () => (isOver = true);
   }, [isLong]);
+  // Where the list begins changes with what is above it: as data come, or as the page grows. A scroll alone does not change it,
+  // and to look then would cost a layout for each row.
+  const place = () => {
+    const top = list.current ? Math.round(list.current.getBoundingClientRect().top + scrollY) : 0;
+    if (Math.abs(top - margin.peek()) > 1) margin.value = top;
+  };
   const isDrawn = count > 0;
   useEffect(() => {
     if (!isDrawn) return undefined;
-    // The place of the list changes with what is above it, not with each row that comes near.
-    const watch = new ResizeObserver(() => {
-      const top = list.current ? Math.round(list.current.getBoundingClientRect().top + scrollY) : 0;
-      if (Math.abs(top - margin.peek()) > 1) margin.value = top;
-    });
+    const watch = new ResizeObserver(place);
     watch.observe(document.body);
     return () => watch.disconnect();
   }, [isDrawn]);
@@ -58,6 +60,7 @@ export function useVirtualRows({ count, height, keyOf, list }) {
   useLayoutEffect(() => rows?._didMount(), [rows]);
   useLayoutEffect(() => {
     rows?._willUpdate();
+    if (!rows?.isScrolling) place();
     if (rows && wanted.current >= 0) {
       const index = wanted.current;
       wanted.current = -1;
