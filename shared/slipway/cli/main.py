@@ -125,11 +125,64 @@ ALIASES = {
     "stop": "kill",
     "log": "logs",
     "event": "events",
+    "queues": "queue",
+    "pools": "pool",
+    "shells": "shell",
+    "commands": "command",
+    "tensorboards": "tensorboard",
+    "contexts": "context",
+    "tokens": "token",
 }
+ELSEWHERE = {
+    "list": "ps",
+    "ls": "ps",
+    "status": "ps",
+    "squeue": "ps",
+    "sinfo": "nodes",
+    "show": "describe",
+    "inspect": "describe",
+    "why": "explain",
+    "launch": "run",
+    "submit": "run",
+    "create": "run",
+    "start": "run",
+    "sbatch": "run",
+    "srun": "run",
+    "salloc": "shell start",
+    "cancel": "kill",
+    "delete": "kill",
+    "scancel": "kill",
+    "tail": "logs -f",
+    "sacct": "history",
+    "retry": "rerun",
+    "restart": "rerun",
+    "suspend": "pause",
+    "continue": "resume",
+    "unhold": "resume",
+    "release": "resume",
+    "cordon": "node disable",
+    "uncordon": "node enable",
+    "drain": "node drain",
+    "scp": "cp",
+    "rsync": "cp",
+}
+"""{what other tools call it: our verb}: suggested, not run, because what these tools do with it differs."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; the exit code."""
+    try:
+        try:
+            return _main(argv)
+        finally:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        # The reader of our output has left: nothing to say, and nothing more may be flushed to it.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return BROKEN_PIPE
+
+
+def _main(argv: Sequence[str] | None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     front: list[str] = []
     while arguments and arguments[0].startswith("-"):
@@ -178,7 +231,8 @@ def load(name: str) -> "CliVerb":
 def _run(name: str, arguments: list[str]) -> int:
     name = ALIASES.get(name, name)
     if name not in VERBS:
-        sys.stderr.write(f"slipway: there is no verb {name!r}{close_to(name, VERBS)}; `slipway --help` lists them\n")
+        meant = f"; did you mean {ELSEWHERE[name]}?" if name in ELSEWHERE else close_to(name, [*VERBS, *ALIASES])
+        sys.stderr.write(f"slipway: there is no verb {name!r}{meant}; `slipway --help` lists them\n")
         return USAGE
     from slipway.cli.verb import execute
 
@@ -195,10 +249,6 @@ def _run(name: str, arguments: list[str]) -> int:
     except KeyboardInterrupt:
         sys.stderr.write("\n")
         return DETACHED
-    except BrokenPipeError:
-        # The reader of our output has left: nothing to say, and nothing more may be flushed to it.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return BROKEN_PIPE
 
 
 def close_to(name: str, names: Iterable[str]) -> str:

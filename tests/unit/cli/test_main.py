@@ -1,5 +1,6 @@
 """Finding the verb: quickly, and with an answer for every wrong word."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -156,3 +157,23 @@ def test_the_page_of_the_docs_names_every_verb() -> None:
     """No verb goes without a word in docs/cli.md."""
     page = (Path(__file__).parents[3] / "docs" / "cli.md").read_text(encoding="utf-8")
     assert [name for name in main.VERBS if f"`{name}" not in page] == []
+
+
+def test_a_word_of_another_tool_leads_to_ours() -> None:
+    """Who types what Slurm, Docker or kubectl call it is told our verb, and each of these verbs exists."""
+    assert {words.split()[0] for words in main.ELSEWHERE.values()} <= set(main.VERBS)
+    assert not set(main.ELSEWHERE) & {*main.VERBS, *main.ALIASES}
+    assert run_here("list").err == "slipway: there is no verb 'list'; did you mean ps?; `slipway --help` lists them\n"
+    assert "did you mean node drain?" in run_here("drain").err
+
+
+@pytest.mark.parametrize("words", [["--help"], ["help"], ["run", "--help"], ["version", "--client"]])
+def test_a_reader_that_has_left_is_no_error(words: list[str]) -> None:
+    """`slipway --help | head -1`: no word of it, and 141, as of any program that SIGPIPE ends; argparse says 0."""
+    read, write = os.pipe()
+    os.close(read)
+    with os.fdopen(write, "wb") as gone:
+        argv = [sys.executable, "-m", "slipway.cli.main", *words]
+        done = subprocess.run(argv, stdout=gone, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode in (main.OK, main.BROKEN_PIPE)
+    assert done.stderr == ""
