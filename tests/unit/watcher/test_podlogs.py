@@ -589,6 +589,36 @@ def test_a_log_whose_beginning_may_have_been_removed_says_so(
     play(story)
 
 
+@pytest.mark.parametrize(
+    ("size", "says"),
+    [
+        pytest.param(100_000, "may be missing", id="what is left of a flood"),
+        pytest.param(2_000, "", id="a few lines, as of any short program"),
+    ],
+)
+def test_what_is_left_of_a_burst_says_that_there_may_have_been_more(size: int, says: str) -> None:
+    """A file began just before the end: what is in it came at once, and says little of how much came before."""
+
+    async def story(post: Post) -> None:
+        journal = with_journal(post)
+        post.kubelet.runs_s = {0: 5.5}
+        journal.is_broken = True
+        await post.launch()
+        await post.until(is_running, "running")
+        uid = await uid_of_rank(post, 0)
+        await asyncio.sleep(5)
+        journal.write(uid, "x" * (size // 2))
+        await asyncio.sleep(0.1)
+        journal.write(uid, "y" * (size // 2))
+        await asyncio.sleep(2)
+        journal.is_broken = False
+        ended = await post.until(is_let_go, "the end", timeout_s=40)
+        assert [text[0] for text in await texts(post, ended)] == ["x", "y"]
+        assert [says in told for told in await said(post, ended)] == [True] * bool(says)
+
+    play(story)
+
+
 def test_a_log_that_was_left_without_an_end_gets_one() -> None:
     """The watcher was killed, and the pod torn out meanwhile: who follows it is told, and does not wait for ever."""
 

@@ -78,6 +78,10 @@ SURELY_OPEN_S = 10.0
 """A busy node may open a log so long after it was asked for it, and begin a new file before it does."""
 SLOW_RATE_PART = 0.3
 """As `RATE_PART`, of lines that were written after their log was asked for."""
+BURST_BYTES = 64 * 1024
+"""What a node has left of a log that ended within a second after its first line tells a rate if it is this much."""
+BURST_S = 0.01
+"""It took as long as this at least."""
 PROMPT_S = 2.0
 """Who prints within this time after the start, and no flood, had no time to fill a file before."""
 
@@ -569,7 +573,8 @@ class LogFollower:
                 why = f"its node may have opened its log {waited_s:.0f} s after its start"
                 await self._say(f"{since} may be missing: {why}, and have removed them, unread", f"begun {first}")
             return
-        is_unknown = (late_s >= LATE_S and waited_s >= PROMPT_S) or at_this_rate >= RATE_PART * self._node_file_bytes
+        is_late = late_s >= LATE_S and waited_s >= PROMPT_S
+        is_unknown = is_late or self._is_burst(waited_s) or at_this_rate >= RATE_PART * self._node_file_bytes
         if at_this_rate >= self._node_file_bytes:
             why = f"before its log was read, it printed for {waited_s:.0f} s at a rate that fills its file"
             await self._say(
@@ -580,6 +585,14 @@ class LogFollower:
             await self._say(
                 f"{since} may be missing: {why}, and its node may have removed them, unread", f"begun {first}"
             )
+
+    def _is_burst(self, waited_s: float) -> bool:
+        """Whether what is left of a log that ended at once came at such a rate: its node may have begun that file just
+        before the end."""
+        size, took_s = self._cutter.first_second_bytes, self._cutter.first_second_s
+        if waited_s < PROMPT_S or size < BURST_BYTES or took_s >= 1.0:
+            return False
+        return waited_s * size / max(took_s, BURST_S) >= RATE_PART * self._node_file_bytes
 
     async def _judge_step(self, before: str, after: str) -> None:
         """Say that lines may be missing between two that came one after the other.

@@ -110,6 +110,13 @@ class LineCutter:
         return bool(self.first) and self._newest > self._first_until
 
     @property
+    def first_second_s(self) -> float:
+        """How long it took to write what came within a second of the first line: one second, or until the last line."""
+        if not self.first or self.is_first_second_over:
+            return 1.0
+        return parse_time(self._newest) - parse_time(self.first)
+
+    @property
     def newest(self) -> str:
         """The highest time of any line; empty before the first."""
         return self._newest
