@@ -29,6 +29,13 @@ from slipway.pods import context, devices, files, library, podspec, rendezvous, 
 from slipway.pods.podspec import AttemptNames, RankPlace, TaskOptions
 from slipway.pods.rendezvous import MASTER_PORT, GangSpec
 
+KEPT_BY_AUTOSCALERS: Mapping[str, str] = {
+    "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
+    "karpenter.sh/do-not-disrupt": "true",
+}
+"""Annotations of ranks that cannot be preempted: no autoscaler evicts them to remove their node. A pod template may say
+otherwise. They are not part of the hash, so that a pod of an earlier release is the same pod."""
+
 
 class RankPod(msgspec.Struct, frozen=True, kw_only=True):
     """One rank's pod; `position` is its index in the release."""
@@ -250,6 +257,7 @@ def _pods(
             shape["service"] = spec.service.name
         hashes[role.name] = sha256_hex(canonical_json(shape))
     made: list[RankPod] = []
+    kept: Mapping[str, str] = {} if spec.preemptible else KEPT_BY_AUTOSCALERS
     for place in places:
         base = bases[place.role]
         pod = podspec.rank_spec(
@@ -263,6 +271,7 @@ def _pods(
         metadata = envelope.metadata(place.pod, hashes[place.role])
         metadata["labels"] = {**base["metadata"]["labels"], **metadata["labels"], **_labels_of(place, spec)}
         metadata["annotations"] = {
+            **kept,
             **base["metadata"]["annotations"],
             **metadata["annotations"],
             meta.ANNOTATION_MAIN_CONTAINER: mains[place.role],

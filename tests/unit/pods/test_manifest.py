@@ -85,6 +85,22 @@ def test_the_main_container_is_told_where_its_checkpoints_are() -> None:
     assert "slipway.dev/checkpoint-dir" not in manifests.pods[0].manifest["metadata"]["annotations"]
 
 
+def test_autoscalers_leave_ranks_alone_that_cannot_be_preempted() -> None:
+    """They would evict a rank to remove its node, and with it the work of its gang. A template may say otherwise."""
+    evict, disrupt = "cluster-autoscaler.kubernetes.io/safe-to-evict", "karpenter.sh/do-not-disrupt"
+
+    def said(**spec: Any) -> tuple[str | None, str | None]:
+        annotations = made(1, **spec).pods[0].manifest["metadata"]["annotations"]
+        return annotations.get(evict), annotations.get(disrupt)
+
+    assert said() == ("false", "true")
+    assert said(preemptible=True) == (None, None)
+    container = {"name": "main", "image": "a"}
+    template = {"metadata": {"annotations": {evict: "true"}}, "spec": {"containers": [container]}}
+    assert said(roles=[{"name": "a", "template": template}]) == ("true", "true")
+    assert made(1).pods[0].spec_hash == made(1, preemptible=True).pods[0].spec_hash
+
+
 def test_a_rank_that_serves_is_told_which_pod_it_is() -> None:
     """A request of the proxy names the pod that is meant; without ports there is none."""
     serving = env_of(made(1, ports=[{"name": "http", "port": 8080}]))
