@@ -11,6 +11,7 @@ from slipway.crd import dependencies
 from slipway.crd.homes import home_claim
 from slipway.crd.members import growth_of, left_ranks, members, restarts_ranks
 from slipway.crd.meta import ANNOTATION_TRACE, ANNOTATION_USER, TEARDOWN_FINALIZER, ObjectMeta, condition_of
+from slipway.crd.pools import AutoscalingSpec
 from slipway.crd.resolve import Resolved, resolve
 from slipway.crd.roleresources import is_extended, object_of, objects_of, pod_ask
 from slipway.crd.transitions import held_up_since, is_admitted, is_released, leaving_ranks, stop_reason, waiting_since
@@ -38,6 +39,7 @@ from slipway.model.extenders import TIMEOUT_S, ExtenderFact, ExtenderTls
 from slipway.model.facts import (
     PREEMPTION_MARGIN_S,
     AllocationFact,
+    AutoscalingFact,
     BudgetFact,
     FlavorFact,
     JobFact,
@@ -317,6 +319,7 @@ def pool_fact(pool: ResourcePool) -> PoolFact:
         preemption_margin_s=stored_duration(spec.preemption_margin) if spec.preemption_margin else PREEMPTION_MARGIN_S,
         eviction_limit=eviction_limit(spec.eviction_limit),
         extenders=tuple(extender_fact(item) for item in spec.extenders),
+        autoscaling=autoscaling_fact(spec.autoscaling),
     )
     return fact if spec.shadow is None else msgspec.structs.replace(fact, shadow=policy_changed(fact, spec.shadow))
 
@@ -326,6 +329,23 @@ def policy_changed(pool: PoolFact, change: PolicySpec) -> PoolFact:
     named = {name: value for name, value in msgspec.structs.asdict(change).items() if value is not None}
     made = pool_fact(ResourcePool(metadata=ObjectMeta(name=pool.name), spec=ResourcePoolSpec(**named)))
     return msgspec.structs.replace(pool, shadow=None, **{name: getattr(made, name) for name in named})
+
+
+def autoscaling_fact(spec: AutoscalingSpec | None) -> AutoscalingFact | None:
+    """How an autoscaler is asked for nodes of a pool, if it is."""
+    if spec is None:
+        return None
+    return AutoscalingFact(
+        mode=spec.mode,
+        class_name=spec.class_name,
+        parameters=spec.parameters,
+        max_gangs=spec.max_gangs,
+        max_ranks=spec.max_ranks,
+        after_s=stored_duration(spec.after),
+        timeout_s=stored_duration(spec.timeout),
+        backoff_s=stored_duration(spec.backoff),
+        tries=spec.tries,
+    )
 
 
 def extender_fact(spec: ExtenderSpec) -> ExtenderFact:

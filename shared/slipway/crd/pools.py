@@ -14,6 +14,9 @@ r"""Spaces are named one by one: `\s` is ASCII to the API server and Unicode her
 the list of all pools unreadable."""
 EVICTION_PERIOD_PATTERN = r"^([1-9][0-9]{0,3}[smh]|[1-9][0-9]{0,2}d)$"
 """Never 0, so that the API server itself refuses it."""
+BEST_EFFORT_ATOMIC = "best-effort-atomic-scale-up.autoscaling.x-k8s.io"
+"""The provisioning class of the Cluster Autoscaler that adds all nodes of a request, or none."""
+PROVISIONING_CLASS_PATTERN = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"
 SHM_SIZE_PATTERN = r"^(|(100|[1-9][0-9]?)%|0|[1-9][0-9]{0,5}(Mi|Gi|Ti))$"
 ID_RANGES_MAX = 64
 ALLOWED_MAX = 64
@@ -129,6 +132,30 @@ class EvictionRate(Wire, kw_only=True, frozen=True):
     """the most at once; `count` when absent"""
 
 
+class AutoscalingSpec(Wire, kw_only=True, frozen=True):
+    """How an autoscaler is asked for nodes when work of the pool has no room."""
+
+    mode: Annotated[str, Meta(pattern="^(ProvisioningRequest|PlaceholderPods)$")] = "ProvisioningRequest"
+    """ProvisioningRequest: an object of that kind, for the Cluster Autoscaler; PlaceholderPods: pods of low priority of
+    the shape of the ranks, for Karpenter and every autoscaler that looks at pods"""
+    class_name: Annotated[str, Meta(max_length=253, pattern=PROVISIONING_CLASS_PATTERN)] = BEST_EFFORT_ATOMIC
+    """the provisioning class of ProvisioningRequests"""
+    parameters: Annotated[dict[str, Annotated[str, Meta(max_length=255)]], Meta(max_length=100)] = {}
+    """what the provisioning class is given"""
+    max_gangs: Annotated[int, Meta(ge=1, le=1000)] = 4
+    """the most allocations for which nodes are asked at once"""
+    max_ranks: Annotated[int, Meta(ge=1, le=100_000)] = 256
+    """the most ranks for which nodes are asked at once, over all these allocations"""
+    after: Duration = "30s"
+    """how long an allocation has had no room before nodes are asked for it"""
+    timeout: Duration = "15m"
+    """how long the autoscaler may take; then the try has failed"""
+    backoff: Duration = "5m"
+    """between a try that failed and the next; twice as long after each further one"""
+    tries: Annotated[int, Meta(ge=1, le=100)] = 3
+    """how often nodes are asked for one attempt of an allocation"""
+
+
 class ResourcePoolSpec(Wire, kw_only=True, frozen=True):
     node_selector: dict[str, str] = {}
     """labels of the nodes that belong to it; all nodes when empty"""
@@ -202,6 +229,9 @@ class ResourcePoolSpec(Wire, kw_only=True, frozen=True):
     tried"""
     extenders: list[ExtenderSpec] = []
     """services that have a say in placement, asked in this order"""
+    autoscaling: AutoscalingSpec | None = None
+    """how an autoscaler is asked for nodes; nothing is asked when absent. Work without GPUs is packed onto few nodes
+    then, unless the pool names scores"""
     shadow: PolicySpec | None = None
     """a second policy that is tried on what is seen, and touches nothing: its decisions are compared and reported"""
 

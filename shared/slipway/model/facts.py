@@ -28,6 +28,10 @@ SHARING_LABEL = "slipway.dev/gpu-sharing"
 """`true` on a node whose GPUs the scheduler hands out device by device; nobody else may use them there"""
 
 
+PROVISIONING_REQUEST, PLACEHOLDER_PODS = "ProvisioningRequest", "PlaceholderPods"
+"""Ways of asking an autoscaler for nodes."""
+
+
 class Taint(msgspec.Struct, frozen=True):
     key: str
     value: str = ""
@@ -299,6 +303,21 @@ class FlavorFact(msgspec.Struct, frozen=True):
     node_labels: dict[str, str]
 
 
+class AutoscalingFact(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How an autoscaler is asked for nodes of a pool. Times are seconds."""
+
+    mode: str = PROVISIONING_REQUEST
+    class_name: str = ""
+    """the provisioning class of a ProvisioningRequest"""
+    parameters: dict[str, str] = {}
+    max_gangs: int = 4
+    max_ranks: int = 256
+    after_s: float = 30.0
+    timeout_s: float = 900.0
+    backoff_s: float = 300.0
+    tries: int = 3
+
+
 class PoolFact(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A pool's policy: which nodes belong to it and how they are scored."""
 
@@ -325,6 +344,8 @@ class PoolFact(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """how often work is evicted for other work; None: no limit"""
     extenders: tuple[ExtenderFact, ...] = ()
     """asked in this order"""
+    autoscaling: AutoscalingFact | None = None
+    """None: no autoscaler is asked for nodes"""
     shadow: "PoolFact | None" = None
     """the pool under its shadow policy"""
 

@@ -87,6 +87,7 @@ BASES: Mapping[type[msgspec.Struct], Json] = {
             "allowedGroups": ["1"],
             "shadow": {},
             "evictionLimit": {"count": 1, "per": "1h"},
+            "autoscaling": {"parameters": {"a": "b"}},
             "flavors": [{"name": "a", "nodeLabels": {"gpu": "a"}}],
         }
     },

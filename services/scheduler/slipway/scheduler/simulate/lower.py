@@ -11,6 +11,7 @@ from slipway.model.eviction_rate import EvictionLevel, EvictionLimit
 from slipway.model.facts import (
     SHARING_LABEL,
     AllocationFact,
+    AutoscalingFact,
     BudgetFact,
     FlavorFact,
     JobFact,
@@ -93,6 +94,7 @@ def pool(scenario: Scenario) -> PoolFact:
         scores=part.scores,
         args=part.args,
         sampling=part.sampling,
+        autoscaling=AutoscalingFact() if part.autoscaling else None,
         topology=tuple(part.topology),
         backfill=part.backfill,
         aging=seconds(part.aging),

@@ -83,6 +83,8 @@ class PoolPart(_Part, frozen=True, kw_only=True):
     args: dict[str, dict[str, Any]] = {}
     """{score: its args}"""
     sampling: bool = False
+    autoscaling: bool = False
+    """an autoscaler adds and removes nodes: work is packed; the nodes of the scenario stay as they are"""
     backfill: bool = True
     aging: Span = 86_400
     """0: never"""

@@ -5,7 +5,8 @@ large gangs; a part of a GPU goes where it fills a device best (DeviceBestFit 2)
 evenly (LeastAllocated + BalancedAllocation), as kube-scheduler does.
 NodeAffinity (2), TaintToleration (3), PodTopologySpread (2) and InterPodAffinity (2) count in both, with
 kube-scheduler's weights; ImageLocality (1) where work is spread: for GPUs a free node is worth more than a pull.
-A pool that names scores gets exactly those, for everything.
+A pool that names scores gets exactly those, for everything. One whose nodes an autoscaler adds and removes packs
+everything where it names none: a node that holds little work cannot be removed.
 """
 
 from typing import Any
@@ -68,7 +69,7 @@ def policy_of(pool: PoolFact) -> PlacementPolicy:
     """The pool's policy. Score names that nobody knows are left out: `unknown_scores` names them."""
     weights = {name: weight for name, weight in pool.scores.items() if name in SCORES and weight > 0}
     return PlacementPolicy(
-        spread=weights or SPREAD,
+        spread=weights or (SPREAD if pool.autoscaling is None else PACK),
         pack=weights or PACK,
         share=weights or SHARE,
         args=sound_args(pool.args),
