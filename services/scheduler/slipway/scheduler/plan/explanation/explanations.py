@@ -56,6 +56,15 @@ class Explained(Mapping[str, Explanation]):
                 if first:
                     yield Alike(walk.group.key, line.explanation(walk, first[0][1]), members)
 
+    def with_own(self, texts: Mapping[str, Explanation]) -> "Explained":
+        """The same with other texts for the allocations in `texts`."""
+        return Explained(self._backlog, self._lines, self._shut, {**self._own, **texts}) if texts else self
+
+    @property
+    def lines(self) -> Mapping[str, QueueCursor]:
+        """{queue: its line, as the tick left it}"""
+        return self._lines
+
     @property
     def own(self) -> Mapping[str, Explanation]:
         """{allocation key: its own text}"""

@@ -1,0 +1,334 @@
+"""For which blocked work nodes are asked, when a try has failed, and when a request is given back."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from slipway.model.facts import (
+    AllocationFact,
+    AutoscalingFact,
+    FlavorFact,
+    NodeFact,
+    PoolFact,
+    QueueFact,
+    Toleration,
+    TopologyFact,
+)
+from slipway.model.lifecycle import Phase
+from slipway.model.resources import GPU
+from slipway.scheduler.plan.capacity.requests import (
+    SETTLE_S,
+    CapacityPlan,
+    CapacityRequest,
+    RequestState,
+    backoff_s,
+    plan_capacity,
+)
+from slipway.scheduler.plan.placement.policy import PACK, SPREAD, policy_of
+from slipway.scheduler.plan.planner import plan
+from slipway.scheduler.plan.state.snapshot import PoolSnapshot
+from tests.support.planner import a_node, a_role, a_snapshot, amounts, an_allocation, nodes
+
+AFTER_S = 30.0
+DEFAULT = (QueueFact(name="default"),)
+
+
+class Pool:
+    """A pool with an autoscaler, over time: each look plans, decides, and keeps what the decision is to remember."""
+
+    def __init__(self, *node_facts: NodeFact, queues: Any = DEFAULT, **spec: Any) -> None:
+        self.nodes = list(node_facts)
+        self.queues = queues
+        self.pool = PoolFact(name="default", autoscaling=AutoscalingFact(**spec))
+        self.work: list[AllocationFact] = []
+        self.requests: list[CapacityRequest] = []
+        self.seen: Any = {}
+        self.now = 1_000_000.0
+
+    def snapshot(self) -> PoolSnapshot:
+        found = a_snapshot(self.nodes, self.work, queues=self.queues, pool=self.pool)
+        return msgspec.structs.replace(found, now=self.now)
+
+    def look(self, after_s: float = 0.0, trouble: str = "") -> CapacityPlan:
+        """Decide `after_s` later, without acting on it."""
+        self.now += after_s
+        snapshot = self.snapshot()
+        decided = plan(snapshot, policy_of(self.pool), self.now)
+        made = plan_capacity(snapshot, decided, self.requests, self.seen, trouble=trouble)
+        self.seen = made.seen
+        return made
+
+    def act(self, after_s: float = 0.0) -> CapacityPlan:
+        """Decide, and let what is decided come true."""
+        made = self.look(after_s)
+        settled = {each.name: msgspec.structs.replace(each, is_settled=True) for each in made.settled}
+        kept = [settled.get(each.name, each) for each in self.requests if each.name not in made.given_back]
+        self.requests = kept + [
+            CapacityRequest(
+                name=f"{ask.uid}-{ask.shape}-{ask.number}",
+                uid=ask.uid,
+                attempt=ask.attempt,
+                shape=ask.shape,
+                number=ask.number,
+                ranks=ask.ranks,
+                since=self.now,
+                asked_at=self.now,
+            )
+            for ask in made.asks
+        ]
+        return made
+
+    def told(self, name: str, **change: Any) -> None:
+        """The autoscaler says something about the request of allocation `name`."""
+        self.requests = [
+            msgspec.structs.replace(each, since=self.now, is_settled=False, **change)
+            if each.uid == f"uid-{name}"
+            else each
+            for each in self.requests
+        ]
+
+
+def a_gang(name: str, ranks: int = 4, gpus: int = 8, **more: Any) -> AllocationFact:
+    """A gang of `ranks` with `gpus` each."""
+    return an_allocation(name, a_role(ranks, gpus=gpus), **more)
+
+
+def asked(pool: Pool) -> Pool:
+    """The pool once nodes are asked for."""
+    pool.act()
+    pool.act(AFTER_S)
+    return pool
+
+
+def test_a_gang_without_room_is_asked_for_once_it_has_waited() -> None:
+    """Not at once: what ends in the next seconds may leave room. Then all ranks of its minimum, and once."""
+    pool = Pool(*nodes(1, gpus=8))
+    pool.work = [a_gang("big")]
+    assert pool.act().asks == ()
+    assert pool.look(AFTER_S / 2).look_again == pool.now + AFTER_S / 2
+    (ask,) = pool.act(AFTER_S / 2).asks
+    assert (ask.allocation, ask.number, ask.ranks) == ("default/big", 1, 4)
+    assert ask.pod_sets[0].requests == {"cpu": "1", GPU: "8"}
+    assert pool.act(5.0).is_empty
+
+
+def test_a_pool_without_nodes_is_asked_for() -> None:
+    """What can never start as the pool stands may start on what an autoscaler adds."""
+    pool = Pool()
+    pool.work = [a_gang("first")]
+    pool.act()
+    assert [ask.allocation for ask in pool.act(AFTER_S).asks] == ["default/first"]
+
+
+def test_nothing_is_asked_for_what_fits_or_waits_for_another_reason() -> None:
+    """Nodes cure neither quota, nor a hold, nor the lack of a queue."""
+    queues = (QueueFact(name="default"), QueueFact(name="small", limit=amounts(cpu=1)))
+    pool = Pool(*nodes(2, cpu=8), queues=queues)
+    pool.work = [
+        a_gang("fits", ranks=2, gpus=0),
+        a_gang("quota", ranks=40, gpus=0, queue="small"),
+        a_gang("held", hold=True),
+        a_gang("lost", queue="nowhere"),
+    ]
+    pool.act()
+    made = pool.act(AFTER_S)
+    assert made.is_empty
+    assert not made.notes
+
+
+def test_no_nodes_are_asked_for_a_topology_that_they_need_not_cure() -> None:
+    """The pool has room in all, but not in one rack: it says so."""
+    pool = Pool(*(a_node(f"n{number}", gpus=8, labels={"rack": str(number)}) for number in range(4)))
+    role = a_role(2, gpus=8, topology=TopologyFact(key="rack"))
+    pool.work = [an_allocation("close", role)]
+    pool.act()
+    made = pool.act(AFTER_S)
+    assert made.is_empty
+    assert "need not be in one domain" in made.notes["default/close"].message
+
+
+def test_the_limits_hold_over_all_requests_and_are_told() -> None:
+    """Two gangs at once; the first of each queue goes before the second of any."""
+    queues = (QueueFact(name="a"), QueueFact(name="b"))
+    pool = Pool(*nodes(1, gpus=1), queues=queues, max_gangs=2)
+    pool.work = [a_gang(f"{queue}{number}", queue=queue) for queue in "ab" for number in range(3)]
+    pool.act()
+    made = pool.act(AFTER_S)
+    assert [ask.allocation for ask in made.asks] == ["default/a0", "default/b0"]
+    assert "spec.autoscaling.maxGangs" in made.notes["default/a1"].message
+    assert pool.act(60.0).is_empty
+
+
+def test_what_is_larger_than_the_limit_of_ranks_is_never_asked_for() -> None:
+    """It says by how much; what still fits under the limit is asked for."""
+    pool = Pool(*nodes(1, gpus=1), max_ranks=6)
+    pool.work = [a_gang("huge", ranks=7), a_gang("one"), a_gang("two")]
+    pool.act()
+    made = pool.act(AFTER_S)
+    assert [ask.allocation for ask in made.asks] == ["default/one"]
+    assert "it has 7 ranks" in made.notes["default/huge"].message
+    assert "4 more would be above 6" in made.notes["default/two"].message
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"desired": "Stopped"}, {"attempt": 2}, {"hold": True}, {"roles": (a_role(5, gpus=8),)}],
+    ids=["stopped", "another attempt", "held", "changed"],
+)
+def test_a_request_is_given_back_when_its_work_is_another(change: dict[str, Any]) -> None:
+    """At once, but for a hold, which is a wait for something else."""
+    pool = asked(Pool(*nodes(1, gpus=1)))
+    pool.work = [a_gang("big")]
+    asked(pool)
+    (request,) = pool.requests
+    pool.work = [msgspec.structs.replace(pool.work[0], **change)]
+    pool.act()
+    assert request.name in pool.act(AFTER_S).given_back or request not in pool.requests
+
+
+def test_a_request_is_given_back_when_its_work_is_gone_or_starts() -> None:
+    """Nodes came, the gang is admitted: the request goes in the same tick."""
+    pool = Pool(*nodes(1, gpus=8))
+    pool.work = [a_gang("big", ranks=2), a_gang("gone", ranks=3)]
+    asked(pool)
+    assert len(pool.requests) == 2
+    pool.nodes, pool.work = nodes(2, gpus=8), pool.work[:1]
+    assert len(pool.act().given_back) == 2
+
+
+def test_all_is_given_back_when_the_pool_has_no_autoscaler_any_more() -> None:
+    """Whatever still waits."""
+    pool = Pool(*nodes(1, gpus=1))
+    pool.work = [a_gang("big")]
+    asked(pool)
+    pool.pool = msgspec.structs.replace(pool.pool, autoscaling=None)
+    assert pool.act().given_back
+    assert pool.requests == []
+
+
+def test_a_refusal_backs_off_and_after_the_last_try_nothing_more_is_asked() -> None:
+    """Longer each time; the words of the autoscaler are told."""
+    pool = Pool(*nodes(1, gpus=1), backoff_s=100.0, tries=2)
+    pool.work = [a_gang("big")]
+    asked(pool)
+    pool.told("big", state=RequestState.FAILED, words="no quota for GPUs in eu-1")
+    made = pool.act()
+    assert [each.state for each in made.settled] == [RequestState.FAILED]
+    assert "no quota for GPUs in eu-1; they are asked for again at" in made.notes["default/big"].message
+    assert pool.act(99.0).is_empty
+    (again,) = pool.act(1.0).asks
+    assert again.number == 2
+    assert len(pool.act().given_back) == 1, "the first try"
+    pool.told("big", state=RequestState.FAILED, words="still none")
+    pool.act()
+    made = pool.act(10_000.0)
+    assert made.is_empty
+    assert "all 2 tries failed" in made.notes["default/big"].message
+
+
+def test_a_try_that_takes_too_long_has_failed() -> None:
+    """By our own clock, with the last words of the autoscaler."""
+    pool = Pool(*nodes(1, gpus=1), timeout_s=600.0)
+    pool.work = [a_gang("big")]
+    asked(pool)
+    assert pool.act(599.0).is_empty
+    pool.told("big", words="0/1 nodes are available")
+    pool.now += 600.0
+    (failed,) = pool.act().settled
+    assert (failed.state, failed.words) == (
+        RequestState.FAILED,
+        "no nodes came within 600 s: 0/1 nodes are available",
+    )
+
+
+def test_nodes_that_came_and_do_not_help_are_a_failed_try() -> None:
+    """The gang gets time to start; then the nodes were of the wrong kind."""
+    pool = Pool(*nodes(1, gpus=1))
+    pool.work = [a_gang("big")]
+    asked(pool)
+    pool.told("big", state=RequestState.PROVISIONED)
+    assert [each.state for each in pool.act().settled] == [RequestState.PROVISIONED]
+    assert pool.act(SETTLE_S - 1).is_empty
+    assert "still had no room" in pool.act(1.0).settled[0].words
+
+
+def test_what_starts_soon_by_itself_is_not_asked_for() -> None:
+    """Running work ends at its run limit before nodes could come, and its room is kept for the head of the queue."""
+    pool = Pool(*nodes(1, gpus=8), queues=(QueueFact(name="default", ordering="Backfill"),))
+    ending = msgspec.structs.replace(
+        a_gang("runs", ranks=1, max_runtime=100.0),
+        phase=Phase.RUNNING,
+        placements={0: "n0"},
+        started=pool.now,
+        deadlines={"maxRuntime": pool.now + 100.0},
+    )
+    pool.work = [ending, a_gang("next", ranks=1)]
+    pool.act()
+    made = pool.act(AFTER_S)
+    assert made.is_empty
+    assert "running work leaves it room at" in made.notes["default/next"].message
+
+
+def test_trouble_is_told_and_nothing_is_asked() -> None:
+    """The scheduler says why, with the next step."""
+    pool = Pool(*nodes(1, gpus=1))
+    pool.work = [a_gang("big")]
+    pool.look()
+    made = pool.look(AFTER_S, trouble="may not")
+    assert made.is_empty
+    assert made.notes["default/big"].message.endswith("no nodes are asked for: may not")
+
+
+def test_pods_that_are_asked_for_are_confined_as_the_ranks_are() -> None:
+    """By the selector and the tolerations of the pool, the labels of the flavor, and node affinity; not by labels of
+    ours, by which a pod would be taken for a rank. A part of a GPU needs a whole one."""
+    affinity: dict[str, Any] = {
+        "nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [{"a": []}]}},
+        "podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": []},
+        "podAntiAffinity": {
+            "requiredDuringSchedulingIgnoredDuringExecution": [
+                {
+                    "topologyKey": "host",
+                    "labelSelector": {"matchExpressions": [{"key": "slipway.dev/role", "operator": "Exists"}]},
+                }
+            ]
+        },
+    }
+    pool = Pool(*nodes(1, cpu=1))
+    pool.pool = msgspec.structs.replace(
+        pool.pool,
+        node_selector={"pool": "gpu"},
+        tolerations=(Toleration(key="spot", operator="Exists"),),
+        flavors=(FlavorFact("a100", {"gpu": "a100"}),),
+    )
+    role = a_role(
+        1, resources={"slipway.dev/gpu-milli": 500}, affinity=affinity, labels={"slipway.dev/role": "w", "team": "x"}
+    )
+    pool.work = [an_allocation("one", role, flavors=("a100",))]
+    pool.act()
+    (ask,) = pool.act(AFTER_S).asks
+    (pods,) = ask.pod_sets
+    assert pods.node_selector == {"pool": "gpu", "gpu": "a100"}
+    assert pods.tolerations == ({"key": "spot", "operator": "Exists"},)
+    assert pods.requests == {"cpu": "1", GPU: "1"}
+    assert pods.limits == {GPU: "1"}
+    assert pods.labels == {"placeholder.slipway.dev/role": "w", "team": "x"}
+    assert "podAffinity" not in pods.affinity
+    (term,) = pods.affinity["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    assert term["labelSelector"]["matchExpressions"][0]["key"] == "placeholder.slipway.dev/role"
+
+
+def test_the_backoff_doubles_up_to_a_bound() -> None:
+    """So that a pool that cannot grow is asked seldom."""
+    spec = AutoscalingFact(backoff_s=300.0)
+    assert [backoff_s(spec, number) for number in (1, 2, 3, 90)] == [300.0, 600.0, 1200.0, 21600.0]
+
+
+def test_a_pool_with_an_autoscaler_packs_by_default() -> None:
+    """Small work on few nodes lets the others go; scores that the pool names stay."""
+    pool = PoolFact(name="default")
+    grows = msgspec.structs.replace(pool, autoscaling=AutoscalingFact())
+    assert (policy_of(pool).spread, policy_of(grows).spread) == (SPREAD, PACK)
+    named = msgspec.structs.replace(grows, scores={"LeastAllocated": 1})
+    assert policy_of(named).spread == {"LeastAllocated": 1}
