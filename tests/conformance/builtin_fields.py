@@ -39,8 +39,8 @@ _PACKAGES = {
 _ALIASES = {"metav1": "meta", "v1": "core", "corev1": "core", "apiv1": "core"}
 KINDS = {
     "v1": ("core", ("Pod", "ConfigMap", "Secret", "Service", "Event", "Namespace", "Node", "ServiceAccount",
-                    "ResourceQuota", "LimitRange", "PersistentVolumeClaim", "PersistentVolume", "Binding",
-                    "Endpoints")),
+                    "ResourceQuota", "LimitRange", "PodTemplate", "PersistentVolumeClaim", "PersistentVolume",
+                    "Binding", "Endpoints")),
     "apps/v1": ("apps", ("Deployment", "ReplicaSet", "StatefulSet", "DaemonSet", "ControllerRevision")),
     "batch/v1": ("batch", ("Job", "CronJob")),
     "networking.k8s.io/v1": ("networking", ("NetworkPolicy", "Ingress", "IngressClass")),

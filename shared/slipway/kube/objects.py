@@ -133,6 +133,23 @@ class Node(Wire, kw_only=True, frozen=True):
     status: NodeStatus = NodeStatus()
 
 
+class PodTemplate(Wire, kw_only=True, frozen=True):
+    """A template that a ProvisioningRequest points to; what stands in it does not matter to us again."""
+
+    metadata: ObjectMeta
+
+
+class ProvisioningRequestStatus(Wire, kw_only=True, frozen=True):
+    conditions: list[Condition] = []
+
+
+class ProvisioningRequest(Wire, kw_only=True, frozen=True):
+    """Nodes that are asked of the Cluster Autoscaler. Its spec cannot be changed, and is not read."""
+
+    metadata: ObjectMeta
+    status: ProvisioningRequestStatus = ProvisioningRequestStatus()
+
+
 class ConfigMap(Wire, kw_only=True, frozen=True):
     metadata: ObjectMeta
     data: dict[str, str] = {}

@@ -78,6 +78,17 @@ TEMPLATES = Resource(
     group=API_GROUP, version=API_VERSION, plural="templates", kind="Template", namespaced=True, struct=v1alpha1.Template
 )
 PODS = Resource(group="", version="v1", plural="pods", kind="Pod", namespaced=True, struct=objects.Pod)
+POD_TEMPLATES = Resource(
+    group="", version="v1", plural="podtemplates", kind="PodTemplate", namespaced=True, struct=objects.PodTemplate
+)
+PROVISIONING_REQUESTS = Resource(
+    group="autoscaling.x-k8s.io",
+    version="v1",
+    plural="provisioningrequests",
+    kind="ProvisioningRequest",
+    namespaced=True,
+    struct=objects.ProvisioningRequest,
+)
 NODES = Resource(group="", version="v1", plural="nodes", kind="Node", namespaced=False, struct=objects.Node)
 CONFIG_MAPS = Resource(
     group="", version="v1", plural="configmaps", kind="ConfigMap", namespaced=True, struct=objects.ConfigMap

@@ -33,7 +33,7 @@ QUICK = {
     "valkey": {"enabled": False},
     "audit": {"enabled": True},
     "api": {"settings": {"webhookNetworks": ["127.0.0.0/8"], "proxyNetworks": ["127.0.0.0/8"]}},
-    "scheduler": {"settings": {"leaseDurationS": 8, "leaseRenewDeadlineS": 6, "leaseRetryS": 0.5}},
+    "scheduler": {"settings": {"leaseDurationS": 8, "leaseRenewDeadlineS": 6, "leaseRetryS": 0.5, "autoscaling": True}},
     "podworker": {"settings": {"workerPatienceS": 3}},
     "watcher": {
         "settings": {

@@ -114,6 +114,9 @@ MATRIX: Mapping[str, Values] = {
         "scheduler": {"settings": {"listen": "[::]:9092"}},
     },
     "settings unset": {"watcher": {"settings": {"logDrainS": None}}, "settings": {"traceRatio": None}},
+    "an autoscaler": {
+        "scheduler": {"settings": {"autoscaling": True, "placeholderImage": "registry.example.org/pause:1"}}
+    },
     "pools for a scheduler": {"scheduler": {"settings": {"pools": "gpu,cpu", "leaseDurationS": 30}}},
     "tokens for ranks": {
         "api": {"settings": {"taskAudience": "slipway.example"}},

@@ -22,6 +22,7 @@ EVERYTHING = {
     "audit": {"enabled": True},
     "uninstall": {"removeAllocations": True},
     "api": {"settings": {"auth": "kubernetes"}},
+    "scheduler": {"settings": {"autoscaling": True}},
 }
 
 

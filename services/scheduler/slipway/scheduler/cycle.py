@@ -28,6 +28,7 @@ from slipway.runtime.clock import Clock
 from slipway.scheduler import ledger, ledger_entries
 from slipway.scheduler.apply import AppliedEffect, Applier, EffectOutcome
 from slipway.scheduler.blind_admission import allocation_of, is_same_spec
+from slipway.scheduler.capacity import CapacityRequests
 from slipway.scheduler.cluster import Cluster
 from slipway.scheduler.deadlines import Deadlines, Fired
 from slipway.scheduler.explainer import Explainer
@@ -43,7 +44,7 @@ from slipway.scheduler.plan.placement.plan_trace import Trail
 from slipway.scheduler.plan.placement.policy import PlacementPolicy
 from slipway.scheduler.plan.preemption.eviction_budget import levels_after
 from slipway.scheduler.plan.state.extender_results import Answers
-from slipway.scheduler.plan.state.plan_types import Plan
+from slipway.scheduler.plan.state.plan_types import Explanation, Plan
 from slipway.scheduler.plan.state.snapshot import PoolSnapshot
 from slipway.scheduler.policies import Policies
 from slipway.scheduler.pool_view import PlannerView
@@ -108,6 +109,7 @@ class Cycle:
         extenders: Extenders | None = None,
         recorder: Recorder | None = None,
         volumes: ClaimReads,
+        capacity: CapacityRequests,
     ) -> None:
         self._pool = pool
         self._cluster = cluster
@@ -127,6 +129,8 @@ class Cycle:
         self._idleness = idleness
         self._extenders = extenders or Extenders(NoExtenders(), clock)
         self._volumes = volumes
+        self._capacity = capacity
+        self._capacity_seen = 0
         self._news_seen = 0
         self._recorder = recorder or Recorder(pool, cluster, (), version="")
         self._shadow = Shadow(pool, clock)
@@ -187,6 +191,7 @@ class Cycle:
         stopped = await self._fire_deadlines()
         # 3. Plan, unless nothing that planning reads has changed.
         await self._volumes.look(is_planning=self._is_due(self._clock.now()))
+        self._capacity.look()
         now = self._clock.now()
         if not self._is_due(now):
             return self._report(finished, stopped=stopped)
@@ -217,9 +222,10 @@ class Cycle:
                 applied = await self._apply(decided, committed.nodes, seen)
         elif standing is not before:
             self._ledger = standing
-        # 5. Say why the others wait.
+        # 5. Ask for nodes where a pool has an autoscaler, and say why the others wait.
+        explanations = self._with_capacity(snapshot, plan)
         with _timed("explain"):
-            explained = await self._explainer.write(plan.explanations, self._observe, is_deciding=bool(placed))
+            explained = await self._explainer.write(explanations, self._observe, is_deciding=bool(placed))
         self.due = _earlier(self.due, explained.again_at)
         # A plan without decisions holds until something changes; one with decisions is followed by another look.
         self._planned_at = () if placed or plan.dropped else generation
@@ -335,6 +341,8 @@ class Cycle:
     def _is_due(self, now: float) -> bool:
         if self._planned_at != self._cluster.generation or self._extenders.news != self._news_seen:
             return True
+        if self._capacity.news != self._capacity_seen:
+            return True
         return self.due is not None and now >= self.due
 
     async def _plan(self, now: float) -> tuple[PoolSnapshot, Plan, Taken | None]:
@@ -372,6 +380,15 @@ class Cycle:
                 return plan
             self._news_seen = extenders.news
         return self._planned(snapshot, policy, now, extenders.answers(snapshot.table))
+
+    def _with_capacity(self, snapshot: PoolSnapshot, plan: Plan) -> Mapping[str, Explanation]:
+        """The explanations of a plan, with what an autoscaler is asked for."""
+        self._capacity_seen = self._capacity.news
+        decided = self._capacity.decide(snapshot, plan)
+        if decided is None or not isinstance(plan.explanations, Explained):
+            return plan.explanations
+        self.due = _earlier(self.due, decided.look_again or None)
+        return plan.explanations.with_own(decided.notes)
 
     # --- small print ----------------------------------------------------------------------------------------------
 

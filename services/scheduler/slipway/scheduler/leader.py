@@ -139,9 +139,11 @@ class PoolScheduler:
                 stirring = tasks.create_task(_stir_at(stop, standby.follower))
                 standby.extenders.go_on_in(tasks)
                 standby.volumes.go_on_in(tasks)
+                standby.capacity.go_on_in(tasks, leadership.check)
                 await self._tick_until_stopped(leadership, standby, stop, pulse)
                 standby.extenders.stop()
                 standby.volumes.stop()
+                standby.capacity.stop()
                 stirring.cancel()
         except BaseExceptionGroup as group:
             if group.subgroup(DeposedError) is None:

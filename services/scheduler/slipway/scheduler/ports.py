@@ -3,13 +3,17 @@
 from collections.abc import Sequence
 from typing import Protocol
 
-from slipway.kube.ports import Gets, Lists, Patches, ReplacesStatus
+from slipway.kube.ports import Creates, Deletes, Gets, Lists, Patches, ReplacesStatus
 from slipway.streams.decisions import DecisionEntry
 from slipway.streams.ports import WorkHint
 
 
 class Kube(Gets, Lists, ReplacesStatus, Patches, Protocol):
     """Reads of everything that placement depends on, and the two objects that the scheduler writes."""
+
+
+class CapacityKube(Gets, Lists, Creates, Patches, Deletes, Protocol):
+    """The requests for nodes, in our own namespace."""
 
 
 class RecordSink(Protocol):

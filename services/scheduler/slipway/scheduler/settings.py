@@ -76,3 +76,17 @@ class Settings(CommonSettings, kw_only=True, frozen=True):
         ),
     ] = 16 * 1024 * 1024
     apply_concurrency: Annotated[int, Meta(ge=1, le=256, description="admissions written at the same time")] = 32
+    autoscaling: Annotated[
+        bool,
+        Meta(
+            description="ask autoscalers for nodes, in pools with `spec.autoscaling`; the chart gives the account the "
+            "rights with it"
+        ),
+    ] = False
+    placeholder_image: Annotated[
+        str, Meta(max_length=512, description="image of placeholder pods: anything that waits and does nothing")
+    ] = "registry.k8s.io/pause:3.10.1"
+    placeholder_priority_class: Annotated[
+        str,
+        Meta(max_length=253, description="PriorityClass of placeholder pods; its value is negative"),
+    ] = "slipway-placeholder"

@@ -22,6 +22,8 @@ from slipway.runtime.service import version
 from slipway.runtime.tasks import TaskGroup
 from slipway.scheduler.apply import Applier
 from slipway.scheduler.budget_usage import Spending
+from slipway.scheduler.capacity import CapacityRequests
+from slipway.scheduler.capacity_objects import PlaceholderOptions
 from slipway.scheduler.cluster import Cluster
 from slipway.scheduler.cluster_sync import Follower
 from slipway.scheduler.cycle import Cycle
@@ -85,6 +87,7 @@ class Standby:
         )
         self.extenders = Extenders(parts.extenders, parts.clock, self.follower.stir, self._cluster.pods.values)
         self.volumes = ClaimReads(parts.kube, self._cluster, pool, parts.clock, self.follower.stir)
+        self.capacity = self._capacity(pool)
         self.recorder = self._recorder(pool)
         self.spending = Spending(parts.kube, self._cluster, pool, namespace=parts.settings.namespace, clock=parts.clock)
         self.cycle = self._cycle(pool)
@@ -168,6 +171,21 @@ class Standby:
             extenders=self.extenders,
             recorder=self.recorder,
             volumes=self.volumes,
+            capacity=self.capacity,
+        )
+
+    def _capacity(self, pool: str) -> CapacityRequests:
+        parts, settings = self._parts, self._parts.settings
+        return CapacityRequests(
+            parts.kube,
+            pool,
+            parts.clock,
+            namespace=settings.namespace,
+            is_enabled=settings.autoscaling,
+            placeholders=PlaceholderOptions(
+                image=settings.placeholder_image, priority_class=settings.placeholder_priority_class
+            ),
+            on_news=self.follower.stir,
         )
 
     def _flavor(self, pool: str, allocation: str, placements: Mapping[int, str]) -> str:

@@ -138,9 +138,11 @@ async def _cluster(
     running = RunningSystem(kube, clock, place.namespace, ahead_s)
     accounts = {} if place.is_local else await installed.accounts()
     findings += await installed.definitions()
+    elastic = await running.elastic_pools()
     if accounts:
         inside = place.inside or Inside()
         used = {"auth=kubernetes": inside.auth == "kubernetes", "execEnabled=true": inside.exec_enabled}
+        used["autoscaling=true"] = bool(elastic)
         settings = [setting for setting, is_used in used.items() if is_used]
         findings += await installed.rights(accounts, await running.workspaces(), settings)
         findings += await installed.services()
@@ -149,6 +151,7 @@ async def _cluster(
         said = f"none of ours in namespace {place.namespace}: the services run by a kubeconfig, or elsewhere"
         findings.append(warning("accounts", said, "name the right one: slipway doctor --namespace NAME"))
     findings += await running.furnished()
+    findings += await running.autoscaling(elastic)
     findings += await running.leases()
 
 

@@ -17,7 +17,7 @@ from slipway.kube.resources import SUBJECT_ACCESS_REVIEWS
 from slipway.ops.doctor.finding import Finding, failed, ok, skipped, warning
 from slipway.ops.doctor.objects import ACCOUNTS, DEFINITIONS, DEPLOYMENTS, POLICIES, POLICY_BINDINGS, Plain
 from slipway.ops.doctor.rights import ACCOUNTS as SERVICES
-from slipway.ops.doctor.rights import Right, RightScope, optional_rights, rights_of
+from slipway.ops.doctor.rights import SETTING_OF, Right, RightScope, optional_rights, rights_of
 from slipway.runtime.tasks import TaskGroup
 
 OURS = "app.kubernetes.io/part-of=slipway"
@@ -84,7 +84,7 @@ class Installed:
     async def rights(
         self, accounts: Mapping[str, str], workspaces: Iterable[str], settings: Iterable[str]
     ) -> list[Finding]:
-        """One finding for each account: what it may not do, and has to. `settings` of the api need more rights."""
+        """One finding for each account: what it may not do, and has to. `settings` of the chart need more rights."""
         places, limit = list(workspaces)[:WORKSPACES_ASKED_MAX], asyncio.Semaphore(AT_ONCE)
         findings: list[Finding] = []
         for service in SERVICES:
@@ -93,8 +93,8 @@ class Installed:
                 findings.append(failed(check, f"no account in namespace {self._namespace}", self._upgrade()))
                 continue
             wanted = list(rights_of(service))
-            if service == "api":
-                wanted += [right for setting in settings for right in optional_rights(setting)]
+            own = [setting for setting in settings if SETTING_OF[setting] == service]
+            wanted += [right for setting in own for right in optional_rights(setting)]
             held = await self._held(limit, accounts[service], wanted, places)
             if held is None:
                 findings.append(skipped(check, "you may not ask", _as_admin("create", "subjectaccessreviews")))

@@ -109,12 +109,24 @@ _NAMED: dict[str, tuple[Right, ...]] = {
 }
 _BY_SETTING: dict[str, tuple[Right, ...]] = {
     "auth=kubernetes": (Right(scope=_C, group="authorization.k8s.io", resource="subjectaccessreviews", verb="create"),),
+    "autoscaling=true": (
+        *(
+            Right(scope=_O, group="", resource="podtemplates", verb=verb)
+            for verb in ("create", "delete", "list", "patch")
+        ),
+        *(Right(scope=_O, group="", resource="pods", verb=verb) for verb in ("create", "delete")),
+        *(
+            Right(scope=_O, group="autoscaling.x-k8s.io", resource="provisioningrequests", verb=verb)
+            for verb in ("create", "delete", "list")
+        ),
+    ),
     "execEnabled=true": tuple(Right(scope=_W, group="", resource="pods/exec", verb=verb) for verb in ("create", "get")),
     "rbac.namespaces=[]": tuple(
         Right(scope=_C, group="", resource="namespaces", verb=verb) for verb in ("create", "delete", "patch")
     ),
 }
-"""Of the api, where the chart is told so."""
+"""Of the account that `SETTING_OF` names, where the chart is told so."""
+SETTING_OF = {setting: "scheduler" if setting == "autoscaling=true" else "api" for setting in _BY_SETTING}
 ACCOUNTS = tuple(_TABLE)
 
 
@@ -128,5 +140,5 @@ def rights_of(account: str) -> Iterator[Right]:
 
 
 def optional_rights(setting: str) -> tuple[Right, ...]:
-    """What the api needs besides when the chart is installed with that setting."""
+    """What its account needs besides when the chart is installed with that setting."""
     return _BY_SETTING[setting]

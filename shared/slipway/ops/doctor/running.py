@@ -4,13 +4,15 @@ Owns the reads and their meaning. A lease's times are of its holder's clock, so 
 is called old.
 """
 
+from collections.abc import Mapping
 from typing import Protocol
 
 from slipway.crd.meta import LABEL_WORKSPACE
 from slipway.errors import DeniedError, NotFoundError
 from slipway.kube.objects import Lease
 from slipway.kube.ports import Gets, Lists
-from slipway.kube.resources import LEASES, NAMESPACES, NODES, QUEUES, RESOURCE_POOLS
+from slipway.kube.resources import LEASES, NAMESPACES, NODES, PROVISIONING_REQUESTS, QUEUES, RESOURCE_POOLS
+from slipway.model.facts import PROVISIONING_REQUEST
 from slipway.model.times import parse_time
 from slipway.ops.doctor.clocks import judge_skew
 from slipway.ops.doctor.finding import Finding, failed, ok, skipped, warning
@@ -76,6 +78,29 @@ class RunningSystem:
         else:
             findings.append(failed("nodes", "none: nothing can start", "kubectl get nodes"))
         return findings
+
+    async def elastic_pools(self) -> dict[str, str]:
+        """{pool that asks an autoscaler for nodes: how}."""
+        try:
+            pools = (await self._kube.list(RESOURCE_POOLS)).items
+        except NotFoundError:
+            return {}
+        return {pool.metadata.name: pool.spec.autoscaling.mode for pool in pools if pool.spec.autoscaling is not None}
+
+    async def autoscaling(self, elastic: Mapping[str, str]) -> list[Finding]:
+        """Whether the kind is there by which the pools in `elastic` ask for nodes; nothing where none does."""
+        asking = ", ".join(sorted(name for name, mode in elastic.items() if mode == PROVISIONING_REQUEST))
+        if not asking:
+            return []
+        try:
+            await self._kube.list(PROVISIONING_REQUESTS, namespace=self._namespace, limit=1)
+        except NotFoundError:
+            said = f"pools ask by ProvisioningRequests ({asking}), and the kind is not installed"
+            mend = "install it with the Cluster Autoscaler, or set spec.autoscaling.mode: PlaceholderPods"
+            return [failed("autoscaling", said, mend)]
+        except DeniedError:
+            return [skipped("autoscaling", "you may not list ProvisioningRequests", "ask as somebody who may")]
+        return [ok("autoscaling", f"ProvisioningRequests: {asking}")]
 
     async def leases(self) -> list[Finding]:
         """The lease of the watchers and that of each pool: held, renewed, and by whose clock."""

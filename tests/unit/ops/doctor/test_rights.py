@@ -39,13 +39,16 @@ def test_the_table_is_what_the_chart_gives(service: str) -> None:
 
 
 def test_what_settings_add() -> None:
-    """Commands in ranks, mode `kubernetes`, and no list of namespaces."""
+    """Commands in ranks, mode `kubernetes`, requests for nodes, and no list of namespaces."""
     with_exec = granted(chart.render({"rbac": {"namespaces": ["red"]}}), "api") - set(rights_of("api"))
     assert with_exec == set(optional_rights("execEnabled=true"))
     settings = {"auth": "kubernetes", "execEnabled": False}
     by_kubernetes = {"api": {"settings": settings}, "rbac": {"namespaces": ["red"]}}
     more = granted(chart.render(by_kubernetes), "api") - set(rights_of("api"))
     assert more == set(optional_rights("auth=kubernetes"))
+    asking = {"scheduler": {"settings": {"autoscaling": True}}, "rbac": {"namespaces": ["red"]}}
+    nodes = granted(chart.render(asking), "scheduler") - set(rights_of("scheduler"))
+    assert nodes == set(optional_rights("autoscaling=true"))
     everywhere = {right for right in granted(chart.render(), "api") if right.resource == "namespaces"}
     assert everywhere - set(rights_of("api")) == set(optional_rights("rbac.namespaces=[]"))
 
