@@ -107,6 +107,7 @@ BOUNDS: Mapping[str, Mapping[str, Any]] = {
         "x-kubernetes-list-type": "map",
         "x-kubernetes-list-map-keys": ["urlPrefix"],
     },
+    "ResourcePoolSpec.windows": {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]},
     "ExtenderSpec.managedResources": {"maxItems": 64},
     "ResourcePoolStatus.nodes": {"maxItems": NODES_MAX},
     "ResourcePoolStatus.decisions": {"maxItems": 4096},
@@ -124,6 +125,8 @@ UNFILLED = frozenset(
         "AllocationSpec.home",
         "AllocationStatus.uncountedRestarts",
         "Admission.flavor",
+        "WindowSpec.maintenance",
+        "WindowSpec.onStart",
     }
 )
 """Fields whose default the server does not fill in. In a list that is one value, kubectl would take what was filled in

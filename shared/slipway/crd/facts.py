@@ -31,8 +31,9 @@ from slipway.crd.v1alpha1 import (
     ResourcePoolSpec,
     RoleSpec,
     TolerationSpec,
+    WindowSpec,
 )
-from slipway.model import limitrange
+from slipway.model import limitrange, windows
 from slipway.model.duration import parse_duration, stored_duration
 from slipway.model.eviction_rate import EvictionLimit
 from slipway.model.extenders import TIMEOUT_S, ExtenderFact, ExtenderTls
@@ -49,6 +50,7 @@ from slipway.model.facts import (
     Toleration,
     TopologyFact,
     Untouched,
+    WindowFact,
 )
 from slipway.model.lifecycle import RANK_ENDS, Phase, RankState
 from slipway.model.limitrange import Ranges
@@ -320,8 +322,38 @@ def pool_fact(pool: ResourcePool) -> PoolFact:
         eviction_limit=eviction_limit(spec.eviction_limit),
         extenders=tuple(extender_fact(item) for item in spec.extenders),
         autoscaling=autoscaling_fact(spec.autoscaling),
+        windows=tuple({item.name: window_fact(item) for item in spec.windows}.values()),
     )
     return fact if spec.shadow is None else msgspec.structs.replace(fact, shadow=policy_changed(fact, spec.shadow))
+
+
+def window_fact(spec: WindowSpec) -> WindowFact:
+    """One window of a pool; what of it cannot be understood is in `invalid`."""
+    times: dict[str, float] = {}
+    for field, text in (("start", spec.start), ("repeat/until", spec.repeat.until if spec.repeat else None)):
+        try:
+            times |= {field: parse_time(text)} if text else {}
+        except ValueError:
+            return WindowFact(
+                name=spec.name, invalid=f"{field}: {text!r} is no day of the calendar; write another date"
+            )
+    fact = WindowFact(
+        name=spec.name,
+        start=times["start"],
+        duration=stored_duration(spec.duration),
+        every=spec.repeat.every if spec.repeat is not None else "",
+        until=times.get("repeat/until"),
+        time_zone=spec.time_zone or "UTC",
+        queues=() if spec.maintenance else tuple(dict.fromkeys(spec.queues)),
+        node_names=tuple(dict.fromkeys(spec.node_names)),
+        node_selector=spec.node_selector,
+        nodes=spec.nodes,
+        gpus=spec.gpus,
+        lead_s=windows.LEAD_S if spec.lead_time is None else stored_duration(spec.lead_time),
+        evicts=spec.on_start == "Evict",
+    )
+    fault = windows.fault_of(fact)
+    return fact if fault is None else WindowFact(name=spec.name, invalid=f"{fault[0]}: {fault[1]}")
 
 
 def policy_changed(pool: PoolFact, change: PolicySpec) -> PoolFact:

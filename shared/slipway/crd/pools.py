@@ -18,11 +18,18 @@ BEST_EFFORT_ATOMIC = "best-effort-atomic-scale-up.autoscaling.x-k8s.io"
 """The provisioning class of the Cluster Autoscaler that adds all nodes of a request, or none."""
 PROVISIONING_CLASS_PATTERN = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"
 SHM_SIZE_PATTERN = r"^(|(100|[1-9][0-9]?)%|0|[1-9][0-9]{0,5}(Mi|Gi|Ti))$"
+WINDOW_TIME_PATTERN = (
+    r"^(19[7-9][0-9]|2[0-9]{3})-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])"
+    r"T([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9])$"
+)
+TIME_ZONE_PATTERN = r"^(|[A-Za-z][A-Za-z0-9_+-]*(/[A-Za-z0-9_+-]+){0,2})$"
+WINDOWS_MAX = 32
 ID_RANGES_MAX = 64
 ALLOWED_MAX = 64
 ShortText = Annotated[str, Meta(min_length=1, max_length=253)]
 PRIVILEGE_PATTERN = r"^(root|hostIPC|hostNetwork|[A-Z][A-Z0-9_]{3,62})$"
 """A capability has four letters and more: ALL is none."""
+WindowTime = Annotated[str, Meta(max_length=25, pattern=WINDOW_TIME_PATTERN)]
 Privilege = Annotated[str, Meta(max_length=63, pattern=PRIVILEGE_PATTERN)]
 IdRange = Annotated[str, Meta(max_length=21, pattern=r"^(0|[1-9][0-9]{0,9})(-(0|[1-9][0-9]{0,9}))?$")]
 ExtenderVerb = Annotated[str, Meta(max_length=256, pattern=r"^[A-Za-z0-9._~/-]*$")]
@@ -156,6 +163,45 @@ class AutoscalingSpec(Wire, kw_only=True, frozen=True):
     """how often nodes are asked for one attempt of an allocation"""
 
 
+class WindowRepeat(Wire, kw_only=True, frozen=True):
+    every: Annotated[str, Meta(pattern="^(Daily|Weekly)$")]
+    """Daily or Weekly, at the time of day that the clocks of timeZone show at the first start"""
+    until: WindowTime | None = None
+    """no occurrence begins after it; for ever when absent"""
+
+
+class WindowSpec(Wire, kw_only=True, frozen=True):
+    """A time in which nodes are reserved: for the work of some queues, or for maintenance. Other work starts on them
+    only if its run limit ends it before."""
+
+    name: Name
+    """how explanations call it"""
+    start: WindowTime
+    """of the first occurrence, such as 2026-12-05T22:00:00+01:00"""
+    duration: Duration
+    """of each occurrence: at most 23h where it repeats daily, 167h where weekly, else 366 days"""
+    repeat: WindowRepeat | None = None
+    """once when absent"""
+    time_zone: Annotated[str, Meta(max_length=64, pattern=TIME_ZONE_PATTERN)] = ""
+    """IANA name, such as Europe/Berlin: a repeat keeps its time of day there when clocks change; UTC when empty"""
+    queues: Annotated[list[Name], Meta(max_length=64)] = []
+    """queues whose work, and that of the queues below them, may use the nodes; state either these or maintenance"""
+    maintenance: bool = False
+    """no work may use the nodes"""
+    node_names: Annotated[list[ShortText], Meta(max_length=256)] = []
+    """the nodes"""
+    node_selector: dict[str, str] = {}
+    """labels of the nodes; all nodes of the pool when this and nodeNames are empty"""
+    nodes: Annotated[int, Meta(ge=1, le=100_000)] | None = None
+    """so many of the nodes that nodeSelector matches, those that are free at the start first; all when absent"""
+    gpus: Annotated[int, Meta(ge=1, le=1_000_000)] | None = None
+    """instead of nodes: as many nodes as have so many GPUs together"""
+    lead_time: Duration | None = None
+    """for so long before each occurrence no work without a run limit starts on the nodes; 24h when absent"""
+    on_start: Annotated[str, Meta(pattern="^(Wait|Evict)$")] = "Wait"
+    """Evict: preemptible work of others that is on the nodes when an occurrence begins is evicted; Wait: it runs on"""
+
+
 class ResourcePoolSpec(Wire, kw_only=True, frozen=True):
     node_selector: dict[str, str] = {}
     """labels of the nodes that belong to it; all nodes when empty"""
@@ -227,6 +273,8 @@ class ResourcePoolSpec(Wire, kw_only=True, frozen=True):
     flavors: Annotated[list[FlavorSpec], Meta(max_length=FLAVORS_MAX)] = []
     """kinds of nodes of which queues have limits, and of which launches accept some; in the order in which they are
     tried"""
+    windows: Annotated[list[WindowSpec], Meta(max_length=WINDOWS_MAX)] = []
+    """times in which nodes are reserved for some queues, or for maintenance"""
     extenders: list[ExtenderSpec] = []
     """services that have a say in placement, asked in this order"""
     autoscaling: AutoscalingSpec | None = None

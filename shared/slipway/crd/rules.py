@@ -24,12 +24,14 @@ from typing import Any
 import msgspec
 
 from slipway.model import ids
+from slipway.model.times import parse_time
 
 Twin = Callable[[Any, Any], bool]
 """(value now, value before or None) -> whether the rule holds. A transition rule holds when there is no before."""
 
 SPEC = ("spec",)
 STATUS = ("status",)
+WINDOW = ("spec", "windows", "*")
 IMMUTABLE_ALWAYS_SET = ("kind", "pool", "preemptible", "maxRestarts")
 """required, or with a default in the schema"""
 IMMUTABLE_OPTIONAL = (
@@ -138,6 +140,35 @@ def _delegates_to_somebody(now: Any, _: Any) -> bool:
 
 def _has_one_binder_at_most(now: Any, _: Any) -> bool:
     return sum(bool(each.get("bindVerb")) for each in now.get("extenders", [])) <= 1
+
+
+def _is_for_queues_or_maintenance(now: Any, _: Any) -> bool:
+    return bool(now.get("maintenance")) != bool(now.get("queues"))
+
+
+def _counts_nodes_or_gpus(now: Any, _: Any) -> bool:
+    return "nodes" not in now or "gpus" not in now
+
+
+def _names_nodes_alone(now: Any, _: Any) -> bool:
+    return not now.get("nodeNames") or not ("nodes" in now or "gpus" in now or now.get("nodeSelector"))
+
+
+def _starts_some_day(now: Any, _: Any) -> bool:
+    return _time(now["start"]) is not None
+
+
+def _ends_after_its_start(now: Any, _: Any) -> bool:
+    until = now.get("repeat", {}).get("until")
+    start, end = _time(now["start"]), _time(until) if until is not None else None
+    return until is None or (start is not None and end is not None and end >= start)
+
+
+def _time(text: str) -> float | None:
+    try:
+        return parse_time(text)
+    except ValueError:
+        return None
 
 
 def _stays_stopped(now: Any, before: Any) -> bool:
@@ -593,6 +624,46 @@ _OTHERS = (
         message="one extender at most may bind",
         twin=_has_one_binder_at_most,
         field=".extenders",
+    ),
+    ValidationRule(
+        kind="ResourcePool",
+        path=WINDOW,
+        rule="(has(self.maintenance) && self.maintenance) != (has(self.queues) && self.queues.size() > 0)",
+        message="state either queues, whose work may use the nodes, or maintenance: true",
+        twin=_is_for_queues_or_maintenance,
+    ),
+    ValidationRule(
+        kind="ResourcePool",
+        path=WINDOW,
+        rule="!has(self.nodes) || !has(self.gpus)",
+        message="state either nodes or gpus",
+        twin=_counts_nodes_or_gpus,
+        field=".gpus",
+    ),
+    ValidationRule(
+        kind="ResourcePool",
+        path=WINDOW,
+        rule="!has(self.nodeNames) || self.nodeNames.size() == 0 || (!has(self.nodes) && !has(self.gpus) && "
+        "(!has(self.nodeSelector) || self.nodeSelector.size() == 0))",
+        message="nodeNames names the nodes; leave out nodeSelector, nodes and gpus",
+        twin=_names_nodes_alone,
+        field=".nodeNames",
+    ),
+    ValidationRule(
+        kind="ResourcePool",
+        path=WINDOW,
+        rule="timestamp(self.start) < timestamp('3001-01-01T00:00:00Z')",
+        message="start is no day of the calendar",
+        twin=_starts_some_day,
+        field=".start",
+    ),
+    ValidationRule(
+        kind="ResourcePool",
+        path=WINDOW,
+        rule="!has(self.repeat) || !has(self.repeat.until) || timestamp(self.repeat.until) >= timestamp(self.start)",
+        message="repeat.until is before start, so that the window never occurs",
+        twin=_ends_after_its_start,
+        field=".repeat.until",
     ),
     ValidationRule(
         kind="Queue",

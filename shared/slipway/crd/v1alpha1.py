@@ -34,6 +34,7 @@ from slipway.crd.pools import (
     ResourcePool,
     ResourcePoolSpec,
     ResourcePoolStatus,
+    WindowSpec,
     WireDecision,
 )
 from slipway.crd.wire import (
@@ -117,6 +118,7 @@ __all__ = [
     "TemplateSpec",
     "TolerationSpec",
     "TopologySpec",
+    "WindowSpec",
     "Wire",
     "WireDecision",
 ]

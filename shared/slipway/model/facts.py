@@ -123,6 +123,8 @@ class RoleFact(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """its pods have an activeDeadlineSeconds"""
     flavor: str | None = None
     """the flavor that was chosen for it, empty for the nodes of none; None where none was chosen"""
+    closed: tuple[str, ...] = ()
+    """the windows of the pool whose nodes it may not use, as the planner finds them for its run limit and its queue"""
 
 
 class Untouched(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -318,6 +320,35 @@ class AutoscalingFact(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     tries: int = 3
 
 
+class WindowFact(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A window of a pool: a time in which some of its nodes are reserved. Times are epoch seconds."""
+
+    name: str
+    start: float = 0.0
+    """of the first occurrence"""
+    duration: float = 0.0
+    every: str = ""
+    """Daily or Weekly; empty: once"""
+    until: float | None = None
+    """no occurrence begins after it"""
+    time_zone: str = "UTC"
+    """where the time of day of the start repeats"""
+    queues: tuple[str, ...] = ()
+    """those whose work, and that of the queues below them, may use the nodes; empty: maintenance, no work may"""
+    node_names: tuple[str, ...] = ()
+    node_selector: dict[str, str] = {}
+    nodes: int | None = None
+    """so many of the nodes that match; all of them when None, and `gpus` is None too"""
+    gpus: int | None = None
+    """nodes that have so many GPUs together"""
+    lead_s: float = 0.0
+    """for so long before each occurrence no work without a run limit starts on the nodes"""
+    evicts: bool = False
+    """preemptible work of others on the nodes is evicted when an occurrence begins"""
+    invalid: str = ""
+    """what of it cannot be understood; it reserves nothing then"""
+
+
 class PoolFact(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A pool's policy: which nodes belong to it and how they are scored."""
 
@@ -346,6 +377,8 @@ class PoolFact(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """asked in this order"""
     autoscaling: AutoscalingFact | None = None
     """None: no autoscaler is asked for nodes"""
+    windows: tuple[WindowFact, ...] = ()
+    """times in which nodes are reserved for some queues, or for maintenance"""
     shadow: "PoolFact | None" = None
     """the pool under its shadow policy"""
 

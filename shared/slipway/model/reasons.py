@@ -55,6 +55,7 @@ class Reason(StrEnum):
     PREEMPTION_GRACE = "PreemptionGrace"
     BELOW_MINIMUM = "BelowMinimum"
     NODE_DISABLED = "NodeDisabled"
+    NODE_RESERVED = "NodeReserved"
     INVALID_SPEC = "InvalidSpec"
     TOO_LARGE = "TooLarge"
     LAUNCH_REFUSED = "LaunchRefused"
@@ -73,6 +74,7 @@ INFRASTRUCTURE = frozenset(
         Reason.PREEMPTED,
         Reason.BELOW_MINIMUM,
         Reason.NODE_DISABLED,
+        Reason.NODE_RESERVED,
         Reason.LAUNCH_STUCK,
         Reason.IMAGE_PULL_THROTTLED,
     }

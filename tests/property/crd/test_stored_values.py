@@ -89,6 +89,17 @@ BASES: Mapping[type[msgspec.Struct], Json] = {
             "evictionLimit": {"count": 1, "per": "1h"},
             "autoscaling": {"parameters": {"a": "b"}},
             "flavors": [{"name": "a", "nodeLabels": {"gpu": "a"}}],
+            "windows": [
+                {
+                    "name": "a",
+                    "start": "2026-12-05T22:00:00+01:00",
+                    "duration": "4h",
+                    "repeat": {"every": "Weekly", "until": "2027-12-05T22:00:00+01:00"},
+                    "timeZone": "Europe/Berlin",
+                    "queues": ["a"],
+                    "nodeNames": ["a"],
+                }
+            ],
         }
     },
     Queue: {

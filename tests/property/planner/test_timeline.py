@@ -13,10 +13,10 @@ from slipway.scheduler.plan.placement.policy import policy_of
 from slipway.scheduler.plan.placement.tick_state import TickState
 from slipway.scheduler.plan.planner import queue_tree
 from slipway.scheduler.plan.reservation.future import Future, FutureRelease
-from slipway.scheduler.plan.reservation.limits import known_end, run_limit
 from slipway.scheduler.plan.reservation.search import Box, EarliestStart, ReleaseStep, earliest, steps_of
 from slipway.scheduler.plan.reservation.timeline import Timeline
 from slipway.scheduler.plan.state.pool_state import Columns
+from slipway.scheduler.plan.state.run_limits import known_end, run_limit
 from slipway.scheduler.plan.state.snapshot import PoolSnapshot
 from tests.support.planner import a_node, a_role, a_snapshot, amounts, an_allocation
 

@@ -33,7 +33,7 @@ _IN_ORDER = (
 """Reasons as they follow each other in a life; every other one is an end. kubectl lists Events of this kind by name."""
 _BESIDE = {"RankRestarted": "Running"}
 """Reasons that stand in the order where another one does."""
-_CALM = (Reason.PREEMPTED, Reason.PREEMPTION_GRACE, Reason.NODE_DISABLED)
+_CALM = (Reason.PREEMPTED, Reason.PREEMPTION_GRACE, Reason.NODE_DISABLED, Reason.NODE_RESERVED)
 """Ends of an attempt that somebody decided: no warning."""
 
 

@@ -9,8 +9,8 @@ from slipway.model.facts import AllocationFact, PoolFact, QueueFact
 from slipway.model.lifecycle import Phase
 from slipway.model.reasons import Gate
 from slipway.scheduler.plan.reservation import search
-from slipway.scheduler.plan.reservation.limits import known_end, run_limit
 from slipway.scheduler.plan.state.plan_types import Plan
+from slipway.scheduler.plan.state.run_limits import known_end, run_limit
 from tests.support.planner import a_role, a_snapshot, amounts, an_allocation, nodes, planned, running
 
 BACKFILL = QueueFact(name="default", ordering="Backfill")

@@ -11,7 +11,7 @@ import numpy as np
 
 from slipway.model.facts import AllocationFact, RoleFact
 from slipway.model.resources import GPU_SHARES, MILLI, Resources, total
-from slipway.scheduler.plan.planner import queue_tree
+from slipway.scheduler.plan.planner import queue_tree, windows_of
 from slipway.scheduler.plan.preemption.consolidation import next_attempt
 from slipway.scheduler.plan.preemption.eviction_budget import limits_of, made_by
 from slipway.scheduler.plan.preemption.victims import role_index
@@ -36,6 +36,7 @@ class Broken(StrEnum):
     VICTIM = "NotAVictim"
     DEVICE = "DeviceDoubleBooked"
     RATE = "EvictedTooOften"
+    WINDOW = "RunsIntoWindow"
 
 
 Gone = list[tuple[Holding, tuple[int, ...]]]
@@ -93,7 +94,25 @@ def lint(snapshot: PoolSnapshot, plan: Plan) -> tuple[PlanViolation, ...]:
         *_nodes(snapshot, admitted, gone),
         *_quota(snapshot, admitted, gone),
         *_slots(snapshot, admitted, gone),
+        *_windows(snapshot, admitted),
     )
+
+
+def _windows(snapshot: PoolSnapshot, admitted: list[tuple[Admit | Grow, AllocationFact]]) -> list[PlanViolation]:
+    """Ranks on nodes that a window of the pool closes to them."""
+    windows = windows_of(snapshot, snapshot.now) if admitted else None
+    if windows is None:
+        return []
+    reserved, index = windows.nodes(), snapshot.table.index
+    found: list[PlanViolation] = []
+    for admit, fact in admitted:
+        bound = windows.bound_running(fact) if isinstance(admit, Grow) else windows.bound(fact)
+        for name in bound.roles[0].closed if bound.roles else ():
+            nodes = [node for node in admit.placements.values() if node in index and reserved[name].nodes[index[node]]]
+            if nodes:
+                message = f"placed on {nodes[0]}, which is reserved for {reserved[name].whose}"
+                found.append(PlanViolation(Broken.WINDOW, fact.key, message))
+    return found
 
 
 def _roles(admit: Admit | Grow, fact: AllocationFact) -> list[tuple[RoleFact, list[str]]]:

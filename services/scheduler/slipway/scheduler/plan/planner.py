@@ -34,6 +34,7 @@ from slipway.scheduler.plan.placement.whatif import WhatIf
 from slipway.scheduler.plan.preemption.consolidation import hold_places, let_go, next_attempt
 from slipway.scheduler.plan.preemption.nominations import Nominations
 from slipway.scheduler.plan.preemption.preemptor import make_room
+from slipway.scheduler.plan.queueing.branches import set_aside, with_run_limits
 from slipway.scheduler.plan.queueing.fair_share import Contest
 from slipway.scheduler.plan.queueing.flavor_choice import PREEMPT, TRY_NEXT, FlavorChoice, FlavorChoices
 from slipway.scheduler.plan.queueing.queue_cursor import QueueCursor, Walk, line_up
@@ -48,6 +49,7 @@ from slipway.scheduler.plan.state.plan_cache import Memo
 from slipway.scheduler.plan.state.plan_types import Admit, Evict, Explanation, Grow, Plan
 from slipway.scheduler.plan.state.rank_request import quota_of
 from slipway.scheduler.plan.state.snapshot import Holding, PoolSnapshot
+from slipway.scheduler.plan.state.windows import Windows
 
 FORESEEN_MAX = 8
 """Groups of a queue among which its head is looked for before anybody has had a turn."""
@@ -77,9 +79,12 @@ def plan(
 
     `answers` is what extenders have said so far; None: there are none, whatever the policy names.
     """
-    evictions = _to_take_down(snapshot)[: policy.decisions_max]
+    windows = windows_of(snapshot, now)
+    evictions = _to_take_down(snapshot, windows)[: policy.decisions_max]
     below = growth.below_count(snapshot.below, now) if grows and snapshot.below else []
     later = growth.next_look(snapshot.below, now) if grows and snapshot.below else 0.0
+    if windows is not None and (change := windows.next_change()):
+        later = min(later, change) if later else change
     if not (snapshot.groups or snapshot.nominations or evictions or below):
         return Plan(evictions=evictions, explanations=Explained(snapshot.backlog, {}, (), {}), look_again=later)
     panel = None
@@ -87,8 +92,20 @@ def plan(
         evicting = {each.name for each in snapshot.queues if (each.within_queue, each.reclaim) != ("Never", "Never")}
         panel = Panel(policy.extenders, answers, snapshot.table, frozenset(evicting))
     tick = _Tick(snapshot, policy, now, watch, panel)
+    if windows is not None:
+        tick.state.look_at(windows)
     tick.state.whatif.sample_from(seed)
     return tick.run(evictions, below, later)
+
+
+def windows_of(snapshot: PoolSnapshot, now: float) -> Windows | None:
+    """The windows of the pool as a plan at `now` sees them; None where none occurs any more."""
+    if not snapshot.pool.windows:
+        return None
+    aside = set_aside(snapshot.queues)
+    queues = with_run_limits({queue.name: queue for queue in snapshot.queues if queue.name not in aside})
+    windows = Windows(snapshot, queues, now)
+    return windows if windows.standing else None
 
 
 def queue_tree(snapshot: PoolSnapshot) -> QueueTree:
@@ -109,14 +126,17 @@ def queue_tree(snapshot: PoolSnapshot) -> QueueTree:
     return tree
 
 
-def _to_take_down(snapshot: PoolSnapshot) -> tuple[Evict, ...]:
-    """Gangs that were placed with less than their minimum, and what stands on a disabled node: they go at once."""
+def _to_take_down(snapshot: PoolSnapshot, windows: Windows | None) -> tuple[Evict, ...]:
+    """Gangs that were placed with less than their minimum, what stands on a disabled node, and what a window that has
+    begun evicts: they go at once."""
     reasons = {holding.allocation.uid: (holding.allocation, Reason.BELOW_MINIMUM) for holding in snapshot.broken}
     disabled = frozenset(snapshot.table.labelled(SCHEDULING_LABEL, DISABLED))
     if disabled:
         for holding in sorted(snapshot.holdings.values(), key=lambda each: each.allocation.key):
             if not disabled.isdisjoint(holding.placements.values()):
                 reasons.setdefault(holding.allocation.uid, (holding.allocation, Reason.NODE_DISABLED))
+    for fact in windows.to_evict(snapshot.holdings.values()) if windows is not None else ():
+        reasons.setdefault(fact.uid, (fact, Reason.NODE_RESERVED))
     return tuple(
         Evict(allocation=fact.key, uid=fact.uid, attempt=fact.attempt, reason=reason)
         for fact, reason in reasons.values()
@@ -212,6 +232,7 @@ class _Tick:
             dict(self.snapshot.jobs),
             state.use_on,
             flavors=self.flavors if self.flavors.is_any else None,
+            windows=state.windows,
         )
         offers = RemedyOffers(
             self.snapshot,
@@ -291,7 +312,7 @@ class _Tick:
             return
         fact, group = found
         if group.is_leaving:
-            why = self._try_again(fact, group)
+            why = self._try_again(*self._bound(fact, group))
             if why is None:
                 line.admit()
             else:
@@ -300,8 +321,9 @@ class _Tick:
         if self.flavors.is_any:
             why = self._start_in_a_flavor(line.queue, self.flavors.of(fact, group), group)
         else:
-            why = self._try(fact, group)
-            if why is not None and self._take_room(fact, group, why):
+            bound = self._bound(fact, group)
+            why = self._try(*bound)
+            if why is not None and self._take_room(*bound, why):
                 why = None
         if why is not None and fact.key in self.state.unheard and why.gate in _ROOM_HELPS:
             why = explain.unheard(why, self.state.unheard[fact.key])
@@ -310,6 +332,16 @@ class _Tick:
         elif line.block(why, is_head=not (why.is_never or why.gate in _NO_HEAD)):
             self._keep_for(line, fact, group, why)
 
+    def _bound(self, fact: AllocationFact, group: PendingGroup) -> tuple[AllocationFact, PendingGroup]:
+        """The same with the windows of the pool that are closed to it: what has a place then is alike in that too."""
+        windows = self.state.windows
+        if windows is None:
+            return fact, group
+        bound = windows.bound(fact)
+        if bound is fact:
+            return fact, group
+        return bound, msgspec.structs.replace(group, shape=group.shape + windows.key_of(bound))
+
     def _take_room(self, fact: AllocationFact, group: PendingGroup, why: Explanation) -> bool:
         """Admit what waits for `why` where room is held for work with less right to it, or where others are evicted or
         moved for it."""
@@ -317,6 +349,9 @@ class _Tick:
             return False
         if self.nominations.yield_to(fact, lambda: self._retry(fact, group)):
             return True
+        if self.state.windows is not None:
+            # It starts once its victims have left: it has to end in time also then.
+            fact = self.state.windows.bound(fact, self.policy.nomination_margin_s)
         if self.nominations.take_over(fact, self.reservations.settle):
             return True
         if not self.may_evict or why.gate not in _ROOM_HELPS:
@@ -339,17 +374,17 @@ class _Tick:
         later = [number for number, each in enumerate(choices) if is_patient and self.flavors.would_borrow(each)]
         tried: set[int] = set()
         for number in (*(each for each in range(len(choices)) if each not in later), *later):
-            choice = choices[number]
-            why = self._try(choice.fact, choice.group)
+            bound = self._bound(choices[number].fact, choices[number].group)
+            why = self._try(*bound)
             if why is None:
                 return None
             whys[number] = why
             if queue.when_can_preempt == PREEMPT and number not in later:
                 tried.add(number)
-                if self._take_room(choice.fact, choice.group, why):
+                if self._take_room(*bound, why):
                     return None
         for number, choice in enumerate(choices):
-            if number not in tried and self._take_room(choice.fact, choice.group, whys[number]):
+            if number not in tried and self._take_room(*self._bound(choice.fact, choice.group), whys[number]):
                 return None
         if len(choices) == 1 and choices[0].flavor is None:
             return whys[0]
@@ -492,7 +527,11 @@ class _Tick:
         state = self.state
         if not below or state.evicted or self.snapshot.nominations or self._is_anybody_waiting_for_room():
             return ()
-        gangs = [each for holding in below if (each := growth.stand(state.whatif, holding)) is not None]
+        gangs = [
+            each
+            for holding in below
+            if (each := growth.stand(state.whatif, holding, state.bound_running(holding.allocation))) is not None
+        ]
         self._add_surplus([each.placed for each in gangs])
         return tuple(grow for each in gangs if (grow := each.decision(state.whatif)) is not None)
 

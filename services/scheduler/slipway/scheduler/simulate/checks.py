@@ -14,8 +14,10 @@ from slipway.errors import InvalidError
 from slipway.model.position import POSITION_PATTERN
 from slipway.model.quantity import QUANTITY_MAX, QuantityValue
 from slipway.model.resources import CPU, GPU, GPU_MILLI, MEMORY, MILLI, PODS
+from slipway.model.windows import fault_of
 from slipway.scheduler.plan.placement.scores.args import faults
 from slipway.scheduler.simulate.beside import check_affinity
+from slipway.scheduler.simulate.lower import window as lower_window
 from slipway.scheduler.simulate.parts import (
     AMOUNT_MAX,
     GPUS,
@@ -28,6 +30,7 @@ from slipway.scheduler.simulate.parts import (
     Scenario,
     Span,
     amount,
+    moment,
     node_names,
     seconds,
 )
@@ -55,6 +58,7 @@ def check(scenario: Scenario) -> None:
     _check_names(scenario)
     _check_queues(scenario)
     _check_flavors(scenario)
+    _check_windows(scenario)
     _check_quantities(scenario)
     _check_times(scenario)
     _check_neighbours(scenario)
@@ -219,6 +223,37 @@ def _check_flavors(scenario: Scenario) -> None:
         _unique((f"allocations[{index}].flavors[{number}]", name) for number, name in enumerate(item.flavors))
         for number, name in enumerate(item.flavors):
             _check_flavor(f"allocations[{index}].flavors[{number}]", name, names)
+
+
+def _check_windows(scenario: Scenario) -> None:
+    """The windows of the pool, each by itself and with the queues and nodes of the file."""
+    _unique((f"pool.windows[{index}].name", part.name) for index, part in enumerate(scenario.pool.windows))
+    queues = {queue.name for queue in scenario.queues} or {"default"}
+    nodes = {name for node in scenario.nodes for name in node_names(node)}
+    for index, part in enumerate(scenario.pool.windows):
+        path = f"pool.windows[{index}]"
+        for field, value in (("start", part.start), ("repeat.until", part.repeat.until if part.repeat else None)):
+            try:
+                _check_time(f"{path}.{field}", None if value is None else moment(value))
+            except ValueError as exc:
+                raise InvalidError(f"{path}.{field}: {exc}") from exc
+        _check_span(f"{path}.duration", part.duration)
+        _check_span(f"{path}.leadTime", part.lead_time)
+        fault = fault_of(lower_window(part))
+        if fault is not None:
+            raise InvalidError(f"{path}.{fault[0].replace('/', '.')}: {fault[1]}")
+        if part.maintenance == bool(part.queues):
+            raise InvalidError(f"{path}: state either queues, which may use the nodes, or maintenance: true")
+        if part.nodes is not None and part.gpus is not None:
+            raise InvalidError(f"{path}.gpus: state either nodes or gpus")
+        if part.node_names and (part.node_selector or part.nodes is not None or part.gpus is not None):
+            raise InvalidError(f"{path}.nodeNames: names the nodes; leave out nodeSelector, nodes and gpus")
+        for number, name in enumerate(part.queues):
+            if name not in queues:
+                raise InvalidError(f"{path}.queues[{number}]: there is no queue {name}")
+        for number, name in enumerate(part.node_names):
+            if name not in nodes:
+                raise InvalidError(f"{path}.nodeNames[{number}]: there is no node {name}")
 
 
 def _check_flavor(path: str, name: str, known: list[str]) -> None:

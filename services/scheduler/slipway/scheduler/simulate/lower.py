@@ -25,6 +25,7 @@ from slipway.model.facts import (
     Toleration,
     TopologyFact,
     VolumeFact,
+    WindowFact,
 )
 from slipway.model.ranklabels import labels_if_named
 from slipway.model.reasons import DependencyEnd
@@ -37,7 +38,9 @@ from slipway.scheduler.simulate.parts import (
     QueuePart,
     RankPart,
     Scenario,
+    WindowPart,
     amount,
+    moment,
     node_names,
     seconds,
 )
@@ -100,6 +103,27 @@ def pool(scenario: Scenario) -> PoolFact:
         aging=seconds(part.aging),
         flavors=tuple(FlavorFact(flavor.name, flavor.node_labels) for flavor in part.flavors),
         eviction_limit=_eviction_limit(part.eviction_limit),
+        windows=tuple(window(each) for each in part.windows),
+    )
+
+
+def window(part: WindowPart) -> WindowFact:
+    """One window of the pool."""
+    repeat = part.repeat
+    return WindowFact(
+        name=part.name,
+        start=moment(part.start),
+        duration=seconds(part.duration),
+        every=repeat.every if repeat is not None else "",
+        until=moment(repeat.until) if repeat is not None and repeat.until is not None else None,
+        time_zone=part.time_zone,
+        queues=tuple(part.queues),
+        node_names=tuple(part.node_names),
+        node_selector=part.node_selector,
+        nodes=part.nodes,
+        gpus=part.gpus,
+        lead_s=seconds(part.lead_time),
+        evicts=part.on_start == "Evict",
     )
 
 

@@ -11,18 +11,23 @@ from msgspec import Meta
 from slipway.model.duration import parse_duration
 from slipway.model.quantity import QuantityValue, parse_quantity
 from slipway.model.resources import GPU, scale_of
+from slipway.model.times import parse_time
+from slipway.model.windows import LEAD_S
 from slipway.scheduler.simulate.beside import SpreadPart, VolumePart
 
 Count = Annotated[int, Meta(ge=0, le=1_000_000)]
 Seconds = Annotated[float, Meta(ge=0)]
 Span = Seconds | str
 """Seconds, or a duration such as 30m."""
+Moment = float | str
+"""Seconds of virtual time, or an RFC 3339 time: the clock starts at 1970-01-01T00:00:00Z."""
 Place = str | Annotated[float, Meta(ge=0, lt=10**15)]
 Quantities = dict[str, QuantityValue]
 AMOUNT_MAX = 2**50
 """Base units of one resource of one node or rank: a PiB of memory, a trillion cores. Sums of them stay exact."""
 ROOT_NAMES = ("", "root")
 FLAVORS_MAX = 16
+WINDOWS_MAX = 32
 GPUS = "gpus"
 """In quotas, short for whole GPUs."""
 
@@ -78,6 +83,29 @@ class EvictionLimitPart(_Part, frozen=True, kw_only=True):
     burst: Annotated[int, Meta(ge=1, le=1_000_000)] | None = None
 
 
+class RepeatPart(_Part, frozen=True, kw_only=True):
+    every: Literal["Daily", "Weekly"]
+    until: Moment | None = None
+
+
+class WindowPart(_Part, frozen=True, kw_only=True):
+    """A time in which nodes are reserved: for `queues`, or for maintenance."""
+
+    name: str
+    start: Moment
+    duration: Span
+    repeat: RepeatPart | None = None
+    time_zone: str = "UTC"
+    queues: list[str] = []
+    maintenance: bool = False
+    node_names: list[str] = []
+    node_selector: dict[str, str] = {}
+    nodes: Annotated[int, Meta(ge=1)] | None = None
+    gpus: Annotated[int, Meta(ge=1)] | None = None
+    lead_time: Span = LEAD_S
+    on_start: Literal["Wait", "Evict"] = "Wait"
+
+
 class PoolPart(_Part, frozen=True, kw_only=True):
     scores: dict[str, Annotated[int, Meta(ge=0, le=1_000_000)]] = {}
     args: dict[str, dict[str, Any]] = {}
@@ -91,6 +119,7 @@ class PoolPart(_Part, frozen=True, kw_only=True):
     topology: list[str] = []
     flavors: Annotated[list[FlavorPart], Meta(max_length=FLAVORS_MAX)] = []
     eviction_limit: EvictionLimitPart | None = None
+    windows: Annotated[list[WindowPart], Meta(max_length=WINDOWS_MAX)] = []
 
 
 class PreemptionPart(_Part, frozen=True, kw_only=True):
@@ -251,3 +280,12 @@ def seconds(span: Span) -> float:
         ValueError: not a duration, or longer than ten years.
     """
     return parse_duration(span) if isinstance(span, str) else float(span)
+
+
+def moment(value: Moment) -> float:
+    """A time in seconds of virtual time.
+
+    Raises:
+        ValueError: not an RFC 3339 time.
+    """
+    return parse_time(value) if isinstance(value, str) else float(value)

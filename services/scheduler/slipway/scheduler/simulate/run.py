@@ -25,6 +25,8 @@ from slipway.scheduler.simulate.world import SimulatedWorld
 SEED = 0
 OFFERED_MAX = 64
 """Of so many that wait at the end it is said what would help."""
+IDLE_WAKES_MAX = 64
+"""Windows that repeat begin and end for ever: after so many of them in a row a run without an `until` is over."""
 TICKS_MAX = 1_000_000
 """of one instant"""
 _ENDS, _ARRIVES, _WAKES = 0, 1, 2
@@ -75,13 +77,17 @@ class _Run:
         self.outcome.scores = {} if with_scores else None
         self.events: list[tuple[float, int, str, int]] = []
         self.wakes: set[float] = set()
+        self.idle_wakes = 0
+        """how often in a row time alone changed nothing, and nothing else could happen"""
+        self.evicts_by_time = any(window.evicts for window in self.world.columns.snapshot().pool.windows)
+        """what runs may be evicted although nothing waits"""
 
     def run(self) -> SimulationOutcome:
         for part in self.scenario.allocations:
             at = self.start if part.placed else max(part.submit, self.start)
             heapq.heappush(self.events, (at, _ARRIVES, part.name, 1))
         until = self.scenario.until
-        while self.events and (until is None or self.events[0][0] <= until):
+        while self.events and (until is None or self.events[0][0] <= until) and self.idle_wakes < IDLE_WAKES_MAX:
             if self.events[0][1] == _WAKES:
                 self._wake(heapq.heappop(self.events)[0])
             else:
@@ -116,9 +122,12 @@ class _Run:
         self._settle(now)
         is_last = is_last and all(event[1] == _WAKES for event in self.events)
         if outcome.ticks == before[1] + 1 and is_last:
+            self.idle_wakes += 1
             outcome.end, outcome.ticks, outcome.explanations, _ = before
             self.is_explained = True
             del outcome.samples[before[3] :]
+        else:
+            self.idle_wakes = 0
 
     def _settle(self, now: float) -> None:
         """Tick until a plan changes nothing; what ends at once is left to the caller."""
@@ -141,7 +150,7 @@ class _Run:
 
     def _decide(self, now: float) -> Plan:
         """The plan of one tick. Where nothing waits and nothing is new there is nothing to decide."""
-        if not (self.is_new or self.world.waiting or self.world.below_count):
+        if not (self.is_new or self.world.waiting or self.world.below_count or self.evicts_by_time):
             return Plan()
         self.is_new = False
         snapshot = self._look(now)

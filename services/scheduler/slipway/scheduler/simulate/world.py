@@ -16,13 +16,13 @@ from slipway.model.lifecycle import Phase
 from slipway.model.reasons import DependencyEnd
 from slipway.model.resources import GPU, GPU_MILLI, MILLI
 from slipway.scheduler.plan.queueing.branches import with_run_limits
-from slipway.scheduler.plan.reservation.limits import run_limit
 from slipway.scheduler.plan.state import budgets
 from slipway.scheduler.plan.state.flavors import labelled, where_it_stands
 from slipway.scheduler.plan.state.nodes import NodeTable
 from slipway.scheduler.plan.state.plan_types import Admit, Evict, Grow
 from slipway.scheduler.plan.state.pool_state import Columns
 from slipway.scheduler.plan.state.rank_request import requests_of
+from slipway.scheduler.plan.state.run_limits import run_limit
 from slipway.scheduler.simulate import lower
 from slipway.scheduler.simulate.parts import AllocationPart, PlacedPart, Scenario
 

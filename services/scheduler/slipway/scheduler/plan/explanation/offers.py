@@ -24,7 +24,7 @@ from slipway.scheduler.plan.state.plan_cache import Memo
 from slipway.scheduler.plan.state.plan_types import Explanation, Remedy
 from slipway.scheduler.plan.state.snapshot import PoolSnapshot
 
-NO_ROOM_MADE = frozenset({"release", "wait", "limit", "nominal", "borrowing", "maxSlots"})
+NO_ROOM_MADE = frozenset({"release", "wait", "limit", "nominal", "borrowing", "maxSlots", "maxRuntime"})
 """Changes after which the nodes are as they were."""
 _RivalKey = tuple[bytes, str, str, bool]
 
@@ -45,6 +45,7 @@ class RemedyOffers:
         reservations: Reservations | None = None,
     ) -> None:
         self._flavors = standing.flavors
+        self._windows = standing.windows
         self._reservations = reservations
         self._snapshot = snapshot
         self._standing = standing
@@ -63,7 +64,7 @@ class RemedyOffers:
         for line in self._lines.values():
             parts = [
                 [
-                    (order, self._told(fact, walk.group) if self._flavors else fact, line.explanation(walk, fact))
+                    (order, self._told(fact, walk.group), line.explanation(walk, fact))
                     for order, fact in walk.first(most + 1)
                 ]
                 for walk in line.walks
@@ -96,7 +97,8 @@ class RemedyOffers:
         limit = self._reservations.passing_limit(fact)
         if limit is None or any(part.kind not in NO_ROOM_MADE for part in change):
             return None
-        return (*change, Remedy(kind="maxRuntime", seconds=limit))
+        limit = min([limit, *(part.seconds for part in change if part.kind == "maxRuntime")])
+        return (*(part for part in change if part.kind != "maxRuntime"), Remedy(kind="maxRuntime", seconds=limit))
 
     def _domain(self, fact: AllocationFact, change: tuple[Remedy, ...]) -> str:
         """`rack r7`, when it has to be in one and all that has to be freed is there."""
@@ -114,7 +116,7 @@ class RemedyOffers:
         self, fact: AllocationFact, first: tuple[Remedy, ...], rivals: list[AllocationFact]
     ) -> tuple[Remedy, ...] | None:
         """The smallest change, from memory where it was found before."""
-        if self._memo is None:
+        if self._memo is None or self._windows is not None:
             return smallest_change(self._standing, fact, first, rivals, self._takers)
         heads = tuple(line.head.uid if line.head is not None else "" for line in self._lines.values())
         waits = self._reservations
@@ -147,17 +149,21 @@ class RemedyOffers:
                     if other.uid == fact.uid or not is_before:
                         continue
                     if line.explanation(walk, other).gate in CHANGEABLE:
-                        alike = self._choices(other, walk.group) if self._flavors else [(walk.group.shape, other)]
-                        for shape, each in alike:
+                        for shape, each in self._choices(other, walk.group):
                             found.setdefault((shape, other.queue, other.job, other.preemptible), each)
         return list(found.values())
 
     def _told(self, fact: AllocationFact, group: PendingGroup) -> AllocationFact:
-        """It in the flavor of which its reason is told."""
-        return fact if self._flavors is None else self._flavors.told(fact, group)
+        """It in the flavor of which its reason is told, with the windows that are closed to it."""
+        told = fact if self._flavors is None else self._flavors.told(fact, group)
+        return told if self._windows is None else self._windows.bound(told)
 
     def _choices(self, fact: AllocationFact, group: PendingGroup) -> list[tuple[bytes, AllocationFact]]:
         """It in each flavor that it accepts, with what is equal for what has a place where it has one."""
-        if self._flavors is None:
-            return [(group.shape, fact)]
-        return [(each.group.shape, each.fact) for each in self._flavors.of(fact, group)]
+        found = [(group.shape, fact)]
+        if self._flavors is not None:
+            found = [(each.group.shape, each.fact) for each in self._flavors.of(fact, group)]
+        if self._windows is None:
+            return found
+        bound = [(shape, self._windows.bound(each)) for shape, each in found]
+        return [(shape + self._windows.key_of(each), each) for shape, each in bound]

@@ -28,6 +28,7 @@ from slipway.scheduler.plan.state.flavors import flavored
 from slipway.scheduler.plan.state.nodes import Bools
 from slipway.scheduler.plan.state.plan_types import Remedy
 from slipway.scheduler.plan.state.usage import NodeUsage
+from slipway.scheduler.plan.state.windows import Windows
 
 RAISES_MAX = 8
 RIVALS_MAX = 16
@@ -50,6 +51,8 @@ class RemedyState(msgspec.Struct):
     """the nodes that may be used at all; None: every one"""
     flavors: FlavorChoices | None = None
     """in which flavor what waits is looked at; None: the pool has no flavors"""
+    windows: Windows | None = None
+    """times in which nodes are reserved; None: there are none"""
 
     def admits(self, fact: AllocationFact) -> bool:
         """Whether `fact` would start now. Leaves everything as it was."""
@@ -98,6 +101,9 @@ def smallest_change(
         key = (fact.namespace, fact.job)
         changes = (*changes, Remedy(kind="maxSlots", name=fact.job, slots=slots))
         jobs[key] = msgspec.structs.replace(jobs[key], max_slots=(jobs[key].max_slots or 0) + slots)
+    shorter = _by_ending(msgspec.structs.replace(standing, tree=tree, jobs=jobs), fact, rivals)
+    if shorter is not None:
+        return (*first, *changes, shorter)
     ways = (_by_freeing, _by_uncordoning, _by_tolerating)
     made = next((found for way in ways if (found := way(standing.whatif, fact)) is not None), None)
     if made is None:
@@ -115,6 +121,18 @@ def smallest_change(
     if (makes_room or changes) and any(takers.would_keep(rival, _for_all(made), tree) for rival in rivals):
         return None
     return (*first, *changes, *made.changes)
+
+
+def _by_ending(standing: RemedyState, fact: AllocationFact, rivals: list[AllocationFact]) -> Remedy | None:
+    """The longest run limit with which `fact` would end before the windows that keep it out, and start now."""
+    windows = standing.windows
+    if windows is None:
+        return None
+    for seconds in windows.limits_before(fact):
+        if standing.admits(windows.bound(msgspec.structs.replace(fact, max_runtime=seconds))):
+            is_taken = any(standing.admits(rival) for rival in rivals)
+            return None if is_taken else Remedy(kind="maxRuntime", seconds=seconds)
+    return None
 
 
 class _Made(msgspec.Struct, frozen=True):

@@ -71,9 +71,10 @@ def next_look(holdings: Iterable[Holding], now: float) -> float:
     return min((at for at in times if at > now), default=0.0)
 
 
-def stand(whatif: WhatIf, holding: Holding) -> GrowingGang | None:
-    """The gang as it stands; None where one of its nodes is gone, so that nothing is known of its domain."""
-    fact, index = holding.allocation, whatif.table.index
+def stand(whatif: WhatIf, holding: Holding, fact: AllocationFact) -> GrowingGang | None:
+    """The gang as it stands; None where one of its nodes is gone, so that nothing is known of its domain. `fact` is the
+    holding's, with the windows that are closed to its new ranks."""
+    index = whatif.table.index
     if any(node not in index for node in holding.admitted.values()):
         return None
     whatif.owner = fact

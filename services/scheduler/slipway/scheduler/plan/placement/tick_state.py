@@ -21,6 +21,7 @@ from slipway.scheduler.plan.queueing.queue_tree import QueueTree
 from slipway.scheduler.plan.state.plan_types import Evict, Explanation
 from slipway.scheduler.plan.state.snapshot import Holding, PoolSnapshot
 from slipway.scheduler.plan.state.usage import Charge
+from slipway.scheduler.plan.state.windows import Windows
 from slipway.scheduler.plan.state.workload_mix import mix_of
 
 Ranks = tuple[int, ...]
@@ -50,6 +51,8 @@ class TickState:
         self.whatif = WhatIf(snapshot.usage, policy, panel)
         if policy.is_fragmentation_scored:
             self.whatif.usage.mix = mix_of(_work(snapshot, now))
+        self.windows: Windows | None = None
+        """None where the pool reserves no nodes for a time"""
         self.admitted: list[Admitted] = []
         self.evicted: dict[str, Evict] = {}
         """{uid: its eviction}"""
@@ -66,6 +69,19 @@ class TickState:
         self._sets: NodeSets | None = None
         self._removed: dict[str, set[int]] = {}
         """{uid: its ranks that are taken off for now}"""
+
+    def look_at(self, windows: Windows) -> None:
+        """Plan with the windows of the pool."""
+        self.windows = windows
+        self.whatif.usage.windows = windows.nodes()
+
+    def bound(self, fact: AllocationFact) -> AllocationFact:
+        """`fact`, which is to start now, with the windows that are closed to it."""
+        return fact if self.windows is None else self.windows.bound(fact)
+
+    def bound_running(self, fact: AllocationFact) -> AllocationFact:
+        """`fact`, which runs, with the windows that are closed to more ranks of it."""
+        return fact if self.windows is None else self.windows.bound_running(fact)
 
     def quota_gate(self, fact: AllocationFact, demand: Resources) -> Explanation | None:
         """Why the queues do not let `fact` have `demand` more; None when they do."""

@@ -84,7 +84,7 @@ def hold_places(state: TickState) -> list[Admitted]:
     for uid, evict in sorted(state.evicted.items()):
         if not evict.by or evict.ranks or uid in coming:
             continue
-        fact = next_attempt(state.snapshot.holdings[uid].allocation)
+        fact = state.bound(next_attempt(state.snapshot.holdings[uid].allocation))
         if not _has_node(state, fact) or state.may_use(fact, gang_size.smallest_demand(fact)) is not None:
             continue
         placed = gang.place(state.whatif, fact)
@@ -135,7 +135,7 @@ def _land(state: TickState, wholes: dict[str, tuple[Holding, Ranks]]) -> list[Ad
     """Find a place for each, the largest first; None when one has none."""
     landed: list[Admitted] = []
     for holding, _ in sorted(wholes.values(), key=lambda each: _size(each[0])):
-        moved = next_attempt(holding.allocation)
+        moved = state.bound(next_attempt(holding.allocation))
         placed = gang.place(state.whatif, moved, _not_avoided(state, moved))
         if isinstance(placed, gang.PlacementFailure):
             _take_back(state, landed)

@@ -191,7 +191,7 @@ class Nominations:
         state.admitted.append(held.admitted)
 
     def _placed(self, held: _Held) -> Admitted | None:
-        state, fact = self._state, held.fact
+        state, fact = self._state, self._state.bound(held.fact)
         if state.may_use(fact, gang_size.smallest_demand(fact)) is not None:
             return None
         within = np.zeros(len(state.whatif.table), dtype=np.bool_)

@@ -18,6 +18,8 @@ class Reservation(msgspec.Struct):
     placed: gang.PlacedGang
     removed: dict[str, frozenset[int]]
     """{uid: ranks} that had been taken off when it was made"""
+    within: Bools | None = None
+    """the nodes that no window closes to the head at its start; None: all"""
     is_due: bool = True
     """its head has had its turn: whatever comes after, respects it"""
 
@@ -36,7 +38,7 @@ def bears(reservation: Reservation, placed: gang.PlacedGang) -> bool:
     moved = None
     if is_room:
         future.add(placed)
-        moved = future.place(head.allocation)
+        moved = future.place(head.allocation, reservation.within)
         future.drop(placed)
     if moved is None:
         future.add(head)

@@ -19,12 +19,14 @@ from slipway.scheduler.plan.placement.tick_state import Admitted, TickState
 from slipway.scheduler.plan.placement.whatif import WhatIf
 from slipway.scheduler.plan.queueing.queue_tree import QueueTree
 from slipway.scheduler.plan.reservation.future import Future, FutureRelease
-from slipway.scheduler.plan.reservation.limits import ends_if_started, known_end, run_limit
 from slipway.scheduler.plan.reservation.reservation import Reservation, bears, ends_before, order_of, without
 from slipway.scheduler.plan.reservation.search import Box, EarliestStart, ReleaseStep, earliest, steps_of
 from slipway.scheduler.plan.reservation.timeline import Timeline
+from slipway.scheduler.plan.state.nodes import Bools
 from slipway.scheduler.plan.state.ordering import priority_of
 from slipway.scheduler.plan.state.plan_types import Explanation, ReservedPlaces
+from slipway.scheduler.plan.state.run_limits import ends_if_started, known_end, run_limit
+from slipway.scheduler.plan.state.windows import Windows
 
 BACKFILL = "Backfill"
 TRIES_MAX = 4
@@ -164,13 +166,19 @@ class Reservations:
         found = self._earliest(fact, limit, boxes)
         if found is not None:
             ends = None if limit is None else found.at + limit
-            return Reservation(fact, found.at, ends, found.future, found.placed, state.removed())
-        drained = self._drained(fact) if self._is_aged(fact) else None
-        return (
-            None if drained is None else Reservation(fact, None, None, drained.future, drained.placed, state.removed())
-        )
+            return Reservation(fact, found.at, ends, found.future, found.placed, state.removed(), found.within)
+        if not self._is_aged(fact):
+            return None
+        within = None if state.windows is None else state.windows.open_at(fact, state.now)
+        drained = self._drained(fact, within=within)
+        if drained is None:
+            return None
+        return Reservation(fact, None, None, drained.future, drained.placed, state.removed(), within)
 
     def _earliest(self, fact: AllocationFact, limit: float | None, boxes: list[Box]) -> EarliestStart | None:
+        windows = self._state.windows
+        if windows is not None and windows.binding(fact):
+            return self._between_windows(fact, limit, boxes, windows)
         timeline = self._timeline_of()
         row = timeline.row_of(fact)
         if row is not None:
@@ -179,6 +187,20 @@ class Reservations:
         known, _ = self._releases()
         steps = [ReleaseStep(self._state.now, ()), *steps_of(known, boxes)]
         return earliest(Future(self._state), fact, limit, steps, boxes)
+
+    def _between_windows(
+        self, fact: AllocationFact, limit: float | None, boxes: list[Box], windows: Windows
+    ) -> EarliestStart | None:
+        """The same where nodes are closed to it for a time: what fits once may not fit later."""
+        now = self._state.now
+        known, _ = self._releases()
+        ends = windows.ends_until(fact, max((each.at for each in known), default=now))
+        steps = [ReleaseStep(now, ()), *steps_of(known, boxes, ends)]
+
+        def open_at(at: float) -> Bools | None:
+            return windows.open_at(fact, max(at, now))
+
+        return earliest(Future(self._state), fact, limit, steps, boxes, open_at)
 
     def _is_ever(self, fact: AllocationFact) -> bool:
         """Whether it would stand if everything had ended that may end."""
@@ -194,13 +216,16 @@ class Reservations:
             self._timeline = Timeline(self._state)
         return self._timeline
 
-    def _drained(self, fact: AllocationFact, made: Callable[[WhatIf], WhatIf] | None = None) -> EarliestStart | None:
-        """How it would stand if everything had ended that may end, on the nodes that `made` gives."""
+    def _drained(
+        self, fact: AllocationFact, made: Callable[[WhatIf], WhatIf] | None = None, within: Bools | None = None
+    ) -> EarliestStart | None:
+        """How it would stand if everything had ended that may end, on the nodes that `made` gives, and only `within`
+        some of them."""
         future = Future(self._state, made)
         for releases in self._releases():
             for release in releases:
                 future.release(release)
-        placed = future.place(fact)
+        placed = future.place(fact, within)
         return None if placed is None else EarliestStart(self._state.now, future, placed)
 
     def _releases(self) -> tuple[list[FutureRelease], list[FutureRelease]]:

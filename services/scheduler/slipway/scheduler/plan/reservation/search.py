@@ -11,9 +11,15 @@ import msgspec
 from slipway.model.facts import AllocationFact
 from slipway.scheduler.plan.placement import gang
 from slipway.scheduler.plan.reservation.future import Future, FutureRelease
+from slipway.scheduler.plan.state.nodes import Bools
 
 SCAN_MAX = 64
 """Instants that are looked at one by one."""
+WINDOWS_SCAN_MAX = 256
+"""The same where windows close nodes for a time, so that halving would miss starts. Of more instants, neighbours are
+looked at as one: the start that is found may then be later than the earliest."""
+OpenAt = Callable[[float], Bools | None]
+"""The nodes that no window closes to the head, if it starts then; None: all."""
 
 
 class ReleaseStep(msgspec.Struct, frozen=True):
@@ -41,36 +47,60 @@ class EarliestStart(msgspec.Struct, frozen=True):
     at: float
     future: Future
     placed: gang.PlacedGang
+    within: Bools | None = None
+    """the nodes that no window closed to it; None: all"""
 
 
-def steps_of(releases: Sequence[FutureRelease], boxes: Sequence[Box]) -> list[ReleaseStep]:
-    """The instants in order; the end of a box is one too."""
+def steps_of(
+    releases: Sequence[FutureRelease], boxes: Sequence[Box], others: Sequence[float] = ()
+) -> list[ReleaseStep]:
+    """The instants in order; the end of a box is one too, and so are `others`."""
     by_instant: dict[float, list[FutureRelease]] = {box.ends: [] for box in boxes if box.ends is not None}
+    by_instant |= {at: [] for at in others}
     for release in sorted(releases, key=lambda each: (each.at, each.uid)):
         by_instant.setdefault(release.at, []).append(release)
     return [ReleaseStep(at, tuple(by_instant[at])) for at in sorted(by_instant)]
 
 
 def earliest(
-    future: Future, fact: AllocationFact, limit: float | None, steps: Sequence[ReleaseStep], boxes: Sequence[Box]
+    future: Future,
+    fact: AllocationFact,
+    limit: float | None,
+    steps: Sequence[ReleaseStep],
+    boxes: Sequence[Box],
+    open_at: OpenAt | None = None,
 ) -> EarliestStart | None:
-    """The first of `steps` at which `fact` has its places for its whole run; None when it has them at none."""
+    """The first of `steps` at which `fact` has its places for its whole run; None when it has them at none.
+
+    With `open_at`, windows close nodes for a time.
+    """
 
     def look(there: Future, at: float) -> EarliestStart | None:
         met = [box for box in boxes if box.overlaps(at, None if limit is None else at + limit)]
         for box in met:
             there.add(box.placed)
-        placed = there.place(fact)
+        within = None if open_at is None else open_at(at)
+        placed = there.place(fact, within)
         if placed is not None:
-            return EarliestStart(at, there, placed)
+            return EarliestStart(at, there, placed, within)
         for box in met:
             there.drop(box.placed)
         return None
 
+    if open_at is not None:
+        return _scan(future, _thinned(steps, WINDOWS_SCAN_MAX), look)
     return _scan(future, steps, look) if len(steps) <= SCAN_MAX else _halve(future, steps, look)
 
 
 Look = Callable[[Future, float], EarliestStart | None]
+
+
+def _thinned(steps: Sequence[ReleaseStep], most: int) -> Sequence[ReleaseStep]:
+    """At most so many: neighbours as one, at the instant of the last of them."""
+    stride = -(-len(steps) // most)
+    chunks = [steps[first : first + stride] for first in range(0, len(steps), stride)] if stride > 1 else []
+    joined = [ReleaseStep(chunk[-1].at, tuple(each for step in chunk for each in step.releases)) for chunk in chunks]
+    return joined or steps
 
 
 def _scan(future: Future, steps: Sequence[ReleaseStep], look: Look) -> EarliestStart | None:

@@ -98,6 +98,7 @@ def ask_key(role: RoleFact, avoid: tuple[str, ...] = ()) -> bytes:
         role.spread,
         role.scored.amounts,
         (role.namespace, role.claims) if role.claims else (),
+        role.closed,
     )
     return msgspec.json.encode(parts, order="sorted")
 

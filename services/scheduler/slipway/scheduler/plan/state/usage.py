@@ -39,6 +39,17 @@ class Charge(msgspec.Struct, frozen=True, kw_only=True):
     """numbers of the GPUs it uses; empty when nobody knows"""
 
 
+class WindowNodes(msgspec.Struct, frozen=True):
+    """The nodes of one window, for the occurrence that stands or comes next."""
+
+    whose: str
+    """`maintenance kernel`, `queue class (window tuesday)`"""
+    start: float
+    end: float
+    nodes: Bools
+    is_begun: bool
+
+
 class NodeUsage:
     """`used[row, node]` in base units; `scored` the same as scores count it (ranks without requests count too)."""
 
@@ -52,6 +63,8 @@ class NodeUsage:
         """set where only a part of the feasible nodes is looked at"""
         self.volumes: Mapping[tuple[str, str], VolumeFact] = {}
         """{(namespace, claim): where it can be reached}"""
+        self.windows: Mapping[str, WindowNodes] = {}
+        """{window of the pool: the nodes that it reserves}"""
         self.devices = Devices(table) if table.shares.any() else None
         """None where no node shares its GPUs"""
         self.mix: Mix | None = None
@@ -68,6 +81,7 @@ class NodeUsage:
         other.scored = self.scored.copy()
         other.ports = {port: counts.copy() for port, counts in self.ports.items()}
         other.peers, other.volumes, other.sample = self.peers.copy(), self.volumes, None
+        other.windows = self.windows
         other.devices = self.devices.copy() if self.devices is not None else None
         other.mix = self.mix
         other.touched = []

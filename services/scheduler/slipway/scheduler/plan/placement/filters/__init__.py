@@ -16,6 +16,7 @@ from slipway.scheduler.plan.placement.filters import (
     node_scheduling,
     node_unschedulable,
     pod_topology_spread,
+    reserved,
     taint_toleration,
     volume_zone,
 )
@@ -31,6 +32,7 @@ FILTERS: tuple[NodeFilter, ...] = (
     NodeFilter(volume_zone.NAME, volume_zone.refuse),
     NodeFilter(avoid_nodes.NAME, avoid_nodes.refuse, is_passing=True),
     NodeFilter(gpu_sharing.NAME, gpu_sharing.refuse),
+    NodeFilter(reserved.NAME, reserved.refuse, is_passing=True),
     NodeFilter(node_ports.NAME, node_ports.refuse, is_static=False),
     NodeFilter(node_resources_fit.NAME, node_resources_fit.refuse, is_static=False),
     NodeFilter(pod_topology_spread.NAME, pod_topology_spread.refuse, is_static=False, is_coupled=True),

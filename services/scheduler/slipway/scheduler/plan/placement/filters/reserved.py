@@ -1,0 +1,28 @@
+"""Reserved: nodes that a window of the pool reserves, for work that is not its and would not end before it.
+
+Which windows are closed to a rank is found out before (`state/windows.py`), from its run limit and its queue. The
+filter only looks up their nodes. A window ends by itself, so what only it refuses is not hopeless.
+"""
+
+from slipway.model.times import format_time
+from slipway.scheduler.plan.placement.filters.base import NodeRefusal, Refused
+from slipway.scheduler.plan.state.nodes import At
+from slipway.scheduler.plan.state.rank_request import RankRequest
+from slipway.scheduler.plan.state.usage import NodeUsage, WindowNodes
+
+NAME = "Reserved"
+
+
+def refuse(ask: RankRequest, usage: NodeUsage, at: At) -> Refused:
+    """Per window that is closed to the rank, its nodes."""
+    for name in ask.role.closed:
+        window = usage.windows.get(name)
+        if window is not None:
+            text = _words(window)
+            yield NodeRefusal(NAME, f"is reserved {text}", f"are reserved {text}"), window.nodes[at]
+
+
+def _words(window: WindowNodes) -> str:
+    start, end = (format_time(time, "seconds") for time in (window.start, window.end))
+    text = f"for {window.whose} from {start} until {end}"
+    return text if window.is_begun else f"{text} (only work that ends by {start} may start there)"

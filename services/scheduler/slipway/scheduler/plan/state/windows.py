@@ -1,0 +1,257 @@
+"""The windows of a pool in one plan: which nodes they reserve, and which of them are closed to which work.
+
+Work may use the nodes of a window that is not its own if it ends before the window begins. Work without a run limit may
+only while the window is further away than its lead time. Owns the choice of nodes where a window asks for a number of
+them. Knows nothing of places. In a pool without windows nothing here is called.
+
+Invariant: the choice follows from the snapshot and the time alone. A node that is free of other work at the start is
+chosen before one that is not, so that what is chosen stays chosen while nothing but the clock moves.
+"""
+
+from collections.abc import Iterable, Mapping
+from hashlib import blake2b
+
+import msgspec
+import numpy as np
+
+from slipway.model.facts import AllocationFact, QueueFact, RoleFact, WindowFact
+from slipway.model.resources import GPU
+from slipway.model.windows import Occurrence, occurrence, occurrences
+from slipway.scheduler.plan.state.nodes import Bools, NodeTable
+from slipway.scheduler.plan.state.run_limits import ends_if_started, known_end, run_limit
+from slipway.scheduler.plan.state.snapshot import Holding, PoolSnapshot
+from slipway.scheduler.plan.state.usage import WindowNodes
+
+OCCURRENCES_MAX = 32
+"""Occurrences of one window among which the start of a blocked head is looked for."""
+
+
+class ReservedTime(msgspec.Struct, frozen=True):
+    """One window with the nodes of its occurrence that stands or comes next."""
+
+    window: WindowFact
+    occurrence: Occurrence
+    owners: frozenset[str]
+    """queues whose work it is for"""
+    nodes: Bools
+    key: bytes
+    """equal for equal occurrences with equal nodes, both begun or both to come"""
+
+
+class Windows:
+    """All windows that still occur, as one plan sees them."""
+
+    def __init__(self, snapshot: PoolSnapshot, queues: Mapping[str, QueueFact], now: float) -> None:
+        """`queues` with the run limits that hold for them."""
+        self._queues = queues
+        self._now = now
+        self._table = snapshot.table
+        self._roles: dict[tuple[int, tuple[str, ...]], tuple[tuple[RoleFact, ...], tuple[RoleFact, ...]]] = {}
+        """{(identity of roles, closed windows): (the roles, which it keeps alive; the same with those closed)}"""
+        self._open_roles: dict[int, tuple[RoleFact, ...]] = {}
+        """{identity of roles with closed windows: the same as they were}"""
+        self.standing = self._standing(snapshot)
+        self._by_name = {each.window.name: each for each in self.standing}
+
+    def nodes(self) -> dict[str, WindowNodes]:
+        """{window: its nodes, in words}"""
+        return {
+            each.window.name: WindowNodes(
+                whose=whose(each.window),
+                start=each.occurrence.start,
+                end=each.occurrence.end,
+                nodes=each.nodes,
+                is_begun=each.occurrence.start <= self._now,
+            )
+            for each in self.standing
+        }
+
+    def next_change(self) -> float:
+        """When the next of them begins or ends (epoch seconds); 0 for never."""
+        ends = (each.occurrence for each in self.standing)
+        return min((each.start if each.start > self._now else each.end for each in ends), default=0.0)
+
+    # --- what is closed to whom -----------------------------------------------------------------------------------
+
+    def bound(self, fact: AllocationFact, later_s: float = 0.0) -> AllocationFact:
+        """`fact`, which waits, with the windows that are closed to it if it starts now, or `later_s` from now."""
+        queue, at = self._queues.get(fact.queue), self._now + later_s
+        times = [(self._now, ends_if_started(fact, queue, self._now))]
+        if later_s:
+            times.append((at, ends_if_started(fact, queue, at)))
+        return self._closed_to(fact, times)
+
+    def bound_running(self, fact: AllocationFact) -> AllocationFact:
+        """`fact`, which runs, with the windows that are closed to further ranks of it."""
+        return self._closed_to(fact, [(self._now, known_end(fact, self._queues.get(fact.queue), self._now))])
+
+    def key_of(self, fact: AllocationFact) -> bytes:
+        """Equal for work to which equal nodes are closed; `fact` is bound."""
+        closed = fact.roles[0].closed if fact.roles else ()
+        return b"".join(self._by_name[name].key for name in closed)
+
+    def binding(self, fact: AllocationFact) -> list[ReservedTime]:
+        """Those that are not for the queue of `fact`."""
+        return [each for each in self.standing if fact.queue not in each.owners]
+
+    def open_at(self, fact: AllocationFact, at: float) -> Bools | None:
+        """The nodes that no window closes to `fact` if it starts at `at` (epoch seconds); None: all."""
+        limit = run_limit(fact, self._queues.get(fact.queue))
+        ends = None if limit is None else at + limit
+        closed = [each.nodes for each in self.binding(fact) if self._is_closed(each, at, ends)]
+        return ~np.logical_or.reduce(closed) if closed else None
+
+    def limits_before(self, fact: AllocationFact) -> list[float]:
+        """The run limits (seconds) with which fewer windows are closed to `fact`, which is bound; longest first."""
+        closed = fact.roles[0].closed if fact.roles else ()
+        starts = {self._by_name[name].occurrence.start - self._now for name in closed}
+        return sorted((limit for limit in starts if limit > 0), reverse=True)
+
+    def ends_until(self, fact: AllocationFact, until: float) -> list[float]:
+        """When occurrences of windows that are not for `fact` end: those that begin by `until`, and one of each in any
+        case; bounded in number."""
+        found: set[float] = set()
+        for each in self.binding(fact):
+            found.add(each.occurrence.end)
+            found.update(time.end for time in occurrences(each.window, self._now, until, OCCURRENCES_MAX))
+        return sorted(found)
+
+    def _closed_to(self, fact: AllocationFact, times: list[tuple[float, float | None]]) -> AllocationFact:
+        """`times`: the runs that it may have, as (start, end)."""
+        roles = self._open_roles.get(id(fact.roles), fact.roles)
+        closed = tuple(
+            each.window.name
+            for each in self.binding(fact)
+            if any(self._is_closed(each, at, ends) for at, ends in times)
+        )
+        if not closed:
+            return fact if roles is fact.roles else msgspec.structs.replace(fact, roles=roles)
+        key = (id(roles), closed)
+        known = self._roles.get(key)
+        if known is None:
+            made = tuple(msgspec.structs.replace(role, closed=closed) for role in roles)
+            known = self._roles[key] = (roles, made)
+            self._open_roles[id(made)] = roles
+        return msgspec.structs.replace(fact, roles=known[1])
+
+    def _is_closed(self, each: ReservedTime, at: float, ends: float | None) -> bool:
+        """Whether a run from `at` until `ends` (None: nobody knows) may meet the window."""
+        time = each.occurrence if at < each.occurrence.end else occurrence(each.window, at)
+        if time is None:
+            return False
+        return time.start - each.window.lead_s <= at if ends is None else time.start < ends
+
+    # --- who goes when a window begins --------------------------------------------------------------------------------
+
+    def to_evict(self, holdings: Iterable[Holding]) -> list[AllocationFact]:
+        """Preemptible work that stands on nodes of a window that has begun, is not its, and is to go by its word."""
+        begun = [each for each in self.standing if each.window.evicts and each.occurrence.start <= self._now]
+        found: list[AllocationFact] = []
+        for holding in holdings if begun else ():
+            fact = holding.allocation
+            nodes = [self._table.index[node] for node in holding.placements.values() if node in self._table.index]
+            if fact.preemptible and any(
+                fact.queue not in each.owners and bool(each.nodes[nodes].any()) for each in begun
+            ):
+                found.append(fact)
+        return sorted(found, key=lambda fact: (fact.key, fact.uid))
+
+    # --- which nodes --------------------------------------------------------------------------------------------------
+
+    def _standing(self, snapshot: PoolSnapshot) -> tuple[ReservedTime, ...]:
+        """Windows that name their nodes first, then those that ask for a number; the earlier first."""
+        times = [(window, time) for window in snapshot.pool.windows if (time := occurrence(window, self._now))]
+        times.sort(key=lambda pair: (is_counted(pair[0]), pair[1].start, pair[0].name))
+        found: list[ReservedTime] = []
+        for window, time in times:
+            owners = self._owners(window)
+            nodes = matching(window, self._table)
+            if is_counted(window):
+                taken = [each for each in found if each.occurrence.overlaps(time) and each.owners != owners]
+                for each in taken:
+                    nodes &= ~each.nodes
+                nodes = self._chosen(snapshot, window, time, owners, nodes)
+            digest = blake2b(nodes.tobytes(), digest_size=8).digest()
+            key = f"{window.name}@{time.start!r}{time.start <= self._now}".encode() + digest
+            found.append(ReservedTime(window, time, owners, nodes, key))
+        return tuple(found)
+
+    def _owners(self, window: WindowFact) -> frozenset[str]:
+        """The queues that it names, and all below them."""
+        named, found = frozenset(window.queues), set(window.queues)
+        for name in self._queues if named else ():
+            line: list[str] = []
+            at: str = name
+            while at and at not in line:
+                line.append(at)
+                queue = self._queues.get(at)
+                at = queue.parent if queue is not None else ""
+            if not named.isdisjoint(line):
+                found.add(name)
+        return frozenset(found)
+
+    def _chosen(
+        self,
+        snapshot: PoolSnapshot,
+        window: WindowFact,
+        time: Occurrence,
+        owners: frozenset[str],
+        among: Bools,
+    ) -> Bools:
+        """So many of the nodes as it asks for: those that other work leaves first, then those that its own work is on,
+        then by name."""
+        table = self._table
+        from_then_on = max(time.start, self._now)
+        late = np.zeros(len(table), dtype=np.float64)
+        is_own = np.zeros(len(table), dtype=np.bool_)
+        for holding in snapshot.holdings.values():
+            fact = holding.allocation
+            at = [table.index[charge.node] for charge in holding.charges.values() if charge.node in table.index]
+            if fact.queue in owners:
+                is_own[at] = True
+                continue
+            end = known_end(fact, self._queues.get(fact.queue), self._now)
+            if window.evicts and fact.preemptible:
+                end = from_then_on
+            beyond = np.inf if end is None else max(0.0, end - from_then_on)
+            late[at] = np.maximum(late[at], beyond)
+        nodes: list[int] = np.flatnonzero(among & ~table.closed).tolist()
+        nodes.sort(key=lambda node: (float(late[node]), not is_own[node], node))
+        found = np.zeros(len(table), dtype=np.bool_)
+        if window.nodes is not None:
+            found[nodes[: window.nodes]] = True
+            return found
+        row, left = table.row.get(GPU), window.gpus or 0
+        for node in nodes:
+            gpus = 0 if row is None else int(table.allocatable[row, node])
+            if left <= 0:
+                break
+            if gpus:
+                found[node] = True
+                left -= gpus
+        return found
+
+
+def is_counted(window: WindowFact) -> bool:
+    """Whether it asks for a number of nodes or GPUs, and not for all that match."""
+    return window.nodes is not None or window.gpus is not None
+
+
+def matching(window: WindowFact, table: NodeTable) -> Bools:
+    """The nodes that it may be about."""
+    if window.node_names:
+        nodes = np.zeros(len(table), dtype=np.bool_)
+        nodes[[table.index[name] for name in window.node_names if name in table.index]] = True
+        return nodes
+    nodes = np.ones(len(table), dtype=np.bool_)
+    for key, value in window.node_selector.items():
+        nodes &= table.label(key).select((value,))
+    return nodes
+
+
+def whose(window: WindowFact) -> str:
+    """Whom it is for, in words."""
+    if not window.queues:
+        return f"maintenance {window.name}"
+    queues = "queue " if len(window.queues) == 1 else "queues "
+    return f"{queues}{' and '.join(window.queues)} (window {window.name})"

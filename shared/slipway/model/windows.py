@@ -1,0 +1,159 @@
+"""When the windows of a pool occur: repeats by the clock of a time zone, as epoch seconds. Pure.
+
+Owns the arithmetic of repeats, and what is wrong with a window or with several together. Knows nothing of work.
+Invariant: occurrences of one window follow one another and do not overlap: a window is shorter than the time between
+two of its starts.
+"""
+
+from collections.abc import Collection, Iterable, Mapping
+from datetime import UTC, datetime, timedelta, tzinfo
+from functools import lru_cache
+from zoneinfo import ZoneInfo
+
+import msgspec
+
+from slipway.model.duration import format_duration
+from slipway.model.facts import WindowFact
+
+DAILY, WEEKLY = "Daily", "Weekly"
+LEAD_S = 86_400.0
+"""How long before a window work without a run limit stops starting on its nodes, where the window does not say."""
+STEP_DAYS = {DAILY: 1, WEEKLY: 7}
+LONGEST_S = {DAILY: 23 * 3600.0, WEEKLY: 167 * 3600.0}
+"""The shortest day of a year has 23 hours, where clocks are put forward."""
+ONCE_MAX_S = 366 * 86_400.0
+
+
+class Occurrence(msgspec.Struct, frozen=True):
+    """One time of a window: from `start` until before `end` (epoch seconds)."""
+
+    start: float
+    end: float
+
+    def overlaps(self, other: "Occurrence") -> bool:
+        """Whether they have an instant in common."""
+        return self.start < other.end and other.start < self.end
+
+
+def occurrence(window: WindowFact, at: float) -> Occurrence | None:
+    """The one that stands at `at`, else the next; None when there is none any more."""
+    if window.invalid:
+        return None
+    step = STEP_DAYS.get(window.every)
+    if step is None:
+        once = Occurrence(window.start, window.start + window.duration)
+        return once if once.end > at else None
+    zone = zone_of(window.time_zone)
+    first = datetime.fromtimestamp(window.start, zone).replace(tzinfo=None)
+    number = max(0, int((at - window.start - window.duration) // (step * 86_400)) - 1)
+    while True:
+        start = (first + timedelta(days=step * number)).replace(tzinfo=zone).timestamp()
+        if window.until is not None and start > window.until:
+            return None
+        if start + window.duration > at:
+            return Occurrence(start, start + window.duration)
+        number += 1
+
+
+def occurrences(window: WindowFact, since: float, until: float, most: int) -> list[Occurrence]:
+    """Those that end after `since` and begin before `until`, at most `most`."""
+    found: list[Occurrence] = []
+    at = since
+    while len(found) < most and (each := occurrence(window, at)) is not None and each.start < until:
+        found.append(each)
+        at = each.end
+    return found
+
+
+@lru_cache(maxsize=256)
+def zone_of(name: str) -> tzinfo:
+    """The time zone of an IANA name.
+
+    Raises:
+        ValueError: there is no such zone.
+    """
+    if name == "UTC":
+        return UTC
+    try:
+        return ZoneInfo(name)
+    except (ValueError, OSError, KeyError) as exc:
+        raise ValueError(f"there is no time zone {name!r}; write an IANA name such as Europe/Berlin, or UTC") from exc
+
+
+def fault_of(window: WindowFact) -> tuple[str, str] | None:
+    """(field, what is wrong with it) of a window by itself; None for a sound one."""
+    try:
+        zone_of(window.time_zone)
+    except ValueError as exc:
+        return "timeZone", str(exc)
+    if window.duration <= 0:
+        return "duration", "is 0; write how long the window is, such as 4h"
+    longest = LONGEST_S.get(window.every, ONCE_MAX_S)
+    if window.duration > longest:
+        what = f"a window that repeats {window.every}" if window.every else "a window"
+        return "duration", f"{what} lasts at most {format_duration(longest)}; shorten it, or write several windows"
+    if window.until is not None and window.until < window.start:
+        return "repeat/until", "is before start, so that the window never occurs; write a later time"
+    return None
+
+
+def notes_on(
+    windows: Iterable[WindowFact],
+    queues: Collection[str],
+    nodes: Mapping[str, tuple[Mapping[str, str], int]],
+    now: float,
+) -> dict[str, list[str]]:
+    """{window: what is doubtful about it} beside the pool's `queues` and `nodes` ({name: (labels, GPUs)})."""
+    sound = [window for window in windows if not window.invalid]
+    found: dict[str, list[str]] = {}
+    for window in sound:
+        notes = [f"the pool has no queue {name}; nothing may use the nodes for it" for name in window.queues]
+        notes = [note for note, name in zip(notes, window.queues, strict=True) if name not in queues]
+        notes += [f"the pool has no node {name}" for name in window.node_names if name not in nodes]
+        matching = _matching(window, nodes)
+        if not matching:
+            notes.append("no node of the pool matches; it reserves nothing")
+        beside = [window, *(other for other in sound if other.name != window.name and _meets(window, other, now))]
+        for what, asked in (("nodes", window.nodes), ("GPUs", window.gpus)):
+            if asked is None or not matching:
+                continue
+            has = len(matching) if what == "nodes" else sum(nodes[name][1] for name in matching)
+            others = [other for other in beside[1:] if _matching(other, nodes) & matching]
+            wanted = asked + sum(_wants(other, what, nodes, matching) for other in others)
+            if asked > has:
+                notes.append(f"asks for {asked} {what}, and the nodes that match have {has}; ask for fewer")
+            elif wanted > has:
+                names = ", ".join(sorted(other.name for other in others))
+                notes.append(f"it and {names} occur together and ask for {wanted} of {has} {what}; the later get fewer")
+        if notes:
+            found[window.name] = notes
+    return found
+
+
+def _matching(window: WindowFact, nodes: Mapping[str, tuple[Mapping[str, str], int]]) -> set[str]:
+    if window.node_names:
+        return set(window.node_names) & nodes.keys()
+    wanted = window.node_selector.items()
+    return {name for name, (labels, _) in nodes.items() if all(labels.get(key) == value for key, value in wanted)}
+
+
+def _meets(window: WindowFact, other: WindowFact, now: float) -> bool:
+    """Whether the next occurrence of one of them meets one of the other."""
+    mine, theirs = occurrence(window, now), occurrence(other, now)
+    if mine is None or theirs is None:
+        return False
+    at_mine, at_theirs = occurrence(other, mine.start), occurrence(window, theirs.start)
+    return (at_mine is not None and at_mine.overlaps(mine)) or (at_theirs is not None and at_theirs.overlaps(theirs))
+
+
+def _wants(
+    window: WindowFact, what: str, nodes: Mapping[str, tuple[Mapping[str, str], int]], among: Collection[str]
+) -> int:
+    """What a window takes of the nodes `among`, in nodes or GPUs."""
+    stated = window.nodes if what == "nodes" else window.gpus
+    shared = _matching(window, nodes) & set(among)
+    if stated is not None:
+        return stated
+    if window.nodes is not None or window.gpus is not None:
+        return 0  # stated in the other unit: not comparable
+    return len(shared) if what == "nodes" else sum(nodes[name][1] for name in shared)
