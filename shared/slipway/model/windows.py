@@ -14,6 +14,7 @@ import msgspec
 
 from slipway.model.duration import format_duration
 from slipway.model.facts import WindowFact
+from slipway.model.times import parse_time
 
 DAILY, WEEKLY = "Daily", "Weekly"
 LEAD_S = 86_400.0
@@ -22,6 +23,10 @@ STEP_DAYS = {DAILY: 1, WEEKLY: 7}
 LONGEST_S = {DAILY: 23 * 3600.0, WEEKLY: 167 * 3600.0}
 """The shortest day of a year has 23 hours, where clocks are put forward."""
 ONCE_MAX_S = 366 * 86_400.0
+
+
+ENDS_BY = "a maxRuntime that ends it by "
+"""What precedes the time in the message of work that a shorter run limit would let start: a condition has no field."""
 
 
 class Occurrence(msgspec.Struct, frozen=True):
@@ -63,6 +68,15 @@ def occurrences(window: WindowFact, since: float, until: float, most: int) -> li
         found.append(each)
         at = each.end
     return found
+
+
+def latest_end(message: str) -> float | None:
+    """By when work would have to end to start at once, as its message says (epoch seconds); None where it does not."""
+    _, found, rest = message.partition(ENDS_BY)
+    try:
+        return parse_time(rest.split(" ", 1)[0]) if found else None
+    except ValueError:
+        return None
 
 
 @lru_cache(maxsize=256)
@@ -110,16 +124,16 @@ def notes_on(
         notes = [f"the pool has no queue {name}; nothing may use the nodes for it" for name in window.queues]
         notes = [note for note, name in zip(notes, window.queues, strict=True) if name not in queues]
         notes += [f"the pool has no node {name}" for name in window.node_names if name not in nodes]
-        matching = _matching(window, nodes)
-        if not matching:
+        found_nodes = matching(window, nodes)
+        if not found_nodes:
             notes.append("no node of the pool matches; it reserves nothing")
         beside = [window, *(other for other in sound if other.name != window.name and _meets(window, other, now))]
         for what, asked in (("nodes", window.nodes), ("GPUs", window.gpus)):
-            if asked is None or not matching:
+            if asked is None or not found_nodes:
                 continue
-            has = len(matching) if what == "nodes" else sum(nodes[name][1] for name in matching)
-            others = [other for other in beside[1:] if _matching(other, nodes) & matching]
-            wanted = asked + sum(_wants(other, what, nodes, matching) for other in others)
+            has = len(found_nodes) if what == "nodes" else sum(nodes[name][1] for name in found_nodes)
+            others = [other for other in beside[1:] if matching(other, nodes) & found_nodes]
+            wanted = asked + sum(_wants(other, what, nodes, found_nodes) for other in others)
             if asked > has:
                 notes.append(f"asks for {asked} {what}, and the nodes that match have {has}; ask for fewer")
             elif wanted > has:
@@ -130,7 +144,8 @@ def notes_on(
     return found
 
 
-def _matching(window: WindowFact, nodes: Mapping[str, tuple[Mapping[str, str], int]]) -> set[str]:
+def matching(window: WindowFact, nodes: Mapping[str, tuple[Mapping[str, str], int]]) -> set[str]:
+    """The nodes that it may be about, of `nodes` ({name: (labels, GPUs)})."""
     if window.node_names:
         return set(window.node_names) & nodes.keys()
     wanted = window.node_selector.items()
@@ -151,7 +166,7 @@ def _wants(
 ) -> int:
     """What a window takes of the nodes `among`, in nodes or GPUs."""
     stated = window.nodes if what == "nodes" else window.gpus
-    shared = _matching(window, nodes) & set(among)
+    shared = matching(window, nodes) & set(among)
     if stated is not None:
         return stated
     if window.nodes is not None or window.gpus is not None:

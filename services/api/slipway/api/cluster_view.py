@@ -4,14 +4,15 @@ from collections.abc import Iterable, Iterator
 
 from slipway.api.capacity import allocatable_of, nodes_of
 from slipway.api.queue_view import NOBODY, Aged, Jobs, SlotsBy, is_waiting, slots_of, waiting_of
-from slipway.api.schemas import EvictionLimitView, FlavorUse, Held, NodeView, PoolView, QueueView
+from slipway.api.schemas import EvictionLimitView, FlavorUse, Held, NodeView, PoolView, QueueView, WindowView
 from slipway.api.seen_nodes import SeenNode
 from slipway.api.view import shown
-from slipway.crd.facts import eviction_limit
+from slipway.crd.facts import eviction_limit, window_fact
 from slipway.crd.members import left_ranks, members
 from slipway.crd.resolve import role_requests, template_of
 from slipway.crd.transitions import id_of, is_admitted, user_of
 from slipway.crd.v1alpha1 import Allocation, Queue, ResourcePool, RoleSpec
+from slipway.model import windows
 from slipway.model.eviction_rate import POOL_SCOPE, EvictionLevel
 from slipway.model.facts import DISABLED, DRAINING, SCHEDULING_LABEL
 from slipway.model.quantity import QuantityValue
@@ -49,6 +50,7 @@ def queue_view(
         flavors=_flavors_of(queue, pool_of, nodes, own) if pool_of is not None else [],
         min_runtime=queue.spec.min_runtime or "",
         eviction_limits=[],
+        windows=[],
         waiting=waiting_of(waiting, jobs or {}, aged),
     )
 
@@ -132,8 +134,46 @@ def _count(flavor: str, amount: QuantityValue | None) -> float | None:
         return None
 
 
-def pool_view(pool: ResourcePool, nodes: Iterable[SeenNode], live: Iterable[Allocation]) -> PoolView:
-    """One pool."""
+def windows_of(pool: ResourcePool, nodes: Iterable[SeenNode], queues: Iterable[Queue], now: float) -> list[WindowView]:
+    """The windows of a pool at `now` (epoch seconds) that still occur or cannot be understood, the next to begin first."""
+    if not pool.spec.windows:
+        return []
+    name = pool.metadata.name
+    facts = [window_fact(spec) for spec in pool.spec.windows]
+    own = {node.metadata.name: (node.metadata.labels, allocatable_of(node).gpus()) for node in nodes_of(pool, nodes)}
+    notes = windows.notes_on(facts, {each.metadata.name for each in queues if each.spec.pool == name}, own, now)
+    found = [(windows.occurrence(fact, now), fact, spec) for fact, spec in zip(facts, pool.spec.windows, strict=True)]
+    standing = [each for each in found if each[0] is not None or each[1].invalid]
+    standing.sort(key=lambda each: (each[0].start if each[0] is not None else 0.0, each[1].name))
+    return [
+        WindowView(
+            name=fact.name,
+            queues=list(fact.queues),
+            start=format_time(time.start, "seconds") if time is not None else "",
+            end=format_time(time.end, "seconds") if time is not None else "",
+            is_begun=time is not None and time.start <= now,
+            every=fact.every,
+            time_zone=fact.time_zone,
+            nodes=fact.nodes,
+            gpus=fact.gpus,
+            matching=len(windows.matching(fact, own)) if not fact.invalid else 0,
+            lead_time_s=fact.lead_s,
+            on_start=spec.on_start,
+            notes=[fact.invalid] if fact.invalid else notes.get(fact.name, []),
+        )
+        for time, fact, spec in standing
+    ]
+
+
+def pool_view(
+    pool: ResourcePool,
+    nodes: Iterable[SeenNode],
+    live: Iterable[Allocation],
+    *,
+    queues: Iterable[Queue] = (),
+    now: float = 0.0,
+) -> PoolView:
+    """One pool at `now` (epoch seconds); `queues` are all that there are."""
     own_nodes = nodes_of(pool, nodes)
     own = [each for each in live if each.spec.pool == pool.metadata.name]
     return PoolView(
@@ -145,6 +185,7 @@ def pool_view(pool: ResourcePool, nodes: Iterable[SeenNode], live: Iterable[Allo
         epoch=pool.status.epoch,
         tick=pool.status.tick,
         open_decisions=len(pool.status.decisions),
+        windows=windows_of(pool, own_nodes, queues, now),
         spec=shown(pool.spec),
     )
 

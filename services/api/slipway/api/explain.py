@@ -18,9 +18,11 @@ from slipway.crd.podtemplate import GRACE_DEFAULT_S
 from slipway.crd.roleresources import object_of
 from slipway.crd.transitions import id_of, leaving_ranks, ring_of, stop_reason
 from slipway.crd.v1alpha1 import Allocation
+from slipway.model.duration import format_duration
 from slipway.model.lifecycle import Event, Phase, RankState
 from slipway.model.reasons import Gate, says_never
 from slipway.model.times import format_time, parse_time
+from slipway.model.windows import latest_end
 from slipway.pods.rendezvous import gpus_of
 
 JOBS_SHOWN_MAX = 10
@@ -113,7 +115,7 @@ def explain(
     held_up = launch_failure.stuck_of(allocation)
     if held_up is not None:
         code, message = held_up.reason, launch_failure.sentence(held_up)
-    change = _change(allocation, code, message) if held_up is None else [launch_failure.change(held_up)]
+    change = _change(allocation, code, message, now) if held_up is None else [launch_failure.change(held_up)]
     if silent_nodes:
         message = f"{message or standing(allocation)}; {_silence(silent_nodes)}"
         change = [*change, Change(kind="forget", detail=_SILENCE_HELP)]
@@ -149,9 +151,14 @@ def _before(allocation: Allocation, pending: Iterable[Allocation], jobs: Jobs, a
     return ordered[: uids.index(uid)] if uid in uids else []
 
 
-def _change(allocation: Allocation, code: str, message: str) -> list[Change]:
+def _change(allocation: Allocation, code: str, message: str, now: float) -> list[Change]:
     if code not in _HELP:
         return []
+    latest = latest_end(message) if code in (Gate.NO_FIT, Gate.TOPOLOGY_TOO_SMALL) else None
+    if latest is not None and latest > now:
+        span = format_duration(latest - now)
+        detail = f"set its maxRuntime to at most {span} to start now: slipway limit {id_of(allocation)} --max-runtime"
+        return [Change(kind="maxRuntime", detail=detail)]
     kind, detail = _NEVER_HELP.get(code, _HELP[code]) if says_never(message) else _HELP[code]
     until = allocation.status.not_before if code == Gate.BACKOFF else ""
     return [Change(kind=kind, detail=detail, until=until)]

@@ -594,9 +594,35 @@ class EvictionLimitView(msgspec.Struct, kw_only=True, frozen=True, rename="camel
     """when one more may be made; empty while none is used up"""
 
 
+class WindowView(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
+    """A window of a pool: its occurrence that stands or comes next, for whom it is, and which nodes it reserves."""
+
+    name: str
+    queues: list[str]
+    """whose work may use the nodes; empty: maintenance, no work may"""
+    start: str
+    """of the occurrence that stands, or of the next; empty when there is none any more"""
+    end: str
+    is_begun: bool
+    every: str
+    """Daily or Weekly; empty: once"""
+    time_zone: str
+    nodes: int | None
+    """so many of the nodes that match; null: all of them, or as many as have `gpus`"""
+    gpus: int | None
+    matching: int
+    """nodes of the pool that it may be about"""
+    lead_time_s: float
+    """for so long before its start no work without a run limit starts on the nodes"""
+    on_start: str
+    """Wait or Evict"""
+    notes: list[str]
+    """what is wrong or doubtful about it"""
+
+
 class QueueView(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
-    """One queue; `waiting`, `flavors` and what holds by the queues above it are only filled in when one queue is asked
-    for."""
+    """One queue; `waiting`, `flavors`, `windows` and what holds by the queues above it are only filled in when one
+    queue is asked for."""
 
     name: str
     pool: str
@@ -611,6 +637,8 @@ class QueueView(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
     makes room at any time"""
     eviction_limits: list[EvictionLimitView]
     """of the queue, of those above it, and of its pool"""
+    windows: list[WindowView]
+    """of its pool: those that still occur, or that cannot be understood"""
     waiting: list[Waiting]
 
 
@@ -625,6 +653,8 @@ class PoolView(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
     epoch: int
     tick: int
     open_decisions: int
+    windows: list[WindowView]
+    """those that still occur, or that cannot be understood; the next to begin first"""
     spec: dict[str, Any]
 
 

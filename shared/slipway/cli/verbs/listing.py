@@ -186,6 +186,11 @@ def _queue_show(arguments: argparse.Namespace, session: CliSession) -> int:
         session.terminal.line("")
     for line in _promises(body):
         session.terminal.line(line)
+    windows = [(str(body["pool"]), each) for each in cast("list[Json]", body.get("windows") or [])]
+    for line in _window_lines(windows, session)[1:]:
+        session.terminal.line(line)
+    if windows:
+        session.terminal.line("")
     if not waiting:
         session.terminal.note("nobody waits in this queue")
         return main.OK
@@ -251,8 +256,46 @@ def _queue_stats(arguments: argparse.Namespace, session: CliSession) -> int:
 
 
 def pool(arguments: argparse.Namespace, session: CliSession) -> int:
-    """Pools."""
-    return _list(arguments, session, "/pools", _POOLS)
+    """Pools, and the times in which nodes of them are reserved."""
+    answer = session.api.call("GET", "/pools")
+    code = show(arguments, session, answer, _POOLS)
+    if not (output.is_for_machines(arguments) or arguments.quiet or arguments.output == "name"):
+        # A server of an earlier version knows no windows.
+        pools = output.items_of(answer)
+        rows = [(str(each["name"]), cast("list[Json]", each.get("windows") or [])) for each in pools]
+        for line in _window_lines([(name, window) for name, windows in rows for window in windows], session):
+            session.terminal.line(line)
+    return code
+
+
+def _window_lines(windows: list[tuple[str, Json]], session: CliSession) -> list[str]:
+    """A table of (pool, window), and what is doubtful about them."""
+    if not windows:
+        return []
+    rows = [[str(each["name"]), name, _whose(each), _how_much(each), *_when(each)] for name, each in windows]
+    head = ["WINDOW", "POOL", "FOR", "NODES", "FROM", "UNTIL", "REPEATS"]
+    notes = [
+        f"window {each['name']}: {note}" for _, each in windows for note in cast("list[str]", each.get("notes") or [])
+    ]
+    return ["", _colourful(head, rows, session), *notes]
+
+
+def _whose(window: Json) -> str:
+    queues = cast("list[str]", window["queues"])
+    return f"queue {', '.join(queues)}" if queues else "maintenance"
+
+
+def _how_much(window: Json) -> str:
+    matching = window["matching"]
+    if window["gpus"] is not None:
+        return f"{window['gpus']} GPUs of {matching} nodes"
+    return f"{window['nodes']} of {matching}" if window["nodes"] is not None else str(matching)
+
+
+def _when(window: Json) -> list[str]:
+    start = f"{window['start']} (now)" if window["isBegun"] else str(window["start"] or "-")
+    zone = f" ({window['timeZone']})" if window["every"] else ""
+    return [start, str(window["end"] or "-"), f"{window['every'] or 'once'}{zone}"]
 
 
 def configure_nodes(parser: argparse.ArgumentParser) -> None:

@@ -136,6 +136,7 @@ function Waiting({ name, queues }) {
   return html`<${Answered} answer=${answer} what=${`queue ${name}`} rows=${4}>${(queue) => html`
     ${queue.flavors?.length ? html`<${Flavors} name=${name} flavors=${queue.flavors} />` : null}
     <${Promises} queue=${queue} />
+    ${queue.windows?.length ? html`<${Windows} pool=${queue.pool} windows=${queue.windows} />` : null}
     <section><h2>Waiting in ${name} <small>${queue.pending.toLocaleString("en")}</small></h2>
       ${queue.pending > 1 || filter.value ? html`<div class="bar"><input type="search" placeholder="Filter by name, user or reason"
         aria-label="Filter who waits" value=${filter.value} maxlength="200" onInput=${(event) => (filter.value = event.target.value)} />
@@ -160,6 +161,24 @@ function Promises({ queue }) {
     ${limits.map((each) => html`<p key=${each.of}>${each.of ? html`Queue <b>${each.of}</b>` : html`Pool <b>${queue.pool}</b>`} allows
       ${` ${each.count} per ${each.per}, ${each.burst} at once: `}<b>${each.left} left now</b>${each.nextAt ? html`, one more at <time datetime=${each.nextAt}>${spellExact(each.nextAt)}</time>` : null}.</p>`)}
     </section>`;
+}
+
+// Times in which nodes of the pool are reserved, for some queues or for maintenance.
+function Windows({ pool, windows }) {
+  const nodesOf = (each) => each.gpus !== null ? `${plural(each.gpus, "GPU")} of ${plural(each.matching, "node")}`
+    : each.nodes !== null ? `${each.nodes} of ${plural(each.matching, "node")}` : plural(each.matching, "node");
+  const time = (at) => at ? html`<time datetime=${at}>${spellExact(at)}</time>` : html`<span class="soft">–</span>`;
+  return html`<section><h2>Windows of pool ${pool}</h2>
+    <table class="list" aria-label=${`Windows of pool ${pool}`}>
+      <thead><tr><th>Window</th><th>For</th><th>Nodes</th><th>From</th><th>Until</th><th>Repeats</th></tr></thead>
+      <tbody>${windows.map((each) => html`<tr key=${each.name}>
+        <th scope="row">${each.name}${each.isBegun ? html` <b>now</b>` : null}${each.notes.map((note) => html`<p class="soft" key=${note}>${note}</p>`)}</th>
+        <td data-label="For">${each.queues.length ? `queue ${each.queues.join(", ")}` : "maintenance"}</td>
+        <td data-label="Nodes">${nodesOf(each)}</td>
+        <td data-label="From">${time(each.start)}</td>
+        <td data-label="Until">${time(each.end)}</td>
+        <td data-label="Repeats">${each.every ? `${each.every} (${each.timeZone})` : "once"}</td>
+      </tr>`)}</tbody></table></section>`;
 }
 
 function Flavors({ name, flavors }) {

@@ -42,8 +42,11 @@ async def queue(request: Request) -> Response:
     pending, jobs = await pending_of(parts, found.spec.pool, live if with_waiting else ())
     aged = await aged_of(parts, pending)
     pool = await _pool_of(request, found.spec.pool)
-    nodes = await parts.nodes.items() if pool is not None and pool.spec.flavors else []
-    above = cluster_view.line_of(found, (await parts.kube.list(QUEUES)).items if found.spec.parent else [])
+    is_of_nodes = pool is not None and (pool.spec.flavors or pool.spec.windows)
+    nodes = await parts.nodes.items() if is_of_nodes else []
+    has_windows = pool is not None and bool(pool.spec.windows)
+    others = (await parts.kube.list(QUEUES)).items if found.spec.parent or has_windows else []
+    above = cluster_view.line_of(found, others)
     if pool is not None and any(each.spec.eviction_limit for each in (pool, *above)):
         # What is left of the limits changes with each eviction: what is known of the pool may be some seconds old.
         pool = await parts.kube.get(RESOURCE_POOLS, found.spec.pool)
@@ -63,6 +66,7 @@ async def queue(request: Request) -> Response:
             view,
             min_runtime=cluster_view.min_runtime_of(above),
             eviction_limits=cluster_view.eviction_limits(above, pool, parts.clock.now()),
+            windows=cluster_view.windows_of(pool, nodes, others, parts.clock.now()) if pool is not None else [],
             waiting=[each for each in view.waiting if sight.has(each.workspace)],
         )
     )
@@ -102,7 +106,9 @@ async def pools(request: Request) -> Response:
     nodes = await parts.nodes.items()
     live = await parts.seen.live()
     sight = await sight_of(request)
-    views = [cluster_view.pool_view(pool, nodes, live) for pool in listed.items]
+    has_windows = any(pool.spec.windows for pool in listed.items)
+    others, now = (await parts.kube.list(QUEUES)).items if has_windows else [], parts.clock.now()
+    views = [cluster_view.pool_view(pool, nodes, live, queues=others, now=now) for pool in listed.items]
     items = views if sight.is_whole else [_own(view, sight) for view in views]
     return json_response(Items(items=items, warnings=parts.nodes.warnings()))
 

@@ -97,8 +97,10 @@ class RemedyOffers:
         limit = self._reservations.passing_limit(fact)
         if limit is None or any(part.kind not in NO_ROOM_MADE for part in change):
             return None
-        limit = min([limit, *(part.seconds for part in change if part.kind == "maxRuntime")])
-        return (*(part for part in change if part.kind != "maxRuntime"), Remedy(kind="maxRuntime", seconds=limit))
+        before = next((part for part in change if part.kind == "maxRuntime"), None)
+        if before is not None and before.seconds <= limit:
+            return change
+        return (*(part for part in change if part is not before), Remedy(kind="maxRuntime", seconds=limit))
 
     def _domain(self, fact: AllocationFact, change: tuple[Remedy, ...]) -> str:
         """`rack r7`, when it has to be in one and all that has to be freed is there."""

@@ -128,10 +128,10 @@ def _by_ending(standing: RemedyState, fact: AllocationFact, rivals: list[Allocat
     windows = standing.windows
     if windows is None:
         return None
-    for seconds in windows.limits_before(fact):
+    for seconds, until in windows.limits_before(fact):
         if standing.admits(windows.bound(msgspec.structs.replace(fact, max_runtime=seconds))):
             is_taken = any(standing.admits(rival) for rival in rivals)
-            return None if is_taken else Remedy(kind="maxRuntime", seconds=seconds)
+            return None if is_taken else Remedy(kind="maxRuntime", seconds=seconds, until=until)
     return None
 
 

@@ -13,6 +13,7 @@ from slipway.model.quantity import format_quantity
 from slipway.model.reasons import NEVER, Gate
 from slipway.model.resources import CPU, GPU, GPU_MILLI, GPU_SHARES, MEMORY, MILLI, PODS, flavor_in, scale_of, total
 from slipway.model.times import format_time
+from slipway.model.windows import ENDS_BY
 from slipway.scheduler.plan.placement.extenders import WAITING
 from slipway.scheduler.plan.placement.feasibility import admitting, empty_room
 from slipway.scheduler.plan.placement.filters.node_affinity import REQUIRED as REQUIRED_AFFINITY
@@ -362,6 +363,8 @@ def in_words(changes: tuple[Remedy, ...], domain: str = "") -> str:
     for change in changes:
         if change.kind == "tolerate":
             return f"tolerating the taint {change.name} would help"
+        if change.kind == "maxRuntime" and change.until:
+            return f"{ENDS_BY}{format_time(change.until, 'seconds')} would let it start now"
     sums: dict[str, int] = {}
     freed = [change for change in changes if change.kind == "free"]
     for change in freed:

@@ -83,9 +83,10 @@ def policy_of(pool: PoolFact) -> PlacementPolicy:
 
 
 def faults_of(pool: PoolFact) -> tuple[str, ...]:
-    """Everything that is wrong with the pool's scores and their args, each with its path in the ResourcePool."""
+    """Everything wrong with the pool's scores, their args and its windows, each with its path in the ResourcePool."""
     known = ", ".join(sorted(SCORES))
     found = [f"spec.scores.{name}: there is no such score; known are {known}" for name in unknown_scores(pool)]
+    found += [f"spec.windows[{each.name}].{each.invalid}" for each in pool.windows if each.invalid]
     return (*found, *(f"spec.args.{path}: {text}" for path, text in faults(pool.args)))
 
 

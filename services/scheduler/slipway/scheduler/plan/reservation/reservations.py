@@ -200,7 +200,7 @@ class Reservations:
         def open_at(at: float) -> Bools | None:
             return windows.open_at(fact, max(at, now))
 
-        return earliest(Future(self._state), fact, limit, steps, boxes, open_at)
+        return earliest(Future(self._state), fact, limit, steps, boxes, open_at=open_at)
 
     def _is_ever(self, fact: AllocationFact) -> bool:
         """Whether it would stand if everything had ended that may end."""

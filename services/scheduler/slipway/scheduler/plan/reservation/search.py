@@ -68,6 +68,7 @@ def earliest(
     limit: float | None,
     steps: Sequence[ReleaseStep],
     boxes: Sequence[Box],
+    *,
     open_at: OpenAt | None = None,
 ) -> EarliestStart | None:
     """The first of `steps` at which `fact` has its places for its whole run; None when it has them at none.

@@ -57,8 +57,8 @@ class Grow(msgspec.Struct, frozen=True, kw_only=True):
 class Remedy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One part of a smallest unblocking change. Only the fields that its `kind` names are set.
 
-    maxRuntime: it asks for a run limit of at most `seconds`. uncordon: `node` takes new work again. tolerate: it
-    tolerates the taint `name` (`key=value:effect`).
+    maxRuntime: it asks for a run limit of at most `seconds`; with `until`, for one that ends it by then. uncordon:
+    `node` takes new work again. tolerate: it tolerates the taint `name` (`key=value:effect`).
 
     free: `amounts` more are free on `node`. limit | nominal | borrowing: that bound of queue `name` is raised by
     `amounts`. maxSlots: job `name` gets `slots` more. release: `hold` is false. wait: until `until` (epoch seconds).

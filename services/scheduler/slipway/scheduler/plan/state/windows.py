@@ -101,11 +101,12 @@ class Windows:
         closed = [each.nodes for each in self.binding(fact) if self._is_closed(each, at, ends)]
         return ~np.logical_or.reduce(closed) if closed else None
 
-    def limits_before(self, fact: AllocationFact) -> list[float]:
-        """The run limits (seconds) with which fewer windows are closed to `fact`, which is bound; longest first."""
+    def limits_before(self, fact: AllocationFact) -> list[tuple[float, float]]:
+        """The run limits with which fewer windows are closed to `fact`, which is bound, as (seconds, when it then ends
+        if it starts now); longest first."""
         closed = fact.roles[0].closed if fact.roles else ()
-        starts = {self._by_name[name].occurrence.start - self._now for name in closed}
-        return sorted((limit for limit in starts if limit > 0), reverse=True)
+        starts = {self._by_name[name].occurrence.start for name in closed}
+        return [(start - self._now, start) for start in sorted(starts, reverse=True) if start > self._now]
 
     def ends_until(self, fact: AllocationFact, until: float) -> list[float]:
         """When occurrences of windows that are not for `fact` end: those that begin by `until`, and one of each in any
@@ -170,7 +171,7 @@ class Windows:
                 taken = [each for each in found if each.occurrence.overlaps(time) and each.owners != owners]
                 for each in taken:
                     nodes &= ~each.nodes
-                nodes = self._chosen(snapshot, window, time, owners, nodes)
+                nodes = self._chosen(snapshot, window, time, owners=owners, among=nodes)
             digest = blake2b(nodes.tobytes(), digest_size=8).digest()
             key = f"{window.name}@{time.start!r}{time.start <= self._now}".encode() + digest
             found.append(ReservedTime(window, time, owners, nodes, key))
@@ -195,6 +196,7 @@ class Windows:
         snapshot: PoolSnapshot,
         window: WindowFact,
         time: Occurrence,
+        *,
         owners: frozenset[str],
         among: Bools,
     ) -> Bools:
