@@ -1,6 +1,7 @@
 """Windows on random scenarios in virtual time: nothing that may run into the window of others is ever placed there."""
 
 import math
+from itertools import pairwise
 from typing import Any
 
 import msgspec
@@ -165,7 +166,7 @@ def test_occurrences_follow_one_another(every: str, zone: str, start: int, later
     assert len(found) == 3
     assert found[0].end > at
     step = 86_400 if every == "Daily" else 7 * 86_400
-    for one, other in zip(found, found[1:], strict=False):
+    for one, other in pairwise(found):
         assert one.end <= other.start
         assert abs(other.start - one.start - step) <= 3600
     assert found[0].start <= max(at, start) + step + 3600

@@ -135,7 +135,7 @@ def _count(flavor: str, amount: QuantityValue | None) -> float | None:
 
 
 def windows_of(pool: ResourcePool, nodes: Iterable[SeenNode], queues: Iterable[Queue], now: float) -> list[WindowView]:
-    """The windows of a pool at `now` (epoch seconds) that still occur or cannot be understood, the next to begin first."""
+    """The windows of a pool at `now` (epoch seconds) that still occur or cannot be understood; the next first."""
     if not pool.spec.windows:
         return []
     name = pool.metadata.name
