@@ -52,12 +52,9 @@ def some_windows(draw: st.DrawFn, node_names: list[str]) -> list[Part]:
 
 @st.composite
 def with_windows(draw: st.DrawFn) -> Part:
-    work = st.builds(
-        lambda early, late: early + late,
-        some_work("e", queues=["a", "b"], most=4, early=True),
-        some_work("l", queues=["a", "b"], most=4, early=False),
-    )
-    scenario = draw(scenarios(QUEUES, work))
+    early = draw(some_work("e", queues=["a", "b"], most=4, early=True))
+    late = draw(some_work("l", queues=["a", "b"], most=4, early=False))
+    scenario = draw(scenarios(QUEUES, st.just([*early, *late])))
     windows = draw(some_windows([node["name"] for node in scenario["nodes"]]))
     for part in scenario["allocations"]:
         part["preemptible"] = draw(st.booleans())

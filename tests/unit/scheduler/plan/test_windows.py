@@ -32,7 +32,8 @@ QUEUES = (QueueFact(name="default"), QueueFact(name="class"), QueueFact(name="be
 
 def a_window(**more: Any) -> WindowFact:
     """Maintenance of all nodes from 1000 to 2000."""
-    return WindowFact(**{"name": "patch", "start": 1000.0, "duration": 1000.0, "lead_s": DAY, **more})
+    fields: dict[str, Any] = {"name": "patch", "start": 1000.0, "duration": 1000.0, "lead_s": DAY, **more}
+    return WindowFact(**fields)
 
 
 def a_pool(*windows: WindowFact, **more: Any) -> PoolFact:
