@@ -1,11 +1,12 @@
 """Windows on random scenarios in virtual time: nothing that may run into the window of others is ever placed there."""
 
+import asyncio
 import math
 from itertools import pairwise
 from typing import Any
 
 import msgspec
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slipway.model.facts import WindowFact
@@ -16,6 +17,9 @@ from slipway.scheduler.simulate.lower import window as lowered
 from slipway.scheduler.simulate.parts import WindowPart
 from tests.property.planner.instances import Instance, instances
 from tests.property.planner.test_backfill import SETTINGS, assert_never_later, run, scenarios, some_work
+from tests.property.planner.test_decision_log import STEPS, furnished, happen
+from tests.support.clock import FakeClock
+from tests.support.decision_desk import replayed
 from tests.support.planner import planned
 
 Part = dict[str, Any]
@@ -146,6 +150,24 @@ def test_every_plan_beside_a_window_is_sound(instance: Instance, start: int, lea
     window = WindowFact(name="w", start=float(start), duration=30.0, lead_s=float(lead), nodes=nodes)
     snapshot = instance.snapshot(pool=msgspec.structs.replace(instance.pool, windows=(window,)))
     assert lint(snapshot, planned(snapshot)) == ()
+
+
+@settings(deadline=None, max_examples=20)
+@given(instances(), STEPS, st.integers(-20, 40), st.none() | st.integers(1, 2), st.data())
+def test_a_log_of_decisions_beside_a_window_is_replayed_alike(
+    instance: Instance, steps: list[str], later: int, nodes: int | None, data: st.DataObject
+) -> None:
+    """The window is a part of the pool that is recorded, and the time one of the record: nothing else decides."""
+    start = FakeClock().now() + later
+    window = WindowFact(name="w", start=start, duration=30.0, lead_s=10.0, nodes=nodes, evicts=True)
+    made = msgspec.structs.replace(instance, pool=msgspec.structs.replace(instance.pool, windows=(window,)))
+    desk = furnished(made)
+    happen(desk, made, steps, data.draw)
+    asyncio.run(desk.recorder.flush())
+    if not desk.log:
+        return
+    report = replayed(desk.log)
+    assert (report.differences, report.skipped, report.ticks) == ([], [], len(desk.log))
 
 
 @given(
