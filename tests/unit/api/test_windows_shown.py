@@ -58,12 +58,12 @@ async def test_what_is_wrong_or_doubtful_about_a_window_is_said_beside_it(world:
 async def test_the_explanation_says_which_run_limit_starts_it_now(world: ApiWorld) -> None:
     """From the time in the scheduler's message; once that time has passed it is the usual help."""
     answer = await world.launch()
-    by = f"a maxRuntime that ends it by {at(world, 12_000)} would let it start now"
+    by = f"a maxRuntime that ends it by {at(world, 12_030)} would let it start now"
     await world.explain(answer["name"], "NoFit", f"0 of 2 nodes fit: 2 are reserved for maintenance patch; {by}")
     path = f"/allocations/{answer['id']}/explain"
     (change,) = (await world.get(path)).json()["change"]
     assert change["kind"] == "maxRuntime"
-    assert change["detail"].startswith("set its maxRuntime to at most 3h2")
+    assert change["detail"].startswith("set its maxRuntime to at most 3h20m to start now")
     assert change["detail"].endswith(f"slipway limit {answer['id']} --max-runtime")
     await world.explain(answer["name"], "NoFit", f"a maxRuntime that ends it by {at(world, -1)} would let it start now")
     assert [each["kind"] for each in (await world.get(path)).json()["change"]] == ["fit"]

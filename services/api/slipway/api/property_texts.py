@@ -197,6 +197,7 @@ TEXTS = {
     "AllocationView.waiting": "the service inside has nothing to show yet",
     "warnings": "what is worth knowing, in words",
     "weight": "share of the queue, compared with other jobs",
+    "windows": "times in which nodes of the pool are reserved: those that still occur, or that cannot be understood",
     "workspace": "its workspace",
     "workspaces": "workspaces",
 }

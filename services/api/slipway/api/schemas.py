@@ -598,18 +598,23 @@ class WindowView(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
     """A window of a pool: its occurrence that stands or comes next, for whom it is, and which nodes it reserves."""
 
     name: str
+    """of the window"""
     queues: list[str]
     """whose work may use the nodes; empty: maintenance, no work may"""
     start: str
     """of the occurrence that stands, or of the next; empty when there is none any more"""
     end: str
+    """of the same occurrence"""
     is_begun: bool
+    """it stands now"""
     every: str
     """Daily or Weekly; empty: once"""
     time_zone: str
+    """where the time of day of its start repeats"""
     nodes: int | None
     """so many of the nodes that match; null: all of them, or as many as have `gpus`"""
     gpus: int | None
+    """as many nodes as have so many GPUs together; null: see `nodes`"""
     matching: int
     """nodes of the pool that it may be about"""
     lead_time_s: float
