@@ -14,13 +14,22 @@ from slipway.crd.meta import ANNOTATION_TRACE, ANNOTATION_USER, TEARDOWN_FINALIZ
 from slipway.crd.pools import AutoscalingSpec
 from slipway.crd.resolve import Resolved, resolve
 from slipway.crd.roleresources import is_extended, object_of, objects_of, pod_ask
-from slipway.crd.transitions import held_up_since, is_admitted, is_released, leaving_ranks, stop_reason, waiting_since
+from slipway.crd.transitions import (
+    held_up_since,
+    is_admitted,
+    is_released,
+    leaving_ranks,
+    stop_reason,
+    user_of,
+    waiting_since,
+)
 from slipway.crd.v1alpha1 import (
     Allocation,
     AllocationSpec,
     AllocationStatus,
     EvictionRate,
     ExtenderSpec,
+    FairShare,
     Job,
     PolicySpec,
     Quantities,
@@ -42,6 +51,7 @@ from slipway.model.facts import (
     AllocationFact,
     AutoscalingFact,
     BudgetFact,
+    FairShareFact,
     FlavorFact,
     JobFact,
     PoolFact,
@@ -117,6 +127,7 @@ def allocation_fact(
         queue=spec.queue,
         job=spec.job or "",
         kind=spec.kind.value,
+        user=user_of(allocation),
         priority=spec.priority,
         position=spec.queue_position,
         preemptible=spec.preemptible,
@@ -243,6 +254,7 @@ def _queue_fact(name: str, spec: QueueSpec) -> QueueFact:
         when_can_borrow=spec.flavor_fungibility.when_can_borrow,
         when_can_preempt=spec.flavor_fungibility.when_can_preempt,
         ordering=spec.ordering,
+        user_order=spec.user_order,
         within_queue=spec.preemption.within_queue,
         reclaim=spec.preemption.reclaim,
         max_runtime=_seconds("maxRuntime", spec.max_runtime) or None,
@@ -289,6 +301,13 @@ def eviction_limit(rate: EvictionRate | None) -> EvictionLimit | None:
     return EvictionLimit(count=rate.count, per_s=stored_duration(rate.per), burst=rate.burst or rate.count)
 
 
+def fair_share(spec: FairShare | None) -> FairShareFact | None:
+    """How past usage counts in a pool; None where it does not."""
+    if spec is None:
+        return None
+    return FairShareFact(stored_duration(spec.half_life), round(spec.history_weight * 1000))
+
+
 def job_fact(job: Job) -> JobFact:
     """A job group's caps and rank in its queue."""
     spec = job.spec
@@ -320,6 +339,7 @@ def pool_fact(pool: ResourcePool) -> PoolFact:
         flavors=tuple({item.name: FlavorFact(item.name, item.node_labels) for item in spec.flavors}.values()),
         preemption_margin_s=stored_duration(spec.preemption_margin) if spec.preemption_margin else PREEMPTION_MARGIN_S,
         eviction_limit=eviction_limit(spec.eviction_limit),
+        fair_share=fair_share(spec.fair_share),
         extenders=tuple(extender_fact(item) for item in spec.extenders),
         autoscaling=autoscaling_fact(spec.autoscaling),
         windows=tuple({item.name: window_fact(item) for item in spec.windows}.values()),

@@ -17,6 +17,8 @@ EVICTION_PERIOD_PATTERN = r"^([1-9][0-9]{0,3}[smh]|[1-9][0-9]{0,2}d)$"
 BEST_EFFORT_ATOMIC = "best-effort-atomic-scale-up.autoscaling.x-k8s.io"
 """The provisioning class of the Cluster Autoscaler that adds all nodes of a request, or none."""
 PROVISIONING_CLASS_PATTERN = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"
+HALF_LIFE_PATTERN = r"^([1-9][0-9]?h|[1-6][0-9]{2}h|7[01][0-9]h|720h|[1-9]d|[12][0-9]d|30d)$"
+"""Usage is known by the day, and the days of ten half-lives are read: so it has bounds."""
 SHM_SIZE_PATTERN = r"^(|(100|[1-9][0-9]?)%|0|[1-9][0-9]{0,5}(Mi|Gi|Ti))$"
 WINDOW_TIME_PATTERN = (
     r"^(19[7-9][0-9]|2[0-9]{3})-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])"
@@ -202,6 +204,15 @@ class WindowSpec(Wire, kw_only=True, frozen=True):
     """Evict: preemptible work of others that is on the nodes when an occurrence begins is evicted; Wait: it runs on"""
 
 
+class FairShare(Wire, kw_only=True, frozen=True):
+    """How past GPU time counts: it fades with time. What a queue owns (`nominal`) is not touched by it."""
+
+    half_life: Annotated[str, Meta(pattern=HALF_LIFE_PATTERN)]
+    """after so long half of a use is left: from 1h to 720h, or from 1d to 30d"""
+    history_weight: Annotated[float, Meta(ge=0, le=4)] = 1.0
+    """how much past usage shifts what queues deserve beyond `nominal`; 0: it only orders queues and users"""
+
+
 class ResourcePoolSpec(Wire, kw_only=True, frozen=True):
     node_selector: dict[str, str] = {}
     """labels of the nodes that belong to it; all nodes when empty"""
@@ -236,6 +247,8 @@ class ResourcePoolSpec(Wire, kw_only=True, frozen=True):
     """how long places are held for work that preempts beyond the grace of its victims; 5m when absent"""
     eviction_limit: EvictionRate | None = None
     """how often work of the pool is evicted for other work, whatever its queue; any number of times when absent"""
+    fair_share: FairShare | None = None
+    """how past usage counts in the order of queues and users, and in what queues deserve; it does not when absent"""
     workspaces: list[Name] = []
     """the workspaces that may use it; all when empty"""
     privileged_templates: bool = False
@@ -410,6 +423,9 @@ class QueueSpec(Wire, kw_only=True, frozen=True):
     """when the next flavor is tried"""
     ordering: Annotated[str, Meta(pattern="^(StrictFIFO|BestEffortFIFO|Backfill)$")] = "BestEffortFIFO"
     """StrictFIFO: the head blocks; BestEffortFIFO: what fits goes; Backfill: for now as BestEffortFIFO"""
+    user_order: Annotated[str, Meta(pattern="^(Submission|LeastUsed)$")] = "Submission"
+    """LeastUsed: among work of one priority, that of the user who has used less GPU time in the queue goes first; takes
+    fairShare of the pool"""
     preemption: QueuePreemption = QueuePreemption()
     max_runtime: Duration | None = None
     """an allocation that asks for more, or for no limit, gets this one"""

@@ -4,14 +4,15 @@ Invariant: an allocation that the totals of a day hold does not count again for 
 listed before the totals were read.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
 from slipway.crd import totals
 from slipway.crd.figures import DayTotals, DayUsage
 from slipway.crd.totals import Key
-from slipway.crd.usage import day_of, ms_of, sum_of, used
+from slipway.crd.transitions import user_of
+from slipway.crd.usage import DAY_MS, day_of, ms_of, sum_of, used
 from slipway.crd.v1alpha1 import Allocation
 from slipway.model.lifecycle import Phase
 
@@ -36,6 +37,62 @@ def gather(
         for row in kept.rows:
             key = (row.workspace, row.user, row.pool, row.queue, row.kind)
             found.append(Spent(day=day, key=key, usage=sum_of([row]), ended=row.ended))
+    for allocation, day, usage in _not_in_totals(days, stored, allocations, now):
+        is_end = day == _end_day(allocation)
+        found.append(Spent(day=day, key=totals.key_of(allocation), usage=usage, ended=int(is_end)))
+    return found
+
+
+class UsageStretch(msgspec.Struct, frozen=True, kw_only=True):
+    """GPU time that a user used in a queue, evenly between two times (epoch milliseconds)."""
+
+    day: str
+    queue: str
+    user: str
+    gpu_ms: int
+    begin_ms: int
+    end_ms: int
+
+
+def stretches(
+    days: Sequence[str], stored: Mapping[str, DayTotals], allocations: Iterable[Allocation], pool: str, now: float
+) -> Iterator[UsageStretch]:
+    """The GPU time of a pool on these days. What is in the totals is spread over its day; what is not, over the part of
+    the day in which its object was there. `allocations` were listed before `stored` was read."""
+    now_ms = round(now * 1000)
+    for day in days:
+        sums: dict[tuple[str, str], int] = {}
+        for row in stored[day].rows if day in stored else ():
+            if row.pool == pool:
+                sums[row.queue, row.user] = sums.get((row.queue, row.user), 0) + sum(row.slot_ms.values())
+        begin_ms, end_ms = _bounds(day, now_ms)
+        for (queue, user), gpu_ms in sorted(sums.items()):
+            if gpu_ms:
+                yield UsageStretch(day=day, queue=queue, user=user, gpu_ms=gpu_ms, begin_ms=begin_ms, end_ms=end_ms)
+    own = (each for each in allocations if each.spec.pool == pool)
+    for allocation, day, usage in _not_in_totals(days, stored, own, now):
+        gpu_ms = sum(usage.slot_ms.values())
+        if gpu_ms:
+            begin_ms, end_ms = _bounds(day, now_ms)
+            yield UsageStretch(
+                day=day,
+                queue=allocation.spec.queue,
+                user=user_of(allocation),
+                gpu_ms=gpu_ms,
+                begin_ms=max(begin_ms, ms_of(allocation.metadata.creation_timestamp or f"{day}T00:00:00Z")),
+                end_ms=min(end_ms, ms_of(allocation.status.ended_at)) if allocation.status.ended_at else end_ms,
+            )
+
+
+def days_open(allocations: Iterable[Allocation], now: float) -> frozenset[str]:
+    """The days of which the totals may still grow by what was listed."""
+    return frozenset(day for each in allocations if not totals.is_booked(each) for day in used(each, now))
+
+
+def _not_in_totals(
+    days: Sequence[str], stored: Mapping[str, DayTotals], allocations: Iterable[Allocation], now: float
+) -> Iterator[tuple[Allocation, str, DayUsage]]:
+    """(allocation, day, what it used) of what the totals do not hold."""
     wanted = frozenset(days)
     booked = {day: totals.tokens_in(kept) for day, kept in stored.items()}
     for allocation in allocations:
@@ -45,9 +102,13 @@ def gather(
         by_day = {**({end: DayUsage()} if end else {}), **used(allocation, now)}
         for day in by_day.keys() & wanted:
             if token not in booked.get(day, frozenset()):
-                key = totals.key_of(allocation)
-                found.append(Spent(day=day, key=key, usage=by_day[day], ended=int(day == end)))
-    return found
+                yield allocation, day, by_day[day]
+
+
+def _bounds(day: str, now_ms: int) -> tuple[int, int]:
+    """When the day began, and when it ended or the time now."""
+    begin_ms = ms_of(f"{day}T00:00:00Z")
+    return begin_ms, max(begin_ms, min(begin_ms + DAY_MS, now_ms))
 
 
 def gpu_ms(spent: Iterable[Spent], pool: str) -> dict[str, dict[str, int]]:

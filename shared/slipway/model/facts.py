@@ -155,6 +155,8 @@ class AllocationFact(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     queue: str = "default"
     job: str = ""
     kind: str = "command"
+    user: str = ""
+    """who launched it"""
     priority: int = 0
     position: str = ""
     preemptible: bool = False
@@ -258,6 +260,17 @@ class BudgetFact(msgspec.Struct, frozen=True):
     window_s: float
 
 
+SUBMISSION, LEAST_USED = "Submission", "LeastUsed"
+
+
+class FairShareFact(msgspec.Struct, frozen=True):
+    """How past usage counts in a pool: it halves in each `half_life_s`; `history` is its say in what queues deserve, in
+    thousandths, 0 for none."""
+
+    half_life_s: float
+    history: int = 1000
+
+
 class QueueFact(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     name: str
     pool: str = "default"
@@ -285,6 +298,8 @@ class QueueFact(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     eviction_limit: EvictionLimit | None = None
     """how often its work and that of the queues below it is evicted for other work; None: no limit of its own"""
     budgets: tuple[BudgetFact, ...] = ()
+    user_order: str = SUBMISSION
+    """LEAST_USED: among work of one priority, that of the user who has used less goes first"""
     invalid: str = ""
     """what of it nobody understands; nothing starts in it and below it"""
 
@@ -373,6 +388,8 @@ class PoolFact(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """how long places are held for work that preempts beyond the grace of its victims"""
     eviction_limit: EvictionLimit | None = None
     """how often work is evicted for other work; None: no limit"""
+    fair_share: FairShareFact | None = None
+    """how past usage counts; None: it does not"""
     extenders: tuple[ExtenderFact, ...] = ()
     """asked in this order"""
     autoscaling: AutoscalingFact | None = None
