@@ -44,6 +44,7 @@ from slipway.scheduler.plan.state import gang_size
 from slipway.scheduler.plan.state.extender_results import Answers
 from slipway.scheduler.plan.state.flavors import totals
 from slipway.scheduler.plan.state.ordering import head_key
+from slipway.scheduler.plan.state.past_use import user_queues
 from slipway.scheduler.plan.state.pending import PendingGroup, PendingWork
 from slipway.scheduler.plan.state.plan_cache import Memo
 from slipway.scheduler.plan.state.plan_types import Admit, Evict, Explanation, Grow, Plan
@@ -123,6 +124,7 @@ def queue_tree(snapshot: PoolSnapshot) -> QueueTree:
         tree.strand(name, use.preemptible, preemptible=True)
         tree.strand(name, use.fixed, preemptible=False)
     tree.spend(snapshot.spent, snapshot.now)
+    tree.remember(snapshot.past)
     return tree
 
 
@@ -149,6 +151,7 @@ def _coming_again(snapshot: PoolSnapshot, evictions: tuple[Evict, ...], now: flo
     work = PendingWork()
     work.set_jobs(snapshot.jobs, now)
     work.set_aging(snapshot.pool.aging, now)
+    work.set_user_queues(user_queues(snapshot.pool, snapshot.queues), now)
     for evict in evictions:
         work.put(msgspec.structs.replace(next_attempt(snapshot.holdings[evict.uid].allocation), waiting_since=now), now)
     return tuple(msgspec.structs.replace(group, is_leaving=True) for group in work.groups(now))

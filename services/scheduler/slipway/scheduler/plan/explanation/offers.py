@@ -64,13 +64,17 @@ class RemedyOffers:
         for line in self._lines.values():
             parts = [
                 [
-                    (order, self._told(fact, walk.group), line.explanation(walk, fact))
+                    (order, self._told(fact, walk.group), line.explanation(walk, fact))(
+                        line.line_key(order, fact.user),
+                        self._told(fact, walk.group) if self._flavors else fact,
+                        line.explanation(walk, fact),
+                    )
                     for order, fact in walk.first(most + 1)
                 ]
                 for walk in line.walks
                 if not walk.group.is_leaving
             ]
-            for order, fact, why in heapq.merge(*parts, key=lambda item: item[0]):
+            for (*_, order), fact, why in heapq.merge(*parts, key=lambda item: item[0]):
                 if why.gate in CHANGEABLE and fact.uid not in line.settled:
                     yield order, fact, why
         held = [
@@ -138,16 +142,18 @@ class RemedyOffers:
         line = self._lines.get(fact.queue)
         if line is None or line.queue.ordering != STRICT:
             return False
-        return line.ahead(order or self._snapshot.order_of(fact)) > 0
+        return line.ahead(order or self._snapshot.order_of(fact), fact.user) > 0
 
     def _rivals(self, order: WorkKey | None, fact: AllocationFact) -> list[AllocationFact]:
         """Those that would get what is freed first: before it in its queue, or in other queues; one of a kind."""
-        mine = order or self._snapshot.order_of(fact)
+        mine_by_order = order or self._snapshot.order_of(fact)
+        own = self._lines.get(fact.queue)
+        mine = own.line_key(mine_by_order, fact.user) if own is not None else (*mine_by_order[:2], 0, mine_by_order)
         found: dict[_RivalKey, AllocationFact] = {}
         for line in self._lines.values():
             for walk in line.walks:
                 for key, other in walk.first(2):
-                    is_before = other.queue != fact.queue or key < mine
+                    is_before = other.queue != fact.queue or line.line_key(key, other.user) < mine
                     if other.uid == fact.uid or not is_before:
                         continue
                     if line.explanation(walk, other).gate in CHANGEABLE:

@@ -123,6 +123,8 @@ class ConfinedClaim:
         less = {name: -amount for name, amount in used.items()}
         if tree.share(ours[-1], self._demand) > tree.share(theirs[-1], less):
             return False
+        if tree.withholds(ours[-1], theirs[-1], self._demand, used):
+            return False
         return any(self._allows_on(part, holding, ranks, (ours[-1], theirs)) for part in self._parts)
 
     def _allows_on(

@@ -6,6 +6,9 @@ share afterwards must be at most the other's afterwards (FIRST), or, failing tha
 Shares are those of the two branches below the queue where they meet: what one team takes from another is weighed
 between the teams, not between their members.
 
+Where the pool counts past use, a queue that would be above what it deserves by its past takes only what the same rule
+gives it by the shifted shares, too. So the past withholds; it lets nothing be taken that this rule would not give.
+
 Invariant: on an unchanged input whoever lost by this rule may not take it back by it: its share without what it lost
 is not above the taker's.
 """
@@ -47,7 +50,7 @@ class ReclaimClaim:
         ours, theirs = self._branch(victim)
         if not theirs or not _uses(used, self._above_due(theirs)):
             return NOT
-        return self._weigh(self._tree.share(ours, self._demand), theirs[-1], used)
+        return self._weigh(self._tree.share(ours, self._demand), ours, theirs[-1], used)
 
     def verdict(self, holding: Holding, ranks: Collection[int]) -> int:
         """`judge` of what `ranks` use."""
@@ -73,11 +76,13 @@ class ReclaimClaim:
                 shares[ours] = tree.share(ours, self._demand)
             for kind, used in kinds[victim]:
                 if _uses(used, resources):
-                    found[kind] = self._weigh(shares[ours], theirs[-1], used)
+                    found[kind] = self._weigh(shares[ours], ours, theirs[-1], used)
         return found
 
-    def _weigh(self, share: Due, theirs: str, used: Mapping[str, int]) -> int:
+    def _weigh(self, share: Due, ours: str, theirs: str, used: Mapping[str, int]) -> int:
         """Our share with what we ask for, beside theirs."""
+        if self._tree.withholds(ours, theirs, self._demand, used):
+            return NOT
         if share <= self._tree.share(theirs, {name: -amount for name, amount in used.items()}):
             return FIRST
         return SECOND if share < self._tree.share(theirs) else NOT

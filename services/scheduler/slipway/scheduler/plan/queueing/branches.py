@@ -5,13 +5,15 @@ circle or do not exist, and those that nobody understands. Nothing starts in wha
 other queue goes on as if it were not there. GPUs are counted in thousandths, since a rank may use a part of one.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from fractions import Fraction
 
 import msgspec
 
+from slipway.model.decay import constant
 from slipway.model.facts import QueueFact
 from slipway.model.resources import GPU, GPU_MILLI, GPU_SHARES, MILLI, PODS, Resources
+from slipway.scheduler.plan.state.past_use import STEPS, PastUse, step_of
 
 ROOT = ""
 ROOT_NAMES = ("", "root")
@@ -55,6 +57,10 @@ class Branch:
         self.firm_own: dict[str, int] = {}
         """its own nominal; of the root, what belongs to nobody"""
         self.deserved: dict[str, Due] = {}
+        self.shifted: dict[str, int] = {}
+        """the same, shifted by what the queue and its siblings used before; empty where the past does not count"""
+        self.step = STEPS
+        """eighths: by how much its weight counts then"""
         self.used: dict[str, int] = {}
         """what the subtree uses as seen from the parent's arithmetic: own use + what children take beyond their own"""
         self.whole: dict[str, int] = {}
@@ -99,8 +105,47 @@ def grow(queues: Mapping[str, QueueFact], total: Resources) -> tuple[dict[str, B
     for level in levels:
         for branch in level:
             branch.line = (branch, *branch.parent.line) if branch.parent is not None else (branch,)
-            _divide(branch, named)
+            for child, dues in _divided(branch, branch.deserved, named, lambda each: each.weight):
+                child.deserved = dues
     return branches, named
+
+
+def shift(branches: Mapping[str, Branch], named: tuple[str, ...], past: PastUse) -> bool:
+    """Set `shifted` and `step` of every queue by its past use of GPUs; False where no queue stands otherwise by it.
+
+    Siblings are held against one another: what a queue used, beside what it deserved in the same time, or the part of
+    its parent's that its weight gives it where that is more. Quota is nobody's past: `nominal` stays as it is.
+    """
+    root = branches[ROOT]
+    levels = _levels(root)
+    used: dict[str, int] = {}
+    for level in reversed(levels):
+        for branch in level:
+            own = past.of_queue(branch.name) if branch is not root else 0
+            used[branch.name] = own + sum(used[child.name] for child in branch.children)
+    for level in levels:
+        for branch in level:
+            steps = [_step(child, used[child.name], past) for child in branch.children]
+            for child, step in zip(branch.children, steps, strict=True):
+                child.step = step if len(set(steps)) > 1 else STEPS
+    if all(branch.step == STEPS for branch in branches.values()):
+        return False
+    root.shifted = {resource: int(amount) for resource, amount in root.deserved.items()}
+    for level in levels:
+        for branch in level:
+            for child, dues in _divided(branch, branch.shifted, named, lambda each: each.weight * each.step):
+                child.shifted = {resource: int(amount) for resource, amount in dues.items()}
+    return True
+
+
+def _step(child: Branch, used: int, past: PastUse) -> int:
+    parent = child.parent
+    if parent is None or not past.history:
+        return STEPS
+    weights = sum(sibling.weight for sibling in parent.children)
+    by_weight = Fraction(parent.deserved.get(GPU, 0)) * child.weight / weights
+    expected = int(max(child.deserved.get(GPU, 0), by_weight))
+    return step_of(used * MILLI, constant(expected, past.half_life_ms), past.history)
 
 
 def run_limit_of(find: Callable[[str], QueueFact | None], name: str) -> float | None:
@@ -203,25 +248,28 @@ def _set_quota(branch: Branch) -> None:
     }
 
 
-def _divide(branch: Branch, named: tuple[str, ...]) -> None:
-    """Give each child its due of what `branch` deserves: its nominal, or by weight of what the nominals leave.
+def _divided(
+    branch: Branch, deserved: Mapping[str, Due], named: tuple[str, ...], weight_of: Callable[[Branch], int]
+) -> Iterator[tuple[Branch, dict[str, Due]]]:
+    """Each child with its due of `deserved`: its nominal, or by weight of what the nominals leave.
 
     A child with a nominal deserves nothing of what others name and it does not; what nobody names is nobody's due. One
     without a nominal of its own deserves no less than the nominals below it.
     """
-    rest = dict(branch.deserved)
+    rest = dict(deserved)
     for child in branch.children:
         if child.own is not None:
-            child.deserved = {**dict.fromkeys(named, 0), **child.nominal}
+            yield child, {**dict.fromkeys(named, 0), **child.nominal}
             for resource, amount in child.nominal.items():
                 rest[resource] = rest.get(resource, 0) - amount
     weighted = [child for child in branch.children if child.own is None]
-    weights = sum(child.weight for child in weighted)
+    weights = sum(weight_of(child) for child in weighted)
     for child in weighted:
-        part = {name: _part(max(0, amount), child.weight, weights) for name, amount in rest.items()}
-        child.deserved = {
-            name: max(part.get(name, 0), child.nominal.get(name, 0)) for name in sorted({*part, *child.nominal})
-        }
+        part = {name: _part(max(0, amount), weight_of(child), weights) for name, amount in rest.items()}
+        yield (
+            child,
+            {name: max(part.get(name, 0), child.nominal.get(name, 0)) for name in sorted({*part, *child.nominal})},
+        )
 
 
 def _part(amount: Due, weight: int, weights: int) -> Due:

@@ -3,7 +3,9 @@
 At each inner queue the heads of its children meet, and the one whose branch would be left least above its due with
 that head admitted goes on to the next level; so what one team of a department leaves unused goes to its other teams
 before it goes to another department. Equal shares are decided by `ordering.head_key`, which is about the head and its
-own queue. In a tree without inner queues this is the plain order by share. Knows nothing of why a head is blocked.
+own queue; where the pool counts past use, the branch that has used less by its weight wins right after the priority of
+the head's queue. In a tree without inner queues this is the plain order by share. Knows nothing of why a head is
+blocked.
 
 Costs O(depth x log queues) per step: only the branches above a queue change when it takes something. A queue that
 gives something back is entered again (`renew`). Source: Kueue's fair-sharing tournament, Volcano's hdrf.
@@ -16,8 +18,9 @@ from slipway.scheduler.plan.queueing.branches import Due
 from slipway.scheduler.plan.queueing.queue_tree import ROOT, QueueTree
 from slipway.scheduler.plan.state.ordering import HeadKey
 
-_Entry = tuple[Due, HeadKey, str, int]
-"""(share, key of the head, child, version): valid while it is the child's newest"""
+_Entry = tuple[Due, int, int, HeadKey, str, int]
+"""(share, first of the head's key, past use of the child, key of the head, child, version): valid while it is the
+child's newest"""
 
 
 class Contest:
@@ -51,7 +54,7 @@ class Contest:
         self._settle()
         name = ROOT
         while (top := self._top(name)) is not None:
-            name = top[2]
+            name = top[4]
             if name in self._heads:
                 del self._heads[name]
                 self._stale = name
@@ -71,7 +74,8 @@ class Contest:
             best = self._best(name)
             if best is not None:
                 demand, key = self._heads[best]
-                entry = (self._tree.share(name, demand), key, name, version)
+                share, before = self._tree.shifted_share(name, demand), self._tree.used_before(name)
+                entry = (share, key[0], before, key, name, version)
                 heapq.heappush(self._meetings.setdefault(above, []), entry)
             name = above
 
@@ -81,11 +85,11 @@ class Contest:
             top = self._top(name)
             if top is None:
                 return None
-            name = top[2]
+            name = top[4]
         return name
 
     def _top(self, name: str) -> _Entry | None:
         meeting = self._meetings.get(name, [])
-        while meeting and meeting[0][3] != self._versions[meeting[0][2]]:
+        while meeting and meeting[0][5] != self._versions[meeting[0][4]]:
             heapq.heappop(meeting)
         return meeting[0] if meeting else None

@@ -1,7 +1,10 @@
 """The lines of a tick: each queue's pending work in order, and how far the tick has got with it.
 
 A line is walked over its groups (`pending.py`): what is blocked, blocks its whole group, so that a long queue costs
-what it has groups, not what it has members. Invariant: of each group a prefix has been dealt with, the rest waits.
+what it has groups, not what it has members. Where the users of a queue take turns, each group is of one user, and what
+its user has used comes right behind the priority.
+
+Invariant: of each group a prefix has been dealt with, the rest waits.
 """
 
 import heapq
@@ -13,11 +16,15 @@ from slipway.model.reasons import Gate
 from slipway.scheduler.plan.queueing.admission_checks import closed_gate
 from slipway.scheduler.plan.queueing.queue_tree import QueueTree
 from slipway.scheduler.plan.state.members import Member, Members
+from slipway.scheduler.plan.state.past_use import Turns, user_queues
 from slipway.scheduler.plan.state.pending import PendingGroup
 from slipway.scheduler.plan.state.plan_types import Explanation
 from slipway.scheduler.plan.state.snapshot import PoolSnapshot
 
 STRICT = "StrictFIFO"
+
+LineKey = tuple[int, int, int, WorkKey]
+"""(the first two of the order, what the user has used, the order): ascending in a line"""
 
 NOT_YET = Explanation(
     gate=Gate.NOT_YET_CONSIDERED, message="not looked at yet: this tick has made all the decisions that it may"
@@ -53,17 +60,25 @@ class Walk:
 
 
 class QueueCursor:
-    """One queue's pending work. `settled` (uids) was dealt with before the line was walked, and is passed over."""
+    """One queue's pending work. `settled` (uids) was dealt with before the line was walked, and is passed over. With
+    `turns` its users take turns."""
 
-    def __init__(self, queue: QueueFact, groups: Iterable[PendingGroup], settled: frozenset[str] = frozenset()) -> None:
+    def __init__(
+        self,
+        queue: QueueFact,
+        groups: Iterable[PendingGroup],
+        settled: frozenset[str] = frozenset(),
+        turns: Turns | None = None,
+    ) -> None:
         self.queue = queue
+        self._turns = turns
         self.walks = [Walk(group) for group in groups]
         self.settled = settled
         self.head: AllocationFact | None = None
         """the first that was blocked"""
         self.is_closed = False
         """nothing may pass the head"""
-        self._heap: list[tuple[WorkKey, int]] = []
+        self._heap: list[tuple[LineKey, int]] = []
         for number in range(len(self.walks)):
             self._push(number)
 
@@ -71,27 +86,32 @@ class QueueCursor:
         """The next to be looked at, and its group; None at the end or behind a head that nothing may pass."""
         if self.is_closed or not self._heap:
             return None
-        walk = self.walks[self._heap[0][1]]
+        walk = self.walks[self._top()]
         return walk.current, walk.group
 
     def upcoming(self, most: int) -> list[AllocationFact]:
         """The first of each of the next groups, in order, at most `most`."""
-        return [self.walks[number].current for _, number in sorted(self._heap)[:most]]
+        return [self.walks[number].current for _, number in sorted(self._current())[:most]]
 
     def upcoming_of_groups(self, most: int) -> list[tuple[AllocationFact, PendingGroup]]:
         """The same, each with its group."""
-        walks = [self.walks[number] for _, number in sorted(self._heap)[:most]]
+        walks = [self.walks[number] for _, number in sorted(self._current())[:most]]
         return [(walk.current, walk.group) for walk in walks]
 
     def admit(self) -> None:
         """The next has been admitted."""
-        _, number = heapq.heappop(self._heap)
-        self.walks[number].at += 1
+        number = self._top()
+        heapq.heappop(self._heap)
+        walk = self.walks[number]
+        if self._turns is not None:
+            self._turns.charge(walk.current.user, walk.group.demand.gpus())
+        walk.at += 1
         self._push(number)
 
     def block(self, why: Explanation, *, is_head: bool) -> bool:
         """The next is blocked, and with it all that is alike; answers whether it is the head of the line now."""
-        _, number = heapq.heappop(self._heap)
+        number = self._top()
+        heapq.heappop(self._heap)
         walk = self.walks[number]
         walk.why = why
         if self.head is not None or not is_head:
@@ -120,29 +140,61 @@ class QueueCursor:
 
     def waiting(self) -> Iterable[tuple[WorkKey, AllocationFact, Walk]]:
         """All that wait, in order."""
-        parts = [[(order, number) for order, _ in walk.waiting()] for number, walk in enumerate(self.walks)]
+        parts = [
+            [(self.line_key(order, fact.user), number) for order, fact in walk.waiting()]
+            for number, walk in enumerate(self.walks)
+        ]
         at = [walk.at for walk in self.walks]
-        for order, number in heapq.merge(*parts):
+        for key, number in heapq.merge(*parts):
             walk = self.walks[number]
             fact = walk.group.members[at[number]][1]
             at[number] += 1
             if fact.uid not in self.settled:
-                yield order, fact, walk
+                yield key[3], fact, walk
 
-    def ahead(self, order: WorkKey) -> int:
-        """How many wait before `order`."""
-        before = sum(max(0, walk.group.index(order) - walk.at) for walk in self.walks)
-        return before if not self.settled else before - sum(key < order for key in self._settled_orders())
+    def line_key(self, order: WorkKey, user: str) -> LineKey:
+        """Where work of `user` that stands at `order` has its place in the line, as things stand."""
+        return (order[0], order[1], self._turns.level(user) if self._turns is not None else 0, order)
 
-    def _settled_orders(self) -> list[WorkKey]:
-        return [order for walk in self.walks for order, fact in walk.waiting() if fact.uid in self.settled]
+    def ahead(self, order: WorkKey, user: str) -> int:
+        """How many wait before work of `user` that stands at `order`."""
+        mine = self.line_key(order, user)
+        before = sum(max(0, self._index(walk.group, mine) - walk.at) for walk in self.walks)
+        return before if not self.settled else before - sum(key < mine for key in self._settled_keys())
+
+    def _index(self, group: PendingGroup, mine: LineKey) -> int:
+        """How many members of a group stand before `mine`."""
+        theirs = self.line_key(mine[3], group.sample.user)
+        if theirs == mine:
+            return group.index(mine[3])
+        return group.members.before(mine[:2], is_behind=theirs < mine)
+
+    def _settled_keys(self) -> list[LineKey]:
+        waiting = (member for walk in self.walks for member in walk.waiting())
+        return [self.line_key(order, fact.user) for order, fact in waiting if fact.uid in self.settled]
+
+    def _top(self) -> int:
+        """The walk that is next. What a user has used only grows in a plan: a key that has grown moves back."""
+        while self._turns is not None:
+            key, number = self._heap[0]
+            now = self.line_key(key[3], self.walks[number].current.user)
+            if now == key:
+                break
+            heapq.heapreplace(self._heap, (now, number))
+        return self._heap[0][1]
+
+    def _current(self) -> list[tuple[LineKey, int]]:
+        """All that may be next, with their keys as things stand."""
+        if self._turns is None:
+            return self._heap
+        return [(self.line_key(key[3], self.walks[number].current.user), number) for key, number in self._heap]
 
     def _push(self, number: int) -> None:
         walk = self.walks[number]
         while found := walk.first(1):
             order, walk.current = found[0]
             if walk.current.uid not in self.settled:
-                heapq.heappush(self._heap, (order, number))
+                heapq.heappush(self._heap, (self.line_key(order, walk.current.user), number))
                 return
             walk.at += 1
 
@@ -166,8 +218,10 @@ def line_up(
             walk = Walk(group)
             walk.why = closed
             shut.append(walk)
+    past = snapshot.past
+    turns = {name: Turns(past, name) for name in user_queues(snapshot.pool, snapshot.queues)} if past else {}
     lines = {
-        name: QueueCursor(tree.queue(name) or QueueFact(name=name), open_groups[name], settled)
+        name: QueueCursor(tree.queue(name) or QueueFact(name=name), open_groups[name], settled, turns.get(name))
         for name in sorted(open_groups)
     }
     return lines, shut

@@ -32,13 +32,17 @@ from slipway.scheduler.plan.queueing.branches import (
     grow,
     raised,
     set_aside,
+    shift,
     with_run_limits,
 )
 from slipway.scheduler.plan.state.budgets import Exhausted, Spent, exhausted
+from slipway.scheduler.plan.state.past_use import LEVEL_GPU_MS, STEP_MAX, STEPS, PastUse
 
 __all__ = ["ROOT", "QueueTree", "Shortfall", "counted"]
 
 DEMANDS_MAX = 4096
+_STEPS_LCM = lcm(*range(1, STEP_MAX + 1))
+"""divides by every step: shifted shares are whole numbers as shares are"""
 _NO_AMOUNTS: Mapping[str, int] = {}
 _CLOSED_NONE = Resources()
 
@@ -95,10 +99,31 @@ class QueueTree:
         self._meetings: dict[tuple[str, str], tuple[tuple[str, ...], tuple[str, ...]]] = {}
         self.exhausted: Mapping[str, Exhausted] = {}
         """{queue: the budget that closes it to work with GPUs}"""
+        self._past: PastUse | None = None
+        self._used_before: dict[str, int] = {}
+        self.is_shifted = False
+        """whether what some queue used before shifts what it deserves"""
 
     def spend(self, spent: Spent, now: float) -> None:
         """Hold the budgets against what was used in their current windows."""
         self.exhausted = exhausted(self._facts, spent, now)
+
+    def remember(self, past: PastUse | None) -> None:
+        """Hold what the queues used before against what they deserve. None: the past does not count."""
+        self._past = past
+        if past is None:
+            return
+        self.is_shifted = bool(past.history) and shift(self._branches, self.named, past)
+        for name in past.used:
+            branch = self._branches.get(name)
+            for above in branch.line if branch is not None else ():
+                self._used_before[above.name] = self._used_before.get(above.name, 0) + past.of_queue(name)
+
+    def used_before(self, name: str) -> int:
+        """What `name` and all below it used before, in GPU-minutes by weight; 0 where the past does not count."""
+        if not self._used_before:
+            return 0
+        return self._used_before.get(name, 0) // (LEVEL_GPU_MS * self._branches[name].weight)
 
     def queue(self, name: str) -> QueueFact | None:
         """The queue called `name`, as it was given, but with the `maxRuntime` and the `minRuntime` that hold for its
@@ -208,6 +233,7 @@ class QueueTree:
     def _again(self, facts: Iterable[QueueFact], closed: Resources) -> "QueueTree":
         other = QueueTree(facts, self._pool, closed)
         other.exhausted = self.exhausted
+        other.remember(self._past)
         for (name, preemptible), amounts in self._taken.items():
             other.take(name, _uncounted(amounts), preemptible=preemptible)
         for (name, preemptible), amounts in self._stranded.items():
@@ -230,6 +256,31 @@ class QueueTree:
                 worst = share
         return worst // branch.weight if isinstance(worst, int) else worst / branch.weight
 
+    def shifted_share(self, name: str, demand: Mapping[str, int] = _NO_AMOUNTS) -> Due:
+        """`share` above what `name` deserves by its past use as well; `share` itself where the past does not count.
+        To compare with others of its kind alone."""
+        if not self.is_shifted:
+            return self.share(name, demand)
+        branch = self._branches[name]
+        demand, parts, whole = self._counted(demand), self._parts, branch.whole
+        worst = 0
+        for resource, due in branch.shifted.items():
+            excess = whole.get(resource, 0) + demand.get(resource, 0) - due
+            if excess > 0 and (share := excess * parts.get(resource, 0)) > worst:
+                worst = share
+        return worst * (STEPS * _STEPS_LCM) // (branch.weight * branch.step)
+
+    def withholds(self, ours: str, theirs: str, demand: Mapping[str, int], used: Mapping[str, int]) -> bool:
+        """Whether the past keeps `ours` from taking work that uses `used` from `theirs` for `demand`: it would be above
+        what it deserves by its past, and no less so than the other one."""
+        if not self.is_shifted:
+            return False
+        mine = self.shifted_share(ours, demand)
+        if not mine:
+            return False
+        after = self.shifted_share(theirs, {name: -amount for name, amount in used.items()})
+        return mine > after and mine >= self.shifted_share(theirs)
+
     def would_borrow(self, name: str, demand: Mapping[str, int]) -> bool:
         """Whether `name` would use more GPUs, of all or of a flavor, than it deserves with `demand` more; of what no
         queue states a limit it borrows nothing."""
@@ -240,13 +291,23 @@ class QueueTree:
         )
 
     def shares(self, name: str) -> tuple[Due, ...]:
-        """The shares of `name` and of all queues above it, from the top; none of a queue that is not in the tree."""
+        """The shares of `name` and of all queues above it, from the top, by their past use as well; none of a queue
+        that is not in the tree."""
         branch = self._branches.get(name)
-        return () if branch is None else tuple(self.share(above.name) for above in branch.line[-2::-1])
+        return () if branch is None else tuple(self.shifted_share(above.name) for above in branch.line[-2::-1])
 
     def line(self, name: str) -> tuple[str, ...]:
         """`name` and all queues above it, the root last; of a queue that is not in the tree, the root alone."""
         return tuple(branch.name for branch in self._branches.get(name, self._root).line)
+
+    def shifted(self, name: str) -> Mapping[str, Due]:
+        """What `name` deserves by its past use as well: its quota, or a part of what the quotas leave."""
+        branch = self._branches[name]
+        return branch.shifted if self.is_shifted else branch.deserved
+
+    def weight_factor(self, name: str) -> float:
+        """By how much its weight counts by its past: 1 where that does not, or is as its siblings' is."""
+        return self._branches[name].step / STEPS
 
     def dues(self, name: str) -> Mapping[str, Due]:
         """What `name` deserves of each resource in which it deserves anything or nothing: exact, counted."""

@@ -52,6 +52,12 @@ class Members(Sequence[Member]):
             before += bisect_left(self.blocks[block], key, key=order_of)
         return max(0, before - self._start)
 
+    def before(self, prefix: tuple[int, int], *, is_behind: bool) -> int:
+        """How many have an order that begins with less than `prefix`; with `is_behind`, with no more than it."""
+        if not is_behind:
+            return self.index_of((*prefix, (-1, 0), 0, 0, 0, ""))
+        return self.index_of((prefix[0], prefix[1] + 1, (-1, 0), 0, 0, 0, ""))
+
     def __len__(self) -> int:
         return max(0, self._ends[-1] - self._start) if self._ends else 0
 

@@ -70,6 +70,8 @@ class PendingWork:
         self._of_job: dict[JobKey, set[str]] = {}
         self._jobs: Mapping[JobKey, JobFact] = {}
         self._aging = 0.0
+        self._user_queues: frozenset[str] = frozenset()
+        """queues whose users take turns: a group of them holds the work of one user"""
         self._timers: list[tuple[float, str]] = []
         """(when its group or its order changes by itself, uid)"""
         self._frozen: tuple[PendingGroup, ...] | None = None
@@ -89,7 +91,7 @@ class PendingWork:
         elif fact.roles is not known[0].roles:
             # One set of role objects per shape: what is computed of a role is computed once.
             fact = msgspec.structs.replace(fact, roles=known[0].roles)
-        key = _group_key(fact, job, shape, now)
+        key = _group_key(fact, job, shape, now, is_of_user=fact.queue in self._user_queues)
         order = work_key(fact, job, self._aging, now)
         self._entries[fact.uid] = _Entry(key, order, fact)
         if fact.evictions:
@@ -136,6 +138,14 @@ class PendingWork:
             self._aging = aging
             for entry in list(self._entries.values()):
                 self.put(entry.fact, now)
+
+    def set_user_queues(self, queues: frozenset[str], now: float) -> None:
+        """The queues whose users take turns."""
+        if queues != self._user_queues:
+            changed, self._user_queues = queues ^ self._user_queues, queues
+            for entry in list(self._entries.values()):
+                if entry.fact.queue in changed:
+                    self.put(entry.fact, now)
 
     def next_change(self) -> float | None:
         """When, after the time of the last `groups`, the order or a gate of what waits changes by itself; perhaps
@@ -207,11 +217,12 @@ def _freeze(key: bytes, group: _Open) -> PendingGroup:
     return group.frozen
 
 
-def _group_key(fact: AllocationFact, job: JobFact | None, shape: bytes, now: float) -> bytes:
+def _group_key(fact: AllocationFact, job: JobFact | None, shape: bytes, now: float, *, is_of_user: bool) -> bytes:
     """Equal for work that is alike. A job counts where it caps its work, or is missing; a backoff
-    while it lasts."""
+    while it lasts; the user where users take turns."""
     return _encode(
         (
+            *((fact.user,) if is_of_user else ()),
             fact.queue,
             fact.namespace,
             fact.job if job is None or job.max_slots is not None else "",

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Set
 
 import msgspec
 
+from slipway.model.decay import DecayedUsage
 from slipway.model.eviction_rate import EvictionLevel
 from slipway.model.facts import (
     AllocationFact,
@@ -24,10 +25,12 @@ from slipway.model.facts import (
 )
 from slipway.model.ledger import Decision, DecisionKind
 from slipway.model.lifecycle import Phase
+from slipway.model.position import milliseconds
 from slipway.model.times import parse_time
 from slipway.scheduler.plan.state.budgets import Spent
 from slipway.scheduler.plan.state.flavors import labelled, where_it_stands
 from slipway.scheduler.plan.state.nodes import NodeTable
+from slipway.scheduler.plan.state.past_use import PastUse, user_queues
 from slipway.scheduler.plan.state.pending import PendingWork
 from slipway.scheduler.plan.state.plan_cache import Memo
 from slipway.scheduler.plan.state.pod_index import is_watching, peer_of, peer_of_pod
@@ -75,6 +78,8 @@ class Columns:
         self._workspaces: frozenset[str] = frozenset()
         self._quotas: dict[str, tuple[QuotaFact, ...]] = {}
         self._spent: Spent = {}
+        self._decayed = DecayedUsage()
+        self._user_slots: dict[tuple[str, str], int] = {}
         self._namespaces: dict[str, Mapping[str, str]] = {}
         self._volumes: dict[tuple[str, str], VolumeFact] = {}
         self._watching: set[str] = set()
@@ -165,6 +170,10 @@ class Columns:
         """What the queues have used in the windows of their budgets."""
         self._spent = spent
 
+    def set_decayed(self, usage: DecayedUsage) -> None:
+        """What queues and users have used before; looked at only where the pool has `fairShare`."""
+        self._decayed = usage
+
     def set_workspaces(self, workspaces: frozenset[str]) -> None:
         """The namespaces in which allocations may run."""
         self._workspaces = workspaces
@@ -201,6 +210,7 @@ class Columns:
             self._backlog.set_jobs(self._jobs, now)
             self._is_jobs_new = False
         self._backlog.set_aging(self._pool.aging, now)
+        self._backlog.set_user_queues(user_queues(self._pool, self._queues), now)
         table, usage = self._current(now)
         seen = usage.copy()
         seen.see(self._namespaces, self._volumes, is_watched=bool(self._watching))
@@ -223,9 +233,23 @@ class Columns:
             workspaces=self._workspaces,
             quotas=self._quotas,
             spent=self._spent,
+            past=self._past(now),
             evicted=evicted,
             now=now,
             nominations=tuple(self._nomination(number, each) for number, each in enumerate(self._nominations)),
+        )
+
+    def _past(self, now: float) -> PastUse | None:
+        rule = self._pool.fair_share
+        if rule is None:
+            return None
+        half_life_ms = milliseconds(rule.half_life_s)
+        is_known = self._decayed.half_life_ms == half_life_ms
+        return PastUse(
+            half_life_ms=half_life_ms,
+            history=rule.history,
+            used=self._decayed.at(now) if is_known else {},
+            held={key: gpus for key, gpus in self._user_slots.items() if gpus},
         )
 
     def _with_flavor(self, node: NodeFact) -> NodeFact:
@@ -370,6 +394,9 @@ class Columns:
         if fact.job:
             job = (fact.namespace, fact.job)
             self._slots[job] = self._slots.get(job, 0) + holding.slots * times
+        if holding.slots:
+            owner = (fact.queue, fact.user)
+            self._user_slots[owner] = self._user_slots.get(owner, 0) + holding.slots * times
 
     def _still_broken(self) -> tuple[Holding, ...]:
         found = [

@@ -16,6 +16,7 @@ from slipway.model.resources import Resources, total
 from slipway.scheduler.plan.state.budgets import Spent
 from slipway.scheduler.plan.state.nodes import NodeTable
 from slipway.scheduler.plan.state.ordering import work_key
+from slipway.scheduler.plan.state.past_use import PastUse
 from slipway.scheduler.plan.state.pending import PendingGroup, PendingWork
 from slipway.scheduler.plan.state.plan_cache import Memo
 from slipway.scheduler.plan.state.rank_request import quota_of
@@ -125,6 +126,8 @@ class PoolSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """what is used of the eviction limits, as the ledger has it"""
     spent: Spent = {}
     """what the queues have used in the windows of their budgets"""
+    past: PastUse | None = None
+    """what queues and users have used before; None where that does not count"""
 
     @property
     def pending(self) -> tuple[AllocationFact, ...]:

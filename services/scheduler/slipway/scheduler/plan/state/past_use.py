@@ -1,0 +1,78 @@
+"""What queues and users have used of GPUs before, as a plan looks at it: faded, in whole numbers. Pure.
+
+Owns how a queue's past is held against what it deserved (`step_of`) and how users of one queue are compared (`Turns`).
+Knows nothing of the tree. A pool without `fairShare` has no past: then nothing here is asked.
+
+Invariants: of two equal queues the one that has used more never gets the larger step; of two users of a queue the one
+that has used more never goes first among work of one priority.
+"""
+
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from slipway.model.decay import ByUser
+from slipway.model.facts import LEAST_USED, PoolFact, QueueFact
+
+STEPS = 8
+"""The step of a queue whose past does not count: what queues deserve shifts in eighths."""
+STEP_MIN, STEP_MAX = 4, 16
+"""The least and the most: a queue's weight is halved or doubled, no more."""
+LEVEL_GPU_MS = 60_000
+"""Uses are compared in GPU-minutes: what differs by less is equal, and the next rule decides."""
+LEAD_MS = 600_000
+"""What runs counts as if it had run so much longer: users who begin at the same moment take turns."""
+
+
+class PastUse(msgspec.Struct, frozen=True, kw_only=True):
+    """Of one pool at the time of one plan."""
+
+    half_life_ms: int
+    history: int = 1000
+    """thousandths: how much the past shifts what queues deserve"""
+    used: ByUser = {}
+    """{queue: {user: GPU-milliseconds}}; of leaf queues"""
+    held: Mapping[tuple[str, str], int] = {}
+    """{(queue, user): whole GPUs in use}"""
+
+    def of_queue(self, queue: str) -> int:
+        """What the work of `queue` itself has used (GPU-milliseconds)."""
+        return sum(self.used.get(queue, {}).values())
+
+
+def user_queues(pool: PoolFact, queues: Iterable[QueueFact]) -> frozenset[str]:
+    """The queues whose users take turns."""
+    if pool.fair_share is None:
+        return frozenset()
+    return frozenset(queue.name for queue in queues if queue.user_order == LEAST_USED)
+
+
+def step_of(used: int, expected: int, history: int) -> int:
+    """By how many eighths a queue's weight counts, which has used `used` and deserved `expected`.
+
+    KAI's formula, weight + k * (weight - usage), where usage is measured in what the queue deserved over the same time.
+    """
+    if used and expected <= 0:
+        return STEP_MIN if history else STEPS
+    excess = 1000 - (used * 1000 // expected if expected > 0 else 0)
+    eighths = (STEPS * (1_000_000 + history * excess) + 500_000) // 1_000_000
+    return min(max(eighths, STEP_MIN), STEP_MAX)
+
+
+class Turns:
+    """The users of one queue during one plan: whose work goes first. What is admitted counts at once."""
+
+    def __init__(self, past: PastUse, queue: str) -> None:
+        self._used = dict(past.used.get(queue, {}))
+        for (name, user), gpus in past.held.items():
+            if name == queue:
+                self.charge(user, gpus)
+
+    def charge(self, user: str, gpus: int) -> None:
+        """Work of `user` with so many GPUs starts, or runs."""
+        if gpus:
+            self._used[user] = self._used.get(user, 0) + gpus * LEAD_MS
+
+    def level(self, user: str) -> int:
+        """Ascending: who has used least goes first."""
+        return self._used.get(user, 0) // LEVEL_GPU_MS
