@@ -11,6 +11,7 @@ from slipway.model.lifecycle import Phase
 from slipway.model.resources import CPU, GPU, GPU_MILLI, MILLI, total
 from slipway.scheduler.plan.placement import growth
 from slipway.scheduler.plan.state.plan_types import as_data
+from slipway.scheduler.simulate.fair_shares import fair_shares
 from slipway.scheduler.simulate.forecast import Estimate
 from slipway.scheduler.simulate.lower import NAMESPACE
 from slipway.scheduler.simulate.run import SimulationOutcome, UseSample
@@ -32,6 +33,9 @@ def as_json(outcome: SimulationOutcome, warnings: Sequence[str], estimates: Esti
         "metrics": metrics(outcome),
         "warnings": list(warnings),
     }
+    shares = fair_shares(outcome)
+    if shares:
+        answer["fairShares"] = shares
     if outcome.scores is not None:
         scores = {name: outcome.scores.get(name, {}) for name in sorted(outcome.world.lives)}
         answer["scores"] = next(iter(scores.values())) if len(scores) == 1 else scores

@@ -183,10 +183,25 @@ def _check_queues(scenario: Scenario) -> None:
             _check_span(f"queues[{index}].budgets[{number}].window", budget.window, least=1.0)
     _check_span("pool.aging", scenario.pool.aging)
     _check_eviction_limit("pool.evictionLimit", scenario.pool.eviction_limit)
+    _check_past(scenario)
     for index, job in enumerate(scenario.jobs):
         _check_place(f"jobs[{index}].position", job.position)
     for index, item in enumerate(scenario.allocations):
         _check_place(f"allocations[{index}].position", item.position)
+
+
+def _check_past(scenario: Scenario) -> None:
+    """What was used before, and whether it counts."""
+    rule = scenario.pool.fair_share
+    if rule is not None:
+        _check_span("pool.fairShare.halfLife", rule.half_life, least=1.0)
+    queues = {queue.name for queue in scenario.queues} or {"default"}
+    for index, part in enumerate(scenario.history):
+        if rule is None:
+            raise InvalidError(f"history[{index}]: past use does not count here; set pool.fairShare.halfLife")
+        if part.queue not in queues:
+            raise InvalidError(f"history[{index}].queue: there is no queue {part.queue}")
+        _check_span(f"history[{index}].ago", part.ago)
 
 
 def _check_eviction_limit(path: str, limit: EvictionLimitPart | None) -> None:

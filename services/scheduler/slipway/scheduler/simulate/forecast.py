@@ -42,7 +42,11 @@ def forecast(scenario: Scenario, outcome: SimulationOutcome) -> dict[str, Estima
         return {}
     now = outcome.end
     given = lower.given(scenario)
-    given = msgspec.structs.replace(given, allocations={life.part.name: _at_first(life) for life in lives})
+    given = msgspec.structs.replace(
+        given,
+        allocations={life.part.name: _at_first(life) for life in lives},
+        past=outcome.world.past.going_on(now, {}),
+    )
     run_on = msgspec.structs.replace(scenario, allocations=[_part(life, now) for life in lives], until=now + HORIZON_S)
     later = simulate(run_on, given=given, start=now).world.lives
     found: dict[str, Estimate] = {}

@@ -38,7 +38,7 @@ ASSUMPTIONS = (
     "what runs ends when its run limit says so; what has none runs on",
     "what is being stopped is gone; nothing else is launched, ended or fails",
     "volume claims stay as they are; those of work that is only supposed are not looked at",
-    "budgets of queues count what is used from now on; extenders are not asked",
+    "budgets and fair shares count what is used from now on; extenders are not asked",
 )
 
 

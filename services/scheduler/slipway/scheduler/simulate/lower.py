@@ -7,12 +7,14 @@ from collections.abc import Mapping
 
 import msgspec
 
+from slipway.model.decay import DecayedUsage, decayed, spread
 from slipway.model.eviction_rate import EvictionLevel, EvictionLimit
 from slipway.model.facts import (
     SHARING_LABEL,
     AllocationFact,
     AutoscalingFact,
     BudgetFact,
+    FairShareFact,
     FlavorFact,
     JobFact,
     NodeFact,
@@ -27,12 +29,15 @@ from slipway.model.facts import (
     VolumeFact,
     WindowFact,
 )
+from slipway.model.position import milliseconds
 from slipway.model.ranklabels import labels_if_named
 from slipway.model.reasons import DependencyEnd
 from slipway.model.resources import CPU, GPU, MEMORY, PODS, Resources, gpus_of
+from slipway.scheduler.plan.state.rank_request import requests_of
 from slipway.scheduler.simulate.parts import (
     AllocationPart,
     EvictionLimitPart,
+    FairSharePart,
     NodePart,
     Quantities,
     QueuePart,
@@ -69,6 +74,8 @@ class Given(msgspec.Struct, frozen=True, kw_only=True):
     """ResourceQuotas; what the allocations above use is not in their `used`"""
     evicted: tuple[EvictionLevel, ...] = ()
     """what is used of the eviction limits"""
+    past: DecayedUsage = DecayedUsage()
+    """what queues and users have used before, where the pool counts it"""
 
 
 def given(scenario: Scenario) -> Given:
@@ -81,6 +88,7 @@ def given(scenario: Scenario) -> Given:
         workspaces=frozenset({NAMESPACE}),
         allocations={part.name: allocation(part) for part in scenario.allocations},
         volumes=volumes(scenario),
+        past=past_use(scenario),
     )
 
 
@@ -124,6 +132,7 @@ def window(part: WindowPart) -> WindowFact:
         gpus=part.gpus,
         lead_s=seconds(part.lead_time),
         evicts=part.on_start == "Evict",
+        fair_share=_fair_share(part.fair_share),
     )
 
 
@@ -168,6 +177,7 @@ def allocation(part: AllocationPart) -> AllocationFact:
         queue=part.queue,
         job=part.job,
         kind="training",
+        user=part.user,
         priority=part.priority,
         position=_place(part.position),
         preemptible=part.preemptible,
@@ -220,6 +230,7 @@ def _queue(part: QueuePart) -> QueueFact:
         when_can_borrow=part.flavor_fungibility.when_can_borrow,
         when_can_preempt=part.flavor_fungibility.when_can_preempt,
         ordering=part.ordering,
+        user_order=part.user_order,
         within_queue=part.preemption.within_queue,
         reclaim=part.preemption.reclaim,
         max_runtime=None if part.max_runtime is None else seconds(part.max_runtime),
@@ -235,6 +246,33 @@ def _eviction_limit(part: EvictionLimitPart | None) -> EvictionLimit | None:
     if part is None:
         return None
     return EvictionLimit(count=part.count, per_s=seconds(part.per), burst=part.burst or part.count)
+
+
+def _fair_share(part: FairSharePart | None) -> FairShareFact | None:
+    return None if part is None else FairShareFact(seconds(part.half_life), round(part.history_weight * 1000))
+
+
+def past_use(scenario: Scenario) -> DecayedUsage:
+    """What was used before time 0, also by what runs since then, as it counts at time 0."""
+    rule = scenario.pool.fair_share
+    if rule is None:
+        return DecayedUsage()
+    half_life_ms = milliseconds(seconds(rule.half_life))
+    used: dict[str, dict[str, int]] = {}
+    for part in scenario.history:
+        left = decayed(round(part.gpu_hours * 3_600_000), milliseconds(seconds(part.ago)), half_life_ms)
+        users = used.setdefault(part.queue, {})
+        users[part.user] = users.get(part.user, 0) + left
+    for each in scenario.allocations:
+        fact = allocation(each)
+        for place in each.placed:
+            placed_role, since_ms = fact.role_of(place.rank), milliseconds(place.since)
+            gpus = requests_of(placed_role).gpus() if placed_role is not None else 0
+            if gpus and since_ms < 0:
+                users = used.setdefault(each.queue, {})
+                left = spread(-since_ms * gpus, since_ms, 0, 0, half_life_ms)
+                users[each.user] = users.get(each.user, 0) + left
+    return DecayedUsage(half_life_ms=half_life_ms, used=used)
 
 
 def _place(place: str | float) -> str:

@@ -106,6 +106,22 @@ class WindowPart(_Part, frozen=True, kw_only=True):
     on_start: Literal["Wait", "Evict"] = "Wait"
 
 
+class FairSharePart(_Part, frozen=True, kw_only=True):
+    """Half of a past use counts after each `half_life`; `history_weight` 0: it only orders queues and users."""
+
+    half_life: Span
+    history_weight: Annotated[float, Meta(ge=0, le=4)] = 1.0
+
+
+class PastUsePart(_Part, frozen=True, kw_only=True):
+    """GPU time that a user used in a queue before time 0, `ago` before it."""
+
+    queue: str
+    user: str = ""
+    gpu_hours: Annotated[float, Meta(ge=0, le=1e9)]
+    ago: Span = 0.0
+
+
 class PoolPart(_Part, frozen=True, kw_only=True):
     scores: dict[str, Annotated[int, Meta(ge=0, le=1_000_000)]] = {}
     args: dict[str, dict[str, Any]] = {}
@@ -120,6 +136,8 @@ class PoolPart(_Part, frozen=True, kw_only=True):
     flavors: Annotated[list[FlavorPart], Meta(max_length=FLAVORS_MAX)] = []
     eviction_limit: EvictionLimitPart | None = None
     windows: Annotated[list[WindowPart], Meta(max_length=WINDOWS_MAX)] = []
+    fair_share: FairSharePart | None = None
+    """absent: past use does not count"""
 
 
 class PreemptionPart(_Part, frozen=True, kw_only=True):
@@ -161,6 +179,7 @@ class QueuePart(_Part, frozen=True, kw_only=True):
     flavors: Annotated[list[FlavorLimitsPart], Meta(max_length=FLAVORS_MAX)] = []
     flavor_fungibility: FungibilityPart = FungibilityPart()
     ordering: Literal["StrictFIFO", "BestEffortFIFO", "Backfill"] = "BestEffortFIFO"
+    user_order: Literal["Submission", "LeastUsed"] = "Submission"
     preemption: PreemptionPart = PreemptionPart()
     max_runtime: Span | None = None
     min_runtime: Span | None = None
@@ -222,6 +241,7 @@ class AllocationPart(_Part, frozen=True, kw_only=True):
     name: str
     queue: str = "default"
     job: str = ""
+    user: str = ""
     priority: int = 0
     submit: float = 0.0
     duration: Seconds | None = None
@@ -251,6 +271,8 @@ class Scenario(_Part, frozen=True, kw_only=True):
     pool: PoolPart = PoolPart()
     queues: list[QueuePart] = []
     jobs: list[JobPart] = []
+    history: list[PastUsePart] = []
+    """what was used before time 0"""
     allocations: list[AllocationPart] = []
     volumes: list[VolumePart] = []
     until: float | None = None

@@ -166,6 +166,7 @@ class _Run:
     def _look(self, now: float) -> PoolSnapshot:
         self.world.save_work(now)
         self.world.columns.set_spent(self.world.spent(now))
+        self.world.columns.set_decayed(self.world.past)
         return self.world.columns.snapshot((), now, evicted=self.world.evicted)
 
     def _explain(self) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 from slipway.model.lifecycle import Phase
 from slipway.scheduler.simulate.answer import Estimates, allocation_data, metrics
+from slipway.scheduler.simulate.fair_shares import fair_shares
 from slipway.scheduler.simulate.forecast import Estimate
 from slipway.scheduler.simulate.lower import NAMESPACE
 from slipway.scheduler.simulate.run import Scores, SimulationOutcome
@@ -32,7 +33,7 @@ def as_table(
     """The whole answer."""
     width = max(width, WIDTH_MIN)
     lines = [*_rows(outcome, width)]
-    for text in (*_reasons(outcome, estimates), *_evictions(outcome.world.evictions)):
+    for text in (*_reasons(outcome, estimates), *_evictions(outcome.world.evictions), *_fair_shares(outcome)):
         lines += _wrapped(text, width)
     for name, nodes in sorted((outcome.scores or {}).items()):
         lines += _scores(name, nodes, width)
@@ -41,6 +42,20 @@ def as_table(
     for warning in warnings:
         lines += _wrapped(f"warning: {warning}", width)
     return "\n".join(lines) + "\n"
+
+
+def _fair_shares(outcome: SimulationOutcome) -> list[str]:
+    """One sentence for each queue, where past use counts."""
+    found: list[str] = []
+    for name, share in fair_shares(outcome).items():
+        users = ", ".join(f"{user or '(no user)'} {number(hours)}" for user, hours in share["users"].items())
+        whose = f" ({users})" if users else ""
+        deserved, shifted = number(share["deservedGpus"]), number(share["shiftedGpus"])
+        found.append(
+            f"queue {name} has used {number(share['usedGpuHours'])} GPU-h{whose}; its weight counts "
+            f"{number(share['weightFactor'])} times; it deserves {deserved} GPUs, by its past use {shifted}"
+        )
+    return found
 
 
 def number(value: float | None) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from slipway.errors import InvariantError
+from slipway.model.decay import ByUser, DecayedUsage
 from slipway.model.facts import AllocationFact, RoleFact
 from slipway.model.ids import allocation_id
 from slipway.model.lifecycle import Phase
@@ -93,6 +94,9 @@ class SimulatedWorld:
         self._queues = with_run_limits({queue.name: queue for queue in given.queues})
         self._windows = budgets.windows(self._queues)
         self._stretches: list[Stretch] = []
+        self._past = given.past
+        self._held: dict[str, dict[str, int]] = {}
+        """{queue: {user: whole GPUs in use}}, where the past counts"""
         self.columns.set_jobs(given.jobs)
         self.columns.set_workspaces(given.workspaces)
         self.columns.set_namespaces(given.namespaces)
@@ -137,6 +141,7 @@ class SimulatedWorld:
 
     def admit(self, admit: Admit, now: float) -> float | None:
         """It starts; answers when it will end, if that is known."""
+        self._remember(now)
         life = self.lives[admit.uid]
         chosen = admit.devices
         places = [self._place(life, rank, node, now, chosen.get(rank)) for rank, node in admit.placements.items()]
@@ -146,6 +151,7 @@ class SimulatedWorld:
 
     def grow(self, grow: Grow, now: float) -> None:
         """It goes on with more ranks; it ends when it would have ended."""
+        self._remember(now)
         life = self.lives[grow.uid]
         added = [self._place(life, rank, node, now, grow.devices.get(rank)) for rank, node in grow.placements.items()]
         life.places = sorted((*life.places, *added), key=lambda place: (place.rank, place.start))
@@ -153,6 +159,7 @@ class SimulatedWorld:
 
     def evict(self, evict: Evict, now: float) -> None:
         """It is taken down and waits again, as the next attempt; or it goes on without the ranks that are named."""
+        self._remember(now)
         life = self.lives[evict.uid]
         gone = [place for place in life.places if place.end is None and (not evict.ranks or place.rank in evict.ranks)]
         for place in gone:
@@ -187,6 +194,7 @@ class SimulatedWorld:
 
     def finish(self, name: str, now: float) -> None:
         """Its time is over."""
+        self._remember(now)
         life = self.lives[name]
         life.phase, life.end, life.ends_at = Phase.TERMINATED, now, None
         gone = [place for place in life.places if place.end is None]
@@ -247,20 +255,35 @@ class SimulatedWorld:
         device = list(told or _lowest(left, gpus, milli))
         for number in device:
             left[number] -= milli or MILLI
-        self._use(role, 1)
+        self._use(life, role, 1)
         return SimulatedRank(rank=rank, role=role.name, node=node, device=device, start=start)
 
     def _release(self, life: Life, places: list[SimulatedRank]) -> None:
         for place in places:
             role = _role_of(life.fact, place.rank)
-            self._use(role, -1)
+            self._use(life, role, -1)
             milli = requests_of(role).get(GPU_MILLI) or MILLI
             for number in place.device:
                 self._left[place.node][number] += milli
 
-    def _use(self, role: RoleFact, times: int) -> None:
-        for name, amount in requests_of(role).amounts.items():
+    def _use(self, life: Life, role: RoleFact, times: int) -> None:
+        requests = requests_of(role)
+        for name, amount in requests.amounts.items():
             self.used[name] = self.used.get(name, 0) + amount * times
+        if self._past.half_life_ms and (gpus := requests.gpus()):
+            users = self._held.setdefault(life.fact.queue, {})
+            users[life.fact.user] = users.get(life.fact.user, 0) + gpus * times
+            self._past = msgspec.structs.replace(self._past, held=_copied(self._held))
+
+    def _remember(self, now: float) -> None:
+        """What is held was used up to `now`."""
+        if self._past.half_life_ms:
+            self._past = self._past.going_on(now, self._past.held)
+
+    @property
+    def past(self) -> DecayedUsage:
+        """What queues and users have used, and hold."""
+        return self._past
 
     def _devices_of(self, life: Life) -> dict[int, Devices]:
         """{rank: its devices} of what runs from the beginning: those that the scenario names, then for all others
@@ -305,6 +328,10 @@ def _stretches(life: Life, places: list[SimulatedRank], now: float) -> "list[Str
             end = now if place.end is None else place.end
             found.append(Stretch(queue=life.fact.queue, gpu_milli=gpu_milli, start=place.start, end=end))
     return found
+
+
+def _copied(amounts: ByUser) -> dict[str, dict[str, int]]:
+    return {queue: dict(users) for queue, users in amounts.items()}
 
 
 def _lowest(left: list[int], gpus: int, milli: int) -> Devices:
