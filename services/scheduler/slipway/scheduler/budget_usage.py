@@ -44,13 +44,6 @@ class Spending:
         self._read_at: float | None = None
         self._days: list[str] = []
 
-    async def follow(self) -> None:
-        """For ever."""
-        while True:
-            await self._clock.sleep(LOOK_S)
-            await self.look()
-            liveness.beat()
-
     async def look(self) -> None:
         """Read, if a queue has a budget and the last time was long ago or for fewer days."""
         now = self._clock.now()
@@ -81,7 +74,7 @@ class Spending:
 
         async def read(day: str) -> DayTotals:
             async with slots:
-                found = await self._totals(day)
+                found = await read_totals(self._kube, totals.name_of(day), self._namespace)
                 liveness.beat()
                 return found
 
@@ -94,16 +87,22 @@ class Spending:
             held=gpus_held(listed, self._pool),
         )
 
-    async def _totals(self, day: str) -> DayTotals:
-        name = totals.name_of(day)
-        try:
-            found = await self._kube.get(CONFIG_MAPS, name, namespace=self._namespace)
-        except NotFoundError:
-            return DayTotals()
-        try:
-            return totals.decode(found.data)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise PermanentError(f"ConfigMap {name} does not hold totals of usage: {error}") from error
+
+async def read_totals(kube: Kube, name: str, namespace: str) -> DayTotals:
+    """The totals of a day; none where nothing was added to them.
+
+    Raises:
+        PermanentError: something else is written there, or they may not be read.
+        TransientError: the API server cannot be reached.
+    """
+    try:
+        found = await kube.get(CONFIG_MAPS, name, namespace=namespace)
+    except NotFoundError:
+        return DayTotals()
+    try:
+        return totals.decode(found.data)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise PermanentError(f"ConfigMap {name} does not hold totals of usage: {error}") from error
 
 
 def _days(begin: float, now: float) -> list[str]:

@@ -12,6 +12,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
+from slipway.model.decay import DecayedUsage
 from slipway.model.facts import (
     AllocationFact,
     JobFact,
@@ -181,6 +182,8 @@ class Cluster:
         self.accounts = QueueUsage()
         """what the queues have used, where any has a budget"""
         self._accounts_seen = 0
+        self.decayed = DecayedUsage()
+        """what queues and users have used before, where the pool counts it"""
 
     def table(self, kind: str) -> FactTable[Any] | None:
         """The table of a feed kind (the plural of a resource), or None."""
@@ -220,6 +223,11 @@ class Cluster:
     def set_accounts(self, accounts: QueueUsage) -> None:
         """What the queues have used, as it was just read."""
         self.accounts = accounts
+        self._accounts_seen += 1
+
+    def set_decayed(self, usage: DecayedUsage) -> None:
+        """What queues and users have used before, as it was just read or goes on from now."""
+        self.decayed = usage
         self._accounts_seen += 1
 
     def epoch_max(self) -> int:

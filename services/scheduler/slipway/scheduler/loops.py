@@ -26,7 +26,7 @@ FOLLOW = Loop(
     rests="a LIST that another loop makes",
 )
 WARM = Loop(name="warm", bound_s=STILL_S, moves="each time the columns are brought up to date", rests="a change")
-SPENDING = Loop(name="spending", bound_s=STILL_S, moves="each look at the budgets, each page and each day of it")
+SPENDING = Loop(name="spending", bound_s=STILL_S, moves="each look at what was used, each page and each day of it")
 RECORDER = Loop(name="recorder", bound_s=STILL_S, moves="each tick that is recorded", rests="a tick to record")
 WAKE_UPS = Loop(name="wake-ups", bound_s=STILL_S, moves="each wait for a wake-up, at most 30 s")
 

@@ -57,6 +57,7 @@ class PlannerView:
         if cluster.volumes.take_changes():
             columns.set_volumes(cluster.volumes.values())
         columns.set_spent(cluster.accounts.spent(self._windows, now))
+        columns.set_decayed(cluster.decayed)
         open_decisions = [(decision, ledger.nodes) for decision in ledger.decisions]
         return columns.snapshot(open_decisions, now, evicted=ledger.evicted)
 

@@ -17,6 +17,7 @@ import msgspec
 from slipway.crd.facts import is_settled
 from slipway.errors import InvalidError, PermanentError, TransientError
 from slipway.kube.facts import FEED_KINDS, Fact, encode_fact
+from slipway.model.decay import DecayedUsage
 from slipway.model.facts import VOLUMES, AllocationFact, VolumeFact
 from slipway.model.ledger import Ledger
 from slipway.runtime import liveness, log, telemetry
@@ -52,7 +53,7 @@ _answers = msgspec.json.Encoder(order="deterministic")
 _log = log.get_logger(__name__)
 
 
-Kept = Fact | ExtenderAnswer | QueueUsage | VolumeFact | None
+Kept = Fact | ExtenderAnswer | QueueUsage | DecayedUsage | VolumeFact | None
 
 
 class Inputs(msgspec.Struct, frozen=True, kw_only=True):
@@ -98,6 +99,7 @@ class Recorder:
         self._answers: Answers = {}
         self._cluster = cluster
         self._accounts = cluster.accounts
+        self._decayed = DecayedUsage()
 
     def trail(self) -> Trail | None:
         """What a plan that is to be recorded is watched by; None when nothing is recorded."""
@@ -110,6 +112,8 @@ class Recorder:
                 self._open[kind, key] = self._own(table.get(key))
         if self._cluster.accounts is not self._accounts:
             self._accounts = self._open[record.ACCOUNTS, ""] = self._cluster.accounts
+        if self._cluster.decayed is not self._decayed and self._cluster.decayed != self._decayed:
+            self._decayed = self._open[record.PAST, ""] = self._cluster.decayed
 
     def take(self, plan: Plan, trail: Trail | None, inputs: Inputs) -> Taken | None:
         """The tick as it stands; None when there is nothing to keep."""
@@ -295,11 +299,11 @@ class DecisionLogWriter:
         telemetry.DECISION_LOG.labels(pool=self._pool, outcome=outcome).inc()
 
 
-def _encoded(fact: Fact | ExtenderAnswer | QueueUsage | VolumeFact) -> bytes:
+def _encoded(fact: Fact | ExtenderAnswer | QueueUsage | DecayedUsage | VolumeFact) -> bytes:
     """As the feed has it; sets of node names in an order."""
     if isinstance(fact, ExtenderAnswer):
         return _answers.encode(fact)
-    return msgspec.json.encode(fact) if isinstance(fact, QueueUsage | VolumeFact) else encode_fact(fact)
+    return msgspec.json.encode(fact) if isinstance(fact, QueueUsage | DecayedUsage | VolumeFact) else encode_fact(fact)
 
 
 async def record_data(text: bytes, clock: Clock) -> bytes:

@@ -24,6 +24,7 @@ from slipway.scheduler.apply import Applier
 from slipway.scheduler.budget_usage import Spending
 from slipway.scheduler.capacity import CapacityRequests
 from slipway.scheduler.capacity_objects import PlaceholderOptions
+from slipway.scheduler.budget_usage import LOOK_S, Spending
 from slipway.scheduler.cluster import Cluster
 from slipway.scheduler.cluster_sync import Follower
 from slipway.scheduler.cycle import Cycle
@@ -31,6 +32,7 @@ from slipway.scheduler.extenders import ExtenderCalls, Extenders, NoExtenders
 from slipway.scheduler.idleness import Idleness
 from slipway.scheduler.ledger_store import LedgerStore
 from slipway.scheduler.loops import FOLLOW, RECORDER, SPENDING, WARM
+from slipway.scheduler.past_usage import PastUsage
 from slipway.scheduler.plan.queueing.branches import run_limit_of
 from slipway.scheduler.plan.state.flavors import NO_FLAVOR, flavor_of_gpus
 from slipway.scheduler.ports import RecordSink
@@ -90,6 +92,9 @@ class Standby:
         self.capacity = self._capacity(pool)
         self.recorder = self._recorder(pool)
         self.spending = Spending(parts.kube, self._cluster, pool, namespace=parts.settings.namespace, clock=parts.clock)
+        self.past_usage = PastUsage(
+            parts.kube, self._cluster, pool, namespace=parts.settings.namespace, clock=parts.clock
+        )
         self.cycle = self._cycle(pool)
 
     async def follow(self) -> None:
@@ -97,9 +102,18 @@ class Standby:
         watched = self._parts.health.supervise
         async with TaskGroup() as tasks:
             tasks.create_task(watched(FOLLOW.of(self._pool), self.follower.follow))
-            tasks.create_task(watched(SPENDING.of(self._pool), self.spending.follow))
+            tasks.create_task(watched(SPENDING.of(self._pool), self._follow_usage))
             for writer in self.recorder.writers:
                 tasks.create_task(watched(RECORDER.of(self._pool), writer.run))
+
+    async def _follow_usage(self) -> None:
+        """For ever: what was used, for the budgets, and for the fair shares while this candidate leads."""
+        while True:
+            await self._parts.clock.sleep(LOOK_S)
+            await self.spending.look()
+            if self.is_leading:
+                await self.past_usage.look()
+            liveness.beat()
 
     async def keep_warm(self) -> None:
         """Until this candidate leads: keep the planner's columns in step with the tables."""
@@ -140,6 +154,7 @@ class Standby:
         await self.cycle.promote(self.follower.reach)
         self._settle()
         await self.spending.look()
+        await self.past_usage.look()
 
     def _settle(self) -> None:
         """It is warm. One look of the collector at a large cluster would hold up everything that has to be in time."""

@@ -8,10 +8,11 @@ import msgspec
 
 from slipway.errors import InvalidError
 from slipway.kube.facts import FEED_KINDS, decode_fact
+from slipway.model.decay import DecayedUsage
 from slipway.model.facts import VOLUMES, VolumeFact
 from slipway.scheduler.cluster import Cluster
 from slipway.scheduler.decisions.facts import EncodedFacts
-from slipway.scheduler.decisions.record import ACCOUNTS, ANSWERS, GONE, DecisionRecord, answer_key, input_hash
+from slipway.scheduler.decisions.record import ACCOUNTS, ANSWERS, GONE, PAST, DecisionRecord, answer_key, input_hash
 from slipway.scheduler.plan.state.budgets import QueueUsage
 from slipway.scheduler.plan.state.extender_results import Answers, ExtenderAnswer, Key
 from slipway.scheduler.plan.state.snapshot import PoolSnapshot
@@ -64,6 +65,8 @@ class Fold:
                 self._hear(answer_key(key), data)
             elif kind == ACCOUNTS:
                 self._cluster.set_accounts(msgspec.json.decode(data or b"{}", type=QueueUsage))
+            elif kind == PAST:
+                self._cluster.set_decayed(msgspec.json.decode(data or b"{}", type=DecayedUsage))
             elif kind == VOLUMES:
                 self._see_volume(key, data)
             else:

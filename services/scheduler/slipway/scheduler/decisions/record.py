@@ -31,6 +31,8 @@ ANSWERS = "answers"
 """The kind of what extenders have said, beside the kinds of the cluster feed."""
 ACCOUNTS = "accounts"
 """The kind of what queues have used, for their budgets; it is one fact, without a name."""
+PAST = "past"
+"""The kind of what queues and users have used before, for fair shares; it is one fact, without a name."""
 
 GONE = msgspec.Raw(b"null")
 Facts = dict[str, dict[str, msgspec.Raw]]

@@ -1,0 +1,143 @@
+"""What queues and users have used before, for the fair shares of a pool that counts it.
+
+Owns the reads of the leader: the allocations, then the daily totals that the watcher writes (decision 18). After the
+first time only those days are read again that may have grown. Between two reads what is held goes on to be used, as the
+leader's own tables have it, without a call. Nothing is kept beyond the process: what a new leader reads is what the old
+one would have read.
+
+Promises: what was read before stays when it cannot be read again; a pool without `fairShare` costs nothing.
+"""
+
+import asyncio
+from collections.abc import Iterable, Sequence
+
+from slipway.crd import totals
+from slipway.crd.figures import DayTotals
+from slipway.crd.spending import UsageStretch, days_open, stretches
+from slipway.crd.usage import DAY_MS, day_of
+from slipway.errors import PermanentError, TransientError
+from slipway.kube.resources import ALLOCATIONS
+from slipway.model.decay import HALF_LIVES_READ, ByUser, DecayedUsage, spread
+from slipway.model.facts import AllocationFact
+from slipway.model.lifecycle import Phase
+from slipway.model.position import milliseconds
+from slipway.runtime import liveness, log
+from slipway.runtime.clock import Clock
+from slipway.scheduler.budget_usage import READS_AT_ONCE, read_totals
+from slipway.scheduler.cluster import Cluster
+from slipway.scheduler.plan.state.rank_request import requests_of
+from slipway.scheduler.ports import Kube
+
+READ_S = 600.0
+"""What goes on between two reads is known to some seconds, and an end that was missed is made good by the next."""
+RETRY_S = 30.0
+AT_ONCE = 512
+"""Stretches that are added up before others have their turn."""
+_HOLDS_NOTHING = (Phase.PENDING, Phase.TERMINATED)
+
+_log = log.get_logger(__name__)
+
+
+class PastUsage:
+    """Keeps `cluster.decayed` for one leadership of `pool`; `namespace` holds the totals."""
+
+    def __init__(self, kube: Kube, cluster: Cluster, pool: str, *, namespace: str, clock: Clock) -> None:
+        self._kube = kube
+        self._cluster = cluster
+        self._pool = pool
+        self._namespace = namespace
+        self._clock = clock
+        self._half_life_ms = 0
+        self._next_read = 0.0
+        self._closed: dict[str, list[UsageStretch]] = {}
+        """{day: what was used on it} of days whose totals do not grow any more"""
+        self._seen = -1
+        """the generation of the allocations at the last look"""
+
+    async def look(self) -> None:
+        """Bring `cluster.decayed` up to date: by a read when one is due, else by what is held now."""
+        pool = self._cluster.pools.get(self._pool)
+        rule = pool.fair_share if pool is not None else None
+        if rule is None:
+            if self._cluster.decayed.half_life_ms:
+                self._cluster.set_decayed(DecayedUsage())
+            self._half_life_ms, self._closed = 0, {}
+            return
+        half_life_ms, now = milliseconds(rule.half_life_s), self._clock.now()
+        if half_life_ms != self._half_life_ms:
+            self._half_life_ms, self._next_read = half_life_ms, 0.0
+        if now >= self._next_read:
+            await self._read(half_life_ms)
+        elif self._cluster.decayed.half_life_ms == half_life_ms and self._cluster.allocations.generation != self._seen:
+            self._seen = self._cluster.allocations.generation
+            held = gpus_held(self._cluster.allocations.values(), self._pool)
+            if held != self._cluster.decayed.held:
+                self._cluster.set_decayed(self._cluster.decayed.going_on(now, held))
+
+    async def _read(self, half_life_ms: int) -> None:
+        """The objects come first: what goes into the totals meanwhile is marked there."""
+        try:
+            listed = (await self._kube.list(ALLOCATIONS)).items
+            now = self._clock.now()
+            days = _days(now, half_life_ms)
+            fresh = [day for day in days if day not in self._closed]
+            stored = await self._totals(fresh)
+        except (TransientError, PermanentError) as exc:
+            self._next_read = self._clock.now() + RETRY_S
+            _log.warning("usage cannot be read for the fair shares; what was known goes on", error=str(exc))
+            return
+        found = [each for day in days for each in self._closed.get(day, ())]
+        new = list(stretches(fresh, stored, listed, self._pool, now))
+        used = await self._sums([*found, *new], milliseconds(now), half_life_ms)
+        held = gpus_held(self._cluster.allocations.values(), self._pool)
+        self._seen = self._cluster.allocations.generation
+        self._cluster.set_decayed(
+            DecayedUsage(at_ms=milliseconds(now), half_life_ms=half_life_ms, used=used, held=held)
+        )
+        open_days = days_open((each for each in listed if each.spec.pool == self._pool), now) | {days[-1]}
+        self._closed = {day: self._closed.get(day, []) for day in days if day not in open_days}
+        for each in new:
+            if each.day in self._closed:
+                self._closed[each.day].append(each)
+        self._next_read = now + READ_S
+
+    async def _sums(self, found: Sequence[UsageStretch], now_ms: int, half_life_ms: int) -> ByUser:
+        used: dict[str, dict[str, int]] = {}
+        for number, each in enumerate(found, 1):
+            left = spread(each.gpu_ms, each.begin_ms, each.end_ms, now_ms, half_life_ms)
+            users = used.setdefault(each.queue, {})
+            users[each.user] = users.get(each.user, 0) + left
+            if number % AT_ONCE == 0:
+                await self._clock.sleep(0)
+        return {queue: dict(sorted(users.items())) for queue, users in sorted(used.items())}
+
+    async def _totals(self, days: Sequence[str]) -> dict[str, DayTotals]:
+        slots = asyncio.Semaphore(READS_AT_ONCE)
+
+        async def read(day: str) -> DayTotals:
+            async with slots:
+                found = await read_totals(self._kube, totals.name_of(day), self._namespace)
+                liveness.beat()
+                return found
+
+        return dict(zip(days, await asyncio.gather(*map(read, days)), strict=True))
+
+
+def gpus_held(allocations: Iterable[AllocationFact], pool: str) -> ByUser:
+    """{queue: {user: whole GPUs that work of the pool holds}}."""
+    found: dict[str, dict[str, int]] = {}
+    for fact in allocations:
+        if fact.pool == pool and fact.phase not in _HOLDS_NOTHING and fact.placements:
+            roles = [fact.role_of(rank) for rank in fact.placements]
+            gpus = sum(requests_of(role).gpus() for role in roles if role is not None)
+            if gpus:
+                users = found.setdefault(fact.queue, {})
+                users[fact.user] = users.get(fact.user, 0) + gpus
+    return {queue: dict(sorted(users.items())) for queue, users in sorted(found.items())}
+
+
+def _days(now: float, half_life_ms: int) -> list[str]:
+    """The days (UTC) that count, the newest last."""
+    now_ms = milliseconds(now)
+    first = (now_ms - HALF_LIVES_READ * half_life_ms) // DAY_MS * DAY_MS
+    return [day_of(at_ms) for at_ms in range(max(0, first), now_ms + 1, DAY_MS)]
