@@ -14,6 +14,7 @@ from slipway.crd.totals import Key
 from slipway.crd.transitions import user_of
 from slipway.crd.usage import DAY_MS, day_of, ms_of, sum_of, used
 from slipway.crd.v1alpha1 import Allocation
+from slipway.model.decay import HALF_LIVES_READ, spread
 from slipway.model.lifecycle import Phase
 
 _HOLDS_NOTHING = (Phase.PENDING, Phase.TERMINATED)
@@ -82,6 +83,25 @@ def stretches(
                 begin_ms=max(begin_ms, ms_of(allocation.metadata.creation_timestamp or f"{day}T00:00:00Z")),
                 end_ms=min(end_ms, ms_of(allocation.status.ended_at)) if allocation.status.ended_at else end_ms,
             )
+
+
+def days_that_count(now: float, half_life_ms: int) -> list[str]:
+    """The days (UTC) of which something is left at `now`, the newest last."""
+    now_ms = round(now * 1000)
+    first = (now_ms - HALF_LIVES_READ * half_life_ms) // DAY_MS * DAY_MS
+    return [day_of(at_ms) for at_ms in range(max(0, first), now_ms + 1, DAY_MS)]
+
+
+def add_left(
+    used: dict[str, dict[str, int]], found: Iterable[UsageStretch], now: float, half_life_ms: int
+) -> dict[str, dict[str, int]]:
+    """`used`, {queue: {user: GPU-milliseconds}}, with what is left of these stretches at `now` added to it."""
+    now_ms = round(now * 1000)
+    for each in found:
+        left = spread(each.gpu_ms, each.begin_ms, each.end_ms, now_ms, half_life_ms)
+        users = used.setdefault(each.queue, {})
+        users[each.user] = users.get(each.user, 0) + left
+    return used
 
 
 def days_open(allocations: Iterable[Allocation], now: float) -> frozenset[str]:

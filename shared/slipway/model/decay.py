@@ -28,6 +28,11 @@ _LOG2E_BITS = 64
 _UNIT = 1 << 20
 """one GPU, so finely that the GPU time of many is rounded once"""
 
+LEVEL_GPU_MS = 60_000
+"""Uses are compared in GPU-minutes: what differs by less is equal, and the next rule decides."""
+LEAD_MS = 600_000
+"""What runs counts as if it had run so much longer: users who begin at the same moment take turns."""
+
 ByUser = Mapping[str, Mapping[str, int]]
 """{queue: {user: an amount}}"""
 
@@ -70,6 +75,11 @@ def spread(amount: int, begin_ms: int, end_ms: int, now_ms: int, half_life_ms: i
 def constant(amount: int, half_life_ms: int) -> int:
     """What is left at any time of a use of `amount` in each millisecond that has always gone on."""
     return amount * half_life_ms * _LOG2E >> _LOG2E_BITS
+
+
+def level(gpu_ms: int, gpus: int = 0) -> int:
+    """By what users of one queue are compared who have used `gpu_ms` and hold `gpus`: ascending, who goes first."""
+    return (gpu_ms + gpus * LEAD_MS) // LEVEL_GPU_MS
 
 
 class DecayedUsage(msgspec.Struct, frozen=True, kw_only=True):

@@ -709,6 +709,16 @@ async def test_a_queue_shows_when_its_work_is_left_alone(world: ApiWorld, desk: 
     assert "makes room" not in (await desk.run("queue", "show", "default")).out
 
 
+async def test_a_queue_shows_its_past(world: ApiWorld, desk: Desk) -> None:
+    """Of the queue beside its siblings; nothing where the pool does not count it."""
+    await world.kube.patch(RESOURCE_POOLS, "default", {"spec": {"fairShare": {"halfLife": "7d"}}})
+    shown = (await desk.run("queue", "show", "default")).out.splitlines()
+    assert shown[:2] == [
+        "Past use (half-life 7d), who has used least by weight first:",
+        "  default: 0 GPU-h, 0 % of all; its weight is 100 %",
+    ]
+
+
 async def test_cluster_lists(desk: Desk) -> None:
     """Queues, pools and nodes."""
     await desk.run(*RUN, "--", "true")

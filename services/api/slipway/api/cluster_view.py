@@ -5,6 +5,8 @@ from collections.abc import Iterable, Iterator
 from slipway.api.capacity import allocatable_of, nodes_of
 from slipway.api.queue_view import NOBODY, Aged, Jobs, SlotsBy, is_waiting, slots_of, waiting_of
 from slipway.api.schemas import EvictionLimitView, FlavorUse, Held, NodeView, PoolView, QueueView, WindowView
+from slipway.api.queue_view import NONE_FIRST, Jobs, Precedence, SlotsBy, is_waiting, slots_of, waiting_of
+from slipway.api.schemas import EvictionLimitView, FlavorUse, Held, NodeView, PoolView, QueueView
 from slipway.api.seen_nodes import SeenNode
 from slipway.api.view import shown
 from slipway.crd.facts import eviction_limit, window_fact
@@ -31,7 +33,7 @@ def queue_view(
     *,
     pending: Iterable[Allocation] = (),
     jobs: Jobs | None = None,
-    aged: Aged = NOBODY,
+    first: Precedence = NONE_FIRST,
     pool_of: ResourcePool | None = None,
     nodes: Iterable[SeenNode] = (),
     slots_by: SlotsBy = slots_of,
@@ -52,6 +54,7 @@ def queue_view(
         eviction_limits=[],
         windows=[],
         waiting=waiting_of(waiting, jobs or {}, aged),
+        waiting=waiting_of(waiting, jobs or {}, first),
     )
 
 

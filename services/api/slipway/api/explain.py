@@ -10,7 +10,7 @@ from typing import Any
 from slipway.api import launch_failure
 from slipway.api.limits import Seen, limits
 from slipway.api.preemption_notice import asked_of
-from slipway.api.queue_view import NOBODY, Aged, Jobs, gate_of, in_order, is_waiting
+from slipway.api.queue_view import NONE_FIRST, Jobs, Precedence, gate_of, in_order, is_waiting
 from slipway.api.schemas import Change, ExplainView
 from slipway.api.view import shown
 from slipway.crd.members import below_count, unreleased
@@ -97,7 +97,7 @@ def explain(
     pending: Iterable[Allocation],
     jobs: Jobs,
     *,
-    aged: Aged = NOBODY,
+    first: Precedence = NONE_FIRST,
     seen: Seen | None = None,
     silent_nodes: Collection[str] = (),
     now: float = 0.0,
@@ -119,7 +119,7 @@ def explain(
     if silent_nodes:
         message = f"{message or standing(allocation)}; {_silence(silent_nodes)}"
         change = [*change, Change(kind="forget", detail=_SILENCE_HELP)]
-    before = _before(allocation, pending, jobs, aged) if is_waiting(allocation) else []
+    before = _before(allocation, pending, jobs, first) if is_waiting(allocation) else []
     return ExplainView(
         id=id_of(allocation),
         phase=status.phase,
@@ -141,11 +141,11 @@ def explain(
     )
 
 
-def _before(allocation: Allocation, pending: Iterable[Allocation], jobs: Jobs, aged: Aged) -> list[Allocation]:
+def _before(allocation: Allocation, pending: Iterable[Allocation], jobs: Jobs, first: Precedence) -> list[Allocation]:
     """Those of its queue that go first."""
     queue = (allocation.spec.pool, allocation.spec.queue)
     same = [each for each in pending if (each.spec.pool, each.spec.queue) == queue]
-    ordered = in_order(same, jobs, aged)
+    ordered = in_order(same, jobs, first)
     uids = [each.metadata.uid for each in ordered]
     uid = allocation.metadata.uid
     return ordered[: uids.index(uid)] if uid in uids else []

@@ -3,7 +3,16 @@
 from collections.abc import Iterable, Sequence
 
 from slipway.api.job_schemas import JobView, Member, QueueStats
-from slipway.api.queue_view import NOBODY, Aged, Jobs, SlotsBy, is_waiting, slots_of, waiting_of, waiting_since
+from slipway.api.queue_view import (
+    NONE_FIRST,
+    Jobs,
+    Precedence,
+    SlotsBy,
+    is_waiting,
+    slots_of,
+    waiting_of,
+    waiting_since,
+)
 from slipway.api.schemas import Waiting
 from slipway.api.view import shown
 from slipway.crd.transitions import id_of, is_admitted
@@ -20,11 +29,11 @@ def job_views(
     allocations: Sequence[Allocation],
     jobs: Jobs,
     *,
-    aged: Aged = NOBODY,
+    first: Precedence = NONE_FIRST,
     with_members: bool = False,
 ) -> list[JobView]:
     """The jobs; `allocations` are all that have not ended, or all, `jobs` all that order them."""
-    waiting = {each.id: each for each in waiting_of(allocations, jobs, aged)}
+    waiting = {each.id: each for each in waiting_of(allocations, jobs, first)}
     members: dict[tuple[str, str], list[Allocation]] = {}
     for each in allocations:
         if each.spec.job:

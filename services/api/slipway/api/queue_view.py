@@ -5,6 +5,7 @@ the object's condition.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 from slipway.api.schemas import Waiting
@@ -19,9 +20,20 @@ from slipway.model.times import parse_time
 
 Jobs = Mapping[tuple[str, str], Job]
 """{(namespace, name): job}"""
-Aged = Mapping[str, float]
-"""{uid: since when it waits} of what goes before all younger work of its queue"""
-NOBODY: Aged = {}
+
+
+class Precedence(NamedTuple):
+    """What goes before the order of submission."""
+
+    aged: Mapping[str, float] = MappingProxyType({})
+    """{uid: since when it waits} of what goes before all younger work of its queue"""
+    levels: Mapping[tuple[str, str], Mapping[str, int]] = MappingProxyType({})
+    """{(pool, queue): {user: what they have used}} of queues whose users take turns"""
+
+
+NONE_FIRST = Precedence()
+LineKey = tuple[int, int, int, WorkKey]
+"""(the first two of the order, what the user has used, the order): ascending in a queue"""
 SlotsBy = Callable[[Allocation], int]
 """Answers as `slots_of` does, from what it has worked out before."""
 
@@ -40,7 +52,7 @@ def is_waiting(allocation: Allocation) -> bool:
     return allocation.status.phase is Phase.PENDING and not is_stopped
 
 
-def aged(allocations: Iterable[Allocation], pools: Iterable[ResourcePool], now: float) -> Aged:
+def aged(allocations: Iterable[Allocation], pools: Iterable[ResourcePool], now: float) -> Precedence:
     """What has waited longer than its pool lets it."""
     agings = {pool.metadata.name: facts.pool_fact(pool).aging for pool in pools}
     found: dict[str, float] = {}
@@ -49,19 +61,19 @@ def aged(allocations: Iterable[Allocation], pools: Iterable[ResourcePool], now: 
         at = ages_at(since, aging) if since is not None else None
         if since is not None and at is not None and at <= now:
             found[each.metadata.uid] = since
-    return found
+    return Precedence(aged=found)
 
 
-def in_order(allocations: Iterable[Allocation], jobs: Jobs, aged: Aged = NOBODY) -> list[Allocation]:
+def in_order(allocations: Iterable[Allocation], jobs: Jobs, first: Precedence = NONE_FIRST) -> list[Allocation]:
     """The waiting ones, first to go first."""
-    return sorted(filter(is_waiting, allocations), key=lambda allocation: _key(allocation, jobs, aged))
+    return sorted(filter(is_waiting, allocations), key=lambda allocation: _key(allocation, jobs, first))
 
 
 class QueuePlace(NamedTuple):
     """A waiting allocation, and what of its queue is before it."""
 
     allocation: Allocation
-    key: WorkKey
+    key: LineKey
     ahead: int
     jobs_ahead: int
     """jobs, and allocations without one"""
@@ -85,14 +97,14 @@ def gpus_by_role(allocation: Allocation) -> dict[str, int]:
 
 
 def places_of(
-    allocations: Iterable[Allocation], jobs: Jobs, aged: Aged = NOBODY, *, slots_by: SlotsBy = slots_of
+    allocations: Iterable[Allocation], jobs: Jobs, first: Precedence = NONE_FIRST, *, slots_by: SlotsBy = slots_of
 ) -> Iterator[QueuePlace]:
     """The waiting ones with their places, queue by queue, first to go first."""
     counts: dict[tuple[str, str], int] = {}
     slots: dict[tuple[str, str], int] = {}
     units: dict[tuple[str, str], dict[tuple[str, str], int]] = {}
     """{queue: {unit: how many units are before it}}"""
-    keyed = ((_key(each, jobs, aged), each) for each in allocations if is_waiting(each))
+    keyed = ((_key(each, jobs, first), each) for each in allocations if is_waiting(each))
     for key, allocation in sorted(keyed, key=lambda pair: pair[0]):
         queue = (allocation.spec.pool, allocation.spec.queue)
         ahead, slots_ahead = counts.get(queue, 0), slots.get(queue, 0)
@@ -102,9 +114,9 @@ def places_of(
         yield QueuePlace(allocation, key, ahead, jobs_ahead, slots_ahead)
 
 
-def waiting_of(allocations: Iterable[Allocation], jobs: Jobs, aged: Aged = NOBODY) -> list[Waiting]:
+def waiting_of(allocations: Iterable[Allocation], jobs: Jobs, first: Precedence = NONE_FIRST) -> list[Waiting]:
     """The waiting ones with their places, queue by queue."""
-    return [waiting_view(place, jobs) for place in places_of(allocations, jobs, aged)]
+    return [waiting_view(place, jobs) for place in places_of(allocations, jobs, first)]
 
 
 def waiting_view(place: QueuePlace, jobs: Jobs) -> Waiting:
@@ -146,17 +158,20 @@ def place_of(allocation: Allocation, jobs: Jobs) -> str:
     return own or default_position(_created(allocation), allocation.metadata.uid)
 
 
-def _key(allocation: Allocation, jobs: Jobs, aged: Aged) -> WorkKey:
+def _key(allocation: Allocation, jobs: Jobs, first: Precedence) -> LineKey:
     job = job_of(allocation, jobs)
-    return work_key(
+    order = work_key(
         priority_of(allocation, job),
         allocation.spec.queue_position or (job.spec.queue_position if job else ""),
         weight=job.spec.weight if job else 1,
         own=allocation.spec.priority,
         created=_created(allocation),
         uid=allocation.metadata.uid,
-        aged_since=aged.get(allocation.metadata.uid),
+        aged_since=first.aged.get(allocation.metadata.uid),
     )
+    spec = allocation.spec
+    used = first.levels.get((spec.pool, spec.queue)) if first.levels else None
+    return (order[0], order[1], used.get(user_of(allocation), 0) if used else 0, order)
 
 
 def _created(allocation: Allocation) -> float:

@@ -385,6 +385,8 @@ class ExplainView(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
     conditions: list[dict[str, Any]]
     deadlines: list[Deadline] = []
     foreseen: ForeseenView | None = None
+    fair_share: str = ""
+    """whose work goes first by what users have used; empty where that does not count"""
     holders: list[Holder] = []
     others_holding: int = 0
 
@@ -625,6 +627,43 @@ class WindowView(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
     """what is wrong or doubtful about it"""
 
 
+class UserPast(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
+    """What a user has used of GPUs in a queue, as far as it has not faded."""
+
+    user: str
+    gpu_hours: float
+    """GPU-hours that still count"""
+
+
+class QueuePast(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
+    """What a queue and all below it have used of GPUs, as far as it has not faded."""
+
+    name: str
+    weight: int
+    """as the queue has it"""
+    gpu_hours: float
+    """GPU-hours that still count"""
+    used_percent: float
+    """of what it and its siblings have used"""
+    weight_percent: float
+    """its part of their weights: a queue that has used a larger part stands behind"""
+
+
+class FairShareView(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
+    """How past use counts in a queue. Users are the queue's own, and those that the caller may see."""
+
+    half_life: str
+    """after so long half of a use is left"""
+    history_weight: float
+    """how much past use shifts what queues deserve; 0: it only orders"""
+    user_order: str
+    """Submission, or LeastUsed: among work of one priority, that of the user who has used less goes first"""
+    queues: list[QueuePast]
+    """the queue and its siblings, who has used least by weight first"""
+    users: list[UserPast]
+    """who has used most first"""
+
+
 class QueueView(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
     """One queue; `waiting`, `flavors`, `windows` and what holds by the queues above it are only filled in when one
     queue is asked for."""
@@ -645,6 +684,8 @@ class QueueView(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
     windows: list[WindowView]
     """of its pool: those that still occur, or that cannot be understood"""
     waiting: list[Waiting]
+    fair_share: FairShareView | None = None
+    """what it, its siblings and its users have used; null where the pool does not count that"""
 
 
 class PoolView(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):

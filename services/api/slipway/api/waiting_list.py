@@ -12,10 +12,9 @@ from collections.abc import Callable, Iterable
 import msgspec
 
 from slipway.api.endpoint import bad_param
-from slipway.api.queue_view import Jobs, QueuePlace, gate_of, waiting_view
+from slipway.api.queue_view import Jobs, LineKey, QueuePlace, gate_of, waiting_view
 from slipway.api.schemas import ListMetadata, WaitingList
 from slipway.crd.transitions import id_of, user_of
-from slipway.model.position import WorkKey
 
 TOKEN = "waits."  # noqa: S105 - the beginning of a page token, not a secret
 
@@ -56,11 +55,11 @@ def is_called(place: QueuePlace, words: Iterable[str]) -> bool:
     return all(any(word.casefold() in name for name in known) for word in words)
 
 
-def _token(key: WorkKey) -> str:
+def _token(key: LineKey) -> str:
     return TOKEN + base64.urlsafe_b64encode(json.dumps(key).encode()).decode().rstrip("=")
 
 
-def _read(token: str) -> WorkKey:
+def _read(token: str) -> LineKey:
     refused = bad_param("continue", "is not from a part of this list; begin again without it")
     text = token.removeprefix(TOKEN)
     if text == token:
@@ -68,6 +67,6 @@ def _read(token: str) -> WorkKey:
     try:
         # A place may have more digits than the decoder of msgspec reads.
         values = json.loads(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
-        return msgspec.convert(values, WorkKey)
+        return msgspec.convert(values, LineKey)
     except (binascii.Error, ValueError, RecursionError, msgspec.ValidationError) as error:
         raise refused from error

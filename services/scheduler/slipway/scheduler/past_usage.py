@@ -13,11 +13,10 @@ from collections.abc import Iterable, Sequence
 
 from slipway.crd import totals
 from slipway.crd.figures import DayTotals
-from slipway.crd.spending import UsageStretch, days_open, stretches
-from slipway.crd.usage import DAY_MS, day_of
+from slipway.crd.spending import UsageStretch, add_left, days_open, days_that_count, stretches
 from slipway.errors import PermanentError, TransientError
 from slipway.kube.resources import ALLOCATIONS
-from slipway.model.decay import HALF_LIVES_READ, ByUser, DecayedUsage, spread
+from slipway.model.decay import ByUser, DecayedUsage
 from slipway.model.facts import AllocationFact
 from slipway.model.lifecycle import Phase
 from slipway.model.position import milliseconds
@@ -79,7 +78,7 @@ class PastUsage:
         try:
             listed = (await self._kube.list(ALLOCATIONS)).items
             now = self._clock.now()
-            days = _days(now, half_life_ms)
+            days = days_that_count(now, half_life_ms)
             fresh = [day for day in days if day not in self._closed]
             stored = await self._totals(fresh)
         except (TransientError, PermanentError) as exc:
@@ -88,7 +87,7 @@ class PastUsage:
             return
         found = [each for day in days for each in self._closed.get(day, ())]
         new = list(stretches(fresh, stored, listed, self._pool, now))
-        used = await self._sums([*found, *new], milliseconds(now), half_life_ms)
+        used = await self._left([*found, *new], now, half_life_ms)
         held = gpus_held(self._cluster.allocations.values(), self._pool)
         self._seen = self._cluster.allocations.generation
         self._cluster.set_decayed(
@@ -101,14 +100,11 @@ class PastUsage:
                 self._closed[each.day].append(each)
         self._next_read = now + READ_S
 
-    async def _sums(self, found: Sequence[UsageStretch], now_ms: int, half_life_ms: int) -> ByUser:
+    async def _left(self, found: Sequence[UsageStretch], now: float, half_life_ms: int) -> ByUser:
         used: dict[str, dict[str, int]] = {}
-        for number, each in enumerate(found, 1):
-            left = spread(each.gpu_ms, each.begin_ms, each.end_ms, now_ms, half_life_ms)
-            users = used.setdefault(each.queue, {})
-            users[each.user] = users.get(each.user, 0) + left
-            if number % AT_ONCE == 0:
-                await self._clock.sleep(0)
+        for begin in range(0, len(found), AT_ONCE):
+            add_left(used, found[begin : begin + AT_ONCE], now, half_life_ms)
+            await self._clock.sleep(0)
         return {queue: dict(sorted(users.items())) for queue, users in sorted(used.items())}
 
     async def _totals(self, days: Sequence[str]) -> dict[str, DayTotals]:
@@ -134,10 +130,3 @@ def gpus_held(allocations: Iterable[AllocationFact], pool: str) -> ByUser:
                 users = found.setdefault(fact.queue, {})
                 users[fact.user] = users.get(fact.user, 0) + gpus
     return {queue: dict(sorted(users.items())) for queue, users in sorted(found.items())}
-
-
-def _days(now: float, half_life_ms: int) -> list[str]:
-    """The days (UTC) that count, the newest last."""
-    now_ms = milliseconds(now)
-    first = (now_ms - HALF_LIVES_READ * half_life_ms) // DAY_MS * DAY_MS
-    return [day_of(at_ms) for at_ms in range(max(0, first), now_ms + 1, DAY_MS)]

@@ -184,7 +184,7 @@ def _queue_show(arguments: argparse.Namespace, session: CliSession) -> int:
         shares = [[str(each["name"]), _gpus(each["gpusInUse"]), _gpus(each["nominal"])] for each in flavors]
         session.terminal.line(_colourful(["FLAVOR", "GPUS USED", "GPUS OWNED"], shares, session))
         session.terminal.line("")
-    for line in _promises(body):
+    for line in (*_promises(body), *_fair_share(body)):
         session.terminal.line(line)
     windows = [(str(body["pool"]), each) for each in cast("list[Json]", body.get("windows") or [])]
     for line in _window_lines(windows, session)[1:]:
@@ -225,6 +225,24 @@ def _promises(view: Json) -> list[str]:
             f"{limit['count']} per {limit['per']} over time{next_at}."
         )
     return [*lines, ""] if lines else []
+
+
+def _fair_share(view: Json) -> list[str]:
+    """What the queue, its siblings and its users have used; nothing where the pool does not count it."""
+    share = cast("Json | None", view.get("fairShare"))
+    if not share:
+        return []
+    lines = [f"Past use (half-life {share['halfLife']}), who has used least by weight first:"]
+    lines += [
+        f"  {each['name']}: {each['gpuHours']:g} GPU-h, {each['usedPercent']:g} % of all; "
+        f"its weight is {each['weightPercent']:g} %"
+        for each in cast("list[Json]", share["queues"])
+    ]
+    users = ", ".join(f"{each['user']} {each['gpuHours']:g} GPU-h" for each in cast("list[Json]", share["users"]))
+    if users:
+        goes = "; who has used less goes first" if share["userOrder"] == "LeastUsed" else ""
+        lines.append(f"Users of {view['name']}: {users}{goes}.")
+    return [*lines, ""]
 
 
 def _gpus(amount: float | None) -> str:

@@ -200,6 +200,8 @@ def explain_text(why: Json, *, width: int = 0) -> str:
     lines = [f"{why['id']}  {why.get('result') or why['phase']}", f"  {code}{why['message']}"]
     if why.get("position"):
         lines.append(f"  position {why['position']} in queue {why['queue']} of pool {why['pool']}")
+    if why.get("fairShare"):
+        lines.append(f"  {why['fairShare']}")
     ahead = cast("list[str]", why.get("jobsAhead") or [])
     if ahead:
         lines.append(f"  ahead: {', '.join(ahead)}")

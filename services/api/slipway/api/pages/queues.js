@@ -137,6 +137,7 @@ function Waiting({ name, queues }) {
     ${queue.flavors?.length ? html`<${Flavors} name=${name} flavors=${queue.flavors} />` : null}
     <${Promises} queue=${queue} />
     ${queue.windows?.length ? html`<${Windows} pool=${queue.pool} windows=${queue.windows} />` : null}
+    ${queue.fairShare ? html`<${FairShare} name=${queue.name} share=${queue.fairShare} />` : null}
     <section><h2>Waiting in ${name} <small>${queue.pending.toLocaleString("en")}</small></h2>
       ${queue.pending > 1 || filter.value ? html`<div class="bar"><input type="search" placeholder="Filter by name, user or reason"
         aria-label="Filter who waits" value=${filter.value} maxlength="200" onInput=${(event) => (filter.value = event.target.value)} />
@@ -179,6 +180,23 @@ function Windows({ pool, windows }) {
         <td data-label="Until">${time(each.end)}</td>
         <td data-label="Repeats">${each.every ? `${each.every} (${each.timeZone})` : "once"}</td>
       </tr>`)}</tbody></table></section>`;
+// What the queue, its siblings and its users have used before, where the pool counts that.
+function FairShare({ name, share }) {
+  return html`<section><h2>Past use of ${name}</h2>
+    <p>Half of a use counts after ${share.halfLife}. Who has used less by weight goes first among equals.</p>
+    <table class="list" aria-label=${`Past use of ${name} and its siblings`}>
+      <thead><tr><th>Queue</th><th class="number">GPU-hours</th><th class="number">Used</th><th class="number">Weight</th></tr></thead>
+      <tbody>${share.queues.map((each) => html`<tr key=${each.name}>
+        <th scope="row">${each.name}</th>
+        <td class="number" data-label="GPU-hours">${trim(each.gpuHours)}</td>
+        <td class="number" data-label="Used">${trim(each.usedPercent)} %</td>
+        <td class="number" data-label="Weight">${trim(each.weightPercent)} %</td></tr>`)}</tbody>
+    </table>
+    ${share.users.length ? html`<table class="list" aria-label=${`Past use of the users of ${name}`}>
+      <thead><tr><th>User</th><th class="number">GPU-hours</th></tr></thead>
+      <tbody>${share.users.map((each) => html`<tr key=${each.user}>
+        <th scope="row">${each.user}</th><td class="number" data-label="GPU-hours">${trim(each.gpuHours)}</td></tr>`)}</tbody>
+    </table>` : null}</section>`;
 }
 
 function Flavors({ name, flavors }) {

@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from slipway.api import verbs
 from slipway.api.access.middleware import sight_of
-from slipway.api.access.permissions import LIMITS
+from slipway.api.access.permissions import LIMITS, VisibleWorkspaces
 from slipway.api.admission import changed_work
 from slipway.api.change_schemas import ChangeBody, KillBody
 from slipway.api.changes import (
@@ -24,13 +24,15 @@ from slipway.api.decoding import checked, read_object
 from slipway.api.deps import ApiDeps, parts_of
 from slipway.api.endpoint import Endpoint, Query, flag_param, json_response
 from slipway.api.explain import explain
+from slipway.api.fair_share_view import turn_sentence
 from slipway.api.forecast import foreseen
 from slipway.api.holders import holders, waits_for_others
 from slipway.api.http_errors import ConflictError, PreconditionError
 from slipway.api.identity import principal_of
 from slipway.api.limits import Seen, is_watched
 from slipway.api.open_streams import holder_of
-from slipway.api.queue_view import NOBODY, Aged, aged
+from slipway.api.past_usage import gpus_by_user, levels, levels_of, past_use_of
+from slipway.api.queue_view import NONE_FIRST, Precedence, aged, is_waiting
 from slipway.api.schemas import (
     AllocationView,
     ExplainView,
@@ -46,8 +48,8 @@ from slipway.api.seen_nodes import nodes_now
 from slipway.api.timeline import timeline
 from slipway.api.view import allocation_path, allocation_view, pod_view
 from slipway.crd.meta import LABEL_ALLOCATION_UID
-from slipway.crd.transitions import id_of
-from slipway.crd.v1alpha1 import Allocation, Job
+from slipway.crd.transitions import id_of, user_of
+from slipway.crd.v1alpha1 import Allocation, Job, ResourcePool
 from slipway.errors import FieldError, InvalidError, NotFoundError, TransientError
 from slipway.kube.resources import JOBS, PODS, QUEUES, RESOURCE_POOLS
 from slipway.kube.tracing import traceparent_of
@@ -189,12 +191,12 @@ async def explained(request: Request) -> Response:
     parts, found = parts_of(request), await _found(request)
     parts.seen.saw(found)
     pending, jobs = await pending_of(parts, found.spec.pool)
-    first = await aged_of(parts, pending)
+    first = await first_of(parts, pending)
     seen = await _seen(parts, found) if is_watched(found) else None
     missing = await _missing_pool(parts, found.spec.pool)
     silent = await _silent_nodes(parts, _nodes_of(found))
     now = parts.clock.now()
-    view = explain(found, pending, jobs, aged=first, seen=seen, silent_nodes=silent, now=now, missing_pool=missing)
+    view = explain(found, pending, jobs, first=first, seen=seen, silent_nodes=silent, now=now, missing_pool=missing)
     sight = await sight_of(request)
     if waits_for_others(view.code, view.message):
         live, parents = await live_of(parts, found.spec.pool), await _parents_of_queues(parts, view.code)
@@ -203,11 +205,38 @@ async def explained(request: Request) -> Response:
     if not sight.is_whole:
         own = {id_of(each) for each in pending if sight.has(each.metadata.namespace)}
         view = msgspec.structs.replace(view, jobs_ahead=[each for each in view.jobs_ahead if each in own])
+    if is_waiting(found):
+        view = msgspec.structs.replace(view, fair_share=await _turn(parts, found, pending, sight))
     if flag_param(request, FORESEE.name):
         view = msgspec.structs.replace(
             view, foreseen=await foreseen(parts.simulator, found, user=holder_of(request).user)
         )
     return json_response(view)
+
+
+async def _turn(parts: ApiDeps, found: Allocation, pending: Sequence[Allocation], sight: VisibleWorkspaces) -> str:
+    """Whose work goes first by what users have used; of others than its own user only to who sees all workspaces."""
+    pool = await _pool_that_counts(parts, found.spec.pool)
+    if pool is None or not sight.is_whole:
+        return ""
+    try:
+        queue = await parts.kube.get(QUEUES, found.spec.queue)
+    except NotFoundError:
+        return ""
+    name = queue.metadata.name
+    used = (await past_use_of(parts, pool)).get(name, {})
+    held = gpus_by_user(await live_of(parts, found.spec.pool)).get(name, {})
+    others = {user_of(each) for each in pending if each.spec.queue == name and is_waiting(each)}
+    return turn_sentence(user_of(found), others, queue, pool, used=used, levels=levels(used, held))
+
+
+async def _pool_that_counts(parts: ApiDeps, name: str) -> ResourcePool | None:
+    """The pool, where it counts past use."""
+    try:
+        pool = await parts.catalog.pool(name)
+    except InvalidError:
+        return None
+    return pool if pool.spec.fair_share is not None else None
 
 
 async def _parents_of_queues(parts: ApiDeps, code: str) -> dict[str, str]:
@@ -283,12 +312,14 @@ async def live_of(parts: ApiDeps, pool: str) -> list[Allocation]:
     ]
 
 
-async def aged_of(parts: ApiDeps, pending: Sequence[Allocation]) -> Aged:
-    """Which of them go before all that is younger."""
+async def first_of(parts: ApiDeps, pending: Sequence[Allocation]) -> Precedence:
+    """Which of them go before all that is younger, and what their users have used where that counts."""
     if not pending:
-        return NOBODY
-    pools = await parts.kube.list(RESOURCE_POOLS)
-    return aged(pending, pools.items, parts.clock.now())
+        return NONE_FIRST
+    names = {each.spec.pool for each in pending}
+    pools = [pool for pool in (await parts.kube.list(RESOURCE_POOLS)).items if pool.metadata.name in names]
+    first = aged(pending, pools, parts.clock.now())
+    return first._replace(levels=await levels_of(parts, pools))
 
 
 async def _seen(parts: ApiDeps, allocation: Allocation) -> Seen | None:

@@ -32,7 +32,7 @@ from slipway.api.job_schemas import (
 from slipway.api.job_view import STATES, job_views, pool_stats, queue_stats
 from slipway.api.named import Named, check_named
 from slipway.api.problems import status_of
-from slipway.api.routes.allocations import aged_of
+from slipway.api.routes.allocations import first_of
 from slipway.api.routes.usage import days_of, in_totals, spent_on
 from slipway.api.schemas import AllocationView, ListMetadata
 from slipway.api.view import allocation_view
@@ -61,7 +61,7 @@ async def list_jobs(request: Request) -> Response:
     seen = [job for job in jobs.values() if sight.has(job.metadata.namespace)]
     wanted = [job for job in seen if workspace in ("", job.metadata.namespace)]
     allocations = await _allocations(parts)
-    views = job_views(wanted, allocations, jobs, aged=await aged_of(parts, allocations))
+    views = job_views(wanted, allocations, jobs, first=await first_of(parts, allocations))
     shown = [each for each in views if state in ("", each.state) and (not queue or queue in each.queues)]
     if not shown:
         await check_named(parts.kube, Named(workspace=workspace, queue=queue), partial(workspaces_of, request))
@@ -199,8 +199,8 @@ async def _found(request: Request) -> Job:
 async def _view(parts: ApiDeps, job: Job) -> JobView:
     jobs = {**await job_changes.all_jobs(parts), (job.metadata.namespace, job.metadata.name): job}
     allocations = await _allocations(parts)
-    aged = await aged_of(parts, allocations)
-    (view,) = job_views([job], allocations, jobs, aged=aged, with_members=True)
+    first = await first_of(parts, allocations)
+    (view,) = job_views([job], allocations, jobs, first=first, with_members=True)
     return view
 
 

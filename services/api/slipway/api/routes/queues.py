@@ -9,12 +9,14 @@ from slipway.api.access.middleware import sight_of
 from slipway.api.access.permissions import VisibleWorkspaces
 from slipway.api.deps import parts_of
 from slipway.api.endpoint import Endpoint, Query, bad_param, flag_param, json_response, number_param, words_of
+from slipway.api.fair_share_view import fair_share_view
 from slipway.api.identity import principal_of, user_of
+from slipway.api.past_usage import past_use_of
 from slipway.api.queue_view import QueuePlace, places_of
-from slipway.api.routes.allocations import aged_of, pending_of
-from slipway.api.schemas import Items, Me, PoolView, QueueView, WaitingList
+from slipway.api.routes.allocations import first_of, pending_of
+from slipway.api.schemas import FairShareView, Items, Me, PoolView, QueueView, WaitingList
 from slipway.api.waiting_list import is_called, waiting_list
-from slipway.crd.v1alpha1 import ResourcePool
+from slipway.crd.v1alpha1 import Queue, ResourcePool
 from slipway.errors import InvalidError
 from slipway.kube.resources import QUEUES, RESOURCE_POOLS
 
@@ -40,7 +42,7 @@ async def queue(request: Request) -> Response:
     found = await parts.kube.get(QUEUES, request.path_params["name"])
     live = await parts.seen.live()
     pending, jobs = await pending_of(parts, found.spec.pool, live if with_waiting else ())
-    aged = await aged_of(parts, pending)
+    first = await first_of(parts, pending)
     pool = await _pool_of(request, found.spec.pool)
     is_of_nodes = pool is not None and (pool.spec.flavors or pool.spec.windows)
     nodes = await parts.nodes.items() if is_of_nodes else []
@@ -55,7 +57,7 @@ async def queue(request: Request) -> Response:
         live,
         pending=pending,
         jobs=jobs,
-        aged=aged,
+        first=first,
         pool_of=pool,
         nodes=nodes,
         slots_by=parts.seen.slots_of,
@@ -64,12 +66,23 @@ async def queue(request: Request) -> Response:
     return json_response(
         msgspec.structs.replace(
             view,
+            fair_share=await _fair_share(request, found, pool, sight) if pool is not None else None,
             min_runtime=cluster_view.min_runtime_of(above),
             eviction_limits=cluster_view.eviction_limits(above, pool, parts.clock.now()),
             windows=cluster_view.windows_of(pool, nodes, others, parts.clock.now()) if pool is not None else [],
             waiting=[each for each in view.waiting if sight.has(each.workspace)],
         )
     )
+
+
+async def _fair_share(
+    request: Request, queue: Queue, pool: ResourcePool, sight: VisibleWorkspaces
+) -> FairShareView | None:
+    """What was used before; a caller who does not see all workspaces sees only what they used themselves."""
+    parts = parts_of(request)
+    used = await past_use_of(parts, pool)
+    only = None if sight.is_whole else (user_of(request),)
+    return fair_share_view(queue, pool, (await parts.kube.list(QUEUES)).items, used, only=only)
 
 
 async def waiting(request: Request) -> Response:
@@ -84,7 +97,7 @@ async def waiting(request: Request) -> Response:
     pending, jobs = await pending_of(parts, found.spec.pool)
     own = [each for each in pending if each.spec.queue == found.metadata.name]
     sight = await sight_of(request)
-    places = places_of(own, jobs, await aged_of(parts, own), slots_by=parts.seen.slots_of)
+    places = places_of(own, jobs, await first_of(parts, own), slots_by=parts.seen.slots_of)
 
     def is_wanted(place: QueuePlace) -> bool:
         return sight.has(place.allocation.metadata.namespace) and is_called(place, words)

@@ -4,35 +4,31 @@ Ended work counts from the daily totals, so also when its object is long gone; w
 is counted from the objects at the moment of the question.
 """
 
-import asyncio
 import re
 from collections.abc import Collection, Sequence
 from functools import partial
 
-import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
 from slipway.api import usage_view
 from slipway.api.access.middleware import sight_of, workspaces_of
 from slipway.api.access.permissions import VisibleWorkspaces
-from slipway.api.deps import ApiDeps, parts_of
+from slipway.api.daily_totals import read_days
+from slipway.api.deps import parts_of
 from slipway.api.endpoint import Endpoint, Query, accepts, bad_param, json_response
 from slipway.api.named import Named, Remembered, What, check_named
 from slipway.api.open_streams import holder_of
 from slipway.api.usage_view import DIMENSIONS, RawView, UsageView, Wanted
-from slipway.crd import totals
 from slipway.crd.figures import DayTotals
 from slipway.crd.spending import Spent, gather
 from slipway.crd.usage import DAY_MS, day_of, ms_of
 from slipway.crd.v1alpha1 import Allocation
-from slipway.errors import NotFoundError, UnavailableError
-from slipway.kube.resources import ALLOCATIONS, CONFIG_MAPS
+from slipway.kube.resources import ALLOCATIONS
 
 TAG = "usage"
 DAYS_DEFAULT = 30
 DAYS_MAX = 400
-READS_AT_ONCE = 8
 DAYS_FREE = 62
 """Of two months anybody may ask at any time."""
 CSV_TYPE = "text/csv"
@@ -102,27 +98,9 @@ async def _stored(request: Request, days: Sequence[str]) -> dict[str, DayTotals]
     """The totals of these days, a read of the API server for each: many days at once have a place among few."""
     parts = parts_of(request)
     if len(days) <= DAYS_FREE:
-        return await _read(parts, days)
+        return await read_days(parts, days)
     with parts.totals_places.held(holder_of(request).user):
-        return await _read(parts, days)
-
-
-async def _read(parts: ApiDeps, days: Sequence[str]) -> dict[str, DayTotals]:
-    slots = asyncio.Semaphore(READS_AT_ONCE)
-
-    async def read(day: str) -> DayTotals:
-        name = totals.name_of(day)
-        async with slots:
-            try:
-                found = await parts.whole.get(CONFIG_MAPS, name, namespace=parts.settings.namespace)
-            except NotFoundError:
-                return DayTotals()
-        try:
-            return totals.decode(found.data)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise UnavailableError(f"ConfigMap {name} does not hold totals of usage: {error}") from error
-
-    return dict(zip(days, await asyncio.gather(*map(read, days)), strict=True))
+        return await read_days(parts, days)
 
 
 def in_totals(request: Request, sight: VisibleWorkspaces) -> Remembered:

@@ -22,6 +22,7 @@ from math import lcm
 
 import msgspec
 
+from slipway.model.decay import level
 from slipway.model.facts import QueueFact
 from slipway.model.resources import GPU, GPU_MILLI, MILLI, Resources, flavor_in
 from slipway.scheduler.plan.queueing.branches import (
@@ -36,7 +37,7 @@ from slipway.scheduler.plan.queueing.branches import (
     with_run_limits,
 )
 from slipway.scheduler.plan.state.budgets import Exhausted, Spent, exhausted
-from slipway.scheduler.plan.state.past_use import LEVEL_GPU_MS, STEP_MAX, STEPS, PastUse
+from slipway.scheduler.plan.state.past_use import STEP_MAX, STEPS, PastUse
 
 __all__ = ["ROOT", "QueueTree", "Shortfall", "counted"]
 
@@ -123,7 +124,7 @@ class QueueTree:
         """What `name` and all below it used before, in GPU-minutes by weight; 0 where the past does not count."""
         if not self._used_before:
             return 0
-        return self._used_before.get(name, 0) // (LEVEL_GPU_MS * self._branches[name].weight)
+        return level(self._used_before.get(name, 0)) // self._branches[name].weight
 
     def queue(self, name: str) -> QueueFact | None:
         """The queue called `name`, as it was given, but with the `maxRuntime` and the `minRuntime` that hold for its

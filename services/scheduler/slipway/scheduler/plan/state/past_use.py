@@ -11,17 +11,13 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from slipway.model.decay import ByUser
+from slipway.model.decay import ByUser, level
 from slipway.model.facts import LEAST_USED, PoolFact, QueueFact
 
 STEPS = 8
 """The step of a queue whose past does not count: what queues deserve shifts in eighths."""
 STEP_MIN, STEP_MAX = 4, 16
 """The least and the most: a queue's weight is halved or doubled, no more."""
-LEVEL_GPU_MS = 60_000
-"""Uses are compared in GPU-minutes: what differs by less is equal, and the next rule decides."""
-LEAD_MS = 600_000
-"""What runs counts as if it had run so much longer: users who begin at the same moment take turns."""
 
 
 class PastUse(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,16 +59,13 @@ class Turns:
     """The users of one queue during one plan: whose work goes first. What is admitted counts at once."""
 
     def __init__(self, past: PastUse, queue: str) -> None:
-        self._used = dict(past.used.get(queue, {}))
-        for (name, user), gpus in past.held.items():
-            if name == queue:
-                self.charge(user, gpus)
+        self._used = past.used.get(queue, {})
+        self._held = {user: gpus for (name, user), gpus in past.held.items() if name == queue}
 
     def charge(self, user: str, gpus: int) -> None:
-        """Work of `user` with so many GPUs starts, or runs."""
-        if gpus:
-            self._used[user] = self._used.get(user, 0) + gpus * LEAD_MS
+        """Work of `user` with so many GPUs starts."""
+        self._held[user] = self._held.get(user, 0) + gpus
 
     def level(self, user: str) -> int:
         """Ascending: who has used least goes first."""
-        return self._used.get(user, 0) // LEVEL_GPU_MS
+        return level(self._used.get(user, 0), self._held.get(user, 0))

@@ -1,0 +1,74 @@
+"""What queues and users have used before, for whoever looks: read as the scheduler reads it, and kept for a minute.
+
+Only where a pool has `fairShare`; elsewhere nothing is read. The arithmetic is the scheduler's own
+(`model/decay.py`): the order that is shown is the order that is kept, but for what happened within that minute.
+"""
+
+from collections.abc import Iterable, Mapping
+
+from slipway.api.daily_totals import read_days
+from slipway.api.deps import ApiDeps
+from slipway.crd import spending
+from slipway.crd.facts import fair_share
+from slipway.crd.transitions import is_admitted, user_of
+from slipway.crd.v1alpha1 import Allocation, ResourcePool
+from slipway.kube.resources import ALLOCATIONS, QUEUES
+from slipway.model.decay import ByUser, DecayedUsage, level
+from slipway.model.facts import LEAST_USED
+from slipway.model.lifecycle import Phase
+from slipway.model.position import milliseconds
+
+Levels = Mapping[tuple[str, str], Mapping[str, int]]
+"""{(pool, queue): {user: by what they are compared}}"""
+
+
+async def past_use_of(parts: ApiDeps, pool: ResourcePool) -> ByUser:
+    """{queue: {user: GPU-milliseconds left}} of a pool; empty where the past does not count."""
+    rule = fair_share(pool.spec.fair_share)
+    if rule is None:
+        return {}
+    half_life_ms, name = milliseconds(rule.half_life_s), pool.metadata.name
+
+    async def load() -> DecayedUsage:
+        listed = (await parts.whole.list(ALLOCATIONS)).items
+        days = spending.days_that_count(parts.clock.now(), half_life_ms)
+        stored = await read_days(parts, days)
+        now = parts.clock.now()
+        used = spending.add_left({}, spending.stretches(days, stored, listed, name, now), now, half_life_ms)
+        held = gpus_by_user(each for each in listed if each.spec.pool == name)
+        return DecayedUsage(at_ms=milliseconds(now), half_life_ms=half_life_ms, used=used, held=held)
+
+    found = await parts.past_usage.get((name, half_life_ms), load)
+    return found.at(parts.clock.now())
+
+
+def gpus_by_user(allocations: Iterable[Allocation]) -> dict[str, dict[str, int]]:
+    """{queue: {user: whole GPUs that their work holds}}."""
+    found: dict[str, dict[str, int]] = {}
+    for each in allocations:
+        if is_admitted(each) and each.status.phase is not Phase.TERMINATED and each.status.slots:
+            users = found.setdefault(each.spec.queue, {})
+            users[user_of(each)] = users.get(user_of(each), 0) + each.status.slots
+    return found
+
+
+def levels(used: Mapping[str, int], held: Mapping[str, int]) -> dict[str, int]:
+    """{user: by what they are compared} of one queue."""
+    return {user: level(used.get(user, 0), held.get(user, 0)) for user in sorted(used.keys() | held.keys())}
+
+
+async def levels_of(parts: ApiDeps, pools: Iterable[ResourcePool]) -> Levels:
+    """Those of all queues of these pools whose users take turns."""
+    counting = {pool.metadata.name: pool for pool in pools if pool.spec.fair_share is not None}
+    if not counting:
+        return {}
+    found: dict[tuple[str, str], Mapping[str, int]] = {}
+    queues = [each for each in (await parts.kube.list(QUEUES)).items if each.spec.user_order == LEAST_USED]
+    for name in sorted({each.spec.pool for each in queues} & counting.keys()):
+        used = await past_use_of(parts, counting[name])
+        held = gpus_by_user(each for each in await parts.seen.live() if each.spec.pool == name)
+        for queue in queues:
+            if queue.spec.pool == name:
+                own = queue.metadata.name
+                found[name, own] = levels(used.get(own, {}), held.get(own, {}))
+    return found

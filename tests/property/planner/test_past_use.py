@@ -1,0 +1,152 @@
+"""Past use: without it nothing changes, more of it never helps, nobody goes in circles, and a replay says the same."""
+
+import asyncio
+import json
+import random
+
+import msgspec
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from slipway.model.decay import DecayedUsage
+from slipway.model.facts import LEAST_USED, AllocationFact, FairShareFact, PoolFact, QueueFact
+from slipway.scheduler.plan.lint import lint
+from slipway.scheduler.plan.planner import queue_tree
+from slipway.scheduler.plan.queueing.queue_cursor import QueueCursor, line_up
+from slipway.scheduler.plan.state.past_use import PastUse
+from slipway.scheduler.plan.state.snapshot import PoolSnapshot
+from slipway.scheduler.simulate.run import simulate
+from slipway.scheduler.simulate.scenario import decode
+from tests.property.planner import test_decision_log as log
+from tests.property.planner import test_evictions_over_time as evictions
+from tests.property.planner.instances import Instance, instances
+from tests.support.decision_desk import POOL, replayed
+from tests.support.planner import planned
+
+USERS = ("ana", "ben", "cleo")
+WEEK_MS = 7 * 86_400_000
+RULES = st.builds(FairShareFact, half_life_s=st.just(WEEK_MS / 1000), history=st.integers(0, 4000))
+USED = st.dictionaries(
+    st.sampled_from(["default", "other"]),
+    st.dictionaries(st.sampled_from(USERS), st.integers(0, 10**12), max_size=3),
+    max_size=2,
+)
+
+
+def owned(instance: Instance) -> list[AllocationFact]:
+    """The instance's work, each of one of three users."""
+    return [
+        msgspec.structs.replace(fact, user=USERS[number % len(USERS)])
+        for number, fact in enumerate(instance.allocations)
+    ]
+
+
+def with_past(instance: Instance, rule: FairShareFact, used: dict[str, dict[str, int]], order: str) -> PoolSnapshot:
+    """The instance in a pool that counts past use; the users of its queues go in this order."""
+    queues: list[QueueFact] = [msgspec.structs.replace(queue, user_order=order) for queue in instance.queues]
+    pool = msgspec.structs.replace(instance.pool, fair_share=rule)
+    snapshot = instance.snapshot(pool=pool, queues=queues, allocations=owned(instance))
+    return msgspec.structs.replace(snapshot, past=PastUse(half_life_ms=WEEK_MS, history=rule.history, used=used))
+
+
+@given(instances(), RULES)
+@settings(deadline=None, max_examples=60)
+def test_without_any_past_plans_are_the_same(instance: Instance, rule: FairShareFact) -> None:
+    """A pool that counts past use of which there is none decides as one that does not count it."""
+    plain = planned(instance.snapshot(allocations=owned(instance)))
+    counting = planned(with_past(instance, rule, {}, "Submission"))
+    assert counting.admits == plain.admits
+    assert counting.evictions == plain.evictions
+    assert dict(counting.explanations) == dict(plain.explanations)
+
+
+@given(instances(), RULES, USED)
+@settings(deadline=None, max_examples=60)
+def test_plans_with_a_past_keep_all_rules(
+    instance: Instance, rule: FairShareFact, used: dict[str, dict[str, int]]
+) -> None:
+    """Quotas, places, gangs: whatever was used before; and the same input gives the same plan."""
+    snapshot = with_past(instance, rule, used, LEAST_USED)
+    decided = planned(snapshot)
+    assert not lint(snapshot, decided)
+    again = planned(with_past(instance, rule, used, LEAST_USED))
+    assert (again.admits, again.evictions) == (decided.admits, decided.evictions)
+    assert dict(again.explanations) == dict(decided.explanations)
+
+
+@given(instances(), USED, st.sampled_from(USERS), st.integers(0, 10**12))
+@settings(deadline=None, max_examples=80)
+def test_more_use_never_gives_an_earlier_place(
+    instance: Instance, used: dict[str, dict[str, int]], user: str, more: int
+) -> None:
+    """Of a user's work in the line of its queue, whatever the others have used; the places are one to n."""
+    rule = FairShareFact(WEEK_MS / 1000)
+    queue = instance.queues[-1].name
+    grown = used | {queue: used.get(queue, {}) | {user: used.get(queue, {}).get(user, 0) + more}}
+    before, after = (_ahead(with_past(instance, rule, each, LEAST_USED), queue) for each in (used, grown))
+    assert before.keys() == after.keys()
+    for line in (before, after):
+        assert sorted(count for count, _ in line.values()) == list(range(len(line)))
+    for uid, (count, owner) in before.items():
+        if owner == user:
+            assert after[uid][0] >= count
+
+
+def _ahead(snapshot: PoolSnapshot, queue: str) -> dict[str, tuple[int, str]]:
+    """{uid: (how many are ahead of it, its user)}; counted and walked, both give the same."""
+    lines, _ = line_up(snapshot, queue_tree(snapshot), 0.0)
+    line = lines.get(queue)
+    if line is None:
+        return {}
+    walked = [fact.uid for _, fact, _ in line.waiting()]
+    found = {fact.uid: (_count(line, snapshot, fact), fact.user) for _, fact, _ in line.waiting()}
+    assert [found[uid][0] for uid in walked] == list(range(len(walked)))
+    return found
+
+
+def _count(line: QueueCursor, snapshot: PoolSnapshot, fact: AllocationFact) -> int:
+    return line.ahead(snapshot.order_of(fact), fact.user)
+
+
+@given(st.integers(0, 2**32))
+@settings(deadline=None, max_examples=25)
+def test_runs_with_a_past_end_and_nobody_goes_in_circles(seed: int) -> None:
+    """The past shifts shares while the run goes on, by short half-lives; evictions are as bounded as without."""
+    chance = random.Random(seed)
+    document = evictions.a_document(seed)
+    document["pool"]["fairShare"] = {
+        "halfLife": chance.choice(["1m", "10m", "1d"]),
+        "historyWeight": chance.choice([0, 0.5, 1, 4]),
+    }
+    for queue in document["queues"]:
+        queue["userOrder"] = chance.choice(["Submission", "LeastUsed"])
+    for each in document["allocations"]:
+        each["user"] = chance.choice(USERS)
+    names = [queue["name"] for queue in document["queues"]]
+    document["history"] = [
+        {"queue": chance.choice(names), "user": chance.choice(USERS), "gpuHours": chance.choice([0.1, 1, 10])}
+        for _ in range(chance.randint(0, 4))
+    ]
+    evictions.check(simulate(decode(json.dumps(document))))
+
+
+@given(instances(), log.STEPS, USED, st.data())
+@settings(deadline=None, max_examples=25)
+def test_the_log_keeps_the_past(
+    instance: Instance, steps: list[str], used: dict[str, dict[str, int]], data: st.DataObject
+) -> None:
+    """A replay has the same values as the leader had, and decides the same."""
+    pool: PoolFact = msgspec.structs.replace(instance.pool, fair_share=FairShareFact(WEEK_MS / 1000))
+    queues = [msgspec.structs.replace(queue, user_order=LEAST_USED) for queue in instance.queues]
+    counting = msgspec.structs.replace(instance, pool=pool, queues=queues, allocations=owned(instance))
+    desk = log.furnished(counting)
+    desk.cluster.set_decayed(
+        DecayedUsage(half_life_ms=WEEK_MS, used=used, held={"default": {"ana": data.draw(st.integers(0, 9))}})
+    )
+    log.happen(desk, counting, steps, data.draw)
+    asyncio.run(desk.recorder.flush())
+    if desk.log:
+        assert desk.cluster.pools.get(POOL) is not None
+        assert desk.snapshots[desk.log[0][1]].past is not None
+        report = replayed(desk.log)
+        assert (report.differences, report.skipped, report.ticks) == ([], [], len(desk.log))

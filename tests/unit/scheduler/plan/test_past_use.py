@@ -1,0 +1,111 @@
+"""Past use in a plan: what queues deserve by it, and whose work goes first."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slipway.model.facts import QueueFact
+from slipway.model.resources import Resources
+from slipway.scheduler.plan.queueing.queue_tree import QueueTree
+from slipway.scheduler.plan.state.past_use import STEP_MAX, STEP_MIN, STEPS, PastUse, Turns, step_of
+
+HOUR_MS = 3_600_000
+WEEK_MS = 7 * 24 * HOUR_MS
+TOTAL = Resources({"nvidia.com/gpu": 12})
+GPU = "nvidia.com/gpu"
+
+
+def a_tree(*queues: QueueFact, hours: dict[str, float], history: int = 1000) -> QueueTree:
+    """A pool of 12 GPUs whose queues have used so many GPU-hours."""
+    tree = QueueTree(queues, TOTAL)
+    used = {name: {"ana": round(amount * HOUR_MS)} for name, amount in hours.items()}
+    tree.remember(PastUse(half_life_ms=WEEK_MS, history=history, used=used))
+    return tree
+
+
+def test_who_used_what_it_deserved_counts_in_full() -> None:
+    """Nothing counts twice, twice as much half; the bounds hold for any use and any history."""
+    assert [step_of(used, 1000, 1000) for used in (0, 500, 1000, 1500, 9000)] == [16, 12, 8, 4, 4]
+    assert [step_of(used, 1000, 0) for used in (0, 1000, 9000)] == [STEPS, STEPS, STEPS]
+    assert step_of(5, 0, 1000) == STEP_MIN
+
+
+@given(st.integers(0, 10**12), st.integers(0, 10**12), st.integers(0, 10**12), st.integers(0, 4000))
+def test_more_use_never_counts_more(one: int, other: int, expected: int, history: int) -> None:
+    """And no queue is beyond the bounds."""
+    less, more = sorted((one, other))
+    assert STEP_MIN <= step_of(more, expected, history) <= step_of(less, expected, history) <= STEP_MAX
+
+
+def test_equal_pasts_shift_nothing() -> None:
+    """All of them half, or all of them twice, is as it was: nothing is told apart, and no share is computed twice."""
+    tree = a_tree(QueueFact(name="a"), QueueFact(name="b"), hours={"a": 9000, "b": 9000})
+    assert not tree.is_shifted
+    assert tree.shifted_share("a", {GPU: 7}) == tree.share("a", {GPU: 7})
+
+
+def test_what_nominals_leave_shifts_and_nominals_do_not() -> None:
+    """`own` keeps its 4; of the other 8 the queue that has used much deserves a fifth."""
+    queues = (QueueFact(name="own", nominal=Resources({GPU: 4})), QueueFact(name="a"), QueueFact(name="b"))
+    tree = a_tree(*queues, hours={"own": 9000, "a": 9000})
+    assert [tree.shifted(name)[GPU] for name in ("own", "a", "b")] == [4000, 1600, 6400]
+    assert [tree.dues(name)[GPU] for name in ("own", "a", "b")] == [4000, 4000, 4000]
+
+
+def test_history_of_no_weight_only_orders() -> None:
+    """Shares stay; who has used less by weight stands first."""
+    tree = a_tree(QueueFact(name="a", weight=4), QueueFact(name="b"), hours={"a": 100, "b": 50}, history=0)
+    assert not tree.is_shifted
+    assert tree.used_before("a") < tree.used_before("b")
+
+
+def test_a_department_has_used_what_its_teams_have() -> None:
+    """Also for the order among its siblings."""
+    queues = (QueueFact(name="p"), QueueFact(name="t", parent="p"), QueueFact(name="q"))
+    tree = a_tree(*queues, hours={"t": 9000})
+    assert tree.used_before("p") == tree.used_before("t") == 9000 * 60
+    assert tree.weight_factor("p") == STEP_MIN / STEPS
+    assert tree.weight_factor("t") == 1.0
+
+
+QUEUES = st.lists(
+    st.tuples(st.integers(1, 5), st.none() | st.integers(0, 6), st.integers(0, 20_000)), min_size=1, max_size=5
+)
+
+
+@given(QUEUES, st.integers(0, 4000))
+def test_quota_is_nobodys_past(drawn: list[tuple[int, int | None, int]], history: int) -> None:
+    """A queue with a nominal deserves just that, whatever anybody has used; and no more is deserved than there is."""
+    queues = [
+        QueueFact(name=f"q{at}", weight=weight, nominal=None if owned is None else Resources({GPU: owned}))
+        for at, (weight, owned, _) in enumerate(drawn)
+    ]
+    tree = a_tree(*queues, hours={f"q{at}": hours for at, (*_, hours) in enumerate(drawn)}, history=history)
+    for queue in queues:
+        if queue.nominal is not None:
+            assert tree.shifted(queue.name)[GPU] == tree.dues(queue.name)[GPU]
+    owned_in_all = sum(owned or 0 for _, owned, _ in drawn)
+    assert sum(tree.shifted(queue.name).get(GPU, 0) for queue in queues) <= max(12, owned_in_all) * 1000
+
+
+@given(st.integers(0, 20_000), st.integers(0, 20_000), st.integers(1, 12), st.integers(0, 12), st.integers(0, 12))
+def test_the_past_withholds_and_never_within_what_it_leaves(
+    mine: int, theirs: int, asked: int, held: int, of_other: int
+) -> None:
+    """A queue that stays within its shifted due is withheld nothing; of two queues at most one is withheld a step."""
+    tree = a_tree(QueueFact(name="a"), QueueFact(name="b"), hours={"a": mine, "b": theirs})
+    tree.take("a", {GPU: held}, preemptible=True)
+    tree.take("b", {GPU: of_other}, preemptible=True)
+    is_withheld = tree.withholds("a", "b", {GPU: asked}, {GPU: 1})
+    if (held + asked) * 1000 <= tree.shifted("a")[GPU]:
+        assert not is_withheld
+    if not tree.is_shifted:
+        assert not is_withheld
+
+
+def test_users_are_compared_by_what_they_used_and_hold() -> None:
+    """What is admitted in the same plan counts at once."""
+    past = PastUse(half_life_ms=WEEK_MS, used={"lab": {"ana": 20 * 60_000}}, held={("lab", "ben"): 1, ("x", "ana"): 9})
+    turns = Turns(past, "lab")
+    assert [turns.level(user) for user in ("ana", "ben", "cleo")] == [20, 10, 0]
+    turns.charge("ben", 2)
+    assert turns.level("ben") == 30
