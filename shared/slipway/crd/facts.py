@@ -111,9 +111,8 @@ def allocation_fact(
     ranges: Ranges = (),
     known: AllocationFact | Understood | None = None,
 ) -> AllocationFact:
-    """What the planner must know of `allocation`; `pool` (None when it does not exist) gives the defaults, `ranges` are
-    the LimitRanges of its namespace. `known` is of the same spec, the same pool spec and the same ranges, as a fact of
-    it is: what resolving would give is taken from it."""
+    """What the planner must know; `pool` (None when there is none) gives the defaults. `known` is of the same spec, the
+    same pool spec and the same LimitRanges (`ranges`): what resolving would give is taken from it."""
     meta, spec, status = allocation.metadata, allocation.spec, allocation.status
     known = known or understood(allocation, pool, ranges)
     standing, growth = _standing(allocation), growth_of(allocation)

@@ -1,7 +1,7 @@
 """What the leader reads of past use: nothing without `fairShare`, each use once, and the same after a restart."""
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
@@ -15,6 +15,7 @@ from slipway.kube.resources import ALLOCATIONS, CONFIG_MAPS, RESOURCE_POOLS
 from slipway.model.decay import spread
 from slipway.scheduler.cluster import Cluster
 from slipway.scheduler.past_usage import READ_S, PastUsage
+from slipway.scheduler.ports import Kube
 from tests.support.small_cluster import a_manifest, look
 from tests.unit.scheduler.test_cycle import Bench, on_a_cluster
 from tests.unit.scheduler.test_queues_live import a_queue
@@ -52,7 +53,7 @@ class Reader:
         self.bench = bench
         self.cluster = Cluster(bench.clock.now)
         self.kube = CountingKube(bench.kube)
-        self.usage = PastUsage(self.kube, self.cluster, "default", namespace=NAMESPACE, clock=bench.clock)
+        self.usage = PastUsage(cast("Kube", self.kube), self.cluster, "default", namespace=NAMESPACE, clock=bench.clock)
 
     async def look(self) -> None:
         """See what there is, and look."""

@@ -35,10 +35,13 @@ from slipway.errors import (
 )
 from slipway.kube.objects import Namespace
 from slipway.kube.resources import JOBS, NAMESPACES, QUEUES, RESOURCE_POOLS, TEMPLATES
+from slipway.model.decay import DecayedUsage
 from slipway.model.duration import parse_duration
 from slipway.runtime.clock import Clock
 
 TTL_S = 1.0
+PAST_USAGE_TTL_S = 60.0
+"""What was used in ten half-lives changes little in a minute; between two reads what is held goes on to be used."""
 OFFERS_TTL_S = 5.0
 WORKSPACES_TTL_S = 5.0
 NODES_DEADLINE_S = 1.0
@@ -55,7 +58,7 @@ class Defaults(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Catalog:
-    """Cached reads around a launch."""
+    """Cached reads around a launch, and of what was used before."""
 
     def __init__(self, kube: Kube, clock: Clock, nodes: WatchedObjects[SeenNode]) -> None:
         self._kube = kube
@@ -65,6 +68,8 @@ class Catalog:
         self._jobs = Recent[tuple[str, str], Job](clock, ttl_s=TTL_S)
         self._namespaces = Recent[str, Namespace](clock, ttl_s=TTL_S)
         self._workspaces = Recent[str, list[str]](clock, ttl_s=WORKSPACES_TTL_S)
+        self.past_usage = Recent[tuple[str, int], DecayedUsage](clock, ttl_s=PAST_USAGE_TTL_S)
+        """by pool and half-life"""
         self._offers = Recent[tuple[str, int], PoolCapacity](clock, ttl_s=OFFERS_TTL_S)
 
     async def pool(self, name: str) -> ResourcePool:

@@ -57,7 +57,6 @@ from slipway.errors import InvariantError
 from slipway.logarchive.archive import LogArchive
 from slipway.logarchive.objects import open_archive
 from slipway.logarchive.reader import ArchivedLogs
-from slipway.model.decay import DecayedUsage
 from slipway.runtime.clock import Clock, Random
 from slipway.streams.decisions import DecisionLog
 from slipway.streams.ports import Activity, DeadLetters, Firehose, Streams, TraceLog
@@ -77,8 +76,6 @@ GPU_USE_TTL_S = 10.0
 GPU_DAYS_TTL_S = 300.0
 """A day is a query over all GPUs."""
 GPU_DAYS_MAX = 100
-PAST_USAGE_TTL_S = 60.0
-"""What was used in ten half-lives changes little in a minute; between two reads what is held goes on to be used."""
 POLL_TTL_S = 0.9
 """A thousand ranks that poll one allocation cost one read a second."""
 
@@ -143,7 +140,6 @@ class ApiDeps:
     prometheus: Prometheus | None
     gpu_use: Recent[str, Mapping[PodKey, PodGpuUse]]
     gpu_days: Recent[str, list[GpuDay]]
-    past_usage: Recent[tuple[str, int], DecayedUsage]
     on_broken: Callable[[InvariantError], None]
     history_places: SharedPlaces = field(
         default_factory=lambda: SharedPlaces(HISTORIES_MAX, "questions about the past", retry_s=2.0)
@@ -224,7 +220,6 @@ def connect(
         prometheus=_prometheus(settings),
         gpu_use=Recent(clock, ttl_s=GPU_USE_TTL_S),
         gpu_days=Recent(clock, ttl_s=GPU_DAYS_TTL_S, keys_max=GPU_DAYS_MAX),
-        past_usage=Recent(clock, ttl_s=PAST_USAGE_TTL_S),
         on_broken=on_broken,
     )
 

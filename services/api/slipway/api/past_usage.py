@@ -38,7 +38,7 @@ async def past_use_of(parts: ApiDeps, pool: ResourcePool) -> ByUser:
         held = gpus_by_user(each for each in listed if each.spec.pool == name)
         return DecayedUsage(at_ms=milliseconds(now), half_life_ms=half_life_ms, used=used, held=held)
 
-    found = await parts.past_usage.get((name, half_life_ms), load)
+    found = await parts.catalog.past_usage.get((name, half_life_ms), load)
     return found.at(parts.clock.now())
 
 

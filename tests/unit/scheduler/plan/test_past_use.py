@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from slipway.model.facts import QueueFact
 from slipway.model.resources import Resources
 from slipway.scheduler.plan.queueing.queue_tree import QueueTree
-from slipway.scheduler.plan.state.past_use import STEP_MAX, STEP_MIN, STEPS, PastUse, Turns, step_of
+from slipway.scheduler.plan.state.past_use import STEP_MAX, STEP_MIN, STEPS, PastUse, UserTurns, step_of
 
 HOUR_MS = 3_600_000
 WEEK_MS = 7 * 24 * HOUR_MS
@@ -105,7 +105,7 @@ def test_the_past_withholds_and_never_within_what_it_leaves(
 def test_users_are_compared_by_what_they_used_and_hold() -> None:
     """What is admitted in the same plan counts at once."""
     past = PastUse(half_life_ms=WEEK_MS, used={"lab": {"ana": 20 * 60_000}}, held={("lab", "ben"): 1, ("x", "ana"): 9})
-    turns = Turns(past, "lab")
+    turns = UserTurns(past, "lab")
     assert [turns.level(user) for user in ("ana", "ben", "cleo")] == [20, 10, 0]
     turns.charge("ben", 2)
     assert turns.level("ben") == 30

@@ -30,6 +30,17 @@ NODES = "nodes: [{name: n, cpu: 1}]\n"
         ("queues: [{name: a, nominals: {cpu: 1}}]", "queues[0].nominals: "),
         ("queues: [{name: a, maxRuntime: soon}]", "queues[0].maxRuntime: 'soon' is not a duration"),
         ("queues: [{name: a, maxRuntime: 0}]", "queues[0].maxRuntime: 0.0 is too short"),
+        ("pool: {fairShare: {halfLife: 0s}}", "pool.fairShare.halfLife: 0s is too short"),
+        ("pool: {fairShare: {}}", "pool.fairShare"),
+        ("queues: [{name: a, userOrder: Random}]", "queues[0].userOrder: "),
+        (
+            "queues: [{name: a}]\nhistory: [{queue: a, gpuHours: 1}]",
+            "history[0]: past use does not count here; set pool.fairShare.halfLife",
+        ),
+        (
+            "pool: {fairShare: {halfLife: 7d}}\nqueues: [{name: a}]\nhistory: [{queue: b, gpuHours: 1}]",
+            "history[0].queue: there is no queue b",
+        ),
         ("queues: [{name: a, budgets: [{gpuHours: 0, window: 24h}]}]", "queues[0].budgets[0].gpuHours: "),
         ("queues: [{name: a, budgets: [{gpuHours: 1, window: 0s}]}]", "queues[0].budgets[0].window: 0s is too short"),
         ("queues: [{name: a, budgets: [{gpuHours: 1}]}]", "queues[0].budgets[0].window: "),

@@ -16,7 +16,7 @@ from slipway.model.reasons import Gate
 from slipway.scheduler.plan.queueing.admission_checks import closed_gate
 from slipway.scheduler.plan.queueing.queue_tree import QueueTree
 from slipway.scheduler.plan.state.members import Member, Members
-from slipway.scheduler.plan.state.past_use import Turns, user_queues
+from slipway.scheduler.plan.state.past_use import UserTurns, user_queues
 from slipway.scheduler.plan.state.pending import PendingGroup
 from slipway.scheduler.plan.state.plan_types import Explanation
 from slipway.scheduler.plan.state.snapshot import PoolSnapshot
@@ -68,7 +68,7 @@ class QueueCursor:
         queue: QueueFact,
         groups: Iterable[PendingGroup],
         settled: frozenset[str] = frozenset(),
-        turns: Turns | None = None,
+        turns: UserTurns | None = None,
     ) -> None:
         self.queue = queue
         self._turns = turns
@@ -219,7 +219,7 @@ def line_up(
             walk.why = closed
             shut.append(walk)
     past = snapshot.past
-    turns = {name: Turns(past, name) for name in user_queues(snapshot.pool, snapshot.queues)} if past else {}
+    turns = {name: UserTurns(past, name) for name in user_queues(snapshot.pool, snapshot.queues)} if past else {}
     lines = {
         name: QueueCursor(tree.queue(name) or QueueFact(name=name), open_groups[name], settled, turns.get(name))
         for name in sorted(open_groups)

@@ -1,7 +1,7 @@
 """What queues and users have used of GPUs before, as a plan looks at it: faded, in whole numbers. Pure.
 
-Owns how a queue's past is held against what it deserved (`step_of`) and how users of one queue are compared (`Turns`).
-Knows nothing of the tree. A pool without `fairShare` has no past: then nothing here is asked.
+Owns how a queue's past is held against what it deserved (`step_of`) and how users of one queue are compared
+(`UserTurns`). Knows nothing of the tree. A pool without `fairShare` has no past: then nothing here is asked.
 
 Invariants: of two equal queues the one that has used more never gets the larger step; of two users of a queue the one
 that has used more never goes first among work of one priority.
@@ -55,7 +55,7 @@ def step_of(used: int, expected: int, history: int) -> int:
     return min(max(eighths, STEP_MIN), STEP_MAX)
 
 
-class Turns:
+class UserTurns:
     """The users of one queue during one plan: whose work goes first. What is admitted counts at once."""
 
     def __init__(self, past: PastUse, queue: str) -> None:
