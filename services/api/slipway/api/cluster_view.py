@@ -3,10 +3,8 @@
 from collections.abc import Iterable, Iterator
 
 from slipway.api.capacity import allocatable_of, nodes_of
-from slipway.api.queue_view import NOBODY, Aged, Jobs, SlotsBy, is_waiting, slots_of, waiting_of
-from slipway.api.schemas import EvictionLimitView, FlavorUse, Held, NodeView, PoolView, QueueView, WindowView
 from slipway.api.queue_view import NONE_FIRST, Jobs, Precedence, SlotsBy, is_waiting, slots_of, waiting_of
-from slipway.api.schemas import EvictionLimitView, FlavorUse, Held, NodeView, PoolView, QueueView
+from slipway.api.schemas import EvictionLimitView, FlavorUse, Held, NodeView, PoolView, QueueView, WindowView
 from slipway.api.seen_nodes import SeenNode
 from slipway.api.view import shown
 from slipway.crd.facts import eviction_limit, window_fact
@@ -53,7 +51,6 @@ def queue_view(
         min_runtime=queue.spec.min_runtime or "",
         eviction_limits=[],
         windows=[],
-        waiting=waiting_of(waiting, jobs or {}, aged),
         waiting=waiting_of(waiting, jobs or {}, first),
     )
 

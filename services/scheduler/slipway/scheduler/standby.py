@@ -21,10 +21,9 @@ from slipway.runtime.health import ProcessHealth
 from slipway.runtime.service import version
 from slipway.runtime.tasks import TaskGroup
 from slipway.scheduler.apply import Applier
-from slipway.scheduler.budget_usage import Spending
+from slipway.scheduler.budget_usage import LOOK_S, Spending
 from slipway.scheduler.capacity import CapacityRequests
 from slipway.scheduler.capacity_objects import PlaceholderOptions
-from slipway.scheduler.budget_usage import LOOK_S, Spending
 from slipway.scheduler.cluster import Cluster
 from slipway.scheduler.cluster_sync import Follower
 from slipway.scheduler.cycle import Cycle

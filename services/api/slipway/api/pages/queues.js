@@ -180,6 +180,8 @@ function Windows({ pool, windows }) {
         <td data-label="Until">${time(each.end)}</td>
         <td data-label="Repeats">${each.every ? `${each.every} (${each.timeZone})` : "once"}</td>
       </tr>`)}</tbody></table></section>`;
+}
+
 // What the queue, its siblings and its users have used before, where the pool counts that.
 function FairShare({ name, share }) {
   return html`<section><h2>Past use of ${name}</h2>

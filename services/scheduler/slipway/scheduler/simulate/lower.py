@@ -112,6 +112,7 @@ def pool(scenario: Scenario) -> PoolFact:
         flavors=tuple(FlavorFact(flavor.name, flavor.node_labels) for flavor in part.flavors),
         eviction_limit=_eviction_limit(part.eviction_limit),
         windows=tuple(window(each) for each in part.windows),
+        fair_share=_fair_share(part.fair_share),
     )
 
 
@@ -132,7 +133,6 @@ def window(part: WindowPart) -> WindowFact:
         gpus=part.gpus,
         lead_s=seconds(part.lead_time),
         evicts=part.on_start == "Evict",
-        fair_share=_fair_share(part.fair_share),
     )
 
 

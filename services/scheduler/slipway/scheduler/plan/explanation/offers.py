@@ -64,9 +64,9 @@ class RemedyOffers:
         for line in self._lines.values():
             parts = [
                 [
-                    (order, self._told(fact, walk.group), line.explanation(walk, fact))(
+                    (
                         line.line_key(order, fact.user),
-                        self._told(fact, walk.group) if self._flavors else fact,
+                        self._told(fact, walk.group),
                         line.explanation(walk, fact),
                     )
                     for order, fact in walk.first(most + 1)
