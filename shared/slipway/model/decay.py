@@ -18,10 +18,10 @@ from slipway.model.position import milliseconds
 
 HALF_LIVES_READ = 10
 """What is older than so many half-lives is left out: less than a thousandth of it would be left."""
-_BITS = 62
+_BITS = 80
 _ONE = 1 << _BITS
 """all of a use is left"""
-_FRACTION_BITS = 48
+_FRACTION_BITS = 62
 _LOG2E = 0x171547652B82FE177
 """1 / ln 2 in 64 binary digits behind the point"""
 _LOG2E_BITS = 64
