@@ -45,7 +45,7 @@ from slipway.errors import (
 from slipway.kube.objects import Lease, LeaseSpec
 from slipway.kube.ports import KubeApi
 from slipway.kube.resources import LEASES
-from slipway.kube.scope import StopSignal, only
+from slipway.kube.scope import StopSignal, raise_only
 from slipway.model.times import format_time
 from slipway.runtime import liveness, log, telemetry
 from slipway.runtime.clock import Clock, Random
@@ -225,7 +225,7 @@ class LeaseElector:
                         await self._rest()
                 stopping.cancel()
         except BaseExceptionGroup as group:
-            raise only(group) from None
+            raise_only(group)
 
     async def lead_once(self, lead: Lead) -> bool:
         """Runs `lead` once, if the lease is free or its holder is seen dead for one lease time; then releases it.
@@ -263,7 +263,7 @@ class LeaseElector:
                     if self._health is not None:
                         self._watch_the_end(self._health)
         except BaseExceptionGroup as group:
-            raise only(group) from None
+            raise_only(group)
         finally:
             if self._overdue is not None:
                 self._overdue.cancel()

@@ -41,7 +41,7 @@ from slipway.errors import (
 )
 from slipway.kube.ports import KubeReader, WatchEvent, WatchType
 from slipway.kube.resources import Resource
-from slipway.kube.scope import StopSignal, only, run_until
+from slipway.kube.scope import StopSignal, raise_only, run_until
 from slipway.kube.store import ObjectStore
 from slipway.runtime import liveness, log, telemetry
 from slipway.runtime.clock import Clock, Random
@@ -197,7 +197,7 @@ class Reflector(Generic[T]):
                 changes = await run_until(is_lost, self._watch())
                 look.cancel()
         except BaseExceptionGroup as group:
-            raise only(group) from None
+            raise_only(group)
         if changes is None:
             raise ExpiredError(f"the API server has not reached version {self._highest} of {self.plural}, seen before")
         return changes

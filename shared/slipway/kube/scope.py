@@ -5,7 +5,7 @@ Owns no state and knows nothing of Kubernetes.
 
 import asyncio
 from collections.abc import Coroutine
-from typing import Any, Protocol, TypeVar
+from typing import Any, NoReturn, Protocol, TypeVar
 
 from slipway.runtime.tasks import TaskGroup
 
@@ -34,12 +34,23 @@ async def run_until(stop: StopSignal, work: Coroutine[Any, Any, T]) -> T | None:
             working.cancel()
             waiting.cancel()
     except BaseExceptionGroup as group:
-        raise only(group) from None
+        raise_only(group)
     if not working.cancelled():
         return working.result()
     if not stop.is_set():
         raise asyncio.CancelledError("what it waited for was cancelled")
     return None
+
+
+def raise_only(group: BaseExceptionGroup[BaseException]) -> NoReturn:
+    """Raise the one exception of a group, or the group when there are several, in an `except` clause for groups."""
+    error = only(group)
+    try:
+        raise error from None
+    finally:
+        # The group holds the error: if the error held the group too, both would stay until the collector finds them.
+        error.__context__ = None
+        del error, group
 
 
 def only(group: BaseExceptionGroup[BaseException]) -> BaseException:

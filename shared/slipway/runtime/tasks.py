@@ -6,7 +6,9 @@ ours does, then goes on although it was told to end, and who waits for its end w
 while the group waits for the rest, the task that holds the group counts as being cancelled from then on.
 
 Promises: a group that was cancelled from outside raises CancelledError, and logs what failed meanwhile; only a broken
-invariant is raised all the same. A group that failed by itself leaves no trace in `Task.cancelling()`.
+invariant is raised all the same. A group that failed by itself leaves no trace in `Task.cancelling()`. What a group
+raises is not held by the frames that it went through: such a cycle, with all that hangs on it, would stay until the
+collector looks at the oldest objects, which it does seldom here.
 """
 
 import asyncio
@@ -18,6 +20,8 @@ from slipway.errors import InvariantError
 from slipway.runtime import log
 
 _LOSES_COUNT = sys.version_info < (3, 13)
+
+_LIBRARY_EXIT = asyncio.TaskGroup.__aexit__.__code__
 
 _log = log.get_logger(__name__)
 
@@ -36,13 +40,20 @@ class TaskGroup(asyncio.TaskGroup):
         try:
             await super().__aexit__(et, exc, tb)
         except BaseExceptionGroup as group:
-            task = _current()
             if _LOSES_COUNT and not was_requested and _has_cancelled_parent(self):
-                task.uncancel()
-            if task.cancelling() <= self._before or group.subgroup(InvariantError) is not None:
+                _current().uncancel()
+            _clear_library_frames(group)
+            if _current().cancelling() <= self._before or group.subgroup(InvariantError) is not None:
                 raise
             _log.warning("a task failed while its group was being cancelled", exc_info=group)
             raise asyncio.CancelledError from group
+        except BaseException as error:
+            _clear_library_frames(error)
+            raise
+        finally:
+            # A task holds what it raises; this group, which the frame of its user holds, holds the task.
+            self.__dict__.update(_parent_task=None)
+            del exc, tb
 
 
 def _current() -> "asyncio.Task[Any]":
@@ -50,6 +61,15 @@ def _current() -> "asyncio.Task[Any]":
     if task is None:
         raise RuntimeError("a group of tasks is held by a task")
     return task
+
+
+def _clear_library_frames(error: BaseException) -> None:
+    """Let go of what the library's frames hold, which is the exception itself."""
+    at = error.__traceback__
+    while at is not None:
+        if at.tb_frame.f_code is _LIBRARY_EXIT:
+            at.tb_frame.clear()
+        at = at.tb_next
 
 
 def _has_cancelled_parent(group: asyncio.TaskGroup) -> bool:

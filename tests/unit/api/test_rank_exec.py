@@ -17,7 +17,7 @@ from slipway.api.settings import Settings
 from slipway.errors import DeniedError, PermanentError
 from slipway.kube.errors import Verb
 from slipway.kube.resources import PODS
-from slipway.kube.scope import only
+from slipway.kube.scope import raise_only
 from slipway.model import exec_channels
 from slipway.model.exec_channels import MESSAGE_BYTES_MAX, PROTOCOL, STATUS, STDIN, STDOUT
 from slipway.model.ids import AllocationId, pod_name
@@ -61,7 +61,7 @@ async def opened(
             async with connect(url, subprotocols=protocols, additional_headers=headers, proxy=None) as socket:
                 yield socket
     except BaseExceptionGroup as group:
-        raise only(group) from None
+        raise_only(group)
 
 
 async def run(world: ApiWorld, id_: str, *command: str, data: bytes | None = None, **more: Any) -> CommandResult:

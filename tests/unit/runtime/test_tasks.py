@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 
 from slipway.errors import InvariantError
+from slipway.kube.scope import raise_only
 from slipway.runtime.tasks import TaskGroup
+from tests.support.cycles import cyclic_garbage
 from tests.support.virtual_time import run_virtual
 
 Work = Callable[[], Coroutine[Any, Any, None]]
@@ -111,3 +113,41 @@ def test_a_failure_inside_is_no_cancellation(waits_in_body: bool) -> None:
         assert task.cancelling() == 0
 
     run_virtual(main)
+
+
+async def fails_alone() -> None:
+    try:
+        async with TaskGroup() as tasks:
+            tasks.create_task(fails_soon())
+    except BaseExceptionGroup as group:
+        raise_only(group)
+
+
+async def is_cancelled() -> None:
+    async with TaskGroup() as tasks:
+        tasks.create_task(asyncio.sleep(60.0))
+
+
+async def fails_in_a_group() -> None:
+    async with TaskGroup() as tasks:
+        tasks.create_task(fails_soon())
+
+
+@pytest.mark.parametrize(
+    ("work", "kind"),
+    [(fails_alone, IndexError), (fails_in_a_group, ExceptionGroup), (is_cancelled, asyncio.CancelledError)],
+)
+def test_what_a_group_raises_stays_in_no_cycle(work: Work, kind: type[BaseException]) -> None:
+    """It is freed when nobody has it: the frames that it went through, and the group, do not hold it."""
+
+    async def main() -> None:
+        task = asyncio.ensure_future(work())
+        await asyncio.sleep(0.5)
+        if kind is asyncio.CancelledError:
+            task.cancel()
+        await asyncio.wait([task])
+        assert task.cancelled() if kind is asyncio.CancelledError else isinstance(task.exception(), kind)
+
+    with cyclic_garbage() as left:
+        run_virtual(main)
+    assert not [each for each in left if isinstance(each, (IndexError, ExceptionGroup))]

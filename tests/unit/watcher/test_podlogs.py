@@ -18,6 +18,8 @@ from slipway.model.lifecycle import Phase
 from slipway.model.times import format_time
 from slipway.runtime.service import ServiceStop
 from slipway.streams.logpacks import Gaps, LogAppended, LogKey, LogPack, LogPosition
+from slipway.watcher.logfollower import LogFollower
+from tests.support.cycles import cyclic_garbage
 from tests.support.watch_post import Post, play
 
 
@@ -408,6 +410,26 @@ def test_a_log_that_brings_nothing_is_read_again() -> None:
         journal.write(await uid_of_rank(post, 0), "one")
         ended = await post.until(is_let_go, "the end", timeout_s=30)
         assert (await texts(post, ended), await said(post, ended)) == (["one"], [])
+
+    play(story)
+
+
+def test_a_log_that_has_ended_leaves_nothing_to_the_collector() -> None:
+    """A reading that is cut raises through groups of tasks: neither the error nor the follower stays in a cycle. The
+    collector of a service seldom looks at old objects, and a thousand ended logs would keep their pods until then."""
+
+    async def story(post: Post) -> None:
+        journal = with_journal(post)
+        journal.silent = 2
+        post.kubelet.runs_s = {0: 1.0}
+        await post.launch(name="first")
+        await asyncio.sleep(20)
+        journal.silent = 2
+        with cyclic_garbage() as left:
+            await post.launch(name="second")
+            await asyncio.sleep(20)
+        assert journal.silent == 0
+        assert not [each for each in left if isinstance(each, BaseException | LogFollower)]
 
     play(story)
 

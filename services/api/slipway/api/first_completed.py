@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any
 
-from slipway.kube.scope import only
+from slipway.kube.scope import raise_only
 from slipway.runtime.tasks import TaskGroup
 
 
@@ -20,4 +20,4 @@ async def first_of(*works: Coroutine[Any, Any, object]) -> None:
             for task in running:
                 task.cancel()
     except BaseExceptionGroup as group:
-        raise only(group) from None
+        raise_only(group)

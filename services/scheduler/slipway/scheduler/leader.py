@@ -12,7 +12,7 @@ from contextlib import suppress
 
 from slipway.errors import ControlPlaneError, InvariantError, TransientError
 from slipway.kube.lease import Leadership, LeaseElector
-from slipway.kube.scope import StopSignal, only, run_until
+from slipway.kube.scope import StopSignal, raise_only, run_until
 from slipway.runtime import liveness, log, telemetry
 from slipway.runtime.liveness import Pulse
 from slipway.runtime.tasks import TaskGroup
@@ -80,7 +80,7 @@ class PoolScheduler:
                 self._is_over = True
                 self._standby.ended.set()
         except BaseExceptionGroup as group:
-            raise only(group) from None
+            raise_only(group)
 
     async def run_once(self) -> bool:
         """Tick until nothing changes, then give the lease back; False when a live holder leads."""

@@ -21,7 +21,7 @@ from slipway.kube.facts import Fact, encode_fact, fact_of, object_key, ranges_by
 from slipway.kube.lease import Leadership
 from slipway.kube.objects import LimitRange, Pod
 from slipway.kube.resources import ALLOCATIONS, LIMIT_RANGES, RESOURCE_POOLS, Resource
-from slipway.kube.scope import only
+from slipway.kube.scope import raise_only
 from slipway.kube.wire import metadata_of
 from slipway.model.facts import AllocationFact
 from slipway.model.lifecycle import Phase
@@ -114,7 +114,7 @@ class ClusterFeed:
                 await publisher.run(lambda: goes_on(tasks))
                 self._snapshots.stop()
         except BaseExceptionGroup as group:
-            raise only(group) from None
+            raise_only(group)
 
     async def _term_in_feed(self) -> int:
         try:

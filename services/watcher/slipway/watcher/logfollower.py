@@ -20,7 +20,7 @@ import msgspec
 from slipway.crd.meta import ANNOTATION_ADDED, LABEL_ALLOCATION
 from slipway.errors import ControlPlaneError, DeadlineError, PermanentError, TransientError, UnavailableError
 from slipway.kube.objects import ContainerStatus, Pod
-from slipway.kube.scope import only
+from slipway.kube.scope import raise_only
 from slipway.model.ids import AllocationId
 from slipway.model.times import format_time, parse_time
 from slipway.runtime import liveness, log, telemetry
@@ -392,8 +392,10 @@ class LogFollower:
                     return await self._take_all(ahead, reading)
                 finally:
                     reading.cancel()
+                    # What is raised goes through here, and would be held by the task that it may have come from.
+                    del reading
         except BaseExceptionGroup as group:
-            raise only(group) from None
+            raise_only(group)
         finally:
             self._ahead = None
             self.waits_since = math.inf
@@ -439,7 +441,11 @@ class LogFollower:
         if not await self._store_lines():
             return False
         if error is not None:
-            raise error
+            try:
+                raise error
+            finally:
+                # Else the error is held by the frame that its traceback names.
+                del error, reading
         self._read_until = self._cutter.newest
         return True
 
