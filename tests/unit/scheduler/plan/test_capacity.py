@@ -14,6 +14,7 @@ from slipway.model.facts import (
     QueueFact,
     Toleration,
     TopologyFact,
+    WindowFact,
 )
 from slipway.model.lifecycle import Phase
 from slipway.model.resources import GPU
@@ -146,6 +147,23 @@ def test_no_nodes_are_asked_for_a_topology_that_they_need_not_cure() -> None:
     made = pool.act(AFTER_S)
     assert made.is_empty
     assert "need not be in one domain" in made.notes["default/close"].message
+
+
+@pytest.mark.parametrize(
+    ("which", "is_asked"),
+    [({}, False), ({"node_names": ("node-0",)}, True), ({"node_selector": {"rack": "r1"}}, True), ({"nodes": 1}, True)],
+)
+def test_nodes_that_come_in_a_window_of_all_nodes_would_help_nobody(which: dict[str, Any], is_asked: bool) -> None:
+    """Maintenance of the whole pool keeps work off new nodes too; that of some nodes does not."""
+    pool = Pool(*nodes(1, gpus=8))
+    window = WindowFact(name="patch", start=pool.now - 10, duration=3600.0, lead_s=60.0, **which)
+    pool.pool = msgspec.structs.replace(pool.pool, windows=(window,))
+    pool.work = [a_gang("big")]
+    pool.act()
+    made = pool.act(AFTER_S)
+    assert bool(made.asks) == is_asked
+    if not is_asked:
+        assert "window patch keeps it off every node of the pool" in made.notes["default/big"].message
 
 
 def test_the_limits_hold_over_all_requests_and_are_told() -> None:

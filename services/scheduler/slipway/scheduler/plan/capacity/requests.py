@@ -22,10 +22,12 @@ from slipway.model.times import format_time
 from slipway.scheduler.plan.capacity.pod_sets import POD_SETS_MAX, PodSet, pod_sets
 from slipway.scheduler.plan.explanation.explanations import Explained
 from slipway.scheduler.plan.placement import explain
+from slipway.scheduler.plan.planner import windows_of
 from slipway.scheduler.plan.queueing.queue_cursor import QueueCursor
 from slipway.scheduler.plan.state.flavors import accepted
 from slipway.scheduler.plan.state.plan_types import Explanation, Plan
 from slipway.scheduler.plan.state.snapshot import PoolSnapshot
+from slipway.scheduler.plan.state.windows import is_of_all_nodes
 
 SETTLE_S = 600.0
 """So long after the nodes have come, the work may still not have started: their devices have to be reported first. The
@@ -156,6 +158,7 @@ class _Decision:
     ) -> None:
         self.snapshot, self.spec, self.explained = snapshot, spec, explained
         self.now = snapshot.now
+        self.windows = windows_of(snapshot, self.now)
         self.starts: Mapping[str, float | None] = {}
         """{allocation uid: when a reserved head starts at the latest}"""
         self.requests = sorted(requests, key=lambda each: (each.uid, each.number, each.name))
@@ -338,9 +341,18 @@ class _Decision:
             return f"it has {waiting.ranks} ranks, and spec.autoscaling.maxRanks of the pool is {most}"
         if len(waiting.sets) > POD_SETS_MAX:
             return f"it has {len(waiting.sets)} roles, and {POD_SETS_MAX} can be asked for together"
+        if window := self._window(fact):
+            return f"{window} keeps it off every node of the pool, also of those that come"
         if waiting.start is not None and waiting.start <= self.now + SOON_S:
             return f"running work leaves it room at {format_time(waiting.start, 'seconds')} at the latest"
         return ""
+
+    def _window(self, fact: AllocationFact) -> str:
+        """The window of all nodes that it may not use now; empty when there is none."""
+        if self.windows is None:
+            return ""
+        closed = self.windows.closed_to(fact)
+        return next((f"window {each.window.name}" for each in closed if is_of_all_nodes(each.window)), "")
 
     def _limit(self, waiting: _Waiting) -> str:
         """Which limit of the pool is reached; empty when none is."""

@@ -94,6 +94,11 @@ class Windows:
         """Those that are not for the queue of `fact`."""
         return [each for each in self.standing if fact.queue not in each.owners]
 
+    def closed_to(self, fact: AllocationFact) -> list[ReservedTime]:
+        """The windows that are closed to `fact`, which waits, if it starts now."""
+        bound = self.bound(fact)
+        return [self._by_name[name] for name in (bound.roles[0].closed if bound.roles else ())]
+
     def open_at(self, fact: AllocationFact, at: float) -> Bools | None:
         """The nodes that no window closes to `fact` if it starts at `at` (epoch seconds); None: all."""
         limit = run_limit(fact, self._queues.get(fact.queue))
@@ -237,6 +242,11 @@ class Windows:
 def is_counted(window: WindowFact) -> bool:
     """Whether it asks for a number of nodes or GPUs, and not for all that match."""
     return window.nodes is not None or window.gpus is not None
+
+
+def is_of_all_nodes(window: WindowFact) -> bool:
+    """Whether every node of the pool is reserved, also one that comes meanwhile."""
+    return not (window.node_names or window.node_selector or is_counted(window))
 
 
 def matching(window: WindowFact, table: NodeTable) -> Bools:
