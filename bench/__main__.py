@@ -21,6 +21,7 @@ BENCHMARKS = {
     "planner": "planning alone, against kube-scheduler's workloads",
     "planner_scale": "the planner at size: ticks and memory",
     "planner_backfill": "Backfill queues beside BestEffort queues: a tick, and a simulated hour",
+    "planner_policies": "flavors, past use and windows: what each adds to a tick",
     "planner_preempt": "preemption, against kube-scheduler's workload",
     "rounds": "one round over 320,000 queued",
     "growth": "the planner's cost per placement over nodes and queued work, drawn",

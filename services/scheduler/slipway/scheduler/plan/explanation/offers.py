@@ -47,6 +47,7 @@ class RemedyOffers:
         self._flavors = standing.flavors
         self._windows = standing.windows
         self._reservations = reservations
+        self._kinds_of: dict[str, list[tuple[_RivalKey, AllocationFact]]] = {}
         self._snapshot = snapshot
         self._standing = standing
         self._lines = lines
@@ -63,20 +64,14 @@ class RemedyOffers:
     def _candidates(self, most: int) -> Iterator[tuple[WorkKey | None, AllocationFact, Explanation]]:
         for line in self._lines.values():
             parts = [
-                [
-                    (
-                        line.line_key(order, fact.user),
-                        self._told(fact, walk.group),
-                        line.explanation(walk, fact),
-                    )
-                    for order, fact in walk.first(most + 1)
-                ]
+                [(line.line_key(order, fact.user), fact, walk) for order, fact in walk.first(most + 1)]
                 for walk in line.walks
                 if not walk.group.is_leaving
             ]
-            for (*_, order), fact, why in heapq.merge(*parts, key=lambda item: item[0]):
+            for (*_, order), fact, walk in heapq.merge(*parts, key=lambda item: item[0]):
+                why = line.explanation(walk, fact)
                 if why.gate in CHANGEABLE and fact.uid not in line.settled:
-                    yield order, fact, why
+                    yield order, self._told(fact, walk.group), why
         held = [
             (self._told(fact, walk.group), walk.why)
             for walk in self._shut
@@ -150,16 +145,42 @@ class RemedyOffers:
         own = self._lines.get(fact.queue)
         mine = own.line_key(mine_by_order, fact.user) if own is not None else (*mine_by_order[:2], 0, mine_by_order)
         found: dict[_RivalKey, AllocationFact] = {}
-        for line in self._lines.values():
+        for name, line in self._lines.items():
+            if name != fact.queue:
+                for kind, other in self._kinds(name, line):
+                    found.setdefault(kind, other)
+                continue
             for walk in line.walks:
                 for key, other in walk.first(2):
-                    is_before = other.queue != fact.queue or line.line_key(key, other.user) < mine
-                    if other.uid == fact.uid or not is_before:
-                        continue
-                    if line.explanation(walk, other).gate in CHANGEABLE:
-                        for shape, each in self._choices(other, walk.group):
-                            found.setdefault((shape, other.queue, other.job, other.preemptible), each)
+                    if other.uid != fact.uid and line.line_key(key, other.user) < mine:
+                        for kind, each in self._changeable(line, walk, other):
+                            found.setdefault(kind, each)
         return list(found.values())
+
+    def _kinds(self, name: str, line: QueueCursor) -> list[tuple[_RivalKey, AllocationFact]]:
+        """Those of a queue that may be the rivals of work of other queues, the first of a kind; found once."""
+        known = self._kinds_of.get(name)
+        if known is None:
+            found: dict[_RivalKey, AllocationFact] = {}
+            seen: set[tuple[bytes, bool]] = set()
+            for walk in line.walks:
+                alike = (walk.group.alike, walk.group.is_leaving)
+                if alike in seen:
+                    continue
+                seen.add(alike)
+                for _, other in walk.first(2):
+                    for kind, each in self._changeable(line, walk, other):
+                        found.setdefault(kind, each)
+            known = self._kinds_of[name] = list(found.items())
+        return known
+
+    def _changeable(
+        self, line: QueueCursor, walk: Walk, other: AllocationFact
+    ) -> Iterator[tuple[_RivalKey, AllocationFact]]:
+        """`other` in each flavor that it accepts with its kind, if a change may help it."""
+        if line.explanation(walk, other).gate in CHANGEABLE:
+            for shape, each in self._choices(other, walk.group):
+                yield (shape, other.queue, other.job, other.preemptible), each
 
     def _told(self, fact: AllocationFact, group: PendingGroup) -> AllocationFact:
         """It in the flavor of which its reason is told, with the windows that are closed to it."""

@@ -56,7 +56,8 @@ class Walk:
         """The first of those that wait."""
         members, at = self.group.members, self.at
         begin = members.blocks[0]
-        return begin[at : at + most] if at + most <= len(begin) else members[at : at + most]
+        is_enough = at + most <= len(begin) or len(members.blocks) == 1
+        return begin[at : at + most] if is_enough else members[at : at + most]
 
 
 class QueueCursor:
@@ -79,23 +80,33 @@ class QueueCursor:
         self.is_closed = False
         """nothing may pass the head"""
         self._heap: list[tuple[LineKey, int]] = []
-        for number in range(len(self.walks)):
-            self._push(number)
+        self._alike: dict[bytes, list[Walk]] = {}
+        """the groups that differ only in their users, where users take turns"""
+        for number, walk in enumerate(self.walks):
+            if turns is not None and not walk.group.is_leaving:
+                self._alike.setdefault(walk.group.alike, []).append(walk)
+            if (entry := self._entry(number)) is not None:
+                self._heap.append(entry)
+        heapq.heapify(self._heap)
 
     def next(self) -> tuple[AllocationFact, PendingGroup] | None:
         """The next to be looked at, and its group; None at the end or behind a head that nothing may pass."""
-        if self.is_closed or not self._heap:
+        if self.is_closed:
+            return None
+        if self._turns is not None:
+            self._pass_blocked()
+        if not self._heap:
             return None
         walk = self.walks[self._top()]
         return walk.current, walk.group
 
     def upcoming(self, most: int) -> list[AllocationFact]:
         """The first of each of the next groups, in order, at most `most`."""
-        return [self.walks[number].current for _, number in sorted(self._current())[:most]]
+        return [self.walks[number].current for _, number in heapq.nsmallest(most, self._current())]
 
     def upcoming_of_groups(self, most: int) -> list[tuple[AllocationFact, PendingGroup]]:
         """The same, each with its group."""
-        walks = [self.walks[number] for _, number in sorted(self._current())[:most]]
+        walks = [self.walks[number] for _, number in heapq.nsmallest(most, self._current())]
         return [(walk.current, walk.group) for walk in walks]
 
     def admit(self) -> None:
@@ -114,6 +125,8 @@ class QueueCursor:
         heapq.heappop(self._heap)
         walk = self.walks[number]
         walk.why = why
+        for each in () if walk.group.is_leaving else self._alike.get(walk.group.alike, ()):
+            each.why = why
         if self.head is not None or not is_head:
             return False
         self.head = walk.current
@@ -123,6 +136,9 @@ class QueueCursor:
     def reopen(self) -> None:
         """What was blocked is looked at again, the head first."""
         self.head, self.is_closed = None, False
+        if self._turns is not None:
+            self._heap = [entry for entry in self._heap if self.walks[entry[1]].why is None]
+            heapq.heapify(self._heap)
         for number, walk in enumerate(self.walks):
             if walk.why is not None and not walk.why.is_never:
                 walk.why = None
@@ -176,6 +192,7 @@ class QueueCursor:
     def _top(self) -> int:
         """The walk that is next. What a user has used only grows in a plan: a key that has grown moves back."""
         while self._turns is not None:
+            self._pass_blocked()
             key, number = self._heap[0]
             now = self.line_key(key[3], self.walks[number].current.user)
             if now == key:
@@ -187,16 +204,28 @@ class QueueCursor:
         """All that may be next, with their keys as things stand."""
         if self._turns is None:
             return self._heap
-        return [(self.line_key(key[3], self.walks[number].current.user), number) for key, number in self._heap]
+        walks = self.walks
+        waiting = [(key, number) for key, number in self._heap if walks[number].why is None]
+        return [(self.line_key(key[3], walks[number].current.user), number) for key, number in waiting]
+
+    def _pass_blocked(self) -> None:
+        """Take those from the top that were blocked with another of their kind."""
+        while self._heap and self.walks[self._heap[0][1]].why is not None:
+            heapq.heappop(self._heap)
 
     def _push(self, number: int) -> None:
+        if (entry := self._entry(number)) is not None:
+            heapq.heappush(self._heap, entry)
+
+    def _entry(self, number: int) -> tuple[LineKey, int] | None:
+        """Where the next member of a group stands that is to be looked at; None when there is none."""
         walk = self.walks[number]
         while found := walk.first(1):
             order, walk.current = found[0]
             if walk.current.uid not in self.settled:
-                heapq.heappush(self._heap, (self.line_key(order, walk.current.user), number))
-                return
+                return self.line_key(order, walk.current.user), number
             walk.at += 1
+        return None
 
 
 def line_up(
@@ -210,8 +239,12 @@ def line_up(
     although they do not wait yet."""
     open_groups: dict[str, list[PendingGroup]] = {}
     shut: list[Walk] = []
+    gates: dict[bytes, Explanation | None] = {}
     for group in (*snapshot.groups, *leaving):
-        closed = closed_gate(group.sample, snapshot, tree, now)
+        # What is alike but for its users stands at the same gate.
+        if group.is_leaving or group.alike not in gates:
+            gates[group.alike] = closed_gate(group.sample, snapshot, tree, now)
+        closed = gates[group.alike]
         if closed is None:
             open_groups.setdefault(group.sample.queue, []).append(group)
         else:

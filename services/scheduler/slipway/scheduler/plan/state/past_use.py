@@ -61,11 +61,16 @@ class UserTurns:
     def __init__(self, past: PastUse, queue: str) -> None:
         self._used = past.used.get(queue, {})
         self._held = {user: gpus for (name, user), gpus in past.held.items() if name == queue}
+        self._levels: dict[str, int] = {}
 
     def charge(self, user: str, gpus: int) -> None:
         """Work of `user` with so many GPUs starts."""
         self._held[user] = self._held.get(user, 0) + gpus
+        self._levels.pop(user, None)
 
     def level(self, user: str) -> int:
         """Ascending: who has used least goes first."""
-        return level(self._used.get(user, 0), self._held.get(user, 0))
+        found = self._levels.get(user)
+        if found is None:
+            found = self._levels[user] = level(self._used.get(user, 0), self._held.get(user, 0))
+        return found

@@ -26,6 +26,8 @@ class PendingGroup(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """Pending work that is alike; never empty."""
 
     key: bytes
+    alike: bytes
+    """equal for groups of one queue that differ in nothing but the user: what blocks one of them blocks all"""
     shape: bytes
     """equal for those that have a place where the other has one: roles, minimum, nodes to avoid, flavors"""
     demand: Resources
@@ -54,6 +56,7 @@ class _Entry(msgspec.Struct):
 class _Open(msgspec.Struct):
     """A group as it is kept: `frozen` is what is handed out, made when first asked for after a change."""
 
+    alike: bytes
     shape: bytes
     demand: Resources
     members: Roll
@@ -91,14 +94,16 @@ class PendingWork:
         elif fact.roles is not known[0].roles:
             # One set of role objects per shape: what is computed of a role is computed once.
             fact = msgspec.structs.replace(fact, roles=known[0].roles)
-        key = _group_key(fact, job, shape, now, is_of_user=fact.queue in self._user_queues)
+        key = alike = _group_key(fact, job, shape, now)
+        if fact.queue in self._user_queues:
+            key = _encode((fact.user, alike))
         order = work_key(fact, job, self._aging, now)
         self._entries[fact.uid] = _Entry(key, order, fact)
         if fact.evictions:
             self._evicted[fact.uid] = fact
         group = self._groups.get(key)
         if group is None:
-            group = self._groups[key] = _Open(shape, known[1], Roll())
+            group = self._groups[key] = _Open(alike, shape, known[1], Roll())
         group.members.add((order, fact))
         self._changed(group)
         if fact.job:
@@ -213,16 +218,17 @@ class PendingWork:
 
 def _freeze(key: bytes, group: _Open) -> PendingGroup:
     if group.frozen is None:
-        group.frozen = PendingGroup(key=key, shape=group.shape, demand=group.demand, members=group.members.freeze())
+        group.frozen = PendingGroup(
+            key=key, alike=group.alike, shape=group.shape, demand=group.demand, members=group.members.freeze()
+        )
     return group.frozen
 
 
-def _group_key(fact: AllocationFact, job: JobFact | None, shape: bytes, now: float, *, is_of_user: bool) -> bytes:
-    """Equal for work that is alike. A job counts where it caps its work, or is missing; a backoff
-    while it lasts; the user where users take turns."""
+def _group_key(fact: AllocationFact, job: JobFact | None, shape: bytes, now: float) -> bytes:
+    """Equal for work that is alike, whoever's it is. A job counts where it caps its work, or is missing; a backoff
+    while it lasts."""
     return _encode(
         (
-            *((fact.user,) if is_of_user else ()),
             fact.queue,
             fact.namespace,
             fact.job if job is None or job.max_slots is not None else "",

@@ -137,6 +137,30 @@ class RunEnds:
         order = np.argsort(ends, kind="stable")
         return known[order], ends[order], rows[~is_known]
 
+    def left_after(
+        self,
+        at: float,
+        count: int,
+        run_limit: Callable[[str], float | None],
+        now: float,
+        *,
+        owners: frozenset[str],
+        evicts: bool,
+    ) -> tuple[Floats, Bools]:
+        """For each of `count` nodes: how long after `at` (seconds; infinite when nobody knows) work of others than
+        `owners` (queues) is still there, and whether work of `owners` is. With `evicts` preemptible work has gone."""
+        known, ends, unknown = self.in_order(run_limit, now)
+        is_owner = np.array([name in owners for name in self.queues] or [False])
+        is_soft = np.array([use.preemptible and evicts for use in self.uses] or [False])
+        late, is_own = np.zeros(count, dtype=np.float64), np.zeros(count, dtype=np.bool_)
+        for rows, beyond in ((known, np.maximum(0.0, ends - at)), (unknown, np.full(unknown.size, np.inf))):
+            node, own = self._node[rows], is_owner[self._queue[rows]]
+            is_there = node != _NOWHERE
+            is_own[node[is_there & own]] = True
+            others = is_there & ~own & ~is_soft[self._use[rows]]
+            np.maximum.at(late, node[others], beyond[others])
+        return late, is_own
+
     def free(self, usage: NodeUsage, rows: Ints) -> None:
         """As if what stands in `rows` had left."""
         rows = rows[self._node[rows] != _NOWHERE]

@@ -182,6 +182,10 @@ class Windows:
             found.append(ReservedTime(window, time, owners, nodes, key))
         return tuple(found)
 
+    def _limit_of(self, queue: str) -> float | None:
+        found = self._queues.get(queue)
+        return found.max_runtime if found is not None else None
+
     def _owners(self, window: WindowFact) -> frozenset[str]:
         """The queues that it names, and all below them."""
         named, found = frozenset(window.queues), set(window.queues)
@@ -208,22 +212,12 @@ class Windows:
         """So many of the nodes as it asks for: those that other work leaves first, then those that its own work is on,
         then by name."""
         table = self._table
-        from_then_on = max(time.start, self._now)
-        late = np.zeros(len(table), dtype=np.float64)
-        is_own = np.zeros(len(table), dtype=np.bool_)
-        for holding in snapshot.holdings.values():
-            fact = holding.allocation
-            at = [table.index[charge.node] for charge in holding.charges.values() if charge.node in table.index]
-            if fact.queue in owners:
-                is_own[at] = True
-                continue
-            end = known_end(fact, self._queues.get(fact.queue), self._now)
-            if window.evicts and fact.preemptible:
-                end = from_then_on
-            beyond = np.inf if end is None else max(0.0, end - from_then_on)
-            late[at] = np.maximum(late[at], beyond)
-        nodes: list[int] = np.flatnonzero(among & ~table.closed).tolist()
-        nodes.sort(key=lambda node: (float(late[node]), not is_own[node], node))
+        charges = ((holding.allocation, holding.charges) for holding in snapshot.holdings.values())
+        late, is_own = snapshot.ends.start(charges, table).left_after(
+            max(time.start, self._now), len(table), self._limit_of, self._now, owners=owners, evicts=window.evicts
+        )
+        open_nodes = np.flatnonzero(among & ~table.closed)
+        nodes: list[int] = open_nodes[np.lexsort((~is_own[open_nodes], late[open_nodes]))].tolist()
         found = np.zeros(len(table), dtype=np.bool_)
         if window.nodes is not None:
             found[nodes[: window.nodes]] = True
