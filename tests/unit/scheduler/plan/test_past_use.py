@@ -1,12 +1,17 @@
 """Past use in a plan: what queues deserve by it, and whose work goes first."""
 
+import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slipway.model.facts import QueueFact
+from slipway.model.facts import FairShareFact, PoolFact, QueueFact
 from slipway.model.resources import Resources
+from slipway.scheduler.plan.placement.policy import policy_of
+from slipway.scheduler.plan.planner import plan
+from slipway.scheduler.plan.queueing.queue_cursor import NOT_YET, QueueCursor
 from slipway.scheduler.plan.queueing.queue_tree import QueueTree
 from slipway.scheduler.plan.state.past_use import STEP_MAX, STEP_MIN, STEPS, PastUse, UserTurns, step_of
+from tests.support.planner import a_role, a_snapshot, an_allocation, nodes
 
 HOUR_MS = 3_600_000
 WEEK_MS = 7 * 24 * HOUR_MS
@@ -109,3 +114,28 @@ def test_users_are_compared_by_what_they_used_and_hold() -> None:
     assert [turns.level(user) for user in ("ana", "ben", "cleo")] == [20, 10, 0]
     turns.charge("ben", 2)
     assert turns.level("ben") == 30
+
+
+def test_what_blocks_the_work_of_one_user_blocks_all_that_is_alike() -> None:
+    """A hundred users cost a tick no more than one: of what is alike but for its user a place is searched once, and all
+    of it waits for the same reason. Work of another shape is looked at by itself."""
+    pool = PoolFact(name="default", fair_share=FairShareFact(half_life_s=WEEK_MS / 1000))
+    queues = [QueueFact(name="default", user_order="LeastUsed")]
+    large = [
+        msgspec.structs.replace(an_allocation(f"large-{user}", a_role(2, gpus=8)), user=user)
+        for user in ("ana", "ben", "cleo")
+    ]
+    small = msgspec.structs.replace(an_allocation("small", a_role(1, gpus=4)), user="dan")
+    snapshot = a_snapshot(nodes(1, gpus=8), [*large, small], queues=queues, pool=pool)
+    decided = plan(snapshot, policy_of(pool), snapshot.now)
+    assert [admit.allocation for admit in decided.admits] == ["default/small"]
+    assert len({decided.explanations[fact.key].message for fact in large}) == 1
+    assert snapshot.past is not None
+    line = QueueCursor(queues[0], snapshot.groups, turns=UserTurns(snapshot.past, "default"))
+    looked_at: list[str] = []
+    while (found := line.next()) is not None:
+        looked_at.append(found[0].name)
+        line.block(NOT_YET, is_head=True)
+    assert looked_at == ["large-ana", "small"]
+    line.reopen()
+    assert [fact.name for fact in line.upcoming(9)] == ["large-ana", "large-ben", "large-cleo", "small"]

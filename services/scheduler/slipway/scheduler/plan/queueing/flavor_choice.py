@@ -75,21 +75,21 @@ class FlavorChoices:
     def tell(self, group: PendingGroup, flavor: str | None) -> None:
         """What is told of `group` holds in `flavor`."""
         if flavor is not None:
-            self._told[group.key] = flavor
+            self._told[group.alike] = flavor
 
     def told(self, fact: AllocationFact, group: PendingGroup) -> AllocationFact:
         """A member of `group` in the flavor of which the reason is told."""
         known = self._of_group(group)
-        flavor = self._told.get(group.key)
+        flavor = self._told.get(group.alike)
         found = next((each for each in known if each.flavor == flavor), known[0] if known else None)
         return fact if found is None else msgspec.structs.replace(fact, roles=found.roles)
 
     def _of_group(self, group: PendingGroup) -> list[_Known]:
         if not self.is_any:
             return []
-        known = self._known.get(group.key)
+        known = self._known.get(group.alike)
         if known is None:
-            known = self._known[group.key] = self._found(group.sample)
+            known = self._known[group.alike] = self._found(group.sample)
         return known
 
     def _found(self, fact: AllocationFact) -> list[_Known]:
