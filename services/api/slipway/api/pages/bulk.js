@@ -43,6 +43,15 @@ async function anchorOf(name, ids, place) {
   return null;
 }
 
+// The chosen as they stand in the queue now: what a row said when it was selected may be from before another move.
+async function inOrder(name, chosen) {
+  const ids = new Set(chosen.map((each) => each.id));
+  const found = await allWaiting(name, "", (items) => items.filter((each) => ids.has(each.id)).length === ids.size);
+  const places = new Map(found.map((each, index) => [each.id, index]));
+  const placeOf = (each) => places.get(each.id) ?? found.length;
+  return [...chosen].sort((a, b) => placeOf(a) - placeOf(b));
+}
+
 /**
  * The changes that put the chosen before or behind another one, in the order that they have.
  * @param {any[]} chosen in their order
@@ -91,7 +100,7 @@ export function Selection({ name, selected, queues, reload }) {
   const updates = async () => {
     if (asked.value === "priority") return chosen.map((each) => ({ allocation: each.id, priority: Number(priority.value) }));
     if (place.value.startsWith("queue:")) return chosen.map((each) => ({ allocation: each.id, queue: place.value.slice(6) }));
-    return movesOf(chosen, await anchorOf(name, new Set(chosen.map((each) => each.id)), place.value), place.value);
+    return movesOf(await inOrder(name, chosen), await anchorOf(name, new Set(chosen.map((each) => each.id)), place.value), place.value);
   };
   const isGood = asked.value !== "priority" || (/^\d+$/.test(priority.value) && Number(priority.value) <= 1000);
   const what = plural(chosen.length, "workload");
