@@ -80,6 +80,8 @@ async def _fair_share(
 ) -> FairShareView | None:
     """What was used before; a caller who does not see all workspaces sees only what they used themselves."""
     parts = parts_of(request)
+    if pool.spec.fair_share is None:
+        return None
     used = await past_use_of(parts, pool)
     only = None if sight.is_whole else (user_of(request),)
     return fair_share_view(queue, pool, (await parts.kube.list(QUEUES)).items, used, only=only)
