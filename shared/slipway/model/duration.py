@@ -44,6 +44,13 @@ def _seconds(text: str) -> Decimal:
     return sum((Decimal(number) * _UNIT_S[unit] for number, unit in _PART.findall(text)), Decimal(0))
 
 
+def format_at_most(seconds: float) -> str:
+    """A limit for people to type that is no longer than `seconds`: whole minutes from ten minutes on, so that it still
+    holds when they have typed it, else whole seconds."""
+    step = 60 if seconds >= 600 else 1
+    return format_duration(int((seconds + 1e-6) // step) * step)
+
+
 def format_duration(seconds: float) -> str:
     """A short spelling for people: `2h45m`, `3m20s`, `4.2s`, `180ms`."""
     if seconds < 1:

@@ -64,6 +64,6 @@ async def test_the_explanation_says_which_run_limit_starts_it_now(world: ApiWorl
     (change,) = (await world.get(path)).json()["change"]
     assert change["kind"] == "maxRuntime"
     assert change["detail"].startswith("set its maxRuntime to at most 3h20m to start now")
-    assert change["detail"].endswith(f"slipway limit {answer['id']} --max-runtime")
+    assert change["detail"].endswith(f"slipway limit {answer['id']} --max-runtime 3h20m")
     await world.explain(answer["name"], "NoFit", f"a maxRuntime that ends it by {at(world, -1)} would let it start now")
     assert [each["kind"] for each in (await world.get(path)).json()["change"]] == ["fit"]

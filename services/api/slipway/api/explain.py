@@ -18,7 +18,7 @@ from slipway.crd.podtemplate import GRACE_DEFAULT_S
 from slipway.crd.roleresources import object_of
 from slipway.crd.transitions import id_of, leaving_ranks, ring_of, stop_reason
 from slipway.crd.v1alpha1 import Allocation
-from slipway.model.duration import format_duration
+from slipway.model.duration import format_at_most
 from slipway.model.lifecycle import Event, Phase, RankState
 from slipway.model.reasons import Gate, says_never
 from slipway.model.times import format_time, parse_time
@@ -156,8 +156,8 @@ def _change(allocation: Allocation, code: str, message: str, now: float) -> list
         return []
     latest = latest_end(message) if code in (Gate.NO_FIT, Gate.TOPOLOGY_TOO_SMALL) else None
     if latest is not None and latest > now:
-        span = format_duration(latest - now)
-        detail = f"set its maxRuntime to at most {span} to start now: slipway limit {id_of(allocation)} --max-runtime"
+        span, id_ = format_at_most(latest - now), id_of(allocation)
+        detail = f"set its maxRuntime to at most {span} to start now: slipway limit {id_} --max-runtime {span}"
         return [Change(kind="maxRuntime", detail=detail)]
     kind, detail = _NEVER_HELP.get(code, _HELP[code]) if says_never(message) else _HELP[code]
     until = allocation.status.not_before if code == Gate.BACKOFF else ""

@@ -70,15 +70,7 @@ class Spending:
     async def _read(self, days: Sequence[str]) -> QueueUsage:
         """The objects come first: what goes into the totals meanwhile is marked there."""
         listed = (await self._kube.list(ALLOCATIONS)).items
-        slots = asyncio.Semaphore(READS_AT_ONCE)
-
-        async def read(day: str) -> DayTotals:
-            async with slots:
-                found = await read_totals(self._kube, totals.name_of(day), self._namespace)
-                liveness.beat()
-                return found
-
-        stored = dict(zip(days, await asyncio.gather(*map(read, days)), strict=True))
+        stored = await read_days(self._kube, days, self._namespace)
         now = self._clock.now()
         used = gpu_ms(gather(days, stored, listed, now), self._pool)
         return QueueUsage(
@@ -86,6 +78,19 @@ class Spending:
             days={ms_of(f"{day}T00:00:00Z") / 1000: by_queue for day, by_queue in used.items()},
             held=gpus_held(listed, self._pool),
         )
+
+
+async def read_days(kube: Kube, days: Sequence[str], namespace: str) -> dict[str, DayTotals]:
+    """The totals of these days. Raises as `read_totals` does."""
+    slots = asyncio.Semaphore(READS_AT_ONCE)
+
+    async def read(day: str) -> DayTotals:
+        async with slots:
+            found = await read_totals(kube, totals.name_of(day), namespace)
+            liveness.beat()
+            return found
+
+    return dict(zip(days, await asyncio.gather(*map(read, days)), strict=True))
 
 
 async def read_totals(kube: Kube, name: str, namespace: str) -> DayTotals:

@@ -38,9 +38,9 @@ from slipway.scheduler.plan.capacity.pod_sets import PodSet
 from slipway.scheduler.plan.capacity.requests import CapacityAsk, CapacityRequest, RequestState
 
 WORDS_MAX = 300
-"""So much of what an autoscaler says is told."""
+"""At most so many characters of the autoscaler's message are kept."""
 USER = 65534
-"""nobody"""
+"""The user id of the account nobody."""
 
 
 class PlaceholderOptions(msgspec.Struct, frozen=True, kw_only=True):

@@ -8,11 +8,8 @@ one would have read.
 Promises: what was read before stays when it cannot be read again; a pool without `fairShare` costs nothing.
 """
 
-import asyncio
 from collections.abc import Iterable, Sequence
 
-from slipway.crd import totals
-from slipway.crd.figures import DayTotals
 from slipway.crd.spending import UsageStretch, add_left, days_open, days_that_count, stretches
 from slipway.errors import PermanentError, TransientError
 from slipway.kube.resources import ALLOCATIONS
@@ -20,9 +17,9 @@ from slipway.model.decay import ByUser, DecayedUsage
 from slipway.model.facts import AllocationFact
 from slipway.model.lifecycle import Phase
 from slipway.model.position import milliseconds
-from slipway.runtime import liveness, log
+from slipway.runtime import log
 from slipway.runtime.clock import Clock
-from slipway.scheduler.budget_usage import READS_AT_ONCE, read_totals
+from slipway.scheduler.budget_usage import read_days
 from slipway.scheduler.cluster import Cluster
 from slipway.scheduler.plan.state.rank_request import requests_of
 from slipway.scheduler.ports import Kube
@@ -80,7 +77,7 @@ class PastUsage:
             now = self._clock.now()
             days = days_that_count(now, half_life_ms)
             fresh = [day for day in days if day not in self._closed]
-            stored = await self._totals(fresh)
+            stored = await read_days(self._kube, fresh, self._namespace)
         except (TransientError, PermanentError) as exc:
             self._next_read = self._clock.now() + RETRY_S
             _log.warning("usage cannot be read for the fair shares; what was known goes on", error=str(exc))
@@ -106,17 +103,6 @@ class PastUsage:
             add_left(used, found[begin : begin + AT_ONCE], now, half_life_ms)
             await self._clock.sleep(0)
         return {queue: dict(sorted(users.items())) for queue, users in sorted(used.items())}
-
-    async def _totals(self, days: Sequence[str]) -> dict[str, DayTotals]:
-        slots = asyncio.Semaphore(READS_AT_ONCE)
-
-        async def read(day: str) -> DayTotals:
-            async with slots:
-                found = await read_totals(self._kube, totals.name_of(day), self._namespace)
-                liveness.beat()
-                return found
-
-        return dict(zip(days, await asyncio.gather(*map(read, days)), strict=True))
 
 
 def gpus_held(allocations: Iterable[AllocationFact], pool: str) -> ByUser:

@@ -36,7 +36,7 @@ SOON_S = 120.0
 """No nodes are asked for work that starts within so long by what ends."""
 BACKOFF_MAX_S = 6 * 3600.0
 TOLD_BEYOND = 4
-"""So many allocations of a queue are told that the limits are reached."""
+"""In each queue so many more allocations get an explanation that the limits are reached."""
 
 
 class RequestState(StrEnum):
@@ -96,7 +96,7 @@ class CapacityPlan(msgspec.Struct, frozen=True, kw_only=True):
     given_back: tuple[str, ...] = ()
     """names of requests"""
     notes: Mapping[str, Explanation] = {}
-    """{allocation key: why it waits, with what is asked for}"""
+    """{allocation key: why it waits, and what was asked for it}"""
     look_again: float = 0.0
     """when time alone changes this (epoch seconds); 0 for never"""
     seen: Mapping[str, tuple[bool, float]] = {}

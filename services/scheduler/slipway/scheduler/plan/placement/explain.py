@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from slipway.model.duration import format_at_most
 from slipway.model.facts import FLAVOR_LABEL, AllocationFact, JobFact, QuotaFact, RoleFact
 from slipway.model.quantity import format_quantity
 from slipway.model.reasons import NEVER, Gate
@@ -342,7 +343,7 @@ def spelled(change: Remedy) -> str:
         case "wait":
             return f"wait until {format_time(change.until, 'seconds')}"
         case "maxRuntime":
-            return f"a maxRuntime of at most {change.seconds:g} s"
+            return f"a maxRuntime of at most {format_at_most(change.seconds)}"
         case "uncordon":
             return f"uncordon node {change.node}"
         case "tolerate":
