@@ -5,6 +5,7 @@ It has a control plane of its own: definitions belong to one release, and the ot
 
 import json
 import shutil
+import time
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,9 @@ PODS = 10
 """Two of each service, the Valkey, the setup."""
 GONE_S = 120.0
 """A busy API server takes its time to see that there are no instances of a definition that goes."""
+STUCK = ("InstanceDeletionFailed", "InstanceDeletionCheck")
+"""Why a definition that goes may stay: its server tries again ever more seldom, and at once when it changes."""
+AGAIN_S = 10.0
 ADMISSION = "apis/admissionregistration.k8s.io/v1"
 THEIRS = ("keda.sh/", "monitoring.coreos.com/", "gateway.networking.k8s.io/")
 """Kinds of others, whose definitions are not installed here: test_kinds_of_others.py has them."""
@@ -108,9 +112,28 @@ class Ground:
             if release["type"].startswith("helm.sh/release"):
                 chart.uninstall(self.cluster.kubeconfig, name=release["metadata"]["labels"]["name"])
                 break
-        for name in self.names("CustomResourceDefinition"):
-            self.client.delete(f"{CRDS.path()}/{name}")
-        wait_until(lambda: not self.names("CustomResourceDefinition"), "the definitions are gone", timeout_s=GONE_S)
+        wait_until(self._no_definitions, self._why_definitions_stay, timeout_s=GONE_S)
+
+    def _no_definitions(self) -> bool:
+        """Whether they are gone; those that are there are deleted, again where a delete was not carried out."""
+        left = self._definitions()
+        for item in left:
+            path = f"{CRDS.path()}/{item['metadata']['name']}"
+            if "deletionTimestamp" not in item["metadata"]:
+                self.client.delete(path)
+            elif any(reason in json.dumps(item["status"]) for reason in STUCK):
+                change = {"metadata": {"annotations": {"tried-again": f"{time.monotonic() // AGAIN_S:.0f}"}}}
+                self.client.patch(path, json=change, headers={"content-type": "application/merge-patch+json"})
+        return not left
+
+    def _why_definitions_stay(self) -> str:
+        stay = [{**item["metadata"], "conditions": item["status"].get("conditions")} for item in self._definitions()]
+        told = ("name", "deletionTimestamp", "finalizers", "conditions")
+        return f"the definitions are gone; left: {[{key: each.get(key) for key in told} for each in stay]}"
+
+    def _definitions(self) -> list[Json]:
+        listed = self.get(COLLECTIONS["CustomResourceDefinition"])["items"]
+        return [item for item in listed if item["spec"]["group"] == "slipway.dev"]
 
 
 @pytest.fixture(scope="module")
