@@ -10,18 +10,22 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from tests.browser.chromium import find as find_browser
 from tests.conformance.cluster.binaries import InstallError, MissingProgramError, ensure_debian
 from tests.node import images
 from tests.node.nodes import NodeCluster
-from tests.node.place import a_place
+from tests.node.place import Place, a_place
 from tests.node.programs import ensure_programs, spaces
 
 SKIPPED = 77
+DISTURBING = ("test_machines", "test_operations", "test_install_page", "test_release")
+"""Files whose tests stop nodes, move the services or uninstall them."""
 
 
 def main() -> int:
@@ -32,7 +36,7 @@ def main() -> int:
     parser.add_argument(
         "--test",
         nargs=argparse.REMAINDER,
-        help="run the tests, or those of the files named; all that follows goes to pytest",
+        help="run the tests, in two parts at once, or those of the files named; all that follows goes to pytest",
     )
     parser.add_argument("--inside", type=Path, help=argparse.SUPPRESS)
     words = parser.parse_args()
@@ -54,19 +58,62 @@ def main() -> int:
         return SKIPPED
     for sign in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(sign, _interrupt)
+    if words.test is None:
+        code = 0
+        with a_place() as place, contextlib.suppress(KeyboardInterrupt):
+            argv = ["-m", "tests.node", "--nodes", str(words.nodes), "--inside", str(place.folder)]
+            code = subprocess.run(spaces([sys.executable, *argv]), env=_env(place), check=False).returncode
+        return code or _say_what_is_left([place])
+    if any(word.startswith("tests/") for word in words.test):
+        return _run([words.test])
+    return _run([[*part, *words.test] for part in parts()])
+
+
+def parts() -> list[list[str]]:
+    """The files of tests in two parts, each for a cluster of its own: those that take nodes or the services away from
+    others, and those that use what runs."""
+    files = {path.stem: str(path.relative_to(Path.cwd())) for path in sorted(Path(__file__).parent.glob("test_*.py"))}
+    return [[files[name] for name in DISTURBING], [path for name, path in files.items() if name not in DISTURBING]]
+
+
+def _run(tests: Sequence[Sequence[str]]) -> int:
+    """Run each of these at once, on a cluster of its own; the first prints as it goes, the others when they have ended.
+
+    Returns:
+        the code of the first that failed; 1 if anything is left.
+    """
     code = 0
-    with a_place() as place:
-        argv = [sys.executable, "-m", "tests.node", "--nodes", str(words.nodes), "--inside", str(place.folder)]
-        if words.test is not None:
-            named = any(word.startswith("tests/") for word in words.test)
-            which = [*words.test] if named else ["tests/node", *words.test]
-            argv = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *which]
-        env = {**os.environ, "SLIPWAY_NODE_DIR": str(place.folder)}
-        with contextlib.suppress(KeyboardInterrupt):
-            code = subprocess.run(spaces(argv), env=env, check=False).returncode
-    for each in place.left:
+    with contextlib.ExitStack() as stack:
+        places = [stack.enter_context(a_place()) for _ in tests]
+        logs = [None, *(stack.enter_context(tempfile.TemporaryFile()) for _ in tests[1:])]
+        running: list[subprocess.Popen[bytes]] = []
+        try:
+            for place, log, which in zip(places, logs, tests, strict=True):
+                argv = spaces([sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *which])
+                running.append(subprocess.Popen(argv, env=_env(place), stdout=log, stderr=log))
+            for process in running:
+                code = process.wait() or code
+        except KeyboardInterrupt:
+            code = 1
+        finally:
+            for process in running:
+                process.kill()
+                process.wait()
+            for log in filter(None, logs):
+                log.seek(0)
+                sys.stdout.write(log.read().decode(errors="replace"))
+    return code or _say_what_is_left(places)
+
+
+def _env(place: Place) -> dict[str, str]:
+    return {**os.environ, "SLIPWAY_NODE_DIR": str(place.folder)}
+
+
+def _say_what_is_left(places: Sequence[Place]) -> int:
+    left = [each for place in places for each in place.left]
+    for each in left:
         sys.stderr.write(f"error: left behind: {each}\n")
-    return code or bool(place.left)
+    return int(bool(left))
 
 
 def _interrupt(_sign: int, _frame: object) -> None:
