@@ -612,6 +612,37 @@ def test_a_log_whose_beginning_may_have_been_removed_says_so(
 
 
 @pytest.mark.parametrize(
+    ("opens_s", "text", "says"),
+    [
+        pytest.param(2.0, FULL, "may be missing", id="a flood that comes late"),
+        pytest.param(0.0, FULL, "", id="a flood that comes at once"),
+        pytest.param(2.0, "slow", "", id="no flood"),
+    ],
+)
+def test_a_flood_that_begins_before_its_node_opens_the_log_says_so(opens_s: float, text: str, says: str) -> None:
+    """Asked for before its first line, and sent later than it was written: the file may be the second."""
+
+    async def story(post: Post) -> None:
+        journal = with_journal(post)
+        post.kubelet.runs_s = {0: 6.0}
+        journal.opens_s = opens_s
+        await post.launch()
+        await post.until(is_running, "running")
+        uid = await uid_of_rank(post, 0)
+        await asyncio.sleep(1)
+        for _ in range(3):
+            journal.write(uid, text)
+        await asyncio.sleep(2)
+        journal.opens_s = 0.0
+        journal.write(uid, "last")
+        ended = await post.until(is_let_go, "the end", timeout_s=40)
+        assert (await texts(post, ended))[-1] == "last"
+        assert [says in told for told in await said(post, ended)] == [True] * bool(says)
+
+    play(story)
+
+
+@pytest.mark.parametrize(
     ("size", "says"),
     [
         pytest.param(100_000, "may be missing", id="what is left of a flood"),

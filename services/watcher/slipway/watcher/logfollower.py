@@ -76,6 +76,8 @@ RATE_PART = 0.1
 """Who prints at this part of the rate that would have filled a file may have printed faster before."""
 SURELY_OPEN_S = 10.0
 """A busy node may open a log so long after it was asked for it, and begin a new file before it does."""
+SENT_LATE_S = 0.3
+"""A node that sends the first line so long after it was written may have opened the log after that."""
 SLOW_RATE_PART = 0.3
 """As `RATE_PART`, of lines that were written after their log was asked for."""
 BURST_BYTES = 64 * 1024
@@ -257,6 +259,8 @@ class LogFollower:
         self._progress_at = 0.0
         # When the node was last asked for the log (epoch seconds), how much it has sent since, and when some was taken.
         self._asked_at, self._asked_bytes, self._took_at = 0.0, 0, 0.0
+        self._first_took_at = 0.0
+        """when its first line was taken (epoch seconds)"""
         self._opens_at = math.inf
         """when it is open at the latest (monotonic seconds)"""
         self._is_beginning_judged = False
@@ -472,6 +476,8 @@ class LogFollower:
             if before and before[:_SECOND_CHARS] != self._cutter.newest[:_SECOND_CHARS]:
                 await self._judge_step(before, self._cutter.newest)
             self._took_at = self._clock.now()
+            if self._cutter.first and not self._first_took_at:
+                self._first_took_at = self._took_at
             # All bytes that the node sent, also those that the stored lines leave out.
             self._asked_bytes += len(piece)
             self._log_bytes += len(piece)
@@ -562,7 +568,8 @@ class LogFollower:
         for, and came at a rate at which a file had been full since the container's start, are not its first ones. At
         a lower rate, or read late, nobody can tell: that is said. What is read in time is whole, also of a program
         that was silent for long. A busy node may open a log later than it was asked to: a flood that begins in that
-        time may have lost its beginning, and that is said.
+        time may have lost its beginning, and that is said. A node that sends a flood's first line at once had the log
+        open before.
         """
         if self._is_beginning_judged or not self._cutter.first:
             return
@@ -575,8 +582,10 @@ class LogFollower:
         since = f"lines of {_whose(self._source)} before {first}"
         at_this_rate = waited_s * self._cutter.first_second_bytes
         if first_at >= self._asked_at:
-            if waited_s >= ROTATION_S and at_this_rate >= SLOW_RATE_PART * self._node_file_bytes:
-                why = f"its node may have opened its log {waited_s:.0f} s after its start"
+            came_s = self._first_took_at - first_at
+            is_open_late = waited_s >= ROTATION_S or came_s >= SENT_LATE_S
+            if is_open_late and at_this_rate >= SLOW_RATE_PART * self._node_file_bytes:
+                why = f"its node may have opened its log {max(waited_s, waited_s + came_s):.0f} s after its start"
                 await self._say(f"{since} may be missing: {why}, and have removed them, unread", f"begun {first}")
             return
         is_late = late_s >= LATE_S and waited_s >= PROMPT_S
