@@ -32,7 +32,7 @@ def tables(rows: Mapping[str, Row]) -> str:
         f"| Redis | {_mb(of('live-redis'))} | {_mb(of('ended-redis'))} |",
     ]
     for name in SERVICES:
-        live, ended = of(f"live-rss-{name}"), of(f"ended-rss-{name}")
+        live, ended = of(f"live-rss-{name}"), max(0.0, of(f"ended-rss-{name}"))
         lines.append(f"| memory of {name}, {of(f'rss-{name}'):.0f} MiB without | +{live:.0f} MiB | +{ended:.0f} MiB |")
     launch_s = sum(of(f"cpu-{name}") for name in SERVICES)
     parts = ", ".join(f"{name} {of(f'cpu-{name}'):.1f}" for name in SERVICES)
@@ -45,12 +45,13 @@ def tables(rows: Mapping[str, Row]) -> str:
         "| for so many live, and ended and kept | etcd | Redis | memory of a watcher | CPU of all, at so many/s |",
         "| --- | --- | --- | --- | --- |",
     ]
+    ended_rss = max(0.0, of("ended-rss-watcher"))
     whole_s = (launch_s + of("cpu-ends")) / 1_000
     for live, ended in SIZES:
         thousands = (live / 1_000, ended / 1_000)
         objects = of("live-objects") * thousands[0] + of("ended-objects") * thousands[1]
         redis = of("live-redis") * thousands[0] + of("ended-redis") * thousands[1]
-        memory = of("rss-watcher") + of("live-rss-watcher") * (live + ended) / 1_000
+        memory = of("rss-watcher") + of("live-rss-watcher") * thousands[0] + ended_rss * thousands[1]
         rate = live / 100
         lines.append(
             f"| {live:,} and {ended:,} | {_mb(objects)} | {_mb(redis)} | {memory:,.0f} MiB | "
@@ -62,7 +63,8 @@ def tables(rows: Mapping[str, Row]) -> str:
         "",
         f"Measured: a thousand, by `{one.command}`, commit {one.commit}, {one.machine}"
         f"{f', beside {said}' if said else ''}. The last table is these figures times a "
-        "number, not measured. Resident memory does not fall when work ends, so it counts live and ended alike.",
+        "number, not measured. Resident memory falls little when work ends, and the next work uses it again: what "
+        "ended work takes of it is what a second thousand added after the first had ended.",
     ]
     return "\n".join(lines) + "\n"
 

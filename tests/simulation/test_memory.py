@@ -8,6 +8,8 @@ all have gone, after one lot, a second and a third: whatever grew with the lives
 import asyncio
 from collections import Counter
 
+import msgspec
+
 from slipway.api.lookup import HOMES_MAX
 from slipway.kube.resources import ALLOCATIONS
 from slipway.model.lifecycle import Phase
@@ -126,3 +128,31 @@ def test_what_ends_goes_as_fast_as_it_ends() -> None:
     """Once there are too many, rounds of retention come as often as there is something to delete."""
     seen = run_world(_steady, SETUP, seed=1)
     assert max(seen) <= RATE * (RETENTION_MORE_S + LIFE_S)
+
+
+async def _end(world: World) -> dict[str, Counter[str]]:
+    """So many lives that are kept when they have ended; what each service holds when all of them are at rest."""
+    world.kubelets.script = _script
+    ada = Client(world, "ada")
+    async with asyncio.TaskGroup() as tasks:
+        for number in range(LIVES):
+            tasks.create_task(_live(world, ada, number))
+            await asyncio.sleep(EVERY_S)
+
+    async def is_at_rest() -> bool:
+        found = world.core.store.scan("allocations.slipway.dev")
+        return len(found) == LIVES and not any(each.obj["metadata"].get("finalizers") for each in found)
+
+    await world.until(is_at_rest)
+    await asyncio.sleep(REST_S)
+    return {role: census(world, role) for role in SERVICES}
+
+
+def test_what_has_ended_is_held_once() -> None:
+    """It is kept for days: beside the object itself, no service keeps an older version of it or of its status."""
+    setup = msgspec.structs.replace(SETUP, watcher={})
+    held = run_world(_end, setup, seed=1)
+    kinds = (f"{TYPE}Allocation", f"{TYPE}AllocationStatus")
+    assert {role: {kind: counts[kind] for kind in kinds if counts[kind] > LIVES} for role, counts in held.items()} == {
+        role: {} for role in SERVICES
+    }

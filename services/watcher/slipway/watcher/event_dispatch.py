@@ -7,7 +7,7 @@ the queue only says "look at this allocation".
 from dataclasses import dataclass
 from typing import Any
 
-from slipway.crd.meta import LABEL_ALLOCATION_UID, TEARDOWN_FINALIZER
+from slipway.crd.meta import LABEL_ALLOCATION_UID
 from slipway.crd.v1alpha1 import Allocation
 from slipway.kube.objects import Namespace, Node, Pod
 from slipway.kube.workqueue import WorkQueue
@@ -18,6 +18,7 @@ from slipway.watcher.consistent_reads import ConsistentReads
 from slipway.watcher.hints import HintSender, Ringer
 from slipway.watcher.informers import BY_NAMESPACE, BY_NODE, Informers, is_out_of_service
 from slipway.watcher.podlogs import PodLogs
+from slipway.watcher.reconcile import Reconciler
 from slipway.watcher.relay import Relay
 
 GANG_MIN = 16
@@ -36,6 +37,7 @@ class Audience:
     bell: Ringer
     logs: PodLogs
     evidence: ConsistentReads
+    reconciler: Reconciler
 
 
 class Dispatch:
@@ -61,14 +63,8 @@ class Dispatch:
         """Look at everything that is not at rest; without `calm`, not at what waits or runs in peace."""
         for allocation in self._world.allocations.items():
             is_calm = allocation.status.phase in (Phase.PENDING, Phase.RUNNING)
-            if (calm or not is_calm) and not self.is_at_rest(allocation):
+            if (calm or not is_calm) and not self._world.is_at_rest(allocation):
                 self.enqueue(allocation.metadata.uid)
-
-    def is_at_rest(self, allocation: Allocation) -> bool:
-        """Ended, torn down and let go: nothing will ever be done for it again."""
-        is_held = TEARDOWN_FINALIZER in allocation.metadata.finalizers
-        is_over = allocation.status.phase is Phase.TERMINATED and not is_held
-        return is_over and not self._world.pods_of(allocation.metadata.uid)
 
     def _enqueue_waiting(self, ended: Allocation | None) -> None:
         """Look at those that wait for an allocation to end."""
@@ -89,8 +85,11 @@ class Dispatch:
             return
         if self._duty.delay_s == 0:
             self._to.relay.offer(new)
-        if self.is_at_rest(new):
+        if self._world.is_at_rest(new):
+            # It is kept for days: what was remembered of it beside the object is not.
             self._to.evidence.forget(new.metadata.uid)
+            self._to.hints.forget(new.metadata.uid)
+            self._to.reconciler.forget(new.metadata.uid)
         else:
             self.enqueue(new.metadata.uid)
         if new.status.phase in (Phase.PENDING, Phase.TERMINATED) and (

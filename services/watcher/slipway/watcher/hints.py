@@ -48,7 +48,7 @@ class HintSender:
         self._something.set()
 
     def forget(self, uid: str) -> None:
-        """The allocation is gone."""
+        """The allocation is gone, or at rest."""
         self._sent.pop(uid, None)
         self._waiting.pop(uid, None)
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from slipway.crd.meta import LABEL_ALLOCATION_UID
+from slipway.crd.meta import LABEL_ALLOCATION_UID, TEARDOWN_FINALIZER
 from slipway.crd.v1alpha1 import Allocation, Job, Queue, ResourcePool
 from slipway.kube.objects import LimitRange, Namespace, Node, Pod, ResourceQuota
 from slipway.kube.resources import (
@@ -24,6 +24,7 @@ from slipway.kube.resources import (
     Resource,
 )
 from slipway.kube.store import ObjectStore, by_label
+from slipway.model.lifecycle import Phase
 from slipway.watcher.dependencies import awaited_names
 from slipway.watcher.podwarnings import PodWarnings
 from slipway.watcher.ports import ConsistentReader
@@ -97,6 +98,12 @@ class Informers:
     def count_pods_of(self, uid: str) -> int:
         """How many pods carry an allocation's uid."""
         return self.pods.count(BY_ALLOCATION, uid)
+
+    def is_at_rest(self, allocation: Allocation) -> bool:
+        """Ended, torn down and let go: nothing will ever be done for it again."""
+        is_held = TEARDOWN_FINALIZER in allocation.metadata.finalizers
+        is_over = allocation.status.phase is Phase.TERMINATED and not is_held
+        return is_over and not self.pods_of(allocation.metadata.uid)
 
     def waiting_for(self, allocation: Allocation) -> list[Allocation]:
         """The allocations that may wait for this one to end: those that name what it is called."""

@@ -122,6 +122,13 @@ class Reconciler:
             StaleError: the object keeps changing under us.
             TransientError, PermanentError: the API server did not take it; look again later.
         """
+        await self._reconcile(uid)
+        # The news that it is at rest may have come before the answer to our last write.
+        held = self._world.allocations.by_uid(uid)
+        if held is not None and self._world.is_at_rest(held):
+            self.forget(uid)
+
+    async def _reconcile(self, uid: str) -> None:
         for _ in range(ROUNDS_MAX):
             allocation = self._latest(uid)
             if allocation is None:
@@ -146,7 +153,7 @@ class Reconciler:
         self._queue.add(uid)
 
     def forget(self, uid: str) -> None:
-        """The allocation is gone."""
+        """The allocation is gone, or at rest."""
         self._answers.pop(uid, None)
         self._written.pop(uid, None)
         self._pace.forget(uid)

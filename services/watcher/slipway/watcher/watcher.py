@@ -119,18 +119,6 @@ class Watcher:
         )
         self._log_archiver = self._archiver()
         evidence = ConsistentReads(parts.kube, self.world)
-        self._dispatch = Dispatch(
-            self.world,
-            Audience(
-                queue=self.queue,
-                relay=self.relay,
-                hints=self._hints,
-                bell=self._bell,
-                logs=self._logs,
-                evidence=evidence,
-            ),
-            self.duty,
-        )
         self._primary = Primary(self._errands(), self.world, parts.settings, loop=self._loop)
         self._reconciler = Reconciler(
             Hands(
@@ -150,6 +138,19 @@ class Watcher:
             orphaned=self._primary.sweep_soon,
             wrote=self.duty.stand_in,
             acts_first=lambda: self.duty.delay_s == 0,
+        )
+        self._dispatch = Dispatch(
+            self.world,
+            Audience(
+                queue=self.queue,
+                relay=self.relay,
+                hints=self._hints,
+                bell=self._bell,
+                logs=self._logs,
+                evidence=evidence,
+                reconciler=self._reconciler,
+            ),
+            self.duty,
         )
         self._elector = _elector(parts)
 
