@@ -12,7 +12,7 @@ from slipway.crd import totals
 from slipway.crd.figures import DayTotals, DayUsage
 from slipway.crd.totals import Key
 from slipway.crd.transitions import user_of
-from slipway.crd.usage import DAY_MS, day_of, ms_of, sum_of, used
+from slipway.crd.usage import DAY_MS, day_of, gpu_units_of, ms_of, sum_of, used
 from slipway.crd.v1alpha1 import Allocation
 from slipway.model.decay import HALF_LIVES_READ, spread
 from slipway.model.lifecycle import Phase
@@ -143,11 +143,11 @@ def gpu_ms(spent: Iterable[Spent], pool: str) -> dict[str, dict[str, int]]:
 
 
 def gpus_held(allocations: Iterable[Allocation], pool: str) -> dict[str, int]:
-    """{queue: GPUs that its work of this pool holds}."""
+    """{queue: GPUs that its work of this pool holds, in `GPU_UNITS`}."""
     found: dict[str, int] = {}
     for each in allocations:
         if each.spec.pool == pool and each.status.phase not in _HOLDS_NOTHING:
-            found[each.spec.queue] = found.get(each.spec.queue, 0) + each.status.slots
+            found[each.spec.queue] = found.get(each.spec.queue, 0) + gpu_units_of(each.status)
     return found
 
 

@@ -2,7 +2,8 @@
 
 A stretch between two transitions counts for the phase that the first one led to, split at midnight (UTC). It counts
 times the GPUs that were held while there was a place, so not while Pending, and by the flavor of these GPUs where the
-admission names one.
+admission names one. A MIG slice counts as the part of a GPU that it is: from one moment to another it counts the whole
+milliseconds that lie between the two.
 
 Invariants: the milliseconds of all days and phases add up to the time from the creation to the last transition (or to
 the moment asked for); counting further and further gives what counting at once gives; no stretch counts twice.
@@ -15,8 +16,9 @@ import msgspec
 
 from slipway.crd.figures import DayUsage, Milliseconds, Usage
 from slipway.crd.transitions import ring_of, with_status
-from slipway.crd.v1alpha1 import RING_LENGTH, Allocation, RingEntry
+from slipway.crd.v1alpha1 import RING_LENGTH, Allocation, AllocationStatus, RingEntry
 from slipway.model.lifecycle import Event, Phase
+from slipway.model.mig import GPU_UNITS, units_in
 from slipway.model.times import format_time, parse_time
 
 DAY_MS = 86_400_000
@@ -44,11 +46,12 @@ def carried(before: Allocation, after: Allocation) -> Allocation:
     known = before.status.usage or Usage()
     entries = _joined(before, after)
     uncounted = sum(entry.seq > known.seq for entry in entries)
-    has_other_slots = bool(before.status.slots) and after.status.slots != before.status.slots
-    if not entries or not (is_over or has_other_slots or uncounted > UNCOUNTED_MAX):
+    held, later = gpu_units_of(before.status), gpu_units_of(after.status)
+    has_other_gpus = bool(held) and later != held
+    if not entries or not (is_over or has_other_gpus or uncounted > UNCOUNTED_MAX):
         return after
-    slots = before.status.slots if has_other_slots else after.status.slots
-    counted = counted_up_to(known, entries, until_ms=None, slots=slots, gpu_type=_gpu_type(before, after))
+    units = held if has_other_gpus else later
+    counted = counted_up_to(known, entries, until_ms=None, gpu_units=units, gpu_type=_gpu_type(before, after))
     return with_status(after, msgspec.structs.replace(after.status, usage=counted))
 
 
@@ -59,15 +62,24 @@ def used(allocation: Allocation, now: float) -> dict[str, DayUsage]:
     is_over = status.phase is Phase.TERMINATED
     until_ms = None if is_over else round(now * 1000)
     gpu_type = _gpu_type(allocation, allocation)
-    return counted_up_to(known, ring_of(allocation), until_ms=until_ms, slots=status.slots, gpu_type=gpu_type).days
+    units = gpu_units_of(status)
+    return counted_up_to(known, ring_of(allocation), until_ms=until_ms, gpu_units=units, gpu_type=gpu_type).days
+
+
+def gpu_units_of(status: AllocationStatus) -> int:
+    """The GPUs that it holds or held, in `GPU_UNITS`: its slots, with the slices among them as what they are."""
+    if not status.slices:
+        return status.slots * GPU_UNITS
+    slices = units_in(status.slices)
+    return max(0, status.slots - -(-slices // GPU_UNITS)) * GPU_UNITS + slices
 
 
 def counted_up_to(
-    known: Usage, entries: Sequence[RingEntry], *, until_ms: int | None, slots: int, gpu_type: str = ""
+    known: Usage, entries: Sequence[RingEntry], *, until_ms: int | None, gpu_units: int, gpu_type: str = ""
 ) -> Usage:
     """`known` and what `entries` (oldest first) add to it, up to `until_ms` or, without it, the last of them.
 
-    `slots` GPUs of the flavor `gpu_type` were held; it is empty where the pool has no flavors.
+    `gpu_units` (in `GPU_UNITS`) of the flavor `gpu_type` were held; it is empty where the pool has no flavors.
     """
     steps = _steps(entries)
     if not steps:
@@ -78,8 +90,8 @@ def counted_up_to(
     days = dict(known.days)
     for (begun_ms, entry), (ended_ms, _) in pairwise([*steps, (end_ms, entries[-1])]):
         if entry.phase is not Phase.TERMINATED:
-            held = 0 if entry.phase in _NEVER_HELD else slots
-            _spend(days, entry.phase.value, max(begun_ms, done_ms), ended_ms, gpus={gpu_type: held} if held else {})
+            held = 0 if entry.phase in _NEVER_HELD else gpu_units
+            _spend(days, entry.phase.value, max(begun_ms, done_ms), ended_ms, gpus=(held, gpu_type))
     for at_ms, waited_ms in _admissions(steps, known.seq):
         day = days.get(day_of(at_ms), DayUsage())
         days[day_of(at_ms)] = msgspec.structs.replace(
@@ -135,20 +147,22 @@ def _steps(entries: Sequence[RingEntry]) -> list[tuple[int, RingEntry]]:
     return steps
 
 
-def _spend(days: dict[str, DayUsage], phase: str, begun_ms: int, ended_ms: int, *, gpus: Mapping[str, int]) -> None:
-    """Add a stretch to the days it lies in, in which `gpus` were held, {flavor, or empty: how many}."""
-    slots = sum(gpus.values())
+def _spend(days: dict[str, DayUsage], phase: str, begun_ms: int, ended_ms: int, *, gpus: tuple[int, str]) -> None:
+    """Add a stretch to the days it lies in, in which `gpus` were held: (how many, in `GPU_UNITS`; flavor, or empty)."""
+    units, flavor = gpus
     while begun_ms < ended_ms:
         midnight_ms = (begun_ms // DAY_MS + 1) * DAY_MS
         spent_ms = min(ended_ms, midnight_ms) - begun_ms
-        name = day_of(begun_ms)
+        name, until_ms = day_of(begun_ms), begun_ms + spent_ms
+        # What begins where another ends counts no millisecond twice, and loses none.
+        slot_ms = {phase: until_ms * units // GPU_UNITS - begun_ms * units // GPU_UNITS} if units else {}
         added = DayUsage(
             ms={phase: spent_ms},
-            slot_ms={phase: spent_ms * slots} if slots else {},
-            gpu_types={name: {phase: spent_ms * count} for name, count in gpus.items() if name},
+            slot_ms=slot_ms,
+            gpu_types={flavor: slot_ms} if slot_ms and flavor else {},
         )
         days[name] = sum_of([days.get(name, DayUsage()), added])
-        begun_ms += spent_ms
+        begun_ms = until_ms
 
 
 def _admissions(steps: Sequence[tuple[int, RingEntry]], counted_seq: int) -> list[tuple[int, int]]:

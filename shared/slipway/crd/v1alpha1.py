@@ -62,6 +62,7 @@ __all__ = [
     "RING_LENGTH",
     "ROLES_MAX",
     "SETUP_MAX",
+    "SLICES_MAX",
     "SPEC_BYTES_MAX",
     "Admission",
     "Allocation",
@@ -131,6 +132,8 @@ RING_LENGTH = 16
 FILES_MAX = 64
 PREEMPTIONS_MAX = 8
 SETUP_MAX = 16 * 1024
+SLICES_MAX = 64
+"""Kinds of MIG slices that a status names."""
 """Characters: Linux passes a program at most 128 KiB in one argument."""
 SPEC_BYTES_MAX = 256 * 1024
 
@@ -564,6 +567,8 @@ class AllocationStatus(Wire, kw_only=True, frozen=True):
     """the nodes in short, for printer columns"""
     slots: int = 0
     """GPUs that it holds or held"""
+    slices: Annotated[dict[str, int], Meta(max_length=SLICES_MAX)] = {}
+    """MIG slices that it holds or held, by resource such as nvidia.com/mig-1g.10gb; together they are in `slots`"""
     usage: Usage | None = None
     """what its attempts used, day by day, up to the end of the last one"""
 

@@ -23,6 +23,7 @@ from slipway.crd.v1alpha1 import RANKS_MAX, SPEC_BYTES_MAX, AllocationSpec, File
 from slipway.errors import FieldError
 from slipway.model import ids
 from slipway.model.duration import parse_duration
+from slipway.model.mig import slices_in
 from slipway.model.quantity import parse_quantity
 from slipway.model.resources import CPU, GPU, GPU_MILLI, GPU_NAMES, MEMORY, MILLI, Resources, scale_of
 
@@ -167,10 +168,12 @@ def _check_role(role: RoleSpec, at: str, findings: Findings, slots_per_pod_max: 
 
 
 def _slots(role: RoleSpec) -> int:
+    """Whole GPUs that one rank asks for."""
     requests = {**role.resources.get("limits", {}), **role.resources.get("requests", {})}
     amounts = requests if is_nested(role.resources) else role.resources
     try:
-        return Resources.parse({name: amounts[name] for name in (*GPU_NAMES, GPU_MILLI) if name in amounts}).gpus()
+        names = [*slices_in(amounts), *(name for name in (*GPU_NAMES, GPU_MILLI) if name in amounts)]
+        return Resources.parse({name: amounts[name] for name in names}).gpus()
     except (ValueError, TypeError):
         return 0
 

@@ -14,6 +14,7 @@ from math import isqrt
 
 import msgspec
 
+from slipway.model.mig import GPU_UNITS
 from slipway.model.position import milliseconds
 
 HALF_LIVES_READ = 10
@@ -77,9 +78,9 @@ def constant(amount: int, half_life_ms: int) -> int:
     return amount * half_life_ms * _LOG2E >> _LOG2E_BITS
 
 
-def level(gpu_ms: int, gpus: int = 0) -> int:
-    """By what users of one queue are compared who have used `gpu_ms` and hold `gpus`: ascending, who goes first."""
-    return (gpu_ms + gpus * LEAD_MS) // LEVEL_GPU_MS
+def level(gpu_ms: int, gpu_units: int = 0) -> int:
+    """By what users of one queue are compared who used `gpu_ms` and hold `gpu_units`: ascending, who goes first."""
+    return (gpu_ms + gpu_units * LEAD_MS // GPU_UNITS) // LEVEL_GPU_MS
 
 
 class DecayedUsage(msgspec.Struct, frozen=True, kw_only=True):
@@ -92,7 +93,7 @@ class DecayedUsage(msgspec.Struct, frozen=True, kw_only=True):
     used: ByUser = {}
     """GPU-milliseconds"""
     held: ByUser = {}
-    """GPUs"""
+    """GPUs, in `GPU_UNITS`"""
 
     def at(self, now: float) -> ByUser:
         """{queue: {user: GPU-milliseconds left at `now` (epoch seconds)}}, in order of the names."""
@@ -104,7 +105,7 @@ class DecayedUsage(msgspec.Struct, frozen=True, kw_only=True):
         return {
             queue: {
                 user: (self.used.get(queue, {}).get(user, 0) * left >> _BITS)
-                + self.held.get(queue, {}).get(user, 0) * one_held // _UNIT
+                + self.held.get(queue, {}).get(user, 0) * one_held // (_UNIT * GPU_UNITS)
                 for user in sorted(self.used.get(queue, {}).keys() | self.held.get(queue, {}).keys())
             }
             for queue in sorted(self.used.keys() | self.held.keys())

@@ -65,8 +65,9 @@ def parse_quantity(value: QuantityValue, *, scale: int = 1) -> int:
 
 
 def format_quantity(amount: int, *, scale: int = 1) -> str:
-    """The shortest Kubernetes spelling of `amount` units of 1/`scale` (scale 1 or 1000)."""
-    if scale == 1000:
+    """The shortest Kubernetes spelling of `amount` units of 1/`scale`, rounded up to thousandths."""
+    if scale != 1:
+        amount = -(-amount * 1000 // scale)
         return f"{amount}m" if amount % 1000 else str(amount // 1000)
     for suffix in ("Ti", "Gi", "Mi", "Ki"):
         unit = int(_SUFFIX[suffix])

@@ -2,12 +2,15 @@
 
 Owns the base units (cpu in milli, everything else in ones) and the arithmetic on them. No float, no string
 maths anywhere else. A resource that is absent is zero; zero amounts are not kept, so equality is by meaning.
+How many GPUs an amount is: whole ones, parts of one, and slices of one (`mig.py`).
 """
 
 from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 
+from slipway.model import mig
+from slipway.model.mig import GPU_UNITS
 from slipway.model.quantity import QuantityValue, format_quantity, parse_quantity
 
 CPU = "cpu"
@@ -24,7 +27,7 @@ _OF_FLAVOR = f"{GPU}@"
 
 
 def gpus_of(flavor: str) -> str:
-    """The name under which quota counts the GPUs of a flavor, in thousandths."""
+    """The name under which quota counts the GPUs of a flavor, in `GPU_UNITS`."""
     return f"{_OF_FLAVOR}{flavor}"
 
 
@@ -34,8 +37,16 @@ def flavor_in(name: str) -> str:
 
 
 def scale_of(name: str) -> int:
-    """Units per one of resource `name`: 1000 for cpu (milli) and for the GPUs of a flavor, else 1."""
-    return MILLI if name == CPU or name.startswith(_OF_FLAVOR) else 1
+    """Units per one of resource `name`: 1000 for cpu (milli), `GPU_UNITS` for the GPUs of a flavor, else 1."""
+    if name == CPU:
+        return MILLI
+    return GPU_UNITS if name.startswith(_OF_FLAVOR) else 1
+
+
+def counted_gpus(amounts: Mapping[str, int]) -> int:
+    """As quota counts the GPUs among `amounts`, in `GPU_UNITS`: whole ones of NVIDIA, parts of one, and slices."""
+    units = amounts.get(GPU, 0) * GPU_UNITS + mig.units_in(amounts)
+    return units + milli * GPU_UNITS // MILLI if (milli := amounts.get(GPU_MILLI, 0)) else units
 
 
 class Resources(msgspec.Struct, frozen=True):
@@ -97,9 +108,14 @@ class Resources(msgspec.Struct, frozen=True):
         return Resources.of({name: max(self.get(name), other.get(name)) for name in {*self.amounts, *other.amounts}})
 
     def gpus(self) -> int:
-        """Whole devices of any GPU resource: what users call slots. A part of a device counts as one."""
+        """Whole devices of any GPU resource: what users call slots. A part of a device counts as one; all slices are
+        added up, and a rest of them counts as one."""
+        return -(-self.gpu_units() // GPU_UNITS)
+
+    def gpu_units(self) -> int:
+        """The same in `GPU_UNITS`, as GPU time is counted: a slice counts as the part of a GPU that it is."""
         shares = self.get(GPU_SHARES) or -(-self.get(GPU_MILLI) // MILLI)
-        return sum(self.get(name) for name in GPU_NAMES) + shares
+        return (sum(self.get(name) for name in GPU_NAMES) + shares) * GPU_UNITS + mig.units_in(self.amounts)
 
     def quantities(self) -> dict[str, str]:
         """As Kubernetes quantities, sorted by name."""

@@ -12,23 +12,31 @@ from slipway.crd.transitions import record, with_status
 from slipway.crd.usage import DAY_MS, carried, day_of, sum_of, used
 from slipway.crd.v1alpha1 import Admission, Allocation
 from slipway.model.lifecycle import Event, Phase, advance, is_legal
+from slipway.model.mig import GPU_UNITS
 from slipway.model.times import format_time
 
 BORN_S = 1_767_312_000.0  # 2026-01-02T00:00:00Z
 GAPS_MS = st.one_of(
     st.integers(0, 5_000), st.integers(0, 3 * DAY_MS), st.sampled_from([0, DAY_MS, DAY_MS - 1, 12 * 3_600_000])
 )
+SLICE = "nvidia.com/mig-1g.10gb"
 EVENTS = [event for event in Event if event is not Event.REQUESTED]
 
 
 class Step(msgspec.Struct, frozen=True):
-    """One transition; `joins` says that it is written together with the one before it, `flavor` is of an admission."""
+    """One transition; `joins` says that it is written together with the one before it, `flavor` is of an admission.
+    `sevenths` are the slices of 1/7 among what it holds."""
 
     event: Event
     at_ms: int
     slots: int
+    sevenths: int
     joins: bool
     flavor: str
+
+    @property
+    def units(self) -> int:
+        return (self.slots - -(-self.sevenths // 7)) * GPU_UNITS + self.sevenths * GPU_UNITS // 7
 
 
 def born() -> Allocation:
@@ -40,7 +48,7 @@ def born() -> Allocation:
 def histories(draw: st.DrawFn) -> list[Step]:
     """Legal steps, up to 60; an attempt gets its slots with its first step after the admission and keeps them."""
     steps: list[Step] = []
-    phase, at_ms, slots = Phase.PENDING, round(BORN_S * 1000), 0
+    phase, at_ms, slots, sevenths = Phase.PENDING, round(BORN_S * 1000), 0, 0
     for _ in range(draw(st.integers(0, 60))):
         choices = [event for event in EVENTS if is_legal(phase, event)]
         if not choices:
@@ -52,11 +60,12 @@ def histories(draw: st.DrawFn) -> list[Step]:
         joins = draw(st.booleans()) and event is not Event.RESTARTED and bool(steps)
         joins = joins and steps[-1].event is not Event.RESTARTED
         if event is Event.RESTARTED:
-            slots = 0
+            slots = sevenths = 0
         elif slots == 0 and phase in (Phase.PULLING, Phase.STARTING, Phase.RUNNING):
-            slots = draw(st.integers(0, 8))
+            sevenths = draw(st.integers(0, 10))
+            slots = draw(st.integers(0, 8)) + -(-sevenths // 7)
         flavor = draw(st.sampled_from(["", "h100", "a100"])) if event is Event.ASSIGNED else ""
-        steps.append(Step(event, at_ms, slots, joins, flavor))
+        steps.append(Step(event, at_ms, slots, sevenths, joins, flavor))
     return steps
 
 
@@ -75,7 +84,7 @@ def writes(steps: list[Step]) -> Iterator[list[Step]]:
 def written(found: Allocation, batch: list[Step]) -> Allocation:
     after = found
     for step in batch:
-        changes: dict[str, Any] = {"slots": step.slots}
+        changes: dict[str, Any] = {"slots": step.slots, "slices": {SLICE: step.sevenths} if step.sevenths else {}}
         if step.event is Event.TERMINATED:
             changes["ended_at"] = format_time(step.at_ms / 1000)
         if step.event is Event.ASSIGNED:
@@ -98,26 +107,27 @@ def by_hand(steps: list[Step], end_ms: int) -> dict[str, DayUsage]:
     by_type: dict[tuple[str, str], dict[str, int]] = {}
     phase, since = Phase.PENDING, round(BORN_S * 1000)
 
-    def spend(until: int, slots: int, flavor: str) -> None:
+    def spend(until: int, units: int, flavor: str) -> None:
         at = since
         while at < until:
             stop = min(until, (at // DAY_MS + 1) * DAY_MS)
             key = (day_of(at), phase.value)
             ms[key] = ms.get(key, 0) + stop - at
-            if slots and phase is not Phase.PENDING:
-                slot_ms[key] = slot_ms.get(key, 0) + (stop - at) * slots
+            if units and phase is not Phase.PENDING:
+                held_ms = stop * units // GPU_UNITS - at * units // GPU_UNITS
+                slot_ms[key] = slot_ms.get(key, 0) + held_ms
                 if flavor:
                     of_type = by_type.setdefault((key[0], flavor), {})
-                    of_type[phase.value] = of_type.get(phase.value, 0) + (stop - at) * slots
+                    of_type[phase.value] = of_type.get(phase.value, 0) + held_ms
             at = stop
 
     for attempt in attempts:
-        held, flavor = max((step.slots for step in attempt), default=0), flavor_of(attempt)
+        held, flavor = max((step.units for step in attempt), default=0), flavor_of(attempt)
         for step in attempt:
             spend(step.at_ms, held, flavor)
             phase, since = advance(phase, step.event), step.at_ms
     if phase is not Phase.TERMINATED:
-        spend(end_ms, max((step.slots for step in attempts[-1]), default=0), flavor_of(attempts[-1]))
+        spend(end_ms, max((step.units for step in attempts[-1]), default=0), flavor_of(attempts[-1]))
     days = sorted({day for day, _ in ms})
     return {
         day: DayUsage(

@@ -11,6 +11,7 @@ from slipway.crd.resolve import resolve
 from slipway.crd.v1alpha1 import Allocation, AllocationSpec, Queue, QueueSpec, ResourcePool, ResourcePoolSpec
 from slipway.model.facts import FlavorFact
 from slipway.model.lifecycle import Kind
+from slipway.model.mig import GPU_UNITS
 from slipway.model.resources import CPU, GPU, Resources, gpus_of
 
 META = ObjectMeta(name="default")
@@ -30,16 +31,16 @@ def test_a_pool_lists_its_flavors_in_order() -> None:
 
 
 def test_limits_of_flavors_stand_beside_those_of_the_queue() -> None:
-    """In thousandths of GPUs, zeros kept; what no flavor bounds stays unbounded."""
+    """In `GPU_UNITS`, zeros kept; what no flavor bounds stays unbounded."""
     flavors = [
         {"name": "h", "nominal": {GPU: 4}, "borrowingLimit": {GPU: 0}},
         {"name": "a", "nominal": {GPU: "8"}, "lendingLimit": {GPU: 2}, "limit": {GPU: 9}},
     ]
     fact = queue_fact(a_queue(nominal={CPU: 2}, flavors=flavors))
-    assert fact.nominal == Resources({CPU: 2000, gpus_of("h"): 4000, gpus_of("a"): 8000})
+    assert fact.nominal == Resources({CPU: 2000, gpus_of("h"): 4 * GPU_UNITS, gpus_of("a"): 8 * GPU_UNITS})
     assert fact.borrowing_limit == Resources({gpus_of("h"): 0})
-    assert fact.lending_limit == Resources({gpus_of("a"): 2000})
-    assert fact.limit == Resources({gpus_of("a"): 9000})
+    assert fact.lending_limit == Resources({gpus_of("a"): 2 * GPU_UNITS})
+    assert fact.limit == Resources({gpus_of("a"): 9 * GPU_UNITS})
     assert fact.flavors == ("h", "a")
     assert queue_fact(a_queue()).nominal is None
 

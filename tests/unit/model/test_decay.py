@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slipway.model.decay import DecayedUsage, constant, decayed, level, spread
+from slipway.model.mig import GPU_UNITS
 
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
@@ -62,7 +63,10 @@ def test_what_has_always_gone_on_is_the_limit() -> None:
 def test_what_is_held_goes_on_to_be_used() -> None:
     """Two GPUs for a half-life: as if each moment of it had been added by itself; what was used before has halved."""
     usage = DecayedUsage(
-        at_ms=0, half_life_ms=DAY_MS, used={"q": {"ana": 1000 * HOUR_MS}}, held={"q": {"ana": 2, "ben": 1}}
+        at_ms=0,
+        half_life_ms=DAY_MS,
+        used={"q": {"ana": 1000 * HOUR_MS}},
+        held={"q": {"ana": 2 * GPU_UNITS, "ben": GPU_UNITS}},
     )
     left = usage.at(DAY_MS / 1000)["q"]
     expected = spread(DAY_MS, 0, DAY_MS, DAY_MS, DAY_MS)
@@ -83,4 +87,4 @@ def test_looking_in_between_changes_nothing(steps: list[int], gpus: int) -> None
 
 def test_levels_are_gpu_minutes_and_what_runs_counts_ahead() -> None:
     """So that users who have used nothing yet take turns."""
-    assert [level(0), level(59_999), level(60_000), level(0, gpus=1)] == [0, 0, 1, 10]
+    assert [level(0), level(59_999), level(60_000), level(0, gpu_units=GPU_UNITS)] == [0, 0, 1, 10]

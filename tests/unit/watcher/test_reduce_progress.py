@@ -5,6 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from slipway.crd.usage import used
 from slipway.crd.v1alpha1 import Allocation, Signals
 from slipway.kube.objects import ContainerState, StateRunning
 from slipway.model.lifecycle import Event, Phase, RankState
@@ -59,13 +60,25 @@ def test_running_needs_every_rank_to_run() -> None:
     assert events_of(both.allocation)[-1] is Event.RUNNING
 
 
+def test_running_says_its_slices() -> None:
+    """Slots are whole GPUs: 9 slices of 1/7 are two. The GPU time counts them as the sevenths that they are."""
+    allocation = an_allocation(3).assigned().released().it
+    pods = [a_pod(rank, requests={"nvidia.com/mig-1g.10gb": "3"}).running(at_s=2) for rank in range(3)]
+    running = reduce(allocation, [pod.it for pod in pods], now=T0 + 9).allocation
+    assert (running.status.slots, running.status.slices) == (2, {"nvidia.com/mig-1g.10gb": 9})
+    days = used(running, T0 + 9 + 7)
+    since_running = sum(day.slot_ms.get(Phase.RUNNING, 0) for day in days.values())
+    elapsed = sum(day.ms.get(Phase.RUNNING, 0) for day in days.values())
+    assert 0 <= since_running - elapsed * 9 // 7 <= 1
+
+
 def test_running_says_where_since_when_and_with_how_much() -> None:
     """startedAt is the last container's start, which Kubernetes cut to the second; slots are whole GPUs."""
     allocation = an_allocation(2).assigned().released().it
     gpus = {"nvidia.com/gpu": "4"}
     pods = [a_pod(rank, requests=gpus).running(at_s=2).it for rank in range(2)]
     status = reduce(allocation, pods, now=T0 + 9).allocation.status
-    assert status.slots == 8
+    assert (status.slots, status.slices) == (8, {})
     assert status.nodes == "n0,n1"
     assert status.started_at.startswith("2023-11-14T22:13:29")
     live = reduce(allocation, pods, now=T0 + 2.25).allocation.status

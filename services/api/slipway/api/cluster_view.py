@@ -15,8 +15,9 @@ from slipway.crd.v1alpha1 import Allocation, Queue, ResourcePool, RoleSpec
 from slipway.model import windows
 from slipway.model.eviction_rate import POOL_SCOPE, EvictionLevel
 from slipway.model.facts import DISABLED, DRAINING, SCHEDULING_LABEL
+from slipway.model.mig import GPU_UNITS
 from slipway.model.quantity import QuantityValue
-from slipway.model.resources import GPU, GPU_MILLI, MILLI, Resources, gpus_of, total
+from slipway.model.resources import GPU, Resources, counted_gpus, gpus_of, total
 from slipway.model.times import format_time
 
 ENABLED = "enabled"
@@ -121,15 +122,15 @@ def node_flavor(pool: ResourcePool, node: SeenNode) -> str:
 
 
 def _gpus(asked: Resources) -> float:
-    """Whole devices and parts of one."""
-    return asked.get(GPU) + asked.get(GPU_MILLI) / MILLI
+    """Whole devices, parts and slices of one."""
+    return counted_gpus(asked.amounts) / GPU_UNITS
 
 
 def _count(flavor: str, amount: QuantityValue | None) -> float | None:
     """GPUs of a flavor as quota counts them; None where nothing is said, or nothing that can be read."""
     name = gpus_of(flavor)
     try:
-        return None if amount is None else Resources.parse({name: amount}).get(name) / MILLI
+        return None if amount is None else Resources.parse({name: amount}).get(name) / GPU_UNITS
     except ValueError:
         return None
 

@@ -11,6 +11,7 @@ from slipway.api.deps import ApiDeps
 from slipway.crd import spending
 from slipway.crd.facts import fair_share
 from slipway.crd.transitions import is_admitted, user_of
+from slipway.crd.usage import gpu_units_of
 from slipway.crd.v1alpha1 import Allocation, ResourcePool
 from slipway.kube.resources import ALLOCATIONS, QUEUES
 from slipway.model.decay import ByUser, DecayedUsage, level
@@ -43,12 +44,12 @@ async def past_use_of(parts: ApiDeps, pool: ResourcePool) -> ByUser:
 
 
 def gpus_by_user(allocations: Iterable[Allocation]) -> dict[str, dict[str, int]]:
-    """{queue: {user: whole GPUs that their work holds}}."""
+    """{queue: {user: GPUs that their work holds, in `GPU_UNITS`}}."""
     found: dict[str, dict[str, int]] = {}
     for each in allocations:
         if is_admitted(each) and each.status.phase is not Phase.TERMINATED and each.status.slots:
             users = found.setdefault(each.spec.queue, {})
-            users[user_of(each)] = users.get(user_of(each), 0) + each.status.slots
+            users[user_of(each)] = users.get(user_of(each), 0) + gpu_units_of(each.status)
     return found
 
 

@@ -14,8 +14,10 @@ from slipway.crd.resolve import role_requests, template_of
 from slipway.crd.transitions import id_of, ring_of, user_of
 from slipway.crd.v1alpha1 import Allocation, Job, ResourcePool
 from slipway.model.lifecycle import Event, Phase
+from slipway.model.mig import GPU_UNITS
 from slipway.model.position import WorkKey, ages_at, default_position, work_key
 from slipway.model.reasons import Gate
+from slipway.model.resources import Resources
 from slipway.model.times import parse_time
 
 Jobs = Mapping[tuple[str, str], Job]
@@ -83,15 +85,20 @@ class QueuePlace(NamedTuple):
 
 def slots_of(allocation: Allocation) -> int:
     """Whole devices that all its ranks ask for."""
-    asks = gpus_by_role(allocation)
-    return sum(role.count * asks[role.name] for role in allocation.spec.ranks) if asks else 0
+    asks = _asks_by_role(allocation)
+    units = sum(role.count * asks[role.name].gpu_units() for role in allocation.spec.ranks) if asks else 0
+    return -(-units // GPU_UNITS)
 
 
 def gpus_by_role(allocation: Allocation) -> dict[str, int]:
     """{role: whole devices that one rank of it asks for}; empty for what cannot be read."""
+    return {name: asked.gpus() for name, asked in _asks_by_role(allocation).items()}
+
+
+def _asks_by_role(allocation: Allocation) -> dict[str, Resources]:
     spec = allocation.spec
     try:
-        return {role.name: role_requests(role, template_of(spec, role)).gpus() for role in spec.ranks}
+        return {role.name: role_requests(role, template_of(spec, role)) for role in spec.ranks}
     except ValueError:
         return {}
 

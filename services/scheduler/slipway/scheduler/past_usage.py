@@ -106,13 +106,13 @@ class PastUsage:
 
 
 def gpus_held(allocations: Iterable[AllocationFact], pool: str) -> ByUser:
-    """{queue: {user: whole GPUs that work of the pool holds}}."""
+    """{queue: {user: GPUs that work of the pool holds, in `GPU_UNITS`}}."""
     found: dict[str, dict[str, int]] = {}
     for fact in allocations:
         if fact.pool == pool and fact.phase not in _HOLDS_NOTHING and fact.placements:
             roles = [fact.role_of(rank) for rank in fact.placements]
-            gpus = sum(requests_of(role).gpus() for role in roles if role is not None)
-            if gpus:
+            units = sum(requests_of(role).gpu_units() for role in roles if role is not None)
+            if units:
                 users = found.setdefault(fact.queue, {})
-                users[fact.user] = users.get(fact.user, 0) + gpus
+                users[fact.user] = users.get(fact.user, 0) + units
     return {queue: dict(sorted(users.items())) for queue, users in sorted(found.items())}

@@ -8,7 +8,7 @@ consistent read (`consistent`) turns "not seen" into "gone", and the loss of a n
 """
 
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 
 import msgspec
@@ -26,11 +26,13 @@ from slipway.crd.policies import (
     success_state,
 )
 from slipway.crd.transitions import is_released, leaving_ranks, ring_of, stop_reason
-from slipway.crd.v1alpha1 import Allocation, RankStatus
+from slipway.crd.v1alpha1 import SLICES_MAX, Allocation, RankStatus
 from slipway.kube.facts import pod_fact
 from slipway.kube.objects import Pod
 from slipway.model.lifecycle import RANK_ENDS, Event, Phase, RankState
+from slipway.model.mig import GPU_UNITS, slices_in
 from slipway.model.reasons import INFRASTRUCTURE, Reason
+from slipway.model.resources import Resources, total
 from slipway.model.times import parse_time
 from slipway.pods.ended import recorded
 from slipway.watcher import ends, exits
@@ -329,8 +331,17 @@ class ObservedGang(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def slots(self) -> int:
         """Whole GPUs that its pods ask for, but for those of ranks that have made room."""
-        asking = [rank for rank in self.ranks if not (rank.leaving and rank.exit is not None)]
-        return sum(pod_fact(rank.pod).requests.gpus() for rank in asking if rank.pod is not None)
+        return -(-sum(asked.gpu_units() for asked in self._asked()) // GPU_UNITS)
+
+    @property
+    def slices(self) -> dict[str, int]:
+        """{resource: how many} of the MIG slices among these."""
+        asked = total(self._asked())
+        return {name: asked.get(name) for name in sorted(slices_in(asked))[:SLICES_MAX]}
+
+    def _asked(self) -> Iterator[Resources]:
+        asking = (rank for rank in self.ranks if not (rank.leaving and rank.exit is not None))
+        return (pod_fact(rank.pod).requests for rank in asking if rank.pod is not None)
 
     def statuses(self) -> list[RankStatus]:
         """`status.ranks`: index = rank, with an empty entry for a rank that was never placed; of one that has left,

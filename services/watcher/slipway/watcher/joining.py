@@ -42,7 +42,8 @@ def followed(view: ReductionView, allocation: Allocation) -> Allocation:
     if growth.not_before:
         data |= {"notStarted": growth.reason, "notBefore": growth.not_before}
     told = msgspec.structs.replace(growth, told=growth.n, reason=growth.reason if growth.not_before else "")
-    return record(allocation, Event.UPDATED, now=view.now, data=data, growth=told, slots=slots, nodes=view.gang.nodes())
+    held: dict[str, Any] = {"slots": slots, "slices": view.gang.slices, "nodes": view.gang.nodes()}
+    return record(allocation, Event.UPDATED, now=view.now, data=data, growth=told, **held)
 
 
 def _given_back(view: ReductionView, allocation: Allocation) -> Allocation:

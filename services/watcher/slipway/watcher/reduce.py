@@ -238,7 +238,7 @@ def _progressed(view: ReductionView, allocation: Allocation) -> Allocation:
     found = view.gang
     if has_reached(allocation.status.phase, Phase.RUNNING) or not found.is_bound:
         return allocation
-    changes: dict[str, Any] = {"nodes": found.nodes(), "slots": found.slots}
+    changes: dict[str, Any] = {"nodes": found.nodes(), "slots": found.slots, "slices": found.slices}
     if allocation.status.phase is Phase.ASSIGNED:
         allocation = record(allocation, Event.PULLING, now=view.now, **changes)
     if allocation.status.phase is Phase.PULLING:
@@ -343,6 +343,7 @@ def _shrunk(view: ReductionView, allocation: Allocation) -> Allocation:
         now=view.now,
         data=data,
         slots=slots,
+        slices=view.gang.slices,
         shrink=msgspec.structs.replace(shrink, told=len(told)),
     )
 
@@ -421,6 +422,7 @@ def _restarted(view: ReductionView, allocation: Allocation, again: Again) -> All
         deadlines={},
         started_at="",
         slots=0,
+        slices={},
         message=f"attempt {status.attempt} ended with {again.reason.value}{said}"[: exits.MESSAGE_CHARS_MAX],
     )
 

@@ -11,7 +11,8 @@ import msgspec
 from slipway.crd.facts import queue_fact
 from slipway.crd.v1alpha1 import Queue
 from slipway.model.facts import QueueFact
-from slipway.model.resources import GPU, GPU_MILLI, MILLI, Resources
+from slipway.model.mig import slices_in
+from slipway.model.resources import GPU, GPU_MILLI, Resources, counted_gpus
 from slipway.ops.audit.evidence import Version
 from slipway.ops.audit.holds import Holds
 
@@ -90,12 +91,12 @@ def _bound(name: str, fact: QueueFact | None, facts: Mapping[str, QueueFact], re
     if fact is None:
         return None
     found: list[int] = []
-    if fact.limit is not None and resource in (limit := _counted(fact.limit)):
+    if fact.limit is not None and resource in (limit := _bounds(fact.limit)):
         found.append(limit[resource])
-    if fact.borrowing_limit is not None and resource in (borrowing := _counted(fact.borrowing_limit)):
+    if fact.borrowing_limit is not None and resource in (borrowing := _bounds(fact.borrowing_limit)):
         below = [each for each in facts.values() if each.name != name and name in _line(each.name, facts)]
         own = [fact, *below]
-        nominal = sum(_counted(each.nominal).get(resource, 0) for each in own if each.nominal is not None)
+        nominal = sum(_bounds(each.nominal).get(resource, 0) for each in own if each.nominal is not None)
         found.append(nominal + borrowing[resource])
     return min(found, default=None)
 
@@ -129,9 +130,14 @@ def _amounts(parts: Iterable[Resources]) -> Amounts:
     return found
 
 
+def _bounds(amounts: Resources) -> Amounts:
+    """A bound as quota counts: one of slices is about these alone."""
+    slices = {name: amounts.get(name) for name in slices_in(amounts)}
+    return {**_counted(Resources({name: amounts.get(name) for name in amounts if name not in slices})), **slices}
+
+
 def _counted(amounts: Resources) -> Amounts:
-    """As quota counts: whole GPUs and parts of one are thousandths of GPUs together."""
+    """As quota counts: whole GPUs, parts and slices of one are `GPU_UNITS` of GPUs together."""
     found = {name: value for name, value in amounts.amounts.items() if name != GPU_MILLI}
-    if GPU in found or GPU_MILLI in amounts.amounts:
-        found[GPU] = found.get(GPU, 0) * MILLI + amounts.amounts.get(GPU_MILLI, 0)
-    return found
+    units = counted_gpus(amounts.amounts)
+    return {**found, GPU: units} if units or GPU in found else found

@@ -1,6 +1,7 @@
 """Budgets: windows, what closes a queue, and what goes on to be used between two reads."""
 
 from slipway.model.facts import BudgetFact, QueueFact
+from slipway.model.mig import GPU_UNITS
 from slipway.scheduler.plan.state.budgets import QueueUsage, Spent, begin_of, exhausted, windows
 
 HOUR_MS = 3_600_000
@@ -51,7 +52,9 @@ def test_of_several_budgets_the_one_that_closes_for_longest_is_said() -> None:
 
 def test_what_is_held_goes_on_to_be_used() -> None:
     """From the moment of the reading, within the window of the question; days before the window do not count."""
-    accounts = QueueUsage(at=DAY + 100.0, days={0.0: {"a": 7}, DAY: {"a": 50_000}}, held={"a": 2, "b": 1})
+    accounts = QueueUsage(
+        at=DAY + 100.0, days={0.0: {"a": 7}, DAY: {"a": 50_000}}, held={"a": 2 * GPU_UNITS, "b": GPU_UNITS}
+    )
     assert accounts.spent([DAY], DAY + 110.0) == {DAY: {"a": 70_000, "b": 10_000}}
     assert accounts.spent([2 * DAY], DAY + 100.0) == {2 * DAY: {"a": 50_007, "b": 0}}
     assert accounts.spent([DAY], 2 * DAY + 1.0) == {DAY: {"a": 2000, "b": 1000}}

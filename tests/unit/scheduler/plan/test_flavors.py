@@ -7,6 +7,7 @@ import pytest
 
 from slipway.model.facts import FLAVOR_LABEL, AllocationFact, FlavorFact, NodeFact, PoolFact, QueueFact
 from slipway.model.ledger import Decision
+from slipway.model.mig import GPU_UNITS
 from slipway.model.resources import CPU, GPU, Resources, flavor_in, gpus_of, scale_of
 from slipway.scheduler.plan.lint import Broken, lint
 from slipway.scheduler.plan.planner import queue_tree
@@ -30,7 +31,6 @@ from tests.support.planner import (
 H = FlavorFact("h100", {"gpu": "h100"})
 A = FlavorFact("a100", {"gpu": "a100"})
 POOL = PoolFact(name="default", flavors=(H, A))
-MILLI = 1000
 
 
 def two_types(h: int = 4, a: int = 4) -> list[NodeFact]:
@@ -40,7 +40,7 @@ def two_types(h: int = 4, a: int = 4) -> list[NodeFact]:
 
 def own(h: int, a: int) -> Resources:
     """So many GPUs of each type, as quota counts them."""
-    return Resources({gpus_of("h100"): h * MILLI, gpus_of("a100"): a * MILLI})
+    return Resources({gpus_of("h100"): h * GPU_UNITS, gpus_of("a100"): a * GPU_UNITS})
 
 
 def a_queue(
@@ -65,9 +65,9 @@ def of(allocations: list[AllocationFact], queues: list[QueueFact], nodes: list[N
 
 
 def test_names_of_gpus_by_flavor() -> None:
-    """They say their flavor again and are counted in thousandths; no other resource is taken for one."""
+    """They say their flavor again and are counted in `GPU_UNITS`; no other resource is taken for one."""
     assert flavor_in(gpus_of("h100")) == "h100"
-    assert scale_of(gpus_of("h100")) == MILLI
+    assert scale_of(gpus_of("h100")) == GPU_UNITS
     assert [flavor_in(name) for name in (GPU, CPU)] == ["", ""]
     assert scale_of(GPU) == 1
 
@@ -116,8 +116,8 @@ def test_running_work_counts_in_the_flavor_of_its_nodes() -> None:
     whole = running(work("w", gpus=2, flavors=("h100", "a100")), {0: "a"})
     part = running(an_allocation("p", a_role(gpu_milli=300)), {0: "h"})
     tree = queue_tree(of([whole, part], [a_queue(nominal=own(1, 1))]))
-    assert tree.whole("default").get(gpus_of("a100")) == 2 * MILLI
-    assert tree.whole("default").get(gpus_of("h100")) == 300
+    assert tree.whole("default").get(gpus_of("a100")) == 2 * GPU_UNITS
+    assert tree.whole("default").get(gpus_of("h100")) == 300 * 7
 
 
 def test_what_nodes_that_take_no_work_hold_of_a_flavor_is_no_share() -> None:
@@ -125,7 +125,7 @@ def test_what_nodes_that_take_no_work_hold_of_a_flavor_is_no_share() -> None:
     nodes = [*two_types(), a_node("h2", gpus=4, labels={"gpu": "h100"}, unschedulable=True)]
     queues = [QueueFact(name="default"), QueueFact(name="other"), a_queue("owner", own(0, 0))]
     tree = queue_tree(of([], queues, nodes))
-    assert tree.deserved("default").get(gpus_of("h100")) == 2 * MILLI
+    assert tree.deserved("default").get(gpus_of("h100")) == 2 * GPU_UNITS
 
 
 @pytest.mark.parametrize(("policy", "node"), [("Borrow", "h"), ("TryNextFlavor", "a")])
@@ -212,7 +212,7 @@ def test_the_remedy_raises_the_limit_of_the_flavor_by_whole_gpus() -> None:
     (why,) = planned(snapshot).explanations.values()
     assert why.change is not None
     assert [(each.kind, each.name, each.amounts) for each in why.change] == [
-        ("limit", "default", {gpus_of("h100"): MILLI})
+        ("limit", "default", {gpus_of("h100"): GPU_UNITS})
     ]
 
 
@@ -238,7 +238,7 @@ def test_a_decision_that_is_not_seen_yet_counts_in_its_flavor() -> None:
         open_decisions=[(decision, ("a",))],
         workspaces=WORKSPACES,
     )
-    assert snapshot.use["default"].preemptible[gpus_of("a100")] == 2 * MILLI
+    assert snapshot.use["default"].preemptible[gpus_of("a100")] == 2 * GPU_UNITS
 
 
 def test_new_flavors_of_a_pool_count_what_runs() -> None:
@@ -249,7 +249,7 @@ def test_new_flavors_of_a_pool_count_what_runs() -> None:
     columns.set_queues([a_queue()])
     plain = columns.snapshot()
     columns.set_pool(POOL)
-    assert columns.snapshot().use["default"].preemptible[gpus_of("a100")] == 2 * MILLI
+    assert columns.snapshot().use["default"].preemptible[gpus_of("a100")] == 2 * GPU_UNITS
     columns.set_pool(PoolFact(name="default"))
     assert columns.snapshot().use["default"].preemptible.get(gpus_of("a100"), 0) == 0
     assert columns.snapshot().table.facts == plain.table.facts

@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slipway.model.facts import FairShareFact, PoolFact, QueueFact
+from slipway.model.mig import GPU_UNITS
 from slipway.model.resources import Resources
 from slipway.scheduler.plan.placement.policy import policy_of
 from slipway.scheduler.plan.planner import plan
@@ -52,8 +53,8 @@ def test_what_nominals_leave_shifts_and_nominals_do_not() -> None:
     """`own` keeps its 4; of the other 8 the queue that has used much deserves a fifth."""
     queues = (QueueFact(name="own", nominal=Resources({GPU: 4})), QueueFact(name="a"), QueueFact(name="b"))
     tree = a_tree(*queues, hours={"own": 9000, "a": 9000})
-    assert [tree.shifted(name)[GPU] for name in ("own", "a", "b")] == [4000, 1600, 6400]
-    assert [tree.dues(name)[GPU] for name in ("own", "a", "b")] == [4000, 4000, 4000]
+    assert [tree.shifted(name)[GPU] for name in ("own", "a", "b")] == [GPU_UNITS * part // 10 for part in (40, 16, 64)]
+    assert [tree.dues(name)[GPU] for name in ("own", "a", "b")] == [4 * GPU_UNITS] * 3
 
 
 def test_history_of_no_weight_only_orders() -> None:
@@ -89,7 +90,7 @@ def test_quota_is_nobodys_past(drawn: list[tuple[int, int | None, int]], history
         if queue.nominal is not None:
             assert tree.shifted(queue.name)[GPU] == tree.dues(queue.name)[GPU]
     owned_in_all = sum(owned or 0 for _, owned, _ in drawn)
-    assert sum(tree.shifted(queue.name).get(GPU, 0) for queue in queues) <= max(12, owned_in_all) * 1000
+    assert sum(tree.shifted(queue.name).get(GPU, 0) for queue in queues) <= max(12, owned_in_all) * GPU_UNITS
 
 
 @given(st.integers(0, 20_000), st.integers(0, 20_000), st.integers(1, 12), st.integers(0, 12), st.integers(0, 12))
@@ -101,7 +102,7 @@ def test_the_past_withholds_and_never_within_what_it_leaves(
     tree.take("a", {GPU: held}, preemptible=True)
     tree.take("b", {GPU: of_other}, preemptible=True)
     is_withheld = tree.withholds("a", "b", {GPU: asked}, {GPU: 1})
-    if (held + asked) * 1000 <= tree.shifted("a")[GPU]:
+    if (held + asked) * GPU_UNITS <= tree.shifted("a")[GPU]:
         assert not is_withheld
     if not tree.is_shifted:
         assert not is_withheld
@@ -109,10 +110,12 @@ def test_the_past_withholds_and_never_within_what_it_leaves(
 
 def test_users_are_compared_by_what_they_used_and_hold() -> None:
     """What is admitted in the same plan counts at once."""
-    past = PastUse(half_life_ms=WEEK_MS, used={"lab": {"ana": 20 * 60_000}}, held={("lab", "ben"): 1, ("x", "ana"): 9})
+    past = PastUse(
+        half_life_ms=WEEK_MS, used={"lab": {"ana": 20 * 60_000}}, held={("lab", "ben"): GPU_UNITS, ("x", "ana"): 9}
+    )
     turns = UserTurns(past, "lab")
     assert [turns.level(user) for user in ("ana", "ben", "cleo")] == [20, 10, 0]
-    turns.charge("ben", 2)
+    turns.charge("ben", 2 * GPU_UNITS)
     assert turns.level("ben") == 30
 
 

@@ -4,9 +4,11 @@ from fractions import Fraction
 from typing import Any
 
 from slipway.model.facts import QueueFact
+from slipway.model.mig import GPU_UNITS
 from slipway.model.resources import GPU, GPU_MILLI, GPU_SHARES, Resources
 from slipway.scheduler.plan.queueing.queue_tree import QueueTree
 
+SLICE = "nvidia.com/mig-1g.10gb"
 TOTAL = Resources({"cpu": 12, "gpu": 8})
 
 
@@ -238,17 +240,17 @@ def test_a_very_deep_tree() -> None:
     assert tree.whole("q0").get("cpu") == 2
 
 
-def test_parts_of_gpus_count_as_thousandths_of_them() -> None:
+def test_parts_of_gpus_count_as_the_parts_that_they_are() -> None:
     """Whole GPUs and parts of one share a bound; what is short is raised in whole GPUs."""
     tree = QueueTree([a_queue("a", limit=Resources({GPU: 2}))], Resources({GPU: 8}))
     tree.take("a", {GPU: 1, GPU_MILLI: 300}, preemptible=True)
     assert tree.shortfall("a", {GPU_MILLI: 700}, preemptible=True) is None
     short = tree.shortfall("a", {GPU: 1}, preemptible=True)
     assert short is not None
-    assert (short.short, short.bound, short.used, short.raise_by) == (300, 2000, 1300, 1)
+    assert (short.short, short.bound, short.used, short.raise_by) == (300 * 7, 2 * GPU_UNITS, 1300 * 7, 1)
     raised = tree.with_more(short)
     assert raised.shortfall("a", {GPU: 1}, preemptible=True) is None
-    assert raised.whole("a").get(GPU) == 1300
+    assert raised.whole("a").get(GPU) == 1300 * 7
     assert tree.share("a") == 0
 
 
@@ -256,6 +258,32 @@ def test_a_part_of_a_gpu_is_a_slot() -> None:
     """Per rank: three ranks of 300 thousandths use three slots."""
     assert Resources({GPU_MILLI: 300}).gpus() == 1
     assert Resources({GPU: 2, GPU_MILLI: 900, GPU_SHARES: 3}).gpus() == 5
+
+
+def test_slices_count_against_gpus_and_against_themselves() -> None:
+    """Seven of them are one GPU; a bound of slices bounds no GPUs."""
+    total = Resources({GPU: 1, SLICE: 14})
+    tree = QueueTree([a_queue("a", limit=Resources({GPU: 1})), a_queue("b", limit=Resources({SLICE: 3}))], total)
+    assert tree.open_total()[GPU] == 3 * GPU_UNITS
+    tree.take("a", {SLICE: 5}, preemptible=True)
+    assert tree.shortfall("a", {SLICE: 2}, preemptible=True) is None
+    short = tree.shortfall("a", {GPU: 1}, preemptible=True)
+    assert short is not None
+    assert (short.resource, short.short, short.used, short.raise_by) == (GPU, 5000, 5000, 1)
+    assert tree.shortfall("b", {GPU: 1, SLICE: 3}, preemptible=True) is None
+    over = tree.shortfall("b", {SLICE: 4}, preemptible=True)
+    assert over is not None
+    assert (over.resource, over.short) == (SLICE, 1)
+
+
+def test_a_tree_made_again_counts_slices_once() -> None:
+    """What is used is taken over as it was counted."""
+    queue = a_queue("a", limit=Resources({GPU: 1}))
+    tree = QueueTree([queue], Resources({GPU: 1, SLICE: 7}), closed=Resources({SLICE: 7}))
+    tree.take("a", {SLICE: 7}, preemptible=True)
+    tree.strand("a", {SLICE: 7}, preemptible=True)
+    again = tree.with_open(Resources({SLICE: 7}))
+    assert again.whole("a") == tree.whole("a") == Resources({GPU: GPU_UNITS, SLICE: 7})
 
 
 def test_nodes_that_take_no_work_add_nothing() -> None:

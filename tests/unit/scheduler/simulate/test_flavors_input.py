@@ -6,6 +6,7 @@ import pytest
 
 from slipway.errors import InvalidError
 from slipway.model.facts import FlavorFact, PoolFact, QueueFact, WorkspaceFact
+from slipway.model.mig import GPU_UNITS
 from slipway.model.resources import CPU, GPU, Resources, gpus_of
 from slipway.scheduler.simulate import changes
 from slipway.scheduler.simulate.changes import PoolStanding
@@ -90,12 +91,14 @@ def changed(queue: QueueFact, **fields: Any) -> QueueFact:
 
 def test_a_change_of_a_queue_keeps_the_limits_that_it_does_not_name() -> None:
     """Those of flavors when the flat ones change, and the other way round; null takes the flat ones away alone."""
-    before = QueueFact(name="q", nominal=Resources({GPU: 4, H: 2000}), limit=Resources({H: 3000}), flavors=("h",))
-    assert changed(before, nominal={"gpus": 8}).nominal == Resources({GPU: 8, H: 2000})
-    assert changed(before, nominal=None).nominal == Resources({H: 2000})
+    before = QueueFact(
+        name="q", nominal=Resources({GPU: 4, H: 2 * GPU_UNITS}), limit=Resources({H: 3 * GPU_UNITS}), flavors=("h",)
+    )
+    assert changed(before, nominal={"gpus": 8}).nominal == Resources({GPU: 8, H: 2 * GPU_UNITS})
+    assert changed(before, nominal=None).nominal == Resources({H: 2 * GPU_UNITS})
     typed = changed(before, flavors=[{"name": "h", "nominal": {"gpus": 1}}])
-    assert (typed.nominal, typed.limit) == (Resources({GPU: 4, H: 1000}), None)
-    none = changed(QueueFact(name="q", nominal=Resources({H: 2000}), flavors=("h",)), flavors=[])
+    assert (typed.nominal, typed.limit) == (Resources({GPU: 4, H: GPU_UNITS}), None)
+    none = changed(QueueFact(name="q", nominal=Resources({H: 2 * GPU_UNITS}), flavors=("h",)), flavors=[])
     assert (none.nominal, none.flavors) == (None, ())
     assert changed(QueueFact(name="q"), nominal={CPU: 1}).nominal == Resources({CPU: 1000})
 

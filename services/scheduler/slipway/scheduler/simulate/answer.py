@@ -8,7 +8,8 @@ from typing import Any
 import msgspec
 
 from slipway.model.lifecycle import Phase
-from slipway.model.resources import CPU, GPU, GPU_MILLI, MILLI, total
+from slipway.model.mig import GPU_UNITS
+from slipway.model.resources import CPU, GPU, counted_gpus, total
 from slipway.scheduler.plan.placement import growth
 from slipway.scheduler.plan.state.plan_types import as_data
 from slipway.scheduler.simulate.fair_shares import fair_shares
@@ -75,17 +76,18 @@ def metrics(outcome: SimulationOutcome) -> Json:
     nearest rank."""
     lives = list(outcome.world.lives.values())
     whole = total(node.allocatable for node in outcome.world.nodes)
-    counted = GPU if whole.get(GPU) else CPU
+    gpus = counted_gpus(whole.amounts) / GPU_UNITS
+    counted, capacity = (GPU, gpus) if gpus else (CPU, float(whole.get(CPU)))
     starts = [life.part.submit for life in lives if life.is_submitted]
     ends = [life.end for life in lives if life.end is not None]
     waits = sorted(max(0.0, life.first_start - life.part.submit) for life in lives if life.first_start is not None)
     most = max((_used(sample, GPU) for sample in outcome.samples), default=0)
     return {
-        "utilisation": _utilisation(outcome, counted, whole.get(counted), max(ends, default=outcome.end)),
+        "utilisation": _utilisation(outcome, counted, capacity, max(ends, default=outcome.end)),
         "makespan": max(ends) - min(starts) if ends and starts else 0.0,
         "waitP50": _percentile(waits, 50),
         "waitP99": _percentile(waits, 99),
-        "gpuAllocationRatio": most / whole.get(GPU) if whole.get(GPU) else 0.0,
+        "gpuAllocationRatio": most / gpus if gpus else 0.0,
         "started": len(waits),
         "ended": len(ends),
         "pending": sum(1 for life in lives if life.is_submitted and life.phase is Phase.PENDING),
@@ -94,11 +96,10 @@ def metrics(outcome: SimulationOutcome) -> Json:
 
 
 def _used(sample: UseSample | LostWork, name: str) -> float:
-    parts = sample.used.get(GPU_MILLI, 0) / MILLI if name == GPU else 0
-    return sample.used.get(name, 0) + parts
+    return counted_gpus(sample.used) / GPU_UNITS if name == GPU else sample.used.get(name, 0)
 
 
-def _utilisation(outcome: SimulationOutcome, name: str, capacity: int, end: float) -> float:
+def _utilisation(outcome: SimulationOutcome, name: str, capacity: float, end: float) -> float:
     """From the first tick to `end`."""
     samples = outcome.samples
     if not samples or capacity <= 0 or end <= samples[0].at:

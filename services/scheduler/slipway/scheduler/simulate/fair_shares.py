@@ -5,7 +5,8 @@ Only for a pool with `fairShare`; the tree is the planner's own.
 
 from typing import Any
 
-from slipway.model.resources import GPU, MILLI
+from slipway.model.mig import GPU_UNITS
+from slipway.model.resources import GPU
 from slipway.scheduler.plan.planner import queue_tree
 from slipway.scheduler.simulate.run import SimulationOutcome
 
@@ -44,5 +45,5 @@ def _hours(gpu_ms: int) -> float:
     return round(gpu_ms / GPU_HOUR_MS, 3)
 
 
-def _gpus(thousandths: float) -> float:
-    return round(thousandths / MILLI, 3)
+def _gpus(units: float) -> float:
+    return round(units / GPU_UNITS, 3)

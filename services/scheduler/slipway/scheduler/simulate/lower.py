@@ -29,6 +29,7 @@ from slipway.model.facts import (
     VolumeFact,
     WindowFact,
 )
+from slipway.model.mig import GPU_UNITS
 from slipway.model.position import milliseconds
 from slipway.model.ranklabels import labels_if_named
 from slipway.model.reasons import DependencyEnd
@@ -267,10 +268,10 @@ def past_use(scenario: Scenario) -> DecayedUsage:
         fact = allocation(each)
         for place in each.placed:
             placed_role, since_ms = fact.role_of(place.rank), milliseconds(place.since)
-            gpus = requests_of(placed_role).gpus() if placed_role is not None else 0
-            if gpus and since_ms < 0:
+            units = requests_of(placed_role).gpu_units() if placed_role is not None else 0
+            if units and since_ms < 0:
                 users = used.setdefault(each.queue, {})
-                left = spread(-since_ms * gpus, since_ms, 0, 0, half_life_ms)
+                left = spread(-since_ms * units // GPU_UNITS, since_ms, 0, 0, half_life_ms)
                 users[each.user] = users.get(each.user, 0) + left
     return DecayedUsage(half_life_ms=half_life_ms, used=used)
 

@@ -14,8 +14,9 @@ from slipway.model.decay import ByUser, DecayedUsage
 from slipway.model.facts import AllocationFact, RoleFact
 from slipway.model.ids import allocation_id
 from slipway.model.lifecycle import Phase
+from slipway.model.mig import GPU_UNITS
 from slipway.model.reasons import DependencyEnd
-from slipway.model.resources import GPU, GPU_MILLI, MILLI
+from slipway.model.resources import GPU, GPU_MILLI, MILLI, counted_gpus
 from slipway.scheduler.plan.queueing.branches import with_run_limits
 from slipway.scheduler.plan.state import budgets
 from slipway.scheduler.plan.state.flavors import labelled, where_it_stands
@@ -49,7 +50,7 @@ class Stretch(msgspec.Struct, frozen=True, kw_only=True):
     """GPUs of a queue's work that were in use for some time."""
 
     queue: str
-    gpu_milli: int
+    gpu_units: int
     start: float
     end: float
 
@@ -96,7 +97,7 @@ class SimulatedWorld:
         self._stretches: list[Stretch] = []
         self._past = given.past
         self._held: dict[str, dict[str, int]] = {}
-        """{queue: {user: whole GPUs in use}}, where the past counts"""
+        """{queue: {user: GPUs in use, in `GPU_UNITS`}}, where the past counts"""
         self.columns.set_jobs(given.jobs)
         self.columns.set_workspaces(given.workspaces)
         self.columns.set_namespaces(given.namespaces)
@@ -228,11 +229,12 @@ class SimulatedWorld:
         ]
         spent: dict[float, dict[str, int]] = {}
         for window_s in self._windows:
-            begin, used = budgets.begin_of(window_s, now), spent.setdefault(window_s, {})
+            begin, used = budgets.begin_of(window_s, now), dict[str, int]()
             for stretch in (*self._stretches, *running):
                 seconds = min(stretch.end, now) - max(stretch.start, begin)
                 if seconds > 0:
-                    used[stretch.queue] = used.get(stretch.queue, 0) + round(seconds * stretch.gpu_milli)
+                    used[stretch.queue] = used.get(stretch.queue, 0) + round(seconds * 1000) * stretch.gpu_units
+            spent[window_s] = {queue: amount // GPU_UNITS for queue, amount in used.items()}
         return spent
 
     def _account(self, life: Life, gone: list[SimulatedRank]) -> None:
@@ -270,9 +272,9 @@ class SimulatedWorld:
         requests = requests_of(role)
         for name, amount in requests.amounts.items():
             self.used[name] = self.used.get(name, 0) + amount * times
-        if self._past.half_life_ms and (gpus := requests.gpus()):
+        if self._past.half_life_ms and (units := requests.gpu_units()):
             users = self._held.setdefault(life.fact.queue, {})
-            users[life.fact.user] = users.get(life.fact.user, 0) + gpus * times
+            users[life.fact.user] = users.get(life.fact.user, 0) + units * times
             self._past = msgspec.structs.replace(self._past, held=_copied(self._held))
 
     def _remember(self, now: float) -> None:
@@ -323,10 +325,10 @@ def _stretches(life: Life, places: list[SimulatedRank], now: float) -> "list[Str
     found: list[Stretch] = []
     for place in places:
         requests = requests_of(_role_of(life.fact, place.rank))
-        gpu_milli = requests.get(GPU) * MILLI + requests.get(GPU_MILLI)
-        if gpu_milli:
+        gpu_units = counted_gpus(requests.amounts)
+        if gpu_units:
             end = now if place.end is None else place.end
-            found.append(Stretch(queue=life.fact.queue, gpu_milli=gpu_milli, start=place.start, end=end))
+            found.append(Stretch(queue=life.fact.queue, gpu_units=gpu_units, start=place.start, end=end))
     return found
 
 

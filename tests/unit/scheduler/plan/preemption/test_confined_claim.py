@@ -7,7 +7,8 @@ import msgspec
 import pytest
 
 from slipway.model.facts import AllocationFact, NodeFact, QueueFact, Taint, Toleration
-from slipway.model.resources import CPU, GPU, MILLI, Resources
+from slipway.model.mig import GPU_UNITS
+from slipway.model.resources import CPU, GPU, Resources
 from slipway.scheduler.plan.lint import lint
 from slipway.scheduler.plan.placement import node_sets
 from slipway.scheduler.plan.planner import queue_tree
@@ -166,11 +167,11 @@ def test_parts_of_a_set_are_those_of_the_pool() -> None:
     """Exact, along the tree, by weight where a queue has no nominal; what is taken and given back leaves nothing."""
     queues = [a_queue("team", None, weight=2), a_queue("rest", None), a_queue("leaf", 4, parent="team")]
     tree = queue_tree(a_snapshot([a_node(f"n{n}", gpus=4, cpu=6) for n in range(3)], queues=queues))
-    shares = NodeShares(tree, {GPU: 4 * MILLI, CPU: 6_000})
-    assert shares.due("team", GPU) == Fraction(8 * MILLI, 3)
-    assert shares.due("rest", GPU) == Fraction(4 * MILLI, 3)
+    shares = NodeShares(tree, {GPU: 4 * GPU_UNITS, CPU: 6_000})
+    assert shares.due("team", GPU) == Fraction(8 * GPU_UNITS, 3)
+    assert shares.due("rest", GPU) == Fraction(4 * GPU_UNITS, 3)
     shares.take("leaf", {GPU: 3})
-    assert shares.used("team", GPU) == 3 * MILLI
+    assert shares.used("team", GPU) == 3 * GPU_UNITS
     assert shares.share("team") == Fraction(1, 3) / 4 / 2
     assert shares.shares("leaf") == (shares.share("team"), shares.share("leaf"))
     shares.take("leaf", {GPU: 3}, -1)

@@ -8,6 +8,7 @@ the pool. Says something only where all of it is held, or some queue holds more 
 import numpy as np
 
 from slipway.model.facts import AllocationFact, RoleFact
+from slipway.model.mig import slices_in
 from slipway.model.resources import CPU, GPU, gpus_of
 from slipway.scheduler.plan.placement import explain
 from slipway.scheduler.plan.placement.node_sets import NodeSet, NodeSets
@@ -57,7 +58,7 @@ def _of_role(state: TickState, sets: NodeSets, role: RoleFact) -> str:
 def _free(state: TickState, node_set: NodeSet, resource: str) -> int:
     """What is free on the set, counted."""
     usage, table = state.whatif.usage, state.whatif.table
-    if resource not in table.row:
-        return 0
-    free = usage.free(table.row[resource], np.flatnonzero(node_set.nodes))
-    return counted({resource: int(np.maximum(free, 0).sum())})[resource]
+    at = np.flatnonzero(node_set.nodes)
+    names = [name for name in (resource, *slices_in(table.resources if resource == GPU else ())) if name in table.row]
+    free = {name: int(np.maximum(usage.free(table.row[name], at), 0).sum()) for name in names}
+    return counted(free).get(resource, 0)

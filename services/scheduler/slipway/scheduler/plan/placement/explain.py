@@ -10,6 +10,7 @@ import msgspec
 
 from slipway.model.duration import format_at_most
 from slipway.model.facts import FLAVOR_LABEL, AllocationFact, JobFact, QuotaFact, RoleFact
+from slipway.model.mig import GPU_UNITS, spell_units
 from slipway.model.quantity import format_quantity
 from slipway.model.reasons import NEVER, Gate
 from slipway.model.resources import CPU, GPU, GPU_MILLI, GPU_SHARES, MEMORY, MILLI, PODS, flavor_in, scale_of, total
@@ -65,8 +66,8 @@ def quota_gate(short: Shortfall, *, is_never: bool) -> Explanation:
 
 
 def _quota(name: str, amount: int) -> str:
-    """An amount as quota counts it: GPUs in thousandths."""
-    return f"{format_quantity(amount, scale=MILLI)} {name}" if name == GPU else spell(name, amount)
+    """An amount as quota counts it: GPUs in `GPU_UNITS`."""
+    return f"{spell_units(amount)} {name}" if name == GPU else spell(name, amount)
 
 
 def slots_gate(job: JobFact, used: int, asked: int) -> Explanation:
@@ -272,19 +273,22 @@ def with_note(why: Explanation, note: str) -> Explanation:
 def held(role: RoleFact, resource: str, total: int, used: int, holders: list[tuple[str, int, int]]) -> str:
     """How much of what `role` is confined to is held; `holders`: (queue, what it holds, its share), amounts as quota
     counts them."""
-    what = "GPUs" if resource == GPU else resource
-    of = "all " if used >= total else f"{_plain(used)} of "
-    text = f"{of}{_plain(total)} {what} on {_where(role)} are held"
+    what, scale = ("GPUs", GPU_UNITS) if resource == GPU else (resource, scale_of(resource))
+    of = "all " if used >= total else f"{_plain(used, scale)} of "
+    text = f"{of}{_plain(total, scale)} {what} on {_where(role)} are held"
     if not holders:
         return f"{text}; no queue holds more than its share of them"
-    shown = [f"{queue} holds {_plain(much)} of them, its share is {_plain(due)}" for queue, much, due in holders]
+    shown = [
+        f"{queue} holds {_plain(much, scale)} of them, its share is {_plain(due, scale)}"
+        for queue, much, due in holders
+    ]
     more = f", and {len(shown) - SHOWN_MAX} more queues hold more than their share" if len(shown) > SHOWN_MAX else ""
     return f"{text}; {', '.join(shown[:SHOWN_MAX])}{more}"
 
 
-def _plain(thousandths: int) -> str:
+def _plain(amount: int, scale: int) -> str:
     """GPUs or cores, with two decimals at most."""
-    return f"{thousandths / MILLI:.2f}".rstrip("0").rstrip(".")
+    return f"{amount / scale:.2f}".rstrip("0").rstrip(".")
 
 
 def _where(role: RoleFact) -> str:

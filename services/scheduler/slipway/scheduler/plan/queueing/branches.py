@@ -2,7 +2,7 @@
 
 Owns the arithmetic that does not depend on use, and which queues are set aside: those whose parents go round in a
 circle or do not exist, and those that nobody understands. Nothing starts in what is set aside, nor below it; every
-other queue goes on as if it were not there. GPUs are counted in thousandths, since a rank may use a part of one.
+other queue goes on as if it were not there. GPUs are counted in `GPU_UNITS`, since a rank may use a part of one.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -12,7 +12,8 @@ import msgspec
 
 from slipway.model.decay import constant
 from slipway.model.facts import QueueFact
-from slipway.model.resources import GPU, GPU_MILLI, GPU_SHARES, MILLI, PODS, Resources
+from slipway.model.mig import GPU_UNITS, slices_in
+from slipway.model.resources import GPU, GPU_MILLI, GPU_SHARES, PODS, Resources, counted_gpus
 from slipway.scheduler.plan.state.past_use import STEPS, PastUse, step_of
 
 ROOT = ""
@@ -21,11 +22,12 @@ ROOT_NAMES = ("", "root")
 
 
 def counted(amounts: Mapping[str, int]) -> Mapping[str, int]:
-    """Base units as quota counts them: whole GPUs and parts of one are thousandths of GPUs together."""
-    if GPU not in amounts and GPU_MILLI not in amounts:
+    """Base units as quota counts them: whole GPUs, parts of one and slices are `GPU_UNITS` of GPUs together. A slice
+    is counted under its own name as well: a queue may have a quota of it."""
+    if GPU not in amounts and GPU_MILLI not in amounts and not slices_in(amounts):
         return amounts
     result = {name: amount for name, amount in amounts.items() if name not in (GPU_MILLI, GPU_SHARES)}
-    result[GPU] = amounts.get(GPU, 0) * MILLI + amounts.get(GPU_MILLI, 0)
+    result[GPU] = counted_gpus(amounts)
     return result
 
 
@@ -145,7 +147,7 @@ def _step(child: Branch, used: int, past: PastUse) -> int:
     weights = sum(sibling.weight for sibling in parent.children)
     by_weight = Fraction(parent.deserved.get(GPU, 0)) * child.weight / weights
     expected = int(max(child.deserved.get(GPU, 0), by_weight))
-    return step_of(used * MILLI, constant(expected, past.half_life_ms), past.history)
+    return step_of(used * GPU_UNITS, constant(expected, past.half_life_ms), past.history)
 
 
 def run_limit_of(find: Callable[[str], QueueFact | None], name: str) -> float | None:
@@ -222,7 +224,11 @@ def _circle(names: list[str]) -> str:
 
 
 def _amounts(amounts: Resources | None) -> dict[str, int] | None:
-    return None if amounts is None else dict(counted(amounts.amounts))
+    """A bound, counted. One of slices is about these alone: it bounds no GPUs."""
+    if amounts is None:
+        return None
+    slices = {name: amounts.amounts[name] for name in slices_in(amounts)}
+    return {**counted({name: amount for name, amount in amounts.amounts.items() if name not in slices}), **slices}
 
 
 def _levels(root: Branch) -> list[list[Branch]]:

@@ -47,7 +47,7 @@ class NodeShares:
                 used[resource] = used.get(resource, 0) + amount * times
 
     def used(self, name: str, resource: str) -> int:
-        """What `name` and all below it use of `resource` on the set (GPUs in thousandths)."""
+        """What `name` and all below it use of `resource` on the set (GPUs in `GPU_UNITS`)."""
         return self._used.get(name, {}).get(resource, 0)
 
     def due(self, name: str, resource: str) -> Due | None:

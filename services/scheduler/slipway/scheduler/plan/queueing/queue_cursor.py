@@ -115,7 +115,7 @@ class QueueCursor:
         heapq.heappop(self._heap)
         walk = self.walks[number]
         if self._turns is not None:
-            self._turns.charge(walk.current.user, walk.group.demand.gpus())
+            self._turns.charge(walk.current.user, walk.group.demand.gpu_units())
         walk.at += 1
         self._push(number)
 

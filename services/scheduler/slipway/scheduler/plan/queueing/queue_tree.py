@@ -13,7 +13,7 @@ the root's quota nor to what queues deserve. What stands on such a node is used 
 that much more as long as it stands there, since it takes no room on the other nodes.
 
 Invariants: `take` never refuses (it records what is); `shortfall` is the only judge. Amounts come in base units;
-inside, and in what is answered, GPUs are counted in thousandths, since a rank may use a part of one (`counted`).
+inside, and in what is answered, GPUs are counted in `GPU_UNITS`, since a rank may use a part of one (`counted`).
 Source: Kueue's cache/scheduler/resource_node.go for the borrowing arithmetic.
 """
 
@@ -24,7 +24,8 @@ import msgspec
 
 from slipway.model.decay import level
 from slipway.model.facts import QueueFact
-from slipway.model.resources import GPU, GPU_MILLI, MILLI, Resources, flavor_in
+from slipway.model.mig import GPU_UNITS
+from slipway.model.resources import GPU, Resources, flavor_in
 from slipway.scheduler.plan.queueing.branches import (
     ROOT,
     Branch,
@@ -49,7 +50,7 @@ _CLOSED_NONE = Resources()
 
 
 class Shortfall(msgspec.Struct, frozen=True):
-    """What stops a demand: `queue` lacks `short` of `resource` under its `kind` of bound (GPUs in thousandths)."""
+    """What stops a demand: `queue` lacks `short` of `resource` under its `kind` of bound (GPUs in `GPU_UNITS`)."""
 
     queue: str
     kind: str
@@ -62,10 +63,10 @@ class Shortfall(msgspec.Struct, frozen=True):
     @property
     def raise_by(self) -> int:
         """By how many base units the bound has to be raised: quotas are in whole GPUs."""
-        gpus = -(-self.short // MILLI)
+        gpus = -(-self.short // GPU_UNITS)
         if self.resource == GPU:
             return gpus
-        return gpus * MILLI if flavor_in(self.resource) else self.short
+        return gpus * GPU_UNITS if flavor_in(self.resource) else self.short
 
 
 class QueueTree:
@@ -146,7 +147,9 @@ class QueueTree:
 
     def take(self, name: str, demand: Mapping[str, int], *, preemptible: bool) -> None:
         """Record use in `name` (negative amounts give it back); a queue that is gone counts for the root."""
-        demand = self._counted(demand)
+        self._take(name, self._counted(demand), preemptible=preemptible)
+
+    def _take(self, name: str, demand: Mapping[str, int], *, preemptible: bool) -> None:
         branch = self._branches.get(name, self._root)
         sums = [self._taken.setdefault((name, preemptible), {}), *(above.whole for above in branch.line)]
         for resource, amount in demand.items():
@@ -162,9 +165,12 @@ class QueueTree:
 
     def strand(self, name: str, demand: Mapping[str, int], *, preemptible: bool) -> None:
         """Record what of the use of `name` is on nodes that take no work (negative amounts: no longer)."""
+        self._strand(name, self._counted(demand), preemptible=preemptible)
+
+    def _strand(self, name: str, demand: Mapping[str, int], *, preemptible: bool) -> None:
         branch = self._branches.get(name, self._root)
         sums = self._stranded.setdefault((name, preemptible), {})
-        for resource, amount in self._counted(demand).items():
+        for resource, amount in demand.items():
             sums[resource] = sums.get(resource, 0) + amount
             if resource in self._is_named:
                 _pass_up(branch.line, resource, amount, lambda at: (at.stranded, at.unlent))
@@ -177,10 +183,13 @@ class QueueTree:
 
     def keep(self, name: str, demand: Mapping[str, int]) -> None:
         """Keep the unused nominal of `name`, up to `demand`, from borrowers (not from its own work)."""
+        self._keep(name, counted(demand))
+
+    def _keep(self, name: str, demand: Mapping[str, int]) -> None:
         branch = self._branches[name]
         if branch.own is None or branch.kept:
             return
-        for resource, amount in counted(demand).items():
+        for resource, amount in demand.items():
             unused = min(amount, branch.own.get(resource, 0) - branch.whole.get(resource, 0))
             if unused > 0:
                 branch.kept[resource] = unused
@@ -236,12 +245,12 @@ class QueueTree:
         other.exhausted = self.exhausted
         other.remember(self._past)
         for (name, preemptible), amounts in self._taken.items():
-            other.take(name, _uncounted(amounts), preemptible=preemptible)
+            other._take(name, amounts, preemptible=preemptible)
         for (name, preemptible), amounts in self._stranded.items():
-            other.strand(name, _uncounted(amounts), preemptible=preemptible)
+            other._strand(name, amounts, preemptible=preemptible)
         for branch in self._branches.values():
             if branch.kept:
-                other.keep(branch.name, _uncounted(branch.kept))
+                other._keep(branch.name, branch.kept)
         return other
 
     def share(self, name: str, demand: Mapping[str, int] = _NO_AMOUNTS) -> Due:
@@ -329,11 +338,11 @@ class QueueTree:
 
     def deserved(self, name: str) -> Resources:
         """What `name` deserves: its quota, or its weight's part of what its parent has beyond its siblings' quotas.
-        GPUs in thousandths, rounded down."""
+        GPUs in `GPU_UNITS`, rounded down."""
         return Resources.of({name: int(due) for name, due in self._branches[name].deserved.items()})
 
     def whole(self, name: str) -> Resources:
-        """Everything used in the subtree of `name`, GPUs in thousandths."""
+        """Everything used in the subtree of `name`, GPUs in `GPU_UNITS`."""
         return Resources.of(self._branches[name].whole)
 
     def branches(self, name: str, other: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -485,8 +494,3 @@ def _available(branch: Branch, resource: str) -> tuple[int, Branch]:
             # What it does not lend is its own, however far others are above their bounds.
             available = max(0, available) + own - used
     return available, tightest
-
-
-def _uncounted(amounts: Mapping[str, int]) -> Mapping[str, int]:
-    """Amounts that `counted` answers with the same."""
-    return {GPU_MILLI if name == GPU else name: amount for name, amount in amounts.items()}

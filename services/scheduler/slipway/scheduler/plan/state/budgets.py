@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 import msgspec
 
 from slipway.model.facts import BudgetFact, QueueFact
+from slipway.model.mig import GPU_UNITS
 from slipway.model.position import milliseconds
 
 Spent = Mapping[float, Mapping[str, int]]
@@ -22,7 +23,7 @@ class QueueUsage(msgspec.Struct, frozen=True, kw_only=True):
     days: Mapping[float, Mapping[str, int]] = {}
     """{when the day began (epoch seconds): {queue: GPU-milliseconds}}"""
     held: Mapping[str, int] = {}
-    """{queue: GPUs}"""
+    """{queue: GPUs, in `GPU_UNITS`}"""
 
     def spent(self, lengths: Iterable[float], now: float) -> Spent:
         """What was used in the current windows of these lengths, which are whole days."""
@@ -34,8 +35,8 @@ class QueueUsage(msgspec.Struct, frozen=True, kw_only=True):
                 for queue, gpu_ms in by_queue.items() if day >= begin else ():
                     used[queue] = used.get(queue, 0) + gpu_ms
             since_ms = max(0, milliseconds(now) - milliseconds(max(self.at, begin)))
-            for queue, gpus in self.held.items():
-                used[queue] = used.get(queue, 0) + gpus * since_ms
+            for queue, units in self.held.items():
+                used[queue] = used.get(queue, 0) + units * since_ms // GPU_UNITS
         return found
 
 

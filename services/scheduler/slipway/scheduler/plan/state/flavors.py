@@ -13,7 +13,8 @@ import msgspec
 import numpy as np
 
 from slipway.model.facts import FLAVOR_LABEL, AllocationFact, FlavorFact, NodeFact, PoolFact, QueueFact, RoleFact
-from slipway.model.resources import GPU, GPU_MILLI, MILLI, Resources, gpus_of
+from slipway.model.mig import GPU_UNITS, slice_units, slices_in
+from slipway.model.resources import GPU, Resources, counted_gpus, gpus_of
 from slipway.scheduler.plan.state.nodes import Bools, NodeTable
 
 NO_FLAVOR = ""
@@ -31,11 +32,12 @@ def labelled(node: NodeFact, flavors: Sequence[FlavorFact]) -> NodeFact:
 
 def totals(table: NodeTable, flavors: Iterable[FlavorFact], among: Bools) -> Resources:
     """The GPUs of each of `flavors` on the nodes `among`, as quota counts them, with the zeros."""
-    column, row = table.label(FLAVOR_LABEL), table.row.get(GPU)
+    column = table.label(FLAVOR_LABEL)
+    rows = _gpu_rows(table)
     found: dict[str, int] = {}
     for flavor in flavors:
         nodes = column.select((flavor.name,)) & among
-        found[gpus_of(flavor.name)] = 0 if row is None else int(np.sum(table.allocatable[row, nodes])) * MILLI
+        found[gpus_of(flavor.name)] = sum(int(np.sum(table.allocatable[row, nodes])) * units for row, units in rows)
     return Resources(found)
 
 
@@ -44,7 +46,7 @@ def flavored(table: NodeTable, nodes: Iterable[str]) -> Resources:
     found: dict[str, int] = {}
     for node in (table.facts[table.index[name]] for name in nodes):
         if flavor := node.labels.get(FLAVOR_LABEL):
-            found[gpus_of(flavor)] = found.get(gpus_of(flavor), 0) + node.allocatable.get(GPU) * MILLI
+            found[gpus_of(flavor)] = found.get(gpus_of(flavor), 0) + counted_gpus(node.allocatable.amounts)
     return Resources(found)
 
 
@@ -103,12 +105,18 @@ def flavor_of_gpus(
 
 def _has_others(table: NodeTable) -> bool:
     """Whether some node with GPUs is of no flavor."""
-    row = table.row.get(GPU)
-    return row is not None and bool(table.allocatable[row, table.label(FLAVOR_LABEL).select((NO_FLAVOR,))].any())
+    nodes = table.label(FLAVOR_LABEL).select((NO_FLAVOR,))
+    return any(bool(table.allocatable[row, nodes].any()) for row, _ in _gpu_rows(table))
+
+
+def _gpu_rows(table: NodeTable) -> list[tuple[int, int]]:
+    """(row of the table, what one of it is in `GPU_UNITS`) of whole GPUs and of each kind of slice."""
+    rows = [(table.row[name], slice_units(name)) for name in slices_in(table.resources)]
+    return [(table.row[GPU], GPU_UNITS), *rows] if GPU in table.row else rows
 
 
 def _has_gpus(role: RoleFact) -> bool:
-    return bool(role.gpu_milli or role.requests.get(GPU) or role.requests.get(GPU_MILLI))
+    return bool(role.gpu_milli or counted_gpus(role.requests.amounts))
 
 
 def _confined(role: RoleFact, flavor: str) -> RoleFact:

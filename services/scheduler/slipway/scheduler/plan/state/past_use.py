@@ -29,7 +29,7 @@ class PastUse(msgspec.Struct, frozen=True, kw_only=True):
     used: ByUser = {}
     """{queue: {user: GPU-milliseconds}}; of leaf queues"""
     held: Mapping[tuple[str, str], int] = {}
-    """{(queue, user): whole GPUs in use}"""
+    """{(queue, user): GPUs in use, in `GPU_UNITS`}"""
 
     def of_queue(self, queue: str) -> int:
         """What the work of `queue` itself has used (GPU-milliseconds)."""
@@ -60,12 +60,12 @@ class UserTurns:
 
     def __init__(self, past: PastUse, queue: str) -> None:
         self._used = past.used.get(queue, {})
-        self._held = {user: gpus for (name, user), gpus in past.held.items() if name == queue}
+        self._held = {user: units for (name, user), units in past.held.items() if name == queue}
         self._levels: dict[str, int] = {}
 
-    def charge(self, user: str, gpus: int) -> None:
+    def charge(self, user: str, gpu_units: int) -> None:
         """Work of `user` with so many GPUs starts."""
-        self._held[user] = self._held.get(user, 0) + gpus
+        self._held[user] = self._held.get(user, 0) + gpu_units
         self._levels.pop(user, None)
 
     def level(self, user: str) -> int:

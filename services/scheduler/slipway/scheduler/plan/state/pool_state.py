@@ -25,6 +25,7 @@ from slipway.model.facts import (
 )
 from slipway.model.ledger import Decision, DecisionKind
 from slipway.model.lifecycle import Phase
+from slipway.model.mig import GPU_UNITS
 from slipway.model.position import milliseconds
 from slipway.model.times import parse_time
 from slipway.scheduler.plan.state.budgets import Spent
@@ -79,7 +80,8 @@ class Columns:
         self._quotas: dict[str, tuple[QuotaFact, ...]] = {}
         self._spent: Spent = {}
         self._decayed = DecayedUsage()
-        self._user_slots: dict[tuple[str, str], int] = {}
+        self._user_gpus: dict[tuple[str, str], int] = {}
+        """{(queue, user): GPUs in use, in `GPU_UNITS`}"""
         self._namespaces: dict[str, Mapping[str, str]] = {}
         self._volumes: dict[tuple[str, str], VolumeFact] = {}
         self._watching: set[str] = set()
@@ -249,7 +251,7 @@ class Columns:
             half_life_ms=half_life_ms,
             history=rule.history,
             used=self._decayed.at(now) if is_known else {},
-            held={key: gpus for key, gpus in self._user_slots.items() if gpus},
+            held={key: units for key, units in self._user_gpus.items() if units},
         )
 
     def _with_flavor(self, node: NodeFact) -> NodeFact:
@@ -396,7 +398,7 @@ class Columns:
             self._slots[job] = self._slots.get(job, 0) + holding.slots * times
         if holding.slots:
             owner = (fact.queue, fact.user)
-            self._user_slots[owner] = self._user_slots.get(owner, 0) + holding.slots * times
+            self._user_gpus[owner] = self._user_gpus.get(owner, 0) + holding.gpu_units * times
 
     def _still_broken(self) -> tuple[Holding, ...]:
         found = [
@@ -506,7 +508,10 @@ def _holding(
     bare = Holding(allocation=allocation, charges=charges, admitted=admitted, leaving=leaving)
     used = bare.used_by(charges)
     stranded = bare.used_by(table.stranded(bare.placements)).amounts
-    return msgspec.structs.replace(bare, used=used.amounts, slots=used.gpus(), stranded=stranded)
+    units = used.gpu_units()
+    return msgspec.structs.replace(
+        bare, used=used.amounts, slots=-(-units // GPU_UNITS), gpu_units=units, stranded=stranded
+    )
 
 
 def _is_enough(allocation: AllocationFact, admitted: dict[int, str]) -> bool:

@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 
 from slipway.model.facts import RoleFact, Toleration, TopologyFact
-from slipway.model.resources import CPU, GPU, GPU_MILLI, GPU_SHARES, MEMORY, MILLI, PODS, Resources, gpus_of
+from slipway.model.resources import CPU, GPU, GPU_MILLI, GPU_SHARES, MEMORY, PODS, Resources, counted_gpus, gpus_of
 from slipway.scheduler.plan.state.affinity_terms import Spread, spreads_of
 from slipway.scheduler.plan.state.extender_results import Outside
 from slipway.scheduler.plan.state.nodes import Bools, Ints, NodeTable
@@ -68,8 +68,8 @@ def quota_of(role: RoleFact) -> Resources:
     requests = requests_of(role)
     if not role.flavor:
         return requests
-    milli = requests.get(GPU) * MILLI + requests.get(GPU_MILLI)
-    return Resources({**requests.amounts, gpus_of(role.flavor): milli}) if milli else requests
+    units = counted_gpus(requests.amounts)
+    return Resources({**requests.amounts, gpus_of(role.flavor): units}) if units else requests
 
 
 def requests_of(role: RoleFact) -> Resources:

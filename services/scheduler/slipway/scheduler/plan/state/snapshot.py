@@ -39,6 +39,8 @@ class Holding(msgspec.Struct, frozen=True, kw_only=True):
     """base units over `charges`, as quota counts them"""
     slots: int = 0
     """whole GPUs over `charges`"""
+    gpu_units: int = 0
+    """the same in `GPU_UNITS`: a slice counts as the part of a GPU that it is"""
     stranded: dict[str, int] = {}
     """the part of `used` that is on nodes that take no work, or that are gone"""
     leaving: tuple[int, ...] = ()

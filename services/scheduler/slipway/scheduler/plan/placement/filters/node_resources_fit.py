@@ -6,6 +6,7 @@ a node that lacks both GPUs and cpu is of interest for its GPUs. A resource that
 
 import numpy as np
 
+from slipway.model.mig import spell_units
 from slipway.model.quantity import format_quantity
 from slipway.model.resources import CPU, GPU, GPU_MILLI, MEMORY, PODS, flavor_in, scale_of
 from slipway.scheduler.plan.placement.filters.base import NodeRefusal, Refused
@@ -69,5 +70,6 @@ def insufficient(name: str, amount: int) -> NodeRefusal:
 def spell(name: str, amount: int) -> str:
     """`2 nvidia.com/gpu`, `1500m cpu`, `16Gi memory`, `2 nvidia.com/gpu of flavor h100`."""
     flavor = flavor_in(name)
-    what = f"{GPU} of flavor {flavor}" if flavor else name
-    return f"{format_quantity(amount, scale=scale_of(name))} {what}"
+    if flavor:
+        return f"{spell_units(amount)} {GPU} of flavor {flavor}"
+    return f"{format_quantity(amount, scale=scale_of(name))} {name}"

@@ -1,0 +1,94 @@
+"""MIG slices as parts of GPUs."""
+
+from fractions import Fraction
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slipway.model.mig import (
+    FOUR_SLICES,
+    GPU_UNITS,
+    MIG_PREFIX,
+    SEVEN_SLICES,
+    is_listed,
+    slice_units,
+    spell_units,
+    units_in,
+)
+from slipway.model.resources import GPU, GPU_MILLI, Resources, counted_gpus
+
+
+def part(profile: str) -> Fraction:
+    return Fraction(slice_units(MIG_PREFIX + profile), GPU_UNITS)
+
+
+@pytest.mark.parametrize(
+    ("profile", "of_a_gpu"),
+    [
+        ("1g.5gb", Fraction(1, 7)),
+        ("1g.10gb", Fraction(1, 7)),
+        ("1g.20gb", Fraction(1, 7)),
+        ("2g.20gb", Fraction(2, 7)),
+        ("3g.40gb", Fraction(3, 7)),
+        ("4g.40gb", Fraction(4, 7)),
+        ("7g.80gb", Fraction(1)),
+        ("1g.6gb", Fraction(1, 4)),
+        ("2g.48gb", Fraction(1, 2)),
+        ("4g.96gb", Fraction(1)),
+    ],
+)
+def test_a_slice_is_its_compute_slices_over_those_of_a_gpu(profile: str, of_a_gpu: Fraction) -> None:
+    """Of A100 and H100 a GPU has 7, of A30 and RTX PRO 6000 it has 4."""
+    assert part(profile) == of_a_gpu
+
+
+@pytest.mark.parametrize(
+    ("profile", "of_a_gpu"),
+    [
+        ("1g.10gb.me", Fraction(1, 7)),
+        ("1g.24gb-me", Fraction(1, 4)),
+        ("1g.24gb.me.all", Fraction(1, 4)),
+        ("2g.48gb.gfx", Fraction(1, 2)),
+        ("1c.3g.40gb", Fraction(1, 7)),
+        ("2c.4g.24gb", Fraction(1, 2)),
+    ],
+)
+def test_engines_do_not_count_and_compute_instances_do(profile: str, of_a_gpu: Fraction) -> None:
+    """A slice with or without media engines is as large; one compute slice of a larger slice is one."""
+    assert part(profile) == of_a_gpu
+
+
+def test_an_unknown_profile_counts_by_its_name() -> None:
+    """Out of 7, which most GPUs have."""
+    assert part("3g.999gb") == Fraction(3, 7)
+    assert not is_listed(f"{MIG_PREFIX}3g.999gb")
+    assert all(is_listed(MIG_PREFIX + profile) for profile in FOUR_SLICES | SEVEN_SLICES)
+
+
+@pytest.mark.parametrize("name", ["nvidia.com/gpu", "nvidia.com/mig-", "nvidia.com/mig-large", "mig-1g.10gb", "9g.9gb"])
+def test_what_is_no_slice_counts_as_nothing(name: str) -> None:
+    """Such a resource is one of its own, as any other is."""
+    assert slice_units(name) == 0
+    assert counted_gpus({name: 3}) == (3 * GPU_UNITS if name == GPU else 0)
+
+
+@given(st.dictionaries(st.sampled_from(sorted(FOUR_SLICES | SEVEN_SLICES)), st.integers(0, 10_000)))
+def test_sums_are_exact(counts: dict[str, int]) -> None:
+    """No part is rounded: a thousandth, a quarter and a seventh are whole units."""
+    amounts = {MIG_PREFIX + profile: count for profile, count in counts.items()}
+    assert Fraction(units_in(amounts), GPU_UNITS) == sum(part(name) * count for name, count in counts.items())
+    assert counted_gpus(amounts | {GPU: 2, GPU_MILLI: 1}) == units_in(amounts) + 2 * GPU_UNITS + 7
+
+
+def test_slots_of_slices_are_whole() -> None:
+    """All slices are added up, and a rest of them is a slot: 8 sevenths and a GPU are 3."""
+    asked = Resources({GPU: 1, f"{MIG_PREFIX}1g.10gb": 8})
+    assert (asked.gpus(), asked.gpu_units()) == (3, 15_000)
+    assert Resources({f"{MIG_PREFIX}1g.10gb": 7}).gpus() == 1
+
+
+def test_words_are_exact_where_they_can_be() -> None:
+    """In sevenths, or in thousandths; only a sum of both kinds is rounded up."""
+    spelled = [spell_units(units) for units in (0, 14_000, 1000, 17_000, 1750, 2100, 2750)]
+    assert spelled == ["0", "2", "1/7", "2 3/7", "250m", "300m", "393m"]
