@@ -26,6 +26,7 @@ SPEC: Mapping[str, Sequence[Any]] = {
     "failurePolicy": [{"rules": [{"action": "fail"}]}, {"rules": [{"action": "retry", "exitCodes": [1, "3-5"]}]}],
     "successPolicy": [{"targets": [{"count": 1}]}, {"operator": "Any", "targets": [{"role": "a", "indexes": [0]}]}],
     "restart": ["rank", "rank", "gang"],
+    "topology": [{"key": "block"}, {"key": "block", "mode": "preferred"}, {"key": "rack"}],
     "after": [[], [{"allocation": "a-00000000"}], [{"allocation": "b-00000000", "when": "ended"}]],
     "requestHash": ["a", "b"],
     "flavors": [[], ["a"], ["a", "b"]],

@@ -114,6 +114,7 @@ NO_SECRET: Mapping[str, str] = {
     "crd ResourcePool.spec.extenders.tlsConfig.keyFile": "the path of a file",
     "crd Allocation.spec.ranks.tolerations.key": _A_WORD,
     "crd Allocation.spec.ranks.topology.key": _A_WORD,
+    "crd Allocation.spec.topology.key": _A_WORD,
     "crd Allocation.spec.secretVariables": "names of variables",
 }
 """{input: why it holds no secret}"""

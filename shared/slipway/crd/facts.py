@@ -40,6 +40,7 @@ from slipway.crd.v1alpha1 import (
     ResourcePoolSpec,
     RoleSpec,
     TolerationSpec,
+    TopologySpec,
     WindowSpec,
 )
 from slipway.model import limitrange, windows
@@ -114,9 +115,8 @@ def allocation_fact(
     """What the planner must know; `pool` (None when there is none) gives the defaults. `known` is of the same spec, the
     same pool spec and the same LimitRanges (`ranges`): what resolving would give is taken from it."""
     meta, spec, status = allocation.metadata, allocation.spec, allocation.status
-    known = known or understood(allocation, pool, ranges)
-    standing, growth = _standing(allocation), growth_of(allocation)
-    invalid, (gate, gate_message), home = known.invalid, gate_of(allocation), home_claim(allocation)
+    known, standing = known or understood(allocation, pool, ranges), _standing(allocation)
+    (gate, gate_message), growth, home = gate_of(allocation), growth_of(allocation), home_claim(allocation)
     return AllocationFact(
         namespace=meta.namespace,
         name=meta.name,
@@ -134,6 +134,7 @@ def allocation_fact(
         roles=tuple(_with_claim(role, home) for role in known.roles) if home else known.roles,
         home=home,
         minimum=known.minimum,
+        topology=_topology(spec.topology),
         phase=status.phase,
         phase_since=_epoch(status.transitions[-1].time if status.transitions else meta.creation_timestamp),
         attempt=status.attempt,
@@ -163,11 +164,11 @@ def allocation_fact(
         flavors=tuple(spec.flavors),
         not_before=_epoch(status.not_before),
         deadlines=deadlines_of(allocation),
-        max_runtime=_run_limit(allocation) if not invalid else None,
+        max_runtime=_run_limit(allocation) if not known.invalid else None,
         beyond_queue=spec.max_runtime_override is not None,
         waiting_since=_waiting_since(allocation),
-        idle_timeout=stored_duration(spec.idle_timeout) if spec.idle_timeout and not invalid else 0.0,
-        invalid=invalid,
+        idle_timeout=stored_duration(spec.idle_timeout) if spec.idle_timeout and not known.invalid else 0.0,
+        invalid=known.invalid,
         out_of_range=known.out_of_range,
         gate=gate,
         gate_message=gate_message,
@@ -558,7 +559,7 @@ def _role(role: RoleSpec, resolved: Resolved, meta: ObjectMeta, ranges: Ranges) 
         node_selector={**object_of(pod_spec.get("nodeSelector")), **role.node_selector},
         affinity=affinity,
         tolerations=tuple(_toleration(item) for item in role.tolerations),
-        topology=TopologyFact(key=role.topology.key, mode=role.topology.mode) if role.topology else None,
+        topology=_topology(role.topology),
         host_ports=_host_ports(pod_spec, [port.port for port in resolved.spec.ports]),
         images=tuple(str(item.get("image") or "") for item in containers),
         gpu_milli=requests.get(GPU_MILLI),
@@ -571,6 +572,10 @@ def _role(role: RoleSpec, resolved: Resolved, meta: ObjectMeta, ranges: Ranges) 
         priority_class=str(pod_spec.get("priorityClassName") or ""),
         is_terminating=pod_spec.get("activeDeadlineSeconds") is not None,
     )
+
+
+def _topology(spec: TopologySpec | None) -> TopologyFact | None:
+    return TopologyFact(key=spec.key, mode=spec.mode) if spec is not None else None
 
 
 def _own_limits(limits: Resources) -> Resources:

@@ -44,6 +44,7 @@ IMMUTABLE_OPTIONAL = (
     "successPolicy",
     "service",
     "restart",
+    "topology",
 )
 IMMUTABLE_COLLECTIONS = ("files", "ports", "flavors", "secretVariables", "after")
 """absent means empty"""

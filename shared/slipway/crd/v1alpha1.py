@@ -282,6 +282,8 @@ class AllocationSpec(Wire, kw_only=True, frozen=True):
     """its queue may borrow for it, and it may be asked to make room for others"""
     ranks: Annotated[list[RoleSpec], Meta(max_length=ROLES_MAX)] = []
     """the roles of the gang; one role with one rank when absent"""
+    topology: TopologySpec | None = None
+    """all ranks of all roles belong together in a domain of this node label; a role may name a smaller one besides"""
     flavors: Annotated[list[Name], Meta(max_length=FLAVORS_MAX)] = []
     """the flavors of its pool that it accepts, the best first; those of its queue or pool when empty"""
     min_available: Annotated[int, Meta(ge=1, le=RANKS_MAX)] | None = None

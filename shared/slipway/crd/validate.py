@@ -61,6 +61,8 @@ def check_spec(spec: AllocationSpec, findings: Findings, *, slots_per_pod_max: i
         if "\0" in value:
             findings.refuse(pointer("env", name), "must not contain a NUL character")
     check_policies(spec, findings)
+    if spec.topology is not None:
+        _check_label_key(spec.topology.key, pointer("topology", "key"), findings)
     _check_files(spec.files, findings)
     _check_unique(spec.flavors, lambda index: pointer("flavors", index), findings)
     _check_unique([port.name for port in spec.ports], lambda index: pointer("ports", index, "name"), findings)

@@ -165,6 +165,8 @@ class AllocationFact(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     home: str = ""
     """the volume claim of the home directory that it asks for, made on first use; empty for none"""
     minimum: int = 1
+    topology: TopologyFact | None = None
+    """of all its roles together"""
     phase: Phase = Phase.PENDING
     phase_since: float = 0.0
     attempt: int = 1

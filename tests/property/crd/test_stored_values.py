@@ -74,6 +74,7 @@ BASES: Mapping[type[msgspec.Struct], Json] = {
             "ports": [{"name": "http", "port": 80}],
             "flavors": ["a"],
             "service": {"name": "llm", "port": 80},
+            "topology": {"key": "block"},
         },
         "status": {"admission": {"decisionId": "d", "epoch": 1, "attempt": 1, "at": "2026-01-02T03:04:05Z"}},
     },

@@ -158,3 +158,23 @@ def test_a_role_without_a_minimum_keeps_its_domain_too() -> None:
     assert {node: ranks for node, ranks in found.items() if node != "-"} == {"b1-r2": 3}
     alone = (a_role(1, name="a"), want(3, "nolabel", "required", 0, name="b", cpu=1))
     assert sum(racks_of(blocks, *alone, minimum=1).values()) == 1
+
+
+def test_a_topology_of_the_gang_comes_before_those_of_its_roles() -> None:
+    """By itself each role would take the tightest rack: these are in two blocks."""
+    blocks: Blocks = {"b1": {"r1": 2, "r2": 1}, "b2": {"r3": 3, "r4": 3}}
+    roles = [want(2, "rack", "required", name="a"), want(3, "rack", "required", name="b")]
+    assert racks_of(blocks, *roles) == {"b1-r1": 2, "b2-r3": 3}
+    together = racks_of(blocks, *roles, topology=TopologyFact("block"))
+    assert together == {"b2-r3": 2, "b2-r4": 3}
+    assert racks_of(blocks, *roles, topology=TopologyFact("block", "preferred")) == together
+
+
+def test_work_that_differs_in_its_topology_alone_is_not_alike() -> None:
+    """One waits for a block, and the other, which names none, starts."""
+    roles = [a_role(2, cpu=2, name="a"), a_role(2, cpu=2, name="b")]
+    bound = an_allocation("bound", *roles, topology=TopologyFact("block"))
+    nodes = cluster({"b1": {"r1": 4}, "b2": {"r2": 4}})
+    decided = planned(a_snapshot(nodes, [bound, an_allocation("free", *roles)], pool=LEVELS))
+    assert set(gates(decided)) == {"bound"}
+    assert len(places(decided)["free"]) == 4

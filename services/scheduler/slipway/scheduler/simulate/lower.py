@@ -44,6 +44,7 @@ from slipway.scheduler.simulate.parts import (
     QueuePart,
     RankPart,
     Scenario,
+    TopologyPart,
     WindowPart,
     amount,
     moment,
@@ -185,6 +186,7 @@ def allocation(part: AllocationPart) -> AllocationFact:
         created=part.submit,
         roles=roles,
         minimum=minimum,
+        topology=_topology(part.topology),
         hold=part.hold,
         waits_for=tuple((name, DependencyEnd.ENDED.value) for name in dict.fromkeys(part.after)),
         finalized=True,
@@ -291,6 +293,10 @@ def _amounts(quantities: Quantities | None, of_flavors: Mapping[str, Quantities 
     return Resources(amounts)
 
 
+def _topology(part: TopologyPart | None) -> TopologyFact | None:
+    return TopologyFact(part.key, part.mode) if part is not None else None
+
+
 def role(part: RankPart, has_gang_minimum: bool, owner: str = "") -> RoleFact:
     """One role of the allocation `owner`."""
     spread = tuple(each.as_kubernetes() for each in part.topology_spread_constraints)
@@ -309,7 +315,7 @@ def role(part: RankPart, has_gang_minimum: bool, owner: str = "") -> RoleFact:
             Toleration(key=item.key, operator=item.operator, value=item.value, effect=item.effect)
             for item in part.tolerations
         ),
-        topology=TopologyFact(part.topology.key, part.topology.mode) if part.topology else None,
+        topology=_topology(part.topology),
         host_ports=tuple(part.host_ports),
         namespace=NAMESPACE,
         labels=part.labels | dict(labels_if_named(owner, owner, part.name, part.affinity, spread)),

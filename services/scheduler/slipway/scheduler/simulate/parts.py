@@ -259,6 +259,8 @@ class AllocationPart(_Part, frozen=True, kw_only=True):
     """those that it accepts, the best first"""
     gpu_type: str = ""
     """short for one flavor"""
+    topology: TopologyPart | None = None
+    """of all roles together"""
     ranks: Annotated[list[RankPart], Meta(min_length=1)]
     placed: list[PlacedPart] = []
 

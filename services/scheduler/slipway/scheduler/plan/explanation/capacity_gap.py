@@ -11,7 +11,7 @@ from slipway.model.facts import AllocationFact
 from slipway.model.resources import GPU, GPU_MILLI, MILLI
 from slipway.scheduler.plan.placement.feasibility import FeasibilityRow
 from slipway.scheduler.plan.placement.fill import fill
-from slipway.scheduler.plan.placement.topology import REQUIRED
+from slipway.scheduler.plan.placement.topology import REQUIRED, is_in_one_domain
 from slipway.scheduler.plan.placement.whatif import WhatIf
 from slipway.scheduler.plan.state.gang_size import targets
 from slipway.scheduler.plan.state.nodes import EVERY, At, Bools, Ints
@@ -30,33 +30,47 @@ def to_free(whatif: WhatIf, allocation: AllocationFact) -> tuple[Remedy, ...] | 
 
     Works on a copy of the usage.
     """
-    wanted = targets(allocation)
-    if sum(wanted) > RANKS_MAX or len(whatif.table) == 0:
+    if sum(targets(allocation)) > RANKS_MAX or len(whatif.table) == 0:
         return None
+    if allocation.topology is None or not is_in_one_domain(allocation):
+        return _to_free(whatif, allocation, None)[1]
+    codes = whatif.table.label(allocation.topology.key).codes
+    found = [
+        _to_free(whatif, allocation, codes == domain) for domain in np.unique(codes[codes >= 0]).tolist()[:DOMAINS_MAX]
+    ]
+    return min((each for each in found if each[1] is not None), key=lambda each: each[0], default=(0, None))[1]
+
+
+def _to_free(whatif: WhatIf, allocation: AllocationFact, within: Bools | None) -> tuple[int, tuple[Remedy, ...] | None]:
+    """(what it over-commits, what to free) with all ranks on the nodes `within`."""
     trial = WhatIf(whatif.usage, whatif.policy)
     ours = np.zeros_like(trial.usage.used)
-    for role, want in zip(allocation.roles, wanted, strict=True):
+    costs = 0
+    for role, want in zip(allocation.roles, targets(allocation), strict=True):
         row = trial.row(role)
-        if not _squeeze_role(row, ours, want):
-            return None
+        cost = _squeeze_role(row, ours, want, row.passed if within is None else row.passed & within)
+        if cost is None:
+            return 0, None
+        costs += cost
     owed = {}
     if trial.usage.devices is not None and whatif.usage.devices is not None:
         owed = trial.usage.devices.beyond(whatif.usage.devices)
-    return _deficits(trial.usage, ours, owed)
+    return costs, _deficits(trial.usage, ours, owed)
 
 
-def _squeeze_role(row: FeasibilityRow, ours: Ints, want: int) -> bool:
-    """Put `want` ranks on nodes, over-committing where it must; required topologies into the cheapest domain."""
+def _squeeze_role(row: FeasibilityRow, ours: Ints, want: int, allowed: Bools) -> int | None:
+    """Put `want` ranks on nodes, over-committing where it must; required topologies into the cheapest domain. What that
+    costs; None where they do not go there at all."""
     topology = row.ask.topology
     if topology is None or topology.mode != REQUIRED:
-        return _squeeze(row, ours, want, row.passed) is not None
+        return _squeeze(row, ours, want, allowed)
     column = row.usage.table.label(topology.key)
     best: tuple[int, int] | None = None
     for domain in range(min(len(column.values), DOMAINS_MAX)):
-        placed = _squeeze(row, ours, want, row.passed & (column.codes == domain), keep=False)
+        placed = _squeeze(row, ours, want, allowed & (column.codes == domain), keep=False)
         if placed is not None and (best is None or placed < best[0]):
             best = (placed, domain)
-    return best is not None and _squeeze(row, ours, want, row.passed & (column.codes == best[1])) is not None
+    return None if best is None else _squeeze(row, ours, want, allowed & (column.codes == best[1]))
 
 
 def _squeeze(row: FeasibilityRow, ours: Ints, want: int, allowed: Bools, *, keep: bool = True) -> int | None:

@@ -7,6 +7,7 @@ so that an unchanged situation gives an unchanged text.
 from collections.abc import Sequence
 
 import msgspec
+import numpy as np
 
 from slipway.model.duration import format_at_most
 from slipway.model.facts import FLAVOR_LABEL, AllocationFact, JobFact, QuotaFact, RoleFact
@@ -22,10 +23,16 @@ from slipway.scheduler.plan.placement.filters.node_affinity import REQUIRED as R
 from slipway.scheduler.plan.placement.filters.node_affinity import node_affinity
 from slipway.scheduler.plan.placement.filters.node_resources_fit import spell
 from slipway.scheduler.plan.placement.gang import PlacementFailure
-from slipway.scheduler.plan.placement.topology import REQUIRED, largest_domain
+from slipway.scheduler.plan.placement.topology import (
+    REQUIRED,
+    domain_room,
+    is_in_one_domain,
+    largest_domain,
+    most_together,
+)
 from slipway.scheduler.plan.placement.whatif import WhatIf
 from slipway.scheduler.plan.queueing.queue_tree import ROOT, Shortfall
-from slipway.scheduler.plan.state.gang_size import smallest_demand
+from slipway.scheduler.plan.state.gang_size import smallest_demand, targets
 from slipway.scheduler.plan.state.plan_types import Explanation, Remedy
 from slipway.scheduler.plan.state.rank_request import RankRequest, requests_of
 from slipway.scheduler.plan.state.selectors import mapping_of, mappings_of, strings_of
@@ -152,6 +159,11 @@ def _fit_gate(blocked: PlacementFailure, reasons: dict[str, int]) -> Gate:
 
 
 def _topology_text(blocked: PlacementFailure, ask: RankRequest) -> str:
+    if blocked.common and blocked.largest >= blocked.needed:
+        return f"no {blocked.common} has room for all roles together, though the pool has in all"
+    if blocked.common:
+        ranks = f"{blocked.largest} of the {blocked.needed} ranks of all roles together"
+        return f"the largest {blocked.common} has room for {ranks}, though the pool has in all"
     key = ask.topology.key if ask.topology else ""
     ranks = f"{blocked.largest} of {blocked.needed} ranks of role {blocked.role.name}"
     return f"the largest {key} has room for {ranks}, though the pool has in all"
@@ -179,6 +191,7 @@ def _never(whatif: WhatIf, allocation: AllocationFact, blocked: PlacementFailure
     else:
         room, needed = _most(whatif, blocked.role), blocked.least
     whole = whatif.table.total
+    common = _most_together(whatif, allocation) if room >= needed else None
     ranks = f"{needed} ranks{_of_role(allocation, blocked) if blocked.least else ''}"
     for name in sorted(demand.amounts, key=lambda item: (item in (CPU, MEMORY), item)):
         if name not in _NOT_OF_NODES and not flavor_in(name) and demand.get(name) > whole.get(name):
@@ -189,6 +202,10 @@ def _never(whatif: WhatIf, allocation: AllocationFact, blocked: PlacementFailure
             if room == 0:
                 return text + _largest(whatif, ask)
             return f"{text}, when empty room for {room} of {ranks}" if room < needed else text
+    if common is not None:
+        key, room, needed = common
+        text = f"even empty no {key} has room for more than {room} of the {needed} ranks of all roles together"
+        return f"{NEVER} as the pool stands: {text}"
     if room >= needed:
         return ""
     where = f" within one {ask.topology.key}" if blocked.is_topology and ask.topology else ""
@@ -227,6 +244,23 @@ def _largest(whatif: WhatIf, ask: RankRequest) -> str:
         return ""
     given = " and ".join(spell(name, amount) for name, amount in most.items())
     return f"; the largest node that it may use has {given}: ask for at most that a rank"
+
+
+def _most_together(whatif: WhatIf, allocation: AllocationFact) -> tuple[str, int, int] | None:
+    """(label, ranks, of how many) where even the empty pool has no domain for all roles that need one together."""
+    if allocation.topology is None or not is_in_one_domain(allocation):
+        return None
+    key, table, wanted = allocation.topology.key, whatif.table, targets(allocation)
+    column = table.label(key)
+    rooms = [empty_room(whatif.row(role).ask, table, max(role.count, 1)) for role in allocation.roles]
+    is_enough = np.ones(len(column.values), dtype=np.bool_)
+    for role, room in zip(allocation.roles, rooms, strict=True):
+        is_enough &= domain_room(column, room) >= role.minimum
+    most = most_together(column, [(room, role.count) for role, room in zip(allocation.roles, rooms, strict=True)])
+    if bool((is_enough & (most >= sum(wanted))).any()):
+        return None
+    held = most_together(column, list(zip(rooms, wanted, strict=True)))
+    return key, int(held.max(initial=0)), sum(wanted)
 
 
 def _most(whatif: WhatIf, role: RoleFact) -> int:

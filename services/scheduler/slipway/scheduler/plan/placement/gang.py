@@ -6,13 +6,15 @@ part of each role's range, once the minima of all others have been tried.
 
 Roles are placed one after the other, and what one takes another may have needed: a gang that finds no place in one
 order of its roles is tried in others, the role in trouble first. Roles that require the same kind of domain go to one
-domain together where one has room for all of them, else each to one of its own.
+domain together where one has room for all of them, else each to one of its own. A topology of the whole gang comes
+first: all roles are placed within one domain of it, as if the pool had no other nodes.
 """
 
 from collections.abc import Iterator
 from itertools import permutations
 
 import msgspec
+import numpy as np
 
 from slipway.model.facts import AllocationFact
 from slipway.model.resources import Resources, total
@@ -21,10 +23,16 @@ from slipway.scheduler.plan.placement.role_placement import Part as Part
 from slipway.scheduler.plan.placement.role_placement import PlacementFailure as PlacementFailure
 from slipway.scheduler.plan.placement.role_placement import next_node, place_role
 from slipway.scheduler.plan.placement.sequential_fill import needs_others
-from slipway.scheduler.plan.placement.topology import REQUIRED, shared_domains
+from slipway.scheduler.plan.placement.topology import (
+    REQUIRED,
+    common_domains,
+    is_in_one_domain,
+    most_together,
+    shared_domains,
+)
 from slipway.scheduler.plan.placement.whatif import WhatIf
 from slipway.scheduler.plan.state.gang_size import next_role, targets
-from slipway.scheduler.plan.state.nodes import Bools
+from slipway.scheduler.plan.state.nodes import Bools, Ints, LabelColumn
 from slipway.scheduler.plan.state.rank_request import quota_of
 
 ORDERS_MAX = 6
@@ -101,6 +109,80 @@ def withdraw(whatif: WhatIf, parts: tuple[Part, ...] | list[Part]) -> None:
 
 
 def _place(
+    whatif: WhatIf, allocation: AllocationFact, avoid: tuple[str, ...], within: Bools | None
+) -> PlacedGang | PlacementFailure:
+    if allocation.topology is None:
+        return _place_within(whatif, allocation, avoid, within)
+    column = whatif.table.label(allocation.topology.key)
+    rooms = _rooms(whatif, allocation, avoid, within)
+    for inside in _inside_domains(column, rooms, within, is_required=is_in_one_domain(allocation)):
+        found = _place_within(whatif, allocation, avoid, inside)
+        if isinstance(found, PlacedGang):
+            if not is_in_one_domain(allocation):
+                _let_go_elsewhere(found, inside, within)
+            return found
+    found = _place_within(whatif, allocation, avoid, within)
+    if isinstance(found, PlacementFailure) or not is_in_one_domain(allocation):
+        return found
+    withdraw(whatif, found.parts)
+    return _too_small(whatif, allocation, avoid, column, rooms)
+
+
+def _rooms(
+    whatif: WhatIf, allocation: AllocationFact, avoid: tuple[str, ...], within: Bools | None
+) -> list[tuple[Ints, int, int]]:
+    """(room per node, ranks now, ranks one day) of each role that is placed now."""
+    pairs = zip(allocation.roles, targets(allocation), strict=True)
+    return [(whatif.row(role, avoid).room(role.count, within), want, role.count) for role, want in pairs if want]
+
+
+def _inside_domains(
+    column: LabelColumn, rooms: list[tuple[Ints, int, int]], within: Bools | None, *, is_required: bool
+) -> Iterator[Bools]:
+    """The nodes to try for all roles together: one domain after the other; then, where that is only preferred, the
+    roomiest two, three, ... of them."""
+    for domain in common_domains(column, rooms)[:SHARED_DOMAINS_MAX]:
+        inside = column.codes == domain
+        yield inside if within is None else within & inside
+    if is_required:
+        return
+    held = most_together(column, [(room, want) for room, want, _ in rooms])
+    order = [domain for domain in sorted(range(len(held)), key=lambda each: (-int(held[each]), each)) if held[domain]]
+    for count in range(2, min(len(order), SHARED_DOMAINS_MAX) + 1):
+        inside = np.isin(column.codes, order[:count])
+        if all(int(room[inside].sum()) >= want for room, want, _ in rooms):
+            yield inside if within is None else within & inside
+
+
+def _let_go_elsewhere(placed: PlacedGang, inside: Bools, within: Bools | None) -> None:
+    """The domain was only preferred: later ranks go there first, and elsewhere where it is full."""
+    for part in placed.parts:
+        part.close = inside
+        if part.role.topology is None or part.role.topology.mode != REQUIRED:
+            part.allowed = within
+
+
+def _too_small(
+    whatif: WhatIf,
+    allocation: AllocationFact,
+    avoid: tuple[str, ...],
+    column: LabelColumn,
+    rooms: list[tuple[Ints, int, int]],
+) -> PlacementFailure:
+    """The pool has room for all roles, and no domain has: told of the role that the roomiest domain lacks most of."""
+    key = allocation.topology.key if allocation.topology is not None else ""
+    held = most_together(column, [(room, want) for room, want, _ in rooms])
+    needed, largest = sum(want for _, want, _ in rooms), int(held.max(initial=0))
+    best = column.codes == int(held.argmax()) if held.size else np.zeros(len(column.codes), dtype=np.bool_)
+    lacks = [max(0, want - int(room[best].sum())) for room, want, _ in rooms]
+    placed = [role for role, want in zip(allocation.roles, targets(allocation), strict=True) if want]
+    role = placed[lacks.index(max(lacks))]
+    row = whatif.row(role, avoid)
+    verdict = diagnose(row.ask, row.usage)
+    return PlacementFailure(role, needed, largest, role.minimum, verdict, is_topology=True, largest=largest, common=key)
+
+
+def _place_within(
     whatif: WhatIf, allocation: AllocationFact, avoid: tuple[str, ...], within: Bools | None
 ) -> PlacedGang | PlacementFailure:
     wanted = targets(allocation)

@@ -14,8 +14,9 @@ from slipway.model import growth
 from slipway.model.facts import AllocationFact, RoleFact
 from slipway.model.lifecycle import Phase
 from slipway.scheduler.plan.placement import gang
-from slipway.scheduler.plan.placement.topology import REQUIRED
+from slipway.scheduler.plan.placement.topology import REQUIRED, is_in_one_domain
 from slipway.scheduler.plan.placement.whatif import WhatIf
+from slipway.scheduler.plan.state.nodes import Bools
 from slipway.scheduler.plan.state.plan_types import Grow
 from slipway.scheduler.plan.state.snapshot import Holding
 
@@ -80,16 +81,26 @@ def stand(whatif: WhatIf, holding: Holding, fact: AllocationFact) -> GrowingGang
     whatif.owner = fact
     avoid = tuple(name for name in fact.avoid_nodes if name in index)
     parts: list[gang.Part] = []
+    common = _common(whatif, fact, [index[node] for node in holding.admitted.values()])
     base = 0
     for role in fact.roles:
         nodes = [index[holding.admitted[rank]] for rank in range(base, base + role.count) if rank in holding.admitted]
-        allowed = None
+        allowed = common
         if nodes and role.topology is not None and role.topology.mode == REQUIRED:
             codes = whatif.table.label(role.topology.key).codes
-            allowed = np.isin(codes, codes[nodes])
+            own = np.isin(codes, codes[nodes])
+            allowed = own if common is None else own & common
         parts.append(gang.Part(role, whatif.row(role, avoid), nodes, allowed))
         base += role.count
     return GrowingGang(gang.PlacedGang(fact, tuple(parts), is_as_wanted=True), dict(holding.admitted))
+
+
+def _common(whatif: WhatIf, fact: AllocationFact, nodes: list[int]) -> Bools | None:
+    """The domain that all roles have to be in; None where there is none."""
+    if fact.topology is None or not is_in_one_domain(fact):
+        return None
+    codes = whatif.table.label(fact.topology.key).codes
+    return np.isin(codes, codes[nodes]) & (codes >= 0)
 
 
 def told(fact: AllocationFact) -> str:

@@ -15,12 +15,13 @@ from slipway.scheduler.plan.state.nodes import Bools
 
 
 class Part(msgspec.Struct):
-    """The placed ranks of one role; later ranks may go to `allowed` (None: anywhere)."""
+    """The placed ranks of one role; later ranks may go to `allowed` (None: anywhere), and go to `close` first."""
 
     role: RoleFact
     row: FeasibilityRow
     nodes: list[int]
     allowed: Bools | None = None
+    close: Bools | None = None
 
 
 class PlacementFailure(msgspec.Struct, frozen=True):
@@ -39,6 +40,8 @@ class PlacementFailure(msgspec.Struct, frozen=True):
     """there is room for all of them, but not within one domain"""
     largest: int = 0
     """then: ranks that the largest domain has room for"""
+    common: str = ""
+    """then: the label, where all roles have to be in one domain together; the numbers are those of the whole gang"""
 
 
 def place_role(
@@ -68,7 +71,7 @@ def next_node(whatif: WhatIf, part: Part) -> list[int]:
     role says where the others may go."""
     topology = part.role.topology
     if topology is None:
-        return fill(part.row, 1, part.allowed)
+        return _close(part) or fill(part.row, 1, part.allowed)
     if not part.nodes:
         first = Goal(least=1, want=1, most=part.role.count)
         packed = pack(part.row, topology, first, ordered=whatif.policy.topology, within=part.allowed)
@@ -80,7 +83,13 @@ def next_node(whatif: WhatIf, part: Part) -> list[int]:
         nodes = fill(part.row, 1, domains if part.allowed is None else domains & part.allowed)
         if nodes:
             return nodes
-    return fill(part.row, 1, part.allowed)
+    return _close(part) or fill(part.row, 1, part.allowed)
+
+
+def _close(part: Part) -> list[int]:
+    if part.close is None:
+        return []
+    return fill(part.row, 1, part.close if part.allowed is None else part.close & part.allowed)
 
 
 def _verdict(row: FeasibilityRow, nodes: list[int]) -> NodeVerdict:

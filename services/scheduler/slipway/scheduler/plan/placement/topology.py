@@ -4,8 +4,8 @@ A domain is a value of a node label. Required: all ranks of a role in one domain
 fit: the domain that is left with the least room; the first by name among equals. A pool's levels, ordered from the
 outermost to the innermost, say what lies above and below a role's own label: among equally tight racks the one in
 the tightest block; ranks that need several racks take them within the fewest blocks; and inside a block that is
-required, the fewest racks. A gang that may grow takes a domain that holds all of it where there is one, else the
-roomiest.
+required, the fewest racks. A domain of all roles of a gang (`common_domains`) is chosen first, and each role is placed
+within it. A gang that may grow takes a domain that holds all of it where there is one, else the roomiest.
 """
 
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
-from slipway.model.facts import TopologyFact
+from slipway.model.facts import AllocationFact, TopologyFact
 from slipway.scheduler.plan.placement.feasibility import FeasibilityRow
 from slipway.scheduler.plan.placement.fill import fill
 from slipway.scheduler.plan.state.nodes import Bools, Ints, LabelColumn, NodeTable
@@ -139,6 +139,34 @@ def shared_domains(column: LabelColumn, rooms: Sequence[tuple[Ints, int]]) -> li
         fitting &= capacity >= ranks
     found: list[int] = np.flatnonzero(fitting).tolist()
     return sorted(found, key=lambda domain: (int(left[domain]), domain))
+
+
+def is_in_one_domain(allocation: AllocationFact) -> bool:
+    """Whether all roles of it have to be in one domain together."""
+    return allocation.topology is not None and allocation.topology.mode == REQUIRED
+
+
+def common_domains(column: LabelColumn, rooms: Sequence[tuple[Ints, int, int]]) -> list[int]:
+    """Domains that may hold all roles of a gang, (room per node, ranks now, ranks one day), the best first: of those
+    that hold what it may grow to the tightest, then the roomiest."""
+    left = np.zeros(len(column.values), dtype=np.int64)
+    fitting = np.ones(len(column.values), dtype=np.bool_)
+    is_full = np.ones(len(column.values), dtype=np.bool_)
+    for room, want, most in rooms:
+        capacity = domain_room(column, room)
+        left += capacity
+        fitting &= capacity >= want
+        is_full &= capacity >= most
+    found: list[int] = np.flatnonzero(fitting).tolist()
+    return sorted(found, key=lambda each: (not is_full[each], int(left[each]) * (1 if is_full[each] else -1), each))
+
+
+def most_together(column: LabelColumn, rooms: Sequence[tuple[Ints, int]]) -> Ints:
+    """Per domain, of how many ranks of all roles it has room at most, (room per node, ranks of the role)."""
+    found = np.zeros(len(column.values), dtype=np.int64)
+    for room, ranks in rooms:
+        found += np.minimum(domain_room(column, room), ranks)
+    return found
 
 
 def near(table: NodeTable, key: str, ordered: Sequence[str], nodes: list[int]) -> list[Bools]:

@@ -35,7 +35,7 @@ class Timeline:
     def row_of(self, fact: AllocationFact) -> FeasibilityRow | None:
         """The row of a head of which amounts alone say whether it fits; None for all others."""
         whatif = self._state.whatif
-        if len(fact.roles) != 1 or whatif.panel is not None:
+        if len(fact.roles) != 1 or fact.topology is not None or whatif.panel is not None:
             return None
         role = fact.roles[0]
         if role.topology is not None or role.gpu_milli or role.host_ports:

@@ -29,7 +29,8 @@ class PendingGroup(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     alike: bytes
     """equal for groups of one queue that differ in nothing but the user: what blocks one of them blocks all"""
     shape: bytes
-    """equal for those that have a place where the other has one: roles, minimum, nodes to avoid, flavors"""
+    """equal for those that have a place where the other has one: roles, minimum, nodes to avoid, flavors,
+    topology"""
     demand: Resources
     """of the smallest gang that may start"""
     members: Members
@@ -87,7 +88,7 @@ class PendingWork:
         if not fact.is_wanted:
             return
         job = self._jobs.get((fact.namespace, fact.job)) if fact.job else None
-        shape = _encode((fact.roles, fact.minimum, fact.avoid_nodes, fact.flavors))
+        shape = _encode((fact.roles, fact.minimum, fact.avoid_nodes, fact.flavors, fact.topology))
         known = self._shapes.get(shape)
         if known is None:
             known = self._shapes[shape] = (fact, smallest_demand(fact))
