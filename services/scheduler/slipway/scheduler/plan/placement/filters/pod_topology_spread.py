@@ -5,8 +5,11 @@ counted. Ranks placed a moment before, of the same gang or another, count like r
 Source: kube-scheduler 1.36 podtopologyspread/filtering.go.
 """
 
+import numpy as np
+
 from slipway.scheduler.plan.placement.filters import domains
 from slipway.scheduler.plan.placement.filters.base import NodeRefusal, Refused
+from slipway.scheduler.plan.state.affinity_terms import Spread
 from slipway.scheduler.plan.state.nodes import At
 from slipway.scheduler.plan.state.rank_request import RankRequest
 from slipway.scheduler.plan.state.usage import NodeUsage
@@ -25,11 +28,14 @@ def refuse(ask: RankRequest, usage: NodeUsage, at: At) -> Refused:
         yield _unlabelled(spread.key), (column.codes < 0)[at]
         counted = eligible & domains.included(spread, ask, usage)
         sums = domains.sums_of(domains.alike(spread, ask, usage), column, counted)
-        known = sums[domains.present(spread, ask, column, counted)]
-        least = int(known.min()) if known.size and known.size >= spread.min_domains else 0
+        present = np.flatnonzero(domains.present(spread, ask, column, counted))
+        is_enough = bool(present.size) and present.size >= spread.min_domains
+        emptiest = int(present[sums[present].argmin()]) if is_enough else -1
+        least = int(sums[emptiest]) if is_enough else 0
         own = int(spread.selector.matches(ask.role.labels))
         skew = domains.at_nodes(sums, column) + own - least
-        yield _skewed(spread.key), ((column.codes >= 0) & (skew > spread.max_skew))[at]
+        name = column.values[emptiest] if is_enough else ""
+        yield _skewed(spread, name, least), ((column.codes >= 0) & (skew > spread.max_skew))[at]
 
 
 def _unlabelled(key: str) -> NodeRefusal:
@@ -38,6 +44,10 @@ def _unlabelled(key: str) -> NodeRefusal:
     )
 
 
-def _skewed(key: str) -> NodeRefusal:
-    text = f"too many pods that are alike in one {key}"
+def _skewed(spread: Spread, emptiest: str, least: int) -> NodeRefusal:
+    """Named is the domain that holds the others back: `emptiest`, or none where there are too few domains."""
+    if emptiest:
+        text = f"more than {spread.max_skew} above {spread.key} {emptiest}, which has the fewest pods like it ({least})"
+    else:
+        text = f"more than {spread.max_skew} pods like it in one {spread.key} of fewer than {spread.min_domains}"
     return NodeRefusal("PodTopologySpread", f"would have {text}", f"would have {text}", is_final=False)
