@@ -18,7 +18,7 @@ from slipway.crd.figures import DayUsage, Milliseconds, Usage
 from slipway.crd.transitions import ring_of, with_status
 from slipway.crd.v1alpha1 import RING_LENGTH, Allocation, AllocationStatus, RingEntry
 from slipway.model.lifecycle import Event, Phase
-from slipway.model.mig import GPU_UNITS, units_in
+from slipway.model.mig import GPU_UNITS, units_in, whole_gpus
 from slipway.model.times import format_time, parse_time
 
 DAY_MS = 86_400_000
@@ -71,7 +71,7 @@ def gpu_units_of(status: AllocationStatus) -> int:
     if not status.slices:
         return status.slots * GPU_UNITS
     slices = units_in(status.slices)
-    return max(0, status.slots - -(-slices // GPU_UNITS)) * GPU_UNITS + slices
+    return max(0, status.slots - whole_gpus(slices)) * GPU_UNITS + slices
 
 
 def counted_up_to(

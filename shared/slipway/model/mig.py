@@ -67,6 +67,11 @@ def units_in(amounts: Mapping[str, int]) -> int:
     return units
 
 
+def whole_gpus(units: int) -> int:
+    """GPUs, a rest of one counted as one."""
+    return -(-units // GPU_UNITS)
+
+
 def spell_units(units: int) -> str:
     """`2`, `300m`, `1/7`, `2 3/7`: exact, in thousandths where these are whole."""
     whole, rest = divmod(units, GPU_UNITS)

@@ -110,7 +110,7 @@ class Resources(msgspec.Struct, frozen=True):
     def gpus(self) -> int:
         """Whole devices of any GPU resource: what users call slots. A part of a device counts as one; all slices are
         added up, and a rest of them counts as one."""
-        return -(-self.gpu_units() // GPU_UNITS)
+        return mig.whole_gpus(self.gpu_units())
 
     def gpu_units(self) -> int:
         """The same in `GPU_UNITS`, as GPU time is counted: a slice counts as the part of a GPU that it is."""

@@ -152,6 +152,17 @@ async def test_a_job_in_use_is_not_removed_but_may_be_killed_whole(world: ApiWor
     assert (await world.stored(launched["name"])).spec.desired == "Stopped"
 
 
+async def test_a_queue_adds_up_the_slices_of_its_work(world: ApiWorld) -> None:
+    """Eight allocations of one slice of seven are two GPUs of the queue, and a slot each."""
+    slices = [{"count": 1, "resources": {"nvidia.com/mig-1g.10gb": 1}}]
+    for _ in range(8):
+        launched = await world.launch(ranks=slices)
+        await world.run(launched["name"])
+    assert (await world.get("/queues/default")).json()["slotsInUse"] == 2
+    stats = (await world.get("/queue-stats")).json()["queues"]
+    assert [each["slotsInUse"] for each in stats if each["queue"] == "default"] == [2]
+
+
 async def test_stats_count_what_waits_and_runs(world: ApiWorld) -> None:
     """Per queue and summed per pool."""
     gpus = [{"count": 2, "resources": {"nvidia.com/gpu": 1}}]

@@ -8,7 +8,7 @@ import pytest
 
 from slipway.api import seen_allocations
 from slipway.api.listing import ListFilter
-from slipway.api.queue_view import slots_of
+from slipway.api.queue_view import gpu_units_of
 from slipway.api.seen_allocations import KNOWN_S
 from slipway.crd.transitions import events_after
 from slipway.crd.v1alpha1 import Allocation
@@ -270,9 +270,9 @@ async def test_gpus_are_counted_once_for_each_version(world: ApiWorld, monkeypat
 
     def counting(allocation: Allocation) -> int:
         counts[allocation.metadata.name] += 1
-        return slots_of(allocation)
+        return gpu_units_of(allocation)
 
-    monkeypatch.setattr(seen_allocations, "slots_of", counting)
+    monkeypatch.setattr(seen_allocations, "gpu_units_of", counting)
     await launched(world, "a")
     await launched(world, "b")
     for _ in range(3):

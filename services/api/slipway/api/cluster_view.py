@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 
 from slipway.api.capacity import allocatable_of, nodes_of
-from slipway.api.queue_view import NONE_FIRST, Jobs, Precedence, SlotsBy, is_waiting, slots_of, waiting_of
+from slipway.api.queue_view import NONE_FIRST, Jobs, Precedence, UnitsBy, gpu_units_of, is_waiting, waiting_of
 from slipway.api.schemas import EvictionLimitView, FlavorUse, Held, NodeView, PoolView, QueueView, WindowView
 from slipway.api.seen_nodes import SeenNode
 from slipway.api.view import shown
@@ -15,7 +15,7 @@ from slipway.crd.v1alpha1 import Allocation, Queue, ResourcePool, RoleSpec
 from slipway.model import windows
 from slipway.model.eviction_rate import POOL_SCOPE, EvictionLevel
 from slipway.model.facts import DISABLED, DRAINING, SCHEDULING_LABEL
-from slipway.model.mig import GPU_UNITS
+from slipway.model.mig import GPU_UNITS, whole_gpus
 from slipway.model.quantity import QuantityValue
 from slipway.model.resources import GPU, Resources, counted_gpus, gpus_of, total
 from slipway.model.times import format_time
@@ -35,7 +35,7 @@ def queue_view(
     first: Precedence = NONE_FIRST,
     pool_of: ResourcePool | None = None,
     nodes: Iterable[SeenNode] = (),
-    slots_by: SlotsBy = slots_of,
+    units_by: UnitsBy = gpu_units_of,
 ) -> QueueView:
     """One queue; with `pending`, also who waits in it, in order; with its pool and `nodes`, its use of each flavor."""
     name, pool = queue.metadata.name, queue.spec.pool
@@ -46,7 +46,7 @@ def queue_view(
         pool=pool,
         pending=sum(map(is_waiting, own)),
         live=sum(map(is_admitted, own)),
-        slots_in_use=sum(slots_by(each) for each in own if is_admitted(each)),
+        slots_in_use=whole_gpus(sum(units_by(each) for each in own if is_admitted(each))),
         spec=shown(queue.spec),
         flavors=_flavors_of(queue, pool_of, nodes, own) if pool_of is not None else [],
         min_runtime=queue.spec.min_runtime or "",

@@ -7,7 +7,8 @@ from slipway.api.queue_view import (
     NONE_FIRST,
     Jobs,
     Precedence,
-    SlotsBy,
+    UnitsBy,
+    gpu_units_of,
     is_waiting,
     slots_of,
     waiting_of,
@@ -18,6 +19,7 @@ from slipway.api.view import shown
 from slipway.crd.transitions import id_of, is_admitted
 from slipway.crd.v1alpha1 import Allocation, Job
 from slipway.model.lifecycle import Phase, has_reached
+from slipway.model.mig import whole_gpus
 from slipway.model.standing import JOB_STATE_OF, JobState
 from slipway.model.times import parse_time
 
@@ -105,12 +107,12 @@ def _member(allocation: Allocation, waits: Waiting | None) -> Member:
     )
 
 
-def queue_stats(live: Iterable[Allocation], now: float, *, slots_by: SlotsBy = slots_of) -> list[QueueStats]:
+def queue_stats(live: Iterable[Allocation], now: float, *, units_by: UnitsBy = gpu_units_of) -> list[QueueStats]:
     """What waits and runs, per queue of each pool."""
     groups: dict[tuple[str, str], list[Allocation]] = {}
     for each in live:
         groups.setdefault((each.spec.pool, each.spec.queue), []).append(each)
-    return [_stats(pool, queue, members, now, slots_by) for (pool, queue), members in sorted(groups.items())]
+    return [_stats(pool, queue, members, now, units_by) for (pool, queue), members in sorted(groups.items())]
 
 
 def pool_stats(queues: Iterable[QueueStats]) -> list[QueueStats]:
@@ -133,7 +135,7 @@ def pool_stats(queues: Iterable[QueueStats]) -> list[QueueStats]:
     ]
 
 
-def _stats(pool: str, queue: str, members: list[Allocation], now: float, slots_by: SlotsBy) -> QueueStats:
+def _stats(pool: str, queue: str, members: list[Allocation], now: float, units_by: UnitsBy) -> QueueStats:
     waiting = [each for each in members if is_waiting(each)]
     placed = [each for each in members if has_place(each)]
     running = [each for each in placed if has_reached(each.status.phase, Phase.RUNNING)]
@@ -144,7 +146,7 @@ def _stats(pool: str, queue: str, members: list[Allocation], now: float, slots_b
         queued=len(waiting),
         scheduled=len(placed) - len(running),
         running=len(running),
-        slots_queued=sum(map(slots_by, waiting)),
-        slots_in_use=sum(map(slots_by, placed)),
+        slots_queued=whole_gpus(sum(map(units_by, waiting))),
+        slots_in_use=whole_gpus(sum(map(units_by, placed))),
         oldest_s=round(max(0.0, now - min(since)), 3) if since else 0.0,
     )

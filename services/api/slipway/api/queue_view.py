@@ -14,7 +14,7 @@ from slipway.crd.resolve import role_requests, template_of
 from slipway.crd.transitions import id_of, ring_of, user_of
 from slipway.crd.v1alpha1 import Allocation, Job, ResourcePool
 from slipway.model.lifecycle import Event, Phase
-from slipway.model.mig import GPU_UNITS
+from slipway.model.mig import whole_gpus
 from slipway.model.position import WorkKey, ages_at, default_position, work_key
 from slipway.model.reasons import Gate
 from slipway.model.resources import Resources
@@ -37,6 +37,7 @@ NONE_FIRST = Precedence()
 LineKey = tuple[int, int, int, WorkKey]
 """(the first two of the order, what the user has used, the order): ascending in a queue"""
 SlotsBy = Callable[[Allocation], int]
+UnitsBy = Callable[[Allocation], int]
 """Answers as `slots_of` does, from what it has worked out before."""
 
 
@@ -85,9 +86,13 @@ class QueuePlace(NamedTuple):
 
 def slots_of(allocation: Allocation) -> int:
     """Whole devices that all its ranks ask for."""
+    return whole_gpus(gpu_units_of(allocation))
+
+
+def gpu_units_of(allocation: Allocation) -> int:
+    """The same in `GPU_UNITS`: a slice counts as the part of a GPU that it is."""
     asks = _asks_by_role(allocation)
-    units = sum(role.count * asks[role.name].gpu_units() for role in allocation.spec.ranks) if asks else 0
-    return -(-units // GPU_UNITS)
+    return sum(role.count * asks[role.name].gpu_units() for role in allocation.spec.ranks) if asks else 0
 
 
 def gpus_by_role(allocation: Allocation) -> dict[str, int]:

@@ -24,7 +24,7 @@ from sys import intern
 import msgspec
 
 from slipway.api.ports import WatchingKube
-from slipway.api.queue_view import slots_of
+from slipway.api.queue_view import gpu_units_of
 from slipway.api.ttl_cache import Recent
 from slipway.api.watched import LOOK_S, WatchedObjects
 from slipway.crd.meta import ANNOTATION_USER, ObjectMeta
@@ -36,6 +36,7 @@ from slipway.kube.resources import ALLOCATIONS
 from slipway.kube.scope import StopSignal
 from slipway.model.events import AllocationEvent
 from slipway.model.lifecycle import Phase
+from slipway.model.mig import whole_gpus
 from slipway.model.times import parse_time
 from slipway.runtime.clock import Clock, Random
 
@@ -139,8 +140,8 @@ class SeenAllocations:
         """{uid: when the watch has shown that it is not there any more}, the oldest first"""
         self._list_until_s = -math.inf
         """until then answers are LISTs: more was known than `_ahead` holds"""
-        self._slots: dict[str, tuple[Allocation, int]] = {}
-        """{uid: (the version that it was worked out for, GPUs)}"""
+        self._units: dict[str, tuple[Allocation, int]] = {}
+        """{uid: (the version that it was worked out for, GPUs in `GPU_UNITS`)}"""
         self._read = Recent[tuple[str, str], Allocation](clock, ttl_s=READ_KEPT_S, keys_max=READ_KEPT_MAX)
         """{(uid, version): whole} of what has ended"""
         self._watched.store.on_change(self._show)
@@ -201,15 +202,19 @@ class SeenAllocations:
         return found
 
     def slots_of(self, allocation: Allocation) -> int:
-        """What `queue_view.slots_of` says, worked out once for each version of what is kept."""
+        """What `queue_view.slots_of` says."""
+        return whole_gpus(self.gpu_units_of(allocation))
+
+    def gpu_units_of(self, allocation: Allocation) -> int:
+        """What `queue_view.gpu_units_of` says, worked out once for each version of what is kept."""
         uid = allocation.metadata.uid
-        known = self._slots.get(uid)
+        known = self._units.get(uid)
         if known is not None and known[0] is allocation:
             return known[1]
-        slots = slots_of(allocation)
+        units = gpu_units_of(allocation)
         if self._watched.store.by_uid(uid) is allocation:
-            self._slots[uid] = allocation, slots
-        return slots
+            self._units[uid] = allocation, units
+        return units
 
     def saw(self, allocation: Allocation) -> None:
         """The API server has answered a write, or a read of this one, with this object."""
@@ -243,7 +248,7 @@ class SeenAllocations:
             assert old is not None  # noqa: S101 - a change has one of them
             uid, now = old.metadata.uid, self._clock.monotonic()
             self._ahead.pop(uid, None)
-            self._slots.pop(uid, None)
+            self._units.pop(uid, None)
             self._gone[uid] = now
             while self._gone[first := next(iter(self._gone))] < now - KNOWN_S:
                 del self._gone[first]
@@ -255,7 +260,7 @@ class SeenAllocations:
         if ahead is not None and ahead.is_shown_by(new, new.metadata.version):
             del self._ahead[uid]
         if not _is_live(new):
-            self._slots.pop(uid, None)
+            self._units.pop(uid, None)
 
     async def _is_current(self) -> bool:
         """Whether the view may answer, after it was waited for."""

@@ -30,7 +30,7 @@ from slipway.crd.v1alpha1 import SLICES_MAX, Allocation, RankStatus
 from slipway.kube.facts import pod_fact
 from slipway.kube.objects import Pod
 from slipway.model.lifecycle import RANK_ENDS, Event, Phase, RankState
-from slipway.model.mig import GPU_UNITS, slices_in
+from slipway.model.mig import slices_in, whole_gpus
 from slipway.model.reasons import INFRASTRUCTURE, Reason
 from slipway.model.resources import Resources, total
 from slipway.model.times import parse_time
@@ -331,7 +331,7 @@ class ObservedGang(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def slots(self) -> int:
         """Whole GPUs that its pods ask for, but for those of ranks that have made room."""
-        return -(-sum(asked.gpu_units() for asked in self._asked()) // GPU_UNITS)
+        return whole_gpus(sum(asked.gpu_units() for asked in self._asked()))
 
     @property
     def slices(self) -> dict[str, int]:

@@ -166,7 +166,7 @@ async def stats(request: Request) -> Response:
     if not live and not spent:
         remembered = in_totals(request, await sight_of(request))
         await check_named(parts.kube, Named(pool=pool), partial(workspaces_of, request), remembered)
-    queues = queue_stats(live, now, slots_by=parts.seen.slots_of)
+    queues = queue_stats(live, now, units_by=parts.seen.gpu_units_of)
     return json_response(StatsView(queues=queues, pools=pool_stats(queues), days=_waits(spent)))
 
 

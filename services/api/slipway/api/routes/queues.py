@@ -29,9 +29,9 @@ async def queues(request: Request) -> Response:
     """All queues with what waits and runs in each."""
     parts = parts_of(request)
     listed = await parts.kube.list(QUEUES)
-    live, slots_by = await parts.seen.live(), parts.seen.slots_of
+    live, units_by = await parts.seen.live(), parts.seen.gpu_units_of
     return json_response(
-        Items(items=[cluster_view.queue_view(queue, live, slots_by=slots_by) for queue in listed.items])
+        Items(items=[cluster_view.queue_view(queue, live, units_by=units_by) for queue in listed.items])
     )
 
 
@@ -60,7 +60,7 @@ async def queue(request: Request) -> Response:
         first=first,
         pool_of=pool,
         nodes=nodes,
-        slots_by=parts.seen.slots_of,
+        units_by=parts.seen.gpu_units_of,
     )
     sight = await sight_of(request)
     return json_response(

@@ -25,7 +25,7 @@ from slipway.model.facts import (
 )
 from slipway.model.ledger import Decision, DecisionKind
 from slipway.model.lifecycle import Phase
-from slipway.model.mig import GPU_UNITS
+from slipway.model.mig import whole_gpus
 from slipway.model.position import milliseconds
 from slipway.model.times import parse_time
 from slipway.scheduler.plan.state.budgets import Spent
@@ -509,9 +509,7 @@ def _holding(
     used = bare.used_by(charges)
     stranded = bare.used_by(table.stranded(bare.placements)).amounts
     units = used.gpu_units()
-    return msgspec.structs.replace(
-        bare, used=used.amounts, slots=-(-units // GPU_UNITS), gpu_units=units, stranded=stranded
-    )
+    return msgspec.structs.replace(bare, used=used.amounts, slots=whole_gpus(units), gpu_units=units, stranded=stranded)
 
 
 def _is_enough(allocation: AllocationFact, admitted: dict[int, str]) -> bool:
