@@ -14,6 +14,7 @@ from slipway.crd.meta import (
     ANNOTATION_USER,
     TEARDOWN_FINALIZER,
 )
+from slipway.crd.v1alpha1 import TopologySpec
 from slipway.errors import (
     ControlPlaneError,
     DeadlineError,
@@ -143,6 +144,20 @@ async def test_a_collection_refuses_another_kind(world: ApiWorld) -> None:
     response = await world.post("/notebooks", {"kind": "shell"})
     assert response.status_code == 422
     assert response.json()["errors"][0]["pointer"] == "/kind"
+
+
+async def test_a_topology_of_all_roles_is_kept_and_its_key_is_a_label(world: ApiWorld) -> None:
+    """It stands beside that of a role; a key that no node label can have is refused by its field."""
+    ranks = [{"name": "a", "topology": {"key": "rack"}}, {"name": "b"}]
+    launched = await world.launch(
+        kind="training", ranks=ranks, topology={"key": "example.com/block", "mode": "preferred"}
+    )
+    spec = (await world.stored(launched["name"])).spec
+    assert spec.topology == TopologySpec(key="example.com/block", mode="preferred")
+    assert [role.topology for role in spec.ranks] == [TopologySpec(key="rack"), None]
+    refused = await world.post("/allocations", {"kind": "training", "ranks": ranks, "topology": {"key": "no label"}})
+    assert refused.status_code == 422
+    assert refused.json()["errors"][0]["pointer"] == "/topology/key"
 
 
 async def test_the_same_key_and_body_launch_once(world: ApiWorld) -> None:

@@ -13,6 +13,7 @@ import numpy as np
 from slipway.model import growth
 from slipway.model.facts import AllocationFact, RoleFact
 from slipway.model.lifecycle import Phase
+from slipway.model.mig import whole_gpus
 from slipway.scheduler.plan.placement import gang
 from slipway.scheduler.plan.placement.topology import REQUIRED, is_in_one_domain
 from slipway.scheduler.plan.placement.whatif import WhatIf
@@ -105,8 +106,9 @@ def _common(whatif: WhatIf, fact: AllocationFact, nodes: list[int]) -> Bools | N
 
 def told(fact: AllocationFact) -> str:
     """What a running gang below its count lacks, in one sentence."""
-    missing = [role.requests.gpus() for role, lacks in _lacking(fact) for _ in range(lacks)]
-    return growth.below_count(have=fact.rank_count - len(missing), count=fact.rank_count, gpus=sum(missing))
+    missing = [role.requests.gpu_units() for role, lacks in _lacking(fact) for _ in range(lacks)]
+    gpus = whole_gpus(sum(missing))
+    return growth.below_count(have=fact.rank_count - len(missing), count=fact.rank_count, gpus=gpus)
 
 
 def _lacking(fact: AllocationFact) -> list[tuple[RoleFact, int]]:
