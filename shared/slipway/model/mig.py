@@ -33,6 +33,10 @@ SEVEN_SLICES = frozenset(
         *("1g.34gb", "1g.67gb", "2g.67gb", "3g.135gb", "4g.135gb", "7g.269gb"),  # B300
     }
 )
+_NEVER_SLICES = frozenset(
+    {"cpu", "memory", "pods", "nvidia.com/gpu", "slipway.dev/gpu-milli", "slipway.dev/gpu-shares"}
+)
+"""Most work asks for nothing else: then no name is looked at."""
 _NAME = re.compile(r"(?:(?P<compute>[1-7])c\.)?(?P<profile>(?P<slices>[1-7])g\.[1-9]\d{0,3}gb)(?:[.-][a-z.]+)?")
 """`1g.10gb`; `1g.10gb.me`, `1g.24gb-me` with other engines; `1c.3g.40gb` for a compute slice of a larger slice"""
 
@@ -60,6 +64,8 @@ def slices_in(amounts: Iterable[str]) -> list[str]:
 
 def units_in(amounts: Mapping[str, int]) -> int:
     """What all slices among `amounts` are together, in `GPU_UNITS`."""
+    if _NEVER_SLICES.issuperset(amounts):
+        return 0
     units = 0
     for name in amounts:
         if name.startswith(MIG_PREFIX):

@@ -23,6 +23,7 @@ GPU_SHARES = "slipway.dev/gpu-shares"
 """How many ranks use a part of a GPU. Nobody asks for it: sums of requests count slots by it."""
 GPU_NAMES = (GPU, "amd.com/gpu")
 MILLI = 1000
+_MILLI_UNITS = GPU_UNITS // MILLI
 _OF_FLAVOR = f"{GPU}@"
 
 
@@ -45,8 +46,7 @@ def scale_of(name: str) -> int:
 
 def counted_gpus(amounts: Mapping[str, int]) -> int:
     """As quota counts the GPUs among `amounts`, in `GPU_UNITS`: whole ones of NVIDIA, parts of one, and slices."""
-    units = amounts.get(GPU, 0) * GPU_UNITS + mig.units_in(amounts)
-    return units + milli * GPU_UNITS // MILLI if (milli := amounts.get(GPU_MILLI, 0)) else units
+    return amounts.get(GPU, 0) * GPU_UNITS + amounts.get(GPU_MILLI, 0) * _MILLI_UNITS + mig.units_in(amounts)
 
 
 class Resources(msgspec.Struct, frozen=True):

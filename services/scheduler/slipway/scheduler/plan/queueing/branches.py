@@ -12,7 +12,7 @@ import msgspec
 
 from slipway.model.decay import constant
 from slipway.model.facts import QueueFact
-from slipway.model.mig import GPU_UNITS, slices_in
+from slipway.model.mig import GPU_UNITS, slices_in, units_in
 from slipway.model.resources import GPU, GPU_MILLI, GPU_SHARES, PODS, Resources, counted_gpus
 from slipway.scheduler.plan.state.past_use import STEPS, PastUse, step_of
 
@@ -24,7 +24,7 @@ ROOT_NAMES = ("", "root")
 def counted(amounts: Mapping[str, int]) -> Mapping[str, int]:
     """Base units as quota counts them: whole GPUs, parts of one and slices are `GPU_UNITS` of GPUs together. A slice
     is counted under its own name as well: a queue may have a quota of it."""
-    if GPU not in amounts and GPU_MILLI not in amounts and not slices_in(amounts):
+    if GPU not in amounts and GPU_MILLI not in amounts and not units_in(amounts):
         return amounts
     result = {name: amount for name, amount in amounts.items() if name not in (GPU_MILLI, GPU_SHARES)}
     result[GPU] = counted_gpus(amounts)
