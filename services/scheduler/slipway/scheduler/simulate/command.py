@@ -1,4 +1,4 @@
-"""The `simulate` verb: `slipway simulate FILE [-o json|table] [--explain-scores]`.
+"""The `simulate` verb: `slipway simulate FILE [-o json|table|summary] [--explain-scores]`.
 
 Exit codes: 0 answered; 2 the file or the arguments are bad (the message names the file and the path of the field);
 1 the planner broke one of its own rules. Standard output holds the whole answer or nothing.
@@ -44,10 +44,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _answer(arguments: argparse.Namespace) -> str:
     scenario = _read(arguments.file)
     outcome = simulate(scenario, with_scores=arguments.explain_scores)
-    estimates, warnings = forecast(scenario, outcome), unsupported(scenario)
+    warnings = unsupported(scenario)
+    columns = shutil.get_terminal_size((table.WIDTH, 24)).columns
+    if arguments.output == "summary":
+        return table.as_summary(outcome, warnings, columns)
+    estimates = forecast(scenario, outcome)
     if arguments.output == "json":
         return json.dumps(answer.as_json(outcome, warnings, estimates), indent=2) + "\n"
-    return table.as_table(outcome, warnings, estimates, shutil.get_terminal_size((table.WIDTH, 24)).columns)
+    return table.as_table(outcome, warnings, estimates, columns)
 
 
 def _complain(text: str, code: int) -> int:
@@ -71,7 +75,13 @@ def _parser() -> argparse.ArgumentParser:
         prog="slipway simulate", description="Run the scheduler's planner over a scenario, in virtual time."
     )
     parser.add_argument("file", metavar="FILE", help="the scenario (YAML or JSON); - reads standard input")
-    parser.add_argument("-o", "--output", choices=("table", "json"), default="table", help="form of the answer")
+    parser.add_argument(
+        "-o",
+        "--output",
+        choices=("table", "json", "summary"),
+        default="table",
+        help="form of the answer; summary: the metrics alone",
+    )
     parser.add_argument(
         "--explain-scores",
         action="store_true",

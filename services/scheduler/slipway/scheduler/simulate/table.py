@@ -10,10 +10,11 @@ from types import MappingProxyType
 from typing import Any
 
 from slipway.model.lifecycle import Phase
-from slipway.scheduler.simulate.answer import Estimates, allocation_data, metrics
+from slipway.scheduler.simulate.answer import Estimates, allocation_data
 from slipway.scheduler.simulate.fair_shares import fair_shares
 from slipway.scheduler.simulate.forecast import Estimate
 from slipway.scheduler.simulate.lower import NAMESPACE
+from slipway.scheduler.simulate.metrics import metrics
 from slipway.scheduler.simulate.run import Scores, SimulationOutcome
 
 Json = dict[str, Any]
@@ -41,6 +42,16 @@ def as_table(
     lines += _wrapped(f"{outcome.ticks} ticks; {figures}", width)
     for warning in warnings:
         lines += _wrapped(f"warning: {warning}", width)
+    return "\n".join(lines) + "\n"
+
+
+def as_summary(outcome: SimulationOutcome, warnings: Sequence[str], width: int = WIDTH) -> str:
+    """The figures alone, one a line."""
+    figures = {**metrics(outcome), "ticks": outcome.ticks}
+    name_width = max(map(len, figures))
+    lines = [f"{name.ljust(name_width)}  {number(value)}" for name, value in figures.items()]
+    for warning in warnings:
+        lines += _wrapped(f"warning: {warning}", max(width, WIDTH_MIN))
     return "\n".join(lines) + "\n"
 
 
