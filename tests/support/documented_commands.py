@@ -143,6 +143,9 @@ nodes: [{name: n, cpu: 8, gpus: 8}]
 allocations: [{name: train, ranks: [{cpu: 1, gpus: 2}]}]
 until: 10
 """,
+    "cluster.yaml": "nodes: [{name: n, cpu: 8, memory: 64Gi, gpus: 8}]\n",
+    "jobs.csv": "submitted,seconds,gpus\n0,60,4\n30,60,8\n",
+    "jobs.mapping.yaml": "columns: {submit: submitted, duration: seconds, gpus: gpus}\n",
     "changes.yaml": """\
 pool: default
 addNodes: [{name: big, cpu: 64, memory: 256Gi, gpus: 64}]

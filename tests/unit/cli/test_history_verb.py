@@ -1,5 +1,7 @@
 """`slipway history`: what has ended, and who stood where."""
 
+from pathlib import Path
+
 import pytest
 
 from slipway.cli import main
@@ -10,6 +12,7 @@ from slipway.kube.resources import ALLOCATIONS
 from slipway.model.lifecycle import Event
 from slipway.model.reasons import Result
 from slipway.model.times import format_time
+from slipway.scheduler.simulate.workload_trace import load
 from tests.support.api_world import ApiWorld
 from tests.support.cli import Desk
 
@@ -41,6 +44,49 @@ async def test_who_stood_where_then(world: ApiWorld, desk: Desk) -> None:
     before = await desk.run("history", "--at", "2020-01-01T00:00:00Z")
     assert "nothing was there" in before.err
     assert "note:" in before.err
+
+
+async def test_what_has_run_is_a_trace_that_simulate_reads(world: ApiWorld, desk: Desk, tmp_path: Path) -> None:
+    """Each of it, with what its ranks request and how long it ran; what ended before it ran is left out."""
+    roles = [
+        {"name": "leader", "count": 1, "resources": {"cpu": 2, "memory": "4Gi"}},
+        {"name": "worker", "count": 2, "resources": {"cpu": 4, "memory": "8Gi", "nvidia.com/gpu": 4}},
+    ]
+    await world.launch(name="train", queue="vision", ranks=roles, maxRuntime="2h", priority=70)
+    await world.launch(name="never")
+    begin = world.clock.now()
+    for name, ran_s in (("train", 90), ("never", 0)):
+        started = format_time(begin) if ran_s else ""
+        over = record(
+            await world.stored(name),
+            Event.TERMINATED,
+            now=begin + ran_s,
+            started_at=started,
+            ended_at=format_time(begin + ran_s),
+            result=Result.SUCCEEDED,
+        )
+        await world.kube.replace_status(ALLOCATIONS, over)
+    trace, cluster = tmp_path / "work.csv", tmp_path / "cluster.yaml"
+    ran = await desk.run("history", "--trace", str(trace))
+    assert (ran.code, "2 allocations" in ran.err) == (main.OK, True), ran.err
+    cluster.write_text("nodes: [{name: n, count: 2, cpu: 16, memory: 64Gi, gpus: 4}]\nqueues: [{name: vision}]\n")
+    found = load(str(cluster), str(trace), str(tmp_path / "work.mapping.yaml"))
+    [part] = found.scenario.allocations
+    [rank] = part.ranks
+    assert part.name.startswith("train")
+    assert (part.queue, part.priority, part.duration, part.max_runtime) == ("vision", 70, 90, 7200)
+    assert (rank.count, rank.cpu, rank.memory, rank.gpus) == (2, "5000m", 10 * 2**30, 4)
+    assert len(found.warnings) == 1
+
+
+async def test_a_trace_has_everything(desk: Desk, tmp_path: Path) -> None:
+    """So that no option of a page goes with it; a file that cannot be written is said."""
+    trace = str(tmp_path / "work.csv")
+    for words in (["--at", "1h"], ["--limit", "5"], ["-o", "json"], ["-q"]):
+        ran = await desk.run("history", "--trace", trace, *words)
+        assert (ran.code, "not together with --trace" in ran.err) == (main.USAGE, True)
+    ran = await desk.run("history", "--trace", str(tmp_path / "no" / "work.csv"))
+    assert (ran.code, "cannot be written" in ran.err) == (main.USAGE, True)
 
 
 def test_times_and_how_long_ago() -> None:

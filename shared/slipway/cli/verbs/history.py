@@ -3,14 +3,17 @@
 import argparse
 import re
 from datetime import timedelta
+from pathlib import Path
 from typing import Any, cast
 
 from slipway.cli import labels, main, output, table
+from slipway.cli.http import Query
 from slipway.cli.verb import CliSession, CliVerb, whole_number
 from slipway.errors import InvalidError
 from slipway.model.duration import format_duration, parse_duration
 
 Json = dict[str, Any]
+LIMIT = 50
 _AGO = re.compile(r"-?((\d+(\.\d+)?)(ms|s|m|h|d))+")
 
 
@@ -23,27 +26,63 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-n", "--workspace", metavar="W", help="only of this workspace")
     parser.add_argument("--queue", help="only of this queue")
     parser.add_argument("--owner", metavar="USER", help="only of this user (not with --at)")
-    parser.add_argument("--limit", type=whole_number, default=50, metavar="N", help="how many of them (default 50)")
+    parser.add_argument("--limit", type=whole_number, metavar="N", help=f"how many of them (default {LIMIT})")
+    parser.add_argument(
+        "--trace",
+        metavar="FILE",
+        help="write all of it as a workload trace (CSV), and beside it the mapping, for slipway simulate --trace",
+    )
     output.add_options(parser, "table", "json", "yaml", "name")
 
 
 def history(arguments: argparse.Namespace, session: CliSession) -> int:
     """What was."""
+    if arguments.trace:
+        return _trace(arguments, session)
     return _at(arguments, session) if arguments.at else _ended(arguments, session)
 
 
-def _ended(arguments: argparse.Namespace, session: CliSession) -> int:
-    if not 1 <= arguments.limit <= 500:
-        raise InvalidError("--limit: from 1 to 500")
-    query = {
+def _trace(arguments: argparse.Namespace, session: CliSession) -> int:
+    """All that has ended, as files."""
+    # Most commands write no trace: they need not wait for this import.
+    from slipway.cli import workload_trace
+
+    if arguments.output != "table":
+        raise InvalidError("-o: not together with --trace; leave one of them out")
+    for name in ("at", "limit", "quiet"):
+        if getattr(arguments, name):
+            raise InvalidError(f"--{name}: not together with --trace; leave one of them out")
+    answer = output.listed(session.api, "/allocations", {**_wanted(arguments), "fields": workload_trace.FIELDS})
+    items = output.items_of(answer)
+    mapping = workload_trace.mapping_path(arguments.trace)
+    for path, text in (
+        (Path(arguments.trace), workload_trace.trace_text(items)),
+        (mapping, workload_trace.mapping_text(arguments.trace)),
+    ):
+        try:
+            path.write_text(text, encoding="utf-8")
+        except OSError as exc:
+            raise InvalidError(f"--trace: {path} cannot be written: {exc.strerror or exc}") from exc
+    session.terminal.note(f"{len(items)} allocations are in {arguments.trace}; {mapping} says what its columns mean")
+    return main.OK
+
+
+def _wanted(arguments: argparse.Namespace) -> Query:
+    return {
         "phase": "Terminated",
         "sort": "-endedAt,name",
-        "limit": arguments.limit,
         "workspace": arguments.workspace,
         "queue": arguments.queue,
         "user": arguments.owner,
         "endedAfter": moment_of(arguments.since, "--since") if arguments.since else None,
     }
+
+
+def _ended(arguments: argparse.Namespace, session: CliSession) -> int:
+    limit = LIMIT if arguments.limit is None else arguments.limit
+    if not 1 <= limit <= 500:
+        raise InvalidError("--limit: from 1 to 500")
+    query = {**_wanted(arguments), "limit": limit}
     answer = session.api.call("GET", "/allocations", query=query)
     items = output.items_of(answer)
     if _is_plain(arguments, session, answer, items):

@@ -1,4 +1,4 @@
-"""The `simulate` verb: `slipway simulate FILE [-o json|table|summary] [--explain-scores]`.
+"""The `simulate` verb: `slipway simulate FILE [--trace FILE --mapping FILE] [-o json|table|summary]`.
 
 Exit codes: 0 answered; 2 the file or the arguments are bad (the message names the file and the path of the field);
 1 the planner broke one of its own rules. Standard output holds the whole answer or nothing.
@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from slipway.errors import InvalidError, InvariantError
 from slipway.scheduler.plan.placement.scores import SCORES
-from slipway.scheduler.simulate import answer, table
+from slipway.scheduler.simulate import answer, table, workload_trace
 from slipway.scheduler.simulate.forecast import forecast
 from slipway.scheduler.simulate.run import simulate
 from slipway.scheduler.simulate.scenario import Scenario, load
@@ -42,14 +42,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _answer(arguments: argparse.Namespace) -> str:
-    scenario = _read(arguments.file)
+    scenario, told = _read(arguments)
     outcome = simulate(scenario, with_scores=arguments.explain_scores)
-    warnings = unsupported(scenario)
+    warnings = [*told, *unsupported(scenario)]
+    form = arguments.output or ("summary" if arguments.trace else "table")
     columns = shutil.get_terminal_size((table.WIDTH, 24)).columns
-    if arguments.output == "summary":
+    if form == "summary":
         return table.as_summary(outcome, warnings, columns)
     estimates = forecast(scenario, outcome)
-    if arguments.output == "json":
+    if form == "json":
         return json.dumps(answer.as_json(outcome, warnings, estimates), indent=2) + "\n"
     return table.as_table(outcome, warnings, estimates, columns)
 
@@ -60,14 +61,22 @@ def _complain(text: str, code: int) -> int:
     return code
 
 
-def _read(name: str) -> Scenario:
-    scenario = load(name)
+def _read(arguments: argparse.Namespace) -> tuple[Scenario, Sequence[str]]:
+    """The scenario, with the work of the trace if there is one, and what is to be said about that."""
+    name, told = arguments.file, ()
+    if arguments.trace or arguments.mapping:
+        if not (arguments.trace and arguments.mapping):
+            raise InvalidError("--trace and --mapping need each other; state both")
+        traced = workload_trace.load(name, arguments.trace, arguments.mapping)
+        scenario, told = traced.scenario, traced.warnings
+    else:
+        scenario = load(name)
     try:
         check_scores(scenario)
     except InvalidError as exc:
         where = "" if name == "-" else f"{name}: "
         raise InvalidError(f"{where}{exc}") from exc
-    return scenario
+    return scenario, told
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -79,9 +88,10 @@ def _parser() -> argparse.ArgumentParser:
         "-o",
         "--output",
         choices=("table", "json", "summary"),
-        default="table",
-        help="form of the answer; summary: the metrics alone",
+        help="form of the answer; summary: the metrics alone (default: table, with --trace summary)",
     )
+    parser.add_argument("--trace", metavar="FILE", help="also run the work of this workload trace (CSV or JSON lines)")
+    parser.add_argument("--mapping", metavar="FILE", help="what the columns of the trace mean (YAML or JSON)")
     parser.add_argument(
         "--explain-scores",
         action="store_true",

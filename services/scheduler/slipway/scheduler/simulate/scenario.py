@@ -38,10 +38,12 @@ __all__ = [
     "amount",
     "checked",
     "decode",
+    "document_of",
     "load",
     "located",
     "node_names",
     "seconds",
+    "whole",
 ]
 
 _KEY = "[...]"
@@ -68,9 +70,27 @@ def decode(text: str) -> Scenario:
     Raises:
         InvalidError: what is wrong and at which field.
     """
+    return whole(document_of(text))
+
+
+def document_of(text: str) -> Any:
+    """The plain data of a scenario's text.
+
+    Raises:
+        InvalidError: what is wrong and at which line; there is nothing in it.
+    """
     document = yaml_reader.parse(text, yaml_reader.SCENARIO)
     if document is None:
         raise InvalidError("the file: there is nothing in it; it needs nodes at least")
+    return document
+
+
+def whole(document: object) -> Scenario:
+    """The scenario of a whole file: what its allocations name is in it.
+
+    Raises:
+        InvalidError: what is wrong and at which field.
+    """
     scenario = checked(document)
     checks.check_references(scenario)
     return scenario

@@ -1,0 +1,121 @@
+"""What a system has run, as a workload trace: CSV, and the mapping by which `slipway simulate --trace` reads it. Pure.
+
+A row has ranks that are alike. Work with several roles is written as its ranks that have GPUs (all ranks, where none
+has), and what the roles request together is divided among them.
+"""
+
+import csv
+import io
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, cast
+
+from slipway.crd.roleresources import object_of, objects_of, role_requests
+from slipway.crd.v1alpha1 import RoleSpec
+from slipway.errors import InvalidError
+from slipway.model.quantity import format_quantity
+from slipway.model.resources import CPU, GPU, GPU_MILLI, MEMORY, MILLI, Resources, total
+
+Json = Mapping[str, Any]
+FIELDS = (
+    "id,workspace,kind,queue,job,user,priority,result,attempt,createdAt,startedAt,endedAt,spec.ranks,spec.template,"
+    "spec.preemptible,spec.maxRuntime,status.admission.flavor"
+)
+"""of an allocation, as the API has it"""
+HEAD = (
+    *("id", "submitted", "started", "ended", "ranks", "cpu", "memory", "gpus", "gpuMilli", "queue", "user"),
+    *("priority", "maxRuntime", "preemptible", "workspace", "job", "kind", "flavor", "result", "attempts"),
+)
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+_MAPPING = """\
+# The columns of {trace}, as `slipway history --trace` wrote it. Use both with
+#   slipway simulate SCENARIO --trace {trace} --mapping THIS
+# where SCENARIO is a file with the nodes, the pool and the queues.
+columns:
+  name: id
+  submit: submitted
+  duration: {{from: started, to: ended}}
+  ranks: ranks
+  cpu: cpu
+  memory: memory
+  gpus: gpus
+  gpuMilli: gpuMilli
+  queue: queue
+  user: user
+  priority: priority
+  maxRuntime: maxRuntime
+  preemptible: preemptible
+  # gpuType: flavor       # keeps the work on the GPUs that it had; SCENARIO needs pool.flavors
+skip: {{started: [""]}}     # what ended before it ran
+"""
+
+
+def mapping_path(trace: str) -> Path:
+    """Where the mapping of a trace is written: beside it."""
+    return Path(trace).with_suffix(".mapping.yaml")
+
+
+def mapping_text(trace: str) -> str:
+    """The mapping of a trace."""
+    return _MAPPING.format(trace=Path(trace).name)
+
+
+def trace_text(items: Iterable[Json]) -> str:
+    """Allocations that have ended as the lines of a trace, by the time of their submission.
+
+    Raises:
+        InvalidError: an allocation has a quantity that is none.
+    """
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(HEAD)
+    for item in sorted(items, key=lambda each: (str(each.get("createdAt")), str(each.get("id")))):
+        writer.writerow([_safe(_cell(value)) for value in _row(item)])
+    return out.getvalue()
+
+
+def _row(item: Json) -> list[Any]:
+    spec = object_of(item.get("spec"))
+    ranks, amounts = _shape(str(item.get("id")), spec)
+    milli = amounts.get(GPU_MILLI)
+    amounts_told = (format_quantity(amounts.get(CPU), scale=MILLI), format_quantity(amounts.get(MEMORY)))
+    flavor = object_of(object_of(item.get("status")).get("admission")).get("flavor")
+    return [
+        *(item.get(name) for name in ("id", "createdAt", "startedAt", "endedAt")),
+        *(ranks, *amounts_told, amounts.get(GPU), milli, item.get("queue"), item.get("user"), item.get("priority")),
+        *(spec.get("maxRuntime"), bool(spec.get("preemptible")), item.get("workspace"), item.get("job")),
+        *(item.get("kind"), flavor, item.get("result"), item.get("attempt")),
+    ]
+
+
+def _shape(name: str, spec: Json) -> tuple[int, Resources]:
+    """(ranks that are alike, what each of them requests)."""
+    template = object_of(spec.get("template"))
+    roles: list[tuple[int, Resources]] = []
+    for role in objects_of(spec.get("ranks")) or [{}]:
+        own = RoleSpec(resources=dict(object_of(role.get("resources"))))
+        replaced = role.get("template")
+        try:
+            requests = role_requests(own, object_of(replaced) if replaced else template)
+        except ValueError as exc:
+            raise InvalidError(f"allocation {name}: {exc}") from exc
+        roles.append((int(cast("int", role.get("count", 1))), requests))
+    with_gpus = sum(count for count, requests in roles if requests.gpus())
+    ranks = with_gpus or sum(count for count, _ in roles)
+    whole = total(requests * count for count, requests in roles)
+    gpus, milli = whole.get(GPU), whole.get(GPU_MILLI)
+    if gpus and milli:
+        gpus, milli = gpus + -(-milli // MILLI), 0
+    amounts = {CPU: whole.get(CPU), MEMORY: whole.get(MEMORY), GPU: gpus, GPU_MILLI: milli}
+    return ranks, Resources.of({key: -(-amount // ranks) for key, amount in amounts.items()})
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return ""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _safe(cell: str) -> str:
+    """A text that a spreadsheet would take for a formula gets an apostrophe."""
+    return f"'{cell}" if cell.startswith(_FORMULA) else cell
