@@ -114,7 +114,8 @@ generate: $(VENV)/.dev ## CRDs, reference docs and diagrams from the code
 	@$(BIN)/python -m tools.reference.pod_rules helm/files/policies
 	@$(BIN)/python -m tools.generate docs
 	@$(BIN)/python -m bench.page
-	@echo "make generate: helm, docs/reference and docs/performance.md are up to date"
+	@$(BIN)/python -m bench.quality_page
+	@echo "make generate: helm, docs/reference, docs/performance.md and docs/scheduling-quality.md are up to date"
 
 sim: $(VENV)/.dev ## Deterministic simulation: the gate, all points or a sample of so many (POINTS=gate|all|6000, SAMPLE=)
 	@$(BIN)/python -m tests.simulation --points $(POINTS) --sample $(SAMPLE) --keep

@@ -245,3 +245,16 @@ def test_the_summary_is_the_answer_to_a_trace(folder: Folder, capsys: pytest.Cap
     assert "row-2" in capsys.readouterr().out
     assert main(["cluster.yaml", "--trace", "t.csv"]) == 2
     assert "--trace and --mapping need each other" in capsys.readouterr().err
+
+
+def test_the_example_of_the_page_is_read(folder: Folder) -> None:
+    """The trace and the mapping that docs/scenarios.md shows, as they stand there."""
+    page = (Path(__file__).parents[4] / "docs/scenarios.md").read_text(encoding="utf-8")
+    trace = page.partition("```csv\n")[2].partition("```")[0]
+    mapping = "format: csv" + page.partition("```yaml\nformat: csv")[2].partition("```")[0]
+    Path("jobs.csv").write_text(trace, encoding="utf-8")
+    Path("jobs.mapping.yaml").write_text(mapping, encoding="utf-8")
+    Path("cluster.yaml").write_text(CLUSTER + "queues: [{name: vision}, {name: speech}]\n", encoding="utf-8")
+    one, two = load("cluster.yaml", "jobs.csv", "jobs.mapping.yaml").scenario.allocations
+    assert (one.queue, one.ranks[0].count, one.ranks[0].gpus, one.max_runtime) == ("vision", 2, 4, 7200)
+    assert (two.user, two.submit, two.duration, two.max_runtime) == ("ben", 600, 1800, 86400)
