@@ -189,6 +189,7 @@ def conservative_figures(pieces: list[Piece]) -> Json:
 
 
 Play = Callable[[list[Piece]], Json]
+RECLAIM = {"preemption": {"reclaim": "Any"}, "minRuntime": "30m"}
 POLICIES: dict[str, tuple[str, Play]] = {
     "fifo": ("one queue, `StrictFIFO`", one_queue("StrictFIFO")),
     "first-fit": ("one queue, `BestEffortFIFO`: the default", one_queue("BestEffortFIFO")),
@@ -196,6 +197,7 @@ POLICIES: dict[str, tuple[str, Play]] = {
     "easy": ("one queue, `Backfill`: EASY backfill", one_queue("Backfill")),
     "fair-share": ("team queues, past use, `BestEffortFIFO`", teams()),
     "fair-backfill": ("team queues, past use, `Backfill`", teams(ordering="Backfill")),
+    "reclaim": ("the same with `reclaim: Any`, `minRuntime: 30m`", teams(ordering="Backfill", **RECLAIM)),
 }
 """{name: (what it is, the figures of some work under it)}"""
 FIGURES = {
