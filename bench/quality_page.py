@@ -1,4 +1,4 @@
-"""The tables of docs/scheduling-quality.md, from the figures of `bench/results/quality.json`.
+"""The tables of docs/scheduling-quality.md, from `quality.json` and `estimates.json` in `bench/results`.
 
 `python -m bench.quality_page` writes them between their marks; `--check` fails when they differ. A figure is the mean
 of its seeds with its 95 % confidence interval (Student's t); ratios are taken seed by seed.
@@ -17,6 +17,7 @@ from bench.runner import RESULTS, Row
 
 PAGE = Path(__file__).parents[1] / "docs" / "scheduling-quality.md"
 BEGIN, END = "<!-- quality begin -->\n", "<!-- quality end -->\n"
+ESTIMATES_BEGIN, ESTIMATES_END = "<!-- estimates begin -->\n", "<!-- estimates end -->\n"
 BESIDE = "easy"
 """the policy beside which the others are put"""
 COMPARED = ("waitMean", "waitP95", "waitP99", "slowdownMean", "slowdownP95")
@@ -80,6 +81,21 @@ def tables(rows: Mapping[str, Row]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def estimates(rows: Mapping[str, Row]) -> str:
+    """The table of estimated starts."""
+    lines = [
+        "| work | starts in the likely bounds | in the bounds by run limits | likely bounds are apart (median) |",
+        "| --- | --- | --- | --- |",
+    ]
+    for name, what in (("limits", "with run limits, `Backfill`"), ("none", "without run limits, `BestEffortFIFO`")):
+        within, possible, width = (rows[f"ESTIMATE-{name}-{figure}"] for figure in ("within", "possible", "width"))
+        shown = f"{possible.ours:.0f} %" if name == "limits" else "there are none"
+        lines.append(f"| {what} | {within.ours:.0f} % ({within.note}) | {shown} | {width.ours:.1f} h |")
+    one = rows["ESTIMATE-limits-within"]
+    lines += ["", f"Command: `{one.command}`; measured on {one.date}, commit {one.commit}."]
+    return "\n".join(lines) + "\n"
+
+
 def _id(policy: str, name: str) -> str:
     return f"QUALITY-{policy}-{name}"
 
@@ -101,14 +117,20 @@ def _ratio(rows: Mapping[str, Row], policy: str, name: str) -> str:
 
 def whole(page: str, rows: Mapping[str, Row]) -> str:
     """The page with its tables."""
-    before, _, rest = page.partition(BEGIN)
-    return before + BEGIN + tables(rows) + END + rest.partition(END)[2]
+    for begin, text, end in (
+        (BEGIN, tables(rows), END),
+        (ESTIMATES_BEGIN, estimates(rows), ESTIMATES_END),
+    ):
+        before, _, rest = page.partition(begin)
+        page = before + begin + text + end + rest.partition(end)[2]
+    return page
 
 
 def stored() -> dict[str, Row]:
-    """The figures of the last run."""
-    found = msgspec.json.decode((RESULTS / "quality.json").read_bytes(), type=list[Row])
-    return {row.id: row for row in found}
+    """The figures of the last runs."""
+    decode = msgspec.json.Decoder(list[Row]).decode
+    names = ("quality.json", "estimates.json")
+    return {row.id: row for name in names for row in decode((RESULTS / name).read_bytes())}
 
 
 def main() -> int:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import pytest
 from bench.conservative import conservative
 from bench.quality import GPUS, LIMITS_S, NODES, POLICIES, WORK, Piece, one_queue, work
-from bench.quality_page import BEGIN, END, PAGE, interval, stored, whole
+from bench.quality_page import BEGIN, END, ESTIMATES_BEGIN, ESTIMATES_END, PAGE, interval, stored, whole
 
 
 def piece(name: str, submit: float, duration: float, limit: float, *, ranks: int = 1, gpus: int = GPUS) -> Piece:
@@ -22,7 +22,7 @@ def in_use(pieces: Sequence[Piece], starts: dict[str, float], at: float) -> int:
 def test_the_page_says_what_was_measured() -> None:
     """`python -m bench.quality_page` writes it anew after a run."""
     page = PAGE.read_text("utf-8")
-    assert (page.count(BEGIN), page.count(END)) == (1, 1)
+    assert [page.count(mark) for mark in (BEGIN, END, ESTIMATES_BEGIN, ESTIMATES_END)] == [1, 1, 1, 1]
     assert whole(page, stored()) == page
 
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from slipway.scheduler.simulate.forecast import Estimate
 from slipway.scheduler.simulate.run import simulate
 from slipway.scheduler.simulate.scenario import decode
 from slipway.scheduler.simulate.table import ROWS_MAX, as_table, number
@@ -70,6 +71,23 @@ def test_ranks_that_went_together_are_one_line() -> None:
         ],
     )
     assert "evicted: low 2 ranks at 5 for high" in lines
+
+
+@pytest.mark.parametrize(
+    ("estimate", "said"),
+    [
+        (Estimate(earliest=0, latest=90), "(starts by 90)"),
+        (Estimate(earliest=0, latest=90, likely=(10, 20)), "(likely starts between 10 and 20, starts by 90)"),
+        (Estimate(earliest=0, latest=None, likely=(10, 20)), "(likely starts between 10 and 20)"),
+        (Estimate(earliest=0, latest=None, likely=(10, None)), ""),
+    ],
+)
+def test_the_start_is_estimated_in_words(estimate: Estimate, said: str) -> None:
+    """Behind the reason: what is likely, and what is certain."""
+    document = {"nodes": [{"name": "n", "cpu": 1}], "allocations": [{"name": "w", "ranks": [{"cpu": 2}]}]}
+    text = as_table(simulate(decode(json.dumps(document))), (), {"w": estimate}, width=1000)
+    [line] = [line for line in text.splitlines() if line.startswith("w: ")]
+    assert line.endswith(said) if said else "start" not in line.partition("as the pool stands")[2]
 
 
 def test_rows_have_a_limit() -> None:

@@ -144,7 +144,14 @@ def _reasons(outcome: SimulationOutcome, estimates: Estimates) -> list[str]:
 
 
 def _in_words(estimate: Estimate | None) -> str:
-    return "" if estimate is None or estimate.latest is None else f" (starts by {number(estimate.latest)})"
+    if estimate is None:
+        return ""
+    told: list[str] = []
+    if estimate.likely is not None and estimate.likely[1] is not None:
+        told.append(f"likely starts between {number(estimate.likely[0])} and {number(estimate.likely[1])}")
+    if estimate.latest is not None:
+        told.append(f"starts by {number(estimate.latest)}")
+    return f" ({', '.join(told)})" if told else ""
 
 
 def _names(names: Sequence[str]) -> str:

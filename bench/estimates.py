@@ -1,0 +1,135 @@
+"""Estimated starts beside real ones: `python -m bench.estimates [--seeds N]`.
+
+The work of `bench.quality` is played to its end, and stopped at some moments before: what waits then gets its estimate,
+by the run times of what has ended so far. A figure is the percentage of the estimates within
+whose bounds the real start was: the likely bounds, and those that follow from run limits.
+"""
+
+import argparse
+import statistics
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from bench.quality import FIRST_SEED, SEEDS, Json, one_queue_scenario, work
+from bench.runner import Row, Target, machine_line, row, table, write
+from slipway.scheduler.simulate.forecast import Estimate, forecast
+from slipway.scheduler.simulate.run import simulate
+from slipway.scheduler.simulate.scenario import whole
+
+MOMENTS = (0.35, 0.7)
+"""at which it is asked, as parts of the time from the first to the last arrival"""
+WITHIN = Target(must=80.0, better="higher")
+_EXACT_S = 1e-6
+
+
+class Asked(msgspec.Struct, frozen=True, kw_only=True):
+    """One estimate, and when the work really started."""
+
+    estimate: Estimate
+    start: float
+
+    @property
+    def is_within(self) -> bool:
+        """Whether the start is within the likely bounds."""
+        return self.estimate.likely is not None and _is_between(self.start, *self.estimate.likely)
+
+    @property
+    def is_possible(self) -> bool:
+        """Whether it is within those that follow from run limits."""
+        return _is_between(self.start, self.estimate.earliest, self.estimate.latest)
+
+    @property
+    def width_s(self) -> float:
+        """How far the likely bounds are apart."""
+        first, last = self.estimate.likely or (None, None)
+        return 0.0 if first is None or last is None else last - first
+
+
+def _is_between(at: float, first: float | None, last: float | None) -> bool:
+    return (first is None or first - _EXACT_S <= at) and (last is None or at <= last + _EXACT_S)
+
+
+def without_limits(document: Json) -> Json:
+    """The same work, of which nothing states how long it may run."""
+    kept: list[dict[str, Any]] = [
+        {name: value for name, value in item.items() if name != "maxRuntime"} for item in document["allocations"]
+    ]
+    return {**document, "allocations": kept}
+
+
+def asked(document: Json) -> list[Asked]:
+    """All estimates of a scenario that have both likely bounds."""
+    starts = {name: life.first_start for name, life in simulate(whole(document)).world.lives.items()}
+    span_s = max(float(item["submit"]) for item in document["allocations"])
+    found: list[Asked] = []
+    for part in MOMENTS:
+        at = part * span_s
+        scenario = whole({**document, "until": at})
+        for name, estimate in forecast(scenario, simulate(scenario)).items():
+            start = starts[name]
+            if start is not None and estimate.likely is not None and estimate.likely[1] is not None:
+                found.append(Asked(estimate=estimate, start=start))
+    return found
+
+
+def percent(answers: Sequence[bool]) -> float:
+    """How many of them are true."""
+    return 100.0 * sum(answers) / len(answers) if answers else 100.0
+
+
+def rows(seeds: int) -> list[Row]:
+    """With the limits that users choose, and without any; over the estimates of all seeds."""
+    found: list[Row] = []
+    for name, ordering, what in (
+        ("limits", "Backfill", "run limits as users choose them"),
+        ("none", "BestEffortFIFO", "no run limits"),
+    ):
+        answers: list[list[Asked]] = []
+        for seed in range(FIRST_SEED, FIRST_SEED + seeds):
+            start_s = time.process_time()
+            document = one_queue_scenario(ordering, work(seed))
+            answers.append(asked(document if name == "limits" else without_limits(document)))
+            spent_s = time.process_time() - start_s
+            print(
+                f"{name}, seed {seed}: {len(answers[-1])} estimates, {spent_s:.1f} s of CPU",
+                file=sys.stderr,
+                flush=True,
+            )
+        every = [each for of_seed in answers for each in of_seed]
+        by_seed = ", ".join(f"{percent([each.is_within for each in of_seed]):.0f}" for of_seed in answers if of_seed)
+        within, possible = percent([each.is_within for each in every]), percent([each.is_possible for each in every])
+        width_h = statistics.median(each.width_s for each in every) / 3600
+        note = f"{len(every)} estimates of {seeds} seeds; by seed: {by_seed}"
+        found += [
+            row(
+                f"ESTIMATE-{name}-within",
+                f"{what}: starts in the likely bounds",
+                [within],
+                "%",
+                target=WITHIN,
+                note=note,
+            ),
+            row(f"ESTIMATE-{name}-possible", f"{what}: starts in the bounds by run limits", [possible], "%"),
+            row(f"ESTIMATE-{name}-width", f"{what}: the likely bounds are apart, median", [width_h], "h"),
+        ]
+    return found
+
+
+def main() -> int:
+    """The command."""
+    parser = argparse.ArgumentParser(prog="python -m bench.estimates", description=__doc__)
+    parser.add_argument("--seeds", type=int, default=SEEDS, help=f"runs, each with its own work (default {SEEDS})")
+    options = parser.parse_args()
+    found = rows(options.seeds)
+    write("estimates", found, command="python -m bench.estimates")
+    print(table(found))
+    print(machine_line())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,34 @@
+"""The bench of estimated starts: what is compared with what."""
+
+import pytest
+from bench.estimates import Asked, asked, percent, without_limits
+from bench.quality import one_queue_scenario, work
+
+from slipway.scheduler.simulate.forecast import Estimate
+
+
+@pytest.mark.parametrize(
+    ("start", "is_within", "is_possible"),
+    [(15.0, True, True), (20.0, True, True), (25.0, False, True), (41.0, False, False)],
+)
+def test_a_start_is_within_the_bounds_or_not(start: float, is_within: bool, is_possible: bool) -> None:
+    """The bounds themselves are within them."""
+    one = Asked(estimate=Estimate(earliest=5.0, latest=40.0, likely=(10.0, 20.0)), start=start)
+    assert (one.is_within, one.is_possible, one.width_s) == (is_within, is_possible, 10.0)
+
+
+def test_work_without_limits_is_the_same_work() -> None:
+    """It states no run limit, and its likely bounds are there all the same."""
+    document = one_queue_scenario("BestEffortFIFO", work(2)[:120])
+    free = without_limits(document)
+    assert [item | {"maxRuntime": 0} for item in free["allocations"]] == [
+        item | {"maxRuntime": 0} for item in document["allocations"]
+    ]
+    answers = asked(free)
+    assert answers
+    assert all(each.estimate.latest is None for each in answers)
+    assert all(each.estimate.likely and each.estimate.likely[1] is not None for each in answers)
+
+
+def test_percent() -> None:
+    assert percent([True, False, True, True]) == 75.0
