@@ -29,8 +29,8 @@ DISTURBING = ("test_machines", "test_operations", "test_install_page", "test_rel
 
 
 def main() -> int:
-    """0 after a signal or when every test passed; 77 where this machine cannot have a node; 1 if anything is left, or
-    a program that can be installed here was not."""
+    """0 after a signal, an install, or when every test passed; 77 where this machine cannot have a node; 1 if anything
+    is left, or a program that can be installed here was not."""
     parser = argparse.ArgumentParser(prog="python -m tests.node", description=__doc__)
     parser.add_argument("--nodes", type=int, default=2)
     parser.add_argument(
@@ -38,6 +38,7 @@ def main() -> int:
         nargs=argparse.REMAINDER,
         help="run the tests, in two parts at once, or those of the files named; all that follows goes to pytest",
     )
+    parser.add_argument("--install", action="store_true", help="build and install what is missing, and end")
     parser.add_argument("--inside", type=Path, help=argparse.SUPPRESS)
     words = parser.parse_args()
     if words.inside:
@@ -45,7 +46,7 @@ def main() -> int:
     try:
         programs = ensure_programs()
         images.ensure_images(programs)
-        if words.test is not None:
+        if words.test is not None or words.install:
             # Inside there is no network to install it from; where it is missing, its test says so.
             with contextlib.suppress(MissingProgramError):
                 if not find_browser():
@@ -56,6 +57,9 @@ def main() -> int:
     except MissingProgramError as error:
         sys.stderr.write(f"skipped: {error}\n")
         return SKIPPED
+    if words.install:
+        sys.stdout.write(f"Kubernetes {programs.cluster.version}, containerd and the images are there\n")
+        return 0
     for sign in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(sign, _interrupt)
     if words.test is None:
