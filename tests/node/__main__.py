@@ -19,7 +19,7 @@ from pathlib import Path
 from tests.browser.chromium import find as find_browser
 from tests.conformance.cluster.binaries import InstallError, MissingProgramError, ensure_debian
 from tests.node import images
-from tests.node.nodes import NodeCluster
+from tests.node.nodes import NodeCluster, own_places, unpacked
 from tests.node.place import Place, a_place
 from tests.node.programs import ensure_programs, spaces
 
@@ -40,9 +40,12 @@ def main() -> int:
     )
     parser.add_argument("--install", action="store_true", help="build and install what is missing, and end")
     parser.add_argument("--inside", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--unpack", action="store_true", help=argparse.SUPPRESS)
     words = parser.parse_args()
     if words.inside:
         return _keep(words.inside, words.nodes)
+    if words.unpack:
+        return _unpack()
     try:
         programs = ensure_programs()
         images.ensure_images(programs)
@@ -58,6 +61,7 @@ def main() -> int:
         sys.stderr.write(f"skipped: {error}\n")
         return SKIPPED
     if words.install:
+        subprocess.run(spaces([sys.executable, "-m", "tests.node", "--unpack"]), check=True)
         sys.stdout.write(f"Kubernetes {programs.cluster.version}, containerd and the images are there\n")
         return 0
     for sign in (signal.SIGTERM, signal.SIGHUP):
@@ -122,6 +126,13 @@ def _say_what_is_left(places: Sequence[Place]) -> int:
 
 def _interrupt(_sign: int, _frame: object) -> None:
     raise KeyboardInterrupt
+
+
+def _unpack() -> int:
+    programs = ensure_programs()
+    own_places()
+    unpacked(programs, images.ensure_images(programs))
+    return 0
 
 
 def _keep(folder: Path, nodes: int) -> int:

@@ -156,11 +156,17 @@ conf_dir = "{network}"
 """
 
 
-def unpacked(folder: Path, programs: NodePrograms, images: Sequence[Path]) -> Path:
-    """The root of a containerd that holds these images, unpacked; made once, in `folder`, which keeps the newest.
+def unpacked(programs: NodePrograms, images: Sequence[Path]) -> Path:
+    """The root of a containerd that holds these images, unpacked; made once, into the cache, which keeps the newest.
 
     The last image is the one that changes most, ours: the root of the others is kept too, and it is imported on a copy.
     """
+    folder = binaries.cache() / "roots"
+    with binaries.locked(folder.with_suffix(".lock")):
+        return _unpacked(folder, programs, images)
+
+
+def _unpacked(folder: Path, programs: NodePrograms, images: Sequence[Path]) -> Path:
     names = [
         hashlib.sha256("".join(image.name for image in part).encode()).hexdigest()[:16]
         for part in (images[:-1], images)
@@ -392,7 +398,7 @@ class NodeCluster:
         try:
             self.control.start()
             for node in self.nodes:
-                node.start(self._unpacked())
+                node.start(unpacked(self._programs, self.images))
             self._start_proxy()
             self._start_dns()
             for node in self.nodes:
@@ -412,10 +418,6 @@ class NodeCluster:
             node.runtime.program.stop()
             node.remove_disk()
         self.control.stop()
-
-    def _unpacked(self) -> Path:
-        with binaries.locked(binaries.cache() / "roots.lock"):
-            return unpacked(binaries.cache() / "roots", self._programs, self.images)
 
     def kubectl(self, *words: str, stdin: str = "", timeout_s: float = 60.0) -> str:
         """What kubectl prints.
@@ -599,6 +601,11 @@ def _own_network() -> None:
     # From here, too, Services are reached: an address without a route is refused before kube-proxy sees it.
     _run(["ip", "route", "add", SERVICE_CIDR, "dev", "lo", "src", CONTROL_PLANE])
     Path("/proc/sys/net/ipv4/ip_forward").write_text("1")
+    own_places()
+
+
+def own_places() -> None:
+    """Empty places where the machine keeps files of its own, in this space of mounts."""
     for place in (Path("/run"), RECORDS, LINKS):
         place.mkdir(parents=True, exist_ok=True)
         _run(["mount", "-t", "tmpfs", "tmpfs", str(place)])
