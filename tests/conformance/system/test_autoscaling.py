@@ -114,8 +114,9 @@ def test_a_gang_starts_on_the_nodes_that_its_request_brings(autoscaler: Autoscal
     assert template["containers"][0]["resources"]["requests"]["cpu"] == "6"
     assert template["nodeSelector"][LABEL] == autoscaler.place.name
     waits(system, id_, "nodes for 4 ranks were asked for at")
-    autoscaler.add()
+    # With the nodes the gang starts, and its request goes.
     autoscaler.says(request, "Provisioned", "the nodes are there")
+    autoscaler.add()
     system.ended(id_, "Succeeded", timeout_s=60.0)
     autoscaler.wait_given_back()
 
@@ -148,8 +149,9 @@ def test_a_leader_that_is_killed_leaves_one_request(autoscaler: Autoscaler) -> N
     waits(system, id_, "nodes for 4 ranks were asked for at")
     assert len(autoscaler.requests()) == 1
     assert len(system.operator.items(TEMPLATES, PLACEHOLDERS)) == 1
-    autoscaler.add()
+    # With the nodes the gang starts, and its request goes.
     autoscaler.says(request, "Provisioned", "the nodes are there")
+    autoscaler.add()
     system.ended(id_, "Succeeded", timeout_s=60.0)
     autoscaler.wait_given_back()
 
