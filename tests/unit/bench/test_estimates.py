@@ -31,4 +31,5 @@ def test_work_without_limits_is_the_same_work() -> None:
 
 
 def test_percent() -> None:
+    """The part of the answers that are true, of 100."""
     assert percent([True, False, True, True]) == 75.0
