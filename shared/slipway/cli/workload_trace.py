@@ -1,7 +1,8 @@
 """What a system has run, as a workload trace: CSV, and the mapping by which `slipway simulate --trace` reads it. Pure.
 
 A row has ranks that are alike. Work with several roles is written as its ranks that have GPUs (all ranks, where none
-has), and what the roles request together is divided among them.
+has), and what the roles request together is divided among them. MIG slices are written as the part of a GPU that they
+are.
 """
 
 import csv
@@ -13,8 +14,9 @@ from typing import Any, cast
 from slipway.crd.roleresources import object_of, objects_of, role_requests
 from slipway.crd.v1alpha1 import RoleSpec
 from slipway.errors import InvalidError
+from slipway.model.mig import GPU_UNITS
 from slipway.model.quantity import format_quantity
-from slipway.model.resources import CPU, GPU, GPU_MILLI, MEMORY, MILLI, Resources, total
+from slipway.model.resources import CPU, GPU, GPU_MILLI, MEMORY, MILLI, Resources, counted_gpus, total
 
 Json = Mapping[str, Any]
 FIELDS = (
@@ -103,11 +105,10 @@ def _shape(name: str, spec: Json) -> tuple[int, Resources]:
     with_gpus = sum(count for count, requests in roles if requests.gpus())
     ranks = with_gpus or sum(count for count, _ in roles)
     whole = total(requests * count for count, requests in roles)
-    gpus, milli = whole.get(GPU), whole.get(GPU_MILLI)
-    if gpus and milli:
-        gpus, milli = gpus + -(-milli // MILLI), 0
-    amounts = {CPU: whole.get(CPU), MEMORY: whole.get(MEMORY), GPU: gpus, GPU_MILLI: milli}
-    return ranks, Resources.of({key: -(-amount // ranks) for key, amount in amounts.items()})
+    amounts = {name: -(-whole.get(name) // ranks) for name in (CPU, MEMORY)}
+    milli = -(-counted_gpus(whole.amounts) * MILLI // (ranks * GPU_UNITS))
+    gpus = {GPU_MILLI: milli} if milli < MILLI else {GPU: -(-milli // MILLI)}
+    return ranks, Resources.of(amounts | gpus)
 
 
 def _cell(value: Any) -> str:

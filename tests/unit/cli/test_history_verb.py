@@ -1,11 +1,14 @@
 """`slipway history`: what has ended, and who stood where."""
 
+import csv
+import io
 from pathlib import Path
 
 import pytest
 
 from slipway.cli import main
 from slipway.cli.verbs.history import moment_of
+from slipway.cli.workload_trace import trace_text
 from slipway.crd.transitions import record
 from slipway.errors import InvalidError
 from slipway.kube.resources import ALLOCATIONS
@@ -96,3 +99,19 @@ def test_times_and_how_long_ago() -> None:
     for text in ("yesterday", "2026-01-02T03:04:05"):
         with pytest.raises(InvalidError):
             moment_of(text, "--at")
+
+
+@pytest.mark.parametrize(
+    ("requests", "gpus", "milli"),
+    [
+        ({"nvidia.com/mig-1g.10gb": "2"}, "0", "286"),
+        ({"nvidia.com/mig-7g.80gb": "1"}, "1", "0"),
+        ({"slipway.dev/gpu-milli": "300"}, "0", "300"),
+        ({"nvidia.com/gpu": "2", "nvidia.com/mig-1g.10gb": "1"}, "3", "0"),
+    ],
+)
+def test_parts_of_gpus_are_in_a_trace(requests: dict[str, str], gpus: str, milli: str) -> None:
+    """MIG slices as the part of a GPU that they are, rounded up; more than a GPU as whole ones."""
+    ranks = [{"name": "main", "count": 2, "resources": {"limits": requests}}]
+    [row] = csv.DictReader(io.StringIO(trace_text([{"id": "a", "spec": {"ranks": ranks}}])))
+    assert (row["ranks"], row["gpus"], row["gpuMilli"]) == ("2", gpus, milli)
