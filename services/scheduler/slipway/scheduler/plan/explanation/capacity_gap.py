@@ -11,7 +11,7 @@ from slipway.model.facts import AllocationFact
 from slipway.model.resources import GPU, GPU_MILLI, MILLI
 from slipway.scheduler.plan.placement.feasibility import FeasibilityRow
 from slipway.scheduler.plan.placement.fill import fill
-from slipway.scheduler.plan.placement.topology import REQUIRED, is_in_one_domain
+from slipway.scheduler.plan.placement.topology import REQUIRED, common_key
 from slipway.scheduler.plan.placement.whatif import WhatIf
 from slipway.scheduler.plan.state.gang_size import targets
 from slipway.scheduler.plan.state.nodes import EVERY, At, Bools, Ints
@@ -32,9 +32,10 @@ def to_free(whatif: WhatIf, allocation: AllocationFact) -> tuple[Remedy, ...] | 
     """
     if sum(targets(allocation)) > RANKS_MAX or len(whatif.table) == 0:
         return None
-    if allocation.topology is None or not is_in_one_domain(allocation):
+    key = common_key(allocation)
+    if not key:
         return _to_free(whatif, allocation, None)[1]
-    codes = whatif.table.label(allocation.topology.key).codes
+    codes = whatif.table.label(key).codes
     found = [
         _to_free(whatif, allocation, codes == domain) for domain in np.unique(codes[codes >= 0]).tolist()[:DOMAINS_MAX]
     ]

@@ -15,7 +15,7 @@ from slipway.scheduler.plan.explanation.preempting_rivals import Takers
 from slipway.scheduler.plan.explanation.remedies import BY_ITSELF, CHANGEABLE, RemedyState, smallest_change
 from slipway.scheduler.plan.placement import explain
 from slipway.scheduler.plan.placement.tick_state import Admitted
-from slipway.scheduler.plan.placement.topology import REQUIRED, is_in_one_domain
+from slipway.scheduler.plan.placement.topology import REQUIRED, common_key
 from slipway.scheduler.plan.queueing.admission_checks import closed_gate
 from slipway.scheduler.plan.queueing.queue_cursor import STRICT, QueueCursor, Walk
 from slipway.scheduler.plan.reservation import Reservations
@@ -104,7 +104,7 @@ class RemedyOffers:
     def _domain(self, fact: AllocationFact, change: tuple[Remedy, ...]) -> str:
         """`rack r7`, when it has to be in one and all that has to be freed is there."""
         keys = sorted({role.topology.key for role in fact.roles if role.topology and role.topology.mode == REQUIRED})
-        keys += [fact.topology.key] if fact.topology is not None and is_in_one_domain(fact) else []
+        keys += [key] if (key := common_key(fact)) else []
         table = self._standing.whatif.table
         nodes = [table.index[part.node] for part in change if part.kind == "free"]
         for key in keys if nodes else ():

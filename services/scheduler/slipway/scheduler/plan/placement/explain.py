@@ -25,8 +25,8 @@ from slipway.scheduler.plan.placement.filters.node_resources_fit import spell
 from slipway.scheduler.plan.placement.gang import PlacementFailure
 from slipway.scheduler.plan.placement.topology import (
     REQUIRED,
+    common_key,
     domain_room,
-    is_in_one_domain,
     largest_domain,
     most_together,
 )
@@ -248,9 +248,9 @@ def _largest(whatif: WhatIf, ask: RankRequest) -> str:
 
 def _most_together(whatif: WhatIf, allocation: AllocationFact) -> tuple[str, int, int] | None:
     """(label, ranks, of how many) where even the empty pool has no domain for all roles that need one together."""
-    if allocation.topology is None or not is_in_one_domain(allocation):
+    key, table, wanted = common_key(allocation), whatif.table, targets(allocation)
+    if not key:
         return None
-    key, table, wanted = allocation.topology.key, whatif.table, targets(allocation)
     column = table.label(key)
     rooms = [empty_room(whatif.row(role).ask, table, max(role.count, 1)) for role in allocation.roles]
     is_enough = np.ones(len(column.values), dtype=np.bool_)

@@ -26,7 +26,7 @@ from slipway.scheduler.plan.placement.sequential_fill import needs_others
 from slipway.scheduler.plan.placement.topology import (
     REQUIRED,
     common_domains,
-    is_in_one_domain,
+    common_key,
     most_together,
     shared_domains,
 )
@@ -115,14 +115,15 @@ def _place(
         return _place_within(whatif, allocation, avoid, within)
     column = whatif.table.label(allocation.topology.key)
     rooms = _rooms(whatif, allocation, avoid, within)
-    for inside in _inside_domains(column, rooms, within, is_required=is_in_one_domain(allocation)):
+    is_required = common_key(allocation) != ""
+    for inside in _inside_domains(column, rooms, within, is_required=is_required):
         found = _place_within(whatif, allocation, avoid, inside)
         if isinstance(found, PlacedGang):
-            if not is_in_one_domain(allocation):
+            if not is_required:
                 _let_go_elsewhere(found, inside, within)
             return found
     found = _place_within(whatif, allocation, avoid, within)
-    if isinstance(found, PlacementFailure) or not is_in_one_domain(allocation):
+    if isinstance(found, PlacementFailure) or not is_required:
         return found
     withdraw(whatif, found.parts)
     return _too_small(whatif, allocation, avoid, column, rooms)
@@ -170,7 +171,6 @@ def _too_small(
     rooms: list[tuple[Ints, int, int]],
 ) -> PlacementFailure:
     """The pool has room for all roles, and no domain has: told of the role that the roomiest domain lacks most of."""
-    key = allocation.topology.key if allocation.topology is not None else ""
     held = most_together(column, [(room, want) for room, want, _ in rooms])
     needed, largest = sum(want for _, want, _ in rooms), int(held.max(initial=0))
     best = column.codes == int(held.argmax()) if held.size else np.zeros(len(column.codes), dtype=np.bool_)
@@ -179,7 +179,9 @@ def _too_small(
     role = placed[lacks.index(max(lacks))]
     row = whatif.row(role, avoid)
     verdict = diagnose(row.ask, row.usage)
-    return PlacementFailure(role, needed, largest, role.minimum, verdict, is_topology=True, largest=largest, common=key)
+    return PlacementFailure(
+        role, needed, largest, role.minimum, verdict, is_topology=True, largest=largest, common=common_key(allocation)
+    )
 
 
 def _place_within(

@@ -15,7 +15,7 @@ from slipway.model.facts import AllocationFact, RoleFact
 from slipway.model.lifecycle import Phase
 from slipway.model.mig import whole_gpus
 from slipway.scheduler.plan.placement import gang
-from slipway.scheduler.plan.placement.topology import REQUIRED, is_in_one_domain
+from slipway.scheduler.plan.placement.topology import REQUIRED, common_key
 from slipway.scheduler.plan.placement.whatif import WhatIf
 from slipway.scheduler.plan.state.nodes import Bools
 from slipway.scheduler.plan.state.plan_types import Grow
@@ -98,9 +98,10 @@ def stand(whatif: WhatIf, holding: Holding, fact: AllocationFact) -> GrowingGang
 
 def _common(whatif: WhatIf, fact: AllocationFact, nodes: list[int]) -> Bools | None:
     """The domain that all roles have to be in; None where there is none."""
-    if fact.topology is None or not is_in_one_domain(fact):
+    key = common_key(fact)
+    if not key:
         return None
-    codes = whatif.table.label(fact.topology.key).codes
+    codes = whatif.table.label(key).codes
     return np.isin(codes, codes[nodes]) & (codes >= 0)
 
 

@@ -141,9 +141,9 @@ def shared_domains(column: LabelColumn, rooms: Sequence[tuple[Ints, int]]) -> li
     return sorted(found, key=lambda domain: (int(left[domain]), domain))
 
 
-def is_in_one_domain(allocation: AllocationFact) -> bool:
-    """Whether all roles of it have to be in one domain together."""
-    return allocation.topology is not None and allocation.topology.mode == REQUIRED
+def common_key(allocation: AllocationFact) -> str:
+    """The label of which all its roles have to be in one domain together; empty where they need not be."""
+    return allocation.topology.key if allocation.topology is not None and allocation.topology.mode == REQUIRED else ""
 
 
 def common_domains(column: LabelColumn, rooms: Sequence[tuple[Ints, int, int]]) -> list[int]:

@@ -21,7 +21,7 @@ from slipway.model.reasons import Gate
 from slipway.model.resources import Resources
 from slipway.scheduler.plan.placement import gang
 from slipway.scheduler.plan.placement.tick_state import Admitted, TickState
-from slipway.scheduler.plan.placement.topology import is_in_one_domain
+from slipway.scheduler.plan.placement.topology import common_key
 from slipway.scheduler.plan.queueing.admission_checks import closed_gate
 from slipway.scheduler.plan.state import gang_size
 from slipway.scheduler.plan.state.committed_usage import book, charges_of, demand_of, is_over
@@ -203,7 +203,7 @@ class Nominations:
         else:
             # What it takes beyond its minimum may go elsewhere, but for a topology.
             for part in placed.parts:
-                is_bound = part.role.topology is not None or is_in_one_domain(fact)
+                is_bound = part.role.topology is not None or common_key(fact) != ""
                 part.allowed = part.allowed if is_bound else None
         if isinstance(placed, gang.PlacementFailure):
             return None

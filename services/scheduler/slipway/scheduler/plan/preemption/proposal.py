@@ -17,7 +17,7 @@ from slipway.scheduler.plan.placement import gang
 from slipway.scheduler.plan.placement.feasibility import FeasibilityRow
 from slipway.scheduler.plan.placement.fill import fill
 from slipway.scheduler.plan.placement.tick_state import TickState
-from slipway.scheduler.plan.placement.topology import REQUIRED, is_in_one_domain
+from slipway.scheduler.plan.placement.topology import REQUIRED, common_key
 from slipway.scheduler.plan.preemption.extender_veto import Asking, consent, offer, offers_max
 from slipway.scheduler.plan.preemption.search import NodeSearch
 from slipway.scheduler.plan.preemption.trial import EvictionTrial
@@ -149,9 +149,10 @@ class Proposals:
     def _propose(self, fact: AllocationFact, trial: EvictionTrial, eligible: Bools, barred: Bools) -> bool:
         """Clear nodes for all ranks; false, and nothing is off, when it does not work. Where all roles have to be in
         one domain together, each is tried, and the cheapest is chosen."""
-        if fact.topology is None or not is_in_one_domain(fact):
+        key = common_key(fact)
+        if not key:
             return self._clear_roles(fact, trial, eligible, barred)
-        codes = self._state.whatif.table.label(fact.topology.key).codes
+        codes = self._state.whatif.table.label(key).codes
         turns, best = self._turns(trial, eligible), None
         for domain in np.unique(codes[codes >= 0]).tolist()[:DOMAINS_MAX]:
             if self._clear_roles(fact, trial, eligible, barred | (codes != domain)):
