@@ -27,8 +27,8 @@ HORIZON_S = 30 * 86_400.0
 LIVES_MAX = 500
 NODES_MAX = 2_000
 """Of more work, or more nodes, nothing is foretold: it would cost more than it tells."""
-SHORT, LONG = 0.1, 0.9
-"""parts of the run times of ended work between which those of other work are taken to be"""
+SHORT, LONG = 10, 90
+"""percentiles of the run times of ended work between which those of other work are taken to be"""
 
 
 class Estimate(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,7 +70,7 @@ def forecast(scenario: Scenario, outcome: SimulationOutcome) -> dict[str, Estima
 
     by_limits = starts({})
     times = run_times(outcome)
-    likely = [starts(_durations(times, lives, now, part)) for part in (SHORT, LONG)] if times is not None else []
+    likely = [starts(_durations(times, lives, now, percent)) for percent in (SHORT, LONG)] if times is not None else []
     found: dict[str, Estimate] = {}
     for life in waiting:
         why = outcome.explanations.get(life.fact.key)
@@ -100,13 +100,13 @@ def run_times(outcome: SimulationOutcome) -> RunTimes | None:
     return RunTimes(ended) if len(ended) >= SAMPLES_MIN else None
 
 
-def _durations(times: RunTimes, lives: Iterable[Life], now: float, part: float) -> dict[str, float | None]:
+def _durations(times: RunTimes, lives: Iterable[Life], now: float, percent: int) -> dict[str, float | None]:
     """{name: how long it runs from the start of its attempt}; None: as its run limit says."""
     found: dict[str, float | None] = {}
     for life in lives:
         ran_s = life.saved + (now - life.start if life.phase is Phase.RUNNING and life.start is not None else 0.0)
-        whole_s = times.quantile(life.fact.queue, life.fact.user, life.fact.max_runtime, ran_s, part)
-        if whole_s is None and part < LONG:
+        whole_s = times.percentile(life.fact.queue, life.fact.user, life.fact.max_runtime, ran_s, percent)
+        if whole_s is None and percent < LONG:
             whole_s = ran_s
         found[life.part.name] = None if whole_s is None else whole_s - life.saved
     return found

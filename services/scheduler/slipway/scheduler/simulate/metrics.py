@@ -37,11 +37,11 @@ def metrics(outcome: SimulationOutcome) -> dict[str, Any]:
         "utilisation": _utilisation(outcome, counted, capacity, end),
         "makespan": max(ends) - min(starts) if ends and starts else 0.0,
         "waitMean": _mean(waits) or 0.0,
-        "waitP50": _percentile(waits, 50),
-        "waitP95": _percentile(waits, 95),
-        "waitP99": _percentile(waits, 99),
+        "waitP50": percentile(waits, 50),
+        "waitP95": percentile(waits, 95),
+        "waitP99": percentile(waits, 99),
         "slowdownMean": _mean(slowdowns),
-        "slowdownP95": _percentile(slowdowns, 95) if slowdowns else None,
+        "slowdownP95": percentile(slowdowns, 95) if slowdowns else None,
         "fairnessUsers": _fairness(lives, lambda life: life.fact.user),
         "fairnessQueues": _fairness(lives, lambda life: life.fact.queue),
         "gpuAllocationRatio": most / gpus if gpus else 0.0,
@@ -116,5 +116,6 @@ def _mean(values: Sequence[float]) -> float | None:
     return sum(values) / len(values) if values else None
 
 
-def _percentile(ordered: Sequence[float], percent: int) -> float:
+def percentile(ordered: Sequence[float], percent: int) -> float:
+    """By nearest rank: one of the values, never one between two; 0 of none."""
     return ordered[max(0, math.ceil(len(ordered) * percent / 100) - 1)] if ordered else 0.0

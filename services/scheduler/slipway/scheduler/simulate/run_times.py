@@ -4,10 +4,11 @@ Owns which ended work counts as alike, and how a run limit is used: for work wit
 was used is what repeats, for work without one it is the run time itself.
 """
 
-import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 import msgspec
+
+from slipway.scheduler.simulate.metrics import percentile
 
 SAMPLES_MIN = 10
 """With fewer of them, more work counts as alike; with fewer of all, nothing is known."""
@@ -37,22 +38,18 @@ class RunTimes:
         for values in (*self._runs.values(), *self._used.values()):
             values.sort()
 
-    def quantile(self, queue: str, user: str, limit_s: float | None, ran_s: float, part: float) -> float | None:
-        """The run time that `part` of such work does not exceed, of that which has run for more than `ran_s`; None
+    def percentile(self, queue: str, user: str, limit_s: float | None, ran_s: float, percent: int) -> float | None:
+        """The run time that `percent` of such work does not exceed, of that which has run for more than `ran_s`; None
         where too little of it has ended."""
         times = limit_s or 1.0
         for group in _groups(queue, user):
             known = (self._used if limit_s else self._runs).get(group, [])
             longer = [value * times for value in known if value * times > ran_s]
             if len(longer) >= SAMPLES_MIN:
-                return _nearest_rank(longer, part)
+                return percentile(longer, percent)
         return None
 
 
 def _groups(queue: str, user: str) -> tuple[tuple[str, ...], ...]:
     """From what is most alike to all."""
     return ((queue, user), (queue,), ())
-
-
-def _nearest_rank(ordered: Sequence[float], part: float) -> float:
-    return ordered[max(0, math.ceil(len(ordered) * part) - 1)]
