@@ -1,9 +1,9 @@
 """MIG: what part of a GPU each slice is. Pure.
 
-Owns the table of the profiles. NVIDIA's device plugin names a slice by its profile: `nvidia.com/mig-1g.10gb` is one
-compute slice with 10 GB of memory. A slice counts as its compute slices over those of a whole GPU: 7, and 4 where
-`FOUR_SLICES` says so. A name does not say of which GPU it is a slice: where two GPUs have a profile of one name, the
-larger part counts. A profile that is not in the table counts by the number in its name, out of 7.
+NVIDIA's device plugin names a slice by its profile: `nvidia.com/mig-1g.10gb` is one
+compute slice with 10 GB of memory. A slice counts as its compute slices, the number in its name, over those of a whole
+GPU: 7, and 4 where `FOUR_SLICES` says so. A name does not say of which GPU it is a slice: where two GPUs have a profile
+of one name, the larger part counts.
 
 Amounts are in `GPU_UNITS` of a GPU, by which a seventh, a quarter and a thousandth are whole numbers.
 Source: NVIDIA Multi-Instance GPU User Guide, "Supported MIG Profiles"; profiles of NVIDIA/mig-parted.
@@ -20,19 +20,6 @@ SLICES = 7
 """Compute slices of a GPU of which no profile says otherwise: A100, H100, H200, GH200, B200, GB200, B300."""
 FOUR_SLICES = frozenset({"1g.6gb", "2g.12gb", "4g.24gb", "1g.24gb", "2g.48gb", "4g.96gb"})
 """Profiles of GPUs with 4 compute slices: the A30 (24 GB) and the RTX PRO 6000 Blackwell (96 GB)."""
-SEVEN_SLICES = frozenset(
-    {
-        *("1g.5gb", "1g.10gb", "2g.10gb", "3g.20gb", "4g.20gb", "7g.40gb"),  # A100 with 40 GB
-        *("1g.20gb", "2g.20gb", "3g.40gb", "4g.40gb", "7g.80gb"),  # A100 and H100 with 80 GB
-        *("1g.12gb", "2g.24gb", "3g.47gb", "4g.47gb", "7g.94gb"),  # H100 NVL
-        *("3g.48gb", "4g.48gb", "7g.96gb"),  # H100, GH200 and H20 with 96 GB
-        *("1g.18gb", "1g.35gb", "2g.35gb", "3g.71gb", "4g.71gb", "7g.141gb"),  # H200
-        *("1g.36gb", "2g.36gb", "3g.72gb", "4g.72gb", "7g.144gb"),  # GH200 with 144 GB
-        *("1g.23gb", "1g.45gb", "2g.45gb", "3g.90gb", "4g.90gb", "7g.180gb"),  # B200
-        *("1g.47gb", "2g.47gb", "3g.95gb", "4g.95gb", "7g.189gb"),  # GB200
-        *("1g.34gb", "1g.67gb", "2g.67gb", "3g.135gb", "4g.135gb", "7g.269gb"),  # B300
-    }
-)
 _NEVER_SLICES = frozenset(
     {"cpu", "memory", "pods", "nvidia.com/gpu", "slipway.dev/gpu-milli", "slipway.dev/gpu-shares"}
 )
@@ -49,12 +36,6 @@ def slice_units(name: str) -> int:
         return 0
     slices = int(found["compute"] or found["slices"])
     return slices * GPU_UNITS // (4 if found["profile"] in FOUR_SLICES else SLICES)
-
-
-def is_listed(name: str) -> bool:
-    """Whether the profile of resource `name` is in the table."""
-    found = _NAME.fullmatch(name.removeprefix(MIG_PREFIX)) if name.startswith(MIG_PREFIX) else None
-    return found is not None and found["profile"] in FOUR_SLICES | SEVEN_SLICES
 
 
 def slices_in(amounts: Iterable[str]) -> list[str]:

@@ -10,13 +10,26 @@ from slipway.model.mig import (
     FOUR_SLICES,
     GPU_UNITS,
     MIG_PREFIX,
-    SEVEN_SLICES,
-    is_listed,
     slice_units,
     spell_units,
     units_in,
 )
 from slipway.model.resources import GPU, GPU_MILLI, Resources, counted_gpus
+
+SEVEN_SLICES = frozenset(
+    {
+        *("1g.5gb", "1g.10gb", "2g.10gb", "3g.20gb", "4g.20gb", "7g.40gb"),  # A100 with 40 GB
+        *("1g.20gb", "2g.20gb", "3g.40gb", "4g.40gb", "7g.80gb"),  # A100 and H100 with 80 GB
+        *("1g.12gb", "2g.24gb", "3g.47gb", "4g.47gb", "7g.94gb"),  # H100 NVL
+        *("3g.48gb", "4g.48gb", "7g.96gb"),  # H100, GH200 and H20 with 96 GB
+        *("1g.18gb", "1g.35gb", "2g.35gb", "3g.71gb", "4g.71gb", "7g.141gb"),  # H200
+        *("1g.36gb", "2g.36gb", "3g.72gb", "4g.72gb", "7g.144gb"),  # GH200 with 144 GB
+        *("1g.23gb", "1g.45gb", "2g.45gb", "3g.90gb", "4g.90gb", "7g.180gb"),  # B200
+        *("1g.47gb", "2g.47gb", "3g.95gb", "4g.95gb", "7g.189gb"),  # GB200
+        *("1g.34gb", "1g.67gb", "2g.67gb", "3g.135gb", "4g.135gb", "7g.269gb"),  # B300
+    }
+)
+"""Profiles of GPUs with 7 compute slices, as NVIDIA lists them."""
 
 
 def part(profile: str) -> Fraction:
@@ -62,8 +75,13 @@ def test_engines_do_not_count_and_compute_instances_do(profile: str, of_a_gpu: F
 def test_an_unknown_profile_counts_by_its_name() -> None:
     """Out of 7, which most GPUs have."""
     assert part("3g.999gb") == Fraction(3, 7)
-    assert not is_listed(f"{MIG_PREFIX}3g.999gb")
-    assert all(is_listed(MIG_PREFIX + profile) for profile in FOUR_SLICES | SEVEN_SLICES)
+
+
+def test_no_profile_of_seven_slices_counts_out_of_four() -> None:
+    """A profile that both kinds of GPU have counts as the larger part; those of seven slices alone are exact."""
+    assert {profile: part(profile) for profile in SEVEN_SLICES} == {
+        profile: Fraction(int(profile[0]), 7) for profile in SEVEN_SLICES
+    }
 
 
 @pytest.mark.parametrize("name", ["nvidia.com/gpu", "nvidia.com/mig-", "nvidia.com/mig-large", "mig-1g.10gb", "9g.9gb"])
