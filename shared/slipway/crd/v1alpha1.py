@@ -132,9 +132,9 @@ RING_LENGTH = 16
 FILES_MAX = 64
 PREEMPTIONS_MAX = 8
 SETUP_MAX = 16 * 1024
+"""Characters: Linux passes a program at most 128 KiB in one argument."""
 SLICES_MAX = 64
 """Kinds of MIG slices that a status names."""
-"""Characters: Linux passes a program at most 128 KiB in one argument."""
 SPEC_BYTES_MAX = 256 * 1024
 
 ContextId = Annotated[str, Meta(pattern="^[0-9a-f]{64}$", description="the SHA-256 of an uploaded archive, in hex")]

@@ -37,8 +37,9 @@ NONE_FIRST = Precedence()
 LineKey = tuple[int, int, int, WorkKey]
 """(the first two of the order, what the user has used, the order): ascending in a queue"""
 SlotsBy = Callable[[Allocation], int]
-UnitsBy = Callable[[Allocation], int]
 """Answers as `slots_of` does, from what it has worked out before."""
+UnitsBy = Callable[[Allocation], int]
+"""Answers as `gpu_units_of` does, from what it has worked out before."""
 
 
 def gate_of(allocation: Allocation) -> tuple[str, str]:

@@ -100,7 +100,7 @@ class Informers:
         return self.pods.count(BY_ALLOCATION, uid)
 
     def is_at_rest(self, allocation: Allocation) -> bool:
-        """Ended, torn down and let go: nothing will ever be done for it again."""
+        """Whether it has ended and has neither our finalizer nor a pod: nothing is left to do for it."""
         is_held = TEARDOWN_FINALIZER in allocation.metadata.finalizers
         is_over = allocation.status.phase is Phase.TERMINATED and not is_held
         return is_over and not self.pods_of(allocation.metadata.uid)

@@ -585,7 +585,7 @@ class LogFollower:
             came_s = self._first_took_at - first_at
             is_open_late = waited_s >= ROTATION_S or came_s >= SENT_LATE_S
             if is_open_late and at_this_rate >= SLOW_RATE_PART * self._node_file_bytes:
-                why = f"its node may have opened its log {max(waited_s, waited_s + came_s):.0f} s after its start"
+                why = f"its node may have opened its log {waited_s + max(0.0, came_s):.0f} s after its start"
                 await self._say(f"{since} may be missing: {why}, and have removed them, unread", f"begun {first}")
             return
         is_late = late_s >= LATE_S and waited_s >= PROMPT_S

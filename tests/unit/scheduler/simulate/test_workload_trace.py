@@ -1,4 +1,4 @@
-"""Workload traces: what a mapping makes of the cells of a row, and what is said of those that are wrong."""
+"""Workload traces: a mapping turns the cells of a row into an allocation; an error names the line and the column."""
 
 import json
 from pathlib import Path
