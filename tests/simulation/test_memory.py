@@ -153,6 +153,7 @@ def test_what_has_ended_is_held_once() -> None:
     setup = msgspec.structs.replace(SETUP, watcher={})
     held = run_world(_end, setup, seed=1)
     kinds = (f"{TYPE}Allocation", f"{TYPE}AllocationStatus")
+    assert held["watcher"][kinds[0]] == LIVES
     assert {role: {kind: counts[kind] for kind in kinds if counts[kind] > LIVES} for role, counts in held.items()} == {
         role: {} for role in SERVICES
     }
