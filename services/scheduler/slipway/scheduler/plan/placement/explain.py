@@ -134,7 +134,10 @@ def fit_gate(whatif: WhatIf, allocation: AllocationFact, blocked: PlacementFailu
     never = _never(whatif, allocation, blocked, ask)
     reasons = verdict.reasons()
     if blocked.is_topology:
+        key = blocked.common or (ask.topology.key if ask.topology else "")
         text = _topology_text(blocked, ask)
+        if not (whatif.table.label(key).codes >= 0).any():
+            never, text = f"{NEVER} as the pool stands: no node has the label {key}, which its topology names", ""
         reasons[Gate.TOPOLOGY_TOO_SMALL.value] = verdict.fitting
     else:
         text = f"{verdict.fitting} of {verdict.nodes} nodes fit" if verdict.nodes else "the pool has no nodes"
@@ -146,7 +149,7 @@ def fit_gate(whatif: WhatIf, allocation: AllocationFact, blocked: PlacementFailu
             )
     return Explanation(
         gate=_fit_gate(blocked, reasons),
-        message=f"{never}; {text}" if never else text,
+        message="; ".join(part for part in (never, text) if part),
         reasons=reasons,
         is_never=bool(never),
     )
