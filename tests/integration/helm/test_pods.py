@@ -129,11 +129,13 @@ def test_a_size_holds_what_was_measured(size: str) -> None:
     """Requests hold what docs/operating.md measured for so many allocations, limits half as much again."""
     text = (chart.ROOT / "docs/operating.md").read_text("utf-8")
     base = {
-        name: (int(at), int(more)) for name, at, more in re.findall(r"of (\w+), (\d+) MiB without \| \+(\d+)", text)
+        name: (int(at), int(live), int(ended))
+        for name, at, live, ended in re.findall(r"of (\w+), (\d+) MiB without \| \+(\d+) MiB \| \+(\d+) MiB", text)
     }
     rows = re.findall(r"^\| ([\d,]+) and ([\d,]+) \| [^|]+ \| ([\d,]+) MB \| ([\d,]+) MiB", text, re.M)
     live, ended, redis_mb, watcher_mib = (int(word.replace(",", "")) for word in rows[MEASURED.index(size)])
-    took = {name: at + more * (live + ended) / 1000 for name, (at, more) in base.items()} | {"watcher": watcher_mib}
+    took = {name: at + (live * more + ended * kept) / 1000 for name, (at, more, kept) in base.items()}
+    took["watcher"] = watcher_mib
     assert set(took) == set(SERVICES)
     for part, mib in took.items():
         row = SIZES[size][part]

@@ -1,11 +1,12 @@
 """Evictions over virtual time: the simulator with random arrivals comes to its end, and nobody goes in circles."""
 
+import itertools
 import json
 import random
 from collections import defaultdict
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from slipway.scheduler.plan.preemption import loop_guard
@@ -87,6 +88,7 @@ def check(outcome: SimulationOutcome) -> None:
     """What holds of any run."""
     told: dict[str, list[float]] = defaultdict(list)
     pairs: dict[tuple[str, str], float] = {}
+    again: dict[tuple[str, str], list[float]] = defaultdict(list)
     for entry in outcome.world.evictions:
         victim, by, at = entry["allocation"], entry["for"], entry["time"]
         if by is None:
@@ -98,17 +100,26 @@ def check(outcome: SimulationOutcome) -> None:
         back = pairs.get((victim, by))
         assert back is None or at - back >= loop_guard.TURN_WITHIN_S, (victim, by)
         pairs[by, victim] = at
+        times = again[victim, by]
+        if not times or times[-1] != at:
+            times.append(at)
     for times in told.values():
         for first, fourth in zip(times, times[loop_guard.MANY :], strict=False):
             assert fourth - first >= loop_guard.MANY_WITHIN_S
+    for times in again.values():
+        waits = [later - earlier for earlier, later in itertools.pairwise(times)][loop_guard.REPEATS - 1 :]
+        for number, wait in enumerate(waits):
+            assert wait >= loop_guard.TURN_WITHIN_S * 2**number
     assert outcome.ticks <= TICKS_PER_EVENT * (2 * len(outcome.world.lives) + len(outcome.world.evictions) + 1)
 
 
 @given(st.integers(0, 2**32))
+@example(3995208616)
 @SETTINGS
 def test_runs_end_and_nobody_goes_in_circles(seed: int) -> None:
-    """Whoever displaced somebody is not displaced by him for a while; nobody is preempted four times an hour; whoever
-    somebody made room for has started; and everything that can end does."""
+    """Whoever displaced somebody is not displaced by him for a while; nobody is preempted four times an hour, or by the
+    same work again and again without longer and longer waits; whoever somebody made room for has started; and everything
+    that can end does."""
     outcome = outcome_of(seed)
     check(outcome)
 

@@ -92,6 +92,11 @@ class Rooms:
         units = self.victims.units
         self._worn = [index for index in self.victims.told if loop_guard.is_worn(units[index].fact, state.now)]
         self._is_free[self._worn] = False
+        self._repeated: dict[str, list[int]] = {}
+        """{who displaced them too often to do so again now: the units}"""
+        for index in self.victims.told:
+            for key in loop_guard.repeated(units[index].fact, state.now):
+                self._repeated.setdefault(key, []).append(index)
         self._spared_until = self._young()
         self._is_free[self._spared_until > state.now] = False
         self._of_uid: dict[str, list[int]] = {}
@@ -353,9 +358,11 @@ class Rooms:
         """The units that are there and that the guard lets `fact` have."""
         spared = loop_guard.displacers(fact, self._state.now) if fact.evictions else frozenset[str]()
         is_free = self._is_free if self._budget is None else self._is_free & ~self._shut
-        if not spared:
+        if not spared and fact.key not in self._repeated:
             return is_free
-        return is_free & np.array([unit.fact.key not in spared for unit in self.victims.units], dtype=np.bool_)
+        allowed = is_free & np.array([unit.fact.key not in spared for unit in self.victims.units], dtype=np.bool_)
+        allowed[self._repeated.get(fact.key, [])] = False
+        return allowed
 
     def _in_order(self, trial: EvictionTrial, eligible: Bools) -> Iterator[Unit]:
         """The units that may go, in the order in which they go: other queues' before its own."""
@@ -398,10 +405,11 @@ class Rooms:
     def _held_back(self, fact: AllocationFact, queue: QueueFact) -> list[AllocationFact]:
         """Those whose history keeps something from being evicted for `fact` that its queue would let go."""
         spared = loop_guard.displacers(fact, self._state.now)
-        if not spared and not self._worn:
+        guarded = [*self._worn, *self._repeated.get(fact.key, [])]
+        if not spared and not guarded:
             return []
         willing = self._could_take(fact, queue)
-        held = [self.victims.units[index].fact for index in self._worn if willing[index]]
+        held = [self.victims.units[index].fact for index in guarded if willing[index]]
         is_spared = any(willing[unit.index] and unit.fact.key in spared for unit in self.victims.units)
         return [*held, fact] if is_spared else held
 
