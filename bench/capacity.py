@@ -1,11 +1,11 @@
 """What a thousand allocations cost: bytes of objects and of Redis, memory of each service, CPU and calls.
 
 The four services on the local cluster; pods run on simulated nodes until they are told. A thousand are launched and
-live on, then all of them are killed and kept as ended; then a second thousand are launched and killed too. What was
-there before, with all live, and with all ended, is compared. Object bytes are those of the JSON that the API server
+live on, then all of them are killed and kept as ended; then two thousand more, a thousand at a time. What was there
+before, with all live, and with all ended, is compared. Object bytes are those of the JSON that the API server
 answers, over every object of ours; etcd keeps custom resources as that very JSON, and pods somewhat smaller. Redis' own
 figure is `used_memory`. Memory is resident, after a pause. A service that has grown keeps most of that for the next
-work: what ended work takes of it is what the second thousand added.
+work: what ended work takes of it is what the second and the third thousand added.
 
 SLIPWAY_BENCH_COUNT (1000) and SLIPWAY_BENCH_GANG (1, ranks each) make it another one; figures are per 1,000.
 """
@@ -29,6 +29,8 @@ GANG = int(os.environ.get("SLIPWAY_BENCH_GANG", "1"))
 CLIENTS = 16
 NODES, NODE_CPUS = 20, 64
 RUNS_S = 86_400.0
+MORE = 2
+"""Rounds after the first, each of so many again."""
 WITHIN_S = 600.0
 REST_S = 10.0
 """After the last change, so that what is only passing through has passed."""
@@ -78,16 +80,19 @@ async def measure(_runs: int) -> list[Row]:
         ended = await _end(stand, ids)
         await asyncio.sleep(REST_S)
         later = await _read(stand)
-        ids = await _launch(stand, COUNT, runs_s=RUNS_S + 1)
-        await _until(stand, lambda phases: phases.count("Running") >= COUNT, "the second thousand run")
-        await asyncio.sleep(REST_S)
-        _say(f"memory with the second thousand live, MiB: {(await _read(stand)).memory}")
-        again = await _end(stand, ids)
+        again = ended
+        for number in range(1, MORE + 1):
+            ids = await _launch(stand, COUNT, runs_s=RUNS_S + number)
+            await _until(stand, lambda phases: phases.count("Running") >= COUNT, f"thousand {number + 1} runs")
+            await asyncio.sleep(REST_S)
+            _say(f"memory with thousand {number + 1} live, MiB: {(await _read(stand)).memory}")
+            again = await _end(stand, ids)
+            _say(f"memory with thousand {number + 1} ended, MiB: {again.memory}")
     _say(f"{COUNT} launched in {took_s:.0f} s")
     work = f"per 1,000 of {GANG} rank{'s' if GANG > 1 else ''}"
     rows = [
-        *_standing("live", before, live, work, (before, live)),
-        *_standing("ended", before, ended, work, (ended, again)),
+        *_standing("live", before, live, work, (before, live), 1),
+        *_standing("ended", before, ended, work, (ended, again), MORE),
     ]
     for name in SERVICES:
         rows.append(_row(f"CAP-cpu-{name}", f"{name}: CPU, launches {work}", before.cpu_s, launched.cpu_s, name, "s"))
@@ -101,8 +106,10 @@ async def measure(_runs: int) -> list[Row]:
     return rows
 
 
-def _standing(state: str, before: Reading, after: Reading, work: str, memory: tuple[Reading, Reading]) -> list[Row]:
-    """What so many that stand in a state have added; the memory between two readings of its own."""
+def _standing(
+    state: str, before: Reading, after: Reading, work: str, memory: tuple[Reading, Reading], rounds: int
+) -> list[Row]:
+    """What so many that stand in a state have added; the memory between two readings of its own, `rounds` apart."""
     parts = {name: after.objects[name] - before.objects[name] for name in OBJECTS}
     note = ", ".join(f"{name} {_per(value) / 1e3:.0f} kB" for name, value in parts.items())
     rows = [
@@ -111,7 +118,8 @@ def _standing(state: str, before: Reading, after: Reading, work: str, memory: tu
     ]
     for name in SERVICES:
         what = f"{state}: {name}, resident memory added, {work}"
-        rows.append(_row(f"CAP-{state}-rss-{name}", what, memory[0].memory, memory[1].memory, name, "MiB"))
+        added = (memory[1].memory[name] - memory[0].memory[name]) / rounds
+        rows.append(row(f"CAP-{state}-rss-{name}", what, [_per(added)], "MiB"))
     return rows
 
 

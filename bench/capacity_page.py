@@ -64,7 +64,7 @@ def tables(rows: Mapping[str, Row]) -> str:
         f"Measured: a thousand, by `{one.command}`, commit {one.commit}, {one.machine}"
         f"{f', beside {said}' if said else ''}. The last table is these figures times a "
         "number, not measured. Resident memory falls little when work ends, and the next work uses it again: what "
-        "ended work takes of it is what a second thousand added after the first had ended.",
+        "ended work takes of it is what a second and a third thousand added after the first had ended.",
     ]
     return "\n".join(lines) + "\n"
 

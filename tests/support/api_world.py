@@ -114,6 +114,13 @@ class ApiWorld:
             meta = {"name": name, "resourceVersion": created.metadata.resource_version}
             await self.kube.replace_status(NODES, {"metadata": meta, "status": status})
 
+    async def offer(self, node: str, amounts: dict[str, str]) -> None:
+        """The node's kubelet says that it has these amounts too, or others."""
+        found = msgspec.to_builtins(await self.kube.get(NODES, node))
+        meta = {"name": node, "resourceVersion": found["metadata"]["resourceVersion"]}
+        status = {**found["status"], "allocatable": {**found["status"]["allocatable"], **amounts}}
+        await self.kube.replace_status(NODES, {"metadata": meta, "status": status})
+
     def token_of(self, pod: str, *, audience: str = "slipway", life_s: int = 3600) -> str:
         """What the kubelet would project into that pod."""
         bound = {"kind": "Pod", "apiVersion": "v1", "name": pod}

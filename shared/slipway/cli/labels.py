@@ -9,6 +9,7 @@ from typing import Any, cast
 
 from slipway.cli.columns import one_line
 from slipway.model.exitcodes import signal_name
+from slipway.model.resources import Resources
 from slipway.model.standing import word_for
 
 Json = dict[str, Any]
@@ -67,8 +68,16 @@ def node_state(item: Json) -> str:
     return "Ready" if wanted == "enabled" else wanted.capitalize()
 
 
-def gpus_of(view: Json) -> int:
-    """The whole GPUs that all its ranks ask for."""
+def gpus_in(amounts: Json) -> str:
+    """The GPUs among amounts of resources: `8`; what is a part of one counts as that part, `0.429`."""
+    return f"{Resources.parse(amounts).gpu_count():g}"
+
+
+def gpus_of(view: Json) -> float:
+    """The GPUs that all its ranks ask for together; what is a part of one counts as that part."""
+    if "gpus" in view:
+        return float(view["gpus"])
+    # A server of an earlier version does not say: the whole ones can be seen in the roles.
     total = 0
     for role in cast("list[Json]", view["spec"].get("ranks") or []):
         asked = cast("Json", role.get("resources") or {})

@@ -170,7 +170,7 @@ def _work(look: ClusterLook, moment: datetime, width: int) -> _Section:
             *([_short(str(each["user"]), QUEUE_COLUMNS, width)] if is_all else []),
             labels.state_of(each),
             labels.running_of(each),
-            str(labels.gpus_of(each)),
+            f"{labels.gpus_of(each):g}",
             *([look.use.percent(str(each["id"]))] if look.use.rows else []),
             table.age(str(each["createdAt"]), moment),
             _note(look, each),

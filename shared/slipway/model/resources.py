@@ -117,6 +117,11 @@ class Resources(msgspec.Struct, frozen=True):
         shares = self.get(GPU_SHARES) or -(-self.get(GPU_MILLI) // MILLI)
         return (sum(self.get(name) for name in GPU_NAMES) + shares) * GPU_UNITS + mig.units_in(self.amounts)
 
+    def gpu_count(self) -> float:
+        """How many GPUs, to three digits: what is a part of one counts as that part, `0.3`, and 3/7 as `0.429`."""
+        parts = self.get(GPU_MILLI) * _MILLI_UNITS + mig.units_in(self.amounts)
+        return round(sum(self.get(name) for name in GPU_NAMES) + parts / GPU_UNITS, 3)
+
     def quantities(self) -> dict[str, str]:
         """As Kubernetes quantities, sorted by name."""
         return {name: format_quantity(self.amounts[name], scale=scale_of(name)) for name in sorted(self.amounts)}

@@ -118,8 +118,8 @@ def check(outcome: SimulationOutcome) -> None:
 @SETTINGS
 def test_runs_end_and_nobody_goes_in_circles(seed: int) -> None:
     """Whoever displaced somebody is not displaced by him for a while; nobody is preempted four times an hour, or by the
-    same work again and again without longer and longer waits; whoever somebody made room for has started; and everything
-    that can end does."""
+    same work again and again without longer and longer waits; whoever somebody made room for has started; and
+    everything that can end does."""
     outcome = outcome_of(seed)
     check(outcome)
 

@@ -93,3 +93,34 @@ def test_all_nodes_take_one_look_at_each_allocation() -> None:
     nodes = [SeenNode(metadata=SeenNodeMeta(name=name)) for name in ("n0", "n1", "n2")]
     views = cluster_view.node_views(nodes, iter([story.it]))
     assert [[held.rank for held in view.ranks] for view in views] == [[0], [], [1]]
+
+
+@pytest.mark.parametrize(
+    ("asked", "gpus"),
+    [
+        ({"nvidia.com/gpu": 2}, 4),
+        ({"amd.com/gpu": 1}, 2),
+        ({"nvidia.com/mig-1g.10gb": 3}, 0.857),
+        ({"slipway.dev/gpu-milli": 300}, 0.6),
+        ({"cpu": 1}, 0),
+    ],
+)
+async def test_work_says_how_many_gpus_it_asks_for(world: ApiWorld, asked: dict[str, int], gpus: float) -> None:
+    """Of all its ranks; a slice or a part of one counts as that part."""
+    launched = await world.launch(ranks=[{"name": "worker", "count": 2, "resources": asked}])
+    assert launched["gpus"] == gpus
+    assert (await world.get("/allocations")).json()["items"][0]["gpus"] == gpus
+
+
+async def test_gpus_that_only_the_template_asks_for_are_counted(world: ApiWorld) -> None:
+    """They are as much asked for as those of a rank."""
+    main = {"name": "main", "image": "i", "command": ["true"], "resources": {"limits": {"nvidia.com/gpu": 2}}}
+    launched = await world.launch(template={"spec": {"containers": [main]}}, ranks=[{"name": "worker", "count": 3}])
+    assert launched["gpus"] == 6
+
+
+async def test_a_pool_says_how_many_gpus_it_offers(world: ApiWorld) -> None:
+    """Whole ones and slices together."""
+    before = (await world.get("/pools")).json()["items"][0]["gpus"]
+    await world.offer("n1", {"nvidia.com/mig-2g.20gb": "3"})
+    assert (await world.get("/pools")).json()["items"][0]["gpus"] == pytest.approx(before + 6 / 7, abs=0.001)

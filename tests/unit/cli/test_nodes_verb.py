@@ -1,6 +1,8 @@
 """`slipway node`: nodes out of use, and back."""
 
 from slipway.cli import main
+from slipway.kube.resources import NODES
+from slipway.model.resources import GPU
 from tests.support.api_world import ApiWorld
 from tests.support.cli import Desk
 
@@ -25,3 +27,13 @@ async def test_a_node_is_named(desk: Desk) -> None:
     assert (await desk.run("node", "drain", "n1", "--all")).code == main.USAGE
     gone = await desk.run("node", "drain", "n9")
     assert (gone.code, "n9" in gone.err) == (main.NOT_FOUND, True)
+
+
+async def test_slices_count_as_parts_of_gpus(world: ApiWorld, desk: Desk) -> None:
+    """In the columns of nodes and pools: two slices of seven, of one GPU that is cut into slices."""
+    await world.offer("n1", {GPU: "0", "nvidia.com/mig-1g.10gb": "7"})
+    launched = await world.launch(ranks=[{"count": 2, "resources": {"nvidia.com/mig-1g.10gb": 1}}])
+    await world.run(launched["name"])
+    assert (await desk.run("nodes")).out.splitlines()[1].split()[:3] == ["n1", "Ready", "0.286/1"]
+    whole = (await world.kube.get(NODES, "n2")).status.allocatable[GPU]
+    assert (await desk.run("pool")).out.splitlines()[1].split()[2] == str(int(whole) + 1)

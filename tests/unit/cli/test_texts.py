@@ -256,7 +256,7 @@ def test_who_holds_what_is_waited_for() -> None:
     holders = [{"id": "b", "user": "ada", "slots": 8, "since": "2026-01-02T03:04:05Z"}]
     why: Json = {"id": "a", "phase": "Pending", "code": "NoFit", "message": "no room", "holders": holders}
     assert explain_text({**why, "othersHolding": 2}).splitlines()[2:] == [
-        "  held by b of ada: 8 slots since 2026-01-02T03:04:05Z",
+        "  held by b of ada: 8 GPUs since 2026-01-02T03:04:05Z",
         "  held by 2 others too",
     ]
     assert explain_text({**why, "holders": [], "othersHolding": 1}).splitlines()[2:] == ["  held by 1 other"]
@@ -319,10 +319,10 @@ def test_errors_name_every_field() -> None:
 
 
 def test_what_the_planner_foresees_is_told() -> None:
-    """The slots ahead, the smallest change in the planner's words, and the start, or that nobody knows it."""
+    """The GPUs ahead, the smallest change in the planner's words, and the start, or that nobody knows it."""
     told = {"aheadSlots": 8, "helps": ["uncordon node n3"], "estimatedStart": {"latest": "2026-01-01T00:01:40Z"}}
     assert foreseen_text(told) == [
-        "slots ahead: 8",
+        "GPUs ahead: 8",
         "smallest change: uncordon node n3",
         "estimated start: by 2026-01-01T00:01:40Z at the latest",
     ]

@@ -177,10 +177,12 @@ def pool_view(
     """One pool at `now` (epoch seconds); `queues` are all that there are."""
     own_nodes = nodes_of(pool, nodes)
     own = [each for each in live if each.spec.pool == pool.metadata.name]
+    offered = total(map(allocatable_of, own_nodes))
     return PoolView(
         name=pool.metadata.name,
         nodes=len(own_nodes),
-        allocatable=total(map(allocatable_of, own_nodes)).quantities(),
+        allocatable=offered.quantities(),
+        gpus=offered.gpu_count(),
         pending=sum(map(is_waiting, own)),
         live=sum(map(is_admitted, own)),
         epoch=pool.status.epoch,

@@ -17,7 +17,7 @@ from slipway.model.lifecycle import Event, Phase
 from slipway.model.mig import whole_gpus
 from slipway.model.position import WorkKey, ages_at, default_position, work_key
 from slipway.model.reasons import Gate
-from slipway.model.resources import Resources
+from slipway.model.resources import Resources, total
 from slipway.model.times import parse_time
 
 Jobs = Mapping[tuple[str, str], Job]
@@ -94,6 +94,12 @@ def gpu_units_of(allocation: Allocation) -> int:
     """The same in `GPU_UNITS`: a slice counts as the part of a GPU that it is."""
     asks = _asks_by_role(allocation)
     return sum(role.count * asks[role.name].gpu_units() for role in allocation.spec.ranks) if asks else 0
+
+
+def gpu_count_of(allocation: Allocation) -> float:
+    """How many GPUs its ranks ask for together, a part of one as that part; 0 for what cannot be read."""
+    asks = _asks_by_role(allocation)
+    return total(asks[role.name] * role.count for role in allocation.spec.ranks).gpu_count() if asks else 0.0
 
 
 def gpus_by_role(allocation: Allocation) -> dict[str, int]:

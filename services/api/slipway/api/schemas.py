@@ -237,6 +237,8 @@ class AllocationView(
     pool: str
     job: str | None
     user: str
+    gpus: float
+    """how many its ranks ask for together; a part or a slice of one counts as that part, such as 0.429"""
     priority: int
     desired: str
     hold: bool
@@ -694,6 +696,8 @@ class PoolView(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
     name: str
     nodes: int
     allocatable: dict[str, str]
+    gpus: float
+    """what GPUs its nodes offer together; a slice of one counts as that part, such as 0.429"""
     pending: int
     live: int
     epoch: int

@@ -9,6 +9,7 @@ from typing import Any, cast
 import msgspec
 
 from slipway.api.outside_links import OutsideLinks, link_to
+from slipway.api.queue_view import gpu_count_of
 from slipway.api.schemas import AllocationView, Links, OutsideLink, PodView
 from slipway.crd.meta import LABEL_ATTEMPT, LABEL_RANK, LABEL_ROLE
 from slipway.crd.roleresources import MAIN_CONTAINER
@@ -66,6 +67,7 @@ def allocation_view(allocation: Allocation, *, outside: OutsideLinks, warnings: 
         pool=spec.pool,
         job=spec.job,
         user=user_of(allocation),
+        gpus=gpu_count_of(allocation),
         priority=spec.priority,
         desired=spec.desired,
         hold=spec.hold,

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple, cast
 from slipway.cli import equivalents, labels, main, output, table
 from slipway.cli.columns import one_line
 from slipway.cli.http import ApiResponse
-from slipway.cli.launch import GPU
 from slipway.cli.verb import CliSession, CliVerb
 from slipway.model.duration import format_duration
 
@@ -332,14 +331,15 @@ def _queue_row(item: Json) -> list[str]:
 
 def _pool_row(item: Json) -> list[str]:
     whole = cast("Json", item["allocatable"])
-    amounts = [str(whole.get(name, "0")) for name in (GPU, "cpu", "memory")]
+    amounts = [labels.gpus_in(whole), *(str(whole.get(name, "0")) for name in ("cpu", "memory"))]
     return [str(item["name"]), str(item["nodes"]), *amounts, str(item["pending"]), str(item["live"])]
 
 
 def _node_row(item: Json) -> list[str]:
     state = labels.node_state(item)
     used, whole = cast("Json", item["used"]), cast("Json", item["allocatable"])
-    amounts = [f"{used.get(name, '0')}/{whole.get(name, '0')}" for name in (GPU, "cpu", "memory")]
+    gpus = f"{labels.gpus_in(used)}/{labels.gpus_in(whole)}"
+    amounts = [gpus, *(f"{used.get(name, '0')}/{whole.get(name, '0')}" for name in ("cpu", "memory"))]
     holders = sorted({str(each["id"]) for each in cast("list[Json]", item["ranks"])})
     return [str(item["name"]), state, *amounts, str(len(item["ranks"])), " ".join(holders)]
 

@@ -220,8 +220,8 @@ def _holders_text(why: Json) -> list[str]:
     """Who holds what it waits for, the largest first."""
     lines: list[str] = []
     for each in cast("list[Json]", why.get("holders") or []):
-        slots = "1 slot" if each["slots"] == 1 else f"{each['slots']} slots"
-        lines.append(f"held by {each['id']} of {each['user']}: {slots} since {each['since']}")
+        gpus = {0: "", 1: ": 1 GPU"}.get(int(each["slots"]), f": {each['slots']} GPUs")
+        lines.append(f"held by {each['id']} of {each['user']}{gpus} since {each['since']}")
     more = why.get("othersHolding") or 0
     if more:
         lines.append(f"held by {more} {'others' if more > 1 else 'other'}{' too' if lines else ''}")
@@ -232,7 +232,7 @@ def foreseen_text(foreseen: Json) -> list[str]:
     """What the planner says of something that waits: the slots ahead, what helps, when it starts."""
     if not foreseen:
         return []
-    lines = [f"slots ahead: {foreseen['aheadSlots']}"] if foreseen.get("aheadSlots") else []
+    lines = [f"GPUs ahead: {foreseen['aheadSlots']}"] if foreseen.get("aheadSlots") else []
     helps = cast("list[str]", foreseen.get("helps") or [])
     lines += [f"smallest change: {' and '.join(helps)}"] if helps else []
     bounds = cast("Json", foreseen["estimatedStart"])

@@ -1,6 +1,5 @@
 // What the answers of the API say of one allocation, put in order for reading. Pure.
 import { facts } from "./facts.js";
-import { amountOf } from "./format.js";
 
 /**
  * Where the page of an allocation is.
@@ -39,17 +38,12 @@ export function runningCount(view) {
 }
 
 /**
- * How many whole GPUs all its ranks ask for.
+ * How many GPUs all its ranks ask for together; a part or a slice of one counts as that part.
  * @param {any} view
  * @returns {number}
  */
 export function gpusOf(view) {
-  return (view.spec.ranks ?? []).reduce((sum, role) => sum + (role.count ?? 1) * gpusOfRole(role), 0);
-}
-
-function gpusOfRole(role) {
-  const asked = role.resources?.requests ?? role.resources?.limits ?? {};
-  return facts.gpuNames.reduce((sum, name) => sum + amountOf(asked[name]), 0);
+  return view.gpus ?? 0;
 }
 
 /**

@@ -76,7 +76,7 @@ function Tree({ rows, chosen, stats, pools }) {
     const next = rows.findIndex((each, index) => index > rows.indexOf(row) && each.depth <= row.depth);
     return Math.max(...rows.slice(rows.indexOf(row), next < 0 ? undefined : next).map(ownOldest));
   };
-  const wholeOf = (queue) => gpusIn(pools.find((pool) => pool.name === queue.pool)?.allocatable);
+  const wholeOf = (queue) => pools.find((pool) => pool.name === queue.pool)?.gpus ?? 0;
   return html`<table class="list tree" aria-label="Queues">
     <thead><tr><th>Queue</th><th>Pool</th><th>GPUs in use</th><th class="number">Used</th><th class="number">Nominal</th>
       <th class="number">Borrowed</th><th class="number">Share</th><th class="number">Running</th><th class="number">Waiting</th><th>Oldest waits</th></tr></thead>
