@@ -140,6 +140,9 @@ class LogArchiver:
         """when some of what is old was looked at last (monotonic seconds)"""
         self._leads = False
         self._copies: dict[AllocationId, _Copy] = {}
+        """of those whose archive may be behind"""
+        self._closed: set[AllocationId] = set()
+        """those that are still there, and whose archives have their ends"""
         self._some = asyncio.Event()
         self._away_since = math.inf
         self._failures = 0
@@ -152,6 +155,7 @@ class LogArchiver:
         """A term begins: everything that may be behind is looked at."""
         self._leads = True
         self._copies.clear()
+        self._closed.clear()
 
     def end(self) -> None:
         """The term is over: another process copies."""
@@ -165,9 +169,8 @@ class LogArchiver:
             return
         copy = self._copies.get(pack.allocation)
         if copy is None:
-            self._some.set()
-            return
-        if copy.is_closed:
+            if pack.allocation not in self._closed:
+                self._some.set()
             return
         copy.is_old = False
         copy.waiting[pack.source] = copy.waiting.get(pack.source, 0) + _cost(pack)
@@ -203,7 +206,7 @@ class LogArchiver:
         """Whether all that was stored of the allocation is archived, or was waited for long enough. Else another look
         is asked for."""
         copy = self._copies.get(allocation)
-        if not self._leads or copy is None or copy.is_closed or self._is_away:
+        if not self._leads or copy is None or self._is_away:
             return True
         if copy.since == math.inf and not copy.is_running and copy.cursor:
             copy.asked_at = math.inf
@@ -270,41 +273,45 @@ class LogArchiver:
         for allocation in self._world.allocations.items():
             id_ = id_of(allocation)
             there.add(id_)
+            if id_ in self._closed:
+                continue
             copy = self._copies.get(id_)
             if copy is None:
                 if not _may_have_log(allocation):
                     continue
-                copy = self._copies[id_] = self._begun(allocation)
-            if not copy.is_closed:
-                if allocation.status.attempt != copy.record.attempt:
-                    copy.record = msgspec.structs.replace(copy.record, attempt=allocation.status.attempt)
-                if allocation.status.phase is Phase.TERMINATED and copy.ended_at == math.inf:
-                    copy.ended_at = now
+                copy = self._begun(allocation)
+                if copy is None:
+                    self._closed.add(id_)
+                    continue
+                self._copies[id_] = copy
+            if allocation.status.attempt != copy.record.attempt:
+                copy.record = msgspec.structs.replace(copy.record, attempt=allocation.status.attempt)
+            if allocation.status.phase is Phase.TERMINATED and copy.ended_at == math.inf:
+                copy.ended_at = now
+        self._closed &= there
         for id_, copy in list(self._copies.items()):
             if id_ in there:
                 continue
-            if copy.is_closed or not copy.has_record:
+            if not copy.has_record:
                 del self._copies[id_]
             else:
                 copy.ended_at = min(copy.ended_at, now)
 
-    def _begun(self, allocation: Allocation) -> _Copy:
+    def _begun(self, allocation: Allocation) -> _Copy | None:
+        """None: what the stream has no more was archived in time, or is lost. The archive need not be asked."""
         ended_at = parse_time(allocation.status.ended_at) if allocation.status.ended_at else math.inf
         age_s = self._clock.now() - ended_at
-        # What the stream has no more was archived in time, or is lost: the archive need not be asked.
-        is_closed = age_s > keys.LOGS.ttl_s
+        if age_s > keys.LOGS.ttl_s:
+            return None
         is_old = age_s > CLOSE_S
         return _Copy(
             record=record_of(allocation),
             ended_text=allocation.status.ended_at or "",
             is_urgent=not is_old,
             is_old=is_old,
-            is_closed=is_closed,
         )
 
     def _is_due(self, copy: _Copy, now: float) -> bool:
-        if copy.is_closed:
-            return False
         return (
             not copy.cursor
             or copy.is_urgent
@@ -330,6 +337,9 @@ class LogArchiver:
                 copy.is_running = False
                 copy.moved.set()
                 liveness.beat()
+                if copy.is_closed and self._copies.get(copy.record.allocation) is copy:
+                    del self._copies[copy.record.allocation]
+                    self._closed.add(copy.record.allocation)
 
     async def _fail(self, copy: _Copy, error: ControlPlaneError) -> None:
         now = self._clock.monotonic()
