@@ -17,7 +17,8 @@ from bench.runner import Row, Target, row
 from slipway.model.decay import DecayedUsage
 from slipway.model.facts import FairShareFact, FlavorFact, NodeFact, PoolFact, QueueFact, WindowFact
 from slipway.model.lifecycle import Phase
-from slipway.model.resources import GPU, MILLI, Resources, gpus_of
+from slipway.model.mig import GPU_UNITS
+from slipway.model.resources import GPU, Resources, gpus_of
 from slipway.scheduler.plan.state.pool_state import Columns
 
 NODES, GPUS, WORK, QUEUES, USERS = 5_000, 4, 20_000, 10, 100
@@ -47,7 +48,7 @@ def state(pool: PoolFact) -> Columns:
     columns = Columns(pool)
     columns.set_nodes(_with_kind(number, node) for number, node in enumerate(nodes(NODES, cpu=64, gpus=GPUS)))
     gpus = NODES * GPUS // QUEUES
-    own = {gpus_of(kind): gpus * MILLI // len(KINDS) for kind in KINDS} if pool.flavors else {GPU: gpus}
+    own = {gpus_of(kind): gpus * GPU_UNITS // len(KINDS) for kind in KINDS} if pool.flavors else {GPU: gpus}
     columns.set_queues(
         QueueFact(
             name=f"q{number}",
