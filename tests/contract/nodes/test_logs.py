@@ -42,6 +42,18 @@ async def test_times_have_nine_digits_and_rise(pods: Pods) -> None:
     assert all(low <= high for low, high in pairwise(times))
 
 
+async def test_lines_beside_a_progress_bar_are_whole(pods: Pods) -> None:
+    """As tqdm and print write them: each line of the one stream has its time, wherever the other stream's line stands.
+    Whether the bar is one line or several is the node's."""
+    bar = "printf '\\rbar 10' >&2; sleep 0.2; echo loss 0; sleep 0.2; printf '\\rbar 90\\n' >&2; sleep 0.2; echo loss 1"
+    name = await pods.run(["sh", "-c", bar])
+    _, text = await pods.log(name, timestamps="true")
+    lines = [line.split(" ", 1) for line in text.split("\n") if line]
+    assert all(STAMP.fullmatch(time) for time, _ in lines), text
+    assert [shown for _, shown in lines if shown.startswith("loss")] == ["loss 0", "loss 1"]
+    assert "".join(shown for _, shown in lines if not shown.startswith("loss")) == "\rbar 10\rbar 90"
+
+
 async def test_since_a_time_is_since_its_second(pods: Pods) -> None:
     """The API keeps whole seconds: of the second that a line came in all lines are shown again."""
     name = await pods.run(["sh", "-c", "echo old; sleep 1.1; echo 1; sleep 0.01; echo 2; sleep 0.01; echo 3"])

@@ -218,12 +218,14 @@ class _Position:
 
 
 class _Shown:
-    """Lines as a reader sees them: joined parts, with or without times."""
+    """Lines as a reader sees them: joined parts, with or without times. A line of one stream that is shown in part ends
+    where the other stream writes, and goes on behind that as another line."""
 
     def __init__(self, query: LogQuery) -> None:
         self._since = normal_time(query.since).encode() if query.since else b""
         self._timestamps = query.timestamps
-        self._in_part: dict[bytes, bool] = {}
+        self._open = b""
+        """the stream whose line was shown in part last, and goes on"""
 
     def show(self, line: bytes) -> bytes | None:
         time, _, rest = line.partition(b" ")
@@ -231,8 +233,12 @@ class _Shown:
         kind, _, text = rest.partition(b" ")
         if time < self._since:
             return None
-        head = b"" if self._in_part.get(stream) or not self._timestamps else time + b" "
-        self._in_part[stream] = kind == b"P"
+        goes_on, is_cut = self._open == stream, bool(self._open) and self._open != stream
+        self._open = stream if kind == b"P" else b""
+        # A progress bar on one stream and lines on the other: each is a line of its own.
+        head = b"\n" if is_cut else b""
+        if self._timestamps and not goes_on:
+            head += time + b" "
         return head + text + (b"" if kind == b"P" else b"\n")
 
 

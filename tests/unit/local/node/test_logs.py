@@ -50,6 +50,25 @@ async def test_a_long_line_is_joined_again(tmp_path: Path):
     assert (await text_of(tmp_path, timestamps=True)).count("Z ") == 1
 
 
+@pytest.mark.parametrize("times", [True, False])
+async def test_lines_beside_a_progress_bar_are_lines_of_their_own(tmp_path: Path, times: bool):
+    """The bar's line ends where the other stream writes, and goes on behind it; each line has a time of its own."""
+    writer = ContainerLog(tmp_path, FakeClock())
+    for number in range(2):
+        writer.feed("stderr", b"\r%d: 10%%" % number)
+        writer.feed("stderr", b"\r%d: 50%%" % number)
+        writer.feed("stdout", b"loss\n")
+        writer.feed("stderr", b"\r%d: 90%%\n" % number)
+    writer.close()
+    lines = (await text_of(tmp_path, timestamps=times)).split("\n")
+    shown = [line.partition(" ")[2] if times else line for line in lines if line]
+    assert shown == [
+        *("\r0: 10%\r0: 50%", "loss", "\r0: 90%"),
+        *("\r1: 10%\r1: 50%", "loss", "\r1: 90%"),
+    ]
+    assert not times or all(normal_time(line.partition(" ")[0]) for line in lines if line)
+
+
 async def test_old_files_go(tmp_path: Path):
     """The size is bounded; the newest lines are kept."""
     writer = ContainerLog(tmp_path, FakeClock(), file_bytes=1000)
