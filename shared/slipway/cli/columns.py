@@ -19,6 +19,15 @@ _LATER_JAMO = (range(0x1160, 0x1200), range(0xD7B0, 0xD800))
 _UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 """Characters that a terminal obeys or cannot show: controls but tab and line end, ends of lines of Unicode, what turns
 the direction of a line, and halves of characters, which no stream can write."""
+_ORDERS = re.compile(
+    r"(?P<colours>\x1b\[[0-9;:]*m)"
+    r"|\x1b\[[0-?]*[ -/]*[@-~]?"
+    r"|\x1b[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)?"
+    r"|\x1b[ -/]*[0-~]?"
+    "|[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]"
+)
+"""What a terminal obeys in a line: colours and styles; other control sequences; texts to the terminal itself, such as
+its title; sequences of two characters; single characters. Source: ECMA-48."""
 _KEYCAPS = frozenset("0123456789#*")
 
 
@@ -63,6 +72,16 @@ def words_of(text: str) -> list[str]:
 def harmless(text: str) -> str:
     """`text` with each character written out that a terminal would obey (`\\x1b`), but for tabs and line ends."""
     return _UNSEEN.sub(lambda found: ascii(found[0])[1:-1], text)
+
+
+def only_colours(text: str) -> str:
+    """A line that a program printed, with its colours and styles and no other order to the terminal: none that moves
+    the cursor, clears the screen, or sets its title or the clipboard. Its colours end with it."""
+    if text.isprintable():
+        return text
+    kept = _ORDERS.sub(lambda found: found[0] if found["colours"] is not None else "", text)
+    last = kept[kept.rfind("\x1b") :] if "\x1b" in kept else "\x1b[m"
+    return kept if last.startswith(("\x1b[m", "\x1b[0m")) else f"{kept}\x1b[0m"
 
 
 def harmless_json(text: str) -> str:

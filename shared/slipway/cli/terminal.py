@@ -2,8 +2,8 @@
 
 Owns the rules: results go to stdout, everything else to stderr; a pipe or NO_COLOR gets plain lines; what a server,
 a workload or another user wrote gives no orders to the terminal. So the colours of `paint` are the only control
-sequences that lines and notes can have. What a rank's own program prints is passed on as it is (`passed_on`). Several
-threads may print.
+sequences that lines and notes can have. What a rank's own program prints keeps its colours on a terminal, and is passed
+on as it is to a file or a pipe (`passed_on`). Several threads may print.
 
 Source: no-color.org.
 """
@@ -15,7 +15,7 @@ import sys
 import threading
 from typing import TextIO
 
-from slipway.cli.columns import cut, harmless, one_line
+from slipway.cli.columns import cut, harmless, one_line, only_colours
 from slipway.model.standing import JOB_STANDINGS, RANK_STANDINGS, STANDINGS, Tone
 
 WIDTH = 80
@@ -74,8 +74,9 @@ class Terminal:
         self._write(self.out, self.shown(text) + "\n")
 
     def passed_on(self, text: str) -> None:
-        """A line that a program of a rank has printed: its colours stay."""
-        self._write(self.out, self._coloured(text.encode(errors="replace").decode()) + "\n")
+        """A line that a program of a rank has printed, as it is; on a terminal its colours, no other order to it."""
+        kept = only_colours(text) if self.out.isatty() else text
+        self._write(self.out, self._coloured(kept.encode(errors="replace").decode()) + "\n")
 
     def raw(self, text: str) -> None:
         """Part of the result, as it is to a file or a pipe, and harmless on a terminal."""

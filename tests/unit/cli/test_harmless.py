@@ -82,6 +82,31 @@ def test_what_a_program_prints_keeps_its_colours(monkeypatch: pytest.MonkeyPatch
     assert out.getvalue() == "\x1b[36m[1]\x1b[0m \x1b[1;32mepoch\x1b[0m 3 ?\n"
 
 
+@pytest.mark.parametrize(
+    ("printed", "shown"),
+    [
+        ("\x1b[2J\x1b[Hcleared", "cleared"),
+        ("outer\x1b[A\rinner", "outerinner"),
+        ("\x1b]0;title\x07a\x1b]52;c;aGk=\x1b\\b", "ab"),
+        ("\x1b]8;;https://x.example\x07link\x1b]8;;\x07", "link"),
+        ("\x1bPq#0\x1b\\ \x1bc\x1b(0\x9b2J", " 2J"),
+        ("half \x1b[3", "half "),
+        ("a\tb\x07\x08c", "a\tbc"),
+        ("\x1b[31mred", "\x1b[31mred\x1b[0m"),
+        ("\x1b[38;2;1;2;3mx\x1b[m", "\x1b[38;2;1;2;3mx\x1b[m"),
+        ("é 漢 🎉", "é 漢 🎉"),
+    ],
+)
+def test_a_program_gives_a_terminal_no_orders(monkeypatch: pytest.MonkeyPatch, printed: str, shown: str) -> None:
+    """Neither cursor nor screen nor title nor clipboard: another user's program may have printed it. A file or a pipe
+    gets every character."""
+    terminal, out, _ = a_terminal(monkeypatch)
+    terminal.passed_on(printed)
+    plain = io.StringIO()
+    Terminal(plain, io.StringIO()).passed_on(printed)
+    assert (out.getvalue(), plain.getvalue()) == (f"{shown}\n", f"{printed}\n")
+
+
 def test_a_result_is_exact_in_a_file_and_harmless_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     """Scripts, CSV."""
     terminal, out, _ = a_terminal(monkeypatch)
