@@ -1,6 +1,11 @@
 """`slipway run`: a command on one or many ranks, followed to its end."""
 
 import argparse
+import fcntl
+import os
+import stat
+import sys
+import termios
 from collections.abc import Callable, Sequence
 from typing import cast
 
@@ -75,12 +80,29 @@ def execute(arguments: argparse.Namespace, session: CliSession) -> int:
         raise InvalidError(f"command: {detail}")
     body = launch.body_of("training", arguments, command)
     launch.into_workspace(body)
+    if _has_input():
+        session.terminal.note(
+            "warning: the standard input does not reach the ranks: ship a file with --file PATH, or write to a running "
+            "rank with `slipway exec -i`"
+        )
     if arguments.replicas is not None:
         return _launch_replicas(session, body, arguments)
     if arguments.array:
         return _launch_array(session, body, arguments)
     upload.bring(session, body, arguments)
     return launch_and_follow(session, body, arguments)
+
+
+def _has_input() -> bool:
+    """Whether something was put into the standard input: a pipe that holds something, or a file from its beginning."""
+    try:
+        fd = sys.stdin.fileno()
+        mode = os.fstat(fd)
+        if stat.S_ISFIFO(mode.st_mode):
+            return any(fcntl.ioctl(fd, termios.FIONREAD, bytes(4)))
+        return stat.S_ISREG(mode.st_mode) and mode.st_size > 0 == os.lseek(fd, 0, os.SEEK_CUR)
+    except (OSError, ValueError):
+        return False  # There is none, or it is closed.
 
 
 def _launch_replicas(session: CliSession, body: launch.Json, arguments: argparse.Namespace) -> int:

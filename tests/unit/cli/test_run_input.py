@@ -1,0 +1,48 @@
+"""`slipway run` and what was put into its standard input, which reaches no rank."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from slipway.cli import main
+from tests.support.cli import Desk
+
+WARNING = "the standard input does not reach the ranks"
+
+
+@pytest.fixture
+def pipe() -> Iterator[tuple[int, int]]:
+    """(end to read, end to write)."""
+    ends = os.pipe()
+    yield ends
+    for end in ends:
+        os.close(end)
+
+
+async def test_input_in_a_pipe_is_not_lost_silently(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, pipe: tuple[int, int]
+) -> None:
+    """What was piped into it is said to reach no rank, and what does; an empty pipe is nothing."""
+    with os.fdopen(pipe[0], closefd=False) as given:
+        monkeypatch.setattr("sys.stdin", given)
+        empty = await desk.run("run", "-d", "--image", "i", "--", "cat")
+        os.write(pipe[1], b"data\n")
+        full = await desk.run("run", "-d", "--image", "i", "--", "cat")
+    assert (empty.code, empty.err) == (main.OK, "")
+    assert (full.code, WARNING in full.err, "--file PATH" in full.err) == (main.OK, True, True)
+
+
+@pytest.mark.parametrize(("read", "is_told"), [(0, True), (3, False)])
+async def test_input_from_a_file_is_not_lost_silently(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, read: int, is_told: bool
+) -> None:
+    """Unless something else reads it, as a shell its script: then it is not at its beginning."""
+    file = tmp_path / "input"
+    file.write_text("data\n", "utf-8")
+    with file.open(encoding="utf-8") as given:
+        os.lseek(given.fileno(), read, os.SEEK_SET)
+        monkeypatch.setattr("sys.stdin", given)
+        ran = await desk.run("run", "-d", "--image", "i", "--", "cat")
+    assert (WARNING in ran.err) is is_told
