@@ -64,6 +64,18 @@ def test_a_queue_says_what_it_has_borrowed(visit: Visit, borrower: dict[str, str
     visit.is_clean()
 
 
+@pytest.mark.parametrize("path", ["/", "/queues/{queue}"])
+def test_lists_say_how_many_gpus_work_has(visit: Visit, borrower: dict[str, str], path: str) -> None:
+    """Of all its ranks together: the list of all work, and that of a queue."""
+    visit.go(path.format(**borrower))
+    if path == "/":
+        visit.press("Everyone's")
+    rows = "[...document.querySelectorAll('.allocations tbody tr')]"
+    row = f"{rows}.find(row => row.innerHTML.includes('{borrower['id']}'))"
+    visit.page.wait_for(f"{row}?.querySelector('[data-label=GPUs]').innerText === '4'")
+    visit.is_clean()
+
+
 def test_ranks_say_who_is_at_the_rendezvous(visit: Visit, borrower: dict[str, str]) -> None:
     """Each rank of a gang, as soon as the others can reach it."""
     visit.go(f"/w/{borrower['id']}?tab=ranks")

@@ -8,8 +8,8 @@ const ROW_PX = 34;
 const CARD_PX = 92;
 
 /** The fields of an allocation that a row, its note and the events that change it need. */
-export const TABLE_FIELDS = ["id", "name", "workspace", "kind", "phase", "state", "attempt", "queue", "user", "hold", "ready", "waiting", "result", "reason", "message",
-  "createdAt", "startedAt", "endedAt", "spec.ranks.count", "spec.ranks.resources", "status.phase", "status.seq", "status.nodes", "status.ranks.phase",
+export const TABLE_FIELDS = ["id", "name", "workspace", "kind", "phase", "state", "attempt", "queue", "user", "gpus", "hold", "ready", "waiting", "result", "reason", "message",
+  "createdAt", "startedAt", "endedAt", "spec.ranks.count", "status.phase", "status.seq", "status.nodes", "status.ranks.phase",
   "status.conditions.type", "status.conditions.status", "status.conditions.reason", "status.conditions.message"].join(",");
 
 /**
