@@ -12,7 +12,7 @@ from typing import Any
 
 from slipway.cli import labels, output
 from slipway.cli.columns import one_line
-from slipway.cli.verb import CliSession
+from slipway.cli.verb import CliSession, allocation_id
 from slipway.errors import InvalidError
 
 Json = dict[str, Any]
@@ -32,7 +32,7 @@ _FILTERS = {
 def add_options(parser: argparse.ArgumentParser, *, with_ids: bool = True) -> None:
     """IDs, or what they are chosen by. Without `with_ids` the verb adds `ids` itself."""
     if with_ids:
-        parser.add_argument("ids", nargs="*", metavar="ID")
+        parser.add_argument("ids", nargs="*", metavar="ID", type=allocation_id)
     many = parser.add_argument_group("many at once (your own, after a confirmation)")
     many.add_argument("-l", "--selector", metavar="LABELS", help="all with these labels, such as team=vision")
     many.add_argument("--all", action="store_true", help="all of them")

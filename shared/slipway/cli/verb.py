@@ -41,6 +41,8 @@ _OPTIONS = {
 """{a field of a launch: the option that sets it}, where the option is not called as the field"""
 KNOWN_MAX = 200
 """Among so many of the newest allocations it is looked for the one that was meant."""
+_NAME = re.compile(r"(?!\.\.?$)[^\s/?#%\\]+")
+"""What can stand in a path as one step of it, as it is."""
 _UPPER = re.compile(r"[A-Z]")
 
 
@@ -240,6 +242,43 @@ def whole_number(text: str) -> int:
         return int(text)
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text[:64]!r} is not a whole number") from None
+
+
+def allocation_id(text: str) -> str:
+    """The type of an argument that takes the ID of an allocation, whole or its beginning."""
+    if problem := _id_problem(text):
+        raise argparse.ArgumentTypeError(problem)
+    return text
+
+
+def checked_id(text: str) -> str:
+    """The same of a word that stands among others.
+
+    Raises:
+        InvalidError: it cannot be one.
+    """
+    if problem := _id_problem(text):
+        raise InvalidError(problem)
+    return text
+
+
+def _id_problem(text: str) -> str:
+    kind, _, name = text.partition("/")
+    if kind == "job" and _NAME.fullmatch(name):
+        return f"{text[:64]!r} is a job; {command_line('ps', '--job', name)} lists what is in it"
+    return "" if _NAME.fullmatch(text) else f"{text[:64]!r} cannot be an ID; `slipway ps` lists the IDs"
+
+
+def object_name(text: str) -> str:
+    """The type of an argument that takes a name, or an ID of something else than an allocation."""
+    if not _NAME.fullmatch(text):
+        raise argparse.ArgumentTypeError(f"{text[:64]!r} cannot be a name: it is one word without / ? # and %")
+    return text
+
+
+def optional_name(text: str) -> str:
+    """The same of an argument that may be left out; empty stands for that."""
+    return object_name(text) if text else text
 
 
 def named(pointer: str) -> str:

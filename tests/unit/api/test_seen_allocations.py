@@ -26,7 +26,13 @@ READS = (
     "/queues",
     "/queues/default",
     "/queues/default/waiting",
+    "/queue-stats",
     "/queue-stats?days=false",
+    "/usage",
+    "/usage?by=user",
+    "/usage/raw",
+    "/jobs",
+    "/jobs/sweep",
     "/pools",
     "/nodes",
     "/allocations?active=true&sort=-createdAt",
@@ -76,9 +82,11 @@ def last_event(allocation: Allocation) -> AllocationEvent:
 
 
 async def test_lists_of_what_has_not_ended_cost_no_call(world: ApiWorld) -> None:
-    """Pages of queues, pools, nodes and workloads read what the watch keeps, however often they are asked for."""
+    """Pages of queues, pools, nodes, workloads, jobs and usage read what the watch keeps, however often they are asked
+    for."""
     await launched(world, "waits")
     assert await names(world) == ["waits"]
+    await world.post("/jobs", {"name": "sweep"})
     lists = Lists(world)
     for path in READS * 2:
         assert (await world.get(path)).status_code == 200

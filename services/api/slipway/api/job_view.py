@@ -97,7 +97,8 @@ def _member(allocation: Allocation, waits: Waiting | None) -> Member:
         kind=spec.kind,
         phase=status.phase,
         queue=spec.queue,
-        slots=slots_of(allocation),
+        # What has ended is at hand in short: what it had, not what it asked for.
+        slots=status.slots if status.phase is Phase.TERMINATED else slots_of(allocation),
         preemptible=spec.preemptible,
         position=waits.position if waits else 0,
         ahead=waits.ahead if waits else 0,

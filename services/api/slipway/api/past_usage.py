@@ -13,7 +13,7 @@ from slipway.crd.facts import fair_share
 from slipway.crd.transitions import is_admitted, user_of
 from slipway.crd.usage import gpu_units_of
 from slipway.crd.v1alpha1 import Allocation, ResourcePool
-from slipway.kube.resources import ALLOCATIONS, QUEUES
+from slipway.kube.resources import QUEUES
 from slipway.model.decay import ByUser, DecayedUsage, level
 from slipway.model.facts import LEAST_USED
 from slipway.model.lifecycle import Phase
@@ -31,7 +31,7 @@ async def past_use_of(parts: ApiDeps, pool: ResourcePool) -> ByUser:
     half_life_ms, name = milliseconds(rule.half_life_s), pool.metadata.name
 
     async def load() -> DecayedUsage:
-        listed = (await parts.whole.list(ALLOCATIONS)).items
+        listed = await parts.seen.brief()
         days = spending.days_that_count(parts.clock.now(), half_life_ms)
         stored = await read_days(parts, days)
         now = parts.clock.now()

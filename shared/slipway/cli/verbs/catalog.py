@@ -6,11 +6,10 @@ touched.
 
 import argparse
 from typing import Any, cast
-from urllib.parse import quote
 
 from slipway.cli import main, output, table, yamlfile
 from slipway.cli.http import ApiResponse
-from slipway.cli.verb import CliSession, CliVerb
+from slipway.cli.verb import CliSession, CliVerb, optional_name
 from slipway.cli.verbs import listing
 from slipway.errors import InvalidError
 from slipway.sdk import preferences
@@ -22,7 +21,7 @@ _NEEDS_NAME = ("show", "set", "rm")
 def configure_template(parser: argparse.ArgumentParser) -> None:
     """Arguments of `template`."""
     parser.add_argument("word", nargs="?", choices=("ls", *_NEEDS_NAME), default="ls")
-    parser.add_argument("name", nargs="?", default="")
+    parser.add_argument("name", nargs="?", type=optional_name, default="")
     parser.add_argument("-f", "--filename", metavar="FILE", help="of set: YAML or JSON; - reads standard input")
     parser.add_argument("-n", "--workspace", metavar="W", help="(default: what `slipway config` shows; ls: all)")
     output.add_options(parser, "table", "json", "yaml", "name")
@@ -37,7 +36,7 @@ def template(arguments: argparse.Namespace, session: CliSession) -> int:
     if not arguments.name:
         detail = f"name the template: slipway template {arguments.word} NAME"
         raise InvalidError(f"template {arguments.word}: {detail}")
-    path = f"/templates/{quote(arguments.name, safe='')}"
+    path = f"/templates/{arguments.name}"
     workspace = preferences.workspace(arguments.workspace).value
     match arguments.word:
         case "show":

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from slipway.cli import batch, equivalents, labels, launch, main, selection
 from slipway.cli.follow import wait_until
-from slipway.cli.verb import CliSession, CliVerb, command_line
+from slipway.cli.verb import CliSession, CliVerb, allocation_id, checked_id, command_line
 from slipway.errors import InvalidError
 
 Json = dict[str, Any]
@@ -17,7 +17,7 @@ CONFLICT = 409
 
 def configure_forget(parser: argparse.ArgumentParser) -> None:
     """Arguments of `forget`."""
-    parser.add_argument("ids", nargs="+", metavar="ID")
+    parser.add_argument("ids", nargs="+", metavar="ID", type=allocation_id)
     equivalents.add_option(parser)
 
 
@@ -140,7 +140,7 @@ def remove(arguments: argparse.Namespace, session: CliSession) -> int:
 
 def configure_preempt(parser: argparse.ArgumentParser) -> None:
     """Arguments of `preempt`."""
-    parser.add_argument("ids", nargs="+", metavar="ID")
+    parser.add_argument("ids", nargs="+", metavar="ID", type=allocation_id)
     parser.add_argument("--reason", default="", help="what its ranks are told")
     equivalents.add_option(parser)
 
@@ -235,7 +235,7 @@ def forget(arguments: argparse.Namespace, session: CliSession) -> int:
 
 def configure_limit(parser: argparse.ArgumentParser) -> None:
     """Arguments of `limit`."""
-    parser.add_argument("id", metavar="ID")
+    parser.add_argument("id", metavar="ID", type=allocation_id)
     parser.add_argument("--max-runtime", metavar="2h", help="end it after this time, counted from its start")
     parser.add_argument("--idle-timeout", metavar="30m", help="end it when nobody uses it for this time")
     parser.add_argument("--pending-timeout", metavar="1h", help="give up when it has not started by then")
@@ -262,7 +262,7 @@ def limit(arguments: argparse.Namespace, session: CliSession) -> int:
 
 def configure_update(parser: argparse.ArgumentParser) -> None:
     """Arguments of `update`."""
-    parser.add_argument("id", metavar="ID")
+    parser.add_argument("id", metavar="ID", type=allocation_id)
     parser.add_argument("--image", metavar="I", help="another container image")
     equivalents.add_option(parser)
     launch.add_resources(parser)
@@ -305,7 +305,8 @@ def configure_priority(parser: argparse.ArgumentParser) -> None:
 
 def priority(arguments: argparse.Namespace, session: CliSession) -> int:
     """Set its priority."""
-    *arguments.ids, last = cast("list[str]", arguments.words)
+    *ids, last = cast("list[str]", arguments.words)
+    arguments.ids = [checked_id(each) for each in ids]
     if not last.isdigit():
         raise InvalidError(f"priority: the last word is the new priority, 0 to 1000, not {last[:64]!r}")
     value = int(last)

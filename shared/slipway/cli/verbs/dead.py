@@ -3,12 +3,11 @@
 import argparse
 import json
 from typing import Any, cast
-from urllib.parse import quote
 
 from slipway.cli import main, output, table
 from slipway.cli.columns import one_line
 from slipway.cli.http import ApiResponse
-from slipway.cli.verb import CliSession, CliVerb
+from slipway.cli.verb import CliSession, CliVerb, object_name
 from slipway.errors import InvalidError
 
 Json = dict[str, Any]
@@ -19,7 +18,7 @@ _DONE = {"replay": "is sent again", "drop": "is dropped"}
 def configure(parser: argparse.ArgumentParser) -> None:
     """Its arguments."""
     parser.add_argument("word", nargs="?", choices=("ls", *_NEEDS_IDS), default="ls")
-    parser.add_argument("ids", nargs="*", metavar="LETTER", help="of show, replay and drop: which")
+    parser.add_argument("ids", nargs="*", metavar="LETTER", type=object_name, help="of show, replay and drop: which")
     parser.add_argument("--all", action="store_true", help="of replay: every one that is there now")
     parser.add_argument("--source", choices=("work", "webhook"), default="", help="only of this source")
     output.add_options(parser, "table", "json", "yaml", "name")
@@ -37,7 +36,7 @@ def execute(arguments: argparse.Namespace, session: CliSession) -> int:
         more = ", or say --all" if arguments.word == "replay" else ""
         raise InvalidError(f"dead {arguments.word}: name the letters{more}; `slipway dead ls` lists them")
     for id_ in arguments.ids:
-        path = f"/dead/{quote(id_, safe='')}"
+        path = f"/dead/{id_}"
         match arguments.word:
             case "show":
                 answer = session.api.call("GET", path)

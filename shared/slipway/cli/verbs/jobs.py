@@ -5,11 +5,10 @@ A job groups the allocations that are launched with `--job`. What is refused nam
 
 import argparse
 from typing import Any, cast
-from urllib.parse import quote
 
 from slipway.cli import batch, equivalents, labels, main, output, selection, table
 from slipway.cli.http import ApiResponse
-from slipway.cli.verb import CliSession, CliVerb, command_line
+from slipway.cli.verb import CliSession, CliVerb, command_line, object_name
 from slipway.cli.verbs import listing
 from slipway.errors import InvalidError
 from slipway.model.standing import JobState
@@ -35,7 +34,9 @@ def configure_job(parser: argparse.ArgumentParser) -> None:
     """Arguments of `job`."""
     parser.epilog = _USAGE
     parser.add_argument("word", nargs="?", choices=_WORDS, default="ls", metavar="WORD", help=", ".join(_WORDS))
-    parser.add_argument("names", nargs="*", metavar="NAME", help="update-batch: NAME.priority=70 and the like")
+    parser.add_argument(
+        "names", nargs="*", metavar="NAME", type=object_name, help="update-batch: NAME.priority=70 and the like"
+    )
     parser.add_argument("-n", "--workspace", metavar="W", help="(default: what `slipway config` shows; ls: all)")
     parser.add_argument("--queue", metavar="Q", help="ls: only with work there; update: what waits moves there")
     parser.add_argument("--state", help=f"ls: only {', '.join(JobState)}")
@@ -100,7 +101,7 @@ def move(arguments: argparse.Namespace, session: CliSession) -> int:
         values = {name: value for name, value in beside.items() if name != "interrupt"}
         where = _where(arguments)
         return batch.send(session, "move", ids, values, done=lambda _: f" stands {where}", done_to_all=f"stand {where}")
-    view: Json = session.api.post(f"/allocations/{quote(ids[0], safe='')}/move", beside)
+    view: Json = session.api.post(f"/allocations/{ids[0]}/move", beside)
     priority = "" if view["job"] else f", with priority {view['priority']}"
     session.terminal.line(f"{view['id']} stands {_where(arguments)}{priority}")
     return main.OK
@@ -261,7 +262,7 @@ def _call(
 ) -> ApiResponse:
     """A call about the job that is named."""
     query = {"workspace": preferences.workspace(arguments.workspace).value}
-    return session.api.call(method, f"/jobs/{quote(_name(arguments), safe='')}{rest}", query=query, body=body)
+    return session.api.call(method, f"/jobs/{_name(arguments)}{rest}", query=query, body=body)
 
 
 def _job_row(item: Json) -> list[str]:

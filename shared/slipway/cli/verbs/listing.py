@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, cast
 from slipway.cli import equivalents, labels, main, output, table
 from slipway.cli.columns import one_line
 from slipway.cli.http import ApiResponse
-from slipway.cli.verb import CliSession, CliVerb
+from slipway.cli.verb import CliSession, CliVerb, optional_name
 from slipway.model.duration import format_duration
 
 Json = dict[str, Any]
@@ -150,14 +150,14 @@ def _watch(arguments: argparse.Namespace, session: CliSession, query: Json) -> i
 def configure_named(parser: argparse.ArgumentParser) -> None:
     """Arguments of `pool`."""
     parser.add_argument("word", nargs="?", choices=("ls", "show"), default="ls")
-    parser.add_argument("name", nargs="?", default="")
+    parser.add_argument("name", nargs="?", type=optional_name, default="")
     output.add_options(parser, "table", "json", "yaml", "name")
 
 
 def configure_queue(parser: argparse.ArgumentParser) -> None:
     """Arguments of `queue`."""
     parser.add_argument("word", nargs="?", choices=("ls", "show", "stats"), default="ls")
-    parser.add_argument("name", nargs="?", default="", help="show: which; stats: of which pool")
+    parser.add_argument("name", nargs="?", type=optional_name, default="", help="show: which; stats: of which pool")
     output.add_options(parser, "table", "json", "yaml", "name")
 
 

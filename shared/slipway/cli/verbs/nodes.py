@@ -2,10 +2,9 @@
 
 import argparse
 from typing import Any
-from urllib.parse import quote
 
 from slipway.cli import main, output
-from slipway.cli.verb import CliSession, CliVerb
+from slipway.cli.verb import CliSession, CliVerb, object_name
 from slipway.cli.verbs import listing
 from slipway.errors import InvalidError
 
@@ -20,7 +19,7 @@ _DONE = {
 def configure(parser: argparse.ArgumentParser) -> None:
     """Arguments of `node`."""
     parser.add_argument("word", nargs="?", choices=("ls", *_DONE), default="ls")
-    parser.add_argument("names", nargs="*", metavar="NODE")
+    parser.add_argument("names", nargs="*", metavar="NODE", type=object_name)
     parser.add_argument("--all", action="store_true", help="every node")
     output.add_options(parser, "table", "json", "yaml", "name")
 
@@ -36,7 +35,7 @@ def node(arguments: argparse.Namespace, session: CliSession) -> int:
     if arguments.all:
         names = [str(item["name"]) for item in session.api.get("/nodes")["items"]]
     for name in names:
-        view: Json = session.api.post(f"/nodes/{quote(name, safe='')}/{word}")
+        view: Json = session.api.post(f"/nodes/{name}/{word}")
         here = len({str(rank["id"]) for rank in view["ranks"]})
         runs = f" ({here} running there)" if here and word != "enable" else ""
         session.terminal.line(f"node {view['name']} {_DONE[word]}{runs}")

@@ -1,21 +1,24 @@
 """`slipway open` and `slipway wait`: getting at what runs."""
 
 import argparse
+import math
+import time
 from typing import Any
 
-from slipway.cli import labels, main
+from slipway.cli import labels, main, output
 from slipway.cli.follow import wait_until
-from slipway.cli.verb import CliSession, CliVerb, command_line, whole_number
-from slipway.errors import InvalidError, PermanentError
+from slipway.cli.verb import CliSession, CliVerb, allocation_id, command_line, optional_name, whole_number
+from slipway.errors import InvalidError, NotFoundError, PermanentError
 from slipway.model.duration import parse_duration
 from slipway.runtime.tasks import TaskGroup
+from slipway.sdk import preferences
 
 Json = dict[str, Any]
 
 
 def configure_open(parser: argparse.ArgumentParser) -> None:
     """Arguments of `open`."""
-    parser.add_argument("id", metavar="ID", nargs="?", default="", help="(default: the page of the API itself)")
+    parser.add_argument("id", metavar="ID", nargs="?", type=allocation_id, help="(default: the page of the API itself)")
     parser.add_argument("--port", metavar="P", type=whole_number, help="another port than the first")
     parser.add_argument("--no-browser", action="store_true", help="only print the address")
 
@@ -95,7 +98,10 @@ def _opened(url: str) -> bool:
 
 def configure_wait(parser: argparse.ArgumentParser) -> None:
     """Arguments of `wait`."""
-    parser.add_argument("id", metavar="ID")
+    parser.usage = "slipway wait [options] ID..., or: slipway wait [options] --job J"
+    parser.add_argument("ids", nargs="*", metavar="ID", type=allocation_id)
+    parser.add_argument("--job", metavar="J", default="", type=optional_name, help="for all that is in this job now")
+    parser.add_argument("-n", "--workspace", metavar="W", default="", help="of the job (default: yours)")
     parser.add_argument(
         "--for",
         dest="goal",
@@ -107,15 +113,38 @@ def configure_wait(parser: argparse.ArgumentParser) -> None:
 
 
 def wait(arguments: argparse.Namespace, session: CliSession) -> int:
-    """Wait; 0 when it got there, 1 when it ended otherwise, 124 when the time is over."""
-    timeout_s = None
+    """Wait for all of them; 0 when each got there, 1 when one ended otherwise, 124 when the time is over."""
+    timeout_s = math.inf
     if arguments.timeout:
         try:
             timeout_s = parse_duration(arguments.timeout)
         except ValueError as exc:
             raise InvalidError(f"--timeout: {exc}") from exc
-    id_ = str(session.api.get(f"/allocations/{arguments.id}")["id"])
-    view = wait_until(session, id_, arguments.goal, timeout_s)
+    until = time.monotonic() + timeout_s
+    codes = {_wait_for(session, id_, arguments, until) for id_ in _awaited(arguments, session)}
+    return next((code for code in (main.TIMED_OUT, main.FAILED) if code in codes), main.OK)
+
+
+def _awaited(arguments: argparse.Namespace, session: CliSession) -> list[str]:
+    """The whole ids of what is waited for: a typing error in the last is not found hours later."""
+    if bool(arguments.ids) == bool(arguments.job):
+        raise InvalidError("wait: give at least one ID, or --job J, not both")
+    if arguments.ids:
+        return [str(session.api.get(f"/allocations/{id_}")["id"]) for id_ in arguments.ids]
+    workspace = preferences.workspace(arguments.workspace).value
+    query = {"job": arguments.job, "workspace": workspace, "fields": "id"}
+    found = [str(view["id"]) for view in output.items_of(output.listed(session.api, "/allocations", query))]
+    if not found:
+        raise NotFoundError(
+            f"nothing is in job {arguments.job} of workspace {workspace}; {command_line('job', 'ls')} lists the jobs"
+        )
+    return found
+
+
+def _wait_for(session: CliSession, id_: str, arguments: argparse.Namespace, until: float) -> int:
+    """The exit code for one of them. `until` is monotonic seconds."""
+    left_s = max(0.0, until - time.monotonic())
+    view = wait_until(session, id_, arguments.goal, None if left_s == math.inf else left_s)
     if view is None:
         session.terminal.note(
             f"{id_} is not {arguments.goal} after {arguments.timeout}; {command_line('explain', id_)} says why"
@@ -129,7 +158,7 @@ def wait(arguments: argparse.Namespace, session: CliSession) -> int:
 
 def configure_forward(parser: argparse.ArgumentParser) -> None:
     """Arguments of `port-forward`."""
-    parser.add_argument("id", metavar="ID")
+    parser.add_argument("id", metavar="ID", type=allocation_id)
     parser.add_argument(
         "ports",
         metavar="[LOCAL:]PORT",

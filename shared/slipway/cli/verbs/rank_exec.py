@@ -15,7 +15,7 @@ from slipway.cli import rank_session
 from slipway.cli.attach import raw_terminal, write_out
 from slipway.cli.columns import one_line
 from slipway.cli.rank_session import RankSession
-from slipway.cli.verb import CliSession, CliVerb, whole_number
+from slipway.cli.verb import CliSession, CliVerb, allocation_id, whole_number
 from slipway.errors import InvalidError, PermanentError
 from slipway.model.exec_channels import NOT_FOUND_CODE, PIECE_BYTES, CommandEnd
 from slipway.sdk import commands
@@ -33,7 +33,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "Run a command in a rank that runs; without one, a shell. On a terminal it gets a\n"
         "terminal of its own, and Ctrl-C goes to it. The exit code is that of the command."
     )
-    parser.add_argument("id", metavar="ID")
+    parser.add_argument("id", metavar="ID", type=allocation_id)
     parser.add_argument("words", nargs="*", help=argparse.SUPPRESS)
     add_place(parser)
     parser.add_argument("-i", "--stdin", action="store_true", help="pass the standard input on (on a terminal: always)")

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from slipway.cli import main, rank_session, ssh_keys
 from slipway.cli.attach import write_out
 from slipway.cli.ssh_keys import SshKeys
-from slipway.cli.verb import CliSession, CliVerb, command_line
+from slipway.cli.verb import CliSession, CliVerb, allocation_id, command_line
 from slipway.cli.verbs.rank_exec import add_place, pass_input_on
 from slipway.errors import InvalidError, PermanentError
 from slipway.model.exec_channels import STDOUT, CommandEnd
@@ -84,7 +84,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "(sshd), which is started for this connection and ends with it. Without one,\n"
         "slipway exec works as well."
     )
-    parser.add_argument("id", metavar="ID")
+    parser.add_argument("id", metavar="ID", type=allocation_id)
     parser.add_argument("words", nargs="*", help=argparse.SUPPRESS)
     add_place(parser)
     for letter, meta, text in (
@@ -119,7 +119,7 @@ def configure_config(parser: argparse.ArgumentParser) -> None:
         "under a name of its own. For VS Code Remote: slipway ssh-config ID >> ~/.ssh/config,\n"
         "then connect to the host that it names."
     )
-    parser.add_argument("id", metavar="ID")
+    parser.add_argument("id", metavar="ID", type=allocation_id)
     add_place(parser)
 
 
@@ -148,7 +148,7 @@ def section(alias: str, options: Mapping[str, str]) -> str:
 def configure_proxy(parser: argparse.ArgumentParser) -> None:
     """Arguments of `ssh-proxy`."""
     parser.description = "What ssh runs as its ProxyCommand: the bytes of one connection."
-    parser.add_argument("id", metavar="ID")
+    parser.add_argument("id", metavar="ID", type=allocation_id)
     add_place(parser)
 
 

@@ -11,7 +11,7 @@ from slipway.cli import main, output
 from slipway.cli.columns import harmless_json
 from slipway.cli.rehearsal import tell
 from slipway.cli.terminal import Terminal
-from slipway.cli.verb import CliSession, CliVerb
+from slipway.cli.verb import CliSession, CliVerb, allocation_id
 from slipway.cli.verbs.apply import bodies_of, located
 from slipway.errors import InvalidError
 
@@ -56,7 +56,7 @@ def execute(arguments: argparse.Namespace, session: CliSession) -> int:
 
 def configure_config(parser: argparse.ArgumentParser) -> None:
     """Arguments of `config`."""
-    parser.add_argument("id", metavar="ID")
+    parser.add_argument("id", metavar="ID", type=allocation_id)
     output.add_options(parser, "yaml", "json")
 
 

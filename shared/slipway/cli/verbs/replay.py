@@ -8,10 +8,9 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
-from urllib.parse import quote
 
 from slipway.cli import output, yamlfile
-from slipway.cli.verb import CliSession, CliVerb
+from slipway.cli.verb import CliSession, CliVerb, object_name
 from slipway.errors import InvalidError
 
 if TYPE_CHECKING:
@@ -25,7 +24,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "file", metavar="FILE", nargs="?", help="a log as a file, - for standard input; else from the API"
     )
-    parser.add_argument("--pool", metavar="P", help=f"the pool whose log is read (default: {POOL}, or the file's)")
+    parser.add_argument(
+        "--pool", metavar="P", type=object_name, help=f"the pool whose log is read (default: {POOL}, or the file's)"
+    )
     parser.add_argument("--from", dest="first", type=_tick, metavar="TICK", help="only from this tick on")
     parser.add_argument("--to", dest="last", type=_tick, metavar="TICK", help="only up to this tick")
     other = parser.add_mutually_exclusive_group()
@@ -62,7 +63,7 @@ def _recorded(session: CliSession, pool: str, arguments: argparse.Namespace) -> 
     """The log of a live system, page by page."""
     from slipway.scheduler.decisions import command
 
-    path, after = f"/pools/{quote(pool, safe='')}/decisions", ""
+    path, after = f"/pools/{pool}/decisions", ""
     query = {"from": arguments.first, "to": arguments.last, "limit": 500}
     while True:
         page = session.api.get(path, {**query, "after": after or None})

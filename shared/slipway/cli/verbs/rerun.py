@@ -10,7 +10,7 @@ import copy
 from typing import Any, cast
 
 from slipway.cli import launch, upload
-from slipway.cli.verb import CliSession, CliVerb
+from slipway.cli.verb import CliSession, CliVerb, allocation_id
 from slipway.cli.verbs.render import body_again, secret_variables
 from slipway.cli.verbs.run import add_launch_modes, launch_and_follow
 from slipway.crd.podsecurity import ROOT
@@ -33,7 +33,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Its arguments."""
     parser.usage = "slipway rerun ID [options] [-- COMMAND...]"
     parser.epilog = EXAMPLES
-    parser.add_argument("id", metavar="ID", help="what is launched again")
+    parser.add_argument("id", metavar="ID", type=allocation_id, help="what is launched again")
     launch.add_options(parser, with_ranks=True)
     add_launch_modes(parser)
 

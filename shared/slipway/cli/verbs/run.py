@@ -12,7 +12,7 @@ from typing import cast
 from slipway.cli import array, equivalents, http, labels, launch, main, output, rehearsal, replicas, upload
 from slipway.cli.follow import Following, wait_until
 from slipway.cli.http import new_key
-from slipway.cli.verb import CliSession, CliVerb, command_line, whole_number
+from slipway.cli.verb import CliSession, CliVerb, allocation_id, command_line, whole_number
 from slipway.errors import AlreadyExistsError, ControlPlaneError, DeadlineError, InvalidError
 
 EXAMPLES = """examples:
@@ -132,8 +132,11 @@ def _launch_array(session: CliSession, body: launch.Json, arguments: argparse.Na
         _make_job(session, new_job)
     launches = _ArrayLaunches(session, array.common_of(body, wanted), wanted, arguments)
     launches.send()
-    show = command_line("job", "show", launches.common["job"])
-    session.terminal.note(f"{len(wanted.indexes)} launches in job {launches.common['job']}; see them with: {show}")
+    show, wait = (command_line(*words, launches.common["job"]) for words in (("job", "show"), ("wait", "--job")))
+    session.terminal.note(
+        f"{len(wanted.indexes)} launches in job {launches.common['job']}; see them with: {show}; "
+        f"wait for their end with: {wait}"
+    )
     return main.OK
 
 
@@ -268,7 +271,7 @@ def launch_and_follow(
 
 def configure_follow(parser: argparse.ArgumentParser) -> None:
     """Arguments of `follow`."""
-    parser.add_argument("id", metavar="ID")
+    parser.add_argument("id", metavar="ID", type=allocation_id)
 
 
 def follow(arguments: argparse.Namespace, session: CliSession) -> int:

@@ -7,7 +7,7 @@ from typing import Any
 
 from slipway.cli import labels, main, table
 from slipway.cli.follow import wait_until
-from slipway.cli.verb import CliSession, command_line
+from slipway.cli.verb import CliSession, checked_id, command_line
 from slipway.errors import InvalidError, PermanentError
 
 Json = dict[str, Any]
@@ -46,7 +46,7 @@ def _parted(arguments: argparse.Namespace) -> tuple[str, tuple[str, ...]]:
     _add_open_options(more)
     more.set_defaults(**vars(arguments))
     more.parse_args(given[1:end], arguments)
-    return given[0], tuple(given[end + 1 :])
+    return checked_id(given[0]), tuple(given[end + 1 :])
 
 
 def open_shell(arguments: argparse.Namespace, session: CliSession) -> int:

@@ -6,7 +6,7 @@ from typing import Any, cast
 from slipway.cli import equivalents, labels, main, output, table, waterfall
 from slipway.cli.gpu_use import read_gpu_use
 from slipway.cli.terminal import STATE_COLOURS
-from slipway.cli.verb import CliSession, CliVerb
+from slipway.cli.verb import CliSession, CliVerb, allocation_id
 from slipway.cli.verbs.streams import event_text
 from slipway.crd.meta import API_GROUP
 from slipway.model.duration import format_duration
@@ -18,7 +18,7 @@ BAR = 40
 
 def configure_get(parser: argparse.ArgumentParser) -> None:
     """Arguments of `get`."""
-    parser.add_argument("id", metavar="ID")
+    parser.add_argument("id", metavar="ID", type=allocation_id)
     equivalents.add_option(parser)
     output.add_options(parser, "json", "yaml", "name")
 
@@ -38,7 +38,7 @@ def get(arguments: argparse.Namespace, session: CliSession) -> int:
 
 def configure_view(parser: argparse.ArgumentParser) -> None:
     """Arguments of the others."""
-    parser.add_argument("id", metavar="ID")
+    parser.add_argument("id", metavar="ID", type=allocation_id)
     parser.add_argument("-o", "--output", choices=("table", "json", "yaml"), default="table", help="form of the answer")
 
 

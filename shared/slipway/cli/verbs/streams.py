@@ -10,7 +10,7 @@ from slipway.cli import labels, main, output, table
 from slipway.cli.background import events_of, lines_of
 from slipway.cli.columns import one_line
 from slipway.cli.follow import is_event, line_text
-from slipway.cli.verb import CliSession, CliVerb, whole_number
+from slipway.cli.verb import CliSession, CliVerb, allocation_id, whole_number
 from slipway.errors import InvalidError, NotFoundError
 
 Json = dict[str, Any]
@@ -18,7 +18,7 @@ Json = dict[str, Any]
 
 def configure_events(parser: argparse.ArgumentParser) -> None:
     """Arguments of `events`."""
-    parser.add_argument("id", metavar="ID", nargs="?", default="", help="(default: of all, with -f)")
+    parser.add_argument("id", metavar="ID", nargs="?", type=allocation_id, help="(default: of all, with -f)")
     parser.add_argument("-f", "--follow", action="store_true", help="go on until it has ended")
     parser.add_argument("--after", metavar="CURSOR", default="", help="only what comes after this entry id")
     parser.add_argument("-o", "--output", choices=("table", "json"), default="table", help="form of the answer")
@@ -88,7 +88,7 @@ _LINE_FILTERS = ("rank", "attempt", "container", "stream", "head", "tail", "sinc
 
 def configure_logs(parser: argparse.ArgumentParser) -> None:
     """Arguments of `logs`."""
-    parser.add_argument("id", metavar="ID")
+    parser.add_argument("id", metavar="ID", type=allocation_id)
     parser.add_argument("-f", "--follow", action="store_true", help="go on until it has ended")
     parser.add_argument("--rank", metavar="N", help="only of these ranks: 3, or 0,2, or 4-7")
     parser.add_argument("--attempt", metavar="N", type=whole_number, help="only of this attempt")

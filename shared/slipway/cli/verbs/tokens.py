@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from slipway.cli import main, output, table
-from slipway.cli.verb import CliSession, CliVerb
+from slipway.cli.verb import CliSession, CliVerb, object_name
 from slipway.errors import InvalidError, NotFoundError
 from slipway.model import apitokens
 from slipway.model.apitokens import EVERYWHERE, Role, TokenRecord
@@ -34,7 +34,7 @@ NAMESPACE = "slipway-system"
 def configure(parser: argparse.ArgumentParser) -> None:
     """Its arguments."""
     parser.add_argument("word", nargs="?", choices=("ls", "create", "revoke"), default="ls")
-    parser.add_argument("ids", nargs="*", metavar="ID", help="of revoke: which")
+    parser.add_argument("ids", nargs="*", metavar="ID", type=object_name, help="of revoke: which")
     # Not --user, which every verb has: as whom one calls.
     parser.add_argument("--for", dest="owner", default="", metavar="USER", help="of create: whose token it is")
     parser.add_argument(

@@ -4,10 +4,9 @@ import argparse
 import sys
 from pathlib import Path
 from typing import Any, cast
-from urllib.parse import quote
 
 from slipway.cli import main, output, table
-from slipway.cli.verb import CliSession, CliVerb, command_line
+from slipway.cli.verb import CliSession, CliVerb, command_line, object_name
 from slipway.cli.verbs import listing
 from slipway.errors import InvalidError
 
@@ -47,7 +46,10 @@ def execute(arguments: argparse.Namespace, session: CliSession) -> int:
         raise InvalidError(f"webhook {arguments.word}: say which: slipway webhook {arguments.word} {what}")
     if arguments.word == "create":
         return _create(arguments, session)
-    path = f"/webhooks/{quote(arguments.name, safe='')}"
+    try:
+        path = f"/webhooks/{object_name(arguments.name)}"
+    except argparse.ArgumentTypeError as exc:
+        raise InvalidError(f"webhook {arguments.word}: {exc}") from None
     match arguments.word:
         case "show":
             _print(arguments, session, "GET", path, None)

@@ -2,10 +2,9 @@
 
 import argparse
 from typing import Any, cast
-from urllib.parse import quote
 
 from slipway.cli import main, output, table
-from slipway.cli.verb import CliSession, CliVerb, command_line
+from slipway.cli.verb import CliSession, CliVerb, command_line, object_name
 from slipway.cli.verbs import listing
 from slipway.errors import InvalidError
 
@@ -21,13 +20,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(word="ls", output="table", quiet=False)
     output.add_options(words.add_parser("ls", help="all of them", allow_abbrev=False), "table", "json", "yaml", "name")
     show = words.add_parser("show", help="one of them", allow_abbrev=False)
-    show.add_argument("name", metavar="NAME")
+    show.add_argument("name", metavar="NAME", type=object_name)
     output.add_options(show, "yaml", "json")
     create = words.add_parser("create", help="make a namespace that one may launch into", allow_abbrev=False)
-    create.add_argument("name", metavar="NAME")
+    create.add_argument("name", metavar="NAME", type=object_name)
     create.add_argument("--adopt", action="store_true", help="of a namespace that exists")
     change = words.add_parser("set", help="change its defaults or its quota", allow_abbrev=False)
-    change.add_argument("name", metavar="NAME")
+    change.add_argument("name", metavar="NAME", type=object_name)
     for each in (create, change):
         each.add_argument("--pool", metavar="P", help="of launches that name none" + _or_none(each is change))
         each.add_argument("--queue", metavar="Q", help="of launches that name none" + _or_none(each is change))
@@ -54,7 +53,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
             help="all that may be asked for at once, such as nvidia.com/gpu=8 (repeat)" + _or_none(each is change),
         )
     remove = words.add_parser("rm", help="remove one in which nothing goes on", allow_abbrev=False)
-    remove.add_argument("name", metavar="NAME")
+    remove.add_argument("name", metavar="NAME", type=object_name)
 
 
 def execute(arguments: argparse.Namespace, session: CliSession) -> int:
@@ -65,7 +64,7 @@ def execute(arguments: argparse.Namespace, session: CliSession) -> int:
         empty = "there are no workspaces; make one with: slipway workspace create NAME"
         return listing.show(arguments, session, answer, _TABLE, empty=empty)
     name = str(arguments.name)
-    path = f"/workspaces/{quote(name, safe='')}"
+    path = f"/workspaces/{name}"
     match arguments.word:
         case "show":
             output.write(terminal, arguments.output, session.api.call("GET", path))

@@ -30,7 +30,6 @@ from slipway.api.prometheus import Prometheus
 from slipway.api.routes.usage import by_of, days_of
 from slipway.crd.transitions import id_of, user_of
 from slipway.crd.usage import ms_of
-from slipway.kube.resources import ALLOCATIONS
 from slipway.model.lifecycle import Phase
 
 ROOT = "/api/v1/gpu-use"
@@ -96,8 +95,7 @@ async def gpu_use_days(request: Request) -> Response:
         raise bad_param("from", f"at most {DAYS_MAX} days at once; ask for {days[-DAYS_MAX]}")
     found: list[GpuDay] = []
     sight, prometheus = await sight_of(request), parts.prometheus
-    listed = await parts.kube.list(ALLOCATIONS, namespace=ask.get("workspace") or None)
-    owners = owners_of(listed.items)
+    owners = owners_of(each for each in await parts.seen.brief() if sight.has(each.metadata.namespace))
     if prometheus is not None:
         found = [
             each

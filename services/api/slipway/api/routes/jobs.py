@@ -40,7 +40,7 @@ from slipway.crd.meta import ANNOTATION_USER
 from slipway.crd.spending import Spent
 from slipway.crd.v1alpha1 import Allocation, Job
 from slipway.errors import AlreadyExistsError
-from slipway.kube.resources import ALLOCATIONS, JOBS
+from slipway.kube.resources import JOBS
 from slipway.model.lifecycle import Phase
 
 TAG = "jobs"
@@ -60,7 +60,7 @@ async def list_jobs(request: Request) -> Response:
     sight = await sight_of(request, PermissionCheck("list", "jobs"))
     seen = [job for job in jobs.values() if sight.has(job.metadata.namespace)]
     wanted = [job for job in seen if workspace in ("", job.metadata.namespace)]
-    allocations = await _allocations(parts)
+    allocations = await parts.seen.brief()
     views = job_views(wanted, allocations, jobs, first=await first_of(parts, allocations))
     shown = [each for each in views if state in ("", each.state) and (not queue or queue in each.queues)]
     if not shown:
@@ -156,8 +156,8 @@ async def stats(request: Request) -> Response:
     """What waits and runs in each queue and pool now, and how long what was admitted on the last days had waited."""
     parts, now = parts_of(request), parts_of(request).clock.now()
     with_days, days = flag_param(request, "days", default=True), days_of(request, now)
-    # What has ended is read for the days alone: there may be a hundred times as much of it.
-    allocations = (await parts.whole.list(ALLOCATIONS)).items if with_days else await parts.seen.live()
+    # What has ended counts for the days alone: there may be a hundred times as much of it.
+    allocations = await parts.seen.brief() if with_days else await parts.seen.live()
     live = [each for each in allocations if each.status.phase is not Phase.TERMINATED]
     pool = request.query_params.get("pool", "")
     live = [each for each in live if pool in ("", each.spec.pool)]
@@ -186,11 +186,6 @@ def _waits(spent: Iterable[Spent]) -> list[DayWaits]:
     ]
 
 
-async def _allocations(parts: ApiDeps) -> list[Allocation]:
-    """Those of everybody: places are among all."""
-    return (await parts.whole.list(ALLOCATIONS)).items
-
-
 async def _found(request: Request) -> Job:
     workspace = request.query_params.get("workspace") or DEFAULT_WORKSPACE
     return await job_changes.find_job(parts_of(request), request.path_params["name"], workspace)
@@ -198,7 +193,7 @@ async def _found(request: Request) -> Job:
 
 async def _view(parts: ApiDeps, job: Job) -> JobView:
     jobs = {**await job_changes.all_jobs(parts), (job.metadata.namespace, job.metadata.name): job}
-    allocations = await _allocations(parts)
+    allocations = await parts.seen.brief()
     first = await first_of(parts, allocations)
     (view,) = job_views([job], allocations, jobs, first=first, with_members=True)
     return view

@@ -24,7 +24,6 @@ from slipway.crd.figures import DayTotals
 from slipway.crd.spending import Spent, gather
 from slipway.crd.usage import DAY_MS, day_of, ms_of
 from slipway.crd.v1alpha1 import Allocation
-from slipway.kube.resources import ALLOCATIONS
 
 TAG = "usage"
 DAYS_DEFAULT = 30
@@ -69,8 +68,8 @@ async def raw(request: Request) -> Response:
     if one:
         allocations = [await parts.lookup.find(one)]
     else:
-        listed = await parts.kube.list(ALLOCATIONS, namespace=request.query_params.get("workspace") or None)
-        allocations = listed.items
+        sight = await sight_of(request)
+        allocations = [each for each in await parts.seen.brief() if sight.has(each.metadata.namespace)]
     rows = usage_view.raw_rows(allocations, days, _wanted(request), now)
     if not rows and not one:
         remembered = in_totals(request, await sight_of(request))
@@ -89,7 +88,7 @@ async def spent_on(
     """
     parts = parts_of(request)
     if allocations is None:
-        allocations = (await parts.whole.list(ALLOCATIONS)).items
+        allocations = await parts.seen.brief()
     stored = await _stored(request, days)
     return gather(days, stored, allocations, parts.clock.now())
 

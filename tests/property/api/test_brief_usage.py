@@ -1,0 +1,32 @@
+"""What the api keeps in short of an allocation that has ended adds up as the whole object does."""
+
+import msgspec
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slipway.api import usage_view
+from slipway.api.seen_allocations import SeenAllocation
+from slipway.crd.spending import gather, stretches
+from slipway.crd.totals import ANNOTATION_USAGE, BOOKED
+from slipway.crd.usage import DAY_MS, day_of, used
+from slipway.model.lifecycle import Phase
+from tests.property.crd.test_usage_properties import GAPS_MS, Step, born, histories, writes, written
+
+
+@given(histories(), GAPS_MS, st.booleans())
+def test_sums_of_usage_are_those_of_the_whole(steps: list[Step], later_ms: int, is_booked: bool) -> None:
+    """Any history: by day, as rows of one allocation, and as stretches of past use; also once the totals have it."""
+    found = born()
+    for batch in writes(steps):
+        found = written(found, batch)
+    if is_booked and found.status.phase is Phase.TERMINATED:
+        meta = msgspec.structs.replace(found.metadata, annotations={ANNOTATION_USAGE: BOOKED})
+        found = msgspec.structs.replace(found, metadata=meta)
+    brief = msgspec.json.decode(msgspec.json.encode(found), type=SeenAllocation)
+    now_ms = (steps[-1].at_ms if steps else 0) + later_ms + DAY_MS
+    now = now_ms / 1000
+    days = sorted({*used(found, now), day_of(now_ms)})
+    assert gather(days, {}, [brief], now) == gather(days, {}, [found], now)
+    pool = found.spec.pool
+    assert list(stretches(days, {}, [brief], pool, now)) == list(stretches(days, {}, [found], pool, now))
+    assert usage_view.raw_rows([brief], days, {}, now) == usage_view.raw_rows([found], days, {}, now)

@@ -1,0 +1,47 @@
+"""`slipway wait`: for one, for several, for what is in a job."""
+
+import pytest
+
+from slipway.cli import main
+from slipway.model.lifecycle import Event
+from slipway.model.reasons import Result
+from tests.support.api_world import ApiWorld
+from tests.support.cli import Desk
+
+
+async def test_it_waits_for_all_of_them(world: ApiWorld, desk: Desk) -> None:
+    """A line for each, in their order; one that failed is the exit code."""
+    good, bad = await world.launch(), await world.launch()
+    await world.step(good["name"], Event.TERMINATED, result=Result.SUCCEEDED)
+    assert (await desk.run("wait", good["id"])).code == main.OK
+    await world.step(bad["name"], Event.TERMINATED, result=Result.FAILED)
+    both = await desk.run("wait", good["id"], bad["id"])
+    assert both.out.splitlines() == [f"{good['id']} Succeeded", f"{bad['id']} Failed"]
+    assert both.code == main.FAILED
+
+
+async def test_it_waits_for_what_is_in_a_job(world: ApiWorld, desk: Desk) -> None:
+    """As for the launches of an array."""
+    await world.post("/jobs", {"name": "sweep"})
+    inside = [await world.launch(job="sweep") for _ in range(2)]
+    other = await world.launch()
+    for each in inside:
+        await world.step(each["name"], Event.TERMINATED, result=Result.SUCCEEDED)
+    ran = await desk.run("wait", "--job", "sweep")
+    assert (ran.code, len(ran.out.splitlines()), other["id"] in ran.out) == (main.OK, 2, False)
+
+
+async def test_the_time_is_that_of_all_together(world: ApiWorld, desk: Desk) -> None:
+    """Each that has not come so far is named; the exit code says that the time was over."""
+    ids = [(await world.launch())["id"] for _ in range(2)]
+    ran = await desk.run("wait", *ids, "--timeout", "50ms")
+    assert ran.code == main.TIMED_OUT
+    assert all(f"{id_} is not terminated after 50ms" in ran.err for id_ in ids)
+
+
+@pytest.mark.parametrize("words", [(), ("--job", "none"), ("a-b", "--job", "sweep"), ("no-such", "b-c")])
+async def test_what_is_waited_for_is_named(world: ApiWorld, desk: Desk, words: tuple[str, ...]) -> None:
+    """Nothing, an unknown job, or an unknown ID is an error at once; so are IDs together with a job."""
+    assert world
+    ran = await desk.run("wait", *words)
+    assert ran.code in (main.USAGE, main.NOT_FOUND)
