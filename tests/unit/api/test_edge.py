@@ -11,10 +11,11 @@ from starlette.routing import Route
 
 from slipway import errors
 from slipway.api import assets, http_errors
+from slipway.api.access.table import PAGES
 from slipway.api.app import ENDPOINTS
 from slipway.api.problems import TABLE, row_of
 from slipway.api.request_telemetry import QUIET_PATHS
-from slipway.api.routes import trace_page, web_page
+from slipway.api.routes import trace_page
 from slipway.api.settings import Settings
 from slipway.errors import ControlPlaneError, InvariantError
 from slipway.installed import VERSION_HEADER, installed_version
@@ -290,7 +291,7 @@ async def test_the_document_describes_every_route(world: ApiWorld) -> None:
         "/livez",
         "/readyz",
         "/metrics",
-        *web_page.PATHS,
+        *PAGES,
         "/docs",
         "/openapi.json",
         "/asyncapi.json",

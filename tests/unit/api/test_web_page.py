@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from slipway.api import assets
-from slipway.api.access.table import OTHERS, Where
+from slipway.api.access.table import OTHERS, PAGES, Where
 from slipway.api.routes import web_page
 from slipway.model.lifecycle import Phase
 from slipway.model.reasons import Result
@@ -144,13 +144,13 @@ async def test_nothing_else_of_the_folder_is_served(world: ApiWorld) -> None:
 async def test_the_frame_is_for_everybody_and_the_data_are_not(tmp_path: Path) -> None:
     """It tells nothing of the cluster, so it needs no token; the modules are refused what the caller is refused."""
     async with teams_world("token", tmp_path) as teams:
-        for path in (each.replace("{id}", "anything").replace("{name}", "x") for each in web_page.PATHS):
+        for path in (each.replace("{id}", "anything").replace("{name}", "x") for each in PAGES):
             answer = await teams.world.http.get(path)
             assert answer.status_code == 200
             assert not any(name in answer.text for name in (*teams.ids.values(), "canaryred", "canaryblue"))
         for path in ("/allocations", "/nodes", "/queues", "/me", "/events"):
             assert (await teams.world.http.get(f"/api/v1{path}")).status_code == 401
-    assert all(OTHERS[path].where is Where.PUBLIC for path in web_page.PATHS)
+    assert all(OTHERS[path].where is Where.PUBLIC for path in PAGES)
 
 
 def test_the_first_content_needs_little() -> None:
@@ -216,7 +216,7 @@ def test_both_sides_know_the_same_addresses() -> None:
     """What the router has a page for is what the API serves the frame at."""
     listed = re.search(r"const PAGES = \{(.*?)\n\};", (FOLDER / "main.js").read_text("utf-8"), re.DOTALL)
     assert listed is not None
-    assert tuple(re.findall(r'^  "([^"]+)": \[', listed[1], re.MULTILINE)) == web_page.PATHS
+    assert tuple(re.findall(r'^  "([^"]+)": \[', listed[1], re.MULTILINE)) == PAGES
 
 
 def test_no_module_makes_markup_of_text() -> None:

@@ -12,7 +12,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from slipway.api import assets, audit, docs_page, openapi, problems
 from slipway.api.access.origins import ENTER
-from slipway.api.access.table import OTHERS
+from slipway.api.access.table import OTHERS, PAGES
 from slipway.api.deps import ApiDeps
 from slipway.api.endpoint import Endpoint, Handler, routes_of
 from slipway.api.guard import Guard
@@ -105,7 +105,7 @@ def create_app(parts: ApiDeps, probes: HealthApp) -> Starlette:
         Route("/asyncapi.json", about.asyncapi),
         Route(assets.PATH, assets.asset),
         Route(trace_page.PATH, trace_page.show),
-        *(Route(path, web_page.show) for path in web_page.PATHS),
+        *(Route(path, web_page.show) for path in PAGES),
         Route(login.LOGIN, _Asgi(login.Methods(GET=_handler(login.show), POST=_handler(login.log_in)))),
         Route(login.LINK, _Asgi(login.Methods(GET=_handler(login.follow), POST=_handler(login.follow_confirmed)))),
         Route(login.CLIENT, _Asgi(login.Methods(GET=_handler(sign_in.client)))),

@@ -179,25 +179,16 @@ for _kind in Kind:
         }
     )
 
+PAGES = (
+    *("/", "/w/{id}", "/queues", "/queues/{name}", "/cluster", "/launch", "/usage", "/history"),
+    *("/jobs", "/jobs/{name}", "/nodes", "/nodes/{name}", "/templates", "/templates/{name}"),
+    *("/webhooks", "/tokens", "/dead", "/more"),
+)
+"""Where the frame of the page is served. It is the same for every reader; `pages/main.js` says what is shown at each
+address, in the same order."""
+
 OTHERS: Mapping[str, RouteRule] = {
-    "/": RouteRule(Where.PUBLIC),
-    "/w/{id}": RouteRule(Where.PUBLIC),
-    "/queues": RouteRule(Where.PUBLIC),
-    "/queues/{name}": RouteRule(Where.PUBLIC),
-    "/cluster": RouteRule(Where.PUBLIC),
-    "/launch": RouteRule(Where.PUBLIC),
-    "/usage": RouteRule(Where.PUBLIC),
-    "/history": RouteRule(Where.PUBLIC),
-    "/jobs": RouteRule(Where.PUBLIC),
-    "/jobs/{name}": RouteRule(Where.PUBLIC),
-    "/nodes": RouteRule(Where.PUBLIC),
-    "/nodes/{name}": RouteRule(Where.PUBLIC),
-    "/templates": RouteRule(Where.PUBLIC),
-    "/templates/{name}": RouteRule(Where.PUBLIC),
-    "/webhooks": RouteRule(Where.PUBLIC),
-    "/tokens": RouteRule(Where.PUBLIC),
-    "/dead": RouteRule(Where.PUBLIC),
-    "/more": RouteRule(Where.PUBLIC),
+    **dict.fromkeys(PAGES, RouteRule(Where.PUBLIC)),
     "/docs": RouteRule(Where.PUBLIC),
     "/openapi.json": RouteRule(Where.PUBLIC),
     "/asyncapi.json": RouteRule(Where.PUBLIC),

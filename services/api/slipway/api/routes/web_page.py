@@ -20,11 +20,6 @@ from slipway.model.resources import GPU, GPU_NAMES
 from slipway.model.standing import JOB_STANDINGS, RANK_STANDINGS, STANDINGS, Standing, word_for
 from slipway.runtime.service import version
 
-PATHS = (
-    *("/", "/w/{id}", "/queues", "/queues/{name}", "/cluster", "/launch", "/usage", "/history"),
-    *("/jobs", "/jobs/{name}", "/nodes", "/nodes/{name}", "/templates", "/templates/{name}"),
-    *("/webhooks", "/tokens", "/dead", "/more"),
-)
 _IMPORTS = {
     "preact": "preact-11.2.0.mjs",
     "preact/hooks": "preact-hooks-11.2.0.mjs",

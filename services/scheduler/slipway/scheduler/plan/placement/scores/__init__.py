@@ -21,28 +21,69 @@ from slipway.scheduler.plan.placement.scores import (
     taint_toleration,
     topology_packing,
 )
-from slipway.scheduler.plan.placement.scores.base import SCORE_MAX, Normalise, Score, normalised, normalised_alike
+from slipway.scheduler.plan.placement.scores.base import (
+    DEFAULTING,
+    HARD_WEIGHT,
+    MIX,
+    RESOURCES,
+    SCORE_MAX,
+    SHAPE,
+    Normalise,
+    Score,
+    normalised,
+    normalised_alike,
+)
 
 SCORES: dict[str, Score] = {
     entry.name: entry
     for entry in (
-        Score(least_allocated.NAME, least_allocated.score, is_of_amounts=True, bind=least_allocated.bind),
-        Score(most_allocated.NAME, most_allocated.score, is_of_amounts=True, bind=most_allocated.bind),
+        Score(
+            least_allocated.NAME,
+            least_allocated.score,
+            is_of_amounts=True,
+            args=frozenset({RESOURCES}),
+            bind=least_allocated.bind,
+        ),
+        Score(
+            most_allocated.NAME,
+            most_allocated.score,
+            is_of_amounts=True,
+            args=frozenset({RESOURCES}),
+            bind=most_allocated.bind,
+        ),
         Score(
             requested_to_capacity_ratio.NAME,
             requested_to_capacity_ratio.score,
             is_of_amounts=True,
+            args=frozenset({RESOURCES, SHAPE}),
             bind=requested_to_capacity_ratio.bind,
         ),
-        Score(balanced_allocation.NAME, balanced_allocation.score, is_of_amounts=True, bind=balanced_allocation.bind),
+        Score(
+            balanced_allocation.NAME,
+            balanced_allocation.score,
+            is_of_amounts=True,
+            args=frozenset({RESOURCES}),
+            bind=balanced_allocation.bind,
+        ),
         Score(image_locality.NAME, image_locality.score, is_static=True),
-        Score(pod_topology_spread.NAME, whole=pod_topology_spread.score_all, bind_whole=pod_topology_spread.bind_all),
-        Score(inter_pod_affinity.NAME, whole=inter_pod_affinity.score_all, bind_whole=inter_pod_affinity.bind_all),
+        Score(
+            pod_topology_spread.NAME,
+            whole=pod_topology_spread.score_all,
+            args=frozenset({DEFAULTING}),
+            bind_whole=pod_topology_spread.bind_all,
+        ),
+        Score(
+            inter_pod_affinity.NAME,
+            whole=inter_pod_affinity.score_all,
+            args=frozenset({HARD_WEIGHT}),
+            bind_whole=inter_pod_affinity.bind_all,
+        ),
         Score(
             gpu_fragmentation.NAME,
             gpu_fragmentation.score,
             is_by_device=True,
             is_of_amounts=True,
+            args=frozenset({MIX}),
             bind=gpu_fragmentation.bind,
         ),
         Score(best_fit.NAME, best_fit.score, is_by_device=True, is_of_amounts=True),

@@ -1,6 +1,7 @@
 """Args of scores, as a pool gives them: what may be said, and what is wrong with what is said.
 
-Args that are wrong are left out as a whole, so that a bad policy changes nothing but its own score.
+The row of a score in the registry says which args it takes. Args that are wrong are left out as a whole, so that a bad
+policy changes nothing but its own score.
 """
 
 from collections.abc import Iterator, Mapping
@@ -8,18 +9,10 @@ from typing import Any, cast
 
 from slipway.model.quantity import parse_quantity
 from slipway.model.resources import CPU, MILLI
+from slipway.scheduler.plan.placement.scores import SCORES
+from slipway.scheduler.plan.placement.scores.base import DEFAULTING, HARD_WEIGHT, MIX, RESOURCES, SHAPE
 
-RESOURCES, SHAPE, HARD_WEIGHT, DEFAULTING = "resources", "shape", "hardPodAffinityWeight", "defaulting"
-MIX = "mix"
-_KNOWN: Mapping[str, frozenset[str]] = {
-    "LeastAllocated": frozenset({RESOURCES}),
-    "MostAllocated": frozenset({RESOURCES}),
-    "BalancedAllocation": frozenset({RESOURCES}),
-    "RequestedToCapacityRatio": frozenset({RESOURCES, SHAPE}),
-    "InterPodAffinity": frozenset({HARD_WEIGHT}),
-    "PodTopologySpread": frozenset({DEFAULTING}),
-    "GpuFragmentation": frozenset({MIX}),
-}
+_KNOWN: Mapping[str, frozenset[str]] = {name: entry.args for name, entry in SCORES.items() if entry.args}
 WEIGHT_MAX = 100
 _SORT = {CPU: 0, "gpus": 1024, "gpuMilli": MILLI, "weight": 1_000_000}
 """What a sort of ranks says, and the most of it."""

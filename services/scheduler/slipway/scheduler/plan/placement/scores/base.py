@@ -18,6 +18,9 @@ from slipway.scheduler.plan.state.rank_request import RankRequest
 from slipway.scheduler.plan.state.usage import NodeUsage, pick
 
 SCORE_MAX = 100
+RESOURCES, SHAPE, HARD_WEIGHT, DEFAULTING = "resources", "shape", "hardPodAffinityWeight", "defaulting"
+MIX = "mix"
+"""Names of args; `args.py` says what each may be."""
 NO_ARGS: Mapping[str, Any] = {}
 Extra = int | Ints
 ScoreNodes = Callable[[RankRequest, NodeUsage, At, Extra], Ints]
@@ -55,6 +58,8 @@ class Score(msgspec.Struct, frozen=True):
     is_of_amounts: bool = False
     """looks at nothing of a node but its allocatable and used amounts"""
     normalise: Normalise = Normalise.NONE
+    args: frozenset[str] = frozenset()
+    """names of the args that a pool may give it"""
     bind: Callable[[Mapping[str, Any]], ScoreNodes] | None = None
     """`score` under args of the pool"""
     whole: ScoreWhole | None = None
