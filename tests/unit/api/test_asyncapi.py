@@ -14,7 +14,7 @@ from slipway.api.webhooks import signature
 from slipway.crd.transitions import event_of, ring_of
 from slipway.crd.v1alpha1 import Allocation
 from slipway.model.events import TYPE_PREFIX, AllocationEvent
-from slipway.model.lifecycle import Event
+from slipway.model.lifecycle import Event, is_legal
 from slipway.streams import keys
 from slipway.streams.codec import encode_event
 from tests.support.api_world import ApiWorld
@@ -32,7 +32,7 @@ def document() -> Json:
 
 
 def events() -> list[AllocationEvent]:
-    """Real ones, of every type: two attempts of one life."""
+    """Real ones, of every type: two attempts of one life, and what may happen besides, with the common fields only."""
     story = an_allocation().assigned().running().ready()
     story = story.recorded(Event.UPDATED, at_s=5, data={"grown": [2, 3], "slots": 4})
     story = story.recorded(Event.PREEMPTING, at_s=6, data={"n": 1, "requeue": True, "deadline": "2026-01-02T03:04:05Z"})
@@ -42,6 +42,10 @@ def events() -> list[AllocationEvent]:
     found: dict[str, AllocationEvent] = {}
     for each in (again.it, over.it):
         found |= {event.type.value: event for event in told(each)}
+    for new in (each for each in Event if each.value not in found):
+        stages = (an_allocation(), an_allocation().assigned(), an_allocation().assigned().running())
+        stage = next(each for each in stages if is_legal(each.it.status.phase, new))
+        found[new.value] = told(stage.recorded(new, at_s=9).it)[-1]
     return list(found.values())
 
 

@@ -6,6 +6,7 @@ import pytest
 
 from slipway.api import openapi, property_texts
 from slipway.api.app import ENDPOINTS
+from slipway.api.schemas import PoolView
 from slipway.crd import fielddocs
 from slipway.crd.v1alpha1 import AllocationSpec
 from tests.support.api_world import ApiWorld
@@ -120,3 +121,9 @@ async def test_what_is_served_is_this_document(world: ApiWorld, document: Json) 
     served: Json = (await world.http.get("/openapi.json")).json()
     assert served["components"]["schemas"].keys() == document["components"]["schemas"].keys()
     assert "/api/v1/allocations/{id}/explain" in (await world.http.get("/docs")).text
+
+
+def test_the_text_below_a_field_is_its_description_in_every_list_of_items(document: Json) -> None:
+    """Lists are one generic struct: the structs of their items are all found, not those of the first list only."""
+    described = document["components"]["schemas"]["PoolView"]["properties"]["gpus"]["description"]
+    assert described == fielddocs.doc_of(PoolView, "gpus") != ""

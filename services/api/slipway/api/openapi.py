@@ -6,7 +6,7 @@ Pure but for the texts below the fields of structs, which are read from their so
 import re
 from collections.abc import Iterable
 from itertools import chain
-from typing import Any, cast
+from typing import Any, cast, get_origin
 
 import msgspec
 from msgspec import inspect
@@ -244,7 +244,8 @@ def _structs_of(types: Iterable[Any]) -> dict[str, type]:
     while waiting:
         info = waiting.pop()
         if isinstance(info, inspect.StructType):
-            if info.cls.__name__ in found:
+            # Lists of different items have the same name, `Items`: each of them is looked into.
+            if info.cls.__name__ in found and get_origin(info.cls) is None:
                 continue
             found[info.cls.__name__] = info.cls
             waiting += [each.type for each in info.fields]

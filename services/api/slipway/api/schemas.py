@@ -704,7 +704,8 @@ class PoolView(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
     tick: int
     open_decisions: int
     windows: list[WindowView]
-    """those that still occur, or that cannot be understood; the next to begin first"""
+    """times in which nodes of the pool are reserved: those that still occur, or that cannot be understood; the next one
+    first"""
     spec: dict[str, Any]
 
 
