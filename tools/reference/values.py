@@ -46,6 +46,7 @@ _SECTIONS = {
     "Importance, trials, the end": ("priorityClass", "trial", "uninstall"),
     "Settings of all services": ("settings",),
 }
+"""{heading: the values below it}; a value that is in none of them stands below "Other values" """
 _BOUNDS = {"minimum": ">= {}", "exclusiveMinimum": "> {}", "maximum": "<= {}", "maxLength": "at most {} characters"}
 
 
@@ -54,7 +55,9 @@ def page() -> str:
     schema = chart_schema.schema()
     values = cast(Json, yaml.safe_load(VALUES.read_text("utf-8")))
     parts = [PROSE + "\n".join(_without_value()) + "\n"]
-    for title, names in _SECTIONS.items():
+    placed = {name for names in _SECTIONS.values() for name in names}
+    others = tuple(name for name in schema["properties"] if name not in {*placed, *chart_schema.SERVICES})
+    for title, names in {**_SECTIONS, **({"Other values": others} if others else {})}.items():
         rows = [row for name in names for row in _rows(name, schema["properties"][name], values[name])]
         parts += [f"## {title}\n", table(HEAD, rows)]
     services = list(chart_schema.SERVICES)
