@@ -22,7 +22,7 @@ ANSWER_BYTES = 4096
 
 
 class Child:
-    """A program that is kept in a log file and in a session of its own, so that Ctrl-C reaches only its parent."""
+    """A program with its own log file and its own session, so that Ctrl-C reaches its parent only."""
 
     def __init__(
         self,
@@ -35,7 +35,7 @@ class Child:
         url: str = "",
         tls: ssl.SSLContext | None = None,
     ) -> None:
-        """`tls` is what its address is trusted by, where that is https."""
+        """`tls` verifies the certificate of its address, if that is https."""
         self._tls = tls
         self.name = name
         self.url = url
@@ -56,7 +56,7 @@ class Child:
         return self._process.pid if self._process is not None else 0
 
     def member(self) -> StackProcess:
-        """What the state file says of it."""
+        """Its entry in the state file."""
         return StackProcess(
             name=self.name, pid=self.pid, started=start_ticks(self.pid), url=self.url, log=str(self.log)
         )
@@ -115,7 +115,7 @@ class Child:
         until = self._clock.monotonic() + deadline_s
         while await self.why_not(path, 1.0) is not None:
             if not self.is_running:
-                raise UnavailableError(f"{self.name} ended at its start; the end of {self.log}:\n{self.tail()}")
+                raise UnavailableError(f"{self.name} ended while it started; the end of {self.log}:\n{self.tail()}")
             if self._clock.monotonic() > until:
                 raise UnavailableError(
                     f"{self.name} was not ready after {deadline_s:.0f} s; the end of {self.log}:\n{self.tail()}"
@@ -123,7 +123,7 @@ class Child:
             await self._clock.sleep(POLL_S)
 
     async def why_not(self, path: str, timeout_s: float) -> str | None:
-        """None when `path` of its address answers 200 in time, else what it answers instead."""
+        """None when `path` of its address answers 200 in time, else the answer or the error."""
         host, _, port = self.url.partition("://")[2].rpartition(":")
         try:
             async with asyncio.timeout(timeout_s):

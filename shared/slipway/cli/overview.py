@@ -33,7 +33,7 @@ class ClusterLook(NamedTuple):
 
 
 class _Section(NamedTuple):
-    """A table; `left_out` says in words how many rows it does not show."""
+    """A table; `left_out` makes the line about the rows that it does not show."""
 
     head: tuple[str, ...]
     rows: list[list[str]]
@@ -44,9 +44,9 @@ class _Section(NamedTuple):
 def page(
     look: ClusterLook, moment: datetime, *, width: int = 0, height: int = 0, paint: Paint | None = None
 ) -> list[str]:
-    """The lines: at most `height`, and cut at `width` columns (0: everything is shown). `paint(head, cell)` colours.
+    """The lines: at most `height`, each cut at `width` columns (0: no limit). `paint(head, cell)` colours a cell.
 
-    A height below 14 lines is taken for 14: the heads, and a row of each table.
+    A height below 14 lines counts as 14: the heads, and one row of each table.
     """
     sections = [_nodes(look.nodes, width), _queues(look.queues, width), _work(look, moment, width)]
     rooms = [len(section.rows) for section in sections]
@@ -69,7 +69,7 @@ def _lines(section: _Section, room: int, width: int, paint: Paint | None) -> lis
 
 
 def _shares(wanted: Sequence[int], room: int) -> list[int]:
-    """How many rows each gets: what it wants, or an equal part of what the others leave."""
+    """How many rows each table gets: as many as it has, or an equal part of the room that the others leave."""
     shares = [0] * len(wanted)
     for at in sorted(range(len(wanted)), key=lambda each: wanted[each]):
         left = sum(share == 0 for share in shares)
@@ -121,7 +121,7 @@ def _nodes(nodes: list[Json], width: int) -> _Section:
 
 
 def _work_of(node: Json) -> str:
-    """The ids of what is there with their GPUs, the largest first."""
+    """The allocations on the node with their GPUs, the largest first."""
     gpus: dict[str, int] = {}
     for rank in node["ranks"]:
         gpus[str(rank["id"])] = gpus.get(str(rank["id"]), 0) + int(rank["gpus"])
@@ -152,7 +152,7 @@ def _queues(queues: list[Json], width: int) -> _Section:
 
 
 def _owned(queue: Json) -> str:
-    """The GPUs that it owns; a dash where it says nothing of them."""
+    """The nominal quota of GPUs; a dash if the queue has none."""
     nominal: Json = queue["spec"].get("nominal") or {}
     return str(nominal.get(labels.GPU, "-"))
 

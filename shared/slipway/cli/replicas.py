@@ -1,7 +1,6 @@
 """Replicas of a launch: one allocation each, all behind the Service that the launch names.
 
-Owns how they are sent, in one request that may be sent again, and what is printed. What becomes of the launch is the
-API's word.
+Owns how they are sent, in one request that may be repeated, and what is printed. The API decides on the launch.
 """
 
 import argparse
@@ -18,13 +17,13 @@ LABEL = "slipway.dev/service"
 
 
 def launch_all(session: CliSession, body: Json, arguments: argparse.Namespace) -> int:
-    """Launch them, and print the ids; nothing is followed."""
+    """Launch them, and print their ids; none is followed."""
     if arguments.wait or arguments.follow or equivalents.asked(arguments):
         raise InvalidError("replicas: cannot be combined with --follow, --wait or --as; leave one of them out")
     try:
         sent = _sent(session, body, arguments.key or new_key(), arguments)
     except InvalidError as error:
-        # The launch is a part of what was sent; who wrote it knows it alone.
+        # The body holds the launch as a part; the user wrote the launch only, so the pointers begin there.
         fields = tuple(FieldError(each.pointer.removeprefix("/launch"), each.detail) for each in error.fields)
         raise InvalidError(str(error), fields=fields) from error
     name = str(cast("Json", body["service"])["name"])
@@ -37,10 +36,10 @@ def launch_all(session: CliSession, body: Json, arguments: argparse.Namespace) -
 
 
 def _sent(session: CliSession, body: Json, key: str, arguments: argparse.Namespace) -> list[Json]:
-    """What became of each; sent again while the server reaches more of them each time.
+    """The result of each; the request is repeated as long as each answer has more of them launched.
 
     Raises:
-        ControlPlaneError: one is refused, with why; DeadlineError when the server reaches none.
+        ControlPlaneError: one is refused, with the reason. DeadlineError: an answer launched none of the rest.
     """
     told: set[str] = set()
     while True:
@@ -60,11 +59,13 @@ def _sent(session: CliSession, body: Json, key: str, arguments: argparse.Namespa
             return items
         if not new:
             left = len(items) - len(launched)
-            raise DeadlineError(f"the server launched none of the {left} that are left in its time; try again later")
+            raise DeadlineError(
+                f"the server launched none of the remaining {left} within its time limit; try again later"
+            )
 
 
 def _tell(session: CliSession, item: Json, arguments: argparse.Namespace) -> None:
-    """Print one that is launched, as it is asked for."""
+    """Print a launched one in the form that the command line asks for."""
     if output.is_for_machines(arguments):
         view = session.api.call("GET", f"/allocations/{item['id']}")
         output.write(session.terminal, arguments.output, view)

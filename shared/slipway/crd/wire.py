@@ -1,4 +1,4 @@
-"""What all wire structs of the custom resources are made of: their base, and the fields that several of them have."""
+"""The base of all wire structs of the custom resources, and the parts that several of them share."""
 
 from typing import Annotated
 
@@ -26,7 +26,7 @@ UnixId = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 
 
 class RunAs(Wire, kw_only=True, frozen=True):
-    """As whom the processes of a pod run; numbers, and absent where nothing is said."""
+    """User and groups of the processes of a pod, as numbers; an absent one is left to the image."""
 
     user: Annotated[int, Meta(ge=1, le=2**31 - 1)] | None = None
     """uid of its processes: runAsUser"""

@@ -1,6 +1,6 @@
-"""A pod that kube-scheduler is to bind: the gate that holds it back, and the affinity that leaves it one node.
+"""A pod that kube-scheduler has to bind: the gate that holds it back, and the affinity that admits one node only.
 
-Owns both as data. Pure; when and how a gate is opened is the pod worker's.
+Owns both as data. Pure. The pod worker decides when and how a gate is opened.
 
 Source: Kubernetes, "Pod Scheduling Readiness": while a pod is gated its node affinity may be narrowed, term by term.
 """

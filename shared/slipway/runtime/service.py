@@ -1,12 +1,12 @@
-"""How a service runs: start, signals, drain, exit codes, and the one loop that everything periodic uses.
+"""How a service runs: start, signals, drain, exit codes, and the one loop runner for all periodic work.
 
 Owns the process. A service's `main.py` gives its name, its settings and `build`, which makes the clients and starts
 the loops. Nothing else in the product catches every exception, handles signals or ends the process.
 
 Promises: settings are checked before anything starts (exit 2); the first SIGTERM or SIGINT stops claiming and drains
-within `drain_timeout_s`, the second ends at once; SIGUSR1 logs where every task stands, and also where an event loop
-hangs; an InvariantError ends the process with 70, so that it is started again; a failure is exit 1; `--once` does what
-there is to do and exits 0, or 1 when the API server cannot be reached.
+within `drain_timeout_s`, the second ends at once; SIGUSR1 logs the stack of every task, and of the thread if the event
+loop hangs; an InvariantError ends the process with 70, so that it is started again; a failure is exit 1; `--once` makes
+one pass and exits 0, or 1 when the API server cannot be reached.
 """
 
 import argparse
@@ -41,9 +41,9 @@ EXIT_INVARIANT = 70
 
 CERTIFICATE = Loop(name="certificate", bound_s=120.0, moves="each look at the files of the certificate")
 LOOPS = (CERTIFICATE,)
-"""What every service with a certificate runs."""
+"""The loops of every service with a certificate."""
 CERTIFICATE_S = 10.0
-"""How often a certificate is looked at again."""
+"""The time between two looks at the files of a certificate."""
 _BACKOFF_FIRST_S = 0.1
 
 _log = log.get_logger(__name__)
@@ -53,7 +53,7 @@ Step = Callable[[], Awaitable[float | None]]
 
 
 class ServiceStop:
-    """Set once, when the process is to end; loops look at it between steps."""
+    """Set once, when the process has to end; loops check it between steps."""
 
     def __init__(self) -> None:
         self._event = asyncio.Event()
@@ -72,7 +72,7 @@ class ServiceStop:
         await self._event.wait()
 
     async def pause(self, seconds: float, clock: Clock) -> None:
-        """Sleeps, or less when this is set meanwhile. It takes no task: every loop that idles waits here."""
+        """Sleeps, at most until this is set. It needs no task of its own, because every idle loop waits here."""
         if self.is_set():
             return
         limit = asyncio.timeout(None)
@@ -89,7 +89,7 @@ class ServiceStop:
 
 @dataclass(kw_only=True)
 class ServiceContext(Generic[SettingsT]):
-    """What `build` is given to compose a service from."""
+    """What `build` gets to compose a service."""
 
     service: str
     settings: SettingsT
@@ -103,9 +103,9 @@ class ServiceContext(Generic[SettingsT]):
     resources: contextlib.AsyncExitStack
     """Clients to close after every task has ended."""
     address: ListenAddress
-    """Where the HTTP server really listens; port 0 with `--once`."""
+    """The address that the HTTP server listens on; port 0 with `--once`."""
     metrics_token: str = ""
-    """What `/metrics` asks for; empty: nothing."""
+    """The token that `/metrics` requires; empty: none."""
     limits: ListenerLimits = field(init=False)
     """of each listener"""
     probes: HealthApp = field(init=False)
@@ -120,7 +120,7 @@ class ServiceContext(Generic[SettingsT]):
         )
 
     def serve(self, app: AsgiApp) -> None:
-        """Answers HTTP with `app` from now on; it must route `/livez`, `/readyz` and `/metrics` to `probes`."""
+        """Answers HTTP with `app` from now on; it has to route `/livez`, `/readyz` and `/metrics` to `probes`."""
         self.app = app
 
     def loop(
@@ -154,10 +154,10 @@ def run(
     websockets: bool = False,
     tls_dir: Callable[[SettingsT], str] = lambda _settings: "",
 ) -> int:
-    """Runs one service until it is told to stop, and answers the exit code.
+    """Runs one service until it is told to stop, and returns the exit code.
 
     `build` makes clients and starts loops, then returns: it should not wait for the network. With `--once` it does
-    the one pass itself. Arguments default to the process's own.
+    the one pass itself. `argv` and `env` default to those of the process.
     """
     options = _parser(name, settings_type).parse_args(argv)
     try:
@@ -191,8 +191,8 @@ async def loop(  # noqa: PLR0913 - keyword-only: this is the whole contract of a
     required: bool = False,
     exit_process: Callable[[int], object] = os._exit,
 ) -> None:
-    """Calls `step` until `stop`: the only place that survives any exception, a CancelledError that was not meant for
-    it included. A loop that is cancelled ends, whatever its step raises at that.
+    """Calls `step` until `stop`. This is the only place that survives any exception, including a CancelledError that
+    was meant for another task. A loop that is cancelled ends, whatever its step raises then.
 
     After a step it waits `min_interval_s`, or the longer time that the step returned. After an error it waits twice
     as long each time, with jitter, up to `max_backoff_s`, or what `retry_after_s` asks for. An InvariantError ends
@@ -207,7 +207,7 @@ async def loop(  # noqa: PLR0913 - keyword-only: this is the whole contract of a
                 wanted_s = await step()
             except (Exception, asyncio.CancelledError) as error:  # the one boundary: all is logged, counted, backed off
                 if _cancel_requests() > cancelled_before and not _is_invariant(error):
-                    # The loop is to end, whatever its step makes of that; else it would go on for ever.
+                    # The loop was cancelled and has to end, even if its step raised another error.
                     raise asyncio.CancelledError from error
                 if _is_invariant(error):
                     _log.critical("invariant broken", exc_info=error, loop=name)
@@ -229,7 +229,7 @@ async def loop(  # noqa: PLR0913 - keyword-only: this is the whole contract of a
 
 
 async def guarded(name: str, work: Awaitable[None]) -> bool:
-    """Waits for `work`, whose fault must not end its siblings: it is logged and counted, and the answer is False."""
+    """Waits for `work`; its failure does not end its siblings: it is logged and counted, and the result is False."""
     try:
         await work
     except Exception as error:  # noqa: BLE001 - see the module's docstring
@@ -240,7 +240,7 @@ async def guarded(name: str, work: Awaitable[None]) -> bool:
 
 
 async def pause(seconds: float, *, clock: Clock, stop: ServiceStop) -> None:
-    """Sleeps, or less when `stop` is set meanwhile."""
+    """Sleeps, at most until `stop` is set."""
     if seconds <= 0 or stop.is_set():
         await clock.sleep(0)
         return
@@ -253,8 +253,8 @@ def version() -> str:
 
 
 class _Edge(NamedTuple):
-    """How the HTTP server is: whether it takes WebSockets, where its certificate is (empty: plain HTTP), and what
-    `/metrics` asks for."""
+    """Options of the HTTP server: whether it accepts WebSockets, the folder of its certificate (empty: plain HTTP), and
+    the token that `/metrics` requires."""
 
     websockets: bool
     tls_dir: str
@@ -330,17 +330,17 @@ async def _serve(
 
 
 class RenewedFiles(Protocol):
-    """A certificate whose files may be written anew; `look` is True when another one counts."""
+    """A certificate whose files may be replaced; `look` is True when it has loaded a new one."""
 
     def look(self) -> bool: ...
 
 
 def follow_certificate(context: ServiceContext[SettingsT], certificate: RenewedFiles) -> None:
-    """Look for a renewed certificate now and then: no process has to be started for it."""
+    """Look for a renewed certificate at intervals, so that a renewal needs no restart."""
 
     async def look() -> None:
         if certificate.look():
-            _log.info("another certificate counts")
+            _log.info("certificate renewed")
 
     context.loop(CERTIFICATE, look, min_interval_s=CERTIFICATE_S, max_backoff_s=CERTIFICATE_S)
 
@@ -383,7 +383,7 @@ def _signals(begin_drain: Callable[[], None]) -> Generator[None]:
     for number in handled:
         running.add_signal_handler(number, on_signal, number)
     running.add_signal_handler(signal.SIGUSR1, stacks.log_stacks, "asked for by SIGUSR1")
-    # Of an event loop that hangs only the thread's own stack can be had: it is written by the handler itself.
+    # If the event loop hangs, only the stack of its thread is available; this handler writes it.
     with contextlib.suppress(ValueError, OSError):
         faulthandler.register(signal.SIGUSR1, file=sys.__stderr__ or sys.stderr, all_threads=True, chain=True)
     try:
@@ -395,13 +395,13 @@ def _signals(begin_drain: Callable[[], None]) -> Generator[None]:
 
 
 def _failed(error: ControlPlaneError | BaseExceptionGroup[BaseException]) -> int:
-    """Logs why the process ends, and answers its exit code."""
+    """Logs why the process ends, and returns its exit code."""
     if _is_invariant(error):
         _log.critical("invariant broken", exc_info=error)
         return EXIT_INVARIANT
     causes = _leaves(error)
     if all(isinstance(cause, TransientError | InvalidError) for cause in causes):
-        # Nobody's bug: a traceback would hide the message.
+        # Not a bug: a traceback would hide the message.
         _log.error("failed", error="; ".join(f"{type(cause).__name__}: {cause}" for cause in causes))
     else:
         _log.error("failed", exc_info=error)
@@ -416,7 +416,7 @@ def _leaves(error: BaseException) -> list[BaseException]:
 
 
 def _cancel_requests() -> int:
-    """How often the running task was told to end: a CancelledError without a request is a failure like any other."""
+    """How often the running task was cancelled; a CancelledError without a request is a failure like any other."""
     task = asyncio.current_task()
     return task.cancelling() if task is not None else 0
 

@@ -74,7 +74,7 @@ PATH_SEGMENT: NameForm = (
     NAME_LENGTH_MAX,
     "may not be '.' or '..' and may not contain '/' or '%'",
 )
-"""(pattern, longest, the rule in words) that names of a kind keep."""
+"""(pattern, greatest length, the rule in words) of the names of a kind."""
 
 
 def check_shape(obj: Json) -> None:
@@ -114,7 +114,7 @@ def random_suffix(uid: str) -> str:
 
 
 def keep_server_fields(new: Json, old: Json) -> None:
-    """Carries over to `new` what no client may change."""
+    """Copies the fields that no client may change from `old` to `new`."""
     for field in _OWNED_BY_SERVER:
         if field in old:
             new[field] = old[field]

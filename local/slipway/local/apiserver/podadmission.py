@@ -1,7 +1,7 @@
-"""What a pod is given on its way in by the objects beside it: its account and its priority.
+"""What admission fills into a new pod from other objects: its service account and its priority.
 
-Owns the two look-ups. Reads the store; changes only the pod given. Invariant: a pod that names what is not there is
-refused, never stored with a guess.
+Owns the two look-ups. Reads the store; changes only the given pod. Invariant: a pod that names an object that does not
+exist is refused, never stored with a guess.
 
 Source: plugin/pkg/admission/serviceaccount, plugin/pkg/admission/priority (behaviour, v1.36; the volume with the
 account's token is not added: nothing here mounts it).

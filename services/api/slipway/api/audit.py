@@ -1,10 +1,9 @@
 """The audit log: one line for each call that changes something: the caller, the object, the outcome.
 
 Owns which calls those are: all methods except the reading ones, logins by a link or by way of the issuer, and every
-WebSocket to a workload. Refused calls are
-logged too. The line names the object and its workspace: those of the path, those that the body asks for, and those that
-were created. It contains nothing else of the body, and no credentials. Where a reader outside is set up, it gets the
-same as an event (`audit_trail.py`).
+WebSocket to a workload. Refused calls are logged too. The line names the object and its workspace: those of the path,
+those that the body asks for, and those that were created. It contains nothing else of the body, and no credentials. If
+an external reader is configured, it gets each line as an event (`audit_trail.py`).
 """
 
 import contextlib
@@ -24,15 +23,15 @@ from slipway.runtime.log_limit import LineLimit
 
 STATUS_KEY = "slipway.audit.status"
 TRAIL = "audit_trail"
-"""The attribute of the application's state that has the reader outside."""
+"""The attribute of the application's state that holds the external reader."""
 OBJECT_KEY, WORKSPACE_KEY = "slipway.audit.object", "slipway.audit.workspace"
 _ASKED = ("name", "url", "kind")
 READING = ("GET", "HEAD", "OPTIONS")
 _NAME_MAX = 256
 _REFUSED = 400
 STRANGERS_MAX = 60
-"""Refused calls of unknown callers that are told in a minute, of one status. Whoever can reach the api can make them:
-the log, and the events that wait for their reader, have room for what users do."""
+"""Refused calls of unknown callers that are logged in a minute, for each status. Any program that can reach the api can
+make such calls. The limit keeps room for the calls of users, in the log and in the queue of the external reader."""
 
 _log = log.get_logger(__name__)
 
@@ -41,10 +40,10 @@ _log = log.get_logger(__name__)
 def told(
     connection: HTTPConnection, route: str, *, is_in_query: bool = False, is_change: bool = False
 ) -> Generator[None]:
-    """Tells of what is done inside, when it is done or was refused.
+    """Logs the call that is made inside, once it has been answered or refused.
 
-    `is_in_query`: the route has a parameter `workspace`; elsewhere nobody reads one, and it says nothing.
-    `is_change`: a GET that changes something, as a link that logs in does.
+    `is_in_query`: the route has a parameter `workspace`; the others ignore a parameter of that name.
+    `is_change`: a GET that changes something, such as a link that logs in.
     """
     method = str(connection.scope.get("method", "WEBSOCKET"))
     if method in READING and not is_change:
@@ -60,22 +59,22 @@ def told(
 
 
 def answered(connection: HTTPConnection, status: int) -> None:
-    """How it ended."""
+    """Notes the status of the answer."""
     connection.scope[STATUS_KEY] = status
 
 
 def asked(connection: HTTPConnection, body: Mapping[str, Any]) -> None:
-    """What a body is about, as far as it says so: also of what is refused. Its workspace counts where none is known."""
+    """Notes the object that a body names, also of a refused call. Its workspace is used if no other is known."""
     named = {name: body[name] for name in _ASKED if isinstance(body.get(name), str)}
     if "url" in named:
-        # What follows the host of a webhook's address is often what lets callers in.
+        # The path and the query of a webhook's URL often hold its credential.
         named["url"] = _host_of(named["url"])
     workspace = "" if connection.scope.get(WORKSPACE_KEY) else body.get("workspace")
     about(connection, named, workspace=workspace if isinstance(workspace, str) else "")
 
 
 def about(connection: HTTPConnection, names: Mapping[str, str], *, workspace: str = "") -> None:
-    """What a call is about, or has made; what is said later counts."""
+    """Notes the object that a call names or has created; a later name replaces an earlier one."""
     connection.scope.setdefault(OBJECT_KEY, {}).update(names)
     if workspace:
         connection.scope[WORKSPACE_KEY] = workspace
@@ -122,9 +121,9 @@ def _tell(connection: HTTPConnection, method: str, route: str, asked_workspace: 
 
 
 def _write(connection: HTTPConnection, line: dict[str, Any]) -> None:
-    """To the log, and to the reader outside, who also gets the id of the request, which is in each line of the log.
+    """Writes to the log and to the external reader, which also gets the id of the request (each log line has it).
 
-    Of refused calls of callers that are not known, the first of a minute are told; the next one says how many were not.
+    Of the refused calls of unknown callers, the first in a minute are logged; the next line says how many were not.
     """
     if not line["user"] and line["status"] >= _REFUSED:
         limit: LineLimit = connection.app.state.audit_limit

@@ -1,16 +1,16 @@
 """Uploaded archives: received, checked, stored in pieces, and read again for the ranks.
 
-Owns what an upload costs: the body is held once, in pieces as they will be stored; only so many uploads go on at a
-time, of all users and of one; a workspace stores only so many bytes; reads come from a cache of so many bytes. What an
-archive may hold is `slipway.inside.fetch`'s word: it is unpacked and judged while it arrives, so that one that holds
-too much is refused before the rest of it is received.
+Owns what an upload costs: the body is held once, in the pieces that will be stored. There are limits on the uploads at
+a time (of all users, and of one user), on the bytes that a workspace stores, and on the cache that reads come from.
+`slipway.inside.fetch` says what an archive may contain. It unpacks and checks the archive while it arrives, so that one
+that is too large is refused before the rest of it is received.
 
-Invariants: nothing is stored before the whole archive was found sound; an archive counts as stored only when its index
-says that it is complete; the address is the SHA-256 of the bytes, so that an upload may be repeated at any time and
-writes only what is missing.
+Invariants: nothing is stored before the whole archive was found sound; an archive is stored only once its index says
+that it is complete; the address is the SHA-256 of the bytes, so an upload may be repeated at any time and writes only
+the missing pieces.
 
-Not promised: that a workspace is never beyond its bytes. Uploads that are judged at the same moment do not see each
-other, so that it may be beyond by as many archives as are received at a time.
+Not promised: that a workspace never exceeds its limit of bytes. Uploads that are checked at the same moment do not see
+each other, so the workspace may exceed it by as many archives as are received at a time.
 """
 
 import asyncio
@@ -49,10 +49,10 @@ SILENCE_S = 30.0
 CALLS_MAX = 4
 """Pieces of one upload that are written at the same time."""
 TOUCH_S = 600.0
-"""An archive that is used again is marked so at most this often."""
+"""The least time between two writes of the mark that an archive is in use."""
 BUSY_S = 5.0
 FULL_S = 600.0
-"""What nothing uses is cleared away in an hour; asking sooner than this is no use."""
+"""An unused archive is deleted after an hour; a client that retries sooner than this is refused again."""
 _MIB = 1024 * 1024
 
 
@@ -101,7 +101,7 @@ class ContextArchives:
         self._workspace_bytes = workspace_bytes
         self.uploads = 0
         self._uploads_of: Counter[str] = Counter()
-        # Threads of its own: one waits for as long as its upload takes.
+        # Its own threads: each is blocked for as long as its upload takes.
         self._judges = ThreadPoolExecutor(max_workers=uploads_max, thread_name_prefix="archive")
         self._cache = Pieces(cache_bytes)
         self.policy = retry.KUBE_READ
@@ -111,12 +111,12 @@ class ContextArchives:
     ) -> Stored:
         """Receives and stores an archive; `wanted` is its id when the client knows it, else empty.
 
-        An empty `user` is not known, and only the limit of all uploads is theirs.
+        An empty `user` is an unknown one, to whom only the limit of all uploads applies.
 
         Raises:
             BodyTooLargeError: it is too long.
-            MalformedError: it stopped, or arrived wrong.
-            ArchiveRefusedError: it is no archive, or holds what it may not.
+            MalformedError: the upload stopped, or has another checksum.
+            ArchiveRefusedError: it is no archive, or contains what is not allowed.
             ThrottledError: too many uploads at once.
             QuotaExceededError: the workspace stores as many bytes as it may.
         """
@@ -154,7 +154,7 @@ class ContextArchives:
                 del self._uploads_of[user]
 
     async def _check_room(self, workspace: str, id_: str, size: int) -> None:
-        """Whether the workspace may store so many bytes more; what it has of this very archive is not counted."""
+        """Raises QuotaExceededError unless the workspace may store `size` more bytes; does not count this archive."""
         if not self._workspace_bytes:
             return
         listed = await self._kube.list(INDEX_MAPS, namespace=workspace, label_selector=INDEX_SELECTOR)
@@ -226,7 +226,7 @@ class ContextArchives:
                     pieces.append(bytes(held[:PIECE_BYTES]))
                     del held[:PIECE_BYTES]
             else:
-                # It is refused already; its rest and its checksum do not matter.
+                # The archive is refused already: the rest of it and its checksum do not matter.
                 raise self._refused(await judging)
             if held:
                 pieces.append(bytes(held))
@@ -287,14 +287,14 @@ class ContextArchives:
         return Stored(map=done, index=index, created=True)
 
     async def _begin(self, index: Index, workspace: str) -> IndexMap:
-        """The index as it is before its pieces; one that another upload has begun will do as well."""
+        """The index, which is written before the pieces; that of another upload of the same archive is used too."""
         try:
             return await self._kube.create(INDEX_MAPS, archive.index_manifest(index, workspace, self._now()))
         except AlreadyExistsError:
             return await self._kube.get(INDEX_MAPS, archive.index_name(index.id), namespace=workspace)
 
     async def _put(self, home: IndexMap, id_: str, number: int, piece: bytes) -> None:
-        """One piece: there when it was there already; one of an index that is gone gives way."""
+        """Store one piece unless it is stored already; a piece of a deleted index is replaced."""
 
         async def attempt() -> None:
             try:
@@ -309,7 +309,7 @@ class ContextArchives:
         try:
             found = await self._kube.get(PIECE_MAPS, name, namespace=home.metadata.namespace)
         except NotFoundError as error:
-            raise UnavailableError(f"ConfigMap {name} went away as it was looked at", retry_after_s=0.0) from error
+            raise UnavailableError(f"ConfigMap {name} was deleted while it was read", retry_after_s=0.0) from error
         if archive.is_of(found, home) and found.binary_data.get(PIECE_KEY) == piece:
             return
         meta = found.metadata
@@ -327,7 +327,7 @@ class ContextArchives:
         return Stored(map=found, index=index) if index is not None and is_whole else None
 
     async def _kept(self, id_: str, workspace: str) -> Stored | None:
-        """The archive, marked as used so that it is not cleared away; None when there is none, or no more."""
+        """The archive, marked as used so that it is not cleared away; None when it does not exist, or no longer."""
         stored = await self._complete(id_, workspace)
         if stored is None or self._clock.now() - stored.map.used_at < TOUCH_S:
             return stored
@@ -351,7 +351,7 @@ def _missing(id_: str, workspace: str) -> str:
 
 
 def _judged(arriving: ArrivingFile) -> "fetch.Totals | fetch.ArchiveError":
-    """Of a thread: what the archive holds, or why it is refused."""
+    """Runs in a thread: what the archive contains, or why it is refused."""
     try:
         return fetch.check(arriving)
     except fetch.ArchiveError as error:
@@ -361,7 +361,7 @@ def _judged(arriving: ArrivingFile) -> "fetch.Totals | fetch.ArchiveError":
 
 
 class Pieces:
-    """The pieces that were read last, up to so many bytes; each is loaded once however many ask for it."""
+    """A cache of the pieces that were read last, up to so many bytes; concurrent reads of a piece load it once."""
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
@@ -370,7 +370,7 @@ class Pieces:
         self._loading: dict[tuple[str, int], asyncio.Lock] = {}
 
     async def get(self, key: tuple[str, int], load: Callable[[], Awaitable[bytes]]) -> bytes:
-        """The piece; errors of `load` are raised to who loads, the others try in turn."""
+        """The piece. An error of `load` is raised to the caller that loads; the callers that wait then try in turn."""
         lock = self._loading.setdefault(key, asyncio.Lock())
         try:
             async with lock:

@@ -1,8 +1,8 @@
 """The events of one allocation, in order and each once: from its stream, and from the object where that is behind.
 
 An event is a pure function of the object's metadata and one ring entry, so both sources say the same and are merged by
-seq. The stream brings news at once and remembers more than the ring; the object is looked at every so often, which
-serves everything while Redis is away.
+seq. The stream has new events at once and keeps more of them than the ring. The object is read from time to time; while
+Redis is away, all events come from these reads.
 
 Promises: seq rises by one with each event, but for one marked `truncated`; the feed ends after `terminated`, or when
 the object is gone.
@@ -99,7 +99,7 @@ class EventFeed:
                 await self._take_rest(allocation, following)
                 return
             except (TransientError, DeniedError):
-                continue  # an API server that has just started refuses everybody until it knows the roles
+                continue  # an API server that has just started refuses every account until it has read the roles
             for missing in events_after(allocation, following.seq):
                 await following.take(missing)
 
@@ -112,12 +112,12 @@ class EventFeed:
             return None
 
     async def _take_rest(self, allocation: Allocation, following: "_Following") -> None:
-        """What the stream still has of an object that is gone."""
+        """Emit the events that the stream still has of a deleted object."""
         for event in await self.page(allocation, after=following.seq):
             await following.take(event)
 
     async def _pump(self, allocation: Allocation, after: int, inbox: asyncio.Queue[AllocationEvent | None]) -> None:
-        """Events of the stream into the inbox; None again and again while there is no stream."""
+        """Put the events of the stream into the inbox, and None at intervals while there is no stream."""
         cursor = cursor_at(allocation, after)
         while True:
             try:
@@ -131,7 +131,7 @@ class EventFeed:
 
 
 class _Following:
-    """Where one reader stands."""
+    """The position of one reader."""
 
     def __init__(self, seq: int, emit: Emit) -> None:
         self.seq = seq

@@ -68,7 +68,7 @@ class Extended:
         except NotFoundError as error:
             raise StaleError(f"pod {pod} of the release is gone") from error
         if found.metadata.uid != uid:
-            raise StaleError(f"pod {pod} is another one than the released")
+            raise StaleError(f"pod {pod} is not the released one")
         if found.spec.node_name:
             gates.check_place(found, node)
             return True

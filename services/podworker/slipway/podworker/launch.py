@@ -5,14 +5,14 @@ often to try (`worker.py`): every method may be called again at any time, by any
 stand.
 
 Promises: no pod is bound before the release that lists its uid is committed; the release lists exactly the pods of all
-placed ranks; a pod that exists already is adopted only when it is ours, of the same content, unbound and not on its
-way out; a launch that its quota refuses gives back the pods that it has made before it waits, so that gangs that each
-hold a part of a quota do not keep it from one another.
-Not promised: that a pod of a failed launch is gone (the teardown sees to it; unbound, it runs nowhere).
+placed ranks; an existing pod is adopted only when it is ours, of the same content, unbound and not being deleted; a
+launch that its quota refuses deletes the pods that it has created before it waits, so that gangs that each hold a part
+of a quota do not block one another.
+Not promised: that a pod of a failed launch is gone (the teardown deletes it; unbound, it runs nowhere).
 
-The Service is asked for after the pods, which need it once they run: for each pod that comes to one that is there
-already, two controllers of the cluster go through all of its pods. The Service that several allocations share comes
-before the pods: a launch that it refuses has made none.
+The Service is created after the pods, which need it once they run: for each pod that is added to an existing Service,
+two controllers of the cluster go through all of its pods. A Service that several allocations share is created before
+the pods: if it is refused, there are no pods to delete.
 """
 
 import contextlib
@@ -56,18 +56,18 @@ from slipway.runtime import semconv, telemetry
 from slipway.runtime.clock import Clock
 
 FRESH_S = 10.0
-"""How long after its creation a pod is taken to be unbound and pending without looking."""
+"""So long after its creation a pod is assumed to be unbound and pending, without a read."""
 POD_EVENTS_MAX = 8
-"""Ranks of a gang whose pods a trace tells of."""
+"""How many ranks of a gang get an event in the trace for their pods."""
 REPLACED_AFTER_S = 0.5
 LIST_RANKS_MIN = 3
-"""From so many ranks on, one LIST is cheaper than asking pod by pod what is there already."""
+"""From so many ranks on, one LIST is cheaper than a GET for each existing pod."""
 
 
 class Made:
-    """What this process has made of one attempt: spares the next try the calls that the last one finished.
+    """What this process has created for one attempt, so that the next try does not repeat finished calls.
 
-    Memory, never truth: what it says may have been deleted since, and then a binding fails.
+    It is a memory, not the truth: an object may have been deleted since; then a binding fails.
     """
 
     def __init__(self, uid: str, attempt: int) -> None:
@@ -86,7 +86,7 @@ class Made:
 
 
 class BindTarget(msgspec.Struct, frozen=True, kw_only=True):
-    """A released pod and where it belongs; one with a gate is bound by kube-scheduler once that is open."""
+    """A released pod and its node; kube-scheduler binds a pod with a gate, once the gate is open."""
 
     pod: str
     uid: str
@@ -154,14 +154,14 @@ class AttemptLauncher:
             try:
                 return await status.release(self._kube, allocation, uids)
             except InvalidError as error:
-                # The rules of the resource refuse it, so the allocation is not what we read.
+                # A rule of the custom resource refuses it, so the allocation has changed since it was read.
                 raise StaleError(f"the release was refused: {error}") from error
 
     async def bind(self, allocation: Allocation, made: Made) -> int:
         """Binds the released pods that are not bound yet, or leaves them to kube-scheduler; answers how many.
 
         Raises:
-            StaleError: a released pod is gone, going, replaced or bound elsewhere: this attempt is broken.
+            StaleError: a released pod is gone, being deleted, replaced or bound elsewhere: this attempt is broken.
         """
         targets = _targets(allocation)
         if self._is_fresh(made, targets):
@@ -228,11 +228,11 @@ class AttemptLauncher:
         return uids
 
     async def join(self, allocation: Allocation, ranks: Collection[int]) -> int:
-        """Binds the released pods of these ranks, which were added or start again, as far as they are not bound yet;
+        """Binds the released pods of these ranks, which were added or start again, unless they are bound already;
         answers how many.
 
         Raises:
-            StaleError: one of them is gone, going, replaced or bound elsewhere.
+            StaleError: one of them is gone, being deleted, replaced or bound elsewhere.
         """
         added = [member for member in members(allocation) if member.pod_uid and member.rank in ranks]
         targets = await self._unbound(allocation, [_target(allocation, member) for member in added])
@@ -256,7 +256,7 @@ class AttemptLauncher:
             await self._lanes.all([partial(self._delete_pod, meta) for meta in doomed])
 
     async def _judged_manifests(self, allocation: Allocation, pinned: Pinned, traceparent: str) -> Manifests:
-        """The objects of the attempt; its pods are left to kube-scheduler where only that can bind their volumes."""
+        """The objects of the attempt; kube-scheduler binds its pods if only it can bind their volumes."""
         if pinned.spec.home and pinned.home is not None:
             await make_once(self._kube, home.claim_of(allocation, pinned.home))
         manifests = self._manifests(allocation, pinned, traceparent)
@@ -279,7 +279,7 @@ class AttemptLauncher:
         )
 
     async def _make_config(self, allocation: Allocation, manifests: Manifests, made: Made) -> None:
-        """The ConfigMap. When it was there, somebody has begun: see which pods are."""
+        """Create the ConfigMap. If it exists, an earlier try has begun: find the pods that it created."""
         create = partial(self._ensure, CONFIG_MAPS, manifests.configmap, allocation)
         config_map, is_new = await self._lanes.one(create, LaunchStage.FIRST)
         self._bundles.note(CONFIG_MAPS, config_map)
@@ -320,27 +320,27 @@ class AttemptLauncher:
         try:
             found: Any = await self._kube.get(resource, name, namespace=namespace)
         except NotFoundError as error:
-            raise UnavailableError(f"{what} went away as it was looked at", retry_after_s=0.0) from error
+            raise UnavailableError(f"{what} was deleted while it was read", retry_after_s=0.0) from error
         meta = metadata_of(found)
         verdict = judge(meta, uid=allocation.metadata.uid, spec_hash=manifest.hash_of(body))
         if verdict is AdoptVerdict.ADOPT and isinstance(found, Pod) and not _is_usable(found):
-            # What ended by itself is the watcher's, which reads its log first.
+            # A pod that ended by itself is deleted by the watcher, which reads its log first.
             verdict = AdoptVerdict.WAIT if is_replaced(meta.uid, allocation) else AdoptVerdict.REPLACE
         match verdict:
             case AdoptVerdict.ADOPT:
                 return meta
             case AdoptVerdict.WAIT:
-                raise UnavailableError(f"{what} is on its way out")
+                raise UnavailableError(f"{what} is being deleted")
             case AdoptVerdict.REPLACE:
                 await self._check_unreleased(allocation)
                 version = meta.resource_version
                 await self._kube.delete(resource, name, namespace=namespace, uid=meta.uid, resource_version=version)
-                raise UnavailableError(f"{what} is of another version and was deleted", retry_after_s=REPLACED_AFTER_S)
+                raise UnavailableError(f"{what} has another content and was deleted", retry_after_s=REPLACED_AFTER_S)
             case AdoptVerdict.FOREIGN:
-                raise AlreadyExistsError(f"{what} exists and belongs to somebody else")
+                raise AlreadyExistsError(f"{what} exists and does not belong to this allocation")
 
     async def _check_unreleased(self, allocation: Allocation) -> None:
-        """Nothing is replaced on an old read: a rival may have released, and bound, what looks unusable.
+        """Check that nothing is replaced because of an old read: another replica may have released and bound the pod.
 
         Raises:
             StaleError: the allocation has changed since it was read.
@@ -373,13 +373,13 @@ class AttemptLauncher:
         return (await self._kube.list(PODS, namespace=allocation.metadata.namespace, label_selector=selector)).items
 
     def _is_fresh(self, made: Made, targets: Sequence[BindTarget]) -> bool:
-        """Whether these are pods that this process has just made to be bound: nobody needs to look at them again."""
+        """Whether this process has just created these pods for binding, so that they need no read."""
         if made.manifests is None or self._clock.monotonic() >= made.fresh_until_s:
             return False
         return [made.pod_uids.get(pod.position) for pod in made.manifests.pods] == [item.uid for item in targets]
 
     async def _unbound(self, allocation: Allocation, released: Sequence[BindTarget]) -> list[BindTarget]:
-        """Those of the released pods that wait for their node, or behind their gate."""
+        """The released pods that wait for their node, or behind their gate."""
         pods = {pod.metadata.uid: pod for pod in await self._pods(allocation)}
         waiting: list[BindTarget] = []
         for target in released:
@@ -423,13 +423,13 @@ class AttemptLauncher:
             raise StaleError(f"pod {target.pod} cannot be bound: {error}") from error
 
     async def _check_bound(self, namespace: str, target: BindTarget) -> None:
-        """Bound already: by us, when it is this pod on this node."""
+        """Check a pod that is bound already: it has to be the released pod, on its node."""
         try:
             pod = await self._kube.get(PODS, target.pod, namespace=namespace)
         except NotFoundError as error:
             raise StaleError(f"pod {target.pod} of the release is gone") from error
         if pod.metadata.uid != target.uid:
-            raise StaleError(f"pod {target.pod} is another one than the released")
+            raise StaleError(f"pod {target.pod} is not the released one")
         gates.check_place(pod, target.node)
 
 
@@ -462,5 +462,5 @@ def _judge_pod(found: Pod, wanted: RankPod, uid: str) -> AdoptVerdict:
 
 
 def _is_usable(pod: Pod) -> bool:
-    """Pending and nowhere: a Failed pod could be bound, and would then count as a rank that failed."""
+    """Whether it is pending and has no node. A Failed pod could be bound too, and would then be a failed rank."""
     return pod.status.phase == "Pending" and not pod.spec.node_name

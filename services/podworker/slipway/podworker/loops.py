@@ -12,17 +12,17 @@ from slipway.streams.ports import WorkHint
 from slipway.streams.producer import WRITE_BEHIND
 
 STILL_S = 120.0
-"""Whatever holds a hint up, another process has it after its idle time: a launch is never pending because of us."""
+"""However long a hint is held up here, another process claims it after its idle time, so no launch waits for us."""
 
 POLL = Loop(name="poll", bound_s=STILL_S, moves="each look for work, and each move of a hint that it found")
 HINT = Loop(name="hint", bound_s=STILL_S, moves="each write of a launch or teardown, and each try that failed")
 
 Watch = Callable[[WorkHint], AbstractContextManager[object]]
-"""What a hint is handled in, so that it is seen when it stands still."""
+"""Makes the context in which a hint is handled, so that a standstill is noticed."""
 
 
 def unwatched(_hint: WorkHint) -> AbstractContextManager[object]:
-    """For a pass that ends by itself."""
+    """The context of a pass that ends by itself: nothing is watched."""
     return nullcontext()
 
 

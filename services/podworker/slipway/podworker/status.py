@@ -124,7 +124,7 @@ async def set_condition(
     is_same = known is not None and (known.status, known.observed_generation) == (status, attempt)
     since = (known.last_transition_time if is_same and known else None) or format_time(now)
     if parse_time(since) > now + SKEW_S:
-        # A clock that was ahead has written it: what waits from then on would wait longer by as much.
+        # A clock that was ahead has written it; patience that counts from then would last longer by as much.
         is_same, since = False, format_time(now)
     wanted = Condition(
         type=type_,
@@ -135,7 +135,7 @@ async def set_condition(
         last_transition_time=since,
     )
     if known == wanted or (is_same and known and known.reason == reason):
-        # The message may differ from try to try (times, addresses): that alone is no news.
+        # The message alone may differ from try to try (times, addresses), which is no change.
         return False
     others = [item for item in allocation.status.conditions if item.type != type_]
     await put_status(kube, allocation, msgspec.structs.replace(allocation.status, conditions=[*others, wanted]))
@@ -143,7 +143,7 @@ async def set_condition(
 
 
 def refusal(error: PermanentError) -> Reason:
-    """Why a launch can never succeed, in the word that the watcher ends it with."""
+    """Why a launch can never succeed; the watcher ends the allocation with this reason."""
     match error:
         case TooLargeError():
             return Reason.TOO_LARGE
@@ -154,7 +154,7 @@ def refusal(error: PermanentError) -> Reason:
 
 
 def refusal_text(error: PermanentError) -> str:
-    """The API server's words, with what to do where they name something that is not there."""
+    """The API server's words, with the next step if they name an object that does not exist."""
     said = str(error)
     for words, step in _NEXT_STEPS:
         found = words.search(said)
@@ -164,7 +164,7 @@ def refusal_text(error: PermanentError) -> str:
 
 
 def is_never_the_spec(error: PermanentError) -> bool:
-    """Whether it is our own account that is refused: stuck, never an end."""
+    """Whether our own account is refused: then the launch is stuck, but the allocation does not end."""
     return isinstance(error, DeniedError)
 
 

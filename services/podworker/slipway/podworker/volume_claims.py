@@ -1,12 +1,12 @@
 """The volume claims of a launch: those that are made on first use, and which of them only kube-scheduler can bind.
 
-Owns the judgement on a claim, and the create of one. kube-scheduler is who picks the node for a volume that waits for
-its first consumer; a pod that we bind past it would wait for that volume for ever. So such a launch is left to
-kube-scheduler, on the nodes that were planned
+Owns the check of a claim, and its creation. kube-scheduler picks the node of a volume that waits for its first
+consumer; a pod that we bound ourselves would wait for that volume for ever. So kube-scheduler binds the pods of such a
+launch, on the nodes that were planned
 ([decision 65](docs/adr/0065-what-only-kube-scheduler-can-give-is-left-to-it.md)).
 
-Promises: a launch without claims costs nothing; nothing is written but a claim that is not there. From where a volume
-that is bound already can be reached is known to the plan (`kube/volumes.py`).
+Promises: a launch without claims makes no call; the only write is the creation of a missing claim. The planner knows
+from which nodes a bound volume can be reached (`kube/volumes.py`).
 
 Source: Kubernetes, "Storage Classes": volumeBindingMode; the annotations of the volume controller.
 """
@@ -30,8 +30,8 @@ async def needs_scheduler(kube: Kube, namespace: str, pods: Iterable[Mapping[str
     """Whether pods (as JSON) have a volume whose node kube-scheduler has to choose; the claims of all others are bound.
 
     Raises:
-        ClaimPendingError: a claim does not exist, or is not bound yet and will be without anybody's help.
-        DeniedError: our account may not look.
+        ClaimPendingError: a claim does not exist, or its volume is still being bound.
+        DeniedError: the account of the pod worker may not read them.
     """
     volumes = [volume for pod in pods for volume in objects_of(object_of(pod.get("spec")).get("volumes"))]
     names = {str(object_of(volume.get("persistentVolumeClaim")).get("claimName") or "") for volume in volumes}
@@ -46,10 +46,10 @@ async def needs_scheduler(kube: Kube, namespace: str, pods: Iterable[Mapping[str
 
 
 async def make_once(kube: Kube, claim: RawObject) -> None:
-    """Make the claim, unless there is one of its name. Of several who do this at once, one makes it.
+    """Create the claim, unless one of its name exists. Of several concurrent calls, one creates it.
 
     Raises:
-        QuotaExceededError, InvalidError: it cannot be made (now).
+        QuotaExceededError, InvalidError: the API server refuses the claim.
     """
     name, namespace = str(claim["metadata"]["name"]), str(claim["metadata"]["namespace"])
     try:

@@ -1,9 +1,9 @@
-"""A plan as entries of the ledger: what is decided now, what is held for later, and what stands or falls together.
+"""A plan as entries of the ledger: admissions, nominations, and which of them are committed together.
 
-Pure. Owns the translation alone: the choice is the planner's, the encoding `ledger.py`'s.
+Pure. Owns the translation alone: the planner chooses, and `ledger.py` encodes.
 
-Invariant: what takes the room of an eviction is nominated, never admitted, before that room is there; an eviction and
-the nomination that it is for are committed together or not at all.
+Invariant: work that takes the room of an eviction is nominated, and never admitted before that room is free. An
+eviction and its nomination are committed together or not at all.
 """
 
 from collections.abc import Sequence
@@ -44,12 +44,12 @@ def of(plan: Plan) -> list[ledger.PlacedDecision]:
 
 
 def together(plan: Plan, placed: Sequence[ledger.PlacedDecision]) -> list[list[int]]:
-    """The places in `placed` of what stands or falls together."""
+    """The positions in `placed` of the decisions that are committed together or not at all."""
     return [[at for at, item in enumerate(placed) if item.uid in bundle] for bundle in bundles(plan)]
 
 
 def standing(before: Ledger, plan: Plan) -> Ledger:
-    """The ledger without the nominations that hold no longer, or that the plan turns into something else."""
+    """The ledger without the nominations that have ended, or that the plan replaces."""
     decided = {admit.uid for admit in plan.admits}
     over = [
         decision.id

@@ -1,4 +1,4 @@
-"""What the scheduler needs of the outside, in its own words."""
+"""The ports of the scheduler: what it needs of Kubernetes and Redis."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -17,17 +17,17 @@ class CapacityKube(Gets, Lists, Creates, Patches, Deletes, Protocol):
 
 
 class RecordSink(Protocol):
-    """Where recorded ticks are kept."""
+    """The store of recorded ticks."""
 
     async def append(self, pool: str, entry: DecisionEntry, *, base: str | None) -> str | None:
-        """Keep one, and answer its cursor; None when its base (of cursor `base`) is gone, and nothing was written.
+        """Store one entry and return its cursor; None, with nothing written, when its base (cursor `base`) is gone.
 
-        Raises `TransientError` (whether it is there is not known) and `InvalidError` (it is too large).
+        Raises `TransientError` (it may or may not have been stored) and `InvalidError` (it is too large).
         """
         ...
 
 
 class LaunchHints(Protocol):
-    """Where work is announced; what is lost here is announced again by the watcher."""
+    """Announces work to the pod workers; the watcher announces again what is lost here."""
 
     async def send(self, hints: Sequence[WorkHint]) -> None: ...

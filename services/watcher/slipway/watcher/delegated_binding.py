@@ -1,9 +1,9 @@
-"""A released pod that another scheduler is to bind: since when it waits, and what that scheduler says.
+"""A released pod that another scheduler has to bind: since when it waits, and what that scheduler says.
 
-Owns when the wait has been long enough. Pure. That it ends the attempt is `causes.py`.
+Owns when the wait has lasted long enough. Pure. `causes.py` ends the attempt.
 
-Invariants: the time runs from the opening of the gate, which the pod itself carries (the condition does not: it keeps
-the time at which the pod was made); silence is no refusal, so it is waited out for longer.
+Invariants: the time counts from the opening of the gate, which an annotation of the pod holds (its condition keeps the
+time of its creation); silence is not a refusal, so the wait for an answer is longer.
 """
 
 import msgspec
@@ -19,7 +19,7 @@ _REFUSALS = frozenset({"Unschedulable", "SchedulerError"})
 
 
 class Unplaced(msgspec.Struct, frozen=True, kw_only=True):
-    """A pod without a node; `until` (epoch seconds) is when it is given up, for this reason and in these words."""
+    """A pod without a node. At `until` (epoch seconds) it is given up, for this reason and with this message."""
 
     until: float
     reason: Reason
@@ -27,11 +27,11 @@ class Unplaced(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def unplaced(pod: Pod, policy: LifecyclePolicy) -> Unplaced | None:
-    """Set while the pod waits for another scheduler; None once it has a node, or is not left to one."""
+    """The wait of the pod for another scheduler; None once it has a node, or if no other scheduler binds it."""
     opened = pod.metadata.annotations.get(ANNOTATION_OPENED)
     if not opened or exits.is_over(pod) or exits.is_bound(pod):
         return None
-    # A gate is not opened before its pod is there: the pod worker, whose time the annotation has, may be behind.
+    # A gate opens after its pod exists, but the annotation has the time of the pod worker, whose clock may be behind.
     since = max(parse_time(at) for at in (opened, pod.metadata.creation_timestamp) if at)
     name = pod.spec.scheduler_name
     scheduled = condition_of(pod.status.conditions, "PodScheduled")

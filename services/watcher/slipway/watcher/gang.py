@@ -1,10 +1,10 @@
-"""The ranks of one attempt: what the object remembers of each, joined with what is seen of its pod.
+"""The ranks of one attempt: for each, what the allocation records of it and what its pod shows.
 
-Owns which pod is which rank (by the uids of the release), when a gang has succeeded, and when it has lost too much.
-Pure. Must not decide what follows from that.
+Owns which pod belongs to which rank (by the uids of the release), when a gang has succeeded, and when it has lost too
+many ranks. Pure. Must not decide what follows from that.
 
-Invariants: an end that is recorded stays as it is recorded; a pod that is merely not seen changes nothing; only a
-consistent read (`consistent`) turns "not seen" into "gone", and the loss of a node into the loss of a rank.
+Invariants: a recorded end never changes; a pod that was not seen changes nothing by itself; only a consistent read
+(`consistent`) turns "not seen" into "gone", and the loss of a node into the loss of a rank.
 """
 
 from bisect import bisect_left
@@ -66,8 +66,8 @@ _DISRUPTIONS = frozenset({Reason.NODE_LOST, Reason.EVICTED, Reason.REJECTED, Rea
 
 
 class Rank(msgspec.Struct, frozen=True, kw_only=True):
-    """One placed rank. `exit`: it has ended; `loss`: it lives, but its loss is certain; `missing`: nobody looked
-    for it yet, and its pod is not seen, or its node is gone."""
+    """One placed rank. `exit`: it has ended. `loss`: it still runs, but its loss is certain. `missing`: its pod was not
+    seen or its node is gone, and no consistent read has confirmed that yet."""
 
     index: int
     role: str
@@ -84,15 +84,15 @@ class Rank(msgspec.Struct, frozen=True, kw_only=True):
     leaving: bool = False
     """it was told to make room while the rest of the gang goes on"""
     ended_by: str = ""
-    """why the whole attempt is being ended: the reason of a rank that is killed for it"""
+    """why the whole attempt is being ended, which is the reason of each rank that is killed with it"""
     told_at: float | None = None
     """when its allocation told it to end (epoch seconds)"""
     rule: int | None = None
-    """the position of the rule of the failure policy that decides on its failure"""
+    """the position of the rule in the failure policy that decides on its failure"""
     action: FailureAction | None = None
     """what that rule says"""
     retried: RankExit | None = None
-    """how it ended, when it starts again in its place: for the gang it has not ended"""
+    """how its pod ended, if the rank starts again in its place; for the gang it has not ended"""
     is_spared: bool = False
     """a rule says that this restart is not counted against maxRestarts"""
     restarts: int = 0
@@ -100,13 +100,13 @@ class Rank(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def node(self) -> str:
-        """Where it is, was, or was to be."""
+        """Its node: of the pod, else the recorded one, else the planned one."""
         seen = self.pod.spec.node_name if self.pod else ""
         return seen or (self.stored.node if self.stored else "") or self.placed_on
 
     @property
     def is_live(self) -> bool:
-        """Whether something of it may still run."""
+        """Whether its pod may still run."""
         return self.pod is not None and not exits.is_over(self.pod)
 
     @property
@@ -116,7 +116,7 @@ class Rank(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def end(self) -> RankExit | None:
-        """How its pod ended, if it has, whatever follows from that."""
+        """How its pod ended, whether or not the rank starts again."""
         return self.exit or self.retried
 
     @property
@@ -143,33 +143,33 @@ class Rank(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def order(self) -> tuple[bool, bool, float, bool, int]:
-        """Sorts ends by their time: what is on record came before what is only seen, and of the same second a success
+        """Sorts ends by their time: a recorded end comes before one that is only seen; of the same second, a success
         comes first."""
         end = self.end or self.loss
         if self.is_recorded and self.pod is not None:
-            # The record does not hold the time. The pod stays as long as its attempt lasts, and does.
+            # The record has no time of the end. The pod has, and exists as long as its attempt.
             end = exits.exit_of(self.pod) or end
         at = end.at if end is not None else None
         return not self.is_recorded, at is None, at or 0.0, self.failure is not None, self.index
 
     @property
     def is_joining(self) -> bool:
-        """Whether it was added and has never run: the gang does not rely on it, and does not fall with it."""
+        """Whether it was added and has never run: the gang does not need it, and does not fail with it."""
         has_run = self.has_started or (self.exit is not None and self.exit.code is not None)
         if self.pod is None and self.stored is not None:
-            # A rank that ended before it ran was told to make room in the write that recorded its end.
+            # If a rank ended before it ran, the write that recorded its end also told it to make room.
             has_run |= self.stored.phase is RankState.RUNNING or (self.is_recorded and not self.leaving)
         return self.grown and not has_run
 
     @property
     def failure(self) -> RankExit | None:
-        """Why the gang cannot count on it, if so: a failed end that no rule ignores, a certain loss, or a killed
-        success."""
+        """Why the rank has failed for the gang: a failed end that no rule ignores, a certain loss, or a killed success;
+        else None."""
         return None if self.is_ignored else self.failed_end
 
     @property
     def failed_end(self) -> RankExit | None:
-        """Its failure, whatever a rule says of it."""
+        """Its failure, also if a rule ignores it."""
         if self.loss is not None:
             return self.loss
         if self.exit is None:
@@ -218,7 +218,7 @@ class ObservedGang(msgspec.Struct, frozen=True, kw_only=True):
     """how many placed ranks the gang can lose"""
     spare_by_role: Mapping[str, int]
     before: tuple[RankStatus, ...] = ()
-    """what is recorded of the ranks, those that have left too"""
+    """the recorded status of each rank, including those that have left"""
     failure_policy: FailurePolicy | None = None
     success_policy: SuccessPolicy | None = None
     firsts: Mapping[str, int] = {}
@@ -226,8 +226,8 @@ class ObservedGang(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def workers(self) -> tuple[Rank, ...]:
-        """The ranks that keep the gang alive: all but the daemons and those that have not joined yet. A rank that is
-        alone is never one."""
+        """The ranks that keep the gang alive: all but the daemons and those that have not joined yet. The only rank of
+        a gang is always a worker."""
         if len(self.ranks) == 1:
             return self.ranks
         return tuple(rank for rank in self.ranks if not rank.daemon and not rank.is_joining)
@@ -244,8 +244,8 @@ class ObservedGang(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def has_succeeded(self) -> bool:
-        """Whether the success policy was met before a failure decided; without one, whether every worker has ended, and
-        enough of them well.
+        """Whether the success policy was met before a failure decided; without a policy, whether every worker has
+        ended, and enough of them with success.
 
         The ends are taken in the order in which they happened, so that a watcher that sees several at once decides as
         one that has seen each of them.
@@ -260,7 +260,7 @@ class ObservedGang(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def success(self) -> SuccessState:
-        """How far the success policy is; once it is met, as it was then."""
+        """How far the success policy is met; once it is met, its state at that moment."""
         now = self._success(self.ranks)
         return self._success(self._until_met()) if now.is_met else now
 
@@ -282,13 +282,14 @@ class ObservedGang(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def lost(self) -> list[Rank]:
-        """Ranks that failed or are certain to. A daemon that ended well is not one, nor is a rank that never joined."""
+        """Ranks that failed or are certain to, without daemons that succeeded and ranks that never joined."""
         return [rank for rank in self.ranks if rank.failure is not None and not rank.is_joining]
 
     @property
     def cause(self) -> Rank | None:
-        """The first failure, infrastructure's before the user's; what is on record came before what is only seen. Who
-        made room is blamed last. Where a rule says fail, that failure, unless the gang was broken before it."""
+        """The failure that is the cause: the first one; failures of infrastructure before those of the program;
+        recorded ones before those that are only seen; ranks that made room last. If a rule says fail, the failure that
+        it decides on is the cause, unless the gang was broken before."""
         fatal = min((rank for rank in self.lost if rank.is_fatal), key=_order, default=None)
         earlier = [rank for rank in self.lost if fatal is not None and rank.order < fatal.order]
         if fatal is not None and not self._exceeds(earlier) and not self._success(earlier).is_out_of_reach:
@@ -297,8 +298,8 @@ class ObservedGang(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def retried(self) -> list[Rank]:
-        """Ranks that have failed and are to start again in their place, in the order of their ends; of a gang that has
-        succeeded, those that had failed before."""
+        """Ranks that have failed and will start again in their place, in the order of their ends. If the gang has
+        succeeded: only those that failed before that."""
         found = sorted((rank for rank in self.ranks if rank.retried is not None), key=_order)
         if not found or not self.has_succeeded:
             return found
@@ -307,12 +308,12 @@ class ObservedGang(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def live(self) -> list[Rank]:
-        """Ranks of which something may still run."""
+        """Ranks whose pod may still run."""
         return [rank for rank in self.ranks if rank.is_live]
 
     @property
     def missing(self) -> list[Rank]:
-        """Ranks whose end is not known, and whose pod, or its node, is not there."""
+        """Ranks without a known end whose pod or node was not seen."""
         return [rank for rank in self.ranks if rank.missing]
 
     @property
@@ -322,7 +323,7 @@ class ObservedGang(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def has_started(self) -> bool:
-        """Whether every placed rank runs or has run; those that the gang goes on without are passed over."""
+        """Whether every placed rank runs or has run, not counting failed ranks that the gang can do without."""
         if self.is_broken:
             return all(rank.has_started for rank in self.ranks)
         waited_for = [rank for rank in self.ranks if rank.failure is None]
@@ -330,7 +331,7 @@ class ObservedGang(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def slots(self) -> int:
-        """Whole GPUs that its pods ask for, but for those of ranks that have made room."""
+        """Whole GPUs that its pods request, without those of ranks that have made room."""
         return whole_gpus(sum(asked.gpu_units() for asked in self._asked()))
 
     @property
@@ -344,8 +345,8 @@ class ObservedGang(msgspec.Struct, frozen=True, kw_only=True):
         return (pod_fact(rank.pod).requests for rank in asking if rank.pod is not None)
 
     def statuses(self) -> list[RankStatus]:
-        """`status.ranks`: index = rank, with an empty entry for a rank that was never placed; of one that has left,
-        what was recorded last, and of one that is to start again how it ended."""
+        """`status.ranks`: index = rank. A rank that was never placed has an empty entry; one that has left keeps its
+        last record; one that will start again shows how it ended."""
         known = dict(enumerate(self.before)) | {rank.index: rank.status() for rank in self.ranks if rank.uid}
         return [known.get(index) or RankStatus() for index in range(self.count)]
 
@@ -374,7 +375,7 @@ class ObservedGang(msgspec.Struct, frozen=True, kw_only=True):
         return said_by(self.failure_policy, rank.rule)
 
     def _is_met(self, ended: Sequence[Rank]) -> bool:
-        """Whether these ends are a success, if they are the only ones."""
+        """Whether the gang has succeeded, if only these ranks have ended."""
         if not self.ranks:
             return False
         success = self._success(ended)
@@ -387,12 +388,12 @@ class ObservedGang(msgspec.Struct, frozen=True, kw_only=True):
         return not self.workers or (len(failed) < len(self.workers) and not self._exceeds(failed))
 
     def _until_met(self) -> list[Rank]:
-        """The ranks that have ended, in the order of their ends, up to the one that made it a success."""
+        """The ended ranks, in the order of their ends, up to the one whose end made the gang succeed."""
         ended = sorted((rank for rank in self.ranks if rank.exit is not None or rank.loss is not None), key=_order)
         return ended[: bisect_left(range(len(ended) + 1), True, key=lambda count: self._is_met(ended[:count]))]
 
     def _success(self, ended: Sequence[Rank]) -> SuccessState:
-        """The state of the success policy once these ranks have ended, and none of the others."""
+        """The state of the success policy, if only these ranks have ended."""
         if self.success_policy is None:
             return SuccessState()
         known = {rank.index for rank in ended}
@@ -420,13 +421,13 @@ class ObservedGang(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def is_unrecorded(allocation: Allocation, found: ObservedGang) -> bool:
-    """Whether an end is seen that is not on record yet."""
+    """Whether an end was seen that is not recorded yet."""
     known = recorded(allocation)
     return any(rank.end is not None and rank.uid and rank.uid not in known for rank in found.ranks)
 
 
 def given_up(allocation: Allocation) -> frozenset[str]:
-    """The nodes that an admin has given up for this attempt: nothing of it runs there any more."""
+    """The nodes that an administrator has given up for this attempt: none of its ranks runs there any more."""
     signals = allocation.spec.signals
     is_current = signals is not None and signals.attempt == allocation.status.attempt
     return frozenset(signals.lost_nodes) if signals is not None and is_current else frozenset()
@@ -502,7 +503,7 @@ def _judged(rank: Rank, *, nodes_gone: Set[str], consistent: bool) -> Rank:
     if pod is None:
         if not consistent:
             return msgspec.structs.replace(rank, missing=True)
-        # Why it was to be lost, if that was seen before it went.
+        # The reason for its loss, if that was recorded before the pod was gone.
         known = Reason(stored.reason) if stored is not None and stored.reason in INFRASTRUCTURE else Reason.POD_LOST
         lost = RankExit(state=RankState.FAILED, reason=known, message="the pod is gone", killed=True)
         return msgspec.structs.replace(rank, exit=lost)
@@ -510,7 +511,7 @@ def _judged(rank: Rank, *, nodes_gone: Set[str], consistent: bool) -> Rank:
     if end is not None:
         return msgspec.structs.replace(rank, exit=end)
     if pod.spec.node_name in nodes_gone and not consistent:
-        # It may have ended before its node went, and that be in a later version of the pod than the one seen.
+        # It may have ended before its node was gone; a later version of the pod than the one seen would show that.
         return msgspec.structs.replace(rank, missing=True)
     if pod.spec.node_name in nodes_gone:
         text = f"node {pod.spec.node_name} is gone"
@@ -521,7 +522,7 @@ def _judged(rank: Rank, *, nodes_gone: Set[str], consistent: bool) -> Rank:
 
 
 def _made_room(rank: Rank) -> Rank:
-    """The rank, with the true reason where it is killed because it was told to make room."""
+    """The rank, with the reason Preempted if it was killed because it was told to make room."""
     if not rank.leaving:
         return rank
     ends = {name: end for name, end in (("exit", rank.exit), ("loss", rank.loss)) if end is not None}
@@ -534,7 +535,7 @@ def _made_room(rank: Rank) -> Rank:
 
 
 def _ruled(rank: Rank, policy: FailurePolicy | None) -> Rank:
-    """The rank with the rule that decides on its failure, if it has failed and one does."""
+    """The rank with the rule that decides on its failure, if there is one."""
     failed = rank.failed_end if policy is not None else None
     if failed is None:
         return rank
@@ -547,8 +548,8 @@ def _ruled(rank: Rank, policy: FailurePolicy | None) -> Rank:
 
 
 def _not_started_again(allocation: Allocation, ranks: list[Rank]) -> list[Rank]:
-    """The ranks. In an attempt that is to stop, a rank that waits for its next pod does not get one. It counts as ended
-    once all others have ended: until then they may save their work."""
+    """The ranks. In an attempt that has to stop, a rank that waits for its next pod does not get one. It has ended once
+    all others have ended: until then they may save their work."""
     stored = allocation.status.ranks or []
     if stop_reason(allocation) is None or any(rank.uid and rank.exit is None for rank in ranks):
         return ranks
@@ -561,10 +562,10 @@ def _not_started_again(allocation: Allocation, ranks: list[Rank]) -> list[Rank]:
 
 
 def _retried(allocation: Allocation, ranks: Sequence[Rank], *, namespace_terminating: bool) -> tuple[Rank, ...]:
-    """The ranks; those that have failed and are to start again in their place have not ended for the gang.
+    """The ranks; those that have failed and will start again in their place have not ended for the gang.
 
-    Failures are taken in the order of their time, up to the first one that ends the attempt: a watcher that sees
-    several at once counts as one that has seen each of them.
+    Failures are taken in the order of their time, up to the first one that ends the attempt, so that a watcher that
+    sees several at once counts as one that has seen each of them.
     """
     spec, status = allocation.spec, allocation.status
     is_stopping = stop_reason(allocation, namespace_terminating=namespace_terminating) is not None
@@ -586,14 +587,14 @@ def _retried(allocation: Allocation, ranks: Sequence[Rank], *, namespace_termina
 
 
 def _is_well(rank: Rank) -> bool | None:
-    """Whether it has ended well, or badly; None while neither is known."""
+    """Whether it has succeeded (True) or failed (False); None while neither is known."""
     if rank.failure is not None:
         return False
     return True if rank.exit is not None else None
 
 
 def _blame(rank: Rank) -> tuple[bool | float | int, ...]:
-    """Sorts failures: the one that is the cause comes first."""
+    """Sorts failures: the cause comes first."""
     failure = rank.failure
     return rank.leaving, failure is None or not failure.is_infrastructure, *rank.order
 
@@ -603,7 +604,7 @@ def _order(rank: Rank) -> tuple[bool, bool, float, bool, int]:
 
 
 def _ended_by(allocation: Allocation) -> str:
-    """The decision that ends the attempt, or that the gang fell below its minimum when one rank's failure does."""
+    """The reason of the decision that ends the attempt; BelowMinimum if the failure of a rank ends it; else empty."""
     status = allocation.status
     if status.phase is not Phase.TERMINATING or not status.reason:
         return ""

@@ -22,7 +22,7 @@ from slipway.watcher.watcher import Watcher, WatcherDeps
 
 NAME = "watcher"
 LAG_S = 5.0
-"""Between two looks at how much waits in the work queue."""
+"""The time between two measurements of the work queue."""
 
 
 def main() -> int:
@@ -58,10 +58,10 @@ def follow_lag(context: ServiceContext[Settings], streams: Streams) -> None:
 
 
 async def measure(queue: WorkStream) -> None:
-    """How many hints wait for a pod worker, and how many one has in hand: told here, because pod workers may be none.
+    """Set the gauges of the hints that wait and of those in work: here, because there may be no pod worker.
 
     Raises:
-        TransientError: Redis is away; then nothing is known of it.
+        TransientError: Redis is away; the gauges are removed.
     """
     gauges = (telemetry.STREAM_LAG, telemetry.STREAM_IN_WORK)
     try:

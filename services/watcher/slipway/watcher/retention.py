@@ -20,7 +20,7 @@ from slipway.watcher.informers import Informers
 from slipway.watcher.ports import UsageLedger, WatcherWriter
 
 DELETES_MAX = 500
-"""Deletes of one round."""
+"""The most deletes of one round."""
 AT_ONCE = 8
 
 _log = log.get_logger(__name__)
@@ -48,14 +48,14 @@ class Retention:
         self._count_max = count_max
         self._deletes_max = deletes_max
         self.is_behind = False
-        """the last round left some that are due: there were too many for one, or they are not counted yet"""
+        """whether the last round left due allocations: too many for one round, or not in the daily totals yet"""
 
     async def step(self) -> int:
         """One round; answers how many were deleted."""
         due = expired(
             self._world.allocations.items(), now=self._clock.now(), age_s=self._age_s, count_max=self._count_max
         )
-        # What is counted by the next round is offered now: a day's totals take many at once.
+        # All that are due are offered now, for the next round: one write of a day's totals adds many.
         for allocation in due:
             self._accounts.offer(allocation)
         settled = [allocation for allocation in due if self._accounts.is_settled(allocation)][: self._deletes_max]
@@ -73,14 +73,14 @@ class Retention:
         return deleted
 
     async def _delete(self, allocation: Allocation) -> bool | None:
-        """Whether it was there and is deleted; None when the API server did not take it now."""
+        """Whether it existed and is deleted; None if the API server was not able to delete it now."""
         meta = allocation.metadata
         try:
             await self._kube.delete(ALLOCATIONS, meta.name, namespace=meta.namespace, uid=meta.uid)
         except (NotFoundError, StaleError):
             return False
         except TransientError as error:
-            _log.warning("not deleted yet", allocation=meta.name, error=str(error))
+            _log.warning("allocation not deleted yet", allocation=meta.name, error=str(error))
             return None
         return True
 
@@ -88,7 +88,7 @@ class Retention:
 def expired(allocations: Iterable[Allocation], *, now: float, age_s: float, count_max: int) -> list[Allocation]:
     """The ended allocations that are too old, or too many in their workspace; the oldest first. Pure.
 
-    Only what is torn down counts: an allocation that still holds its finalizer is not finished with.
+    An allocation that still has its finalizer is left out: its teardown has not ended.
     """
     by_workspace: dict[str, list[tuple[float, str, Allocation]]] = defaultdict(list)
     for allocation in allocations:

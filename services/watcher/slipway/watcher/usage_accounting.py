@@ -3,8 +3,8 @@
 Owns the writes of the totals: one compare-and-swap per day for many allocations. `crd/totals.py` makes the sums.
 
 Promises: the usage of an allocation that `is_settled` is in the totals of each of its days exactly once, however many
-writers tried and however often; or it cannot be added for a reason that waiting does not remove, which is logged. No
-state is kept outside the totals and the mark on the object.
+writers tried and however often; or it can never be added, and the reason is logged. No state is kept outside the totals
+and the mark on the object.
 """
 
 import asyncio
@@ -32,13 +32,13 @@ from slipway.watcher.ports import DailyTotals
 
 BATCH_MAX = 500
 GATHER_S = 1.0
-"""What ends alone is added at once; what ends in a crowd, together, that far apart: an object goes that much later."""
+"""The least time between two additions: allocations that end at about the same time are added in one write."""
 HELD_MAX = 4
-"""Days whose totals are remembered as we last wrote them."""
+"""How many days have their last written totals in memory."""
 TRIES_MAX = 8
 KNOWN_MAX = 20_000
 DENIED_S = 120.0
-"""An account that is refused so long will not be let in soon: a role that is being changed, a token that is renewed."""
+"""So long a refusal of our account is waited out: its role is being changed, or its token renewed."""
 
 _log = log.get_logger(__name__)
 
@@ -46,8 +46,8 @@ _log = log.get_logger(__name__)
 class Books:
     """The totals of this installation.
 
-    `unmarked` answers the tokens of what has ended and does not carry the mark yet, or None when that is not known;
-    `settled` is told each uid that is done.
+    `unmarked` returns the tokens of ended allocations that do not carry the mark yet, or None when these are not known;
+    `settled` is called with each uid that is done.
     """
 
     def __init__(
@@ -68,30 +68,30 @@ class Books:
         self._done: dict[str, bool] = {}
         """{uid: whether it was added}"""
         self._held: dict[str, ConfigMap] = {}
-        """{day: its totals as we last wrote them}: spares a read; the version says whether they still stand so"""
+        """{day: its totals as last written here}, which spares a read; the API server refuses an old version"""
         self._something = asyncio.Event()
         self._denied_at: float | None = None
-        """since when our account has been refused, by the monotonic clock"""
+        """when the API server began to refuse our account, by the monotonic clock"""
 
     def offer(self, allocation: Allocation) -> None:
-        """Add this ended allocation, unless that was done."""
+        """Queue this ended allocation for the totals, unless it is settled."""
         if not self.is_settled(allocation):
             self._waiting.setdefault(allocation.metadata.uid, allocation)
             self._something.set()
 
     def is_settled(self, allocation: Allocation) -> bool:
-        """Whether it stands in the totals, or never will."""
+        """Whether it is in the totals, or can never be added."""
         return allocation.metadata.uid in self._done or totals.is_booked(allocation)
 
     def is_added(self, allocation: Allocation) -> bool:
-        """Whether it is known to stand in the totals."""
+        """Whether it is known to be in the totals."""
         return self._done.get(allocation.metadata.uid, False) or totals.is_booked(allocation)
 
     async def step(self) -> None:
         """Wait for something to add, then add it.
 
         Raises:
-            TransientError: the API server did not take it; what waits is tried again.
+            TransientError: the API server did not write it; the next step tries again.
         """
         with liveness.rest(lambda: self._waiting):
             await self._something.wait()
@@ -99,7 +99,7 @@ class Books:
         await self._clock.sleep(GATHER_S)
 
     async def flush(self, *, is_patient: bool = False) -> None:
-        """Add everything that waits now; a patient one raises UnavailableError while our account is refused."""
+        """Add everything that waits now; with `is_patient`, raise UnavailableError while our account is refused."""
         while self._waiting:
             batch = list(self._waiting.values())[:BATCH_MAX]
             is_added = True
@@ -110,7 +110,7 @@ class Books:
                 if is_patient:
                     self._wait_if_denied(error)
                 is_added = False
-                # Work must be able to end whether or not it can be accounted for.
+                # Work has to be able to end, even if its usage cannot be added.
                 _log.error("usage cannot be added to the totals", count=len(batch), error=str(error))
             for allocation in batch:
                 uid = allocation.metadata.uid
@@ -122,13 +122,13 @@ class Books:
             del self._done[next(iter(self._done))]
 
     def _wait_if_denied(self, error: PermanentError) -> None:
-        """Who is refused now may be let in again: raises UnavailableError, for a while."""
+        """Raise UnavailableError for the first `DENIED_S` of a refusal, which may pass."""
         if not isinstance(error, DeniedError):
             return
         now = self._clock.monotonic()
         self._denied_at = now if self._denied_at is None else self._denied_at
         if now < self._denied_at + DENIED_S:
-            raise UnavailableError(f"the totals are refused to our account: {error}") from error
+            raise UnavailableError(f"the API server refuses our account the daily totals: {error}") from error
 
     async def _add(self, batch: Sequence[Allocation]) -> None:
         days: dict[str, list[Bill]] = {}
@@ -153,7 +153,7 @@ class Books:
         if held is not None and (written := await self._replaced(held, bills)) is not None:
             self._hold(day, written)
             return
-        # Whether it is all there already is never answered from memory.
+        # Whether all bills are in the totals already is read, never taken from memory.
         try:
             found = await self._kube.get(CONFIG_MAPS, totals.name_of(day), namespace=self._namespace)
         except NotFoundError:
@@ -165,10 +165,10 @@ class Books:
         self._hold(day, await self._replaced(found, bills) or found)
 
     async def _replaced(self, found: ConfigMap, bills: Sequence[Bill]) -> ConfigMap | None:
-        """The totals with these bills in them, written; None when there is nothing to add.
+        """Write the totals with these bills, and return them; None when there is nothing to add.
 
         Raises:
-            StaleError: they are not as in `found` any more.
+            StaleError: the totals have changed since `found` was read.
         """
         after = totals.added(_decoded(found), bills, self._clock.now(), self._unmarked())
         if after is None:

@@ -1,7 +1,7 @@
 """The arithmetic of server-side apply on values: compare, merge, remove, and the fields that a value sets.
 
-Owns how a shape decides what is one value and what is many. Pure. Invariants: values that go in are not changed, and
-what comes out may share parts with them; a list whose items cannot be told apart counts as one value.
+Owns how a shape decides whether a map or a list is one value or many. Pure. Invariants: arguments are never changed,
+and results may share parts with them; a list whose items cannot be told apart is one value.
 
 Source: sigs.k8s.io/structured-merge-diff, typed (behaviour).
 """
@@ -19,14 +19,14 @@ _ABSENT: Any = msgspec.UNSET
 
 
 class FieldDifference(msgspec.Struct, frozen=True):
-    """What a new value sets, and what of the old one is gone."""
+    """The fields that a new value sets, and those of the old value that it lacks."""
 
     changed: FieldSet
     removed: FieldSet
 
 
 class Ignored(msgspec.Struct, frozen=True):
-    """Names of top-level fields, and of fields of the metadata."""
+    """The fields that a comparison leaves out: at the top level, and of the metadata."""
 
     fields: frozenset[str] = frozenset()
     of_metadata: frozenset[str] = frozenset()
@@ -40,7 +40,7 @@ class DuplicateError(Exception):
 
 
 def compare(shape: Shape, old: Json, new: Json, *, ignored: Ignored = NOTHING) -> FieldDifference:
-    """`ignored` fields of the object, and of its metadata, are not looked at."""
+    """What `new` changes and removes, without the `ignored` fields."""
     found = FieldDifference(FieldSet(), FieldSet())
     for name in {**old, **new}:
         if name in ignored.fields:
@@ -66,7 +66,7 @@ def merge(shape: Shape, live: Any, applied: Any) -> Any:
 
 
 def remove(shape: Shape, value: Any, gone: FieldSet) -> Any:
-    """`value` without the members of `gone`; what becomes empty becomes None."""
+    """`value` without the members of `gone`; None when nothing is left."""
     if is_map(value) and _is_granular(shape, value):
         kept: Json = {}
         for name, item in value.items():
@@ -95,7 +95,7 @@ def _is_granular(shape: Shape, value: Any) -> bool:
 
 
 def _splits(shape: Shape, left: Any, right: Any) -> str:
-    """ "map" or "list" when the two are to be looked into, "" when they are one value."""
+    """ "map" or "list" if the two are compared part by part, "" if each is one value."""
     shown = right if right is not None and right is not _ABSENT else left
     other = left if shown is right else right
     if not shown and not other:
@@ -141,7 +141,7 @@ def _compare(shape: Shape, old: Any, new: Any, element: str, found: FieldDiffere
 
 
 def _turn(shape: Shape, old: Any, new: Any, element: str, found: FieldDifference) -> None:
-    """An untyped value became a map, or was one: what is below came or went with it."""
+    """An untyped value became a map, or was one: the fields below it came or went with it."""
     below = FieldSet()
     _add(shape, new if is_map(new) else old, element, below)
     into = found.changed if is_map(new) else found.removed
@@ -149,7 +149,7 @@ def _turn(shape: Shape, old: Any, new: Any, element: str, found: FieldDifference
 
 
 def _add(shape: Shape, value: Any, element: str, found: FieldSet) -> None:
-    """A value that is on one side only, with all that is below it."""
+    """A value that one side lacks, with all fields below it."""
     found.members.add(element)
     if not value or shape.atomic:
         return
@@ -164,12 +164,12 @@ def _add(shape: Shape, value: Any, element: str, found: FieldSet) -> None:
 
 
 def _rest(value: Any, ignored: frozenset[str]) -> Any:
-    """Metadata without what is ignored; none counts as empty."""
+    """The metadata without the ignored fields; empty when there is none."""
     return {name: item for name, item in value.items() if name not in ignored} if is_map(value) else {}
 
 
 def _by_element(shape: Shape, value: Any) -> Json:
-    """{element: item}; of items with the same keys the first."""
+    """{element: item}; the first of several items with the same keys."""
     found: Json = {}
     for item in value if is_list(value) else ():
         found.setdefault(str(paths.element_of(shape, item)), item)
@@ -211,7 +211,7 @@ def _merge(shape: Shape, live: Any, applied: Any) -> Any:
 
 
 def _check_different(shape: Shape, value: Any) -> None:
-    """What is one value to apply has lists of different items all the same."""
+    """Raises DuplicateError for a list with two items of the same keys, also inside a value that is applied as one."""
     if is_map(value):
         for name, item in value.items():
             _check_different(shape.child(name), item)
@@ -229,7 +229,7 @@ def _refuse_twins(elements: list[str]) -> None:
 
 
 def _merge_lists(shape: Shape, live: list[Any], applied: list[Any]) -> list[Any]:
-    """The applied items in their order, the others where they stood among them."""
+    """The applied items in their order; the other items keep their places among them."""
     item = shape.item or ANY
     lefts = [str(paths.element_of(shape, each)) for each in live]
     rights = [str(paths.element_of(shape, each)) for each in applied]

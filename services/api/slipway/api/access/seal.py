@@ -1,13 +1,13 @@
-"""Sealed texts: what a browser keeps for us and can neither read nor change.
+"""Sealed texts: data that a browser keeps for the api and can neither read nor change.
 
 Owns the keys and the form of a sealed text: a struct, packed, compressed, then encrypted and authenticated by Fernet of
-the package `cryptography`. The tag of a struct says what it is for, so that a text that was sealed as one thing never
-opens as another.
+the package `cryptography`. The tag of a struct says its purpose, so a text that was sealed for one purpose never opens
+for another.
 
 Keys are the files `*.key` of a folder (a mounted Secret), which every replica shares; each holds one Fernet key, or
-several lines of them. All of them open. The one whose file name is last in the alphabet seals, once it has been here
-for `SETTLE_S`: other replicas may get a new key later, and have to open what is sealed here. Without a folder the key
-is made here and ends with this process.
+several lines of them. Every key opens. The key whose file name is last in the alphabet seals, once this process has
+known it for `SETTLE_S`: other replicas may get a new key later, and have to open what is sealed here. Without a folder
+the process makes a key, which ends with it.
 
 Invariants: a text that no key opens is None, never an error of the caller; while the folder cannot be read, the keys
 that were read last stay. No key is logged.
@@ -47,9 +47,9 @@ class SealKeys:
         self._folder = folder
         self._clock = clock
         self._keys: dict[str, Fernet] = {}
-        """{text of a key: what seals by it}, the one that is to seal first"""
+        """{text of a key: its cipher}; the key that seals comes first"""
         self._since: dict[str, float] = {}
-        """{text of a key: since when it is known}, by the monotonic clock"""
+        """{text of a key: when this process first read it}, by the monotonic clock"""
         self._ignored: tuple[str, ...] = ()
 
     @property
@@ -71,15 +71,15 @@ class SealKeys:
         self._take(files)
 
     def seal(self, value: msgspec.Struct) -> str:
-        """The text; it may be longer than a browser keeps. Raises UnavailableError when there is no key."""
+        """The sealed text; it may be longer than a browser keeps. Raises UnavailableError when there is no key."""
         key = self._sealing()
         if key is None:
-            raise UnavailableError(f"no key for sessions is in {self._folder}: no browser can be logged in")
+            raise UnavailableError(f"no session key in {self._folder}, so no browser can log in: add a file *.key")
         packed = zlib.compress(msgspec.msgpack.encode(value), 9)
         return key.encrypt_at_time(packed, int(self._clock.now())).decode().rstrip("=")
 
     def open(self, text: str, as_type: type[T], *, chars_max: int = SEALED_CHARS_MAX) -> T | None:
-        """What was sealed; None when no key of ours has sealed it, as something else, or longer than `chars_max`."""
+        """The sealed value; None when no known key opens it, it is of another type, or is longer than `chars_max`."""
         from cryptography.fernet import InvalidToken
 
         if not text or len(text) > chars_max or not text.isascii():
@@ -87,7 +87,7 @@ class SealKeys:
         padded = text + "=" * (-len(text) % 4)
         for key in self._keys.values():
             try:
-                # Our own ends are in what is sealed, and are checked there.
+                # The sealed value has its own time of expiry, which the caller checks.
                 packed = key.decrypt(padded)
             except InvalidToken:
                 continue
@@ -123,18 +123,18 @@ class SealKeys:
             for name in ignored:
                 _log.warning("session key ignored", file=name, why="must be 32 bytes in URL-safe base64")
         if not found and self._keys:
-            _log.warning("no session key left in the folder; the last ones stay", folder=str(self._folder))
+            _log.warning("no session key left in the folder; keeping the last ones", folder=str(self._folder))
             return
         if found.keys() != self._keys.keys():
             _log.info("session keys read", count=len(found))
-        # At the start there is nothing to wait for: what was sealed before has been sealed by one of them.
+        # At the start there is no need to wait: all texts that exist were sealed by one of these keys.
         known_since = self._clock.monotonic() if self._keys else self._clock.monotonic() - SETTLE_S
         self._since = {text: self._since.get(text, known_since) for text in found}
         self._keys = found
 
 
 def _read(folder: Path) -> dict[str, str]:
-    """{file name: its text}; hidden ones, as those of the kubelet (`..data`), are none."""
+    """{file name: its text}, without hidden files such as those of the kubelet (`..data`)."""
     entries = sorted(each for each in folder.iterdir() if each.suffix == SUFFIX and not each.name.startswith("."))
     found: dict[str, str] = {}
     for entry in entries[-FILES_MAX:]:

@@ -19,15 +19,15 @@ Json = dict[str, Any]
 
 
 class SimulateBody(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
-    """Changes to a pool as it stands; an empty body asks what will happen as things are. Or a scenario, alone."""
+    """Changes to a pool as it is now (an empty body changes nothing), or a scenario alone."""
 
     pool: str = POOL
     add_nodes: list[Json] = []
     """further nodes, as in a scenario file: [{name: big, count: 2, cpu: 64, memory: 256Gi, gpus: 8}]"""
     remove_nodes: list[str] = []
-    """nodes that are not there; what runs on them waits again"""
+    """nodes that are taken away; the work on them waits again"""
     cordon_nodes: list[str] = []
-    """nodes that take nothing new"""
+    """nodes that take no new work"""
     uncordon_nodes: list[str] = []
     allocations: list[Json] = []
     """changes of allocations: [{allocation: <id, workspace/name, or name>, priority, queue, hold, preemptible,
@@ -35,24 +35,24 @@ class SimulateBody(msgspec.Struct, frozen=True, kw_only=True, rename="camel", fo
     add_allocations: list[Json] = []
     """further allocations, as in a scenario file; `submit` is in seconds from now"""
     workspace: str = "default"
-    """of the allocations that are added"""
+    """workspace of the added allocations"""
     queues: list[Json] = []
-    """changes of queues, as in a scenario file: only what is named changes, null takes a quota away"""
+    """changes of queues, as in a scenario file: only the named fields change; null removes a quota"""
     policy: PolicySpec = PolicySpec()
     """another policy of the pool"""
     until: Annotated[float, msgspec.Meta(ge=0, le=30 * 86_400)] = 86_400.0
     """how far to look, in seconds from now; at most 30 days"""
     scenario: Json | None = None
-    """a whole scenario instead, and nothing else"""
+    """a whole scenario, instead of all other fields"""
 
 
 async def simulate(request: Request) -> Response:
-    """What would be placed, evicted and explained otherwise."""
+    """What the planner would place, evict and explain with the changes."""
     parts = parts_of(request)
     raw = await read_object(request, parts.settings.body_bytes_max)
     checked(raw, SimulateBody)
     if raw.get("scenario") is None:
-        # The answer is about everybody's work.
+        # The answer shows the work of all users.
         await permit_everywhere(request, LIST)
     else:
         await permit_member(request)

@@ -1,7 +1,7 @@
 """A decision log as a file: one JSON object per line and recorded tick. Pure.
 
-The same lines are what `slipway replay --save` keeps of a live log, so that a replay needs neither the cluster nor the
-version that wrote it.
+`slipway replay --save` writes the same lines from a live log, so a replay needs neither the cluster nor the version
+that wrote the log.
 """
 
 import base64
@@ -15,7 +15,7 @@ from slipway.streams.decisions import DecisionEntry
 
 
 class DecisionLine(msgspec.Struct, frozen=True, kw_only=True):
-    """One entry; `data` is base64. What is not known is passed over: another version may say more."""
+    """One entry; `data` is base64. Unknown fields are ignored: another version may have written them."""
 
     pool: str
     chain: str

@@ -1,9 +1,9 @@
-"""What HTTP extenders say, as data that a plan reads: nobody is called from here.
+"""The answers of HTTP extenders, as data that a plan reads. This module calls no extender.
 
-Owns how answers become a mask and a bonus over nodes, and what is still to be asked. Extenders filter one after
-another, each those nodes that are left; then all that score are asked about what passed them all. What an answer does
-not cover may not be used until it is answered: it becomes a question, which the shell asks before it plans again.
-An answer only ever takes nodes away or shifts scores: our own filters hold whatever an extender says.
+Owns how answers become a mask and a bonus over nodes, and which questions are open. Extenders filter one after another,
+each the nodes that the ones before it passed; then the extenders that score are asked about the nodes that all passed.
+A node that no answer covers is not used: it becomes part of a question, which the shell asks before it plans again.
+An answer only removes nodes or shifts scores: our own filters apply whatever an extender answers.
 
 Source: kube-scheduler's schedule_one.go (findNodesThatPassExtenders, prioritizeNodes) and extender.go.
 """
@@ -32,13 +32,13 @@ UNANSWERED = "ExtenderUnanswered"
 UNAVAILABLE = "ExtenderUnavailable"
 WAITING = frozenset({UNANSWERED, UNAVAILABLE})
 SCORE_SCALE = 10
-"""An extender's 0..10 as 0..100."""
+"""Turns the 0..10 of an extender into 0..100."""
 REASONS_MAX = 8
-"""Different reasons of one answer that are told apart."""
+"""How many reasons of one answer are kept apart; the others become one."""
 
 
 def large_enough(ask: RankRequest, table: NodeTable) -> Bools:
-    """The nodes with as much in all as one rank asks for, whatever is used there."""
+    """The nodes whose allocatable amounts hold one rank, whatever is used on them."""
     if ask.missing:
         return np.zeros(len(table), dtype=np.bool_)
     return np.logical_and.reduce(table.allocatable[ask.step_rows] >= ask.step_amounts, axis=0)
@@ -54,7 +54,7 @@ class Panel:
         table: NodeTable,
         evicting: frozenset[str] = frozenset(),
     ) -> None:
-        """`evicting` are the queues whose work may have other work evicted."""
+        """`evicting` are the queues whose work may evict other work."""
         self._extenders = extenders
         self._preempting = tuple(each for each in extenders if each.preempt_verb)
         self._evicting = evicting
@@ -64,15 +64,15 @@ class Panel:
 
     @property
     def questions(self) -> tuple[Question, ...]:
-        """What could not be told, in a total order."""
+        """The open questions, in a total order."""
         return tuple(self._questions[key] for key in sorted(self._questions))
 
     def looks_beyond(self, owner: AllocationFact | None) -> bool:
-        """Whether nodes matter that are full now: those where room may be made."""
+        """Whether full nodes are candidates too, because work on them may be evicted."""
         return owner is not None and owner.queue in self._evicting
 
     def guards(self, requests: Resources) -> tuple[ExtenderFact, ...]:
-        """Who has a say in what goes for work with these requests, in order."""
+        """The extenders that have a say in the victims of work with these requests, in order."""
         return tuple(each for each in self._preempting if each.manages(requests))
 
     def without_ignored(self, role: RoleFact) -> RoleFact:
@@ -86,7 +86,7 @@ class Panel:
     def consult(
         self, role: RoleFact, requests: Resources, fits: Bools, *, ask: bytes, owner: AllocationFact | None
     ) -> Outside | None:
-        """What is said of ranks of `role`, which would fit where `fits` says; None when it is nobody's business."""
+        """The answers about ranks of `role`, whose feasible nodes are `fits`; None if no extender manages them."""
         panel = [each for each in self._extenders if each.manages(requests)]
         if not panel:
             return None
@@ -100,11 +100,11 @@ class Panel:
         return sitting.outcome()
 
     def answer(self, key: Key) -> ExtenderAnswer | None:
-        """What is known."""
+        """The answer to a question; None while it is open."""
         return self._answers.get(key)
 
     def mask(self, names: Iterable[str]) -> Bools:
-        """The nodes of that name; names that nobody knows are nobody."""
+        """The nodes with these names; unknown names are ignored."""
         mask = np.zeros(len(self._table), dtype=np.bool_)
         index = self._table.index
         mask[[index[name] for name in names if name in index]] = True
@@ -120,11 +120,11 @@ class Panel:
         return column
 
     def put_offers(self, question: Question) -> None:
-        """To be asked about who goes."""
+        """Ask about victims."""
         self._questions[question.key] = question
 
     def put(self, question: Question, nodes: Bools) -> None:
-        """To be asked about `nodes`, and about those that it is to be asked about anyway."""
+        """Ask about `nodes`, besides those that the same question is about already."""
         before = self._questions.get(question.key)
         if before is not None:
             nodes = nodes | self.mask(before.nodes)
@@ -133,7 +133,7 @@ class Panel:
 
 
 class _Sitting:
-    """One ask before the panel. `left` are the nodes that nobody has refused so far."""
+    """One request of ranks before the panel. `left` are the nodes that no extender has refused so far."""
 
     def __init__(self, panel: Panel, role: RoleFact, ask: bytes, owner: AllocationFact | None, fits: Bools) -> None:
         self._panel = panel
@@ -146,10 +146,10 @@ class _Sitting:
         self._bonus = np.zeros(len(fits), dtype=np.int64)
         self._scores: list[tuple[str, Ints]] = []
         self._is_open = True
-        """nobody has kept us waiting yet"""
+        """no answer is missing yet"""
 
     def filter(self, extender: ExtenderFact) -> None:
-        """One more filters what is left."""
+        """The next extender filters the nodes that are left."""
         if not self._is_open:
             return
         answer = self._panel.answer((extender.url, ExtenderVerb.FILTER, self._ask))
@@ -173,7 +173,7 @@ class _Sitting:
         self._left &= passed
 
     def prioritize(self, extender: ExtenderFact) -> None:
-        """One more scores what passed all filters; what it fails to say counts nothing."""
+        """The next extender scores the nodes that passed all filters; a node without a score gets no bonus."""
         if not self._is_open or not self._left.any():
             return
         answer = self._panel.answer((extender.url, ExtenderVerb.PRIORITIZE, self._ask))
@@ -193,7 +193,7 @@ class _Sitting:
             self._bonus += extender.weight * column
 
     def outcome(self) -> Outside:
-        """All of it."""
+        """The result of all answers."""
         return Outside(self._allowed, tuple(self._sayings), self._bonus, tuple(self._scores))
 
     def _put(self, extender: ExtenderFact, verb: ExtenderVerb) -> None:
@@ -206,7 +206,7 @@ class _Sitting:
         self._is_open = False
 
     def _refuse(self, extender: ExtenderFact, answer: ExtenderAnswer, nodes: Bools) -> None:
-        """The refused nodes by its own reasons; those beyond the most frequent are one."""
+        """Note the refused nodes by the reasons of the extender; all but the most frequent reasons become one."""
         names: dict[tuple[str, bool], list[str]] = {}
         for name in sorted(answer.asked - answer.passed):
             names.setdefault((answer.reasons.get(name, ""), name in answer.final), []).append(name)
