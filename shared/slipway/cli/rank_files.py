@@ -1,8 +1,7 @@
 """Files to and from a rank, as tar streams through a command in it.
 
-Owns what is run in the rank, the staging on both sides, and what each failure is in words. A copy is unpacked beside
-its target, and takes the target's name only when all of it is there: a copy that breaks off leaves nothing under that
-name.
+Owns the scripts in the rank, the staging on both sides, and the message of each failure. A copy is unpacked beside its
+target, and gets the target's name only when it is complete: a copy that breaks off leaves nothing under that name.
 
 Needs `sh` and `tar` in the image, and nothing else.
 """
@@ -30,7 +29,7 @@ from slipway.sdk.commands import RankCommand, lost
 
 
 class _Code(IntEnum):
-    """With which exit code a script says what is wrong."""
+    """The exit codes of the scripts, one for each problem."""
 
     MISSING = 44
     NO_TAR = 45
@@ -54,7 +53,7 @@ fi
 echo "{_HEAD} file ${{s:-0}}" >&2
 cd -- "$(dirname -- "$p")" && exec tar chf - "./$(basename -- "$p")"
 """
-"""What is copied, as a tar stream; the first line of the errors says what it is, and how many KiB."""
+"""Writes a tar stream; the first line on standard error has the type (folder or file) and the size in KiB."""
 _TAKE = f"""t=$1 n=$2
 command -v tar >/dev/null 2>&1 || exit {_Code.NO_TAR}
 if [ -d "$t" ]; then d=$t; else d=$(dirname -- "$t"); n=$(basename -- "$t"); fi
@@ -77,7 +76,7 @@ fi
 if [ -d "./$n" ] || {{ [ -d "$w/content" ] && [ -e "./$n" ]; }}; then exit {_Code.OTHER_KIND}; fi
 mv -f -- "$w/content" "./$n" || exit {_Code.NO_WRITE}
 """
-"""Takes a tar stream. Its last entry, `complete`, tells a whole one from one that broke off between two entries."""
+"""Reads a tar stream. Its last entry, `complete`, shows that it did not break off between two entries."""
 
 Told = Callable[[int, int], None]
 """Called with (bytes so far, bytes in all; 0: not known)."""
@@ -98,7 +97,7 @@ class RankPath(NamedTuple):
 
     @property
     def name(self) -> str:
-        """What a copy is called by itself; the id for a path without a name."""
+        """The default name of a copy; the id for a path without a name."""
         name = os.path.basename(os.path.normpath(self.path))
         return self.id if name in ("", ".", "..", "/") else name
 
@@ -107,7 +106,7 @@ class RankPath(NamedTuple):
 
 
 class RankFiles:
-    """Copies files between this machine and ranks of one server. `told` hears how far a copy is."""
+    """Copies files between this machine and ranks of one server. `told` is called with the progress."""
 
     def __init__(self, server: ServerAddress, user: str, told: Told) -> None:
         self._server = server
@@ -117,7 +116,7 @@ class RankFiles:
     # --- from a rank
 
     def fetch(self, source: RankPath, local: Path) -> tuple[Path, Unpacked]:
-        """Copies to `local`, or into it when it is a folder; where the copy is.
+        """Copies to `local`, or into it if it is a folder; returns the path of the copy.
 
         Raises:
             NotFoundError: there is no such path. PermanentError: the copy is not whole, and nothing is left of it.
@@ -212,7 +211,7 @@ class RankFiles:
 
 
 class _Errors:
-    """What a script says on its standard error; its first line may be ours."""
+    """The standard error of a script; its first line may be the one of our script."""
 
     def __init__(self) -> None:
         self._said = bytearray()
@@ -241,7 +240,7 @@ class _Errors:
 
 
 def _check(end: CommandEnd | None, place: RankPath, said: str) -> None:
-    """Raises what the end of a script means."""
+    """Raises the error that the end of a script means, if any."""
     if end is None:
         raise lost()
     if end.code == 0:
@@ -272,7 +271,7 @@ def _check(end: CommandEnd | None, place: RankPath, said: str) -> None:
 
 
 def placed(staging: Path, target: Path, *, is_folder: bool) -> Path:
-    """Gives a whole copy its name. Raises InvalidError, PermanentError."""
+    """Gives a complete copy its name. Raises InvalidError, PermanentError."""
     if is_folder:
         if target.is_dir():
             _merge(staging, target)
@@ -283,10 +282,8 @@ def placed(staging: Path, target: Path, *, is_folder: bool) -> Path:
         return target
     found = list(staging.iterdir())
     if len(found) != 1 or not stat.S_ISREG(found[0].lstat().st_mode):
-        # A link that stays in the copy would lead to files beside it, once it has its name.
-        raise PermanentError(
-            "the rank sent something else than the one file that was asked for; nothing was kept of it"
-        )
+        # A link in the copy could lead to files outside of it, once it has its name.
+        raise PermanentError("the rank sent something other than the one requested file; nothing of it was kept")
     (file,) = found
     if target.is_dir():
         raise InvalidError(f"{target} exists and is a folder; the copy is a file")
@@ -316,7 +313,7 @@ def _unpack(fd: int, staging: Path, moved: Callable[[int], None]) -> Unpacked:
 
 
 def _pack(fd: int, local: Path, left_out: list[str]) -> int:
-    """Writes `local` as a tar stream; how many files it has."""
+    """Writes `local` as a tar stream; returns how many files it has."""
     count = 0
 
     def kept(member: tarfile.TarInfo) -> tarfile.TarInfo | None:

@@ -1,4 +1,4 @@
-"""WebSockets to the API: where one is, and how one is opened. Imports its library only when it is used."""
+"""WebSockets to the API: their addresses, and how one is opened. Imports its library only when it is used."""
 
 from typing import TYPE_CHECKING
 
@@ -11,7 +11,7 @@ CONNECT_S = 15.0
 """The deadline that a caller sets for `connect`."""
 PONG_S = 20.0
 MESSAGE_BYTES_MAX = 4 * 1024 * 1024
-"""Of what a server sends at once: it is held in memory. Ours sends at most half a mebibyte."""
+"""The largest message of a server, which is held in memory. Ours sends at most half a mebibyte."""
 
 
 def url_of(server: ServerAddress, path: str) -> str:
@@ -26,14 +26,14 @@ async def connect(
 ) -> "ClientConnection":
     """A connection that speaks the subprotocol; without a deadline of its own. Raises the library's errors.
 
-    `user` is told to servers that do not know who calls. Where the other side does not always answer pings, because it
-    reads only as fast as a command takes its input, a missing answer does not end the connection.
+    `user` is sent to servers without authentication. Without `answers_pings`, a missing answer to a ping does not end
+    the connection: the other side reads only as fast as a command reads its input.
     """
     from websockets.asyncio.client import connect as open_socket
     from websockets.typing import Subprotocol
 
     class Once(open_socket):
-        """A redirect is a refusal: a workload may answer with one, and what is typed goes to the server alone."""
+        """Refuses redirects: a workload may answer with one, but the input of the user goes to the server alone."""
 
         def process_redirect(self, exc: Exception) -> Exception | str:
             return exc

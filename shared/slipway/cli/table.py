@@ -1,7 +1,7 @@
 """Tables of text, ages and amounts for people. Pure.
 
-Owns alignment, truncation and line breaks: a table is as wide as it needs, and where it is too wide its last column is
-cut; sentences are broken, and lose nothing.
+Owns alignment, truncation and line breaks. A table that is too wide has its last column cut; a sentence is broken into
+lines and never cut.
 """
 
 from collections.abc import Callable, Sequence
@@ -36,8 +36,8 @@ def render(
 
 
 def pairs(items: Sequence[tuple[str, str]], *, width: int = 0, paint: Callable[[str, str], str] | None = None) -> str:
-    """Names and values under each other; what is empty is left out. Values that need more than `width` columns go on
-    below themselves (0: each is on one line, as programs read it). `paint(name, line)` colours a line of a value."""
+    """Names and values, one pair below the other, without empty values. A value of more than `width` columns continues
+    on the next lines (0: one line each, for programs). `paint(name, line)` colours a line of a value."""
     shown = [(columns.one_line(name), columns.one_line(value)) for name, value in items if value]
     size = max((len(name) for name, _ in shown), default=0)
     indent = size + 1 + len(GAP)
@@ -51,8 +51,8 @@ def pairs(items: Sequence[tuple[str, str]], *, width: int = 0, paint: Callable[[
 
 
 def broken(line: str, width: int) -> str:
-    """`line`, without line ends of its own, in lines of `width` columns (0: in one), the further ones two columns right
-    of its first word."""
+    """`line` broken into lines of `width` columns (0: one line); the lines after the first are indented by two columns
+    more. Line ends inside of `line` become spaces."""
     line = columns.one_line(line)
     if not width or width_of(line) <= width:
         return line
@@ -62,7 +62,7 @@ def broken(line: str, width: int) -> str:
 
 
 def _words_in_lines(text: str, width: int) -> list[str]:
-    """Names and ids stay whole, also those that are wider; a text in wide letters may be broken between any two."""
+    """Never breaks a name or an id, even a wider one; text in wide letters may be broken between any two of them."""
     lines = [""]
     for word in columns.words_of(" ".join(text.splitlines())):
         if lines[-1] and width_of(lines[-1]) + width_of(word.rstrip()) > max(8, width):
@@ -74,7 +74,7 @@ def _words_in_lines(text: str, width: int) -> list[str]:
 
 
 def now() -> datetime:
-    """The time on this machine's clock: ages are for people."""
+    """The time by this machine's clock, for ages that people read."""
     return datetime.now(UTC)
 
 

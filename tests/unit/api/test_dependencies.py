@@ -68,7 +68,7 @@ async def test_what_can_never_start_is_refused(world: ApiWorld) -> None:
     assert await refusal(world, {"allocation": "prep"}) == [
         {
             "pointer": "/after/0/allocation",
-            "detail": f"{id_} ended with Failed, and this is to start only if it succeeded; leave it out, or write "
+            "detail": f"{id_} ended with Failed, but this launch starts only if it succeeded; leave it out, or write "
             "when: ended",
         }
     ]
@@ -115,7 +115,7 @@ async def test_two_ends_of_one_allocation_are_a_slip(world: ApiWorld) -> None:
     """It ends in one way only. The same twice is the same."""
     id_ = await first(world)
     (error,) = await refusal(world, {"allocation": "prep"}, {"allocation": id_, "when": "failed"})
-    assert error["detail"] == f"{id_} is named twice, with another end: leave one of them out"
+    assert error["detail"] == f"{id_} is named twice, with different ends: leave one of them out"
     answer = await world.launch(after=[{"allocation": "prep"}, {"allocation": id_}])
     assert len(answer["spec"]["after"]) == 1
 

@@ -1,7 +1,7 @@
-"""OpenAPI v3 documents: what kubectl validates, applies and explains by.
+"""OpenAPI v3 documents, which kubectl uses to validate, apply and explain.
 
-Owns one document per group version. Custom kinds carry their schema, built-in kinds what the table of their fields
-says: names and types, no prose. Pure; documents are kept with the registry until a kind changes.
+Owns one document per group version. Custom kinds have their own schema there; built-in kinds have the names and types
+of the table of fields, without descriptions. Pure; documents are kept with the registry until a kind changes.
 """
 
 import hashlib

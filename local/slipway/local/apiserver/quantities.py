@@ -1,7 +1,7 @@
-"""Quantities as the server writes them back: `0.5` becomes `500m`, `1024Mi` becomes `1Gi`, `1000` becomes `1k`.
+"""Quantities as the API server stores them: `0.5` becomes `500m`, `1024Mi` becomes `1Gi`, `1000` becomes `1k`.
 
 Owns the canonical spelling only; amounts are compared with `slipway.model.quantity`. Pure. Invariant: the spelling
-changes, never the amount; what is no quantity is left for validation to refuse.
+changes, never the amount; a text that is no quantity stays, and validation refuses it.
 
 Source: k8s.io/apimachinery/pkg/api/resource Quantity.CanonicalizeBytes.
 """
@@ -19,7 +19,7 @@ _SMALLEST = Decimal("1e-9")
 
 
 def canonical(value: Any) -> Any:
-    """The server's spelling of a quantity; anything else unchanged (exponents too: they keep their form)."""
+    """The server's spelling of a quantity. Any other value is unchanged, and so is a quantity with an exponent."""
     match = _FORM.match(str(value)) if not isinstance(value, bool) else None
     if match is None:
         return value
@@ -30,7 +30,7 @@ def canonical(value: Any) -> Any:
 
 
 def canonicalize(resources: Json) -> None:
-    """Respells the requests and limits of a container, in place."""
+    """Puts the requests and limits of a container into that spelling, in place."""
     for field in ("requests", "limits"):
         amounts = resources.get(field)
         if is_map(amounts):
@@ -38,7 +38,7 @@ def canonicalize(resources: Json) -> None:
 
 
 def _binary(amount: Decimal) -> str:
-    """Less than a whole unit is spelled in decimal."""
+    """An amount with a binary suffix; one that is not a whole number is written with a decimal suffix."""
     if amount != amount.to_integral_value():
         return _decimal(amount)
     whole, power = int(amount), 0

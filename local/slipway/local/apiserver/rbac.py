@@ -1,7 +1,7 @@
 """Role-based access: roles and bindings as objects, and whether they allow a call.
 
-Owns the strategies of the four kinds and the search through them. Reads the store and writes nothing. Invariants: what
-no binding allows is refused; a role that is not there allows nothing; a Role counts only in its own namespace.
+Owns the strategies of the four kinds and the search through them. Reads the store and writes nothing. Invariants: a
+call that no binding allows is refused; a missing role allows nothing; a Role applies only in its own namespace.
 
 Source: plugin/pkg/auth/authorizer/rbac, pkg/apis/rbac/validation (behaviour, v1.36).
 """
@@ -25,7 +25,7 @@ BINDINGS, CLUSTER_BINDINGS = f"rolebindings.{GROUP}", f"clusterrolebindings.{GRO
 
 
 class Attributes(msgspec.Struct, frozen=True, kw_only=True):
-    """What somebody wants to do: to a resource, or (with a `path`) to something else."""
+    """What a caller wants to do: to a resource, or to a `path` that is no resource."""
 
     verb: str
     group: str = ""
@@ -38,7 +38,7 @@ class Attributes(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RbacVerdict(msgspec.Struct, frozen=True):
-    """`reason` names the binding that allows, or what went wrong in looking."""
+    """Whether the call is allowed. `reason` names the binding that allows it, or what went wrong in the search."""
 
     allowed: bool
     reason: str = ""
@@ -55,7 +55,7 @@ def decide(store: ApiStore, user: User, wanted: Attributes) -> RbacVerdict:
 
 
 def rules_for(store: ApiStore, user: User, namespace: str) -> list[Json]:
-    """Every rule that counts for the user in that namespace."""
+    """Every rule that applies to the user in that namespace."""
     return [rule for rule, _ in _rules_of(store, user, namespace, [])]
 
 
@@ -112,7 +112,7 @@ class ClusterRoleStrategy(RoleStrategy):
 
 
 class BindingStrategy(Strategy):
-    """Both kinds of binding; `kinds` are what they may refer to."""
+    """The rules of both kinds of bindings; `kinds` are the kinds of roles that they may refer to."""
 
     name_form = PATH_SEGMENT
     kinds: ClassVar[tuple[str, ...]] = ("Role", "ClusterRole")
@@ -160,7 +160,7 @@ def _subject_causes(subject: Json, path: str) -> list[FieldCause]:
 
 
 def _rules_of(store: ApiStore, user: User, namespace: str, errors: list[str]) -> Iterator[tuple[Json, str]]:
-    """(rule, what binds it) of everything that counts for the user there."""
+    """(rule, its binding in words) of every rule that applies to the user there."""
     rooms = [(CLUSTER_BINDINGS, "")] + ([(BINDINGS, namespace)] if namespace else [])
     for resource, place in rooms:
         for record in store.scan(resource, place):
@@ -182,7 +182,7 @@ def _rules_of(store: ApiStore, user: User, namespace: str, errors: list[str]) ->
 
 
 def _subject_of(binding: Json, user: User, namespace: str) -> str:
-    """The subject of the binding that is the user, in words; empty when none is."""
+    """The subject of the binding that matches the user, in words; empty when none does."""
     for subject in maps(listing(binding, "subjects")):
         kind, name = subject.get("kind"), str(subject.get("name"))
         if kind == "User" and name == user.name:

@@ -1,14 +1,14 @@
-"""Audit events for a reader outside: CloudEvents, to a file or to a webhook, beside the lines of the log.
+"""Audit events for an external reader: CloudEvents in a file or to a webhook, besides the lines of the log.
 
 Owns the backlog between the requests and the reader, what happens at its limit, and when a delivery is given up. The
 two destinations are in `audit_destinations.py`.
 
 Promises: `offer` never waits and never raises. Events reach the reader in the order of this process, at least once,
-with an id that is the same at every try. What is lost (the backlog is full, or its reader was away for longer than
-`retry_s`) is told to the reader itself, by an event of type `LOST` with the number and the times, among the events that
-reach it next; it is counted and logged too.
+with an id that is the same at every try. Events are lost if the backlog is full, or if the reader was away for longer
+than `retry_s`. The reader learns it from the next events: one of type `LOST` has the number and the times. Losses are
+counted and logged too.
 
-Not promised: an order between replicas; that a process that is killed has delivered what it still held.
+Not promised: an order between replicas; the delivery of the backlog of a process that is killed.
 """
 
 import asyncio
@@ -26,17 +26,17 @@ from slipway.runtime.clock import Clock, Random
 AUDIT, LOST = "dev.slipway.audit.v1", "dev.slipway.audit.lost.v1"
 BATCH_MAX = 100
 LAST_S = 5.0
-"""How long a process that ends still tries."""
+"""So long a process that ends tries to deliver the rest."""
 _ID_BYTES = 16
 
 _log = log.get_logger(__name__)
 
 
 class AuditDestination(Protocol):
-    """Who reads audit events."""
+    """The external reader of audit events."""
 
     async def write(self, events: Sequence[bytes], *, id_: str) -> None:
-        """All of them, or none. `id_` names this batch, the same at every try. Raises TransientError."""
+        """Write all of them, or none. `id_` is the id of the batch, the same at every try. Raises TransientError."""
         ...
 
 
@@ -81,7 +81,7 @@ class AuditTrail:
         self._something = asyncio.Event()
 
     def offer(self, what: Mapping[str, object], *, subject: str) -> None:
-        """One event: what the line of the log says."""
+        """Queue one event with the fields of the line in the log."""
         self._something.set()
         if len(self._waiting) + len(self._batch) >= self._backlog_max:
             self._lose(1, "the backlog is full")
@@ -90,17 +90,17 @@ class AuditTrail:
         self._waiting.append(self._event(AUDIT, what, subject=subject))
 
     async def step(self) -> None:
-        """Wait for events, then deliver a batch. Raises UnavailableError when the reader did not take it, this time."""
+        """Wait for events, then deliver a batch. Raises UnavailableError when this try failed."""
         with liveness.rest(lambda: self._waiting or self._batch):
             await self._something.wait()
         await self._deliver()
 
     def wake(self) -> None:
-        """End the wait of `step`: the process is to end."""
+        """End the wait of `step`, because the process ends."""
         self._something.set()
 
     async def flush(self) -> None:
-        """What is left, as far as its reader takes it now; at most `LAST_S`."""
+        """Deliver the rest, as far as the reader accepts it within `LAST_S`."""
         try:
             async with asyncio.timeout(LAST_S):
                 while self._waiting or self._batch or self._lost:
@@ -120,14 +120,14 @@ class AuditTrail:
                 await self._destination.write(self._batch, id_=self._batch_id)
         except ControlPlaneError as error:
             self._failed(error)
-            raise UnavailableError(f"audit events are not taken: {error}") from error
+            raise UnavailableError(f"audit events not delivered: {error}") from error
         telemetry.AUDIT_EVENTS.labels(outcome="delivered").inc(len(self._batch))
         self._failing_since, self._batch = None, ()
         if not self._waiting and not self._lost:
             self._something.clear()
 
     def _failed(self, error: ControlPlaneError) -> None:
-        """Give the batch up when its time is over: what comes after it is to have a chance too."""
+        """Give the batch up when its time is over, so that the events after it get their turn."""
         now = self._clock.monotonic()
         if self._failing_since is None:
             self._failing_since = now
@@ -139,7 +139,7 @@ class AuditTrail:
     def _lose(self, events: int, why: str) -> None:
         if not self._lost:
             self._lost_since = self._clock.now()
-            _log.error("audit events lost", why=why, how="see the reader, or SLIPWAY_AUDIT_BACKLOG_MAX")
+            _log.error("audit events lost", why=why, how="check the reader, or raise SLIPWAY_AUDIT_BACKLOG_MAX")
         self._lost += events
         telemetry.AUDIT_EVENTS.labels(outcome="lost").inc(events)
 

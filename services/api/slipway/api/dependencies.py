@@ -19,7 +19,7 @@ from slipway.model.lifecycle import Phase
 from slipway.model.reasons import DependencyEnd
 
 BY_NAME_MAX = 8
-"""So many allocations are read by name; for more, or for a job, the workspace is listed."""
+"""Up to so many allocations are read by name; for more, or for a job, the workspace is listed."""
 
 
 async def named(kube: Kube, body: LaunchBody) -> list[Dependency]:
@@ -45,7 +45,7 @@ def _form_errors(at: str, each: LaunchDependency) -> Iterable[FieldError]:
 
 
 async def _known(kube: Kube, body: LaunchBody) -> list[Allocation]:
-    """What the workspace has of what is named; more than that where it is listed."""
+    """The named allocations that the workspace has, and others of it where it is listed."""
     names = list(dict.fromkeys(name for each in body.after for name in names_of(each.allocation) if is_name(name)))
     if len(names) > BY_NAME_MAX or any(each.job for each in body.after):
         return (await kube.list(ALLOCATIONS, namespace=body.workspace)).items
@@ -71,11 +71,11 @@ def _found(body: LaunchBody, known: list[Allocation]) -> tuple[list[Dependency],
             dependency = _dependency(allocation, each.when)
             before = made.setdefault(dependency.allocation, dependency)
             if before.when is not dependency.when:
-                detail = f"{dependency.allocation} is named twice, with another end: leave one of them out"
+                detail = f"{dependency.allocation} is named twice, with different ends: leave one of them out"
                 errors.append(FieldError(at, detail))
             elif dependency.result is not None and not is_met(each.when, dependency.result):
                 so_far = ending(dependency.allocation, dependency.result)
-                detail = f"{so_far}, and this is to start only if it {each.when}; leave it out, or write when: ended"
+                detail = f"{so_far}, but this launch starts only if it {each.when}; leave it out, or write when: ended"
                 errors.append(FieldError(at, detail))
                 break
     if len(made) > AFTER_MAX:

@@ -1,7 +1,7 @@
 """The fields of an item that a client asks for: `fields=id,state,status.ranks.phase`. Pure.
 
-A table needs a tenth of what a list of allocations says. A path goes through objects by their names, and through the
-items of lists by itself; what it names and what is not there is left out. Without `fields` an item is whole.
+A table needs a tenth of the bytes of a list of allocations. A path names fields of objects, and applies to each item of
+a list; a named field that an item lacks is left out. Without `fields` an item is complete.
 """
 
 from collections.abc import Mapping
@@ -17,17 +17,17 @@ DEPTH_MAX = 6
 FIELDS = Query(NAME, "only these fields of each item, with commas, such as id,state,status.ranks.phase")
 
 Tree = Mapping[str, "Tree | None"]
-"""{name: what is wanted of it; None: all of it}"""
+"""{name: the wanted fields below it; None: all of them}"""
 
 
 class FieldMask(msgspec.Struct, frozen=True):
-    """Which fields are wanted; without a tree all of them."""
+    """The wanted fields; all of them without a tree."""
 
     tree: Tree | None
 
     @classmethod
     def parse(cls, text: str, *, of: type[msgspec.Struct]) -> "FieldMask":
-        """Raises MalformedError when a path is none, or begins with no field of the items."""
+        """Raises MalformedError for a path that is malformed, or does not begin with a field of the items."""
         paths = [part.strip() for part in text.split(",") if part.strip()]
         if not paths:
             return cls(None)

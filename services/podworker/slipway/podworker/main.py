@@ -38,7 +38,7 @@ from slipway.streams.producer import BestEffort
 NAME = "podworker"
 BACKOFF_MAX_S = 10.0
 READS_MAX = 64
-"""Connections beyond those of the bounded writes, for the reads that precede them."""
+"""Connections for reads, besides those of the writes, whose number is bounded."""
 
 _log = log.get_logger(__name__)
 
@@ -49,7 +49,7 @@ def main() -> int:
 
 
 async def build(context: ServiceContext[Settings]) -> None:
-    """Make the clients and start working; with `--once`, do what there is to do."""
+    """Make the clients and start working; with `--once`, make one pass."""
     settings = context.settings
     kube = await context.resources.enter_async_context(
         client.connect(
@@ -178,7 +178,7 @@ def make_consumer(
     health: ProcessHealth | None = None,
     watch: Watch = unwatched,
 ) -> WorkConsumer:
-    """The consumer of the work stream that feeds a worker. `troubled` and `health`: as of a WorkConsumer."""
+    """The consumer that hands the hints of the work stream to a worker. `troubled`, `health`: see WorkConsumer."""
 
     async def handle(hint: WorkHint) -> None:
         with watch(hint):
@@ -196,7 +196,7 @@ def make_consumer(
 
 
 async def _consume(consumer: WorkConsumer, poller: Poller, context: ServiceContext[Settings]) -> None:
-    """Until the stop, then the hints in hand are finished."""
+    """Consume until the stop, then finish the hints in hand."""
     ended = asyncio.Event()
     async with TaskGroup() as tasks:
         tasks.create_task(consumer.run(ended))
@@ -206,7 +206,7 @@ async def _consume(consumer: WorkConsumer, poller: Poller, context: ServiceConte
 
 
 async def _run_once(poller: Poller, consumer: WorkConsumer | None) -> None:
-    """One pass over the LISTs; then the hints that said the same are acknowledged, so that their number falls."""
+    """Make one pass over the LISTs; then acknowledge the hints for the same work, which are done."""
     failures = await poller.run_once()
     _log.info("one pass", failures=len(failures), first=str(failures[0]) if failures else "")
     if consumer is not None:

@@ -1,4 +1,4 @@
-"""What the pod worker needs of the outside, in its own words."""
+"""The ports of the pod worker: what it needs of Kubernetes and Redis."""
 
 from typing import Protocol
 
@@ -10,6 +10,6 @@ class Kube(Gets, Lists, Creates, ReplacesStatus, Patches, Deletes, Binds, Protoc
 
 
 class Pinger(Protocol):
-    """Whether Redis answers."""
+    """Asks Redis whether it answers."""
 
     async def ping(self) -> float: ...

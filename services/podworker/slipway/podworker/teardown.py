@@ -1,12 +1,12 @@
-"""The end of attempts: their pods, Service and ConfigMap are deleted; at the last, a Service that others use is left.
+"""The end of attempts: deletes their pods, Service and ConfigMap; a Service that other allocations share stays.
 
 Owns what belongs to an attempt and the order of its deletion. Must not decide whether an attempt is over.
 
-Promises: only what carries the allocation's uid as label and as owner is deleted, or what its release names; always
-with the uid as precondition, so that a name used again is safe. Pods get their own grace period (the server takes
-none for those that never ran). What is being deleted already is left alone, and pods that ended by themselves are the
-watcher's, which reads their logs first. It can be called again at any time. What this process remembers only spares it
-calls: a teardown that is asked for again looks and deletes again.
+Promises: an object is deleted only if it has the allocation's uid as label and as owner, or if the release names it;
+always with the uid as precondition, so that a name that is used again is safe. Pods get their own grace period (the API
+server gives none to pods that never ran). An object that is being deleted is left alone. The watcher deletes pods that
+ended by themselves, because it reads their logs first. A teardown can be repeated at any time. The memory of this
+process only saves calls: a repeated teardown reads and deletes again.
 """
 
 import contextlib
@@ -36,9 +36,9 @@ from slipway.podworker.steps import step
 from slipway.runtime.clock import Clock
 
 BY_NAME_MAX = 8
-"""Up to so many objects are looked up by their names; beyond, a LIST is cheaper for us and for the server."""
+"""Up to so many objects are read by name; for more, a LIST is cheaper for us and for the API server."""
 ASKED_MAX = 16_384
-"""Allocations whose teardown is remembered; an entry takes some 200 bytes."""
+"""How many teardowns are remembered; an entry takes some 200 bytes."""
 
 
 class AttemptRemover:
@@ -56,19 +56,19 @@ class AttemptRemover:
         """{uid of an allocation that was torn down: the attempt that was Terminating then, or 0}"""
 
     async def remove(self, allocation: Allocation, through: int) -> int:
-        """Deletes what the attempts up to `through` still have; answers how many deletes were sent.
+        """Deletes the remaining objects of the attempts up to `through`; returns how many deletes were sent.
 
         While the current attempt is Terminating its ConfigMap and Service stay: containers may still run.
         """
         is_current = through >= allocation.status.attempt
         keeps_shared = is_current and allocation.status.phase is Phase.TERMINATING
-        # Told once: whoever asks for the same again has a reason.
+        # The memory is used once: a caller that repeats the same teardown has a reason.
         asked = self._asked.pop(allocation.metadata.uid, None)
         with step("deletes", self._clock, through=through) as span:
             found = await self._pods(allocation, through, asked)
             doomed: list[tuple[Resource[Any], ObjectMeta]] = [(PODS, meta) for meta in found]
             if is_current and not keeps_shared and allocation.spec.service is not None:
-                # Before the ConfigMap goes, which shows a worker that follows that something is left to do.
+                # Before the ConfigMap is deleted: as long as it exists, the next worker sees that there is work left.
                 await self._sharing.leave(allocation, allocation.spec.service)
             if not keeps_shared:
                 shared: list[Resource[Any]] = [SERVICES, CONFIG_MAPS] if _rank_count(allocation) > 1 else [CONFIG_MAPS]
@@ -96,7 +96,7 @@ class AttemptRemover:
 
     async def _pods(self, allocation: Allocation, through: int, asked: int | None) -> Sequence[ObjectMeta]:
         if allocation.status.phase is Phase.TERMINATED and asked == through:
-            # All of them were accepted while it was Terminating.
+            # The API server accepted all deletes while it was Terminating.
             return []
         known, count = _released(allocation), _rank_count(allocation)
         if through * count <= BY_NAME_MAX:
@@ -107,9 +107,9 @@ class AttemptRemover:
         return await self._listed_pods(allocation, through)
 
     async def _named_pods(self, allocation: Allocation, through: int, *, looks: bool) -> list[ObjectMeta]:
-        """By name, which needs no LIST; those of the current release are known by uid and are not even read.
+        """The pods by name, without a LIST; those of the current release are known by uid and need no read.
 
-        The names of those that ended are read when it `looks`: a create whose answer was lost may have taken one again.
+        With `looks`, the names of ended pods are read too: a create whose answer was lost may have used a name again.
         """
         found: list[ObjectMeta] = []
         alloc = id_of(allocation)
@@ -158,7 +158,7 @@ class AttemptRemover:
         except NotFoundError:
             return
         except StaleError:
-            # The name is another object's by now: one that a late create of ours has made, or somebody else's.
+            # Another object has the name by now: one of a late create of ours, or of another program.
             for found in await self._own(resource, allocation, meta.name):
                 if found.deletion_timestamp is None:
                     with contextlib.suppress(NotFoundError, StaleError):
@@ -166,7 +166,7 @@ class AttemptRemover:
 
 
 def _is_to_delete(item: Any, allocation: Allocation) -> bool:
-    """Whether it is an object of the allocation, and the pod worker's to delete."""
+    """Whether it is an object of the allocation, and the pod worker has to delete it."""
     is_kept = isinstance(item, Pod) and waits_for_reader(item, allocation)
     return is_ours(metadata_of(item), allocation.metadata.uid) and not is_kept
 
@@ -176,14 +176,14 @@ def _rank_count(allocation: Allocation) -> int:
 
 
 def _has_begun(allocation: Allocation) -> bool:
-    """Whether its pods were to go before it ended: then there may be little left that a LIST would find."""
+    """Whether its pods were deleted before it ended, so that a LIST would find few of them."""
     ring = allocation.status.transitions
     is_over = allocation.status.phase is Phase.TERMINATED
     return is_over and any(entry.phase is Phase.TERMINATING for entry in ring)
 
 
 def _released(allocation: Allocation) -> dict[str, str]:
-    """{pod name: uid} of the ranks that the current attempt has, as far as they are released."""
+    """{pod name: uid} of the released ranks of the current attempt."""
     if not is_released(allocation):
         return {}
     released = (member for member in members(allocation) if member.pod_uid)

@@ -24,7 +24,7 @@ MAIN = "main"
 MESSAGE_CHARS_MAX = 512
 
 _LOST = ("ContainerStatusUnknown", "Unknown")
-"""Said by the kubelet of a container that is no more, and by containerd of one that did not outlive its machine."""
+"""The words of the kubelet for a container that is gone, and of containerd for one whose machine restarted."""
 _SIGNALLED = (137, 143)
 _NODE_LOST_REASONS = frozenset({"NodeLost", "DeletionByPodGC"})
 _EVICTED_REASONS = frozenset(
@@ -44,13 +44,13 @@ _EVICTED_REASONS = frozenset(
 _PULL_REFUSED = "InvalidImageName"
 _PULL_WAITS = frozenset({"ImagePullBackOff", _PULL_REFUSED, "ErrImageNeverPull"})
 _THROTTLED = ("toomanyrequests", "429 too many requests", "pull qps exceeded", "rate limit")
-"""What registries and kubelets say, in lower case, when an image is asked for too often: nobody's image is wrong."""
+"""Words of registries and kubelets, in lower case, for too many pulls: the image itself is not wrong."""
 _CREATE_WAITS = frozenset({"CreateContainerConfigError", "CreateContainerError"})
 _PULL_TRIES = _PULL_WAITS | {"ErrImagePull", "ImageInspectError", "RegistryUnavailable", "SignatureValidationFailed"}
-"""What a kubelet says while it tries, and between its tries."""
+"""The words of a kubelet while it pulls, and between two tries."""
 _ON_ITS_WAY = ("", "ContainerCreating", "PodInitializing")
 HELD_UP_WORDS = _PULL_TRIES | _CREATE_WAITS | {"RunContainerError", "PostStartHookError", "CrashLoopBackOff"}
-"""Reasons of waiting containers that say what is wrong."""
+"""Reasons of waiting containers that name a problem."""
 
 
 class RankExit(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,12 +65,12 @@ class RankExit(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_infrastructure(self) -> bool:
-        """Whether this is not the user's fault."""
+        """Whether the infrastructure is the cause, not the program or its spec."""
         return self.reason in INFRASTRUCTURE
 
 
 class BlockedStart(msgspec.Struct, frozen=True, kw_only=True):
-    """A container that cannot start, since when (epoch seconds) and why; `word` is Kubernetes' own for it."""
+    """A container that cannot start: since when (epoch seconds) and why; `word` is the reason of Kubernetes."""
 
     reason: Reason
     message: str
@@ -171,8 +171,7 @@ def exit_of(pod: Pod, *, told_at: float | None = None) -> RankExit | None:
 
 
 def leaving(pod: Pod) -> RankExit | None:
-    """The loss that is certain although the pod still lives: its deletion was asked for, or its node cannot start it
-    any more."""
+    """The certain loss of a pod that still exists: its deletion was requested, or its node cannot start it any more."""
     if exit_of(pod) is not None:
         return None
     asked_at = deletion_asked_at(pod)
@@ -183,7 +182,7 @@ def leaving(pod: Pod) -> RankExit | None:
 
 
 def _stranded(pod: Pod) -> RankExit | None:
-    """The loss of a pod whose sandbox went before its program ran, as when the node boots just then.
+    """The loss of a pod whose sandbox ended before its program ran, for example because the node booted.
 
     A kubelet makes no second sandbox for a pod with restartPolicy Never that has had a container, and leaves the pod
     Pending for ever, without a reason. Source: kuberuntime computePodActions (v1.36).
@@ -207,7 +206,7 @@ def deletion_asked_at(pod: Pod) -> float | None:
 
 
 def blocked(pod: Pod) -> BlockedStart | None:
-    """The first container that cannot start: its image cannot be had, or its configuration is missing."""
+    """The first container that cannot start: its image cannot be pulled, or its configuration is missing."""
     if is_over(pod):
         return None
     for status in (*pod.status.init_container_statuses, *pod.status.container_statuses):
@@ -229,9 +228,9 @@ def blocked(pod: Pod) -> BlockedStart | None:
 
 
 def held_up(pod: Pod) -> BlockedStart | None:
-    """What keeps the pod from starting as its containers tell it, also while the kubelet still tries.
+    """The obstacle to the start of the pod as its containers report it, also while the kubelet still tries.
 
-    For users, who are told at once; what ends an attempt is `blocked`.
+    It is shown to users at once; only `blocked` ends an attempt.
     """
     found = blocked(pod)
     if found is not None or is_over(pod):
@@ -253,12 +252,12 @@ def held_up(pod: Pod) -> BlockedStart | None:
 
 
 def is_judged(word: str) -> bool:
-    """Whether `blocked` is what says when that ends the attempt."""
+    """Whether `blocked` decides when an obstacle with this word ends the attempt."""
     return word in _PULL_TRIES or word in _CREATE_WAITS
 
 
 def is_pull(word: str) -> bool:
-    """Whether Kubernetes' word for a waiting container is about its image."""
+    """Whether this reason of a waiting container is about its image."""
     return word in _PULL_TRIES
 
 
@@ -266,7 +265,7 @@ def _exit_of_main(pod: Pod, ended: StateTerminated, told_at: float | None) -> Ra
     at = _epoch(ended.finished_at)
     killed = _was_killed(pod, ended, at, told_at)
     if ended.reason in _LOST and killed:
-        # A kubelet says so of each container that had not started when its pod was deleted: the node lost nothing.
+        # A kubelet reports this for each container that had not started when its pod was deleted: no node was lost.
         reason = _disruption(pod) or Reason.POD_DELETED
         message = _disruption_message(pod) or "the pod was deleted; how its container ended is not known"
         return RankExit(state=RankState.FAILED, reason=reason, message=message, at=at, killed=True)
@@ -336,18 +335,19 @@ def _interrupted_text(pod: Pod, ended: StateTerminated) -> str:
 
 
 def _status_text(pod: Pod) -> str:
-    """What the kubelet says of the pod as a whole."""
+    """Reason and message that the kubelet gives for the pod as a whole."""
     return ": ".join(part for part in (pod.status.reason, pod.status.message) if part)
 
 
 def _is_over_its_limits(pod: Pod) -> bool:
-    """Whether the kubelet evicted the pod for what its own spec limits: an emptyDir, or the storage of its containers.
+    """Whether the kubelet evicted the pod because it exceeded a limit of its own spec: of an emptyDir, or of the
+    storage of its containers.
 
     An eviction for the sake of the node has the condition DisruptionTarget, and one at admission has no statuses of
-    containers. What those say is no guide: a kubelet also reports a container as waiting that had run until then,
-    where it has removed it by the time it writes the pod's last status.
-    Source: Kubernetes, pkg/kubelet/eviction/eviction_manager.go, `localStorageEviction` and `evictPod`; the last
-    words of kubelets v1.36.
+    containers. The states in those statuses do not help: a kubelet may report a container that ran until then as
+    waiting, if it has removed it before it writes the last status of the pod.
+    Source: Kubernetes, pkg/kubelet/eviction/eviction_manager.go, `localStorageEviction` and `evictPod`; observed with
+    kubelets v1.36.
     """
     target = condition_of(pod.status.conditions, "DisruptionTarget")
     is_disruption = target is not None and target.status == "True"
@@ -361,12 +361,12 @@ def _has_run(status: ContainerStatus) -> bool:
 def _was_killed(pod: Pod, ended: StateTerminated, at: float | None, told_at: float | None) -> bool:
     """Whether the end followed the deletion.
 
-    The kubelet confirms the end with a last delete, which stamps the time anew. The pod then does not say when its
-    deletion was first asked for; a signal, or what its allocation had told it before, does.
+    The kubelet confirms the end with a last delete, which sets a new time. The pod then no longer shows when its
+    deletion was first requested; the signal of its exit, or the time at which its allocation told it to end, does.
 
-    Both times have whole seconds. An end with 0 in the second of the deletion counts as killed: a program that hears
-    SIGTERM and exits with 0 at once is usual, one that was complete in just that second is not, and what is cut off
-    and taken for complete is never run again.
+    Both times have whole seconds. An end with 0 in the second of the deletion counts as killed: programs often exit
+    with 0 at once on SIGTERM, and rarely complete in just that second. Work that was cut off and counted as complete
+    would never run again.
     """
     asked_at = deletion_asked_at(pod)
     if asked_at is None:
@@ -399,7 +399,7 @@ def _disruption_message(pod: Pod) -> str:
 
 
 def _waiting_since(pod: Pod, reason: str) -> float | None:
-    """Since when it waits: at latest since the pod was scheduled. A name that is no image never gets better."""
+    """When its wait began: at the latest when the pod was scheduled. For an invalid image name: always."""
     if reason == _PULL_REFUSED:
         return 0.0
     scheduled = condition_of(pod.status.conditions, "PodScheduled")

@@ -1,11 +1,11 @@
 """Writes the Events that tell the story of each allocation (`story.py`); the replica with the lease does it for all.
 
-Owns what was told already and how fast Events are written. Best effort: nothing waits for an Event. One that the API
-server refuses is counted, and logged once a term; one that could not be written for a while is left out.
+Owns which Events were written already, and how fast they are written. Best effort: nothing waits for an Event. One that
+the API server refuses is counted, and logged once a term; one that could not be written for a while is left out.
 
-Promises: no Event is made twice. Its name follows from the object, so who takes over finds it there and goes on
-counting in it. At the start of a term only what happened a moment ago is told. What comes again is counted in its
-Event, which is written when the number has doubled.
+Promises: no Event is created twice. Its name follows from the object, so the next replica finds it and goes on counting
+in it. At the start of a term only recent events are written. Repetitions are counted in the same Event, which is
+written each time the count has doubled.
 """
 
 import asyncio
@@ -35,20 +35,20 @@ from slipway.watcher.ports import EventDesk
 from slipway.watcher.story import StoryNote, body_of, notes_of
 
 RECENT_S = 120.0
-"""What happened longer ago is not told any more: not at the start of a term, and not after failures to write."""
+"""Older events are left out, at the start of a term and after failures to write."""
 BATCH_MAX = 10
 PAUSE_S = 1.0
-"""Of so many allocations Events are written, then comes a pause."""
+"""Events of `BATCH_MAX` allocations are written, then comes this pause."""
 RETRY_S = 5.0
 WAITING_MAX = 5_000
-"""Allocations with something to tell that wait for their turn; of more, nothing is told."""
+"""The most allocations that wait for their Events; those of further ones are left out."""
 TOLD_MAX = 50_000
 
 _log = log.get_logger(__name__)
 
 
 class _Count(msgspec.Struct):
-    """How often the thing of one Event has happened, and when last (epoch seconds)."""
+    """How often an event has happened, when last (epoch seconds), and the count in the cluster."""
 
     count: int
     last: float
@@ -65,14 +65,14 @@ class Narrator:
         self._instance = instance
         self._waiting: OrderedDict[str, Allocation] = OrderedDict()
         self._told: OrderedDict[str, _Count] = OrderedDict()
-        """{namespace/name of an Event: what it says}"""
+        """{namespace/name of an Event: its count}"""
         self._seen: dict[str, tuple[int, str]] = {}
-        """{uid: (the seq, the time of the condition Stalled) up to which all is told}"""
+        """{uid: (the seq, the time of the condition Stalled) up to which all Events are written}"""
         self._something = asyncio.Event()
         self._is_refused = False
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Write Events until cancelled."""
         self._is_refused = False
         unsubscribe = self._world.allocations.on_change(self._changed)
         try:
@@ -88,7 +88,7 @@ class Narrator:
             self._told.clear()
 
     async def flush(self) -> float:
-        """Tell what waits, a batch of it; answers how long to pause (seconds)."""
+        """Write the Events of one batch of allocations; returns how long to pause (seconds)."""
         for uid in list(self._waiting)[:BATCH_MAX]:
             allocation = self._waiting.pop(uid)
             try:
@@ -103,7 +103,7 @@ class Narrator:
         return PAUSE_S
 
     def offer(self, allocation: Allocation) -> None:
-        """Tell what is new of it."""
+        """Queue the allocation, if it has events that are not written yet."""
         uid = allocation.metadata.uid
         if self._seen.get(uid) == _place(allocation):
             return
@@ -143,7 +143,7 @@ class Narrator:
         self._seen[allocation.metadata.uid] = _place(allocation)
 
     async def _write(self, allocation: Allocation, note: StoryNote) -> str:
-        """What became of it; empty when all was written before."""
+        """Write the Event of a note; returns the outcome, empty if nothing was left to write."""
         space = allocation.metadata.namespace
         key = f"{space}/{note.name}"
         known = self._told.get(key)
@@ -159,7 +159,7 @@ class Narrator:
             return outcome
         count = known.count + 1
         if count >= 2 * known.written:
-            # Counted only when it is written: a patch that failed is tried again with the same number.
+            # The count rises only after the write, so a failed patch is repeated with the same number.
             series = {"count": count, "lastObservedTime": format_time(note.at, "microseconds")}
             await self._kube.patch(STORY_EVENTS, note.name, {"series": series}, namespace=space)
             known.written, outcome = count, "counted"
@@ -184,13 +184,13 @@ def _place(allocation: Allocation) -> tuple[int, str]:
 
 
 def _latest(allocation: Allocation) -> float:
-    """When the last of it happened (epoch seconds)."""
+    """When its latest event happened (epoch seconds)."""
     times = (ring_of(allocation)[-1].time, _place(allocation)[1])
     return max((parse_time(each) for each in times if each), default=0.0)
 
 
 def _count_of(event: StoryEvent) -> _Count:
-    """What another process has told."""
+    """The count in an Event that another process has written."""
     series = event.series
     if series is None or not series.last_observed_time:
         return _Count(count=1, last=parse_time(event.event_time) if event.event_time else 0.0, written=1)

@@ -1,13 +1,13 @@
-"""What keeps a released rank from starting: the words of the kubelet or of another scheduler, and when we give up.
+"""Obstacles to the start of a released rank: the words of the kubelet or of another scheduler, and when we give up.
 
 Owns the reading of pods and of Events about pods as obstacles, the condition StartBlocked that tells users of the first
-one, and the time at which a start without `pendingTimeout` is given up. Pure. That it then ends is `causes.py`;
-`pendingTimeout` itself is a deadline that the scheduler fires (`crd/facts.py`).
+one, and the time at which a start without `pendingTimeout` is given up. Pure. `causes.py` then ends the attempt; the
+scheduler fires the deadline of `pendingTimeout` (`crd/facts.py`).
 
 Invariants
-- Absence is no evidence: an obstacle stands until its pod, or a later Event, shows that it is overcome. Views differ in
-  age, and not every replica reads Events.
-- What differs in numbers alone (times, ids of requests) is no news: a kubelet that tries again causes no write.
+- Absence is no evidence: an obstacle stands until its pod, or a later Event, shows that it is overcome. The views of
+  replicas differ in age, and not every replica reads Events.
+- A message that differs in numbers alone (times, ids of requests) causes no write.
 """
 
 import re
@@ -29,19 +29,19 @@ from slipway.watcher.podwarnings import OVERCOME, PodWarning
 from slipway.watcher.view import ReductionView
 
 DEADLINE_START = "start"
-"""Of `status.deadlines`: when a start that is blocked is given up."""
+"""The entry of `status.deadlines` at which a blocked start is given up."""
 BLOCKED = "blocked"
-"""In the data of `updated`: what keeps it from starting; empty once that is overcome."""
+"""In the data of `updated`: the obstacle to its start, in words; empty once it is overcome."""
 BEFORE_RUNNING = (Phase.ASSIGNED, Phase.PULLING, Phase.STARTING)
 _TEXT_IN_RING_MAX = 240
 _RANK = re.compile(r"rank (\d+)\b")
 _NUMBERS = re.compile(r"[0-9a-f]{8}[-0-9a-f]*|\d+(\.\d+)?")
 _MISSING = re.compile(r"not found|non-existent|does not exist", re.IGNORECASE)
-"""A name that is wrong or not there yet: as with a missing variable, another node would not have it either."""
+"""Words for a name that does not exist (yet): another node would not find it either."""
 
 
 class Obstacle(msgspec.Struct, frozen=True, kw_only=True):
-    """What stops one rank. `reason` is Kubernetes' own word; `until` (epoch seconds) is when it is given up."""
+    """The obstacle of one rank. `reason` is the word of Kubernetes; `until` (epoch seconds) is when we give up."""
 
     rank: int
     reason: str
@@ -50,7 +50,7 @@ class Obstacle(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def told(view: ReductionView, allocation: Allocation) -> Allocation:
-    """The allocation with the condition StartBlocked as it should be; the same object when that is no news."""
+    """The allocation with the right condition StartBlocked; the same object if nothing changes."""
     if allocation.status.phase not in BEFORE_RUNNING:
         return allocation
     known = standing(allocation)
@@ -64,14 +64,14 @@ def told(view: ReductionView, allocation: Allocation) -> Allocation:
 
 
 def standing(allocation: Allocation) -> Condition | None:
-    """The condition, when it is True and of this attempt."""
+    """The condition, if it is True and of this attempt."""
     found = condition_of(allocation.status.conditions, CONDITION_BLOCKED)
     is_current = found is not None and found.observed_generation == allocation.status.attempt
     return found if found is not None and is_current and found.status == "True" else None
 
 
 def without(conditions: list[Condition]) -> list[Condition]:
-    """The conditions of what is not (or no longer) on its way to start."""
+    """The conditions without StartBlocked, for an allocation that is not starting."""
     return [item for item in conditions if item.type != CONDITION_BLOCKED]
 
 
@@ -82,7 +82,7 @@ def given_up_at(allocation: Allocation) -> float | None:
 
 
 def expired(view: ReductionView, allocation: Allocation) -> RankExit | None:
-    """The end of an attempt whose start was blocked for too long, unless the pod itself says when that is."""
+    """The end of an attempt whose start was blocked for too long, unless its pod itself decides that time."""
     known, until = standing(allocation), given_up_at(allocation)
     if known is None or until is None or view.now < until:
         return None
@@ -131,7 +131,7 @@ def _warned(view: ReductionView, rank: Rank, message: str, warning: PodWarning, 
 
 
 def _is_overcome(view: ReductionView, known: Condition) -> bool:
-    """Whether the rank that the condition names is seen to have got past it."""
+    """Whether the rank that the condition names has overcome the obstacle."""
     named = _RANK.match(known.message)
     rank = next((each for each in view.gang.ranks if named is not None and each.index == int(named[1])), None)
     if rank is None or rank.exit is not None or _was_running(rank):
@@ -147,13 +147,13 @@ def _is_overcome(view: ReductionView, known: Condition) -> bool:
 
 
 def _was_running(rank: Rank) -> bool:
-    """Whether the rank runs, or did when its status was last written: this view of it may be older."""
+    """Whether the rank runs, or ran when its status was last written: the view of its pod may be older."""
     return rank.has_started or (rank.stored is not None and is_behind(RankState.BOUND, rank.stored.phase))
 
 
 def _is_same(found: Obstacle, known: Condition) -> bool:
     if known.reason != found.reason:
-        # A kubelet that waits before it tries again says so under another word.
+        # A kubelet that waits between two pulls uses another word.
         return exits.is_pull(known.reason) and exits.is_pull(found.reason) and _names_rank(known.message, found.rank)
     return exits.is_pull(found.reason) or _plain(known.message) == _plain(found.message)
 

@@ -1,10 +1,10 @@
-"""What the watcher tells of an allocation in its trace: each write, each container that ended, each attempt.
+"""The spans of the watcher in the trace of an allocation: each write, each ended container, each attempt.
 
-Owns the spans and their attributes. A container is told with the write that records its rank's end, because its pod is
-deleted after that; an attempt with the write that ends it. The span of an attempt has ids that follow from the object,
-so that the next attempt can link to it without having met it; so has the root, where nobody who made the object left
-one. Told once, by whoever wrote the end; if that process dies just then, they are missing. Must not know how anything
-is decided.
+Owns the spans and their attributes. The span of a container is made with the write that records the end of its rank,
+because its pod is deleted after that; the span of an attempt with the write that ends it. The ids of an attempt's span
+follow from the object, so that the next attempt can link to it; so do those of the root, if the creator of the object
+left none. The process that wrote the end makes the spans; if it dies just then, they are missing. Must not know how
+anything is decided.
 """
 
 from collections.abc import Iterable, Sequence
@@ -22,11 +22,11 @@ from slipway.runtime import semconv, telemetry
 from slipway.watcher.exits import main_status
 
 RANKS_TOLD = frozenset(map(str, range(8)))
-"""Of a larger gang the containers of the first ranks are told."""
+"""The ranks of a gang whose containers get spans."""
 
 
 def writing(before: Allocation, after: Allocation, told: Sequence[str]) -> AbstractContextManager[object]:
-    """The span of a write; `told` are the events that it tells of."""
+    """The span of a write; `told` are the events that the write records."""
     ranks = after.status.ranks or []
     only = {"k8s.pod.uid": ranks[0].pod_uid, "k8s.node.name": ranks[0].node} if len(ranks) == 1 else {}
     return telemetry.span(
@@ -44,9 +44,9 @@ def writing(before: Allocation, after: Allocation, told: Sequence[str]) -> Abstr
 
 
 def ended(before: Allocation, written: Allocation, pods: Iterable[Pod], now_s: float) -> None:
-    """Tell of the containers whose end this write records, and of the attempt that it ends.
+    """Emit the spans of the containers whose end this write records, and of the attempt that it ends.
 
-    `pods` are those that the write was decided from, `now_s` epoch seconds.
+    `pods` are the pods that led to the write; `now_s` is in epoch seconds.
     """
     old, new = before.status, written.status
     _containers(before, written, pods, now_s)
@@ -91,7 +91,7 @@ def ended(before: Allocation, written: Allocation, pods: Iterable[Pod], now_s: f
 
 
 def _containers(before: Allocation, written: Allocation, pods: Iterable[Pod], now_s: float) -> None:
-    """What ran, as the kubelets say: below the launch that gave the pod its TRACEPARENT."""
+    """The containers that ran, below the span of the launch that gave their pod its TRACEPARENT."""
     old, new = before.status, written.status
     told, known = _ends(old), _ends(new)
     is_last = new.phase is Phase.TERMINATED or new.attempt != old.attempt
@@ -106,12 +106,12 @@ def _containers(before: Allocation, written: Allocation, pods: Iterable[Pod], no
 
 
 def _ends(status: AllocationStatus) -> set[str]:
-    """The pods whose end is on record."""
+    """The uids of the pods whose end is recorded."""
     return {rank.pod_uid for rank in status.ranks or [] if rank.phase in RANK_ENDS}
 
 
 def _container(allocation: Allocation, pod: Pod, status: ContainerStatus, seen: tuple[str, float, float]) -> None:
-    """`seen`: the root, and when we saw the attempt run, and end."""
+    """`seen`: the root, when we saw the attempt run, and when we saw it end."""
     end, (root, ran_s, ended_s) = status.state.terminated, seen
     if end is None or not end.started_at or not end.finished_at:
         return
@@ -133,5 +133,5 @@ def _container(allocation: Allocation, pod: Pod, status: ContainerStatus, seen: 
 
 
 def _within_second(told_s: float, seen_s: float) -> float:
-    """Kubernetes tells whole seconds: within the told one, the moment at which we saw the effect, else its end."""
+    """Kubernetes rounds down to seconds: the moment when we saw the effect if it is in that second, else its end."""
     return told_s if told_s % 1 else max(told_s, min(told_s + 0.999, seen_s))

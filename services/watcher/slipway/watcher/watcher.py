@@ -1,11 +1,11 @@
 """One watcher: its stores, its queue and its loops, put together.
 
-Owns the wiring and the rhythm. Used by a process (`main.py`) with real clients and by the simulation with models.
+Owns the wiring and the intervals. A process (`main.py`) uses it with real clients, the simulation with models.
 
-The holder of the lease `slipway-feed` is the primary: it acts at once, and does alone what one replica does for all
-(`leader_tasks.py`). The others observe the same and act on what is still to be done a little later, so that nothing
-waits for an election and nothing is written twice; one that finds something undone acts at once for a while. The
-compare-and-swap makes any overlap harmless.
+The holder of the lease `slipway-feed` is the primary: it acts at once, and alone runs the tasks that one replica does
+for all (`leader_tasks.py`). The other replicas observe the same, and do what is still undone a little later, so that
+nothing waits for an election and nothing is written twice. A replica that finds something undone acts at once for a
+while. The compare-and-swap makes any overlap harmless.
 """
 
 import asyncio
@@ -54,22 +54,22 @@ from slipway.watcher.usage_accounting import Books
 
 LEASE = "slipway-feed"
 STALE_VIEW_S = loops.STILL_S
-"""A watch that said nothing for so long, not even that it ends, is not to be trusted; each lasts a minute at most."""
+"""A watch without any message for so long, not even its end, is stale; each watch lasts a minute at most."""
 UNSYNCED_PAUSE_S = 0.02
 FULL_ROUND = 3
-"""Every so many resyncs also look at what waits or runs in peace: watches tell of every change there."""
+"""Every so many resyncs also look at allocations that wait or run undisturbed, whose changes the watches report."""
 RENEW_S, RENEW_PART = 4.0, 0.4
-"""So often at least, and in so much of the renew deadline: a renewal that fails is tried again twice before it. For how
-soon another takes over only the duration counts."""
+"""The most seconds between two renewals, and the most of the renew deadline: a failed renewal has two more tries. How
+soon another replica takes over depends on the duration alone."""
 ONCE_KEYS_MAX = 1000
-"""Keys that one pass works on, per allocation."""
+"""The most keys that one pass works on, for each allocation."""
 
 _log = log.get_logger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
 class WatcherDeps:
-    """What a watcher is built from: real clients in a process, models in the simulation."""
+    """The dependencies of a watcher: real clients in a process, models in the simulation."""
 
     kube: KubeApi
     streams: Streams
@@ -161,10 +161,10 @@ class Watcher:
         return "a watch has gone silent" if self._is_stale() else None
 
     async def run(self, stop: StopSignal) -> None:
-        """Until `stop`."""
+        """Run all loops until `stop`."""
         async with TaskGroup() as tasks:
             for reflector in self.reflectors:
-                # A server that is away, or has just come back, is no fault of the watch.
+                # While the API server is away, or just after it came back, a watch without progress is not at fault.
                 watch = loops.WATCH.of(reflector.plural)
                 running = self._parts.health.supervise(
                     watch, partial(reflector.run, stop), since=lambda: self._elector.answered_since
@@ -191,7 +191,7 @@ class Watcher:
             handed_over.set()
 
     async def run_once(self) -> None:
-        """One consistent LIST of everything, and one pass over it; nothing is waited for but the end of logs.
+        """Make one consistent LIST of everything and one pass over it; wait for nothing but the end of logs.
 
         Raises:
             ControlPlaneError: a LIST failed.
@@ -203,7 +203,7 @@ class Watcher:
             following = tasks.create_task(self._logs.lead())
             await self._work_off()
             await self._logs.settle()
-            # What is told, and read to its end, can now be let go.
+            # Allocations whose events are written and whose logs are read can lose their finalizer now.
             await self._tell()
             await self._work_off()
             following.cancel()
@@ -262,7 +262,7 @@ class Watcher:
         await self._elector.run(lead, stop)
 
     async def _work_off(self) -> None:
-        """Everything that is not at rest, and what follows from it at once."""
+        """Work on every key that is not at rest, and on the keys that follow from it at once."""
         self._dispatch.enqueue_all()
         for _ in range(ONCE_KEYS_MAX * max(1, len(self.world.allocations))):
             await asyncio.sleep(0)
@@ -271,7 +271,7 @@ class Watcher:
             await self._work()
 
     async def _tell(self) -> None:
-        """Streams and hints, if there is a Redis; and what ended is added up."""
+        """Write streams and hints, if there is a Redis, and add the usage of ended allocations to the totals."""
         await self.relay.check_quietly(self.world.allocations.items())
         try:
             await self.relay.flush()
@@ -281,7 +281,7 @@ class Watcher:
         try:
             await self._books.flush()
         except TransientError as error:
-            _log.warning("usage not added up", error=str(error))
+            _log.warning("usage not added to the daily totals", error=str(error))
 
     # --- parts ------------------------------------------------------------------------------------------------------
 
@@ -344,13 +344,13 @@ class Watcher:
         return archiver
 
     def _streams_lost(self) -> None:
-        """Everything is told again, before the next resync would find it."""
+        """Write everything to the streams again, before the next resync would find it missing."""
         self._hints.forget_all()
         self._dispatch.enqueue_all(calm=False)
         self._primary.streams_lost()
 
     def _unmarked(self) -> frozenset[str] | None:
-        """Who has ended and does not say yet that it stands in the totals: they have to remember it."""
+        """The tokens of ended allocations without the mark of the totals; the totals have to keep these tokens."""
         if not self.world.is_synced:
             return None
         ended = (each for each in self.world.allocations.items() if each.status.phase is Phase.TERMINATED)
@@ -409,7 +409,7 @@ def _elector(parts: WatcherDeps) -> LeaseElector:
 
 
 def _until(stop: StopSignal, step: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], Coroutine[Any, Any, None]]:
-    """A step that waits for something, ended by `stop`."""
+    """A step whose wait `stop` ends."""
 
     async def ended() -> None:
         await run_until(stop, step())

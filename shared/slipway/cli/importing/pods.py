@@ -1,7 +1,7 @@
-"""What the objects of Kubernetes share: metadata, Kueue's labels, pod templates.
+"""The parts that imported Kubernetes objects share: metadata, Kueue's labels, pod templates.
 
-Owns which fields of a pod are set by Slipway itself and so not needed, and which have another meaning. What a pod
-template may not say is not listed here: `outcome.py` asks the rules of the server.
+Owns which fields of a pod Slipway sets itself, and which have another meaning here. It does not list what a pod
+template must not contain: `outcome.py` asks the rules of the server.
 
 Source: Kubernetes API reference, ObjectMeta and PodSpec; Kueue, labels `kueue.x-k8s.io/*`.
 """
@@ -31,7 +31,7 @@ _OURS = {
     "setHostnameAsFQDN": "Slipway names the pods",
     "preemptionPolicy": "Slipway preempts by queue and priority",
 }
-"""Fields of a pod for which nothing has to be said here."""
+"""Fields of a pod that a launch does not need, and why."""
 
 
 def frame(launch: ImportedLaunch, root: ForeignField) -> None:
@@ -82,7 +82,7 @@ def _labels(launch: ImportedLaunch, field: ForeignField) -> None:
 def role(
     launch: ImportedLaunch, template: ForeignField, *, name: str = "worker", count: int = 1, main: str = ""
 ) -> Json:
-    """Adds a role of `count` pods like the template; `main` names its main container. The role, for more fields."""
+    """Adds a role of `count` pods like the template, and returns it; `main` names its main container."""
     if not 1 <= count <= RANKS_MAX:
         template.refuse(f"would be {count} ranks; 1 to {RANKS_MAX} are possible")
     made: Json = {"name": plain_name(name) or "worker", "count": count}
@@ -128,7 +128,7 @@ def pod_template(launch: ImportedLaunch, field: ForeignField, main: str = "") ->
 
 
 def _check_shape(field: ForeignField) -> None:
-    """What is read here has the types that Kubernetes wants; the rest is judged by the rules."""
+    """Refuses wrong types of the fields that are read here; the rules of the server check the rest."""
     for name in ("labels", "annotations"):
         field.get("metadata", name).object()
     spec = field.get("spec")
@@ -178,7 +178,7 @@ def _account(pod: Json, spec: ForeignField) -> None:
 
 
 def _main_container(launch: ImportedLaunch, made: Json, field: ForeignField, wanted: str) -> None:
-    """Says which container decides, where that is not the first."""
+    """Notes which container decides the end of a rank, if there are several."""
     containers = containers_of(made)
     names = [container.get("name") for container in containers]
     main = wanted if wanted in names else "main" if "main" in names else names[0]
@@ -192,7 +192,7 @@ def _main_container(launch: ImportedLaunch, made: Json, field: ForeignField, wan
 
 
 def gpus_of(template: Json) -> int:
-    """Whole GPUs of the first container of a pod template; 0 when it says none that can be read."""
+    """Whole GPUs of the first container that requests any; 0 if none does, or the amount cannot be read."""
     for container in containers_of(template):
         resources = object_of(container.get("resources"))
         for part in ("limits", "requests"):
@@ -203,14 +203,14 @@ def gpus_of(template: Json) -> int:
 
 
 def kind_by_size(launch: ImportedLaunch) -> None:
-    """Several ranks or GPUs are a training, one rank without them a command."""
+    """Sets the kind: training for several ranks or for GPUs, else command."""
     roles = launch.roles()
     is_large = sum(int(role["count"]) for role in roles) > 1 or any(gpus_of(role["template"]) for role in roles)
     launch.body["kind"] = "training" if is_large else "command"
 
 
 def keep_leaders(launch: ImportedLaunch) -> None:
-    """A gang that may start with fewer ranks still needs its roles of one rank, such as a master."""
+    """Makes roles of one rank, such as a master, required in a gang that may start with fewer ranks."""
     roles = launch.roles()
     for made in roles if len(roles) > 1 else ():
         if made["count"] == 1:
@@ -218,7 +218,7 @@ def keep_leaders(launch: ImportedLaunch) -> None:
 
 
 def replicate(launch: ImportedLaunch, count: int, port: int, source: ForeignField) -> str:
-    """Make it so many replicas behind a Service of its name, which it has; answers the address of the Service."""
+    """Makes the launch `count` replicas behind a Service of its name; returns the address of the Service."""
     name = launch.body["name"] = numbered_name(launch, count - 1).rpartition("-")[0]
     launch.put("service", {"name": name, "port": port}, source)
     launch.put("replicas", count, source)
@@ -226,7 +226,7 @@ def replicate(launch: ImportedLaunch, count: int, port: int, source: ForeignFiel
 
 
 def numbered_name(launch: ImportedLaunch, number: int) -> str:
-    """The name of the launch with a number behind it, cut to the length that a name may have."""
+    """The name of the launch with a number appended, cut to the greatest length of a name."""
     end = f"-{number}"
     return str(launch.body["name"])[: NAME_LENGTH_MAX - len(end)].rstrip("-") + end
 

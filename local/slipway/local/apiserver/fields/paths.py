@@ -1,7 +1,7 @@
 """Sets of fields of an object, and their FieldsV1 form.
 
-Owns the algebra of sets and how an element of a list is named in a path. Knows no shape's meaning but which lists have
-keys. Invariants: a set is never changed once it is shared, all operations but `insert` make new ones; an element is
+Owns the operations on sets, and how an element of a list is named in a path. Of a shape it knows only which lists have
+keys. Invariants: a set is never changed once it is shared: all operations except `insert` make new ones; an element is
 named by its FieldsV1 text (`f:name`, `k:{"name":"a"}`, `v:"a"`), so equal elements have equal names; an empty branch is
 never kept.
 
@@ -26,7 +26,7 @@ class FieldSet:
     __slots__ = ("children", "members")
 
     def __init__(self, members: set[str] | None = None, children: "dict[str, FieldSet] | None" = None) -> None:
-        # A parametrised `set[str]()` takes several times as long, and there are many of these.
+        # `set[str]()` takes several times as long as `set()`, and many sets are made.
         self.members: set[str] = members if members is not None else set()
         self.children: dict[str, FieldSet] = children if children is not None else {}
 
@@ -39,7 +39,7 @@ class FieldSet:
     __hash__ = None  # pyright: ignore[reportAssignmentType]
 
     def insert(self, path: Path) -> None:
-        """Adds one path; the empty one is in no set."""
+        """Adds one path; an empty path is ignored."""
         if not path:
             return
         node = self
@@ -70,7 +70,7 @@ class FieldSet:
         return FieldSet(self.members & other.members, _kept(found))
 
     def difference(self, other: "FieldSet") -> "FieldSet":
-        """A member of `other` takes only itself away, not what is below it. The set itself when nothing goes."""
+        """Without the members of `other`, but with the branches below them. The same object if nothing changes."""
         if not other or not self:
             return self
         met = self.children.keys() & other.children.keys()
@@ -84,13 +84,13 @@ class FieldSet:
         return FieldSet(self.members - other.members, _kept(self.children | changed))
 
     def without(self, other: "FieldSet") -> "FieldSet":
-        """A member of `other` takes all that is below it away too."""
+        """Without the members of `other` and all branches below them."""
         children = {name: child for name, child in self.children.items() if name not in other.members}
         found = {name: child.without(other.below(name)) for name, child in children.items()}
         return FieldSet(self.members - other.members, _kept(found))
 
     def with_named(self, shape: Shape) -> "FieldSet":
-        """With every field of a struct on the way to a member, which are not members by themselves."""
+        """With the fields of structs that lead to a member, which are not members themselves."""
         members = set(self.members)
         children: dict[str, FieldSet] = {}
         for element, child in self.children.items():
@@ -100,14 +100,14 @@ class FieldSet:
         return FieldSet(members, children)
 
     def paths(self, start: Path = ()) -> list[Path]:
-        """Every member, those of a level before what is below."""
+        """The path of every member; those of a level come before those below it."""
         found: list[Path] = [(*start, element) for element in sorted(self.members)]
         for element in sorted(self.children):
             found += self.children[element].paths((*start, element))
         return found
 
     def to_json(self) -> Json:
-        """FieldsV1: a member with a branch below it says so by `.`."""
+        """The set as FieldsV1, where `.` marks a member that has a branch below it."""
         if not self.children:
             return dict.fromkeys(sorted(self.members), _NOTHING)
         found: Json = {}
@@ -141,7 +141,7 @@ def field(name: str) -> str:
 
 
 def element_of(shape: Shape, item: Any) -> str | None:
-    """What an item of a list is called in a path; None when it cannot be told apart."""
+    """The name of a list item in a path; None when the item cannot be told apart from others."""
     if not shape.keys:
         return None if item is None or isinstance(item, dict | list) else "v:" + _encode(item).decode()
     if not is_map(item):

@@ -1,7 +1,7 @@
-"""Lint: what every plan must keep, checked on (snapshot, plan) alone before anything is committed.
+"""Lint: the rules of every plan, checked on (snapshot, plan) alone before anything is committed.
 
-Owns no choice; it recounts. What was broken before the plan (a node that shrank, a limit that was lowered) is not the
-plan's fault and is no violation, as long as the plan does not add to it. What is evicted for somebody frees its room.
+Makes no choice; it counts again. A bound that was exceeded before the plan (a node that shrank, a limit that was
+lowered) is no violation, as long as the plan does not add to it. Work that is evicted for other work frees its room.
 """
 
 from enum import StrEnum
@@ -40,7 +40,7 @@ class Broken(StrEnum):
 
 
 Gone = list[tuple[Holding, tuple[int, ...]]]
-"""What makes room, and which of its ranks."""
+"""The work that makes room, and which of its ranks."""
 
 
 class PlanViolation(msgspec.Struct, frozen=True):
@@ -63,7 +63,7 @@ def lint(snapshot: PoolSnapshot, plan: Plan) -> tuple[PlanViolation, ...]:
         else:
             fact = snapshot.backlog.get(admit.uid)
         if fact is None or fact.attempt != admit.attempt or not fact.is_wanted or fact.hold or fact.waits_for:
-            found.append(PlanViolation(Broken.STRANGE, admit.allocation, "admitted although it is not to be started"))
+            found.append(PlanViolation(Broken.STRANGE, admit.allocation, "admitted although it must not start"))
         elif admit.uid in seen or (admit.uid in snapshot.holdings and admit.uid not in moved):
             found.append(PlanViolation(Broken.DOUBLE, admit.allocation, "admitted although it has places"))
         else:
@@ -75,16 +75,24 @@ def lint(snapshot: PoolSnapshot, plan: Plan) -> tuple[PlanViolation, ...]:
     for grow in plan.grows:
         holding = snapshot.holdings.get(grow.uid)
         if holding is None or holding.allocation.attempt != grow.attempt or plan.evictions:
-            found.append(PlanViolation(Broken.STRANGE, grow.allocation, "grows although it has no places to add to"))
+            found.append(
+                PlanViolation(
+                    Broken.STRANGE, grow.allocation, "grows although it does not run, or the plan evicts work"
+                )
+            )
             continue
         fact = holding.allocation
         if any(rank in holding.admitted or not 0 <= rank < fact.rank_count for rank in grow.placements):
-            found.append(PlanViolation(Broken.DOUBLE, grow.allocation, "grows by a rank that it has, or has not"))
+            found.append(
+                PlanViolation(
+                    Broken.DOUBLE, grow.allocation, "grows by a rank that runs already, or that it does not have"
+                )
+            )
         admitted.append((grow, fact))
     found += _strange_evictions(snapshot, plan)
     gone = _gone(snapshot, plan)
     if gone:
-        # What is not deferred starts before anything has left.
+        # Work that is not deferred starts before any victim has left.
         at_once = [(admit, fact) for admit, fact in admitted if admit.uid not in plan.deferred]
         found += (*_nodes(snapshot, at_once, []), *_quota(snapshot, at_once, []), *_slots(snapshot, at_once, []))
     return (
@@ -170,8 +178,8 @@ def _too_often(snapshot: PoolSnapshot, plan: Plan) -> list[PlanViolation]:
 
 
 def _gone(snapshot: PoolSnapshot, plan: Plan) -> Gone:
-    """What leaves its place by this plan: what it evicts for others, and what it takes down if some of that is placed
-    again. If an admission waits for victims, also what is leaving already."""
+    """The work that leaves its places by this plan: what it evicts for other work, and what it takes down if some of
+    that is placed again. If an admission waits for victims, also the work that is leaving already."""
     found: Gone = []
     coming = {admit.uid for admit in plan.admits}
     is_again = any(evict.uid in coming for evict in plan.evictions if not evict.by)
@@ -188,7 +196,7 @@ def _gone(snapshot: PoolSnapshot, plan: Plan) -> Gone:
 
 
 def _victims(snapshot: PoolSnapshot, plan: Plan) -> list[PlanViolation]:
-    """Only what can be preempted goes, for somebody who comes, and what goes on keeps its minimum."""
+    """Victims are preemptible, the work that they make room for starts, and a shrunk gang keeps its minimum."""
     found: list[PlanViolation] = []
     coming = {admit.allocation for admit in plan.admits}
     for evict in plan.evictions:
@@ -207,7 +215,7 @@ def _victims(snapshot: PoolSnapshot, plan: Plan) -> list[PlanViolation]:
 
 
 def _goes_on(holding: Holding, evict: Evict) -> bool:
-    """Whether the ranks that stay are enough, per role and in all."""
+    """Whether the remaining ranks are enough, for each role and in all."""
     fact = holding.allocation
     staying = [rank for rank in holding.charges if rank not in evict.ranks and rank not in holding.leaving]
     roles = [role_index(fact, rank) for rank in staying]
@@ -252,7 +260,7 @@ def _nodes(
 
 
 def _devices(table: NodeTable, before: Devices, after: Devices) -> list[PlanViolation]:
-    """No device beyond its whole, and none that is not named."""
+    """No device is used beyond its whole, and each GPU in use is named."""
     found = [
         PlanViolation(Broken.DEVICE, table.names[at], f"device {number}: {MILLI + beyond} thousandths used")
         for (number, at), beyond in sorted(after.over.items())

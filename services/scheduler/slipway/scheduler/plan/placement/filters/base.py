@@ -1,7 +1,7 @@
-"""What every filter answers with. A filter is a module with `NAME` and one function `refuse`.
+"""The form of a filter: a module with `NAME` and one function `refuse`.
 
-`refuse(ask, usage, at)` yields (Refusal, mask over `at`) pairs in the order in which they count; a node is counted
-once, at its first True. Filters are pure, and see the usage of the what-if copy they are given.
+`refuse(ask, usage, at)` yields pairs (NodeRefusal, mask over `at`), the most specific first; a node is counted once, at
+its first True. Filters are pure, and see the usage of the what-if copy that they get.
 """
 
 from collections.abc import Callable, Iterator
@@ -14,9 +14,9 @@ from slipway.scheduler.plan.state.usage import NodeUsage
 
 
 class NodeRefusal(msgspec.Struct, frozen=True):
-    """Why a node does not do. `reason` is the stable word; `one` and `many` are its verb phrases in a sentence.
+    """Why a node is not feasible. `reason` is the stable word; `one` and `many` are its verb phrases in a sentence.
 
-    `is_final` refusals are not cured by freeing what is used on the node.
+    Freeing the resources that are used on the node does not cure an `is_final` refusal.
     """
 
     reason: str
@@ -34,12 +34,12 @@ Refuse = Callable[[RankRequest, NodeUsage, At], Refused]
 
 
 class NodeFilter(msgspec.Struct, frozen=True):
-    """One entry of the registry. A static filter does not look at what is used; a passing state is expected to
-    end by itself, so that what only it refuses is not hopeless."""
+    """One entry of the registry. A static filter does not read usage. A passing refusal is expected to end by itself,
+    so work that has no other refusal is not hopeless."""
 
     name: str
     refuse: Refuse
     is_static: bool = True
     is_passing: bool = False
     is_coupled: bool = False
-    """looks at the pods beside a node: placing one rank changes its answer for other nodes"""
+    """reads the pods near a node, so that placing one rank changes its answer for other nodes"""
