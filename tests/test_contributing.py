@@ -120,8 +120,9 @@ def run_there(folder: Path, *words: str, given: str = "") -> subprocess.Complete
     """Run Python in the copy. The installed product is out of sight: all of it comes from the copy."""
     installed = str(Path(pytest.__file__).parents[1])
     roots = [str(folder / root) for root in SOURCE_ROOTS]
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join([*roots, str(folder), installed])}
-    env.pop("PYTHONSAFEPATH", None)
+    # What says how this run is played, and that it is one of several workers, is not for the one that it starts.
+    env = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "PYTHONSAFEPATH"))}
+    env["PYTHONPATH"] = os.pathsep.join([*roots, str(folder), installed])
     argv = [sys.executable, "-S", *words]
     return subprocess.run(
         argv, cwd=folder, env=env, input=given, capture_output=True, text=True, timeout=300, check=False
@@ -170,8 +171,12 @@ def followed(tmp_path_factory: pytest.TempPathFactory) -> FollowedLists:
     folder.mkdir()
     for name in COPIED:
         source = ROOT / name
-        # With the compiled modules: to compile them all again would take longer than the rest.
-        (shutil.copytree if source.is_dir() else shutil.copy2)(source, folder / name)
+        if source.is_dir():
+            # With the compiled modules: to compile them again would take longer than the rest. What another process is
+            # just writing (`*.pyc.NUMBER`) may be gone in a moment.
+            shutil.copytree(source, folder / name, ignore=shutil.ignore_patterns("*.pyc.*"))
+        else:
+            shutil.copy2(source, folder / name)
     edits = [edit for list_ in ADDITIONS.values() for edit in list_]
     for edit in edits:
         make(edit, folder)
