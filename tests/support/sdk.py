@@ -61,7 +61,13 @@ def a_view(**changes: Any) -> AllocationView:
     known: dict[str, Any] = {name: "" for name in AllocationView.__struct_fields__}
     known |= {"id": "a-12345678", "kind": "command", "phase": "Running", "attempt": 1, "priority": 50, "job": None}
     known |= {"hold": False, "ready": False, "waiting": False, "deleting": False, "result": None, "labels": {}}
-    known |= {"started_at": None, "ended_at": None, "warnings": [], "status": {"ranks": [{"phase": "Running"}, {}]}}
+    known |= {
+        "gpus": 0.0,
+        "started_at": None,
+        "ended_at": None,
+        "warnings": [],
+        "status": {"ranks": [{"phase": "Running"}, {}]},
+    }
     known |= {"spec": {"ranks": [{"name": "worker", "count": 2}]}, "created_at": "2026-01-02T03:04:05Z"}
     known["links"] = dict.fromkeys(("self", "events", "logs", "explain", "proxy", "trace"), "/")
     camel = {calls.parameters({name: 0}).popitem()[0]: value for name, value in (known | changes).items()}
