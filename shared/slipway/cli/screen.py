@@ -1,4 +1,4 @@
-"""The whole screen of a terminal, drawn again and again in place, and put back as it was.
+"""The whole screen of a terminal, redrawn in place, and restored at the end.
 
 Owns the alternate screen, the cursor, the echo of keys and what a termination does. Lines are cut by the terminal at
 its last column. Promise: however the block is left, also by SIGTERM, the terminal is as it was before.
@@ -26,7 +26,7 @@ _OF_SIGNAL = 128
 
 
 class Screen:
-    """What is shown now. `size` is asked of the terminal each time."""
+    """The shown lines. The terminal is asked for its `size` each time."""
 
     def __init__(self, out: TextIO) -> None:
         self._out = out
@@ -41,7 +41,7 @@ class Screen:
             return _FALLBACK
 
     def draw(self, lines: Sequence[str]) -> None:
-        """Show these lines, as many as there is room for; nothing is written when they stand there already."""
+        """Show as many of these lines as fit; writes nothing if they are shown already."""
         size = self.size
         news = (size, tuple(lines))
         if news == self._shown:

@@ -20,7 +20,7 @@ DEFAULT_WORKSPACE = "default"
 
 
 def add_options(parser: argparse._ArgumentGroup) -> None:  # pyright: ignore[reportPrivateUsage] - argparse names no type
-    """What a launch brings along."""
+    """The options for the files of a launch."""
     parser.add_argument(
         "-c",
         "--context",
@@ -95,5 +95,5 @@ def _digest(file: Any) -> str:
 
 
 def _share(done: int, total: int) -> str:
-    """In tenths: where nobody watches, each is a line."""
+    """The progress in tenths, because each new text is a line where there is no terminal."""
     return f"{total / MIB:.1f} MiB: {10 * (10 * done // max(1, total))} %"

@@ -1,4 +1,4 @@
-"""A home for a program of ours, and for what it starts: the image's own where it can be written, else the rank's.
+"""HOME for a program of ours and what it starts: the one of the image if it is writable, else the one of the rank.
 
 Jupyter's images have a home with settings that their users expect; other images have none for the uid of the rank.
 Only a program inside can see which. Standard library only.
@@ -13,7 +13,7 @@ OF_RANK = "/run/slipway/home"
 
 
 def with_home(env: dict[str, str]) -> dict[str, str]:
-    """`env`, with a HOME that can be written."""
+    """`env` with a writable HOME."""
     home = env.get("HOME", "")
     if home and os.path.isdir(home) and os.access(home, os.W_OK):
         return env

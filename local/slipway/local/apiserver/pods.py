@@ -35,7 +35,7 @@ _SPEC_DEFAULTS: Json = {
     "schedulerName": "default-scheduler",
 }
 _ADMITTED = ("serviceAccountName", "serviceAccount", "priority", "preemptionPolicy")
-"""Fields that are given at creation, and that a replacement need not repeat."""
+"""Fields that are set at creation and kept if a replacement leaves them out."""
 _CONTAINER_DEFAULTS: Json = {
     "terminationMessagePath": "/dev/termination-log",
     "terminationMessagePolicy": "File",
@@ -113,7 +113,7 @@ class PodStrategy(Strategy):
 
 
 def _complete_status(status: Json) -> None:
-    """The first of several addresses is the address; times of containers are shown also when nobody has set them."""
+    """Sets podIP to the first of several addresses, and shows the times of containers even if they are not set."""
     for one, several in (("podIP", "podIPs"), ("hostIP", "hostIPs")):
         listed = maps(listing(status, several))
         if status.get(one) and (not listed or listed[0].get("ip") != status[one]):
@@ -129,7 +129,7 @@ def _complete_status(status: Json) -> None:
 
 
 def default_spec(spec: Json) -> None:
-    """What a pod and a pod template are given alike, in place. Raises: StatusError 400."""
+    """The defaults that pods and pod templates share, in place. Raises: StatusError 400."""
     for field, value in _SPEC_DEFAULTS.items():
         spec.setdefault(field, value)
     spec.setdefault("securityContext", {})
@@ -139,7 +139,7 @@ def default_spec(spec: Json) -> None:
 
 
 def check_binding(binding: Json) -> None:
-    """Whether it names a node, whatever the pod. Raises: StatusError 500."""
+    """Checks that the binding names a node. Raises: StatusError 500."""
     target = mapping(binding, "target")
     if target.get("kind") not in (None, "", "Node"):
         raise StatusError(500, "", str(unsupported("target.kind", target["kind"], ["Node", "<empty>"])))
@@ -231,7 +231,7 @@ def _tolerates(toleration: Json, key: str) -> bool:
 
 
 def _quality(spec: Json) -> str:
-    """Cpu and memory count, other resources do not."""
+    """Only cpu and memory count."""
     containers = [*maps(listing(spec, "containers")), *maps(listing(spec, "initContainers"))]
     requests, limits = ([_counted(each, field) for each in containers] for field in ("requests", "limits"))
     if not any([*requests, *limits]):
@@ -315,7 +315,7 @@ def _exceeds(amount: int, limit: Any) -> bool:
 
 
 def _changed_containers(new: Json, old: Json) -> list[FieldCause] | None:
-    """What of an update is so wrong that the rest of it is not looked at; None when nothing is."""
+    """The fault of an update after which the rest is not checked; None without one."""
     for field in ("containers", "initContainers"):
         if len(listing(new, field)) != len(listing(old, field)):
             return [not_allowed(f"spec.{field}", "pod updates may not add or remove containers")]
@@ -347,7 +347,7 @@ def _changed_spec(new: Json, old: Json) -> list[FieldCause]:
 
 
 def _frozen(spec: Json, mutable: set[str]) -> Json:
-    """The part of a spec that may not change."""
+    """The part of a spec that must not change."""
     rest = {name: value for name, value in spec.items() if name not in mutable and value not in (None, [], {})}
     for field in ("containers", "initContainers"):
         rest[field] = [

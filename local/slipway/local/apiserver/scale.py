@@ -1,4 +1,4 @@
-"""The scale subresource: how many pods a workload wants, read and written by itself.
+"""The scale subresource: the number of pods of a workload, read and written alone.
 
 Owns the Scale object. Pure. Invariant: through it nothing changes but the number of replicas.
 

@@ -1,4 +1,4 @@
-"""The pages over HTTP: routes, what may be asked by whom, and the answers.
+"""The HTTP server of the pages: routes, who may call them, and the answers.
 
 Owns the server and the two sites. A request is understood with and without the proxy's prefix, so that a page works
 behind the API and at the pod's own address.
@@ -45,7 +45,7 @@ class Site(Protocol):
     """One kind of page."""
 
     def page(self, prefix: str, nonce: str) -> str:
-        """The HTML."""
+        """The HTML of the page."""
         ...
 
     def read(self, path: str) -> Json | None:
@@ -53,7 +53,7 @@ class Site(Protocol):
         ...
 
     def act(self, path: str, body: Json) -> Iterator[Json] | None:
-        """What a POST does, as events; None when there is no such thing. Raises ValueError for a bad body."""
+        """The events of a POST; None when there is no such route. Raises ValueError for a bad body."""
         ...
 
     def close(self) -> None: ...
@@ -122,7 +122,7 @@ class PageServer(ThreadingHTTPServer):
         self.token = token.encode("latin-1")
         self.prefix = prefix.rstrip("/")
         self.heads: dict[socket.socket, float] = {}
-        """connections whose next head is not whole, and since when"""
+        """{connection: since when its next head is incomplete}"""
         self._open: set[int] = set()
         super().__init__(address, _Request)
         self.url = f"http://{self.server_address[0]!s}:{self.server_address[1]}{self.prefix}/"
@@ -234,7 +234,7 @@ class _Request(BaseHTTPRequestHandler):
             self._act(self.rfile.read(int(length)))
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Nothing: the pod's log is the user's."""
+        """Logs nothing: the log of the pod belongs to the user."""
 
     @property
     def _site(self) -> Site:
@@ -265,14 +265,14 @@ class _Request(BaseHTTPRequestHandler):
         self.send_header("X-Accel-Buffering", "no")
         self.send_header("Transfer-Encoding", "chunked")
         is_there = self._tell(self.end_headers)
-        for event in events:  # to the end, also when nobody listens any more: the cell runs on
+        for event in events:  # to the end, even if the client has gone: the cell runs on
             line = json.dumps(event).encode() + b"\n"
             is_there = is_there and self._tell(self.wfile.write, b"%x\r\n%s\r\n" % (len(line), line))
         is_there = is_there and self._tell(self.wfile.write, b"0\r\n\r\n")
         self.close_connection = not is_there
 
     def _tell(self, send: Callable[..., Any], *parts: bytes) -> bool:
-        """Whether the client was still there to be told."""
+        """Sends the parts; whether the client was still connected."""
         try:
             send(*parts)
         except OSError:
@@ -312,7 +312,7 @@ class _Request(BaseHTTPRequestHandler):
         self.send_header("Cache-Control", "no-store")
         self.send_header("X-Content-Type-Options", "nosniff")
         if self.close_connection:
-            # Said, so that nobody sends the next request into a connection that is about to end.
+            # Tells the client not to send its next request over this connection, which is about to end.
             self.send_header("Connection", "close")
         if nonce:
             own = f"'nonce-{nonce}'"

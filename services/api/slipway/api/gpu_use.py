@@ -19,7 +19,7 @@ from slipway.model.lifecycle import Phase
 from slipway.model.times import parse_time
 
 WINDOW_S = 300.0
-"""Over so long the use is averaged, in seconds."""
+"""The time over which use is averaged, in seconds."""
 DEFAULT_EXPRESSION = "DCGM_FI_DEV_GPU_UTIL"
 _LABELS = "namespace, pod, exported_namespace, exported_pod"
 _FIGURE = "slipway_figure"
@@ -27,7 +27,7 @@ _MEAN, _PEAK, _SAMPLES, _GPUS = "mean", "peak", "samples", "gpus"
 _STEPS = 30
 _STEP_MAX_S = 60
 _COVERED = 0.5
-"""Of the time that is looked at for idleness, so much has to have figures."""
+"""The part of the idle time that has to have figures."""
 
 Sample = tuple[Mapping[str, str], float]
 PodKey = tuple[str, str]
@@ -41,7 +41,7 @@ class PodGpuUse(msgspec.Struct, frozen=True):
     mean: float
     peak: float
     samples: float
-    """how often the least seen of them was looked at"""
+    """how many samples the GPU with the fewest samples has"""
 
 
 class RankGpuUse(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -76,11 +76,11 @@ class AllocationGpuUse(msgspec.Struct, frozen=True, kw_only=True, rename="camel"
     is_idle: bool
     """whether none of its GPUs did anything for `idleSeconds`; false where not all of them have figures"""
     ranks: list[RankGpuUse]
-    """those of which there are figures"""
+    """the ranks that have figures"""
 
 
 class GpuUseView(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """What the GPUs do that the viewer may see, the idlest and largest first."""
+    """The use of the GPUs that the viewer may see; the idlest and largest work first."""
 
     is_configured: bool
     """whether the api knows a Prometheus (SLIPWAY_PROMETHEUS_URL); without one there are no items"""
@@ -89,7 +89,7 @@ class GpuUseView(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     idle_seconds: float
     """over how long `peakPercent` is the peak, and what does nothing for so long is idle"""
     idle_percent: float
-    """what a GPU does less than this counts as nothing"""
+    """use below this percentage counts as none"""
     items: list[AllocationGpuUse]
 
 
@@ -107,7 +107,7 @@ def query_of(expression: str, idle_s: float) -> str:
 
 
 def expected_samples(idle_s: float) -> float:
-    """How many samples a GPU has that was looked at all the time."""
+    """How many samples a GPU has without a gap."""
     return idle_s / max(1, min(_STEP_MAX_S, math.ceil(idle_s / _STEPS)))
 
 

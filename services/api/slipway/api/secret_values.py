@@ -1,4 +1,4 @@
-"""The secret values of a launch: taken out of its body before anything else reads it, and put into a Secret.
+"""The secret values of a launch: removed from its body before any other code reads it, and stored in a Secret.
 
 Owns the write-only field `secretValues`, and the Secret that an allocation owns. A value travels from the body of the
 request through the memory of this process into that Secret, and from there to the ranks by the kubelet. The Allocation
@@ -57,16 +57,16 @@ Json = dict[str, Any]
 
 FIELD, NAMES = "secretValues", "secretVariables"
 BYTES_MAX = 64 * 1024
-"""Of one value: Linux passes a program at most 128 KiB in one variable."""
+"""The most bytes of one value: Linux passes a program at most 128 KiB in one variable."""
 TOTAL_BYTES_MAX = 512 * 1024
-"""Half of what Kubernetes takes in one Secret."""
+"""The most bytes of all values: half of what one Secret may hold."""
 HIDDEN = "***"
 _SHORT = 4
 """Characters of a value that is looked for in other texts: a shorter one would be found in any."""
 
 
 class SecretValues:
-    """{variable: value}, which nothing prints."""
+    """{variable: value}; no repr or log shows the values."""
 
     def __init__(self, values: dict[str, str] | None = None) -> None:
         self._values = values or {}
@@ -83,7 +83,7 @@ class SecretValues:
         return sorted(self._values)
 
     def encoded(self) -> dict[str, str]:
-        """As the data of a Secret."""
+        """The values as the data of a Secret."""
         return {name: base64.b64encode(value.encode()).decode() for name, value in self._values.items()}
 
     def without(self, text: str) -> str:

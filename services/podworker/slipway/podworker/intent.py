@@ -1,4 +1,4 @@
-"""What one allocation asks of the pod worker now: one pure decision from the object alone.
+"""What the pod worker has to do for one allocation now: one pure decision from the object alone.
 
 Owns the rules of when a launch begins, goes on, or is torn down. Knows no pods, no calls and no time: whether the
 pods exist is found out while the decision is carried out, because every step of that is idempotent.
@@ -68,7 +68,7 @@ class Restart(msgspec.Struct, frozen=True, tag=True):
 
 
 class Nothing(msgspec.Struct, frozen=True, tag=True):
-    """There is nothing to do; `why` is a short constant for the log."""
+    """Nothing has to be done; `why` is a short constant for the log."""
 
     why: str
 
@@ -77,10 +77,10 @@ Intent = LaunchIntent | Bind | Teardown | Shed | Join | Restart | Nothing
 
 
 def decide(allocation: Allocation, *, namespace_terminating: bool = False) -> Intent:
-    """What to do for `allocation` as it stands."""
+    """What to do for `allocation` in its present state."""
     status = allocation.status
     if status.admission is None:
-        # Every admission leaves a record, so nothing was ever created.
+        # Every admission leaves a record; without one, no object was ever created.
         return Nothing("never admitted")
     past = status.attempt - 1
     is_stopping = stop_reason(allocation, namespace_terminating=namespace_terminating) is not None
@@ -116,14 +116,14 @@ def decide(allocation: Allocation, *, namespace_terminating: bool = False) -> In
 
 
 def _to_go(allocation: Allocation) -> tuple[int, ...]:
-    """Ranks of a running gang that were told to make room, and of which nobody has seen that they go."""
+    """Ranks of a running gang that were told to make room, and whose end or deletion is not recorded yet."""
     status = allocation.status
     if status.phase is not Phase.RUNNING:
         return ()
     ranks, standing = status.ranks or [], {member.rank: member for member in members(allocation)}
 
     def goes(rank: int) -> bool:
-        """Whether it is seen to go; what is recorded of another pod of that rank says nothing."""
+        """Whether its end or deletion is recorded; a record of another pod of that rank does not count."""
         member = standing.get(rank)
         if member is None:
             return True

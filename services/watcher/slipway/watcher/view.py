@@ -1,4 +1,4 @@
-"""What one reduction looks at, gathered once: the object, its pods, its gang, the time and the rules.
+"""The input of one reduction, read once: the object, its pods, its gang, the time and the rules.
 
 Pure values. Owns the times of transitions: never before the last one, never in the future.
 """
@@ -23,7 +23,7 @@ GRAIN_S = 1.0
 
 
 class ReductionView(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that a reduction may look at; `allocation` is the object as it was read, its times put right."""
+    """All that a reduction may read; `allocation` is the object as read, with corrected times."""
 
     allocation: Allocation
     pods: tuple[Pod, ...]
@@ -41,16 +41,16 @@ class ReductionView(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def stop(self) -> Reason | None:
-        """Why this attempt is to stop."""
+        """Why this attempt has to stop."""
         return stop_reason(self.allocation, namespace_terminating=self.namespace_terminating)
 
     @property
     def live_pods(self) -> list[Pod]:
-        """Pods of any attempt of which something may still run, or may yet be bound."""
+        """Pods of any attempt that may still run, or may yet be bound."""
         return [pod for pod in self.pods if not exits.is_over(pod)]
 
     def moment(self, allocation: Allocation, seen: float | None) -> float:
-        """When something happened that the node dated `seen`, as the time of the next transition."""
+        """The time of the next transition for something that the node dated `seen`."""
         if seen is None:
             return self.now
         return max(last_transition_at(allocation), min(self.now, seen + GRAIN_S))

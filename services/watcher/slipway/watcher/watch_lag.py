@@ -25,7 +25,7 @@ _STARTING = (Phase.ASSIGNED, Phase.PULLING, Phase.STARTING)
 
 
 class Late:
-    """Remembers since when released pods are missed. `reached`: the version that the watch of pods has come to."""
+    """Remembers since when released pods are missing. `reached`: the version that the watch of pods has reached."""
 
     def __init__(self, clock: Clock, reached: Callable[[], int]) -> None:
         self._clock = clock
@@ -54,5 +54,5 @@ class Late:
         return min(max(0.0, wait_s), AGAIN_S)
 
     def forget(self, uid: str) -> None:
-        """All are there, or the allocation is gone."""
+        """Forget the allocation: all its pods were seen, or it is gone."""
         self._missed.pop(uid, None)

@@ -41,7 +41,7 @@ _LIMITS = ("nominal", "borrowing_limit", "lending_limit", "limit")
 
 
 class _Strict(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
-    """Base: a field that nobody knows is refused."""
+    """Base of the changes: an unknown field is refused."""
 
 
 class AllocationChange(_Strict, frozen=True, kw_only=True):
@@ -71,7 +71,7 @@ class PolicyChange(_Strict, frozen=True, kw_only=True):
 
 
 class WhatIfChanges(_Strict, frozen=True, kw_only=True):
-    """All of them; none is no change, which shows what will happen as things stand."""
+    """All changes of a request. Without any, the answer shows what will happen as things are."""
 
     pool: str = lower.POOL
     add_nodes: list[dict[str, Any]] = []
@@ -101,10 +101,10 @@ class PoolStanding(msgspec.Struct, kw_only=True):
     quotas: list[QuotaFact] = []
     volumes: list[VolumeFact] = []
     added: list[AllocationPart] = []
-    """allocations that are only supposed, submitted so many seconds from now"""
+    """hypothetical allocations, submitted so many seconds from now"""
 
     def copy(self) -> "PoolStanding":
-        """One to be changed."""
+        """The allocation to change."""
         return msgspec.structs.replace(
             self, nodes=dict(self.nodes), queues=dict(self.queues), allocations=dict(self.allocations)
         )
@@ -140,7 +140,7 @@ def apply(standing: PoolStanding, changes: WhatIfChanges) -> PoolStanding:
 
 
 def _add(standing: PoolStanding, changes: WhatIfChanges) -> None:
-    """Nodes and allocations, by the rules of a scenario file."""
+    """The added nodes and allocations, checked by the rules of a scenario file."""
     # What they refer to is the pool's, and exists as far as the file's own rules are concerned.
     names = {str(part.get("job") or "") for part in changes.add_allocations}
     jobs = [
@@ -233,7 +233,7 @@ def _find(standing: PoolStanding, text: str, path: str) -> str:
 
 
 def _change_queue(standing: PoolStanding, raw: dict[str, Any], path: str) -> None:
-    """Only the fields that are given; null takes a quota away."""
+    """Change only the given fields; null removes a quota."""
     name = raw.get("name")
     if not isinstance(name, str) or not name:
         raise InvalidError(f"{path}.name: required")
@@ -261,7 +261,7 @@ def _change_queue(standing: PoolStanding, raw: dict[str, Any], path: str) -> Non
 
 
 def _joined(flat: Resources | None, of_flavors: Resources | None) -> Resources | None:
-    """The amounts of `flat` that are of no flavor, and those of `of_flavors` that are of one."""
+    """The amounts of `flat` for no flavor, and those of `of_flavors` for each flavor."""
     amounts = {} if flat is None else flat.amounts
     plain = {name: amount for name, amount in amounts.items() if not flavor_in(name)}
     typed = {name: amount for name, amount in (of_flavors or Resources()).amounts.items() if flavor_in(name)}

@@ -21,15 +21,15 @@ from slipway.scheduler.plan.state.usage import NodeUsage
 INFEASIBLE = -1
 RUNGS_MAX = 128
 RECALLED_MAX = 64
-"""So many touched nodes are looked up one by one; of more, all are computed."""
+"""Up to so many touched nodes are computed one by one; for more, all nodes are."""
 SPARSE = 8
-"""A row is sparse when at most one node in so many passes the static filters."""
+"""A row is sparse if at most one node in so many passes the static filters."""
 _OFF_LADDER = -1
 _ROOM_MAX = 1 << 30
 
 
 class FeasibilityRow:
-    """One ask against all nodes of a what-if usage."""
+    """The row of one request: feasibility and score of every node of a what-if usage."""
 
     def __init__(
         self, ask: RankRequest, usage: NodeUsage, weights: dict[str, int], scores: Mapping[str, Score] = SCORES
@@ -85,7 +85,7 @@ class FeasibilityRow:
             self._update(EVERY)
 
     def refresh(self) -> None:
-        """Catch up with what was touched since the last look."""
+        """Compute the nodes again that were touched since the last refresh."""
         touched = self.usage.touched
         if self._cursor == len(touched):
             return
@@ -167,7 +167,7 @@ class FeasibilityRow:
         }
 
     def _couple(self) -> None:
-        """Find out whether who stands beside matters to this ask."""
+        """Find out whether pods near a node change its value for this request."""
         self._terms = len(self.usage.peers.terms)
         self.is_coupled = is_coupled(self.ask, self.usage)
         if self.is_coupled and self._few is not None:
@@ -302,6 +302,6 @@ def admitting(ask: RankRequest, table: NodeTable, usage: NodeUsage | None = None
 
 
 def empty_room(ask: RankRequest, table: NodeTable, most: int) -> Ints:
-    """How many ranks each node would hold if it were empty, ready and not cordoned."""
+    """How many ranks each node would hold if it were empty, ready and schedulable."""
     usage = NodeUsage(table)
     return without_its_like(ask, usage, np.where(admitting(ask, table), usage.room(ask, EVERY, most), 0))

@@ -32,7 +32,7 @@ EXISTING = NodeRefusal(
 
 
 def refuse(ask: RankRequest, usage: NodeUsage, at: At) -> Refused:
-    """Nodes without what is required, with what must not be, and with what does not want it."""
+    """Nodes without a pod that is required near, with one that must not be near, and with one that keeps the rank away."""
     wishes = ask.peer.wishes
     if wishes.near:
         yield AFFINITY, ~_near(ask, usage)[at]
@@ -51,12 +51,12 @@ def refuse(ask: RankRequest, usage: NodeUsage, at: At) -> Refused:
 
 
 def means(term: Term, ask: RankRequest, usage: NodeUsage) -> bool:
-    """Whether a term of another pod means the ask."""
+    """Whether a term of another pod matches the request."""
     return term.matches(ask.role.namespace, ask.role.labels, usage.peers.namespaces)
 
 
 def starts_series(ask: RankRequest, usage: NodeUsage) -> bool:
-    """Whether the ask matches its own required terms and nobody else does yet."""
+    """Whether the request matches its own required terms, and no other pod does yet."""
     near = ask.peer.wishes.near
     if not near or not all(means(term, ask, usage) for term in near):
         return False
@@ -77,7 +77,7 @@ def _near(ask: RankRequest, usage: NodeUsage) -> Bools:
 
 
 def _all_matching(near: tuple[Term, ...], usage: NodeUsage) -> Ints:
-    """Pods per node that match every one of the terms."""
+    """The number of pods on each node that match all of the terms."""
     spaces = usage.peers.namespaces
     return usage.peers.tally(
         ("near", near),
@@ -93,7 +93,7 @@ def _has(key: str, name: tuple[str, Term], usage: NodeUsage, term: Term) -> Bool
 
 
 def _against(key: str, ask: RankRequest, usage: NodeUsage) -> Bools:
-    """Nodes in whose domain of `key` a pod stands that requires the ask to be elsewhere."""
+    """Nodes in whose domain of `key` a pod runs that forbids this rank near it."""
     namespace, own, spaces = ask.role.namespace, ask.role.labels, usage.peers.namespaces
     counts = usage.peers.tally(
         ("against", key, namespace, tuple(sorted(own.items()))),
