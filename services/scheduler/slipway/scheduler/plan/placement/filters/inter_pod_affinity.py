@@ -32,7 +32,7 @@ EXISTING = NodeRefusal(
 
 
 def refuse(ask: RankRequest, usage: NodeUsage, at: At) -> Refused:
-    """Nodes without a pod that is required near, with one that must not be near, and with one that keeps the rank away."""
+    """Nodes without a pod that has to be near, with one that must not be, and with one that keeps the rank away."""
     wishes = ask.peer.wishes
     if wishes.near:
         yield AFFINITY, ~_near(ask, usage)[at]
