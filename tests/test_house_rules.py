@@ -166,7 +166,7 @@ def test_names_say_something() -> None:
 
 
 def test_a_public_class_has_a_name_of_its_own() -> None:
-    """One name, one class, in the whole product, except where a reason stands beside the name; no reason is left over."""
+    """One name is one class in the whole product, except where a reason stands beside it; no reason is left over."""
     where: dict[str, list[str]] = {}
     for folder in PRODUCT:
         for path, module in _modules(folder).items():

@@ -26,7 +26,7 @@ UnixId = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 
 
 class RunAs(Wire, kw_only=True, frozen=True):
-    """User and groups of the processes of a pod, as numbers; an absent one is left to the image."""
+    """User and groups of the processes of a pod, as numbers; an absent one is not set."""
 
     user: Annotated[int, Meta(ge=1, le=2**31 - 1)] | None = None
     """uid of its processes: runAsUser"""
