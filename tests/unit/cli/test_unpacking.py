@@ -169,7 +169,7 @@ def test_where_a_file_was_asked_for_only_a_file_is_kept(tmp_path: Path, entries:
     staging = tmp_path / "staging"
     staging.mkdir()
     unpacked(staging, *entries)
-    with pytest.raises(PermanentError, match="something else"):
+    with pytest.raises(PermanentError, match="something other than the one requested file"):
         placed(staging, tmp_path / "copy", is_folder=False)
     assert not os.path.lexists(tmp_path / "copy")
 
