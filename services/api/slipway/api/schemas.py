@@ -237,7 +237,7 @@ class AllocationView(
     pool: str
     job: str | None
     user: str
-    gpus: float
+    gpus: float = 0.0
     """how many its ranks ask for together; a part or a slice of one counts as that part, such as 0.429"""
     priority: int
     desired: str
@@ -696,7 +696,7 @@ class PoolView(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
     name: str
     nodes: int
     allocatable: dict[str, str]
-    gpus: float
+    gpus: float = 0.0
     """what GPUs its nodes offer together; a slice of one counts as that part, such as 0.429"""
     pending: int
     live: int
