@@ -1,7 +1,8 @@
 """Commands to Redis and their replies: one server, a Sentinel's master, or the masters of a Cluster.
 
 Owns deadlines, redirections, the translation of errors and the count of calls; `pool.py` owns connections, `routes.py`
-addresses, `replies.py` what an error reply means. Must not know what the commands mean.
+addresses, `replies.py` what an error reply means. Must not know what the commands mean. Why redis-py's own clients are
+not used as they are, ADR 81 tells; its connections, parser and Sentinels are.
 
 Promises:
 
@@ -34,10 +35,8 @@ from slipway.streams.redis_library import exceptions as library
 from slipway.streams.replies import MovedError, TopologyError, read_reply, send, translate
 from slipway.streams.routes import (
     ClusterSlots,
-    Login,
     RedisAddress,
     Reply,
-    SentinelMaster,
     Single,
     UncoveredError,
     make_connection,
@@ -316,8 +315,8 @@ class RedisClient:
         return circuit
 
     async def _ask(self, address: RedisAddress, args: tuple[str, ...]) -> Reply:
-        """One question to one server, outside the pool: how routes learn the topology."""
-        connection = await self._open(address, plain=True)
+        """One question to one server, outside the pool: how the topology of a Cluster is learned."""
+        connection = await self._open(address)
         try:
             await connection.send_command(*args)
             return await read_reply(connection)
@@ -326,17 +325,9 @@ class RedisClient:
         finally:
             await connection.disconnect(nowait=True)
 
-    def _account(self, *, plain: bool) -> Login:
-        """The login; the account of a Sentinel's master is not one of the Sentinels."""
-        if not plain:
-            return self._login
-        return Login(tls=self._login.tls) if isinstance(self._route, SentinelMaster) else self._login.without_db()
-
-    async def _open(self, address: RedisAddress, *, plain: bool = False) -> AbstractConnection:
+    async def _open(self, address: RedisAddress) -> AbstractConnection:
         settings = self._settings
-        connection = make_connection(
-            address, self._account(plain=plain), timeout_s=settings.connect_timeout_s, name=settings.name
-        )
+        connection = make_connection(address, self._login, timeout_s=settings.connect_timeout_s, name=settings.name)
         connected = False
         try:
             await connection.connect()

@@ -36,13 +36,19 @@ with _hidden(_UNUSED):
         UnixDomainSocketConnection,
         parse_url,
     )
+    from redis.asyncio.retry import Retry
+    from redis.asyncio.sentinel import Sentinel
+    from redis.backoff import NoBackoff
     from redis.crc import REDIS_CLUSTER_HASH_SLOTS, key_slot
 
 __all__ = [
     "REDIS_CLUSTER_HASH_SLOTS",
     "AbstractConnection",
     "Connection",
+    "NoBackoff",
+    "Retry",
     "SSLConnection",
+    "Sentinel",
     "UnixDomainSocketConnection",
     "exceptions",
     "key_slot",

@@ -1,7 +1,8 @@
 """Where a command goes: the addresses behind a Redis URL (one server, a Sentinel's master, a Cluster).
 
-Owns URLs and topology. `client.py` owns connections and what travels over them. Nothing here is asked before
-the first command, so an absent Redis costs nothing at construction.
+Owns URLs and topology: which node of a Cluster serves a slot; who the master is, the library asks the Sentinels.
+`client.py` owns connections and what travels over them. Nothing here is asked before the first command, so an absent
+Redis costs nothing at construction.
 """
 
 import asyncio
@@ -16,11 +17,15 @@ from slipway.streams.redis_library import (
     REDIS_CLUSTER_HASH_SLOTS,
     AbstractConnection,
     Connection,
+    NoBackoff,
+    Retry,
+    Sentinel,
     SSLConnection,
     UnixDomainSocketConnection,
     key_slot,
     parse_url,
 )
+from slipway.streams.redis_library import exceptions as library
 
 Reply = Any
 """What a server answers: None, int, bytes or a list of these (RESP 2)."""
@@ -29,6 +34,8 @@ Ask = Callable[["RedisAddress", tuple[str, ...]], Awaitable[Reply]]
 _MANY_SCHEMES: Final = frozenset({"redis+sentinel", "rediss+sentinel", "redis+cluster", "rediss+cluster"})
 _SENTINEL_PORT: Final = 26_379
 _REDIS_PORT: Final = 6_379
+_SENTINEL_S: Final = 0.5
+"""A Sentinel that does not answer in that time is passed over."""
 
 
 class RedisAddress(msgspec.Struct, frozen=True):
@@ -47,10 +54,6 @@ class Login(msgspec.Struct, frozen=True, kw_only=True):
     db: int = 0
     tls: bool = False
     options: Mapping[str, Any] = {}
-
-    def without_db(self) -> "Login":
-        """The same account, for servers without databases (Sentinels, cluster nodes)."""
-        return msgspec.structs.replace(self, db=0)
 
     def __repr__(self) -> str:
         return f"Login(db={self.db}, tls={self.tls})"
@@ -81,10 +84,10 @@ class Single:
 
 
 class SentinelMaster:
-    """The master of a service, asked of the Sentinels in turn."""
+    """The master of a service, as Sentinels name it."""
 
-    def __init__(self, sentinels: tuple[RedisAddress, ...], service: str, ask: Ask) -> None:
-        self._sentinels, self._service, self._ask = sentinels, service, ask
+    def __init__(self, sentinels: tuple[RedisAddress, ...], service: str, login: Login) -> None:
+        self._sentinels, self._service, self._login = sentinels, service, login
         self._master: RedisAddress | None = None
 
     @property
@@ -101,15 +104,24 @@ class SentinelMaster:
         self._master = None
 
     async def _discover(self) -> RedisAddress:
-        for sentinel in self._sentinels:
-            try:
-                reply = await self._ask(sentinel, ("SENTINEL", "GET-MASTER-ADDR-BY-NAME", self._service))
-            except UnavailableError:
-                continue
-            if isinstance(reply, list) and len(reply) == 2:  # pyright: ignore[reportUnknownArgumentType]
-                host, port = (bytes(part).decode() for part in reply)  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
-                return RedisAddress(host, int(port))
-        raise UnavailableError("no sentinel names a master")
+        addresses = [(each.host, each.port) for each in self._sentinels]
+        # The account in the URL is the master's: the Sentinels get none, but the same certificates.
+        certificates = {name: value for name, value in self._login.options.items() if name.startswith("ssl_")}
+        options: dict[str, Any] = {
+            **certificates,
+            "ssl": self._login.tls,
+            "socket_timeout": _SENTINEL_S,
+            "socket_connect_timeout": _SENTINEL_S,
+            "driver_info": None,
+            "protocol": 2,
+            "retry": Retry(NoBackoff(), 0),
+        }
+        try:
+            async with Sentinel(addresses, sentinel_kwargs=options) as sentinels:
+                found = cast("tuple[str, int]", await sentinels.discover_master(self._service))
+        except (library.RedisError, OSError, RuntimeError) as exc:
+            raise UnavailableError(f"no sentinel names a master: {type(exc).__name__}") from exc
+        return RedisAddress(*found)
 
 
 class UncoveredError(UnavailableError):
@@ -233,7 +245,7 @@ def _parse_many(url: str, ask: Ask) -> tuple[Route, Login]:
         tls=tls,
         options=options,
     )
-    return (ClusterSlots(nodes, ask) if is_cluster else SentinelMaster(nodes, service, ask)), login
+    return (ClusterSlots(nodes, ask) if is_cluster else SentinelMaster(nodes, service, login)), login
 
 
 def _host_and_port(text: str, port: int) -> RedisAddress:

@@ -63,6 +63,25 @@ async def test_the_master_is_found_through_a_sentinel(master: tuple[ValkeyProces
     await client.aclose()
 
 
+async def test_a_sentinel_that_says_nothing_is_passed_over(master: tuple[ValkeyProcess, int], sentinel: int) -> None:
+    """One that takes connections and never answers costs a part of the time of a command, not all of it."""
+    ended = asyncio.Event()
+
+    async def say_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await ended.wait()
+        writer.close()
+
+    async with await asyncio.start_server(say_nothing, "127.0.0.1", 0) as mute:
+        port = mute.sockets[0].getsockname()[1]
+        settings = RedisSettings(url=f"redis+sentinel://127.0.0.1:{port},127.0.0.1:{sentinel}/main")
+        client = RedisClient(settings, SystemClock(), SeededRandom(1))
+        try:
+            await client.run(command("SET", "slipway:x", "1"))
+        finally:
+            ended.set()
+            await client.aclose()
+
+
 async def test_an_unknown_service_has_no_master(master: tuple[ValkeyProcess, int], sentinel: int) -> None:
     """A Sentinel that knows no such service is as good as none."""
     settings = RedisSettings(url=f"redis+sentinel://127.0.0.1:{sentinel}/other/0")
