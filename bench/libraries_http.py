@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
-import httpx
+import httpx2
 import msgspec
 
 from bench.libraries_server import LISTED
@@ -145,13 +145,13 @@ async def _kubernetes(runs: int, port: int) -> list[Row]:
 
 
 async def _outside(runs: int, port: int) -> list[Row]:
-    """What webhooks, OIDC, the proxy and the SDK use, and what is meant to follow it."""
-    if importlib.util.find_spec("httpx2") is None:
-        print("bench libraries: without httpx2 httpx is not compared with it", file=sys.stderr)
+    """What webhooks, OIDC, the proxy and the SDK use, beside what it followed."""
+    if importlib.util.find_spec("httpx") is None:
+        print("bench libraries: without httpx its successor is not compared with it", file=sys.stderr)
         return []
-    newer: Any = importlib.import_module("httpx2")
+    older: Any = importlib.import_module("httpx")
     url, body = f"http://127.0.0.1:{port}/small", b"x" * CONTENT
-    async with httpx.AsyncClient(trust_env=False) as ours, newer.AsyncClient(trust_env=False) as peer:
+    async with httpx2.AsyncClient(trust_env=False) as ours, older.AsyncClient(trust_env=False) as peer:
         work = "outside Kubernetes: a POST of 4 kB, cpu"
         return [
             await _rows(
@@ -160,7 +160,7 @@ async def _outside(runs: int, port: int) -> list[Row]:
                 work,
                 lambda: ours.post(url, content=body),
                 lambda: peer.post(url, content=body),
-                "httpx2",
+                "httpx",
                 CALLS,
             )
         ]

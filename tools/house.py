@@ -15,7 +15,7 @@ from types import FrameType
 from typing import Any
 
 import grimp
-import httpx
+import httpx2
 import msgspec
 
 from slipway.model.lifecycle import Phase
@@ -95,7 +95,7 @@ def launched() -> set[tuple[str, str, int]]:
         sys.setprofile(seen)
         try:
             _, app = world.apps["api"]
-            async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost") as client:
+            async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url="http://localhost") as client:
                 answer = await client.post("/api/v1/allocations", json=LAUNCH)
                 if answer.status_code != 201:
                     raise RuntimeError(f"the launch was refused: {answer.text}")

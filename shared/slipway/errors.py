@@ -23,7 +23,7 @@ ControlPlaneError
 ```
 
 Adapters translate the errors of libraries into this tree at the edge (`raise ... from exc`); nothing above
-an adapter names an exception of redis, kubernetes or httpx.
+an adapter names an exception of redis, kubernetes or httpx2.
 """
 
 from dataclasses import dataclass

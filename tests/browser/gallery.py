@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 
 from slipway.runtime.clock import SystemClock
 from tests.browser.chromium import Page, find, running_browser
@@ -146,9 +146,9 @@ class Caller:
         """A one-time link that logs a browser in."""
         return str(self._call("POST", "/login-links", json={"path": "/", "allocation": ""}).json()["url"])
 
-    def _call(self, method: str, path: str, **more: Any) -> httpx.Response:
+    def _call(self, method: str, path: str, **more: Any) -> httpx2.Response:
         url = f"{self._stack.url}/api/v1{path}"
-        return httpx.request(method, url, headers=self._headers, trust_env=False, timeout=30, **more)
+        return httpx2.request(method, url, headers=self._headers, trust_env=False, timeout=30, **more)
 
 
 def show(page: Page, address: str) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Generator
 from typing import Any
 from urllib.parse import quote
 
-import httpx
+import httpx2
 import pytest
 
 from tests.browser.attackers import PLANTED, SHOWN, assert_nothing_ran
@@ -175,7 +175,7 @@ def test_what_is_refused_or_downloaded_is_no_page(stack: RunningStack, planted: 
         member = tarfile.TarInfo(f"../{PLANTED}")
         packed.addfile(member, io.BytesIO())
     url, headers = f"{stack.url}/api/v1", stack.headers
-    with httpx.Client(headers=headers, trust_env=False) as client:
+    with httpx2.Client(headers=headers, trust_env=False) as client:
         answers = [
             client.put(f"{url}/contexts", content=archive.getvalue(), headers={"content-type": "application/gzip"}),
             client.post(f"{url}/allocations", json={"kind": "command", "name": PLANTED, "queue": PLANTED}),

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 import yaml
 
@@ -554,7 +554,7 @@ def test_a_viewer_may_look_and_no_more(stack: RunningStack, page: Page, busy: di
 
     def is_known() -> bool:
         headers = {"Authorization": f"Bearer {token}"}
-        return httpx.get(f"{stack.url}/api/v1/me", headers=headers, verify=NO_TLS, trust_env=False).status_code == 200
+        return httpx2.get(f"{stack.url}/api/v1/me", headers=headers, verify=NO_TLS, trust_env=False).status_code == 200
 
     wait_until(is_known, "the token to be known")
     origin = stack.link("/").partition("/login")[0]

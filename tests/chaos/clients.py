@@ -12,7 +12,7 @@ import uuid
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
-import httpx
+import httpx2
 import msgspec
 
 from slipway.ops.audit.clients import CANCEL, LAUNCH
@@ -48,10 +48,10 @@ class Client:
         self._turn = self.chance.randrange(len(urls))
         self._answers = answers
         self._clock = SystemClock()
-        self._http = httpx.AsyncClient(
+        self._http = httpx2.AsyncClient(
             verify=NO_TLS,
             trust_env=False,
-            timeout=httpx.Timeout(CALL_S, connect=3.0),
+            timeout=httpx2.Timeout(CALL_S, connect=3.0),
             headers={"Accept": "application/json"},
         )
 
@@ -99,7 +99,7 @@ class Client:
 
     async def ask(
         self, method: str, path: str, verb: str, body: Json | None = None, *, key: str = ""
-    ) -> httpx.Response | None:
+    ) -> httpx2.Response | None:
         """One try, which is in the log; None when no answer came."""
         url = self._urls[self._turn % len(self._urls)]
         blob = msgspec.json.encode(body) if body is not None else None
@@ -109,7 +109,7 @@ class Client:
         asked_at = self._clock.now()
         try:
             answer = await self._http.request(method, url + path, content=blob, headers=headers)
-        except httpx.HTTPError:
+        except httpx2.HTTPError:
             answer = None
         self._answers.append(self._logged(verb, url, path, asked_at, answer, key=key, blob=blob))
         return answer
@@ -141,14 +141,14 @@ class Client:
                     yield event
                     if event["phase"] == "Terminated":
                         return
-            except (httpx.HTTPError, TimeoutError):
+            except (httpx2.HTTPError, TimeoutError):
                 pass
             self._turn += 1
             await asyncio.sleep(self.chance.uniform(*AGAIN_S))
 
     async def _events(self, url: str, id_: str, cursor: str) -> AsyncIterator[tuple[str, Json]]:
         headers = {"Accept": "text/event-stream"} | ({"Last-Event-ID": cursor} if cursor else {})
-        timeout = httpx.Timeout(CALL_S, connect=3.0, read=SILENCE_S)
+        timeout = httpx2.Timeout(CALL_S, connect=3.0, read=SILENCE_S)
         path = f"{url}{API}/{id_}/events"
         async with self._http.stream("GET", path, headers=headers, timeout=timeout) as answer:
             if answer.status_code != 200:
@@ -169,7 +169,7 @@ class Client:
         url: str,
         path: str,
         asked_at: float,
-        answer: httpx.Response | None,
+        answer: httpx2.Response | None,
         *,
         key: str,
         blob: bytes | None,

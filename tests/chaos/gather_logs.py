@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import msgspec
 
 from slipway.crd.meta import LABEL_ALLOCATION_UID
@@ -43,7 +43,7 @@ def stored_logs(client: Any) -> list[Logged]:
 
 def told_logs(url: str, names: Iterable[str]) -> Iterator[Logged]:
     """The logs of these allocations as a reader of the api meets them, page by page."""
-    with httpx.Client(
+    with httpx2.Client(
         base_url=url, timeout=CALL_S, verify=NO_TLS, trust_env=False, headers={"Accept": "application/json"}
     ) as api:
         for name in names:
@@ -95,7 +95,7 @@ def _entries(client: Any, key: str) -> Iterator[dict[str, bytes]]:
         start = f"({page[-1][0].decode()}"
 
 
-def _told(api: httpx.Client, name: str) -> Iterator[Logged]:
+def _told(api: httpx2.Client, name: str) -> Iterator[Logged]:
     items: list[Any] = []
     after = ""
     while True:

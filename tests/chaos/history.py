@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import msgspec
 
 from slipway.crd.meta import TEARDOWN_FINALIZER
@@ -63,9 +63,9 @@ class History:
     async def run(self) -> None:
         """Records until it is cancelled."""
         while True:
-            with contextlib.suppress(httpx.HTTPError, msgspec.DecodeError):
-                async with httpx.AsyncClient(
-                    verify=NO_TLS, trust_env=False, timeout=httpx.Timeout(5.0, read=SILENCE_S)
+            with contextlib.suppress(httpx2.HTTPError, msgspec.DecodeError):
+                async with httpx2.AsyncClient(
+                    verify=NO_TLS, trust_env=False, timeout=httpx2.Timeout(5.0, read=SILENCE_S)
                 ) as http:
                     async for batch in self._watch(http):
                         for event in batch:
@@ -121,7 +121,7 @@ class History:
 
     async def begin_now(self) -> None:
         """Takes what is stored now as the first version of each object, instead of the history before."""
-        async with httpx.AsyncClient(verify=NO_TLS, trust_env=False, timeout=30.0) as http:
+        async with httpx2.AsyncClient(verify=NO_TLS, trust_env=False, timeout=30.0) as http:
             body = {"key": _encoded(PREFIX), "range_end": _encoded(_after(PREFIX))}
             answer = msgspec.json.decode((await http.post(f"{self._url}/v3/kv/range", json=body)).content)
         for entry in sorted(answer["kvs"], key=lambda entry: int(entry["mod_revision"])):
@@ -130,7 +130,7 @@ class History:
 
     async def catch_up(self) -> None:
         """Waits until everything is recorded that is stored now. Raises TimeoutError."""
-        async with httpx.AsyncClient(verify=NO_TLS, trust_env=False, timeout=10.0) as http:
+        async with httpx2.AsyncClient(verify=NO_TLS, trust_env=False, timeout=10.0) as http:
             body = {"key": _encoded(PREFIX), "range_end": _encoded(_after(PREFIX)), "count_only": True}
             answer = await http.post(f"{self._url}/v3/kv/range", json=body)
             wanted = int(answer.json()["header"]["revision"])
@@ -138,7 +138,7 @@ class History:
             while self.revision < wanted:
                 await self.moved(0.2)
 
-    async def _watch(self, http: httpx.AsyncClient) -> AsyncIterator[list[Json]]:
+    async def _watch(self, http: httpx2.AsyncClient) -> AsyncIterator[list[Json]]:
         body = {
             "create_request": {
                 "key": _encoded(PREFIX),

@@ -13,7 +13,7 @@ from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequenc
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
-import httpx
+import httpx2
 import msgspec
 import redis
 
@@ -417,10 +417,10 @@ class Nemesis:
             try:
                 await asyncio.to_thread(call)
                 return
-            except httpx.HTTPStatusError as error:
+            except httpx2.HTTPStatusError as error:
                 if error.response.status_code in (NOT_FOUND, 409):
                     return
-            except (httpx.HTTPError, LookupError):
+            except (httpx2.HTTPError, LookupError):
                 pass
             await asyncio.sleep(AGAIN_S)
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import msgspec
 import redis
 
@@ -280,7 +280,7 @@ class Run:
         there = [id_ for id_ in self._load.launches if not self._is_gone(id_)]
         try:
             return list(gather_logs.told_logs(self._stage.urls[0], there))
-        except httpx.HTTPError as error:
+        except httpx2.HTTPError as error:
             self._recovery.tell("API", "logs", f"cannot be read: {error!r}"[:CHARS_MAX])
             return []
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import redis
 
 from slipway.ops.audit.evidence import LOG, METRIC, REDIS, RSS_BYTES, STREAM_BYTES, Canary, Consumer, Measured, Spoken
@@ -40,7 +40,7 @@ def logs_say(files: Sequence[Path]) -> Iterator[Spoken]:
 def metrics_say(processes: Mapping[str, ServiceProcess]) -> Iterator[Spoken]:
     """Their pages of metrics."""
     for name, process in processes.items():
-        with contextlib.suppress(httpx.HTTPError):
+        with contextlib.suppress(httpx2.HTTPError):
             yield Spoken(place=METRIC, name=name, text=process.metrics())
 
 

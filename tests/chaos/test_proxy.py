@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
-import httpx
+import httpx2
 import pytest
 
 from slipway.runtime.clock import SystemClock
@@ -55,7 +55,7 @@ class Scene:
     def __init__(self, url: str, door: KubeDoor, rules: Rules, server: Server) -> None:
         self.door, self.rules, self.server = door, rules, server
         self.seen = b""
-        self.http = httpx.AsyncClient(base_url=url, timeout=SOON_S, verify=NO_TLS, trust_env=False)
+        self.http = httpx2.AsyncClient(base_url=url, timeout=SOON_S, verify=NO_TLS, trust_env=False)
 
     def add(self, kind: Trouble, doors: tuple[str, ...] = ()) -> Standing:
         """The rule holds."""
@@ -63,7 +63,7 @@ class Scene:
         self.door.strike(standing)
         return standing
 
-    async def ask(self) -> httpx.Response:
+    async def ask(self) -> httpx2.Response:
         """A call that changes something."""
         return await self.http.post("/things", content=b"this")
 
@@ -75,9 +75,9 @@ class Scene:
                 async for piece in answer.aiter_raw():
                     self.seen += piece
             return self.seen + b"$"
-        except httpx.ReadTimeout:
+        except httpx2.ReadTimeout:
             return self.seen
-        except httpx.HTTPError:
+        except httpx2.HTTPError:
             return self.seen + b"!"
 
 
@@ -136,7 +136,7 @@ async def test_a_refusal_is_the_servers_own_words_and_nothing_is_forwarded(scene
 async def test_a_timeout_is_silence_and_the_call_was_done_or_not(scene: Scene, kind: Trouble, forwarded: int) -> None:
     """The client hears nothing either way."""
     scene.add(kind)
-    with pytest.raises(httpx.ReadTimeout):
+    with pytest.raises(httpx2.ReadTimeout):
         await scene.ask()
     assert len(scene.server.asked) == forwarded
 
@@ -144,9 +144,9 @@ async def test_a_timeout_is_silence_and_the_call_was_done_or_not(scene: Scene, k
 async def test_a_connection_is_reset_in_the_middle_of_a_body(scene: Scene) -> None:
     """After the head, and half of what it announced."""
     scene.add(Trouble.RESET_BODY)
-    with pytest.raises(httpx.HTTPError) as caught:
+    with pytest.raises(httpx2.HTTPError) as caught:
         await scene.ask()
-    assert not isinstance(caught.value, httpx.TimeoutException)
+    assert not isinstance(caught.value, httpx2.TimeoutException)
     assert len(scene.server.asked) == 1
 
 
@@ -196,7 +196,7 @@ async def test_delayed_events_come_late_and_in_order(scene: Scene) -> None:
 @pytest.mark.parametrize(("kind", "end"), [(Trouble.WATCH_CLOSED, b"$"), (Trouble.WATCH_GONE, GONE + b"$")])
 async def test_a_rule_strikes_the_watches_that_are_open(scene: Scene, kind: Trouble, end: bytes) -> None:
     """They end without an event of their own."""
-    scene.http.timeout = httpx.Timeout(5.0)
+    scene.http.timeout = httpx2.Timeout(5.0)
     watching = asyncio.ensure_future(scene.watched())
     await wait_until(lambda: scene.seen == b"".join(EVENTS), "the events")
     scene.add(kind)

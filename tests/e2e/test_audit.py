@@ -7,7 +7,7 @@ import subprocess
 from collections.abc import Generator
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from tests.support.cli import Ran
@@ -123,14 +123,14 @@ def test_it_serves_gauges(own: RunningStack) -> None:
             url = address_of(run)
 
             def metrics() -> str:
-                text = httpx.get(f"{url}/metrics", verify=NO_TLS, trust_env=False).text
+                text = httpx2.get(f"{url}/metrics", verify=NO_TLS, trust_env=False).text
                 return text if "slipway_audit_violations{" in text else ""
 
             found = wait_until(metrics, "the gauges of a first audit", timeout_s=60)
             assert 'slipway_audit_violations{invariant="I3"}' in found
             assert 'slipway_audit_violations{invariant="I2"}' not in found
             assert "slipway_audit_last_run_seconds 1" in found
-            assert httpx.get(f"{url}/livez", verify=NO_TLS, trust_env=False).status_code == 200
+            assert httpx2.get(f"{url}/livez", verify=NO_TLS, trust_env=False).status_code == 200
         finally:
             run.send_signal(signal.SIGTERM)
             run.communicate(timeout=30)

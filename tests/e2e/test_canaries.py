@@ -13,7 +13,7 @@ from collections.abc import Generator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import httpx
+import httpx2
 import pytest
 from cryptography.fernet import Fernet
 
@@ -102,11 +102,11 @@ def life(tmp_path_factory: pytest.TempPathFactory) -> Generator[Life]:
             yield Life(stack, issuer, spans, planted, {})
 
 
-def call(life: Life, method: str, path: str, **options: Any) -> httpx.Response:
+def call(life: Life, method: str, path: str, **options: Any) -> httpx2.Response:
     """One call, whose answer is looked at later."""
     headers = {**life.stack.headers, **options.pop("headers", {})}
     url = f"{life.stack.url}{path}"
-    answer = httpx.request(method, url, headers=headers, verify=NO_TLS, trust_env=False, timeout=30, **options)
+    answer = httpx2.request(method, url, headers=headers, verify=NO_TLS, trust_env=False, timeout=30, **options)
     kept = {name: value for name, value in answer.headers.items() if name != "set-cookie"}
     life.said[f"answer {len(life.said)} to {method} {path[:80]}"] = f"{answer.status_code} {kept} {answer.text}"
     return answer
@@ -151,7 +151,7 @@ def webhooks(life: Life) -> None:
     # Slack has it in the path, others in the query.
     address = f"http://127.0.0.1:9/{planted['query of a webhook']}?token={planted['query of a webhook']}"
     key, password = f"whsec_{planted['key of a webhook']}", planted["password of a webhook"]
-    with httpx.Client(headers=life.stack.headers, verify=NO_TLS, trust_env=False) as client:
+    with httpx2.Client(headers=life.stack.headers, verify=NO_TLS, trust_env=False) as client:
         made = client.post(f"{life.stack.url}/api/v1/webhooks", json={"name": "w", "url": address, "secret": key})
     assert made.status_code == 201, made.text  # it shows the key, to who made it
     call(life, "POST", "/api/v1/webhooks/w/test")
@@ -162,7 +162,7 @@ def webhooks(life: Life) -> None:
         call(life, "GET", f"/api/v1/dead/{letter['id']}")
     changed = f"http://127.0.0.1:9/{planted['new query of a webhook']}?token={planted['new query of a webhook']}"
     new_key = f"whsec_{planted['new key of a webhook']}"
-    with httpx.Client(headers=life.stack.headers, verify=NO_TLS, trust_env=False) as client:
+    with httpx2.Client(headers=life.stack.headers, verify=NO_TLS, trust_env=False) as client:
         client.patch(f"{life.stack.url}/api/v1/webhooks/w", json={"url": changed, "secret": new_key})
     call(life, "GET", "/api/v1/webhooks/w")
     call(life, "POST", "/api/v1/webhooks/w/test")
@@ -182,14 +182,14 @@ def webhooks(life: Life) -> None:
 def sign_ins(life: Life) -> None:
     """At the issuer, by a link, by a token; with wrong ones of each; and out again."""
     stack, planted = life.stack, life.planted
-    own = str(httpx.URL(stack.link("/")).copy_with(path="/", query=None)).rstrip("/")
-    host = {"Host": httpx.URL(own).netloc.decode(), "Accept": "text/html"}
+    own = str(httpx2.URL(stack.link("/")).copy_with(path="/", query=None)).rstrip("/")
+    host = {"Host": httpx2.URL(own).netloc.decode(), "Accept": "text/html"}
     page = {**host, "Origin": own, "Sec-Fetch-Site": "same-origin"}
-    with httpx.Client(base_url=stack.url, headers=host, verify=NO_TLS, trust_env=False, timeout=30) as browser:
+    with httpx2.Client(base_url=stack.url, headers=host, verify=NO_TLS, trust_env=False, timeout=30) as browser:
         step = browser.post("/login/start", data={"next": "/"}, headers=page)
         pending = step.headers["Set-Cookie"].partition(";")[0]
         there = step.headers["Refresh"].partition("url=")[2]
-        back = httpx.URL(life.issuer.visit(there))
+        back = httpx2.URL(life.issuer.visit(there))
         planted["code of the issuer"] = back.params["code"]
         done = browser.get(back.raw_path.decode(), headers={"Cookie": pending})
         session = next(

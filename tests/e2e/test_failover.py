@@ -11,7 +11,7 @@ import signal
 import time
 from collections.abc import Generator
 
-import httpx
+import httpx2
 import pytest
 
 from tests.support.local_stack import Json, RunningStack, running_stack
@@ -68,8 +68,8 @@ def schedulers(stack: RunningStack) -> list[int]:
 
 def is_ready(stack: RunningStack, name: str) -> bool:
     """Whether it competes: what was started again takes a moment."""
-    with contextlib.suppress(httpx.HTTPError):
-        return httpx.get(f"{stack.stack.children[name].url}/readyz", verify=NO_TLS, trust_env=False).status_code == 200
+    with contextlib.suppress(httpx2.HTTPError):
+        return httpx2.get(f"{stack.stack.children[name].url}/readyz", verify=NO_TLS, trust_env=False).status_code == 200
     return False
 
 

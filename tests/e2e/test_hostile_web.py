@@ -8,7 +8,7 @@ from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from urllib.parse import urlsplit
 
-import httpx
+import httpx2
 import pytest
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
@@ -53,7 +53,7 @@ def netloc_of(stack: RunningStack) -> str:
     return str(urlsplit(stack.url).netloc)
 
 
-def get(stack: RunningStack, path: str, **headers: str) -> httpx.Response:
+def get(stack: RunningStack, path: str, **headers: str) -> httpx2.Response:
     """GET without following redirects."""
     with raw(stack) as connection:
         headers = {**stack.headers, **headers}
@@ -62,7 +62,7 @@ def get(stack: RunningStack, path: str, **headers: str) -> httpx.Response:
         connection.sendall(f"GET {path} HTTP/1.1\r\n{host}{named}Connection: close\r\n\r\n".encode("latin-1"))
         response = http.client.HTTPResponse(connection)
         response.begin()
-        return httpx.Response(response.status, headers=response.getheaders(), content=response.read())
+        return httpx2.Response(response.status, headers=response.getheaders(), content=response.read())
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from tests.support.local_stack import RunningStack, running_stack
@@ -184,7 +184,7 @@ def evict(stack: RunningStack, id_: str) -> None:
         found["status"]["stop"] = {"reason": "Preempted", "at": "2026-01-02T03:04:05Z", "requeue": True, "by": "urgent"}
         try:
             return bool(stack.kubernetes("PUT", f"{path}/status", found))
-        except httpx.HTTPStatusError as error:
+        except httpx2.HTTPStatusError as error:
             if error.response.status_code != 409:
                 raise
             return False
@@ -212,9 +212,9 @@ def test_a_token_opens_what_is_its_own(stack: RunningStack, marks: Path) -> None
     token = told(marks, "token", 1)[0]
     own, other = (f"/api/v1/allocations/{id_}/signals/preemption" for id_ in ids)
 
-    def ask(base: str, path: str, bearer: str = "") -> httpx.Response:
+    def ask(base: str, path: str, bearer: str = "") -> httpx2.Response:
         headers = {"Authorization": f"Bearer {bearer}"} if bearer else {}
-        return httpx.get(base + path, headers=headers, verify=NO_TLS, trust_env=False)
+        return httpx2.get(base + path, headers=headers, verify=NO_TLS, trust_env=False)
 
     for door in stack.stack.doors.values():
         assert ask(door, own, token).status_code == 200

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
@@ -88,13 +88,13 @@ class Jupyter:
     def __init__(self, stack: RunningStack, id_: str) -> None:
         self.opens = stack.headers
         self.origin, self.root = stack.url, f"{stack.url}/proxy/{id_}"
-        self.http = httpx.Client(
+        self.http = httpx2.Client(
             headers=stack.headers, verify=NO_TLS, trust_env=False, follow_redirects=True, timeout=DEADLINE_S
         )
         self.page = self.http.get(f"{self.root}/")
         self.token = str(self.http.cookies.get("_xsrf"))
 
-    def post(self, path: str, *, origin: str = "") -> httpx.Response:
+    def post(self, path: str, *, origin: str = "") -> httpx2.Response:
         headers: dict[str, str] = {
             "X-XSRFToken": self.token,
             "Origin": origin or self.origin,
@@ -146,9 +146,9 @@ def test_jupyterlab_behind_the_proxy(stack: RunningStack, request: pytest.Fixtur
     (pod,) = stack.kubernetes("GET", f"/api/v1/pods?labelSelector=slipway.dev/allocation={id_}")["items"]
     rebound = {"Host": "evil.example"}
     own = f"http://{pod['status']['podIP']}:8888/proxy/{id_}"
-    assert httpx.get(f"{own}/lab", headers=rebound, verify=NO_TLS, trust_env=False).status_code == 403
-    assert httpx.get(f"{own}/api/kernels", verify=NO_TLS, trust_env=False).status_code == 403
-    assert httpx.post(f"{own}/api/kernels", json={}, verify=NO_TLS, trust_env=False).status_code == 403
+    assert httpx2.get(f"{own}/lab", headers=rebound, verify=NO_TLS, trust_env=False).status_code == 403
+    assert httpx2.get(f"{own}/api/kernels", verify=NO_TLS, trust_env=False).status_code == 403
+    assert httpx2.post(f"{own}/api/kernels", json={}, verify=NO_TLS, trust_env=False).status_code == 403
     url = f"{jupyter.root.replace('http', 'ws')}/api/kernels/{kernel}/channels"
     with pytest.raises(InvalidStatus) as refused, connect(url, origin=Origin("https://evil.example"), proxy=None):
         pass
@@ -159,10 +159,10 @@ def test_a_notebook_without_jupyter(stack: RunningStack) -> None:
     """The page that stands in for it on machines without JupyterLab runs cells too."""
     command = [sys.executable, "-m", "slipway.local.pages", "notebook"]
     id_ = serving(stack, kind="notebook", command=command)
-    page = httpx.get(f"{stack.url}/proxy/{id_}/", headers=stack.headers, verify=NO_TLS, trust_env=False)
+    page = httpx2.get(f"{stack.url}/proxy/{id_}/", headers=stack.headers, verify=NO_TLS, trust_env=False)
     assert (page.status_code, id_ in page.text) == (200, True)
     url, code = f"{stack.url}/proxy/{id_}/run", {"code": "1 + 1"}
-    answer = httpx.post(url, json=code, headers=stack.headers, verify=NO_TLS, trust_env=False, timeout=DEADLINE_S)
+    answer = httpx2.post(url, json=code, headers=stack.headers, verify=NO_TLS, trust_env=False, timeout=DEADLINE_S)
     events = [json.loads(line) for line in answer.text.splitlines()]
     assert {"type": "result", "text": "2"} in events
 
@@ -177,11 +177,11 @@ def test_tensorboard_waits_for_files_and_shows_them(stack: RunningStack, tmp_pat
     url = f"{stack.url}/proxy/{id_}/data/plugin/scalars"
 
     def tags() -> Any:
-        return httpx.get(f"{url}/tags", headers=stack.headers, verify=NO_TLS, trust_env=False).json().get("run")
+        return httpx2.get(f"{url}/tags", headers=stack.headers, verify=NO_TLS, trust_env=False).json().get("run")
 
     assert "loss" in wait_until(tags, "TensorBoard to load them", timeout_s=SERVES_S)
     asked = {"run": "run", "tag": "loss"}
-    points = httpx.get(f"{url}/scalars", params=asked, headers=stack.headers, verify=NO_TLS, trust_env=False).json()
+    points = httpx2.get(f"{url}/scalars", params=asked, headers=stack.headers, verify=NO_TLS, trust_env=False).json()
     assert len(points) == 50
 
 
@@ -193,22 +193,22 @@ def test_only_rank_0_is_shown_and_bodies_have_no_limit(stack: RunningStack) -> N
     url = f"{stack.url}/proxy/{id_}/"
 
     def answers() -> bool:
-        return httpx.get(url, headers=stack.headers, verify=NO_TLS, trust_env=False).status_code == 200
+        return httpx2.get(url, headers=stack.headers, verify=NO_TLS, trust_env=False).status_code == 200
 
     wait_until(answers, "the servers to listen", timeout_s=SERVES_S)
     assert {
-        httpx.get(url, headers=stack.headers, verify=NO_TLS, trust_env=False).headers["x-rank"] for _ in range(10)
+        httpx2.get(url, headers=stack.headers, verify=NO_TLS, trust_env=False).headers["x-rank"] for _ in range(10)
     } == {"0"}
     sent = b"0123456789abcdef" * (2 * MIB)
-    answer = httpx.post(url, content=sent, headers=stack.headers, verify=NO_TLS, trust_env=False, timeout=60)
+    answer = httpx2.post(url, content=sent, headers=stack.headers, verify=NO_TLS, trust_env=False, timeout=60)
     assert answer.text == hashlib.sha256(sent).hexdigest()
-    with httpx.stream(
+    with httpx2.stream(
         "GET", f"{url}?size={512 * MIB}", headers=stack.headers, verify=NO_TLS, trust_env=False, timeout=60
     ) as slow:
         pieces = slow.iter_raw()
         next(pieces)  # and then nobody reads for a while
         before = rss_mib(stack.pid("api"))
-        got = httpx.get(f"{url}?size={64 * MIB}", headers=stack.headers, verify=NO_TLS, trust_env=False, timeout=60)
+        got = httpx2.get(f"{url}?size={64 * MIB}", headers=stack.headers, verify=NO_TLS, trust_env=False, timeout=60)
         assert len(got.content) == 64 * MIB
         assert rss_mib(stack.pid("api")) - before < 64
 

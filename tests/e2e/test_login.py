@@ -8,7 +8,7 @@ from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from slipway.local.stack import StackOptions
@@ -46,7 +46,7 @@ class Guarded:
         headers = {"Authorization": f"Bearer {token}"}
         url = f"{self.stack.url}/api/v1/me"
         wait_until(
-            lambda: httpx.get(url, headers=headers, verify=NO_TLS, trust_env=False).status_code == 200,
+            lambda: httpx2.get(url, headers=headers, verify=NO_TLS, trust_env=False).status_code == 200,
             "the token counts",
         )
         return token

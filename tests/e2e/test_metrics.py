@@ -6,7 +6,7 @@ import sys
 from collections.abc import Generator
 from typing import Any
 
-import httpx
+import httpx2
 import prometheus_client.parser as text_parser
 import pytest
 import yaml
@@ -138,8 +138,8 @@ GROUPS = [yaml.safe_load(path.read_text()) for path in sorted((chart.CHART / "fi
 
 def _text(stack: RunningStack, address: str) -> str:
     try:
-        return httpx.get(f"http://{address}/metrics", headers=stack.headers, verify=NO_TLS, trust_env=False).text
-    except httpx.HTTPError:
+        return httpx2.get(f"http://{address}/metrics", headers=stack.headers, verify=NO_TLS, trust_env=False).text
+    except httpx2.HTTPError:
         return ""
 
 

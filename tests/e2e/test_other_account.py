@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
-import httpx
+import httpx2
 import pytest
 
 from tests.support.local_stack import RunningStack, processes_of
@@ -192,7 +192,7 @@ def busy(stack: RunningStack) -> Busy:
         wait_until(lambda kind=kind: stack.view(ids[kind])["ready"], f"the {kind} to listen", timeout_s=90)
     wait_until(lambda: "tensorboard" in {each.what for each in listeners(stack)}, "TensorBoard to listen", timeout_s=90)
     kernels = f"{stack.url}/proxy/{ids['notebook']}/api/kernels"
-    started = httpx.post(
+    started = httpx2.post(
         kernels, json={"name": "python3"}, headers=stack.headers, timeout=60, verify=NO_TLS, trust_env=False
     )
     assert started.status_code in (200, 201), started.text

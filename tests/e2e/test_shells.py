@@ -9,7 +9,7 @@ import threading
 from collections.abc import Generator
 from contextlib import contextmanager
 
-import httpx
+import httpx2
 import pytest
 from websockets.sync.client import connect
 from websockets.typing import Subprotocol
@@ -157,8 +157,8 @@ def test_any_replica_serves_any_session(stack: RunningStack, shell: str) -> None
 
         def answers() -> bool:
             try:
-                return httpx.get(f"http://127.0.0.1:{port}/readyz", verify=NO_TLS, trust_env=False).status_code == 200
-            except httpx.TransportError:
+                return httpx2.get(f"http://127.0.0.1:{port}/readyz", verify=NO_TLS, trust_env=False).status_code == 200
+            except httpx2.TransportError:
                 return False
 
         wait_until(answers, "the second replica to be ready")
@@ -167,7 +167,7 @@ def test_any_replica_serves_any_session(stack: RunningStack, shell: str) -> None
             person.type("echo first-$((1+1))\n")
             person.until("first-2")
             listed = f"http://127.0.0.1:{port}/proxy/{shell}/sessions"
-            sessions = httpx.get(listed, verify=NO_TLS, trust_env=False).json()["items"]
+            sessions = httpx2.get(listed, verify=NO_TLS, trust_env=False).json()["items"]
             (mine,) = [each["id"] for each in sessions if each["viewers"]]
             url = f"ws://127.0.0.1:{port}/proxy/{shell}/terminal"
             with connect(url, subprotocols=[Subprotocol(PROTOCOL)], proxy=None) as socket:

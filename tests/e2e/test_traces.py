@@ -6,7 +6,7 @@ from collections.abc import Generator, Mapping
 from typing import Any
 from uuid import uuid4
 
-import httpx
+import httpx2
 import pytest
 
 from tests.support.local_stack import RunningStack, running_stack
@@ -53,7 +53,7 @@ def launched(stack: RunningStack, trace: str, *, name: str = "job", **body: Any)
     """A launch by a client that has a trace of its own; the id. Its name is new each time a test comes."""
     body["name"] = f"{name}-{uuid4().hex[:8]}"
     headers = {**stack.headers, "traceparent": f"00-{trace}-{CLIENT_SPAN}-01"}
-    answer = httpx.post(
+    answer = httpx2.post(
         f"{stack.url}/api/v1/allocations", json=body, headers=headers, verify=NO_TLS, trust_env=False, timeout=30
     )
     answer.raise_for_status()
@@ -199,7 +199,7 @@ def test_what_is_not_sampled_is_nowhere(stack: RunningStack, collected: Collecte
     trace = uuid4().hex
     headers = {**stack.headers, "traceparent": f"00-{trace}-{CLIENT_SPAN}-00"}
     body: Json = {"kind": "command", "image": "local", "command": [sys.executable, "-c", "pass"]}
-    answer = httpx.post(
+    answer = httpx2.post(
         f"{stack.url}/api/v1/allocations", json=body, headers=headers, verify=NO_TLS, trust_env=False, timeout=30
     )
     id_ = str(answer.json()["id"])

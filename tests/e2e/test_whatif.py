@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-import httpx
+import httpx2
 
 from tests.support.local_stack import RunningStack
 from tests.support.wait import wait_until
@@ -26,7 +26,7 @@ def set_shadow(stack: RunningStack, shadow: Json | None) -> bool:
     pool["spec"]["shadow"] = shadow
     try:
         stack.kubernetes("PUT", POOL, pool)
-    except httpx.HTTPStatusError as exc:
+    except httpx2.HTTPStatusError as exc:
         if exc.response.status_code == 409:
             return False
         raise

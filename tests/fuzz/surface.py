@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
-import httpx
+import httpx2
 import msgspec
 import schemathesis
 from hypothesis import HealthCheck, Phase, given, seed, settings
@@ -102,7 +102,7 @@ class Ground(NamedTuple):
     known: dict[str, list[str]]
     headers: dict[str, str]
     viewer: dict[str, str]
-    lesser: httpx.Client
+    lesser: httpx2.Client
     """for calls with less than they need"""
 
 
@@ -122,7 +122,7 @@ def fuzz(
     schema: Any = schemathesis.openapi.from_url(f"{stack.url}/openapi.json")
     operations = _ordered(found.ok() for found in schema.exclude(path="/api/v1/events").get_all_operations())
     report, pid = Report(), stack.pid("api")
-    laid = Ground(known, stack.headers, a_viewer(stack), httpx.Client(verify=NO_TLS, trust_env=False, timeout=CALL_S))
+    laid = Ground(known, stack.headers, a_viewer(stack), httpx2.Client(verify=NO_TLS, trust_env=False, timeout=CALL_S))
     for round_ in range(rounds):
         for operation in operations:
             operated = report.operations.setdefault(operation.label, Operated(label=operation.label))
@@ -144,7 +144,7 @@ def a_viewer(stack: RunningStack) -> dict[str, str]:
 
     def is_known() -> bool:
         url = f"{stack.url}/api/v1/me"
-        return httpx.get(url, headers=headers, verify=NO_TLS, trust_env=False).status_code == 200
+        return httpx2.get(url, headers=headers, verify=NO_TLS, trust_env=False).status_code == 200
 
     wait_until(is_known, "the token of the viewer is known")
     return headers
@@ -215,9 +215,9 @@ def _call_with_less(case: Any, laid: Ground, operated: Operated) -> None:
     own = {name: value for name, value in sent.pop("headers").items() if name.lower() != "authorization"}
     try:
         answer = laid.lesser.request(**_as_httpx(sent), headers=own | credential)
-    except (httpx.InvalidURL, httpx.LocalProtocolError, UnicodeEncodeError):
+    except (httpx2.InvalidURL, httpx2.LocalProtocolError, UnicodeEncodeError):
         return  # what one client cannot even send
-    except httpx.HTTPError as error:
+    except httpx2.HTTPError as error:
         operated.findings.append(f"no answer with {name}: {error!r} to {_shown(case)}")
         return
     operated.lesser += 1
@@ -231,7 +231,7 @@ def _as_httpx(sent: Json) -> Json:
     return {known.get(name, name): value for name, value in sent.items() if name not in ("cookies", "timeout")}
 
 
-def _is_refused(answer: httpx.Response, *, is_known: bool) -> bool:
+def _is_refused(answer: httpx2.Response, *, is_known: bool) -> bool:
     """By its status; a batch answers 200, and refuses each of its items."""
     if not is_known:
         # Other than 401: the path or the method is none of the document's, or the request is no request.

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from tests.browser.chromium import Page, find, running_browser
@@ -158,7 +158,7 @@ class Product:
 
     def view(self, id_: str) -> Any:
         """An allocation as the API shows it."""
-        return httpx.get(f"{self.url}/api/v1/allocations/{id_}", verify=NO_TLS, trust_env=False, timeout=30).json()
+        return httpx2.get(f"{self.url}/api/v1/allocations/{id_}", verify=NO_TLS, trust_env=False, timeout=30).json()
 
     def wait_running(self, id_: str, attempt: int, timeout_s: float = 90.0) -> None:
         """Until all of an attempt runs."""
@@ -171,7 +171,7 @@ class Product:
 
     def newest(self, kind: str) -> str:
         """The id of the newest allocation of that kind."""
-        answer = httpx.get(
+        answer = httpx2.get(
             f"{self.url}/api/v1/allocations", params={"kind": kind}, verify=NO_TLS, trust_env=False
         ).json()
         return max(answer["items"], key=lambda item: item["createdAt"])["id"]

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-import httpx
+import httpx2
 
 from tests.node.conftest import SMALL, VALUES, Product, cordoned, settle
 from tests.node.images import WORKLOAD
@@ -106,7 +106,7 @@ def test_a_tensorboard_is_reached_through_the_proxy(product: Product) -> None:
     assert ran.code == 0, ran
     id_ = product.newest("tensorboard")
     product.wait(id_, "ready", 120)
-    page = httpx.get(f"{product.url}/proxy/{id_}/", verify=NO_TLS, trust_env=False, follow_redirects=True, timeout=30)
+    page = httpx2.get(f"{product.url}/proxy/{id_}/", verify=NO_TLS, trust_env=False, follow_redirects=True, timeout=30)
     assert page.status_code == 200
     assert "TensorBoard" in page.text
     assert product.slipway("kill", id_).code == 0

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import msgspec
 
 from slipway.api.app import create_app
@@ -168,21 +168,21 @@ class Teams:
         else:
             await kube.create(CLUSTER_BINDINGS, {"metadata": {"name": name}, **body})
 
-    async def call(self, method: str, path: str, headers: Mapping[str, str], **options: Any) -> httpx.Response:
+    async def call(self, method: str, path: str, headers: Mapping[str, str], **options: Any) -> httpx2.Response:
         """One request below /api/v1."""
         return await self.world.http.request(method, f"/api/v1{path}", headers=dict(headers), **options)
 
-    async def launch(self, headers: Mapping[str, str], **body: Any) -> httpx.Response:
+    async def launch(self, headers: Mapping[str, str], **body: Any) -> httpx2.Response:
         """A launch that need not be taken."""
         return await self.call("POST", "/allocations", headers, json={**COMMAND, **body})
 
 
 @asynccontextmanager
-async def served_by(parts: ApiDeps) -> AsyncGenerator[httpx.AsyncClient]:
+async def served_by(parts: ApiDeps) -> AsyncGenerator[httpx2.AsyncClient]:
     """A client of that process."""
     app = create_app(parts, HealthApp(ProcessHealth(parts.clock)))
-    transport = httpx.ASGITransport(app, raise_app_exceptions=False)
-    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client, watching(parts):
+    transport = httpx2.ASGITransport(app, raise_app_exceptions=False)
+    async with httpx2.AsyncClient(transport=transport, base_url="http://localhost") as client, watching(parts):
         yield client
     await parts.forwarder.aclose()
 

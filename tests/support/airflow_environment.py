@@ -12,7 +12,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "slipway"
 AIRFLOW = "3.3.2"
-PACKAGES = (f"apache-airflow-core=={AIRFLOW}", "httpx", "msgspec", "websockets", "pyyaml", "pathspec")
+PACKAGES = (f"apache-airflow-core=={AIRFLOW}", "httpx2", "msgspec", "websockets", "pyyaml", "pathspec")
 INSTALL_S = 420.0
 MIGRATE_S = 180.0
 

@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
-import httpx
+import httpx2
 import msgspec
 from starlette.applications import Starlette
 
@@ -91,8 +91,8 @@ class ApiWorld:
             on_broken=self.broken.append,
         )
         self.app: Starlette = create_app(self.parts, HealthApp(ProcessHealth(self.clock)))
-        self.http = httpx.AsyncClient(
-            transport=httpx.ASGITransport(self.app, raise_app_exceptions=False),
+        self.http = httpx2.AsyncClient(
+            transport=httpx2.ASGITransport(self.app, raise_app_exceptions=False),
             base_url="http://localhost",
             event_hooks={"request": [_let_watches_hear]},
         )
@@ -141,11 +141,11 @@ class ApiWorld:
         with suppress(AlreadyExistsError):
             await self.kube.create(QUEUES, {"metadata": {"name": name}, "spec": {"pool": pool}})
 
-    async def get(self, path: str, **headers: str) -> httpx.Response:
+    async def get(self, path: str, **headers: str) -> httpx2.Response:
         """GET below /api/v1."""
         return await self.http.get(f"/api/v1{path}", headers=headers)
 
-    async def post(self, path: str, body: Json | None = None, **headers: str) -> httpx.Response:
+    async def post(self, path: str, body: Json | None = None, **headers: str) -> httpx2.Response:
         """POST below /api/v1."""
         return await self.http.post(f"/api/v1{path}", json=body, headers=headers)
 
@@ -212,7 +212,7 @@ class ApiWorld:
         return pod.metadata.uid
 
 
-async def _let_watches_hear(_: httpx.Request) -> None:
+async def _let_watches_hear(_: httpx2.Request) -> None:
     """What a test has written comes to the watches of the process before its next request does, as over a network."""
     for _turn in range(HEARING_TURNS):
         await asyncio.sleep(0)

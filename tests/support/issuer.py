@@ -6,7 +6,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any
 
-import httpx
+import httpx2
 
 from tests.support.plain_http import NO_TLS
 from tests.support.ports import free_port
@@ -24,7 +24,7 @@ class RunningIssuer:
         self.port = port
         self.url = f"http://127.0.0.1:{port}"
         self._process: subprocess.Popen[str] | None = None
-        self._http = httpx.Client(base_url=self.url, verify=NO_TLS, trust_env=False, timeout=10)
+        self._http = httpx2.Client(base_url=self.url, verify=NO_TLS, trust_env=False, timeout=10)
 
     def start(self) -> None:
         """Until it answers. What an earlier process of it knew is gone: keys, codes, tokens."""

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-import httpx
+import httpx2
 import msgspec
 import redis
 
@@ -237,7 +237,7 @@ class RunningStack:
         cluster = target_of(Path(self.stack.kubeconfig))
         media = {"content-type": "application/merge-patch+json"} if method == "PATCH" else {}
         verify = cluster.tls if cluster.tls is not None else True
-        answer = httpx.request(
+        answer = httpx2.request(
             method, cluster.url + path, json=body, headers=cluster.headers | media, verify=verify, trust_env=False
         )
         answer.raise_for_status()

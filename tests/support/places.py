@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
-import httpx
+import httpx2
 import redis
 
 from slipway.errors import ControlPlaneError
@@ -87,7 +87,7 @@ def all_places(stack: RunningStack, id_: str, folder: Path) -> Iterator[tuple[st
     for child in stack.stack.children.values():
         if child.url.startswith("http://"):
             address = f"{child.url}/metrics"
-            yield address, httpx.get(address, headers=stack.headers, verify=NO_TLS, trust_env=False).text
+            yield address, httpx2.get(address, headers=stack.headers, verify=NO_TLS, trust_env=False).text
     for log in sorted((stack.folder / "logs").iterdir()):
         yield str(log), log.read_text(errors="replace")
     file = folder / "backup.gz"

@@ -1,6 +1,6 @@
 """Calls over plain HTTP that load no certificates.
 
-Without `verify=NO_TLS` httpx loads the certificate authorities of the system for each client, and each `httpx.get`
+Without `verify=NO_TLS` httpx2 loads the certificate authorities of the system for each client, and each `httpx2.get`
 makes a client. That took 39 ms of processor time, in probes that run fifty times a second.
 """
 

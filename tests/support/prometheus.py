@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import yaml
 
 from tests.support.plain_http import NO_TLS
@@ -50,7 +50,7 @@ class Prometheus:
 
     def ask(self, expression: str) -> list[Sample]:
         """The value of an expression now: (labels, value) each. Fails where Prometheus finds it wrong."""
-        answer = httpx.get(f"{self.url}/api/v1/query", params={"query": expression}, verify=NO_TLS, trust_env=False)
+        answer = httpx2.get(f"{self.url}/api/v1/query", params={"query": expression}, verify=NO_TLS, trust_env=False)
         told: Any = answer.json()
         assert told["status"] == "success", (expression, told)
         result = told["data"]["result"]
@@ -61,13 +61,13 @@ class Prometheus:
     def exemplars(self, expression: str) -> list[Mapping[str, str]]:
         """The labels of the exemplars that it keeps of an expression."""
         params = {"query": expression, "start": "0", "end": "32503680000"}
-        answer = httpx.get(f"{self.url}/api/v1/query_exemplars", params=params, verify=NO_TLS, trust_env=False)
+        answer = httpx2.get(f"{self.url}/api/v1/query_exemplars", params=params, verify=NO_TLS, trust_env=False)
         told: Any = answer.json()
         return [each["labels"] for series in told["data"] for each in series["exemplars"]]
 
     def rules(self) -> dict[str, str]:
         """{alert: its health} of the rules that it has loaded."""
-        told: Any = httpx.get(f"{self.url}/api/v1/rules", verify=NO_TLS, trust_env=False).json()
+        told: Any = httpx2.get(f"{self.url}/api/v1/rules", verify=NO_TLS, trust_env=False).json()
         return {rule["name"]: rule["health"] for group in told["data"]["groups"] for rule in group["rules"]}
 
 
@@ -116,6 +116,6 @@ def remember(folder: Path, lines: list[str]) -> None:
 def _is_ready(process: "subprocess.Popen[bytes]", address: str) -> bool:
     assert process.poll() is None, "Prometheus has ended"
     try:
-        return httpx.get(f"http://{address}/-/ready", verify=NO_TLS, trust_env=False).status_code == 200
-    except httpx.HTTPError:
+        return httpx2.get(f"http://{address}/-/ready", verify=NO_TLS, trust_env=False).status_code == 200
+    except httpx2.HTTPError:
         return False

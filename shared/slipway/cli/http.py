@@ -1,7 +1,7 @@
 """A small client of the REST API on the standard library: calls, and streams that resume by themselves.
 
 Owns deadlines, the few more tries when a connection is lost or the server says when to come back, the translation of
-answers to the error tree, and resuming a stream by its last id. Quick to import: that is why it is not httpx.
+answers to the error tree, and resuming a stream by its last id. Quick to import: that is why it is not httpx2.
 
 Promises: a stream yields every entry that the server has after the given id, in order and once, also when the server
 is restarted in between; it ends when the server has ended it and `is_over` agrees, or with an error after `PATIENCE_S`

@@ -200,7 +200,7 @@ def setup(
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
     # Libraries speak when something is wrong; our own lines say the rest.
-    for name in ("uvicorn", "asyncio", "httpx", "httpcore", "websockets", "opentelemetry"):
+    for name in ("uvicorn", "asyncio", "httpx2", "httpcore2", "websockets", "opentelemetry"):
         logging.getLogger(name).setLevel(logging.WARNING)
 
 

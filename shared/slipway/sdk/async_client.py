@@ -10,7 +10,7 @@ import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Generator, Mapping, Sequence
 from contextlib import aclosing, suppress
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, Unpack, cast
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, Unpack
 
 from slipway.api.batch_schemas import BatchAnswer, LaunchesAnswer
 from slipway.api.job_schemas import JobChanged, JobView
@@ -66,14 +66,14 @@ class AsyncClient:
     def __init__(
         self, server: str = "", *, token: str = "", context: str = "", user: str = "", timeout_s: float = CALL_S
     ) -> None:
-        import httpx
+        import httpx2
 
         from slipway.sdk import transport
 
         self._transport = transport
         self._settings = transport.settings_of(server, token, context, user, timeout_s)
         address = self._settings.server
-        self._http = httpx.AsyncClient(
+        self._http = httpx2.AsyncClient(
             base_url=transport.base_url(address), verify=transport.verify_of(address), trust_env=False
         )
         self._budget = RetryBudget()
@@ -363,14 +363,14 @@ class AsyncClient:
         tries = Tries(
             self._budget, is_repeatable=call.is_repeatable, now=time.monotonic(), timeout_s=settings.timeout_s
         )
-        import httpx
+        import httpx2
 
         while True:
             timeout = self._transport.timeout_of(tries.left_s(time.monotonic()))
             headers = await self._headers(call.headers, has_body=content is not None)
             try:
                 answer = await self._http.request(call.method, url, content=content, headers=headers, timeout=timeout)
-            except httpx.HTTPError as exc:
+            except httpx2.HTTPError as exc:
                 error, was_sent = self._transport.translated(exc, settings.server)
                 error.__cause__ = exc
             else:
@@ -384,7 +384,7 @@ class AsyncClient:
 
     async def _entries(self, watch: Watch[T], is_over: Callable[[], Awaitable[bool]]) -> AsyncGenerator[T]:
         """The entries of a stream across its connections."""
-        import httpx
+        import httpx2
 
         url = calls.target(self._settings.server.prefix, watch.path, watch.query)
         while True:
@@ -397,7 +397,7 @@ class AsyncClient:
                         return
                     if answer.status_code >= 300:
                         raise refusals.error_of(answer.status_code, answer.headers, await answer.aread())
-                    async with aclosing(cast("AsyncGenerator[bytes]", answer.aiter_bytes())) as chunks:
+                    async with aclosing(answer.aiter_bytes()) as chunks:
                         async for chunk in chunks:
                             for entry, value in watch.feed(chunk):
                                 watch.passed(entry)
@@ -409,7 +409,7 @@ class AsyncClient:
                                 return
                             raise UnavailableError(f"{self._settings.server.url} ended the stream too early")
                 continue
-            except httpx.HTTPError as exc:
+            except httpx2.HTTPError as exc:
                 broken: Exception = self._transport.translated(exc, self._settings.server)[0]
             except TransientError as exc:
                 broken = exc

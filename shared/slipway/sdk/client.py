@@ -71,14 +71,14 @@ class Client:
     def __init__(
         self, server: str = "", *, token: str = "", context: str = "", user: str = "", timeout_s: float = CALL_S
     ) -> None:
-        import httpx
+        import httpx2
 
         from slipway.sdk import transport
 
         self._transport = transport
         self._settings = transport.settings_of(server, token, context, user, timeout_s)
         address = self._settings.server
-        self._http = httpx.Client(
+        self._http = httpx2.Client(
             base_url=transport.base_url(address), verify=transport.verify_of(address), trust_env=False
         )
         self._budget = RetryBudget()
@@ -356,14 +356,14 @@ class Client:
         tries = Tries(
             self._budget, is_repeatable=call.is_repeatable, now=time.monotonic(), timeout_s=settings.timeout_s
         )
-        import httpx
+        import httpx2
 
         while True:
             timeout = self._transport.timeout_of(tries.left_s(time.monotonic()))
             headers = self._headers(call.headers, has_body=content is not None)
             try:
                 answer = self._http.request(call.method, url, content=content, headers=headers, timeout=timeout)
-            except httpx.HTTPError as exc:
+            except httpx2.HTTPError as exc:
                 error, was_sent = self._transport.translated(exc, settings.server)
                 error.__cause__ = exc
             else:
@@ -377,7 +377,7 @@ class Client:
 
     def _entries(self, watch: Watch[T], is_over: Callable[[], bool]) -> Generator[T]:
         """The entries of a stream across its connections."""
-        import httpx
+        import httpx2
 
         url = calls.target(self._settings.server.prefix, watch.path, watch.query)
         while True:
@@ -401,7 +401,7 @@ class Client:
                             return
                         raise UnavailableError(f"{self._settings.server.url} ended the stream too early")
                 continue
-            except httpx.HTTPError as exc:
+            except httpx2.HTTPError as exc:
                 broken: Exception = self._transport.translated(exc, self._settings.server)[0]
             except TransientError as exc:
                 broken = exc

@@ -1,14 +1,14 @@
-"""How the SDK speaks HTTP: what both of its clients do alike with httpx, and its errors as those of the tree.
+"""How the SDK speaks HTTP: what both of its clients do alike with httpx2, and its errors as those of the tree.
 
 Owns the addresses, the headers, the TLS context and the timeouts. Loaded with the first client, not with the package:
-httpx takes long to import. Proxies of the environment are not used, as the command does not use them.
+httpx2 takes long to import. Proxies of the environment are not used, as the command does not use them.
 """
 
 import ssl
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-import httpx
+import httpx2
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.typing import Subprotocol
 
@@ -21,7 +21,7 @@ from slipway.sdk.sse import SILENCE_S
 CONNECT_S = 5.0
 CALL_S = 35.0
 """How long a call may take, with all its tries."""
-_UNSENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
+_UNSENT = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout)
 
 
 class ClientSettings(NamedTuple):
@@ -131,25 +131,25 @@ def refused_socket(error: Exception, server: ServerAddress) -> ControlPlaneError
     return UnavailableError(f"no connection to {server.url}: {error or type(error).__name__}")
 
 
-def timeout_of(left_s: float) -> httpx.Timeout:
+def timeout_of(left_s: float) -> httpx2.Timeout:
     """The limits of one try of a call."""
-    return httpx.Timeout(max(left_s, 0.001), connect=min(CONNECT_S, max(left_s, 0.001)))
+    return httpx2.Timeout(max(left_s, 0.001), connect=min(CONNECT_S, max(left_s, 0.001)))
 
 
-def stream_timeout(silence_s: float = SILENCE_S) -> httpx.Timeout:
+def stream_timeout(silence_s: float = SILENCE_S) -> httpx2.Timeout:
     """The limits of one connection of a stream."""
-    return httpx.Timeout(CONNECT_S, read=silence_s)
+    return httpx2.Timeout(CONNECT_S, read=silence_s)
 
 
-def translated(error: httpx.HTTPError, server: ServerAddress) -> tuple[ControlPlaneError, bool]:
+def translated(error: httpx2.HTTPError, server: ServerAddress) -> tuple[ControlPlaneError, bool]:
     """The error of the tree, and whether the request may have reached the server."""
-    if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout):
+    if isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout):
         why = str(error) or "no connection"
         hint = f"start one here with `slipway up`, or name another: Client('URL') or ${address.ENV_SERVER}"
         told: ControlPlaneError = UnavailableError(f"no Slipway answers at {server.url} ({server.origin}): {why}")
         told.next_step = hint
         told.add_note(f"next step: {hint}")
-    elif isinstance(error, httpx.TimeoutException):
+    elif isinstance(error, httpx2.TimeoutException):
         told = DeadlineError(f"{server.url} did not answer in time; whether the call took effect is unknown")
     else:
         told = UnavailableError(f"the connection to {server.url} was lost: {error or type(error).__name__}")

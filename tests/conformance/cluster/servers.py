@@ -17,7 +17,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-import httpx
+import httpx2
 import msgspec
 import yaml
 
@@ -173,9 +173,9 @@ class RealCluster:
             argv, env=env, input=stdin, capture_output=True, text=True, timeout=timeout_s, check=False
         )
 
-    def client(self) -> httpx.Client:
+    def client(self) -> httpx2.Client:
         """Plain HTTP as an administrator."""
-        return httpx.Client(base_url=self.url, verify=self.credentials.tls(), trust_env=False, timeout=30.0)
+        return httpx2.Client(base_url=self.url, verify=self.credentials.tls(), trust_env=False, timeout=30.0)
 
     # --- how each is started ----------------------------------------------------------------------------------------
 
@@ -284,16 +284,16 @@ class RealCluster:
     def _is_healthy(self, part: str) -> bool:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-        with contextlib.suppress(httpx.HTTPError):
+        with contextlib.suppress(httpx2.HTTPError):
             url = f"https://127.0.0.1:{self._ports[part]}/healthz"
-            return httpx.get(url, verify=context, trust_env=False, timeout=2.0).status_code == 200
+            return httpx2.get(url, verify=context, trust_env=False, timeout=2.0).status_code == 200
         return False
 
     def _has_default_account(self) -> bool:
         return self._answers(f"{self.url}/api/v1/namespaces/default/serviceaccounts/default")
 
     def _answers(self, url: str) -> bool:
-        with contextlib.suppress(httpx.HTTPError), self.client() as client:
+        with contextlib.suppress(httpx2.HTTPError), self.client() as client:
             return client.get(url, timeout=5.0).status_code == 200
         return False
 

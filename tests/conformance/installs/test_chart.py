@@ -10,7 +10,7 @@ from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 import yaml
 
@@ -67,7 +67,7 @@ DEFINITION = f"{CRDS.path()}/allocations.slipway.dev"
 class Ground:
     """A cluster, and what is asked of it as an administrator."""
 
-    def __init__(self, cluster: RealCluster, client: httpx.Client) -> None:
+    def __init__(self, cluster: RealCluster, client: httpx2.Client) -> None:
         self.cluster = cluster
         self.client = client
 
@@ -78,7 +78,7 @@ class Ground:
         return answer.json()
 
     def create(self, path: str, body: Json) -> Json:
-        answers: list[httpx.Response] = []
+        answers: list[httpx2.Response] = []
 
         def is_answered() -> bool:
             """A definition that is new is served a moment later for writes than for reads."""

@@ -7,7 +7,7 @@ import json
 from collections.abc import Generator
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 import yaml
 
@@ -54,12 +54,12 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Generator[RealCluster]:
 
 
 @pytest.fixture
-def client(cluster: RealCluster) -> Generator[httpx.Client]:
+def client(cluster: RealCluster) -> Generator[httpx2.Client]:
     with cluster.client() as found:
         yield found
 
 
-def _is_served(client: httpx.Client, name: str) -> bool:
+def _is_served(client: httpx2.Client, name: str) -> bool:
     conditions = client.get(f"{CRDS.path()}/{name}").json().get("status", {}).get("conditions", [])
     return {each["type"]: each["status"] for each in conditions}.get("Established") == "True"
 
@@ -68,13 +68,13 @@ def theirs(documents: list[Json]) -> list[Json]:
     return [item for item in documents if item["kind"] in KINDS]
 
 
-def tried(client: httpx.Client, item: Json) -> httpx.Response:
+def tried(client: httpx2.Client, item: Json) -> httpx2.Response:
     """The answer to a strict create that nothing is kept of."""
     path = f"apis/{item['apiVersion']}/namespaces/{chart.NAMESPACE}/{KINDS[item['kind']]}"
     return client.post(path, json=item, params={"dryRun": "All", "fieldValidation": "Strict"})
 
 
-def test_every_object_of_theirs_is_accepted_strictly(client: httpx.Client) -> None:
+def test_every_object_of_theirs_is_accepted_strictly(client: httpx2.Client) -> None:
     """Over all value sets: no unknown field, no wrong type, no warning; every kind that there is, is among them."""
     complaints: dict[str, str] = {}
     seen: dict[str, str] = {}
@@ -90,7 +90,7 @@ def test_every_object_of_theirs_is_accepted_strictly(client: httpx.Client) -> No
     assert set(seen.values()) == set(KINDS)
 
 
-def test_a_mistake_in_one_is_noticed(client: httpx.Client) -> None:
+def test_a_mistake_in_one_is_noticed(client: httpx2.Client) -> None:
     """A field that is spelled wrongly, in each kind."""
     examples = {item["kind"]: item for name in MATRIX for item in theirs(rendered(name))}
     for kind, item in examples.items():
@@ -101,7 +101,7 @@ def test_a_mistake_in_one_is_noticed(client: httpx.Client) -> None:
 
 
 def test_a_release_with_all_of_them_is_installed_changed_and_removed(
-    cluster: RealCluster, client: httpx.Client
+    cluster: RealCluster, client: httpx2.Client
 ) -> None:
     """By Helm: what the values no longer want is gone after an upgrade, and all of it after an uninstall."""
 

@@ -12,7 +12,7 @@ from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 import redis
 
@@ -82,9 +82,9 @@ class Place:
         """Somebody launches over REST, at any pod that is ready; None when none answered well."""
         headers = {"Idempotency-Key": key, "X-Slipway-User": "tester"}
         for address in addresses(self.operator, "api"):
-            with contextlib.suppress(httpx.HTTPError):
+            with contextlib.suppress(httpx2.HTTPError):
                 url = f"http://{address}:8080/api/v1/allocations"
-                answer = httpx.post(
+                answer = httpx2.post(
                     url, json={"name": name, **self.spec()}, headers=headers, verify=NO_TLS, trust_env=False, timeout=10
                 )
                 if answer.status_code in (200, 201):

@@ -9,7 +9,7 @@ from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-import httpx
+import httpx2
 import msgspec
 import yaml
 
@@ -68,7 +68,7 @@ class Verdict(msgspec.Struct, frozen=True):
 class Referee:
     """One control plane."""
 
-    def __init__(self, cluster: RealCluster, client: httpx.Client) -> None:
+    def __init__(self, cluster: RealCluster, client: httpx2.Client) -> None:
         self._cluster = cluster
         self._client = client
         self._read_to = 0

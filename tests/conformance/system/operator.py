@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from typing import Any
 
-import httpx
+import httpx2
 import yaml
 
 from tests.conformance.cluster.servers import RealCluster
@@ -43,7 +43,7 @@ class Operator:
         """An object, or None when it is not there."""
         try:
             return self.get(path)
-        except httpx.HTTPStatusError as error:
+        except httpx2.HTTPStatusError as error:
             if error.response.status_code == NOT_FOUND:
                 return None
             raise
@@ -72,14 +72,14 @@ class Operator:
 
     def delete(self, path: str, body: Mapping[str, Any] | None = None) -> None:
         """DELETE; what is gone already is fine."""
-        with contextlib.suppress(httpx.HTTPStatusError):
+        with contextlib.suppress(httpx2.HTTPStatusError):
             self._call("DELETE", path, json=dict(body or {}))
 
     def refusal(self, call: Callable[[], object]) -> tuple[int, str]:
         """The status and the message with which a call is refused."""
         try:
             call()
-        except httpx.HTTPStatusError as error:
+        except httpx2.HTTPStatusError as error:
             return error.response.status_code, str(error.response.json()["message"])
         raise AssertionError("the server took it")
 
@@ -87,7 +87,7 @@ class Operator:
         """The message with which a POST would be refused, by a dry run; empty when it would be done."""
         try:
             self._call("POST", path, json=dict(body), params={"dryRun": "All"})
-        except httpx.HTTPStatusError as error:
+        except httpx2.HTTPStatusError as error:
             return str(error.response.json()["message"])
         return ""
 
@@ -103,7 +103,7 @@ class Operator:
         return done.out
 
     def _call(self, method: str, path: str, **more: Any) -> Json:
-        def answered() -> list[httpx.Response]:
+        def answered() -> list[httpx2.Response]:
             """Nothing while the server says to come again: after a change of a definition it reads its objects anew."""
             answer = self._http.request(method, path, **more)
             is_early = answer.status_code == HTTPStatus.TOO_MANY_REQUESTS and "initializing" in answer.text

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import httpx
+import httpx2
 
 from tests.support.plain_http import NO_TLS
 from tests.support.wait import wait_until
@@ -87,13 +87,13 @@ class ServiceProcess:
 
     def is_ready(self) -> bool:
         """What its probe says now."""
-        with contextlib.suppress(httpx.HTTPError):
-            return httpx.get(f"{self._health}/readyz", verify=NO_TLS, trust_env=False, timeout=2.0).status_code == 200
+        with contextlib.suppress(httpx2.HTTPError):
+            return httpx2.get(f"{self._health}/readyz", verify=NO_TLS, trust_env=False, timeout=2.0).status_code == 200
         return False
 
     def metrics(self) -> str:
         """Its page of metrics."""
-        return httpx.get(f"{self._health}/metrics", verify=NO_TLS, trust_env=False, timeout=5.0).text
+        return httpx2.get(f"{self._health}/metrics", verify=NO_TLS, trust_env=False, timeout=5.0).text
 
     def kill(self) -> None:
         """SIGKILL; it has ended when this returns."""

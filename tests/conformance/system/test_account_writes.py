@@ -8,7 +8,7 @@ policies.
 from collections.abc import Generator
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from tests.conformance.system.operator import GROUP, Json
@@ -81,7 +81,7 @@ def path_of(name: str, production: str) -> str:
     return production if name == PRODUCTION else f"/api/v1/namespaces/{name}"
 
 
-def merge(client: httpx.Client, path: str, metadata: Json | None = None, **fields: Any) -> httpx.Response:
+def merge(client: httpx2.Client, path: str, metadata: Json | None = None, **fields: Any) -> httpx2.Response:
     """A dry run of a merge patch."""
     body = {**({"metadata": metadata} if metadata else {}), **fields}
     return client.patch(path, json=body, headers=MERGE, params=DRY)
@@ -98,7 +98,7 @@ def test_no_namespace_gets_an_owner_or_a_finalizer(system: System, production: s
         ways: tuple[Json, ...] = ({"ownerReferences": GONE}, {"finalizers": ["example.org/stay"]})
         for metadata in ways:
             answer = merge(client, path, metadata)
-            assert answer.status_code == httpx.codes.FORBIDDEN, answer.text
+            assert answer.status_code == httpx2.codes.FORBIDDEN, answer.text
         refused(merge(client, "/api/v1/namespaces/default", {"ownerReferences": GONE}), "owners", "ownerReferences")
 
 
@@ -143,7 +143,7 @@ def test_a_new_namespace_opens_nothing(system: System) -> None:
     labels = {"slipway.dev/workspace": "true", "app.kubernetes.io/managed-by": "slipway"}
     with acting_as(system, "api") as client:
 
-        def make(**metadata: Any) -> httpx.Response:
+        def make(**metadata: Any) -> httpx2.Response:
             body = {"metadata": {"name": "new", "labels": labels, **metadata}}
             return client.post("/api/v1/namespaces", json=body, params=DRY)
 
@@ -362,13 +362,13 @@ def test_the_watcher_writes_totals_of_usage_and_no_other_map(system: System) -> 
     path = f"/api/v1/namespaces/{OURS}/configmaps"
     with acting_as(system, "watcher") as client:
 
-        def make(name: str, **labels: str) -> httpx.Response:
+        def make(name: str, **labels: str) -> httpx2.Response:
             return client.post(path, json={"metadata": {"name": name, "labels": labels}}, params=DRY)
 
         taken(make("slipway-usage-2026-01-01", **{"slipway.dev/usage": "true"}))
         refused(make("slipway-usage-2026-01-01", grafana_dashboard="1"), "books", "not Slipway's")
         answer = make("another", **{"slipway.dev/usage": "true"})
-        assert answer.status_code == httpx.codes.FORBIDDEN, answer.text
+        assert answer.status_code == httpx2.codes.FORBIDDEN, answer.text
 
 
 def test_a_quota_is_that_of_a_workspace(system: System, production: str) -> None:

@@ -8,7 +8,7 @@ import uuid
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from tests.conformance.system.operator import GROUP, Json
@@ -28,7 +28,7 @@ class Door:
     def ask(self, method: str, path: str, body: Json | None = None) -> tuple[int, Json]:
         """(status, answer)."""
         url = f"{self._root}/{path}"
-        answer = httpx.request(
+        answer = httpx2.request(
             method, url, json=body, headers=self._headers, verify=NO_TLS, trust_env=False, timeout=30
         )
         return answer.status_code, answer.json()
@@ -156,6 +156,6 @@ def evict(system: System, id_: str) -> None:
         try:
             system.operator.replace(f"{path}/status", found)
             return
-        except httpx.HTTPStatusError as error:
+        except httpx2.HTTPStatusError as error:
             if error.response.status_code != 409:
                 raise

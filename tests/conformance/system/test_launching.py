@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Generator
 from typing import Any, cast
 
-import httpx
+import httpx2
 import pytest
 import yaml
 
@@ -33,11 +33,11 @@ def archive(system: System) -> Generator[bytes]:
     wait_until(lambda: not system.operator.items(MAPS, "slipway.dev/context"), "every piece is gone", timeout_s=60)
 
 
-def put(system: System, content: bytes) -> httpx.Response:
+def put(system: System, content: bytes) -> httpx2.Response:
     """An upload."""
     headers = {"content-type": "application/gzip"}
     url = f"{system.installation.url}/api/v1/contexts"
-    return httpx.put(url, content=content, headers=headers, verify=NO_TLS, trust_env=False, timeout=120.0)
+    return httpx2.put(url, content=content, headers=headers, verify=NO_TLS, trust_env=False, timeout=120.0)
 
 
 def test_an_archive_reaches_the_ranks(system: System, archive: bytes) -> None:
@@ -60,7 +60,7 @@ def test_an_archive_reaches_the_ranks(system: System, archive: bytes) -> None:
         assert door.endswith(":8090")
         token = {"Authorization": f"Bearer {a_token(system, pod)}"}
         url = f"http://{system.installation.doors['api']}/api/v1/allocations/{launched}/context"
-        got = httpx.get(url, headers=token, verify=NO_TLS, trust_env=False, timeout=60.0)
+        got = httpx2.get(url, headers=token, verify=NO_TLS, trust_env=False, timeout=60.0)
         assert got.status_code == 200, got.text
         assert got.content == archive
     system.post(f"/allocations/{launched}/kill")
@@ -73,7 +73,7 @@ def test_ranks_run_as_an_account_of_their_workspace(system: System) -> None:
     system.operator.create(account, {"metadata": {"name": "reader"}})
     body = a_body(ranks=2, serviceAccount="reader")
     try:
-        answer = httpx.post(
+        answer = httpx2.post(
             f"{system.installation.url}/api/v1/allocations", json=body, verify=NO_TLS, trust_env=False, timeout=30.0
         )
         assert [error["pointer"] for error in answer.json()["errors"]] == ["/serviceAccount"], answer.text
@@ -138,7 +138,7 @@ def test_pieces_of_an_archive_that_is_gone_are_replaced(system: System, archive:
     system.operator.create(MAPS, {"metadata": left, "binaryData": {"piece": "eHh4"}})
     assert put(system, archive).status_code == 201
     launched = system.launch(a_body(context=id_, hold=True))
-    got = httpx.get(
+    got = httpx2.get(
         f"{system.installation.url}/api/v1/allocations/{launched}/context", verify=NO_TLS, trust_env=False, timeout=60.0
     )
     assert got.content == archive

@@ -6,7 +6,7 @@ Pods are made with the very token of the podworker, as dry runs, without the che
 import re
 from collections.abc import Generator, Iterator
 
-import httpx
+import httpx2
 import msgspec
 import pytest
 
@@ -64,11 +64,11 @@ def running(owner: Json, *images: str, **spec: list[Json] | str) -> Json:
     return in_pool(a_pod(owner), TRIED, containers=containers, **spec)
 
 
-def judged(client: httpx.Client, pod: Json) -> httpx.Response:
+def judged(client: httpx2.Client, pod: Json) -> httpx2.Response:
     return client.post(f"{DEFAULT}/pods", json=pod, params=DRY)
 
 
-def holds(client: httpx.Client, pod: Json) -> None:
+def holds(client: httpx2.Client, pod: Json) -> None:
     """Waits until the policy has seen the rules of the pool, under which this pod is refused."""
     wait_until(lambda: judged(client, pod).status_code == 403, "the policy knows the rules of the pool")
 
@@ -486,7 +486,7 @@ def test_images_are_pulled_with_the_secrets_of_the_workspace(system: System) -> 
         body = a_body(workspace="pulls")
         body["template"]["spec"]["imagePullSecrets"] = [{"name": "own"}]
         url = f"{system.installation.url}/api/v1/allocations?dryRun=true"
-        answer = httpx.post(url, json=body, verify=NO_TLS, trust_env=False, timeout=30.0)
+        answer = httpx2.post(url, json=body, verify=NO_TLS, trust_env=False, timeout=30.0)
         shown = answer.json()["objects"][-1]["spec"]["imagePullSecrets"]
         id_ = system.launch(body)
         system.wait_for(id_, "Running")

@@ -8,7 +8,7 @@ import ssl
 from collections.abc import Generator
 from contextlib import contextmanager
 
-import httpx
+import httpx2
 import pytest
 
 from slipway.crd.meta import LABEL_POOL
@@ -29,7 +29,7 @@ RESTRICTED: Json = {
 
 
 @contextmanager
-def acting_as_editor(system: System) -> Generator[httpx.Client]:
+def acting_as_editor(system: System) -> Generator[httpx2.Client]:
     """A client of the user ada, who may change allocations with kubectl and is no administrator of Slipway."""
     roles = "/apis/rbac.authorization.k8s.io/v1/namespaces/default"
     rule = {"apiGroups": ["slipway.dev"], "resources": ["allocations"], "verbs": ["get", "patch"]}
@@ -52,14 +52,14 @@ def acting_as_editor(system: System) -> Generator[httpx.Client]:
 
 
 @contextmanager
-def acting_as(system: System, component: str) -> Generator[httpx.Client]:
+def acting_as(system: System, component: str) -> Generator[httpx2.Client]:
     """A client with the token of a component; what it asks does not count as needed."""
     cluster = system.operator.cluster
     token = system.installation.credentials(component).renew()
     headers = {"Authorization": f"Bearer {token}"}
     with (
         system.audit.excluded(),
-        httpx.Client(
+        httpx2.Client(
             base_url=cluster.url,
             verify=ssl.create_default_context(cafile=str(cluster.ca)),
             headers=headers,
@@ -120,7 +120,7 @@ def a_service(owner: Json, **spec: object) -> Json:
     return {"metadata": meta, "spec": {name: value for name, value in whole.items() if value is not None}}
 
 
-def refused(answer: httpx.Response, policy: str, words: str) -> None:
+def refused(answer: httpx2.Response, policy: str, words: str) -> None:
     """It was, by that policy of ours and with these words."""
     assert answer.status_code in (403, 422), answer.text
     message = answer.json()["message"]
@@ -128,7 +128,7 @@ def refused(answer: httpx.Response, policy: str, words: str) -> None:
     assert words in message
 
 
-def taken(answer: httpx.Response) -> None:
+def taken(answer: httpx2.Response) -> None:
     """It was not refused."""
     assert answer.status_code in (200, 201), answer.text
 
@@ -236,7 +236,7 @@ def test_of_a_node_only_our_labels_change(system: System) -> None:
     dry = {"dryRun": "All"}
     with acting_as(system, "api") as client:
 
-        def patch(body: Json) -> httpx.Response:
+        def patch(body: Json) -> httpx2.Response:
             return client.patch(path, json=body, headers=MERGE, params=dry)
 
         taken(patch({"metadata": {"labels": {"slipway.dev/scheduling": "draining"}}}))
@@ -259,7 +259,7 @@ def test_of_namespaces_only_workspaces_are_made_and_removed(system: System) -> N
         with acting_as(system, "api") as client:
             path = "/api/v1/namespaces/guarded"
 
-            def patch(labels: Json) -> httpx.Response:
+            def patch(labels: Json) -> httpx2.Response:
                 return client.patch(path, json={"metadata": {"labels": labels}}, headers=MERGE, params=dry)
 
             refused(client.delete(path, params=dry), "namespaces", "no workspace that Slipway has made")
@@ -276,7 +276,7 @@ def test_the_user_is_who_the_api_server_saw(system: System, owner: Json) -> None
     """Of what is applied by hand: whatever it says, unless by somebody who may impersonate that user."""
     path, dry = f"{GROUP}/namespaces/default/allocations", {"dryRun": "All"}
 
-    def made(client: httpx.Client, **annotations: str) -> str:
+    def made(client: httpx2.Client, **annotations: str) -> str:
         said = {"slipway.dev/user": annotations["user"]} if annotations else {}
         body = {**_typed("by-hand"), "spec": {"kind": "command", "hold": True}}
         body["metadata"] = {"name": "by-hand", "annotations": said}

@@ -6,7 +6,7 @@ worked. What the services need is in all other tests of this folder, which run u
 
 from collections.abc import Generator
 
-import httpx
+import httpx2
 import pytest
 
 from tests.conformance.system.operator import GROUP, Json
@@ -280,7 +280,7 @@ def test_no_token_is_filled_into_a_secret(system: System) -> None:
     with acting_as(system, "api") as client:
         for namespace in (OURS, f"{OURS}-webhooks"):
             path = f"/api/v1/namespaces/{namespace}/secrets"
-            answers: list[httpx.Response] = [
+            answers: list[httpx2.Response] = [
                 client.post(path, json=body, params=DRY)
                 for body in (token, a_secret("slipway-valkey", labels=webhook), a_secret("slipway-webhook-any"))
             ]

@@ -9,7 +9,7 @@ from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from tests.conformance.system.operator import Json
@@ -43,7 +43,7 @@ class Users:
         """(status, answer)."""
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         url = f"{self.url}/api/v1{path}"
-        answer = httpx.request(method, url, json=body, headers=headers, verify=NO_TLS, trust_env=False, timeout=30)
+        answer = httpx2.request(method, url, json=body, headers=headers, verify=NO_TLS, trust_env=False, timeout=30)
         return answer.status_code, answer.json()
 
     def bind(self, name: str, role: str, where: str) -> None:

@@ -5,7 +5,7 @@ import time
 from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
-import httpx
+import httpx2
 
 from slipway.model.times import parse_time
 from tests.conformance.system.operator import GROUP, Json, must
@@ -135,7 +135,7 @@ def test_the_proxy(system: System) -> None:
             system.operator.change(path, {"status": {"podIP": ip, "podIPs": [{"ip": ip}]}})
 
         move_to("127.0.0.1")
-        answer = httpx.get(f"{system.installation.url}/proxy/{id_}/lab", verify=NO_TLS, trust_env=False, timeout=10.0)
+        answer = httpx2.get(f"{system.installation.url}/proxy/{id_}/lab", verify=NO_TLS, trust_env=False, timeout=10.0)
         move_to(pod["status"]["podIP"])
     finally:
         server.shutdown()

@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-import httpx
+import httpx2
 import msgspec
 
 from tests.contract.kube.samples import Json
@@ -79,7 +79,7 @@ class KubeHttp:
 
     def __init__(self, target: Target) -> None:
         verify = target.tls if target.tls is not None else True
-        self._client = httpx.AsyncClient(
+        self._client = httpx2.AsyncClient(
             base_url=target.url, headers=target.headers, verify=verify, timeout=DEADLINE_S, trust_env=False
         )
 
@@ -126,7 +126,7 @@ class KubeHttp:
         return _reply(answer)
 
 
-def _reply(answer: httpx.Response) -> Reply:
+def _reply(answer: httpx2.Response) -> Reply:
     try:
         body: Json = msgspec.json.decode(answer.content) if answer.content else {}
     except msgspec.DecodeError:

@@ -6,7 +6,7 @@ import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
-import httpx
+import httpx2
 import msgspec
 import pytest
 
@@ -64,7 +64,9 @@ def used(target: Target) -> Iterator[list[str]]:
     yield names
     verify = target.tls or True
     with (
-        httpx.Client(base_url=target.url, headers=target.headers, verify=verify, timeout=60, trust_env=False) as client,
+        httpx2.Client(
+            base_url=target.url, headers=target.headers, verify=verify, timeout=60, trust_env=False
+        ) as client,
         ThreadPoolExecutor(DELETES_AT_ONCE) as pool,
     ):
         list(pool.map(client.delete, [f"/api/v1/namespaces/{name}" for name in names]))

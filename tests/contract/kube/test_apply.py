@@ -150,7 +150,7 @@ async def test_create_records_its_writer(kube: KubeHttp, place: Place) -> None:
 async def test_writer_without_a_name_goes_by_its_user_agent(kube: KubeHttp, place: Place) -> None:
     """Up to the first slash."""
     await kube.post(place.of("configmaps"), config({"a": "1"}))
-    assert (await claims(kube, place.of("configmaps", "c"))).keys() == {("python-httpx", "Update", "")}
+    assert (await claims(kube, place.of("configmaps", "c"))).keys() == {("python-httpx2", "Update", "")}
 
 
 async def test_update_owns_what_it_changes_only(kube: KubeHttp, place: Place) -> None:

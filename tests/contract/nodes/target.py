@@ -14,7 +14,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
-import httpx
+import httpx2
 import msgspec
 
 from slipway.local.apiserver.core import ClusterCore
@@ -62,7 +62,7 @@ def _stand_in(folder: Path, api: Target) -> Generator[None]:
         process = subprocess.Popen([*argv, "--kubeconfig", kubeconfig], stdout=out, stderr=out)
 
     def is_registered() -> bool:
-        answer = httpx.get(f"{api.url}/api/v1/nodes/{STAND_IN}", headers=api.headers, verify=NO_TLS, trust_env=False)
+        answer = httpx2.get(f"{api.url}/api/v1/nodes/{STAND_IN}", headers=api.headers, verify=NO_TLS, trust_env=False)
         assert process.poll() is None, log.read_text()
         return answer.status_code == 200
 

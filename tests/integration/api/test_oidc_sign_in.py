@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlencode, urlsplit
 
-import httpx
+import httpx2
 import pytest
 from cryptography.fernet import Fernet
 
@@ -27,14 +27,14 @@ LIFE_S = 600
 class Browser:
     """Keeps cookies by name, as one browser at the api does; follows nothing by itself."""
 
-    def __init__(self, http: httpx.AsyncClient, host: str = HOST) -> None:
+    def __init__(self, http: httpx2.AsyncClient, host: str = HOST) -> None:
         self._http = http
         self._host = host
         self.cookies: dict[str, str] = {}
         self.seen = ""
         """everything that a page, its address or a script could read"""
 
-    async def ask(self, method: str, address: str, **options: Any) -> httpx.Response:
+    async def ask(self, method: str, address: str, **options: Any) -> httpx2.Response:
         headers = {**BROWSER, **options.pop("headers", {})}
         self._http.cookies.clear()
         if self.cookies:
@@ -57,15 +57,15 @@ class Browser:
         assert answer.status_code == 200, answer.text
         return target_of(answer)
 
-    async def sign_in(self, issuer: RunningIssuer, following: str = "/") -> httpx.Response:
+    async def sign_in(self, issuer: RunningIssuer, following: str = "/") -> httpx2.Response:
         """All of it."""
         return await self.ask("GET", issuer.visit(await self.start(following)))
 
-    async def me(self) -> httpx.Response:
+    async def me(self) -> httpx2.Response:
         return await self.ask("GET", "/api/v1/me")
 
 
-def target_of(page: httpx.Response) -> str:
+def target_of(page: httpx2.Response) -> str:
     """Where a page goes on to, by itself and by its link."""
     link = re.search(r'href="([^"]+)">(?:Go on|Sign out)', page.text)
     assert link is not None, page.text

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from slipway.api.access.issuer import FETCH_GAP_S, KEYS_FRESH_S, Issuer
@@ -45,12 +45,12 @@ def parts_issuer(teams: Teams) -> Issuer:
 class Later:
     """The same api as a process of its own, whose time a test moves on."""
 
-    def __init__(self, teams: Teams, http: httpx.AsyncClient, clock: ShiftedClock) -> None:
+    def __init__(self, teams: Teams, http: httpx2.AsyncClient, clock: ShiftedClock) -> None:
         self.teams = teams
         self.clock = clock
         self._http = http
 
-    async def me(self, token: str) -> httpx.Response:
+    async def me(self, token: str) -> httpx2.Response:
         return await self._http.get("/api/v1/me", headers=bearer(token))
 
 

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 
-import httpx
+import httpx2
 import msgspec
 import pytest
 
@@ -90,7 +90,9 @@ async def test_it_serves_and_stops_with_streams_open(tmp_path: Path) -> None:
         env = environment(kubeconfig, SLIPWAY_LISTEN=f"127.0.0.1:{port}")
         process = await asyncio.create_subprocess_exec(sys.executable, "-m", "slipway.api.main", env=env)
         try:
-            async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", verify=NO_TLS, trust_env=False) as client:
+            async with httpx2.AsyncClient(
+                base_url=f"http://127.0.0.1:{port}", verify=NO_TLS, trust_env=False
+            ) as client:
                 await _ready(client)
                 body = {"kind": "command", "image": "a", "command": ["x"]}
                 answer = (await client.post("/api/v1/allocations", json=body)).json()
@@ -118,7 +120,9 @@ async def test_audit_events_are_in_the_file_when_the_process_has_ended(tmp_path:
         env = environment(kubeconfig, SLIPWAY_LISTEN=f"127.0.0.1:{port}", SLIPWAY_AUDIT_FILE=str(file))
         process = await asyncio.create_subprocess_exec(sys.executable, "-m", "slipway.api.main", env=env)
         try:
-            async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", verify=NO_TLS, trust_env=False) as client:
+            async with httpx2.AsyncClient(
+                base_url=f"http://127.0.0.1:{port}", verify=NO_TLS, trust_env=False
+            ) as client:
                 await _ready(client)
                 body = {"kind": "command", "image": "a", "command": ["x"], "name": "told"}
                 assert (await client.post("/api/v1/allocations", json=body)).status_code == 201
@@ -151,7 +155,7 @@ async def test_probes_have_an_address_of_their_own(tmp_path: Path) -> None:
         )
         process = await asyncio.create_subprocess_exec(sys.executable, "-m", "slipway.api.main", env=env)
         try:
-            async with httpx.AsyncClient(
+            async with httpx2.AsyncClient(
                 base_url=f"http://127.0.0.1:{health_port}", verify=NO_TLS, trust_env=False
             ) as client:
                 await _ready(client)
@@ -166,12 +170,12 @@ async def test_probes_have_an_address_of_their_own(tmp_path: Path) -> None:
                 await process.wait()
 
 
-async def _ready(client: httpx.AsyncClient) -> None:
+async def _ready(client: httpx2.AsyncClient) -> None:
     async with asyncio.timeout(EXIT_S):
         while True:
             try:
                 if (await client.get("/readyz")).status_code == 200:
                     return
-            except httpx.TransportError:
+            except httpx2.TransportError:
                 pass
             await asyncio.sleep(0.05)

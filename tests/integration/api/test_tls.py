@@ -5,7 +5,7 @@ import ssl
 import sys
 from pathlib import Path
 
-import httpx
+import httpx2
 import pytest
 import trustme
 
@@ -33,9 +33,9 @@ def trusting(authority: trustme.CA) -> ssl.SSLContext:
 async def answers(url: str, authority: trustme.CA) -> bool:
     """Whether it serves, to somebody who trusts that authority and no other."""
     try:
-        async with httpx.AsyncClient(verify=trusting(authority), trust_env=False) as client:
+        async with httpx2.AsyncClient(verify=trusting(authority), trust_env=False) as client:
             return (await client.get(f"{url}/readyz")).status_code == 200
-    except httpx.TransportError:
+    except httpx2.TransportError:
         return False
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from slipway.crd import rules
@@ -46,7 +46,7 @@ class Cluster:
 
     def __init__(self, url: str, folder: Path) -> None:
         self.kubeconfig = write_kubeconfig(folder, url)
-        self._http = httpx.Client(base_url=url, verify=NO_TLS, trust_env=False)
+        self._http = httpx2.Client(base_url=url, verify=NO_TLS, trust_env=False)
 
     def close(self) -> None:
         self._http.close()

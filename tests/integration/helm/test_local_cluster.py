@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from slipway.crd import rules
@@ -32,7 +32,7 @@ def url() -> Iterator[str]:
 
 
 def _names(url: str, path: str) -> set[str]:
-    answer = httpx.get(f"{url}/{path}", verify=NO_TLS, trust_env=False)
+    answer = httpx2.get(f"{url}/{path}", verify=NO_TLS, trust_env=False)
     assert answer.status_code == 200, answer.text
     return {item["metadata"]["name"] for item in answer.json()["items"]}
 

@@ -27,7 +27,7 @@ import importlib, importlib.util, json, os, sys
 for service in ("api", "scheduler", "podworker", "watcher", "ops.setup"):
     importlib.import_module(f"slipway.{service}.main")
 ops = ("slipway.ops.setup.remove", "slipway.ops.setup.trial", "slipway.ops.audit.live.command")
-for late in (*ops, "uvloop", "httpx"):
+for late in (*ops, "uvloop", "httpx2"):
     importlib.import_module(late)
 files = {getattr(module, "__file__", None) or "" for module in list(sys.modules.values())}
 sources = [file for file in files if file.endswith(".py")]

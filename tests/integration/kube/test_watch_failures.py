@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import msgspec
 import pytest
 
@@ -170,7 +170,7 @@ async def test_a_black_hole_is_noticed_and_what_was_missed_is_made_good(tmp_path
 async def test_a_list_from_a_lagging_replica_is_refused(tmp_path: Path) -> None:
     """After a 410 the LIST comes from a server that is behind: nothing that is there counts as gone (V17)."""
     async with watched(tmp_path, PODS, ALLOCATIONS) as those:
-        async with httpx.AsyncClient(base_url=those.proxy.url, verify=NO_TLS, trust_env=False) as client:
+        async with httpx2.AsyncClient(base_url=those.proxy.url, verify=NO_TLS, trust_env=False) as client:
             old = (await client.get(PODS.path())).content
         those.create(PODS, "known")
         await _eventually(lambda: those.knows(PODS, "known"))

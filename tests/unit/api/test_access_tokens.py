@@ -9,7 +9,7 @@ import shutil
 from collections.abc import AsyncGenerator, Generator
 from pathlib import Path
 
-import httpx
+import httpx2
 import msgspec
 import pytest
 from starlette.types import Message, Scope
@@ -256,7 +256,7 @@ async def test_a_stranger_does_not_fill_the_log(teams: Teams) -> None:
     flood, clock = 2 * ANONYMOUS_LINES_MAX, ShiftedClock()
     parts = await teams.replica(clock=clock)
     app = create_app(parts, HealthApp(ProcessHealth(clock)))
-    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost") as client:
+    async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url="http://localhost") as client:
         with logged() as stream:
             for _ in range(flood):
                 await client.get("/api/v1/allocations")
@@ -408,7 +408,7 @@ async def test_only_an_administrator_lets_it_run_beyond_its_queue(teams: Teams) 
     path, name = f"/allocations/{teams.ids['red']}", (CANARY["red"], "team-red")
     owner, admin = await teams.token("ada", EDIT), await teams.token("root", {"team-red": "admin"})
 
-    async def limited(headers: dict[str, str], limit: str) -> httpx.Response:
+    async def limited(headers: dict[str, str], limit: str) -> httpx2.Response:
         return await teams.call("PATCH", path, headers, json={"maxRuntime": limit})
 
     assert (await limited(owner, "50m")).status_code == 200

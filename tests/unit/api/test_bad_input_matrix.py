@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-import httpx
+import httpx2
 import msgspec
 import pytest
 
@@ -100,7 +100,7 @@ async def an_allocation(world: ApiWorld) -> str:
     return str(launched["id"])
 
 
-def judge(response: httpx.Response, what: str) -> None:
+def judge(response: httpx2.Response, what: str) -> None:
     """Anything but a fault of ours; a refusal is a problem that says why."""
     told = f"{what}: {response.status_code} {response.text[:300]}"
     assert response.status_code < 500 or response.json().get("code") in ("redis-unavailable", "unavailable"), told
@@ -116,7 +116,7 @@ def judge(response: httpx.Response, what: str) -> None:
     assert not re.search(r"Traceback|msgspec|starlette|<class|object at 0x", response.text), told
 
 
-async def send(world: ApiWorld, method: str, path: str, **how: Any) -> httpx.Response:
+async def send(world: ApiWorld, method: str, path: str, **how: Any) -> httpx2.Response:
     """One request. The process is about to stop, so that streams and long polls end at once."""
     world.stop.set()
     async with asyncio.timeout(ANSWER_S):

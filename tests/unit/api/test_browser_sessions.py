@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import msgspec
 import pytest
 from cryptography.fernet import Fernet
@@ -65,7 +65,7 @@ def opened(parts: ApiDeps, cookie: dict[str, str], as_type: type[Any]) -> Any:
     return parts.sessions.keys.open(cookie["Cookie"].partition("=")[2], as_type)
 
 
-async def entered(http: httpx.AsyncClient, id_: str, code: str, **more: str) -> httpx.Response:
+async def entered(http: httpx2.AsyncClient, id_: str, code: str, **more: str) -> httpx2.Response:
     """What a browser is answered that brings a code to the origin of a workload."""
     return await http.post("/.slipway/enter", data={"code": code}, headers={**there(id_), **OWN, **more})
 

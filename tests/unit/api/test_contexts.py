@@ -9,7 +9,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 from starlette.requests import ClientDisconnect
 
@@ -30,7 +30,7 @@ SMALL = an_archive({"train.py": b"print(1)", "data/a.txt": b"a"})
 LARGE = an_archive({"noise": Random(1).randbytes(2_500_000)})
 
 
-async def put(world: ApiWorld, content: Any, query: str = "", **headers: str) -> httpx.Response:
+async def put(world: ApiWorld, content: Any, query: str = "", **headers: str) -> httpx2.Response:
     """An upload."""
     return await world.http.put(f"/api/v1/contexts{query}", content=content, headers=headers)
 

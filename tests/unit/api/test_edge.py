@@ -5,7 +5,7 @@ import json
 import re
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 from starlette.routing import Route
 
@@ -99,7 +99,7 @@ async def test_what_can_be_read_in_two_ways_is_refused(
     world: ApiWorld, path: str, fields: list[tuple[str, str]], said: str
 ) -> None:
     """A proxy before us and we must not take the same request for two different ones."""
-    refused = await world.http.send(httpx.Request("GET", f"http://localhost{path}", headers=fields))
+    refused = await world.http.send(httpx2.Request("GET", f"http://localhost{path}", headers=fields))
     assert (refused.status_code, refused.json()["code"]) == (400, "malformed")
     assert said in refused.json()["detail"]
 
@@ -300,7 +300,7 @@ async def test_the_document_describes_every_route(world: ApiWorld) -> None:
     }
     assert {path for path in served if not path.startswith("/proxy/")} - undocumented == set(document["paths"])
     schemas = document["components"]["schemas"]
-    for name in re.findall(r'"#/components/schemas/([^"]+)"', httpx.Response(200, json=document).text):
+    for name in re.findall(r'"#/components/schemas/([^"]+)"', httpx2.Response(200, json=document).text):
         assert name in schemas
     launch = schemas["LaunchBody"]
     assert launch["required"] == ["kind"]

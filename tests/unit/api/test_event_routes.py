@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator
 from contextlib import ExitStack, asynccontextmanager
 from typing import Any, TypeVar
 
-import httpx
+import httpx2
 import msgspec
 import pytest
 
@@ -28,7 +28,7 @@ JSON = {"accept": "application/json"}
 class Reader:
     """A client that reads server-sent events in the background."""
 
-    def __init__(self, client: httpx.AsyncClient, path: str, last_id: str = "") -> None:
+    def __init__(self, client: httpx2.AsyncClient, path: str, last_id: str = "") -> None:
         self.ids: list[str] = []
         self.events: list[dict[str, Any]] = []
         self.status = 0
@@ -68,11 +68,11 @@ class Refusing(CoreKube):
 
 
 @asynccontextmanager
-async def listening(world: ApiWorld) -> AsyncGenerator[httpx.AsyncClient, None]:
+async def listening(world: ApiWorld) -> AsyncGenerator[httpx2.AsyncClient, None]:
     """The api on a real socket: streams need one."""
     async with (
         serve_app(world.app, before_stop=world.stop.set) as url,
-        httpx.AsyncClient(base_url=url, timeout=10) as client,
+        httpx2.AsyncClient(base_url=url, timeout=10) as client,
     ):
         yield client
 

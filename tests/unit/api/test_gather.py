@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import msgspec
 import pytest
 
@@ -45,12 +45,12 @@ def a_second(world: ApiWorld, streams: MemoryStreams) -> ApiDeps:
 
 
 @pytest.fixture
-async def replica(world: ApiWorld) -> AsyncGenerator[httpx.AsyncClient]:
+async def replica(world: ApiWorld) -> AsyncGenerator[httpx2.AsyncClient]:
     """A second api over the same cluster and the same Redis."""
     parts = a_second(world, MemoryStreams(world.server))
     app = create_app(parts, HealthApp(ProcessHealth(world.clock)))
-    transport = httpx.ASGITransport(app, raise_app_exceptions=False)
-    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+    transport = httpx2.ASGITransport(app, raise_app_exceptions=False)
+    async with httpx2.AsyncClient(transport=transport, base_url="http://localhost") as client:
         yield client
     await parts.forwarder.aclose()
 
@@ -68,7 +68,7 @@ async def test_data_that_redis_makes_up_reach_no_rank(world: ApiWorld, tmp_path:
     parts = a_second(world, MemoryStreams(world.server, gather_macs=macs))
     app = create_app(parts, HealthApp(ProcessHealth(world.clock)))
     before = forged_gatherings()
-    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost") as client:
+    async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url="http://localhost") as client:
         first = asyncio.ensure_future(client.post(path, json=a_peer("a", 2)))
         await there(world, path, 1)
         for fields in (
@@ -131,7 +131,7 @@ async def there(world: ApiWorld, path: str, count: int, group: str = "default") 
     await wait_until(lambda: int(world.server.hash_get(key).get("c", b"0")) == count, f"{count} peers")
 
 
-async def test_all_get_all_data_through_any_replica(world: ApiWorld, replica: httpx.AsyncClient) -> None:
+async def test_all_get_all_data_through_any_replica(world: ApiWorld, replica: httpx2.AsyncClient) -> None:
     """Whoever answers: everybody's data, by rank, and each knows its own place."""
     name, path = await a_gang(world)
     calls = [
@@ -165,7 +165,7 @@ async def test_without_ranks_the_request_ids_order(world: ApiWorld) -> None:
 
 @pytest.mark.parametrize("elsewhere", [False, True])
 async def test_the_same_id_again_takes_the_place(
-    world: ApiWorld, replica: httpx.AsyncClient, *, elsewhere: bool
+    world: ApiWorld, replica: httpx2.AsyncClient, *, elsewhere: bool
 ) -> None:
     """The old request is told so, at whichever replica it waits; the new data counts; others notice nothing."""
     _, path = await a_gang(world)
@@ -206,7 +206,7 @@ async def test_whoever_goes_away_takes_the_data_along(world: ApiWorld) -> None:
     await there(world, path, 0)
 
 
-async def test_a_late_joiner_is_answered_at_once(world: ApiWorld, replica: httpx.AsyncClient) -> None:
+async def test_a_late_joiner_is_answered_at_once(world: ApiWorld, replica: httpx2.AsyncClient) -> None:
     """A peer whose answer was lost gets its place; a stranger gets the data, and no place in it."""
     _, path = await a_gang(world)
     await asyncio.gather(*(world.http.post(path, json=a_peer(name, 2)) for name in ("a", "b")))
@@ -300,7 +300,7 @@ async def test_the_replica_stops(world: ApiWorld) -> None:
     await there(world, path, 0)
 
 
-async def test_many_peers(world: ApiWorld, replica: httpx.AsyncClient) -> None:
+async def test_many_peers(world: ApiWorld, replica: httpx2.AsyncClient) -> None:
     """Hundreds at once, through two replicas: one answer for all."""
     _, path = await a_gang(world)
     calls = [

@@ -3,7 +3,7 @@
 import asyncio
 from typing import Any
 
-import httpx
+import httpx2
 import msgspec
 import pytest
 
@@ -164,7 +164,7 @@ async def test_lines_come_from_the_pods_where_there_is_no_stream(world: ApiWorld
 
 async def follow(url: str, path: str, found: list[str], **headers: str) -> None:
     async with (
-        httpx.AsyncClient(base_url=url, timeout=20) as client,
+        httpx2.AsyncClient(base_url=url, timeout=20) as client,
         client.stream("GET", f"/api/v1{path}", headers=headers) as response,
     ):
         async for line in response.aiter_lines():

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
-import httpx
+import httpx2
 import msgspec
 import pytest
 from starlette.applications import Starlette
@@ -42,17 +42,17 @@ def raw(headers: dict[str, str]) -> str:
     return headers["Authorization"].removeprefix("Bearer ")
 
 
-async def log_in(teams: Teams, token: str, *, following: str = "/", origin: str = OWN["Origin"]) -> httpx.Response:
+async def log_in(teams: Teams, token: str, *, following: str = "/", origin: str = OWN["Origin"]) -> httpx2.Response:
     form = {"token": token, "next": following}
     return await teams.world.http.post("/login", data=form, headers={"Origin": origin})
 
 
-def cookie_of(answer: httpx.Response) -> dict[str, str]:
+def cookie_of(answer: httpx2.Response) -> dict[str, str]:
     """The header that a browser sends from now on."""
     return {"Cookie": answer.headers["Set-Cookie"].partition(";")[0]}
 
 
-def code_of(step: httpx.Response) -> str:
+def code_of(step: httpx2.Response) -> str:
     """The code in the form that leads to the origin of a workload."""
     found = re.search(r'name="code" value="([^"]+)"', step.text)
     assert found is not None, step.text
@@ -183,7 +183,7 @@ async def test_a_login_leads_nowhere_else(teams: Teams, following: str) -> None:
     page = await teams.world.http.get("/login", params={"next": following})
     assert 'name="next" value="/"' in page.text
     linked = await teams.world.http.post("/api/v1/login-links", json={"path": "/x"}, headers=token)
-    where = httpx.URL(linked.json()["url"])
+    where = httpx2.URL(linked.json()["url"])
     asked = where.copy_merge_params({"next": following})
     assert (await teams.world.http.get(asked.raw_path.decode())).headers["Location"] == "/"
 
@@ -221,7 +221,7 @@ async def test_under_tls_a_neighbour_logs_nobody_in(tmp_path: Path) -> None:
         sealed = sessions.keys.seal(sessions.begin(raw(token)))
         browser = {"Host": "lab.example", "Sec-Fetch-Site": "same-origin"}
         linked = await teams.world.http.post("/api/v1/login-links", json={}, headers={**token, "Host": "lab.example"})
-        path = httpx.URL(linked.json()["url"]).raw_path.decode()
+        path = httpx2.URL(linked.json()["url"]).raw_path.decode()
         followed = await teams.world.http.get(path, headers={**browser, "Sec-Fetch-Site": "none"})
         assert followed.headers["Set-Cookie"].startswith("__Host-slipway_session=")
         teams.world.http.cookies.clear()

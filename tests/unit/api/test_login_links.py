@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
-import httpx
+import httpx2
 import pytest
 
 from slipway.api.access.links import LIFE_S, LINKS_MAX, LINKS_OF_ONE_MAX, LoginLinks
@@ -31,7 +31,7 @@ async def a_link(teams: Teams, **body: str) -> str:
     return str(answer.json()["url"])
 
 
-async def followed(teams: Teams, url: str, **headers: str) -> httpx.Response:
+async def followed(teams: Teams, url: str, **headers: str) -> httpx2.Response:
     """What a browser without any cookie is answered."""
     teams.world.http.cookies.clear()
     parts = urlsplit(url)

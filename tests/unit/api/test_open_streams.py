@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator
 from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 
-import httpx
+import httpx2
 import pytest
 
 from slipway.api.http_errors import TooManyStreamsError, TooManyStreamsOfOneError
@@ -27,11 +27,11 @@ async def teams(tmp_path: Path) -> AsyncGenerator[Teams]:
 
 
 @asynccontextmanager
-async def following(teams: Teams, headers: dict[str, str], path: str) -> AsyncGenerator[httpx.Response]:
+async def following(teams: Teams, headers: dict[str, str], path: str) -> AsyncGenerator[httpx2.Response]:
     """A stream of that caller, open as long as the block lasts."""
     async with (
         serve_app(teams.world.app) as url,
-        httpx.AsyncClient(base_url=url) as client,
+        httpx2.AsyncClient(base_url=url) as client,
         client.stream("GET", f"/api/v1{path}", headers={**headers, **SSE}) as response,
     ):
         yield response

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from slipway.crd.v1alpha1 import Allocation, PreemptSignal
@@ -139,5 +139,5 @@ async def test_bad_bodies_are_named(world: ApiWorld) -> None:
     assert (await world.kube.get(ALLOCATIONS, "work", namespace="default")).spec.desired == "Running"
 
 
-def _refused(answer: httpx.Response, words: str) -> bool:
+def _refused(answer: httpx2.Response, words: str) -> bool:
     return answer.status_code == 409 and words in answer.json()["detail"]

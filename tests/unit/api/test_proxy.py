@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect, Request
@@ -208,7 +208,7 @@ async def test_answers_are_streamed(world: ApiWorld) -> None:
     async with (
         a_running_workload(world) as (id_, workload),
         served(world.app) as port,
-        httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client,
+        httpx2.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client,
         client.stream("GET", f"/proxy/{id_}/slow") as response,
     ):
         chunks = response.aiter_raw()
@@ -222,7 +222,7 @@ async def test_a_client_that_leaves_ends_the_request(world: ApiWorld) -> None:
     async with (
         a_running_workload(world) as (id_, _),
         served(world.app) as port,
-        httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client,
+        httpx2.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client,
     ):
         async with client.stream("GET", f"/proxy/{id_}/slow") as response:
             await anext(response.aiter_raw())

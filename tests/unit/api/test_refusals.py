@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 from starlette.requests import HTTPConnection
 
@@ -38,7 +38,7 @@ class Reviews:
         await asyncio.sleep(0)
 
 
-async def call(teams: Teams, token: str, *, client: str = "203.0.113.7") -> httpx.Response:
+async def call(teams: Teams, token: str, *, client: str = "203.0.113.7") -> httpx2.Response:
     """A read by a client behind a trusted proxy."""
     return await teams.call("GET", "/me", {**bearer(token), FORWARDED: client})
 

@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator
 from dataclasses import replace
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from slipway.api.access.rate_limit import Rates
@@ -28,10 +28,10 @@ Json = dict[str, Any]
 
 
 @pytest.fixture
-async def door(world: ApiWorld) -> AsyncGenerator[httpx.AsyncClient]:
+async def door(world: ApiWorld) -> AsyncGenerator[httpx2.AsyncClient]:
     """The tasks' door, as a rank on another machine meets it."""
-    transport = httpx.ASGITransport(create_task_app(world.parts), raise_app_exceptions=False)
-    async with httpx.AsyncClient(transport=transport, base_url="http://slipway-api.slipway-system.svc:8090") as client:
+    transport = httpx2.ASGITransport(create_task_app(world.parts), raise_app_exceptions=False)
+    async with httpx2.AsyncClient(transport=transport, base_url="http://slipway-api.slipway-system.svc:8090") as client:
         yield client
 
 
@@ -46,7 +46,7 @@ def bearer(token: str) -> dict[str, str]:
     return {"Authorization": f"Bearer {token}"}
 
 
-async def ready(world: ApiWorld, id_: str, headers: dict[str, str]) -> httpx.Response:
+async def ready(world: ApiWorld, id_: str, headers: dict[str, str]) -> httpx2.Response:
     return await world.http.post(f"/api/v1/allocations/{id_}/ready", headers=headers)
 
 
@@ -56,7 +56,7 @@ def token_of(world: ApiWorld, id_: str, rank: int = 0, attempt: int = 1, **optio
 
 @pytest.mark.parametrize("through_door", [True, False])
 async def test_it_opens_the_help_for_its_own_allocation(
-    world: ApiWorld, door: httpx.AsyncClient, *, through_door: bool
+    world: ApiWorld, door: httpx2.AsyncClient, *, through_door: bool
 ) -> None:
     """At the tasks' door as at the api's own; and says which rank calls."""
     name, id_ = await a_gang(world)
@@ -86,7 +86,7 @@ async def test_a_task_calls_no_more_often_than_a_user(world: ApiWorld) -> None:
             assert answers == [200, 200, 200, 429]
 
 
-async def test_a_task_is_told_no_names_of_other_workspaces(world: ApiWorld, door: httpx.AsyncClient) -> None:
+async def test_a_task_is_told_no_names_of_other_workspaces(world: ApiWorld, door: httpx2.AsyncClient) -> None:
     """Who displaces it: by name in its own workspace, else only that it is work of another one."""
     red = {"name": "red", "labels": {"slipway.dev/workspace": "true"}}
     await world.kube.create(NAMESPACES, {"metadata": red})
@@ -101,7 +101,7 @@ async def test_a_task_is_told_no_names_of_other_workspaces(world: ApiWorld, door
 
 
 @pytest.mark.parametrize("row", ENDPOINTS, ids=lambda row: f"{row.method} {row.path}")
-async def test_it_opens_nothing_else(world: ApiWorld, door: httpx.AsyncClient, row: Any) -> None:
+async def test_it_opens_nothing_else(world: ApiWorld, door: httpx2.AsyncClient, row: Any) -> None:
     """Every other route refuses it, at the tasks' door there is none; the help is refused for another's."""
     _, own = await a_gang(world, 1)
     _, other = await a_gang(world, 1)
@@ -117,7 +117,7 @@ async def test_it_opens_nothing_else(world: ApiWorld, door: httpx.AsyncClient, r
         assert (await door.request(row.method, path, headers=headers)).status_code in (404, 405)
 
 
-async def test_the_door_needs_a_token(world: ApiWorld, door: httpx.AsyncClient) -> None:
+async def test_the_door_needs_a_token(world: ApiWorld, door: httpx2.AsyncClient) -> None:
     """401, with how to send one; the api itself serves who has none as ever."""
     _, id_ = await a_gang(world)
     path = f"/api/v1/allocations/{id_}/signals/preemption"
@@ -128,7 +128,7 @@ async def test_the_door_needs_a_token(world: ApiWorld, door: httpx.AsyncClient) 
         assert (await world.http.get(path, headers=headers)).status_code == 200
 
 
-async def test_why_a_token_is_refused(world: ApiWorld, door: httpx.AsyncClient) -> None:
+async def test_why_a_token_is_refused(world: ApiWorld, door: httpx2.AsyncClient) -> None:
     """Expired, for somebody else, forged, of a pod that is gone, of no pod: each in its own words."""
     _, id_ = await a_gang(world)
     path = f"/api/v1/allocations/{id_}/signals/preemption"
@@ -215,7 +215,7 @@ async def test_tokens_of_others_are_nobody_s_business(world: ApiWorld) -> None:
     assert (await world.get("/allocations", **bearer(f"eyJhbGciOiJub25lIn0.{claims}.c2VhbA"))).status_code == 200
 
 
-async def test_no_token_is_ever_written(world: ApiWorld, door: httpx.AsyncClient) -> None:
+async def test_no_token_is_ever_written(world: ApiWorld, door: httpx2.AsyncClient) -> None:
     """Not into a log at any level, whether it counts or not; not into an answer."""
     _, id_ = await a_gang(world)
     good = token_of(world, id_)

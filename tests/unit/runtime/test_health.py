@@ -5,7 +5,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from slipway.runtime.health import HealthApp, ProcessHealth
@@ -131,7 +131,7 @@ async def test_the_server_answers_on_a_free_port_until_it_is_told_to_stop():
         server = HttpServer(HealthApp(ProcessHealth(FakeClock())), [listener], drain_timeout_s=2, websockets=False)
         async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
             tasks.create_task(server.serve(stop.wait))
-            async with httpx.AsyncClient(base_url=f"http://{host}:{port}", verify=NO_TLS, trust_env=False) as client:
+            async with httpx2.AsyncClient(base_url=f"http://{host}:{port}", verify=NO_TLS, trust_env=False) as client:
                 answer = await client.get("/livez")
                 assert (answer.status_code, answer.json()["status"]) == (200, "ok")
                 assert "server" not in answer.headers

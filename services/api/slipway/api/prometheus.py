@@ -17,7 +17,7 @@ from slipway.errors import UnavailableError
 from slipway.runtime.service import version
 
 if TYPE_CHECKING:
-    import httpx
+    import httpx2
 
 EXCHANGE_S = 5.0
 ANSWER_BYTES_MAX = 32 * 1024 * 1024
@@ -62,7 +62,7 @@ class Prometheus:
         self._url = f"{url.rstrip('/')}/api/v1/query"
         self._token_file = token_file
         self._ca_file = ca_file
-        self._http: httpx.AsyncClient | None = None
+        self._http: httpx2.AsyncClient | None = None
 
     async def ask(self, expression: str, *, at: float | None = None) -> list[tuple[dict[str, str], float]]:
         """(labels, value) of each series at a time (epoch seconds), or now. Raises PrometheusError."""
@@ -89,7 +89,7 @@ class Prometheus:
             await http.aclose()
 
     async def _exchange(self, expression: str, at: float | None) -> tuple[int, bytes]:
-        import httpx
+        import httpx2
 
         headers = {"Accept": "application/json"}
         if self._token_file:
@@ -103,7 +103,7 @@ class Prometheus:
                     body += chunk
                     if len(body) > ANSWER_BYTES_MAX:
                         raise PrometheusError(f"Prometheus answers more than {ANSWER_BYTES_MAX} bytes")
-        except (httpx.HTTPError, httpx.InvalidURL) as error:
+        except (httpx2.HTTPError, httpx2.InvalidURL) as error:
             raise PrometheusError(
                 f"Prometheus (SLIPWAY_PROMETHEUS_URL) cannot be reached: {str(error) or type(error).__name__}"
             ) from error
@@ -115,14 +115,14 @@ class Prometheus:
         except (OSError, UnicodeDecodeError) as error:
             raise PrometheusError(f"SLIPWAY_PROMETHEUS_TOKEN_FILE: {self._token_file} cannot be read") from error
 
-    async def _opened(self) -> "httpx.AsyncClient":
+    async def _opened(self) -> "httpx2.AsyncClient":
         if self._http is None:
-            import httpx
+            import httpx2
 
             verify = await asyncio.to_thread(_authorities, self._ca_file)
             if self._http is None:
                 agent = {"User-Agent": f"slipway/{version()}"}
-                self._http = httpx.AsyncClient(verify=verify, trust_env=False, timeout=EXCHANGE_S, headers=agent)
+                self._http = httpx2.AsyncClient(verify=verify, trust_env=False, timeout=EXCHANGE_S, headers=agent)
         return self._http
 
 

@@ -2,7 +2,7 @@
 
 import asyncio
 
-import httpx
+import httpx2
 import pytest
 
 from slipway.errors import InvalidError, TransientError
@@ -73,7 +73,7 @@ async def test_the_endpoint_is_for_those_who_know_its_key(world: NodeWorld):
     node = world.core.get("nodes", "", "node-0")
     endpoint = str(node["metadata"]["annotations"]["slipway.dev/log-endpoint"])
     path = f"logs/{NAMESPACE}/{pod.metadata.uid}"
-    async with httpx.AsyncClient(verify=NO_TLS, trust_env=False) as client:
+    async with httpx2.AsyncClient(verify=NO_TLS, trust_env=False) as client:
         good = await client.get(f"{endpoint}/{path}")
         keyless = await client.get(f"{endpoint.rpartition('/')[0]}/{path}")
         wrong = await client.get(f"{endpoint.rpartition('/')[0]}/{'0' * 32}/{path}")

@@ -9,7 +9,7 @@ from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from slipway.local.pages.server import CONNECTIONS_MAX, NotebookSite, PageServer, Site, TensorboardSite
@@ -20,12 +20,12 @@ PREFIX = "/proxy/notebook-abc-12345678"
 
 
 @contextlib.contextmanager
-def served(site: Site, prefix: str = PREFIX, *, token: str = "") -> Generator[httpx.Client, None, None]:
+def served(site: Site, prefix: str = PREFIX, *, token: str = "") -> Generator[httpx2.Client, None, None]:
     server = PageServer(("127.0.0.1", 0), site, prefix=prefix, token=token)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
     try:
-        with httpx.Client(base_url=f"http://127.0.0.1:{server.server_port}", verify=NO_TLS, trust_env=False) as client:
+        with httpx2.Client(base_url=f"http://127.0.0.1:{server.server_port}", verify=NO_TLS, trust_env=False) as client:
             yield client
     finally:
         server.shutdown()
@@ -35,14 +35,14 @@ def served(site: Site, prefix: str = PREFIX, *, token: str = "") -> Generator[ht
 
 
 @pytest.fixture
-def notebook(monkeypatch: pytest.MonkeyPatch) -> Iterator[httpx.Client]:
+def notebook(monkeypatch: pytest.MonkeyPatch) -> Iterator[httpx2.Client]:
     monkeypatch.setenv("SLIPWAY_ALLOCATION_ID", "notebook-abc-12345678")
     monkeypatch.setenv("SLIPWAY_RANK", "0")
     with served(NotebookSite()) as client:
         yield client
 
 
-def run(client: httpx.Client, code: str) -> list[dict[str, Any]]:
+def run(client: httpx2.Client, code: str) -> list[dict[str, Any]]:
     answer = client.post(f"{PREFIX}/run", json={"code": code})
     assert answer.status_code == 200
     return [json.loads(line) for line in answer.text.splitlines()]
@@ -52,7 +52,7 @@ def told(events: list[dict[str, Any]], type_: str) -> str:
     return "".join(str(event["text"]) for event in events if event["type"] == type_)
 
 
-def test_the_page_is_there_with_and_without_the_prefix(notebook: httpx.Client):
+def test_the_page_is_there_with_and_without_the_prefix(notebook: httpx2.Client):
     """Behind the proxy and at the pod's own address; it loads nothing from elsewhere."""
     page = notebook.get(f"{PREFIX}/")
     assert page.status_code == 200
@@ -66,7 +66,7 @@ def test_the_page_is_there_with_and_without_the_prefix(notebook: httpx.Client):
     assert notebook.get("/healthz").text == "ok\n"
 
 
-def test_a_cell_runs_in_a_namespace_that_lasts(notebook: httpx.Client):
+def test_a_cell_runs_in_a_namespace_that_lasts(notebook: httpx2.Client):
     """Output, the value of the last expression, and the same variables in the next cell."""
     first = run(notebook, "x = 41\nprint('hello')\nx + 1")
     assert told(first, "stdout") == "hello\n"
@@ -81,7 +81,7 @@ def test_a_cell_runs_in_a_namespace_that_lasts(notebook: httpx.Client):
     ("code", "words"),
     [("1 / 0", "ZeroDivisionError"), ("def f(:", "SyntaxError"), ("raise SystemExit(3)", "SystemExit: 3")],
 )
-def test_an_error_is_output(notebook: httpx.Client, code: str, words: str):
+def test_an_error_is_output(notebook: httpx2.Client, code: str, words: str):
     """The kernel goes on, and our own frames are not shown."""
     text = told(run(notebook, code), "error")
     assert words in text
@@ -89,13 +89,13 @@ def test_an_error_is_output(notebook: httpx.Client, code: str, words: str):
     assert told(run(notebook, "1"), "result") == "1"
 
 
-def test_a_kernel_that_ends_is_replaced(notebook: httpx.Client):
+def test_a_kernel_that_ends_is_replaced(notebook: httpx2.Client):
     """The page says so; the next cell runs."""
     assert "The kernel ended" in told(run(notebook, "import os; os._exit(1)"), "error")
     assert told(run(notebook, "2"), "result") == "2"
 
 
-def test_a_cell_can_be_interrupted(notebook: httpx.Client):
+def test_a_cell_can_be_interrupted(notebook: httpx2.Client):
     """By another request, while it runs."""
     with notebook.stream("POST", f"{PREFIX}/run", json={"code": "print('up')\nwhile True: pass"}) as answer:
         lines = answer.iter_lines()
@@ -105,7 +105,7 @@ def test_a_cell_can_be_interrupted(notebook: httpx.Client):
         assert "KeyboardInterrupt" in "".join(lines)
 
 
-def test_a_restart_forgets(notebook: httpx.Client):
+def test_a_restart_forgets(notebook: httpx2.Client):
     """Variables are gone, and cells are counted from one."""
     run(notebook, "x = 1")
     notebook.post(f"{PREFIX}/restart", json={})
@@ -114,7 +114,7 @@ def test_a_restart_forgets(notebook: httpx.Client):
     assert events[0]["count"] == 1
 
 
-def test_other_sites_can_not_run_anything(notebook: httpx.Client):
+def test_other_sites_can_not_run_anything(notebook: httpx2.Client):
     """Not by a form, not by a name that was made to point here, not by a body without end."""
     form = notebook.post("/run", data={"code": "1"})
     rebound = notebook.post("/run", json={"code": "1"}, headers={"Host": "evil.example"})
@@ -146,7 +146,7 @@ def test_with_a_token_the_proxy_only_is_answered():
         assert client.get("/healthz").status_code == 200
 
 
-def answer_to(client: httpx.Client, *pieces: bytes) -> bytes:
+def answer_to(client: httpx2.Client, *pieces: bytes) -> bytes:
     """What comes until the connection ends."""
     with socket.create_connection(("127.0.0.1", client.base_url.port or 0), timeout=10) as connection:
         with contextlib.suppress(OSError):
@@ -168,7 +168,7 @@ def answer_to(client: httpx.Client, *pieces: bytes) -> bytes:
         b"GET /" + b"x" * 17_000,
     ],
 )
-def test_a_head_that_is_too_large(notebook: httpx.Client, head: bytes):
+def test_a_head_that_is_too_large(notebook: httpx2.Client, head: bytes):
     """It is not read to its end."""
     assert b" 200 " not in answer_to(notebook, head)
     assert b" 200 " in answer_to(notebook, b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
@@ -236,13 +236,13 @@ def test_a_client_that_leaves_is_no_error(capfd: pytest.CaptureFixture[str], req
 
 def test_an_error_of_the_site_is_printed(capfd: pytest.CaptureFixture[str]):
     """Only those of a connection that is gone are passed over."""
-    with served(_Paused()) as client, pytest.raises(httpx.RemoteProtocolError):
+    with served(_Paused()) as client, pytest.raises(httpx2.RemoteProtocolError):
         client.get("/broken")
     wait_until(has_answered_all, "the threads of the requests to end")
     assert "LookupError: of the site" in capfd.readouterr().err
 
 
-def test_connections_are_limited(notebook: httpx.Client):
+def test_connections_are_limited(notebook: httpx2.Client):
     """Each is a thread; what is above is closed at once."""
     with contextlib.ExitStack() as held:
         for _ in range(CONNECTIONS_MAX):

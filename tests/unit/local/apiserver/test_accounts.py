@@ -1,6 +1,6 @@
 """Tokens on a clock that the test moves, and the doors of the server in its different modes."""
 
-import httpx
+import httpx2
 import pytest
 
 from slipway.local.apiserver.accounts import ServiceAccountTokens, TokenError
@@ -89,6 +89,6 @@ async def test_account_in_open_mode_is_known_and_free() -> None:
     assert pods.status_code == 200
 
 
-def _client(app: object) -> httpx.AsyncClient:
-    transport = httpx.ASGITransport(app=app)  # pyright: ignore[reportArgumentType]
-    return httpx.AsyncClient(transport=transport, base_url="http://localhost")
+def _client(app: object) -> httpx2.AsyncClient:
+    transport = httpx2.ASGITransport(app=app)  # pyright: ignore[reportArgumentType]
+    return httpx2.AsyncClient(transport=transport, base_url="http://localhost")

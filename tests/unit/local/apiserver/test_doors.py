@@ -1,6 +1,6 @@
 """Web pages at the door of the local API server: other host names, other origins, and what a browser sends unasked."""
 
-import httpx
+import httpx2
 import pytest
 
 from slipway.local.apiserver.http import create_app
@@ -12,9 +12,9 @@ BODY = b'{"metadata": {"name": "made"}}'
 JSON = {"content-type": "application/json"}
 
 
-def _client(host: str = "localhost", *, names: tuple[str, ...] = ()) -> httpx.AsyncClient:
-    transport = httpx.ASGITransport(app=create_app(a_core(), token="t", hosts=names))
-    return httpx.AsyncClient(transport=transport, base_url=f"http://{host}")
+def _client(host: str = "localhost", *, names: tuple[str, ...] = ()) -> httpx2.AsyncClient:
+    transport = httpx2.ASGITransport(app=create_app(a_core(), token="t", hosts=names))
+    return httpx2.AsyncClient(transport=transport, base_url=f"http://{host}")
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import sys
 import time
 from pathlib import Path
 
-import httpx
+import httpx2
 import msgspec
 
 from slipway.local.apiserver.core import ClusterCore
@@ -91,7 +91,7 @@ def test_kill_9_loses_nothing_answered(tmp_path: Path) -> None:
     acknowledged: dict[str, str] = {}
     process = _start(port, tmp_path)
     opens = {"Authorization": f"Bearer {(tmp_path / 'token').read_text()}"}
-    client = httpx.Client(base_url=_url(port), headers=opens, verify=NO_TLS, trust_env=False)
+    client = httpx2.Client(base_url=_url(port), headers=opens, verify=NO_TLS, trust_env=False)
     try:
         for number in range(50):
             answer = client.post("/api/v1/namespaces/default/configmaps", json=a_config(f"c{number}"))
@@ -115,12 +115,12 @@ def _start(port: int, folder: Path) -> subprocess.Popen[bytes]:
     command += ["--token-file", str(folder / "token")]
     process = subprocess.Popen([*command, "--allow-unknown-rules"], env=dict(os.environ))
     ends_at = time.monotonic() + DEADLINE_S
-    with httpx.Client(base_url=_url(port), verify=NO_TLS, trust_env=False) as client:
+    with httpx2.Client(base_url=_url(port), verify=NO_TLS, trust_env=False) as client:
         while time.monotonic() < ends_at:
             try:
                 if client.get("/readyz").status_code == 200:
                     return process
-            except httpx.TransportError:
+            except httpx2.TransportError:
                 time.sleep(0.02)
     process.kill()
     raise AssertionError("the server did not start")

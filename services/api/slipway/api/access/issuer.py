@@ -27,7 +27,7 @@ from slipway.runtime.clock import Clock
 from slipway.runtime.service import version
 
 if TYPE_CHECKING:
-    import httpx
+    import httpx2
 
 EXCHANGE_S = 5.0
 FETCH_GAP_S = 10.0
@@ -109,7 +109,7 @@ class Issuer:
         self.client = client
         self._clock = clock
         self._ca_file = ca_file
-        self._http: httpx.AsyncClient | None = None
+        self._http: httpx2.AsyncClient | None = None
         self._document: DiscoveryDocument | None = None
         self._keys: tuple[IssuerKey, ...] = ()
         self._fetched_at = -math.inf
@@ -247,7 +247,7 @@ class Issuer:
 
     async def _post(self, address: str, fields: Mapping[str, str], document: DiscoveryDocument) -> tuple[int, bytes]:
         """(status, body) of a form that is sent as our client."""
-        from httpx import BasicAuth
+        from httpx2 import BasicAuth
 
         if not address:
             raise IssuerAwayError(f"the issuer {self.url} names no such endpoint in its discovery document")
@@ -264,7 +264,7 @@ class Issuer:
             raise IssuerAwayError(f"{address} did not answer within {EXCHANGE_S:g} s") from error
 
     async def _exchange(self, method: str, address: str, **options: Any) -> tuple[int, bytes]:
-        import httpx
+        import httpx2
 
         body = bytearray()
         try:
@@ -274,7 +274,7 @@ class Issuer:
                     body += chunk
                     if len(body) > ANSWER_BYTES_MAX:
                         raise IssuerAwayError(f"{address} answers more than {ANSWER_BYTES_MAX} bytes")
-        except (httpx.HTTPError, httpx.InvalidURL) as error:
+        except (httpx2.HTTPError, httpx2.InvalidURL) as error:
             raise IssuerAwayError(f"{address} cannot be reached: {str(error) or type(error).__name__}") from error
         self._compare_clocks(response.headers.get("date", ""))
         return response.status_code, bytes(body)
@@ -285,15 +285,15 @@ class Issuer:
         except (ValueError, TypeError):
             self._ahead_s = None
 
-    async def _opened(self) -> "httpx.AsyncClient":
+    async def _opened(self) -> "httpx2.AsyncClient":
         if self._http is None:
-            import httpx
+            import httpx2
 
             verify = await asyncio.to_thread(_authorities, self._ca_file)
             if self._http is None:
                 agent = {"User-Agent": f"slipway/{version()}"}
-                limits = httpx.Limits(max_connections=AT_ONCE_MAX, max_keepalive_connections=2)
-                self._http = httpx.AsyncClient(
+                limits = httpx2.Limits(max_connections=AT_ONCE_MAX, max_keepalive_connections=2)
+                self._http = httpx2.AsyncClient(
                     verify=verify, trust_env=False, timeout=EXCHANGE_S, headers=agent, limits=limits
                 )
         return self._http

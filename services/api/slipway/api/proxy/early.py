@@ -77,7 +77,7 @@ class Upload:
 
 
 UPLOAD: "ContextVar[Upload | None]" = ContextVar("upload", default=None)
-"""The body of the request that this task sends: httpx passes nothing to the connection that it chooses."""
+"""The body of the request that this task sends: httpx2 passes nothing to the connection that it chooses."""
 
 
 CONFIRM: "ContextVar[Callable[[], Awaitable[None]] | None]" = ContextVar("confirm", default=None)

@@ -21,7 +21,7 @@ from slipway.runtime import log
 from slipway.runtime.turns import UnitTurns
 
 if TYPE_CHECKING:
-    import httpx
+    import httpx2
 
     from slipway.api.proxy.early import Upload
 
@@ -41,7 +41,7 @@ class HttpForwarder:
         self.token = token
         self._silence_s = silence_s
         self._stop = stop
-        self._client: httpx.AsyncClient | None = None
+        self._client: httpx2.AsyncClient | None = None
 
     async def aclose(self) -> None:
         """Close every connection."""
@@ -66,7 +66,7 @@ class HttpForwarder:
             DeadlineError: it is silent for too long.
             BadGatewayError: it answers nothing that could be passed on.
         """
-        import httpx
+        import httpx2
 
         from slipway.api.proxy.early import CONFIRM, UPLOAD, Upload
 
@@ -81,11 +81,11 @@ class HttpForwarder:
         CONFIRM.set(confirm)
         try:
             response = await self._opened().send(upstream, stream=True)
-        except (httpx.ConnectError, httpx.ConnectTimeout) as error:
+        except (httpx2.ConnectError, httpx2.ConnectTimeout) as error:
             raise NotListeningError(f"{target.allocation} does not answer on port {target.port} yet") from error
-        except httpx.TimeoutException as error:
+        except httpx2.TimeoutException as error:
             raise DeadlineError(f"{target.allocation} is silent on port {target.port}") from error
-        except httpx.HTTPError as error:
+        except httpx2.HTTPError as error:
             raise BadGatewayError(f"{target.allocation} gave no proper answer: {type(error).__name__}") from error
 
         async def touching_send(message: Message) -> None:
@@ -97,8 +97,8 @@ class HttpForwarder:
         finally:
             await response.aclose()
 
-    def _build(self, request: Request, target: ProxyTarget, content: AsyncGenerator[bytes] | None) -> "httpx.Request":
-        import httpx
+    def _build(self, request: Request, target: ProxyTarget, content: AsyncGenerator[bytes] | None) -> "httpx2.Request":
+        import httpx2
 
         scheme = "https" if target.is_tls else "http"
         fields = request_fields(
@@ -109,16 +109,16 @@ class HttpForwarder:
             token=self.token,
             pod_uid=target.pod_uid,
         )
-        return httpx.Request(
+        return httpx2.Request(
             request.method,
-            httpx.URL(scheme=scheme, host=target.host, port=target.port, raw_path=target.path),
+            httpx2.URL(scheme=scheme, host=target.host, port=target.port, raw_path=target.path),
             headers=fields,
             content=content,
             extensions={"timeout": self._timeout().as_dict()},
         )
 
     async def _answer(
-        self, request: Request, send: Send, target: ProxyTarget, response: "httpx.Response", uploaded: asyncio.Event
+        self, request: Request, send: Send, target: ProxyTarget, response: "httpx2.Response", uploaded: asyncio.Event
     ) -> None:
         own = (target.authority, request.headers.get("host", ""))
         if not 200 <= response.status_code <= STATUS_MAX:
@@ -134,48 +134,48 @@ class HttpForwarder:
             self._pump(response, send, target), _until_left(request.receive, uploaded), self._until_drained(response)
         )
 
-    async def _until_drained(self, response: "httpx.Response") -> None:
+    async def _until_drained(self, response: "httpx2.Response") -> None:
         """The drain ends what has no end of its own; a page that is being loaded is let through."""
         await self._stop.wait()
         if "content-length" in response.headers:
             await asyncio.Event().wait()
 
-    async def _pump(self, response: "httpx.Response", send: Send, target: ProxyTarget) -> None:
-        import httpx
+    async def _pump(self, response: "httpx2.Response", send: Send, target: ProxyTarget) -> None:
+        import httpx2
 
         turns = UnitTurns()
         try:
             async for chunk in response.aiter_raw():
                 await send({"type": "http.response.body", "body": chunk, "more_body": True})
                 await turns.passed()
-        except httpx.HTTPError as error:
+        except httpx2.HTTPError as error:
             # The status is out: an answer that is not completed closes the connection, the only honest end.
             _log.warning("workload broke off its answer", allocation=target.allocation, error=type(error).__name__)
             return
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
-    def _opened(self) -> "httpx.AsyncClient":
+    def _opened(self) -> "httpx2.AsyncClient":
         if self._client is None:
-            import httpx
+            import httpx2
 
             from slipway.api.proxy.early import EarlyBackend
 
-            limits = httpx.Limits(
+            limits = httpx2.Limits(
                 max_connections=CONNECTIONS_MAX,
                 max_keepalive_connections=IDLE_CONNECTIONS_MAX,
                 keepalive_expiry=10.0,
             )
             # Certificates of workloads are their own: inside the cluster there is no name to check.
-            transport = httpx.AsyncHTTPTransport(limits=limits, verify=False, trust_env=False)
-            # httpx has no way to choose how its pool connects.
+            transport = httpx2.AsyncHTTPTransport(limits=limits, verify=False, trust_env=False)
+            # httpx2 has no way to choose how its pool connects.
             transport._pool._network_backend = EarlyBackend()  # pyright: ignore[reportPrivateUsage, reportAttributeAccessIssue]
-            self._client = httpx.AsyncClient(transport=transport, trust_env=False, timeout=self._timeout())
+            self._client = httpx2.AsyncClient(transport=transport, trust_env=False, timeout=self._timeout())
         return self._client
 
-    def _timeout(self) -> "httpx.Timeout":
-        import httpx
+    def _timeout(self) -> "httpx2.Timeout":
+        import httpx2
 
-        return httpx.Timeout(connect=CONNECT_S, read=self._silence_s, write=self._silence_s, pool=WAIT_FOR_SLOT_S)
+        return httpx2.Timeout(connect=CONNECT_S, read=self._silence_s, write=self._silence_s, pool=WAIT_FOR_SLOT_S)
 
 
 async def _body(

@@ -22,7 +22,7 @@ from slipway.runtime.clock import Clock
 from slipway.runtime.service import version
 
 if TYPE_CHECKING:
-    import httpx
+    import httpx2
 
 ADDRESSES_MAX = 3
 """Of a name's addresses so many are tried."""
@@ -60,7 +60,7 @@ class Sender:
         self._timeout_s = timeout_s
         self._allowed = allowed
         self._resolver = Resolver()
-        self._transport: httpx.AsyncHTTPTransport | None = None
+        self._transport: httpx2.AsyncHTTPTransport | None = None
 
     async def aclose(self) -> None:
         """Close every connection."""
@@ -84,7 +84,7 @@ class Sender:
         return msgspec.structs.replace(answer, duration_s=self._clock.monotonic() - started_s)
 
     async def _try(self, webhook: Webhook, message: Message) -> DeliveryResult:
-        import httpx
+        import httpx2
 
         target = parse_target(webhook.config.url)
         addresses = (await self._resolver.resolve(target, self._allowed))[:ADDRESSES_MAX]
@@ -93,10 +93,10 @@ class Sender:
             request = self._request(webhook, message, target, address, connect_s=self._timeout_s / len(addresses))
             try:
                 response = await self._opened().handle_async_request(request)
-            except (httpx.ConnectError, httpx.ConnectTimeout) as error:
+            except (httpx2.ConnectError, httpx2.ConnectTimeout) as error:
                 said = said or _reason(error)  # nothing was sent yet: another address may answer
                 continue
-            except (httpx.HTTPError, httpx.InvalidURL) as error:
+            except (httpx2.HTTPError, httpx2.InvalidURL) as error:
                 return DeliveryResult(delivered=False, detail=f"the exchange broke: {type(error).__name__}")
             try:
                 return _judge(response.status_code, response.headers.get("retry-after", ""))
@@ -106,8 +106,8 @@ class Sender:
 
     def _request(
         self, webhook: Webhook, message: Message, target: WebhookTarget, address: str, *, connect_s: float
-    ) -> "httpx.Request":
-        import httpx
+    ) -> "httpx2.Request":
+        import httpx2
 
         fields = {
             "Host": target.authority,
@@ -117,19 +117,19 @@ class Sender:
             **signature.headers(webhook.key, message.id, message.body, now=self._clock.now()),
         }
         limit_s = self._timeout_s
-        timeout = httpx.Timeout(connect=connect_s, read=limit_s, write=limit_s, pool=limit_s)
+        timeout = httpx2.Timeout(connect=connect_s, read=limit_s, write=limit_s, pool=limit_s)
         # The certificate is checked against the name, the connection goes to the address.
         extensions = {"timeout": timeout.as_dict(), "sni_hostname": target.host}
-        url = httpx.URL(scheme=target.scheme, host=address, port=target.port, raw_path=target.path.encode())
-        return httpx.Request("POST", url, headers=fields, content=message.body, extensions=extensions)
+        url = httpx2.URL(scheme=target.scheme, host=address, port=target.port, raw_path=target.path.encode())
+        return httpx2.Request("POST", url, headers=fields, content=message.body, extensions=extensions)
 
-    def _opened(self) -> "httpx.AsyncHTTPTransport":
+    def _opened(self) -> "httpx2.AsyncHTTPTransport":
         if self._transport is None:
-            import httpx
+            import httpx2
 
             # How many there are is bounded for each webhook, so that a dead receiver takes none from the others.
-            limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
-            self._transport = httpx.AsyncHTTPTransport(limits=limits, trust_env=False)
+            limits = httpx2.Limits(max_connections=None, max_keepalive_connections=0)
+            self._transport = httpx2.AsyncHTTPTransport(limits=limits, trust_env=False)
         return self._transport
 
 
