@@ -66,11 +66,11 @@ class Piece(msgspec.Struct, frozen=True, kw_only=True):
     gpus: int
 
 
-def work(seed: int) -> list[Piece]:
+def work(seed: int, load: float = LOAD) -> list[Piece]:
     """The work of a seed, by its arrival."""
     chance = random.Random(seed)
     drawn = [(size := _size(chance), _run_s(chance, size)) for _ in range(WORK)]
-    span_s = sum(size * run_s for size, run_s in drawn) / (NODES * GPUS * LOAD)
+    span_s = sum(size * run_s for size, run_s in drawn) / (NODES * GPUS * load)
     arrivals = sorted(_arrival(chance, span_s) for _ in drawn)
     weights = [1 / (rank + 1) ** ZIPF for rank in range(USERS)]
     pieces: list[Piece] = []

@@ -24,7 +24,7 @@ from slipway.scheduler.plan.state.snapshot import nodes_of_pool
 from slipway.scheduler.simulate import changes as wishes
 from slipway.scheduler.simulate import lower
 from slipway.scheduler.simulate.changes import PoolStanding
-from slipway.scheduler.simulate.forecast import HORIZON_S
+from slipway.scheduler.simulate.futures import HORIZON_S
 from slipway.scheduler.simulate.parts import AllocationPart, PlacedPart, RankPart, Scenario
 from slipway.scheduler.simulate.run import SimulationOutcome, simulate
 from slipway.scheduler.simulate.world import Life

@@ -5,7 +5,7 @@ work that ends at the instant at which it starts frees its places for others at 
 """
 
 import heapq
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import msgspec
 
@@ -55,16 +55,31 @@ class SimulationOutcome(msgspec.Struct, kw_only=True):
 
 
 def simulate(
-    scenario: Scenario, *, with_scores: bool = False, given: Given | None = None, start: float = 0.0
+    scenario: Scenario,
+    *,
+    with_scores: bool = False,
+    given: Given | None = None,
+    start: float = 0.0,
+    awaited: Collection[str] | None = None,
 ) -> SimulationOutcome:
-    """Run `scenario` from `start` to its `until`, or until nothing more can happen."""
-    return _Run(scenario, with_scores=with_scores, given=given, start=start).run()
+    """Run `scenario` from `start` to its `until`, or until nothing more can happen; with `awaited`, until all of these
+    have started, and without explanations."""
+    return _Run(scenario, with_scores=with_scores, given=given, start=start, awaited=awaited).run()
 
 
 class _Run:
-    def __init__(self, scenario: Scenario, *, with_scores: bool, given: Given | None, start: float) -> None:
+    def __init__(
+        self,
+        scenario: Scenario,
+        *,
+        with_scores: bool,
+        given: Given | None,
+        start: float,
+        awaited: Collection[str] | None,
+    ) -> None:
         self.scenario = scenario
         self.start = start
+        self.awaited = None if awaited is None else set(awaited)
         self.outcome = SimulationOutcome(world=SimulatedWorld(scenario, given))
         self.world = self.outcome.world
         self.policy = policy_of(self.world.columns.snapshot().pool)
@@ -88,11 +103,14 @@ class _Run:
             heapq.heappush(self.events, (at, _ARRIVES, part.name, 1))
         until = self.scenario.until
         while self.events and (until is None or self.events[0][0] <= until) and self.idle_wakes < IDLE_WAKES_MAX:
+            if self.awaited is not None and not self.awaited:
+                break
             if self.events[0][1] == _WAKES:
                 self._wake(heapq.heappop(self.events)[0])
             else:
                 self._instant(self.events[0][0])
-        self._explain()
+        if self.awaited is None:
+            self._explain()
         if until is not None:
             self.outcome.end = until
         return self.outcome
@@ -140,6 +158,8 @@ class _Run:
                 self.world.evict(evict, now)
             for admit in decided.admits:
                 self._expect_end(admit.uid, self.world.admit(admit, now), now)
+                if self.awaited is not None:
+                    self.awaited.discard(admit.uid)
             for grow in decided.grows:
                 self.world.grow(grow, now)
             self._sample(now)

@@ -1,0 +1,179 @@
+"""When what waits is likely to start: the planner runs on through possible futures of its pool. Pure.
+
+Owns what a future is. In each one work runs as long as work like it did (`run_times.py`), and new work arrives as it
+arrived during the last day: at the same times of day, each piece one that arrived before. So new work passes what
+waits as the policy of the pool lets it. A future takes its run times and its arrivals from a resampling of the past
+(the bootstrap): a short past gives wider bounds than a long one.
+
+Promises
+- The bounds are the first and the last start over `FUTURES` futures. Where the real future is like them, `NOMINAL` of
+  the starts are within; docs/scheduling-quality.md says how many were.
+- The same question has the same answer: chance is a hash of the number of the future and of what is drawn.
+
+Not promised: work that differs from all that came before, nodes that come and go.
+
+Source: Efron, "Bootstrap Methods: Another Look at the Jackknife", 1979; Vovk, Gammerman and Shafer, "Algorithmic
+Learning in a Random World", 2005 (bounds from ranks among exchangeable draws).
+"""
+
+import hashlib
+import itertools
+import math
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Final, TypeVar
+
+import msgspec
+
+from slipway.model.facts import AllocationFact
+from slipway.model.mig import GPU_UNITS
+from slipway.scheduler.plan.state.rank_request import requests_of
+from slipway.scheduler.simulate import lower
+from slipway.scheduler.simulate.parts import AllocationPart, Scenario
+from slipway.scheduler.simulate.run import simulate
+from slipway.scheduler.simulate.run_times import SAMPLES_MIN, PastRun, RunTimes
+
+FUTURES = 11
+NOMINAL = (FUTURES - 1) / (FUTURES + 1)
+"""the part of starts that is between the first and the last start of all futures, if these are as likely as the real
+one: then each order of the real one among them is equally likely"""
+HORIZON_S = 30 * 86_400.0
+"""What would start later than this is not foreseen."""
+DAY_S = 86_400.0
+ARRIVALS_MAX = 500
+"""of one future"""
+
+_ARRIVAL: Final = "arrival "
+"""No allocation has a space in its name."""
+T = TypeVar("T")
+Bounds = tuple[float, float | None]
+"""(first, last) instant; None: later than is foreseen"""
+
+
+class Work(msgspec.Struct, frozen=True, kw_only=True):
+    """What runs or waits."""
+
+    part: AllocationPart
+    """where it runs, or when it comes"""
+    fact: AllocationFact
+    """as it is before the world has done anything with it; its uid is the name of the part"""
+    ran_s: float = 0.0
+    saved_s: float = 0.0
+    """of that time: what earlier attempts saved"""
+
+
+class Piece(msgspec.Struct, frozen=True, kw_only=True):
+    """Work that arrived before, as what may arrive again."""
+
+    part: AllocationPart
+    fact: AllocationFact
+    ran_s: float = 0.0
+    has_ended: bool = False
+
+
+class Past(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of the time before now."""
+
+    runs: Sequence[PastRun]
+    since: float
+    """from when on all arrivals are known"""
+    arrivals: Sequence[float]
+    """instants, in order"""
+    pieces: Sequence[Piece]
+
+    @property
+    def is_enough(self) -> bool:
+        """Whether it tells anything."""
+        return sum(run.has_ended for run in self.runs) >= SAMPLES_MIN
+
+
+class Now(msgspec.Struct, frozen=True, kw_only=True):
+    """A pool as it stands: all facts but those of allocations, and the work."""
+
+    at: float
+    given: lower.Given
+    work: Sequence[Work]
+
+
+def likely_starts(now: Now, past: Past, names: Collection[str]) -> dict[str, Bounds]:
+    """{name: its likely bounds} of the work of these names. What does not start although all other work ends and
+    nothing new comes has none; so has everything where the past is not enough."""
+    if not past.is_enough or not names:
+        return {}
+    alone = _starts(now, _work_of(now, RunTimes(past.runs), 0), [], names)
+    awaited = sorted(name for name, start in alone.items() if start is not None)
+    drawn = [_future(now, past, awaited, number) for number in range(FUTURES)] if awaited else []
+    found: dict[str, Bounds] = {}
+    for name in awaited:
+        starts = sorted(math.inf if (start := each[name]) is None else start for each in drawn)
+        first, last = starts[0], starts[-1]
+        if math.isfinite(first):
+            found[name] = first, last if math.isfinite(last) else None
+    return found
+
+
+def gpus_of(fact: AllocationFact) -> int:
+    """The whole GPUs that it asks for."""
+    return sum(role.count * requests_of(role).gpu_units() for role in fact.roles) // GPU_UNITS
+
+
+def _future(now: Now, past: Past, awaited: Collection[str], number: int) -> Mapping[str, float | None]:
+    """When these start in one future."""
+    times = RunTimes(_resampled(past.runs, number, "run"))
+    arriving = list(itertools.islice(_arriving(now.at, past, times, number), ARRIVALS_MAX))
+    return _starts(now, _work_of(now, times, number), arriving, awaited)
+
+
+def _starts(
+    now: Now, work: Sequence[Work], arriving: Sequence[Work], awaited: Collection[str]
+) -> dict[str, float | None]:
+    every = [*work, *arriving]
+    given = msgspec.structs.replace(now.given, allocations={each.part.name: each.fact for each in every})
+    scenario = Scenario(nodes=[], allocations=[each.part for each in every], until=now.at + HORIZON_S)
+    lives = simulate(scenario, given=given, start=now.at, awaited=awaited).world.lives
+    return {name: lives[name].first_start for name in awaited}
+
+
+def _work_of(now: Now, times: RunTimes, number: int) -> list[Work]:
+    """The work of the pool, each piece with a run time."""
+    found: list[Work] = []
+    for work in now.work:
+        whole_s = times.draw(_as_run(work.fact, work.ran_s), _chance(number, "work", work.part.name))
+        duration = None if whole_s is None else whole_s - work.saved_s
+        found.append(msgspec.structs.replace(work, part=msgspec.structs.replace(work.part, duration=duration)))
+    return found
+
+
+def _arriving(now: float, past: Past, times: RunTimes, number: int) -> Iterator[Work]:
+    """What arrives after now, day after day. What was there when the knowledge of the past begins did not arrive."""
+    span_s = min(DAY_S, now - past.since)
+    recent = [at for at in past.arrivals if max(past.since, now - span_s) < at <= now]
+    pieces = _resampled(past.pieces, number, "piece")
+    if not recent or not pieces:
+        return
+    instants = (at + span_s * turn for turn in itertools.count(1) for at in recent)
+    for count, at in enumerate(itertools.takewhile(lambda at: at <= now + HORIZON_S, instants)):
+        piece = pieces[int(_chance(number, "arrival", count) * len(pieces))]
+        ran_s: float | None = piece.ran_s
+        if not piece.has_ended:
+            ran_s = times.draw(_as_run(piece.fact, piece.ran_s), _chance(number, "duration", count))
+        name = f"{_ARRIVAL}{count}"
+        yield Work(
+            part=msgspec.structs.replace(piece.part, name=name, submit=at, duration=ran_s, placed=[]),
+            fact=msgspec.structs.replace(piece.fact, name=name, uid=name, created=at),
+        )
+
+
+def _as_run(fact: AllocationFact, ran_s: float) -> PastRun:
+    return PastRun(queue=fact.queue, user=fact.user, gpus=gpus_of(fact), limit_s=fact.max_runtime, ran_s=ran_s)
+
+
+def _resampled(values: Iterable[T], number: int, what: str) -> list[T]:
+    """As many of them, drawn with replacement."""
+    every = list(values)
+    return [every[int(_chance(number, what, place) * len(every))] for place in range(len(every))]
+
+
+def _chance(number: int, what: str, which: str | int) -> float:
+    """0 to 1, without 1."""
+    drawn = hashlib.blake2b(f"{number}/{what}/{which}".encode(), digest_size=6).digest()
+    return int.from_bytes(drawn, "big") / (1 << 48)
