@@ -77,6 +77,12 @@ def add_options(parser: argparse.ArgumentParser, *, with_ranks: bool) -> None:
     where.add_argument("--pool", metavar="P")
     where.add_argument("--queue", metavar="Q")
     where.add_argument("--job", metavar="J", help="group it with others")
+    where.add_argument(
+        "--topology",
+        metavar="KEY[=required|preferred]",
+        help="all ranks within one value of this node label, such as a rack; =preferred: as few values as possible "
+        "(default: required)",
+    )
     where.add_argument("--priority", metavar="0..1000", type=whole_number, help="higher goes first (default: 50)")
     where.add_argument("--preemptible", action="store_true", help="may be preempted for others")
     where.add_argument("--hold", action="store_true", help="do not start before `slipway resume`")
@@ -202,9 +208,7 @@ def body_of(kind: str, arguments: argparse.Namespace, command: list[str]) -> Jso
         values = _values_here([item for item in arguments.secret if "=" not in item], os.environ)
         if values:
             body["secretValues"] = values
-    body |= _of_pods(arguments) | _of_course(arguments)
-    if arguments.flavor:
-        body["flavors"] = arguments.flavor
+    body |= _of_nodes(arguments) | _of_pods(arguments) | _of_course(arguments)
     if arguments.label:
         body["labels"] = _named(arguments.label, "--label", "NAME=VALUE")
     if arguments.port:
@@ -217,6 +221,16 @@ def body_of(kind: str, arguments: argparse.Namespace, command: list[str]) -> Jso
     if role:
         body["ranks"] = [role]
     return body
+
+
+def _of_nodes(arguments: argparse.Namespace) -> Json:
+    """Which nodes its ranks may have, and have together."""
+    found: Json = {}
+    if arguments.flavor:
+        found["flavors"] = arguments.flavor
+    if arguments.topology is not None:
+        found["topology"] = _topology(arguments.topology)
+    return found
 
 
 def _of_pods(arguments: argparse.Namespace) -> Json:
@@ -239,6 +253,19 @@ def _of_course(arguments: argparse.Namespace) -> Json:
     if arguments.on_exit:
         found["failurePolicy"] = {"rules": [_rule(text) for text in arguments.on_exit]}
     return found
+
+
+def _topology(text: str) -> dict[str, str]:
+    """`KEY`, or `KEY=MODE`, as `topology` of a launch; which keys are labels the API knows."""
+    key, has_mode, mode = text.partition("=")
+    if not key or (has_mode and mode not in _TOPOLOGY_MODES):
+        raise InvalidError(
+            f"--topology: {text!r} is not KEY, KEY=required or KEY=preferred, such as topology.kubernetes.io/zone"
+        )
+    return {"key": key, "mode": mode or _TOPOLOGY_MODES[0]}
+
+
+_TOPOLOGY_MODES = ("required", "preferred")
 
 
 def _rule(text: str) -> Json:

@@ -37,6 +37,7 @@ _OPTIONS = {
     "volumes": "--volume",
     "after": "--after",
     "failurePolicy": "--on-exit",
+    "topology": "--topology",
 }
 """{a field of a launch: the option that sets it}, where the option is not called as the field"""
 KNOWN_MAX = 200

@@ -199,6 +199,28 @@ async def test_what_it_waits_for_is_an_option(world: ApiWorld, desk: Desk) -> No
     assert "--after: workspace default has no allocation nobody" in unknown.err
 
 
+@pytest.mark.parametrize(
+    ("text", "mode"),
+    [("rack", "required"), ("example.com/block=required", "required"), ("rack=preferred", "preferred")],
+)
+async def test_where_all_ranks_belong_together_is_an_option(world: ApiWorld, desk: Desk, text: str, mode: str) -> None:
+    """`--topology KEY` is the topology of the whole allocation; what is not preferred is required."""
+    assert (await desk.run(*RUN, "--topology", text, "--", "true")).code == main.OK
+    spec = (await world.stored("train")).spec
+    assert spec.topology is not None
+    assert (spec.topology.key, spec.topology.mode) == (text.partition("=")[0], mode)
+    assert all(role.topology is None for role in spec.ranks)
+
+
+async def test_a_topology_that_cannot_be_read_is_refused(desk: Desk) -> None:
+    """With what to write instead; what is no label of nodes the API refuses, and the option is named."""
+    for text in ("", "=required", "rack=near", "rack="):
+        refused = await desk.run(*RUN, "--topology", text, "--", "true")
+        assert (refused.code, "is not KEY, KEY=required or KEY=preferred" in refused.err) == (main.USAGE, True), text
+    refused = await desk.run(*RUN, "--topology", "a rack", "--", "true")
+    assert (refused.code, "--topology" in refused.err) == (main.USAGE, True), refused.err
+
+
 @pytest.mark.parametrize("option", ["--retry", "--max-restarts"])
 async def test_how_often_it_is_tried_again_is_an_option(world: ApiWorld, desk: Desk, option: str) -> None:
     """By either name."""

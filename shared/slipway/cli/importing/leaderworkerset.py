@@ -14,12 +14,13 @@ from slipway.crd.roleresources import containers_of, objects_of
 GROUPS_MAX = 64
 RESTARTS = 1000
 """A group is made again without a limit there; so many times here."""
+_EXCLUSIVE = "leaderworkerset.sigs.k8s.io/exclusive-topology"
 _LOST = {
     "rolloutStrategy": ("replaces groups one by one at a change", "launch anew, and end the old launch"),
     "networkConfig": ("host names of the pods", "use MASTER_ADDR, or python -m slipway.inside hostfile"),
 }
 _LOST_OF_TEMPLATE = {
-    "subGroupPolicy": ("groups within a group", "set ranks[].topology to keep ranks close"),
+    "subGroupPolicy": ("groups within a group", "write a role for each, and set ranks[].topology"),
     "volumeClaimTemplates": ("makes a volume claim for each pod", "use an ephemeral volume, or make claims"),
     "persistentVolumeClaimRetentionPolicy": ("when the claims go", "claims of ephemeral volumes go with the pod"),
 }
@@ -83,6 +84,7 @@ def _group(document: ForeignDocument) -> ImportedLaunch:
             {"LWS_LEADER_ADDRESS": "$(MASTER_ADDR)", "LWS_WORKER_INDEX": "$(RANK)", "LWS_GROUP_SIZE": "$(WORLD_SIZE)"},
         )
     _restarts(launch, template.get("restartPolicy"))
+    _topology(launch, root.get("metadata", "annotations", _EXCLUSIVE))
     startup = spec.get("startupPolicy")
     if startup.text("LeaderCreated") == "LeaderReady":
         for made in launch.roles()[1:]:
@@ -94,6 +96,15 @@ def _group(document: ForeignDocument) -> ImportedLaunch:
     lose(template, _LOST_OF_TEMPLATE)
     launch.body["kind"] = "training"
     return launch
+
+
+def _topology(launch: ImportedLaunch, field: ForeignField) -> None:
+    """The annotation that keeps a group within one domain."""
+    if field.is_set:
+        launch.put("topology", {"key": field.text(), "mode": "required"}, field)
+        field.changed(
+            "a group in one domain, and no other group there", "topology: in one domain; others may be there too"
+        )
 
 
 def _restarts(launch: ImportedLaunch, policy: ForeignField) -> None:

@@ -32,6 +32,11 @@ _OURS = {
     "preemptionPolicy": "Slipway preempts by queue and priority",
 }
 """Fields of a pod that a launch does not need, and why."""
+_TOPOLOGIES = {
+    "kueue.x-k8s.io/podset-required-topology": "required",
+    "kueue.x-k8s.io/podset-preferred-topology": "preferred",
+}
+"""{annotation of a pod template: the mode that it means}"""
 
 
 def frame(launch: ImportedLaunch, root: ForeignField) -> None:
@@ -87,9 +92,21 @@ def role(
         template.refuse(f"would be {count} ranks; 1 to {RANKS_MAX} are possible")
     made: Json = {"name": plain_name(name) or "worker", "count": count}
     made["template"] = pod_template(launch, template, main)
+    _topology(made, template.get("metadata", "annotations"))
     launch.trace(made, ForeignField(launch.document, template.steps[:-1], None))
     launch.roles().append(made)
     return made
+
+
+def _topology(made: Json, annotations: ForeignField) -> None:
+    """Kueue's annotations that keep the pods of one template together; the first that is set decides, as there."""
+    kept = object_of(object_of(object_of(made["template"]).get("metadata")).get("annotations"))
+    for name, mode in _TOPOLOGIES.items():
+        field = annotations.get(name)
+        if field.is_set:
+            made.setdefault("topology", {"key": field.text(), "mode": mode})
+            field.carried("ranks[].topology")
+            kept.pop(name, None)
 
 
 def pod_template(launch: ImportedLaunch, field: ForeignField, main: str = "") -> Json:

@@ -85,13 +85,16 @@ def job(document: ForeignDocument) -> list[ImportedLaunch]:
     spec.get("schedulerName").unneeded("Slipway places the pods")
     _plugins(launch, spec.get("plugins"))
     _volumes(launch, spec.get("volumes"))
-    topology = spec.get("networkTopology")
-    topology.lost(
-        "how far apart the pods may be in the network", "set ranks[].topology: {key: NODE LABEL, mode: required}"
-    )
+    _topology(spec.get("networkTopology"))
     lose(spec, _LOST)
     kind_by_size(launch)
     return [launch]
+
+
+def _topology(field: ForeignField) -> None:
+    """A tier is a level of Volcano's own tree of networks (HyperNodes): which label of nodes it is the tree knows."""
+    mode = "preferred" if field.get("mode").text("hard") == "soft" else "required"
+    field.lost("how far apart the pods may be in the network", f"set topology: {{key: NODE LABEL, mode: {mode}}}")
 
 
 def _volumes(launch: ImportedLaunch, field: ForeignField) -> None:
