@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from slipway.api.explain import explain
+from slipway.api.past_work import past_work
 from slipway.api.queue_view import in_order, waiting_of
 from slipway.api.schemas import ExplainView
 from slipway.crd.meta import Condition
@@ -14,6 +15,7 @@ from slipway.crd.v1alpha1 import Allocation, Job
 from slipway.kube.resources import ALLOCATIONS, JOBS, NODES, QUEUES, RESOURCE_POOLS
 from slipway.model.lifecycle import Event
 from slipway.model.reasons import NEVER, Gate, Reason, Result
+from slipway.model.times import format_time, parse_time
 from tests.support.api_world import ApiWorld
 
 
@@ -259,3 +261,46 @@ async def test_the_planner_is_asked_what_would_help_and_when_it_starts(world: Ap
     assert found["estimatedStart"]["latest"] > found["estimatedStart"]["earliest"]
     running = (await world.get("/allocations?phase=Running")).json()["items"][0]
     assert (await world.get(f"/allocations/{running['id']}/explain?foresee=true")).json()["foreseen"] is None
+
+
+async def ended(world: ApiWorld, name: str, ran_s: float) -> None:
+    """Work that ran for so long, up to now."""
+    await world.launch(name=name, ranks=[{"count": 1, "resources": {"cpu": "1"}}])
+    await world.run(name)
+    now = world.clock.now()
+    times = {"started_at": format_time(now - ran_s), "ended_at": format_time(now)}
+    await world.step(name, Event.TERMINATED, result=Result.SUCCEEDED, **times)
+
+
+async def test_the_likely_start_follows_from_how_long_work_ran(world: ApiWorld) -> None:
+    """With too little ended work it is said that it is unknown. With enough, what waits behind work without a run limit
+    has bounds, though nothing is certain; they are not before now."""
+    ranks = [{"count": 2, "resources": {"cpu": "8"}}]
+    await world.launch(name="first", ranks=ranks)
+    await world.run("first")
+    waits = await world.launch(name="waits", ranks=ranks)
+    asked_at = world.clock.now()
+    for number in range(9):
+        await ended(world, f"old-{number}", 600.0 * (number + 1))
+    start = (await world.get(f"/allocations/{waits['id']}/explain?foresee=true")).json()["foreseen"]["estimatedStart"]
+    assert "fewer than 10 allocations" in start["likelyUnknown"]
+    assert not start.get("likely")
+    await ended(world, "old-9", 6_000.0)
+    start = (await world.get(f"/allocations/{waits['id']}/explain?foresee=true")).json()["foreseen"]["estimatedStart"]
+    assert not start.get("likelyUnknown")
+    assert not start.get("latest")
+    first, last = (parse_time(start["likely"][name]) for name in ("earliest", "latest"))
+    assert asked_at - 1 <= first < last
+
+
+async def test_the_past_of_a_pool_is_that_of_its_own_work(world: ApiWorld) -> None:
+    """How long work ran, with its queue, user and run limit; what ended before it started is no run, though it came."""
+    await ended(world, "old", 60.0)
+    await world.launch(name="never")
+    await world.step("never", Event.TERMINATED, result=Result.CANCELED)
+    past = await past_work(world.parts.seen, "default", world.clock.now())
+    assert [(run["queue"], run["ran_s"], run["limit_s"]) for run in past.runs] == [("default", 60.0, None)]
+    assert [each.metadata.name for each in past.ended] == ["old"]
+    assert past.ended[0].spec.ranks, "whole"
+    assert len(past.arrivals) == 2
+    assert (await past_work(world.parts.seen, "other", world.clock.now())).arrivals == []

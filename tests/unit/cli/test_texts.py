@@ -331,6 +331,27 @@ def test_what_the_planner_foresees_is_told() -> None:
     assert foreseen_text({}) == []
 
 
+@pytest.mark.parametrize(
+    ("start", "line"),
+    [
+        (
+            {"likely": {"earliest": "2026-01-01T14:05:00Z", "latest": "2026-01-02T16:30:00Z"}},
+            "likely start: between 2026-01-01 14:05 UTC and 2026-01-02 16:30 UTC",
+        ),
+        ({"likely": {"earliest": "2026-01-01T14:05:00Z"}}, "likely start: 2026-01-01 14:05 UTC or later"),
+        (
+            {"likelyUnknown": "fewer than 10 allocations of the pool are known to have ended"},
+            "likely start: unknown, fewer than 10 allocations of the pool are known to have ended",
+        ),
+    ],
+)
+def test_a_likely_start_is_told_or_why_it_is_unknown(start: dict[str, Any], line: str) -> None:
+    """In 80 columns, below what explains it."""
+    assert foreseen_text({"estimatedStart": start}) == [line]
+    why = {"id": "a", "phase": "Pending", "message": "no room", "foreseen": {"estimatedStart": start}}
+    assert all(len(part) <= 80 for part in explain_text(why, width=80).splitlines())
+
+
 def test_the_rank_that_failed_is_named_before_those_that_were_stopped_for_it() -> None:
     """Whatever its number; without a rank that is the cause all are named."""
     stopped = {"phase": "Failed", "exitCode": 143, "reason": "BelowMinimum"}

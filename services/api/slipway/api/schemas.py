@@ -333,12 +333,22 @@ class Deadline(Wire, kw_only=True, frozen=True):
     detail: str
 
 
+class LikelyStart(Wire, kw_only=True, frozen=True):
+    """Likely bounds of a start, by how long work of its pool ran and what arrived there. `latest` is absent where it
+    may be later than is foreseen (30 days)."""
+
+    earliest: str
+    latest: str = ""
+
+
 class StartView(Wire, kw_only=True, frozen=True):
     """Bounds of a start. `latest` holds when everything uses up its run limit and nothing new comes; absent: nobody
-    knows."""
+    knows. `likely` is narrower, also without run limits, and not certain; without it `likelyUnknown` says why."""
 
     earliest: str = ""
     latest: str = ""
+    likely: LikelyStart | None = None
+    likely_unknown: str = ""
 
 
 class ForeseenView(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):

@@ -1,7 +1,8 @@
 """Allocations as the pages and lists of the api read them, kept by a watch: whole while they live, in short once ended.
 
 Owns when memory answers and when the API server is asked instead. Of an allocation that has ended it keeps the fields
-that lists filter and sort by, and what it used. The watch itself is that of `watched.py`.
+that lists filter and sort by, what it used, and how long it ran and might have run. The watch itself is that of
+`watched.py`.
 
 Promises
 - An answer is never older than what this process has said before: than its own writes, what it has read of one
@@ -27,6 +28,7 @@ from slipway.api.ports import WatchingKube
 from slipway.api.queue_view import gpu_units_of
 from slipway.api.ttl_cache import Recent
 from slipway.api.watched import LOOK_S, WatchedObjects
+from slipway.crd.facts import run_limit
 from slipway.crd.meta import ANNOTATION_USER, ObjectMeta
 from slipway.crd.totals import ANNOTATION_USAGE
 from slipway.crd.transitions import seq_of
@@ -61,7 +63,8 @@ _KEPT = (ANNOTATION_USER, ANNOTATION_USAGE)
 
 
 class SeenAllocation(Allocation, kw_only=True, frozen=True):
-    """An allocation; once it has ended, without what no list filters or sorts by and no sum of usage needs."""
+    """An allocation; once it has ended, without what no list filters or sorts by and neither sums of usage nor estimates
+    need. The run limit is the one that it had then."""
 
     def __post_init__(self) -> None:
         if self.status.phase is Phase.TERMINATED:
@@ -94,6 +97,7 @@ def _brief_spec(allocation: Allocation) -> AllocationSpec:
         job=intern(spec.job) if spec.job else spec.job,
         priority=spec.priority,
         preemptible=spec.preemptible,
+        max_runtime=run_limit(allocation),
     )
 
 

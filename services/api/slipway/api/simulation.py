@@ -10,11 +10,12 @@ import itertools
 import os
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
 import msgspec
 
+from slipway.api.past_work import PastWork, ran_s
 from slipway.api.ports import Kube
 from slipway.api.shared_places import SharedPlaces
 from slipway.crd.fielderrors import pointer
@@ -54,15 +55,20 @@ _STEP = re.compile(r"[^.\[\]]+")
 _ONE_THREAD = {name: "1" for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")}
 _PASSED_ON = ("PATH", "PYTHONPATH", "PYTHONSAFEPATH", "PYTHONDONTWRITEBYTECODE", "LANG", "LC_ALL", "TMPDIR", "HOME")
 
+ReadPast = Callable[[str, float], Awaitable[PastWork]]
+"""(pool, now) -> its past"""
 Facts = dict[str, dict[str, msgspec.Raw]]
 _log = log.get_logger(__name__)
 
 
-class Bounds(msgspec.Struct, frozen=True, kw_only=True):
+class Bounds(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """Epoch seconds; None: nobody knows."""
 
     earliest: float | None = None
     latest: float | None = None
+    likely: "Bounds | None" = None
+    likely_unknown: str = ""
+    """why there are no likely ones"""
 
 
 class Foreseen(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -99,21 +105,25 @@ class Simulator:
         """
         return await self._answered({"body": body}, "" if "scenario" in body else body.get("pool", POOL), user)
 
-    async def foresee(self, pool: str, key: str, *, user: str = "") -> Foreseen:
-        """What the planner says now of the allocation `key`, which waits in `pool`. Raises as `ask` does."""
-        said = await self._answered({"explain": key, "pool": pool}, pool, user)
+    async def foresee(self, pool: str, key: str, past: ReadPast | None = None, *, user: str = "") -> Foreseen:
+        """What the planner says now of the allocation `key`, which waits in `pool`; `past` reads what that has seen.
+        Raises as `ask` does."""
+        said = await self._answered({"explain": key, "pool": pool}, pool, user, past)
         return msgspec.convert(said, Foreseen)
 
-    async def _answered(self, request: dict[str, Any], pool: str, user: str) -> Any:
+    async def _answered(self, request: dict[str, Any], pool: str, user: str, past: ReadPast | None = None) -> Any:
         """The answer to a request, with the facts of `pool` where one is named."""
         with self._places.held(user):
-            return await self._within_time(request, pool)
+            return await self._within_time(request, pool, past)
 
-    async def _within_time(self, request: dict[str, Any], pool: str) -> Any:
+    async def _within_time(self, request: dict[str, Any], pool: str, past: ReadPast | None) -> Any:
         try:
             async with asyncio.timeout(self._timeout_s):
+                now = self._clock.now()
                 facts = await self._facts(pool, first=request.get("explain", "")) if pool else {}
-                whole = request | {"now": self._clock.now(), "facts": facts}
+                whole = request | {"now": now, "facts": facts}
+                if past is not None:
+                    whole["past"] = await self._past(await past(pool, now))
                 return _read(await self._run(msgspec.json.encode(whole)))
         except TimeoutError as exc:
             raise PermanentError(
@@ -140,6 +150,13 @@ class Simulator:
         if by_name[pool].spec.binding == DIRECT:
             facts[VOLUMES] = await self._volumes(claims.chosen())
         return facts
+
+    async def _past(self, past: PastWork) -> dict[str, Any]:
+        """As the process reads it."""
+        listed = (await self._kube.list(RESOURCE_POOLS)).items if past.ended else []
+        pools = {each.metadata.name: each for each in listed}
+        pieces = [{"fact": msgspec.Raw(encode_fact(fact_of(each, pools))), "ran_s": ran_s(each)} for each in past.ended]
+        return {"runs": past.runs, "since": past.since, "arrivals": past.arrivals, "pieces": pieces}
 
     async def _encoded(
         self, listed: Listed[Any], pools: dict[str, Any], ranges: RangesByNamespace, claims: "_Claims"

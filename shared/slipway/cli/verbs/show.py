@@ -236,11 +236,30 @@ def foreseen_text(foreseen: Json) -> list[str]:
     helps = cast("list[str]", foreseen.get("helps") or [])
     lines += [f"smallest change: {' and '.join(helps)}"] if helps else []
     bounds = cast("Json", foreseen["estimatedStart"])
+    lines += _likely_text(bounds)
     if bounds.get("latest"):
         lines.append(f"estimated start: by {bounds['latest']} at the latest")
     elif bounds.get("earliest"):
         lines.append("estimated start: unknown, since something that it waits for has no run limit")
     return lines
+
+
+def _likely_text(bounds: Json) -> list[str]:
+    """When it is likely to start, or why that is unknown."""
+    likely = cast("Json", bounds.get("likely") or {})
+    if not likely:
+        return [f"likely start: unknown, {bounds['likelyUnknown']}"] if bounds.get("likelyUnknown") else []
+    first, last = (_moment_text(str(likely.get(name) or "")) for name in ("earliest", "latest"))
+    return [f"likely start: between {first} and {last}" if last else f"likely start: {first} or later"]
+
+
+def _moment_text(at: str) -> str:
+    """`14:05 UTC` of today, `2026-12-01 14:05 UTC` of another day; empty for no time."""
+    if not at:
+        return ""
+    moment = table.moment_of(at)
+    form = "%H:%M UTC" if moment.date() == table.now().date() else "%Y-%m-%d %H:%M UTC"
+    return moment.strftime(form)
 
 
 def deadline_text(deadline: Json) -> str:

@@ -1,48 +1,98 @@
-"""Percentiles of the run times of ended work: over which work, and for work that runs already."""
+"""Run times by what ran before: over which work, for work that runs already, and by what still runs."""
 
 import pytest
 
-from slipway.scheduler.simulate.run_times import SAMPLES_MIN, EndedRun, RunTimes
+from slipway.scheduler.simulate.run_times import SAMPLES_MIN, PastRun, RunTimes
 
 
 def runs(
-    count: int, *, queue: str = "q", user: str = "ana", step_s: float = 10.0, limit_s: float | None = None
-) -> list[EndedRun]:
+    count: int,
+    *,
+    queue: str = "q",
+    user: str = "ana",
+    gpus: int = 1,
+    step_s: float = 10.0,
+    limit_s: float | None = None,
+    has_ended: bool = True,
+) -> list[PastRun]:
     """`count` of them, of 1, 2, 3 ... steps."""
-    return [EndedRun(queue=queue, user=user, ran_s=step_s * (n + 1), limit_s=limit_s) for n in range(count)]
+    return [
+        PastRun(queue=queue, user=user, gpus=gpus, ran_s=step_s * (n + 1), limit_s=limit_s, has_ended=has_ended)
+        for n in range(count)
+    ]
 
 
-@pytest.mark.parametrize(("percent", "found"), [(10, 10), (50, 50), (90, 90), (100, 100)])
-def test_a_part_of_the_work_is_not_longer(percent: int, found: float) -> None:
-    """By nearest rank: a run time that was there."""
-    assert RunTimes(runs(10)).percentile("q", "ana", None, 0.0, percent) == found
+def like(
+    *, queue: str = "q", user: str = "ana", gpus: int = 1, ran_s: float = 0.0, limit_s: float | None = None
+) -> PastRun:
+    return PastRun(queue=queue, user=user, gpus=gpus, ran_s=ran_s, limit_s=limit_s, has_ended=False)
+
+
+@pytest.mark.parametrize(("chance", "found"), [(0.0, 10), (0.09, 10), (0.11, 20), (0.55, 60), (0.999, 100)])
+def test_each_ended_run_is_as_likely_as_the_others(chance: float, found: float) -> None:
+    """A run time that was there."""
+    assert RunTimes(runs(10)).draw(like(), chance) == found
 
 
 def test_work_with_a_limit_uses_the_same_part_of_it() -> None:
     """Whatever the limit is: what ran for 10 % to 100 % of an hour."""
     times = RunTimes(runs(10, step_s=360.0, limit_s=3600.0))
-    assert times.percentile("q", "ana", 100.0, 0.0, 50) == pytest.approx(50)
+    assert times.draw(like(limit_s=100.0), 0.45) == pytest.approx(50)
 
 
 def test_what_runs_already_is_like_what_ran_longer() -> None:
     """Shorter work says nothing of it."""
     times = RunTimes(runs(20))
-    assert times.percentile("q", "ana", None, 95.0, 10) == 110
-    assert times.percentile("q", "ana", None, 100.0, 10) == 110
-    assert times.percentile("q", "ana", None, 115.0, 10) is None, "fewer than ten ran longer"
+    assert times.draw(like(ran_s=95.0), 0.0) == 100
+    assert times.draw(like(ran_s=100.0), 0.0) == 110
+    assert times.draw(like(ran_s=100.0), 0.999) == 200
 
 
-def test_the_own_work_counts_before_that_of_others() -> None:
-    """Of the user in the queue, else of the queue, else of all."""
-    times = RunTimes([*runs(10), *runs(10, user="ben", step_s=100.0), *runs(10, queue="r", user="eva", step_s=1000.0)])
-    assert times.percentile("q", "ana", None, 0.0, 100) == 100
-    assert times.percentile("q", "ben", None, 0.0, 100) == 1000
-    assert times.percentile("q", "new", None, 0.0, 100) == 1000
-    assert times.percentile("r", "ana", None, 0.0, 100) == 10000
-    assert times.percentile("s", "ana", None, 0.0, 100) == 10000
+def test_what_runs_longer_than_all_before_goes_on_as_the_longest_differ() -> None:
+    """The ten longest are 1.1 to 2 times as long as the one below them."""
+    times = RunTimes(runs(20))
+    assert times.draw(like(ran_s=1000.0), 0.0) == pytest.approx(1100)
+    assert times.draw(like(ran_s=1000.0), 0.999) == pytest.approx(2000)
+
+
+def test_what_still_runs_makes_long_work_more_likely() -> None:
+    """Ten that ended after up to 100 s, and ten that have run for 100 s: the half of all runs longer than that."""
+    still = [like(ran_s=100.0) for _ in range(10)]
+    times = RunTimes([*runs(10), *still])
+    assert times.draw(like(), 0.499) == 100
+    assert (times.draw(like(), 0.501) or 0.0) >= 100
+    assert (times.draw(like(), 0.999) or 0.0) > 100
+    assert RunTimes(runs(10)).draw(like(), 0.999) == 100
+
+
+def test_what_still_runs_and_is_short_says_little() -> None:
+    """Its weight goes to all that is longer, so it changes nothing of how these are to each other."""
+    times = RunTimes([*runs(10), *(like(ran_s=1.0) for _ in range(30))])
+    assert [times.draw(like(), chance) for chance in (0.05, 0.55, 0.95)] == [10, 60, 100]
+
+
+def test_the_most_alike_work_counts_first() -> None:
+    """Of the user, the queue and the size, else of the queue and the size, of user and queue, of the queue, of all."""
+    times = RunTimes(
+        [
+            *runs(10),
+            *runs(10, user="ben", step_s=100.0),
+            *runs(10, user="ben", gpus=64, step_s=1_000.0),
+            *runs(10, queue="r", user="eva", gpus=2, step_s=10_000.0),
+        ]
+    )
+    last = 0.999
+    assert times.draw(like(), last) == 100
+    assert times.draw(like(user="ben"), last) == 1_000
+    assert times.draw(like(user="new", gpus=100), last) == 10_000
+    assert times.draw(like(user="ben", gpus=8), last) == 10_000
+    assert times.draw(like(user="new", gpus=8), last) == 10_000
+    assert times.draw(like(queue="r", user="ana"), last) == 100_000
+    assert times.draw(like(queue="s"), last) == 100_000
 
 
 def test_too_little_tells_nothing() -> None:
     """Nor does work without a limit tell anything of that with one."""
-    assert RunTimes(runs(SAMPLES_MIN - 1)).percentile("q", "ana", None, 0.0, 50) is None
-    assert RunTimes(runs(20)).percentile("q", "ana", 60.0, 0.0, 50) is None
+    assert RunTimes(runs(SAMPLES_MIN - 1)).draw(like(), 0.5) is None
+    assert RunTimes(runs(20)).draw(like(limit_s=60.0), 0.5) is None
+    assert RunTimes([]).draw(like(), 0.5) is None

@@ -44,7 +44,14 @@ function smallest(found, id, workspace, reload) {
 }
 
 function foreseenStart(found) {
-  const { earliest, latest } = found.foreseen?.estimatedStart ?? {};
+  const { earliest, latest, likely, likelyUnknown } = found.foreseen?.estimatedStart ?? {};
   if (!latest && !earliest) return null;
-  return html`<dt>Foreseen start</dt><dd>${latest ? html`<${Ago} time=${latest} /> at the latest` : html`not before <${Ago} time=${earliest} />`}</dd>`;
+  return html`${likelyStart(likely, likelyUnknown)}<dt>Foreseen start</dt><dd>${latest ? html`<${Ago} time=${latest} /> at the latest` : html`not before <${Ago} time=${earliest} />`}</dd>`;
+}
+
+function likelyStart(likely, unknown) {
+  if (!likely) return unknown ? html`<dt>Likely start</dt><dd>Unknown: ${unknown}</dd>` : null;
+  return html`<dt>Likely start</dt><dd>${likely.latest
+    ? html`<${Ago} time=${likely.earliest} /> to <${Ago} time=${likely.latest} />`
+    : html`<${Ago} time=${likely.earliest} /> or later`}</dd>`;
 }

@@ -209,7 +209,7 @@ async def explained(request: Request) -> Response:
         view = msgspec.structs.replace(view, fair_share=await _turn(parts, found, pending, sight))
     if flag_param(request, FORESEE.name):
         view = msgspec.structs.replace(
-            view, foreseen=await foreseen(parts.simulator, found, user=holder_of(request).user)
+            view, foreseen=await foreseen(parts.simulator, parts.seen, found, user=holder_of(request).user)
         )
     return json_response(view)
 

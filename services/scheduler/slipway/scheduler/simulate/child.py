@@ -29,6 +29,8 @@ class SimulationRequest(msgspec.Struct, frozen=True, kw_only=True):
     pool: str = ""
     now: float = 0.0
     facts: dict[str, dict[str, msgspec.Raw]] = {}
+    past: live.PastWork | None = None
+    """with `explain`: what is known of the pool's past"""
 
 
 def main() -> int:
@@ -53,7 +55,7 @@ def answered(request: SimulationRequest) -> dict[str, Any]:
         InvalidError: the request is not valid; the message starts with the path of the field.
     """
     if request.explain:
-        return live.foreseen(request.facts, request.pool, request.explain, request.now)
+        return live.foreseen(request.facts, request.pool, request.explain, request.now, request.past)
     if "scenario" not in request.body:
         return live.answer(request.facts, request.body, request.now)
     others = sorted(name for name in request.body if name != "scenario")

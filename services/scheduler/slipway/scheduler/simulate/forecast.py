@@ -14,10 +14,9 @@ import msgspec
 
 from slipway.model.lifecycle import Phase
 from slipway.scheduler.simulate import lower
-from slipway.scheduler.simulate.futures import HORIZON_S, Bounds, Now, Past, Piece, Work, gpus_of, likely_starts
+from slipway.scheduler.simulate.futures import HORIZON_S, Bounds, Now, Past, Piece, Work, as_run, likely_starts
 from slipway.scheduler.simulate.parts import AllocationPart, PlacedPart, Scenario
 from slipway.scheduler.simulate.run import SimulationOutcome, simulate
-from slipway.scheduler.simulate.run_times import PastRun
 from slipway.scheduler.simulate.world import Life
 
 LIVES_MAX = 500
@@ -74,14 +73,7 @@ def past(scenario: Scenario, outcome: SimulationOutcome) -> Past:
     arrivals = sorted(life.part.submit for life in lives)
     return Past(
         runs=[
-            PastRun(
-                queue=life.fact.queue,
-                user=life.fact.user,
-                gpus=gpus_of(life.fact),
-                ran_s=_ran_s(life, now),
-                limit_s=life.fact.max_runtime,
-                has_ended=life.end is not None,
-            )
+            as_run(life.fact, _ran_s(life, now), has_ended=life.end is not None)
             for life in lives
             if life.start is not None
         ],

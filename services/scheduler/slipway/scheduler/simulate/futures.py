@@ -116,6 +116,18 @@ def gpus_of(fact: AllocationFact) -> int:
     return sum(role.count * requests_of(role).gpu_units() for role in fact.roles) // GPU_UNITS
 
 
+def as_run(fact: AllocationFact, ran_s: float, *, has_ended: bool = False) -> PastRun:
+    """Its run, so far or to its end."""
+    return PastRun(
+        queue=fact.queue,
+        user=fact.user,
+        gpus=gpus_of(fact),
+        limit_s=fact.max_runtime,
+        ran_s=ran_s,
+        has_ended=has_ended,
+    )
+
+
 def _future(now: Now, past: Past, awaited: Collection[str], number: int) -> Mapping[str, float | None]:
     """When these start in one future."""
     times = RunTimes(_resampled(past.runs, number, "run"))
@@ -137,7 +149,7 @@ def _work_of(now: Now, times: RunTimes, number: int) -> list[Work]:
     """The work of the pool, each piece with a run time."""
     found: list[Work] = []
     for work in now.work:
-        whole_s = times.draw(_as_run(work.fact, work.ran_s), _chance(number, "work", work.part.name))
+        whole_s = times.draw(as_run(work.fact, work.ran_s), _chance(number, "work", work.part.name))
         duration = None if whole_s is None else whole_s - work.saved_s
         found.append(msgspec.structs.replace(work, part=msgspec.structs.replace(work.part, duration=duration)))
     return found
@@ -155,16 +167,12 @@ def _arriving(now: float, past: Past, times: RunTimes, number: int) -> Iterator[
         piece = pieces[int(_chance(number, "arrival", count) * len(pieces))]
         ran_s: float | None = piece.ran_s
         if not piece.has_ended:
-            ran_s = times.draw(_as_run(piece.fact, piece.ran_s), _chance(number, "duration", count))
+            ran_s = times.draw(as_run(piece.fact, piece.ran_s), _chance(number, "duration", count))
         name = f"{_ARRIVAL}{count}"
         yield Work(
             part=msgspec.structs.replace(piece.part, name=name, submit=at, duration=ran_s, placed=[]),
             fact=msgspec.structs.replace(piece.fact, name=name, uid=name, created=at),
         )
-
-
-def _as_run(fact: AllocationFact, ran_s: float) -> PastRun:
-    return PastRun(queue=fact.queue, user=fact.user, gpus=gpus_of(fact), limit_s=fact.max_runtime, ran_s=ran_s)
 
 
 def _resampled(values: Iterable[T], number: int, what: str) -> list[T]:

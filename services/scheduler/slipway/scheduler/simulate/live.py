@@ -3,6 +3,9 @@
 What runs ends when its run limit says so, and not before: nobody knows more. What is being stopped counts as gone. The
 planner, its policy and the virtual world are those of `slipway simulate`; only what the world begins with is real.
 Times in the answer are seconds from now. Pure.
+
+Of one allocation that waits it also says when it is likely to start (`futures.py`), by the work of the pool that the
+request tells of.
 """
 
 from collections.abc import Iterable, Mapping
@@ -24,9 +27,10 @@ from slipway.scheduler.plan.state.snapshot import nodes_of_pool
 from slipway.scheduler.simulate import changes as wishes
 from slipway.scheduler.simulate import lower
 from slipway.scheduler.simulate.changes import PoolStanding
-from slipway.scheduler.simulate.futures import HORIZON_S
+from slipway.scheduler.simulate.futures import HORIZON_S, Now, Past, Piece, Work, as_run, likely_starts
 from slipway.scheduler.simulate.parts import AllocationPart, PlacedPart, RankPart, Scenario
 from slipway.scheduler.simulate.run import SimulationOutcome, simulate
+from slipway.scheduler.simulate.run_times import SAMPLES_MIN, PastRun
 from slipway.scheduler.simulate.world import Life
 
 Json = dict[str, Any]
@@ -40,6 +44,27 @@ ASSUMPTIONS = (
     "volume claims stay as they are; those of work that is only supposed are not looked at",
     "budgets and fair shares count what is used from now on; extenders are not asked",
 )
+WORK_MAX = 500
+NODES_MAX = 2_000
+"""With more allocations that run or wait, or more nodes, nothing likely is said: a page would wait for it too long."""
+
+
+class PastPiece(msgspec.Struct, frozen=True, kw_only=True):
+    """Work of the pool that has ended, as the api sends it."""
+
+    fact: AllocationFact
+    ran_s: float
+
+
+class PastWork(msgspec.Struct, frozen=True, kw_only=True):
+    """What the api knows of the pool's past. Times are epoch seconds."""
+
+    runs: list[PastRun] = []
+    """that have ended"""
+    since: float = 0.0
+    arrivals: list[float] = []
+    pieces: list[PastPiece] = []
+    """the last of those that have ended"""
 
 
 def answer(facts: Mapping[str, Mapping[str, msgspec.Raw]], body: Json, now: float) -> Json:
@@ -72,9 +97,11 @@ def answer(facts: Mapping[str, Mapping[str, msgspec.Raw]], body: Json, now: floa
     }
 
 
-def foreseen(facts: Mapping[str, Mapping[str, msgspec.Raw]], pool: str, key: str, now: float) -> Json:
+def foreseen(
+    facts: Mapping[str, Mapping[str, msgspec.Raw]], pool: str, key: str, now: float, past: PastWork | None = None
+) -> Json:
     """What the planner says now of one allocation that waits: its explanation with what would help, and when it starts
-    (epoch seconds; null: nobody knows).
+    (epoch seconds; null: nobody knows), for certain and by what the pool has seen in the `past`.
 
     Raises:
         InvalidError: it does not wait in that pool.
@@ -89,8 +116,72 @@ def foreseen(facts: Mapping[str, Mapping[str, msgspec.Raw]], pool: str, key: str
     answer: Json = {} if why is None else as_data(why)
     return answer | {
         "helps": [spelled(change) for change in why.change or ()] if why is not None else [],
-        "estimatedStart": {"earliest": None if is_never else max(now, fact.not_before), "latest": latest},
+        "estimatedStart": {
+            "earliest": None if is_never else max(now, fact.not_before),
+            "latest": latest,
+            **({} if is_never else _likely(standing, fact, now, past or PastWork())),
+        },
     }
+
+
+def _likely(standing: PoolStanding, fact: AllocationFact, now: float, past: PastWork) -> Json:
+    """The likely bounds, or why there are none."""
+    if len(standing.allocations) > WORK_MAX or len(standing.nodes) > NODES_MAX:
+        return {"likelyUnknown": f"the pool has more than {WORK_MAX} allocations or {NODES_MAX} nodes"}
+    history = _history(standing, past, now)
+    if not history.is_enough:
+        return {"likelyUnknown": f"fewer than {SAMPLES_MIN} allocations of the pool are known to have ended"}
+    work = [
+        Work(part=_part(each, standing, now), fact=_at_first(each), ran_s=_ran_s(each, now))
+        for each in standing.allocations.values()
+    ]
+    standing_now = Now(at=now, given=_given(standing, {}), work=work)
+    bounds = likely_starts(standing_now, history, [fact.uid]).get(fact.uid)
+    if bounds is None:
+        return {"likelyUnknown": "it does not start when other work ends"}
+    return {"likely": {"earliest": bounds[0], "latest": bounds[1]}}
+
+
+def _history(standing: PoolStanding, past: PastWork, now: float) -> Past:
+    """What has ended, and what runs or waits still."""
+    live = standing.allocations.values()
+    pieces = [_piece(each.fact, each.ran_s, has_ended=True) for each in past.pieces]
+    return Past(
+        runs=[*past.runs, *(as_run(fact, _ran_s(fact, now), has_ended=False) for fact in live if fact.started)],
+        since=past.since,
+        arrivals=past.arrivals,
+        pieces=[*pieces, *(_piece(fact, _ran_s(fact, now), has_ended=False) for fact in live)],
+    )
+
+
+def _piece(fact: AllocationFact, ran_s: float, *, has_ended: bool) -> Piece:
+    """What asks for the same, and has no history. Its volumes are taken to be reached from everywhere."""
+    fresh = AllocationFact(
+        namespace=fact.namespace,
+        name=fact.name,
+        uid=fact.uid,
+        version=1,
+        pool=fact.pool,
+        queue=fact.queue,
+        job=fact.job,
+        kind=fact.kind,
+        user=fact.user,
+        priority=fact.priority,
+        preemptible=fact.preemptible,
+        roles=tuple(msgspec.structs.replace(role, claims=()) for role in fact.roles),
+        minimum=fact.minimum,
+        topology=fact.topology,
+        flavors=fact.flavors,
+        max_runtime=fact.max_runtime,
+        finalized=True,
+        invalid=fact.invalid,
+    )
+    return Piece(part=AllocationPart(name=fact.uid, ranks=[RankPart()]), fact=fresh, ran_s=ran_s, has_ended=has_ended)
+
+
+def _ran_s(fact: AllocationFact, now: float) -> float:
+    """How long its attempt has run so far."""
+    return max(0.0, now - fact.started) if fact.started else 0.0
 
 
 def standing_of(facts: Mapping[str, Mapping[str, msgspec.Raw]], pool: str) -> PoolStanding:
@@ -146,14 +237,20 @@ def _stays(fact: AllocationFact) -> bool:
 def _run(standing: PoolStanding, now: float, horizon: float) -> SimulationOutcome:
     parts = [_part(fact, standing, now) for fact in standing.allocations.values()]
     supposed = [msgspec.structs.replace(part, submit=now + max(0.0, part.submit)) for part in standing.added]
-    given = lower.Given(
+    scenario = Scenario(nodes=[], allocations=[*parts, *supposed], until=now + horizon)
+    facts = {fact.uid: _at_first(fact) for fact in standing.allocations.values()}
+    facts |= {part.name: _supposed(part, standing.pool) for part in supposed}
+    return simulate(scenario, given=_given(standing, facts), start=now)
+
+
+def _given(standing: PoolStanding, allocations: dict[str, AllocationFact]) -> lower.Given:
+    return lower.Given(
         pool=standing.pool,
         nodes=list(standing.nodes.values()),
         queues=list(standing.queues.values()),
         jobs=standing.jobs,
         workspaces=frozenset(space.name for space in standing.spaces if space.is_workspace and not space.terminating),
-        allocations={fact.uid: _at_first(fact) for fact in standing.allocations.values()}
-        | {part.name: _supposed(part, standing.pool) for part in supposed},
+        allocations=allocations,
         pods=standing.pods,
         quotas=standing.quotas,
         volumes=standing.volumes,
@@ -161,8 +258,6 @@ def _run(standing: PoolStanding, now: float, horizon: float) -> SimulationOutcom
         # The ledger is not among the facts: what the allocations tell of their evictions stands for it.
         evicted=remembered(standing.pool, standing.queues.values(), standing.allocations.values()),
     )
-    scenario = Scenario(nodes=[], allocations=[*parts, *supposed], until=now + horizon)
-    return simulate(scenario, given=given, start=now)
 
 
 def _part(fact: AllocationFact, standing: PoolStanding, now: float) -> AllocationPart:
