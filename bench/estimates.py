@@ -3,7 +3,7 @@
 The work of `bench.quality` is played to its end, and stopped at some moments before: what waits then gets its estimate,
 by what has run and arrived so far. A figure is the percentage of the estimates within whose bounds the real start was:
 the likely bounds, and those that follow from run limits. Nothing of the estimates was chosen by the seeds that are
-measured here: the number of futures and what counts as alike were chosen by seeds from 11 on.
+measured here: what counts as alike, the number of futures and their bounds were chosen by seeds 1 to 20.
 """
 
 import argparse
@@ -16,12 +16,13 @@ from typing import Any
 
 import msgspec
 
-from bench.quality import FIRST_SEED, LOAD, SEEDS, TEAMS, Json, Piece, one_queue_scenario, scenario, work
+from bench.quality import LOAD, SEEDS, TEAMS, Json, Piece, one_queue_scenario, scenario, work
 from bench.runner import Row, Target, machine_line, row, table, write
 from slipway.scheduler.simulate.forecast import Estimate, forecast
 from slipway.scheduler.simulate.run import simulate
 from slipway.scheduler.simulate.scenario import whole
 
+FIRST_SEED = 21
 MOMENTS = (0.35, 0.7)
 """at which it is asked, as parts of the time from the first to the last arrival"""
 WITHIN = Target(must=80.0, better="higher")
