@@ -11,6 +11,7 @@ import os
 import re
 import sys
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from typing import Any, Final
 
 import msgspec
@@ -48,6 +49,9 @@ CLAIMS_AT_ONCE: Final = 8
 SLICE: Final = 64
 """Objects that are read into facts before others have their turn."""
 RETRY_S: Final = 2.0
+MORE_PART: Final = 0.4
+"""Of the time that a question may take: for so long a forecast without likely bounds waits for one with them."""
+READ_BYTES: Final = 65_536
 POOL: Final = "default"
 LISTED: tuple[Resource[Any], ...] = (NODES, PODS, QUEUES, JOBS, NAMESPACES, RESOURCE_QUOTAS)
 _PATH = re.compile(r"^([A-Za-z_][\w.\[\]/-]*): (.+)$", re.DOTALL)
@@ -200,19 +204,49 @@ class Simulator:
             start_new_session=True,
         )
         try:
-            out, err = await process.communicate(request)
+            out, err = await self._exchange(process, request)
         finally:
             if process.returncode is None:
                 process.kill()
                 await process.wait()
         code = await process.wait()
-        if code == 0:
-            return out
         told = err.decode("utf-8", "replace").strip()[-2000:]
+        lines = out.split(b"\n")[:-1]
+        if lines:
+            if code > 0:
+                _log.error("likely start failed", code=code, error=told)
+            return lines[-1]
         if code < 0 or "MemoryError" in told:
             raise PermanentError("the simulation needs more memory than it may use; ask for less")
         _log.error("simulation failed", code=code, error=told)
         raise ControlPlaneError("the simulation failed")
+
+    async def _exchange(self, process: asyncio.subprocess.Process, request: bytes) -> tuple[bytes, bytes]:
+        """What the process says and complains of. After its first line it has `MORE_PART` of the time for another."""
+        to, out, err = process.stdin, process.stdout, process.stderr
+        if to is None or out is None or err is None:
+            raise InvariantError("the process of a simulation has no pipes")
+        said = bytearray()
+
+        async def send() -> None:
+            # A process that ends early says why itself.
+            with suppress(BrokenPipeError, ConnectionResetError):
+                to.write(request)
+                await to.drain()
+            to.close()
+
+        async def listen() -> None:
+            while b"\n" not in said and (piece := await out.read(READ_BYTES)):
+                said.extend(piece)
+            try:
+                async with asyncio.timeout(self._timeout_s * MORE_PART):
+                    while piece := await out.read(READ_BYTES):
+                        said.extend(piece)
+            except TimeoutError:
+                process.kill()
+
+        _, _, complaint = await asyncio.gather(send(), listen(), err.read())
+        return bytes(said), complaint
 
 
 class _Claims:

@@ -1,4 +1,5 @@
 """A simulation as a process of its own: one request on standard input, one answer on standard output, both JSON.
+A forecast has its answer twice, each on a line: without the likely start, and as soon as that is known with it.
 
 Owns its own bounds: the memory that it may use is set before anything large is read, so that a request that is too
 large ends this process and no other. Whoever starts it owns the deadline. The api starts it
@@ -39,23 +40,41 @@ def main() -> int:
     if limit:
         resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
     try:
-        said = {"answer": answered(msgspec.json.decode(sys.stdin.buffer.read(), type=SimulationRequest))}
+        request = msgspec.json.decode(sys.stdin.buffer.read(), type=SimulationRequest)
+        said = {"answer": _foreseen(request) if request.explain else answered(request)}
     except InvalidError as exc:
         said = {"error": str(exc)}
     except MemoryError:
         said = {"error": "it needs more memory than a simulation may use; ask for less"}
-    sys.stdout.write(json.dumps(said, allow_nan=False))
+    _say(said)
     return 0
 
 
+def _foreseen(request: SimulationRequest) -> dict[str, Any]:
+    """The forecast of one allocation. What is certain is said at once, on a line of its own: the likely bounds cost
+    many times as much, and the process may be ended before they are there."""
+    standing = live.standing_of(request.facts, request.pool)
+    answer = live.foreseen(standing, request.explain, request.now)
+    if request.past is None:
+        return answer
+    _say({"answer": answer})
+    try:
+        return live.with_likely(answer, standing, request.explain, request.now, request.past)
+    except MemoryError:
+        return answer
+
+
+def _say(said: dict[str, Any]) -> None:
+    sys.stdout.write(json.dumps(said, allow_nan=False) + "\n")
+    sys.stdout.flush()
+
+
 def answered(request: SimulationRequest) -> dict[str, Any]:
-    """The answer.
+    """The answer to a body.
 
     Raises:
         InvalidError: the request is not valid; the message starts with the path of the field.
     """
-    if request.explain:
-        return live.foreseen(request.facts, request.pool, request.explain, request.now, request.past)
     if "scenario" not in request.body:
         return live.answer(request.facts, request.body, request.now)
     others = sorted(name for name in request.body if name != "scenario")

@@ -39,8 +39,7 @@ NOMINAL = (FUTURES - 1) / (FUTURES + 1)
 one: then each order of the real one among them is equally likely"""
 FIRST_PART = 1 / 3
 """The first bound is at this part of the time to the first start of all futures. Starts come early together: one large
-piece that ends decides for all that wait, and a few futures may miss it. On the seeds by which it was chosen
-(docs/scheduling-quality.md) it brings the starts before the bounds from 7 % to 1 %, and bounds that are wider by 6 %."""
+piece that ends decides for all that wait, and a few futures may miss it."""
 HORIZON_S = 30 * 86_400.0
 """What would start later than this is not foreseen."""
 DAY_S = 86_400.0

@@ -46,6 +46,7 @@ ASSUMPTIONS = (
 )
 WORK_MAX = 500
 NODES_MAX = 2_000
+TOO_LONG = "it takes too long to work it out"
 """With more allocations that run or wait, or more nodes, nothing likely is said: a page would wait for it too long."""
 
 
@@ -97,19 +98,16 @@ def answer(facts: Mapping[str, Mapping[str, msgspec.Raw]], body: Json, now: floa
     }
 
 
-def foreseen(
-    facts: Mapping[str, Mapping[str, msgspec.Raw]], pool: str, key: str, now: float, past: PastWork | None = None
-) -> Json:
+def foreseen(standing: PoolStanding, key: str, now: float) -> Json:
     """What the planner says now of one allocation that waits: its explanation with what would help, and when it starts
-    (epoch seconds; null: nobody knows), for certain and by what the pool has seen in the `past`.
+    (epoch seconds; null: nobody knows).
 
     Raises:
         InvalidError: it does not wait in that pool.
     """
-    standing = standing_of(facts, pool)
     fact = standing.allocations.get(key)
     if fact is None or fact.phase is not Phase.PENDING:
-        raise InvalidError(f"allocation: {key} does not wait in pool {pool}")
+        raise InvalidError(f"allocation: {key} does not wait in pool {standing.pool.name}")
     why = _run(standing, now, 0.0).explanations.get(key)
     latest = _run(standing, now, HORIZON_S).world.lives[fact.uid].first_start
     is_never = latest is None and (fact.hold or bool(fact.waits_for) or (why is not None and why.is_never))
@@ -119,13 +117,20 @@ def foreseen(
         "estimatedStart": {
             "earliest": None if is_never else max(now, fact.not_before),
             "latest": latest,
-            **({} if is_never else _likely(standing, fact, now, past or PastWork())),
+            **({} if is_never else {"likelyUnknown": TOO_LONG}),
         },
     }
 
 
+def with_likely(answer: Json, standing: PoolStanding, key: str, now: float, past: PastWork) -> Json:
+    """The answer of `foreseen` with likely bounds by what the pool has seen in the `past`, or why there are none."""
+    start: Json = {name: at for name, at in answer["estimatedStart"].items() if name != "likelyUnknown"}
+    if start["earliest"] is None:
+        return answer
+    return answer | {"estimatedStart": start | _likely(standing, standing.allocations[key], now, past)}
+
+
 def _likely(standing: PoolStanding, fact: AllocationFact, now: float, past: PastWork) -> Json:
-    """The likely bounds, or why there are none."""
     if len(standing.allocations) > WORK_MAX or len(standing.nodes) > NODES_MAX:
         return {"likelyUnknown": f"the pool has more than {WORK_MAX} allocations or {NODES_MAX} nodes"}
     history = _history(standing, past, now)
