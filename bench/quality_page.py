@@ -12,6 +12,7 @@ from pathlib import Path
 
 import msgspec
 
+from bench.estimates import CASES
 from bench.quality import FIGURES, POLICIES
 from bench.runner import RESULTS, Row
 
@@ -87,12 +88,16 @@ def estimates(rows: Mapping[str, Row]) -> str:
         "| work | starts in the likely bounds | in the bounds by run limits | likely bounds are apart (median) |",
         "| --- | --- | --- | --- |",
     ]
-    for name, what in (("limits", "with run limits, `Backfill`"), ("none", "without run limits, `BestEffortFIFO`")):
+    measured = [name for name in CASES if f"ESTIMATE-{name}-within" in rows]
+    for name in measured:
         within, possible, width = (rows[f"ESTIMATE-{name}-{figure}"] for figure in ("within", "possible", "width"))
         shown = f"{possible.ours:.0f} %" if name == "limits" else "there are none"
+        what = CASES[name].what
         lines.append(f"| {what} | {within.ours:.0f} % ({within.note}) | {shown} | {width.ours:.1f} h |")
-    one = rows["ESTIMATE-limits-within"]
-    lines += ["", f"Command: `{one.command}`; measured on {one.date}, commit {one.commit}."]
+    lines += ["", "| work | command | measured on | commit |", "| --- | --- | --- | --- |"]
+    for name in measured:
+        one = rows[f"ESTIMATE-{name}-within"]
+        lines.append(f"| {CASES[name].what} | `{one.command}` | {one.date} | {one.commit} |")
     return "\n".join(lines) + "\n"
 
 
