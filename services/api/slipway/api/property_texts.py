@@ -90,6 +90,8 @@ TEXTS = {
     "kind": "what it is",
     "labels": "labels, by name",
     "latest": "not after this time (RFC 3339)",
+    "likely": "likely bounds of its start",
+    "likelyUnknown": "why there are no likely bounds",
     "links": "addresses of what belongs to it",
     "live": "how many are admitted and have not ended",
     "logs": "address of its log",
