@@ -100,13 +100,12 @@ def role(
 
 def _topology(made: Json, annotations: ForeignField) -> None:
     """Kueue's annotations that keep the pods of one template together; the first that is set decides, as there."""
-    kept = object_of(object_of(object_of(made["template"]).get("metadata")).get("annotations"))
     for name, mode in _TOPOLOGIES.items():
         field = annotations.get(name)
         if field.is_set:
             made.setdefault("topology", {"key": field.text(), "mode": mode})
             field.carried("ranks[].topology")
-            kept.pop(name, None)
+            cast("Json", made["template"]["metadata"]["annotations"]).pop(name)
 
 
 def pod_template(launch: ImportedLaunch, field: ForeignField, main: str = "") -> Json:
@@ -174,7 +173,7 @@ def _metadata(made: Json, field: ForeignField) -> None:
     for name, item in names.items():
         if name not in ("labels", "annotations"):
             item.unneeded("Slipway names the pods")
-            kept.pop(name, None)
+            cast("Json", made["template"]["metadata"]["annotations"]).pop(name)
     for name, label in field.get("labels").fields().items():
         if name.startswith("kueue.x-k8s.io/"):
             label.unneeded("Kueue is not used here")
