@@ -173,7 +173,7 @@ def _metadata(made: Json, field: ForeignField) -> None:
     for name, item in names.items():
         if name not in ("labels", "annotations"):
             item.unneeded("Slipway names the pods")
-            cast("Json", made["template"]["metadata"]["annotations"]).pop(name)
+            kept.pop(name, None)
     for name, label in field.get("labels").fields().items():
         if name.startswith("kueue.x-k8s.io/"):
             label.unneeded("Kueue is not used here")
