@@ -54,7 +54,7 @@ def test_so_many_starts_as_promised_are_within_the_bounds() -> None:
         ran_s = chance.uniform(0.0, MEAN_S)
         start = -MEAN_S * math.log(1.0 - chance.uniform(0.0, 1.0))
         now = standing(RUNNING % (-ran_s, WAITS % 4), 0.0, {"runs": ran_s})
-        first, last = likely_starts(now, past_of(lengths, 0.0), ["waits"])["waits"]
+        first, last = likely_starts(now, past_of(lengths, 0.0), {"waits": None})["waits"]
         assert last is not None
         within += first <= start <= last
         wide += last - first > 5 * MEAN_S
@@ -66,8 +66,8 @@ def test_work_that_arrives_and_passes_makes_the_start_later() -> None:
     """A gang of the whole node waits while small work comes and passes: it is later than where nothing comes."""
     now = standing(RUNNING.replace("cpu: 4", "cpu: 2") % (-10, WAITS % 4), 0.0, {"runs": 10.0})
     lengths = [60.0 * n for n in range(1, 21)]
-    alone = likely_starts(now, past_of(lengths, 0.0), ["waits"])["waits"]
-    passed = likely_starts(now, past_of(lengths, 0.0, arrivals=12), ["waits"])["waits"]
+    alone = likely_starts(now, past_of(lengths, 0.0), {"waits": None})["waits"]
+    passed = likely_starts(now, past_of(lengths, 0.0, arrivals=12), {"waits": None})["waits"]
     assert alone[1] is not None
     assert passed[1] is None or passed[1] > alone[1]
 
@@ -76,29 +76,29 @@ def test_the_same_question_has_the_same_answer() -> None:
     """Chance follows from what is drawn, and from nothing else."""
     now = standing(RUNNING % (-10, WAITS % 4), 0.0, {"runs": 10.0})
     past = past_of([60.0 * n for n in range(1, 21)], 0.0, arrivals=5)
-    assert likely_starts(now, past, ["waits"]) == likely_starts(now, past, ["waits"])
+    assert likely_starts(now, past, {"waits": None}) == likely_starts(now, past, {"waits": None})
 
 
 def test_a_short_past_gives_no_bounds() -> None:
     """One ended run too few."""
     now = standing(RUNNING % (-10, WAITS % 4), 0.0, {"runs": 10.0})
     few = [60.0 * n for n in range(1, SAMPLES_MIN)]
-    assert likely_starts(now, past_of(few, 0.0), ["waits"]) == {}
-    assert "waits" in likely_starts(now, past_of([*few, 900.0], 0.0), ["waits"])
+    assert likely_starts(now, past_of(few, 0.0), {"waits": None}) == {}
+    assert "waits" in likely_starts(now, past_of([*few, 900.0], 0.0), {"waits": None})
 
 
 @pytest.mark.parametrize("cpu", [5, 400])
 def test_what_never_fits_has_no_bounds(cpu: int) -> None:
     """Although all other work ends: no future would start it."""
     now = standing(RUNNING % (-10, WAITS % cpu), 0.0, {"runs": 10.0})
-    assert likely_starts(now, past_of([60.0] * 20, 0.0, arrivals=5), ["waits"]) == {}
+    assert likely_starts(now, past_of([60.0] * 20, 0.0, arrivals=5), {"waits": None}) == {}
 
 
 def test_a_start_beyond_the_horizon_has_no_last_bound() -> None:
     """Where some work runs for weeks, the first bound is there and the last is not."""
     now = standing(RUNNING % (-10, WAITS % 4), 0.0, {"runs": 10.0})
     past = past_of([60.0] * 10 + [2 * HORIZON_S] * 10, 0.0)
-    first, last = likely_starts(now, past, ["waits"])["waits"]
+    first, last = likely_starts(now, past, {"waits": None})["waits"]
     assert first == pytest.approx(50.0 / 3)
     assert last is None
 
@@ -115,4 +115,12 @@ def test_work_of_which_nothing_is_known_uses_its_whole_run_limit() -> None:
             for each in now.work
         ],
     )
-    assert likely_starts(limited, past_of([60.0] * 20, 0.0), ["waits"]) == {"waits": (490.0 * FIRST_PART, 490.0)}
+    assert likely_starts(limited, past_of([60.0] * 20, 0.0), {"waits": None}) == {"waits": (490.0 * FIRST_PART, 490.0)}
+
+
+def test_where_run_limits_bound_the_start_all_work_is_short_or_long_together() -> None:
+    """The shortest and the longest tenth of its like; never later than the limits allow."""
+    now = standing(RUNNING % (-10, WAITS % 4), 0.0, {"runs": 10.0})
+    past = past_of([60.0 * n for n in range(1, 21)], 0.0, arrivals=12)
+    assert likely_starts(now, past, {"waits": 5_000.0}) == {"waits": (170.0, 1_130.0)}
+    assert likely_starts(now, past, {"waits": 600.0}) == {"waits": (170.0, 600.0)}

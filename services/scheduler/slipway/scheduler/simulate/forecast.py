@@ -53,15 +53,16 @@ def forecast(scenario: Scenario, outcome: SimulationOutcome) -> dict[str, Estima
     facts = msgspec.structs.replace(given, allocations={each.part.name: each.fact for each in work})
     names = [life.part.name for life in waiting]
     later = simulate(by_limits, given=facts, start=now, awaited=names).world.lives
-    likely = likely_starts(Now(at=now, given=given, work=work), past(scenario, outcome), names)
+    latest = {name: later[name].first_start for name in names}
+    likely = likely_starts(Now(at=now, given=given, work=work), past(scenario, outcome), latest)
     found: dict[str, Estimate] = {}
     for life in waiting:
         why = outcome.explanations.get(life.fact.key)
-        latest = later[life.part.name].first_start
+        last = latest[life.part.name]
         is_unknown = life.fact.hold or bool(life.fact.waits_for)
-        is_never = why is not None and (why.is_never or is_unknown) and latest is None
+        is_never = why is not None and (why.is_never or is_unknown) and last is None
         earliest = None if is_never else max(now, life.fact.not_before)
-        found[life.part.name] = Estimate(earliest=earliest, latest=latest, likely=likely.get(life.part.name))
+        found[life.part.name] = Estimate(earliest=earliest, latest=last, likely=likely.get(life.part.name))
     return found
 
 

@@ -1,14 +1,18 @@
 """When what waits is likely to start: the planner runs on through possible futures of its pool. Pure.
 
+Where everything ahead has a run limit, the work that is there decides more than what comes, and it tends to be long
+together: there the bounds are those of two plays, with all work as short as the shortest tenth of its like, and as long
+as all but the longest tenth. Elsewhere they come from futures.
+
 Owns what a future is. In each one work runs as long as work like it did (`run_times.py`), and new work arrives as it
 arrived during the last day: at the same times of day, each piece one that arrived before. So new work passes what
 waits as the policy of the pool lets it. A future takes its run times and its arrivals from a resampling of the past
 (the bootstrap): a short past gives wider bounds than a long one.
 
 Promises
-- The bounds are the first and the last start over `FUTURES` futures, and the first one earlier by `FIRST_PART`. Where
-  the real future is like them, at least `NOMINAL` of the starts are within; docs/scheduling-quality.md says how many
-  were.
+- Without run limits the bounds are the first and the last start over `FUTURES` futures, and the first one earlier by
+  `FIRST_PART`. Where the real future is like them, at least `NOMINAL` of the starts are within;
+  docs/scheduling-quality.md says how many were.
 - The same question has the same answer: chance is a hash of the number of the future and of what is drawn.
 
 Not promised: work that differs from all that came before, nodes that come and go.
@@ -20,7 +24,8 @@ Learning in a Random World", 2005 (bounds from ranks among exchangeable draws).
 import hashlib
 import itertools
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Final, TypeVar
 
 import msgspec
@@ -43,6 +48,8 @@ piece that ends decides for all that wait, and a few futures may miss it."""
 HORIZON_S = 30 * 86_400.0
 """What would start later than this is not foreseen."""
 DAY_S = 86_400.0
+SHORT, LONG = 0.1, 0.9
+"""parts of the run times of like work between which all work is taken to be, where it has run limits"""
 SPAN_MIN_S = 3_600.0
 """Arrivals of less than this say nothing of how often they come: they come again after as long."""
 ARRIVALS_MAX = 200
@@ -100,12 +107,31 @@ class Now(msgspec.Struct, frozen=True, kw_only=True):
     work: Sequence[Work]
 
 
-def likely_starts(now: Now, past: Past, names: Collection[str]) -> dict[str, Bounds]:
-    """{name: its likely bounds} of the work of these names. What does not start although all other work ends and
-    nothing new comes has none; so has everything where the past is not enough."""
-    if not past.is_enough or not names:
+def likely_starts(now: Now, past: Past, latest: Mapping[str, float | None]) -> dict[str, Bounds]:
+    """{name: its likely bounds} of the work of these names; `latest` has its start if all work uses its run limit, None
+    where that is not known. What does not start although all other work ends and nothing new comes has no likely
+    bounds; so has everything where the past is not enough."""
+    if not past.is_enough:
         return {}
-    alone = _starts(now, _work_of(now, RunTimes(past.runs), 0), [], names)
+    times = RunTimes(past.runs)
+    certain = {name: at for name, at in latest.items() if at is not None}
+    return _by_run_limits(now, times, certain) | _by_futures(now, past, times, latest.keys() - certain.keys())
+
+
+def _by_run_limits(now: Now, times: RunTimes, latest: Mapping[str, float]) -> dict[str, Bounds]:
+    """Where run limits bound what can come: once all work is short, once all is long."""
+    if not latest:
+        return {}
+    ends = [_starts(now, _work_of(now, times, lambda _, part=part: part), [], latest) for part in (SHORT, LONG)]
+    found: dict[str, Bounds] = {}
+    for name, at in latest.items():
+        starts = [at if (start := each[name]) is None else min(start, at) for each in ends]
+        found[name] = min(starts), max(starts)
+    return found
+
+
+def _by_futures(now: Now, past: Past, times: RunTimes, names: Collection[str]) -> dict[str, Bounds]:
+    alone = _starts(now, _work_of(now, times, partial(_chance, 0, "work")), [], names)
     awaited = sorted(name for name, start in alone.items() if start is not None)
     drawn = [_future(now, past, awaited, number) for number in range(FUTURES)] if awaited else []
     found: dict[str, Bounds] = {}
@@ -138,7 +164,7 @@ def _future(now: Now, past: Past, awaited: Collection[str], number: int) -> Mapp
     """When these start in one future."""
     times = RunTimes(_resampled(past.runs, number, "run"))
     arriving = list(itertools.islice(_arriving(now.at, past, times, number), ARRIVALS_MAX))
-    return _starts(now, _work_of(now, times, number), arriving, awaited)
+    return _starts(now, _work_of(now, times, partial(_chance, number, "work")), arriving, awaited)
 
 
 def _starts(
@@ -151,11 +177,11 @@ def _starts(
     return {name: lives[name].first_start for name in awaited}
 
 
-def _work_of(now: Now, times: RunTimes, number: int) -> list[Work]:
-    """The work of the pool, each piece with a run time."""
+def _work_of(now: Now, times: RunTimes, chance: Callable[[str], float]) -> list[Work]:
+    """The work of the pool, each piece with the run time at the chance of its name."""
     found: list[Work] = []
     for work in now.work:
-        whole_s = times.draw(as_run(work.fact, work.ran_s), _chance(number, "work", work.part.name))
+        whole_s = times.draw(as_run(work.fact, work.ran_s), chance(work.part.name))
         duration = None if whole_s is None else whole_s - work.saved_s
         found.append(msgspec.structs.replace(work, part=msgspec.structs.replace(work.part, duration=duration)))
     return found

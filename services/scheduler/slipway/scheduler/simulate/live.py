@@ -127,10 +127,10 @@ def with_likely(answer: Json, standing: PoolStanding, key: str, now: float, past
     start: Json = {name: at for name, at in answer["estimatedStart"].items() if name != "likelyUnknown"}
     if start["earliest"] is None:
         return answer
-    return answer | {"estimatedStart": start | _likely(standing, standing.allocations[key], now, past)}
+    return answer | {"estimatedStart": start | _likely(standing, standing.allocations[key], start["latest"], now, past)}
 
 
-def _likely(standing: PoolStanding, fact: AllocationFact, now: float, past: PastWork) -> Json:
+def _likely(standing: PoolStanding, fact: AllocationFact, latest: float | None, now: float, past: PastWork) -> Json:
     if len(standing.allocations) > WORK_MAX or len(standing.nodes) > NODES_MAX:
         return {"likelyUnknown": f"the pool has more than {WORK_MAX} allocations or {NODES_MAX} nodes"}
     history = _history(standing, past, now)
@@ -141,7 +141,7 @@ def _likely(standing: PoolStanding, fact: AllocationFact, now: float, past: Past
         for each in standing.allocations.values()
     ]
     standing_now = Now(at=now, given=_given(standing, {}), work=work)
-    bounds = likely_starts(standing_now, history, [fact.uid]).get(fact.uid)
+    bounds = likely_starts(standing_now, history, {fact.uid: latest}).get(fact.uid)
     if bounds is None:
         return {"likelyUnknown": "it does not start when other work ends"}
     return {"likely": {"earliest": bounds[0], "latest": bounds[1]}}
