@@ -1,8 +1,7 @@
 """When what waits is likely to start: the planner runs on through possible futures of its pool. Pure.
 
-Where everything ahead has a run limit, the work that is there decides more than what comes, and it tends to be long
-together: there the bounds are those of two plays, with all work as short as the shortest tenth of its like, and as long
-as all but the longest tenth. Elsewhere they come from futures.
+Where everything ahead has a run limit, the bounds are those of two plays, with all work as short as the shortest tenth
+of its like, and as long as all but the longest tenth: more starts were within them than within those of futures.
 
 Owns what a future is. In each one work runs as long as work like it did (`run_times.py`), and new work arrives as it
 arrived during the last day: at the same times of day, each piece one that arrived before. So new work passes what
