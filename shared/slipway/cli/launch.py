@@ -71,6 +71,12 @@ def add_options(parser: argparse.ArgumentParser, *, with_ranks: bool) -> None:
     )
     _add_surroundings(what)
     what.add_argument("--template", metavar="NAME", help="a named template to lay under it")
+    _add_where(parser)
+    _add_limits(parser)
+
+
+def _add_where(parser: argparse.ArgumentParser) -> None:
+    """Where it runs, and when it starts."""
     where = parser.add_argument_group("where and when")
     where.add_argument("--name", metavar="N", help="a name of your own")
     where.add_argument("-n", "--workspace", metavar="W", help="(default: what `slipway config` shows)")
@@ -95,7 +101,6 @@ def add_options(parser: argparse.ArgumentParser, *, with_ranks: bool) -> None:
         "allocations of a job (repeat)",
     )
     where.add_argument("--label", metavar="NAME=VALUE", action="append", default=[], help="(repeat)")
-    _add_limits(parser)
 
 
 def _add_limits(parser: argparse.ArgumentParser) -> None:

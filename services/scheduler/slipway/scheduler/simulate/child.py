@@ -30,7 +30,7 @@ class SimulationRequest(msgspec.Struct, frozen=True, kw_only=True):
     pool: str = ""
     now: float = 0.0
     facts: dict[str, dict[str, msgspec.Raw]] = {}
-    past: live.PastWork | None = None
+    past: live.PoolPast | None = None
     """with `explain`: what is known of the pool's past"""
 
 

@@ -57,7 +57,7 @@ class PastPiece(msgspec.Struct, frozen=True, kw_only=True):
     ran_s: float
 
 
-class PastWork(msgspec.Struct, frozen=True, kw_only=True):
+class PoolPast(msgspec.Struct, frozen=True, kw_only=True):
     """What the api knows of the pool's past. Times are epoch seconds."""
 
     runs: list[PastRun] = []
@@ -122,7 +122,7 @@ def foreseen(standing: PoolStanding, key: str, now: float) -> Json:
     }
 
 
-def with_likely(answer: Json, standing: PoolStanding, key: str, now: float, past: PastWork) -> Json:
+def with_likely(answer: Json, standing: PoolStanding, key: str, now: float, past: PoolPast) -> Json:
     """The answer of `foreseen` with likely bounds by what the pool has seen in the `past`, or why there are none."""
     start: Json = {name: at for name, at in answer["estimatedStart"].items() if name != "likelyUnknown"}
     if start["earliest"] is None:
@@ -130,7 +130,7 @@ def with_likely(answer: Json, standing: PoolStanding, key: str, now: float, past
     return answer | {"estimatedStart": start | _likely(standing, standing.allocations[key], start["latest"], now, past)}
 
 
-def _likely(standing: PoolStanding, fact: AllocationFact, latest: float | None, now: float, past: PastWork) -> Json:
+def _likely(standing: PoolStanding, fact: AllocationFact, latest: float | None, now: float, past: PoolPast) -> Json:
     if len(standing.allocations) > WORK_MAX or len(standing.nodes) > NODES_MAX:
         return {"likelyUnknown": f"the pool has more than {WORK_MAX} allocations or {NODES_MAX} nodes"}
     history = _history(standing, past, now)
@@ -147,7 +147,7 @@ def _likely(standing: PoolStanding, fact: AllocationFact, latest: float | None, 
     return {"likely": {"earliest": bounds[0], "latest": bounds[1]}}
 
 
-def _history(standing: PoolStanding, past: PastWork, now: float) -> Past:
+def _history(standing: PoolStanding, past: PoolPast, now: float) -> Past:
     """What has ended, and what runs or waits still."""
     live = standing.allocations.values()
     pieces = [_piece(each.fact, each.ran_s, has_ended=True) for each in past.pieces]
