@@ -63,8 +63,8 @@ _KEPT = (ANNOTATION_USER, ANNOTATION_USAGE)
 
 
 class SeenAllocation(Allocation, kw_only=True, frozen=True):
-    """An allocation; once it has ended, without what no list filters or sorts by and neither sums of usage nor estimates
-    need. The run limit is the one that it had then."""
+    """An allocation; once it has ended, without what no list filters or sorts by and neither sums of usage nor
+    estimates need. The run limit is the one that it had then."""
 
     def __post_init__(self) -> None:
         if self.status.phase is Phase.TERMINATED:
