@@ -22,7 +22,7 @@ ALLOWED_OF_SYSTEM = ALLOWED | {
     "bzip2-1.0.6",
 }
 """Of shared libraries of the system in the image: also what lets any program be linked with it."""
-ELSEWHERE = {"async-timeout": "Apache-2.0"}
+ELSEWHERE = {"async-timeout": "Apache-2.0", "httpx2-jsfetch": "BSD-3-Clause"}
 """{package that only other platforms or older versions of Python need: its licence, read by hand}"""
 SCRIPTS = {
     "@preact/signals": "MIT",
