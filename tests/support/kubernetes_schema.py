@@ -15,7 +15,7 @@ import msgspec
 
 Json = dict[str, Any]
 
-VERSION = "v1.36.0-local-strict"
+VERSION = "v1.37.0-local-strict"
 _TEXT: Json = {"type": "string"}
 _COUNT: Json = {"type": "integer", "minimum": 0}
 _FLAG: Json = {"type": "boolean"}

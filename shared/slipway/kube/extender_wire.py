@@ -4,7 +4,7 @@ Owns spelling and distrust. Field names are Go's own (no json tags): capitalised
 does; a list or map may be null. Whatever an answer says beyond what was asked, or in a form that is not the
 protocol's, makes the whole answer a fault: nobody acts on half of a lie.
 
-Source: k8s.io/kube-scheduler/extender/v1 (types.go) and pkg/scheduler/extender.go of Kubernetes 1.36.
+Source: k8s.io/kube-scheduler/extender/v1 (types.go) and pkg/scheduler/extender.go of Kubernetes 1.37.
 """
 
 from collections.abc import Collection, Iterable, Mapping

@@ -2,36 +2,31 @@
 
 Owns which fields of a pod say so, also while it is being resized. Pure; `model/podresources.py` does the sums.
 
-Source: k8s.io/kubernetes/pkg/scheduler/framework (PodInfo), k8s.io/component-helpers/resource, v1.36.
+Source: k8s.io/kubernetes/pkg/scheduler/framework (PodInfo), k8s.io/component-helpers/resource, v1.37.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 from slipway.crd.meta import condition_of
 from slipway.kube.objects import Container, ContainerStatus, Pod, ResourceLists
-from slipway.model.podresources import NOTHING, ContainerAsk, Quantities, effective_requests
+from slipway.model.podresources import NOTHING, ContainerAsk, PodHeld, Quantities, effective_requests
 from slipway.model.resources import Resources
 
 SIDECAR = "Always"
 """the restartPolicy of an init container that runs beside the others"""
 
-_Amounts = dict[str, Any]
-
 
 def requests_of(pod: Pod, unstated: Quantities = NOTHING) -> Resources:
     """The pod's effective request; `unstated` is what a container counts as that states no request."""
     spec = pod.spec
-    held, is_refused = _reported(pod), _is_resize_refused(pod)
-    own = None
-    if spec.resources is not None:
-        asked = spec.resources.requests
-        its = _held(asked, pod.status.resources, pod.status.allocated_resources)
-        own = ContainerAsk(requests=asked, held=its, is_resize_refused=is_refused)
+    reports = _reports(pod)
     return effective_requests(
-        [_ask(item, held, is_refused=is_refused) for item in spec.containers],
-        [_ask(item, held if _is_sidecar(item) else {}, is_refused=is_refused) for item in spec.init_containers],
+        [_ask(item, reports) for item in spec.containers],
+        [_ask(item, reports) for item in spec.init_containers],
         spec.overhead,
-        own=own,
+        own=spec.resources.requests if spec.resources is not None else NOTHING,
+        held=_held(pod, reports),
         unstated=unstated,
     )
 
@@ -42,30 +37,46 @@ def host_ports_of(pod: Pod) -> tuple[int, ...]:
     return tuple({port.host_port: None for item in lasting for port in item.ports if port.host_port})
 
 
-def _ask(container: Container, held: dict[str, ContainerStatus], *, is_refused: bool) -> ContainerAsk:
-    requests: _Amounts = container.resources.get("requests") or {}
-    status = held.get(container.name)
+def _ask(container: Container, reports: Mapping[str, ContainerStatus]) -> ContainerAsk:
+    report = reports.get(container.name)
     return ContainerAsk(
-        requests=requests,
+        requests=container.resources.get("requests") or {},
         limits=container.resources.get("limits") or {},
         sidecar=_is_sidecar(container),
-        held=_held(requests, status.resources, status.allocated_resources) if status is not None else (),
+        granted=report.allocated_resources if report is not None else {},
+        in_force=_in_force(report.resources) if report is not None else {},
+    )
+
+
+def _reports(pod: Pod) -> Mapping[str, ContainerStatus]:
+    """{container: its status}, of those whose kubelet reports resources."""
+    status = pod.status
+    all_ = (*status.container_statuses, *status.init_container_statuses)
+    return {item.name: item for item in all_ if item.resources is not None or item.allocated_resources}
+
+
+def _held(pod: Pod, reports: Mapping[str, ContainerStatus]) -> PodHeld | None:
+    """None where all that the kubelet holds is just what is asked for, as it mostly is."""
+    status, is_refused = pod.status, _is_resize_refused(pod)
+    if not is_refused and status.resources is None and not status.allocated_resources:
+        every = (*pod.spec.containers, *pod.spec.init_containers)
+        if all(_is_as_asked(item, reports[item.name]) for item in every if item.name in reports):
+            return None
+    return PodHeld(
+        granted=status.allocated_resources,
+        in_force=_in_force(status.resources),
+        is_reported=status.resources is not None,
         is_resize_refused=is_refused,
     )
 
 
-def _reported(pod: Pod) -> dict[str, ContainerStatus]:
-    """{container: its status}, of those whose kubelet reports resources."""
-    status = pod.status
-    all_ = (*status.container_statuses, *status.init_container_statuses)
-    return {item.name: item for item in all_ if item.resources is not None}
+def _is_as_asked(container: Container, report: ContainerStatus) -> bool:
+    asked = container.resources.get("requests") or {}
+    return all(amounts in (asked, {}) for amounts in (report.allocated_resources, _in_force(report.resources)))
 
 
-def _held(requests: _Amounts, in_force: ResourceLists | None, granted: _Amounts) -> tuple[_Amounts, ...]:
-    """What the kubelet holds, where it is not just what is asked for."""
-    if in_force is None or all(amounts in (requests, {}) for amounts in (in_force.requests, granted)):
-        return ()
-    return in_force.requests, granted
+def _in_force(lists: ResourceLists | None) -> dict[str, Any]:
+    return lists.requests if lists is not None else {}
 
 
 def _is_sidecar(container: Container) -> bool:

@@ -6,7 +6,7 @@ container, init containers and sidecars too, and the pod as a whole. Where sever
 Kubernetes promises no order; here the first by name gives it. The defaults inside of a LimitRange (its max is the
 default limit, and that is the default request) stand in the stored object.
 
-Source: k8s.io/kubernetes/plugin/pkg/admission/limitranger, pkg/apis/core/v1/defaults.go, v1.36.
+Source: k8s.io/kubernetes/plugin/pkg/admission/limitranger, pkg/apis/core/v1/defaults.go, v1.37.
 """
 
 import math

@@ -1,7 +1,7 @@
 """What a pod counts as in a ResourceQuota, and which quotas count it. Pure.
 
 Amounts are thousandths under the names that a quota uses: `pods`, `requests.cpu`, `limits.memory`; `cpu` and `memory`
-alone are requests. Source: Kubernetes, "Resource Quotas"; pkg/quota/v1/evaluator/core/pods.go v1.36.
+alone are requests. Source: Kubernetes, "Resource Quotas"; pkg/quota/v1/evaluator/core/pods.go v1.37.
 """
 
 from collections.abc import Mapping

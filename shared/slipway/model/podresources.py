@@ -1,11 +1,12 @@
 """What a pod asks for, as Kubernetes counts it.
 
-Source: k8s.io/component-helpers/resource/helpers.go v0.36 (PodRequests): the sum over containers and sidecars, raised
+Source: k8s.io/component-helpers/resource/helpers.go v0.37 (PodRequests): the sum over containers and sidecars, raised
 to the largest init container step; what the pod itself asks for takes the place of that; overhead comes on top. A limit
-without a request is the request. During a resize the largest counts: what is asked for, granted and in force.
+without a request is the request. During a resize three sums are made, of what is asked for, of what is granted and of
+what is in force, and the largest counts, resource by resource.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
@@ -22,26 +23,32 @@ UNSTATED: Quantities = {CPU: "100m", MEMORY: 200 * 1024 * 1024}
 class ContainerAsk(msgspec.Struct, frozen=True):
     """One container's resources; `sidecar` is an init container with restartPolicy Always.
 
-    `held` is what the kubelet reports as granted and as in force, while that differs from the requests; with
-    `is_resize_refused` the node can never grant these, so that only what is held counts.
+    `granted` and `in_force` are what the kubelet reports, empty where it reports nothing.
     """
 
     requests: Quantities = {}
     limits: Quantities = {}
     sidecar: bool = False
-    held: tuple[Quantities, ...] = ()
-    is_resize_refused: bool = False
+    granted: Quantities = {}
+    in_force: Quantities = {}
     name: str = ""
 
-    def amounts(self, unstated: Quantities = NOTHING) -> Resources:
-        """Requests, filled up from the limits and then from `unstated`, at least what is held."""
-        if not self.held:
-            return Resources.parse({**unstated, **self.limits, **self.requests})
-        stated = {**unstated, **self.limits, **self.requests}
-        amounts = Resources() if self.is_resize_refused else Resources.parse(stated)
-        for held in self.held:
-            amounts = amounts.at_least(Resources.parse(held))
-        return amounts
+    def asked(self, unstated: Quantities = NOTHING) -> Quantities:
+        """Requests, filled up from the limits and then from `unstated`."""
+        return {**unstated, **self.limits, **self.requests}
+
+
+class PodHeld(msgspec.Struct, frozen=True):
+    """What the kubelet reports of the pod as a whole, and whether its node can never grant what is asked for.
+
+    A refused resize makes what is asked for count no more: only what the kubelet holds does.
+    """
+
+    granted: Quantities = {}
+    in_force: Quantities = {}
+    is_reported: bool = False
+    """whether it says anything of the resources that are in force"""
+    is_resize_refused: bool = False
 
 
 class PodAsk(msgspec.Struct, frozen=True):
@@ -79,32 +86,76 @@ def effective_requests(
     init_containers: Sequence[ContainerAsk] = (),
     overhead: Quantities | None = None,
     *,
-    own: ContainerAsk | None = None,
+    own: Quantities = NOTHING,
+    held: PodHeld | None = None,
     unstated: Quantities = NOTHING,
 ) -> Resources:
     """The pod's effective request; `own` is what the pod itself asks for (`spec.resources`), `unstated` what a
-    container counts as that states no request.
+    container counts as that states no request, `held` what its kubelet reports; None: nothing but what is asked for.
 
     Raises:
         ValueError: a bad quantity; the message names the resource.
     """
+    result = _summed(containers, init_containers, lambda each: each.asked(unstated))
+    if held is not None:
+        result = _with_held(result, containers, init_containers, held, unstated)
+    if any(map(is_pod_level, own)):
+        amounts = _own(own, held)
+        result = Resources.of({**result.amounts, **{name: amounts[name] for name in amounts if is_pod_level(name)}})
+    return result + Resources.parse(overhead) if overhead else result
+
+
+def _summed(
+    containers: Sequence[ContainerAsk],
+    init_containers: Sequence[ContainerAsk],
+    amounts_of: Callable[[ContainerAsk], Quantities],
+) -> Resources:
     running = Resources()
     sidecars = Resources()
     peak = Resources()
     for init in init_containers:
+        amounts = Resources.parse(amounts_of(init))
         if init.sidecar:
-            sidecars = sidecars + init.amounts(unstated)
+            sidecars = sidecars + amounts
             peak = peak.at_least(sidecars)
         else:
-            peak = peak.at_least(sidecars + init.amounts(unstated))
+            peak = peak.at_least(sidecars + amounts)
     for container in containers:
-        running = running + container.amounts(unstated)
-    result = (running + sidecars).at_least(peak)
-    if own is not None:
-        amounts = own.amounts()
-        replaced = {name: amounts.get(name) for name in own.requests if is_pod_level(name)}
-        result = Resources.of({**result.amounts, **replaced})
-    return result + Resources.parse(overhead) if overhead else result
+        running = running + Resources.parse(amounts_of(container))
+    return (running + sidecars).at_least(peak)
+
+
+def _with_held(
+    asked: Resources,
+    containers: Sequence[ContainerAsk],
+    init_containers: Sequence[ContainerAsk],
+    held: PodHeld,
+    unstated: Quantities,
+) -> Resources:
+    """The largest of what is asked for, granted and in force; without the first where the resize is refused."""
+
+    def granted(each: ContainerAsk) -> Quantities:
+        if each.granted:
+            return {**unstated, **each.granted}
+        return unstated if held.is_resize_refused else each.asked(unstated)
+
+    def in_force(each: ContainerAsk) -> Quantities:
+        return {**unstated, **each.in_force} if each.in_force else granted(each)
+
+    if held.granted and held.in_force:
+        result = Resources.parse(held.granted).at_least(Resources.parse(held.in_force))
+    else:
+        result = _summed(containers, init_containers, granted)
+        result = result.at_least(_summed(containers, init_containers, in_force))
+    return result if held.is_resize_refused else result.at_least(asked)
+
+
+def _own(own: Quantities, held: PodHeld | None) -> Mapping[str, int]:
+    """{resource: units} of what the pod itself asks for, or holds if that is more."""
+    if held is None or not held.is_reported:
+        return Resources.parse(own).amounts
+    amounts = Resources.parse(held.granted).at_least(Resources.parse(held.in_force))
+    return (amounts if held.is_resize_refused else amounts.at_least(Resources.parse(own))).amounts
 
 
 def scored_requests(plain: Resources, filled: Resources) -> Resources:

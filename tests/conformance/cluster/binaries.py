@@ -51,7 +51,7 @@ class Binaries(msgspec.Struct, frozen=True, kw_only=True):
     scheduler: str
     kubectl: str
     version: str
-    """of Kubernetes, like v1.36.3"""
+    """of Kubernetes, like v1.37.2"""
 
 
 def ensure_binaries() -> Binaries:

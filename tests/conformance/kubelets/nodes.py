@@ -15,7 +15,7 @@ from slipway.runtime.clock import Clock
 from tests.conformance.kubelets.connections import MERGE, Connections, RefusedError
 from tests.conformance.kubelets.objects import Json, Taint
 
-VERSION = "v1.36.3"
+VERSION = "v1.37.2"
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
 NODES = "/api/v1/nodes"
 ALL_NODES = f"{NODES}?pretty=false"

@@ -181,7 +181,7 @@ async def test_binding_to_a_missing_role_says_so(robot: Robot) -> None:
         return "reason" in await robot.review(verb="get", resource="pods")
 
     await eventually(is_told, "the binding is seen")
-    words = 'RBAC: role.rbac.authorization.k8s.io "none" not found'
+    words = 'rbac: RBAC: role.rbac.authorization.k8s.io "none" not found'
     assert await robot.review(verb="get", resource="pods") == {"allowed": False, "reason": words}
 
 
@@ -264,12 +264,12 @@ async def test_token_that_does_not_count_is_401(target: Target) -> None:
 @pytest.mark.parametrize(
     ("spec", "field", "words"),
     [
-        ({}, "spec.resourceAttributes", "exactly one of nonResourceAttributes or resourceAttributes"),
+        ({}, "spec", "exactly one of nonResourceAttributes or resourceAttributes must be specified"),
         ({"resourceAttributes": {"verb": "get"}}, "spec.user", "at least one of user or group must be specified"),
         (
             {"user": "a", "resourceAttributes": {"verb": "get"}, "nonResourceAttributes": {"path": "/", "verb": "get"}},
-            "spec.nonResourceAttributes",
-            "cannot be specified in combination with resourceAttributes",
+            "spec",
+            "exactly one of nonResourceAttributes or resourceAttributes must be specified",
         ),
     ],
 )
@@ -334,7 +334,7 @@ async def test_binding_keeps_its_role(robot: Robot) -> None:
     path = robot.rbac("rolebindings", "r-bound")
     changed = await robot.kube.patch(path, {"roleRef": {"name": "other"}})
     assert (changed.code, changed.causes[0]["field"]) == (422, "roleRef")
-    assert "cannot change roleRef" in changed.message
+    assert "field is immutable" in changed.message
     strange = await robot.bind("Pod", "x")
     assert (strange.code, strange.causes[0]["field"]) == (422, "roleRef.kind")
 

@@ -143,7 +143,7 @@ async def test_scripts_may_ask_who_and_whether(kubectl: Kubectl) -> None:
     """auth can-i, api-resources, version."""
     assert (await kubectl("auth", "can-i", "create", "pods")).out.strip() == "yes"
     assert "configmaps" in (await kubectl("api-resources", "-o", "name")).out
-    assert "v1.36" in (await kubectl("version")).out
+    assert "v1.37" in (await kubectl("version")).out
 
 
 async def test_server_side_apply(kubectl: Kubectl) -> None:

@@ -87,13 +87,58 @@ def test_resize_that_can_not_be_is_not_counted() -> None:
         ],
         "conditions": [{"type": "PodResizePending", "status": "True", "reason": "Infeasible"}],
     }
-    assert _asks(_pod(status, containers=[_container("a", cpu="64"), _container("b", cpu="1")])) == {"cpu": "2"}
+    assert _asks(_pod(status, containers=[_container("a", cpu="64")])) == {"cpu": "1"}
+    # What the kubelet reports nothing of counts nothing then, as to kube-scheduler from 1.37 on.
+    assert _asks(_pod(status, containers=[_container("a", cpu="64"), _container("b", cpu="1")])) == {"cpu": "1"}
+
+
+def test_three_sums_are_compared_during_a_resize() -> None:
+    """One container grows and another shrinks: what is asked for, granted and in force is summed first."""
+    reports = [
+        {"name": name, "resources": {"requests": {"cpu": held}}, "allocatedResources": {"cpu": held}}
+        for name, held in (("a", "1"), ("b", "4"))
+    ]
+    pod = _pod({"containerStatuses": reports}, containers=[_container("a", cpu="3"), _container("b", cpu="1")])
+    assert _asks(pod) == {"cpu": "5"}
+
+
+def test_grant_without_a_word_of_what_is_in_force_counts_as_both() -> None:
+    """Between the grant and the change of the control group."""
+    report = {"name": "a", "allocatedResources": {"cpu": "4"}}
+    assert _asks(_pod({"containerStatuses": [report]}, containers=[_container("a", cpu="2")])) == {"cpu": "4"}
+
+
+def test_resize_of_an_init_step_is_counted() -> None:
+    """An init container that runs can be resized as the others can."""
+    report = {"name": "i", "resources": {"requests": {"cpu": "9"}}, "allocatedResources": {"cpu": "9"}}
+    pod = _pod(
+        {"initContainerStatuses": [report]},
+        containers=[_container("a", cpu="1")],
+        initContainers=[_container("i", cpu="3")],
+    )
+    assert _asks(pod) == {"cpu": "9"}
+
+
+def test_what_the_pod_as_a_whole_holds_takes_the_place_of_the_sum_of_its_containers() -> None:
+    """A kubelet reports both from 1.36 on, also of a pod that asks for nothing itself."""
+    report = {"name": "a", "resources": {"requests": {"cpu": "9"}}, "allocatedResources": {"cpu": "9"}}
+    status = {
+        "containerStatuses": [report],
+        "resources": {"requests": {"cpu": "2"}},
+        "allocatedResources": {"cpu": "3"},
+    }
+    assert _asks(_pod(status, containers=[_container("a", cpu="1")])) == {"cpu": "3"}
+    refused = {**status, "conditions": [{"type": "PodResizePending", "status": "True", "reason": "Infeasible"}]}
+    assert _asks(_pod(refused, containers=[_container("a", cpu="64")])) == {"cpu": "3"}
 
 
 def test_resize_of_the_pod_itself_is_counted_too() -> None:
     """As for a container."""
     status = {"resources": {"requests": {"cpu": "5"}}, "allocatedResources": {"cpu": "5"}}
     pod = _pod(status, containers=[_container("a", cpu="1")], resources={"requests": {"cpu": "2"}})
+    assert _asks(pod) == {"cpu": "5"}
+    refused = {**status, "conditions": [{"type": "PodResizePending", "status": "True", "reason": "Infeasible"}]}
+    pod = _pod(refused, containers=[_container("a", cpu="1")], resources={"requests": {"cpu": "64"}})
     assert _asks(pod) == {"cpu": "5"}
 
 

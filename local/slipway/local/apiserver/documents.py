@@ -11,8 +11,8 @@ from slipway.local.apiserver.registry import KindRegistry
 HEALTH = frozenset({"/livez", "/readyz", "/healthz"})
 _VERSION: Json = {
     "major": "1",
-    "minor": "36",
-    "gitVersion": "v1.36.0+slipway",
+    "minor": "37",
+    "gitVersion": "v1.37.0+slipway",
     "gitCommit": "",
     "gitTreeState": "clean",
     "buildDate": "1970-01-01T00:00:00Z",

@@ -67,7 +67,7 @@ def _document(registry: KindRegistry, group: str, version: str) -> Json:
             paths[_path(kind)] = _operations(kind)
     return {
         "openapi": "3.0.0",
-        "info": {"title": "Kubernetes", "version": "v1.36.0"},
+        "info": {"title": "Kubernetes", "version": "v1.37.0"},
         "paths": paths,
         "components": {"schemas": schemas},
     }

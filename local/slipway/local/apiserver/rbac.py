@@ -51,7 +51,8 @@ def decide(store: ApiStore, user: User, wanted: Attributes) -> RbacVerdict:
     for rule, source in _rules_of(store, user, wanted.namespace, errors):
         if allows(rule, wanted):
             return RbacVerdict(True, f"RBAC: allowed by {source}")
-    return RbacVerdict(False, f"RBAC: {_joined(errors)}" if errors else "")
+    # Who has no opinion is named before its words; who allows is not.
+    return RbacVerdict(False, f"rbac: RBAC: {_joined(errors)}" if errors else "")
 
 
 def rules_for(store: ApiStore, user: User, namespace: str) -> list[Json]:
@@ -136,7 +137,7 @@ class BindingStrategy(Strategy):
         for index, subject in enumerate(maps(listing(obj, "subjects"))):
             causes += _subject_causes(subject, f"subjects[{index}]")
         if old is not None and mapping(old, "roleRef") != reference:
-            causes.append(bad_value("roleRef", reference, "cannot change roleRef"))
+            causes.append(bad_value("roleRef", reference, "field is immutable"))
         return causes
 
 

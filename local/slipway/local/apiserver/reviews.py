@@ -150,12 +150,9 @@ def _subject_of(spec: Json) -> User:
 def _spec_causes(spec: Json, *, names_user: bool) -> list[FieldCause]:
     causes = list[FieldCause]()
     wanted, other = spec.get("resourceAttributes"), spec.get("nonResourceAttributes")
-    if wanted is not None and other is not None:
-        words = "cannot be specified in combination with resourceAttributes"
-        causes.append(bad_value("spec.nonResourceAttributes", other, words))
-    if wanted is None and other is None:
+    if (wanted is None) == (other is None):
         words = "exactly one of nonResourceAttributes or resourceAttributes must be specified"
-        causes.append(bad_value("spec.resourceAttributes", None, words))
+        causes.append(bad_value("spec", other, words))
     if names_user and not spec.get("user") and not spec.get("groups"):
         causes.append(bad_value("spec.user", "", "at least one of user or group must be specified"))
     return causes

@@ -1,4 +1,4 @@
-"""Scores, number for number against the formulas of kube-scheduler 1.36 written out per node."""
+"""Scores, number for number against the formulas of kube-scheduler 1.37 written out per node."""
 
 import math
 from typing import Any

@@ -2,7 +2,7 @@
 
 Owns the reading of `podAffinity`, `podAntiAffinity` and `topologySpreadConstraints` as kube-scheduler reads them. Who
 stands where is `pod_index.py`; what follows is the filters' and scores' of the same names.
-Source: kube-scheduler 1.36 framework/types.go (AffinityTerm), podtopologyspread/common.go.
+Source: kube-scheduler 1.37 framework/types.go (AffinityTerm), podtopologyspread/common.go.
 """
 
 from collections.abc import Iterable, Mapping

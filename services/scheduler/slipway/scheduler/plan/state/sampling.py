@@ -2,7 +2,7 @@
 
 For each rank the first so many feasible nodes from a place in the order of nodes are compared, and the next rank begins
 where this one stopped looking. The first place comes from the tick's seed, so a tick can be replayed.
-Source: kube-scheduler 1.36 schedule_one.go (numFeasibleNodesToFind, nextStartNodeIndex).
+Source: kube-scheduler 1.37 schedule_one.go (numFeasibleNodesToFind, nextStartNodeIndex).
 """
 
 import numpy as np

@@ -3,7 +3,7 @@
 Required affinity: every term finds a pod that matches all terms in the node's domain of the term's label; the first of
 a series that matches its own terms may start it. Required anti-affinity holds both ways: a pod that runs keeps out what
 its terms mean. Ranks placed a moment before count like running pods.
-Source: kube-scheduler 1.36 interpodaffinity/filtering.go.
+Source: kube-scheduler 1.37 interpodaffinity/filtering.go.
 """
 
 import numpy as np

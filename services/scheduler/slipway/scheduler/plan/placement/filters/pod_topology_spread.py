@@ -2,7 +2,7 @@
 
 A node is refused when its domain would have more than `maxSkew` pods above the emptiest domain, the rank itself
 counted. Ranks placed a moment before, of the same gang or another, count like running pods.
-Source: kube-scheduler 1.36 podtopologyspread/filtering.go.
+Source: kube-scheduler 1.37 podtopologyspread/filtering.go.
 """
 
 import numpy as np

@@ -3,7 +3,7 @@
 What says so is the node affinity of the volume (a disk of a zone, a disk of a node), or its zone labels of old. Of a
 claim nothing may be known (it waits for its first consumer, or it is in no scenario): then it keeps nothing out. By
 zone labels a node without any takes every volume, as in a cluster of one zone; a node affinity has no such exception.
-Source: kube-scheduler 1.36 volumezone/volume_zone.go, volumebinding/volume_binding.go.
+Source: kube-scheduler 1.37 volumezone/volume_zone.go, volumebinding/volume_binding.go.
 """
 
 from collections.abc import Mapping

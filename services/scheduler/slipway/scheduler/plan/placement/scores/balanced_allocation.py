@@ -2,7 +2,7 @@
 
 S = (1 - standard deviation of the used fractions) * 100, truncated, before and after; the score is
 50 + (50 + S_after - S_before) / 2 in integers. A rank that asks for nothing is not scored.
-Source: kube-scheduler 1.36 noderesources/balanced_allocation.go, whose float64 operations these are, one by one.
+Source: kube-scheduler 1.37 noderesources/balanced_allocation.go, whose float64 operations these are, one by one.
 """
 
 from collections.abc import Mapping

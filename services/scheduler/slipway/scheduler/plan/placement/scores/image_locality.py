@@ -2,7 +2,7 @@
 
 Each image counts its bytes there times the part of all nodes that have it, so that one node is not filled only because
 it was first. The sum is held between 23 MiB and 1000 MiB per container, and scaled.
-Source: kube-scheduler 1.36 imagelocality/image_locality.go.
+Source: kube-scheduler 1.37 imagelocality/image_locality.go.
 """
 
 import numpy as np

@@ -3,7 +3,7 @@
 Per node the sum, over the pods in its domains, of the weights of the rank's preferred terms that match them, of their
 preferred terms that match the rank, and of `hardPodAffinityWeight` (arg, 1) per required term of theirs that does; then
 brought to 0..100 over the feasible nodes.
-Source: kube-scheduler 1.36 interpodaffinity/scoring.go.
+Source: kube-scheduler 1.37 interpodaffinity/scoring.go.
 """
 
 from collections.abc import Mapping

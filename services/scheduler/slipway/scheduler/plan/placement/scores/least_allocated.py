@@ -1,6 +1,6 @@
 """LeastAllocated: spreads. Mean over resources of floor((allocatable - requested) * 100 / allocatable).
 
-Source: kube-scheduler 1.36 noderesources/least_allocated.go.
+Source: kube-scheduler 1.37 noderesources/least_allocated.go.
 """
 
 from collections.abc import Mapping

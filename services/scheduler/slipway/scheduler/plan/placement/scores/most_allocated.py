@@ -1,6 +1,6 @@
 """MostAllocated: packs. Mean over resources of floor(requested * 100 / allocatable).
 
-Source: kube-scheduler 1.36 noderesources/most_allocated.go.
+Source: kube-scheduler 1.37 noderesources/most_allocated.go.
 """
 
 from collections.abc import Mapping

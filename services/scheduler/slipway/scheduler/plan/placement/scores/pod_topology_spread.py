@@ -4,7 +4,7 @@ Per constraint `ScheduleAnyway`: pods in the node's domain times ln(domains + 2)
 turned round over the feasible nodes: 100 * (max + min - s) / max. A node without one of the labels gets 0. With the arg
 `defaulting: System` a role without constraints is spread softly over hosts (skew 3) and zones (5), among the pods of
 its namespace that have the same labels.
-Source: kube-scheduler 1.36 podtopologyspread/scoring.go, in whose float64 operations the sum is made.
+Source: kube-scheduler 1.37 podtopologyspread/scoring.go, in whose float64 operations the sum is made.
 """
 
 import math

@@ -2,7 +2,7 @@
 
 Args of the pool: `shape`, a list of {utilization: 0..100, score: 0..10} with rising utilisation, and `resources`.
 Without a shape it packs: 0 at 0, 10 at 100. Resources that score 0 are left out of the mean.
-Source: kube-scheduler 1.36 noderesources/requested_to_capacity_ratio.go, helper/shape_score.go.
+Source: kube-scheduler 1.37 noderesources/requested_to_capacity_ratio.go, helper/shape_score.go.
 """
 
 from collections.abc import Mapping
