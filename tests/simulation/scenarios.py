@@ -334,6 +334,7 @@ MADE_ROOM = {
 }
 NO_REDIS = Setup(has_redis=False)
 DELEGATE = Setup(binding="delegate", watcher={"unschedulable_limit_s": 5.0})
+GROUPS = msgspec.structs.replace(DELEGATE, has_pod_groups=True)
 
 SCENARIOS: Mapping[str, Scenario] = {
     item.name: item
@@ -454,6 +455,14 @@ SCENARIOS: Mapping[str, Scenario] = {
             setup=DELEGATE,
         ),
         Scenario(name="delegate-cancel", story=_cancel_refused, ends=STOPPED, setup=DELEGATE),
+        Scenario(name="pod-group", story=_launch_four, ends=DONE, setup=GROUPS),
+        Scenario(
+            name="pod-group-refused",
+            story=_refused,
+            ends={"job": Ending(result=Result.SUCCEEDED, attempt=2)},
+            setup=GROUPS,
+        ),
+        Scenario(name="pod-group-cancel", story=_cancel_refused, ends=STOPPED, setup=GROUPS),
         Scenario(name="launch-4-r0", story=_launch_four, ends=DONE, setup=NO_REDIS),
         Scenario(
             name="restart-r0", story=_restart, ends={"job": Ending(result=Result.SUCCEEDED, attempt=2)}, setup=NO_REDIS

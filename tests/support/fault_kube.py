@@ -96,6 +96,10 @@ class ProcessKube:
             effect, lambda: self._inner.may(verb, resource, namespace=namespace, subresource=subresource)
         )
 
+    async def serves(self, resource: Resource[Any]) -> bool:
+        effect = self._effect(Verb.GET, resource, "")
+        return await self._read(effect, lambda: self._inner.serves(resource))
+
     async def read_log(
         self, namespace: str, pod: str, *, container: str = "", tail_lines: int | None = None, since_time: str = ""
     ) -> bytes:

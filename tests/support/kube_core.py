@@ -301,6 +301,13 @@ class CoreKube:
             Verb.CREATE, resource, lambda: permit is None or permit(verb, resource, namespace, subresource)
         )
 
+    async def serves(self, resource: Resource[Any]) -> bool:
+        def act() -> bool:
+            kind = self.core.registry.get(_named(resource))
+            return kind is not None and kind.version == resource.version
+
+        return await self._call(Verb.GET, resource, act)
+
     async def _call(self, verb: Verb, resource: Resource[Any], act: Callable[[], R]) -> R:
         await self.before(verb, resource.plural)
         with _Explained(verb):

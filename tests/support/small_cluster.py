@@ -15,10 +15,13 @@ from slipway.runtime.clock import SeededRandom
 from tests.support.kube_core import CoreKube
 
 
-def a_core(now: Callable[[], float]) -> ClusterCore:
+def a_core(now: Callable[[], float], *, has_pod_groups: bool = False) -> ClusterCore:
     """An empty core with readable, deterministic uids."""
     numbers = itertools.count(1)
-    return ClusterCore(clock=now, new_uid=lambda: f"{next(numbers):08x}-0000-4000-8000-000000000000", twins=TWINS)
+    core = ClusterCore(clock=now, new_uid=lambda: f"{next(numbers):08x}-0000-4000-8000-000000000000", twins=TWINS)
+    if has_pod_groups:
+        core.serve_pod_groups()
+    return core
 
 
 def a_client(core: ClusterCore, seed: int = 1) -> CoreKube:

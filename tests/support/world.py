@@ -77,6 +77,8 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
     """with the loops that settings start which no other simulation needs"""
     binding: str = "direct"
     """of the pool; delegate: beside a model of kube-scheduler"""
+    has_pod_groups: bool = False
+    """whether the API server serves groups of pods, which kube-scheduler places whole"""
 
 
 class Promise(msgspec.Struct, frozen=True, kw_only=True):
@@ -112,7 +114,7 @@ class World:
         self.trouble.sleep = loop.sleep
         self.trouble.later = self._later
         self.trouble.lasts = self.troubled_for
-        self.core = a_core(self.clock.now)
+        self.core = a_core(self.clock.now, has_pod_groups=setup.has_pod_groups)
         self.kube = CoreKube(self.core, random=SeededRandom(f"user-{seed}"))
         self.server = FaultyServer(self.clock)
         self.server.absent = not setup.has_redis

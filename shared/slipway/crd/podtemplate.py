@@ -74,6 +74,7 @@ _POD_REFUSED: Mapping[str, str] = {
     "preemptionPolicy": "leave it out: Slipway preempts by queue and priority",
     "activeDeadlineSeconds": "use the allocation's maxRuntime",
     "schedulingGates": "leave it out: Slipway places the pods",
+    "schedulingGroup": "leave it out: the ranks are the gang, see minAvailable",
     "readinessGates": "leave it out: a rank tells its readiness through the API",
     "resources": "set resources on the ranks or on the containers",
     "overhead": "leave it out: the runtime class sets it",

@@ -224,7 +224,15 @@ class Asks(Protocol):
         ...
 
 
-class KubeReader(Gets, Lists, Watches, ReadsLogs, Protocol):
+class Discovers(Protocol):
+    """What the API server has."""
+
+    async def serves(self, resource: Resource[Any]) -> bool:
+        """Whether the API server serves the resource, in that version: what its discovery document says."""
+        ...
+
+
+class KubeReader(Gets, Lists, Watches, ReadsLogs, Discovers, Protocol):
     """Reads."""
 
 

@@ -89,6 +89,9 @@ PROVISIONING_REQUESTS = Resource(
     namespaced=True,
     struct=objects.ProvisioningRequest,
 )
+POD_GROUPS = Resource(
+    group="scheduling.k8s.io", version="v1beta1", plural="podgroups", kind="PodGroup", namespaced=True, struct=Owned
+)
 NODES = Resource(group="", version="v1", plural="nodes", kind="Node", namespaced=False, struct=objects.Node)
 CONFIG_MAPS = Resource(
     group="", version="v1", plural="configmaps", kind="ConfigMap", namespaced=True, struct=objects.ConfigMap

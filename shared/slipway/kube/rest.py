@@ -249,6 +249,14 @@ class RestApi:
         answer = await self._send(Verb.CREATE, resource, "POST", _REVIEWS, body=review)
         return bool(msgspec.json.decode(answer).get("status", {}).get("allowed", False))
 
+    async def serves(self, resource: Resource[Any]) -> bool:
+        root = f"/apis/{resource.group}" if resource.group else "/api"
+        try:
+            answer = await self._send(Verb.GET, resource, "GET", f"{root}/{resource.version}")
+        except NotFoundError:
+            return False
+        return any(item.get("name") == resource.plural for item in msgspec.json.decode(answer).get("resources") or ())
+
     async def _put(self, resource: Resource[T], body: Any, subresource: str) -> T:
         ready = wire.fenced(resource, body)
         path = _path(resource, ready.namespace, ready.name, subresource)

@@ -60,6 +60,8 @@ class Manifests(msgspec.Struct, frozen=True, kw_only=True):
     pods: tuple[RankPod, ...]
     is_delegate: bool = False
     """kube-scheduler binds the pods, once their gates are open"""
+    group: str = ""
+    """the group of kube-scheduler that the pods name; empty without one (`podgroup.py`)"""
 
 
 def build(

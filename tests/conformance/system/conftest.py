@@ -1,7 +1,9 @@
 """One installed Slipway for the whole folder, and the order: what reads the audit log comes last.
 
 The folder may be played in shards beside each other, each with a cluster and an installation of its own: every file is
-in one of them, and what reads the audit log is in all. A permission is needed when one shard needed it.
+in one of them, and what reads the audit log is in all. A permission is needed when one shard needed it. The cluster of
+the first shard, and of a run in one piece, serves groups of pods; that of the others is Kubernetes as it is delivered,
+which does not.
 
 A test leaves nothing behind: after each one what still goes on is ended, and every pod, ConfigMap and Service of ours
 has to go.
@@ -14,11 +16,12 @@ from pathlib import Path
 import pytest
 
 from slipway.local.valkey import ServerOptions
-from tests.conformance.cluster.servers import RealCluster
+from tests.conformance.cluster.servers import ClusterOptions, RealCluster, running_cluster
 from tests.conformance.system.deployment import Installation
 from tests.conformance.system.nodes import simulated_nodes
 from tests.conformance.system.operator import Operator
 from tests.conformance.system.system import System
+from tests.conformance.wanted import require_own_cluster
 from tests.support.ports import free_port
 from tests.support.redis import running_server
 
@@ -29,6 +32,10 @@ SHARD = os.environ.get("SLIPWAY_CONFORMANCE_SHARD", "")
 UNUSED = os.environ.get("SLIPWAY_CONFORMANCE_UNUSED", "")
 """The file in which a shard tells, one a line, the permissions that it did not need."""
 FOLDER = Path(__file__).parent
+WITH_POD_GROUPS = "test_pod_groups.py"
+"""In the first shard."""
+WITHOUT_POD_GROUPS = "test_binding_delegate.py"
+"""In another one, where there is one."""
 QUICK = {
     "valkey": {"enabled": False},
     "audit": {"enabled": True},
@@ -63,8 +70,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     config.stash[WHOLE] = collected >= set(FOLDER.glob("test_*.py")) and not config.getoption("keyword")
     if SHARD:
         number, shards = map(int, SHARD.split("/"))
+        placed = {WITH_POD_GROUPS: 1, WITHOUT_POD_GROUPS: 2}
         files = sorted(path for path in FOLDER.glob("test_*.py") if path.name != LAST)
-        others = {path for index, path in enumerate(files) if index % shards != number - 1}
+        others = {path for index, path in enumerate(files) if placed.get(path.name, index % shards + 1) != number}
         config.hook.pytest_deselected(items=[item for item in items if item.path in others])
         items[:] = [item for item in items if item.path not in others]
 
@@ -79,6 +87,15 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
             state = "runs" if process.is_running else "does not run"
             report.sections.append((f"{name} {state}; the end of its log", process.tail()))
     return report
+
+
+@pytest.fixture(scope="session")
+def real(tmp_path_factory: pytest.TempPathFactory) -> Generator[RealCluster]:
+    """A control plane of this shard's own."""
+    require_own_cluster()
+    options = ClusterOptions(pod_groups=SHARD in ("", "1/2"))
+    with running_cluster(tmp_path_factory.mktemp("cluster"), options) as cluster:
+        yield cluster
 
 
 @pytest.fixture(scope="session")

@@ -32,6 +32,7 @@ from tests.support.wait import wait_until
 T = TypeVar("T")
 MANAGED = "app.kubernetes.io/managed-by=slipway"
 OURS = ("pods", "configmaps", "services")
+POD_GROUPS = "/apis/scheduling.k8s.io/v1beta1/podgroups"
 SETTLED_S = 60.0
 
 
@@ -44,6 +45,7 @@ class System:
         self.nodes = nodes
         self.audit = Audit(installation.operator.cluster.audit_log)
         self._server = server
+        self._has_pod_groups: bool | None = None
 
     # --- the REST API and the command -------------------------------------------------------------------------------
 
@@ -139,7 +141,14 @@ class System:
             f"{plural} {item['metadata']['namespace']}/{item['metadata']['name']}"
             for plural in OURS
             for item in self.operator.items(f"/api/v1/{plural}", selector)
-        ]
+        ] + [f"podgroups {item['metadata']['name']}" for item in self.pod_groups(selector)]
+
+    def pod_groups(self, selector: str = MANAGED) -> list[Json]:
+        """The groups of pods of our making; none where the API server serves no groups."""
+        if self._has_pod_groups is None:
+            served = self.operator.find("/apis/scheduling.k8s.io/v1beta1")
+            self._has_pod_groups = any(item["name"] == "podgroups" for item in (served or {}).get("resources", ()))
+        return self.operator.items(POD_GROUPS, selector) if self._has_pod_groups else []
 
     def nothing_left(self, uid: str = "") -> None:
         """Waits until nothing of our making is left."""

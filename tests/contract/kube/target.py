@@ -51,6 +51,7 @@ def running_target() -> Generator[Target]:
         yield target_of(Path(kubeconfig))
         return
     core = ClusterCore(clock=time.time, new_uid=lambda: str(uuid.uuid4()), twins={**TWINS, **rules.TWINS})  # noqa: TID251
+    core.serve_pod_groups()
     core.bootstrap()
     with serving(core, authorization="rbac", token=_ADMIN) as url:
         yield Target(url=url, headers={"authorization": f"Bearer {_ADMIN}"}, core=core)

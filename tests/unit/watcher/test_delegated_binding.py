@@ -54,6 +54,28 @@ def test_the_time_runs_from_the_opening_of_the_gate(pod: PodStory, limit_s: floa
     assert (found.until, found.reason) == (T0 + OPENED_S + limit_s, reason)
 
 
+FOR_ITS_MATES = (
+    "minCount (2) cannot be satisfied: 1 scheduled, 0 remaining",
+    "minCount (2) is not yet satisfied: 1 scheduled, 0 remaining, no preemption victims found",
+    "failed to schedule other pod from a pod group: nodeaffinity: bad",
+    "pod group is unschedulable",
+)
+
+
+@pytest.mark.parametrize("words", FOR_ITS_MATES)
+def test_the_rank_without_a_place_is_named_where_its_whole_group_is_refused(words: str) -> None:
+    """Its mates say that the group is refused: they have a place, and theirs are not avoided."""
+    said = Condition(type="PodScheduled", status="False", reason="Unschedulable", message=words)
+    mate = left(0).with_status(conditions=[said])
+    found = unplaced(mate.it, POLICY)
+    assert found is not None
+    assert (found.until, found.reason) == (T0 + OPENED_S + 600.0, Reason.LAUNCH_STUCK)
+    ended = once(a_released().it, mate, refused(1), now=T0 + 33, policy=POLICY).allocation.status
+    assert (ended.phase, ended.reason) == (Phase.TERMINATING, Reason.PLACEMENT_REFUSED)
+    assert ended.message.startswith("rank 1 on n1: default-scheduler does not place it there: 0/3 nodes")
+    assert ended.transitions[-1].data["node"] == "n1"
+
+
 def test_a_gate_is_open_for_no_longer_than_its_pod_is_there() -> None:
     """Whoever opened it may have a clock that is behind."""
     found = unplaced(left().with_metadata(creation_timestamp=format_time(T0 + 60.0)).it, POLICY)

@@ -10,6 +10,7 @@ from slipway.local.apiserver import (
     disruption,
     event_objects,
     limitranges,
+    podgroups,
     rbac,
     services,
     workloads,
@@ -30,10 +31,7 @@ _POD_FIELDS = {
 
 def builtin_kinds(definitions: custom.DefinitionStrategy) -> tuple[ResourceKind, ...]:
     return (
-        ResourceKind(
-            plural="pods", kind="Pod", short_names=("po",), categories=("all",), strategy=PodStrategy(),
-            fields=_POD_FIELDS, columns=columns.PODS, subresources=("binding", "eviction", "exec", "log", "status"),
-        ),
+        _pods(PodStrategy()),
         ResourceKind(
             plural="configmaps", kind="ConfigMap", short_names=("cm",), strategy=admission.ConfigMapStrategy(),
             columns=columns.CONFIG_MAPS,
@@ -91,6 +89,33 @@ def builtin_kinds(definitions: custom.DefinitionStrategy) -> tuple[ResourceKind,
             columns=columns.DEFINITIONS, subresources=("status",),
         ),
     )  # fmt: skip
+
+
+def pod_group_kinds() -> tuple[ResourceKind, ...]:
+    """Groups of pods, and pods that may name theirs."""
+    groups = ResourceKind(
+        group=podgroups.GROUP,
+        version=podgroups.VERSION,
+        plural=podgroups.PLURAL,
+        kind="PodGroup",
+        strategy=podgroups.PodGroupStrategy(),
+        columns=columns.POD_GROUPS,
+        subresources=("status",),
+    )
+    return groups, _pods(PodStrategy(has_groups=True))
+
+
+def _pods(strategy: PodStrategy) -> ResourceKind:
+    return ResourceKind(
+        plural="pods",
+        kind="Pod",
+        short_names=("po",),
+        categories=("all",),
+        strategy=strategy,
+        fields=_POD_FIELDS,
+        columns=columns.PODS,
+        subresources=("binding", "eviction", "exec", "log", "status"),
+    )
 
 
 def _rbac_kinds() -> tuple[ResourceKind, ...]:

@@ -54,6 +54,20 @@ def _pod_status(pod: Json) -> str:
     return text
 
 
+def _group_policy(group: Json) -> str:
+    return "Gang" if at_path(group, ("spec", "schedulingPolicy", "gang")) else "Basic"
+
+
+def _group_status(group: Json) -> str:
+    told = {str(item.get("type")): item for item in maps(listing(mapping(group, "status"), "conditions"))}
+    if "DisruptionTarget" in told:
+        return str(told["DisruptionTarget"].get("reason"))
+    placed = told.get("PodGroupInitiallyScheduled")
+    if placed is None:
+        return "Pending"
+    return "Scheduled" if placed.get("status") == "True" else "Unschedulable"
+
+
 def _restarts(pod: Json) -> str:
     statuses = maps(listing(mapping(pod, "status"), "containerStatuses"))
     return str(sum(int(status.get("restartCount", 0)) for status in statuses))
@@ -154,6 +168,13 @@ BUDGETS = (
     TableColumn(name="Min Available", read=_path("spec", "minAvailable", default="N/A")),
     TableColumn(name="Max Unavailable", read=_path("spec", "maxUnavailable", default="N/A")),
     TableColumn(name="Allowed Disruptions", type="integer", read=_path("status", "disruptionsAllowed", default=0)),
+    AGE,
+)
+POD_GROUPS = (
+    NAME,
+    TableColumn(name="Policy", read=_group_policy),
+    TableColumn(name="Workload", read=_path("spec", "workloadRef", "workloadName")),
+    TableColumn(name="Status", read=_group_status),
     AGE,
 )
 ROLES = (NAME, TableColumn(name="Created At", format="date-time", read=created))

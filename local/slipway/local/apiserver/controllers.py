@@ -27,6 +27,7 @@ from slipway.local.apiserver.objects import (
 )
 from slipway.local.apiserver.options import DeleteOptions
 from slipway.local.apiserver.podadmission import ACCOUNTS
+from slipway.local.apiserver.podgroups import GroupProtection
 from slipway.local.apiserver.pods import FINISHED_PHASES
 from slipway.local.apiserver.rbac import CLUSTER_ROLES
 from slipway.local.apiserver.registry import ResourceKind
@@ -57,6 +58,7 @@ class Controllers:
         self._budgets = Budgets(core)
         self._nodes = NodeLife(core, self._bound, grace_s=node_grace_s)
         self._volumes = Volumes(core)
+        self._groups = GroupProtection(core)
         self._roles_changed = True
         self._bare: dict[str, None] = {}
         self._events: dict[ObjectKey, float] = {}
@@ -80,6 +82,7 @@ class Controllers:
         self._budgets.note(change)
         self._nodes.note(change)
         self._volumes.note(change)
+        self._groups.note(change)
         if change.resource == "pods":
             self._note_pod(change)
         elif change.resource == "events":
@@ -106,6 +109,7 @@ class Controllers:
         self._update_quotas()
         self._budgets.run()
         self._volumes.run()
+        self._groups.run()
         bare, self._bare = self._bare, {}
         for namespace in bare:
             self._core.furnish(namespace)

@@ -13,7 +13,7 @@ from typing import Any
 
 from slipway.local.apiserver import custom, deletion, paging, patch, pods, policy, status
 from slipway.local.apiserver import eviction as evictions
-from slipway.local.apiserver.builtin import builtin_kinds
+from slipway.local.apiserver.builtin import builtin_kinds, pod_group_kinds
 from slipway.local.apiserver.controllers import Controllers
 from slipway.local.apiserver.events import ServedEvent, visible
 from slipway.local.apiserver.objects import (
@@ -77,6 +77,10 @@ class ClusterCore:
     def version(self) -> int:
         """The newest resourceVersion."""
         return self.store.version
+
+    def serve_pod_groups(self) -> None:
+        """From now on serves the groups of kube-scheduler, as a Kubernetes does where that is asked for."""
+        self.registry.install(pod_group_kinds())
 
     def bootstrap(self) -> None:
         """Creates the system namespaces and the roles that are missing. A new cluster's history begins after that."""

@@ -1,7 +1,8 @@
-"""What admission fills into a new pod from other objects: its service account and its priority.
+"""What admission fills into a new pod from other objects: its service account and its priority; into a group of pods
+its priority too.
 
-Owns the two look-ups. Reads the store; changes only the given pod. Invariant: a pod that names an object that does not
-exist is refused, never stored with a guess.
+Owns the look-ups. Reads the store; changes only the given object. Invariant: an object that names another one that does
+not exist is refused, never stored with a guess.
 
 Source: plugin/pkg/admission/serviceaccount, plugin/pkg/admission/priority (behaviour, v1.36; the volume with the
 account's token is not added: nothing here mounts it).
@@ -16,14 +17,17 @@ from slipway.local.apiserver.store import ApiStore
 ACCOUNTS = "serviceaccounts"
 DEFAULT_ACCOUNT = "default"
 PRIORITIES = "priorityclasses.scheduling.k8s.io"
+POD_GROUPS = "podgroups.scheduling.k8s.io"
 _PODS = "pods"
 
 
-def admit(store: ApiStore, pod: Json, namespace: str) -> None:
-    """Completes the spec of a new pod. Raises: StatusError 403."""
-    spec = pod["spec"]
-    _give_account(store, pod, spec, namespace)
-    _give_priority(store, pod, spec)
+def admit(store: ApiStore, resource: str, obj: Json, namespace: str) -> None:
+    """Completes the spec of a new pod, or of a new group of pods. Raises: StatusError 403."""
+    if resource == _PODS:
+        _give_account(store, obj, obj["spec"], namespace)
+        _give_priority(store, obj)
+    elif resource == POD_GROUPS:
+        _give_group_priority(store, obj)
 
 
 def _give_account(store: ApiStore, pod: Json, spec: Json, namespace: str) -> None:
@@ -37,19 +41,36 @@ def _give_account(store: ApiStore, pod: Json, spec: Json, namespace: str) -> Non
         spec["imagePullSecrets"] = secrets
 
 
-def _give_priority(store: ApiStore, pod: Json, spec: Json) -> None:
+def _give_group_priority(store: ApiStore, group: Json) -> None:
+    spec, name = group["spec"], str(metadata(group).get("name", ""))
+    computed = int(_class_of(store, POD_GROUPS, group).get("value", 0))
+    if spec.get("priority", computed) != computed:
+        words = f"priority set in the pod group ({spec['priority']}) must match the priority computed ({computed}) "
+        raise forbidden(POD_GROUPS, name, f"{words}based on the priority class set in the spec")
+    spec["priority"] = computed
+
+
+def _class_of(store: ApiStore, resource: str, obj: Json) -> Json:
+    """The class that the object names, or the default one, which it then names; empty without any."""
+    spec = obj["spec"]
     name = str(spec.get("priorityClassName") or "")
-    chosen: Json = {}
     if name:
         record = store.find(PRIORITIES, "", name)
         if record is None:
-            raise _refused(pod, f"no PriorityClass with name {name} was found")
-        chosen = record.obj
-    elif store.count(PRIORITIES):
-        defaults = [record.obj for record in store.scan(PRIORITIES) if record.obj.get("globalDefault") is True]
-        chosen = min(defaults, key=lambda each: int(each.get("value", 0)), default=chosen)
-        if chosen:
-            spec["priorityClassName"] = name_of(chosen)
+            own = str(metadata(obj).get("name", ""))
+            raise forbidden(resource, own, f"no PriorityClass with name {name} was found")
+        return record.obj
+    if not store.count(PRIORITIES):
+        return {}
+    defaults = [record.obj for record in store.scan(PRIORITIES) if record.obj.get("globalDefault") is True]
+    chosen: Json = min(defaults, key=lambda each: int(each.get("value", 0)), default={})
+    if chosen:
+        spec["priorityClassName"] = name_of(chosen)
+    return chosen
+
+
+def _give_priority(store: ApiStore, pod: Json) -> None:
+    chosen = _class_of(store, _PODS, pod)
     _settle(pod, "priority", int(chosen.get("value", 0)), "integer value of priority")
     policy = chosen.get("preemptionPolicy", "PreemptLowerPriority")
     _settle(pod, "preemptionPolicy", policy, "string value of PreemptionPolicy")

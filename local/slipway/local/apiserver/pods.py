@@ -52,10 +52,15 @@ _FIXED = (
 
 
 class PodStrategy(Strategy):
+    """`has_groups`: pods may name the group of kube-scheduler that they belong to (`podgroups.py`)."""
+
     has_status = True
     counts_generation = True
     is_graceful = True
     returns_deleted = True
+
+    def __init__(self, *, has_groups: bool = False) -> None:
+        self._has_groups = has_groups
 
     def decode(self, obj: Json, options: WriteOptions) -> None:
         spec = obj.get("spec")
@@ -73,6 +78,8 @@ class PodStrategy(Strategy):
     def prepare(self, obj: Json) -> None:
         super().prepare(obj)
         spec = obj["spec"]
+        if not self._has_groups:
+            spec.pop("schedulingGroup", None)
         _tolerate_gone_nodes(spec)
         conditions = gates.told(spec, str(metadata(obj).get("creationTimestamp", "")))
         told: Json = {"conditions": conditions} if conditions else {}
@@ -250,6 +257,9 @@ def _spec_causes(spec: Json) -> list[FieldCause]:
     containers = maps(listing(spec, "containers"))
     if not containers:
         causes.append(missing("spec.containers"))
+    group = spec.get("schedulingGroup")
+    if is_map(group) and group.get("podGroupName") is None:
+        causes.append(bad_value("spec.schedulingGroup.podGroupName", None, "must specify one of: `podGroupName`"))
     if spec["restartPolicy"] not in ("Always", "OnFailure", "Never"):
         causes.append(unsupported("spec.restartPolicy", spec["restartPolicy"], ["Always", "OnFailure", "Never"]))
     volumes = {str(volume.get("name")) for volume in maps(listing(spec, "volumes"))}

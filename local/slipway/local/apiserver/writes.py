@@ -80,8 +80,7 @@ class StoreWriter:
             limitranges.complete_pod(self._store, new, namespace)
         if meta_.get("name"):
             kind.strategy.prepare(new)
-        if kind.resource == _PODS:
-            podadmission.admit(self._store, new, namespace)
+        podadmission.admit(self._store, kind.resource, new, namespace)
         self._refuse(kind, new, meta.validate(new, kind.strategy.name_form) + _own_causes(kind, new, None))
         if kind.resource == services.SERVICES:
             services.allocate(self._store, new)

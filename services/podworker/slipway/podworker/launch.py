@@ -1,4 +1,4 @@
-"""The launch of one attempt: ConfigMap, pods and Services, then the release; and after it the bindings.
+"""The launch of one attempt: ConfigMap, pods, their group and Services, then the release; and after it the bindings.
 
 Owns the order of these effects and what each answer means. Must not decide whether to launch (`intent.py`) nor how
 often to try (`worker.py`): every method may be called again at any time, by any replica, and goes on where things
@@ -24,11 +24,12 @@ import msgspec
 
 from slipway.crd.members import GangMember, members, pod_uids, unreleased
 from slipway.crd.meta import LABEL_ALLOCATION_UID, LABEL_ATTEMPT, ObjectMeta, RawObject
-from slipway.crd.v1alpha1 import Allocation
+from slipway.crd.v1alpha1 import Allocation, AllocationSpec
 from slipway.errors import (
     AlreadyExistsError,
     BoundError,
     InvalidError,
+    InvariantError,
     NotFoundError,
     QuotaExceededError,
     StaleError,
@@ -47,6 +48,7 @@ from slipway.podworker.concurrency import Lanes, LaunchStage
 from slipway.podworker.created_objects import CreatedObjects
 from slipway.podworker.extender_binding import Binder, Extended
 from slipway.podworker.gates import PodGate
+from slipway.podworker.pod_groups import PodGroups
 from slipway.podworker.pools import Pinned
 from slipway.podworker.ports import Kube
 from slipway.podworker.service_sharing import ServiceSharing
@@ -77,6 +79,8 @@ class Made:
         self.is_config_made = False
         self.is_service_made = False
         self.is_behind_service = False
+        self.config_map: ObjectMeta | None = None
+        self.is_group_made = False
         self.pod_uids: dict[int, str] = {}
         self.fresh_until_s = 0.0
 
@@ -110,6 +114,7 @@ class AttemptLauncher:
         sharing: ServiceSharing,
     ) -> None:
         self._kube = kube
+        self._groups = PodGroups(kube)
         self._sharing = sharing
         self._bundles = bundles
         self._lanes = lanes
@@ -140,6 +145,8 @@ class AttemptLauncher:
         creates = [partial(self._create_pod, allocation, pod, made) for pod in missing]
         if manifests.service is not None and not made.is_service_made:
             creates.append(partial(self._create_service, allocation, manifests.service, made))
+        if manifests.group and not made.is_group_made:
+            creates.append(partial(self._create_group, pinned.spec, manifests, made))
         if missing:
             made.fresh_until_s = self._clock.monotonic() + FRESH_S
         if creates:
@@ -260,13 +267,13 @@ class AttemptLauncher:
         if pinned.spec.home and pinned.home is not None:
             await make_once(self._kube, home.claim_of(allocation, pinned.home))
         manifests = self._manifests(allocation, pinned, traceparent)
-        if manifests.is_delegate:
-            return manifests
-        pods = (pod.manifest for pod in manifests.pods)
-        if not await needs_scheduler(self._kube, allocation.metadata.namespace, pods):
-            return manifests
-        pool = manifest.delegating(pinned.pool)
-        return self._manifests(allocation, msgspec.structs.replace(pinned, pool=pool), traceparent)
+        if not manifests.is_delegate:
+            pods = (pod.manifest for pod in manifests.pods)
+            if not await needs_scheduler(self._kube, allocation.metadata.namespace, pods):
+                return manifests
+            pool = manifest.delegating(pinned.pool)
+            manifests = self._manifests(allocation, msgspec.structs.replace(pinned, pool=pool), traceparent)
+        return await self._groups.grouped(manifests)
 
     def _manifests(self, allocation: Allocation, pinned: Pinned, traceparent: str) -> Manifests:
         return manifest.build(
@@ -283,6 +290,7 @@ class AttemptLauncher:
         create = partial(self._ensure, CONFIG_MAPS, manifests.configmap, allocation)
         config_map, is_new = await self._lanes.one(create, LaunchStage.FIRST)
         self._bundles.note(CONFIG_MAPS, config_map)
+        made.config_map = config_map
         if not is_new and len(manifests.pods) >= LIST_RANKS_MIN:
             await self._find_pods(allocation, manifests, made)
         made.is_config_made = True
@@ -304,6 +312,17 @@ class AttemptLauncher:
         service, _ = await self._ensure(SERVICES, body, allocation)
         self._bundles.note(SERVICES, service)
         made.is_service_made = True
+
+    async def _create_group(self, spec: AllocationSpec, manifests: Manifests, made: Made) -> None:
+        if made.config_map is None:
+            raise InvariantError("a group is made after the ConfigMap that it belongs to")
+        try:
+            await self._groups.ensure(manifests, spec, made.config_map)
+        except UnavailableError:
+            # Groups may not be served any more: the next try asks.
+            made.manifests = None
+            raise
+        made.is_group_made = True
 
     async def _ensure(
         self, resource: Resource[Any], body: RawObject, allocation: Allocation

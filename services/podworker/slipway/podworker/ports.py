@@ -2,10 +2,10 @@
 
 from typing import Protocol
 
-from slipway.kube.ports import Binds, Creates, Deletes, Gets, Lists, Patches, ReplacesStatus
+from slipway.kube.ports import Binds, Creates, Deletes, Discovers, Gets, Lists, Patches, ReplacesStatus
 
 
-class Kube(Gets, Lists, Creates, ReplacesStatus, Patches, Deletes, Binds, Protocol):
+class Kube(Gets, Lists, Creates, ReplacesStatus, Patches, Deletes, Binds, Discovers, Protocol):
     """Reads of allocations, pools and our own objects; the writes of a launch and of a teardown."""
 
 

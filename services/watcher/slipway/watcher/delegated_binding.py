@@ -3,8 +3,14 @@
 Owns when the wait has lasted long enough. Pure. `causes.py` ends the attempt.
 
 Invariants: the time counts from the opening of the gate, which an annotation of the pod holds (its condition keeps the
-time of its creation); silence is not a refusal, so the wait for an answer is longer.
+time of its creation); silence is not a refusal, so the wait for an answer is longer. kube-scheduler refuses a gang that
+it places as a group as a whole, and each of its pods says so. A pod that is refused only because of another one is not
+refused itself: so the rank without a place is named, and its node is avoided.
+
+Source: pkg/scheduler/schedule_one_podgroup.go, plugins/gangscheduling (the words of a group, v1.37).
 """
+
+import re
 
 import msgspec
 
@@ -16,6 +22,11 @@ from slipway.watcher import exits
 from slipway.watcher.ends import LifecyclePolicy
 
 _REFUSALS = frozenset({"Unschedulable", "SchedulerError"})
+_FOR_ITS_MATES = re.compile(
+    r"minCount \(\d+\) (is not yet|cannot be) satisfied|failed to schedule other pod from a pod group"
+    r"|pod group is unschedulable"
+)
+"""What a pod says for which there is a place, or was not looked for, because another one of its group has none."""
 
 
 class Unplaced(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,7 +46,8 @@ def unplaced(pod: Pod, policy: LifecyclePolicy) -> Unplaced | None:
     since = max(parse_time(at) for at in (opened, pod.metadata.creation_timestamp) if at)
     name = pod.spec.scheduler_name
     scheduled = condition_of(pod.status.conditions, "PodScheduled")
-    if scheduled is not None and scheduled.status == "False" and scheduled.reason in _REFUSALS:
+    is_refused = scheduled is not None and scheduled.status == "False" and scheduled.reason in _REFUSALS
+    if scheduled is not None and is_refused and not _FOR_ITS_MATES.search(scheduled.message):
         words = f"{name} does not place it there: {scheduled.message}".rstrip(": ")
         return Unplaced(
             until=since + policy.unschedulable_limit_s,

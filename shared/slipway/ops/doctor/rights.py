@@ -85,6 +85,7 @@ _TABLE: dict[str, Rows] = {
         (_W, "", ("pods",), ("create", "delete", "get", "patch")),
         (_W, "", ("pods/binding",), ("create",)),
         (_W, "", ("persistentvolumeclaims",), ("create", "get")),
+        (_W, "scheduling.k8s.io", ("podgroups",), ("create", "get")),
     ),
     "watcher": (
         (_C, API_GROUP, ("allocations",), _FOLLOW),

@@ -1,0 +1,129 @@
+"""`binding: delegate` where the API server serves groups of pods: kube-scheduler places our gangs whole, or says of
+which rank it cannot.
+
+Without groups it binds pod by pod: that is `test_binding_delegate.py`, on a Kubernetes as it is delivered.
+"""
+
+from collections.abc import Generator
+
+import pytest
+
+from tests.conformance.system.neighbours import PODS, Place, a_place
+from tests.conformance.system.operator import Json
+from tests.conformance.system.system import POD_GROUPS, System
+from tests.support.wait import wait_until
+
+GROUPS = f"{POD_GROUPS.removesuffix('/podgroups')}/namespaces/default/podgroups"
+
+
+@pytest.fixture
+def place(system: System) -> Generator[Place]:
+    with a_place(system, nodes=2, binding="delegate") as made:
+        yield made
+
+
+def condition(system: System, name: str) -> Json:
+    """What kube-scheduler says of a group, once it says anything."""
+
+    def found() -> Json | None:
+        conditions = (system.operator.get(f"{GROUPS}/{name}").get("status") or {}).get("conditions") or []
+        return next((item for item in conditions if item["type"] == "PodGroupInitiallyScheduled"), None)
+
+    told = wait_until(found, f"a word of kube-scheduler on {name}")
+    assert told is not None
+    return told
+
+
+def given_up(system: System, id_: str) -> Json:
+    """What the event says with which the first attempt began to end, once there is a second one."""
+    system.wait_until(id_, lambda view: view["attempt"] >= 2, "in its second attempt")
+    ended: Json = next(event for event in system.events(id_) if event["type"].endswith("terminating"))
+    return ended["data"]
+
+
+def test_gang_is_one_group(place: Place) -> None:
+    """Its pods name it, it asks for all of them, and it goes when the attempt does."""
+    system = place.system
+    id_ = place.launch(4, cpu="6", script={"runsS": 2.0})
+    system.wait_for(id_, "Running")
+    group = system.operator.get(f"{GROUPS}/{id_}-1")
+    assert group["spec"]["schedulingPolicy"] == {"gang": {"minCount": 4}}
+    assert group["spec"]["disruptionMode"] == {"all": {}}
+    assert {pod["spec"]["schedulingGroup"]["podGroupName"] for pod in system.pods(id_)} == {f"{id_}-1"}
+    assert condition(system, f"{id_}-1")["status"] == "True"
+    assert place.bound(id_) == place.planned(id_)
+    system.ended(id_, "Succeeded")
+    system.started_once(id_, 4)
+    system.nothing_left(system.object(id_)["metadata"]["uid"])
+
+
+def test_single_rank_is_no_group(place: Place) -> None:
+    """There is nobody to wait for."""
+    system = place.system
+    id_ = place.launch(1, script={"runsS": 0.5})
+    system.wait_for(id_, "Running")
+    assert system.operator.find(f"{GROUPS}/{id_}-1") is None
+    assert "schedulingGroup" not in system.pods(id_)[0]["spec"]
+    system.ended(id_, "Succeeded")
+
+
+def test_rank_without_a_place_is_named_and_nobody_starts(place: Place) -> None:
+    """A stranger has taken the place of one rank in between: no mate of it starts, and its node alone is avoided."""
+    system = place.system
+    with place.without_workers():
+        id_ = place.launch(2, cpu="9")
+        system.wait_for(id_, "Assigned")
+        taken = place.planned(id_)[f"{id_}-1-0"]
+        stranger = place.running(place.stranger(taken, cpu="12"))
+    told = given_up(system, id_)
+    assert (told["reason"], told["rank"], told["node"]) == ("PlacementRefused", 0, taken)
+    assert "Insufficient cpu" in told["message"]
+    assert [run for run in system.runs(id_) if run.attempt == 1] == []
+    assert system.object(id_)["status"].get("avoidNodes") == [taken]
+    system.operator.delete(f"{PODS}/{stranger['metadata']['name']}")
+    system.wait_for(id_, "Running")
+    assert len(place.bound(id_)) == 2
+    attempt = system.view(id_)["attempt"]
+    assert condition(system, f"{id_}-{attempt}")["status"] == "True"
+
+
+def test_rank_that_starts_again_is_in_no_group(place: Place) -> None:
+    """With `restart: rank` its mates run on: the new pod is placed by itself, also when a mate has ended."""
+    system = place.system
+    id_ = place.launch(2, cpu="1", restart="rank", maxRestarts=1)
+    system.wait_for(id_, "Running")
+    first, failed = system.pods(id_)
+    system.nodes.exit(first["metadata"]["uid"], 0)
+    wait_until(
+        lambda: system.operator.get(f"{PODS}/{first['metadata']['name']}")["status"]["phase"] == "Succeeded",
+        "one rank has ended",
+    )
+    system.nodes.exit(failed["metadata"]["uid"], 3)
+
+    def again() -> Json | None:
+        pod = system.operator.find(f"{PODS}/{failed['metadata']['name']}")
+        is_new = pod is not None and pod["metadata"]["uid"] != failed["metadata"]["uid"]
+        return pod if pod is not None and is_new and pod["status"]["phase"] == "Running" else None
+
+    back = wait_until(again, "the rank runs again")
+    assert back is not None
+    assert "schedulingGroup" not in back["spec"]
+    assert system.view(id_)["attempt"] == 1
+    system.nodes.exit(back["metadata"]["uid"], 0)
+    system.ended(id_, "Succeeded")
+
+
+def test_group_of_somebody_else_is_left_alone(place: Place) -> None:
+    """Its name is taken: the launch is refused and says by what; the other group stays as it is."""
+    system = place.system
+    with place.without_workers():
+        id_ = place.launch(2, cpu="1")
+        system.wait_for(id_, "Assigned")
+        theirs = place.make(
+            GROUPS, {"metadata": {"name": f"{id_}-1"}, "spec": {"schedulingPolicy": {"gang": {"minCount": 9}}}}
+        )
+    view = system.ended(id_, "Invalid")
+    assert f"PodGroup {id_}-1 exists and belongs to somebody else" in view["message"]
+    assert system.runs(id_) == []
+    now = system.operator.get(f"{GROUPS}/{id_}-1")
+    assert (now["metadata"]["uid"], now["spec"]) == (theirs["metadata"]["uid"], theirs["spec"])
