@@ -20,7 +20,7 @@ from slipway.errors import (
 )
 from slipway.kube.objects import ConfigMap, Lease, LeaseSpec
 from slipway.kube.ports import PatchType
-from slipway.kube.resources import ALLOCATIONS, CONFIG_MAPS, LEASES, NAMESPACES, NODES, PODS, brief
+from slipway.kube.resources import ALLOCATIONS, CONFIG_MAPS, LEASES, NAMESPACES, NODES, POD_GROUPS, PODS, brief
 from slipway.kube.statuses import put_status
 from tests.contract.kubeapi.conftest import Cluster
 
@@ -48,6 +48,22 @@ async def test_of_what_is_asked_for_in_brief_the_metadata_comes(cluster: Cluster
         await kube.create(brief(PODS), cluster.pod())
     with pytest.raises(NotFoundError):
         await kube.get(brief(PODS), "p1", namespace=namespace)
+
+
+async def test_what_is_served_is_told_by_version(cluster: Cluster) -> None:
+    """Of the core, of ours, of another group; not what is in no group, in another version, or nowhere."""
+    for resource in (PODS, ALLOCATIONS, LEASES):
+        assert await cluster.kube.serves(resource)
+    for change in ({"plural": "leaves"}, {"version": "v7"}, {"group": "nowhere.example.org"}):
+        assert not await cluster.kube.serves(msgspec.structs.replace(LEASES, **change))
+
+
+async def test_groups_of_pods_are_told_as_they_are_served(cluster: Cluster) -> None:
+    """A local cluster serves them once it is asked to."""
+    core = cluster.core
+    assert not await cluster.kube.serves(POD_GROUPS)
+    core.serve_pod_groups()
+    assert await cluster.kube.serves(POD_GROUPS)
 
 
 async def test_a_struct_is_a_body(cluster: Cluster) -> None:

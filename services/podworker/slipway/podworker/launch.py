@@ -141,12 +141,13 @@ class AttemptLauncher:
             with step("service", self._clock):
                 await self._sharing.join(allocation, wanted)
             made.is_behind_service = True
+        if manifests.group and not made.is_group_made:
+            with step("group", self._clock):
+                await self._create_group(allocation, pinned.spec, manifests, made)
         missing = [pod for pod in manifests.pods if pod.position not in made.pod_uids]
         creates = [partial(self._create_pod, allocation, pod, made) for pod in missing]
         if manifests.service is not None and not made.is_service_made:
             creates.append(partial(self._create_service, allocation, manifests.service, made))
-        if manifests.group and not made.is_group_made:
-            creates.append(partial(self._create_group, pinned.spec, manifests, made))
         if missing:
             made.fresh_until_s = self._clock.monotonic() + FRESH_S
         if creates:
@@ -313,14 +314,18 @@ class AttemptLauncher:
         self._bundles.note(SERVICES, service)
         made.is_service_made = True
 
-    async def _create_group(self, spec: AllocationSpec, manifests: Manifests, made: Made) -> None:
+    async def _create_group(
+        self, allocation: Allocation, spec: AllocationSpec, manifests: Manifests, made: Made
+    ) -> None:
+        """Before the pods: one that names a group which is on its way out keeps that from going."""
         if made.config_map is None:
             raise InvariantError("a group is made after the ConfigMap that it belongs to")
         try:
             await self._groups.ensure(manifests, spec, made.config_map)
         except UnavailableError:
-            # Groups may not be served any more: the next try asks.
+            # Groups may not be served any more: the next try asks. What names this one is in its way.
             made.manifests = None
+            await self._give_back(allocation, made)
             raise
         made.is_group_made = True
 
@@ -370,7 +375,7 @@ class AttemptLauncher:
             raise StaleError(f"{meta.name} has changed since it was read")
 
     async def _give_back(self, allocation: Allocation, made: Made) -> None:
-        """Deletes what there is of an attempt that its quota cannot hold; nothing of a release.
+        """Deletes the pods of an attempt that its quota cannot hold, or whose group is going; nothing of a release.
 
         Raises:
             StaleError: the allocation, or a pod of it, has changed since it was read.
