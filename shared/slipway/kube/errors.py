@@ -58,7 +58,7 @@ _NOT_APPLICABLE = "rejected our request due to an error in our request"
 """All that the server says when the operations of a JSON patch do not fit the object."""
 _POLICY_NOT_READY = ("failed to configure binding:", "failed to configure policy:", "not yet ready to handle request")
 """Of an API server or a custom resource that has just come. A policy that cannot be configured denies as "Invalid"
-(422), though its text says "is forbidden". Source: apiserver, admission/plugin/policy (v1.36)."""
+(422), though its text says "is forbidden". Source: apiserver, admission/plugin/policy (v1.37)."""
 _NO_DEFAULT_ACCOUNT = 'serviceaccount "default" not found'
 
 

@@ -4,7 +4,7 @@ Owns the reading of a request into what it wants to do, and the refusals. Decide
 with rules enforced, nothing is answered before the rules were asked; credentials that do not count are refused, they
 never count as none; a web page of any site is refused before its credentials are looked at.
 
-Source: staging/src/k8s.io/apiserver/pkg/endpoints (filters, request/requestinfo.go; behaviour, v1.36).
+Source: staging/src/k8s.io/apiserver/pkg/endpoints (filters, request/requestinfo.go; behaviour, v1.37).
 """
 
 import hmac

@@ -4,7 +4,7 @@ Owns the form of a token (a JWT signed with the key of this cluster), its claims
 store through the core and writes nothing. Invariants: a token is void as soon as its account, or the object that it is
 bound to, is gone or has another uid; nobody without the key can make one.
 
-Source: pkg/registry/core/serviceaccount/storage/token.go, pkg/serviceaccount/claims.go (behaviour, v1.36).
+Source: pkg/registry/core/serviceaccount/storage/token.go, pkg/serviceaccount/claims.go (behaviour, v1.37).
 """
 
 import base64

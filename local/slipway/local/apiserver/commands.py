@@ -6,7 +6,7 @@ of the node is the last message, as a real API server has it, because its handsh
 
 Only WebSockets of `v5.channel.k8s.io` are spoken; SPDY, which older clients use, is refused.
 
-Source: k8s.io/kubernetes pkg/registry/core/pod/rest/subresources.go, pkg/registry/core/pod/strategy.go (v1.36).
+Source: k8s.io/kubernetes pkg/registry/core/pod/rest/subresources.go, pkg/registry/core/pod/strategy.go (v1.37).
 """
 
 import asyncio

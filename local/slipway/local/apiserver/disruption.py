@@ -4,7 +4,7 @@ Owns the strategy of PodDisruptionBudget, the question an eviction asks of one, 
 Pure: budgets, pods and the time in, the next status or a refusal out. Invariants: a budget whose status is older than
 its spec allows nothing; a pod that was let go counts as gone for `DELETION_TIMEOUT_S`, also while it still runs.
 
-Source: pkg/registry/core/pod/storage/eviction.go, pkg/controller/disruption (behaviour, v1.36).
+Source: pkg/registry/core/pod/storage/eviction.go, pkg/controller/disruption (behaviour, v1.37).
 """
 
 import re

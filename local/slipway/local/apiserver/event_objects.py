@@ -3,7 +3,7 @@
 Owns both kinds: one room, two forms, and the checks of each. Pure. Invariants: what is written in one form reads the
 same in the other; the newer form is checked strictly and does not change but for its series.
 
-Source: pkg/apis/core/validation/events.go, pkg/apis/events/v1/conversion.go, pkg/registry/core/event (v1.36).
+Source: pkg/apis/core/validation/events.go, pkg/apis/events/v1/conversion.go, pkg/registry/core/event (v1.37).
 """
 
 from typing import Any, ClassVar

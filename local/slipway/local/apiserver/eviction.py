@@ -3,7 +3,7 @@
 Owns the order of these steps. Works through the core's own verbs. Invariants: a refused eviction changes nothing; what
 the budget allowed is taken from it before the pod goes; a dry run asks and changes nothing.
 
-Source: pkg/registry/core/pod/storage/eviction.go (behaviour, v1.36).
+Source: pkg/registry/core/pod/storage/eviction.go (behaviour, v1.37).
 """
 
 from typing import TYPE_CHECKING

@@ -4,7 +4,7 @@ Owns the rules of gates, of node affinity as far as they are checked, and of nar
 knows no other part of a pod. Invariant: while a pod is gated the set of nodes that it may go to only shrinks.
 
 Source: pkg/apis/core/validation (ValidatePodUpdate, validateNodeAffinityMutation, ValidateNodeSelector), behaviour of
-v1.36.
+v1.37.
 """
 
 from typing import Any

@@ -6,7 +6,7 @@ nothing inside of what a client sent: that stays as it was sent. Invariant: what
 the real server.
 
 Source: plugin/pkg/admission/limitranger, pkg/apis/core/v1/defaults.go SetDefaults_LimitRangeItem and
-pkg/apis/core/validation ValidateLimitRange (behaviour, v1.36; where Go's maps give no order, names do).
+pkg/apis/core/validation ValidateLimitRange (behaviour, v1.37; where Go's maps give no order, names do).
 """
 
 from collections.abc import Iterator

@@ -4,7 +4,7 @@ Owns those three steps. Works through the core, one explicit step at a time; tim
 never had a Lease is never called silent; a pod goes for a taint only when it does not tolerate it, or no longer; what
 others have tainted stays.
 
-Source: pkg/controller/nodelifecycle, pkg/controller/tainteviction, pkg/controller/podgc (behaviour, v1.36).
+Source: pkg/controller/nodelifecycle, pkg/controller/tainteviction, pkg/controller/podgc (behaviour, v1.37).
 """
 
 from collections.abc import Mapping

@@ -4,7 +4,7 @@ its priority too.
 Owns the look-ups. Reads the store; changes only the given object. Invariant: an object that names another one that does
 not exist is refused, never stored with a guess.
 
-Source: plugin/pkg/admission/serviceaccount, plugin/pkg/admission/priority (behaviour, v1.36; the volume with the
+Source: plugin/pkg/admission/serviceaccount, plugin/pkg/admission/priority (behaviour, v1.37; the volume with the
 account's token is not added: nothing here mounts it).
 """
 

@@ -4,7 +4,7 @@ Owns the strategy of the kind and the pure step from an unbound pod to a bound o
 Invariants: a pod's node is set once, only by binding (or at creation); the spec of a pod is otherwise fixed but for
 images, deadlines, added tolerations and removed scheduling gates.
 
-Source: pkg/apis/core/validation ValidatePodUpdate, pkg/registry/core/pod/storage BindingREST (behaviour, v1.36).
+Source: pkg/apis/core/validation ValidatePodUpdate, pkg/registry/core/pod/storage BindingREST (behaviour, v1.37).
 """
 
 from typing import Any

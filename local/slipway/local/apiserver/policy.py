@@ -3,7 +3,7 @@
 Owns a table, its bootstrap, and the controller step that keeps aggregated roles up to date. Invariant: what somebody
 has changed of a role that is there already stays.
 
-Source: plugin/pkg/auth/authorizer/rbac/bootstrappolicy (names and powers, v1.36; the roles of nodes and controllers,
+Source: plugin/pkg/auth/authorizer/rbac/bootstrappolicy (names and powers, v1.37; the roles of nodes and controllers,
 which nobody has here, are left out).
 """
 

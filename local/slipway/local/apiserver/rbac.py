@@ -3,7 +3,7 @@
 Owns the strategies of the four kinds and the search through them. Reads the store and writes nothing. Invariants: a
 call that no binding allows is refused; a missing role allows nothing; a Role applies only in its own namespace.
 
-Source: plugin/pkg/auth/authorizer/rbac, pkg/apis/rbac/validation (behaviour, v1.36).
+Source: plugin/pkg/auth/authorizer/rbac, pkg/apis/rbac/validation (behaviour, v1.37).
 """
 
 from collections.abc import Iterator

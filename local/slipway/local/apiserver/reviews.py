@@ -3,7 +3,7 @@
 Owns the reading, checking and answering of the reviews of the authorization and authentication groups. Pure but for the
 store that it reads. Invariant: a review answers what the same call would meet if the rules were enforced.
 
-Source: pkg/registry/authorization, pkg/registry/authentication, pkg/apis/authorization/validation (behaviour, v1.36).
+Source: pkg/registry/authorization, pkg/registry/authentication, pkg/apis/authorization/validation (behaviour, v1.37).
 """
 
 from collections.abc import Callable

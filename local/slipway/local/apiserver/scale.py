@@ -2,7 +2,7 @@
 
 Owns the Scale object. Pure. Invariant: through it nothing changes but the number of replicas.
 
-Source: pkg/registry/apps/deployment/storage ScaleREST, autoscaling/v1 (behaviour, v1.36).
+Source: pkg/registry/apps/deployment/storage ScaleREST, autoscaling/v1 (behaviour, v1.37).
 """
 
 from slipway.local.apiserver.objects import Json, clone, mapping, metadata

@@ -4,7 +4,7 @@ Owns the strategy of the kind and both allocations. Nothing here forwards traffi
 and clients expect one. Invariants: no two Services have the same cluster address or node port; what was given once
 stays; a headless Service stays headless.
 
-Source: pkg/registry/core/service/storage/alloc.go, pkg/apis/core/v1/defaults.go (behaviour, v1.36, one family).
+Source: pkg/registry/core/service/storage/alloc.go, pkg/apis/core/v1/defaults.go (behaviour, v1.37, one family).
 """
 
 import ipaddress

@@ -3,7 +3,7 @@
 Owns their table, their defaults and the few checks that clients meet at once. Stored, read and patched as anywhere;
 there is no controller behind them. Invariant: what is stored has the defaults that `kubectl` and Helm expect to read.
 
-Source: pkg/apis/{apps,batch,networking,autoscaling}/v*/defaults.go and validation (behaviour, v1.36).
+Source: pkg/apis/{apps,batch,networking,autoscaling}/v*/defaults.go and validation (behaviour, v1.37).
 """
 
 from collections.abc import Mapping

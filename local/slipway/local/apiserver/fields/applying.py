@@ -3,7 +3,7 @@
 Owns the checks of an applied document against its path and its shape, the rule for objects that `kubectl apply` made
 on the client's side, and the wording of conflicts. Knows no store. Invariant: an apply that conflicts changes nothing.
 
-Source: k8s.io/apimachinery/pkg/util/managedfields, k8s.io/apiserver/pkg/endpoints/handlers (behaviour, v1.36).
+Source: k8s.io/apimachinery/pkg/util/managedfields, k8s.io/apiserver/pkg/endpoints/handlers (behaviour, v1.37).
 """
 
 from typing import Any

@@ -5,7 +5,7 @@ apply merges, conflicts and removes. Knows no store. Invariants: a claim on noth
 conflicts; what an object's claims are is worked out when somebody asks, from the writes since they were last known, so
 that a write costs next to nothing while nobody does.
 
-Source: k8s.io/apimachinery/pkg/util/managedfields and sigs.k8s.io/structured-merge-diff/merge (behaviour, v1.36).
+Source: k8s.io/apimachinery/pkg/util/managedfields and sigs.k8s.io/structured-merge-diff/merge (behaviour, v1.37).
 """
 
 from collections.abc import Iterable

@@ -4,7 +4,7 @@ Owns the directives `$patch`, `$retainKeys`, `$setElementOrder/` and `$deleteFro
 merged lists. Pure. Invariants: what goes in is not changed; no directive ever comes out; a null in the patch removes
 what is there and never adds a null.
 
-Source: k8s.io/apimachinery/pkg/util/strategicpatch (behaviour, v1.36).
+Source: k8s.io/apimachinery/pkg/util/strategicpatch (behaviour, v1.37).
 """
 
 from collections.abc import Callable
