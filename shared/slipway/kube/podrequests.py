@@ -71,7 +71,7 @@ def _held(pod: Pod, reports: Mapping[str, ContainerStatus]) -> PodHeld | None:
 
 
 def _is_as_asked(container: Container, report: ContainerStatus) -> bool:
-    asked = container.resources.get("requests") or {}
+    asked: dict[str, Any] = container.resources.get("requests") or {}
     return all(amounts in (asked, {}) for amounts in (report.allocated_resources, _in_force(report.resources)))
 
 

@@ -26,7 +26,8 @@ def condition(system: System, name: str) -> Json:
     """What kube-scheduler says of a group, once it says anything."""
 
     def found() -> Json | None:
-        conditions = (system.operator.get(f"{GROUPS}/{name}").get("status") or {}).get("conditions") or []
+        status: Json = system.operator.get(f"{GROUPS}/{name}").get("status") or {}
+        conditions: list[Json] = status.get("conditions") or []
         return next((item for item in conditions if item["type"] == "PodGroupInitiallyScheduled"), None)
 
     told = wait_until(found, f"a word of kube-scheduler on {name}")

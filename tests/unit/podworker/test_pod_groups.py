@@ -9,6 +9,7 @@ from slipway.errors import DeniedError, UnavailableError
 from slipway.kube.errors import Verb
 from slipway.kube.resources import CONFIG_MAPS, POD_GROUPS, RESOURCE_POOLS
 from slipway.local.apiserver.podgroups import POD_GROUPS as STORED
+from slipway.local.apiserver.podgroups import named_group
 from slipway.model.lifecycle import Event
 from slipway.pods.pin import is_pinned
 from tests.support.podworker_desk import CrashError, Desk, at_a_desk, ended_with
@@ -31,8 +32,7 @@ async def group_name(desk: Desk) -> str:
 
 def named(desk: Desk) -> list[str]:
     """The group that each pod names; empty without one."""
-    pods = [record.obj["spec"] for record in desk.core.store.scan("pods")]
-    return [(spec.get("schedulingGroup") or {}).get("podGroupName", "") for spec in pods]
+    return [named_group(record.obj) for record in desk.core.store.scan("pods")]
 
 
 def groups(desk: Desk) -> list[dict[str, Any]]:
@@ -172,7 +172,10 @@ def test_group_of_somebody_else_is_left_alone_and_refuses_the_launch() -> None:
     async def story(desk: Desk) -> None:
         desk.core.serve_pod_groups()
         await assign(desk, *GANG)
-        theirs = {"metadata": {"name": await group_name(desk)}, "spec": {"schedulingPolicy": {"basic": {}}}}
+        theirs: dict[str, Any] = {
+            "metadata": {"name": await group_name(desk)},
+            "spec": {"schedulingPolicy": {"basic": {}}},
+        }
         desk.core.create(STORED, "default", theirs)
         await desk.handle()
         [condition] = (await look(desk.kube)).status.conditions

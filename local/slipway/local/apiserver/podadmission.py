@@ -63,7 +63,8 @@ def _class_of(store: ApiStore, resource: str, obj: Json) -> Json:
     if not store.count(PRIORITIES):
         return {}
     defaults = [record.obj for record in store.scan(PRIORITIES) if record.obj.get("globalDefault") is True]
-    chosen: Json = min(defaults, key=lambda each: int(each.get("value", 0)), default={})
+    none: Json = {}
+    chosen = min(defaults, key=lambda each: int(each.get("value", 0)), default=none)
     if chosen:
         spec["priorityClassName"] = name_of(chosen)
     return chosen
