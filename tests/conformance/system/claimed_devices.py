@@ -7,17 +7,18 @@ from tests.conformance.system.volumes import a_template
 RESOURCES = "/apis/resource.k8s.io/v1"
 
 
-def make_toys(place: Place, node: str, name: str) -> Json:
-    """One device on that node, under this name; a pod template that claims it."""
+def make_toys(place: Place, node: str, name: str, *, count: int = 1) -> Json:
+    """So many devices on that node, under this name; a pod template that claims one."""
     driver = f"{name}.example.org"
     selector = {"cel": {"expression": f'device.driver == "{driver}"'}}
     place.make(f"{RESOURCES}/deviceclasses", {"metadata": {"name": name}, "spec": {"selectors": [selector]}})
+    devices = [{"name": f"toy-{index}"} for index in range(count)]
     pool = {"name": node, "generation": 1, "resourceSliceCount": 1}
     place.make(
         f"{RESOURCES}/resourceslices",
         {
             "metadata": {"name": f"{node}-{name}"},
-            "spec": {"driver": driver, "nodeName": node, "pool": pool, "devices": [{"name": "toy-0"}]},
+            "spec": {"driver": driver, "nodeName": node, "pool": pool, "devices": devices},
         },
     )
     wanted = {"requests": [{"name": "toy", "exactly": {"deviceClassName": name}}]}

@@ -8,6 +8,7 @@ from collections.abc import Generator
 
 import pytest
 
+from tests.conformance.system.claimed_devices import make_toys
 from tests.conformance.system.neighbours import PODS, Place, a_place
 from tests.conformance.system.operator import Json
 from tests.conformance.system.system import POD_GROUPS, System
@@ -112,6 +113,16 @@ def test_rank_that_starts_again_is_in_no_group(place: Place) -> None:
     assert system.view(id_)["attempt"] == 1
     system.nodes.exit(back["metadata"]["uid"], 0)
     system.ended(id_, "Succeeded")
+
+
+def test_pods_of_a_group_have_their_own_claims(system: System) -> None:
+    """A template of a claim is one of each pod's, and kube-scheduler gives each a device of its own."""
+    with a_place(system, nodes=1, binding="delegate") as place:
+        template = make_toys(place, place.nodes[0], "group-toys", count=2)
+        id_ = place.launch(2, template=template)
+        system.ended(id_, "Succeeded", timeout_s=60)
+        assert {run.rank for run in system.runs(id_)} == {0, 1}
+        assert system.object(id_)["status"]["attempt"] == 1
 
 
 def test_group_of_somebody_else_is_left_alone(place: Place) -> None:
