@@ -73,6 +73,8 @@ class Giver:
         self._is_dry = is_dry
         self._uids: dict[str, str] = {}
         """{uid in the backup: uid here}"""
+        self._ending: set[str] = set()
+        """namespaces that were being deleted, with all that is in them"""
 
     async def running(self) -> list[str]:
         """The leases of services that run: they are renewed while we look."""
@@ -97,7 +99,11 @@ class Giver:
         if resource is None:
             return _outcome(line, Done.FAILED, "this command does not know the kind")
         if meta.deletion_timestamp:
+            if line.kind == kinds.WORKSPACES.kind:
+                self._ending.add(meta.name)
             return _outcome(line, Done.LEFT_OUT, "it was being deleted")
+        if meta.namespace in self._ending:
+            return _outcome(line, Done.LEFT_OUT, "its namespace was being deleted")
         try:
             found = await self._find(resource, meta)
             if found is not None:

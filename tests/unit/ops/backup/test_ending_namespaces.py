@@ -1,0 +1,29 @@
+"""What was in a namespace that was being deleted is left out of a restore with it."""
+
+import msgspec
+
+from slipway.ops.backup import kinds
+from slipway.ops.backup.backup import Taker
+from slipway.ops.backup.file import BackupLine
+from slipway.ops.backup.restore import Done, Giver
+from tests.support.api_world import api_world
+
+
+def ending(line: BackupLine) -> BackupLine:
+    """The line, of a namespace that was on its way out."""
+    metadata = msgspec.structs.replace(line.object.metadata, deletion_timestamp="2026-11-30T00:00:00Z")
+    return msgspec.structs.replace(line, object=msgspec.structs.replace(line.object, metadata=metadata))
+
+
+async def test_what_is_in_a_namespace_that_was_going_is_left_out_with_it() -> None:
+    """It is no failure of the restore: nothing of it was to stay."""
+    async with api_world() as world:
+        await world.launch(name="run")
+        lines = await Taker(world.kube, "slipway-system", with_secrets=False).take()
+    lines = [ending(line) if line.kind == kinds.WORKSPACES.kind else line for line in lines]
+    async with api_world() as other:
+        outcomes = await Giver(other.kube, other.clock, "slipway-system").give(lines)
+    told = {(each.kind, each.name): (each.done, each.why) for each in outcomes}
+    assert told["Namespace", "default"] == (Done.LEFT_OUT, "it was being deleted")
+    assert told["Allocation.slipway.dev", "run"] == (Done.LEFT_OUT, "its namespace was being deleted")
+    assert Done.FAILED not in {done for done, _ in told.values()}
