@@ -232,7 +232,7 @@ class Discovers(Protocol):
         ...
 
 
-class KubeReader(Gets, Lists, Watches, ReadsLogs, Discovers, Protocol):
+class KubeReader(Gets, Lists, Watches, ReadsLogs, Protocol):
     """Reads."""
 
 
@@ -240,7 +240,7 @@ class KubeWriter(Creates, Replaces, ReplacesStatus, Patches, Deletes, Binds, Ask
     """Writes."""
 
 
-class KubeApi(KubeReader, KubeWriter, Execs, Protocol):
+class KubeApi(KubeReader, KubeWriter, Execs, Discovers, Protocol):
     """All of it."""
 
 
