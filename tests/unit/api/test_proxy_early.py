@@ -7,7 +7,7 @@ from collections.abc import Generator
 from contextlib import suppress
 from typing import Any
 
-import httpcore
+import httpcore2
 import pytest
 
 from slipway.api.proxy.early import EarlyStream
@@ -15,7 +15,7 @@ from slipway.api.proxy.early import EarlyStream
 ANSWER = b"HTTP/1.1 413 Content Too Large\r\nContent-Length: 5\r\n\r\nlarge"
 
 
-class Transport(httpcore.AsyncNetworkStream):
+class Transport(httpcore2.AsyncNetworkStream):
     """As an event loop's: it reads when it comes round to it, and a write that fails closes the socket."""
 
     def __init__(self, own: socket.socket) -> None:
@@ -24,14 +24,14 @@ class Transport(httpcore.AsyncNetworkStream):
 
     async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
         await self._over.wait()
-        raise httpcore.ReadError
+        raise httpcore2.ReadError
 
     async def write(self, buffer: bytes, timeout: float | None = None) -> None:
         try:
             self._own.send(buffer)
         except OSError as error:
             await self.aclose()
-            raise httpcore.WriteError from error
+            raise httpcore2.WriteError from error
 
     async def aclose(self) -> None:
         self._own.close()
@@ -39,7 +39,7 @@ class Transport(httpcore.AsyncNetworkStream):
 
     async def start_tls(
         self, ssl_context: ssl.SSLContext, server_hostname: str | None = None, timeout: float | None = None
-    ) -> httpcore.AsyncNetworkStream:
+    ) -> httpcore2.AsyncNetworkStream:
         raise NotImplementedError
 
     def get_extra_info(self, info: str) -> Any:
@@ -67,7 +67,7 @@ async def test_an_answer_is_read_though_a_write_met_the_reset_first(
     await stream.write(b"the first part of the body")
     workload.sendall(ANSWER)
     workload.close()
-    with pytest.raises(httpcore.WriteError):
+    with pytest.raises(httpcore2.WriteError):
         await stream.write(b"the next part")
     answer = b""
     async with asyncio.timeout(10):

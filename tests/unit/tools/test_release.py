@@ -137,7 +137,7 @@ def test_a_statement_is_about_a_component_of_a_bill() -> None:
     (stated,) = vex.read(STATEMENT.format(state="in_triage", detail="We look."))
     made = vex.document([stated], [BILL], epoch_s=0)
     (said,) = made["vulnerabilities"]
-    assert said["affects"] == [{"ref": "urn:cdx:6f2d6b0e-6f0c-5a59-9d0e-3d7d3a0b8c11/1#pkg%3Apypi%2Fhttpx%401"}]
+    assert said["affects"] == [{"ref": "urn:cdx:6f2d6b0e-6f0c-5a59-9d0e-3d7d3a0b8c11/1#pkg%3Apypi%2Fhttpx2%401"}]
     assert said["analysis"] == {"state": "in_triage", "detail": "We look."}
     with pytest.raises(vex.VexError, match="no package 'httpx2'"):
         vex.document([stated], [{**BILL, "components": []}], epoch_s=0)

@@ -1,6 +1,6 @@
 """Answers that come before a request is through: a workload refuses an upload and reads no further.
 
-Owns connections to workloads that read while they write. httpcore writes a whole body before it looks for an answer;
+Owns connections to workloads that read while they write. httpcore2 writes a whole body before it looks for an answer;
 where a write stands still although an answer is there, or fails after one came, the rest of the body is given up. A
 refusal (300 and above) ends the body also while the client pauses in it. An answer below 300 does not: its workload
 may read on, and gets the rest. Interim answers (100 Continue) are no answers.
@@ -18,7 +18,7 @@ import ssl
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
-import httpcore
+import httpcore2
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
@@ -59,9 +59,9 @@ class Upload:
         """The next piece of the body; None at its end.
 
         Raises:
-            httpcore.WriteError: the workload refuses the rest.
+            httpcore2.WriteError: the workload refuses the rest.
         """
-        refused = httpcore.WriteError("the workload has refused the rest of the body")
+        refused = httpcore2.WriteError("the workload has refused the rest of the body")
         if self._refused.done():  # a client that expects `100 Continue` gets it with the first read
             raise refused
         reading = asyncio.ensure_future(_next(pieces))
@@ -84,11 +84,11 @@ CONFIRM: "ContextVar[Callable[[], Awaitable[None]] | None]" = ContextVar("confir
 """What has to be true of a new connection of this task before anything is sent over it."""
 
 
-class EarlyBackend(httpcore.AsyncNetworkBackend):
-    """Connects as httpcore does by itself, and has the connection confirmed."""
+class EarlyBackend(httpcore2.AsyncNetworkBackend):
+    """Connects as httpcore2 does by itself, and has the connection confirmed."""
 
     def __init__(self) -> None:
-        self._inner: httpcore.AsyncNetworkBackend = httpcore.AnyIOBackend()  # pyright: ignore[reportAssignmentType, reportUnknownMemberType, reportAttributeAccessIssue] - a stand-in where anyio is missing
+        self._inner: httpcore2.AsyncNetworkBackend = httpcore2.AnyIOBackend()  # pyright: ignore[reportAssignmentType, reportUnknownMemberType, reportAttributeAccessIssue] - a stand-in where anyio is missing
 
     async def connect_tcp(
         self,
@@ -97,7 +97,7 @@ class EarlyBackend(httpcore.AsyncNetworkBackend):
         timeout: float | None = None,
         local_address: str | None = None,
         socket_options: "Iterable[Any] | None" = None,
-    ) -> httpcore.AsyncNetworkStream:
+    ) -> httpcore2.AsyncNetworkStream:
         stream = await self._inner.connect_tcp(host, port, timeout, local_address, socket_options)
         confirm = CONFIRM.get()
         if confirm is not None:
@@ -112,10 +112,10 @@ class EarlyBackend(httpcore.AsyncNetworkBackend):
         await self._inner.sleep(seconds)
 
 
-class EarlyStream(httpcore.AsyncNetworkStream):
+class EarlyStream(httpcore2.AsyncNetworkStream):
     """One connection. What is read while a body is written is kept for the next `read`."""
 
-    def __init__(self, inner: httpcore.AsyncNetworkStream) -> None:
+    def __init__(self, inner: httpcore2.AsyncNetworkStream) -> None:
         self._inner = inner
         self._writes = 0
         self._reading: asyncio.Future[bytes] | None = None
@@ -129,7 +129,7 @@ class EarlyStream(httpcore.AsyncNetworkStream):
             return self._left(max_bytes) if self._is_reset else await self._inner.read(max_bytes, timeout)
         await asyncio.wait({reading}, timeout=timeout)
         if not reading.done():
-            raise httpcore.ReadTimeout
+            raise httpcore2.ReadTimeout
         self._reading = None
         if self._is_reset and reading.exception() is not None:
             return self._left(max_bytes)
@@ -152,9 +152,9 @@ class EarlyStream(httpcore.AsyncNetworkStream):
             if not writing.done():
                 await asyncio.wait({writing}, timeout=STILL_S)
             if not writing.done():
-                raise httpcore.WriteError("the workload has answered and reads no further")
+                raise httpcore2.WriteError("the workload has answered and reads no further")
             writing.result()
-        except httpcore.WriteError:
+        except httpcore2.WriteError:
             self._is_reset = self._second is not None and writing.done()
             raise
         finally:
@@ -169,7 +169,7 @@ class EarlyStream(httpcore.AsyncNetworkStream):
 
     async def start_tls(
         self, ssl_context: ssl.SSLContext, server_hostname: str | None = None, timeout: float | None = None
-    ) -> httpcore.AsyncNetworkStream:
+    ) -> httpcore2.AsyncNetworkStream:
         return EarlyStream(await self._inner.start_tls(ssl_context, server_hostname, timeout))
 
     def get_extra_info(self, info: str) -> Any:
@@ -194,7 +194,7 @@ class EarlyStream(httpcore.AsyncNetworkStream):
                     upload.hear(is_refusal=False)
                     at = interim.end()
                 if at > _INTERIM_BYTES_MAX:
-                    raise httpcore.RemoteProtocolError("the workload sends interim answers without end")
+                    raise httpcore2.RemoteProtocolError("the workload sends interim answers without end")
                 rest = bytes(received[at : at + _READ_BYTES])
                 if len(rest) >= _STATUS_BYTES and not _is_interim(rest):
                     final = _FINAL.match(rest)
