@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from slipway.crd.transitions import with_status
-from slipway.crd.v1alpha1 import Allocation, RankStatus
+from slipway.crd.v1alpha1 import Allocation, RankStatus, Signals
 from slipway.model.lifecycle import Event, Phase, RankState
 from slipway.model.reasons import Result
 from tests.support.builders import T0, AllocationStory, PodStory, a_pod
@@ -52,6 +52,13 @@ def test_what_happened_is_told_in_words() -> None:
     assert last.type is Event.UPDATED
     assert last.data["startedAgain"] == [2]
     assert last.data["note"] == "rank 2 failed: exit code 1; it starts again (1 of 3)"
+
+
+def test_where_all_ranks_are_daemons_none_starts_again() -> None:
+    """They have all said that nobody has to wait for them: the gang ends well, though one of them failed meanwhile."""
+    story = a_gang().with_spec(signals=Signals(daemons=[0, 1, 2], attempt=1))
+    status = once(story.it, *with_failed(1)).allocation.status
+    assert (status.phase, status.restarted_ranks) == (Phase.TERMINATING, [])
 
 
 def test_a_failure_is_counted_once() -> None:

@@ -303,8 +303,9 @@ class ObservedGang(msgspec.Struct, frozen=True, kw_only=True):
         found = sorted((rank for rank in self.ranks if rank.retried is not None), key=_order)
         if not found or not self.has_succeeded:
             return found
-        last = self._until_met()[-1].order
-        return [rank for rank in found if rank.order < last]
+        # A gang of daemons alone has succeeded without any end: nothing failed before that.
+        until = self._until_met()
+        return [rank for rank in found if until and rank.order < until[-1].order]
 
     @property
     def live(self) -> list[Rank]:
