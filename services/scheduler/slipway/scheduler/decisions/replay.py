@@ -4,7 +4,7 @@ Without another policy a replay must say, bit for bit, what was recorded; every 
 policy (one that is given, or the shadow of the pool as it stood then) it says what would have been decided otherwise.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, cast
 
 import msgspec
@@ -181,9 +181,18 @@ def _parts(before: Decided, after: Decided) -> Iterator[tuple[str, Any, Any]]:
     for name in ("admits", "evictions", "grows", "deferred", "dropped", "kept", "waiting", "reasons"):
         yield name, getattr(before, name), getattr(after, name)
     looked = set(before.looked) & set(after.looked)
-    yield "looked", [key for key in before.looked if key in looked], [key for key in after.looked if key in looked]
+    one, two = ([key for key in each.looked if key in looked] for each in (before, after))
+    if not (_is_within(one, two) or _is_within(two, one)):
+        yield "looked", one, two
     scored = before.scores.keys() & after.scores.keys()
     yield "scores", {key: before.scores[key] for key in scored}, {key: after.scores[key] for key in scored}
+
+
+def _is_within(part: Sequence[str], whole: Sequence[str]) -> bool:
+    """Whether `part` is in `whole` in its order. What a planner remembers it does not look at again, so that of several
+    looks at one allocation some may be in one trail alone."""
+    rest = iter(whole)
+    return all(key in rest for key in part)
 
 
 def _of_part(tick: int, name: str, before: Any, after: Any) -> list[ReplayDifference]:

@@ -1,0 +1,38 @@
+"""In which looks a replay may differ from what was recorded: what a planner remembers it does not look at again."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from slipway.scheduler.decisions.record import Decided, DecisionRecord
+from slipway.scheduler.decisions.replay import differences
+
+
+@pytest.mark.parametrize(
+    ("recorded", "replayed", "is_same"),
+    [
+        ("ab", "ab", True),
+        ("ab", "bab", True),
+        ("ba", "bab", True),
+        ("bab", "ab", True),
+        ("ab", "abc", True),
+        ("ab", "ba", False),
+        ("abb", "bab", False),
+    ],
+)
+def test_looks_are_compared_in_their_order(recorded: str, replayed: str, is_same: bool) -> None:
+    """Of several looks at one allocation some may be missing on either side; the others are in one order."""
+    told: dict[str, Any] = {
+        "format": 1,
+        "pool": "p",
+        "chain": "c",
+        "inputHash": "i",
+        "policyHash": "h",
+        "facts": {},
+        "ledger": {},
+    }
+    told |= dict.fromkeys(("epoch", "tick", "number", "at", "seed"), 1) | {"decided": {"looked": list(recorded)}}
+    record = msgspec.convert(told, DecisionRecord)
+    found = differences(record, Decided(looked=tuple(replayed)), "h")
+    assert [each.what for each in found] == ([] if is_same else ["looked"])
