@@ -155,7 +155,8 @@ time.sleep(60)
         for rank in set(range(8)) - {3}:
             lines = ranks[rank]
             assert lines, (reader, rank)
-            assert lines == [f"step {n}" for n in range(len(lines))], (reader, rank)
+            wrong = next((n for n, line in enumerate(lines) if line != f"step {n}"), None)
+            assert wrong is None, (reader, rank, len(lines), lines[max(0, wrong - 2) : wrong + 4])
     described = readers.command("describe", id_of(ran)).out.splitlines()
     (why,) = [line for line in described if line.lower().startswith("why")]
     assert "rank 3 exited with 7" in why

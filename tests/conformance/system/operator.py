@@ -104,10 +104,11 @@ class Operator:
 
     def _call(self, method: str, path: str, **more: Any) -> Json:
         def answered() -> list[httpx2.Response]:
-            """Nothing while the server says to come again: after a change of a definition it reads its objects anew."""
+            """Nothing while the server says to come again: after a change of a definition it reads its objects anew,
+            and when it has just started it does not serve all of them yet."""
             answer = self._http.request(method, path, **more)
             is_early = answer.status_code == HTTPStatus.TOO_MANY_REQUESTS and "initializing" in answer.text
-            return [] if is_early else [answer]
+            return [] if is_early or answer.status_code == HTTPStatus.SERVICE_UNAVAILABLE else [answer]
 
         with self._lock:
             (answer,) = wait_until(answered, f"{method} {path} is answered")

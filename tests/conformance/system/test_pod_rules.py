@@ -468,6 +468,7 @@ def test_a_pool_says_which_images_run_in_it(system: System) -> None:
     finally:
         system.operator.delete(f"{GROUP}/namespaces/default/allocations/by-hand")
         system.operator.change(default, {"spec": {"allowedImages": None}})
+        wait_until(lambda: not _refused_fields(system), "the api knows that any image may run again")
 
 
 def _refused_fields(system: System) -> tuple[FieldError, ...]:
