@@ -178,11 +178,16 @@ async def test_the_container_before_a_restart_has_its_own_log(pods: Pods) -> Non
 
 
 async def test_the_container_that_crashed_is_the_previous_one_while_its_pod_waits(pods: Pods) -> None:
-    """Both ways of asking show the one that ended last."""
+    """Both ways of asking show the one that ended last. The next start may come before the second question: then it is
+    about a container that its node may have removed, and both are asked again."""
     name = await pods.start(["sh", "-c", "echo crash; exit 4"], restartPolicy="OnFailure")
-    await pods.waits(name, "CrashLoopBackOff")
-    assert await pods.log(name) == (200, "crash\n")
-    assert await pods.log(name, previous="true") == (200, "crash\n")
+    shown: list[tuple[int, str]] = []
+    for _ in range(3):
+        await pods.waits(name, "CrashLoopBackOff")
+        shown = [await pods.log(name), await pods.log(name, previous="true")]
+        if shown[0] == shown[1]:
+            break
+    assert shown == [(200, "crash\n")] * 2
 
 
 async def test_a_program_that_could_not_be_started_has_an_empty_log(pods: Pods) -> None:
