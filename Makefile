@@ -15,7 +15,7 @@ NOT_YANKED := > /dev/null 2> $(VENV)/lock.log || { cat $(VENV)/lock.log; exit 1;
 PROGRAMS := api.main scheduler.main podworker.main watcher.main local.stack local.apiserver.__main__ \
   local.node.__main__ local.node.shim cli.verbs.local cli.verbs.run
 SITE := $(VENV)/lib/python*/site-packages
-LATER := opentelemetry.sdk.trace.sampling uvicorn.protocols.http.httptools_impl uvicorn.lifespan.off httpx uvloop
+LATER := opentelemetry.sdk.trace.sampling uvicorn.protocols.http.httptools_impl uvicorn.lifespan.off httpx2 uvloop
 COMPILE := $(BIN)/python -m compileall -q shared local services $(SITE)/kubernetes/aio/config $(SITE)/aiohttp_retry && \
   $(BIN)/python -m compileall -q -l $(SITE)/kubernetes/aio/client $(SITE)/kubernetes/aio/utils && \
   PYTHONDONTWRITEBYTECODE= $(BIN)/python -c \
