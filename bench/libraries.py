@@ -2,7 +2,7 @@
 
 Owns the list of comparisons; each is a module of its own. Both sides do the same work turn about, in one process, and
 the processor time is that of this process alone: servers are others. A library that the product does not install
-(fakeredis, lupa, httpx2) is compared only where it is installed.
+(fakeredis, lupa, httpx) is compared only where it is installed.
 """
 
 from bench import libraries_http, libraries_memory, libraries_promises, libraries_redis, libraries_spans

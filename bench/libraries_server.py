@@ -16,7 +16,7 @@ LISTED = 500
 
 
 def a_pod(number: int) -> dict[str, object]:
-    """A pod as an API server has it: 4 kB, of which most concerns nobody."""
+    """A pod as an API server stores it: 4 kB. The services read a small part of it."""
     name = f"train-0123abcd-{number}"
     env = [{"name": f"SLIPWAY_VALUE_{place}", "value": f"value-{place}"} for place in range(20)]
     container = {

@@ -56,7 +56,7 @@ def _reports(pod: Pod) -> Mapping[str, ContainerStatus]:
 
 
 def _held(pod: Pod, reports: Mapping[str, ContainerStatus]) -> PodHeld | None:
-    """None where all that the kubelet holds is just what is asked for, as it mostly is."""
+    """What the kubelet holds; None if that equals the requests, which is the usual case."""
     status, is_refused = pod.status, _is_resize_refused(pod)
     if not is_refused and status.resources is None and not status.allocated_resources:
         every = (*pod.spec.containers, *pod.spec.init_containers)

@@ -2,8 +2,8 @@
 
 Source: k8s.io/component-helpers/resource/helpers.go v0.37 (PodRequests): the sum over containers and sidecars, raised
 to the largest init container step; what the pod itself asks for takes the place of that; overhead comes on top. A limit
-without a request is the request. During a resize three sums are made, of what is asked for, of what is granted and of
-what is in force, and the largest counts, resource by resource.
+without a request is the request. During a resize there are three sums: of the requests, of the amounts that the kubelet
+has granted, and of those in force. For each resource the largest sum counts.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -39,9 +39,9 @@ class ContainerAsk(msgspec.Struct, frozen=True):
 
 
 class PodHeld(msgspec.Struct, frozen=True):
-    """What the kubelet reports of the pod as a whole, and whether its node can never grant what is asked for.
+    """The amounts that the kubelet reports for the whole pod, and whether its node can never grant the requests.
 
-    A refused resize makes what is asked for count no more: only what the kubelet holds does.
+    After a refused resize the requests do not count: only the amounts that the kubelet holds do.
     """
 
     granted: Quantities = {}

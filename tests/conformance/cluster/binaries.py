@@ -55,7 +55,7 @@ class Binaries(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def ensure_binaries() -> Binaries:
-    """Build what is not in the cache yet (about six minutes on two cores, once).
+    """Build what is not in the cache yet (minutes, once; with the programs of real nodes some eight on two cores).
 
     Raises:
         MissingProgramError: there is no Go toolchain.
@@ -219,7 +219,9 @@ def _build(folder: Path, version: str) -> None:
     with locked(folder.parent / "lock"):
         if all((folder / name).exists() for name in BUILT):
             return
-        _say(f"building Kubernetes {version} into {folder} (once; about six minutes on two cores)")
+        _say(
+            f"building Kubernetes {version} into {folder} (once, for some minutes; with the programs of real nodes some eight on two cores)"
+        )
         began = time.monotonic()
         major, minor = version.removeprefix("v").split(".")[:2]
         stamp = "k8s.io/component-base/version"

@@ -135,7 +135,7 @@ def test_group_of_somebody_else_is_left_alone(place: Place) -> None:
             GROUPS, {"metadata": {"name": f"{id_}-1"}, "spec": {"schedulingPolicy": {"gang": {"minCount": 9}}}}
         )
     view = system.ended(id_, "Invalid")
-    assert f"PodGroup {id_}-1 exists and belongs to somebody else" in view["message"]
+    assert f"PodGroup {id_}-1 exists and belongs to another owner" in view["message"]
     assert system.runs(id_) == []
     now = system.operator.get(f"{GROUPS}/{id_}-1")
     assert (now["metadata"]["uid"], now["spec"]) == (theirs["metadata"]["uid"], theirs["spec"])

@@ -180,7 +180,7 @@ def test_group_of_somebody_else_is_left_alone_and_refuses_the_launch() -> None:
         await desk.handle()
         [condition] = (await look(desk.kube)).status.conditions
         assert (condition.type, condition.reason) == ("Refused", "LaunchRefused")
-        assert f"PodGroup {await group_name(desk)} exists and belongs to somebody else" in condition.message
+        assert f"PodGroup {await group_name(desk)} exists and belongs to another owner" in condition.message
         assert [group["spec"]["schedulingPolicy"] for group in groups(desk)] == [{"basic": {}}]
 
     at_a_desk(story)

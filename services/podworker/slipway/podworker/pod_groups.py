@@ -1,7 +1,7 @@
 """Groups of pods for kube-scheduler: whether the API server serves them, and the create of one.
 
-Owns what is asked of the API server about groups, and the judgement on a group that is there already. Which attempts
-have a group, and what it says, is `slipway.pods.podgroup`
+Owns the requests about groups, and whether an existing group may be used. Which attempts have a group, and its fields,
+is in `slipway.pods.podgroup`
 ([decision 80](docs/adr/0080-gangs-that-kube-scheduler-binds-are-pod-groups.md)).
 
 Promises: a launch that binds its pods itself costs nothing; the API server is asked once per process, and again after
@@ -38,7 +38,7 @@ class PodGroups:
         """Make the group of these manifests, or adopt it.
 
         Raises:
-            AlreadyExistsError: the name is taken by somebody else's group.
+            AlreadyExistsError: a group of another owner has the name.
             UnavailableError: an older group of that name is on its way out, or groups are not served any more.
         """
         body = podgroup.body_of(manifests, spec, config_map)
@@ -55,7 +55,7 @@ class PodGroups:
             try:
                 self._is_served = await self._kube.serves(POD_GROUPS)
             except DeniedError:
-                # A cluster that lets nobody look is one without groups: gangs start as they do there.
+                # Without the right to ask, gangs start as they do on a server without groups.
                 self._is_served = False
         return self._is_served
 
@@ -63,9 +63,9 @@ class PodGroups:
         try:
             found = (await self._kube.get(POD_GROUPS, name, namespace=config_map.namespace)).metadata
         except NotFoundError as error:
-            raise UnavailableError(f"PodGroup {name} went away as it was looked at", retry_after_s=0.0) from error
+            raise UnavailableError(f"PodGroup {name} was deleted while it was read", retry_after_s=0.0) from error
         if found.deletion_timestamp is None and found.labels.get(LABEL_ALLOCATION_UID) != uid:
-            raise AlreadyExistsError(f"PodGroup {name} exists and belongs to somebody else")
+            raise AlreadyExistsError(f"PodGroup {name} exists and belongs to another owner")
         is_current = any(owner.uid == config_map.uid for owner in found.owner_references)
         if found.deletion_timestamp is not None or not is_current:
             # The cluster deletes it with the ConfigMap of an earlier try.

@@ -523,7 +523,7 @@ def _judged(rank: Rank, *, nodes_gone: Set[str], consistent: bool) -> Rank:
 
 
 def _made_room(rank: Rank) -> Rank:
-    """The rank, with the reason Preempted if it was killed because it was told to make room."""
+    """The rank, with the reason Preempted if it was killed after it got the order to make room."""
     if not rank.leaving:
         return rank
     ends = {name: end for name, end in (("exit", rank.exit), ("loss", rank.loss)) if end is not None}
