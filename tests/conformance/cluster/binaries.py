@@ -219,9 +219,7 @@ def _build(folder: Path, version: str) -> None:
     with locked(folder.parent / "lock"):
         if all((folder / name).exists() for name in BUILT):
             return
-        _say(
-            f"building Kubernetes {version} into {folder} (once, for some minutes; with the programs of real nodes some eight on two cores)"
-        )
+        _say(f"building Kubernetes {version} into {folder} (once; it takes some minutes)")
         began = time.monotonic()
         major, minor = version.removeprefix("v").split(".")[:2]
         stamp = "k8s.io/component-base/version"
