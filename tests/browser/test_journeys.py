@@ -187,6 +187,23 @@ def test_one_that_runs_is_killed(stack: RunningStack, person: Person) -> None:
     expect(person.row("Ended", name)).to_contain_text("Canceled")
 
 
+def test_a_question_is_open_with_the_click_that_asks(stack: RunningStack, person: Person) -> None:
+    """A key pressed straight after the click is the dialog's: the page does not wait for its next frame to open it."""
+    id_ = stack.launch(command(TALK, name=fresh("journey-quick")))
+    person.comes_to(f"/w/{id_}")
+    kill = person.page.get_by_role("button", name="Kill", exact=True)
+    # Only microtasks run between the two lines: a browser gives the next key to the page after them.
+    is_open = """async button => {
+        button.click();
+        for (let turn = 0; turn < 10; turn += 1) await null;
+        return document.querySelector("dialog")?.open ?? false;
+    }"""
+    assert kill.evaluate(is_open)
+    person.page.keyboard.press("Escape")
+    expect(person.page.get_by_role("dialog")).to_have_count(0)
+    stack.ask(lambda api: api.post(f"/allocations/{id_}/kill"))
+
+
 def test_now_is_compared_with_then(stack: RunningStack, person: Person) -> None:
     """What stood at a time and has gone since; an hour before, when the cluster was not there, nothing stood."""
     name = fresh("journey-gone")

@@ -2,7 +2,7 @@
 import { meaningOf, toneOf } from "./facts.js";
 import { sentence, spellAgo, spellDuration, spellExact } from "./format.js";
 import { path } from "./router.js";
-import { html, useEffect, useRef, useSignal } from "./runtime.js";
+import { html, useEffect, useLayoutEffect, useRef, useSignal } from "./runtime.js";
 import { connection, now } from "./store.js";
 
 /**
@@ -113,12 +113,16 @@ async function putOnClipboard(text) {
   return undefined;
 }
 
+/** Opens a dialog with the render that made it: a key pressed straight after the click, as Escape, is the dialog's. */
+export function useOpenDialog() {
+  const dialog = useRef(null);
+  useLayoutEffect(() => dialog.current.showModal(), []);
+  return dialog;
+}
+
 /** A question that stops everything else; Escape and a click beside it mean `no`. */
 export function Confirm({ title, children, verb, no = "Keep it", isDanger = true, onYes, onNo, isBusy, error }) {
-  const dialog = useRef(null);
-  useEffect(() => {
-    dialog.current.showModal();
-  }, []);
+  const dialog = useOpenDialog();
   return html`<dialog ref=${dialog} aria-labelledby="confirm-title" onClose=${onNo}
       onClick=${(event) => event.target === dialog.current && dialog.current.close()}>
     <div class="ask">

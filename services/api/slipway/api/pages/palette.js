@@ -1,10 +1,10 @@
 // Ctrl-K: go to a page or a workload by a few letters of its name. And the other keys, with their list.
 import { pageOf } from "./allocation.js";
 import { call } from "./api.js";
-import { State } from "./components.js";
+import { State, useOpenDialog } from "./components.js";
 import { sentence } from "./format.js";
 import { go } from "./router.js";
-import { html, signal, useEffect, useRef, useSignal } from "./runtime.js";
+import { html, signal, useEffect, useSignal } from "./runtime.js";
 
 const FOUND_MAX = 8;
 const PAUSE_MS = 150;
@@ -76,12 +76,11 @@ export function Palette({ links }) {
 }
 
 function Find({ links }) {
-  const dialog = useRef(null);
+  const dialog = useOpenDialog();
   const text = useSignal("");
   const chosen = useSignal(0);
   const workloads = useSignal(/** @type {PaletteRow[]} */ ([]));
   const said = useSignal("");
-  useEffect(() => dialog.current.showModal(), []);
   useEffect(() => {
     const asked = text.value.trim();
     workloads.value = [];
@@ -153,8 +152,7 @@ async function workloadsOf(asked, abort) {
 }
 
 function Keys({ links }) {
-  const dialog = useRef(null);
-  useEffect(() => dialog.current.showModal(), []);
+  const dialog = useOpenDialog();
   const rows = [[[MODIFIER, "K"], "go to a page or a workload"], [["/"], "filter what the page lists"], [["?"], "show this list"],
     ...links.map(({ key, text }) => [["g", key], text])];
   return html`<dialog ref=${dialog} aria-labelledby="keys-title" onClose=${() => (shown.value = "")}
