@@ -98,12 +98,9 @@ MIXED = st.tuples(
 ).map(lambda parts: [{**part, "priority": 5} for part in parts[0]] + parts[1])
 
 
-@given(scenarios(TWO, MIXED))
-@SETTINGS
-def test_lower_priority_never_delays_a_reserved_head(scenario: Part) -> None:
-    """In every queue, and in every order of turns. A tick may note a start for a head that the next tick of the same
-    moment starts: that note is no promise."""
-    outcome = run(scenario)
+def assert_first_rank_is_kept(outcome: SimulationOutcome) -> None:
+    """No start that was kept for what begins with `a`, once all of that waits, moves later. A tick may note a start for
+    a head that the next tick of the same moment starts: that note is no promise."""
     for name, noted in outcome.kept.items():
         started = outcome.world.lives[name].first_start
         promised = [(when, kept.start) for when, kept in noted if when >= 9 and when != started]
@@ -113,3 +110,33 @@ def test_lower_priority_never_delays_a_reserved_head(scenario: Part) -> None:
             if starts and starts[-1] <= outcome.end:
                 assert started is not None, (name, starts)
                 assert started <= starts[-1], (name, starts, started)
+
+
+@given(scenarios(TWO, MIXED))
+@SETTINGS
+def test_lower_priority_never_delays_a_reserved_head(scenario: Part) -> None:
+    """In every queue, and in every order of turns."""
+    assert_first_rank_is_kept(run(scenario))
+
+
+EVICTING = [
+    {**queue, "preemption": {"withinQueue": "LowerOrNewerEqual", "reclaim": "Any"}, "nominal": {"cpu": 3}}
+    for queue in TWO
+]
+
+
+@st.composite
+def with_evictions(draw: st.DrawFn) -> Part:
+    """What ranks lower evicts its like, and moves it: what ranks first can be evicted by nobody."""
+    scenario = draw(scenarios(EVICTING, MIXED))
+    for part in scenario["allocations"]:
+        part["preemptible"] = not part["name"].startswith("a") and draw(st.integers(0, 3)) > 0
+        part.setdefault("priority", draw(st.integers(0, 3)))
+    return scenario
+
+
+@given(with_evictions())
+@SETTINGS
+def test_what_ranks_lower_delays_no_reserved_head_by_evicting_its_like(scenario: Part) -> None:
+    """Whatever is evicted or moved to make room for it in the same tick."""
+    assert_first_rank_is_kept(run(scenario))

@@ -221,6 +221,7 @@ class _Tick:
             for line in self.lines.values():
                 line.reopen()
             self._walk()
+        self.reservations.renew()
         held = hold_places(state) if not self.may_evict else []
         self._grow()
         grown = self._grow_running(below)
@@ -332,7 +333,7 @@ class _Tick:
             why = explain.unheard(why, self.state.unheard[fact.key])
         if why is None:
             line.admit()
-        elif line.block(why, is_head=not (why.is_never or why.gate in _NO_HEAD)):
+        elif line.block(why, is_head=line.head is None and self._may_lead(fact, group, why)):
             self._keep_for(line, fact, group, why)
 
     def _bound(self, fact: AllocationFact, group: PendingGroup) -> tuple[AllocationFact, PendingGroup]:
@@ -350,6 +351,7 @@ class _Tick:
         moved for it."""
         if why.is_never:
             return False
+        self.reservations.renew()
         if self.nominations.yield_to(fact, lambda: self._retry(fact, group)):
             return True
         if self.state.windows is not None:
@@ -414,16 +416,23 @@ class _Tick:
         self.no_place.pop(group.shape, None)
         return self._try(fact, group) is None
 
+    def _may_lead(self, fact: AllocationFact, group: PendingGroup, why: Explanation) -> bool:
+        """Whether what waits for `why` may be the head of its line, which keeps its place from what comes after it.
+        What can never start keeps nothing, also where its quota was looked at first."""
+        if why.is_never or why.gate in _NO_HEAD:
+            return False
+        if fact.uid in self.reserved or not self.reservations.entitles(fact):
+            return True
+        choices = [each.fact for each in self.flavors.of(fact, group)] if self.flavors.is_any else [fact]
+        likely = self.flavors.likely(fact, group).fact if self.flavors.is_any else fact
+        return self.reservations.make(likely) or any(self.reservations.is_ever(each) for each in choices)
+
     def _keep_for(self, line: QueueCursor, fact: AllocationFact, group: PendingGroup, why: Explanation) -> None:
-        """What a blocked head of line keeps from others; who waits for another's reservation keeps no quota from it."""
+        """The quota that a blocked head of line keeps from others; who waits for another's reservation keeps none."""
         if fact.uid in self.reserved:
             return
         self.reserved.add(fact.uid)
-        demand = group.demand
-        if self.flavors.is_any:
-            likely = self.flavors.likely(fact, group)
-            fact, demand = likely.fact, likely.group.demand
-        self.reservations.make(fact)
+        demand = self.flavors.likely(fact, group).group.demand if self.flavors.is_any else group.demand
         if line.queue.reclaim != "Any" and why.gate is not Gate.BEHIND_RESERVATION:
             self.state.tree.keep(line.queue.name, demand.amounts)
 
@@ -453,6 +462,7 @@ class _Tick:
     def _try_again(self, fact: AllocationFact, group: PendingGroup) -> Explanation | None:
         """Places for the next attempt of what is taken down, as if all such had left: they are held until it has."""
         state = self.state
+        self.reservations.renew()
         leaving = [holding for uid, holding in self.taken_down.items() if uid not in self.again]
         for holding in leaving:
             state.remove(holding)

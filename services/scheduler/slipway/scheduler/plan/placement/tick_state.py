@@ -5,7 +5,8 @@ other. Knows nothing of order: the planner says who is next. Invariant: what is 
 admitted is given back whole, and what is removed for something that is then not placed is put back.
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
+from typing import Protocol
 
 import msgspec
 
@@ -33,6 +34,17 @@ class Admitted(msgspec.Struct, frozen=True, kw_only=True):
     placed: gang.PlacedGang
     demand: Resources
     victims: tuple[str, ...] = ()
+
+
+class Accept(Protocol):
+    """Whether reservations let a placement be."""
+
+    def __call__(
+        self, placed: gang.PlacedGang, demand: Resources, moved: Sequence[gang.PlacedGang] = ()
+    ) -> gang.PlacedGang | Explanation:
+        """`placed`; the same in other places; or why not, and then it is withdrawn already. `moved` starts anew, in
+        places that it has taken: it delays no reserved start either."""
+        ...
 
 
 class TickState:
@@ -124,6 +136,11 @@ class TickState:
         gang.withdraw(self.whatif, placed.parts)
         if demand is not None:
             self.count(placed.allocation, demand, -1)
+
+    def take_again(self, placed: gang.PlacedGang) -> None:
+        """Undo `withdraw`, as long as nothing else has taken the places."""
+        for part in placed.parts:
+            self.whatif.usage.take(part.row.ask, part.nodes)
 
     def remove(self, holding: Holding, ranks: Ranks | None = None) -> Resources:
         """Take `ranks` of a holding (all that are placed when None) off its nodes, queue and job; answers what they

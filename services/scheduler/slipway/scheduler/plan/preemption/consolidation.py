@@ -13,8 +13,8 @@ import numpy as np
 from slipway.model.facts import AllocationFact
 from slipway.model.lifecycle import Phase
 from slipway.scheduler.plan.placement import gang
-from slipway.scheduler.plan.placement.tick_state import Admitted, Ranks, TickState
-from slipway.scheduler.plan.preemption.minimise import Accept, Settled, put_back
+from slipway.scheduler.plan.placement.tick_state import Accept, Admitted, Ranks, TickState
+from slipway.scheduler.plan.preemption.minimise import Settled, put_back
 from slipway.scheduler.plan.preemption.trial import EvictionTrial
 from slipway.scheduler.plan.state import gang_size
 from slipway.scheduler.plan.state.nodes import Bools
@@ -56,9 +56,9 @@ def _settle(
     wholes = _whole(state, trial)
     landed = _land(state, wholes) if len(wholes) <= MOVES_MAX else None
     if landed is not None and accept is not None:
-        # Whoever refuses places withdraws them himself: what has landed gives way first.
+        # What is refused is withdrawn already; what has landed gives way after it.
         state.count(fact, demand, -1)
-        accepted = accept(placed, demand)
+        accepted = accept(placed, demand, [admitted.placed for admitted in landed])
         if isinstance(accepted, Explanation):
             _take_back(state, landed)
             _partly(state, wholes)

@@ -7,7 +7,7 @@ make no room. An answer counts for a node as long as the same ranks would have t
 Source: kube-scheduler's preemption.go (callExtenders) and extender.go (ProcessPreemption).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
@@ -17,7 +17,7 @@ from slipway.model.reasons import Gate
 from slipway.model.resources import Resources
 from slipway.scheduler.plan.placement import gang
 from slipway.scheduler.plan.placement.extenders import Panel
-from slipway.scheduler.plan.placement.tick_state import TickState
+from slipway.scheduler.plan.placement.tick_state import Accept, TickState
 from slipway.scheduler.plan.preemption.trial import EvictionTrial
 from slipway.scheduler.plan.state.extender_results import ExtenderVerb, Leaver, Offer, Question
 from slipway.scheduler.plan.state.plan_types import Explanation
@@ -25,8 +25,6 @@ from slipway.scheduler.plan.state.plan_types import Explanation
 OFFERS_MIN = 100
 OFFERS_PART = 10
 """One node of that many is offered, and at least OFFERS_MIN. Source: kube-scheduler's DefaultPreemptionArgs."""
-
-Accept = Callable[[gang.PlacedGang, Resources], gang.PlacedGang | Explanation]
 
 _NOT_AGREED = Explanation(gate=Gate.NO_FIT, message="its places are not those that extenders agree to")
 
@@ -101,8 +99,10 @@ def held_to(state: TickState, trial: EvictionTrial, accept: Accept | None) -> Ac
     if accept is None or state.whatif.panel is None:
         return accept
 
-    def accepts(placed: gang.PlacedGang, demand: Resources) -> gang.PlacedGang | Explanation:
-        found = accept(placed, demand)
+    def accepts(
+        placed: gang.PlacedGang, demand: Resources, moved: Sequence[gang.PlacedGang] = ()
+    ) -> gang.PlacedGang | Explanation:
+        found = accept(placed, demand, moved)
         if isinstance(found, Explanation) or trial.within is None:
             return found
         if all(trial.within[node] for node in found.placements().values()):

@@ -11,7 +11,7 @@ import msgspec
 from slipway.model.facts import AllocationFact
 from slipway.model.resources import Resources
 from slipway.scheduler.plan.placement import gang
-from slipway.scheduler.plan.placement.tick_state import Admitted, Ranks, TickState
+from slipway.scheduler.plan.placement.tick_state import Accept, Admitted, Ranks, TickState
 from slipway.scheduler.plan.preemption.trial import EvictionTrial, TrialStep
 from slipway.scheduler.plan.preemption.victim_order import Standing, standing_of
 from slipway.scheduler.plan.preemption.victims import Unit
@@ -25,8 +25,6 @@ EXACT_MAX = 64
 EXACT_RANKS = 2048
 """Ranks that are placed again for that, in all."""
 EXACT_MIN = 4
-
-Accept = Callable[[gang.PlacedGang, Resources], gang.PlacedGang | Explanation]
 
 
 class Settled(msgspec.Struct, frozen=True):

@@ -20,7 +20,7 @@ from slipway.model.lifecycle import Phase
 from slipway.model.reasons import Gate
 from slipway.model.resources import Resources
 from slipway.scheduler.plan.placement import gang
-from slipway.scheduler.plan.placement.tick_state import Admitted, TickState
+from slipway.scheduler.plan.placement.tick_state import Accept, Admitted, TickState
 from slipway.scheduler.plan.placement.topology import common_key
 from slipway.scheduler.plan.queueing.admission_checks import closed_gate
 from slipway.scheduler.plan.state import gang_size
@@ -31,8 +31,6 @@ from slipway.scheduler.plan.state.snapshot import Holding, Nomination
 from slipway.scheduler.plan.state.usage import Charge
 
 NAMES_SHOWN = 3
-Accept = Callable[[gang.PlacedGang, Resources], gang.PlacedGang | Explanation]
-"""Whether reservations let a placement be; a refused one is withdrawn by whoever refuses it."""
 
 
 class _Held(msgspec.Struct):

@@ -9,7 +9,7 @@ reclaim rule (`reclaim_rule`, `confined_claim`) and of history (`loop_guard`).
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
 
 import msgspec
@@ -22,7 +22,7 @@ from slipway.model.reasons import Reason
 from slipway.model.resources import Resources
 from slipway.model.times import format_time
 from slipway.scheduler.plan.placement import gang
-from slipway.scheduler.plan.placement.tick_state import Admitted, TickState
+from slipway.scheduler.plan.placement.tick_state import Accept, Admitted, TickState
 from slipway.scheduler.plan.preemption import loop_guard
 from slipway.scheduler.plan.preemption.confined_claim import ConfinedClaim, confined_claim
 from slipway.scheduler.plan.preemption.consolidation import move
@@ -38,15 +38,12 @@ from slipway.scheduler.plan.preemption.victims import Unit, lowest_of, victims_o
 from slipway.scheduler.plan.state import gang_size
 from slipway.scheduler.plan.state.nodes import Bools
 from slipway.scheduler.plan.state.ordering import priority_of
-from slipway.scheduler.plan.state.plan_types import Evict, Explanation
+from slipway.scheduler.plan.state.plan_types import Evict
 from slipway.scheduler.plan.state.snapshot import Holding
 
 KEPT_MAX = 64
 SEARCHES_MAX = 128
 """Searches of one tick that find nothing; what comes after them waits for the next tick."""
-
-Accept = Callable[[gang.PlacedGang, Resources], gang.PlacedGang | Explanation]
-"""Whether reservations let a placement be; a refused one is withdrawn by whoever refuses it."""
 
 
 def make_room(state: TickState, fact: AllocationFact, accept: Accept | None = None) -> Admitted | None:

@@ -8,7 +8,7 @@ Promises: no start moves later by anything that was let pass; what had its turn 
 still take its places, and the reservation is then made anew.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
@@ -64,7 +64,7 @@ class Reservations:
                 if self._since(fact) < self._state.now and self._make(fact, is_due=False):
                     self._foreseen.add(fact.uid)
                     break
-                if self._is_ever(fact):
+                if self.is_ever(fact):
                     break
 
     def has_started(self, admitted: Iterable[Admitted]) -> bool:
@@ -72,33 +72,63 @@ class Reservations:
         took is free again."""
         return any(each.placed.allocation.uid in self._foreseen for each in admitted)
 
-    def make(self, fact: AllocationFact) -> None:
-        """Reserve for a head that had its turn and is blocked."""
-        self._renew()
+    def make(self, fact: AllocationFact) -> bool:
+        """Reserve for a head that had its turn and is blocked, if it may; answers whether places are kept for it."""
+        self.renew()
         for reservation in self._made:
             if reservation.fact.uid == fact.uid:
                 reservation.is_due = True
-                return
-        if self.entitles(fact):
-            self._make(fact, is_due=True)
+                return True
+        return self.entitles(fact) and self._make(fact, is_due=True)
 
-    def settle(self, placed: gang.PlacedGang, demand: Resources) -> gang.PlacedGang | Explanation:
+    def settle(
+        self, placed: gang.PlacedGang, demand: Resources, moved: Sequence[gang.PlacedGang] = ()
+    ) -> gang.PlacedGang | Explanation:
         """`placed`, which has taken places for `demand`, if it delays no reserved start; the same in other places; or
-        why not, and then nothing of it is taken any more."""
+        why not, and then nothing of it is taken any more.
+
+        `moved` is running work that starts anew to make room for it: its run limit begins again.
+        """
         if not self._made:
             return placed
-        fact = placed.allocation
+        if self._is_outdated():
+            # They are made anew from what stands: what is not admitted yet is none of it.
+            self._state.withdraw(placed)
+            self.renew()
+            self._state.take_again(placed)
+        fact, known = placed.allocation, self._known
         binding = self._binding(fact)
-        blocking = self._delayed_by(placed, binding)
-        if blocking is None:
-            self._let_pass(placed, binding)
-            return placed
-        self._state.withdraw(placed)
-        other = self._elsewhere(fact, demand, binding)
-        if other is not None:
-            self._let_pass(other, binding)
-            return other
-        return explain.behind_reservation(blocking.fact, blocking.start, self._state.now)
+        settled, blocking = placed, self._delayed_by(placed, binding)
+        if blocking is not None:
+            self._state.withdraw(placed)
+            other = self._elsewhere(fact, demand, binding)
+            if other is None:
+                return explain.behind_reservation(blocking.fact, blocking.start, self._state.now)
+            settled = other
+        self._let_pass(settled, binding)
+        passed = [(settled, binding)]
+        for each in moved:
+            binding = self._binding(each.allocation)
+            blocking = self._delayed_by(each, binding)
+            if blocking is not None:
+                for let, bound in passed:
+                    for reservation in bound:
+                        reservation.future.drop(let)
+                self._known = known
+                self._state.withdraw(settled)
+                return explain.behind_reservation(blocking.fact, blocking.start, self._state.now)
+            self._let_pass(each, binding)
+            passed.append((each, binding))
+        return settled
+
+    def renew(self) -> None:
+        """Make anew what was made before something changed that it does not know of. To be called while nothing is
+        taken or removed that may be given back: it would be taken for what stands."""
+        if self._made and self._is_outdated():
+            before, self._made = self._made, []
+            for each in before:
+                if not any(each.fact.uid == admitted.placed.allocation.uid for admitted in self._state.admitted):
+                    self._make(each.fact, is_due=each.is_due)
 
     def may_extend(self, placed: gang.PlacedGang, part: gang.Part) -> bool:
         """Whether a gang may keep the last rank of `part`, which is surplus."""
@@ -137,7 +167,7 @@ class Reservations:
 
     def kept(self) -> tuple[ReservedPlaces, ...]:
         """All reservations, as data."""
-        self._renew()
+        self.renew()
         names = self._state.whatif.table.names
         return tuple(
             ReservedPlaces(
@@ -148,6 +178,15 @@ class Reservations:
             )
             for each in self._made
         )
+
+    def is_ever(self, fact: AllocationFact) -> bool:
+        """Whether it would stand if everything had ended that may end."""
+        timeline = self._timeline_of()
+        row = timeline.row_of(fact)
+        if row is None:
+            return self._drained(fact) is not None
+        known, unknown = self._started()
+        return timeline.is_ever(fact, row, [*known, *unknown])
 
     # --- making ---------------------------------------------------------------------------------------------------
 
@@ -202,15 +241,6 @@ class Reservations:
 
         return earliest(Future(self._state), fact, limit, steps, boxes, open_at=open_at)
 
-    def _is_ever(self, fact: AllocationFact) -> bool:
-        """Whether it would stand if everything had ended that may end."""
-        timeline = self._timeline_of()
-        row = timeline.row_of(fact)
-        if row is None:
-            return self._drained(fact) is not None
-        known, unknown = self._started()
-        return timeline.is_ever(fact, row, [*known, *unknown])
-
     def _timeline_of(self) -> Timeline:
         if self._timeline is None:
             self._timeline = Timeline(self._state)
@@ -256,13 +286,8 @@ class Reservations:
             (unknown if end is None else known).append(release)
         return known, unknown
 
-    def _renew(self) -> None:
-        """Make anew what was made before something changed that it does not know of."""
-        if self._made and self._known != self._count():
-            before, self._made = self._made, []
-            for each in before:
-                if not any(each.fact.uid == admitted.placed.allocation.uid for admitted in self._state.admitted):
-                    self._make(each.fact, is_due=each.is_due)
+    def _is_outdated(self) -> bool:
+        return self._known != self._count()
 
     def _count(self) -> int:
         return len(self._state.admitted) + len(self._state.evicted)
@@ -271,9 +296,6 @@ class Reservations:
 
     def _binding(self, fact: AllocationFact) -> list[Reservation]:
         """The reservations that `fact` might delay if it started now."""
-        if not self._made:
-            return []
-        self._renew()
         ends = ends_if_started(fact, self._queue(fact), self._state.now)
         found: list[Reservation] = []
         for each in self._made:
