@@ -19,7 +19,7 @@ from slipway.model.events import AllocationEvent
 from slipway.model.lifecycle import Event, Phase
 from slipway.model.reasons import Result
 from slipway.model.times import format_time
-from tests.support.api_world import ApiWorld, Json
+from tests.support.api_world import COMMAND, ApiWorld, Json
 from tests.support.clock import wait_until
 
 READS = (
@@ -35,6 +35,8 @@ READS = (
     "/jobs/sweep",
     "/pools",
     "/nodes",
+    "/workspaces",
+    "/workspaces/team",
     "/allocations?active=true&sort=-createdAt",
     "/allocations?phase=Pending&sort=name",
 )
@@ -82,15 +84,20 @@ def last_event(allocation: Allocation) -> AllocationEvent:
 
 
 async def test_lists_of_what_has_not_ended_cost_no_call(world: ApiWorld) -> None:
-    """Pages of queues, pools, nodes, workloads, jobs and usage read what the watch keeps, however often they are asked
-    for."""
-    await launched(world, "waits")
+    """Pages of queues, pools, nodes, workloads, jobs, usage and workspaces, a rehearsal of a launch and the search for
+    the beginning of an id read what the watch keeps, however often they are asked for."""
+    id_ = (await launched(world, "waits"))["id"]
     assert await names(world) == ["waits"]
     await world.post("/jobs", {"name": "sweep"})
+    await world.post("/workspaces", {"name": "team", "quota": {"nvidia.com/gpu": 4}})
     lists = Lists(world)
     for path in READS * 2:
         assert (await world.get(path)).status_code == 200
+    assert (await world.post("/allocations?dryRun=true", COMMAND)).status_code == 200
     assert lists.count == 0
+    # It may be a name as well: that is one LIST, of that name alone.
+    assert (await world.get(f"/allocations/{id_[:4]}")).json()["id"] == id_
+    assert lists.count == 1
 
 
 async def test_what_ends_or_is_deleted_leaves_the_lists_of_what_lives(world: ApiWorld) -> None:

@@ -164,8 +164,9 @@ def connect(
     on_broken: Callable[[InvariantError], None],
 ) -> ApiDeps:
     """The parts over these clients."""
-    nodes, lookup = WatchedObjects(kube, SEEN_NODES, clock, random, indexers={BY_ADDRESS: of_address}), Lookup(kube)
+    nodes = WatchedObjects(kube, SEEN_NODES, clock, random, indexers={BY_ADDRESS: of_address})
     catalog, (seen, announcer) = Catalog(kube, clock, nodes), _publishing(streams, kube, clock=clock, random=random)
+    lookup = Lookup(kube, brief=seen.brief)
     contexts, refusals = _contexts(settings, kube, clock, random), _refusals(settings, clock)
     ways = _ways_in(settings, kube, catalog, streams, refusals, clock=clock, random=random)
     return ApiDeps(
@@ -187,7 +188,7 @@ def connect(
         nodes=nodes,
         seen=seen,
         contexts=contexts,
-        workspaces=Workspaces(kube, catalog, system_namespace=settings.namespace, clock=clock, random=random),
+        workspaces=_workspaces(settings, kube, catalog, seen, clock=clock, random=random),
         lookup=lookup,
         launcher=_launcher(settings, catalog, announcer, contexts, nodes, kube=kube, clock=clock, random=random),
         changes=SpecWriter(kube, lookup, announcer, clock),
@@ -245,6 +246,12 @@ def _launcher(
 ) -> LaunchRequests:
     allowed = settings.token_audiences
     return LaunchRequests(kube, catalog, announcer, contexts, nodes, clock=clock, random=random, audiences=allowed)
+
+
+def _workspaces(
+    settings: Settings, kube: Kube, catalog: Catalog, seen: SeenAllocations, *, clock: Clock, random: Random
+) -> Workspaces:
+    return Workspaces(kube, catalog, seen.live, system_namespace=settings.namespace, clock=clock, random=random)
 
 
 def _tasks(settings: Settings, kube: Kube, lookup: Lookup, refusals: Refusals, clock: Clock) -> TaskTokens:

@@ -128,9 +128,9 @@ async def _move(parts: ApiDeps, subject: Subject, body: MoveBody, permit: Permit
             fields=(FieldError("/aheadOf", "say one of aheadOf and behind: a job, or the id of an allocation"),),
         )
     anchor = await find_anchor(parts, target, subject.metadata.namespace)
-    pending = await parts.whole.list(ALLOCATIONS, field_selector=f"status.phase={Phase.PENDING}")
+    pending = [each for each in await parts.seen.live() if each.status.phase is Phase.PENDING]
     jobs = await all_jobs(parts)
-    place = place_beside(subject, anchor, pending.items, jobs, ahead=ahead)
+    place = place_beside(subject, anchor, pending, jobs, ahead=ahead)
     if isinstance(subject, Job):
         if place is None:
             return Effects(job=subject)

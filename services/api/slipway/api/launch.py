@@ -11,7 +11,7 @@ Invariants: nothing is answered 2xx before the create has committed, and the sec
 
 import asyncio
 import re
-from collections.abc import Collection
+from collections.abc import Awaitable, Callable, Collection
 from typing import Any, cast
 
 import msgspec
@@ -57,7 +57,7 @@ from slipway.errors import (
     UnavailableError,
 )
 from slipway.kube.resources import ALLOCATIONS
-from slipway.model.lifecycle import Kind, Phase
+from slipway.model.lifecycle import Kind
 from slipway.runtime import retry, telemetry
 from slipway.runtime.clock import Clock, Random
 
@@ -144,8 +144,9 @@ class LaunchRequests:
             self._announcer.launched(launched.allocation)
         return launched
 
-    async def rehearse(self, order: Order) -> Rehearsal:
-        """What `launch` would create; the API server judges it too, and nothing is kept."""
+    async def rehearse(self, order: Order, live: Callable[[], Awaitable[list[Allocation]]]) -> Rehearsal:
+        """What `launch` would create; the API server judges it too, and nothing is kept. `live` reads the allocations
+        that have not ended."""
         composed = await self._composed(order)
         body = composed.body
         draft = await self._draft(composed, body.name or self._made_up(body.kind))
@@ -157,7 +158,6 @@ class LaunchRequests:
         except InvalidError as error:
             raise admission.client_errors(error) from error
         pool = await self._catalog.pool(body.pool)
-        live = await self._kube.list(ALLOCATIONS, field_selector=f"status.phase!={Phase.TERMINATED}")
         meta = msgspec.structs.replace(draft.allocation.metadata, annotations={ANNOTATION_USER: order.user})
         return Rehearsal(
             allocation=msgspec.structs.replace(draft.allocation, metadata=meta),
@@ -166,7 +166,7 @@ class LaunchRequests:
             warnings=draft.warnings,
             pull_secrets=(await self._catalog.defaults(body.workspace)).pods.pull_secrets,
             nodes=tuple(await self._nodes.items()),
-            live=tuple(live.items),
+            live=tuple(await live()),
         )
 
     async def _composed(self, order: Order) -> Composed:

@@ -38,8 +38,16 @@ async def _everywhere() -> VisibleWorkspaces:
 class Lookup:
     """Finds allocations."""
 
-    def __init__(self, kube: Kube, sight: Sight = _everywhere, homes: dict[str, tuple[str, str]] | None = None) -> None:
+    def __init__(
+        self,
+        kube: Kube,
+        sight: Sight = _everywhere,
+        homes: dict[str, tuple[str, str]] | None = None,
+        brief: Callable[[], Awaitable[list[Allocation]]] | None = None,
+    ) -> None:
+        """`brief` reads all allocations, whose parts but for the id may be left out; None: a LIST does."""
         self._kube = kube
+        self._brief = brief
         self._sight = sight
         self._homes: dict[str, tuple[str, str]] = {} if homes is None else homes
         self._held: dict[str, Allocation] = {}
@@ -53,11 +61,11 @@ class Lookup:
         async def known() -> VisibleWorkspaces:
             return sight
 
-        return Lookup(self._kube, known, self._homes)
+        return Lookup(self._kube, known, self._homes, self._brief)
 
     def seen_by(self, sight: Sight) -> "Lookup":
         """The same; where they may look is asked with each search, so that who searches for nothing asks nothing."""
-        return Lookup(self._kube, sight, self._homes)
+        return Lookup(self._kube, sight, self._homes, self._brief)
 
     def hold(self, text: str, allocation: Allocation) -> None:
         """It has just been found: the next who asks for `text` gets it without a read."""
@@ -130,8 +138,10 @@ class Lookup:
                     return found
         matches = await self._named(text, sight)
         if not matches and parts is None and len(text) >= PREFIX_LENGTH_MIN:
-            listed = await self._kube.list(ALLOCATIONS)
-            matches = [found for found in _seen(listed.items, sight) if id_of(found).startswith(text)]
+            everything = await self._brief() if self._brief else (await self._kube.list(ALLOCATIONS)).items
+            matches = [found for found in _seen(everything, sight) if id_of(found).startswith(text)]
+            if len(matches) == 1:
+                return await self.again(matches[0])
         if not matches:
             raise _not_found(text)
         if len(matches) > 1:

@@ -8,7 +8,7 @@ never become one.
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
 from typing import Annotated, Any
 
@@ -127,8 +127,19 @@ class WorkspaceView(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
 class Workspaces:
     """Reads and changes workspaces."""
 
-    def __init__(self, kube: Kube, catalog: Catalog, *, system_namespace: str, clock: Clock, random: Random) -> None:
+    def __init__(
+        self,
+        kube: Kube,
+        catalog: Catalog,
+        live: Callable[[], Awaitable[list[Allocation]]],
+        *,
+        system_namespace: str,
+        clock: Clock,
+        random: Random,
+    ) -> None:
+        """`live` reads the allocations that have not ended."""
         self._kube = kube
+        self._live = live
         self._catalog = catalog
         self._system_namespace = system_namespace
         self._clock = clock
@@ -142,7 +153,7 @@ class Workspaces:
         }
         handed_out = dict[str, int]()
         if any(map(_bounds_gpus, quotas.values())):
-            handed_out = handed_out_by_namespace((await self._kube.list(ALLOCATIONS, field_selector=_LIVE)).items)
+            handed_out = handed_out_by_namespace(await self._live())
         pools = await self._catalog.pools_by_workspace([item.metadata.name for item in listed.items])
         found = [
             _view(item, quotas.get(item.metadata.name), pools[item.metadata.name], handed_out) for item in listed.items
@@ -154,8 +165,7 @@ class Workspaces:
         found = await self._found(name)
         quota, handed_out = await self._quota(name), dict[str, int]()
         if quota is not None and _bounds_gpus(quota):
-            live = await self._kube.list(ALLOCATIONS, namespace=name, field_selector=_LIVE)
-            handed_out = handed_out_by_namespace(live.items)
+            handed_out = handed_out_by_namespace(await self._live())
         return _view(found, quota, await self._catalog.pools_of(name), handed_out)
 
     async def create(self, body: WorkspaceBody, user: str) -> WorkspaceView:

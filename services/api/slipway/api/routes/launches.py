@@ -93,7 +93,7 @@ async def launch(request: Request, kind: Kind | None = None) -> Response:
         traceparent=telemetry.current_traceparent(),
     )
     if is_dry:
-        rehearsal = await parts.launcher.rehearse(order)
+        rehearsal = await parts.launcher.rehearse(order, parts.seen.live)
         # Beside the loop: it grows with the gang, with the cluster, and with what lives there.
         return json_response(await asyncio.to_thread(preview.answer, rehearsal, parts.settings.task_options))
     launched = await parts.launcher.launch(order)
