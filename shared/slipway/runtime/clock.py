@@ -1,10 +1,11 @@
-"""Time and chance, as values that are passed in.
+"""Time and randomness, as values that are passed in.
 
-Owns the `Clock` and `Random` ports, their real versions and the spelling of times on the wire. Logic never asks the
-operating system for either, so that the simulation runs the very same code on virtual time from one seed.
+This module owns the `Clock` and `Random` ports, their real versions and the format of times on the wire. Other code
+never asks the operating system for the time or for random numbers. So the simulation runs the same code on virtual time
+from one seed.
 
-Invariants: `now` is for what people and other processes read and may jump; `monotonic` is for measuring and for
-deadlines inside one process, and never goes back.
+Invariants: `now` is for values that people and other processes read; it may jump. `monotonic` is for measurements and
+for deadlines inside one process; it never goes back.
 """
 
 import math
@@ -14,44 +15,44 @@ import time
 from typing import Protocol
 
 SLACK_S = 0.5
-"""How far from the server's time the machine's clock may be without being corrected."""
+"""How many seconds the machine's clock may differ from the server's time before it is corrected."""
 DRIFT = 0.0005
-"""By how much two clocks may drift apart, in seconds a second: a kept clock moves by 500 ppm at most."""
+"""By how many seconds per second two clocks may drift apart: an NTP-disciplined clock drifts by 500 ppm at most."""
 
 
 class Clock(Protocol):
-    """What time it is, and how to wait."""
+    """A source of the time, and a way to wait."""
 
     def now(self) -> float:
-        """Seconds since the epoch, UTC; may jump."""
+        """Return the seconds since the epoch, UTC. The value may jump."""
         ...
 
     def monotonic(self) -> float:
-        """Seconds since some fixed point of this process; never goes back."""
+        """Return the seconds since a fixed point of this process. The value never goes back."""
         ...
 
     async def sleep(self, seconds: float) -> None:
-        """Waits; zero or less only lets other tasks run."""
+        """Wait for `seconds`. Zero or less only lets other tasks run."""
         ...
 
 
 class Random(Protocol):
-    """The only source of chance: jitter, names, sampling."""
+    """The only source of randomness: for jitter, names and sampling."""
 
     def random(self) -> float:
-        """A float in [0, 1)."""
+        """Return a float in [0, 1)."""
         ...
 
     def uniform(self, a: float, b: float, /) -> float:
-        """A float between `a` and `b`."""
+        """Return a float between `a` and `b`."""
         ...
 
     def randrange(self, stop: int, /) -> int:
-        """An int in [0, stop)."""
+        """Return an int in [0, stop)."""
         ...
 
     def token_hex(self, nbytes: int, /) -> str:
-        """`2 * nbytes` hexadecimal digits; unguessable from `SystemRandom` only."""
+        """Return `2 * nbytes` hexadecimal digits. Only those of `SystemRandom` cannot be guessed."""
         ...
 
 
@@ -65,28 +66,31 @@ class SystemClock:
         return time.monotonic()
 
     async def sleep(self, seconds: float) -> None:
-        # Who sleeps here has a loop and so asyncio; the command only reads the time, and starts faster without it.
+        # A caller of `sleep` has an event loop, so asyncio is loaded already. The command only reads the time and
+        # starts faster without asyncio.
         import asyncio
 
         await asyncio.sleep(max(0.0, seconds))
 
 
 class DisciplinedClock:
-    """A machine's clock, corrected where it is wrong: `now` stays within `SLACK_S` of what a server's clock may show.
+    """The machine's clock, corrected where it is wrong: `now` differs by at most `SLACK_S` from a time that the server
+    may have.
 
-    The server is the one that keeps our objects, the Kubernetes API server: each of its answers has a Date. So
-    processes on machines whose clocks differ agree on when a time limit is over. A clock that is right is not touched.
+    The server is the Kubernetes API server, which stores our objects; each of its answers has a Date header. So
+    processes on machines with different clocks agree when a time limit has passed. A clock that is right is not
+    corrected.
 
-    An answer of the second D, asked for at `sent` and read at `received` (both monotonic), says that the server's time
-    was in [D, D + 1) at some moment between the two. What several answers say is intersected, and grows wider with
-    time, because clocks drift apart. An answer that contradicts what is known, as after a step of the server's clock,
-    replaces it.
+    Take an answer with the Date D, requested at `sent` and read at `received` (both monotonic). The server's time was
+    in [D, D + 1) at some moment between the two. The intervals from several answers are intersected. The intersection
+    widens with time, because clocks drift apart. An answer that contradicts the known interval replaces it; this
+    happens after a step of the server's clock.
     """
 
     def __init__(self, machine: Clock | None = None) -> None:
         self._machine: Clock = SystemClock() if machine is None else machine
         self._low, self._high = -math.inf, math.inf
-        """the server's time minus our monotonic one, at least and at most"""
+        """Lower and upper bound of the server's time minus our monotonic time, in seconds."""
         self._learned_at: float | None = None
 
     def now(self) -> float:
@@ -100,12 +104,16 @@ class DisciplinedClock:
 
     @property
     def off_s(self) -> float:
-        """Seconds by which the machine's clock is ahead of the corrected one (below 0: behind)."""
+        """Seconds by which the machine's clock is ahead of the corrected clock; negative when it is behind."""
         wall, corrected = self._times()
         return wall - corrected
 
     def learn(self, server_s: int, *, sent: float, received: float) -> None:
-        """Takes in an answer of the server: its Date in whole epoch seconds, when it was asked, when it answered."""
+        """Record one answer of the server.
+
+        `server_s` is its Date in whole epoch seconds. `sent` and `received` are the monotonic times of the request and
+        of the answer.
+        """
         wider = 0.0 if self._learned_at is None else (received - self._learned_at) * DRIFT
         low, high = server_s - received, server_s + 1.0 - sent
         self._low, self._high = max(self._low - wider, low), min(self._high + wider, high)
@@ -114,7 +122,7 @@ class DisciplinedClock:
         self._learned_at = received
 
     def _times(self) -> tuple[float, float]:
-        """The machine's time, and the corrected one."""
+        """Return (the machine's time, the corrected time)."""
         wall, monotonic = self._machine.now(), self._machine.monotonic()
         offset = wall - monotonic
         if self._low - SLACK_S <= offset <= self._high + SLACK_S:
@@ -123,7 +131,7 @@ class DisciplinedClock:
 
 
 class SeededRandom:
-    """The same sequence for the same seed, on every machine."""
+    """A generator that gives the same sequence for the same seed, on every machine."""
 
     def __init__(self, seed: int | str) -> None:
         self._source = random.Random(seed)  # noqa: S311 - reproducible on purpose; secrets come from SystemRandom
@@ -142,7 +150,7 @@ class SeededRandom:
 
 
 class SystemRandom:
-    """The operating system's entropy."""
+    """Random numbers from the operating system's entropy."""
 
     def __init__(self) -> None:
         self._source = secrets.SystemRandom()

@@ -1,12 +1,14 @@
-"""How many connections a listener holds, from where, and how long one may take to say what it wants.
+"""Limits on the connections of a listener: how many in all, how many per address, and how long a request head may take.
 
-Owns the count of connections, in all and for each address, and of half-open ones: those whose TLS handshake or request
-head is not whole yet. It knows no protocol: the server tells it what happens, and is told what to close.
+This module counts the connections, in all and per address. It also counts the half-open ones: those whose TLS handshake
+or request head is not complete. It knows no protocol. The server reports each event to it, and it calls `drop` on the
+connections to close.
 
-Promises: a connection above a limit is not admitted; a half-open one above its limit takes the place of the oldest
-half-open one, because an honest head is whole within a moment; what is closed is forgotten at once.
+Promises: a connection above a limit is not admitted. When a half-open connection exceeds a limit, the oldest half-open
+one is closed, because an honest client sends a complete head within a moment. A closed connection is removed from the
+counts at once.
 
-An IPv6 address counts by its first 64 bits: that is what one machine is given.
+An IPv6 address is counted by its first 64 bits, because one machine usually has a whole /64 network.
 """
 
 import ipaddress
@@ -27,24 +29,26 @@ _NETWORK_BITS = 64
 
 
 class ListenerLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """What one listener takes; each connection has the limits of a head for every request."""
+    """The limits of one listener. The limits of a head apply to every request of a connection."""
 
     connections: int = CONNECTIONS_MAX
     connections_per_address: int = CONNECTIONS_PER_ADDRESS_MAX
     heads: int = HEADS_MAX
-    """connections that are half open"""
+    """Half-open connections."""
     heads_per_address: int = HEADS_PER_ADDRESS_MAX
     head_bytes: int = HEAD_BYTES_MAX
-    """of request line and fields, and of the trailers of a body"""
+    """Bytes of the request line and the fields; also the limit for the trailers of a body."""
     head_fields: int = HEAD_FIELDS_MAX
     head_s: float = HEAD_S
-    """from the connection, or the first byte of a later request, to the end of the head; TLS handshake included"""
+    """Seconds from the connection, or from the first byte of a later request, to the end of the head. Includes the TLS
+    handshake.
+    """
     pipelined: int = PIPELINED_MAX
-    """requests of one connection that wait for the one before"""
+    """Requests of one connection that wait for an earlier one."""
 
 
 class ListenerConnection:
-    """One connection. `drop`, set by the server, closes it at once."""
+    """One connection. The server sets `drop`, which closes the connection at once."""
 
     def __init__(self, book: "ListenerConnections", address: str) -> None:
         self.address = address
@@ -53,16 +57,16 @@ class ListenerConnection:
         self._is_over = False
 
     def head_begun(self) -> None:
-        """It is half open from now on."""
+        """Mark the connection as half open."""
         if not self._is_over:
             self._book.half_open(self)
 
     def head_done(self) -> None:
-        """Its head is whole."""
+        """Mark the head as complete."""
         self._book.whole(self)
 
     def closed(self) -> None:
-        """It is gone; once more changes nothing."""
+        """Remove the connection from the counts. A second call changes nothing."""
         if not self._is_over:
             self._is_over = True
             self._book.left(self)
@@ -79,7 +83,7 @@ class ListenerConnections:
         self._all_heads: dict[ListenerConnection, None] = {}
 
     def admit(self, host: str) -> ListenerConnection | None:
-        """A connection of `host`, half open; None when there are too many."""
+        """Count a new connection from `host` as half open and return it; None when there are too many."""
         address = network_of(host)
         if self._total >= self.limits.connections:
             return refused("connections")
@@ -92,7 +96,9 @@ class ListenerConnections:
         return visit
 
     def half_open(self, visit: ListenerConnection) -> None:
-        """Of `ListenerConnection`: note it; when there are too many, drop the oldest of its address, or of all."""
+        """Called by `ListenerConnection`: count it as half open. Above a limit, drop the oldest of its address, or of
+        all.
+        """
         if visit in self._all_heads:
             return
         own = self._heads.setdefault(visit.address, {})
@@ -103,7 +109,7 @@ class ListenerConnections:
             self._drop(next(iter(self._all_heads)))
 
     def whole(self, visit: ListenerConnection) -> None:
-        """Of `ListenerConnection`: it is not half open."""
+        """Called by `ListenerConnection`: count it as half open no longer."""
         if visit not in self._all_heads:
             return
         del self._all_heads[visit]
@@ -113,7 +119,7 @@ class ListenerConnections:
             del self._heads[visit.address]
 
     def left(self, visit: ListenerConnection) -> None:
-        """Of `ListenerConnection`: forget it."""
+        """Called by `ListenerConnection`: remove it from all counts."""
         self.whole(visit)
         self._total -= 1
         self._open[visit.address] -= 1
@@ -133,7 +139,10 @@ def refused(why: str) -> None:
 
 
 def network_of(host: str) -> str:
-    """What an address counts by: itself, or the first 64 bits of an IPv6 one; a text that is no address as it is."""
+    """Return the key by which a host is counted.
+
+    The key is the address, or the first 64 bits of an IPv6 address. A text that is no address is its own key.
+    """
     try:
         address = ipaddress.ip_address(host.partition("%")[0])
     except ValueError:

@@ -1,14 +1,14 @@
-"""Health: is this process alive, is it ready, and the tiny application that says so over HTTP.
+"""Health of a process: whether it is alive and ready, and the small ASGI app that reports this over HTTP.
 
-Owns `/livez` (every loop keeps its promise, see `liveness.py`), `/readyz` (every check passes and the process
-is not draining) and `/metrics`. The app is bare ASGI, so that services without a web framework stay small; the api
-mounts it beside its own routes.
+This module owns `/livez` (every loop is within its bound, see `liveness.py`), `/readyz` (every check passes and the
+process is not draining) and `/metrics`. The app is bare ASGI, so that services without a web framework stay small. The
+api mounts it beside its own routes.
 
-With a token set, `/metrics` is for callers that send it, and pages of other sites are refused on all three paths; the
-probes ask for no token, because what they say is of no use to others.
+When a token is set, `/metrics` requires it, and all three paths refuse requests from pages of other sites. The probes
+require no token, because their answers are of no use to others.
 
-Invariants: liveness looks at the monotonic clock only; a dependency that is away never fails liveness, because a
-restart would not bring it back; each refusal says what and why.
+Invariants: liveness reads the monotonic clock only. An unavailable dependency never fails liveness, because a restart
+would not bring it back. Each refusal states what is wrong and why.
 """
 
 import contextlib
@@ -34,14 +34,14 @@ T = TypeVar("T")
 
 
 class ProbeReport(msgspec.Struct, frozen=True):
-    """The answer of one probe: `problems` is {name: why}."""
+    """The result of one probe. `problems` is {name: reason}."""
 
     ok: bool
     problems: dict[str, str]
 
 
 class ProcessHealth:
-    """What the loops and checks of one process say about it. `exit_process` ends it on the spot."""
+    """The health of one process, from its loops and checks. `exit_process` ends the process at once."""
 
     def __init__(self, clock: Clock, *, exit_process: Callable[[int], object] = os._exit) -> None:
         self._clock = clock
@@ -54,10 +54,10 @@ class ProcessHealth:
     def watch(
         self, loop: Loop, *, required: bool = False, since: Callable[[], float] = lambda: 0.0, part: bool = False
     ) -> Generator[Pulse]:
-        """The caller runs `loop`, inside: it keeps the promise of the loop, or liveness fails.
+        """Supervise `loop`, which the caller runs inside: liveness fails when the loop exceeds its bound.
 
-        A required one that keeps failing makes us not ready. Silence counts from `since()` on at the earliest. A `part`
-        belongs to the loop that it is begun in, which moves with it.
+        A `required` loop that keeps failing makes the process not ready. Time before `since()` is not counted as
+        standstill. A `part` belongs to the loop that starts it; a move of the part is also a move of that loop.
         """
         whole = CURRENT.get() if part else None
         pulse = Pulse(loop, self._clock, required=required, since=since, whole=whole)
@@ -72,24 +72,24 @@ class ProcessHealth:
     async def supervise(
         self, loop: Loop, work: Callable[[], Awaitable[T]], *, since: Callable[[], float] = lambda: 0.0
     ) -> T:
-        """Runs `work`, which is a loop by itself, under its promise."""
+        """Run `work`, which is itself a loop, under the bound of `loop`."""
         with self.watch(loop, since=since):
             return await work()
 
     @property
     def loops(self) -> list[Loop]:
-        """What runs now."""
+        """The loops that are running now."""
         return [pulse.loop for pulse in self._pulses]
 
     def add_check(self, name: str, check: Check) -> None:
-        """`check` answers None when ready, else the reason; it must be quick and do no IO."""
+        """Add a readiness check. `check` returns None when ready, else the reason; it must be quick and do no IO."""
         self._checks[name] = check
 
     def remove_check(self, name: str) -> None:
         self._checks.pop(name, None)
 
     def drain(self) -> None:
-        """Not ready from now on."""
+        """Make the process not ready from now on."""
         self._draining = True
 
     def liveness(self) -> ProbeReport:
@@ -101,7 +101,9 @@ class ProcessHealth:
         return ProbeReport(not problems, problems)
 
     def standstill(self) -> str | None:
-        """Which loops stand still and for how long, if any does: then this process should lead nothing."""
+        """Return which loops stand still, and for how long; None when none does. A process with such a loop should lead
+        nothing.
+        """
         problems = self.liveness().problems
         return "; ".join(f"loop {name}: {why}" for name, why in sorted(problems.items())) or None
 
@@ -119,14 +121,16 @@ class ProcessHealth:
         return ProbeReport(not problems, problems)
 
     def end_process(self, why: str) -> None:
-        """End the process now, because it cannot be brought to an end in order; it is started again."""
+        """End the process at once, because its work cannot be stopped in order. The process is then started again."""
         _log.critical("process ended: its work cannot be stopped", why=why)
         stacks.log_stacks(why)
         self._exit_process(EXIT_STANDSTILL)
 
 
 class HealthApp:
-    """ASGI app for `/livez`, `/readyz` and `/metrics`; everything else is 404. An empty `token` asks for none."""
+    """ASGI app for `/livez`, `/readyz` and `/metrics`; every other path is 404. With an empty `token`, none is
+    required.
+    """
 
     def __init__(self, health: ProcessHealth, token: str = "") -> None:
         self._health = health

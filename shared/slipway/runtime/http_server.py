@@ -1,11 +1,11 @@
-"""The HTTP server of every process: uvicorn, with limits on what may come before a request is understood.
+"""The HTTP server of every process: uvicorn, with limits on what a client may send before its request is understood.
 
-Owns the limits of a request's head (bytes, fields, time), of trailers and of pipelined requests, which uvicorn does not
-have for its fast parser, and the accept loop, because connections are counted before their TLS handshake. What the
-counts are is `connections.py`'s.
+This module owns the limits of a request head (bytes, fields, time), of trailers and of pipelined requests. uvicorn does
+not have these limits for its fast parser. The module also owns the accept loop, because connections are counted before
+their TLS handshake. `connections.py` owns the counting.
 
-Promises: nothing that comes before a whole head costs more than a few times `ListenerLimits.head_bytes` in memory; a
-head over its limits is answered 431, one that is late 408, and the connection ends.
+Promises: input before a complete head costs at most a few times `ListenerLimits.head_bytes` of memory. A head above its
+limits is answered with 431, a late head with 408, and then the connection is closed.
 """
 
 import asyncio
@@ -36,11 +36,11 @@ Send = Callable[[Message], Awaitable[None]]
 AsgiApp = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 WS_MESSAGE_BYTES_MAX = 64 * 1024 * 1024
-"""Of one WebSocket message: it is held as a whole."""
+"""Size limit of one WebSocket message, because the server buffers a whole message."""
 _KEEP_ALIVE_S = 30
 _ACCEPT_AGAIN_S = 0.5
 _FIELD_BYTES = 4
-"""What a field has beside name and value: colon, space, end of line."""
+"""Bytes of a field besides its name and value: colon, space, end of line."""
 _REFUSALS = {
     408: b"HTTP/1.1 408 Request Timeout\r\n",
     431: b"HTTP/1.1 431 Request Header Fields Too Large\r\n",
@@ -50,7 +50,7 @@ _log = log.get_logger(__name__)
 
 
 class HttpServer:
-    """uvicorn on sockets that are already bound, without signals, banners or logs of its own."""
+    """uvicorn on sockets that are already bound. It installs no signal handlers and writes no banner and no logs."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class HttpServer:
     ) -> None:
         self._listeners = list(listeners)
         config = uvicorn.Config(
-            app,  # pyright: ignore[reportArgumentType] - our ASGI types are the plain mappings that uvicorn's TypedDicts are
+            app,  # pyright: ignore[reportArgumentType] - our types are mappings, uvicorn's are TypedDicts
             http=LimitedProtocol,
             ws="websockets-sansio" if websockets else "none",
             ws_max_size=WS_MESSAGE_BYTES_MAX,
@@ -81,7 +81,7 @@ class HttpServer:
         self._server = _QuietServer(config, limits or ListenerLimits())
 
     async def serve(self, until: Callable[[], Awaitable[object]]) -> None:
-        """Answers until `until` returns, then finishes open requests within the drain time."""
+        """Serve until `until` returns, then finish open requests within the drain time."""
         try:
             async with TaskGroup() as tasks:
                 tasks.create_task(self._server.serve(sockets=self._listeners), name="http")
@@ -92,7 +92,7 @@ class HttpServer:
 
 
 class LimitedServer(uvicorn.Server):
-    """Accepts by itself, and counts; it must be given its sockets."""
+    """A uvicorn server with its own accept loop, which counts connections. It must be given its sockets."""
 
     def __init__(self, config: uvicorn.Config, limits: ListenerLimits) -> None:
         super().__init__(config)
@@ -137,7 +137,7 @@ class LimitedServer(uvicorn.Server):
                 meeting.add_done_callback(self._arriving.discard)
 
     async def _meet(self, connection: socket.socket, visit: ListenerConnection) -> None:
-        """The TLS handshake, if there is one; from then on the connection is its protocol's."""
+        """Do the TLS handshake, if there is one. Then the protocol object owns the connection."""
         loop, tls = asyncio.get_running_loop(), self.config.ssl
         connection.setblocking(False)
 
@@ -151,7 +151,7 @@ class LimitedServer(uvicorn.Server):
             await loop.connect_accepted_socket(
                 protocol, connection, ssl=tls, ssl_handshake_timeout=self.limits.head_s if tls else None
             )
-        except (OSError, TimeoutError):  # also ssl.SSLError: what came is no TLS of ours
+        except (OSError, TimeoutError):  # also ssl.SSLError: the client sent no valid TLS
             visit.closed()
         except asyncio.CancelledError:
             visit.closed()
@@ -159,8 +159,11 @@ class LimitedServer(uvicorn.Server):
 
 
 def _is_one_host(target: bytes, fields: Sequence[tuple[bytes, bytes]]) -> bool:
-    """Whether a request names one server only. A target may name it too (`GET http://host/`), and then a proxy before
-    us heeds that, and what comes after us the field Host. Source: RFC 9112, section 3.2.2."""
+    """Whether a request names one server only.
+
+    The target may also name a server (`GET http://host/`). A proxy in front of us would then use the target, and the
+    code behind us the field Host. Source: RFC 9112, section 3.2.2.
+    """
     if target[:1] in (b"/", b"*"):
         return True
     _, _, rest = target.partition(b"://")
@@ -173,14 +176,16 @@ def _cancel(meeting: asyncio.Task[None]) -> None:
 
 
 class _QuietServer(LimitedServer):
-    """Leaves the signals to the service runner."""
+    """A server that leaves the signals to the service runner."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None]:
         yield
 
     def abandon(self) -> None:
-        """Drops what a cancelled shutdown left open: closing the event loop would wait for it for ever."""
+        """Abort the connections that a cancelled shutdown left open. Otherwise closing the event loop would wait for
+        ever.
+        """
         for connection in list(self.server_state.connections):
             transport: asyncio.Transport | None = getattr(connection, "transport", None)
             if transport is not None:
@@ -188,14 +193,15 @@ class _QuietServer(LimitedServer):
 
 
 class _RefusedError(Exception):
-    """Raised into the parser, which then stops."""
+    """Raised into the parser to stop it."""
 
 
 class LimitedProtocol(HttpToolsProtocol):
-    """uvicorn's protocol, which reads a head only within its limits.
+    """uvicorn's HTTP protocol, which reads a head only within its limits.
 
-    Bytes are given to the parser in pieces, one for each turn of the loop. Those since it last came forward (a whole
-    head, a part of a body, the end of a request) are what it may be keeping: they are counted, whatever they are.
+    The parser receives the bytes in pieces, one per turn of the event loop. The parser makes progress at a complete
+    head, a part of a body or the end of a request. It may be buffering all bytes since its last progress, so these are
+    counted.
     """
 
     def __init__(
@@ -218,7 +224,9 @@ class LimitedProtocol(HttpToolsProtocol):
         if self.config.ws_protocol_class is not None:
             self.ws_protocol_class = cast("type[asyncio.Protocol]", partial(_LimitedSocket, visit=visit))
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride] - as uvicorn's
+    def connection_made(  # pyright: ignore[reportIncompatibleMethodOverride] - as uvicorn's
+        self, transport: asyncio.Transport
+    ) -> None:
         super().connection_made(transport)
         self._visit.drop = transport.abort
         self._expect()
@@ -261,7 +269,7 @@ class LimitedProtocol(HttpToolsProtocol):
     def on_header(self, name: bytes, value: bytes) -> None:
         self._fields += 1
         self._count(len(name) + len(value) + _FIELD_BYTES)
-        if self._is_head:  # a trailer is no field of the head: the head was judged before
+        if self._is_head:  # a trailer is no field of the head, whose limits were checked before
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
@@ -282,7 +290,8 @@ class LimitedProtocol(HttpToolsProtocol):
         self._expect_nothing()
         super().on_message_complete()
         if self._is_answered() and self.timeout_keep_alive_task is None:
-            # The rest of a body that was answered early: uvicorn forgot its timer when it came.
+            # This is the rest of a body whose request was answered early. uvicorn cancelled its keep-alive timer when
+            # the rest arrived.
             self.timeout_keep_alive_task = self.loop.call_later(
                 self.timeout_keep_alive, self.timeout_keep_alive_handler
             )
@@ -293,12 +302,12 @@ class LimitedProtocol(HttpToolsProtocol):
             self._expect()
 
     def send_400_response(self, msg: str) -> None:
-        """Called by uvicorn for whatever the parser refuses."""
+        """Answer a request that the parser refuses. uvicorn calls this method."""
         if not self.transport.is_closing():
             self._end(self._refusal, msg)
 
     def _is_idle(self) -> bool:
-        """Whether no request is being answered: what comes is a head, or the rest of a body that counts no more."""
+        """Whether no request is being answered. Further input is then a head, or the rest of a body that is ignored."""
         return self._cycle() is None or self._is_answered()
 
     def _is_answered(self) -> bool:
@@ -318,7 +327,7 @@ class LimitedProtocol(HttpToolsProtocol):
         raise _RefusedError
 
     def _expect(self) -> None:
-        """A head has to be whole from now on within its time."""
+        """Require a complete head within its time limit from now on."""
         self._visit.head_begun()
         self._late = self.loop.call_later(self._limits.head_s, self._is_late)
 
@@ -334,7 +343,7 @@ class LimitedProtocol(HttpToolsProtocol):
             self._end(408)
 
     def _end(self, status: int, msg: str = "") -> None:
-        """Says why, unless an answer is under way, and closes."""
+        """Answer with the reason, unless an answer is already being sent, and close the connection."""
         self._expect_nothing()
         if status in _REFUSALS:
             refused("late" if status == 408 else "head")
@@ -348,7 +357,9 @@ class LimitedProtocol(HttpToolsProtocol):
 
 
 class _LimitedSocket(WebSocketsSansIOProtocol):
-    """uvicorn's WebSocket, whose end is counted. It reads no message before the application has accepted it."""
+    """uvicorn's WebSocket, which reports its end to the connection count. It reads no message before the application
+    accepts it.
+    """
 
     def __init__(self, *, visit: ListenerConnection, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -368,12 +379,12 @@ class _LimitedSocket(WebSocketsSansIOProtocol):
     def handle_connect(self, event: Request) -> None:
         super().handle_connect(event)
         if exec_channels.PROTOCOL in event.headers.get("Sec-WebSocket-Protocol", ""):
-            # Its client reads as fast as what it pipes into does, and answers no ping meanwhile: a session that waits
-            # is not a dead one. What limits its silence is the session itself.
+            # An exec client reads only as fast as the program that it pipes into. It answers no ping while it waits, so
+            # a waiting session is not a dead one. The session itself limits how long it may be silent.
             self.ping_timeout = None
         if not self.read_paused:
-            # The application goes on reading when it takes the event that a client has connected, which it does to
-            # accept: before, it is not known who calls.
+            # The application resumes reading when it receives the connect event, which it does in order to accept.
+            # Before that, the caller is not known.
             self.read_paused = True
             self.transport.pause_reading()
 

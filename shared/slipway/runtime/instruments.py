@@ -1,10 +1,10 @@
-"""Counters, gauges and histograms that cannot grow without end, and what is observed with the trace it belongs to.
+"""Counters, gauges and histograms with a bounded number of series, and exemplars that link an observation to its trace.
 
-Owns how many values a label may have and how many series an instrument, in one process: what comes beyond is counted
-under `other`. Knows no instrument of ours (`telemetry.py` declares them) and no tracing SDK.
+This module limits, in one process, the values of a label and the series of an instrument. Values beyond the limit are
+counted under `other`. It knows none of our instruments (`telemetry.py` declares them) and no tracing SDK.
 
-Invariants: every instrument has at most `SERIES_MAX` series and one more; a value that was admitted stays itself;
-`labels` of a series that is there costs one look into a dictionary.
+Invariants: every instrument has at most `SERIES_MAX` series and one more. An admitted value is never changed to `other`
+later. `labels` of an existing series costs one dictionary lookup.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -20,9 +20,9 @@ from slipway.runtime.traceparent import parse_traceparent
 OTHER: Final = "other"
 SERIES_MAX: Final = 2_000
 VALUES_MAX: Final = 64
-"""Values of one label, over all instruments, where `MOST` says nothing else."""
+"""The limit on the values of one label, over all instruments, unless `MOST` sets another limit."""
 MOST: Final = {"route": 300, "queue": 100, "reason": 100, "error": 100, "command": 100}
-"""{label: its values}; routes are as many as the api has."""
+"""{label: limit on its values}. The limit of `route` fits the number of routes of the api."""
 LATENCY_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 WAITS_S: Final = (0.1, 0.5, 1.0, 2.5, 5.0, 15.0, 60.0, 300.0, 900.0, 3_600.0, 14_400.0, 86_400.0)
 
@@ -36,7 +36,7 @@ def _sum(one: float, other: float) -> float:
 
 
 def admitted(label: str, value: str) -> str:
-    """The value, or `other` where the label has as many as it may have."""
+    """Return the value, or `other` when the label already has as many values as it may have."""
     known = _values.setdefault(label, set())
     if value in known:
         return value
@@ -47,13 +47,13 @@ def admitted(label: str, value: str) -> str:
 
 
 class _Bounded(prometheus.metrics.MetricWrapperBase):
-    """What the three kinds have in common."""
+    """The common part of the three kinds of instruments."""
 
     _labelnames: tuple[str, ...]
     _metrics: dict[Sequence[str], Any]
 
     def labels(self, *labelvalues: Any, **labelkwargs: Any) -> Any:
-        """The series of these labels, made when it is not there; by name only."""
+        """Return the series of these labels; create it when it does not exist. Labels are given by name only."""
         values = tuple([str(labelkwargs[name]) for name in self._labelnames])
         child = self._metrics.get(values)
         if child is not None:
@@ -72,9 +72,10 @@ class Gauge(_Bounded, prometheus.Gauge):
     """A gauge with a bounded number of series."""
 
     def set_all(self, under: tuple[str, ...], told: Mapping[str, float], merge: Merge = _sum) -> None:
-        """Set what is told under these values of the first labels, {value of the last: number}; drop the rest of it.
+        """Set all series under `under`, which are values of all labels but the last, from {value of the last label:
+        number}.
 
-        `merge` says what two numbers make that share `other`.
+        Other series under the same values are removed. `merge` combines two numbers that share `other`.
         """
         last = self._labelnames[-1]
         under = tuple(admitted(name, value) for name, value in zip(self._labelnames[:-1], under, strict=True))
@@ -88,7 +89,7 @@ class Gauge(_Bounded, prometheus.Gauge):
             self.remove(*values)
 
     def drop(self, values: tuple[str, ...]) -> None:
-        """Forget one series: what it told of is gone."""
+        """Remove one series, because the thing that it measured no longer exists."""
         if values in self._metrics:
             self.remove(*values)
 
@@ -97,8 +98,11 @@ class Histogram(_Bounded, prometheus.Histogram):
     """A histogram with a bounded number of series."""
 
     def observe(self, amount: float, exemplar: dict[str, str] | None = None, *, of: str | None = None) -> None:
-        """Observe it, with the trace that it belongs to as its exemplar: that of `of` (a traceparent), else of the
-        current span; none where that is not recorded."""
+        """Observe `amount`, with its trace as the exemplar.
+
+        The trace is that of `of` (a traceparent), else that of the current span. There is no exemplar when that trace
+        is not recorded.
+        """
         super().observe(amount, exemplar or _exemplar(of))
 
 
@@ -115,6 +119,6 @@ def _exemplar(traceparent: str | None) -> dict[str, str] | None:
 
 
 def render(registry: Collector, accept: str) -> tuple[str, bytes]:
-    """(content type, everything): OpenMetrics, which has the exemplars, where the scraper asks for it; else text."""
+    """Return (content type, all metrics): OpenMetrics with the exemplars when the scraper accepts it, else text."""
     encode, content_type = choose_encoder(accept)
     return content_type, encode(registry)

@@ -1,7 +1,8 @@
-"""Spans of programs that read our events, by the OpenTelemetry of the program.
+"""Spans for programs that read our events, made with the OpenTelemetry of that program.
 
-Owns the translation of an event's traceparent into a link. A link, not a parent: one launch has many readers. Without
-an SDK that the program has set up, the span is none and costs nothing. Without OpenTelemetry there are no spans.
+This module turns the traceparent of an event into a link. It is a link and not a parent, because one launch has many
+readers. When the program has set up no SDK, the span is not recorded and costs nothing. Without OpenTelemetry there are
+no spans.
 """
 
 from collections.abc import Mapping
@@ -13,10 +14,12 @@ TRACER = "slipway.consume"
 
 
 def linked_span(name: str, traceparent: str, attributes: Mapping[str, str | int]) -> AbstractContextManager[object]:
-    """A consumer span of the program's own tracer, current while it is open, linked to the span of `traceparent`."""
+    """A consumer span of the program's own tracer, linked to the span of `traceparent`. It is the current span inside
+    the context.
+    """
     try:
         from opentelemetry import trace as otel
-    except ImportError:  # pragma: no cover - the extra brings it
+    except ImportError:  # the extra installs it
         return nullcontext()
     ref = parse_traceparent(traceparent)
     links: list[otel.Link] = []

@@ -1,6 +1,6 @@
-"""Where a service listens: `host:port`, with IPv6 in brackets.
+"""The address that a service listens on: `host:port`, with IPv6 in brackets.
 
-Owns the grammar of SLIPWAY_LISTEN and the socket made from it. Port 0 takes any free port.
+This module owns the grammar of SLIPWAY_LISTEN and makes the socket from it. Port 0 means any free port.
 """
 
 import errno
@@ -26,7 +26,9 @@ class ListenAddress(msgspec.Struct, frozen=True):
 
     @property
     def is_loopback(self) -> bool:
-        """Whether only this machine can connect. A name that merely looks like an address is not believed."""
+        """Whether only this machine can connect. A host name counts only when it is `localhost`, whatever it looks
+        like.
+        """
         return is_loopback(self.host)
 
     def __str__(self) -> str:
@@ -43,7 +45,7 @@ def is_loopback(host: str) -> bool:
 
 
 def parse_listen(text: str) -> ListenAddress:
-    """The address in `127.0.0.1:8080`, `[::1]:80`, `localhost:0` or `:8080` (every interface).
+    """Return the address in `127.0.0.1:8080`, `[::1]:80`, `localhost:0` or `:8080` (every interface).
 
     Raises:
         ValueError: no port, a port out of range, or IPv6 without brackets.
@@ -59,10 +61,10 @@ def parse_listen(text: str) -> ListenAddress:
 
 
 def bind(address: ListenAddress) -> socket.socket:
-    """A listening socket; `getsockname()` has the real port.
+    """Return a listening socket; `getsockname()` has the real port.
 
     Raises:
-        UnavailableError: the address is in use, not ours, or may not be taken.
+        UnavailableError: the address is in use, is not one of this machine, or needs a permission that we do not have.
     """
     try:
         return _bind(address.host, address.port)
@@ -71,13 +73,13 @@ def bind(address: ListenAddress) -> socket.socket:
 
 
 def bind_all(address: ListenAddress) -> list[socket.socket]:
-    """The listening sockets of an address: for `localhost` both loopback addresses, at the same port.
+    """Return the listening sockets of an address. For `localhost` these are both loopback addresses, at the same port.
 
-    A client that looks up `localhost` may try either address first. If only one were ours, another program could take
-    the other one and be given what was meant for us. Where the machine has no IPv6, one socket is all there is.
+    A client that resolves `localhost` may try either address first. If we bound only one, another program could bind
+    the other one and receive our clients' requests. On a machine without IPv6 there is one socket.
 
     Raises:
-        UnavailableError: as of `bind`.
+        UnavailableError: as in `bind`.
     """
     if address.host != LOCALHOST:
         return [bind(address)]

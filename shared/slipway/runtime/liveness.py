@@ -1,17 +1,17 @@
-"""Liveness of loops: each loop states how long its work may stand still, and says when the work has moved.
+"""Liveness of loops: each loop declares how long its work may stand still, and reports each move of its work.
 
-Owns the statement (`Loop`), and the record of one running loop (`Pulse`). Must not know any loop, nor what is done
-about one that stands still: that is `health.py` and the probes that ask it.
+This module owns the declaration (`Loop`) and the record of one running loop (`Pulse`). It knows no concrete loop. It
+also does not know what happens when a loop stands still: `health.py` and the probes decide that.
 
-A loop moves when something of its work has ended, well or badly: an answer that says "not now" is a move, because a
-restart would not bring back what is away. A loop that waits for work says so (`rest`); it may wait for ever, but only
-while there is no work. A loop between two steps is given the pause that it announced.
+A loop moves when a piece of its work has ended, with success or failure. An answer "not now" is also a move, because a
+restart would not bring back an unavailable dependency. A loop that waits for work calls `rest`. It may wait for ever,
+but only while there is no work. Between two steps, a loop may pause for as long as it announced.
 
-`beat` and `rest` act on the loop that runs the caller, in whatever function, task or library it is called: nothing has
-to be passed down. A task that a loop starts belongs to that loop, unless it runs under a name of its own.
+`beat` and `rest` act on the loop that runs the caller, in any function, task or library. So nothing has to be passed
+down. A task that a loop starts belongs to that loop, unless the task runs as a loop of its own.
 
-Promises: a loop without a finite bound cannot be stated. One loop never counts as moved because another has, unless
-that one is a part of it.
+Promises: a loop without a finite bound cannot be declared. A move of one loop is never a move of another, unless the
+first is a part of the second.
 """
 
 from collections.abc import Callable, Generator
@@ -25,16 +25,16 @@ from slipway.runtime.clock import Clock
 from slipway.runtime.redaction import redact_text
 
 BOUND_MAX_S = 900.0
-"""No loop may stand still for longer, whatever it does: an operator would have looked by then."""
+"""The upper limit for the bound of any loop, in seconds: an operator would look at the process by then."""
 
 HasWork = Callable[[], object]
 
 
 class Loop(msgspec.Struct, frozen=True, kw_only=True):
-    """What a loop promises: its work moves at least every `bound_s` seconds, its announced pauses not counted.
+    """The declaration of a loop: its work moves at least every `bound_s` seconds, not counting announced pauses.
 
-    `moves` says in a few words what counts as a move, and `rests` what the loop waits for when it has no work (empty:
-    it always has work). Both are for the operator; the reference page is made from them.
+    `moves` states in a few words what is a move. `rests` states what the loop waits for when it has no work; empty
+    means that it always has work. Both are for the operator, and the reference page is made from them.
     """
 
     name: str
@@ -47,7 +47,7 @@ class Loop(msgspec.Struct, frozen=True, kw_only=True):
             raise InvariantError(f"loop {self.name!r} needs a bound of at most {BOUND_MAX_S:g} s, not {self.bound_s}")
 
     def of(self, part: object) -> "Loop":
-        """The same promise for one of several: `reconcile:3`."""
+        """Return the same declaration for one of several loops: `reconcile:3`."""
         return msgspec.structs.replace(self, name=f"{self.name}:{part}")
 
 
@@ -56,7 +56,9 @@ def _always() -> float:
 
 
 class Pulse:
-    """One running loop. `since` answers from when on its silence counts, where a dependency excuses it."""
+    """One running loop. `since` returns the time from which standstill is counted, when a dependency excuses it until
+    then.
+    """
 
     def __init__(
         self,
@@ -67,7 +69,7 @@ class Pulse:
         since: Callable[[], float] = _always,
         whole: "Pulse | None" = None,
     ) -> None:
-        """`whole` is the loop that this is a part of: it moves with each move of its parts."""
+        """`whole` is the loop that this one is a part of; each move of a part is also a move of `whole`."""
         self.loop = loop
         self._whole = whole
         self.required = required
@@ -77,29 +79,29 @@ class Pulse:
         self._since = since
         self._due_at = clock.monotonic()
         self._has_work: HasWork | None = None
-        """set while it rests"""
+        """Set while the loop rests."""
         self._work_seen_at: float | None = None
 
     def beat(self, next_in_s: float = 0.0) -> None:
-        """Something of its work has ended; more begins after `next_in_s`."""
+        """Record that a piece of the loop's work has ended; the next begins after `next_in_s`."""
         self._due_at = self._clock.monotonic() + next_in_s
         self._work_seen_at = None
         if self._whole is not None:
             self._whole.beat(next_in_s)
 
     def progress(self, next_in_s: float = 0.0) -> None:
-        """A step has ended well; the next begins after `next_in_s`."""
+        """Record that a step has succeeded; the next begins after `next_in_s`."""
         self.beat(next_in_s)
         self.failures, self.last_error = 0, ""
 
     def failed(self, error: str, next_in_s: float = 0.0) -> None:
-        """A step has failed, and the loop lives on."""
+        """Record that a step has failed; the loop goes on after `next_in_s`."""
         self.beat(next_in_s)
         self.failures, self.last_error = self.failures + 1, redact_text(error)
 
     @contextmanager
     def rest(self, has_work: HasWork | None = None) -> Generator[None]:
-        """The loop waits for work, inside. `has_work` says that there is some: then it may not wait any longer."""
+        """Mark the loop as waiting for work, inside. When `has_work` is true, the loop should not wait any longer."""
         before, self._has_work = self._has_work, has_work or _none
         self._work_seen_at = None
         try:
@@ -109,9 +111,10 @@ class Pulse:
             self.beat()
 
     def still_s(self) -> float:
-        """For how long its work has stood still, in seconds.
+        """Return for how many seconds the loop's work has stood still.
 
-        Work beside a loop that rests is as old as the first look that saw it: two looks are needed to notice it.
+        For a resting loop, the age of waiting work starts at the first call that saw it. So two calls are needed to
+        notice it.
         """
         now = self._clock.monotonic()
         if self._has_work is None:
@@ -125,7 +128,7 @@ class Pulse:
 
     @property
     def is_alive(self) -> bool:
-        """Whether it keeps its promise."""
+        """Whether the loop is within its bound."""
         return self.still_s() <= self.loop.bound_s
 
 
@@ -134,7 +137,7 @@ CURRENT: ContextVar[Pulse | None] = ContextVar("slipway_pulse", default=None)
 
 
 def beat(next_in_s: float = 0.0) -> None:
-    """Something of the work of the running loop has ended: a key, a page, a batch, a write."""
+    """Record that a piece of work of the running loop has ended: a key, a page, a batch, a write."""
     pulse = CURRENT.get()
     if pulse is not None:
         pulse.beat(next_in_s)
@@ -142,7 +145,7 @@ def beat(next_in_s: float = 0.0) -> None:
 
 @contextmanager
 def rest(has_work: HasWork | None = None) -> Generator[None]:
-    """The running loop waits for work, inside; see `Pulse.rest`."""
+    """Mark the running loop as waiting for work, inside; see `Pulse.rest`."""
     pulse = CURRENT.get()
     if pulse is None:
         yield
@@ -152,7 +155,7 @@ def rest(has_work: HasWork | None = None) -> Generator[None]:
 
 
 def leave() -> None:
-    """The running task belongs to no loop from now on, though one has started it: something else bounds it."""
+    """Detach the running task from the loop that started it, because something else bounds the task."""
     CURRENT.set(None)
 
 

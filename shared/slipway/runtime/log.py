@@ -1,13 +1,14 @@
-"""Logs: one constant message and key-values a line, on the standard library.
+"""Logs: one constant message and key-values per line, on the standard library.
 
-Owns the line's format and the ids that are bound to a context. JSON for machines, text for a terminal. It knows no
-tracing library: whoever sets it up passes a function that tells the current trace.
+This module owns the line's format and the ids that are bound to a context. The format is JSON for machines or text for
+a terminal. The module knows no tracing library: the caller of `setup` passes a function that returns the current trace.
 
-What libraries say is limited: a stranger's half requests, wrong upgrades or garbage make a server or the event loop
-speak, and would else fill the log. Of what says the same, the first lines of a minute are written, then their number.
+Lines of libraries are limited. A remote client can make a server or the event loop log, with half requests, wrong
+upgrades or garbage, and would otherwise fill the log. Of lines of the same kind, the first ones of a minute are
+written, then their number.
 
-Invariants: one event, one line; keys that name secrets are hidden, passwords in URLs too; ids bound by `bind` appear
-on every line below it, in every task started there.
+Invariants: one event is one line. Values under keys that name secrets are hidden, and so are passwords in URLs. Ids
+that `bind` sets appear on every line inside it, also in tasks started there.
 """
 
 import contextlib
@@ -75,7 +76,7 @@ _own = get_logger(__name__)
 
 @contextlib.contextmanager
 def bind(**ids: object) -> Generator[None]:
-    """Puts `ids` on every line written inside, also by tasks started inside."""
+    """Put `ids` on every line that is written inside, also by tasks that start inside."""
     token = _bound.set({**_bound.get(), **ids})
     try:
         yield
@@ -84,18 +85,18 @@ def bind(**ids: object) -> Generator[None]:
 
 
 def bound() -> Mapping[str, object]:
-    """The ids that the current context carries."""
+    """Return the ids that are bound to the current context."""
     return _bound.get()
 
 
 class CanonicalLine:
-    """The one line that tells how a request, message or tick went; `set` adds to it."""
+    """The one line that reports the result of a request, message or tick. `set` adds fields."""
 
     def __init__(self, fields: dict[str, object]) -> None:
         self.fields = fields
         self.outcome = "ok"
         self.is_withheld = False
-        """whether it is written at the level debug only"""
+        """Whether the line is written at the level debug only."""
 
     def set(self, **fields: object) -> None:
         self.fields.update(fields)
@@ -103,7 +104,9 @@ class CanonicalLine:
 
 @contextlib.contextmanager
 def canonical_line(logger: Logger, message: str, *, clock: Clock, **fields: object) -> Generator[CanonicalLine]:
-    """Writes exactly one line at the end, with `duration_s` and `outcome`: `ok`, what was set, or the error's class."""
+    """Write exactly one line at the end, with `duration_s` and `outcome`: `ok`, the outcome that was set, or the class
+    of the error.
+    """
     line = CanonicalLine(dict(fields))
     started_s = clock.monotonic()
     failed = False
@@ -121,10 +124,10 @@ def canonical_line(logger: Logger, message: str, *, clock: Clock, **fields: obje
 
 
 class LibraryFilter(logging.Filter):
-    """Withholds what libraries say again and again, and tells how often, with whatever line comes next.
+    """A filter that withholds repeated lines of libraries. It reports their number when the next line is written.
 
-    What says the same: the logger, the level, the first line of the message before values are filled in, and the class
-    of the error. Our own lines pass; those that a stranger can cause have limits where they are written.
+    Lines are of the same kind when these are equal: the logger, the level, the first line of the message template and
+    the class of the error. Our own lines pass: those that a remote client can cause are limited where they are written.
     """
 
     def __init__(self, limit: LineLimit) -> None:
@@ -142,7 +145,7 @@ class LibraryFilter(logging.Filter):
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object a line: ts, level, logger, msg, service, trace ids, bound ids, the line's own fields."""
+    """Write one JSON object per line: ts, level, logger, msg, service, trace ids, bound ids, the line's own fields."""
 
     def __init__(self, service: str, trace_ids: Callable[[], TraceIds | None]) -> None:
         super().__init__()
@@ -161,7 +164,7 @@ class JsonFormatter(logging.Formatter):
         if ids is not None:
             line["trace_id"], line["span_id"] = ids
         for key, value in _fields(record).items():
-            # A field may not overwrite what the line says about itself.
+            # A field may not overwrite the line's own keys.
             line[f"field_{key}" if key in line else key] = redact(key, value)
         if record.exc_info:
             line["traceback"] = _traceback(record)
@@ -169,7 +172,7 @@ class JsonFormatter(logging.Formatter):
 
 
 class TextFormatter(logging.Formatter):
-    """`12:00:00 INFO  scheduler  message  key=value`: for people."""
+    """Write lines for people: `12:00:00 INFO  scheduler  message  key=value`."""
 
     def __init__(self, service: str) -> None:
         super().__init__()
@@ -192,14 +195,14 @@ def setup(
     stream: TextIO | None = None,
     now: Callable[[], float] = time.monotonic,
 ) -> None:
-    """Sends every logger of the process to `stream` (default: standard error); replaces what was set up before."""
+    """Send every logger of the process to `stream` (default: standard error). Replaces an earlier setup."""
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(JsonFormatter(service, trace_ids) if style == "json" else TextFormatter(service))
     handler.addFilter(LibraryFilter(LineLimit(now)))
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
-    # Libraries speak when something is wrong; our own lines say the rest.
+    # Libraries log only problems; our own lines report the rest.
     for name in ("uvicorn", "asyncio", "httpx2", "httpcore2", "websockets", "opentelemetry"):
         logging.getLogger(name).setLevel(logging.WARNING)
 

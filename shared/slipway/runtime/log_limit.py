@@ -1,11 +1,11 @@
-"""How many lines of a log one kind of event may write: the first ones of each minute, then their number.
+"""A limit on log lines per kind of event: the first lines of each minute are written, then only their number.
 
-Owns the counting, for lines that a peer without a login can cause at will. Without it, whoever can open a connection
-decides how large the log is, and hides in it what else happens.
+This module counts lines that a peer without a login can cause at will. Without a limit, anyone who can open a
+connection decides how large the log is, and can hide other events in it.
 
-Promises: of each kind at most `lines_max` lines are admitted in `window_s`; those withheld are counted, and the count
-is told once the window is over, with the next call. Not promised: more than `KINDS_MAX` kinds apart; further ones count
-together.
+Promises: at most `lines_max` lines of each kind are admitted per `window_s`. Withheld lines are counted, and the first
+call after the end of the window reports their number. Not promised: more than `KINDS_MAX` separate kinds; further kinds
+are counted together.
 """
 
 from collections.abc import Callable
@@ -18,17 +18,17 @@ OTHERS: Final = "others"
 
 
 class LineLimit:
-    """The lines of each kind in its current window. `now` tells seconds that only rise."""
+    """The lines of each kind in its current window. `now` returns monotonic seconds."""
 
     def __init__(self, now: Callable[[], float], *, lines_max: int = LINES_MAX, window_s: float = WINDOW_S) -> None:
         self._now = now
         self._lines_max = lines_max
         self._window_s = window_s
         self._kinds: dict[str, tuple[float, int]] = {}
-        """{kind: (when its window began, lines since)}, the oldest first"""
+        """{kind: (start of its window, lines since)}, the oldest first."""
 
     def admits(self, kind: str) -> bool:
-        """Whether a line of this kind may be written now; it is counted in any case."""
+        """Whether a line of this kind may be written now. The line is counted in any case."""
         if kind not in self._kinds and len(self._kinds) >= KINDS_MAX:
             kind = OTHERS
         began, count = self._kinds.get(kind, (self._now(), 0))
@@ -36,7 +36,9 @@ class LineLimit:
         return count < self._lines_max
 
     def ended(self) -> list[tuple[str, int]]:
-        """(kind, lines withheld) of the windows that are over and had any; each is told once."""
+        """Return (kind, lines withheld) of each window that has ended and withheld lines. Each window is reported
+        once.
+        """
         now = self._now()
         told: list[tuple[str, int]] = []
         while self._kinds:

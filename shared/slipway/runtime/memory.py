@@ -1,7 +1,7 @@
-"""The collector of cyclic garbage, kept away from data that forms no cycles.
+"""Settings of the cyclic garbage collector, so that it does not scan data without cycles.
 
-Owns when it does not look. What a service reads of a cluster is values in tables: millions of objects and not one
-cycle, all of which every look at the old generation would go through.
+This module decides when the collector does not run. A service reads a cluster into tables of values: millions of
+objects without a single cycle. Every collection of the old generation would scan all of them.
 """
 
 import contextlib
@@ -10,14 +10,15 @@ from collections.abc import Generator
 
 _THRESHOLDS = (20_000, 20, 20)
 _loading: list[bool] = []
-"""One for each that loads: whether there were collections when it began."""
+"""One entry per active `loading`: whether the collector was enabled when it began."""
 
 
 @contextlib.contextmanager
 def loading() -> Generator[None]:
-    """While much is read that will stay: no collection, which would look at all of it again and again.
+    """Disable collections while the caller loads much long-lived data, because each collection would scan all of it
+    again.
 
-    Where nobody collects anyway, as in the simulation, nobody does so afterwards.
+    Where the collector was disabled before, as in the simulation, it stays disabled afterwards.
     """
     _loading.append(gc.isenabled() or any(_loading))
     gc.disable()
@@ -30,14 +31,17 @@ def loading() -> Generator[None]:
 
 
 def settle() -> None:
-    """What is there now stays for long: no collection looks at it any more. It is still freed when nobody has it."""
+    """Exclude all existing objects from later collections, because they live for long. Reference counting still frees
+    them.
+    """
     gc.freeze()
 
 
 def settle_process() -> None:
-    """Take what start-up made, and most of what comes and goes with each message, out of the collector's way.
+    """Exclude the objects made at start-up from collections, and make collections rarer.
 
-    Our objects form few cycles: the default of a look at every 700 new ones costs a tenth of a busy process.
+    Our objects form few cycles. The default threshold, one collection per 700 new objects, costs a tenth of a busy
+    process.
     """
     gc.collect()
     gc.freeze()

@@ -1,10 +1,10 @@
-"""Ended spans to a collector, over OTLP: HTTP or gRPC.
+"""Export of ended spans to a collector, over OTLP with HTTP or gRPC.
 
-Owns the queue between the process and the collector, its thread, and the exporters of OpenTelemetry's SDK, which are
-loaded here and only when there is a collector. Must not know what spans mean.
+This module owns the queue between the process and the collector, and its thread. It also loads the exporters of
+OpenTelemetry's SDK, only when a collector is configured. It must not know the meaning of spans.
 
-Promises: `offer` never blocks and never raises; what does not fit into the queue, and what the collector does not take
-within its deadline, is dropped and counted; `shutdown` ends within its time whatever the collector does.
+Promises: `offer` never blocks and never raises. Spans are dropped and counted when the queue is full or the collector
+does not accept them within its deadline. `shutdown` ends within its time limit, whatever the collector does.
 """
 
 import logging
@@ -27,16 +27,16 @@ QUEUE_MAX: Final = 8_192
 BATCH_MAX: Final = 512
 EVERY_MS: Final = 1_000
 DEADLINE_S: Final = 5.0
-"""The collector has so long for a batch, retries included."""
+"""The time that the collector has for a batch, retries included."""
 FLUSH_S: Final = 3.0
 
 
 class OtlpExporter:
-    """The way to one collector."""
+    """The connection to one collector."""
 
     def __init__(self, service: str, endpoint: str, protocol: Protocol, dropped: Dropped) -> None:
-        """`endpoint` is a base URL; http:// is plain, https:// is TLS. `dropped` counts from any thread."""
-        logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)  # a collector that is away is counted, not logged
+        """`endpoint` is a base URL: http:// is plain, https:// is TLS. `dropped` may be called from any thread."""
+        logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)  # an unavailable collector is counted, not logged
         resource = Resource.create({"service.name": f"slipway-{service}", "service.namespace": "slipway"})
         self._dropped = dropped
         self._exporter = _Exporter(_exporter(endpoint, protocol), resource, dropped)
@@ -54,24 +54,25 @@ class OtlpExporter:
             self._dropped(1)
             return
         self._offered += 1
-        # The queue passes on what it is given; it becomes the SDK's span in the thread that sends it.
+        # The queue does not look at its items. The sending thread converts a span to the SDK's type.
         self._processor.on_end(cast(ReadableSpan, span))
 
     def shutdown(self) -> None:
-        """Send what is queued, within a few seconds."""
-        # The SDK's own time limits do not hold while a collector is away; the thread dies with the process.
+        """Send the queued spans, within a few seconds."""
+        # The SDK's own time limits do not work while the collector is unavailable. The thread is a daemon and ends with
+        # the process.
         flush = threading.Thread(target=self._processor.shutdown, name="telemetry-flush", daemon=True)
         flush.start()
         flush.join(FLUSH_S)
 
 
 class _Exporter(SpanExporter):
-    """Makes of our spans what the SDK's exporter sends, and counts what is not taken."""
+    """Convert our spans for the SDK's exporter, and count the spans that the collector does not accept."""
 
     def __init__(self, inner: SpanExporter, resource: Resource, dropped: Dropped) -> None:
         self._inner, self._resource, self._dropped = inner, resource, dropped
         self.taken = 0
-        """Spans that have left the queue; only the sending thread writes it."""
+        """Spans that have left the queue. Only the sending thread writes this number."""
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
         self.taken += len(spans)
@@ -85,7 +86,9 @@ class _Exporter(SpanExporter):
 
 
 def _exporter(endpoint: str, protocol: Protocol) -> SpanExporter:
-    """Reads headers, certificates and compression from `OTEL_EXPORTER_OTLP_*`, as every exporter of OpenTelemetry."""
+    """Return the SDK's exporter. It reads headers, certificates and compression from `OTEL_EXPORTER_OTLP_*`, as
+    usual.
+    """
     if protocol == "grpc":
         from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter as GrpcExporter
 

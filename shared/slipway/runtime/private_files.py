@@ -1,7 +1,7 @@
-"""Files and folders that only the own account may open, whatever the umask is and whatever was there before.
+"""Files and folders that only our own account may open, whatever the umask and earlier modes are.
 
-Owns the modes 0600 and 0700. A folder that belongs to another account is refused: its owner could replace what is in
-it. A file is replaced as a whole: a reader sees the old or the new one, and at no time one with a looser mode.
+This module owns the modes 0600 and 0700. It refuses a folder of another account, because that account could replace its
+files. A file is replaced as a whole: a reader sees the old or the new file, and never one with a wider mode.
 """
 
 import os
@@ -15,7 +15,9 @@ FILE_MODE, FOLDER_MODE = 0o600, 0o700
 
 
 def make_folder(folder: Path) -> None:
-    """Create a folder, or mend the mode of one that is there. Raises DeniedError when it is another account's."""
+    """Create a folder, or correct the mode of an existing one. Raises DeniedError when it belongs to another
+    account.
+    """
     folder.mkdir(parents=True, exist_ok=True, mode=FOLDER_MODE)
     _check_owner(folder, os.lstat(folder))
     found = os.stat(folder)
@@ -25,7 +27,7 @@ def make_folder(folder: Path) -> None:
 
 
 def mend(folder: Path) -> None:
-    """Close the files and folders directly in `folder`, which may be of an older version, to other accounts."""
+    """Correct the modes of the files and folders directly in `folder`, which an older version may have made."""
     make_folder(folder)
     for entry in os.scandir(folder):
         found = entry.stat(follow_symlinks=False)
@@ -35,7 +37,7 @@ def mend(folder: Path) -> None:
 
 
 def write(path: Path, content: bytes) -> None:
-    """Replace a file; its folder must be there."""
+    """Replace a file. Its folder must exist."""
     fresh = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, FILE_MODE)
     try:
@@ -50,16 +52,16 @@ def write(path: Path, content: bytes) -> None:
 
 
 def opener(path: str, flags: int) -> int:
-    """For `open(..., opener=opener)`: a file that is made here is only the own account's."""
+    """For `open(..., opener=opener)`: only our own account may open a file that is created this way."""
     return os.open(path, flags, FILE_MODE)
 
 
 def own_uid() -> int | None:
-    """The account of this process; None on a system that numbers none, where modes say nothing: Windows."""
+    """Return the uid of this process; None on Windows, which has no uids and no meaningful modes."""
     return os.geteuid() if hasattr(os, "geteuid") else None
 
 
 def _check_owner(folder: Path, found: os.stat_result) -> None:
-    # A link of root's, such as /tmp on a Mac, is as good as the folder itself.
+    # A link that root owns, such as /tmp on a Mac, is as safe as the folder itself.
     if own_uid() not in (None, found.st_uid) and not (stat.S_ISLNK(found.st_mode) and found.st_uid == 0):
         raise DeniedError(f"{folder} belongs to another account (uid {found.st_uid}); name a folder of your own")

@@ -1,7 +1,7 @@
-"""What must never be written down: which keys are secret, and passwords inside URLs.
+"""Hides secrets in everything that is written: values under secret keys, and passwords inside URLs.
 
-Owns the one rule by which logs, spans and printed settings hide secrets. Pure. It is the last line of defence, not
-a licence to log secrets.
+This module owns the one rule by which logs, spans and printed settings hide secrets. It is pure. It is the last line of
+defence, not a licence to log secrets.
 """
 
 import re
@@ -15,12 +15,12 @@ _BEARER = re.compile(r"\b(Bearer|Basic)\s+[A-Za-z0-9._~+/=-]{8,}", re.IGNORECASE
 
 
 def is_secret_key(key: str) -> bool:
-    """Whether a value under this key is hidden whatever it is."""
+    """Whether every value under this key is hidden."""
     return _SECRET_KEY.search(key.replace("-", "_")) is not None
 
 
 def redact_text(text: str) -> str:
-    """`text` without passwords in URLs and without credentials of an Authorization header."""
+    """Return `text` without passwords in URLs and without credentials of an Authorization header."""
     if "://" in text:
         text = _URL_PASSWORD.sub(rf"\g<head>:{HIDDEN}@", text)
     if "earer" in text or "asic" in text or "EARER" in text or "ASIC" in text:
@@ -29,7 +29,7 @@ def redact_text(text: str) -> str:
 
 
 def redact(key: str, value: object) -> object:
-    """What may be written for `key`: nested mappings and lists are looked into, text is cleaned."""
+    """Return the value that may be written for `key`. Nested mappings and lists are redacted too, and so is text."""
     if is_secret_key(key) and value not in (None, "", False, True):
         return HIDDEN
     match value:

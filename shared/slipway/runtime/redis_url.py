@@ -1,7 +1,7 @@
-"""The URL of Redis, made of its parts: an address for all services, an account and an authority for each.
+"""The URL of Redis, made from its parts: one address for all services, and a login and a CA file for each.
 
-Owns the order: a user and a password that are given by themselves take the place of those in the URL. Must not know
-what a URL leads to; `streams/routes.py` reads it.
+This module owns the precedence: a user and a password that are set separately replace those in the URL. It must not
+know what kind of server a URL names; `streams/routes.py` reads the URL.
 """
 
 from collections.abc import Mapping
@@ -16,10 +16,10 @@ CA_FILE = "SLIPWAY_REDIS_CA_FILE"
 
 
 def whole_url(url: str, *, user: str = "", password: str = "", ca_file: str = "") -> str:
-    """The URL with that login and that authority; what is empty is left as the URL says. An empty URL stays empty.
+    """Return the URL with this login and this CA file. An empty part leaves the URL as it is; an empty URL stays empty.
 
     Raises:
-        InvalidError: a user without a password, or an authority for a connection that is not TLS.
+        InvalidError: a user without a password, or a CA file for a connection that is not TLS.
     """
     if not url:
         return ""
@@ -39,7 +39,7 @@ def whole_url(url: str, *, user: str = "", password: str = "", ca_file: str = ""
 
 
 def from_environment(env: Mapping[str, str]) -> str:
-    """The whole URL that the variables give; empty without one. Raises as `whole_url` does."""
+    """Return the whole URL from the variables; empty without a URL. Raises as `whole_url` does."""
     return whole_url(
         env.get(URL, ""), user=env.get(USER, ""), password=env.get(PASSWORD, ""), ca_file=env.get(CA_FILE, "")
     )

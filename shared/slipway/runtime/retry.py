@@ -1,11 +1,11 @@
-"""Named retry policies: the only place that knows tenacity.
+"""Named retry policies; no other module knows tenacity.
 
-Owns when a call is tried again, how long it waits and when it gives up. A policy is applied once, around the
-outermost idempotent operation; never nested, never around a call that may not be repeated.
+This module decides when a call is retried, how long it waits and when it gives up. A policy is applied once, around the
+outermost idempotent operation. It is never nested, and never applied to a call that must not be repeated.
 
-Promises: only the errors that the policy names are retried; `retry_after_s` of a TransientError is honoured; both the
-number of attempts and the total time are bounded; the original error is raised, with `attempts` set and a note.
-Each retry is a span event and a count. It sleeps on the given clock, so virtual time works.
+Promises: only the errors that the policy names are retried. `retry_after_s` of a TransientError is respected. Both the
+number of attempts and the total time are bounded. The original error is raised, with `attempts` set and a note. Each
+retry is a span event and a count. Waits use the given clock, so virtual time works.
 """
 
 from collections.abc import Awaitable, Callable
@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """How one kind of call is retried: full jitter below `first_s * 2^n`, at most `cap_s` a wait."""
+    """How one kind of call is retried: with full jitter below `first_s * 2^n`, at most `cap_s` per wait."""
 
     name: str
     attempts_max: int
@@ -42,16 +42,16 @@ class Retry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 KUBE_WRITE = RetryPolicy(name="kube_write", attempts_max=100, total_s=600.0, first_s=0.2, cap_s=30.0)
-"""Creates, deletes, bindings: ten minutes, after which the allocation is Stuck."""
+"""For creates, deletes and bindings: ten minutes, after which the allocation is Stuck."""
 
 KUBE_READ = RetryPolicy(name="kube_read", attempts_max=6, total_s=20.0, first_s=0.1, cap_s=5.0)
-"""Reads: a loop comes round again anyway."""
+"""For reads: short, because a loop soon repeats the read anyway."""
 
 REDIS = RetryPolicy(name="redis", attempts_max=4, total_s=5.0, first_s=0.05, cap_s=1.0)
-"""Idempotent Redis calls; Redis is transport, so give up early and let the next LIST repair."""
+"""For idempotent Redis calls. Redis is only transport, so give up early; the next LIST repairs the loss."""
 
 QUICK = RetryPolicy(name="quick", attempts_max=3, total_s=1.0, first_s=0.02, cap_s=0.2)
-"""Inside a request that somebody waits for."""
+"""For calls inside a request whose client waits."""
 
 
 async def call(
@@ -62,10 +62,10 @@ async def call(
     random: Random,
     on_retry: Callable[[Retry], None] | None = None,
 ) -> T:
-    """The result of `fn`, tried as the policy says; `fn` must be idempotent and carry its own deadline.
+    """Return the result of `fn`, retried by the policy. `fn` must be idempotent and have its own deadline.
 
     Raises:
-        ControlPlaneError: the last error of `fn`, with `attempts` set to how often it was tried.
+        ControlPlaneError: the last error of `fn`, with `attempts` set to the number of attempts.
     """
     started_s = clock.monotonic()
 
@@ -118,7 +118,7 @@ async def call(
 def _delay_s(policy: RetryPolicy, attempt: int, error: ControlPlaneError, random: Random) -> float:
     ceiling_s = min(policy.cap_s, policy.first_s * 2.0 ** min(attempt - 1, 60))
     if isinstance(error, TransientError) and error.retry_after_s is not None:
-        # The jitter comes on top: everybody was told the same time.
+        # The jitter is added on top, because the server gave all clients the same time.
         return max(0.0, error.retry_after_s) + random.uniform(0.0, policy.first_s)
     return random.uniform(0.0, ceiling_s)
 

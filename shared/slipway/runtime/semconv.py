@@ -1,6 +1,7 @@
-"""The names that OpenTelemetry gives to what a span tells: HTTP, messaging, Kubernetes.
+"""The attribute names of OpenTelemetry's semantic conventions: HTTP, messaging, Kubernetes.
 
-Owns the attributes, as data. Pure; knows no span. Source: https://opentelemetry.io/docs/specs/semconv/
+This module owns the attributes, as data. It is pure and knows no span. Source:
+https://opentelemetry.io/docs/specs/semconv/
 """
 
 from typing import Final
@@ -14,17 +15,17 @@ OTHER_METHOD: Final = "_OTHER"
 
 
 def method_of(text: str) -> str:
-    """The method as a span and a metric may name it: a client may send any word."""
+    """Return the method for a span or a metric: `_OTHER` for an unknown one, because a client may send any word."""
     return text if text in METHODS else OTHER_METHOD
 
 
 def asks(method: str, target: str) -> Attributes:
-    """Of a span that calls an HTTP server; of a target the path is told, not what is asked of it."""
+    """Return the attributes of a span that calls an HTTP server. They contain the path of the target, not its query."""
     return {"http.request.method": method, "url.path": target.partition("?")[0]}
 
 
 def sends(stream: str) -> Attributes:
-    """Of a span that puts a message into a stream."""
+    """Return the attributes of a span that adds a message to a stream."""
     return {
         "messaging.system": "redis",
         "messaging.operation.name": "send",
@@ -34,7 +35,7 @@ def sends(stream: str) -> Attributes:
 
 
 def processes(stream: str, *, group: str, message_id: str, deliveries: int) -> Attributes:
-    """Of a span that does what a message asks for; `message_id` is the id of the entry."""
+    """Return the attributes of a span that handles a message; `message_id` is the id of the entry."""
     return {
         "messaging.system": "redis",
         "messaging.operation.name": "process",
@@ -47,6 +48,6 @@ def processes(stream: str, *, group: str, message_id: str, deliveries: int) -> A
 
 
 def pod(namespace: str, name: str, uid: str, node: str) -> Attributes:
-    """Of what concerns one pod; what is not known yet is left out."""
+    """Return the attributes of a span about one pod, without those that are not known yet."""
     told = {"k8s.namespace.name": namespace, "k8s.pod.name": name, "k8s.pod.uid": uid, "k8s.node.name": node}
     return {key: value for key, value in told.items() if value}

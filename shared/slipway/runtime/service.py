@@ -1,12 +1,12 @@
-"""How a service runs: start, signals, drain, exit codes, and the one loop runner for all periodic work.
+"""The service runner: start, signals, drain, exit codes, and the one loop runner for all periodic work.
 
-Owns the process. A service's `main.py` gives its name, its settings and `build`, which makes the clients and starts
-the loops. Nothing else in the product catches every exception, handles signals or ends the process.
+This module owns the process. A service's `main.py` passes its name, its settings and `build`, which makes the clients
+and starts the loops. Nothing else in the product catches every exception, handles signals or ends the process.
 
-Promises: settings are checked before anything starts (exit 2); the first SIGTERM or SIGINT stops claiming and drains
-within `drain_timeout_s`, the second ends at once; SIGUSR1 logs the stack of every task, and of the thread if the event
-loop hangs; an InvariantError ends the process with 70, so that it is started again; a failure is exit 1; `--once` makes
-one pass and exits 0, or 1 when the API server cannot be reached.
+Promises: settings are checked before anything starts (exit 2). The first SIGTERM or SIGINT stops claiming and drains
+within `drain_timeout_s`; the second ends the process at once. SIGUSR1 logs the stack of every task, and of the thread
+if the event loop hangs. An InvariantError ends the process with 70, so that it is started again. A failure is exit 1.
+`--once` makes one pass and exits 0, or 1 when the API server cannot be reached.
 """
 
 import argparse
@@ -43,7 +43,7 @@ CERTIFICATE = Loop(name="certificate", bound_s=120.0, moves="each look at the fi
 LOOPS = (CERTIFICATE,)
 """The loops of every service with a certificate."""
 CERTIFICATE_S = 10.0
-"""The time between two looks at the files of a certificate."""
+"""The seconds between two checks of the files of a certificate."""
 _BACKOFF_FIRST_S = 0.1
 
 _log = log.get_logger(__name__)
@@ -53,7 +53,7 @@ Step = Callable[[], Awaitable[float | None]]
 
 
 class ServiceStop:
-    """Set once, when the process has to end; loops check it between steps."""
+    """A flag that is set once, when the process has to end. Loops check it between steps."""
 
     def __init__(self) -> None:
         self._event = asyncio.Event()
@@ -72,7 +72,7 @@ class ServiceStop:
         await self._event.wait()
 
     async def pause(self, seconds: float, clock: Clock) -> None:
-        """Sleeps, at most until this is set. It needs no task of its own, because every idle loop waits here."""
+        """Sleep, at most until the flag is set. This needs no task of its own, because every idle loop waits here."""
         if self.is_set():
             return
         limit = asyncio.timeout(None)
@@ -89,7 +89,7 @@ class ServiceStop:
 
 @dataclass(kw_only=True)
 class ServiceContext(Generic[SettingsT]):
-    """What `build` gets to compose a service."""
+    """The values that `build` uses to compose a service."""
 
     service: str
     settings: SettingsT
@@ -99,15 +99,15 @@ class ServiceContext(Generic[SettingsT]):
     health: ProcessHealth
     stop: ServiceStop
     tasks: TaskGroup
-    """Tasks here are awaited during the drain; one that fails ends the process."""
+    """Tasks of the service. The drain waits for them, and one that fails ends the process."""
     resources: contextlib.AsyncExitStack
     """Clients to close after every task has ended."""
     address: ListenAddress
     """The address that the HTTP server listens on; port 0 with `--once`."""
     metrics_token: str = ""
-    """The token that `/metrics` requires; empty: none."""
+    """The token that `/metrics` requires; empty when it requires none."""
     limits: ListenerLimits = field(init=False)
-    """of each listener"""
+    """The limits of each listener."""
     probes: HealthApp = field(init=False)
     """`/livez`, `/readyz` and `/metrics`."""
     app: AsgiApp = field(init=False)
@@ -120,13 +120,13 @@ class ServiceContext(Generic[SettingsT]):
         )
 
     def serve(self, app: AsgiApp) -> None:
-        """Answers HTTP with `app` from now on; it has to route `/livez`, `/readyz` and `/metrics` to `probes`."""
+        """Answer HTTP with `app` from now on. `app` has to route `/livez`, `/readyz` and `/metrics` to `probes`."""
         self.app = app
 
     def loop(
         self, what: Loop, step: Step, *, min_interval_s: float, max_backoff_s: float, required: bool = False
     ) -> None:
-        """Starts `loop` as a task of this service."""
+        """Start `loop` as a task of this service."""
         running = loop(
             what,
             step,
@@ -154,10 +154,10 @@ def run(
     websockets: bool = False,
     tls_dir: Callable[[SettingsT], str] = lambda _settings: "",
 ) -> int:
-    """Runs one service until it is told to stop, and returns the exit code.
+    """Run one service until it has to stop, and return the exit code.
 
-    `build` makes clients and starts loops, then returns: it should not wait for the network. With `--once` it does
-    the one pass itself. `argv` and `env` default to those of the process.
+    `build` makes clients and starts loops, then returns; it should not wait for the network. With `--once`, `build`
+    does the one pass itself. `argv` and `env` default to those of the process.
     """
     options = _parser(name, settings_type).parse_args(argv)
     try:
@@ -191,13 +191,15 @@ async def loop(  # noqa: PLR0913 - keyword-only: this is the whole contract of a
     required: bool = False,
     exit_process: Callable[[int], object] = os._exit,
 ) -> None:
-    """Calls `step` until `stop`. This is the only place that survives any exception, including a CancelledError that
-    was meant for another task. A loop that is cancelled ends, whatever its step raises then.
+    """Call `step` until `stop` is set.
 
-    After a step it waits `min_interval_s`, or the longer time that the step returned. After an error it waits twice
-    as long each time, with jitter, up to `max_backoff_s`, or what `retry_after_s` asks for. An InvariantError ends
-    the process. Each end of a step is a move of the loop; a step that is long, or waits for work, says so on its way
-    (`liveness.beat`, `liveness.rest`). `required` makes errors show in readiness.
+    This is the only place that survives any exception, including a CancelledError that was meant for another task. A
+    cancelled loop ends, whatever error its step raises then.
+
+    After a step, the loop waits `min_interval_s`, or longer when the step returned a longer time. After an error, the
+    wait doubles each time, with jitter, up to `max_backoff_s`. A longer `retry_after_s` of the error is respected. An
+    InvariantError ends the process. Each end of a step is a move of the loop. A step that takes long or waits for work
+    reports this itself (`liveness.beat`, `liveness.rest`). With `required`, errors show in readiness.
     """
     chance, name = random or SystemRandom(), what.name
     failures, cancelled_before = 0, _cancel_requests()
@@ -205,7 +207,7 @@ async def loop(  # noqa: PLR0913 - keyword-only: this is the whole contract of a
         while not stop.is_set():
             try:
                 wanted_s = await step()
-            except (Exception, asyncio.CancelledError) as error:  # the one boundary: all is logged, counted, backed off
+            except (Exception, asyncio.CancelledError) as error:  # the one boundary: errors are logged and counted
                 if _cancel_requests() > cancelled_before and not _is_invariant(error):
                     # The loop was cancelled and has to end, even if its step raised another error.
                     raise asyncio.CancelledError from error
@@ -229,7 +231,9 @@ async def loop(  # noqa: PLR0913 - keyword-only: this is the whole contract of a
 
 
 async def guarded(name: str, work: Awaitable[None]) -> bool:
-    """Waits for `work`; its failure does not end its siblings: it is logged and counted, and the result is False."""
+    """Wait for `work`. A failure is logged and counted and does not end the sibling tasks. Return whether it
+    succeeded.
+    """
     try:
         await work
     except Exception as error:  # noqa: BLE001 - see the module's docstring
@@ -240,7 +244,7 @@ async def guarded(name: str, work: Awaitable[None]) -> bool:
 
 
 async def pause(seconds: float, *, clock: Clock, stop: ServiceStop) -> None:
-    """Sleeps, at most until `stop` is set."""
+    """Sleep, at most until `stop` is set."""
     if seconds <= 0 or stop.is_set():
         await clock.sleep(0)
         return
@@ -262,7 +266,7 @@ class _Edge(NamedTuple):
 
 
 async def _main(name: str, values: SettingsT, build: Build[SettingsT], once: bool, edge: _Edge) -> int:
-    """The whole life of the process inside the event loop, as an exit code."""
+    """Run the whole life of the process inside the event loop, and return the exit code."""
     try:
         async with contextlib.AsyncExitStack() as resources:
             await _serve(name, values, build, resources, once=once, edge=edge)
@@ -284,7 +288,7 @@ async def _serve(
     once: bool,
     edge: _Edge,
 ) -> None:
-    """Builds, waits for the stop, drains. Raises TimeoutError when the drain takes too long."""
+    """Build, wait for the stop, drain. Raises TimeoutError when the drain takes too long."""
     clock = DisciplinedClock()
     health, stop = ProcessHealth(clock), ServiceStop()
     listeners = [] if once else bind_all(parse_listen(values.listen))
@@ -330,13 +334,13 @@ async def _serve(
 
 
 class RenewedFiles(Protocol):
-    """A certificate whose files may be replaced; `look` is True when it has loaded a new one."""
+    """A certificate whose files may be replaced. `look` returns True when it has loaded a new one."""
 
     def look(self) -> bool: ...
 
 
 def follow_certificate(context: ServiceContext[SettingsT], certificate: RenewedFiles) -> None:
-    """Look for a renewed certificate at intervals, so that a renewal needs no restart."""
+    """Check for a renewed certificate at intervals, so that a renewal needs no restart."""
 
     async def look() -> None:
         if certificate.look():
@@ -367,7 +371,7 @@ async def _http(
 
 @contextlib.contextmanager
 def _signals(begin_drain: Callable[[], None]) -> Generator[None]:
-    """The first SIGTERM or SIGINT drains, the second ends the process at once."""
+    """Handle signals: the first SIGTERM or SIGINT starts the drain, the second ends the process at once."""
     running = asyncio.get_running_loop()
     seen: list[int] = []
 
@@ -395,7 +399,7 @@ def _signals(begin_drain: Callable[[], None]) -> Generator[None]:
 
 
 def _failed(error: ControlPlaneError | BaseExceptionGroup[BaseException]) -> int:
-    """Logs why the process ends, and returns its exit code."""
+    """Log why the process ends, and return its exit code."""
     if _is_invariant(error):
         _log.critical("invariant broken", exc_info=error)
         return EXIT_INVARIANT
@@ -416,7 +420,7 @@ def _leaves(error: BaseException) -> list[BaseException]:
 
 
 def _cancel_requests() -> int:
-    """How often the running task was cancelled; a CancelledError without a request is a failure like any other."""
+    """Return how often the running task was cancelled. A CancelledError without a request is an ordinary failure."""
     task = asyncio.current_task()
     return task.cancelling() if task is not None else 0
 

@@ -1,11 +1,11 @@
 """Settings: `SLIPWAY_*` environment variables as one frozen, checked struct per service.
 
-Owns how a variable becomes a field, what a bad one is answered with, and the settings that every service shares.
-It knows no service: `ALL_SETTINGS` names their modules as text, looked up only to tell a typo from a variable that
-belongs to another process of the same environment (`slipway up` starts all of them with one).
+This module owns how a variable becomes a field, the errors for bad variables, and the settings that every service
+shares. It knows no service: `ALL_SETTINGS` names their modules as text. They are imported only to distinguish a typo
+from a variable of another process, because `slipway up` starts all processes with one environment.
 
-Invariants: a field `redis_url` is read from `SLIPWAY_REDIS_URL`; an empty variable counts as unset; every problem is
-reported at once; no secret is ever printed.
+Invariants: a field `redis_url` is read from `SLIPWAY_REDIS_URL`; an empty variable is treated as unset; all problems
+are reported together; no secret is ever printed.
 
 A field is `Annotated[type, Meta(...)]`: bounds and description as msgspec knows them, and `extra` with any of `unit`,
 `env` (the variable, when it is not `SLIPWAY_<FIELD>`), `secret` (hide the value) and `check` (raises ValueError).
@@ -54,7 +54,7 @@ TASK_NAMES = frozenset(
         "SLIPWAY_WORKLOAD_TOKEN",
     }
 )
-"""Variables that workloads and the command line read: no service does, and none may stumble over them."""
+"""Variables that workloads and the command line read. No service reads them, and no service rejects them."""
 
 _NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 _DEFAULT_NAMESPACE = "slipway-system"
@@ -64,7 +64,7 @@ StructT = TypeVar("StructT", bound=msgspec.Struct)
 
 
 def in_cluster_namespace() -> str:
-    """The namespace of the pod this process runs in, else `slipway-system`."""
+    """Return the namespace of the pod that this process runs in, else `slipway-system`."""
     try:
         return _NAMESPACE_FILE.read_text(encoding="utf-8").strip() or _DEFAULT_NAMESPACE
     except OSError:
@@ -72,7 +72,7 @@ def in_cluster_namespace() -> str:
 
 
 class CommonSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What every service is told; a service's `Settings` derives from it and may override defaults."""
+    """The settings of every service. A service's `Settings` derives from it and may override defaults."""
 
     redis_url: Annotated[
         str,
@@ -195,11 +195,13 @@ class CommonSettings(msgspec.Struct, frozen=True, kw_only=True):
     ] = ""
 
     def whole_redis_url(self) -> str:
-        """Where Redis is, with our login. Raises InvalidError when its parts do not fit together."""
+        """Return the URL of Redis, with our login. Raises InvalidError when its parts do not fit together."""
         return whole_url(self.redis_url, user=self.redis_user, password=self.redis_password, ca_file=self.redis_ca_file)
 
     def read_metrics_token(self) -> str:
-        """The token in that file; empty without one. Raises InvalidError when it cannot be read or is empty."""
+        """Return the token in that file; empty without a file. Raises InvalidError when it cannot be read or is
+        empty.
+        """
         return read_token("SLIPWAY_METRICS_TOKEN_FILE", self.metrics_token_file)
 
     def __repr__(self) -> str:
@@ -214,7 +216,7 @@ class SettingRow(msgspec.Struct, frozen=True, kw_only=True):
     variable: str
     type: str
     default: str | None
-    """None: required."""
+    """None when the setting is required."""
     unit: str
     bounds: str
     secret: bool
@@ -222,10 +224,10 @@ class SettingRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_token(variable: str, path: str) -> str:
-    """The token in a file that a variable names; empty when it names none.
+    """Return the token in the file that a variable names; empty when it names none.
 
     Raises:
-        InvalidError: it cannot be read, or is empty.
+        InvalidError: the file cannot be read, or is empty.
     """
     if not path:
         return ""
@@ -239,10 +241,10 @@ def read_token(variable: str, path: str) -> str:
 
 
 def load(cls: type[StructT], env: Mapping[str, str] | None = None) -> StructT:
-    """The settings in `env` (default: the process environment).
+    """Return the settings in `env` (default: the process environment).
 
     Raises:
-        InvalidError: one field per bad, missing or unknown variable, each with what is allowed.
+        InvalidError: one field per bad, missing or unknown variable, each with the allowed values.
     """
     env = os.environ if env is None else env
     rows = {row.field: row for row in describe(cls)}
@@ -269,18 +271,18 @@ def load(cls: type[StructT], env: Mapping[str, str] | None = None) -> StructT:
 
 
 def describe(cls: type[msgspec.Struct]) -> list[SettingRow]:
-    """One row per field, in order of definition."""
+    """Return one row per field, in order of definition."""
     return [_row(info) for info in msgspec.structs.fields(cls)]
 
 
 def all_settings() -> dict[str, type[msgspec.Struct]]:
-    """{`module.Name`: struct} of every part of the product that is installed."""
+    """Return {`module.Name`: struct} of every part of the product that is installed."""
     found: dict[str, type[msgspec.Struct]] = {}
     for module_name in ALL_SETTINGS:
         try:
             module = importlib.import_module(module_name)
         except ModuleNotFoundError as error:
-            # An image may carry one service only; a broken import inside an installed one is still an error.
+            # An image may contain one service only. A broken import inside an installed service is still an error.
             if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
                 raise
             continue
@@ -292,7 +294,7 @@ def all_settings() -> dict[str, type[msgspec.Struct]]:
 
 
 def known_names() -> frozenset[str]:
-    """Every variable that some part of the product reads."""
+    """Return every variable that some part of the product reads."""
     return TASK_NAMES.union(row.variable for struct in all_settings().values() for row in describe(struct))
 
 
@@ -313,7 +315,7 @@ def _unknown(cls: type[msgspec.Struct], env: Mapping[str, str]) -> list[FieldErr
 
 
 def _is_service_link(name: str, value: str) -> bool:
-    """Whether Kubernetes put the variable there for a Service called slipway-something."""
+    """Whether Kubernetes set the variable for a Service called slipway-something."""
     return bool(_SERVICE_LINK.search(name)) or (name.endswith("_PORT") and "://" in value)
 
 
@@ -331,13 +333,13 @@ def _decode(text: str, kind: Any) -> object:
 
 
 def _checks(kind: Any) -> list[Callable[[Any], object]]:
-    """The functions of `Meta(extra={"check": ...})`; they raise ValueError."""
+    """Return the functions of `Meta(extra={"check": ...})`; they raise ValueError."""
     extras = [part.extra or {} for part in typing.get_args(kind)[1:] if isinstance(part, Meta)]
     return [extra["check"] for extra in extras if "check" in extra]
 
 
 def _base(kind: Any) -> Any:
-    """The type without `Annotated` and without `| None`."""
+    """Return the type without `Annotated` and without `| None`."""
     while typing.get_origin(kind) is Annotated:
         kind = typing.get_args(kind)[0]
     if typing.get_origin(kind) in (types.UnionType, typing.Union):
@@ -394,7 +396,7 @@ def _bounds(meta: Meta) -> str:
 
 
 def _spelled(value: object) -> str:
-    """The value as one would write it in the environment."""
+    """Return the value as written in the environment."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, tuple):

@@ -1,9 +1,10 @@
-"""Spans: what OpenTelemetry's SDK would record, at a tenth of its cost.
+"""Spans that record the same as OpenTelemetry's SDK, at a tenth of its cost.
 
-Owns the span that is recorded, and the decision which traces are (the SDK's: the root decides by its trace id,
-everybody below follows). Knows nothing of who takes ended spans.
+This module owns the recorded span and the decision which traces are recorded. The decision is that of the SDK: the root
+decides by its trace id, and all spans below it follow. The module does not know the receivers of ended spans.
 
-Invariants: a span holds a bounded number of attributes, events and links, and cuts long texts; recording never raises.
+Invariants: a span stores a bounded number of attributes, events and links, and truncates long texts. Recording never
+raises.
 """
 
 import os
@@ -29,7 +30,7 @@ _TRACE_ID_HALF: Final = 1 << 64
 
 
 class RecordedSpan(otel.Span):
-    """One span; handed to `on_end` when it ends."""
+    """One span. It is passed to `on_end` when it ends."""
 
     __slots__ = (
         "_context",
@@ -60,17 +61,17 @@ class RecordedSpan(otel.Span):
         self.name, self.parent, self.on_end, self.kind = name, parent, on_end, kind
         self.attributes: dict[str, Any] = {}
         self.events: deque[tuple[str, int, Mapping[str, Any]]] = deque(maxlen=EVENTS_MAX)
-        """(name, nanoseconds since the epoch, attributes)"""
+        """(name, nanoseconds since the epoch, attributes) of each event."""
         self.links: list[otel.SpanContext] = []
         self.error: str | None = None
         self.calls = 0
-        """spans of calls below it"""
+        """Number of call spans below this span."""
         self.start_ns = start_ns or time.time_ns()
         self.end_ns = 0
 
     @property
     def context(self) -> otel.SpanContext:
-        """Its ids."""
+        """The ids of the span."""
         return self._context
 
     def get_span_context(self) -> otel.SpanContext:
@@ -119,7 +120,7 @@ class RecordedSpan(otel.Span):
 
 
 class RecordingTracer:
-    """Starts spans; `ratio` of the traces that begin here are recorded."""
+    """A tracer that starts spans. It records the part `ratio` of the traces that begin here."""
 
     def __init__(self, on_end: Callable[[RecordedSpan], None], ratio: float) -> None:
         self._on_end = on_end
@@ -136,13 +137,13 @@ class RecordingTracer:
         start_ns: int | None = None,
         known: otel.SpanContext | None = None,
     ) -> otel.Span:
-        """A span that has begun; its parent is the span of the context, else the current one.
+        """Return a started span. Its parent is the span of `context`, else the current span.
 
-        `known` is the span itself, where everybody who knows what it is about derives the same ids.
+        `known` gives the ids of the span itself, for a span whose ids all processes derive from its subject.
         """
         parent = otel.get_current_span(context).get_span_context()
         if known is not None and known.span_id == parent.span_id:
-            parent = otel.INVALID_SPAN_CONTEXT  # it is the root
+            parent = otel.INVALID_SPAN_CONTEXT  # the span is the root
         drawn = int.from_bytes(os.urandom(24))
         span_id = known.span_id if known is not None else (drawn & (_TRACE_ID_HALF - 1)) or 1
         if known is not None:
@@ -169,15 +170,15 @@ class RecordingTracer:
 
 
 class NoTracer:
-    """Records nothing, and passes the caller's trace on."""
+    """A tracer that records nothing and passes on the caller's trace."""
 
     def start_span(self, name: str, context: otel_context.Context | None = None, **_: Any) -> otel.Span:
-        """A span that is none: it has its parent's ids."""
+        """Return a span that is not recorded and has the ids of its parent."""
         return otel.NonRecordingSpan(otel.get_current_span(context).get_span_context())
 
 
 class ActiveSpan:
-    """The span that is being recorded. Attributes beyond the limit are dropped, so that the first ones stay."""
+    """The span that is being recorded. Attributes beyond the limit are dropped; the first ones are kept."""
 
     def __init__(self, inner: otel.Span, keys: Iterable[str] = ()) -> None:
         self._inner = inner
@@ -185,11 +186,11 @@ class ActiveSpan:
 
     @property
     def traceparent(self) -> str:
-        """What to hand to the next process; empty when there is no trace."""
+        """The traceparent to pass to the next process; empty when there is no trace."""
         return traceparent_text(self._inner)
 
     def set(self, **attributes: Attribute) -> None:
-        """Adds attributes; `__` in a name stands for a dot."""
+        """Add attributes; `__` in a name means a dot."""
         for name, value in attributes.items():
             key = name.replace("__", ".")
             if key in self._keys or len(self._keys) < ATTRIBUTES_MAX:
@@ -197,19 +198,19 @@ class ActiveSpan:
                 self._inner.set_attribute(key, value)
 
     def rename(self, name: str) -> None:
-        """Gives the span a better name: of a request, the route is known only after it was routed."""
+        """Give the span a better name. For example, the route of a request is known only after routing."""
         self._inner.update_name(name)
 
     def event(self, name: str, attributes: Mapping[str, Attribute] | None = None) -> None:
-        """Something that happened at one instant of the span."""
+        """Add an event that happened at one instant of the span."""
         self._inner.add_event(name, attributes)
 
     def end(self) -> None:
-        """It is over; for a span that no `with` ends."""
+        """End a span that no `with` ends."""
         self._inner.end()
 
     def fail(self, reason: str) -> None:
-        """Marks the span failed although nothing was raised; `reason` is a short constant."""
+        """Mark the span as failed although nothing was raised; `reason` is a short constant."""
         self._inner.set_status(otel.Status(otel.StatusCode.ERROR, reason))
 
 

@@ -1,7 +1,7 @@
-"""Where every task of this process stands: what an operator needs of a process that does not move.
+"""The stack of every task of this process, for an operator who finds that the process does not move.
 
-Owns the walk along a chain of awaits, and the log records. One record per different stack, so that a thousand tasks
-that wait at the same place are one line.
+This module owns the walk along a chain of awaits, and the log records. It writes one record per different stack, so
+that a thousand tasks that wait at the same place are one line.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ _log = log.get_logger(__name__)
 
 
 def log_stacks(why: str) -> None:
-    """Log where the tasks of the running event loop stand."""
+    """Log the stacks of all tasks of the running event loop."""
     found: defaultdict[str, list[str]] = defaultdict(list)
     for task in asyncio.all_tasks():
         found[stack_of(task)].append(task.get_name())
@@ -28,7 +28,7 @@ def log_stacks(why: str) -> None:
 
 
 def stack_of(task: "asyncio.Task[Any]") -> str:
-    """The outermost frame first: `watcher.py:204 run > lease.py:150 run`."""
+    """Return the stack of a task, the outermost frame first: `watcher.py:204 run > lease.py:150 run`."""
     frames: list[str] = []
     awaited: Any = task.get_coro()
     while awaited is not None and len(frames) < FRAMES_MAX:
@@ -41,7 +41,7 @@ def stack_of(task: "asyncio.Task[Any]") -> str:
 
 
 def _step(awaited: Any) -> tuple[types.FrameType | None, Any]:
-    """(the frame of a coroutine or generator, what that awaits)."""
+    """Return (the frame of a coroutine or generator, the object that it awaits)."""
     for kind in ("cr", "gi", "ag"):
         if hasattr(awaited, f"{kind}_frame"):
             following = getattr(awaited, f"{kind}_await", None)

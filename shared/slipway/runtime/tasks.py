@@ -1,14 +1,15 @@
 """Groups of tasks in which a cancellation is never lost.
 
-Owns what `asyncio.TaskGroup` gets wrong until Python 3.13. When a group is cancelled from outside and one of its tasks
-fails before it has ended, the group raises the failure alone: a caller that logs failures and goes on, as every loop of
-ours does, then goes on although it was told to end, and who waits for its end waits for ever. And when a task fails
-while the group waits for the rest, the task that holds the group counts as being cancelled from then on.
+This module corrects two faults of `asyncio.TaskGroup` before Python 3.13. The first: a group is cancelled from outside,
+and one of its tasks fails before the group has ended. Then the group raises only the failure. A caller that logs
+failures and goes on, as all our loops do, goes on although it was cancelled, and code that waits for its end waits for
+ever. The second: a task fails while the group waits for the other tasks. Then the task that owns the group is marked as
+being cancelled from then on.
 
-Promises: a group that was cancelled from outside raises CancelledError, and logs what failed meanwhile; only a broken
-invariant is raised all the same. A group that failed by itself leaves no trace in `Task.cancelling()`. What a group
-raises is not held by the frames that it went through: such a cycle, with all that hangs on it, would stay until the
-collector looks at the oldest objects, which it does seldom here.
+Promises: a group that was cancelled from outside raises CancelledError, and logs the failures of its tasks. Only a
+broken invariant is still raised. A group that failed by itself leaves `Task.cancelling()` unchanged. The frames that an
+exception of a group passed through do not refer to it. Such a cycle, with all objects that it refers to, would stay
+until the collector scans the oldest generation, which is rare here.
 """
 
 import asyncio
@@ -27,7 +28,7 @@ _log = log.get_logger(__name__)
 
 
 class TaskGroup(asyncio.TaskGroup):
-    """Use it as `asyncio.TaskGroup`."""
+    """A task group with the interface of `asyncio.TaskGroup`."""
 
     async def __aenter__(self) -> Self:
         self._before = _current().cancelling()
@@ -51,7 +52,8 @@ class TaskGroup(asyncio.TaskGroup):
             _clear_library_frames(error)
             raise
         finally:
-            # A task holds what it raises; this group, which the frame of its user holds, holds the task.
+            # A task refers to the exception that it raises. The user's frame refers to this group, and the group to the
+            # task.
             self.__dict__.update(_parent_task=None)
             del exc, tb
 
@@ -64,7 +66,7 @@ def _current() -> "asyncio.Task[Any]":
 
 
 def _clear_library_frames(error: BaseException) -> None:
-    """Let go of what the library's frames hold, which is the exception itself."""
+    """Clear the library's frames in the traceback, because they refer to the exception itself."""
     at = error.__traceback__
     while at is not None:
         if at.tb_frame.f_code is _LIBRARY_EXIT:
@@ -73,5 +75,5 @@ def _clear_library_frames(error: BaseException) -> None:
 
 
 def _has_cancelled_parent(group: asyncio.TaskGroup) -> bool:
-    """Whether a failing task has cancelled the one that holds the group: the library has no other way to ask."""
+    """Whether a failing task has cancelled the task that owns the group. The library has no public way to ask this."""
     return bool(getattr(group, "_parent_cancel_requested", False))

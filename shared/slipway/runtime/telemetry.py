@@ -1,13 +1,13 @@
-"""Traces and metrics: how work becomes spans, and where every instrument is declared.
+"""Traces and metrics: the API to record spans, and the declaration of every instrument.
 
-Owns spans (a context manager over traceparents), where ended spans go (a collector, when one is configured; the
-allocation's own trace stream, through a `SpanSink`) and the table of Prometheus instruments. It knows no Redis and
-no service.
+This module owns spans (a context manager over traceparents), the receivers of ended spans and the table of Prometheus
+instruments. The receivers are a collector, when one is configured, and the allocation's own trace stream, through a
+`SpanSink`. The module knows no Redis and no service.
 
-`spans.py` records them, and `otlp.py` sends them, which alone loads the SDK.
+`spans.py` records the spans. `otlp.py` sends them; it is the only module that loads the SDK.
 
-Invariants: without `setup` a span costs next to nothing and still passes the caller's trace on; ids are never metric
-labels; offering a span never blocks; no exception text goes into a span.
+Invariants: without `setup`, a span costs almost nothing and still passes on the caller's trace. Ids are never metric
+labels. Offering a span never blocks. No exception text is stored in a span.
 """
 
 import contextlib
@@ -65,17 +65,17 @@ __all__ = [
 
 ALLOCATION_ATTRIBUTE = "slipway.allocation.id"
 CALLS_MAX = 8
-"""Calls that are told below one span: a gang makes thousands."""
+"""Limit on the calls that are recorded below one span, because a gang makes thousands of calls."""
 
 
 # --- traces ---------------------------------------------------------------------------------------------------------
 
 
 class SpanSink(typing.Protocol):
-    """Takes ended spans of allocations; the streams layer writes them to `slipway:trace:{id}`."""
+    """A receiver of ended spans of allocations. The streams layer writes them to `slipway:trace:{id}`."""
 
     def offer(self, allocation_id: str, span: dict[str, Any]) -> None:
-        """Never blocks and never raises: a full sink drops, and counts in `SPANS_DROPPED`.
+        """Accept a span. It never blocks and never raises: a full sink drops the span and counts it in `SPANS_DROPPED`.
 
         `span` = {traceId, spanId, parentSpanId, links, name, kind, service, startNs, endNs, status, attributes,
         events}.
@@ -84,7 +84,7 @@ class SpanSink(typing.Protocol):
 
 
 class _State:
-    """What `setup` made; the process has one."""
+    """The state of the process that `setup` makes."""
 
     collector: "OtlpExporter | None" = None
     tracer: RecordingTracer | NoTracer = NoTracer()
@@ -104,7 +104,7 @@ def setup(
     sink: SpanSink | None = None,
     ratio: float = 1.0,
 ) -> None:
-    """Starts recording; replaces what was set up before."""
+    """Start recording. Replaces an earlier setup."""
     shutdown()
     _State.sink, _State.service = sink, service
     SPANS_DROPPED.labels(to="waterfall")
@@ -117,19 +117,21 @@ def setup(
 
 
 def set_sink(sink: SpanSink | None) -> None:
-    """Where ended spans of allocations go from now on: the sink needs clients that are built after `setup`."""
+    """Set the receiver of ended spans of allocations. It is set separately, because its clients are made after
+    `setup`.
+    """
     _State.sink = sink
 
 
 def shutdown() -> None:
-    """Sends what is queued, within a few seconds, and stops recording."""
+    """Send the queued spans, within a few seconds, and stop recording."""
     if _State.collector is not None:
         _State.collector.shutdown()
     _State.collector, _State.sink, _State.tracer = None, None, NoTracer()
 
 
 def is_exporting() -> bool:
-    """Whether a collector takes spans that belong to no allocation."""
+    """Whether a collector receives spans that belong to no allocation."""
     return _State.collector is not None
 
 
@@ -143,10 +145,10 @@ def span(
     attributes: Mapping[str, Attribute] | None = None,
     kind: SpanKind = SpanKind.INTERNAL,
 ) -> Generator[ActiveSpan]:
-    """Records the time inside. `parent` and `links` are traceparents; without a parent, the current span is it.
+    """Record a span for the time inside. `parent` and `links` are traceparents; the default parent is the current span.
 
-    `allocation_id` puts the span, and those inside it, into that allocation's waterfall. An exception marks it failed
-    with the exception's class and passes through.
+    `allocation_id` adds the span, and the spans inside it, to the waterfall of that allocation. An exception marks the
+    span as failed, with the exception's class, and is raised again.
     """
     if _suppressed.get():
         yield ActiveSpan(otel.INVALID_SPAN)
@@ -182,10 +184,11 @@ def emit(  # noqa: PLR0913 - keyword-only: all that a span has
     kind: SpanKind = SpanKind.INTERNAL,
     error: str = "",
 ) -> str:
-    """Records something that is over already, between two times in epoch seconds (now); answers its traceparent.
+    """Record a span that is already over, between two times in epoch seconds (default: now), and return its
+    traceparent.
 
-    `itself` is a traceparent that everybody derives who knows what the span is about: others may link to it, or be
-    below it, without having met it.
+    `itself` is a traceparent that every process can derive from the subject of the span. So other spans can link to it
+    or have it as their parent without receiving its ids.
     """
     if _suppressed.get():
         return ""
@@ -206,9 +209,10 @@ def emit(  # noqa: PLR0913 - keyword-only: all that a span has
 
 
 def calling(method: str, what: str, target: str) -> ActiveSpan | None:
-    """The span of an HTTP call to another server, to be ended by `called`; None where nobody wants it.
+    """Start the span of an HTTP call to another server, which `called` ends; None when the call is not recorded.
 
-    Only with a collector, only below work that is recorded, and of a crowd of calls below one span only the first.
+    A call is recorded only with a collector, only below a recorded span, and only for the first `CALLS_MAX` calls below
+    one span.
     """
     if _State.collector is None or _suppressed.get():
         return None
@@ -222,7 +226,7 @@ def calling(method: str, what: str, target: str) -> ActiveSpan | None:
 
 
 def called(span: ActiveSpan, outcome: str) -> None:
-    """The call has ended: with a status, or with a word for what went wrong."""
+    """End the span of a call. `outcome` is a status, or a word for the failure."""
     if outcome.isdigit():
         span.set(http__response__status_code=int(outcome))
     else:
@@ -233,7 +237,7 @@ def called(span: ActiveSpan, outcome: str) -> None:
 
 @contextlib.contextmanager
 def suppressed() -> Generator[None]:
-    """No spans inside: for polling and other work that nobody asked for."""
+    """Record no spans inside: for polling and other work that no request caused."""
     token = _suppressed.set(True)
     try:
         yield
@@ -242,18 +246,18 @@ def suppressed() -> Generator[None]:
 
 
 def add_event(name: str, attributes: Mapping[str, Attribute] | None = None) -> None:
-    """Adds an event to the current span, if there is one."""
+    """Add an event to the current span, if there is one."""
     if not _suppressed.get():
         otel.get_current_span().add_event(name, attributes)
 
 
 def current_traceparent() -> str:
-    """The current span as a traceparent; empty without one."""
+    """Return the current span as a traceparent; empty without one."""
     return traceparent_text(otel.get_current_span())
 
 
 def current_ids() -> tuple[str, str] | None:
-    """(trace id, span id) in hexadecimal, for log lines and problem bodies; None outside a trace."""
+    """Return (trace id, span id) in hexadecimal, for log lines and problem bodies; None outside a trace."""
     context = otel.get_current_span().get_span_context()
     return (f"{context.trace_id:032x}", f"{context.span_id:016x}") if context.is_valid else None
 
@@ -281,7 +285,7 @@ def _span_context(ref: SpanRef) -> otel.SpanContext:
 
 
 def _ended(span: RecordedSpan) -> None:
-    """Hands the ended span to the collector, and that of an allocation to the sink of the moment."""
+    """Pass the ended span to the collector, and a span of an allocation also to the current sink."""
     if _State.collector is not None:
         _State.collector.offer(span)
     allocation_id = span.attributes.get(ALLOCATION_ATTRIBUTE)
@@ -346,8 +350,8 @@ def _histogram(
     return Histogram(f"slipway_{name}", text, labels, registry=REGISTRY, buckets=buckets)
 
 
-# Labels are closed sets: routes, verbs, codes, phases, reasons; of the names that people give, pools, queues and
-# extenders, as far as `instruments.py` admits them. Never the id of anything.
+# Labels are closed sets: routes, verbs, codes, phases, reasons. Names that people choose (pools, queues, extenders) are
+# labels only as far as `instruments.py` admits them. The id of an object is never a label.
 HTTP_REQUESTS = _counter("http_requests", "requests", ("route", "method", "code"), "HTTP requests answered.")
 HTTP_DURATION = _histogram("http_request_duration_seconds", "seconds", ("route", "method"), "Time to answer a request.")
 AUDIT_EVENTS = _counter(
@@ -497,5 +501,7 @@ BUILD = _gauge("build", "constant", ("service", "version"), "Always 1; says what
 
 
 def render_metrics(accept: str = "") -> tuple[str, bytes]:
-    """(content type, everything) in the format that `accept`, a header, asks for: Prometheus text, or OpenMetrics."""
+    """Return (content type, all metrics), in the format that the header `accept` requests: Prometheus text or
+    OpenMetrics.
+    """
     return render(REGISTRY, accept)

@@ -1,6 +1,7 @@
-"""The certificate of a listener: a folder as a mounted TLS Secret is one, looked at again when its files change.
+"""The certificate of a listener: a folder like a mounted TLS Secret, which is read again when its files change.
 
-Owns the files and the context made of them. New connections get the new certificate; what is open goes on.
+This module owns the files and the SSL context made of them. New connections use the new certificate; open connections
+continue.
 """
 
 import ssl
@@ -12,10 +13,10 @@ CERTIFICATE, KEY = "tls.crt", "tls.key"
 
 
 class Certificate:
-    """Of one folder; `context` is what the server is given, and stays the same object.
+    """The certificate of one folder. `context` is passed to the server and stays the same object.
 
     Raises:
-        InvalidError: there is no certificate and key that fit each other.
+        InvalidError: the folder has no certificate and key that fit each other.
     """
 
     def __init__(self, folder: str) -> None:
@@ -26,16 +27,17 @@ class Certificate:
         self.look()
 
     def look(self) -> bool:
-        """Whether there was another certificate than before; it counts from now on.
+        """Read the files again. Return whether there was a new certificate, which is then in use.
 
         Raises:
-            InvalidError: what is there now cannot be used; the one before goes on to count.
+            InvalidError: the new files cannot be used; the certificate before stays in use.
         """
         try:
             found = tuple(file.read_bytes() for file in self._files)
             if found == self._seen:
                 return False
-            # Tried apart: a context that takes a certificate and refuses its key is left in between.
+            # A separate context is tried first. A context that accepts a certificate and then refuses its key would be
+            # left half changed.
             for context in (ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), self.context):
                 context.load_cert_chain(*self._files)
         except (OSError, ssl.SSLError) as error:

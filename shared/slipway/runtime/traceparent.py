@@ -1,7 +1,7 @@
 """W3C trace context, as text and as numbers.
 
-Owns the spelling of `traceparent` and the rule that gives a hand-applied object a trace. Pure; knows no tracing
-library, so that every part can carry a trace without importing one.
+This module owns the format of `traceparent` and the rule that gives a trace to an object applied by hand. It is pure
+and knows no tracing library, so that every part can pass on a trace without importing one.
 
 Source: https://www.w3.org/TR/trace-context/
 """
@@ -17,7 +17,7 @@ _SAMPLED = 0x01
 
 
 class SpanRef(msgspec.Struct, frozen=True):
-    """One span, wherever it ran: both ids are non-zero."""
+    """A reference to one span of any process. Both ids are non-zero."""
 
     trace_id: int
     span_id: int
@@ -28,7 +28,9 @@ class SpanRef(msgspec.Struct, frozen=True):
 
 
 def parse_traceparent(text: str | None) -> SpanRef | None:
-    """The span that `text` names, or None when it is absent or malformed: a bad header starts a new trace."""
+    """Return the span that `text` names; None when it is absent or malformed, because a bad header starts a new
+    trace.
+    """
     if not text:
         return None
     found = _TRACEPARENT.fullmatch(text.strip())
@@ -41,7 +43,7 @@ def parse_traceparent(text: str | None) -> SpanRef | None:
 
 
 def derived_span(traceparent: str, what: str) -> str:
-    """A span of that trace, whose id follows from what it is about; empty when there is no trace."""
+    """Return a span of that trace whose id is derived from `what`; empty when there is no trace."""
     ref = parse_traceparent(traceparent)
     if ref is None:
         return ""
@@ -50,6 +52,6 @@ def derived_span(traceparent: str, what: str) -> str:
 
 
 def traceparent_from_uid(uid: str) -> str:
-    """The trace of an object that carries none: everybody who sees the same uid derives the same one."""
+    """Return the trace of an object that carries none. Every process derives the same trace from the same uid."""
     digest = hashlib.sha256(uid.encode()).digest()
     return str(SpanRef(int.from_bytes(digest[:16]) or 1, int.from_bytes(digest[16:24]) or 1))

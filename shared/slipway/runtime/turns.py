@@ -1,36 +1,36 @@
-"""Turns of the event loop: who sends in very small pieces does not keep it from others.
+"""Turns of the event loop: a peer that sends very small pieces does not block other tasks.
 
-A coroutine gives others their turn only where it waits. Reading what is there already, and sending what the transport
-takes at once, waits for nothing: a peer that sends a million pieces of one byte would have the loop for itself.
+A coroutine lets others run only where it waits. Reading data that has already arrived does not wait, nor does sending
+data that the transport accepts at once. So a peer that sends a million pieces of one byte would occupy the event loop.
 """
 
 import asyncio
 from collections.abc import Callable
 
 UNITS = 32
-"""Messages or chunks for one turn: a few milliseconds."""
+"""Messages or chunks per turn: a few milliseconds of work."""
 BYTES = 16 * 1024
-"""What is given to a parser for one turn; of the smallest chunks these are some 3,000."""
+"""Bytes that a parser receives per turn: some 3,000 chunks of the smallest size."""
 
 
 class UnitTurns:
-    """Counts what one coroutine passes on."""
+    """A counter of the messages or chunks that one coroutine passes on."""
 
     def __init__(self) -> None:
         self._passed = 0
 
     async def passed(self) -> None:
-        """One more; now and then the others have their turn."""
+        """Count one more. After every `UNITS`, let other tasks run."""
         self._passed += 1
         if self._passed % UNITS == 0:
             await asyncio.sleep(0)
 
 
 class ByteTurns:
-    """Gives what was read to a parser in pieces of at most `BYTES`, one for each turn of the loop.
+    """Pass the bytes that were read to a parser in pieces of at most `BYTES`, one per turn of the event loop.
 
-    `take` gets a piece and says whether it wants more; `may_read` says, when all is given, whether the transport may
-    read again. Meanwhile the transport reads nothing, so that no more waits than one read brings.
+    `take` receives a piece and returns whether it wants more. When all pieces are passed, `may_read` returns whether
+    the transport may read again. Until then the transport is paused, so that at most the data of one read waits.
     """
 
     def __init__(self, take: Callable[[bytes], bool], may_read: Callable[[], bool]) -> None:
@@ -40,7 +40,7 @@ class ByteTurns:
         self._is_waiting = False
 
     def add(self, data: bytes, transport: asyncio.Transport) -> None:
-        """What was read."""
+        """Add the bytes that were read."""
         if self._is_waiting:
             self._rest += data
         else:

@@ -1,11 +1,13 @@
-"""Which requests of a web browser a server refuses: those for another host name, and those of another site's page.
+"""The rules by which a server refuses browser requests: those for another host name, and those from another site's
+page.
 
-Owns three rules. The Host must be a loopback name, a loopback address or a name of the server: otherwise a page of
-another name that resolves to this machine would be of the same origin (DNS rebinding). A request with an `Origin` must
-come from a page of the server itself. A browser that says in `Sec-Fetch-Site` that the request comes from elsewhere is
-believed, also for requests that carry no `Origin`. Pages of other ports of this machine are elsewhere too.
+This module owns three rules. First, the Host must be a loopback name, a loopback address or a name of the server.
+Otherwise a page of another name that resolves to this machine would be of the same origin (DNS rebinding). Second, a
+request with an `Origin` must come from a page of the server itself. Third, a request is refused when `Sec-Fetch-Site`
+states another site, even without an `Origin`. Pages of other ports of this machine are other sites too.
 
-Programs send neither `Origin` nor `Sec-Fetch-Site` and pass; what they may do, their token decides. Pure.
+Programs send neither `Origin` nor `Sec-Fetch-Site` and pass these rules; their token decides what they may do. The
+module is pure.
 
 Source: OWASP, "Cross-Site Request Forgery Prevention"; Fetch, "Origin header"; Fetch Metadata Request Headers.
 """
@@ -25,7 +27,7 @@ _HOST = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([^\s/?#@:\[\]\\]+))(?::[0-9]{0,5})
 
 
 class HttpRefusal(NamedTuple):
-    """An answer to send instead: its HTTP status and what is wrong."""
+    """The answer to send instead: its HTTP status and what is wrong."""
 
     status: int
     detail: str
@@ -36,7 +38,9 @@ Header = Callable[[str], str]
 
 
 def check(header: Header, *, hosts: Collection[str] = ()) -> HttpRefusal | None:
-    """Why a server without pages of its own refuses a request; None when it does not. `hosts` as in `check_host`."""
+    """Return why a server without its own pages refuses a request; None when it accepts it. `hosts` as in
+    `check_host`.
+    """
     return check_host(header("host"), hosts) or check_page(header)
 
 
@@ -57,7 +61,7 @@ def check_page(header: Header) -> HttpRefusal | None:
 
 
 def is_navigation(header: Header) -> bool:
-    """Whether a browser opens the address as a page: from a link or a bookmark, not from a script or as a frame."""
+    """Whether a browser opens the address as a page: from a link or a bookmark, not from a script or in a frame."""
     return header("sec-fetch-mode") == "navigate" and header("sec-fetch-dest") in ("", "document")
 
 
@@ -72,7 +76,7 @@ def is_foreign(origin: str, host: str) -> bool:
 
 
 def host_name(host: str) -> str:
-    """The name in a Host header, without port and brackets, in lower case; empty where it is more than name and port.
+    """Return the name in a Host header, without port and brackets, in lower case; empty when the header is malformed.
 
     Source: RFC 9112, section 3.2: uri-host [ ":" port ], without a user.
     """
