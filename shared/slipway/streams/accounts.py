@@ -1,14 +1,15 @@
-"""Which service may send which command for which keys: the access rules of Redis, in one table.
+"""The access rules of Redis in one table: which service may send which command for which keys.
 
-Owns the accounts of the services and their rules as `ACL SETUSER` takes them (Redis 7.0 and Valkey, whose selectors
-bind commands to keys). The chart's Valkey, the local mode and the page for other servers are made from this table. It
-knows no passwords.
+This module owns the accounts of the services and their rules in the form of `ACL SETUSER` (Redis 7.0 and Valkey, whose
+selectors bind commands to keys). The chart's Valkey, the local mode and the page for other servers are made from this
+table. It contains no passwords.
 
-Invariant: the table grants what the code sends and nothing else; `tests/integration/redis/test_accounts.py` compares
-the two on real servers. A new command of a port is added here, under what the service does with the port.
+Invariant: the table grants the commands that the code sends and nothing else;
+`tests/integration/redis/test_accounts.py` compares the two on real servers. Add a new command of a port here, to the
+account of each service that calls it.
 
-Not promised: `EVAL` is granted, because a server forgets scripts when it restarts. What a script does is held to the
-same rules, so it reaches no other keys; how long it runs is not.
+Not promised: `EVAL` is granted, because a server loses its scripts when it restarts. The commands of a script must
+follow the same rules, so a script cannot access other keys. The run time of a script is not limited.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -28,19 +29,21 @@ CONNECTION: Final = (
     "ping",
     "select",
 )
-"""What a connection needs before it names any key."""
+"""The commands that a connection needs before it names any key."""
 _SCRIPTS: Final = ("eval", "evalsha")
 
 
 class Grant(msgspec.Struct, frozen=True):
-    """These commands for keys of these families; a command that names several keys needs one grant for all of them."""
+    """Permission for these commands on keys of these families. A command that names several keys needs one grant for
+    all.
+    """
 
     families: tuple[KeyFamily, ...]
     commands: tuple[str, ...]
 
 
 class Account(msgspec.Struct, frozen=True, kw_only=True):
-    """What one process may do. `server` lists commands without a key."""
+    """The permissions of one process. `server` lists commands without a key."""
 
     name: str
     purpose: str
@@ -48,7 +51,7 @@ class Account(msgspec.Struct, frozen=True, kw_only=True):
     server: tuple[str, ...] = ()
 
     def commands(self) -> dict[KeyFamily, frozenset[str]]:
-        """{family: commands on its keys}; scripts are among them by `eval` and `evalsha`."""
+        """Return {family: commands on its keys}. Scripts appear as `eval` and `evalsha`."""
         found: dict[KeyFamily, set[str]] = {}
         for grant in self.grants:
             for family in grant.families:
@@ -56,17 +59,19 @@ class Account(msgspec.Struct, frozen=True, kw_only=True):
         return {family: frozenset(commands) for family, commands in found.items()}
 
     def arguments(self) -> list[str]:
-        """The rules as arguments of `ACL SETUSER <name>`: what is not among them is taken away. No password."""
+        """Return the rules as arguments of `ACL SETUSER <name>`. Every other permission is removed. There is no
+        password.
+        """
         base = ["resetkeys", "resetchannels", "clearselectors", "-@all", *_allow((*CONNECTION, *self.server))]
         return base + [_selector(each) for each in _merged(self.grants)]
 
     def rules(self) -> str:
-        """The same as one line, as a line of an ACL file or of `user` in a configuration has it."""
+        """Return the rules as one line, for an ACL file or for `user` in a configuration file."""
         return " ".join(self.arguments())
 
 
 def pattern(family: KeyFamily) -> str:
-    """The keys of a family as Redis matches them."""
+    """Return the pattern by which Redis matches the keys of a family."""
     return f"{family.prefix}*" if family.prefix.endswith(":") else family.prefix
 
 
@@ -75,7 +80,9 @@ def _on(family: KeyFamily, *commands: str) -> Grant:
 
 
 def _script(*families: KeyFamily) -> Grant:
-    """Running a script whose keys are of these families; its own commands are granted beside it."""
+    """Permission to run a script whose keys are of these families. The commands that it sends are granted
+    separately.
+    """
     return Grant(families, _SCRIPTS)
 
 
@@ -89,7 +96,7 @@ _WAKE_RUNG: Final = (_on(keys.WAKE, "xadd"),)
 _HINTS_SENT: Final = (_on(keys.WORK, "xadd", "xlen"), _on(keys.BELL, "xadd"))
 _ACTIVITY_WRITTEN: Final = (_script(keys.ACTIVITY), _on(keys.ACTIVITY, "hget", "hset", "expire"))
 _CLAIMS_KEPT: Final = ("exists", "xpending", "xclaim", *_SCRIPTS)
-"""Of the script `touch`."""
+"""Commands of the script `touch`."""
 
 API: Final = Account(
     name="api",
@@ -112,7 +119,7 @@ API: Final = Account(
         _on(keys.WEBHOOK, "xadd", "xlen", "xgroup|create", "xreadgroup", "xautoclaim", "xack", "xdel", "del"),
         _on(keys.WEBHOOK, *_CLAIMS_KEPT),
         _on(keys.DEAD, "xrange", "xadd", "xdel", "xlen"),
-        _on(keys.WORK, "xadd", "xpending"),  # a dead letter sent again; what waits
+        _on(keys.WORK, "xadd", "xpending"),  # dead letters that are sent again; the number of waiting hints
         _on(keys.LOGOUTS, "xadd", "xrange", "xrevrange"),
         _on(keys.USED_CODE, "set"),
         _on(keys.SIGN_IN, "get", "set"),
@@ -196,7 +203,7 @@ ACCOUNTS: Final = (API, SCHEDULER, PODWORKER, WATCHER, AUDIT, SCALER, READER)
 OF_SERVICES: Final = (API, SCHEDULER, PODWORKER, WATCHER)
 
 ONE_FOR_ALL: Final = "~slipway:* +@all -@admin -@dangerous +info"
-"""The rules of one account that all services share."""
+"""The rules of a single account that all services share."""
 BY_NAME: Final[Mapping[str, Account]] = {account.name: account for account in ACCOUNTS}
 
 
@@ -205,7 +212,7 @@ def _allow(commands: Iterable[str]) -> list[str]:
 
 
 def _merged(grants: Sequence[Grant]) -> list[Grant]:
-    """One grant for each set of families, in the order of their first grant."""
+    """Return one grant for each set of families, in the order of their first grant."""
     found: dict[tuple[KeyFamily, ...], list[str]] = {}
     for grant in grants:
         found.setdefault(grant.families, []).extend(grant.commands)

@@ -1,12 +1,16 @@
-"""The port to gatherings: peers of one attempt bring data, and all get all of it once everybody is there.
+"""The port to gatherings: the peers of one attempt send data, and each receives all data when every peer has joined.
 
-Owns what a seat is, how it is kept, and in which order the seats are told. Must not know who the peers are, nor what
-they bring. Pure.
+This module owns the rules of a seat, how a seat is kept, and the order in which seats are returned. It must not know
+who the peers are, nor the meaning of their data. Pure.
 
-Promises of every implementation: a gathering is complete exactly when as many distinct request ids sit in it as its
-peers have said; from then on it never changes, and is told to whoever asks until its life time is over; who takes the
-seat of an id frees nobody else's; the seats of a process that shows no sign of life for `SILENCE_S` are free again.
-Declared lossy: whoever waits sends what it brought again when the gathering is `GONE`.
+Promises of every implementation:
+
+- A gathering is complete exactly when it has as many distinct request ids as its peers have declared.
+- A complete gathering never changes, and every caller can read it until its life time ends.
+- A caller that replaces the seat of a request id frees no other seat.
+- The seats of a process that gives no sign of life for `SILENCE_S` are freed.
+
+Declared lossy: a waiting peer sends its data again when the gathering is `GONE`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,22 +23,24 @@ from slipway.model.ids import AllocationId
 from slipway.streams.macs import ForgedError, Macs
 
 SILENCE_S = 15.0
-"""A process that holds seats looks far more often; one that was killed does not."""
+"""A process that owns seats calls `look` far more often than this; a killed process does not."""
 PEERS_MAX = 4096
 BYTES_MAX = 1024 * 1024
-"""All data of one gathering together: each of its peers is sent all of it."""
+"""Limit on all data of one gathering together, because each peer receives all of it."""
 KEPT_BYTES_MAX = 64 * 1024 * 1024
-"""Of complete gatherings of one allocation, within the life time of one."""
+"""Limit on the data of all complete gatherings of one allocation, within the life time of one."""
 COST_BYTES = 512
-"""What one costs besides its data."""
+"""The bytes that a gathering costs in addition to its data."""
 NO_RANK = -1
 _SEAT_PARTS, _RANK_DIGITS = 3, 9
 SEAT_FIELD, DATA_FIELD, MAC_FIELD = "w:", "d:", "m:"
-"""Fields of a gathering's hash, each before a request id: `process token rank`, the data, and the code of the seat."""
+"""Prefixes of fields in a gathering's hash, each before a request id: the seat (`process token rank`), the data, and
+the code of the seat.
+"""
 
 
 class GatherKey(msgspec.Struct, frozen=True, kw_only=True):
-    """Which gathering: an attempt has as many as it has names for them."""
+    """The name of one gathering. An attempt may have any number of gatherings with different `group`s."""
 
     allocation: AllocationId
     attempt: int
@@ -42,7 +48,7 @@ class GatherKey(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Seat(msgspec.Struct, frozen=True, kw_only=True):
-    """One peer; `token` tells two watchers of the same request id apart."""
+    """The seat of one peer. `token` distinguishes two watchers of the same request id."""
 
     request_id: str
     token: str = ""
@@ -51,25 +57,27 @@ class Seat(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AllgatherState(StrEnum):
-    """Where a gathering stands."""
+    """The state of a gathering, as the answer to one call."""
 
     OPEN = "open"
     COMPLETED = "completed"
-    """with this very seat"""
+    """Completed by this seat."""
     DONE = "done"
-    """before; the seat is not part of it, unless it was already"""
+    """Completed before. The seat is not part of it, unless it was already."""
     MISMATCH = "mismatch"
-    """those who are there said another number of peers"""
+    """The present peers declared another number of peers."""
     FULL = "full"
-    """more bytes than a gathering holds"""
+    """More bytes than a gathering may contain."""
     SPENT = "spent"
-    """nobody sat here yet, and the allocation's other gatherings hold as much as may be kept"""
+    """This is the first seat, but the other gatherings of the allocation already use all the bytes that may be kept."""
     GONE = "gone"
-    """nobody is there: everybody left, its life time is over, or it was lost"""
+    """The gathering has no seats: every peer left, its life time ended, or it was lost."""
 
 
 class Gathered(msgspec.Struct, frozen=True, kw_only=True):
-    """Where it stands. `version` changes when somebody loses a seat through another's doing, or with everything."""
+    """The state of a gathering. `version` changes when a peer loses its seat through another process, or with all
+    seats.
+    """
 
     outcome: AllgatherState
     peers: int
@@ -78,57 +86,59 @@ class Gathered(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Gatherings(Protocol):
-    """Every gathering of every allocation, shared by all processes."""
+    """All gatherings of all allocations, shared by all processes."""
 
     async def join(self, key: GatherKey, seat: Seat, *, peers: int, owner: str) -> Gathered:
-        """Take the seat of that request id, in the place of whoever had it. `owner` is the process."""
+        """Occupy the seat of that request id and replace an earlier one. `owner` is the process."""
         ...
 
     async def look(self, key: GatherKey, *, owner: str) -> Gathered:
-        """Where it stands; also the sign of life of the owner's seats."""
+        """Return the state. The call is also the sign of life of the owner's seats."""
         ...
 
     async def leave(self, key: GatherKey, seat: Seat) -> None:
-        """Free the seat, if it is still this watcher's and nothing is complete yet."""
+        """Free the seat, if it still belongs to this watcher and the gathering is not complete."""
         ...
 
     async def tokens(self, key: GatherKey, request_ids: Sequence[str]) -> list[str]:
-        """Whose each seat is now; empty where nobody sits."""
+        """Return the token of each seat; empty when the seat is free."""
         ...
 
     async def seats(self, key: GatherKey, *, are_all: bool = False) -> list[Seat]:
-        """Everybody who is there, with what they brought, in order; `are_all`: it was said to be complete.
+        """Return all seats with their data, in order. `are_all` means that the gathering was reported as complete.
 
-        Raises ForgedError when what is there is no seat, or when all should be there and are not as many as peers.
-        With keys, also when a seat was not written by a process that holds them.
+        Raises ForgedError when a stored value is not a seat, or when `are_all` is set and the number of seats is not
+        the number of peers. With keys, it is also raised when a seat was not written by a process that has the keys.
         """
         ...
 
     async def forget(self, key: GatherKey) -> None:
-        """Remove the gathering: those who wait for it bring their data again."""
+        """Remove the gathering. The peers that wait for it send their data again."""
         ...
 
 
 def in_order(seats: Sequence[Seat]) -> list[Seat]:
-    """By rank, then by request id; those that named no rank come last."""
+    """Return the seats by rank, then by request id. Seats without a rank are last."""
     return sorted(seats, key=lambda seat: (seat.rank == NO_RANK, seat.rank, seat.request_id))
 
 
 def token_of(raw: bytes) -> str:
-    """The watcher in the field of a seat; empty where the field is not one of a seat."""
+    """Return the token in the field of a seat; empty when the field is not a seat."""
     parts = raw.split(b" ")
     return parts[1].decode("utf-8", "replace") if len(parts) == _SEAT_PARTS else ""
 
 
 def seat_code(name: str, seat: Seat, peers: int, macs: Macs | None) -> bytes:
-    """The code of a seat in the hash `name`; empty without keys. Raises UnavailableError when a key is missing."""
+    """Return the code of a seat in the hash `name`; empty without keys. Raises UnavailableError when a key is
+    missing.
+    """
     return macs.sign(_place(name, seat.request_id, seat.rank, peers), seat.data) if macs is not None else b""
 
 
 def seats_of(
     fields: Mapping[str, bytes], name: str = "", macs: Macs | None = None, *, are_all: bool = False
 ) -> list[Seat]:
-    """The seats in the fields of the hash `name`, in order. Raises as `Gatherings.seats` does."""
+    """Return the seats in the fields of the hash `name`, in order. Raises as `Gatherings.seats` does."""
     found = [
         _seat(field.removeprefix(SEAT_FIELD), raw, fields)
         for field, raw in fields.items()
@@ -139,7 +149,7 @@ def seats_of(
         for seat in found:
             code, place = fields.get(MAC_FIELD + seat.request_id), _place(name, seat.request_id, seat.rank, peers)
             macs.check(code, place, seat.data)
-    # Nobody signs that it is complete: that counts by the seats, whatever the hash says of itself by now.
+    # No code signs that the gathering is complete. So the seats are counted, and the hash's own mark is not trusted.
     if are_all and found and len(found) != peers:
         raise ForgedError(f"Redis says that a gathering of {peers} peers is complete, and has {len(found)} of them")
     return in_order(found)
@@ -154,7 +164,9 @@ def _seat(request_id: str, raw: bytes, fields: Mapping[str, bytes]) -> Seat:
 
 
 def _place(name: str, request_id: str, rank: int, peers: int) -> bytes:
-    """What the code of a seat binds its data to: no data count for another attempt, group, peer or number of peers."""
+    """Return the place that the code of a seat binds its data to. So a code is invalid for another attempt, group, peer
+    or number of peers.
+    """
     return f"{len(name)}:{name} {rank} {peers} {request_id}".encode()
 
 

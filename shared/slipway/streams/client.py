@@ -1,19 +1,19 @@
 """Commands to Redis and their replies: one server, a Sentinel's master, or the masters of a Cluster.
 
-Owns deadlines, redirections, the translation of errors and the count of calls; `pool.py` owns connections, `routes.py`
-addresses, `replies.py` what an error reply means. Must not know what the commands mean. Why redis-py's own clients are
-not used as they are, ADR 81 tells; its connections, parser and Sentinels are.
+This module owns deadlines, redirections, the translation of errors and the count of calls. `pool.py` owns connections,
+`routes.py` addresses, and `replies.py` the meaning of error replies. It must not know the meaning of commands. It uses
+the connections, the parser and the Sentinels of redis-py; ADR 81 explains why it does not use its clients.
 
 Promises:
 
-- No command is ever sent twice by itself (a lost reply leaves the outcome unknown: `DeadlineError` or
-  `UnavailableError`). What is safe to repeat is known above. A MOVED or ASK says that the command did not run: it is
-  sent on, and commands for one key keep their order.
-- Construction does no IO and never fails for an absent server. While it is away a call fails at once
-  (`UnavailableError`), except for one attempt per backoff step; in a Cluster this is so for each node by itself.
-- A blocking read never waits for, nor holds up, a command: it has connections of its own.
-- Connections of ours that are all in use are no sign that the server is away: a command that gets none in time fails
-  with `BusyError` and was not sent, a blocking read finds nothing, and others go on.
+- The client never repeats a command by itself. After a lost reply the outcome is unknown: `DeadlineError` or
+  `UnavailableError`. The caller knows which commands are safe to repeat. A MOVED or ASK states that the command did not
+  run. Such a command is sent on, and commands for one key keep their order.
+- Construction does no IO and never fails because a server is absent. While a server is away, a call fails at once
+  (`UnavailableError`), except for one attempt per backoff step. In a Cluster, each node has its own backoff.
+- A blocking read never waits for a command and never delays one: blocking reads have separate connections.
+- When all our connections are in use, the server is not treated as away. A command that gets no connection in time
+  fails with `BusyError` and was not sent. A blocking read then returns nothing. Other calls continue.
 
 Not promised: fairness between callers; order between calls, or between keys within a pipeline on a Cluster.
 """
@@ -23,7 +23,7 @@ from collections.abc import Sequence
 from typing import Final, Protocol, cast
 
 import msgspec
-from hiredis import pack_command  # pyright: ignore[reportUnknownVariableType] - says nothing of its answer
+from hiredis import pack_command  # the return type is not declared
 
 from slipway.errors import BusyError, ControlPlaneError, DeadlineError, DeniedError, UnavailableError
 from slipway.runtime import telemetry
@@ -45,13 +45,13 @@ from slipway.streams.routes import (
 
 Argument = str | bytes | int
 Part = tuple[RedisAddress, bool]
-"""Where some commands of a pipeline go, and whether with ASKING."""
+"""The server of some commands of a pipeline, and whether to send ASKING."""
 
 _REDIRECTS_MAX: Final = 4
 
 
 class RedisSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """How to reach Redis; times in seconds. `url` may hold a password and is never shown."""
+    """How to connect to Redis; times in seconds. `url` may contain a password and is never shown."""
 
     url: str
     command_timeout_s: float = 2.0
@@ -65,19 +65,19 @@ class RedisSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Command(msgspec.Struct, frozen=True):
-    """One command; `key` routes it (and is also among the arguments)."""
+    """One command. `key` routes it and is also among the arguments."""
 
     key: str
     args: tuple[Argument, ...]
 
 
 def command(name: str, key: str, *args: Argument) -> Command:
-    """The command `name key args...`."""
+    """Return the command `name key args...`."""
     return Command(key, (name, key, *args))
 
 
 class RedisClient:
-    """Runs commands on whatever the URL names."""
+    """A client that runs commands on the server or servers that the URL names."""
 
     def __init__(self, settings: RedisSettings, clock: Clock, random: Random) -> None:
         self._settings = settings
@@ -89,7 +89,7 @@ class RedisClient:
 
     @property
     def is_cluster(self) -> bool:
-        """Whether keys of different slots may not be named by one command."""
+        """Whether one command must not name keys of different slots."""
         return isinstance(self._route, ClusterSlots)
 
     @property
@@ -99,22 +99,22 @@ class RedisClient:
 
     @property
     def command_timeout_s(self) -> float:
-        """How long a command may take."""
+        """The time limit of a command, in seconds."""
         return self._settings.command_timeout_s
 
     async def run(self, each: Command) -> Reply:
-        """The reply to one command. Raises what `translate` makes of an error reply."""
+        """Return the reply to one command. Raises the error that `translate` makes of an error reply."""
         reply = (await self.pipeline([each]))[0]
         if isinstance(reply, ControlPlaneError):
             raise reply
         return reply
 
     async def pipeline(self, commands: Sequence[Command]) -> list[Reply | ControlPlaneError]:
-        """The replies to commands sent in one go, in order; an error reply is a value here.
+        """Send commands together and return their replies, in order. An error reply is returned as a value.
 
-        Not atomic. Raises `UnavailableError` or `DeadlineError` when no reply came back; any of the commands may have
-        run. On a Cluster the commands of one node go together, the nodes at the same time; what one node
-        of several does not answer is an error value.
+        Not atomic. Raises `UnavailableError` or `DeadlineError` when no reply arrived; any of the commands may have
+        run. On a Cluster, the commands of one node are sent together, and the nodes are called concurrently. When one
+        of several nodes does not answer, its commands have error values.
         """
         if not commands:
             return []
@@ -131,9 +131,9 @@ class RedisClient:
         return replies
 
     async def block(self, each: Command, *, block_s: float) -> Reply:
-        """The reply to a command that may block for `block_s` seconds, on a connection that only blocks.
+        """Return the reply to a command that may block for `block_s` seconds, on a connection for blocking reads only.
 
-        Where none of these is free in that time, the reply is None, as of a command that nothing came for.
+        When no such connection is free in that time, the reply is None, as for a command that received nothing.
         """
         part = (await self._find(each.key), False)
         try:
@@ -149,13 +149,13 @@ class RedisClient:
         return reply
 
     async def ping(self) -> float:
-        """Seconds of one round trip."""
+        """Return the seconds of one round trip."""
         start_s = self._clock.monotonic()
         await self.run(Command("slipway", ("PING",)))
         return self._clock.monotonic() - start_s
 
     async def aclose(self) -> None:
-        """Close the idle connections; those in use close when their call ends."""
+        """Close the idle connections. Connections in use close when their call ends."""
         for pool in self._pools.values():
             await pool.close_idle()
         self._pools = {}
@@ -163,7 +163,9 @@ class RedisClient:
     async def _parts(
         self, commands: Sequence[Command], replies: list[Reply | ControlPlaneError]
     ) -> dict[Part, list[int]]:
-        """{where: places in `commands`}. A command that no node serves has its answer already."""
+        """Return {server: places in `commands`}. For a command that no node serves, the error is stored in
+        `replies`.
+        """
         if not self.is_cluster:
             return {(await self._find(commands[0].key), False): list(range(len(commands)))}
         parts: dict[Part, list[int]] = {}
@@ -191,13 +193,13 @@ class RedisClient:
                 self._discovery.failed(at_once=True)
             raise
         if self.is_cluster:
-            self._discovery.succeeded()  # of one server behind a Sentinel, its own answer says so
+            self._discovery.succeeded()  # behind a Sentinel, the server's own reply does this
         return address
 
     async def _round(
         self, commands: Sequence[Command], parts: dict[Part, list[int]], replies: list[Reply | ControlPlaneError]
     ) -> None:
-        """Send each part to its server and note the replies. Raises when there is no server that answered."""
+        """Send each part to its server and store the replies. Raises when no server answered."""
         if len(parts) == 1:
             [(part, places)] = parts.items()
             answers = [await self._exchange(part, [commands[place] for place in places])]
@@ -222,7 +224,7 @@ class RedisClient:
     async def _answers(
         self, part: Part, commands: Sequence[Command]
     ) -> list[Reply | ControlPlaneError] | ControlPlaneError:
-        """The replies of one node, or why there are none: another node's are still good."""
+        """Return the replies of one node, or the error. The replies of other nodes are still valid."""
         try:
             return await self._exchange(part, commands)
         except ControlPlaneError as exc:
@@ -231,7 +233,7 @@ class RedisClient:
     async def _exchange(
         self, part: Part, commands: Sequence[Command], *, block_s: float | None = None
     ) -> list[Reply | ControlPlaneError]:
-        """The replies of one server, within the deadline."""
+        """Return the replies of one server, within the deadline."""
         address, is_asked = part
         circuit = self._circuit(address)
         circuit.check()
@@ -239,7 +241,7 @@ class RedisClient:
         pool = self._pool(address, is_blocking=block_s is not None)
         outcome = "lost"
         try:
-            # The wait for a connection of ours says nothing of the server: it must not open the circuit.
+            # The wait for one of our connections is no sign of a broken server, so it must not open the circuit.
             async with pool.slot(timeout_s):
                 circuit.check()
                 async with asyncio.timeout(timeout_s):
@@ -280,7 +282,7 @@ class RedisClient:
     async def _talk(
         self, pool: Pool, commands: Sequence[Command], *, is_asked: bool
     ) -> list[Reply | ControlPlaneError]:
-        """Send and read on one connection; with ASKING before each when the slot is only on its way to the server."""
+        """Send and read on one connection. ASKING precedes each command while the slot is being moved to the server."""
         sent = [asked for each in commands for asked in (_ASKING, each)] if is_asked else commands
         packed = pack(sent)
 
@@ -292,7 +294,7 @@ class RedisClient:
         return replies[1::2] if is_asked else replies
 
     async def _heed(self, address: RedisAddress, replies: Sequence[Reply | ControlPlaneError]) -> None:
-        """Learn what error replies say of the topology."""
+        """Update the topology from error replies."""
         for reply in replies:
             if isinstance(reply, MovedError):
                 if not reply.target.host:
@@ -300,13 +302,15 @@ class RedisClient:
                 if isinstance(self._route, ClusterSlots) and not reply.is_asked:
                     self._route.learn(reply.slot, reply.target)
         if any(isinstance(reply, TopologyError) for reply in replies):
-            # Look again who is who, on new connections.
+            # Discover the topology again, on new connections.
             self._route.forget()
             for pool in self._pools.values():
                 await pool.close_idle()
 
     def _circuit(self, address: RedisAddress) -> Circuit:
-        """The nodes of a Cluster fail one by one; else there is one server, whatever its address is now."""
+        """Return the circuit of an address. In a Cluster each node has its own; otherwise one circuit serves every
+        address.
+        """
         if not self.is_cluster:
             return self._discovery
         circuit = self._circuits.get(address)
@@ -315,7 +319,7 @@ class RedisClient:
         return circuit
 
     async def _ask(self, address: RedisAddress, args: tuple[str, ...]) -> Reply:
-        """One question to one server, outside the pool: how the topology of a Cluster is learned."""
+        """Send one command to one server, outside the pool, to learn the topology of a Cluster."""
         connection = await self._open(address)
         try:
             await connection.send_command(*args)
@@ -335,7 +339,7 @@ class RedisClient:
         except library.AuthenticationError as exc:
             raise DeniedError("redis refuses our account") from exc
         except (library.ConnectionError, library.TimeoutError, OSError, RuntimeError) as exc:
-            if isinstance(exc.__cause__, library.AuthenticationError):  # on a socket file it comes wrapped
+            if isinstance(exc.__cause__, library.AuthenticationError):  # on a socket file, the error is wrapped
                 raise DeniedError("redis refuses our account") from exc
             raise UnavailableError(f"redis is away: {type(exc).__name__}") from exc
         finally:
@@ -348,7 +352,7 @@ _ASKING: Final = Command("", ("ASKING",))
 
 
 def pack(commands: Sequence[Command]) -> bytes:
-    """Commands as the protocol has them; the library's generic packing dominated the cost of an append."""
+    """Return the bytes of the commands. The library's generic packing dominated the cost of an append."""
     return b"".join([cast(bytes, pack_command(each.args)) for each in commands])  # pyright: ignore[reportArgumentType]
 
 
@@ -370,4 +374,4 @@ class _Counter(Protocol):
 
 
 _counters: Final[dict[tuple[Argument, str], _Counter]] = {}
-"""{(command, outcome): its counter}; finding the labels costs more than counting"""
+"""{(command, outcome): its counter}, because finding the labels costs more than counting."""

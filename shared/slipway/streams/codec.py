@@ -1,8 +1,8 @@
-"""Values to stream fields and back: the only place that knows the fields of any entry.
+"""Conversion of values to stream fields and back. Only this module knows the fields of an entry.
 
-Owns the wire form: CloudEvents 1.0 in binary mode for events, small versioned field maps for the rest. Must not
-know Redis or IO. Everything that is decoded may be hostile: it decodes to a value or raises `InvalidError`, and
-nothing else. An event of an unknown type raises `UnknownTypeError`: consumers dead-letter it, readers skip it.
+It owns the wire format: CloudEvents 1.0 in binary mode for events, small versioned field maps for the rest. It must not
+know Redis or IO. Decoded data may be hostile: each function returns a value or raises `InvalidError`, and nothing else.
+An event of an unknown type raises `UnknownTypeError`: consumers write it to the dead letters, readers skip it.
 
 Invariant: encoding is a pure, deterministic function of the value, so that republishing gives the same bytes.
 """
@@ -50,7 +50,7 @@ class UnknownTypeError(InvalidError):
 
 
 def cursor_parts(cursor: str) -> tuple[int, int]:
-    """The two numbers of a cursor. Raises `InvalidError` when it is not one."""
+    """Return the two numbers of a cursor. Raises `InvalidError` when it is not a cursor."""
     if _CURSOR.fullmatch(cursor) is None:
         raise InvalidError(f"not a cursor: {cursor[:64]!r}")
     major, minor = cursor.split("-")
@@ -61,7 +61,7 @@ def cursor_parts(cursor: str) -> tuple[int, int]:
 
 
 def truncated_range(mark: str) -> tuple[int, int]:
-    """(from, to) of a truncation mark. Raises `InvalidError` when it is not one."""
+    """Return (from, to) of a truncation mark. Raises `InvalidError` when it is not one."""
     match = _TRUNCATED.fullmatch(mark)
     if match is None or int(match[1]) > int(match[2]):
         raise InvalidError(f"not a range of seq: {mark[:64]!r}")
@@ -69,10 +69,10 @@ def truncated_range(mark: str) -> tuple[int, int]:
 
 
 def encode_event(event: AllocationEvent) -> dict[str, bytes]:
-    """The fields of an event's entry; keys of `event.data` that are the event's own names are dropped.
+    """Return the fields of an event's entry. Keys of `event.data` that are the event's own names are dropped.
 
-    The bytes depend on the values only, not on how a store spells them or in which order it keeps them: an entry that
-    is built again is the first one, but for `traceparent`.
+    The bytes depend only on the values, not on their spelling or order in a store. So an entry that is built again is
+    equal to the first one, except for `traceparent`.
     """
     data: dict[str, Any] = {key: plain(value) for key, value in event.data.items() if key not in _RESERVED}
     data |= {
@@ -103,7 +103,7 @@ def encode_event(event: AllocationEvent) -> dict[str, bytes]:
 
 
 def decode_event(fields: Fields) -> AllocationEvent:
-    """The event of an entry. Raises `InvalidError` (`UnknownTypeError` for a type of another version)."""
+    """Return the event of an entry. Raises `InvalidError` (`UnknownTypeError` for a type of another version)."""
     if _text(fields, "specversion") != "1.0":
         raise InvalidError("specversion is not 1.0")
     subject = _text(fields, "subject")
@@ -140,7 +140,7 @@ def decode_event(fields: Fields) -> AllocationEvent:
 
 
 def encode_hint(hint: WorkHint) -> dict[str, bytes]:
-    """The fields of a work hint."""
+    """Return the fields of a work hint."""
     fields = {"v": b"1", "key": f"{hint.namespace}/{hint.allocation}".encode()}
     if hint.traceparent:
         fields["traceparent"] = hint.traceparent.encode()
@@ -148,7 +148,7 @@ def encode_hint(hint: WorkHint) -> dict[str, bytes]:
 
 
 def decode_hint(fields: Fields) -> WorkHint:
-    """The work hint of an entry."""
+    """Return the work hint of an entry. Raises `InvalidError` (`UnknownTypeError` for another version)."""
     if _text(fields, "v") != "1":
         raise UnknownTypeError("unknown version of a work hint")
     namespace, _, allocation = _text(fields, "key").partition("/")
@@ -158,7 +158,7 @@ def decode_hint(fields: Fields) -> WorkHint:
 
 
 def decode_claim(shard: int, entry_id: str, deliveries: int, fields: Fields) -> Claimed:
-    """A delivered hint, decodable or not."""
+    """Return a delivered hint, whether it can be decoded or not."""
     try:
         hint, problem = decode_hint(fields), ""
     except InvalidError as exc:
@@ -167,7 +167,7 @@ def decode_claim(shard: int, entry_id: str, deliveries: int, fields: Fields) -> 
 
 
 def encode_feed(entries: Sequence[FeedEntry], macs: Macs | None = None) -> dict[str, bytes]:
-    """The fields of entries that follow each other: epoch, first number, what each says, and the code of all that.
+    """Return the fields of consecutive entries: epoch, first number, data of each entry, and the code of all these.
 
     Without keys there is no code. Raises `UnavailableError` when a key is missing.
     """
@@ -182,7 +182,9 @@ def encode_feed(entries: Sequence[FeedEntry], macs: Macs | None = None) -> dict[
 
 
 def decode_feed(fields: Fields, macs: Macs | None = None) -> list[FeedEntry]:
-    """The feed entries of an entry: at least one. With keys, raises `ForgedError` for one without their code."""
+    """Return the feed entries of a stream entry; at least one. With keys, raises `ForgedError` when the code is not
+    ours.
+    """
     if macs is not None:
         macs.check(fields.get("m"), _feed_place(fields.get("e", b""), fields.get("n", b"")), fields.get("d", b""))
     epoch, first = (_number(_text(fields, name), name) for name in ("e", "n"))
@@ -199,15 +201,18 @@ def decode_feed(fields: Fields, macs: Macs | None = None) -> list[FeedEntry]:
 
 
 def _feed_place(epoch: bytes, number: bytes) -> bytes:
-    """What the code of a feed entry binds it to: no entry counts in another stream, epoch, or at another number."""
+    """Return the place that the code of a feed entry binds it to. So a code is invalid in another stream, in another
+    epoch and at another number.
+    """
     return b"%b %b %b" % (_FEED_KEY, epoch, number)
 
 
 def feed_end(fields: Fields, macs: Macs | None = None) -> tuple[int, int]:
-    """(epoch, number) at the end of an entry of the feed.
+    """Return (epoch, number) at the end of an entry of the feed.
 
-    One of another version of ours, as an upgrade leaves behind, has at least its epoch, so that the next can begin.
-    With keys, one without their code has none: else whoever owned Redis once could end the feed for ever.
+    An entry of another version, as an upgrade leaves it, returns at least its epoch, so that the next epoch can begin.
+    With keys, an entry without a valid code returns (0, 0). Otherwise an attacker who once controlled Redis could end
+    the feed for ever.
     """
     try:
         last = decode_feed(fields, macs)[-1]
@@ -222,7 +227,7 @@ def feed_end(fields: Fields, macs: Macs | None = None) -> tuple[int, int]:
 
 
 def is_forged(newest: Sequence[tuple[tuple[int, int], Fields]], end: bytes, macs: Macs) -> bool:
-    """Whether the newest entry of the feed is the one of that id, and was not written with our keys."""
+    """Whether the newest entry of the feed has the id `end` and was not written with our keys."""
     if not newest or b"%d-%d" % newest[0][0] != end:
         return False
     try:
@@ -235,12 +240,12 @@ def is_forged(newest: Sequence[tuple[tuple[int, int], Fields]], end: bytes, macs
 
 
 def encode_beat(versions: Mapping[str, str]) -> bytes:
-    """The data of a heartbeat."""
+    """Return the data of a heartbeat."""
     return _json.encode(dict(versions))
 
 
 def decode_beat(data: bytes) -> dict[str, str]:
-    """{kind: resourceVersion published so far} of a heartbeat's data."""
+    """Return {kind: resourceVersion published so far} from a heartbeat's data."""
     try:
         return _texts.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
@@ -248,29 +253,29 @@ def decode_beat(data: bytes) -> dict[str, str]:
 
 
 def encode_decision(entry: DecisionEntry) -> dict[str, bytes]:
-    """The fields of a recorded tick."""
+    """Return the fields of a recorded tick."""
     return {"c": entry.chain.encode(), "n": b"%d" % entry.number, "t": b"%d" % entry.tick, "d": entry.data}
 
 
 def decode_decision(fields: Fields) -> DecisionEntry:
-    """The recorded tick of an entry, its data as it is. Raises `InvalidError`."""
+    """Return the recorded tick of an entry, with its data unchanged. Raises `InvalidError`."""
     number, tick = (_number(_text(fields, name), name) for name in "nt")
     return DecisionEntry(chain=_text(fields, "c"), number=number, tick=tick, data=fields.get("d", b""))
 
 
 def check_decision(entry: DecisionEntry, caps: Caps) -> None:
-    """Raises `InvalidError` for one that could only stand alone in its log, or not at all."""
+    """Raises `InvalidError` for an entry whose data uses more than half of its log's limit."""
     if len(entry.data) * 2 > caps.size:
         raise InvalidError(f"{len(entry.data)} bytes are too many for a decision log of {caps.size}")
 
 
 def encode_spans(spans: Sequence[SpanRecord]) -> dict[str, bytes]:
-    """The fields of spans that were written together."""
+    """Return the fields of spans that were written together."""
     return {"v": b"2", "spans": _json.encode(spans)}
 
 
 def decode_spans(fields: Fields) -> list[SpanRecord]:
-    """The spans of an entry."""
+    """Return the spans of an entry."""
     try:
         return _spans.decode(_bytes(fields, "spans"))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
@@ -278,7 +283,7 @@ def decode_spans(fields: Fields) -> list[SpanRecord]:
 
 
 def encode_dead(source: str, entry_id: str, deliveries: int, cause: str, fields: Fields) -> dict[str, bytes]:
-    """The fields of a dead letter: where from, why, and the original's fields with the prefix `f:`."""
+    """Return the fields of a dead letter: its source, its cause, and the original's fields with the prefix `f:`."""
     letter = {
         "source": source.encode(),
         "entry": entry_id.encode(),
@@ -289,13 +294,17 @@ def encode_dead(source: str, entry_id: str, deliveries: int, cause: str, fields:
 
 
 def encode_dead_delivery(delivery: Delivery, tries: int, cause: str) -> dict[str, bytes]:
-    """The fields of a dead letter about a webhook's delivery; its name travels among the event's own fields."""
+    """Return the fields of a dead letter for a webhook's delivery. The webhook's name is stored among the event's
+    fields.
+    """
     fields = {_WEBHOOK_FIELD: delivery.webhook.encode(), **delivery.fields}
     return encode_dead(keys.DEAD_DELIVERY, delivery.entry_id, tries, cause, fields)
 
 
 def replay_of(letter: DeadLetter, fields: Fields) -> tuple[str, dict[str, bytes]]:
-    """(key of the stream, fields of the entry) that send a letter again. Raises `InvalidError` when nothing does."""
+    """Return (key of the stream, fields of the entry) to send a letter again. Raises `InvalidError` when that is
+    impossible.
+    """
     original = dead_fields(fields)
     if letter.source in keys.WORK_KEYS:
         return letter.source, original
@@ -306,7 +315,7 @@ def replay_of(letter: DeadLetter, fields: Fields) -> tuple[str, dict[str, bytes]
 
 
 def decode_dead(letter_id: str, fields: Fields) -> DeadLetter:
-    """The dead letter of an entry; never raises, so that any letter can be shown."""
+    """Return the dead letter of an entry. Never raises, so that any letter can be shown."""
     shown = {name: value.decode("utf-8", "replace") for name, value in fields.items()}
     deliveries = shown.get("deliveries", "")
     return DeadLetter(
@@ -320,17 +329,17 @@ def decode_dead(letter_id: str, fields: Fields) -> DeadLetter:
 
 
 def dead_fields(fields: Fields) -> dict[str, bytes]:
-    """The original's fields inside a dead letter, exactly as they were."""
+    """Return the original's fields inside a dead letter, unchanged."""
     return {name[2:]: value for name, value in fields.items() if name.startswith("f:")}
 
 
 def encode_logout(login: str, ends_at: float) -> dict[str, bytes]:
-    """An ended login, and when it would have ended by itself."""
+    """Return the fields of an ended login: its id, and when it would have expired."""
     return {"login": login.encode(), "ends": encode_time(ends_at)}
 
 
 def decode_logout(fields: Fields) -> tuple[str, float]:
-    """(login, its own end). Raises `InvalidError` when it is neither."""
+    """Return (login, its expiry). Raises `InvalidError` when the fields are not these."""
     login, ends = _bytes(fields, "login"), _bytes(fields, "ends")
     if not ends.isdigit() or len(ends) > 15 or not login.isalnum() or len(login) > 64:
         raise InvalidError("not an ended login")
@@ -338,12 +347,12 @@ def decode_logout(fields: Fields) -> tuple[str, float]:
 
 
 def encode_time(at_s: float) -> bytes:
-    """Seconds since the epoch as whole milliseconds."""
+    """Return seconds since the epoch as whole milliseconds."""
     return b"%d" % int(at_s * 1_000)
 
 
 def decode_times(fields: Fields) -> dict[str, float]:
-    """{source: seconds since the epoch} of an activity hash; what is not a time is skipped."""
+    """Return {source: seconds since the epoch} of an activity hash. A value that is not a time is skipped."""
     return {name: int(value) / 1_000 for name, value in fields.items() if value.isdigit() and len(value) <= 15}
 
 
@@ -412,6 +421,8 @@ def _phase(value: str) -> Phase:
 
 
 def _traceparent(fields: Fields) -> str:
-    """The traceparent, or nothing when it is absent or malformed: it must never cost a message."""
+    """Return the traceparent; empty when it is absent or malformed, because it must never cause the loss of a
+    message.
+    """
     value = fields.get("traceparent", b"")[:64].decode("ascii", "replace")
     return value if _TRACEPARENT.fullmatch(value) else ""

@@ -1,16 +1,16 @@
-"""The work consumer: claims hints, runs a handler, acknowledges after the effect.
+"""The work consumer: it claims hints, runs a handler, and acknowledges a hint after the handler has returned.
 
-Owns concurrency, serialisation per key, heartbeats, claims of what others abandoned, retries, dead letters and the
-drain. Must not know what the handler does, nor Redis: it runs on the `WorkStream` port, in the simulation as well.
+This module owns concurrency, serialisation per key, heartbeats, claims of abandoned entries, retries, dead letters and
+the drain. It must not know the handler's work, nor Redis: it uses the `WorkStream` port, also in the simulation.
 
 Promises:
 
 - A hint is acknowledged only after the handler returned for it, or for a later hint of the same key.
-- Two runs for one key never overlap in this process; hints that arrive meanwhile cause one more run.
-- At most `concurrency` handlers run. While one runs, its entry is heartbeaten, so no other worker claims it.
-- An entry that cannot be decoded, whose handler raises `PermanentError`, or that was delivered more often than
-  allowed goes to the dead letters. `TransientError` and `StaleError` never count against an entry. A bug in the handler
-  (any other exception) is logged, counts, and delays nobody else. `InvariantError` ends the process.
+- Two runs for one key never overlap in this process. Hints that arrive during a run cause one more run.
+- At most `concurrency` handlers run. During a run its entry is heartbeaten, so no other worker claims it.
+- An entry becomes a dead letter when it cannot be decoded, when its handler raises `PermanentError`, or when it was
+  delivered more often than allowed. `TransientError` and `StaleError` are never counted against an entry. A bug in the
+  handler (any other exception) is logged and counted, and delays no other key. `InvariantError` ends the process.
 
 Not promised: that the handler runs once per hint (it must be idempotent), or in order.
 """
@@ -43,10 +43,12 @@ _STALE_RUNS_MAX: Final = 3
 _STALE_PAUSE_S: Final = 0.05
 _TAKE_PAUSE_S: Final = keys.GATHER_S / 2
 _FULL_SWEEP: Final = 20
-"""One sweep in so many also trims and forgets where this process has done nothing."""
+"""Every so many sweeps, one sweep also trims and removes idle consumers, even if this process has done nothing."""
 _LAST_CLAIM_S: Final = 1.0
-"""A claim that waits when the stop comes goes on for so long, then it is cancelled. What the server delivers in that
-very moment is claimed by another after its idle time; while hints come often, a claim ends before."""
+"""Seconds that a blocked claim may continue after the stop, before it is cancelled. Hints that the server delivers at
+the moment of the cancellation are claimed by another consumer after their idle time. When hints arrive often, the claim
+ends before.
+"""
 
 _STILL_S: Final = 120.0
 CLAIM = Loop(
@@ -63,12 +65,12 @@ _received: ContextVar[Claimed | None] = ContextVar("slipway_received", default=N
 
 
 def received() -> Claimed | None:
-    """The entry that the running handler was called for; None where no stream brought the hint."""
+    """Return the entry that the running handler was called for; None when the hint came from no stream."""
     return _received.get()
 
 
 class ConsumerSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """How a consumer works; times in seconds."""
+    """The settings of a consumer; times in seconds."""
 
     concurrency: int = 32
     block_s: float = 5.0
@@ -81,7 +83,7 @@ class ConsumerSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WorkConsumer:
-    """Works off the queue with one handler."""
+    """A consumer that handles the hints of the queue with one handler."""
 
     def __init__(
         self,
@@ -94,8 +96,9 @@ class WorkConsumer:
         troubled: Callable[[], object] = lambda: None,
         health: ProcessHealth | None = None,
     ) -> None:
-        """`troubled` is told whenever the queue cannot be reached. `LOOPS` run under `health`, where one is given; a
-        handler that can stand still is the caller's to watch."""
+        """`troubled` is called whenever the queue cannot be reached. `LOOPS` run under `health`, when it is given. The
+        caller must supervise a handler that may stand still.
+        """
         self._queue, self._handler, self._clock = queue, handler, clock
         self._troubled, self._health = troubled, health
         self._claiming: asyncio.Timeout | None = None
@@ -105,20 +108,22 @@ class WorkConsumer:
         self._running: dict[Key, Claimed] = {}
         self._waiting: dict[Key, Claimed] = {}
         self._done: list[Claimed] = []
-        """Handled, and not acknowledged yet"""
+        """Handled, but not acknowledged yet."""
         self._changed = asyncio.Event()
         self._settled = asyncio.Event()
         self._handled = 0
         self._has_acknowledged = False
-        """since the last trim"""
+        """Whether an entry was acknowledged since the last trim."""
 
     @property
     def in_hand(self) -> int:
-        """Hints that are being worked on or wait for their key."""
+        """Number of hints whose handler runs, or that wait for their key."""
         return len(self._running) + len(self._waiting)
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Work until `stop` is set, then finish what is in hand and return. Cancel to leave it to others."""
+        """Work until `stop` is set, then finish the hints in hand and return. When cancelled, leave them to other
+        consumers.
+        """
         async with TaskGroup() as group:
             chores = [
                 group.create_task(self._watched(HEARTBEATS, self._heartbeats)),
@@ -136,7 +141,7 @@ class WorkConsumer:
         return self._health.supervise(loop, work) if self._health is not None else work()
 
     async def drain_once(self) -> int:
-        """Work off what is there now, including what others abandoned; answers how many runs ended well.
+        """Handle all entries that exist now, including abandoned ones, and return how many runs succeeded.
 
         Raises `TransientError` when the queue cannot be reached.
         """
@@ -175,10 +180,10 @@ class WorkConsumer:
             failures = 0
             await self._admit(claimed, group)
             if claimed:
-                await self._clock.sleep(_TAKE_PAUSE_S)  # a crowd of hints is claimed together
+                await self._clock.sleep(_TAKE_PAUSE_S)  # so that hints that arrive close together are claimed together
 
     async def _claim(self, room: int) -> Sequence[Claimed]:
-        """New hints; none when the stop comes and none come."""
+        """Return new hints; none when the stop is set before a hint arrives."""
         try:
             async with asyncio.timeout(None) as self._claiming:
                 return await self._queue.claim(limit=room, block_s=self._settings.block_s)
@@ -188,15 +193,15 @@ class WorkConsumer:
             self._claiming = None
 
     async def _end_claim(self, stop: asyncio.Event) -> None:
-        """At the stop nobody waits for hints any more."""
+        """End the blocking claim shortly after the stop."""
         await stop.wait()
         if self._claiming is not None:
             self._claiming.reschedule(asyncio.get_running_loop().time() + _LAST_CLAIM_S)
 
     async def _sweeps(self, group: TaskGroup, stop: asyncio.Event) -> None:
-        """Now and then: take over what others abandoned, and trim what everybody has done.
+        """Take over abandoned entries and trim acknowledged ones, at intervals.
 
-        Who has acknowledged something trims; the others seldom, in case it died before.
+        A process that has acknowledged entries trims. Other processes trim rarely, in case that process died before.
         """
         for number in itertools.count():
             liveness.beat()
@@ -227,7 +232,7 @@ class WorkConsumer:
                 await self._quietly(self._queue.heartbeat(held))
 
     async def _acknowledgements(self) -> None:
-        """What is done together is acknowledged together."""
+        """Acknowledge handled entries in batches."""
         while True:
             with liveness.rest(lambda: self._done):
                 await self._settled.wait()
@@ -235,7 +240,9 @@ class WorkConsumer:
             await self._clock.sleep(keys.GATHER_S)
 
     async def _acknowledge(self) -> None:
-        """One that the server loses costs another run and nothing else; one that is cancelled is said again."""
+        """Acknowledge all handled entries. A lost acknowledgement only costs another run; a cancelled one is
+        repeated.
+        """
         self._settled.clear()
         done = tuple(self._done)
         if done:
@@ -253,7 +260,7 @@ class WorkConsumer:
                 self._running[each.hint.key] = each
                 group.create_task(self._work(each.hint, each))
             elif not _is_same(self._running[each.hint.key], each):
-                # One more run is enough for any number of hints: the newest stays pending for all of them.
+                # One more run is enough for any number of hints. The newest hint stays pending for all of them.
                 waiting = self._waiting.get(each.hint.key)
                 if waiting is not None and not _is_same(waiting, each):
                     self._acknowledge_soon(waiting)
@@ -264,7 +271,7 @@ class WorkConsumer:
         self._settled.set()
 
     async def _work(self, hint: WorkHint, claimed: Claimed) -> None:
-        # It is the handler that moves from now on, and not the loop that has claimed the hint.
+        # From now on the handler must make progress, and not the loop that claimed the hint.
         liveness.leave()
         try:
             async with self._slots:
@@ -279,7 +286,7 @@ class WorkConsumer:
             self._changed.set()
 
     async def _handle(self, hint: WorkHint) -> BaseException | None:
-        """How the handler ended: None when well, else the exception that it raised."""
+        """Run the handler; return None when it succeeded, else the exception that it raised."""
         ended: BaseException | None = None
         started_s = self._clock.monotonic()
         for run in range(1, _STALE_RUNS_MAX + 1):
@@ -317,7 +324,7 @@ class WorkConsumer:
         self._has_acknowledged = True
 
     async def _quietly(self, call: Awaitable[None]) -> None:
-        """A queue call whose failure changes nothing: the entry stays pending and comes again."""
+        """Await a queue call whose failure is harmless: the entry stays pending and is delivered again."""
         try:
             await call
         except TransientError as exc:

@@ -1,19 +1,20 @@
-"""The port of the decision log: what the planner saw and decided, per pool, capped by entries and by bytes.
+"""The port of the decision log: the planner's input and decisions, per pool, limited by entries and by bytes.
 
-Owns the words and the promises. What an entry's data means is the scheduler's. Two implementations keep every promise
-here and are held to one contract suite: `redis_decisions.py` and `memory_decisions.py`.
+This module owns the terms and the promises. The scheduler owns the meaning of an entry's data. Two implementations keep
+every promise and pass one contract suite: `redis_decisions.py` and `memory_decisions.py`.
 
-The entries form chains: a chain begins with its base (`number` 0), which needs nothing before it; every other entry
-builds on the one before it in its chain. Chains of several leaders may be interleaved.
+The entries form chains. A chain begins with its base (`number` 0), which depends on no other entry. Every other entry
+depends on the entry before it in its chain. Chains of several leaders may be interleaved.
 
 Promises:
 
-- An entry that is no base is appended only while its base is still there (and not if making room for it would drop
-  it). So every entry that is read has its base before it, unless it was trimmed between two pages.
+- An entry that is not a base is appended only while its base still exists. It is not appended when the space for it
+  would cost its base. So every entry that is read has its base before it, unless the base was trimmed between two
+  pages.
 - A chain has at most `CHAIN_MAX` entries, of successive ticks.
-- The caps hold after every append; what goes is the oldest, and never a base without what builds on it.
+- The caps are respected after every append. The oldest entries are removed first, and never a base without its chain.
 
-Not promised: that an entry is kept for long; that a chain is whole (a leader may die, or lose the server).
+Not promised: that an entry is kept for long; that a chain is complete (a leader may die, or lose the server).
 """
 
 from typing import Final, Protocol
@@ -21,45 +22,45 @@ from typing import Final, Protocol
 import msgspec
 
 CHAIN_MAX: Final = 128
-"""Entries of one chain: so many are lost at most with a base."""
+"""Limit on the entries of one chain, which is also the most that are lost with a base."""
 
 
 class DecisionEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """One recorded tick. `data` is opaque here."""
+    """One recorded tick. This package does not decode `data`."""
 
     chain: str
     number: int
-    """0 for the base, then contiguous"""
+    """0 for the base, then contiguous."""
     tick: int
     data: bytes
 
 
 class StoredDecision(msgspec.Struct, frozen=True, kw_only=True):
-    """One entry as read; resume after `cursor`."""
+    """One entry as read. Resume after `cursor`."""
 
     cursor: str
     entry: DecisionEntry
 
 
 class Caps(msgspec.Struct, frozen=True, kw_only=True):
-    """How much of one pool's log is kept."""
+    """The limits on the log of one pool."""
 
     entries: int
     size: int
-    """bytes of data"""
+    """Limit on the bytes of data."""
 
 
 class DecisionLog(Protocol):
     """The decision logs of all pools."""
 
     async def append(self, pool: str, entry: DecisionEntry, *, base: str | None, caps: Caps) -> str | None:
-        """Append, and answer the new entry's cursor; `base` is that of its base, None for a base itself.
+        """Append, and return the new entry's cursor. `base` is the cursor of its base; None for a base itself.
 
-        None when the base is gone: nothing was written, begin a new chain. Raises `InvalidError` for an entry that is
-        larger than the caps allow.
+        Returns None when the base is gone: then nothing was written, and the caller must begin a new chain. Raises
+        `InvalidError` for an entry that is larger than the caps allow.
         """
         ...
 
     async def read(self, pool: str, *, after: str | None = None, limit: int = 100) -> list[StoredDecision]:
-        """Up to `limit` entries after the cursor, oldest first; what cannot be decoded is left out."""
+        """Return up to `limit` entries after the cursor, oldest first, without entries that cannot be decoded."""
         ...

@@ -1,25 +1,26 @@
-"""The consumer of events: claims them for a group, calls a handler, and acknowledges after it returned.
+"""The consumer of events: it claims them for a group, calls a handler, and acknowledges an event after the handler
+returned.
 
-Owns the order within an allocation, retries, dead letters, the bound on what is in hand, claims of what a dead consumer
-left, and the stop. Must not know Redis or what the handler does: it runs on the `EventGroup` port.
+This module owns the order within an allocation, retries, dead letters, the limit on events in hand, claims of events
+that a dead consumer left, and the stop. It must not know Redis or the handler's work: it uses the `EventGroup` port.
 
 Promises:
 
 - An event is acknowledged only after the handler returned for it, or after its dead letter was written.
-- At most `prefetch` events are in hand, and at most `concurrency` handlers run. When the places are full, no event is
-  claimed until one is free.
-- The events of one allocation are handled one after another, as they came. One that fails is tried again, with growing
-  pauses, and those behind it wait; other allocations do not.
+- At most `prefetch` events are in hand, and at most `concurrency` handlers run. At the limit, no event is claimed until
+  a place is free.
+- The events of one allocation are handled one after another, in their order of arrival. A failed event is retried, with
+  growing pauses. The later events of its allocation wait; those of other allocations do not.
 - An event whose handler failed `deliveries_max` times, in this process and in others, becomes a dead letter with the
-  last reason. So does one that this version cannot read, and one whose handler raised `PermanentError` (at once).
-  `TransientError` does not count: the event is tried until it succeeds.
-- An event id that was handled is not handled again by this process, for the last `remembered` ids.
-- While Redis is away the consumer waits, with growing pauses, and says so. What was handled meanwhile is acknowledged
+  last reason. So does an event that this version cannot read, and one whose handler raised `PermanentError` (at once).
+  `TransientError` is not counted: the event is retried until it succeeds.
+- This process does not handle the same event id again, for the last `remembered` ids.
+- While Redis is away, the consumer waits, with growing pauses, and reports it. Events that it handled are acknowledged
   afterwards.
-- After the stop nothing is claimed. What is in hand is finished within `stop_s` seconds; the rest stays pending, and
-  another consumer claims it after `min_idle_s`.
+- After the stop, no event is claimed. Events in hand are finished within `stop_s` seconds. The others stay pending, and
+  another consumer claims them after `min_idle_s`.
 
-Not promised: that a handler runs once for an event: it must tolerate the same event again.
+Not promised: that a handler runs once for an event. It must tolerate the same event again.
 """
 
 import asyncio
@@ -48,7 +49,7 @@ _CAUSE_CHARS_MAX: Final = 500
 
 
 class EventConsumerSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """How a consumer works; times in seconds."""
+    """The settings of a consumer; times in seconds."""
 
     concurrency: int = 8
     prefetch: int = 64
@@ -75,10 +76,10 @@ class EventConsumerSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ConsumerStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """What a consumer has done since its start, and how it stands.
+    """What a consumer has done since its start, and its state now.
 
-    `failures` are calls of the handler that raised. `lag` is None until it is known, and while Redis is away. `away_s`
-    is since how many seconds Redis does not answer, 0 while it does.
+    `failures` is the number of handler calls that raised. `lag` is None until it is known, and while Redis is away.
+    `away_s` is the seconds since Redis stopped answering, 0 while it answers.
     """
 
     handled: int
@@ -91,7 +92,7 @@ class ConsumerStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EventConsumer:
-    """Hands the events of a group to one handler."""
+    """A consumer that passes the events of a group to one handler."""
 
     def __init__(
         self,
@@ -105,20 +106,21 @@ class EventConsumer:
         around: Callable[[AllocationEvent, int], AbstractContextManager[object]] = lambda _, __: nullcontext(),
         told: Callable[[ConsumerStatus], None] = lambda _: None,
     ) -> None:
-        """`wants` chooses events; others are acknowledged unseen. `around` is entered for each call of the handler,
-        with the event and the number of the delivery. `told` gets the status every `status_s` seconds, and whenever
-        Redis goes away or comes back."""
+        """`wants` selects events; other events are acknowledged without a call of the handler. `around` is entered for
+        each call of the handler, with the event and the number of the delivery. `told` receives the status every
+        `status_s` seconds, and whenever Redis goes away or comes back.
+        """
         self._group, self._handler, self._clock, self._random = group, handler, clock, random
         self._settings = settings if settings is not None else EventConsumerSettings()
         self._wants, self._around, self._told = wants, around, told
         self._slots = asyncio.Semaphore(self._settings.concurrency)
         self._lanes: dict[str, deque[EventDelivery]] = {}
-        """{allocation: its events in hand, the one that is handled first}"""
+        """{allocation: its events in hand, the one to handle first in front}."""
         self._held: dict[tuple[int, str], EventDelivery] = {}
-        """All that is in hand, also what is handled and not acknowledged yet"""
+        """All events in hand, including those that are handled but not acknowledged yet."""
         self._done: list[EventDelivery] = []
         self._seen: dict[str, None] = {}
-        """ids that were handled, the oldest first"""
+        """Ids of handled events, the oldest first."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._changed = asyncio.Event()
         self._settled = asyncio.Event()
@@ -129,7 +131,7 @@ class EventConsumer:
 
     @property
     def status(self) -> ConsumerStatus:
-        """How it stands now."""
+        """The status of the consumer now."""
         away_s = 0.0 if self._away_since is None else self._clock.monotonic() - self._away_since
         return ConsumerStatus(
             handled=self._handled,
@@ -142,10 +144,10 @@ class EventConsumer:
         )
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Work until `stop` is set, then finish what is in hand and return.
+        """Work until `stop` is set, then finish the events in hand and return.
 
         Raises:
-            PermanentError: Redis refuses the account, or answers what no retry mends.
+            PermanentError: Redis refuses the account, or returns an error that no retry can fix.
         """
         self._stop = stop
         async with TaskGroup() as group:
@@ -166,7 +168,7 @@ class EventConsumer:
             try:
                 if self._clock.monotonic() >= sweep_at_s:
                     found = await self._group.claim_abandoned(min_idle_s=self._settings.min_idle_s, limit=room)
-                    # Until a sweep finds nothing, the next one follows at once.
+                    # While sweeps find events, the next sweep follows at once.
                     sweep_at_s = self._clock.monotonic() + (0.0 if found else self._settings.sweep_s)
                 else:
                     found = await self._claim(room)
@@ -180,7 +182,9 @@ class EventConsumer:
                 self._admit(each, group)
 
     async def _claim(self, room: int) -> list[EventDelivery]:
-        """New events; none when the stop comes first. What the server hands out in that moment stays pending."""
+        """Return new events; none when the stop is set first. Events that the server delivers at that moment stay
+        pending.
+        """
         claiming = asyncio.ensure_future(self._group.claim(limit=room, block_s=self._settings.block_s))
         stopping = asyncio.ensure_future(self._stop.wait())
         try:
@@ -207,7 +211,7 @@ class EventConsumer:
 
     def _admit(self, each: EventDelivery, group: TaskGroup) -> None:
         if each.place in self._held:
-            return  # Redis was away for so long that our own event counted as abandoned
+            return  # Redis was away for so long that our own event was claimed as abandoned
         self._held[each.place] = each
         if each.event is not None and not self._wants(each.event):
             self._settle(each)
@@ -222,7 +226,7 @@ class EventConsumer:
         task.add_done_callback(self._tasks.discard)
 
     async def _work_off(self, lane: str) -> None:
-        """The events of one allocation, until there are none; those that the stop left stay pending."""
+        """Handle the events of one allocation until none is left. After the stop, the others stay pending."""
         queue = self._lanes[lane]
         try:
             while queue and await self._handle(queue[0]):
@@ -234,7 +238,9 @@ class EventConsumer:
             self._changed.set()
 
     async def _handle(self, each: EventDelivery) -> bool:
-        """Whether this event is over: handled, a repeat, or a dead letter; False when the stop came first."""
+        """Return whether this event is done: handled, a duplicate, or a dead letter. False when the stop is set
+        first.
+        """
         settings, event, deliveries = self._settings, each.event, each.deliveries
         if event is None:
             return await self._bury(each, deliveries, f"cannot be read: {each.problem}")
@@ -303,7 +309,7 @@ class EventConsumer:
             del self._seen[next(iter(self._seen))]
 
     async def _acknowledge_done(self) -> None:
-        """What is done together is acknowledged together; what Redis does not take is said again."""
+        """Acknowledge handled events in batches. A failed acknowledgement is repeated."""
         while True:
             await self._settled.wait()
             if not await self._acknowledge():
@@ -338,7 +344,7 @@ class EventConsumer:
             await self._clock.sleep(self._settings.status_s)
 
     async def _finish(self) -> None:
-        """Wait for the handlers that run, for a bounded time."""
+        """Wait for the running handlers, for at most `stop_s` seconds."""
         if self._tasks:
             _, late = await asyncio.wait(tuple(self._tasks), timeout=self._settings.stop_s)
             if late:
@@ -352,7 +358,7 @@ class EventConsumer:
             await self._quietly(self._group.leave())
 
     async def _first(self, event: asyncio.Event, timeout_s: float | None = None) -> None:
-        """Until the event or the stop, at most for so long."""
+        """Wait for `event` or the stop, for at most `timeout_s` seconds."""
         if event is self._changed:
             self._changed.clear()
         waiting: list[asyncio.Future[Any]] = [asyncio.ensure_future(each.wait()) for each in {event, self._stop}]
@@ -365,7 +371,9 @@ class EventConsumer:
                 each.cancel()
 
     async def _quietly(self, call: Awaitable[None]) -> bool:
-        """Whether Redis took it; what it did not take is said again, or comes again."""
+        """Return whether Redis accepted the call. After a failure, the call is repeated or the event is delivered
+        again.
+        """
         try:
             await call
         except TransientError as exc:

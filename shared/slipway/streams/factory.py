@@ -1,7 +1,7 @@
-"""What a composition root asks for: the streams of a URL, or ones that are always absent; spans written behind.
+"""Makes the streams for a composition root: those of a URL, or streams that are always absent. Also buffers spans.
 
-Owns the choice between a server and none (R0 mode: every call raises `UnavailableError`, as from a server that is
-away), and the adapters from telemetry to the streams and back.
+This module owns the choice between a server and none, and the adapters from telemetry to the streams and back. Without
+a server (R0 mode) every call raises `UnavailableError`, as if the server were away.
 """
 
 from typing import Any
@@ -29,7 +29,7 @@ _DELIVERIES = {
     "activity_dropped": ("activity", "dropped"),
     "entries_undecodable": ("any", "undecodable"),
 }
-"""{count of the streams: (stream, outcome)}"""
+"""{name of a count of the streams: (stream, outcome)}."""
 
 
 def open_streams(
@@ -41,9 +41,10 @@ def open_streams(
     feed_macs: Macs | None = None,
     gather_macs: Macs | None = None,
 ) -> Streams:
-    """The streams at `url`; an empty one means that there is no Redis. Does no IO.
+    """Return the streams at `url`; an empty URL means that there is no Redis. Does no IO.
 
-    `feed_macs`, `gather_macs`: the cluster feed and gatherings are signed, and what is read of them must be.
+    With `feed_macs` and `gather_macs`, the cluster feed and the gatherings are signed, and signatures are required on
+    reading.
 
     Raises:
         InvalidError: not a Redis URL.
@@ -63,7 +64,7 @@ def open_streams(
 
 
 async def write_behind(behind: BestEffort, context: ServiceContext[Any]) -> None:
-    """Run the buffered writers until the process stops, then write what is left."""
+    """Run the buffered writers until the process stops, then write the rest of the buffers."""
     async with TaskGroup() as tasks:
         writing = tasks.create_task(
             service.loop(
@@ -83,7 +84,7 @@ async def write_behind(behind: BestEffort, context: ServiceContext[Any]) -> None
 
 
 class MetricTally:
-    """Counts of the streams as metrics."""
+    """Reports the counts of the streams as metrics."""
 
     def count(self, name: str, amount: int = 1) -> None:
         """Add to the counter of that name."""
@@ -99,18 +100,18 @@ class MetricTally:
         telemetry.DELIVERIES.labels(stream=stream, outcome=outcome).inc(amount)
 
     def took(self, spent_s: float, traceparent: str) -> None:
-        """A hint was handled in so many seconds."""
+        """Record that a hint was handled in `spent_s` seconds."""
         telemetry.DELIVERY_DURATION.labels(stream="work").observe(spent_s, of=traceparent)
 
 
 class TraceWriter:
-    """Ended spans of allocations -> `slipway:trace:{id}`, written behind (a `telemetry.SpanSink`)."""
+    """A `telemetry.SpanSink` that buffers ended spans of allocations and writes them to `slipway:trace:{id}`."""
 
     def __init__(self, behind: BestEffort) -> None:
         self._behind = behind
 
     def offer(self, allocation_id: str, span: dict[str, Any]) -> None:
-        """Take one span; drops it when the buffer is full."""
+        """Buffer one span; drop it when the buffer is full."""
         attributes = {key: str(value) for key, value in span.get("attributes", {}).items()}
         for event in span.get("events", ()):
             attributes[f"event.{event.get('name', '')}"] = str(event.get("attributes", ""))

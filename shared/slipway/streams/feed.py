@@ -1,16 +1,19 @@
-"""The cluster feed: who publishes it, and what a reader may conclude from it.
+"""The cluster feed: its publisher, and what a reader may conclude from it.
 
-Owns epochs, numbers, heartbeats and the signs of a break. Knows nothing of what the objects are, nor of Redis.
+This module owns epochs, numbers, heartbeats and the signs of a break. It knows neither the meaning of the objects nor
+Redis.
 
-Publisher promises: of each object the states offered appear in their order, the last of them always, and one that was
-overtaken before it was sent not at all; what is sent is numbered without gap within an epoch; a heartbeat each second
-says up to which resourceVersion of each kind everything has been published. One publisher at a time: it is elected by
-a lease, and each lease term owns a range of epochs, so a publisher whose term is over is refused (`StaleError`).
-Whenever it cannot be sure what the feed holds (its end is gone, its buffer overflowed), it begins a new epoch.
+Publisher promises: the states of one object appear in the order in which they were offered. The last state always
+appears; a state that was replaced before it was sent does not. Entries are numbered without a gap within an epoch. Each
+second, a heartbeat states for each kind up to which resourceVersion everything is published. There is one publisher at
+a time: a lease elects it, and each lease term owns a range of epochs. So a publisher whose term is over is refused
+(`StaleError`). When the publisher cannot be sure of the content of the feed (its end is gone, its buffer overflowed),
+it begins a new epoch.
 
-Reader promises: between `start` and a `FeedBroken` it has given every entry published after the position of `start`.
-So LIST after `start`, then apply what `read` gives. Or `resume` at a snapshot (`snapshot.py`), take in its pages, and
-apply what `read` gives. Not promised: that the feed is there; `is_fresh` says so.
+Reader promises: between `start` and a `FeedBroken`, `read` has returned every entry that was published after the
+position of `start`. So the caller does a LIST after `start`, then applies the deltas of `read`. Alternatively the
+caller calls `resume` to begin at a snapshot (`snapshot.py`), reads its pages, and applies the deltas of `read`. Not
+promised: that a feed exists; `is_fresh` reports this.
 """
 
 import asyncio
@@ -37,7 +40,7 @@ _READ_MAX: Final = 1_000
 
 
 class Delta(msgspec.Struct, frozen=True, kw_only=True):
-    """One object as the publisher saw it: `data` is the compact JSON form, empty for a DELETE."""
+    """One object as the publisher saw it. `data` is the compact JSON form, empty for a DELETE."""
 
     kind: str
     op: FeedOp
@@ -47,12 +50,12 @@ class Delta(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FeedPublisher:
-    """Publishes deltas for one lease term; `term` rises with each election."""
+    """Publishes deltas for one lease term. `term` rises with each election."""
 
     def __init__(self, feed: Feed, clock: Clock, *, term: int) -> None:
         self._feed, self._clock, self._term = feed, clock, term
         self._buffer: dict[tuple[str, str, FeedOp], Delta] = {}
-        """the latest of each object and kind of change, in the order they were offered"""
+        """The latest delta of each object and kind of change, in the order of their offers."""
         self._versions: dict[str, str] = {}
         self._something = asyncio.Event()
         self._epoch = 0
@@ -60,7 +63,7 @@ class FeedPublisher:
         self._end: str | None = None
         self._in_flight: tuple[FeedEntry, ...] = ()
         self._sent: Sequence[Delta] = ()
-        """what the entries in flight were made of"""
+        """The deltas of the entries in flight."""
         self._beat_at_s = 0.0
         self._appends = 0
 
@@ -71,18 +74,18 @@ class FeedPublisher:
 
     @property
     def appends(self) -> int:
-        """How often something was appended."""
+        """Number of appends so far."""
         return self._appends
 
     @property
     def stands(self) -> SnapshotPosition | None:
-        """Up to where it is known what was published; None before anything of this epoch was."""
+        """The position up to which the publishing is confirmed; None before the first entry of this epoch."""
         if self._end is None:
             return None
         return SnapshotPosition(epoch=self._epoch, number=self._number, cursor=self._end)
 
     def offer(self, delta: Delta) -> None:
-        """Take a delta, without waiting. A buffer that is full is dropped whole, and a new epoch begins."""
+        """Buffer a delta, without waiting. A full buffer is dropped as a whole, and a new epoch begins."""
         self._versions[delta.kind] = delta.rv or self._versions.get(delta.kind, "")
         if len(self._buffer) >= BUFFER_MAX:
             if self._epoch:
@@ -94,11 +97,14 @@ class FeedPublisher:
         self._something.set()
 
     def reached(self, kind: str, rv: str) -> None:
-        """The watch of `kind` is complete up to `rv` (its LIST, a bookmark): the next heartbeat says so."""
+        """Record that the watch of `kind` is complete up to `rv` (its LIST, a bookmark). The next heartbeat states
+        this.
+        """
         self._versions[kind] = rv
 
     async def run(self, goes_on: Callable[[], bool] = lambda: True) -> None:
-        """Publish until `goes_on` says no. It is asked before each heartbeat at least, and may tell what is `reached`.
+        """Publish until `goes_on` returns False. It is called at least before each heartbeat, and it may call
+        `reached`.
 
         Raises `StaleError` when another term owns the feed.
         """
@@ -111,12 +117,13 @@ class FeedPublisher:
                 await self._clock.sleep(_RETRY_S)
                 continue
             if has_news:
-                # What changes alone is published at once; what changes in a crowd, together: that is much cheaper.
+                # A single change is published at once. Changes that follow closely are published together, which is
+                # much cheaper.
                 await self._clock.sleep(keys.GATHER_S)
             if not self._buffer:
                 self._something.clear()
                 left_s = max(0.0, self._beat_at_s - self._clock.monotonic())
-                # A timer that is heard like news costs less than a timeout.
+                # A timer that sets the same event costs less than a timeout.
                 timer = asyncio.get_running_loop().call_later(left_s, self._something.set)
                 try:
                     await self._something.wait()
@@ -124,7 +131,7 @@ class FeedPublisher:
                     timer.cancel()
 
     async def step(self) -> None:
-        """Publish what is buffered, and a heartbeat when it is due. Raises `TransientError` and `StaleError`."""
+        """Publish the buffered deltas, and a heartbeat when it is due. Raises `TransientError` and `StaleError`."""
         if self._epoch == 0:
             await self._start()
         if self._in_flight:
@@ -149,7 +156,7 @@ class FeedPublisher:
             raise InvariantError("a term of the feed has used up its epochs")
         self._epoch += 1
         self._number, self._end, self._in_flight = 0, None, ()
-        self._beat_at_s = self._clock.monotonic()  # readers shall notice at once
+        self._beat_at_s = self._clock.monotonic()  # so that readers notice the new epoch at once
 
     async def _append(self, deltas: Sequence[Delta]) -> None:
         epoch, self._sent = self._epoch, deltas
@@ -176,14 +183,14 @@ class FeedPublisher:
     def _done(self, end: str) -> None:
         for delta in self._sent:
             place = (delta.kind, delta.key, delta.op)
-            # A later state of the same object may have taken its place meanwhile.
+            # A later state of the same object may have replaced it in the buffer during the append.
             if self._buffer.get(place) is delta:
                 del self._buffer[place]
         self._number, self._end, self._in_flight = self._in_flight[-1].number, end, ()
         self._appends += 1
 
     async def _settle(self) -> None:
-        """An append ended without an answer: look whether it took effect."""
+        """Find out whether an append without an answer took effect."""
         position = await self._feed.position()
         last = self._in_flight[-1]
         if position.epoch > self._epoch:
@@ -196,7 +203,7 @@ class FeedPublisher:
 
 
 class BreakReason(StrEnum):
-    """Why a reader cannot go on."""
+    """The reason why a reader cannot continue."""
 
     NEW_EPOCH = "new epoch"
     GAP = "jump in the numbers"
@@ -207,19 +214,19 @@ class BreakReason(StrEnum):
 
 
 class FeedBatch(msgspec.Struct, frozen=True, kw_only=True):
-    """What came, in order; possibly nothing."""
+    """The deltas that arrived, in order; possibly none."""
 
     deltas: tuple[Delta, ...]
 
 
 class FeedBroken(msgspec.Struct, frozen=True, kw_only=True):
-    """Something may have been missed: `start` again, then LIST."""
+    """The reader may have missed entries. Call `start` again, then LIST."""
 
     reason: BreakReason
 
 
 class FeedReader:
-    """Follows the feed from where it ends at `start`."""
+    """Follows the feed from its end at the time of `start`."""
 
     def __init__(self, feed: Feed, clock: Clock) -> None:
         self._feed, self._clock = feed, clock
@@ -230,39 +237,44 @@ class FeedReader:
         self._heard_at_s = 0.0
         self._has_heard = False
         self._past = 0
-        """entries up to this number were there before the reader: they do not say that anybody publishes"""
+        """Entries up to this number existed before the reader started, so they do not prove that a publisher is
+        active.
+        """
         self._broken: FeedBroken | None = FeedBroken(reason=BreakReason.SILENCE)
 
     @property
     def silent_s(self) -> float:
-        """Seconds since the publisher was heard, or the reader began."""
+        """Seconds since the last sign of the publisher, or since the reader began."""
         return self._clock.monotonic() - self._heard_at_s
 
     @property
     def is_fresh(self) -> bool:
-        """Whether the reader is unbroken and has heard from the publisher within the silence limit."""
+        """Whether the reader is unbroken and has received an entry of the publisher within the silence limit."""
         age_s = self._clock.monotonic() - self._heard_at_s
         return self._broken is None and self._has_heard and age_s <= keys.FEED_SILENCE_S
 
     @property
     def is_broken(self) -> bool:
-        """Whether `start` has to be called before anything more is given."""
+        """Whether `start` must be called before `read` returns anything more."""
         return self._broken is not None
 
     @property
     def versions(self) -> Mapping[str, str]:
-        """{kind: resourceVersion up to which everything has been read}, from the last heartbeat."""
+        """{kind: resourceVersion up to which everything was read}, from the last heartbeat."""
         return self._versions
 
     async def start(self) -> None:
-        """Stand at the end of the feed. LIST afterwards. Raises `TransientError` when there is no feed to read."""
+        """Move to the end of the feed. The caller must LIST afterwards. Raises `TransientError` when the feed cannot be
+        read.
+        """
         position = await self._feed.position()
         self._stand(position.cursor, position.epoch, position.number, past=position.number)
 
     async def resume(self) -> FeedSnapshot | None:
-        """Stand at the latest snapshot that the feed can be read on from; None when there is none: `start` then.
+        """Move to the latest snapshot from which the feed can still be read on.
 
-        Raises `TransientError` when there is no feed to read.
+        Returns None when there is no such snapshot; then call `start`. Raises `TransientError` when the feed cannot be
+        read.
         """
         end = await self._feed.position()
         found = await snapshot.find(self._feed, end)
@@ -277,11 +289,14 @@ class FeedReader:
         self._heard_at_s = self._clock.monotonic()
 
     async def read(self, *, timeout_s: float) -> FeedBatch | FeedBroken:
-        """What came since the last call; waits up to `timeout_s` for the first entry. A break stays until `start`."""
+        """Return the deltas since the last call. Waits up to `timeout_s` for the first entry. A break lasts until
+        `start`.
+        """
         if self._broken is not None:
             return self._broken
-        # Who did not read for a while (its LIST of a large cluster takes seconds) looks first at what has come
-        # meanwhile: only a publisher can be silent, and a reader that took itself for one would LIST for ever.
+        # A reader may pause for seconds, for example during its LIST of a large cluster. So it first reads the entries
+        # that arrived during the pause. Only a publisher can be silent. A reader that took its own pause for silence
+        # would LIST for ever.
         silent_s = self._clock.monotonic() - self._heard_at_s
         block_s = max(0.0, min(timeout_s, keys.FEED_SILENCE_S - silent_s))
         try:
@@ -295,12 +310,14 @@ class FeedReader:
         if not page and silent_s >= keys.FEED_SILENCE_S:
             return self._break(BreakReason.SILENCE)
         deltas = self._take(page)
-        # What came before a break is still true; the break itself is the next answer.
+        # Deltas before a break are still valid. The next call returns the break.
         return self._broken if self._broken is not None and not deltas else FeedBatch(deltas=deltas)
 
     async def _page(self, block_s: float) -> Sequence[tuple[str, FeedEntry]]:
-        """What follows; asked for once more when there was no answer. A deadline may have passed while this process was
-        busy (it builds its columns beside the first read); to ask again costs nothing, where a break costs a LIST.
+        """Return the next page; read once more when there was no answer.
+
+        A deadline may pass while this process is busy (it builds its columns during the first read). A second read
+        costs nothing, but a break costs a LIST.
         """
         try:
             return await self._feed.read(self._cursor, limit=_READ_MAX, block_s=block_s)
@@ -310,7 +327,8 @@ class FeedReader:
     def _take(self, page: Sequence[tuple[str, FeedEntry]]) -> tuple[Delta, ...]:
         deltas: list[Delta] = []
         for cursor, entry in page:
-            # Also after an empty feed (epoch 0): what changed between our LIST and the epoch's begin is in no entry.
+            # This is also true after an empty feed (epoch 0): changes between our LIST and the begin of the epoch are
+            # in no entry.
             if entry.epoch != self._epoch:
                 self._break(BreakReason.NEW_EPOCH)
                 break

@@ -1,6 +1,7 @@
-"""The span of a hint that is sent: what the pod worker's span links to, on the other side of the stream.
+"""The producer span of a hint, to which the pod worker's span links on the other side of the stream.
 
-Owns the one span; must not know how hints are sent. It is an instant: hints are gathered and sent together.
+This module owns this one span. It must not know how hints are sent. The span has no duration, because hints are
+collected and sent together.
 """
 
 from slipway.model.ids import AllocationId
@@ -9,7 +10,9 @@ from slipway.streams import keys
 
 
 def hinted(cause: str, allocation: AllocationId) -> str:
-    """The traceparent for a hint about this allocation; `cause` is that of what led to it."""
+    """Return the traceparent for a hint about this allocation. `cause` is the traceparent of the span that caused the
+    hint.
+    """
     stream = keys.work(keys.shard_of(allocation))
     sent = telemetry.emit(
         f"send {keys.WORK.prefix.rstrip(':')}",

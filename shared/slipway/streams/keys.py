@@ -1,7 +1,8 @@
 """Every key, type, life time, cap and consumer group, in one table.
 
-Owns the names of everything that Slipway keeps in Redis. Knows nothing of how it gets there. The braces are
-literal: they are Redis Cluster hash tags, so that an allocation's keys share a slot and shards spread.
+This module owns the names of everything that Slipway stores in Redis. It does not know how the data is written. The
+braces in the keys are literal. They are Redis Cluster hash tags, so that an allocation's keys share a slot and shards
+are distributed.
 
 Invariant: no key is written that is not in `TABLE`, and every family has a cap or a life time.
 """
@@ -20,11 +21,11 @@ DAY_S = 86_400
 
 
 CursorText = Annotated[str, msgspec.Meta(pattern=r"^[0-9]{1,18}-[0-9]{1,18}$")]
-"""An id of an entry, as people type one."""
+"""The id of an entry, as people type it."""
 
 
 class KeyFamily(msgspec.Struct, frozen=True, kw_only=True):
-    """One row: `ttl_s` counts from the last write (for events: from the end), 0 is no expiry."""
+    """One row. `ttl_s` is the life time after the last write (for events: after the end); 0 means no expiry."""
 
     prefix: str
     type: str
@@ -38,44 +39,47 @@ ALLOCATION = KeyFamily(prefix="slipway:alloc:", type="stream", length_max=1_024,
 EVENTS = KeyFamily(prefix="slipway:events:", type="stream", length_max=100_000)
 WORK = KeyFamily(prefix="slipway:work:", type="stream", group=WORK_GROUP, trimmed_by="acknowledged by every group")
 BELL = KeyFamily(prefix="slipway:bell", type="stream", length_max=128)
-"""Rung after hints were sent on a Redis Cluster, where no command can wait for all shards of the work queue."""
+"""An entry is added after hints were sent on a Redis Cluster, where no command can wait for all shards of the queue."""
 CLUSTER = KeyFamily(prefix="slipway:cluster", type="stream", length_max=4_000)
-"""An entry holds what was published together; readers are seconds behind, or LIST."""
+"""An entry contains the deltas that were published together. A reader is seconds behind; otherwise it does a LIST."""
 SNAPSHOT = KeyFamily(prefix="slipway:snapshot:", type="hash", ttl_s=DAY_S)
-"""What the feed had told up to a moment, in pages; the last one and the one before it, in turn in two keys."""
+"""The content of the feed up to a moment, in pages. Two keys store the last snapshot and the one before it, in turn."""
 SNAPSHOT_SLOTS = 2
 WAKE = KeyFamily(prefix="slipway:wake", type="stream", length_max=128)
 LOGS = KeyFamily(prefix="slipway:logs:", type="stream", ttl_s=7 * DAY_S, trimmed_by="the share of each log in bytes")
-"""An entry holds lines of one rank that follow each other."""
+"""An entry contains consecutive lines of one rank."""
 LOG_STATE = KeyFamily(prefix="slipway:logstate:", type="hash", ttl_s=7 * DAY_S)
-"""How far each log of an allocation is stored."""
+"""The position up to which each log of an allocation is stored."""
 LOG_PACKS = KeyFamily(prefix="slipway:logpacks:", type="hash", ttl_s=7 * DAY_S)
 """The entries of each log that may be removed, oldest first."""
 DEAD = KeyFamily(prefix="slipway:dead", type="stream", length_max=10_000)
 TRACE = KeyFamily(prefix="slipway:trace:", type="stream", length_max=256, ttl_s=7 * DAY_S)
-"""An entry holds the spans of one process that ended at about the same time."""
+"""An entry contains the spans of one process that ended at about the same time."""
 ACTIVITY = KeyFamily(prefix="slipway:activity:", type="hash", ttl_s=30 * DAY_S)
 ACTIVITY_SINCE = "since"
-"""A source of activity that is no use: since when the others are on record. Without it, they were lost."""
+"""A field that is no use: the time since when the other sources are recorded. Without this field, they were lost."""
 WEBHOOK = KeyFamily(prefix="slipway:webhook:", type="stream", length_max=100_000, group=WEBHOOK_GROUP)
-"""What a webhook is still to be sent; an entry goes when it was delivered or given up."""
+"""The events that a webhook has not received yet. An entry is removed when it was delivered or given up."""
 LETTERS = KeyFamily(prefix="slipway:letters:", type="stream", length_max=10_000)
-"""Events that the consumer group of an integration could not handle (`slipway.sdk.consume`), each with the cause."""
+"""Events that the consumer group of an integration could not handle (`slipway.sdk.consume`), each with its cause."""
 
 GATHER = KeyFamily(prefix="slipway:gather:", type="hash", ttl_s=3_600)
-"""What the ranks of an attempt exchange, by the name of the gathering; also so long after it is complete. Without a
-name: the bytes of the allocation's complete ones."""
+"""The data that the ranks of an attempt exchange, by the name of the gathering. It is kept this long after the last
+write. The key without a name counts the bytes of the allocation's complete gatherings.
+"""
 
 LOGOUTS = KeyFamily(prefix="slipway:logouts", type="stream", length_max=10_000)
-"""Logins of browsers that were ended; replicas of the api are seconds behind, and remember what they have read."""
+"""Ended logins of browsers. Replicas of the api are seconds behind, and remember the entries that they have read."""
 USED_CODE = KeyFamily(prefix="slipway:code:", type="string", ttl_s=600)
-"""A one-time code that was used; as long as the code would be good, at most so long."""
+"""A one-time code that was used. It is stored as long as the code would be valid, at most for this time."""
 SIGN_IN = KeyFamily(prefix="slipway:signin:", type="string", ttl_s=7 * DAY_S)
-"""What the issuer said last of one login of a browser, sealed by the api; as long as the login, at most so long."""
+"""The issuer's last answer about one login of a browser, sealed by the api. It is stored as long as the login, at most
+for this time.
+"""
 HEALTH = KeyFamily(prefix="slipway:health", type="stream", length_max=1)
-"""Written to see whether writes are taken: a full server, or a replica, still answers a PING."""
+"""Written to check that the server accepts writes, because a full server or a replica still answers a PING."""
 DECISIONS = KeyFamily(prefix="slipway:decisions:", type="stream", length_max=4_096)
-"""An entry holds one tick that decided something; the scheduler's settings cap their bytes besides."""
+"""An entry contains one tick with a decision. The scheduler's settings limit the bytes in addition."""
 
 TABLE = (
     ALLOCATION,
@@ -102,15 +106,19 @@ TABLE = (
 )
 
 DEAD_DELIVERY = "webhook"
-"""The source of a dead letter that was meant for a webhook; which one is among its fields."""
+"""The source of a dead letter that was meant for a webhook. Its fields contain the webhook's name."""
 WEBHOOK_HELD_MAX = 1_000
 
 WORK_BACKLOG_MAX = 50_000
-"""Hints are not sent to a shard that holds more than this (nobody works it off, and they are derived)."""
+"""No hints are sent to a shard with more entries than this, because then no worker consumes them. Hints can be derived
+again.
+"""
 STANDING_MAX = 2_000
-"""Entries of a shard that are counted when somebody asks how many wait: beyond it there are just very many."""
+"""Limit on the entries of a shard that are counted for the number of waiting hints. Beyond it, the exact number is of
+no use.
+"""
 LAG_MAX = 250
-"""Entries of a shard that are counted when an integration asks how far its group is behind."""
+"""Limit on the entries of a shard that are counted for the lag of an integration's group."""
 FEED_PACK_MAX = 64
 """Deltas in one entry of the feed."""
 FEED_BATCH_MAX = 256
@@ -120,9 +128,11 @@ SPAN_PACK_MAX = 32
 DELIVERIES_MAX = 5
 MIN_IDLE_S = 30.0
 GATHER_S = 0.02
-"""After a write, so long until the next of its kind: what comes meanwhile goes together."""
+"""Seconds between a write and the next write of its kind. Values that arrive between the two are written together."""
 BELL_S = 0.05
-"""The scheduler's bell is not rung more often: it asks for a LIST at most, and the feed is quicker."""
+"""Minimum seconds between two entries that wake the scheduler. Such an entry causes only a LIST, and the feed is
+faster.
+"""
 FEED_SILENCE_S = 3.0
 FEED_BEAT_S = 1.0
 
@@ -140,82 +150,82 @@ COUNTERS = (
 
 
 def allocation(allocation_id: AllocationId) -> str:
-    """The stream of one allocation's transitions."""
+    """Return the stream of one allocation's transitions."""
     return f"{ALLOCATION.prefix}{{{allocation_id}}}"
 
 
 def log_state(allocation_id: AllocationId) -> str:
-    """The positions of one allocation's logs."""
+    """Return the hash with the positions of one allocation's logs."""
     return f"{LOG_STATE.prefix}{{{allocation_id}}}"
 
 
 def log_packs(allocation_id: AllocationId) -> str:
-    """The removable entries of one allocation's logs."""
+    """Return the hash with the removable entries of one allocation's logs."""
     return f"{LOG_PACKS.prefix}{{{allocation_id}}}"
 
 
 def logs(allocation_id: AllocationId) -> str:
-    """The stream of one allocation's log lines."""
+    """Return the stream of one allocation's log lines."""
     return f"{LOGS.prefix}{{{allocation_id}}}"
 
 
 def trace(allocation_id: AllocationId) -> str:
-    """The stream of one allocation's spans."""
+    """Return the stream of one allocation's spans."""
     return f"{TRACE.prefix}{{{allocation_id}}}"
 
 
 def activity(allocation_id: AllocationId) -> str:
-    """The hash of one allocation's activity."""
+    """Return the hash of one allocation's activity."""
     return f"{ACTIVITY.prefix}{{{allocation_id}}}"
 
 
 def gather(allocation_id: AllocationId, attempt: int, group: str) -> str:
-    """The hash of one gathering of one attempt."""
+    """Return the hash of one gathering of one attempt."""
     return f"{GATHER.prefix}{{{allocation_id}}}:{attempt}:{group}"
 
 
 def gathered(allocation_id: AllocationId) -> str:
-    """The hash that counts the bytes of an allocation's complete gatherings."""
+    """Return the hash that counts the bytes of an allocation's complete gatherings."""
     return f"{GATHER.prefix}{{{allocation_id}}}"
 
 
 def events(shard: int) -> str:
-    """One shard of the firehose."""
+    """Return one shard of the firehose."""
     return f"{EVENTS.prefix}{{{shard:02d}}}"
 
 
 def work(shard: int) -> str:
-    """One shard of the work queue."""
+    """Return one shard of the work queue."""
     return f"{WORK.prefix}{{{shard:02d}}}"
 
 
 def webhook(name: str) -> str:
-    """The queue of one webhook."""
+    """Return the queue of one webhook."""
     return f"{WEBHOOK.prefix}{{{name}}}"
 
 
 def letters(group: str) -> str:
-    """The dead letters of one consumer group of an integration."""
+    """Return the dead letters of one consumer group of an integration."""
     return f"{LETTERS.prefix}{{{group}}}"
 
 
 def decisions(pool: str) -> str:
-    """The decision log of one pool."""
+    """Return the decision log of one pool."""
     return f"{DECISIONS.prefix}{{{pool}}}"
 
 
 def used_code(code: str) -> str:
-    """The mark of one used code."""
+    """Return the key that marks a code as used."""
     return f"{USED_CODE.prefix}{{{code}}}"
 
 
 def sign_in(login: str) -> str:
-    """What is kept of one login."""
+    """Return the key with the issuer's last answer about one login."""
     return f"{SIGN_IN.prefix}{{{login}}}"
 
 
 def snapshot(slot: int) -> str:
-    """The hash of one snapshot of the feed."""
+    """Return the hash of one snapshot of the feed."""
     return f"{SNAPSHOT.prefix}{{{slot}}}"
 
 
@@ -224,5 +234,5 @@ WORK_KEYS = tuple(work(shard) for shard in range(SHARDS))
 
 
 def shard_of(allocation_id: AllocationId) -> int:
-    """The shard of an allocation: crc32 modulo the number of shards, the same in every process and version."""
+    """Return the shard of an allocation: crc32 modulo the number of shards, the same in every process and version."""
     return zlib.crc32(allocation_id.encode()) % SHARDS

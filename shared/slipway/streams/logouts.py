@@ -1,11 +1,10 @@
-"""Logins of browsers that were ended or renewed, and one-time codes that were used: what replicas of the api tell
-each other.
+"""Ended and renewed logins of browsers, and used one-time codes: the data that replicas of the api share.
 
-Owns the words and the promises. Must not know Redis, cookies or tokens: ids only.
+This module owns the terms and the promises. It must not know Redis, cookies or tokens: it handles ids only.
 
-Promises: an entry is read by every reader that looks before the cap of the table drops it; `take` answers yes once for
-a code, within its time, as long as the server keeps its data; `kept` answers what was written last. Not promised: that
-the server keeps them; `is_lost` says that it has not.
+Promises: every reader that reads before the cap of the table drops an entry receives the entry. `take` returns True
+once for a code, within its time, as long as the server keeps its data. `kept` returns the text that was written last.
+Not promised: that the server keeps the data; `is_lost` reports a loss.
 """
 
 from collections.abc import Mapping
@@ -15,34 +14,36 @@ import msgspec
 
 
 class LogoutPage(msgspec.Struct, frozen=True, kw_only=True):
-    """What was ended: {id of a login: when it would have ended by itself, epoch seconds}; go on after `cursor`."""
+    """Ended logins: {id of a login: when it would have expired, epoch seconds}. Read on after `cursor`."""
 
     ended: Mapping[str, float]
     cursor: str | None
     has_more: bool = False
     is_lost: bool = False
-    """The server no longer has what the cursor was read from: begin anew, and append what is known."""
+    """The server has lost the entries that the cursor refers to. Read from the beginning, and append the known
+    logins.
+    """
 
 
 class Logouts(Protocol):
     """Ended logins and used codes."""
 
     async def append(self, ended: Mapping[str, float]) -> None:
-        """Tell of ended logins; the same again does no harm."""
+        """Publish ended logins. Repeating a login does no harm."""
         ...
 
     async def read(self, after: str | None, *, limit: int) -> LogoutPage:
-        """What was told after a cursor, oldest first."""
+        """Return the logins that were published after a cursor, oldest first."""
         ...
 
     async def keep(self, login: str, text: str, ttl_s: int) -> None:
-        """Write what other replicas are to know of a login, in the place of what was there."""
+        """Store a text about a login for other replicas, in place of an earlier one."""
         ...
 
     async def kept(self, login: str) -> str:
-        """What was written of a login; empty when there is nothing, or it is over."""
+        """Return the stored text about a login; empty when there is none or it has expired."""
         ...
 
     async def take(self, code: str, ttl_s: int) -> bool:
-        """Whether nobody took this code before; that is remembered for `ttl_s`."""
+        """Return whether this code was not taken before. The code is remembered for `ttl_s` seconds."""
         ...

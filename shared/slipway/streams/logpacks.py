@@ -1,16 +1,16 @@
-"""The lines of a container's log as they are stored: packs of consecutive lines, a position per log, gaps with a count.
+"""The stored form of a container's log: packs of consecutive lines, a position per log, and gaps with their size.
 
-Owns the values, their wire form, and the rule for gaps. Must not know Redis or IO.
+This module owns the values, their wire format, and the rule for gaps. It must not know Redis or IO.
 
-A log is what one container of one rank prints in one attempt. Its lines are numbered from 1, also those that are not
-kept. A stored entry is a pack: lines of one log with consecutive numbers. So a reader that sees the numbers jump knows
-how many lines are missing and where, whoever left them out: the writer, because it could not keep up, or the store,
-because each log has a bound (its first lines and its last ones stay).
+A log is the output of one container of one rank in one attempt. Its lines are numbered from 1, including lines that are
+not stored. A stored entry is a pack: lines of one log with consecutive numbers. So a reader that sees a jump in the
+numbers knows how many lines are missing, and where. Either the writer left them out, because it was too slow, or the
+store removed them, because each log has a size limit (its first and last lines are kept).
 
-Invariants: a pack is appended only where its writer believes that the log stands, by number and by what was read; so no
-line is stored twice, however many writers there are, and also when the store has lost the log and another writer has
-told it again under other numbers. Encoding is deterministic. What is decoded may be hostile: it decodes to values
-or raises `InvalidError`.
+Invariants: a pack is appended only when the log is at the position that its writer expects, by number and by what was
+read. So no line is stored twice, however many writers there are. This is also true when the store has lost the log and
+another writer has stored it again with other numbers. Encoding is deterministic. Decoded data may be hostile: it
+decodes to values or raises `InvalidError`.
 """
 
 import zlib
@@ -25,26 +25,26 @@ from slipway.model.ids import AllocationId
 Fields = Mapping[str, bytes]
 
 STDOUT: Final = "stdout"
-"""What a container prints; the API of Kubernetes gives both of its streams as one."""
+"""The output of a container. The API of Kubernetes returns both of its streams as one."""
 EVENT: Final = "event"
-"""What Kubernetes says about a pod."""
+"""Kubernetes events about a pod."""
 PACK_BYTES_MAX: Final = 128 * 1024
-"""Of the lines of one pack, before they are compressed; a writer stays far below."""
+"""Limit on the lines of one pack before compression. Writers stay far below it."""
 PACK_LINES_MAX: Final = 4_096
 PACK_COST_BYTES: Final = 150
-"""What an entry takes besides its lines; so the bound of a log also bounds how many packs it has."""
+"""Bytes that are charged for an entry in addition to its lines, so that the limit of a log also limits its packs."""
 PAGE_PACKS: Final = 32
-"""Packs that are read together: 4 MiB of lines at most."""
+"""Packs that are read together: at most 4 MiB of lines."""
 SHARE_BYTES_MIN: Final = 64 * 1024
 EVENT_SHARE_BYTES: Final = 64 * 1024
 FIRST_PART: Final = 8
-"""The first lines of a log may take this part of its share; they stay."""
+"""The first lines of a log may use one part in this many of its share, and they are kept."""
 _LEVEL: Final = 1
 _ABSENT: Final = "-"
 
 
 class LogKey(msgspec.Struct, frozen=True, kw_only=True, order=True):
-    """Which log of an allocation; `container` is empty for the main one."""
+    """The name of one log of an allocation. `container` is empty for the main container."""
 
     attempt: int
     rank: int
@@ -53,16 +53,17 @@ class LogKey(msgspec.Struct, frozen=True, kw_only=True, order=True):
 
     @property
     def name(self) -> str:
-        """As it stands in the store."""
+        """The name in the store."""
         return f"{self.attempt}/{self.rank}/{self.stream}/{self.container}"
 
 
 class LogLine(msgspec.Struct, frozen=True, kw_only=True):
-    """One line. `time` is RFC 3339 as the container runtime gave it; `number` is its place in its log, from 1; 0
-    for what Kubernetes says of a pod, which has no place among the lines.
+    """One line. `time` is the container runtime's time in RFC 3339. `number` is the line's place in its log, from 1; it
+    is 0 for Kubernetes events about a pod, which have no place among the lines.
 
-    With `missing` it is the mark of a gap: that many lines, from `number` on, are not kept; `text` says so. Where its
-    writer left lines out before it, `follows` is the number of the stored line before them (0: none); else it is -1.
+    With `missing`, the value marks a gap: that many lines, from `number` on, are not stored; `text` states this. When
+    the writer left out lines before this line, `follows` is the number of the last stored line before them (0: none);
+    otherwise it is -1.
     """
 
     attempt: int
@@ -77,12 +78,12 @@ class LogLine(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def source(self) -> LogKey:
-        """The log that it belongs to."""
+        """The log of this line."""
         return LogKey(attempt=self.attempt, rank=self.rank, container=self.container, stream=self.stream)
 
 
 class StoredLine(msgspec.Struct, frozen=True, kw_only=True):
-    """One log line as read; resume after `cursor`."""
+    """One log line as read. Resume after `cursor`."""
 
     cursor: str
     line: LogLine
@@ -91,12 +92,12 @@ class StoredLine(msgspec.Struct, frozen=True, kw_only=True):
 class LogPosition(msgspec.Struct, frozen=True, kw_only=True):
     """How far a log is stored.
 
-    `number` is the last line's. To go on, its reader asks for the log since `second` (an RFC 3339 time of whole
-    seconds, the finest that Kubernetes takes) and leaves out `seen` lines; `time` is the last line's own. `is_ended`
-    once the log was read to its end.
+    `number` is the number of the last line. To continue, the reader requests the log since `second` (an RFC 3339 time
+    in whole seconds, the finest unit that Kubernetes accepts) and skips `seen` lines. `time` is the time of the last
+    line. `is_ended` is True when the log was read to its end.
 
-    Of the lines up to `first_end` all are kept that were written, and of those from `kept_from` on (0: none yet);
-    between them the store may have removed some.
+    All written lines up to `first_end` and from `kept_from` on (0: none yet) are stored. The store may have removed
+    lines between the two.
     """
 
     number: int = 0
@@ -109,20 +110,20 @@ class LogPosition(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def place(self) -> tuple[int, str, int]:
-        """What two readers of one log agree on when they have read and stored the same."""
+        """The part of the position that is equal for two readers that have read and stored the same."""
         return self.number, self.second, self.seen
 
 
 class LogPack(msgspec.Struct, frozen=True, kw_only=True):
-    """Lines to append to one log, and where its reader stands after them.
+    """Lines to append to one log, and the reader's position after them.
 
-    `after` is where the log is believed to stand; `first` the number of the first line here, and larger than that of
-    `after` + 1 when the writer leaves lines out. `lines` are `<time> <text>` without a line end; none to move the
-    position alone. `share_bytes` is what the log may take of the store. `position` says nothing of `first_end` and
-    `kept_from`, which the store keeps.
+    `after` is the expected position of the log. `first` is the number of the first line here; it is larger than that of
+    `after` + 1 when the writer leaves lines out. `lines` are `<time> <text>` without a line end; without lines, only
+    the position changes. `share_bytes` is the log's limit in the store. `first_end` and `kept_from` of `position` are
+    ignored, because the store computes them.
 
-    An event has no place in an order: `key` and `count` say what it is and how often it has happened. It is appended
-    when the store has not had it yet, or when it has happened at least twice as often as when it was appended last.
+    An event has no place in an order: `key` identifies it, and `count` is how often it has happened. It is appended
+    when the store does not have it yet, or when it has happened at least twice as often as at its last append.
     """
 
     allocation: AllocationId
@@ -137,28 +138,30 @@ class LogPack(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LogAppended(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether a pack was appended, and where its log stands now, whoever wrote it."""
+    """Whether a pack was appended, and the position of its log now, whichever writer moved it."""
 
     is_appended: bool
     position: LogPosition
 
 
 def share_of(allocation_bytes: int, logs: int) -> int:
-    """What one log may take of the store, in bytes, when an allocation has so many ranks: an equal part, an eighth at
-    most, and never less than `SHARE_BYTES_MIN`."""
+    """Return the limit of one log in the store, in bytes, for an allocation with `logs` ranks.
+
+    It is an equal part, at most an eighth, and never less than `SHARE_BYTES_MIN`.
+    """
     return max(SHARE_BYTES_MIN, allocation_bytes // max(8, logs))
 
 
 def older_name(source: LogKey) -> str:
-    """The log of the attempt before the last, which gives its room up when this one begins; empty when there is none.
+    """Return the log of the attempt before the last; empty when there is none. It is cut when this log begins.
 
-    So an allocation holds two attempts in full, and of each earlier one the first and the last lines.
+    So an allocation stores two attempts in full, and the first and last lines of each earlier one.
     """
     return msgspec.structs.replace(source, attempt=source.attempt - 2).name if source.attempt > 2 else ""
 
 
 def encode_pack(pack: LogPack) -> dict[str, bytes]:
-    """The fields of the entry."""
+    """Return the fields of the entry."""
     source = pack.source
     last = pack.after.number
     left_out = {"p": b"%d" % last} if not pack.key and pack.first > last + 1 else {}
@@ -175,7 +178,7 @@ def encode_pack(pack: LogPack) -> dict[str, bytes]:
 
 
 def decode_pack(fields: Fields) -> list[LogLine]:
-    """The lines of an entry; a text that is not UTF-8 is read with replacement characters."""
+    """Return the lines of an entry. Text that is not UTF-8 is decoded with replacement characters."""
     attempt, rank, first, count = (_number(fields, name) for name in ("a", "r", "n", "k"))
     stream, container = _text(fields, "s"), _text(fields, "c")
     if not 0 < count <= PACK_LINES_MAX:
@@ -198,8 +201,11 @@ def decode_pack(fields: Fields) -> list[LogLine]:
 
 
 def encode_position(position: LogPosition, rest: Sequence[int] = (0, 0, 0, 0)) -> str:
-    """A position as the store holds it; `rest` are its own four figures: the bytes of the first lines and of the last
-    ones, and the places of the newest and the oldest pack that it may remove."""
+    """Return a position in the store's format.
+
+    `rest` are the store's own four numbers: the bytes of the first lines and of the last lines, and the places of the
+    newest and the oldest pack that it may remove.
+    """
     values = (
         position.number,
         position.second or _ABSENT,
@@ -214,7 +220,7 @@ def encode_position(position: LogPosition, rest: Sequence[int] = (0, 0, 0, 0)) -
 
 
 def decode_position(raw: bytes | None) -> LogPosition:
-    """What the store holds; nothing, or what cannot be read, is the beginning."""
+    """Return the stored position; the beginning when it is absent or cannot be read."""
     parts = (raw or b"").decode("utf-8", "replace").split(" ")
     try:
         number, second, seen, time, ended, first_end, kept_from = parts[:7]
@@ -232,7 +238,7 @@ def decode_position(raw: bytes | None) -> LogPosition:
 
 
 def source_of(name: str) -> LogKey | None:
-    """The log of that name in the store; None for a name of another kind."""
+    """Return the log of that name in the store; None for any other name."""
     parts = name.split("/", 3)
     if len(parts) != 4 or not (parts[0].isdigit() and parts[1].isdigit()):
         return None
@@ -242,8 +248,8 @@ def source_of(name: str) -> LogKey | None:
 class Gaps:
     """Finds the gaps in lines as they are read, of any number of logs.
 
-    `positions` is what the store says of each log at the start. A reader that begins in the middle of a log
-    (`is_whole` False) knows of the gap before the first line that it sees by that line itself or by the store.
+    `positions` are the stored positions of all logs at the start. A reader may begin in the middle of a log (`is_whole`
+    False). Then the first line itself or the stored position reveals a gap before it.
     """
 
     def __init__(self, positions: Mapping[LogKey, LogPosition], *, is_whole: bool) -> None:
@@ -252,7 +258,7 @@ class Gaps:
         self._last: dict[LogKey, int] = {}
 
     def before(self, line: LogLine) -> LogLine | None:
-        """The mark that stands before this line, if lines are missing there; and notes that the line was seen."""
+        """Return the gap mark to insert before this line, if lines are missing there. Records the line as seen."""
         if line.stream != STDOUT or line.number <= 0:
             return None
         source = line.source
@@ -264,7 +270,7 @@ class Gaps:
         return gap(line, last + 1, missing) if missing > 0 else None
 
     def is_known(self, line: LogLine) -> bool:
-        """Whether the line, or a later one of its log, was seen already."""
+        """Whether the line, or a later one of its log, was already seen."""
         return 0 < line.number <= self._last.get(line.source, 0)
 
     def _start(self, source: LogKey, line: LogLine) -> int:
@@ -277,7 +283,7 @@ class Gaps:
 
 
 def gap(line: LogLine, number: int, missing: int) -> LogLine:
-    """The mark of a gap before a line."""
+    """Return the mark of a gap before a line."""
     lines = "1 line is" if missing == 1 else f"{missing} lines are"
     text = f"{lines} missing here: this rank printed more than is kept, or faster than it could be stored"
     return msgspec.structs.replace(line, number=number, missing=missing, text=text, follows=-1)

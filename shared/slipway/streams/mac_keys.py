@@ -1,16 +1,16 @@
-"""Message authentication codes of what one service writes into Redis and another one acts on.
+"""Message authentication codes for values that one service writes into Redis and another service acts on.
 
-Owns the keys and the form of a code: HMAC-SHA256 over what the value is for, where it stands, and the value itself. A
-code of one place, such as a number of the cluster feed, is none at any other place.
+This module owns the keys and the form of a code: HMAC-SHA256 over the purpose of the value, its place, and the value
+itself. A code for one place, such as a number of the cluster feed, is invalid at any other place.
 
-Keys are the files `*.key` of a folder (a mounted Secret) with 32 bytes in URL-safe base64 each. All of them are
-accepted. The one whose file name is last in the alphabet signs, once it has been here for `SETTLE_S`: readers may see a
-new key later. A key that was taken out is accepted for `SETTLE_S` more, so that keys may also be exchanged in one step.
-The folder is read again at the first use after `LOOK_S`. Such a folder is a file system in memory of at most
-`FILES_MAX` small files, so that reading it blocks for some tens of microseconds.
+Keys are the files `*.key` of a folder (a mounted Secret), each with 32 bytes in URL-safe base64. All keys are accepted
+on reading. The key whose file name is last in the alphabet signs, after it has been here for `SETTLE_S`, because
+readers may see a new key later. A removed key is accepted for `SETTLE_S` more, so that keys may also be exchanged in
+one step. The folder is read again at the first use after `LOOK_S`. It is an in-memory file system with at most
+`FILES_MAX` small files, so reading it blocks for some tens of microseconds.
 
-Invariants: while the folder cannot be read, or holds no key, the keys that were read last stay. No key is logged.
-Not promised: that a value is new. A value that was written at the same place before has the same code.
+Invariants: while the folder cannot be read, or contains no key, the last keys stay in use. No key is logged. Not
+promised: that a value is new. A value that was written at the same place before has the same code.
 """
 
 import base64
@@ -30,17 +30,19 @@ SUFFIX: Final = ".key"
 KEY_BYTES: Final = 32
 LOOK_S: Final = 10.0
 SETTLE_S: Final = 180.0
-"""A kubelet may take this long to show a changed Secret to every reader."""
+"""Seconds that a kubelet may need to show a changed Secret to every reader."""
 FILES_MAX, FILE_BYTES_MAX = 32, 4_096
 
 _log = log.get_logger(__name__)
 
 
 class MacKeys:
-    """The keys of one purpose. Keys of two purposes differ, also when they are made from the same folder."""
+    """The keys of one purpose. Keys of two purposes differ, even when they are made from the same folder."""
 
     def __init__(self, folder: Path, purpose: str, clock: Clock, *, accepts_unsigned: bool = False) -> None:
-        """`accepts_unsigned`: a value without a code is accepted, as a version before this one writes it."""
+        """With `accepts_unsigned`, a value without a code is accepted, because an earlier version writes such
+        values.
+        """
         self._accepts_unsigned = accepts_unsigned
         if accepts_unsigned:
             _log.warning(
@@ -50,17 +52,17 @@ class MacKeys:
         self._purpose = purpose.encode()
         self._clock = clock
         self._keys: dict[str, hmac.HMAC] = {}
-        """{text of a key: what codes begin with, by the key of this purpose}, the one that is to sign first"""
+        """{text of a key: HMAC state that starts each code for this purpose}, the preferred signing key first."""
         self._since: dict[str, float] = {}
-        """{text of a key: since when it is known}, by the monotonic clock"""
+        """{text of a key: since when it is known}, by the monotonic clock."""
         self._gone: dict[str, float] = {}
-        """{text of a key: since when it is no longer in the folder}"""
+        """{text of a key: since when it is no longer in the folder}."""
         self._signing: hmac.HMAC | None = None
         self._look_at_s = 0.0
         self._problem = ""
 
     def sign(self, place: bytes, value: bytes) -> bytes:
-        """The code (32 bytes) of a value at a place. Raises UnavailableError when there is no key."""
+        """Return the code (32 bytes) of a value at a place. Raises UnavailableError when there is no key."""
         if self._clock.monotonic() >= self._look_at_s:
             self._look()
         if self._signing is None:
@@ -100,9 +102,9 @@ class MacKeys:
         if texts:
             self._note(f"{bad} of {len(texts)} keys are not {KEY_BYTES} bytes in URL-safe base64" if bad else "")
         if found:
-            # At the start there is nothing to wait for: every reader has, or will have, these keys.
+            # At the start there is no need to wait, because every reader has these keys or will get them.
             known_since = now if self._keys else now - SETTLE_S
-            # A key that was taken out stays as long as another process may not have the new one.
+            # A removed key is kept as long as another process may not have the new one.
             gone = {text: self._gone.get(text, now) for text in self._keys if text not in found}
             self._gone = {text: since for text, since in gone.items() if now - since < SETTLE_S}
             keys = found | {text: self._keys[text] for text in self._gone}
@@ -114,19 +116,19 @@ class MacKeys:
         self._signing = next(iter(settled or self._keys.values()), None)
 
     def _note(self, problem: str) -> None:
-        """Log a problem when it appears, not at each look."""
+        """Log a problem when it appears, not at each reading."""
         if problem and problem != self._problem:
             _log.warning("keys of values in Redis not read", folder=str(self._folder), why=problem)
         self._problem = problem
 
 
 def keys_of(folder: str, purpose: str, clock: Clock, *, accepts_unsigned: bool = False) -> MacKeys | None:
-    """The keys of a folder that a setting names; None where it names none: then nothing is signed or checked."""
+    """Return the keys of a folder from a setting; None when it names none, and then nothing is signed or checked."""
     return MacKeys(Path(folder), purpose, clock, accepts_unsigned=accepts_unsigned) if folder else None
 
 
 def _code(key: hmac.HMAC, message: bytes) -> bytes:
-    begun = key.copy()  # spares the schedule of the key, a large part of the cost of a short message
+    begun = key.copy()  # saves computing the key schedule, which is a large part of the cost of a short message
     begun.update(message)
     return begun.digest()
 
@@ -140,7 +142,9 @@ def _decoded(text: str) -> bytes | None:
 
 
 def _read(folder: Path) -> list[str]:
-    """The texts of all keys, the last file name first; hidden files, as those of the kubelet (`..data`), are none."""
+    """Return the texts of all keys, the last file name first. Hidden files, such as the kubelet's `..data`, are
+    ignored.
+    """
     entries = sorted(each for each in folder.iterdir() if each.suffix == SUFFIX and not each.name.startswith("."))
     texts: list[str] = []
     for entry in reversed(entries[-FILES_MAX:]):

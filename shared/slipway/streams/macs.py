@@ -1,6 +1,7 @@
-"""The port to message authentication codes: a value in Redis says that a service with the keys has written it there.
+"""The port to message authentication codes. A code proves that a service with the keys wrote a value at its place in
+Redis.
 
-Owns what a code is asked for and how a value without one is answered. Pure: `mac_keys.py` has the keys.
+This module owns the interface and the error for a value without a valid code. Pure: `mac_keys.py` has the keys.
 """
 
 from typing import Protocol
@@ -9,14 +10,16 @@ from slipway.errors import InvalidError
 
 
 class ForgedError(InvalidError):
-    """A value in Redis without a code of one of our keys: it was not written by a service that holds them."""
+    """A value in Redis has no valid code, so it was not written by a service that has our keys."""
 
 
 class Macs(Protocol):
-    """Codes of one purpose. `place` names where a value stands: a code of one place is none at any other place."""
+    """Codes of one purpose. `place` names the location of a value; a code for one place is invalid at any other
+    place.
+    """
 
     def sign(self, place: bytes, value: bytes) -> bytes:
-        """The code (32 bytes) of a value at a place. Raises UnavailableError when there is no key."""
+        """Return the code (32 bytes) of a value at a place. Raises UnavailableError when there is no key."""
         ...
 
     def check(self, code: bytes | None, place: bytes, value: bytes) -> None:

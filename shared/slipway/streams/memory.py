@@ -1,7 +1,8 @@
-"""The ports in memory: what the simulation runs on, and what Redis is compared with.
+"""The ports in memory: the simulation runs on them, and tests compare Redis with them.
 
-Owns the same promises as `redis_streams.py`, kept by the same suite, on the server model of `memory_server.py`.
-Deterministic: time comes from the server's clock, ids from its state. Must not import redis.
+This module keeps the same promises as `redis_streams.py` and passes the same suite, on the server model of
+`memory_server.py`. It is deterministic: time comes from the server's clock, ids from its state. It must not import
+redis.
 """
 
 import itertools
@@ -73,7 +74,7 @@ class MemoryEvents:
             self._server.drop(key)
             return Appended(outcome=EntryOutcome.GAP, last_seq=None)
         if not newest and self._server.stream(key) is not None:
-            self._server.drop(key)  # somebody emptied it
+            self._server.drop(key)  # another client emptied the stream
         last_seq = newest[0][0][1] if newest else None
         outcome = judge(entry, last_seq)
         ends = event.type is Event.TERMINATED
@@ -86,7 +87,7 @@ class MemoryEvents:
             position = (event.created_ms, event.seq)
             try:
                 self._server.add(key, fields, entry_id=position, length_max=keys.ALLOCATION.length_max)
-            except PermanentError:  # somebody removed its end
+            except PermanentError:  # another client removed the end of the stream
                 self._server.drop(key)
                 return Appended(outcome=EntryOutcome.GAP, last_seq=None)
         is_first = outcome is EntryOutcome.APPENDED or self._server.ttl_s(key) is None
@@ -99,7 +100,7 @@ class MemoryEvents:
 
 
 async def _pages(server: MemoryServer, key: str, position: Id) -> AsyncGenerator[list[tuple[Id, Fields]]]:
-    """Pages of entries after a position, for ever."""
+    """Yield pages of entries after a position, for ever."""
     while True:
         await server.enter("follow")
         page = server.after(key, position, _FOLLOW_PAGE)
@@ -152,7 +153,7 @@ class MemoryHints:
 
 
 class MemoryWorkQueue:
-    """The `WorkQueue` in memory."""
+    """The `WorkStream` in memory."""
 
     def __init__(self, server: MemoryServer, consumer: str) -> None:
         self._server, self._consumer = server, consumer
@@ -252,7 +253,7 @@ class MemoryWorkQueue:
         return StreamBacklog(waiting=waiting, in_work=in_work)
 
     def _deliver(self, limit: int) -> list[Claimed]:
-        """What is new in every shard that has the group; each gives its share of `limit`."""
+        """Return the new entries of every shard that has the group; each shard contributes its share of `limit`."""
         count = max(1, limit // keys.SHARDS)
         return [
             codec.decode_claim(shard, id_text(entry_id), 1, fields)
@@ -297,7 +298,7 @@ class MemoryFeed:
     """The raw `Feed` in memory."""
 
     def __init__(self, server: MemoryServer, macs: Macs | None = None) -> None:
-        """`macs`: what is written is signed, and what is read must be."""
+        """With `macs`, written entries are signed, and signatures are required on reading."""
         self._server, self._macs = server, macs
 
     async def append(self, entries: Sequence[FeedEntry], *, after: str | None) -> str:

@@ -1,4 +1,4 @@
-"""The decision log in memory: what `lua/decisions.lua` does, on the server model. Must not import redis."""
+"""The decision log in memory: the twin of `lua/decisions.lua`, on the server model. Must not import redis."""
 
 from slipway.streams import codec, keys, pages
 from slipway.streams.decisions import Caps, DecisionEntry, StoredDecision

@@ -29,7 +29,7 @@ class MemoryGatherings:
     """The `Gatherings` in memory."""
 
     def __init__(self, server: MemoryServer, macs: Macs | None = None) -> None:
-        """`macs`: seats are signed, and those that are read must be."""
+        """With `macs`, seats are signed, and signatures are required on reading."""
         self._server, self._macs = server, macs
 
     async def join(self, key: GatherKey, seat: Seat, *, peers: int, owner: str) -> Gathered:

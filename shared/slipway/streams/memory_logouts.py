@@ -9,7 +9,7 @@ from slipway.streams.memory_server import MemoryServer, pipeline
 
 
 class MemoryLogouts:
-    """The `Logouts` of the model."""
+    """The `Logouts` on the server model."""
 
     def __init__(self, server: MemoryServer) -> None:
         self._server = server

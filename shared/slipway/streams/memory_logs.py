@@ -1,6 +1,6 @@
 """The `LogLines` in memory: the twin of `lua/logs.lua`.
 
-Owns the bound of each log. Must not import redis.
+This module owns the size limit of each log. It must not import redis.
 """
 
 from collections.abc import AsyncGenerator, Sequence
@@ -17,7 +17,7 @@ _FOLLOW_WAIT_S = 1.0
 
 
 class MemoryLogs:
-    """See the module's docstring."""
+    """The `LogLines` in memory, with a size limit for each log."""
 
     def __init__(self, server: MemoryServer, tally: Tally) -> None:
         self._server, self._tally = server, tally
@@ -162,7 +162,7 @@ class MemoryLogs:
 
 
 class _State:
-    """A log's position with the store's own figures."""
+    """A log's position, with the store's own numbers."""
 
     def __init__(self, raw: bytes | None) -> None:
         position = logpacks.decode_position(raw)

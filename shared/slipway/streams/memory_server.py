@@ -1,11 +1,12 @@
-"""A deterministic model of the one Redis server, as far as Slipway uses it.
+"""A deterministic model of a single Redis server, limited to the commands that Slipway uses.
 
-Owns streams, consumer groups, hashes and expiry in memory, on an injected clock. Knows nothing of what the
-entries mean; `memory.py` puts the ports on top. Many clients may share one server, as processes share a Redis.
+This module owns streams, consumer groups, hashes and expiry in memory, on an injected clock. It does not know the
+meaning of the entries; `memory.py` implements the ports with it. Many clients may share one server, as processes share
+a Redis.
 
-Faults that the simulation turns on: `flush()` (FLUSHALL), `absent` (nobody answers), `refuses` (the server answers, and
-does not do it), and `on_call`, awaited before each operation with its name, where a test adds latency, an error or a
-crash. `python -m tests.models redis` compares all of it with real servers.
+Faults that the simulation can turn on: `flush()` (FLUSHALL), `absent` (the server does not answer), `refuses` (the
+server answers with an error), and `on_call`. `on_call` is awaited before each operation with its name; there a test
+adds latency, an error or a crash. `python -m tests.models redis` compares the whole model with real servers.
 """
 
 import asyncio
@@ -24,12 +25,12 @@ Fields = dict[str, bytes]
 T = TypeVar("T")
 _MS = 1_000
 _CLAIM_LOOKS = 10
-"""XAUTOCLAIM looks at so many times the entries that it may claim."""
+"""XAUTOCLAIM examines at most this many times the number of entries that it may claim."""
 
 
 @dataclass
 class Pending:
-    """One delivered and not acknowledged entry."""
+    """One entry that was delivered and not acknowledged."""
 
     consumer: str
     delivered_s: float
@@ -43,12 +44,12 @@ class MemoryGroup:
     delivered: Id = ZERO
     pending: dict[Id, Pending] = field(default_factory=dict[Id, Pending])
     heard: dict[str, float] = field(default_factory=dict[str, float])
-    """{consumer: when it last asked for something}"""
+    """{consumer: when it last called a command of the group}."""
 
 
 @dataclass
 class MemoryStream:
-    """One stream; `last` never falls while the key lives."""
+    """One stream. `last` never falls while the key exists."""
 
     entries: dict[Id, Fields] = field(default_factory=dict[Id, Fields])
     last: Id = ZERO
@@ -56,24 +57,24 @@ class MemoryStream:
 
 
 class ServerRefusal(StrEnum):
-    """Why a server that answers does not do what it is asked."""
+    """The reason why a server that answers refuses a command."""
 
     OOM = "OOM"
-    """Its memory is full, and it evicts nothing: what needs more memory fails, all else works."""
+    """Its memory is full, and it evicts nothing: commands that need more memory fail, all others work."""
     READONLY = "READONLY"
-    """It was made a replica: reads work."""
+    """It was made a replica: only reads work."""
     MISCONF = "MISCONF"
-    """It cannot save to its disk: reads work."""
+    """It cannot save to its disk: only reads work."""
     LOADING = "LOADING"
-    """It has just started, and reads its file."""
+    """It has just started and is loading its file."""
 
 
 class GroupLostError(PermanentError):
-    """NOGROUP: the consumer group, or its stream, is not there (any more)."""
+    """NOGROUP: the consumer group or its stream does not exist."""
 
 
 def pipeline(calls: Iterable[Callable[[], T]]) -> list[T]:
-    """What each call answers; all are made, then the first error is raised."""
+    """Make all calls and return their results. Afterwards raise the first error, if there was one."""
     answers, error = list[T](), None
     for call in calls:
         try:
@@ -94,16 +95,16 @@ class MemoryServer:
         self._absent = False
         self.refuses: ServerRefusal | None = None
         self._script_wrote: bool | None = None
-        """Whether the script that runs has changed something; None while none runs"""
+        """Whether the running script has changed something; None while no script runs."""
         self._streams: dict[str, MemoryStream] = {}
         self._hashes: dict[str, dict[str, bytes]] = {}
         self._expires: dict[str, float] = {}
         self._waiters: dict[asyncio.Future[bool], Sequence[str]] = {}
-        """{who waits: for which streams; none for any change}"""
+        """{waiter: the streams that it waits for; empty for any change}."""
 
     @property
     def absent(self) -> bool:
-        """Whether nobody answers; setting it wakes blocked readers, which then fail."""
+        """Whether the server does not answer. Setting it wakes blocked readers, which then fail."""
         return self._absent
 
     @absent.setter
@@ -112,28 +113,30 @@ class MemoryServer:
         self.notify()
 
     def flush(self) -> None:
-        """FLUSHALL."""
+        """Remove all keys (FLUSHALL)."""
         self._streams.clear()
         self._hashes.clear()
         self._expires.clear()
         self.notify()
 
     async def enter(self, operation: str) -> None:
-        """Where every operation starts: a point of suspension, and of faults."""
+        """Start an operation: a point of suspension, and of injected faults."""
         await asyncio.sleep(0)
         if self.on_call is not None:
             await self.on_call(operation)
         self.check()
 
     def check(self) -> None:
-        """Raise `UnavailableError` while the server is absent, or reads its file."""
+        """Raise `UnavailableError` while the server is absent or loading its file."""
         if self._absent:
             raise UnavailableError("redis is away")
         if self.refuses is ServerRefusal.LOADING:
             raise UnavailableError("redis does not answer for now: LOADING")
 
     def before_write(self, *, grows: bool = False) -> None:
-        """Every command that may change something comes by here. Raises what the server refuses it with."""
+        """Check a write before it runs: every command that may change something calls this. Raises the server's
+        refusal.
+        """
         if self._script_wrote:
             return
         if self.refuses in (ServerRefusal.READONLY, ServerRefusal.MISCONF):
@@ -145,7 +148,9 @@ class MemoryServer:
 
     @contextmanager
     def script(self) -> Generator[None]:
-        """What is done within it is one script: once it has changed something, the server refuses it nothing more."""
+        """Run the calls inside as one script. After its first change, the server refuses no further command of the
+        script.
+        """
         self._script_wrote = False
         try:
             yield
@@ -153,16 +158,17 @@ class MemoryServer:
             self._script_wrote = None
 
     def notify(self, key: str = "") -> None:
-        """Wake everybody who waits for a change of this stream; of whatever it be without one."""
+        """Wake every waiter for a change of this stream; without a key, wake all waiters."""
         for waiter, awaited in list(self._waiters.items()):
             if not key or not awaited or key in awaited:
                 del self._waiters[waiter]
                 _settle(waiter, True)
 
     async def until_change(self, deadline_s: float, awaited: Sequence[str] = ()) -> bool:
-        """Wait for a change of one of these streams until the clock's `deadline_s` (monotonic); False when it is past.
+        """Wait for a change of one of these streams until the clock's `deadline_s` (monotonic); False when it has
+        passed.
 
-        Without `awaited` any change will do.
+        Without `awaited`, any change is enough.
         """
         remaining_s = deadline_s - self.clock.monotonic()
         if remaining_s <= 0:
@@ -178,13 +184,13 @@ class MemoryServer:
             self._waiters.pop(waiter, None)
 
     def keys(self) -> list[str]:
-        """Every key that lives."""
+        """Return every key that has not expired."""
         for key in tuple(self._expires):
             self._purge(key)
         return [*self._streams, *self._hashes]
 
     def stream(self, key: str) -> MemoryStream | None:
-        """The stream at `key`, if it lives."""
+        """Return the stream at `key`, if it has not expired."""
         if key in self._expires:
             self._purge(key)
         return self._streams.get(key)
@@ -193,7 +199,7 @@ class MemoryServer:
         """XADD; the server's clock makes the id unless one is given.
 
         Raises:
-            PermanentError: the given id is not above every id that the stream ever had.
+            PermanentError: the given id is not above every earlier id of the stream.
         """
         self.before_write(grows=True)
         self._purge(key)
@@ -212,7 +218,7 @@ class MemoryServer:
         return entry_id
 
     def after(self, key: str, after: Id, limit: int) -> list[tuple[Id, Fields]]:
-        """The oldest `limit` entries above an id."""
+        """Return the oldest `limit` entries above an id."""
         stream = self.stream(key)
         if stream is None or stream.last <= after:
             return []
@@ -225,14 +231,14 @@ class MemoryServer:
         return found
 
     def newest(self, key: str, limit: int) -> list[tuple[Id, Fields]]:
-        """The newest `limit` entries, oldest first."""
+        """Return the newest `limit` entries, oldest first."""
         stream = self.stream(key)
         if stream is None:
             return []
         return [*itertools.islice(reversed(stream.entries.items()), limit)][::-1]
 
     def end(self, key: str) -> Id:
-        """The id of the newest entry; zero when there is none."""
+        """Return the id of the newest entry; zero when there is none."""
         newest = self.newest(key, 1)
         return newest[0][0] if newest else ZERO
 
@@ -264,14 +270,16 @@ class MemoryServer:
         return len(gone)
 
     def expire(self, key: str, ttl_s: float, *, keep_existing: bool = False) -> None:
-        """EXPIRE; with `keep_existing` only when there is no expiry yet (NX). A key that is not there has none."""
+        """EXPIRE; with `keep_existing` only when there is no expiry yet (NX). A key that does not exist gets no
+        expiry.
+        """
         self.before_write()
         self._purge(key)
         if (key in self._streams or key in self._hashes) and not (keep_existing and key in self._expires):
             self._expires[key] = self.clock.monotonic() + ttl_s
 
     def ttl_s(self, key: str) -> float | None:
-        """Seconds that the key has left; None without expiry."""
+        """Return the seconds until the key expires; None without expiry."""
         at_s = self._expires.get(key)
         return None if at_s is None else at_s - self.clock.monotonic()
 
@@ -287,7 +295,7 @@ class MemoryServer:
         return dict(self._hashes.get(key, {}))
 
     def hash_cut(self, key: str, fields: Iterable[str]) -> None:
-        """HDEL; with its last field the hash goes."""
+        """HDEL. When its last field is removed, the hash is removed."""
         self.before_write()
         self._purge(key)
         found = self._hashes.get(key, {})
@@ -297,7 +305,9 @@ class MemoryServer:
             self._discard(key)
 
     def create_group(self, key: str, name: str, *, make: bool) -> None:
-        """XGROUP CREATE at 0, with MKSTREAM if `make`: the group, and without a stream nothing else."""
+        """XGROUP CREATE at 0. With `make` (MKSTREAM) it creates a missing stream too; otherwise a missing stream is
+        ignored.
+        """
         self.before_write(grows=True)
         self._purge(key)
         stream = self._streams.setdefault(key, MemoryStream()) if make else self._streams.get(key)
@@ -305,14 +315,14 @@ class MemoryServer:
             stream.groups.setdefault(name, MemoryGroup())
 
     def group(self, key: str, name: str) -> MemoryGroup | None:
-        """The group, if it and its stream are there."""
+        """Return the group, if it and its stream exist."""
         stream = self.stream(key)
         return stream.groups.get(name) if stream is not None else None
 
     def hears_of_more(self, key: str, group_name: str, consumer: str) -> bool:
-        """Whether `deliver` would give the group something; most polls find nothing. The consumer was heard of.
+        """Whether `deliver` would return entries; most polls find none. Records the call of the consumer.
 
-        Raises what `deliver` does, but that a group is lost.
+        Raises the same errors as `deliver`, except for a lost group.
         """
         group = self.group(key, group_name)
         if group is None:
@@ -322,7 +332,7 @@ class MemoryServer:
         return self._streams[key].last > group.delivered
 
     def deliver(self, key: str, group_name: str, consumer: str, limit: int) -> list[tuple[Id, Fields]]:
-        """XREADGROUP `>`: the next entries that nobody got, now pending with the consumer.
+        """XREADGROUP `>`: the next entries that no consumer received. They are pending with this consumer now.
 
         Raises:
             GroupLostError: there is no such group.
@@ -340,7 +350,8 @@ class MemoryServer:
         return fresh
 
     def deliver_again(self, key: str, group_name: str, consumer: str, limit: int) -> list[tuple[Id, Fields]]:
-        """XREADGROUP 0: what is pending with the consumer, as another delivery; what was trimmed stays and is left out.
+        """XREADGROUP 0: the entries pending with the consumer, as another delivery. Trimmed entries stay pending and
+        are left out.
 
         Raises:
             GroupLostError: there is no such group.
@@ -359,10 +370,11 @@ class MemoryServer:
     def claim(
         self, key: str, group_name: str, consumer: str, *, min_idle_s: float, limit: int, start: Id = ZERO
     ) -> tuple[Id, list[tuple[Id, Fields, int]]]:
-        """XAUTOCLAIM: where to go on, and (id, fields, deliveries) of idle pending entries, now the consumer's.
+        """XAUTOCLAIM: return the next start and (id, fields, deliveries) of idle pending entries, which now belong to
+        the consumer.
 
-        Pending entries that were trimmed are dropped, whatever their age; they count against the limit. Answers
-        nothing when there is no such group.
+        Trimmed pending entries are dropped, whatever their age, and are counted in the limit. Returns no entries when
+        there is no such group.
         """
         self.before_write()
         group, now_s = self.group(key, group_name), self.clock.monotonic()
@@ -386,7 +398,7 @@ class MemoryServer:
         return ZERO, claimed
 
     def touch(self, key: str, group_name: str, consumer: str, entry_id: Id, *, deliveries: int | None = None) -> None:
-        """XCLAIM by who has it already: idle from now on, with so many deliveries; one that was trimmed is dropped."""
+        """XCLAIM by the owner: reset the idle time, and set the deliveries when given. A trimmed entry is dropped."""
         group = self.group(key, group_name)
         pending = group.pending.get(entry_id) if group is not None else None
         if group is None or pending is None or pending.consumer != consumer:
@@ -400,7 +412,7 @@ class MemoryServer:
             pending.deliveries = deliveries
 
     def forget_consumers(self, key: str, group_name: str, *, idle_s: float) -> int:
-        """XGROUP DELCONSUMER of those that own nothing and were idle for so long; answers how many."""
+        """XGROUP DELCONSUMER of consumers without pending entries that were idle for `idle_s`; return their number."""
         group, now_s = self.group(key, group_name), self.clock.monotonic()
         if group is None:
             return 0

@@ -1,6 +1,6 @@
-"""The side ports in memory (traces, activity, dead letters, health) and the facade over all of them.
+"""The side ports in memory (traces, activity, dead letters, health) and the facade over all ports.
 
-Owns `MemoryStreams`, what the simulation hands to the services. Must not import redis.
+This module owns `MemoryStreams`, which the simulation passes to the services. It must not import redis.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -113,7 +113,7 @@ class MemoryDead:
 
 
 class MemoryHealth:
-    """The `StreamsHealth` of the model."""
+    """The `StreamsHealth` of the server model."""
 
     def __init__(self, server: MemoryServer) -> None:
         self._server = server
@@ -125,7 +125,7 @@ class MemoryHealth:
 
 
 class MemoryConditions:
-    """The `Conditions` of the model, which has no settings."""
+    """The `Conditions` of the server model, which has no settings."""
 
     def __init__(self, server: MemoryServer) -> None:
         self._server = server
@@ -146,7 +146,7 @@ class MemoryConditions:
 
 
 class MemoryStreams:
-    """All ports on one server model; make one per simulated process."""
+    """All ports on one server model. Make one per simulated process."""
 
     def __init__(
         self,
@@ -174,15 +174,15 @@ class MemoryStreams:
         self.conditions = MemoryConditions(server)
 
     def work_queue(self, consumer: str) -> MemoryWorkQueue:
-        """The work queue as the consumer of that name."""
+        """Return the work queue for the consumer of that name."""
         return MemoryWorkQueue(self._server, consumer)
 
     def webhooks(self, consumer: str) -> MemoryWebhooks:
-        """Webhook deliveries as the consumer of that name."""
+        """Return the webhook deliveries for the consumer of that name."""
         return MemoryWebhooks(self._server, consumer)
 
     def event_group(self, group: str, consumer: str) -> MemoryEventGroup:
-        """A consumer group of an integration on the firehose, as the consumer of that name."""
+        """Return a consumer group of an integration on the firehose, for the consumer of that name."""
         return MemoryEventGroup(self._server, group, consumer)
 
     async def aclose(self) -> None:

@@ -128,7 +128,7 @@ class MemoryWebhooks:
         self._server.drop(keys.webhook(webhook))
 
     def _there(self, webhooks: Sequence[str]) -> list[str]:
-        """Those that have a queue; each now has its group. A queue begins with its first delivery."""
+        """Return the webhooks that have a queue, and create their groups. A queue is created by its first delivery."""
         for name in webhooks:
             if self._server.group(keys.webhook(name), _GROUP) is None:
                 self._server.create_group(keys.webhook(name), _GROUP, make=False)

@@ -1,7 +1,7 @@
-"""Which entry may follow in an allocation's stream: the one rule, pure.
+"""The one rule, pure: which entry may follow in an allocation's stream.
 
-Owns the judgement that keeps a stream ordered and contiguous. `lua/append.lua` is its atomic twin on the server; a
-test runs random operations against both.
+This module owns the decision that keeps a stream ordered and contiguous. `lua/append.lua` is its atomic twin on the
+server; a test runs random operations on both.
 """
 
 from slipway.streams import codec
@@ -9,7 +9,7 @@ from slipway.streams.ports import EntryOutcome, StreamEntry
 
 
 def judge(entry: StreamEntry, last_seq: int | None) -> EntryOutcome:
-    """Whether the entry may follow a stream that ends with `last_seq` (None: it is empty)."""
+    """Return whether the entry may follow a stream that ends with `last_seq` (None: it is empty)."""
     seq = entry.event.seq
     if last_seq is None:
         return EntryOutcome.APPENDED if entry.oldest_seq in (None, seq) else EntryOutcome.GAP

@@ -1,7 +1,7 @@
-"""Pages of raw entries to pages of values: what every implementation of the ports shares when it reads.
+"""Conversion of pages of raw entries to pages of values, shared by every implementation of the ports.
 
-Owns the rule for what cannot be decoded in streams without a consumer group: skip and count, never fail a
-reader for somebody else's entry. Must not know Redis or IO.
+This module owns the rule for entries that cannot be decoded in streams without a consumer group: skip and count them. A
+reader never fails because of a bad entry. It must not know Redis or IO.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,17 +23,17 @@ ZERO: Id = (0, 0)
 
 
 def id_text(entry_id: Id) -> str:
-    """The usual form of an id."""
+    """Return the usual text form of an id."""
     return f"{entry_id[0]}-{entry_id[1]}"
 
 
 def start_of(after: str | None) -> Id:
-    """The id that a cursor names. Raises `InvalidError` when it is not a cursor."""
+    """Return the id that a cursor names. Raises `InvalidError` when it is not a cursor."""
     return ZERO if after is None else codec.cursor_parts(after)
 
 
 def logouts(page: Page, after: str | None, limit: int) -> LogoutPage:
-    """What was told of ended logins; what cannot be read is skipped."""
+    """Return the ended logins of a page. Entries that cannot be read are skipped."""
     ended: dict[str, float] = {}
     for _, fields in page:
         with suppress(InvalidError):
@@ -44,12 +44,14 @@ def logouts(page: Page, after: str | None, limit: int) -> LogoutPage:
 
 
 def events(page: Page, tally: Tally) -> list[StoredEvent]:
-    """The events of an allocation's stream."""
+    """Return the events of an allocation's stream."""
     return [StoredEvent(cursor=cursor, event=event) for cursor, event in _readable(page, tally, codec.decode_event)]
 
 
 def lines_after(page: Page, start: Id, tally: Tally) -> list[StoredLine]:
-    """The lines of packs that stand after `start`; an entry's id is that of its last line, the others count back."""
+    """Return the lines of packs after `start`. An entry's id is that of its last line; earlier lines count down from
+    it.
+    """
     found: list[StoredLine] = []
     for cursor, pack in _readable(page, tally, logpacks.decode_pack):
         ms, seq = codec.cursor_parts(cursor)
@@ -60,24 +62,24 @@ def lines_after(page: Page, start: Id, tally: Tally) -> list[StoredLine]:
 
 
 def positions(states: Mapping[str, bytes]) -> dict[LogKey, LogPosition]:
-    """The position of each log, from the fields of the hash that holds them."""
+    """Return the position of each log, from the fields of its hash."""
     named = ((logpacks.source_of(name), raw) for name, raw in states.items())
     return {source: logpacks.decode_position(raw) for source, raw in named if source is not None}
 
 
 def spans(page: Page, tally: Tally) -> list[SpanRecord]:
-    """The spans of a trace."""
+    """Return the spans of a trace."""
     return [span for _, some in _readable(page, tally, codec.decode_spans) for span in some]
 
 
 def decisions(page: Page, tally: Tally) -> list[StoredDecision]:
-    """The entries of a decision log."""
+    """Return the entries of a decision log."""
     found = _readable(page, tally, codec.decode_decision)
     return [StoredDecision(cursor=cursor, entry=entry) for cursor, entry in found]
 
 
 def _readable(page: Page, tally: Tally, decode: Callable[[codec.Fields], T]) -> Iterator[tuple[str, T]]:
-    """(cursor, what it holds) of the entries that can be read; the others are counted."""
+    """Yield (cursor, decoded value) of the entries that can be read, and count the others."""
     for entry_id, fields in page:
         try:
             held = decode(fields)
@@ -88,22 +90,24 @@ def _readable(page: Page, tally: Tally, decode: Callable[[codec.Fields], T]) -> 
 
 
 def feed(page: Page, limit: int, macs: Macs | None = None) -> list[tuple[str, FeedEntry]]:
-    """Up to `limit` entries of the feed, or those of one pack.
+    """Return up to `limit` entries of the feed, or those of one pack.
 
-    Raises `InvalidError` for a pack that is none (`ForgedError`: it has no code of these keys).
+    Raises `InvalidError` for a pack that cannot be decoded (`ForgedError`: it has no code of these keys).
     """
     found: list[tuple[str, FeedEntry]] = []
     for entry_id, fields in page:
         pack = codec.decode_feed(fields, macs)
         if found and len(found) + len(pack) > limit:
-            break  # a pack is read whole: there is no cursor inside
+            break  # a pack is read as a whole, because there is no cursor inside
         cursor = id_text(entry_id)
         found += [(cursor, entry) for entry in pack]
     return found
 
 
 def firehose_positions(cursor: str | None) -> list[Id]:
-    """The position in each shard. Raises `InvalidError` when there are not as many as shards."""
+    """Return the position in each shard. Raises `InvalidError` when the number of positions is not that of the
+    shards.
+    """
     if cursor is None:
         return [ZERO] * keys.SHARDS
     parts = cursor.split(",")
@@ -113,14 +117,14 @@ def firehose_positions(cursor: str | None) -> list[Id]:
 
 
 def firehose_cursor(positions: Sequence[Id]) -> str:
-    """The cursor of the positions in all shards."""
+    """Return the cursor of the positions in all shards."""
     return ",".join(map(id_text, positions))
 
 
 def firehose(
     found: Sequence[tuple[Id, int, codec.Fields]], positions: Sequence[Id], tally: Tally
 ) -> list[FirehoseEvent]:
-    """What was read from the shards as (id, shard, fields), in the order of ids, each with the cursor after it."""
+    """Return the events of (id, shard, fields) from all shards, in the order of ids, each with the cursor after it."""
     reached = list(positions)
     page: list[FirehoseEvent] = []
     for entry_id, shard, fields in sorted(found, key=lambda each: each[:2]):

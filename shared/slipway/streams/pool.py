@@ -1,7 +1,7 @@
-"""Connections to one address, and when not to try it.
+"""Connections to one address, and the circuit that stops attempts to connect.
 
-Owns the rule that keeps replies with their requests: a connection comes back to its pool only after every reply was
-read; after a cancel, a timeout or any error it is closed. Must not know what travels over a connection.
+This module owns the rule that keeps replies with their requests. A connection returns to its pool only after every
+reply was read. After a cancellation, a timeout or any error it is closed. It must not know the data on a connection.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ _FAILURES_BEFORE_OPEN: Final = 3
 
 
 class Circuit:
-    """Fails fast while the server is away: after a failure nothing is tried until a jittered backoff has passed."""
+    """A circuit breaker: after a failure, every call fails at once until a jittered backoff has passed."""
 
     def __init__(self, clock: Clock, random: Random) -> None:
         self._clock, self._random = clock, random
@@ -29,17 +29,17 @@ class Circuit:
         self._closed_at_s = 0.0
 
     def check(self) -> None:
-        """Raise `UnavailableError` while it is open."""
+        """Raise `UnavailableError` while the circuit is open."""
         remaining_s = self._closed_at_s - self._clock.monotonic()
         if remaining_s > 0:
             raise UnavailableError("redis is away", retry_after_s=remaining_s)
 
     def succeeded(self) -> None:
-        """The server answered."""
+        """Record that the server answered."""
         self._failures, self._closed_at_s = 0, 0.0
 
     def failed(self, *, at_once: bool) -> None:
-        """It did not; a refused connection opens the circuit at once, a single reset or timeout does not."""
+        """Record a failure. A refused connection opens the circuit at once; a single reset or timeout does not."""
         self._failures += 1
         steps = self._failures if at_once else self._failures - _FAILURES_BEFORE_OPEN + 1
         if steps > 0:
@@ -48,7 +48,9 @@ class Circuit:
 
 
 class Pool:
-    """Connections to one address, each for one exchange at a time. Who waits for one gets it in the order of asking."""
+    """Connections to one address, each for one exchange at a time. Waiting callers get one in the order of their
+    calls.
+    """
 
     def __init__(self, open_connection: Callable[[], Awaitable[AbstractConnection]], size: int) -> None:
         self._open = open_connection
@@ -58,7 +60,7 @@ class Pool:
 
     @contextlib.asynccontextmanager
     async def slot(self, wait_s: float) -> AsyncGenerator[None]:
-        """The right to one exchange. Raises BusyError when `wait_s` seconds were not enough to get it."""
+        """Hold the right to one exchange. Raises BusyError when none was free within `wait_s` seconds."""
         try:
             async with asyncio.timeout(wait_s):
                 await self._slots.acquire()
@@ -72,9 +74,10 @@ class Pool:
             self._slots.release()
 
     async def use(self, exchange: Callable[[AbstractConnection], Awaitable[T]]) -> T:
-        """What the exchange answers, for whoever holds a slot.
+        """Return the result of the exchange. The caller must hold a slot.
 
-        Its connection comes back only when it ends without any exception."""
+        The connection returns to the pool only when the exchange ends without an exception.
+        """
         connection = await self._take()
         clean = False
         try:
@@ -88,14 +91,14 @@ class Pool:
         return answer
 
     async def close_idle(self) -> None:
-        """Close what nobody uses now."""
+        """Close the connections that are not in use."""
         while self._idle:
             await self._idle.pop().disconnect(nowait=True)
 
     async def _take(self) -> AbstractConnection:
         while self._idle:
             connection = self._idle.pop()
-            # Bytes that nobody asked for, or an end of file: this connection must not serve anybody.
+            # Unexpected bytes or an end of file: this connection must not be used again.
             if connection.is_connected and not await connection.can_read():
                 return connection
             await connection.disconnect(nowait=True)

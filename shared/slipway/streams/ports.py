@@ -1,20 +1,20 @@
-"""What the services need of the streams: small Protocols and the values that cross them.
+"""The ports of the services to the streams: small Protocols and the values that they exchange.
 
-Owns the words (entry, hint, delta, line, span) and the promises. Must not know Redis. Two implementations keep
-every promise here and are held to one contract suite: `redis_streams.py` (a server) and `memory.py` (a deterministic
-model for the simulation).
+This module owns the terms (entry, hint, delta, line, span) and the promises. It must not know Redis. Two
+implementations keep every promise and pass one contract suite: `redis_streams.py` (a server) and `memory.py` (a
+deterministic model for the simulation).
 
 Promises of every port:
 
-- Nothing here is the truth: any call may raise `UnavailableError` or `DeadlineError` (outcome unknown), and any
-  content may vanish at any time. Whoever calls must be able to go on without.
-- Every call ends: writes and reads within the command deadline, `wait`/`claim` within the time they are given.
-- `follow` answers a generator that holds a place among the readers: close it (`contextlib.aclosing`).
-- Cursors are opaque strings of the form `<number>-<number>`; `None` is before the first entry. A cursor that is
-  not one raises `InvalidError`.
+- Nothing here is the truth. Any call may raise `UnavailableError` or `DeadlineError` (outcome unknown), and any content
+  may vanish at any time. Every caller must be able to work without it.
+- Every call ends: writes and reads within the command deadline, `wait`/`claim` within the given time.
+- `follow` returns a generator that occupies a place among the readers. Close it (`contextlib.aclosing`).
+- Cursors are opaque strings of the form `<number>-<number>`; `None` is before the first entry. A malformed cursor
+  raises `InvalidError`.
 
-Not promised: that a cursor's entry still exists; that nothing is delivered twice (except in an allocation's own
-stream, which holds each seq at most once, in order).
+Not promised: that a cursor's entry still exists; that nothing is delivered twice (except in an allocation's own stream,
+which contains each seq at most once, in order).
 """
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
@@ -39,9 +39,10 @@ if TYPE_CHECKING:
 class StreamEntry(msgspec.Struct, frozen=True, kw_only=True):
     """One event to append.
 
-    `oldest_seq` is the lowest seq that the caller could still publish (the oldest of its ring): an empty stream
-    then begins there or answers GAP; None: any seq may begin one. `expire_s` is the remaining life of the stream
-    in seconds; None takes the table's TTL when the event is the last one, and no expiry before.
+    `oldest_seq` is the lowest seq that the caller could still publish (the oldest of its ring). An empty stream must
+    begin there; otherwise the outcome is GAP. With None, any seq may begin a stream. `expire_s` is the remaining life
+    of the stream in seconds. With None, it is the table's TTL when the event is the last one, and before that there is
+    no expiry.
     """
 
     event: AllocationEvent
@@ -50,7 +51,7 @@ class StreamEntry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EntryOutcome(StrEnum):
-    """What became of one entry."""
+    """The result for one entry."""
 
     APPENDED = "appended"
     DUPLICATE = "duplicate"
@@ -58,46 +59,50 @@ class EntryOutcome(StrEnum):
 
 
 class Appended(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer to one entry; `last_seq` is what the stream ends with now, None when it is empty."""
+    """The result for one entry. `last_seq` is the last seq of the stream now; None when it is empty."""
 
     outcome: EntryOutcome
     last_seq: int | None
 
 
 class StoredEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """One event as read; resume after `cursor`."""
+    """One event as read. Resume after `cursor`."""
 
     cursor: str
     event: AllocationEvent
 
 
 class EventLog(Protocol):
-    """The streams of single allocations, and (written first, at least once) the firehose.
+    """The streams of single allocations, and the firehose, which is written first and at least once.
 
-    An allocation's stream is strictly ordered and contiguous. An entry is accepted when it is the one after the
-    last; when the stream is empty (see `StreamEntry.oldest_seq`); or when it is marked `truncated: "<from>-<to>"` with
-    from = last + 1 and to = seq - 1. Otherwise it is a DUPLICATE or leaves a GAP, and nothing changes.
+    An allocation's stream is strictly ordered and contiguous. An entry is accepted in three cases: it follows the last
+    entry; the stream is empty (see `StreamEntry.oldest_seq`); or it is marked `truncated: "<from>-<to>"` with from =
+    last + 1 and to = seq - 1. Otherwise it is a DUPLICATE or leaves a GAP, and nothing changes.
     """
 
     async def append(self, entries: Sequence[StreamEntry]) -> list[Appended]:
-        """Append in the given order; one answer per entry. Publishes to the firehose what is not a duplicate."""
+        """Append in the given order, and return one result per entry. Accepted entries are also published to the
+        firehose.
+        """
         ...
 
     async def last_seqs(self, allocations: Sequence[AllocationId]) -> list[int | None]:
-        """The last seq of each allocation's stream; None when it is empty or absent."""
+        """Return the last seq of each allocation's stream; None when it is empty or absent."""
         ...
 
     async def read(self, allocation: AllocationId, *, after: str | None = None, limit: int = 100) -> list[StoredEvent]:
-        """Up to `limit` events after the cursor, oldest first."""
+        """Return up to `limit` events after the cursor, oldest first."""
         ...
 
     def follow(self, allocation: AllocationId, *, after: str | None = None) -> AsyncGenerator[StoredEvent]:
-        """Every event after the cursor, for ever, each once, in order, also across a loss and rebuild of the stream."""
+        """Yield every event after the cursor, for ever, each once, in order, even when the stream is lost and
+        rebuilt.
+        """
         ...
 
 
 class FirehoseEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """One event of the sharded firehose; `cursor` is the position in all shards after it."""
+    """One event of the sharded firehose. `cursor` is the position in all shards after it."""
 
     cursor: str
     shard: int
@@ -105,22 +110,25 @@ class FirehoseEvent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Firehose(Protocol):
-    """All events of all allocations, at least once, ordered by seq per subject; dedupe by the event's id.
+    """All events of all allocations, at least once, ordered by seq per subject. Readers must drop duplicates by event
+    id.
 
     A firehose cursor is the list of its shards' cursors joined by commas.
     """
 
     async def tail(self) -> str:
-        """The cursor after the newest entries."""
+        """Return the cursor after the newest entries."""
         ...
 
     async def read(self, *, after: str | None = None, limit: int = 100, block_s: float = 0.0) -> list[FirehoseEvent]:
-        """Up to `limit` events per shard after the cursor; waits up to `block_s` seconds for the first."""
+        """Return up to `limit` events per shard after the cursor. Waits up to `block_s` seconds for the first."""
         ...
 
 
 class WorkHint(msgspec.Struct, frozen=True, kw_only=True):
-    """Look at this allocation: a key and nothing else that could be stale (the handler reads the object again)."""
+    """A request to process an allocation. It has only the key, so it cannot be stale: the handler reads the object
+    again.
+    """
 
     namespace: str
     allocation: AllocationId
@@ -128,12 +136,12 @@ class WorkHint(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def key(self) -> tuple[str, AllocationId]:
-        """What two hints for the same object share."""
+        """The key that two hints for the same object share."""
         return self.namespace, self.allocation
 
 
 class Claimed(msgspec.Struct, frozen=True, kw_only=True):
-    """One delivered hint; `hint` is None when the entry could not be decoded (`problem` says why)."""
+    """One delivered hint. `hint` is None when the entry could not be decoded (`problem` states why)."""
 
     shard: int
     entry_id: str
@@ -146,82 +154,86 @@ class WorkHints(Protocol):
     """The sending side of the work queue."""
 
     async def send(self, hints: Sequence[WorkHint]) -> None:
-        """Queue hints. Lossy by design: who owns the truth sends them again."""
+        """Queue hints. Lossy by design: the owner of the truth sends them again."""
         ...
 
 
 class StreamBacklog(NamedTuple):
-    """Entries that no worker has got yet, and those that one has and did not acknowledge."""
+    """The number of entries that no worker has received yet, and of those that are received but not acknowledged."""
 
     waiting: int
     in_work: int
 
 
 class WorkStream(Protocol):
-    """The receiving side: at least once; an entry stays pending until it is acknowledged."""
+    """The receiving side of the work queue, at least once: an entry stays pending until it is acknowledged."""
 
     async def claim(self, *, limit: int, block_s: float) -> list[Claimed]:
-        """New entries; waits up to `block_s` seconds for the first. Creates lost groups again, from the start."""
+        """Return new entries. Waits up to `block_s` seconds for the first. Creates lost groups again, from the
+        start.
+        """
         ...
 
     async def claim_abandoned(self, *, min_idle_s: float, limit: int) -> list[Claimed]:
-        """Entries that were delivered, and not acknowledged or heartbeaten for `min_idle_s` seconds."""
+        """Return entries that were delivered, but not acknowledged or heartbeaten for `min_idle_s` seconds."""
         ...
 
     async def ack(self, claimed: Sequence[Claimed]) -> None:
-        """The effect is durable: forget these."""
+        """Remove these entries from the pending ones, because their effect is durable."""
         ...
 
     async def heartbeat(self, claimed: Sequence[Claimed]) -> None:
-        """Still at work on these: nobody else may claim them for another idle period."""
+        """Report that these entries are still in work. No other consumer may claim them for another idle period."""
         ...
 
     async def release(self, claimed: Sequence[Claimed]) -> None:
-        """Failed for no fault of the entry: it stays pending and this delivery does not count."""
+        """Report a failure that is not the entry's fault. The entry stays pending, and this delivery is not counted."""
         ...
 
     async def dead_letter(self, claimed: Claimed, *, cause: str) -> None:
-        """Move an entry to the dead letters; written there before it is acknowledged here."""
+        """Move an entry to the dead letters. It is written there before it is acknowledged here."""
         ...
 
     async def trim(self) -> int:
-        """Remove what every group has acknowledged, and nothing else; answers how many entries went."""
+        """Remove entries that every group has acknowledged, and no others; return their number."""
         ...
 
     async def forget_consumers(self, *, idle_s: float = 3_600.0) -> int:
-        """Remove consumers that own nothing pending and were idle for so long; answers how many."""
+        """Remove consumers without pending entries that were idle for `idle_s`; return their number."""
         ...
 
     async def backlog(self) -> int:
-        """Entries not yet acknowledged by the workers (waiting and in work)."""
+        """Return the number of entries not yet acknowledged by the workers (waiting and in work)."""
         ...
 
     async def standing(self) -> StreamBacklog:
-        """The same in two numbers, for whoever looks often: of each shard at most `keys.STANDING_MAX` are counted."""
+        """Return the backlog as two numbers, cheap enough for frequent calls. At most `keys.STANDING_MAX` entries of
+        each shard are counted.
+        """
         ...
 
 
 class WakeUp(msgspec.Struct, frozen=True, kw_only=True):
-    """What a wait ended with; no reasons means that time ran out."""
+    """The result of a wait. Without reasons, the time ran out."""
 
     cursor: str | None
     reasons: tuple[str, ...]
 
 
 class Wake(Protocol):
-    """Wake-ups for the scheduler: a bell, not a message."""
+    """Wake-ups for the scheduler. A wake-up is a signal, not a message."""
 
     async def ring(self, reason: str) -> None:
-        """Wake whoever waits."""
+        """Wake all waiting processes."""
         ...
 
     async def wait(self, after: str | None, *, timeout_s: float) -> WakeUp:
-        """Until somebody rang after the cursor, at most `timeout_s` seconds. `after=None` waits for the next ring."""
+        """Wait until a ring after the cursor, at most `timeout_s` seconds. `after=None` waits for the next ring."""
         ...
 
 
 class FeedOp(StrEnum):
-    """What a feed entry says of its object."""
+    """The kind of a feed entry."""
 
     PUT = "put"
     DELETE = "del"
@@ -244,7 +256,7 @@ class FeedEntry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FeedPosition(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a feed ends, or where a reader stands; epoch 0 is the empty feed."""
+    """The end of a feed, or the position of a reader. Epoch 0 is the empty feed."""
 
     cursor: str | None
     epoch: int
@@ -252,74 +264,77 @@ class FeedPosition(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Feed(Protocol):
-    """The raw cluster feed; `feed.py` has the publisher and the reader that give it meaning."""
+    """The raw cluster feed. The publisher and the reader in `feed.py` give it meaning."""
 
     async def append(self, entries: Sequence[FeedEntry], *, after: str | None) -> str:
-        """Append all or nothing, and answer the new end.
+        """Append all entries or none, and return the new end.
 
-        `after` is the end that this publisher wrote last, None before its first write. Raises `StaleError` when
-        the feed holds this epoch's or a higher one's entries from somebody else, and `ExpiredError` when
-        the publisher's own end is gone (the server lost it).
+        `after` is the end that this publisher wrote last; None before its first write. Raises `StaleError` when the
+        feed contains entries of this epoch or a higher one from another publisher. Raises `ExpiredError` when the
+        publisher's own end is gone, because the server lost it.
         """
         ...
 
     async def read(self, after: str | None, *, limit: int, block_s: float) -> list[tuple[str, FeedEntry]]:
-        """Up to `limit` (cursor, entry) after the cursor; waits up to `block_s` seconds for the first.
+        """Return up to `limit` (cursor, entry) after the cursor. Waits up to `block_s` seconds for the first.
 
-        Entries that were appended together may share a cursor, and come together.
+        Entries that were appended together may share a cursor, and are returned together.
         """
         ...
 
     async def position(self) -> FeedPosition:
-        """Where the feed ends now."""
+        """Return the current end of the feed."""
         ...
 
     async def keep(self, slot: int, parts: Mapping[str, bytes], *, anew: bool) -> None:
-        """Put parts of a snapshot into one of the `SNAPSHOT_SLOTS`; `anew` forgets first what was there."""
+        """Store parts of a snapshot in one of the `SNAPSHOT_SLOTS`. With `anew`, remove the old content first."""
         ...
 
     async def kept(self, slot: int, parts: Sequence[str]) -> list[bytes | None]:
-        """Those parts of the snapshot in a slot, None for each that is not there."""
+        """Return these parts of the snapshot in a slot; None for each missing part."""
         ...
 
 
 class LogLines(Protocol):
-    """The lines that containers print: first and last ones of each log, with the gaps between them (`logpacks.py`)."""
+    """The lines that containers print: the first and last lines of each log, with the gaps between them
+    (`logpacks.py`).
+    """
 
     async def append(self, packs: Sequence[LogPack]) -> list[LogAppended]:
-        """Append each pack behind the line that it names, or say where its log stands instead. Idempotent."""
+        """Append each pack after the position that it names; otherwise return the log's real position. Idempotent."""
         ...
 
     async def positions(self, allocation: AllocationId) -> dict[LogKey, LogPosition]:
-        """How far each log of the allocation is stored."""
+        """Return how far each log of the allocation is stored."""
         ...
 
     async def position(self, allocation: AllocationId, source: LogKey) -> LogPosition:
-        """How far one log is stored; the beginning when nothing is."""
+        """Return how far one log is stored; the beginning when nothing is stored."""
         ...
 
     async def read(self, allocation: AllocationId, *, after: str | None = None, limit: int = 500) -> list[StoredLine]:
-        """Up to `limit` lines of all logs after the cursor, oldest first."""
+        """Return up to `limit` lines of all logs after the cursor, oldest first."""
         ...
 
     async def page(self, allocation: AllocationId, *, after: str | None = None) -> list[StoredLine]:
-        """The lines of the next packs after the cursor, `PAGE_PACKS` of them at most, oldest first; none at the end.
+        """Return the lines of the next packs after the cursor, at most `PAGE_PACKS` packs, oldest first; empty at the
+        end.
 
-        For who copies a log whole: a page is bounded in bytes, also where lines are long.
+        This is for copying whole logs: a page is limited in bytes, even when lines are long.
         """
         ...
 
     async def tail(self, allocation: AllocationId, *, limit: int) -> list[StoredLine]:
-        """The newest `limit` lines of all logs, oldest first."""
+        """Return the newest `limit` lines of all logs, oldest first."""
         ...
 
     def follow(self, allocation: AllocationId, *, after: str | None = None) -> AsyncGenerator[list[StoredLine]]:
-        """Every line after the cursor, for ever, as many at once as there are."""
+        """Yield every line after the cursor, for ever, in batches of all available lines."""
         ...
 
 
 class SpanRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """One finished span, small enough to keep beside the events; times in nanoseconds since the epoch."""
+    """One finished span, small enough to be stored beside the events. Times are in nanoseconds since the epoch."""
 
     trace_id: str
     span_id: str
@@ -332,18 +347,18 @@ class SpanRecord(msgspec.Struct, frozen=True, kw_only=True):
     attributes: dict[str, str] = {}
     kind: str = "internal"
     links: tuple[str, ...] = ()
-    """traceparents of what it follows from"""
+    """Traceparents of the spans that it follows from."""
 
 
 class TraceLog(Protocol):
     """Spans per allocation, capped, for the waterfall."""
 
     async def append(self, spans: Mapping[AllocationId, Sequence[SpanRecord]]) -> None:
-        """Append the finished spans of each allocation; of many allocations in one exchange."""
+        """Append the finished spans of each allocation; one exchange may serve many allocations."""
         ...
 
     async def read(self, allocation: AllocationId, *, limit: int = 500) -> list[SpanRecord]:
-        """The newest `limit` spans, oldest first."""
+        """Return the newest `limit` spans, oldest first."""
         ...
 
 
@@ -351,16 +366,18 @@ class Activity(Protocol):
     """When an allocation was last used, by source (proxy, reported...)."""
 
     async def touch(self, times: Mapping[AllocationId, Mapping[str, float]]) -> None:
-        """Note when (seconds since the epoch) each source last saw each allocation active; never goes back."""
+        """Record when (seconds since the epoch) each source last saw each allocation active. Times never go back."""
         ...
 
     async def read(self, allocations: Sequence[AllocationId]) -> list[Mapping[str, float]]:
-        """{source: seconds since the epoch} of each; empty when nothing is known (which counts as active now)."""
+        """Return {source: seconds since the epoch} of each; empty when nothing is known, which is treated as active
+        now.
+        """
         ...
 
 
 class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
-    """One dead letter: where it came from, why it died, and its raw fields."""
+    """One dead letter: its source, its cause, and its raw fields."""
 
     id: str
     source: str
@@ -371,57 +388,61 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DeadLetters(Protocol):
-    """What could not be worked off, kept for an admin."""
+    """Messages that could not be handled, stored for an administrator."""
 
     async def page(self, *, after: str | None = None, limit: int = 100) -> list[DeadLetter]:
-        """Up to `limit` letters after the id, oldest first."""
+        """Return up to `limit` letters after the id, oldest first."""
         ...
 
     async def find(self, letter_id: str) -> DeadLetter | None:
-        """One letter. Raises `InvalidError` when the id cannot be one."""
+        """Return one letter. Raises `InvalidError` when the id is malformed."""
         ...
 
     async def replay(self, letter_id: str) -> bool:
-        """Send the letter's fields to its source again, then drop it; False when there is none of that id."""
+        """Send the letter's fields to its source again, then drop the letter; False when no letter has that id."""
         ...
 
     async def drop(self, letter_id: str) -> bool:
-        """Remove a letter; False when there is none of that id."""
+        """Remove a letter; False when no letter has that id."""
         ...
 
 
 class StreamsHealth(Protocol):
-    """Whether the streams can be used: read and written."""
+    """Whether the streams can be read and written."""
 
     async def ping(self) -> float:
-        """Seconds of one round trip that writes. Raises `TransientError` when no server takes it."""
+        """Return the seconds of one round trip that writes. Raises `TransientError` when no server accepts the
+        write.
+        """
         ...
 
 
 class Tally(Protocol):
-    """Where lossy parts count what they drop, and consumers what they do; the telemetry adapter implements it."""
+    """A counter of the values that lossy parts drop and of the work of consumers. The telemetry adapter implements
+    it.
+    """
 
     def count(self, name: str, amount: int = 1) -> None:
         """Add `amount` to the counter `name` (a name of `keys.COUNTERS`)."""
         ...
 
     def took(self, spent_s: float, traceparent: str) -> None:
-        """A hint, which carried this traceparent, was handled in so many seconds."""
+        """Record that a hint with this traceparent was handled in `spent_s` seconds."""
         ...
 
 
 class NoTally:
-    """Counts nothing."""
+    """A tally that counts nothing."""
 
     def count(self, name: str, amount: int = 1) -> None:
-        """Ignore it."""
+        """Ignore the call."""
 
     def took(self, spent_s: float, traceparent: str) -> None:
-        """Ignore it."""
+        """Ignore the call."""
 
 
 class Streams(Protocol):
-    """Everything, for a composition root to hand out in parts; no consumer takes the whole."""
+    """All ports, from which a composition root passes single ones to their users."""
 
     @property
     def events(self) -> EventLog: ...
@@ -453,15 +474,15 @@ class Streams(Protocol):
     def conditions(self) -> Conditions: ...
 
     def work_queue(self, consumer: str) -> WorkStream:
-        """The work queue as the consumer of that name (unique per process: the pod's uid)."""
+        """Return the work queue for the consumer of that name (unique per process: the pod's uid)."""
         ...
 
     def webhooks(self, consumer: str) -> Webhooks:
-        """Webhook deliveries as the consumer of that name (the same again after a restart)."""
+        """Return the webhook deliveries for the consumer of that name (the same name after a restart)."""
         ...
 
     def event_group(self, group: str, consumer: str) -> "EventGroup":
-        """A consumer group of an integration on the firehose, as the consumer of that name."""
+        """Return a consumer group of an integration on the firehose, for the consumer of that name."""
         ...
 
     async def aclose(self) -> None:

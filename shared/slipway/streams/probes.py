@@ -1,10 +1,11 @@
-"""Trying what a login may do, without changing anything.
+"""Checks of a login's permissions, without any change to the server.
 
-Owns one form of each command that a service may send, which fails or finds nothing once the server has let it through:
-access is checked before the command runs, so that only `NOPERM` tells of a missing right. `ACL DRYRUN` would ask for a
-right that no service needs.
+This module owns one form of each command that a service may send. The form fails or finds nothing after the server has
+allowed it. Redis checks access before it runs a command, so only `NOPERM` reveals a missing permission. `ACL DRYRUN`
+would need a permission that no service needs.
 
-Invariant: a probe writes nothing, also where its key exists: the keys of one stream each (`slipway:wake`) are real.
+Invariant: a probe writes nothing, even when its key exists. The keys of families with a single stream (`slipway:wake`)
+are real.
 """
 
 from collections.abc import Sequence
@@ -16,9 +17,9 @@ from slipway.streams.client import Argument, Command, RedisClient
 from slipway.streams.keys import KeyFamily
 
 _ABSENT: Final = "{probe}"
-"""Ends a key that does not exist."""
+"""The end of a key that does not exist."""
 _NO_ID: Final = "probe"
-"""Not an id of an entry."""
+"""A text that is not an id of an entry."""
 _FORMS: Final[dict[str, tuple[Argument, ...]]] = {
     "del": (),
     "exists": (),
@@ -50,9 +51,9 @@ _FORMS: Final[dict[str, tuple[Argument, ...]]] = {
     "xrevrange": ("+", "-", "COUNT", "1"),
     "xtrim": ("MAXLEN", _NO_ID),
 }
-"""{command: what follows its key}"""
+"""{command: the arguments after its key}."""
 _UNTRIED: Final = frozenset({"hsetnx"})
-"""It has no form that fails by itself; who may HSET may also do this by every rule that we give."""
+"""This command has no form that fails by itself. In all our rules, an account that may HSET may also do this."""
 
 
 def _of_one_key(command: str, key: str) -> tuple[Argument, ...]:
@@ -72,11 +73,11 @@ def _of_keys(command: str, names: Sequence[str]) -> tuple[Argument, ...]:
 
 
 SEVERAL: Final = ("eval", "evalsha", "xread", "xreadgroup")
-"""Commands that name several keys at once."""
+"""Commands that may name several keys."""
 
 
 def probes(grant: Grant, *, is_cluster: bool) -> dict[str, Command]:
-    """{what is tried, for people: the command}; on a Cluster no command names keys of two slots."""
+    """Return {description of the check: its command}. On a Cluster, no command names keys of two slots."""
     found: dict[str, Command] = {}
     for command in sorted(set(grant.commands) - _UNTRIED):
         named = command.replace("|", " ")
@@ -92,7 +93,7 @@ def probes(grant: Grant, *, is_cluster: bool) -> dict[str, Command]:
 
 
 async def try_accounts(client: RedisClient, accounts: Sequence[Account]) -> tuple[Account, list[str]]:
-    """The account whose rights the login has, or that it lacks least of; and what of them the server refuses."""
+    """Return the account that matches the login best, and which of its permissions the server refuses."""
     tried = [(account, await _refused(client, account)) for account in accounts]
     return min(tried, key=lambda each: len(each[1]))
 

@@ -1,10 +1,11 @@
 """Writing to the streams from hot paths: rings of transitions, and offers that never wait.
 
-Owns what of a ring is missing in its stream, and the bounded buffers of the lossy kinds. Knows nothing of Redis.
+This module finds the events of a ring that are missing in its stream, and owns the bounded buffers of the lossy values.
+It does not know Redis.
 
-Promises: `RingPublisher` brings an allocation's stream up to its ring, in order, whoever else publishes at the same
-time. `BestEffort.offer_*` never block and never raise; what does not fit is dropped and counted. Activity alone is kept
-while the server is away.
+Promises: `RingPublisher` appends the missing events of a ring to the allocation's stream, in order, even when others
+publish at the same time. `BestEffort.offer_*` never block and never raise. Values that do not fit are dropped and
+counted. Only activity is kept while the server is away.
 """
 
 import asyncio
@@ -31,22 +32,24 @@ WRITE_BEHIND: Final = Loop(
 
 _GAP_ROUNDS_MAX: Final = 4
 _SPANS_EVERY_S: Final = 0.6
-"""Nobody watches spans as they end, and those of one launch belong together."""
+"""Nobody watches spans as they end, and the spans of one launch are best written together."""
 _AWAY_S: Final = 2.0
-"""Between attempts to tell of activity that the server was not there for."""
+"""Seconds between attempts to write activity while the server is away."""
 _WRITE_MAX: Final = 1_000
-"""Values in one exchange."""
+"""Limit on the values in one exchange."""
 
 
 class Ring(msgspec.Struct, frozen=True, kw_only=True):
-    """The events that an allocation's status still holds, ascending by seq; `expire_s` as in `StreamEntry`."""
+    """The events that are still in an allocation's status, ascending by seq. `expire_s` as in `StreamEntry`."""
 
     events: tuple[AllocationEvent, ...]
     expire_s: int | None = None
 
 
 def missing_entries(ring: Ring, last_seq: int | None) -> list[StreamEntry]:
-    """What a stream that ends with `last_seq` lacks; the first after a hole is marked `truncated: from-to`."""
+    """Return the entries that a stream with the end `last_seq` lacks. The first after a hole is marked `truncated:
+    from-to`.
+    """
     found: list[StreamEntry] = []
     expected = 1 if last_seq is None else last_seq + 1
     oldest_seq = ring.events[0].seq if ring.events else None
@@ -62,16 +65,16 @@ def missing_entries(ring: Ring, last_seq: int | None) -> list[StreamEntry]:
 
 
 class RingPublisher:
-    """Brings streams up to their rings."""
+    """Appends the missing events of rings to their streams."""
 
     def __init__(self, log: EventLog) -> None:
         self._log = log
 
     async def publish(self, rings: Sequence[Ring]) -> int:
-        """Append what is missing; answers how many entries were new. Idempotent.
+        """Append the missing events; return how many entries were new. Idempotent.
 
-        Raises `UnavailableError` or `DeadlineError` (publish the same again later), and `InvalidError` for two rings of
-        one allocation.
+        Raises `UnavailableError` or `DeadlineError` (publish the same rings again later), and `InvalidError` for two
+        rings of one allocation.
         """
         open_rings = {ring.events[0].allocation_id: ring for ring in rings if ring.events}
         if len(open_rings) != sum(bool(ring.events) for ring in rings):
@@ -88,7 +91,7 @@ class RingPublisher:
                 return appended
             answers = await self._log.append(entries)
             appended += sum(answer.outcome is EntryOutcome.APPENDED for answer in answers)
-            # A gap means that the stream changed since it was asked: ask again.
+            # A gap means that the stream changed after its last seq was read, so read it again.
             gaps = {
                 entry.event.allocation_id
                 for entry, answer in zip(entries, answers, strict=True)
@@ -118,11 +121,13 @@ class _Offers(Generic[T]):
         return True
 
     async def flush(self, write: Callable[[dict[AllocationId, list[T]]], Awaitable[None]]) -> None:
-        """Write everything that is here now, many allocations at once; what cannot be written is dropped, counted."""
+        """Write the current entries, many allocations at once. Entries that cannot be written are dropped and
+        counted.
+        """
         left = len(self._buffer)
         while left > 0 and self._buffer:
             groups: dict[AllocationId, list[T]] = {}
-            # Whoever else writes at the same time has taken some: the buffer is looked at again after each await.
+            # A concurrent `flush` may have removed entries, so the length is read again after each await.
             count = min(left, len(self._buffer), _WRITE_MAX)
             left -= count
             for _ in range(count):
@@ -138,7 +143,7 @@ class _Offers(Generic[T]):
 class _Touches:
     """The newest sign of activity of each allocation and source, until it is written.
 
-    A server that is away for a while loses none.
+    No activity is lost while the server is away for some time.
     """
 
     def __init__(self, size: int, tally: Tally) -> None:
@@ -157,7 +162,7 @@ class _Touches:
         return True
 
     async def flush(self, write: Callable[[dict[AllocationId, dict[str, float]]], Awaitable[None]]) -> bool:
-        """Write what is here now; False when the server is away and it is kept."""
+        """Write the current entries; False when the server is away and the entries are kept."""
         left = list(self._newest)
         while left:
             batch = {allocation: self._newest.pop(allocation) for allocation in left[:_WRITE_MAX]}
@@ -176,7 +181,7 @@ class _Touches:
 
 
 class LossySinks(Protocol):
-    """The ports that best-effort offers end in."""
+    """The ports that receive best-effort offers."""
 
     @property
     def traces(self) -> TraceLog: ...
@@ -185,7 +190,7 @@ class LossySinks(Protocol):
 
 
 class BestEffort:
-    """Spans and activity, buffered and written behind: `step` is a loop of the service."""
+    """Buffered spans and activity, written later. A loop of the service runs `step`."""
 
     def __init__(
         self, sinks: LossySinks, clock: Clock, tally: Tally, *, size: int = 10_000, every_s: float = 0.2
@@ -197,17 +202,17 @@ class BestEffort:
         self._something = asyncio.Event()
 
     def offer_span(self, allocation: AllocationId, span: SpanRecord) -> bool:
-        """Take a finished span; False when it was dropped."""
+        """Buffer a finished span; False when it was dropped."""
         self._something.set()
         return self._spans.offer(allocation, span)
 
     def offer_activity(self, allocation: AllocationId, source: str, at_s: float) -> bool:
-        """Take a sign of activity; False when it was dropped."""
+        """Buffer a sign of activity; False when it was dropped."""
         self._something.set()
         return self._touches.offer(allocation, source, at_s)
 
     async def step(self) -> None:
-        """Wait for something, then write it; call `flush` once more when draining."""
+        """Wait for a value, then write. When draining, call `flush` once more."""
         with liveness.rest(lambda: len(self._spans) or len(self._touches)):
             await self._something.wait()
         self._something.clear()
@@ -215,16 +220,16 @@ class BestEffort:
         if self._clock.monotonic() >= self._spans_at_s:
             await self._spans.flush(self._sinks.traces.append)
             self._spans_at_s = self._clock.monotonic() + _SPANS_EVERY_S
-        # Gather what comes meanwhile: fewer, larger writes.
+        # Collect values during the pause, so that there are fewer and larger writes.
         await self._clock.sleep(_AWAY_S if is_away else self._every_s)
         if len(self._spans) or is_away:
             self._something.set()
 
     async def flush(self) -> None:
-        """Write what is buffered now; never raises for an absent server."""
+        """Write the buffered values now. Never raises for an absent server."""
         await self._write()
         await self._spans.flush(self._sinks.traces.append)
 
     async def _write(self) -> bool:
-        """Activity; False when it is kept for later."""
+        """Write the activity; False when it is kept for later."""
         return await self._touches.flush(self._sinks.activity.touch)

@@ -1,6 +1,6 @@
-"""A consumer group on the firehose on Redis, with the commands of the account `reader` only: it may run no script.
+"""A consumer group on the firehose on Redis, limited to the commands of the account `reader`, which may run no script.
 
-Owns the commands. Must not know what is done with an event.
+This module owns the commands. It must not know what a handler does with an event.
 """
 
 import itertools
@@ -18,7 +18,7 @@ from slipway.streams.routes import Reply
 
 _POLL_S: Final = 0.2
 _OWN_MAX: Final = 10_000
-"""Own pending entries of a shard that are looked at; far more than a consumer takes."""
+"""Limit on the consumer's own pending entries of a shard that are read; far more than a consumer claims."""
 
 
 class RedisEventGroup:
@@ -39,7 +39,7 @@ class RedisEventGroup:
         return []
 
     async def claim_abandoned(self, *, min_idle_s: float, limit: int) -> list[EventDelivery]:
-        # Not all shards at once: each may answer with one at least, and `limit` is a limit.
+        # Only some shards per call: each may return at least one entry, and `limit` must not be exceeded.
         start = next(self._turn) * limit
         shards = sorted({(start + offset) % keys.SHARDS for offset in range(min(limit, keys.SHARDS))})
         tail = (self._group, self._consumer, int(min_idle_s * 1_000), "0-0", "COUNT", max(1, limit // keys.SHARDS))
@@ -82,7 +82,8 @@ class RedisEventGroup:
         )
         _raise_if_all_failed(groups)
         places = [_place_of(self._group, reply) for reply in groups]
-        # Counted: the lag that the server tells is wrong for good once an entry was trimmed that the group never got.
+        # Entries are counted, because the server's lag stays wrong after a trim of an entry that the group never
+        # received.
         calls = [
             command("XRANGE", key, f"({after}", "+", "COUNT", keys.LAG_MAX)
             for key, (_, after) in zip(keys.EVENT_KEYS, places, strict=True)
@@ -92,14 +93,14 @@ class RedisEventGroup:
             if isinstance(page, ControlPlaneError) or isinstance(reply, ControlPlaneError) or not page or not reply:
                 continue
             waiting += len(page)
-            # Of a group that has read nothing yet, since the oldest event that waits.
+            # For a group that has read nothing yet, the lag starts at the oldest waiting event.
             since_ms = codec.cursor_parts(after)[0] or rows.entry_id(page[0][0])[0]
             behind_s = max(behind_s, (rows.entry_id(reply[0][0])[0] - since_ms) / 1_000)
         return GroupLag(waiting=waiting, pending=sum(pending for pending, _ in places), behind_s=behind_s)
 
     async def leave(self) -> None:
         replies = await self._own_pending(keys.EVENT_KEYS, 1)
-        # With an entry in its hands a consumer stays: what it holds would be lost with it.
+        # A consumer with pending entries stays in the group, because deleting it would lose them.
         empty = [key for key, reply in zip(keys.EVENT_KEYS, replies, strict=True) if not reply]
         calls = [Command(key, ("XGROUP", "DELCONSUMER", key, self._group, self._consumer)) for key in empty]
         await self._client.pipeline(calls)
@@ -120,7 +121,7 @@ class RedisEventGroup:
         return _delivered(await self._client.block(Command(keys.EVENT_KEYS[0], (*head, *block)), block_s=block_s))
 
     async def _poll(self, count: int, block_s: float) -> list[EventDelivery]:
-        """One read of each shard, over and over: on a Cluster no command can wait for shards of several nodes."""
+        """Read each shard in turn, repeatedly. On a Cluster no command can wait for shards of several nodes."""
         clock = self._client.clock
         deadline_s = clock.monotonic() + block_s
         head = ("XREADGROUP", "GROUP", self._group, self._consumer, "COUNT", count, "STREAMS")
@@ -140,14 +141,16 @@ class RedisEventGroup:
             await clock.sleep(_POLL_S)
 
     async def _create(self) -> None:
-        """At the start of what is there: `$` would skip what came while the group was lost."""
+        """Create the groups at the start of the existing entries: `$` would skip entries added while the group was
+        lost.
+        """
         calls = [Command(key, ("XGROUP", "CREATE", key, self._group, "0", "MKSTREAM")) for key in keys.EVENT_KEYS]
         for reply in await self._client.pipeline(calls):
             if isinstance(reply, ControlPlaneError) and "BUSYGROUP" not in str(reply):
                 raise reply
 
     async def _touch(self, wanted: dict[int, set[str]], *options: str) -> None:
-        """XCLAIM of what is this consumer's: another may have claimed an entry meanwhile, and keeps it."""
+        """XCLAIM of the consumer's own entries. Another consumer may have claimed an entry since, and keeps it."""
         names = [keys.events(shard) for shard in wanted]
         replies = rows.checked(await self._own_pending(names, _OWN_MAX))
         calls: list[Command] = []
@@ -156,7 +159,7 @@ class RedisEventGroup:
             if own:
                 calls.append(command("XCLAIM", keys.events(shard), self._group, self._consumer, 0, *own, *options))
         touched = await self._client.pipeline(calls)
-        # A group that was lost since then holds nothing: its events come again.
+        # A group that was lost since then has no pending entries: its events are delivered again.
         rows.checked([[] if isinstance(reply, GroupMissingError) else reply for reply in touched])
 
     async def _own_pending(self, names: Sequence[str], most: int) -> list[Reply | ControlPlaneError]:
@@ -171,7 +174,7 @@ def _raise_if_all_failed(replies: Sequence[Reply | ControlPlaneError]) -> None:
 
 
 def _place_of(group: str, reply: Reply | ControlPlaneError) -> tuple[int, str]:
-    """(entries pending, the id after which nothing was delivered) of the group in an XINFO GROUPS."""
+    """Return (entries pending, the id after which nothing was delivered) of the group in an XINFO GROUPS reply."""
     if not isinstance(reply, ControlPlaneError):
         for each in reply:
             row = dict(zip(each[::2], each[1::2], strict=True))

@@ -1,14 +1,15 @@
 """The event log and the firehose on Redis.
 
-Owns the order of the two writes: first the firehose, then the allocation's own stream, whose last id is the only
-cursor of who relays. On one server a script does both or neither: one exchange, and nothing to read before it.
+This module owns the order of the two writes: first the firehose, then the allocation's own stream. The last id of that
+stream is the only cursor of a relay. On one server, a script does both writes or neither: one exchange, and no read
+before it.
 
-On a Redis Cluster the two have different slots, so they are two exchanges; a crash between them costs a duplicate in
-the firehose (consumers dedupe by id), never a loss. What does not fit the stream as it was read before is published
-nowhere and answered from that reading, so that the firehose has each subject in order; the script judges again,
-atomically, what other relays may have changed meanwhile.
+On a Redis Cluster the two keys have different slots, so there are two exchanges. A crash between the two causes a
+duplicate in the firehose (consumers dedupe by id), never a loss. First the end of the stream is read. An entry that
+does not fit this end is not published, and its result follows from this read. So the firehose has each subject in
+order. The script checks again, atomically, because another relay may have changed the stream since.
 
-Invariant: nothing enters an allocation's stream that was not published to the firehose before.
+Invariant: every entry of an allocation's stream was published to the firehose before.
 """
 
 from collections.abc import AsyncGenerator, Sequence
@@ -73,7 +74,7 @@ class RedisEvents:
         for entry in batch:
             event, end = entry.event, ends[entry.event.allocation_id]
             if end is not None and end[0] != event.created_ms:
-                calls.append(_append(entry, (), may_begin=False))  # clears what is not ours
+                calls.append(_append(entry, (), may_begin=False))  # clears a stream of another object
                 answers.append(None)
                 ends[event.allocation_id] = None
                 continue
@@ -81,7 +82,7 @@ class RedisEvents:
             outcome = judge(entry, last_seq)
             if outcome is EntryOutcome.APPENDED:
                 flat = rows.flat(codec.encode_event(event))
-                # What follows something must not begin a stream, should the server have lost it meanwhile.
+                # An entry that follows another must not begin a stream, in case the server has lost the stream since.
                 calls.append(_append(entry, flat, may_begin=end is None))
                 before.append(_publish(event, flat))
                 answers.append(None)
@@ -105,7 +106,7 @@ def _publish(event: AllocationEvent, flat: Sequence[Argument]) -> Command:
 
 
 def _ttl_s(entry: StreamEntry) -> int:
-    """The life of the stream after this entry; 0 is no expiry."""
+    """Return the life of the stream after this entry in seconds; 0 means no expiry."""
     ends = entry.event.type is Event.TERMINATED
     return entry.expire_s if entry.expire_s is not None else (keys.ALLOCATION.ttl_s if ends else 0)
 

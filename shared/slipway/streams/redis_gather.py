@@ -1,6 +1,6 @@
-"""Gatherings on Redis: one hash each, moved by one script.
+"""Gatherings on Redis: one hash for each, changed by one script.
 
-Owns the calls of `lua/gather.lua`, which owns the numbers in the hash.
+This module owns the calls of `lua/gather.lua`, which owns the numbers in the hash.
 """
 
 from collections.abc import Sequence
@@ -32,7 +32,7 @@ class RedisGatherings:
     """The `Gatherings` on Redis."""
 
     def __init__(self, client: RedisClient, macs: Macs | None = None) -> None:
-        """`macs`: seats are signed, and those that are read must be."""
+        """With `macs`, seats are signed, and signatures are required on reading."""
         self._client, self._macs = client, macs
 
     async def join(self, key: GatherKey, seat: Seat, *, peers: int, owner: str) -> Gathered:
@@ -70,7 +70,7 @@ class RedisGatherings:
         await self._client.run(command("DEL", _name(key)))
 
     async def _count(self, key: GatherKey) -> None:
-        """Adds a complete one to what is kept; its window ends when the oldest of them may have gone."""
+        """Add a complete gathering to the stored bytes. The window ends when the oldest of them may have expired."""
         size = int(await self._client.run(command("HGET", _name(key), "b")) or 0) + COST_BYTES
         kept = keys.gathered(key.allocation)
         counted = command("HINCRBY", kept, "b", size)

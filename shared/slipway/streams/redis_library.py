@@ -1,9 +1,9 @@
-"""What the streams take from redis-py, imported without what redis-py would load and nothing here uses.
+"""The parts of redis-py that the streams use, imported without modules that redis-py would load and we do not use.
 
-Owns the first import of `redis`. With the OpenTelemetry SDK installed, redis-py loads all of the SDK's metrics when it
-is imported, for metrics that must be asked for and are not: that is a fifth of the start of a service, and 3 MiB of its
-memory. Hidden for as long as the import takes, the SDK counts as not installed (redis-py has a branch for that), and
-our own traces load what they need of it later.
+This module owns the first import of `redis`. With the OpenTelemetry SDK installed, redis-py loads all of the SDK's
+metrics on import, for metrics that are off by default. That is a fifth of the start of a service and 3 MiB of its
+memory. During the import the SDK's metrics are hidden. redis-py then behaves as without the SDK, for which it has a
+branch. Our own traces load the parts that they need later.
 """
 
 import sys
@@ -16,7 +16,7 @@ _UNUSED: Final = "opentelemetry.sdk.metrics"
 
 @contextmanager
 def _hidden(module: str) -> Generator[None, None, None]:
-    """The module cannot be imported while inside. One that is loaded already costs nothing more, and stays."""
+    """Make the module impossible to import inside the context. A module that is already loaded stays loaded."""
     if module in sys.modules:
         yield
         return

@@ -1,5 +1,6 @@
-"""The `Logouts` on Redis: a capped stream of ended logins, and one key with an expiry for
-each used code and each login that is renewed.
+"""The `Logouts` on Redis.
+
+They are a capped stream of ended logins, and one key with an expiry for each used code and each renewed login.
 
 Source: https://redis.io/docs/latest/commands/set/ (NX)
 """

@@ -1,6 +1,6 @@
 """The `LogLines` on Redis.
 
-Owns the commands. What an entry holds is in `logpacks.py`, the bound of each log in `lua/logs.lua`.
+This module owns the commands. `logpacks.py` owns the content of an entry, `lua/logs.lua` the size limit of each log.
 """
 
 from collections.abc import AsyncGenerator, Sequence
@@ -17,12 +17,12 @@ from slipway.streams.replies import ScriptMissingError
 from slipway.streams.tail import Tail
 
 _ENTRIES: Final = 32
-"""Entries of one exchange: each may hold many lines."""
+"""Entries per exchange; each may contain many lines."""
 _ANY: Final = -1
 
 
 class RedisLogs:
-    """See the module's docstring."""
+    """The `LogLines` on Redis."""
 
     def __init__(self, client: RedisClient, tail: Tail, tally: Tally) -> None:
         self._client, self._tail, self._tally = client, tail, tally
@@ -68,7 +68,7 @@ class RedisLogs:
             found = pages.lines_after(page, start, self._tally)
             if found or len(page) < logpacks.PAGE_PACKS:
                 return found
-            # All of these packs cannot be read, which was counted.
+            # None of these packs can be read; they were counted.
             position = page[-1][0]
 
     async def tail(self, allocation: AllocationId, *, limit: int) -> list[StoredLine]:

@@ -1,6 +1,7 @@
 """The condition of a real server.
 
-Owns the questions and the reading of their answers; `probes.py` tries what our account may do. Nothing is changed.
+This module owns the queries and reads their answers; `probes.py` tests the permissions of our account. It changes
+nothing.
 """
 
 from collections.abc import Sequence
@@ -23,7 +24,9 @@ class RedisConditions:
     """The `Conditions` of Redis."""
 
     def __init__(self, client: RedisClient, account: Account | None = None) -> None:
-        """`account` is whose needs the login has to meet; None: it is the login of any service, or one for all."""
+        """`account` is the account whose permissions the login needs; None when the login may be that of any
+        service.
+        """
         self._client = client
         self._accounts = OF_SERVICES if account is None else (account,)
 
@@ -36,7 +39,7 @@ class RedisConditions:
         said: dict[str, str] = {}
         for section in _SECTIONS:
             said |= _lines(await self._ask(("INFO", section), unread))
-        # The handshake names the server to every account.
+        # Every account may send HELLO, and its reply names the server.
         hello = _pairs(await self._ask(("HELLO",), unread))
         config: dict[str, str] = {}
         for name in _CONFIG:
@@ -64,7 +67,7 @@ class RedisConditions:
         )
 
     async def _ask(self, args: Sequence[Argument], unread: list[str]) -> Reply:
-        """The answer; None, and noted, when the account may not ask."""
+        """Return the answer; None when the account may not send the command, which is recorded in `unread`."""
         [answer] = await self._client.pipeline([Command(_KEY, tuple(args))])
         if isinstance(answer, DeniedError):
             unread.append(_called(args))
@@ -81,7 +84,7 @@ class RedisConditions:
         return int(answer or 0)
 
     async def _groups(self, unread: list[str]) -> tuple[int | None, int | None]:
-        """(hints that are held, consumers that have left one alone for `STALE_S`)."""
+        """Return (number of pending hints, number of consumers that have left a hint untouched for `STALE_S`)."""
         held = [Command(key, ("XPENDING", key, keys.WORK_GROUP)) for key in keys.WORK_KEYS]
         old = ("IDLE", int(STALE_S * 1_000), "-", "+", _STALE_MAX)
         left = [Command(key, ("XPENDING", key, keys.WORK_GROUP, *old)) for key in keys.WORK_KEYS]
@@ -104,13 +107,13 @@ def _text(value: Any) -> str:
 
 
 def _pairs(reply: Reply) -> dict[str, str]:
-    """A flat list of names and values."""
+    """Return a flat list of names and values as a mapping."""
     items = [_text(item) for item in reply or ()]
     return dict(zip(items[::2], items[1::2], strict=False))
 
 
 def _lines(reply: Reply) -> dict[str, str]:
-    """A section of INFO."""
+    """Return the fields of a section of INFO."""
     lines = _text(reply or b"").splitlines()
     return {name: value for name, colon, value in (line.partition(":") for line in lines) if colon}
 

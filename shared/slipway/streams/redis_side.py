@@ -1,6 +1,6 @@
 """Wake-ups, the raw cluster feed, traces, activity and dead letters on Redis.
 
-Owns one small class per port. Must not know what the entries mean to anybody.
+This module owns one small class per port. It must not know the meaning of the entries.
 """
 
 from collections.abc import Mapping, Sequence
@@ -41,7 +41,8 @@ class RedisWake:
         reply = await self._client.block(Command(keys.WAKE.prefix, args), block_s=timeout_s)
         found = [entry for _, page in rows.by_stream(reply) for entry in page]
         if not found:
-            # A cursor above the end is from before a loss; from there nothing would be heard for a long time.
+            # A cursor above the end is older than a loss of the stream. A read from it would receive nothing for a long
+            # time.
             return WakeUp(cursor=pages.id_text(min(position, await self._last())), reasons=())
         reasons = tuple(fields.get("reason", b"").decode("utf-8", "replace") for _, fields in found)
         return WakeUp(cursor=pages.id_text(found[-1][0]), reasons=reasons)
@@ -55,7 +56,7 @@ class RedisFeed:
     """The raw `Feed` on Redis."""
 
     def __init__(self, client: RedisClient, macs: Macs | None = None) -> None:
-        """`macs`: what is written is signed, and what is read must be."""
+        """With `macs`, written entries are signed, and signatures are required on reading."""
         self._client, self._macs = client, macs
 
     async def append(self, entries: Sequence[FeedEntry], *, after: str | None) -> str:
@@ -77,7 +78,7 @@ class RedisFeed:
     async def _appended(
         self, epoch: int, after: str | None, fields: Sequence[Argument], *, forged: bytes = b""
     ) -> tuple[bytes, bytes]:
-        """(how it went, the new end or the one that is in the way); the end `forged` is in nobody's way."""
+        """Return (outcome, the new end or the end that conflicts). The end `forged` is never a conflict."""
         width = _FEED_WIDTH if self._macs is None else _FEED_WIDTH_SIGNED
         call = (epoch, after or "", keys.CLUSTER.length_max, width, forged, *fields)
         outcome, end = await scripts.run(self._client, scripts.FEED, keys.CLUSTER.prefix, *call)

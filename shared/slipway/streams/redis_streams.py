@@ -1,6 +1,6 @@
-"""All stream ports on one Redis client: what a composition root builds.
+"""All stream ports on one Redis client, as a composition root builds them.
 
-Owns the wiring. Nothing connects before the first call.
+This module owns the wiring. It does not connect before the first call.
 """
 
 from slipway.runtime.clock import Clock, Random
@@ -59,15 +59,15 @@ class RedisStreams:
         self.decisions = RedisDecisions(client, counts)
 
     def work_queue(self, consumer: str) -> RedisWorkQueue:
-        """The work queue as the consumer of that name (unique per process: the pod's uid)."""
+        """Return the work queue for the consumer of that name (unique per process: the pod's uid)."""
         return RedisWorkQueue(self._client, consumer)
 
     def webhooks(self, consumer: str) -> RedisWebhooks:
-        """Webhook deliveries as the consumer of that name (the same again after a restart)."""
+        """Return the webhook deliveries for the consumer of that name (the same name after a restart)."""
         return RedisWebhooks(self._client, consumer)
 
     def event_group(self, group: str, consumer: str) -> RedisEventGroup:
-        """A consumer group of an integration on the firehose, as the consumer of that name."""
+        """Return a consumer group of an integration on the firehose, for the consumer of that name."""
         return RedisEventGroup(self._client, group, consumer)
 
     async def aclose(self) -> None:
@@ -84,7 +84,7 @@ def connect(
     feed_macs: Macs | None = None,
     gather_macs: Macs | None = None,
 ) -> RedisStreams:
-    """The streams of a Redis URL; does no IO. Raises `InvalidError` when the URL is not one."""
+    """Return the streams of a Redis URL; does no IO. Raises `InvalidError` when it is not a Redis URL."""
     account = BY_NAME.get(settings.name)
     client = RedisClient(settings, clock, random)
     return RedisStreams(client, tally, account=account, feed_macs=feed_macs, gather_macs=gather_macs)

@@ -1,8 +1,8 @@
 """Webhook deliveries on Redis: a consumer group over the firehose, and a stream for each webhook.
 
-Owns the commands of both stages. Must not know what is delivered where. A copy is written before its original is
-acknowledged, and a dead letter before its delivery is removed: they have different slots, so a crash in between leaves
-a second one, never none.
+This module owns the commands of both stages. It must not know which event is delivered where. A copy is written before
+its original is acknowledged, and a dead letter before its delivery is removed. The keys have different slots, so a
+crash between the two writes leaves a second copy or letter, never none.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ from slipway.streams.webhooks import Delivery, Routable
 _POLL_S: Final = 0.2
 _GROUP: Final = keys.WEBHOOK_GROUP
 _BEYOND: Final = "18446744073709551615-0"
-"""An id that no entry reaches."""
+"""An id above that of any entry."""
 
 
 class RedisWebhooks:
@@ -32,7 +32,7 @@ class RedisWebhooks:
         key = keys.EVENT_KEYS[0]
         reply = (await self._client.pipeline([Command(key, ("XINFO", "CONSUMERS", key, _GROUP))]))[0]
         if isinstance(reply, PermanentError):
-            return True  # no such stream, or no such group: nobody is there yet
+            return True  # no such stream or group, so there is no other consumer yet
         [consumers] = rows.checked([reply])
         heard = [dict(zip(row[::2], row[1::2], strict=True)) for row in consumers]
         lively = (row[b"name"].decode() for row in heard if row[b"idle"] <= silence_s * 1_000)
@@ -64,7 +64,8 @@ class RedisWebhooks:
 
     async def take_left(self, *, min_idle_s: float, limit: int) -> list[Routable]:
         tail = (_GROUP, self._consumer, int(min_idle_s * 1_000), "0-0", "COUNT", limit)
-        # Redis 7.0 does not take a claim that finds nothing for a sign of life, but a read of one's own past.
+        # For Redis 7.0, a claim that finds nothing is no sign of life of the consumer. A read of its own pending
+        # entries is.
         alive = ("XREADGROUP", "GROUP", _GROUP, self._consumer, "STREAMS", keys.EVENT_KEYS[0], _BEYOND)
         calls = [command("XAUTOCLAIM", key, *tail) for key in keys.EVENT_KEYS]
         _, *replies = await self._client.pipeline([Command(keys.EVENT_KEYS[0], alive), *calls])
@@ -130,7 +131,7 @@ class RedisWebhooks:
         await self._client.run(command("DEL", keys.webhook(webhook)))
 
     async def _poll(self, limit: int, block_s: float) -> list[Routable]:
-        """On a cluster no command can wait for shards of several nodes."""
+        """Read each shard, repeatedly, because on a Cluster no command can wait for shards of several nodes."""
         clock = self._client.clock
         deadline_s = clock.monotonic() + block_s
         head = ("XREADGROUP", "GROUP", _GROUP, self._consumer, "COUNT", limit, "STREAMS")
@@ -157,7 +158,7 @@ class RedisWebhooks:
         replies = await self._client.pipeline(calls)
         missing = [place for place, reply in enumerate(replies) if _lacks_group(reply)]
         if missing:
-            # A queue begins with its first delivery; before that there is nothing to make a group of.
+            # A queue is created by its first delivery. Before that, a group cannot be created.
             await self._create([(queues[place], _GROUP) for place in missing], make=False)
             again = await self._client.pipeline([calls[place] for place in missing])
             for place, reply in zip(missing, again, strict=True):
@@ -169,11 +170,13 @@ class RedisWebhooks:
         return found
 
     async def _create(self, groups: Sequence[tuple[str, str]], *, make: bool) -> None:
-        """At the start of what is there: `$` would skip what came while the group was lost."""
+        """Create the groups at the start of the existing entries: `$` would skip entries added while the group was
+        lost.
+        """
         extra = ("MKSTREAM",) if make else ()
         calls = [Command(key, ("XGROUP", "CREATE", key, group, "0", *extra)) for key, group in groups]
         for reply in await self._client.pipeline(calls):
-            # Somebody was quicker, or there is no such queue yet.
+            # Another process created the group first, or the queue does not exist yet.
             if isinstance(reply, ControlPlaneError) and not isinstance(reply, PermanentError):
                 raise reply
 
@@ -183,7 +186,7 @@ def _lacks_group(reply: Reply | ControlPlaneError) -> bool:
 
 
 def _claimed(replies: Sequence[Reply | ControlPlaneError]) -> list[list[rows.Entry]]:
-    """The entries of each XAUTOCLAIM; none where there is no group yet."""
+    """Return the entries of each XAUTOCLAIM; none for a stream without the group."""
     pages: list[list[rows.Entry]] = []
     for reply in replies:
         if isinstance(reply, TransientError):

@@ -1,10 +1,11 @@
 """The work queue on Redis: consumer groups over 16 shards.
 
-Owns delivery, claims, heartbeats, dead letters and trimming. Must not know what a hint leads to.
+This module owns delivery, claims, heartbeats, dead letters and trimming. It must not know the effect of a hint.
 
-Invariants: a group is created at id 0 (at `$` it would lose what waits); an entry leaves the stream only when
-every group has acknowledged it; a consumer that owns pending entries is never deleted; a dead letter is written
-before its entry is acknowledged (two keys, two slots: a crash between them leaves a second letter, never none).
+Invariants: a group is created at id 0 (at `$` it would lose waiting entries). An entry is removed from the stream only
+when every group has acknowledged it. A consumer with pending entries is never deleted. A dead letter is written before
+its entry is acknowledged: the two keys have two slots, and a crash between the writes leaves a second letter, never
+none.
 """
 
 import itertools
@@ -22,7 +23,7 @@ from slipway.streams.routes import Reply
 
 _SCAN_ROUNDS_MAX: Final = 100
 _LENGTH_EVERY: Final = 500
-"""A shard's length is asked for after so many hints: its cap is a hundred times that."""
+"""The length of a shard is read after this many hints; its cap is a hundred times that."""
 _BATCH: Final = 512
 
 
@@ -33,7 +34,7 @@ class RedisHints:
         self._client, self._tally = client, tally
         self._full: set[int] = set()
         self._sent: Counter[int] = Counter()
-        """{shard: hints sent since its length was asked for}"""
+        """{shard: hints sent since its length was read}."""
 
     async def send(self, hints: Sequence[WorkHint]) -> None:
         for start in range(0, len(hints), _BATCH):
@@ -62,13 +63,13 @@ class RedisHints:
 
 
 class RedisWorkQueue:
-    """The `WorkQueue` on Redis; both claims give at most `limit`, or one per shard if that is more."""
+    """The `WorkStream` on Redis. Both claims return at most `limit` entries, or one per shard if that is more."""
 
     def __init__(self, client: RedisClient, consumer: str) -> None:
         self._client, self._consumer = client, consumer
         self._turn = itertools.count()
         self._heard: str | None = None
-        """The last ring of the bell, on a Redis Cluster."""
+        """The id of the last bell entry that was read, on a Redis Cluster."""
 
     async def claim(self, *, limit: int, block_s: float) -> list[Claimed]:
         for attempt in itertools.count():
@@ -126,7 +127,9 @@ class RedisWorkQueue:
         return await self._count(keys.STANDING_MAX)
 
     async def _count(self, most: int) -> StreamBacklog:
-        """Counted: the lag that the server tells is wrong for good once an entry was trimmed that nobody had got."""
+        """Count the entries, because the server's lag stays wrong after a trim of an entry that no consumer
+        received.
+        """
         replies = await self._client.pipeline([Command(key, ("XINFO", "GROUPS", key)) for key in keys.WORK_KEYS])
         found = [(key, *_standing(reply)) for key, reply in zip(keys.WORK_KEYS, replies, strict=True)]
         waiting = [command("XRANGE", key, f"({after}", "+", "COUNT", most) for key, _, after in found if after]
@@ -145,7 +148,9 @@ class RedisWorkQueue:
         return _delivered(reply)
 
     async def _read_each(self, count: int) -> list[Claimed]:
-        """One non-blocking read of every shard, in one pipeline (a Redis Cluster has them on different nodes)."""
+        """Read every shard once without blocking, in one pipeline (on a Redis Cluster the shards are on different
+        nodes).
+        """
         head = ("XREADGROUP", "GROUP", keys.WORK_GROUP, self._consumer, "COUNT", count, "STREAMS")
         replies = await self._client.pipeline([Command(key, (*head, key, ">")) for key in keys.WORK_KEYS])
         good = [reply for reply in replies if not isinstance(reply, ControlPlaneError)]
@@ -157,17 +162,17 @@ class RedisWorkQueue:
             await self._create_groups()
         elif not good:
             rows.checked(replies)
-        return found  # a node of a cluster that is away keeps nobody from the hints of the others
+        return found  # one unavailable node of a cluster does not block the hints of the others
 
     async def _read_at_bell(self, count: int, block_s: float) -> list[Claimed]:
-        """Read every shard whenever the bell rings, and at the end of `block_s`."""
+        """Read every shard after each new bell entry, and at the end of `block_s`."""
         clock = self._client.clock
         deadline_s = clock.monotonic() + block_s
         if self._heard is None:
             newest = rows.entries(await self._client.run(command("XREVRANGE", keys.BELL.prefix, "+", "-", "COUNT", 1)))
             self._heard = id_text(newest[-1][0]) if newest else "0-0"
         while True:
-            # What is sent after this read rings after `heard`.
+            # A hint that is sent after this read adds a bell entry after `_heard`.
             found = await self._read_each(count)
             remaining_s = deadline_s - clock.monotonic()
             if found or remaining_s <= 0:
@@ -184,7 +189,7 @@ class RedisWorkQueue:
                 raise reply
 
     async def _scan(self, cursors: dict[int, str], min_idle_s: float, count: int) -> list[tuple[int, rows.Entry]]:
-        """One XAUTOCLAIM step on each shard; moves the cursors on and removes the finished ones."""
+        """Do one XAUTOCLAIM step on each shard, advance the cursors and remove the finished ones."""
         shards = list(cursors)
         tail = (keys.WORK_GROUP, self._consumer, int(min_idle_s * 1_000))
         replies = await self._client.pipeline(
@@ -195,7 +200,7 @@ class RedisWorkQueue:
         if all(isinstance(reply, TransientError) for reply in replies):
             rows.checked(replies)
         for shard, reply in zip(shards, replies, strict=True):
-            if isinstance(reply, GroupMissingError | TransientError):  # the latter: one node of a cluster is away
+            if isinstance(reply, GroupMissingError | TransientError):  # transient: one node of a cluster is away
                 del cursors[shard]
                 continue
             following, page, *deleted = rows.checked([reply])[0]
@@ -247,9 +252,10 @@ def _delivered(reply: Reply) -> list[Claimed]:
 
 
 def _standing(groups: Reply | ControlPlaneError) -> tuple[int, str]:
-    """(entries pending, the id after which nothing was delivered) of the workers' group in an XINFO GROUPS.
+    """Return (entries pending, the id after which nothing was delivered) of the workers' group in an XINFO GROUPS
+    reply.
 
-    Without the group all entries wait; without the stream there are none, and the id is empty.
+    Without the group, all entries are waiting. Without the stream there are none, and the id is empty.
     """
     if isinstance(groups, TransientError):
         raise groups

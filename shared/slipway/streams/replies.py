@@ -1,7 +1,7 @@
-"""What a server answers: replies as values, its errors in our tree.
+"""The answers of a server: replies as values, and errors in our error tree.
 
-Owns the meaning of error replies; the only place that tells them apart. Must not know what a command was for.
-Invariant: an error reply is a value, so that the replies behind it are still read.
+This module owns the meaning of error replies, and is the only one that distinguishes them. It must not know the purpose
+of a command. Invariant: an error reply is a value, so that the replies after it are still read.
 """
 
 from typing import Final, cast
@@ -21,18 +21,18 @@ _TRANSIENT_WORDS: Final = ("BUSY ", "MISCONF", "NOREPLICAS")
 
 
 class GroupMissingError(PermanentError):
-    """NOGROUP: the consumer group, or its stream, is not there (any more)."""
+    """NOGROUP: the consumer group or its stream does not exist."""
 
 
 class ScriptMissingError(PermanentError):
-    """NOSCRIPT: the server does not hold the script."""
+    """NOSCRIPT: the server does not have the script."""
 
 
 class MovedError(UnavailableError):
     """The command did not run here: `target` serves the slot.
 
-    With `is_asked` only for the keys that are on their way there (the slot is being moved), else from now on. An empty
-    host is the one that was asked.
+    With `is_asked`, this is true only for keys that were already moved there (the slot is being moved); otherwise from
+    now on. An empty host means the server that was asked.
     """
 
     def __init__(self, slot: int, target: RedisAddress, *, is_asked: bool) -> None:
@@ -43,12 +43,14 @@ class MovedError(UnavailableError):
 
 
 class TopologyError(UnavailableError):
-    """Whom we asked is not, or not now, the server for this: look again who is."""
+    """The server is not, or not now, the right one for this command. Discover the topology again."""
 
 
 async def send(connection: AbstractConnection, packed: bytes) -> None:
-    """Write commands. Raises ConnectionResetError when the connection was closed in this moment, whatever the event
-    loop calls that: uvloop raises RuntimeError for a transport whose loss it has not told of yet."""
+    """Write commands. Raises ConnectionResetError when the connection is already closed.
+
+    uvloop raises RuntimeError for a transport that is closed but whose loss it has not reported yet.
+    """
     try:
         await connection.send_packed_command(packed, check_health=False)
     except RuntimeError as error:
@@ -56,7 +58,7 @@ async def send(connection: AbstractConnection, packed: bytes) -> None:
 
 
 async def read_reply(connection: AbstractConnection) -> Reply | ControlPlaneError:
-    """The next reply; an error reply is a value."""
+    """Return the next reply; an error reply is a value."""
     try:
         return cast("Reply", await connection.read_response())  # pyright: ignore[reportUnknownMemberType]
     except library.ResponseError as exc:
@@ -64,7 +66,7 @@ async def read_reply(connection: AbstractConnection) -> Reply | ControlPlaneErro
 
 
 def translate(error: library.ResponseError) -> ControlPlaneError:
-    """What an error reply means in our tree."""
+    """Return the error of our tree for an error reply."""
     text = str(error)
     match error:
         case library.NoScriptError():
@@ -74,7 +76,10 @@ def translate(error: library.ResponseError) -> ControlPlaneError:
         case library.ReadOnlyError():
             found = TopologyError("redis is a read-only replica")
         case library.AskError():  # the library derives MOVED from it
-            target = RedisAddress(str(error.host), int(error.port))  # pyright: ignore[reportUnknownMemberType, reportUnknownArgumentType]
+            target = RedisAddress(
+                str(error.host),  # pyright: ignore[reportUnknownMemberType, reportUnknownArgumentType]
+                int(error.port),  # pyright: ignore[reportUnknownMemberType, reportUnknownArgumentType]
+            )
             found = MovedError(int(error.slot_id), target, is_asked=not isinstance(error, library.MovedError))
         case library.NoPermissionError() | library.AuthenticationWrongNumberOfArgsError():
             found = DeniedError("redis refuses our account the command or key")

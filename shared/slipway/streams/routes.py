@@ -1,7 +1,7 @@
-"""Where a command goes: the addresses behind a Redis URL (one server, a Sentinel's master, a Cluster).
+"""The server for a command: the addresses behind a Redis URL (one server, a Sentinel's master, a Cluster).
 
-Owns URLs and topology: which node of a Cluster serves a slot; who the master is, the library asks the Sentinels.
-`client.py` owns connections and what travels over them. Nothing here is asked before the first command, so an absent
+This module owns URLs and topology: which node of a Cluster serves a slot. The library asks the Sentinels for the
+master. `client.py` owns connections and the data on them. No server is asked before the first command, so an absent
 Redis costs nothing at construction.
 """
 
@@ -28,14 +28,14 @@ from slipway.streams.redis_library import (
 from slipway.streams.redis_library import exceptions as library
 
 Reply = Any
-"""What a server answers: None, int, bytes or a list of these (RESP 2)."""
+"""A server's reply: None, int, bytes or a list of these (RESP 2)."""
 Ask = Callable[["RedisAddress", tuple[str, ...]], Awaitable[Reply]]
 
 _MANY_SCHEMES: Final = frozenset({"redis+sentinel", "rediss+sentinel", "redis+cluster", "rediss+cluster"})
 _SENTINEL_PORT: Final = 26_379
 _REDIS_PORT: Final = 6_379
 _SENTINEL_S: Final = 0.5
-"""A Sentinel that does not answer in that time is passed over."""
+"""The timeout of one Sentinel, in seconds; then the next one is asked."""
 
 
 class RedisAddress(msgspec.Struct, frozen=True):
@@ -47,7 +47,7 @@ class RedisAddress(msgspec.Struct, frozen=True):
 
 
 class Login(msgspec.Struct, frozen=True, kw_only=True):
-    """What a URL says beyond the address; never shown."""
+    """The parts of a URL besides the address; never shown."""
 
     username: str | None = None
     password: str | None = None
@@ -60,7 +60,7 @@ class Login(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Route(Protocol):
-    """Names the server for a key; `forget` drops what was learned when an answer shows that it is out of date."""
+    """Finds the server for a key. `forget` drops the learned topology when an answer shows that it is out of date."""
 
     @property
     def is_known(self) -> bool: ...
@@ -80,11 +80,11 @@ class Single:
         return self.address
 
     def forget(self) -> None:
-        """Nothing was learned."""
+        """Does nothing, because the address is fixed."""
 
 
 class SentinelMaster:
-    """The master of a service, as Sentinels name it."""
+    """The master of a service, found through the Sentinels."""
 
     def __init__(self, sentinels: tuple[RedisAddress, ...], service: str, login: Login) -> None:
         self._sentinels, self._service, self._login = sentinels, service, login
@@ -92,7 +92,7 @@ class SentinelMaster:
 
     @property
     def is_known(self) -> bool:
-        """Whether `find` answers without asking."""
+        """Whether `find` returns without asking a server."""
         return self._master is not None
 
     async def find(self, key: str) -> RedisAddress:
@@ -105,7 +105,7 @@ class SentinelMaster:
 
     async def _discover(self) -> RedisAddress:
         addresses = [(each.host, each.port) for each in self._sentinels]
-        # The account in the URL is the master's: the Sentinels get none, but the same certificates.
+        # The login in the URL is for the master. The Sentinels receive no login, but the same certificates.
         certificates = {name: value for name, value in self._login.options.items() if name.startswith("ssl_")}
         options: dict[str, Any] = {
             **certificates,
@@ -125,7 +125,7 @@ class SentinelMaster:
 
 
 class UncoveredError(UnavailableError):
-    """No node of the cluster serves the slot; other slots may well be served."""
+    """No node of the cluster serves the slot; other slots may be served."""
 
 
 class ClusterSlots:
@@ -139,7 +139,7 @@ class ClusterSlots:
 
     @property
     def is_known(self) -> bool:
-        """Whether `find` answers without asking."""
+        """Whether `find` returns without asking a server."""
         return bool(self._slots)
 
     async def find(self, key: str) -> RedisAddress:
@@ -157,7 +157,7 @@ class ClusterSlots:
         self._slots = []
 
     def learn(self, slot: int, address: RedisAddress) -> None:
-        """A node has said who serves the slot."""
+        """Record a node's answer about the server of a slot."""
         if self._slots:
             self._slots[slot] = address
 
@@ -176,7 +176,8 @@ class ClusterSlots:
                 found = [_node(member, address) for member in members]
                 slots[first : last + 1] = [found[0]] * (last + 1 - first)
                 nodes |= dict.fromkeys(found)
-            # Who answered last is asked first; the seeds stay, should all others be replaced.
+            # The node that answered last is asked first. The seeds stay in the list, in case all other nodes are
+            # replaced.
             self._known = list(dict.fromkeys((address, *nodes, *self._seeds)))
             self._slots = slots
             return
@@ -184,13 +185,13 @@ class ClusterSlots:
 
 
 def _node(member: list[Any], asked: RedisAddress) -> RedisAddress:
-    """A node as CLUSTER SLOTS names it; an unknown host is the one that was asked."""
+    """Return a node of a CLUSTER SLOTS reply. An unknown host means the node that was asked."""
     host = bytes(member[0] or b"").decode()
     return RedisAddress(host if host not in ("", "?") else asked.host, int(member[1]))
 
 
 def parse(url: str, *, ask: Ask) -> tuple[Route, Login]:
-    """The route and the login of a URL. Raises `InvalidError` (which never repeats the URL: it may hold a password)."""
+    """Return the route and the login of a URL. Raises `InvalidError`, which never contains the URL and its password."""
     scheme = url.partition("://")[0]
     try:
         if scheme in _MANY_SCHEMES:
@@ -219,9 +220,10 @@ def parse(url: str, *, ask: Ask) -> tuple[Route, Login]:
 def _parse_many(url: str, ask: Ask) -> tuple[Route, Login]:
     """`redis+cluster://[[user]:password@]host[:port],...` or `redis+sentinel://.../<service>[/<db>]`.
 
-    A query sets options of the connections, as it does for one server (`?ssl_ca_certs=/path`).
+    The query sets options of the connections, as for one server (`?ssl_ca_certs=/path`).
     """
-    # By hand: several hosts are no URL, and newer Pythons refuse the brackets of an IPv6 address behind another host.
+    # Parsed by hand, because several hosts are no valid URL. Newer Pythons also refuse the brackets of an IPv6 address
+    # after another host.
     scheme, _, rest = url.partition("://")
     rest, _, query = rest.partition("#")[0].partition("?")
     netloc, _, path = rest.partition("/")
@@ -249,14 +251,14 @@ def _parse_many(url: str, ask: Ask) -> tuple[Route, Login]:
 
 
 def _host_and_port(text: str, port: int) -> RedisAddress:
-    parts = urlsplit(f"//{text}")  # knows the brackets of IPv6
+    parts = urlsplit(f"//{text}")  # handles the brackets of IPv6
     if not parts.hostname:
         raise ValueError("a node without a host")
     return RedisAddress(parts.hostname, parts.port or port)
 
 
 def make_connection(address: RedisAddress, login: Login, *, timeout_s: float, name: str) -> AbstractConnection:
-    """A connection, not yet connected: no retries, no timeout of its own on reads (the caller bounds each call)."""
+    """Return an unconnected connection, without retries and without a read timeout (the caller limits each call)."""
     options: dict[str, Any] = {
         **login.options,
         "username": login.username,

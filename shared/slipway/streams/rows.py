@@ -1,6 +1,7 @@
-"""Raw replies of the stream commands (RESP 2) to entries, and field maps to arguments.
+"""Conversion of raw replies of the stream commands (RESP 2) to entries, and of field maps to arguments.
 
-Owns the shape of XRANGE, XREAD, XREADGROUP and XAUTOCLAIM replies. Knows nothing of what the fields mean.
+This module owns the shape of XRANGE, XREAD, XREADGROUP and XAUTOCLAIM replies. It does not know the meaning of the
+fields.
 """
 
 from collections.abc import Iterable, Mapping
@@ -15,33 +16,33 @@ Entry = tuple[Id, dict[str, bytes]]
 
 
 def entry_id(raw: bytes) -> Id:
-    """The two numbers of an id as the server sends it."""
+    """Return the two numbers of an id in the server's format."""
     return cursor_parts(raw.decode())
 
 
 def entries(reply: Reply) -> list[Entry]:
-    """The entries of an XRANGE, or of one stream of an XREAD; trimmed ones (without fields) are left out."""
+    """Return the entries of an XRANGE, or of one stream of an XREAD, without trimmed ones (which have no fields)."""
     return [(entry_id(raw_id), fields(flat)) for raw_id, flat in (reply or ()) if flat is not None]
 
 
 def fields(flat: Iterable[bytes]) -> dict[str, bytes]:
-    """The field map of a flat list of names and values."""
+    """Return the field map of a flat list of names and values."""
     items = iter(flat)
     return {name.decode("utf-8", "replace"): value for name, value in zip(items, items, strict=False)}
 
 
 def by_stream(reply: Reply) -> list[tuple[str, list[Entry]]]:
-    """(key, entries) of an XREAD or XREADGROUP; empty when it timed out."""
+    """Return (key, entries) of an XREAD or XREADGROUP; empty when it timed out."""
     return [(key.decode(), entries(page)) for key, page in (reply or ())]
 
 
 def flat(values: Mapping[str, bytes]) -> list[Argument]:
-    """The arguments of XADD or HSET for a field map."""
+    """Return the arguments of XADD or HSET for a field map."""
     return [part for item in values.items() for part in item]
 
 
 def checked(replies: Iterable[Reply | ControlPlaneError]) -> list[Reply]:
-    """The replies, none of which may be an error. Raises the first that is."""
+    """Return the replies when none is an error. Raises the first error."""
     found: list[Reply] = []
     for reply in replies:
         if isinstance(reply, ControlPlaneError):

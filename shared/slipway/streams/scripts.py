@@ -1,9 +1,9 @@
 """The few atomic scripts, typed.
 
-Owns the loading of `lua/*.lua` and their arguments and answers. On a Redis Cluster each call touches one key; that for
-logs touches three of one slot, and is refused while the slot moves. A script
-is called by its hash; a server that does not know it (restarted, failed over, flushed) answers NOSCRIPT before it does
-anything, and gets the source then. State rules that need no atomicity stay in Python.
+This module owns the loading of `lua/*.lua`, their arguments and their answers. On a Redis Cluster each call uses one
+key. Only the call for logs uses three keys of one slot, and it is refused while the slot is moved. A script is called
+by its hash. A server that does not know it (restarted, failed over, flushed) answers NOSCRIPT before it does anything.
+Then the source is sent. State rules that need no atomicity stay in Python.
 """
 
 import hashlib
@@ -20,25 +20,25 @@ from slipway.streams.routes import Reply
 
 
 class Script(msgspec.Struct, frozen=True, kw_only=True):
-    """One script and its SHA-1, which is how the server names it."""
+    """One script and its SHA-1, by which the server identifies it."""
 
     source: str
     sha: str
 
     def call(self, key: str, *args: Argument) -> Command:
-        """The command that runs it by hash."""
+        """Return the command that runs it by hash."""
         return Command(key, ("EVALSHA", self.sha, 1, key, *args))
 
     def call_on_two(self, key: str, other: str, *args: Argument) -> Command:
-        """The same with a second key; for one server only, which has both."""
+        """Return the command with a second key, for a single server only, which has both keys."""
         return Command(key, ("EVALSHA", self.sha, 2, key, other, *args))
 
     def call_on_all(self, of: Sequence[str], *args: Argument) -> Command:
-        """The same with several keys, all of one hash tag."""
+        """Return the command with several keys, all of one hash tag."""
         return Command(of[0], ("EVALSHA", self.sha, len(of), *of, *args))
 
     def call_in_full(self, call: Command) -> Command:
-        """The same call, carrying the source."""
+        """Return the same call with the source instead of the hash."""
         return Command(call.key, ("EVAL", self.source, *call.args[2:]))
 
 
@@ -61,8 +61,8 @@ LOGS: Final = _load("logs")
 async def run_all(client: RedisClient, script: Script, calls: Sequence[Command]) -> list[Reply | ControlPlaneError]:
     """Run the calls (made by `script.call`) in one pipeline, in order; an error reply is a value.
 
-    When the server lacks the script, everything from the first such answer on is sent again with the source, so
-    that the order holds.
+    When the server lacks the script, all calls from the first such answer on are sent again with the source, so that
+    the order is kept.
     """
     replies = await client.pipeline(calls)
     missing = [place for place, reply in enumerate(replies) if isinstance(reply, ScriptMissingError)]
@@ -80,7 +80,7 @@ async def run_all(client: RedisClient, script: Script, calls: Sequence[Command])
 
 
 async def run(client: RedisClient, script: Script, key: str, *args: Argument) -> Reply:
-    """Run a script once. Raises what its error reply means."""
+    """Run a script once. Raises the error that its error reply means."""
     reply = (await run_all(client, script, [script.call(key, *args)]))[0]
     if isinstance(reply, ScriptMissingError):
         raise PermanentError("the server takes no scripts") from reply

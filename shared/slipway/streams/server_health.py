@@ -1,7 +1,7 @@
-"""The port to the condition of the Redis server: how it is set up, what our account may, and what has piled up.
+"""The port to the condition of the Redis server: its settings, the permissions of our account, and its backlogs.
 
-Facts only; what they mean for an operator is judged elsewhere. What the account may not read is None and is named, so
-that "unknown" never looks like "fine".
+This module reports facts only; other modules judge them for an operator. A value that the account may not read is None,
+and its command is listed. So "unknown" never looks like "fine".
 """
 
 from typing import Protocol
@@ -10,51 +10,51 @@ import msgspec
 
 
 class ServerHealth(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """One look at the server; sizes in bytes, times in epoch seconds or, where said, in seconds ago.
+    """The condition of the server at one moment. Sizes are in bytes, times in epoch seconds.
 
     On a Redis Cluster the settings and sizes are those of one master.
     """
 
     product: str
-    """redis or valkey, with its own version"""
+    """Redis or Valkey, with its own version."""
     version: str
-    """the Redis version that it is compatible with"""
+    """The Redis version that it is compatible with."""
     time: float | None
-    """its clock, in the middle of the question"""
+    """The server's clock, in the middle of the query."""
     asked_at: float
-    """our clock at that moment"""
+    """Our clock at that moment."""
     role: str = ""
     policy: str | None = None
-    """maxmemory-policy"""
+    """The setting maxmemory-policy."""
     memory_used: int | None = None
     memory_max: int | None = None
-    """0: no limit"""
+    """The memory limit; 0 means no limit."""
     evicted: int | None = None
     appendonly: bool | None = None
     saves: bool | None = None
-    """whether snapshots are taken"""
+    """Whether the server takes snapshots."""
     is_persisting: bool | None = None
-    """whether the last snapshot and the last write of the log went well"""
+    """Whether the last snapshot and the last write of the append-only file succeeded."""
     account: str = ""
-    """the service whose needs the login was compared with; of several, the one that it meets best"""
+    """The service whose needs the login was compared with; of several services, the one that it matches best."""
     refused: list[str] = []
-    """commands, and the keys they are for, that this service needs and the login may not use"""
+    """Commands with their keys that this service needs and the login may not use."""
     unread: list[str] = []
-    """questions of this look that the account may not ask"""
+    """Commands of this check that the account may not use."""
     dead: int | None = 0
-    """dead letters"""
+    """Number of dead letters."""
     waiting: int | None = 0
-    """hints that were handed out and not acknowledged"""
+    """Number of hints that were delivered and not acknowledged."""
     stale_consumers: int | None = 0
-    """consumers that have left a hint alone for `STALE_S`, and nobody took it over"""
+    """Number of consumers that have left a hint untouched for `STALE_S`, without another consumer claiming it."""
 
 
 STALE_S = 600.0
 
 
 class Conditions(Protocol):
-    """Looks at the server."""
+    """Reads the condition of the server."""
 
     async def look(self) -> ServerHealth:
-        """The condition now. Changes nothing. Raises `UnavailableError`, `DeadlineError`, `DeniedError`."""
+        """Return the current condition. Changes nothing. Raises `UnavailableError`, `DeadlineError`, `DeniedError`."""
         ...

@@ -1,13 +1,16 @@
-"""A snapshot of what the feed has told, for a reader that begins: where it stands in the feed, and pages of objects.
+"""A snapshot of the feed's content for a new reader: its position in the feed, and pages of objects.
 
-Owns how a snapshot is put into the two slots and found there, and when it is none. Knows nothing of what is in a page.
+This module owns how a snapshot is written into the two slots and found there, and when it is invalid. It does not know
+the content of a page.
 
-It is made while the publisher goes on: a page shows objects as they are when it is made, which is no earlier than where
-the snapshot stands. So whoever takes in all pages, and then all that the feed has told from there on, knows what a
-reader does that has followed all the while; by the versions of the objects, what comes twice changes nothing.
+The publisher continues while the snapshot is made. A page contains objects as they are when it is made, which is never
+before the snapshot's position. A reader reads all pages, and then all entries of the feed after that position. Then it
+has the same state as a reader that has followed the feed all the time: by the versions of the objects, a repeated
+object changes nothing.
 
-Each part says of which snapshot it is: a writer whose term is over may write among the parts of another's, and such a
-snapshot is none. One that the feed does not reach back to, or that is of a former epoch, is none either. Then LIST.
+Each part names its snapshot, because a writer whose term is over may write among the parts of another snapshot. Such a
+snapshot is invalid. A snapshot is also invalid when the feed no longer reaches back to it, or when it is of an earlier
+epoch. Then the reader does a LIST.
 """
 
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
@@ -22,13 +25,13 @@ from slipway.streams.ports import Feed, FeedPosition
 
 _HEAD: Final = "head"
 _MAC: Final = "m:"
-"""before the name of a part: its code"""
+"""The prefix before the name of a part, for the field with its code."""
 _PAGES_AT_ONCE: Final = 8
 PAGES_MAX: Final = 100_000
 
 
 class SnapshotPosition(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
-    """Where in the feed a snapshot stands."""
+    """The position of a snapshot in the feed."""
 
     epoch: int
     number: int
@@ -46,7 +49,7 @@ class _Page(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FeedSnapshot(msgspec.Struct, frozen=True, kw_only=True):
-    """One that was found."""
+    """A snapshot that was found."""
 
     slot: int
     stands: SnapshotPosition
@@ -59,10 +62,10 @@ _page = msgspec.msgpack.Decoder(_Page)
 
 
 def signed(key: str, parts: Mapping[str, bytes], macs: Macs | None) -> dict[str, bytes]:
-    """The fields of parts of the snapshot at `key`: each part, and with keys its code beside it.
+    """Return the fields of parts of the snapshot at `key`: each part, and with keys also its code.
 
-    A code binds a part to its slot and name; the position in the feed is in every part. So a part counts neither in the
-    place of another one nor in another snapshot. Raises `UnavailableError` when a key is missing.
+    A code binds a part to its slot and name, and every part contains the position in the feed. So a part is invalid in
+    place of another part and in another snapshot. Raises `UnavailableError` when a key is missing.
     """
     fields = dict(parts)
     if macs is not None:
@@ -71,12 +74,12 @@ def signed(key: str, parts: Mapping[str, bytes], macs: Macs | None) -> dict[str,
 
 
 def fields_of(names: Sequence[str], macs: Macs | None) -> list[str]:
-    """The fields that hold these parts, and with keys their codes behind them."""
+    """Return the fields that contain these parts; with keys, followed by the fields of their codes."""
     return [*names, *(_MAC + name for name in names)] if macs is not None else list(names)
 
 
 def checked(key: str, names: Sequence[str], values: Sequence[bytes | None], macs: Macs | None) -> list[bytes | None]:
-    """The parts in the values of `fields_of`. Raises `ForgedError` for one without a code of our keys."""
+    """Return the parts in the values of `fields_of`. Raises `ForgedError` for a part without a code of our keys."""
     found = list(values[: len(names)])
     if macs is not None:
         for name, part, code in zip(names, found, values[len(names) :], strict=True):
@@ -86,36 +89,36 @@ def checked(key: str, names: Sequence[str], values: Sequence[bytes | None], macs
 
 
 class SnapshotWriter:
-    """Puts one snapshot into a slot, page by page; it is there once `finish` has ended."""
+    """Writes one snapshot into a slot, page by page. Readers find it only after `finish`."""
 
     def __init__(self, feed: Feed, slot: int, stands: SnapshotPosition) -> None:
         self._feed, self._slot, self._stands = feed, slot, stands
         self._count = 0
 
     async def add(self, data: bytes) -> None:
-        """One more page. Raises `TransientError`."""
+        """Write one more page. Raises `TransientError`."""
         page = _encode(_Page(stands=self._stands, data=data))
         await self._feed.keep(self._slot, {str(self._count): page}, anew=self._count == 0)
         self._count += 1
 
     async def finish(self) -> None:
-        """Make it one. Raises `TransientError`."""
+        """Complete the snapshot, so that readers find it. Raises `TransientError`."""
         head = _encode(_Head(stands=self._stands, pages=self._count))
         await self._feed.keep(self._slot, {_HEAD: head}, anew=self._count == 0)
 
 
 async def find(feed: Feed, end: FeedPosition) -> FeedSnapshot | None:
-    """The latest snapshot of the epoch in which the feed ends, None when there is none. Raises `TransientError`."""
+    """Return the latest snapshot of the feed's current epoch; None when there is none. Raises `TransientError`."""
     found = [await _look(feed, slot) for slot in range(keys.SNAPSHOT_SLOTS)]
     fitting = [each for each in found if each is not None and each.stands.epoch == end.epoch]
     return max(fitting, key=lambda each: each.stands.number, default=None)
 
 
 async def pages_of(feed: Feed, snapshot: FeedSnapshot) -> AsyncGenerator[bytes]:
-    """The data of its pages, in order.
+    """Yield the data of its pages, in order.
 
     Raises:
-        InvalidError: a page is not there any more, or is another's.
+        InvalidError: a page is missing, or belongs to another snapshot.
         TransientError: Redis cannot be reached.
     """
     for start in range(0, snapshot.pages, _PAGES_AT_ONCE):

@@ -1,12 +1,12 @@
 """Many followers of many streams on one blocking connection.
 
-Owns who reads for whom. There is no task of its own: while followers wait, one of them leads, i.e. reads for all and
-puts what arrives into the others' inboxes; when it has something itself it hands the lead on. Must not know what
-the entries mean.
+This module decides which follower reads for the others. There is no separate task. While followers wait, one of them
+leads: it reads for all and puts the entries into the others' inboxes. When it has an entry itself, it passes the lead
+on. The module must not know the meaning of the entries.
 
 Promises to each follower: every entry after its position, in order, once; `UnavailableError` when the server is away
-(follow again from the last cursor). An inbox is bounded: who does not take what it has is left out of the next
-rounds, and reads on from where its inbox ends.
+(follow again from the last cursor). An inbox is bounded. A follower that does not empty its inbox is left out of the
+next rounds, and later reads on from the end of its inbox.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ _ROUND_S: Final = 1.0
 _PAGE: Final = 256
 _INBOX_PAGES_MAX: Final = 4
 _ALONE_MAX: Final = 256
-"""On a Redis Cluster so many followers wait each on a connection of its own; the others look now and then."""
+"""On a Redis Cluster, this many followers wait on one connection each; further followers poll."""
 _POLL_S: Final = 0.25
 
 
@@ -42,7 +42,7 @@ class _Follower:
 
 
 class Tail:
-    """Follows streams; one instance per process."""
+    """Follows streams. There is one instance per process."""
 
     def __init__(self, client: RedisClient) -> None:
         self._client = client
@@ -52,7 +52,7 @@ class Tail:
         self._alone = 0
 
     async def pages(self, key: str, position: Id) -> AsyncGenerator[list[rows.Entry]]:
-        """Non-empty pages of entries after the position, for ever."""
+        """Yield non-empty pages of entries after the position, for ever."""
         follower = _Follower(key, position)
         self._followers.add(follower)
         try:
@@ -73,11 +73,13 @@ class Tail:
             follower.woken.clear()
             await follower.woken.wait()
         else:
-            # The round that is under way began without this follower: it reads for itself until the next one.
+            # The current round began without this follower, so it reads by itself until the next round.
             await self._read_alone(follower)
 
     async def _read_alone(self, follower: _Follower) -> None:
-        """One stream by itself (on a Redis Cluster always: no command reads streams of different slots)."""
+        """Read one stream by itself. On a Redis Cluster this is always so: no command reads streams of different
+        slots.
+        """
         if self._alone >= _ALONE_MAX:
             await self._client.clock.sleep(_POLL_S)
             follower.offer(rows.entries(await self._client.run(_range(follower))))
@@ -104,7 +106,7 @@ class Tail:
         finally:
             self._is_led, self._round = False, set()
             for each in self._followers:
-                # Everybody without an entry looks again; the first of them leads.
+                # Every follower without an entry checks again; the first of them leads.
                 if not each.inbox:
                     each.woken.set()
 
@@ -114,7 +116,7 @@ def _range(follower: _Follower) -> Command:
 
 
 def _read(positions: dict[str, Id]) -> Command:
-    """XREAD over the streams; routed by the first key (outside a cluster every key has the same server)."""
+    """Return XREAD over the streams, routed by the first key (outside a cluster, one server has all keys)."""
     keys = tuple(positions)
     ids = tuple(id_text(position) for position in positions.values())
     return Command(keys[0], ("XREAD", "COUNT", _PAGE, "BLOCK", int(_ROUND_S * 1_000), "STREAMS", *keys, *ids))
