@@ -1,9 +1,10 @@
-"""Checks of size: nothing of ours grows without a bound.
+"""Checks of size: nothing that Slipway writes grows without a bound.
 
 I24. Pure: evidence in, violations out.
 
-Of an allocation's object, what the user wrote is bounded by itself. A rank takes two uids, a node's name and its state
-in three lists: measured, 176 bytes; so what we add is held to 16 KiB and 256 bytes for each rank.
+The limit on our part of an allocation's object does not include the user's spec, which has its own limit. A rank uses
+two uids, a node name and its state, in three lists: 176 bytes as measured. So our part is limited to 16 KiB and 256
+bytes for each rank.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -39,20 +40,22 @@ RANK_WRITES_MAX = 4
 GROWTH_WRITES_MAX = 4
 RESTART_WRITES_MAX = 2
 NEWS_S = 0.9
-"""News of ranks between transitions is written a second apart at the least (`rank_detail_interval_s` of the watcher);
-the clocks of who writes and of who records it differ by a little."""
+"""Minimum seconds between two writes of rank states (`rank_detail_interval_s` of the watcher is 1 s). The limit here is
+a little lower, because the clocks of the writer and the recorder differ a little.
+"""
 HALVES_S = 1.0
-"""What the server takes at most between the two commits of one write."""
+"""Maximum seconds between the server's two commits of one write."""
 STREAM_BYTES_MAX = 8 * 1024
 GROWTH_SAMPLES_MIN = 10
 GROWTH_MIN_S = 600.0
 GROWTH_MAX = 0.1
-"""The part by which the memory of a process may grow from the second quarter of its samples to the last one."""
+"""The fraction by which the memory of a process may grow from the second quarter of its samples to the last one."""
 
 
 def objects_are_bounded(evidence: AuditEvidence) -> Iterator[InvariantViolation]:
-    """I24: an allocation's object stays within its bound, whatever happens to it. A spec that is too large is its
-    author's; we refuse to work on it."""
+    """I24: an allocation's object stays within its limit. A spec above its limit is the user's fault; such an
+    allocation must be refused.
+    """
     for history in evidence.allocations.values():
         biggest = max(history, key=lambda item: _weight(item.allocation))
         said = len(msgspec.json.encode(biggest.version.obj.get("spec")))
@@ -70,13 +73,14 @@ def objects_are_bounded(evidence: AuditEvidence) -> Iterator[InvariantViolation]
 
 
 def writes_are_bounded(evidence: AuditEvidence) -> Iterator[InvariantViolation]:
-    """I24: an attempt of N ranks costs us 10 + 4N writes to Kubernetes at most, the Service of a gang apart. Orders
-    (of users, or of the scheduler to stop or to make room) grant two more: their own, and the answer to them. Whatever
-    interrupts us may cost an attempt's work again: who was held does what others have done, and undoes it. A pod that
-    was given back because a quota refused another of its gang, and was made again, costs its writes again. A growth
-    costs four more: the decision, the pods, and what it comes to. A rank that starts again in its place costs two more
-    than its pod: the count, and the next pod. Between
-    transitions the watcher may record what single ranks do, once a second at most; these writes are not counted."""
+    """I24: an attempt with N ranks needs at most 10 + 4N of our writes to Kubernetes, not counting the Service of a
+    gang. An order of a user or of the scheduler (to stop, to make room) grants two more: the order and the answer to
+    it. An interruption grants the writes of an attempt again, because a stopped process may repeat the work of others
+    and undo it. A pod that is made again grants the writes of its rank again, for example after a quota refused another
+    pod of its gang. A growth grants four more: the decision, the pods, and the result. A rank that restarts in place
+    grants two more besides its pod: the count and the next pod. Between transitions the watcher may record the states
+    of single ranks, at most once a second; these writes are not counted.
+    """
     writes: dict[str, int] = {}
     pods: dict[str, dict[str, set[str]]] = {}
     last: dict[tuple[str, str, str], Version] = {}
@@ -113,7 +117,7 @@ def writes_are_bounded(evidence: AuditEvidence) -> Iterator[InvariantViolation]:
 
 
 def streams_are_bounded(evidence: AuditEvidence) -> Iterator[InvariantViolation]:
-    """I24: what Redis keeps of a live allocation takes 8 KiB at most."""
+    """I24: the stored events of a live allocation use at most 8 KiB in Redis."""
     live = {
         str(id_of(history[-1].allocation))
         for history in evidence.allocations.values()
@@ -140,8 +144,11 @@ def memory_is_flat(evidence: AuditEvidence) -> Iterator[InvariantViolation]:
 
 
 def _is_second_half(version: Version, last: Version | None) -> bool:
-    """Whether it ends what the commit before it began: a pod that is deleted is marked, and goes, by one write. Between
-    the two a server commits what others write at the same time."""
+    """Whether this version completes the commit before it.
+
+    One delete of a pod makes two commits: the pod is marked as deleted, then it is removed. The server may commit other
+    writes between the two.
+    """
     if not version.is_deletion or version.before is None or last is None:
         return False
     meta: Mapping[str, Any] = version.before["metadata"]
@@ -150,7 +157,7 @@ def _is_second_half(version: Version, last: Version | None) -> bool:
 
 
 def _growths(history: Sequence[AllocationVersion]) -> int:
-    """How often ranks were added to it, or taken out of what was added."""
+    """Return how often ranks were added, or added ranks were removed."""
     highest: dict[int, int] = {}
     for item in history:
         growth = item.allocation.status.growth
@@ -160,7 +167,7 @@ def _growths(history: Sequence[AllocationVersion]) -> int:
 
 
 def _rank_restarts(history: Sequence[AllocationVersion]) -> int:
-    """How often ranks of it were started again in their place."""
+    """Return how often ranks were restarted in place."""
     most: dict[int, int] = {}
     for item in history:
         status = item.allocation.status
@@ -169,14 +176,14 @@ def _rank_restarts(history: Sequence[AllocationVersion]) -> int:
 
 
 def _is_order(version: Version) -> bool:
-    """Whether it is no work but asks for some: a user's change, or the scheduler's order to stop or to make room."""
+    """Whether the write is an order and no work: a user's change, or the scheduler's order to stop or to make room."""
     if not version.writer or version.writer.startswith(_API):
         return True
     return version.resource == ALLOCATIONS and _orders(version.obj) != _orders(version.before or {})
 
 
 def _is_news_of_ranks(version: Version) -> bool:
-    """Whether it changes what is on record of the ranks, and nothing else of the status."""
+    """Whether it changes only the recorded rank states of the status."""
     before, after = _status(version.before), _status(version.obj)
     others = {name: value for name, value in after.items() if name != "ranks"}
     return before != after and {name: value for name, value in before.items() if name != "ranks"} == others
@@ -192,12 +199,12 @@ def _orders(allocation: Mapping[str, Any]) -> tuple[Any, ...]:
 
 
 def ranks_of(allocation: Allocation) -> int:
-    """How many ranks it has in all."""
+    """Return the number of ranks over all roles."""
     return sum(role.count for role in allocation.spec.ranks) or 1
 
 
 def _weight(allocation: Allocation) -> int:
-    """About how big it is: encoding every version of everything would take too long."""
+    """Return the approximate size of an allocation. Encoding every version of every object would take too long."""
     status = allocation.status
     uids = len(status.release.pod_uids) if status.release else 0
     texts = len(status.message) + sum(80 + 30 * len(entry.data) for entry in status.transitions)

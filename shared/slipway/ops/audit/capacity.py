@@ -1,4 +1,4 @@
-"""Checks of what is given: no node and no queue is given more than it has.
+"""Checks of capacity: no node and no queue is given more than it has.
 
 I10. Pure: evidence in, violations out.
 """
@@ -11,7 +11,7 @@ from slipway.ops.audit.quotas import Quotas
 
 
 def nothing_is_given_twice(evidence: AuditEvidence) -> Iterator[InvariantViolation]:
-    """I10: at every version what is decided, admitted and not yet over fits each node, and so does what is bound."""
+    """I10: at every version, the decided and admitted work fits each node, and so do the bound pods."""
     for holds, number, _ in _passing(evidence):
         if number <= evidence.listed_to or not holds.take_is_other():
             continue
@@ -20,7 +20,7 @@ def nothing_is_given_twice(evidence: AuditEvidence) -> Iterator[InvariantViolati
 
 
 def quotas_hold(evidence: AuditEvidence) -> Iterator[InvariantViolation]:
-    """I10: what a ledger newly decides fits the limits, quotas and borrowing limits of its queue and of those above."""
+    """I10: a ledger's new decisions fit the limits, quotas and borrowing limits of their queue and of its ancestors."""
     quotas = Quotas(evidence.queues)
     if not quotas.is_bounded:
         return
@@ -37,7 +37,7 @@ def quotas_hold(evidence: AuditEvidence) -> Iterator[InvariantViolation]:
 
 
 def _passing(evidence: AuditEvidence) -> Iterator[tuple[Holds, int, bool]]:
-    """(what is held, the version, whether it is of a ledger) after each version that matters."""
+    """Yield (usage, version number, whether it is a version of a ledger) after each relevant version."""
     holds = Holds()
     pods = {change.version.number: change for change in evidence.pods}
     pools = {version.number: pool for version, pool in evidence.pools}

@@ -1,8 +1,8 @@
-"""The register of invariants: each with its promise, its checks and what they need to know.
+"""The register of invariants: each with its promise, its checks and the evidence that they need.
 
-Used by the simulation after every run, by chaos runs and by a live audit, read-only. The ids are stable: gauges and
-reports are named by them. A check whose needs are not met does not run, and its silence is not taken for a promise
-kept: `verdicts` says which were judged. Pure.
+The simulation runs the checks after every run; chaos runs and live audits run them too, read-only. The ids are stable,
+because gauges and reports use them. A check does not run when evidence that it needs is missing. Such a check does not
+confirm its promise: `verdicts` lists the checks that ran. Pure.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -31,19 +31,19 @@ from slipway.ops.audit.needs import Need, lacking
 
 
 class InvariantCheck(msgspec.Struct, frozen=True):
-    """One program that looks for breaks of an invariant. Without all it needs it does not run."""
+    """One function that finds violations of an invariant. It runs only when all needed evidence is known."""
 
     find: Callable[[AuditEvidence], Iterator[InvariantViolation]]
     needs: tuple[Need, ...] = ()
 
     @property
     def name(self) -> str:
-        """Readable."""
+        """The name for people."""
         return self.find.__name__.replace("_", " ")
 
 
 class Invariant(msgspec.Struct, frozen=True):
-    """One promise."""
+    """One promise and its checks."""
 
     id: str
     promise: str
@@ -51,7 +51,9 @@ class Invariant(msgspec.Struct, frozen=True):
 
 
 class InvariantVerdict(msgspec.Struct, frozen=True, kw_only=True):
-    """What an audit says of one invariant. `judged` are the checks that ran, `missing` what the others lacked."""
+    """The result of an audit for one invariant. `judged` are the checks that ran, `missing` the evidence that others
+    needed.
+    """
 
     invariant: Invariant
     violations: tuple[InvariantViolation, ...]
@@ -257,13 +259,13 @@ INVARIANTS: tuple[Invariant, ...] = (
         (InvariantCheck(flows.writes_carry_fences, (_N.REQUESTS,)),),
     ),
 )
-"""In the order in which they are told."""
+"""In the order in which they are reported."""
 
 BY_ID: Mapping[str, Invariant] = {invariant.id: invariant for invariant in INVARIANTS}
 
 
 def audit(evidence: AuditEvidence) -> list[InvariantViolation]:
-    """Every violation that the checks find."""
+    """Return every violation that the checks find."""
     unknown = lacking(evidence)
     return [
         violation
@@ -275,7 +277,7 @@ def audit(evidence: AuditEvidence) -> list[InvariantViolation]:
 
 
 def verdicts(evidence: AuditEvidence) -> list[InvariantVerdict]:
-    """The same, invariant by invariant, with what could not be judged and why."""
+    """Return the violations by invariant, with the checks that could not run and why."""
     unknown = lacking(evidence)
     found: list[InvariantVerdict] = []
     for invariant in INVARIANTS:

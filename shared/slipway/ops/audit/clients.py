@@ -1,7 +1,7 @@
-"""Checks of what clients were told: launches, keys, and that nobody sees time run backwards.
+"""Checks of the answers to clients: launches, idempotency keys, and that no client reads older states later.
 
-I1, I2, I19. Pure: evidence in, violations out. An answer of status 0 never came: it counts for nothing, but its request
-may have been carried out.
+I1, I2, I19. Pure: evidence in, violations out. Status 0 means that no answer arrived. Such an answer is not counted,
+but its request may have been carried out.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,7 +19,7 @@ _API = "api"
 
 
 def acknowledged_launches_last(evidence: AuditEvidence) -> Iterator[InvariantViolation]:
-    """I1: what was answered 2xx exists, and goes only when it was deleted or has ended."""
+    """I1: an acknowledged launch exists, and is removed only after a delete or after its end."""
     deleted = {promise.uid for promise in evidence.promises if promise.kind == "deleted"}
     deleted |= {answer.uid for answer in evidence.told if answer.verb == DELETE}
     launched = [promise.uid for promise in evidence.promises if promise.kind == "launched"]
@@ -43,7 +43,7 @@ def acknowledged_launches_last(evidence: AuditEvidence) -> Iterator[InvariantVio
 
 
 def what_lives_is_kept(evidence: AuditEvidence) -> Iterator[InvariantViolation]:
-    """I1: one of us deletes an allocation only when it has ended, or through the api for somebody who asked for it."""
+    """I1: a service deletes an allocation only after its end, or through the api on request of a caller."""
     for history in evidence.allocations.values():
         for before, after in pairwise(history):
             if before.allocation.metadata.deletion_timestamp or before.allocation.status.phase is Phase.TERMINATED:
@@ -58,7 +58,9 @@ def what_lives_is_kept(evidence: AuditEvidence) -> Iterator[InvariantViolation]:
 
 
 def keys_launch_once(evidence: AuditEvidence) -> Iterator[InvariantViolation]:
-    """I2: one key of one user in one workspace is one allocation; another body is refused; a retry finds the first."""
+    """I2: one key of one user in one workspace makes one allocation. Another body is refused; a retry finds the
+    first.
+    """
     for (workspace, user, key), answers in _by_key(evidence).items():
         subject = f"{workspace}/{user}/{key}"
         made = _made_by(evidence, workspace, user, key)
@@ -75,7 +77,7 @@ def keys_launch_once(evidence: AuditEvidence) -> Iterator[InvariantViolation]:
 
 
 def time_runs_forward(evidence: AuditEvidence) -> Iterator[InvariantViolation]:
-    """I19: no client reads an older state than it has seen, and nothing that has ended lives again."""
+    """I19: no client reads an older state than it has seen, and no ended allocation runs again."""
     seen: dict[tuple[str, str], Answered] = {}
     for answer in sorted(evidence.told, key=_asked):
         if not _is_yes(answer) or not answer.uid or not answer.seq:
@@ -93,7 +95,7 @@ def time_runs_forward(evidence: AuditEvidence) -> Iterator[InvariantViolation]:
 
 
 def cancels_are_seen(evidence: AuditEvidence) -> Iterator[InvariantViolation]:
-    """I19: once a cancel is answered 2xx, every replica tells everybody so."""
+    """I19: after the 2xx answer to a cancel, every replica returns the cancelled state to every client."""
     cancelled: dict[str, float] = {}
     for answer in evidence.told:
         if answer.verb == CANCEL and _is_yes(answer) and answer.uid:
@@ -108,7 +110,7 @@ def cancels_are_seen(evidence: AuditEvidence) -> Iterator[InvariantViolation]:
 
 
 def launches_are_found(evidence: AuditEvidence) -> Iterator[InvariantViolation]:
-    """I19: once a launch is answered 2xx, every replica knows it for as long as it exists."""
+    """I19: after the 2xx answer to a launch, every replica finds the allocation as long as it exists."""
     since: dict[str, float] = {}
     for answer in evidence.told:
         if answer.verb == LAUNCH and _is_yes(answer) and answer.allocation:
@@ -136,7 +138,7 @@ def _by_key(evidence: AuditEvidence) -> dict[tuple[str, str, str], list[Answered
 
 
 def _made_by(evidence: AuditEvidence, workspace: str, user: str, key: str) -> list[str]:
-    """Uids of what exists side by side and carries this key; what was deleted in between may have a successor."""
+    """Return the uids of simultaneous allocations with this key. A deleted allocation may have a successor."""
     hashed, alive, most = key_hash(key), list[str](), list[str]()
     for version in evidence.versions:
         item = evidence.decoded.get(version.number)
@@ -155,7 +157,7 @@ def _made_by(evidence: AuditEvidence, workspace: str, user: str, key: str) -> li
 
 
 def _are_successors(evidence: AuditEvidence, uids: set[str]) -> bool:
-    """Whether all but one of them are gone: a key is free again when its allocation is."""
+    """Whether at most one of them still exists: a key is free again when its allocation is deleted."""
     there = 0
     for uid in uids:
         history = evidence.allocations.get(uid, [])
@@ -164,7 +166,7 @@ def _are_successors(evidence: AuditEvidence, uids: set[str]) -> bool:
 
 
 def _refused(evidence: AuditEvidence, subject: str, answers: Sequence[Answered]) -> Iterator[InvariantViolation]:
-    """Refusals that must not be: of the very body that the key has launched; and the wrong refusal of another one."""
+    """Yield wrong refusals: of the same body that the key has launched, or of another body with the wrong status."""
     first = next((answer for answer in sorted(answers, key=_asked) if _is_yes(answer)), None)
     if first is None:
         return
@@ -182,7 +184,9 @@ def _refused(evidence: AuditEvidence, subject: str, answers: Sequence[Answered])
 
 
 def _latest(answers: Sequence[Answered], seen: dict[tuple[str, str], Answered], answer: Answered) -> Answered | None:
-    """The newest state that this client had been told before it asked; `seen` holds the newest it was ever told."""
+    """Return the newest state that this client had received before its request. `seen` is updated to the newest of
+    all.
+    """
     key = (answer.client, answer.uid)
     known = seen.get(key)
     if known is None or answer.seq >= known.seq:

@@ -1,7 +1,7 @@
-"""Checks of what is told to whom: workspaces keep to themselves, and secrets stay where they belong.
+"""Checks of disclosure: workspaces are isolated, and secrets stay in their place.
 
-I22, I23. Pure: evidence in, violations out. They look for strings that were planted: what is planted nowhere is not
-looked for. Only a digest of a secret is named in a violation.
+I22, I23. Pure: evidence in, violations out. The checks search for planted strings only. A violation contains only a
+digest of a secret.
 """
 
 import hashlib
@@ -19,7 +19,7 @@ _TOLD = (CONFIG_MAPS, EVENTS)
 
 
 def workspaces_keep_apart(evidence: AuditEvidence) -> Iterator[InvariantViolation]:
-    """I22: nothing that is told to one workspace holds a string of another, and its objects are in its namespace."""
+    """I22: no answer to a workspace contains a string of another workspace."""
     planted = [canary for canary in evidence.canaries if canary.workspace]
     for answer in evidence.answers:
         for canary in planted if answer.workspace else ():
@@ -34,7 +34,7 @@ def workspaces_keep_apart(evidence: AuditEvidence) -> Iterator[InvariantViolatio
 
 
 def objects_stay_at_home(evidence: AuditEvidence) -> Iterator[InvariantViolation]:
-    """I22: every object of an allocation is in its namespace."""
+    """I22: every object of an allocation is in the namespace of the allocation."""
     homes = {uid: history[0].version.namespace for uid, history in evidence.allocations.items()}
     for version in evidence.of(*_KEPT):
         labels: Mapping[str, str] = version.obj["metadata"].get("labels") or {}
@@ -45,7 +45,7 @@ def objects_stay_at_home(evidence: AuditEvidence) -> Iterator[InvariantViolation
 
 
 def secrets_stay(evidence: AuditEvidence) -> Iterator[InvariantViolation]:
-    """I23: no planted secret is in anything that leaves us as text, or that is kept where secrets do not belong."""
+    """I23: no planted secret is in any text output, or in a stored object that must not contain secrets."""
     secrets = [canary for canary in evidence.canaries if canary.is_secret]
     if not secrets:
         return

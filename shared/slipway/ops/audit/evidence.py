@@ -1,7 +1,7 @@
-"""What an audit looks at: the history of the objects, the streams, the requests, the containers, and what was promised.
+"""The evidence of an audit: the history of objects, streams, requests and containers, and the promises to clients.
 
-Owns the form of the evidence; whoever has it fills it in: the simulation from its models, a live audit from a watch, a
-Redis and the API server's audit log. What is not known stays empty, and the checks that need it find nothing. Pure.
+This module owns the form of the evidence. The simulation fills it from its models; a live audit fills it from a watch,
+Redis and the API server's audit log. Unknown evidence stays empty, and the checks that need it find nothing. Pure.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -54,17 +54,19 @@ from slipway.ops.audit.starts import runs_of
 
 
 class AuditEvidence(msgspec.Struct, kw_only=True, dict=True):
-    """Everything that is known. `is_at_rest`: the history ends in a quiet state; `end_at` is when."""
+    """All known evidence. `is_at_rest`: the history ends in a quiet state. `end_at` is the time of its end."""
 
     versions: Sequence[Version]
     streams: Mapping[str, Sequence[AllocationEvent]] = {}
-    """{AllocationID: what its stream holds now}"""
+    """{AllocationID: the events that its stream contains now}."""
     appended: Sequence[AllocationEvent] = ()
-    """every entry that was ever appended, in order"""
+    """Every entry that was ever appended, in order."""
     requests: Sequence[FencedWrite] = ()
     containers: Sequence[Ran] = ()
     knows_every_end: bool = True
-    """`containers` has the code of every exit. False: a code of None was not observed, and is not judged."""
+    """Whether `containers` has the code of every exit. When False, a code of None was not observed and is not
+    judged.
+    """
     promises: Sequence[Promised] = ()
     acked: Sequence[AckedHint] = ()
     pending_hints: int = 0
@@ -72,35 +74,39 @@ class AuditEvidence(msgspec.Struct, kw_only=True, dict=True):
     is_at_rest: bool = True
     end_at: float = 0.0
     is_sampled: bool = False
-    """Some versions may be missing (a watch that was relisted, a listing that was polled): what holds between two
-    neighbouring versions cannot be judged then, only what holds in each, or over all."""
+    """Whether some versions may be missing, because a watch was listed again or a listing was polled. Then only each
+    single version and the whole can be judged, but not two neighbouring versions.
+    """
     starts_late: bool = False
-    """The history begins with a listing: an object's first version need not be its creation, what was written,
-    appended or decided before is not known."""
+    """Whether the history begins with a listing. Then an object's first version may be later than its creation, and
+    earlier writes, appends and decisions are not known.
+    """
     listed_to: int = 0
-    """the resourceVersion of that listing"""
+    """The resourceVersion of that listing."""
     has_writers: bool = True
-    """`Version.writer` is known; else nobody can be told apart by who wrote."""
+    """Whether `Version.writer` is known. Otherwise writes cannot be attributed to a writer."""
     last_fault_at: float | None = None
-    """when the last fault was over; None: not known"""
+    """When the last fault ended; None when not known."""
     rest_from: float | None = None
-    """since when nobody had anything left to do; None: not known, or never"""
+    """Since when no service had work left; None when not known, or never."""
     answers: Sequence[Answered] = ()
     canaries: Sequence[Canary] = ()
     spoken: Sequence[Spoken] = ()
     deliveries: Sequence[Delivered] = ()
     consumers: Sequence[Consumer] = ()
     interruptions: int = 0
-    """how often anything came between us and our work: a process that died or slept, a call that failed"""
+    """Number of interruptions of our work: a process that died or was suspended, a call that failed."""
     restarts: Sequence[Restarted] = ()
     measures: Sequence[Measured] = ()
     logs: Sequence[Logged] | None = None
-    """every log that the store holds, and what was read through the api; None: not known"""
+    """Every stored log, and the logs read through the api; None when not known."""
     printed: Sequence[Printed] = ()
     store_losses: Sequence[tuple[float, float]] = ()
-    """spans of time: of what ended in one of them the store may have lost something, or could not be written"""
+    """Periods of time (start, end). For a container that ended in one of them, the store may have lost lines or refused
+    writes.
+    """
     crd_rules: Sequence[str] | None = None
-    """the validation rules that the API server holds for allocations; None: not known"""
+    """The validation rules of the API server for allocations; None when not known."""
 
     @cached_property
     def allocations(self) -> dict[str, list[AllocationVersion]]:
@@ -113,7 +119,7 @@ class AuditEvidence(msgspec.Struct, kw_only=True, dict=True):
 
     @cached_property
     def told(self) -> list[Answered]:
-        """What clients were told, each with the uid that is meant: answers name an AllocationID only."""
+        """The answers to clients, each with the uid of its allocation. Answers name only an AllocationID."""
         uids = {str(id_of(history[0].allocation)): uid for uid, history in self.allocations.items()}
         return [
             answer
@@ -124,7 +130,7 @@ class AuditEvidence(msgspec.Struct, kw_only=True, dict=True):
 
     @cached_property
     def decoded(self) -> dict[int, AllocationVersion]:
-        """{version: what the allocation was then}."""
+        """{version: the decoded allocation at that version}."""
         return {item.version.number: item for history in self.allocations.values() for item in history}
 
     @cached_property
@@ -135,7 +141,7 @@ class AuditEvidence(msgspec.Struct, kw_only=True, dict=True):
         for version in self.of(PODS):
             known, before = last.get(version.uid), None
             if known is not None and known.version.obj is version.before:
-                before = known.pod  # it was read already
+                before = known.pod  # it was decoded already
             elif version.before is not None:
                 before = msgspec.convert(version.before, Pod)
             item = last[version.uid] = PodVersion(version, msgspec.convert(version.obj, Pod), before)
@@ -159,20 +165,20 @@ class AuditEvidence(msgspec.Struct, kw_only=True, dict=True):
 
     @cached_property
     def runs(self) -> Sequence[Ran]:
-        """Every start of a rank's main container: as the machines saw it, or else as the pods' statuses tell."""
+        """Every start of a rank's main container: from the machines, or else from the pods' statuses."""
         return self.containers or runs_of(self.pods)
 
     def is_settled(self, version: Version) -> bool:
-        """Whether what was left to do after this version must be done: the end is at rest, or it is a while ago."""
+        """Whether all work after this version must be done: the end is at rest, or the version is old enough."""
         since = max(version.at, self.last_fault_at or 0.0)
         return self.is_at_rest or self.end_at - since > SETTLE_S
 
     def of(self, *resources: str) -> Iterator[Version]:
-        """The versions of these resources."""
+        """Return the versions of these resources."""
         return (version for version in self.versions if version.resource in resources)
 
     def last(self, resources: Iterable[str]) -> dict[tuple[str, str, str], Version]:
-        """{(resource, namespace, name): the last version} of what exists at the end."""
+        """Return {(resource, namespace, name): the last version} of the objects that exist at the end."""
         found: dict[tuple[str, str, str], Version] = {}
         for version in self.of(*resources):
             key = (version.resource, version.namespace, version.name)

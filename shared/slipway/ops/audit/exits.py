@@ -1,4 +1,4 @@
-"""Checks of ends: what is recorded is what the containers did, and nobody is called failed because an event is missing.
+"""Checks of exits: recorded exits are those of the containers, and a missing event never causes a failure.
 
 I20. Pure: evidence in, violations out.
 """
@@ -15,13 +15,15 @@ from slipway.ops.audit.evidence import AllocationVersion, AuditEvidence, Invaria
 from slipway.ops.audit.labels import attempt_of, owner_of, rank_of
 
 _OF_AN_EXIT = (Reason.RANK_FAILED, Reason.OUT_OF_MEMORY)
-"""Ends that a container has to have brought about."""
+"""Reasons that require the exit of a container."""
 
 _LOST = ("ContainerStatusUnknown", "Unknown")
 
 
 def exits_are_true(evidence: AuditEvidence) -> Iterator[InvariantViolation]:
-    """I20: recorded exit codes are the containers' own, and a pod is let go only when its exit is on record."""
+    """I20: recorded exit codes are the containers' own, and a pod's finalizer is removed only after its exit is
+    recorded.
+    """
     codes = {ran.pod_uid: ran.code for ran in evidence.runs}
     is_sure = bool(evidence.containers) and evidence.knows_every_end
     seen: dict[tuple[str, str], int] = {}
@@ -50,8 +52,9 @@ def exits_are_true(evidence: AuditEvidence) -> Iterator[InvariantViolation]:
 
 
 def _has_exit(pod: Pod) -> bool:
-    """Whether a container's own exit is known. One that was lost with its node, or whose start the node broke off, has
-    none."""
+    """Whether the exit of a container is known. A container that was lost with its node has none, nor has one whose
+    start the node aborted.
+    """
     ends = (status.state.terminated for status in pod.status.container_statuses)
     return any(
         end is not None and end.reason not in _LOST and not is_start_interrupted(end.reason, end.message)
@@ -62,9 +65,10 @@ def _has_exit(pod: Pod) -> bool:
 def _is_recorded(evidence: AuditEvidence, pod: Pod, version: int, told_in: Mapping[str, int]) -> bool:
     """Whether the pod's end is on record before `version`.
 
-    The record has the exit code, unless it is older than the exit: what was recorded as lost with its node stays so
-    when the node tells the code after all, as one does that comes back, or that was told to kill the pod and did so
-    before it went. `told_in`: {uid of a pod: the version that first told its exit}.
+    The record must have the exit code, unless it is older than the exit. A rank that was recorded as lost with its node
+    stays so, even when the node later reports the code. This happens when a node comes back, or when a node was ordered
+    to kill the pod and did so before it was lost. `told_in` is {uid of a pod: the version that first reported its
+    exit}.
     """
     history = [item for item in evidence.allocations.get(owner_of(pod), []) if item.version.number < version]
     if not history or history[-1].version.is_deletion:
@@ -82,7 +86,9 @@ def _is_recorded(evidence: AuditEvidence, pod: Pod, version: int, told_in: Mappi
 
 
 def _known(evidence: AuditEvidence, change: PodVersion) -> str:
-    """Who let it go, and what was on record then: a violation that does not come twice has to be understood by this."""
+    """Return who removed the finalizer and the record at that moment. A violation that cannot be reproduced has to be
+    understood from this text.
+    """
     history = evidence.allocations.get(owner_of(change.pod), [])
     last = next((item for item in reversed(history) if item.version.number < change.version.number), None)
     by = f" by {change.version.writer}" if change.version.writer else ""
@@ -96,13 +102,13 @@ def _known(evidence: AuditEvidence, change: PodVersion) -> str:
 
 
 def _rank_of(item: AllocationVersion, pod: Pod) -> RankStatus | None:
-    """What is recorded of this very pod."""
+    """Return the record of this pod; None when the rank has another pod."""
     rank, ranks = rank_of(pod), item.allocation.status.ranks or []
     return ranks[rank] if rank < len(ranks) and ranks[rank].pod_uid == pod.metadata.uid else None
 
 
 def failures_have_an_exit(evidence: AuditEvidence) -> Iterator[InvariantViolation]:
-    """I20: who is said to have failed has a container that did; a missing event is no failure."""
+    """I20: a failed allocation has a container that failed. A missing event is no failure."""
     for uid, history in evidence.allocations.items():
         end = history[-1].allocation.status
         if end.phase is not Phase.TERMINATED or end.result is not Result.FAILED or end.reason not in _OF_AN_EXIT:

@@ -1,4 +1,4 @@
-"""Checks of the streams and of the requests: order, one payload per seq, a complete end, a fence on every write.
+"""Checks of streams and requests: order, one payload per seq, a complete end, a fence on every write.
 
 I14, I15, FENCE. Pure: evidence in, violations out.
 """
@@ -24,8 +24,9 @@ _REFUSED = "InvalidError"
 
 
 def streams_are_ordered(evidence: AuditEvidence) -> Iterator[InvariantViolation]:
-    """I14: strictly ordered, contiguous (a hole is marked), and each entry is the object's own transition, byte for
-    byte; told again it is the same bytes."""
+    """I14: streams are strictly ordered and contiguous (a hole is marked). Each entry equals the object's own
+    transition, byte for byte, also when it is published again.
+    """
     truth = _transitions(evidence)
     payloads: dict[str, bytes] = {}
     stored = (event for events in evidence.streams.values() for event in events)
@@ -52,7 +53,7 @@ def streams_are_ordered(evidence: AuditEvidence) -> Iterator[InvariantViolation]
 
 
 def streams_are_complete(evidence: AuditEvidence) -> Iterator[InvariantViolation]:
-    """I15: at rest the stream of each object that exists ends with its last transition."""
+    """I15: at rest, the stream of each existing object ends with its last transition."""
     for history in evidence.allocations.values():
         if history[-1].version.is_deletion or not evidence.is_settled(history[-1].version):
             continue
@@ -67,7 +68,7 @@ def streams_are_complete(evidence: AuditEvidence) -> Iterator[InvariantViolation
 
 
 def writes_carry_fences(evidence: AuditEvidence) -> Iterator[InvariantViolation]:
-    """Every bind and delete names a uid, every replacement a version."""
+    """FENCE: every bind and delete names a uid, every replacement a version."""
     for request in evidence.requests:
         verb = request.verb
         if verb in (_BINDS, _DELETES) and not request.uid:
@@ -77,20 +78,20 @@ def writes_carry_fences(evidence: AuditEvidence) -> Iterator[InvariantViolation]
 
 
 def writes_are_allowed(evidence: AuditEvidence) -> Iterator[InvariantViolation]:
-    """I8: nobody of us asks for a status that the rules of its own resource refuse."""
+    """I8: no service writes a status that the rules of its resource refuse."""
     for request in evidence.requests:
         if request.verb == _REPLACES and request.resource.endswith("/status") and request.outcome == _REFUSED:
             yield _broken("I8", request.name, f"{request.process}: the server refuses a write of {request.resource}")
 
 
 def _is_forgotten(allocation: Allocation, now: float) -> bool:
-    """Whether it ended so long ago that its stream may be gone."""
+    """Whether it ended so long ago that its stream may have expired."""
     ended = allocation.status.ended_at
     return bool(ended) and parse_time(ended) + ALLOCATION.ttl_s < now + SETTLE_S
 
 
 def _transitions(evidence: AuditEvidence) -> dict[str, bytes]:
-    """{event id: how it must be told} of every transition that the objects' history holds."""
+    """Return {event id: the expected bytes} of every transition in the objects' history."""
     found: dict[str, bytes] = {}
     for history in evidence.allocations.values():
         for item in history:
@@ -102,7 +103,7 @@ def _transitions(evidence: AuditEvidence) -> dict[str, bytes]:
 
 
 def _spelled(event: AllocationEvent) -> bytes:
-    """What an entry says, but for where it comes from and what was lost before it, in bytes: 5.0 is not 5."""
+    """Return the bytes of an event without `traceparent` and `truncated`. In bytes, 5.0 differs from 5."""
     bare = AllocationEvent(
         allocation_id=event.allocation_id,
         namespace=event.namespace,

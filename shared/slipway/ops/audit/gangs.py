@@ -1,4 +1,4 @@
-"""Checks of pods: one live pod per rank, no binding before the release, nothing outlives its allocation.
+"""Checks of pods: one live pod per rank, no binding before the release, no pod outlives its allocation.
 
 I3, I4, I5, I12. Pure: evidence in, violations out.
 """
@@ -14,13 +14,13 @@ from slipway.ops.audit.labels import attempt_of, owner_of, rank_of
 from slipway.pods.podspec import SCHEDULER_NAME
 
 ORPHAN_RUN_S = 30.0
-"""How long a container may run after its allocation has ended, beyond its grace."""
+"""Seconds that a container may run after the end of its allocation, in addition to its grace."""
 DEFAULT_GRACE_S = 30.0
 _FINISHED = ("Succeeded", "Failed")
 
 
 def one_live_pod_per_rank(evidence: AuditEvidence) -> Iterator[InvariantViolation]:
-    """I3: at every version at most one bound, live pod per rank, over all attempts."""
+    """I3: at every version, a rank has at most one bound, live pod, over all attempts."""
     live: dict[tuple[str, int], set[str]] = {}
     for change in _last_of(evidence.pods) if evidence.is_sampled else evidence.pods:
         pod = change.pod
@@ -36,8 +36,9 @@ def one_live_pod_per_rank(evidence: AuditEvidence) -> Iterator[InvariantViolatio
 
 
 def one_start_per_attempt(evidence: AuditEvidence) -> Iterator[InvariantViolation]:
-    """I4: at most one pod of (allocation, rank, attempt) ever starts a container; of a rank that made room and came
-    back, one more for each growth that names its pod; of one that failed, one more for each counted restart."""
+    """I4: at most one pod of (allocation, rank, attempt) ever starts a container. A rank that made room and was added
+    again has one more for each growth that names its pod. A failed rank has one more for each counted restart.
+    """
     growths = (item.allocation.status.growth for history in evidence.allocations.values() for item in history)
     added = {uid for growth in growths if growth is not None for uid in growth.pod_uids}
     added |= {
@@ -56,9 +57,10 @@ def one_start_per_attempt(evidence: AuditEvidence) -> Iterator[InvariantViolatio
 
 
 def release_before_bind(evidence: AuditEvidence) -> Iterator[InvariantViolation]:
-    """I5: a pod is bound only under a committed release that lists its uid, and that was made when all N existed.
+    """I5: a pod is bound only under a committed release that lists its uid and was made when all N pods existed.
 
-    What somebody else deletes counts as if it existed: whoever releases cannot know of it in that moment.
+    A pod that another client deleted is treated as existing, because the pod worker cannot know of the delete at that
+    moment.
     """
     known: dict[str, set[str]] = {}
     taken: set[str] = set()
@@ -89,7 +91,7 @@ def release_before_bind(evidence: AuditEvidence) -> Iterator[InvariantViolation]
 
 
 def nothing_outlives_its_end(evidence: AuditEvidence) -> Iterator[InvariantViolation]:
-    """I12: no container runs longer than its grace (and a little) after its allocation ended or was forgotten."""
+    """I12: no container runs longer than its grace (and a little) after its allocation ended or was deleted."""
     graces = graces_of(evidence)
     for ran in evidence.runs:
         history = evidence.allocations.get(ran.allocation_uid, [])
@@ -103,7 +105,7 @@ def nothing_outlives_its_end(evidence: AuditEvidence) -> Iterator[InvariantViola
 
 
 def what_is_deleted_has_its_grace(evidence: AuditEvidence) -> Iterator[InvariantViolation]:
-    """I12: a running pod that one of us deletes has its own grace to end, unless its node is gone."""
+    """I12: a running pod that a service deletes keeps its full grace period, unless its node is lost."""
     lost = lost_nodes(evidence)
     for change in evidence.pods:
         before, pod = change.before, change.pod
@@ -118,7 +120,7 @@ def what_is_deleted_has_its_grace(evidence: AuditEvidence) -> Iterator[Invariant
 
 
 def lost_nodes(evidence: AuditEvidence) -> set[str]:
-    """Nodes that were deleted, declared out of service, or given up by an admin, at any time."""
+    """Return the nodes that were deleted, declared out of service, or given up by an admin, at any time."""
     lost = {version.name for version, node in evidence.nodes if version.is_deletion or node.spec.taints}
     for history in evidence.allocations.values():
         signals = history[-1].allocation.spec.signals
@@ -127,7 +129,7 @@ def lost_nodes(evidence: AuditEvidence) -> set[str]:
 
 
 def graces_of(evidence: AuditEvidence) -> dict[str, float]:
-    """{uid of a pod: how long it may take to end}."""
+    """Return {uid of a pod: its grace period in seconds}."""
     return {
         change.pod.metadata.uid: float(grace)
         for change in evidence.pods
@@ -136,19 +138,21 @@ def graces_of(evidence: AuditEvidence) -> dict[str, float]:
 
 
 def grace_of(evidence: AuditEvidence, uid: str) -> float:
-    """How long the pods of an allocation may take to end, and a little."""
+    """Return the grace of an allocation's pods in seconds, and a little more."""
     mine = {change.pod.metadata.uid for change in evidence.pods if owner_of(change.pod) == uid}
     graces = [grace for pod, grace in graces_of(evidence).items() if pod in mine]
     return max(graces, default=DEFAULT_GRACE_S) + ORPHAN_RUN_S
 
 
 def _last_of(pods: Iterable[PodVersion]) -> list[PodVersion]:
-    """What there is at the end: between two looks, who came and who went cannot be told apart."""
+    """Return the last version of each pod. Without every version, the order of pods between two readings is not
+    known.
+    """
     return list({change.pod.metadata.uid: change for change in pods}.values())
 
 
 def is_live(pod: Pod) -> bool:
-    """Bound, and not over."""
+    """Whether the pod is bound and has not finished."""
     return bool(pod.spec.node_name) and pod.status.phase not in _FINISHED
 
 
@@ -170,7 +174,7 @@ def _release(item: AllocationVersion, before: Allocation | None, existing: set[s
 
 
 def _growth(item: AllocationVersion, before: Allocation | None, existing: set[str]) -> Iterator[InvariantViolation]:
-    """What was added to a gang that runs: nothing once it is to end, nothing twice, no pod that does not exist."""
+    """Check the ranks added to a running gang: none after a stop, none twice, and no pod that does not exist."""
     growth = growth_of(item.allocation)
     old = growth_of(before) if before is not None else None
     if growth is None or growth == old:
@@ -192,7 +196,7 @@ def _growth(item: AllocationVersion, before: Allocation | None, existing: set[st
 def _rank_restarts(
     item: AllocationVersion, before: Allocation | None, existing: set[str]
 ) -> Iterator[InvariantViolation]:
-    """Ranks that start again in their place: each time counted, within the limits, and with a pod that exists."""
+    """Check ranks that restart in place: each restart is counted, within the limits, and has a pod that exists."""
     status, spec = item.allocation.status, item.allocation.spec
     if before is None or before.status.attempt != status.attempt or not status.restarted_ranks:
         return
@@ -226,12 +230,12 @@ def _binding(change: PodVersion, allocation: Allocation | None) -> Iterator[Inva
 
 
 def _is_strangers(change: PodVersion, evidence: AuditEvidence) -> bool:
-    """Whether somebody else bound what is for us alone to bind."""
+    """Whether another client bound a pod that only our services may bind."""
     return evidence.has_writers and not change.version.writer and change.pod.spec.scheduler_name == SCHEDULER_NAME
 
 
 def _is_taken_away(change: PodVersion, evidence: AuditEvidence) -> bool:
-    """Whether somebody else has just asked for its deletion, as far as is known who writes."""
+    """Whether another client has just requested its deletion, as far as the writers are known."""
     is_asked = change.version.is_deletion or change.pod.metadata.deletion_timestamp is not None
     was_asked = change.before is not None and change.before.metadata.deletion_timestamp is not None
     return is_asked and not was_asked and not (evidence.has_writers and change.version.writer)

@@ -1,4 +1,4 @@
-"""Checks of the work hints: none is forgotten, none is acknowledged too early, none that is broken delays the others.
+"""Checks of work hints: none is lost, none is acknowledged too early, and a broken one does not delay others.
 
 I16, I17, ACK. Pure: evidence in, violations out.
 """
@@ -12,19 +12,19 @@ from slipway.ops.audit.evidence import AuditEvidence, Delivered, InvariantViolat
 DELIVERIES_MAX = 5
 IDLE_MAX_S = 3_600.0
 SAMPLES_MIN = 20
-"""Fewer hints than these say nothing about how long hints take."""
+"""With fewer hints than this, their durations are not judged."""
 DELAY_MIN_S = 1.0
-"""What is quicker than this is not delayed, whatever is usual."""
+"""A hint that takes less than this is never delayed, whatever the usual duration is."""
 
 
 def nothing_stays_pending(evidence: AuditEvidence) -> Iterator[InvariantViolation]:
-    """I16: at rest no delivered hint waits for its acknowledgement."""
+    """I16: at rest, no delivered hint waits for its acknowledgement."""
     if evidence.pending_hints:
         yield _broken("I16", "work", f"{evidence.pending_hints} hints are pending at rest")
 
 
 def nothing_is_lost(evidence: AuditEvidence) -> Iterator[InvariantViolation]:
-    """I16: at rest each hint that was sent has been delivered, and is done or a dead letter."""
+    """I16: at rest, each sent hint was delivered, and is done or a dead letter."""
     for hint in evidence.deliveries:
         if hint.done_at is None and hint.dead_at is None:
             what = f"was delivered {hint.times} times and is forgotten" if hint.times else "was never delivered"
@@ -32,7 +32,9 @@ def nothing_is_lost(evidence: AuditEvidence) -> Iterator[InvariantViolation]:
 
 
 def consumers_leave(evidence: AuditEvidence) -> Iterator[InvariantViolation]:
-    """I16: who has been idle for more than an hour and holds nothing is no member any more."""
+    """I16: a consumer without pending entries that was idle for more than an hour is no member of its group any
+    more.
+    """
     for consumer in evidence.consumers:
         if consumer.idle_s > IDLE_MAX_S and not consumer.pending:
             message = f"{consumer.name} of {consumer.group} has been idle for {consumer.idle_s:.0f} s"
@@ -40,7 +42,7 @@ def consumers_leave(evidence: AuditEvidence) -> Iterator[InvariantViolation]:
 
 
 def dead_letters_are_named(evidence: AuditEvidence) -> Iterator[InvariantViolation]:
-    """I16: a hint becomes a dead letter only when its allocation is, or was, said to be Stuck."""
+    """I16: a hint becomes a dead letter only when its allocation has, or had, the condition Stuck."""
     named = set[str]()
     known = set[str]()
     for history in evidence.allocations.values():
@@ -54,7 +56,7 @@ def dead_letters_are_named(evidence: AuditEvidence) -> Iterator[InvariantViolati
 
 
 def poison_is_set_aside(evidence: AuditEvidence) -> Iterator[InvariantViolation]:
-    """I17: what cannot be done is delivered five times at most, and is then a dead letter."""
+    """I17: a hint that cannot be handled is delivered at most five times, and is then a dead letter."""
     for hint in evidence.deliveries:
         if not hint.is_poison:
             continue
@@ -65,7 +67,7 @@ def poison_is_set_aside(evidence: AuditEvidence) -> Iterator[InvariantViolation]
 
 
 def poison_delays_nobody(evidence: AuditEvidence) -> Iterator[InvariantViolation]:
-    """I17: while a broken hint is about, the slowest of the others take less than twice what they take otherwise."""
+    """I17: while a broken hint exists, the slowest other hints take less than twice their usual time."""
     poison = [hint for hint in evidence.deliveries if hint.is_poison]
     during: list[float] = []
     else_: list[float] = []
@@ -82,7 +84,7 @@ def poison_delays_nobody(evidence: AuditEvidence) -> Iterator[InvariantViolation
 
 
 def hints_are_acked_after_their_effect(evidence: AuditEvidence) -> Iterator[InvariantViolation]:
-    """ACK: a hint is acknowledged only when what it asked for is done, or another hint still asks for it."""
+    """ACK: a hint is acknowledged only when its work is done, or when another pending hint demands the same work."""
     for ack in evidence.acked:
         if ack.demands and not ack.others:
             yield _broken(
@@ -96,7 +98,7 @@ def _overlap(hint: Delivered, other: Delivered, end_at: float) -> bool:
 
 
 def _slowest(values: Sequence[float]) -> float:
-    """The 99th percentile."""
+    """Return the 99th percentile."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, len(ordered) * 99 // 100)]
 

@@ -1,4 +1,4 @@
-"""Who holds what, as the versions pass by: what is decided, admitted and not yet over, and what is bound. Pure."""
+"""The usage of nodes as the versions pass by: by decided and admitted allocations, and by bound pods. Pure."""
 
 from collections.abc import Iterable, Iterator, Mapping
 
@@ -17,7 +17,7 @@ _ONE_POD = Resources({PODS: 1})
 
 
 class Holds:
-    """Who holds what, as the versions pass by."""
+    """The usage of nodes as the versions pass by."""
 
     def __init__(self) -> None:
         self.pools: dict[str, ResourcePool] = {}
@@ -26,12 +26,12 @@ class Holds:
         self._roles: dict[str, list[Resources]] = {}
         self._pods: dict[str, tuple[str, Resources]] = {}
         self._over: set[str] = set()
-        """uids of pods that will never run again: their share is free before their allocation says so"""
+        """Uids of pods that will never run again. Their share is free before their allocation records it."""
         self._said: set[tuple[str, str]] = set()
         self._is_other = True
 
     def take_is_other(self) -> bool:
-        """Whether anything that counts for `excess` is other than at the last call: most versions only report."""
+        """Return whether any input of `excess` has changed since the last call. Most versions only report states."""
         is_other, self._is_other = self._is_other, False
         return is_other
 
@@ -48,7 +48,7 @@ class Holds:
             return
         self._nodes[version.name] = Resources.parse(node.status.allocatable)
         if version.before is not None:
-            # A node that gets smaller under what it holds was not given twice by anybody.
+            # A node that shrinks below its usage was not given twice, so the present excess is marked as reported.
             for _ in self.excess():
                 pass
 
@@ -65,7 +65,7 @@ class Holds:
 
     def take_pod(self, version: Version, pod: Pod) -> None:
         if version.is_deletion or not is_live(pod):
-            # What is over is free: that alone is never too much.
+            # A finished pod frees its share, which alone never causes an excess.
             self._pods.pop(pod.metadata.uid, None)
             if version.is_deletion or pod.spec.node_name:
                 self._over.add(pod.metadata.uid)
@@ -74,7 +74,9 @@ class Holds:
             self._pods[pod.metadata.uid] = (pod.spec.node_name, pod_fact(pod).requests + _ONE_POD)
 
     def excess(self) -> Iterator[tuple[str, str]]:
-        """(node, message) of each node that holds more than it has; said once per set of holders."""
+        """Yield (node, message) of each node whose usage exceeds its capacity. A node is reported once for given, once
+        for bound.
+        """
         yield from self._excess("given", ((node, amount) for _, node, amount in self.given()))
         yield from self._excess("bound", self._pods.values())
 
@@ -89,11 +91,11 @@ class Holds:
                 yield node, f"{what} {amount.quantities()}, it has {free.quantities()}"
 
     def allocation(self, uid: str) -> Allocation | None:
-        """As it is now."""
+        """Return the current state of an allocation; None when it does not exist."""
         return self._allocations.get(uid)
 
     def given(self) -> Iterator[tuple[str, str, Resources]]:
-        """(uid of the allocation, node, amount) of each rank that has a place."""
+        """Yield (uid of the allocation, node, amount) of each rank that has a place."""
         placements: dict[tuple[str, int], Mapping[int, str]] = {}
         for pool in self.pools.values():
             for item in pool.status.decisions:
@@ -120,7 +122,7 @@ class Holds:
 
 
 def _counted(allocation: Allocation) -> tuple[object, ...]:
-    """What of an allocation says how much it holds, with the decisions about it."""
+    """Return the fields of an allocation that, with its decisions, determine its usage."""
     status = allocation.status
     is_leaving = allocation.spec.desired == "Stopped" or allocation.metadata.deletion_timestamp is not None
     return (
@@ -135,7 +137,11 @@ def _counted(allocation: Allocation) -> tuple[object, ...]:
 
 
 def is_dead(decision: WireDecision, allocation: Allocation) -> bool:
-    """Whether it holds nothing any more: of a past attempt, ended, cancelled before it was applied, or applied."""
+    """Whether the decision holds no resources any more.
+
+    Its attempt is over, its allocation has ended, was cancelled before the decision was applied, or the decision is
+    applied.
+    """
     status = allocation.status
     if status.attempt > decision.attempt or status.phase is Phase.TERMINATED:
         return True

@@ -1,21 +1,21 @@
-"""Whose a pod is, read from its labels. Pure."""
+"""The owner of a pod, read from its labels. Pure."""
 
 from slipway.crd.meta import LABEL_ALLOCATION_UID, LABEL_ATTEMPT, LABEL_RANK
 from slipway.kube.objects import Pod
 
 
 def owner_of(pod: Pod) -> str:
-    """The uid of its allocation; empty when it is not ours."""
+    """Return the uid of the pod's allocation; empty when the pod is not ours."""
     return pod.metadata.labels.get(LABEL_ALLOCATION_UID, "")
 
 
 def attempt_of(pod: Pod) -> int:
-    """The attempt it was made for; 0 when the label says none."""
+    """Return the attempt of the pod; 0 when it has no such label."""
     return _number(pod, LABEL_ATTEMPT)
 
 
 def rank_of(pod: Pod) -> int:
-    """Its rank."""
+    """Return the rank of the pod; 0 when it has no such label."""
     return _number(pod, LABEL_RANK)
 
 

@@ -13,7 +13,7 @@ from slipway.ops.audit.holds import ADMIT
 
 
 def epochs_rise(evidence: AuditEvidence) -> Iterator[InvariantViolation]:
-    """I9: the epoch of a ledger never falls, is one leader's, and is carried by the decisions made under it."""
+    """I9: the epoch of a ledger never falls, belongs to one leader, and is recorded in the decisions made under it."""
     last: dict[str, ResourcePool] = {}
     writers: dict[tuple[str, int], str] = {}
     for version, pool in evidence.pools:
@@ -23,7 +23,8 @@ def epochs_rise(evidence: AuditEvidence) -> Iterator[InvariantViolation]:
             continue
         if pool.status.epoch < before.status.epoch or pool.status.tick < before.status.tick:
             yield _broken("I9", version, f"epoch {before.status.epoch} -> {pool.status.epoch}")
-        # Of a write whose answer was lost with its server nobody knows who it was: it tells no two apart.
+        # The writer of a write is unknown when its answer was lost with its server. Such a write cannot show two
+        # writers.
         who = writers.setdefault((version.uid, pool.status.epoch), version.writer) if version.writer else ""
         if evidence.has_writers and pool.status != before.status and who != version.writer:
             yield _broken("I9", version, f"{who} and {version.writer} both write in epoch {pool.status.epoch}")
@@ -35,7 +36,7 @@ def epochs_rise(evidence: AuditEvidence) -> Iterator[InvariantViolation]:
 
 
 def admissions_come_from_decisions(evidence: AuditEvidence) -> Iterator[InvariantViolation]:
-    """I9: every admission equals a decision that stood in a ledger before it."""
+    """I9: every admission equals a decision that was in a ledger before it."""
     decided: dict[str, list[tuple[int, WireDecision, list[str]]]] = {}
     for version, pool in evidence.pools:
         for item in pool.status.decisions:
@@ -64,7 +65,9 @@ def admissions_come_from_decisions(evidence: AuditEvidence) -> Iterator[Invarian
 
 
 def admissions_wait_for_dependencies(evidence: AuditEvidence) -> Iterator[InvariantViolation]:
-    """I9: nothing is admitted while an allocation of `spec.after` has not ended, or although it ended otherwise."""
+    """I9: no allocation is admitted before every allocation of `spec.after` has ended, or when one ended in an unwanted
+    way.
+    """
     for history in evidence.allocations.values():
         known = history[0].allocation.status.admission if evidence.starts_late else None
         for item in history:
@@ -80,7 +83,7 @@ def admissions_wait_for_dependencies(evidence: AuditEvidence) -> Iterator[Invari
 
 
 def decisions_are_finished(evidence: AuditEvidence) -> Iterator[InvariantViolation]:
-    """I9: a decision leaves the ledger only when it is applied, or can never be."""
+    """I9: a decision is removed from the ledger only when it is applied, or can never be applied."""
     last: dict[str, ResourcePool] = {}
     for version, pool in evidence.pools:
         before = last.get(version.uid)
@@ -111,13 +114,13 @@ def _is_settled(evidence: AuditEvidence, decision: WireDecision, version: int) -
 
 
 def _applied(allocation: Allocation) -> tuple[str, ...]:
-    """The decisions that an object shows."""
+    """Return the ids of the decisions that an object has applied."""
     admission, growth = allocation.status.admission, allocation.status.growth
     return tuple(each.decision_id for each in (admission, growth) if each is not None)
 
 
 def growths_come_from_decisions(evidence: AuditEvidence) -> Iterator[InvariantViolation]:
-    """I9: every rank that is added to a running gang stands where a decision in a ledger placed it before."""
+    """I9: every rank that is added to a running gang is on the node of an earlier decision in a ledger."""
     decided: dict[str, list[tuple[int, dict[int, str]]]] = {}
     for version, pool in evidence.pools:
         for item in pool.status.decisions:

@@ -1,4 +1,4 @@
-"""Checks of the lives of allocations: phases only move as the table says, an end is an end, a cancel wins.
+"""Checks of the lives of allocations: phases follow the lifecycle table, an end is final, a cancel wins.
 
 I7, I8, I13. Pure: evidence in, violations out.
 """
@@ -18,7 +18,7 @@ from slipway.ops.audit.gangs import DEFAULT_GRACE_S, ORPHAN_RUN_S, graces_of
 
 
 def terminal_is_absorbing(evidence: AuditEvidence) -> Iterator[InvariantViolation]:
-    """I7: Terminated stays; seq, attempt and epoch never fall; result, release and exits are written once."""
+    """I7: Terminated is final. seq, attempt and epoch never fall. Result, release and exits are written once."""
     for before, after in _steps(evidence):
         old, new = before.allocation.status, after.allocation.status
         if old.phase is Phase.TERMINATED and (new.phase, new.attempt, new.result) != (
@@ -38,7 +38,8 @@ def terminal_is_absorbing(evidence: AuditEvidence) -> Iterator[InvariantViolatio
         if old.release is not None and new.release != old.release:
             yield _broken("I7", after, "its release is rewritten")
         for rank, (was, now) in enumerate(zip(old.ranks or [], new.ranks or [], strict=False)):
-            # What came, ran and failed between two looks of the watcher is named by the version before only.
+            # A pod that was added, ran and failed between two looks of the watcher is named only in the earlier
+            # version.
             later = _came_later(before.allocation) | _came_later(after.allocation)
             is_back = now.pod_uid in later and now.pod_uid != was.pod_uid
             if was.exit_code is not None and not is_back and _end_of(was) != _end_of(now):
@@ -46,7 +47,7 @@ def terminal_is_absorbing(evidence: AuditEvidence) -> Iterator[InvariantViolatio
 
 
 def rules_are_installed(evidence: AuditEvidence) -> Iterator[InvariantViolation]:
-    """I7: the API server holds every rule that keeps an end an end, however wrong or old a writer is."""
+    """I7: the API server has every rule that makes an end final, even for a wrong or old writer."""
     held = set(evidence.crd_rules or ())
     for rule in RULES:
         if rule.kind == Allocation.__name__ and rule.rule not in held:
@@ -56,9 +57,10 @@ def rules_are_installed(evidence: AuditEvidence) -> Iterator[InvariantViolation]
 
 
 def transitions_are_legal(evidence: AuditEvidence) -> Iterator[InvariantViolation]:
-    """I8: phases move as the table says; no rank goes back; the ring grows by one entry per seq, never rewritten.
+    """I8: phases follow the lifecycle table, no rank goes back, and the ring grows by one entry per seq, never
+    rewritten.
 
-    Of a history that was sampled, a step may hide several: then the ring tells them, as far as it reaches.
+    In a sampled history, one step may hide several; then the ring shows them, as far back as it reaches.
     """
     for history in evidence.allocations.values():
         begin = history[0].allocation.status
@@ -75,7 +77,7 @@ def transitions_are_legal(evidence: AuditEvidence) -> Iterator[InvariantViolatio
 
 
 def _came_later(allocation: Allocation) -> frozenset[str]:
-    """The pods that stand for ranks which were added, or started again, while the others ran."""
+    """Return the pods of ranks that were added or restarted while the others ran."""
     growth = growth_of(allocation)
     added = growth.pod_uids if growth is not None else []
     return frozenset((*added, *(each.pod_uid for each in allocation.status.restarted_ranks if each.pod_uid)))
@@ -125,13 +127,15 @@ def _ring_is_legal(
 
 
 def cancels_win(evidence: AuditEvidence) -> Iterator[InvariantViolation]:
-    """I13: after a committed cancel no release commits; without an earlier one nothing starts; it ends Canceled."""
+    """I13: after a committed cancel no release is committed; without an earlier release no rank starts; it ends
+    Canceled.
+    """
     for uid, history in evidence.allocations.items():
         stopped = next((item for item in history if _is_cancelled(item.allocation)), None)
         if stopped is None:
             continue
         at = history.index(stopped)
-        # Between two looks the cancel may have come after what is first seen together with it.
+        # Between two looks, the cancel may have been committed after a release that is first seen in the same version.
         earlier = stopped.allocation.status if evidence.is_sampled or not at else history[at - 1].allocation.status
         released = earlier.release
         for item in history[at:]:
@@ -152,7 +156,7 @@ def cancels_win(evidence: AuditEvidence) -> Iterator[InvariantViolation]:
 
 
 def cancels_are_carried_out(evidence: AuditEvidence) -> Iterator[InvariantViolation]:
-    """I13: what a release before the cancel still starts is torn down within its grace."""
+    """I13: pods that a release before the cancel still starts are torn down within their grace."""
     graces = graces_of(evidence)
     for uid, history in evidence.allocations.items():
         stopped = next((item for item in history if _is_cancelled(item.allocation)), None)

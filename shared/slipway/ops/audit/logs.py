@@ -1,11 +1,12 @@
-"""Checks of the logs: each line that a rank printed is stored once, in its place, or counted in a marked hole.
+"""Checks of logs: each line that a rank printed is stored once, in its place, or counted in a marked hole.
 
-I27. Owns how lines are told apart: a workload that is to be judged begins each of its lines with `line <number>`, and
-each state of a line that goes on with carriage returns (a progress bar) with `state <number>`. Pure.
+I27. This module owns the numbering of lines in test workloads. A workload that is to be judged begins each line with
+`line <number>`. A line that is rewritten with carriage returns (a progress bar) begins each of its states with `state
+<number>`. Pure.
 
-What is promised depends on what happened to the store. A log that the store has lost is read from its beginning again
-for as long as its pod is there; so a container that ended after the loss is judged to its end, and of one that ended
-before only that what is stored is true.
+The promise depends on the history of the store. A log that the store has lost is read again from its beginning as long
+as its pod exists. So a container that ended after the loss is judged to its end. For a container that ended before,
+only the stored lines are judged.
 """
 
 import re
@@ -23,8 +24,9 @@ _STATE = "state"
 
 
 def folded(lines: Iterable[LogLine], known: Sequence[Passage] = ()) -> list[Passage]:
-    """The lines of one log, in the order in which they are read, as passages; marks of gaps left out. `known` is what
-    was folded before."""
+    """Return the lines of one log, in reading order, as passages without gap marks. `known` are the earlier
+    passages.
+    """
     found = list(known)
     for line in lines:
         if line.missing:
@@ -41,7 +43,7 @@ def folded(lines: Iterable[LogLine], known: Sequence[Passage] = ()) -> list[Pass
 
 
 def lines_come_once(evidence: AuditEvidence) -> Iterator[InvariantViolation]:
-    """I27: the stored lines of a log have rising numbers, and its position is that of the last of them."""
+    """I27: the stored lines of a log have rising numbers, and its position is that of its last line."""
     for log in evidence.logs or ():
         may_begin_again, last = _may_begin_again(evidence, log), 0
         for passage in log.passages:
@@ -53,7 +55,7 @@ def lines_come_once(evidence: AuditEvidence) -> Iterator[InvariantViolation]:
 
 
 def holes_are_counted(evidence: AuditEvidence) -> Iterator[InvariantViolation]:
-    """I27: between two stored lines as many are missing as their numbers say, and none comes twice."""
+    """I27: between two stored lines, as many are missing as their numbers show, and none is stored twice."""
     states: dict[tuple[str, int, int], int] = {}
     starts: dict[tuple[str, int, int], int] = {}
     for ran in evidence.printed:
@@ -63,8 +65,8 @@ def holes_are_counted(evidence: AuditEvidence) -> Iterator[InvariantViolation]:
         numbered = [passage for passage in log.passages if passage.printed]
         more = states.get((log.allocation, log.attempt, log.rank), 0)
         number, printed, was_state = 0, 0, False
-        # A rank that came back, or started again, goes on in its log with a first line. The store may have lost every
-        # line of a pod before.
+        # A rank that was added again or restarted continues its log with a first line. The store may have lost all
+        # lines of an earlier pod.
         again = starts.get((log.allocation, log.attempt, log.rank), 1) - 1
         for passage in numbered:
             is_before = passage.printed < printed + (not (passage.is_state or was_state))
@@ -74,7 +76,7 @@ def holes_are_counted(evidence: AuditEvidence) -> Iterator[InvariantViolation]:
             if passage.number <= number and _may_begin_again(evidence, log):
                 number, printed, was_state = 0, 0, False
             jump, said = passage.printed - printed, passage.number - number
-            # A line that goes on is stored with each state that was shown: it has more than one number.
+            # A line with several states is stored once for each state, so it has more than one number.
             is_more = passage.is_state or was_state
             if jump < 0 or (jump == 0 and not is_more):
                 yield _broken(log, f"line {passage.printed} of the rank is stored again, as number {passage.number}")
@@ -85,7 +87,9 @@ def holes_are_counted(evidence: AuditEvidence) -> Iterator[InvariantViolation]:
 
 
 def holes_are_marked(evidence: AuditEvidence) -> Iterator[InvariantViolation]:
-    """I27: who reads a log through the api finds a mark in the place of each hole, with its count, and no other."""
+    """I27: a reader of a log through the api finds a mark with its size in the place of each hole, and no other
+    mark.
+    """
     for log in evidence.logs or ():
         if log.marks is None:
             continue
@@ -95,12 +99,12 @@ def holes_are_marked(evidence: AuditEvidence) -> Iterator[InvariantViolation]:
 
 
 def holes_of(log: Logged) -> int:
-    """How many holes it has."""
+    """Return the number of holes in a log."""
     return len(holes_between(log.passages))
 
 
 def holes_between(passages: Sequence[Passage]) -> list[tuple[int, int]]:
-    """(number of the first line, how many) of what is missing before and between passages."""
+    """Return (number of the first line, how many) of the missing lines before and between passages."""
     holes: list[tuple[int, int]] = []
     last = 0
     for passage in passages:
@@ -111,22 +115,22 @@ def holes_between(passages: Sequence[Passage]) -> list[tuple[int, int]]:
 
 
 def logs_are_whole(evidence: AuditEvidence) -> Iterator[InvariantViolation]:
-    """I27: at rest the log of what has ended is stored to its last line, and nothing is left out of one that fits."""
+    """I27: at rest, the log of an ended container is stored to its last line, and a log that fits has no omissions."""
     is_troubled = bool(evidence.interruptions or evidence.last_fault_at)
     stored = {(log.allocation, log.attempt, log.rank): log for log in evidence.logs or () if log.marks is None}
     for ran in judged(evidence):
         log = stored.get((ran.allocation, ran.attempt, ran.rank))
         is_excused = is_troubled and not ran.ended_first
         if log is None:
-            # The store lost its lines, and its pod was gone before they could be read again. No reader misses them: the
-            # allocation is deleted.
+            # The store lost the lines, and the pod was gone before they could be read again. No reader misses them,
+            # because the allocation is deleted.
             if not (is_excused and evidence.store_losses and _is_gone(evidence, ran)):
                 yield _missing(ran, f"nothing of its {ran.lines} lines is stored")
             continue
         numbered = [passage for passage in log.passages if passage.printed]
         last = numbered[-1].last_printed if numbered else 0
         if is_excused and (log.is_unread or _is_gone(evidence, ran)):
-            continue  # Where people read it, they are told that its end could not be read; or nobody can read it.
+            continue  # Readers are told that the end could not be read, or the allocation is gone.
         if last != ran.lines:
             yield _missing(ran, f"its log ends with line {last} of {ran.lines}")
         elif not log.is_ended:
@@ -136,9 +140,9 @@ def logs_are_whole(evidence: AuditEvidence) -> Iterator[InvariantViolation]:
 
 
 def judged(evidence: AuditEvidence) -> Iterator[Printed]:
-    """What ended when the store lost nothing, and little enough ago for its log to be kept."""
+    """Yield the containers that ended while the store lost nothing, and recently enough for their logs to be stored."""
     since = evidence.end_at - LOGS.ttl_s + SETTLE_S
-    # Of a rank that made room and came back the last lines are those of the later pod.
+    # For a rank that made room and was added again, the last lines are those of the later pod.
     last = {(ran.allocation_uid, ran.attempt, ran.rank): ran for ran in evidence.printed}
     for ran in last.values():
         ended_at = ran.ended_at
@@ -154,8 +158,11 @@ def _is_gone(evidence: AuditEvidence, ran: Printed) -> bool:
 
 
 def _may_begin_again(evidence: AuditEvidence, log: Logged) -> bool:
-    """Whether the store may have lost where a log stands, and kept its lines: then it is read from its beginning again,
-    under the same numbers. Who reads it through the api meets each line once all the same."""
+    """Whether the store may have lost the position of a log and kept its lines.
+
+    Then the log is read again from its beginning, under the same numbers. A reader through the api still receives each
+    line once.
+    """
     return bool(evidence.store_losses) and log.marks is None
 
 

@@ -1,4 +1,4 @@
-"""What a check needs to know before its silence means anything. Pure."""
+"""The evidence that a check needs before the absence of violations means anything. Pure."""
 
 from enum import StrEnum
 
@@ -6,7 +6,7 @@ from slipway.ops.audit.evidence import AuditEvidence
 
 
 class Need(StrEnum):
-    """One kind of evidence; the value says it in words."""
+    """One kind of evidence. The value is its description."""
 
     EVERY_VERSION = "every version of every object"
     BEGINNING = "the history from its beginning"
@@ -32,7 +32,7 @@ class Need(StrEnum):
 
 
 def lacking(evidence: AuditEvidence) -> frozenset[Need]:
-    """What this evidence does not tell."""
+    """Return the kinds that this evidence lacks."""
     known = {
         Need.EVERY_VERSION: not evidence.is_sampled,
         Need.BEGINNING: not evidence.starts_late,

@@ -1,6 +1,7 @@
-"""Checks of preemptions: each has a decision, a beneficiary and its full grace, and nobody else makes room.
+"""Checks of preemptions: each has a decision, a beneficiary and its full grace, and no other work is removed.
 
-I21. Pure: evidence in, violations out. What a user or an operator writes by hand is nobody's decision and is left out.
+I21. Pure: evidence in, violations out. Changes that a user or an operator makes by hand have no decision and are left
+out.
 """
 
 from bisect import bisect_left
@@ -24,11 +25,11 @@ _SCHEDULER = "scheduler"
 HOURLY_MAX = 3
 _HOUR_S = 3_600.0
 _SLACK_S = 0.001
-"""Times have milliseconds."""
+"""Times have a resolution of milliseconds."""
 
 
 def preemptions_are_decided(evidence: AuditEvidence) -> Iterator[InvariantViolation]:
-    """I21: whoever is told to make room was evicted by a decision that stood in a ledger before, for somebody."""
+    """I21: an allocation must make room only after a decision in a ledger to evict it for another allocation."""
     decided = _evictions(evidence)
     for uid, history in evidence.allocations.items():
         for before, after in pairwise(history):
@@ -48,9 +49,9 @@ def preemptions_are_decided(evidence: AuditEvidence) -> Iterator[InvariantViolat
 
 
 def nobody_else_makes_room(evidence: AuditEvidence) -> Iterator[InvariantViolation]:
-    """I21: of an attempt that goes on, one of us deletes the pods of ranks that were told to make room, and no others.
+    """I21: in a running attempt, our services delete only the pods of ranks that must make room.
 
-    What is on a lost node makes no room, nor does a pod that ended and whose rank starts again with another one.
+    Two kinds of pods are exceptions: pods on a lost node, and ended pods whose rank restarts with another pod.
     """
     lost = lost_nodes(evidence)
     for change in evidence.pods:
@@ -63,7 +64,7 @@ def nobody_else_makes_room(evidence: AuditEvidence) -> Iterator[InvariantViolati
         if at == 0 or pod.spec.node_name in lost or not _goes_on(history[at - 1], attempt_of(pod)):
             continue
         if not was.spec.node_name and pod.metadata.uid not in pod_uids(history[at - 1].allocation):
-            continue  # It was never released: what a growth could not use is taken back.
+            continue  # It was never released: a growth that could not use the pod deletes it.
         known = history[at - 1].allocation
         if pod.metadata.uid in recorded(known) and is_replaced(pod.metadata.uid, known):
             continue
@@ -75,7 +76,7 @@ def nobody_else_makes_room(evidence: AuditEvidence) -> Iterator[InvariantViolati
 
 
 def preemptions_have_a_beneficiary(evidence: AuditEvidence) -> Iterator[InvariantViolation]:
-    """I21: an eviction for somebody comes into the ledger together with the places that are held for them."""
+    """I21: an eviction for another allocation is added to the ledger together with the places reserved for it."""
     known: set[str] = set()
     for version, pool in evidence.pools:
         fresh = [item for item in pool.status.decisions if item.id not in known]
@@ -87,7 +88,7 @@ def preemptions_have_a_beneficiary(evidence: AuditEvidence) -> Iterator[Invarian
 
 
 def preemptions_have_their_grace(evidence: AuditEvidence) -> Iterator[InvariantViolation]:
-    """I21: ranks that were told to make room run until they end by themselves, or until their grace is over."""
+    """I21: ranks that must make room run until they end by themselves, or until their grace is over."""
     for history in evidence.allocations.values():
         seen: set[int] = set()
         told: dict[int, float] = {}
@@ -102,7 +103,8 @@ def preemptions_have_their_grace(evidence: AuditEvidence) -> Iterator[InvariantV
                     until = told.setdefault(entry.seq, item.version.at) + deadline - parse_time(entry.time)
                 is_end = entry.type is Event.TERMINATING and entry.seq not in seen
                 is_early = parse_time(entry.time) < deadline - _SLACK_S
-                # Whoever told them and whoever ends them may have clocks that differ; ours is the same for both.
+                # The clocks of the service that gives the notice and of the one that ends the ranks may differ. Our
+                # clock is the same for both.
                 is_early = is_early and item.version.at < until - _SLACK_S
                 if is_end and entry.reason == Reason.PREEMPTION_GRACE and is_early:
                     yield _broken(item, f"is killed at {entry.time}, before its grace is over")
@@ -111,7 +113,7 @@ def preemptions_have_their_grace(evidence: AuditEvidence) -> Iterator[InvariantV
 
 
 def preemptions_are_rare(evidence: AuditEvidence) -> Iterator[InvariantViolation]:
-    """I21: nobody makes room more than three times within an hour."""
+    """I21: no allocation makes room more than three times within an hour."""
     for history in evidence.allocations.values():
         told = sorted(
             {(parse_time(each.at), each.by) for item in history for each in item.allocation.status.preemptions}
@@ -123,7 +125,7 @@ def preemptions_are_rare(evidence: AuditEvidence) -> Iterator[InvariantViolation
 
 
 def _goes_on(item: AllocationVersion, attempt: int) -> bool:
-    """Whether it was let go in this attempt, and has not begun to end."""
+    """Whether the allocation is released in this attempt and is not terminating."""
     status = item.allocation.status
     is_released = status.release is not None and status.release.attempt == status.attempt == attempt
     return is_released and status.phase not in (Phase.TERMINATING, Phase.TERMINATED) and not item.version.is_deletion
@@ -139,7 +141,7 @@ def _evictions(evidence: AuditEvidence) -> dict[tuple[str, int], list[tuple[int,
 
 
 def _told(before: Allocation, after: Allocation) -> Iterator[tuple[tuple[int, ...], str]]:
-    """(ranks, for whom) of what this write tells to make room; no ranks: all of it."""
+    """Yield (ranks, beneficiary) that this write orders to make room. Empty ranks mean the whole allocation."""
     old, new = before.status, after.status
     if new.stop is not None and new.stop.reason == Reason.PREEMPTED and new.stop != old.stop:
         yield (), new.stop.by

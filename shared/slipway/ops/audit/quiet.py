@@ -1,4 +1,4 @@
-"""Checks of rest: what is desired comes about, then nobody writes, and a restart of all of us changes nothing.
+"""Checks of rest: the desired state is reached, then no service writes, and a restart of all services changes nothing.
 
 I18, I25. Pure: evidence in, violations out.
 """
@@ -17,7 +17,9 @@ _SAID_MAX = 3
 
 
 def everything_is_as_desired(evidence: AuditEvidence) -> Iterator[InvariantViolation]:
-    """I18: a while after the last change and the last fault nothing is half way, and what is to stop has ended."""
+    """I18: a while after the last change and the last fault, no allocation is in an intermediate state, and stopped
+    ones have ended.
+    """
     for history in evidence.allocations.values():
         end = history[-1]
         if end.version.is_deletion or not evidence.is_settled(end.version):
@@ -35,7 +37,7 @@ def everything_is_as_desired(evidence: AuditEvidence) -> Iterator[InvariantViola
 
 
 def nobody_writes_at_rest(evidence: AuditEvidence) -> Iterator[InvariantViolation]:
-    """I18: once there is nothing left to do, none of us writes anything but leases."""
+    """I18: when no work is left, no service writes anything but leases."""
     said = 0
     for version in evidence.versions:
         since = evidence.rest_from
@@ -48,7 +50,7 @@ def nobody_writes_at_rest(evidence: AuditEvidence) -> Iterator[InvariantViolatio
 
 
 def restarts_change_nothing(evidence: AuditEvidence) -> Iterator[InvariantViolation]:
-    """I25: while all of us are restarted and no workload changes, no pod is written and no phase changes."""
+    """I25: while all services restart and no workload changes, no pod is written and no phase changes."""
     for span in evidence.restarts:
         for version in evidence.of(PODS):
             if span.begun_at <= version.at <= span.ended_at and _is_ours(version, evidence):
@@ -72,14 +74,14 @@ def _is_overdue(evidence: AuditEvidence, item: AllocationVersion, waited_s: floa
 
 
 def _is_ours(version: Version, evidence: AuditEvidence) -> bool:
-    """Whether one of us wrote this version of a pod: by who wrote it, or by what of it changed."""
+    """Whether one of our services wrote this version of a pod: by its writer, or by the fields that changed."""
     if evidence.has_writers:
         return bool(version.writer)
     return version.before is None or version.is_deletion or _ours(version.obj) != _ours(version.before)
 
 
 def _ours(pod: Mapping[str, Any]) -> tuple[Any, ...]:
-    """What nodes never write."""
+    """Return the fields that a node never writes."""
     meta = pod["metadata"]
     return (
         pod.get("spec"),

@@ -1,7 +1,7 @@
-"""What queues bound: what each and all below it may use, and what they use. Pure.
+"""Limits of queues: how much a queue with its descendants may use, and how much they use. Pure.
 
-A queue was edited a moment before a decision that did not know of it yet: a decision breaks a bound only when it breaks
-each form that the bound had within `KNOWN_S` before it.
+The scheduler may decide a moment after an edit of a queue that it has not seen yet. So a decision breaks a bound only
+when it breaks every version of the bound from the last `KNOWN_S` before it.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -23,7 +23,7 @@ Amounts = dict[str, int]
 
 
 class _Form(msgspec.Struct, frozen=True, kw_only=True):
-    """A queue from one version on; `fact` is None when it is gone."""
+    """A queue from one version on. `fact` is None when the queue is deleted."""
 
     number: int
     at: float
@@ -31,7 +31,7 @@ class _Form(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Quotas:
-    """The queues over time."""
+    """The history of all queues."""
 
     def __init__(self, queues: Iterable[tuple[Version, Queue]]) -> None:
         self._forms: dict[str, list[_Form]] = {}
@@ -41,7 +41,7 @@ class Quotas:
 
     @property
     def is_bounded(self) -> bool:
-        """Whether any queue ever bounds anything."""
+        """Whether any queue ever had a limit."""
         return any(
             form.fact is not None and (form.fact.limit or form.fact.nominal or form.fact.borrowing_limit)
             for forms in self._forms.values()
@@ -49,7 +49,9 @@ class Quotas:
         )
 
     def broken_by(self, admitted: Sequence[str], holds: Holds, number: int) -> Iterator[tuple[str, str]]:
-        """(queue, what is broken) of the bounds above these allocations, which a ledger has just given places."""
+        """Yield (queue, message) of each broken bound above these allocations, to which a ledger has just given
+        places.
+        """
         facts = {name: found for name, forms in self._forms.items() if (found := self._at(forms, number)) is not None}
         used = _used(holds, facts)
         seen = set[str]()
@@ -74,7 +76,7 @@ class Quotas:
                 yield name, f"{used[resource]} of {resource} are given, it may use {most}"
 
     def _recent(self, name: str, number: int) -> list[QueueFact | None]:
-        """The forms that somebody may have gone by."""
+        """Return the versions of the queue that the scheduler may have used."""
         forms = [form for form in self._forms[name] if form.number < number]
         if not forms:
             return [None]
@@ -87,7 +89,7 @@ class Quotas:
 
 
 def _bound(name: str, fact: QueueFact | None, facts: Mapping[str, QueueFact], resource: str) -> int | None:
-    """The most that `name` and all below it may use; None: as much as there is."""
+    """Return the most that `name` and its descendants may use; None when there is no limit."""
     if fact is None:
         return None
     found: list[int] = []
@@ -102,7 +104,7 @@ def _bound(name: str, fact: QueueFact | None, facts: Mapping[str, QueueFact], re
 
 
 def _used(holds: Holds, facts: Mapping[str, QueueFact]) -> dict[str, Amounts]:
-    """{queue: what it and all below it are given}."""
+    """Return {queue: the amounts given to it and its descendants}."""
     found: dict[str, Amounts] = {}
     for uid, _, amount in holds.given():
         allocation = holds.allocation(uid)
@@ -114,7 +116,7 @@ def _used(holds: Holds, facts: Mapping[str, QueueFact]) -> dict[str, Amounts]:
 
 
 def _line(name: str, facts: Mapping[str, QueueFact]) -> list[str]:
-    """The queue and those above it."""
+    """Return the queue and its ancestors."""
     found: list[str] = []
     while name in facts and name not in found and len(found) < _DEPTH_MAX:
         found.append(name)
@@ -131,13 +133,13 @@ def _amounts(parts: Iterable[Resources]) -> Amounts:
 
 
 def _bounds(amounts: Resources) -> Amounts:
-    """A bound as quota counts: one of slices is about these alone."""
+    """Return a bound in units of quota. A bound on GPU slices limits only these slices."""
     slices = {name: amounts.get(name) for name in slices_in(amounts)}
     return {**_counted(Resources({name: amounts.get(name) for name in amounts if name not in slices})), **slices}
 
 
 def _counted(amounts: Resources) -> Amounts:
-    """As quota counts: whole GPUs, parts and slices of one are `GPU_UNITS` of GPUs together."""
+    """Return amounts in units of quota: whole GPUs, parts and slices are summed in `GPU_UNITS` of GPUs."""
     found = {name: value for name, value in amounts.amounts.items() if name != GPU_MILLI}
     units = counted_gpus(amounts.amounts)
     return {**found, GPU: units} if units or GPU in found else found

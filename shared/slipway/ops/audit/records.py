@@ -1,6 +1,6 @@
-"""What an audit is made of, record by record: versions, requests, starts, promises, answers, deliveries, sizes.
+"""The records of an audit: versions, requests, starts, promises, answers, deliveries, sizes.
 
-Pure data; `evidence.py` holds them together.
+Pure data; `evidence.py` combines them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,11 +22,11 @@ SERVICES = "services"
 
 
 SETTLE_S = 60.0
-"""What is granted for everything that has to happen after a change, or after the last fault."""
+"""Seconds that are granted for all work after a change, or after the last fault."""
 
 
 class InvariantViolation(msgspec.Struct, frozen=True, kw_only=True):
-    """One broken promise. `version` is the resourceVersion at which it was broken, 0 when it is about the end."""
+    """One broken promise. `version` is the resourceVersion at which it was broken; 0 when it concerns the end."""
 
     invariant: str
     subject: str
@@ -39,7 +39,9 @@ class InvariantViolation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Version(msgspec.Struct, kw_only=True):
-    """One commit. `obj` is the object after it (for a deletion its last state), `before` the one it replaced."""
+    """One commit. `obj` is the object after it (for a deletion, its last state); `before` is the version that it
+    replaced.
+    """
 
     number: int
     at: float
@@ -58,7 +60,7 @@ class Version(msgspec.Struct, kw_only=True):
 
 
 class FencedWrite(msgspec.Struct, frozen=True, kw_only=True):
-    """A write that one of our services asked for, with the fences it carried; `outcome` is `ok` or an error."""
+    """A write that one of our services requested, with its fences. `outcome` is `ok` or an error."""
 
     process: str
     verb: str
@@ -70,7 +72,7 @@ class FencedWrite(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Ran(msgspec.Struct, frozen=True, kw_only=True):
-    """One start of a rank's main container, as the machine itself saw it."""
+    """One start of a rank's main container, as observed by the machine."""
 
     allocation_uid: str
     attempt: int
@@ -82,7 +84,7 @@ class Ran(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Promised(msgspec.Struct, frozen=True, kw_only=True):
-    """What a client was told: `launched`, `cancelled` or `deleted`."""
+    """A promise to a client: `launched`, `cancelled` or `deleted`."""
 
     kind: str
     uid: str
@@ -91,7 +93,9 @@ class Promised(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AckedHint(msgspec.Struct, frozen=True, kw_only=True):
-    """A work hint that was acknowledged, and what its allocation still demanded then; `others` are pending hints."""
+    """An acknowledged work hint, and what its allocation still demanded then. `others` is the number of other pending
+    hints.
+    """
 
     allocation: AllocationId
     demands: str
@@ -100,73 +104,75 @@ class AckedHint(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Answered(msgspec.Struct, frozen=True, kw_only=True):
-    """What one client asked and what it was told. What is not known, or was not said, is empty."""
+    """One request of a client and its answer. Unknown or absent values are empty."""
 
     at: float
-    """when the answer came, or when the client gave up"""
+    """When the answer arrived, or when the client gave up."""
     asked_at: float = 0.0
     client: str = ""
-    """one reader with one memory: what it has seen it may not see undone"""
+    """One reader with one memory: it must not read an older state than it has seen."""
     user: str = ""
-    """as whom; an Idempotency-Key is one user's in one workspace"""
+    """The user of the request. An Idempotency-Key belongs to one user in one workspace."""
     replica: str = ""
     workspace: str = ""
-    """the workspace that was asked about; a client of another one is told nothing of it"""
+    """The workspace of the request. A client of another workspace must receive nothing of it."""
     verb: str = ""
-    """`launch`, `cancel`, `get`, `list`, `events`, `delete`, or another route's name"""
+    """`launch`, `cancel`, `get`, `list`, `events`, `delete`, or the name of another route."""
     url: str = ""
     idempotency_key: str = ""
     body_hash: str = ""
     status: int = 0
-    """HTTP's; 0 when no answer came: it may have been done or not"""
+    """The HTTP status; 0 when no answer arrived, and then the request may have been carried out or not."""
     allocation: str = ""
-    """its AllocationID"""
+    """The AllocationID."""
     uid: str = ""
     version: int = 0
-    """the resourceVersion that was answered"""
+    """The resourceVersion in the answer."""
     seq: int = 0
     phase: str = ""
     desired: str = ""
     text: str = ""
-    """the body of the answer, as it came"""
+    """The body of the answer, unchanged."""
 
 
 class Canary(msgspec.Struct, frozen=True, kw_only=True):
-    """A string that was planted. A secret stays where it was planted; a workspace's string stays within it."""
+    """A planted string. A secret must stay where it was planted; a workspace's string must stay within the
+    workspace.
+    """
 
     text: str
     workspace: str = ""
     is_secret: bool = False
     planted: str = ""
-    """where, in words"""
+    """The place where it was planted, in words."""
 
 
 class Spoken(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that left us as text. `place` is one of PLACES; `name` says which key, object, line or series."""
+    """A text that left our services. `place` is one of PLACES; `name` is the key, object, line or series."""
 
     place: str
     name: str
     text: str
     workspace: str = ""
-    """whose it is; empty when it is of the whole installation"""
+    """The workspace of the text; empty when it belongs to the whole installation."""
 
 
 class Delivered(msgspec.Struct, frozen=True, kw_only=True):
-    """The way of one work hint: how often it was delivered, and when it was done or became a dead letter."""
+    """The history of one work hint: how often it was delivered, and when it was done or became a dead letter."""
 
     hint: str
-    """shard and entry id"""
+    """Shard and entry id."""
     allocation: str
     times: int
     added_at: float = 0.0
     done_at: float | None = None
     dead_at: float | None = None
     is_poison: bool = False
-    """it cannot be decoded, or its work was made to fail each time"""
+    """Whether it cannot be decoded, or its work was made to fail each time."""
 
 
 class Consumer(msgspec.Struct, frozen=True, kw_only=True):
-    """A member of a consumer group at the end."""
+    """A member of a consumer group, at the end of the history."""
 
     stream: str
     group: str
@@ -176,7 +182,7 @@ class Consumer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Restarted(msgspec.Struct, frozen=True, kw_only=True):
-    """A time in which all of us were stopped and started, and nobody changed any workload."""
+    """A period in which all our services were stopped and started, and no workload was changed."""
 
     begun_at: float
     ended_at: float
@@ -192,8 +198,9 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Passage(msgspec.Struct, frozen=True, kw_only=True):
-    """Stored lines of one log that follow each other without a hole. `printed` is the number that the rank itself gave
-    the first of them (0: these lines carry none); `is_state` one line that goes on with carriage returns."""
+    """Consecutive stored lines of one log. `printed` is the rank's own number of the first line; 0 when the lines have
+    no such number. `is_state` marks one line that is rewritten with carriage returns.
+    """
 
     number: int
     printed: int = 0
@@ -202,20 +209,20 @@ class Passage(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def last_number(self) -> int:
-        """Of its last line, in its log."""
+        """The number of its last line in its log."""
         return self.number + self.count - 1
 
     @property
     def last_printed(self) -> int:
-        """Of its last line, as the rank has it."""
+        """The rank's own number of its last line; 0 when the lines have none."""
         return self.printed + self.count - 1 if self.printed else 0
 
 
 class Logged(msgspec.Struct, frozen=True, kw_only=True):
-    """What is stored of one log; `end` is the number that its position has."""
+    """The stored content of one log. `end` is the number in its position."""
 
     allocation: str
-    """its AllocationID"""
+    """The AllocationID."""
     attempt: int
     rank: int
     container: str = ""
@@ -223,13 +230,13 @@ class Logged(msgspec.Struct, frozen=True, kw_only=True):
     end: int
     is_ended: bool
     is_unread: bool = False
-    """readers are told that its end could not be read from its node"""
+    """Whether readers are told that the end of the log could not be read from its node."""
     marks: Sequence[tuple[int, int]] | None = None
-    """(first number, how many) of each gap that a reader of the api was shown; None: it was read from the store"""
+    """(first number, how many) of each gap that a reader of the api was shown; None when it was read from the store."""
 
 
 class Printed(msgspec.Struct, frozen=True, kw_only=True):
-    """What one start of a rank's main container printed, as the machine itself knows it: lines numbered from 1."""
+    """The output of one start of a rank's main container, as the machine knows it: lines numbered from 1."""
 
     allocation: str
     allocation_uid: str
@@ -237,14 +244,14 @@ class Printed(msgspec.Struct, frozen=True, kw_only=True):
     rank: int
     lines: int
     states: int = 0
-    """how many states it printed of lines that go on: each may be stored as a line of its own"""
+    """Number of printed states of rewritten lines. Each state may be stored as a separate line."""
     ended_at: float | None
     ended_first: bool = False
-    """it ended by itself, before its pod was marked deleted: its node keeps the log until then"""
+    """Whether it ended by itself before its pod was marked as deleted, because its node keeps the log until then."""
     is_lost: bool = False
-    """its machine was gone before all could be read"""
+    """Whether its machine was gone before all lines could be read."""
     fits: bool = True
-    """it is small enough for nothing of it to be left out"""
+    """Whether it is so small that no line may be left out."""
 
 
 REDIS, CONFIG, EVENT, LOG, URL, METRIC = "redis", "configmap", "event", "log", "url", "metric"
@@ -260,7 +267,7 @@ class AllocationVersion(msgspec.Struct, frozen=True):
 
 
 class PodVersion(msgspec.Struct, frozen=True):
-    """One version of one pod, decoded; `pod` is None when it is gone."""
+    """One version of one pod, decoded. `before` is None when the version before it is not known."""
 
     version: Version
     pod: Pod

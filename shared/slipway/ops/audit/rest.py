@@ -1,4 +1,4 @@
-"""Checks of the end, at rest: gangs are whole or not there, and nothing is left over.
+"""Checks of the end, at rest: gangs run completely or not at all, and nothing is left over.
 
 I6, I11. Pure: evidence in, violations out.
 """
@@ -25,10 +25,10 @@ OURS = (PODS, CONFIG_MAPS, SERVICES)
 
 
 def gangs_are_whole(evidence: AuditEvidence) -> Iterator[InvariantViolation]:
-    """I6: at rest an allocation runs no rank at all, or at least the minimum of each role and of all together."""
+    """I6: at rest, an allocation runs no rank, or at least the minimum of each role and of all roles together."""
     present: dict[str, dict[int, bool]] = {}
     for ran in evidence.runs:
-        # Who has done its part is not missing.
+        # A rank that ended with success is counted as present.
         if ran.ended_at is None or ran.code == 0:
             history = evidence.allocations.get(ran.allocation_uid, [])
             if history and ran.attempt == history[-1].allocation.status.attempt:
@@ -44,7 +44,7 @@ def gangs_are_whole(evidence: AuditEvidence) -> Iterator[InvariantViolation]:
 
 
 def lost_ranks_end_their_attempt(evidence: AuditEvidence) -> Iterator[InvariantViolation]:
-    """I6: at rest no pod of an earlier attempt is left bound and alive."""
+    """I6: at rest, no pod of an earlier attempt is still bound and alive."""
     for change in _last_pods(evidence):
         pod, history = change.pod, evidence.allocations.get(owner_of(change.pod), [])
         if not history or change.version.is_deletion or not is_live(pod):
@@ -58,7 +58,9 @@ def lost_ranks_end_their_attempt(evidence: AuditEvidence) -> Iterator[InvariantV
 
 
 def nothing_leaks(evidence: AuditEvidence) -> Iterator[InvariantViolation]:
-    """I11: at rest every object of ours belongs to the current attempt of a live allocation; no finalizer is left."""
+    """I11: at rest, every object of ours belongs to the current attempt of a live allocation, and no finalizer is
+    left.
+    """
     ends = [history[-1] for history in evidence.allocations.values()]
     owners = [end.allocation for end in ends if not end.version.is_deletion]
     recent = {end.version.uid for end in ends if not evidence.is_settled(end.version)}
@@ -75,7 +77,9 @@ def nothing_leaks(evidence: AuditEvidence) -> Iterator[InvariantViolation]:
 def leftovers(
     allocations: Iterable[Allocation], objects: Iterable[tuple[str, Mapping[str, Any]]]
 ) -> Iterator[tuple[str, str]]:
-    """(name, why) of everything that should be gone; `objects` are (resource, metadata) of what there is of `OURS`."""
+    """Yield (name, reason) of everything that should be gone. `objects` are (resource, metadata) of existing objects of
+    `OURS`.
+    """
     owners = {allocation.metadata.uid: allocation for allocation in allocations}
     for owner in owners.values():
         if TEARDOWN_FINALIZER in owner.metadata.finalizers and owner.status.phase is Phase.TERMINATED:
@@ -104,7 +108,7 @@ def _last_pods(evidence: AuditEvidence) -> Iterable[PodVersion]:
 
 
 def _short(allocation: Allocation, ranks: set[int]) -> Iterator[tuple[str, int, int]]:
-    """(of whom, how many, the minimum) of each minimum that is not met."""
+    """Yield (role text, count, minimum) of each minimum that is not reached."""
     spec, first, total = allocation.spec, 0, 0
     for role in spec.ranks:
         count = len(ranks & set(range(first, first + role.count)))

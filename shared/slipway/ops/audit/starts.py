@@ -1,4 +1,4 @@
-"""When ranks started and ended, read from the statuses of their pods; for who has no word of the machines. Pure."""
+"""Starts and ends of ranks, read from the statuses of their pods, for audits without records of the machines. Pure."""
 
 from collections.abc import Iterable
 
@@ -11,7 +11,7 @@ from slipway.ops.audit.records import PodVersion, Ran
 
 
 def runs_of(pods: Iterable[PodVersion]) -> list[Ran]:
-    """One entry per pod whose main container has started."""
+    """Return one entry per pod whose main container has started."""
     found: dict[str, Ran] = {}
     for change in pods:
         pod = change.pod

@@ -1,4 +1,4 @@
-"""Checks of what is accounted for: at rest the daily totals hold each ended allocation once, to the millisecond.
+"""Checks of accounting: at rest, the daily totals contain each ended allocation once, to the millisecond.
 
 I26. Pure: evidence in, violations out.
 """
@@ -16,11 +16,11 @@ from slipway.model.lifecycle import Phase
 from slipway.ops.audit.evidence import CONFIG_MAPS, AuditEvidence, InvariantViolation
 
 Sums = dict[tuple[str, Key], tuple[DayUsage, int]]
-"""{(day, whose): (what was used, how many ended)}"""
+"""{(day, key of a totals row): (usage, number of ended allocations)}."""
 
 
 def usage_is_exact(evidence: AuditEvidence) -> Iterator[InvariantViolation]:
-    """I26: the totals are the sum of what was let go: nothing is missing, nothing counts twice."""
+    """I26: the totals are the sum of all finished allocations: nothing is missing, nothing is counted twice."""
     expected, found = _expected(evidence), _found(evidence)
     for key in sorted(expected.keys() | found.keys()):
         if expected.get(key) != found.get(key):
@@ -30,7 +30,7 @@ def usage_is_exact(evidence: AuditEvidence) -> Iterator[InvariantViolation]:
 
 
 def was_let_go(history: list[Allocation]) -> bool:
-    """Whether it ended and its last finalizer, which it had, is gone."""
+    """Whether the allocation ended and had the last finalizer, which is removed now."""
     last = history[-1]
     had_it = any(TEARDOWN_FINALIZER in each.metadata.finalizers for each in history)
     return had_it and last.status.phase is Phase.TERMINATED and TEARDOWN_FINALIZER not in last.metadata.finalizers
@@ -41,7 +41,7 @@ def _expected(evidence: AuditEvidence) -> Sums:
     for versions in evidence.allocations.values():
         history = [each.allocation for each in versions]
         if versions[-1].version.is_deletion:
-            # Its last state still shows the finalizer, because taking that was the deletion.
+            # Its last state still shows the finalizer, because removing the finalizer was the deletion.
             history[-1] = _unheld(history[-1])
         if not was_let_go(history):
             continue

@@ -1,8 +1,8 @@
-"""Takes a backup: reads everything that Slipway's promises rest on, while it runs.
+"""Takes a backup: reads all objects that Slipway's promises depend on, while Slipway runs.
 
-Owns the order of the reads. Each kind is one consistent LIST; kinds are of slightly different moments, as for anybody
-who watches. What must agree is usage: whether an ended allocation stands in the daily totals is noted at both, and the
-totals are read before and after the allocations until both reads are the same.
+This module owns the order of the reads. Each kind is one consistent LIST; the kinds are from slightly different
+moments. Only usage must be consistent: whether an ended allocation is in the daily totals is recorded at the totals and
+at the allocation. So the totals are read before and after the allocations, until both reads are equal.
 """
 
 from typing import Protocol
@@ -22,11 +22,13 @@ ROUNDS_MAX = 10
 
 
 class Kube(Lists, Protocol):
-    """The calls that this makes."""
+    """The calls to Kubernetes."""
 
 
 class Taker:
-    """Takes one. `secrets` are further Secrets of the services' namespace, by name; `with_secrets` is for all."""
+    """Takes one backup. With `with_secrets`, it contains Secrets; `secrets` are names of further Secrets of the
+    services' namespace.
+    """
 
     def __init__(self, kube: Kube, namespace: str, *, with_secrets: bool, secrets: tuple[str, ...] = ()) -> None:
         self._kube = kube
@@ -35,10 +37,10 @@ class Taker:
         self._secrets = secrets
 
     async def take(self) -> list[BackupLine]:
-        """Every object, in the order in which it is put back.
+        """Return every object, in the order of a restore.
 
         Raises:
-            ControlPlaneError: something cannot be read: half of a backup is none.
+            ControlPlaneError: an object cannot be read; an incomplete backup is of no use.
         """
         lines: list[BackupLine] = []
         for group in kinds.BEFORE:
@@ -49,12 +51,12 @@ class Taker:
         named = {token for each in maps for token in totals.tokens_in(_totals(each))}
         allocations = [_marked(each) if totals.token_of(each.metadata.uid) in named else each for each in allocations]
         lines += _lines(kinds.USAGE, maps)
-        # As they were made: what waits keeps its order also where nothing else tells it.
+        # Sort by creation, so that waiting allocations keep their order even when no other field defines it.
         allocations.sort(key=lambda each: (each.metadata.creation_timestamp or "", each.metadata.uid))
         return lines + [BackupLine(kinds.kind_of(kinds.KEPT_ALLOCATIONS), each) for each in allocations]
 
     async def _settled(self) -> tuple[list[BackupObject], list[BackupObject]]:
-        """The totals, and the allocations of a time at which they did not change."""
+        """Return the totals and the allocations from a moment at which the totals did not change."""
         maps = await self._list(kinds.USAGE)
         for _ in range(ROUNDS_MAX):
             allocations = (await self._kube.list(kinds.KEPT_ALLOCATIONS)).items
@@ -96,7 +98,7 @@ def _totals(found: BackupObject) -> totals.DayTotals:
 
 
 def _marked(allocation: BackupObject) -> BackupObject:
-    """It stands in the totals already: a later reader must not add it again."""
+    """Mark an allocation that is already in the totals, so that a restore does not add it again."""
     annotations = {**allocation.metadata.annotations, ANNOTATION_USAGE: BOOKED}
     return msgspec.structs.replace(
         allocation, metadata=msgspec.structs.replace(allocation.metadata, annotations=annotations)

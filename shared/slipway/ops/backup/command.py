@@ -1,4 +1,4 @@
-"""The work of `slipway backup` and `slipway restore`: connect, take or give. Owns the clients."""
+"""The work of `slipway backup` and `slipway restore`: connect, then take or restore a backup. Owns the clients."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -23,14 +23,16 @@ AGENT = "slipway-backup"
 
 
 class BackupTarget(msgspec.Struct, frozen=True, kw_only=True):
-    """A cluster, and where the services run in it. `kubeconfig` empty: the pod's own account, or kubectl's file."""
+    """A cluster, and the namespace of the services. An empty `kubeconfig` means the pod's own account, or kubectl's
+    file.
+    """
 
     kubeconfig: str = ""
     namespace: str = "slipway-system"
 
 
 def take(place: BackupTarget, path: Path, *, with_secrets: bool, secrets: tuple[str, ...]) -> dict[str, int]:
-    """Writes a backup; {kind: how many}.
+    """Write a backup, and return {kind: number of objects}.
 
     Raises:
         ControlPlaneError: the cluster cannot be read.
@@ -54,10 +56,10 @@ def take(place: BackupTarget, path: Path, *, with_secrets: bool, secrets: tuple[
 
 
 def give(place: BackupTarget, path: Path, *, is_dry: bool) -> tuple[Header, list[RestoredObject]]:
-    """Puts a backup back.
+    """Restore a backup.
 
     Raises:
-        OSError, InvalidError: the file is no backup; or services run, which must not.
+        OSError, InvalidError: the file is no backup, or services are running, which is not allowed.
         ControlPlaneError: the cluster cannot be reached.
     """
     header, lines = file.read(path)

@@ -1,7 +1,8 @@
-"""The file of a backup: a header and one object a line, as JSON; gzip when its name ends in .gz. Pure but for the file.
+"""The file of a backup: a header, then one object per line, as JSON; gzip when its name ends in .gz.
 
-Owns what is kept of an object: what its writer meant and what was observed, not what a server gave it (versions,
-managed fields), nor the uids of a cluster that may be gone, but for its own, by which others name it.
+Pure except for the file. This module decides what is stored of an object: its metadata, spec, status and data, without
+managed fields. A restore ignores the old resourceVersion. It needs the old uid of an object, because other objects
+refer to it.
 """
 
 import gzip
@@ -20,7 +21,7 @@ LINE_BYTES_MAX = 8 * 1024 * 1024
 
 
 class BackupObject(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
-    """Any object that is backed up."""
+    """An object of any kind in a backup."""
 
     metadata: ObjectMeta
     spec: RawObject = {}
@@ -42,18 +43,18 @@ class BackupLine(msgspec.Struct, frozen=True):
 
 
 class Header(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """The first line."""
+    """The first line of the file."""
 
     slipway_backup: int
     created_at: str
     version: str
-    """of Slipway"""
+    """The version of Slipway."""
     namespace: str
-    """where the services ran"""
+    """The namespace of the services."""
 
 
 def write(path: Path, header: Header, lines: Iterable[BackupLine]) -> None:
-    """The whole file at once, readable by its owner only: it may hold Secrets. Raises OSError."""
+    """Write the whole file at once, readable by its owner only, because it may contain Secrets. Raises OSError."""
     encoded = b"".join(msgspec.json.encode(each) + b"\n" for each in (header, *lines))
     content = gzip.compress(encoded) if path.suffix == ".gz" else encoded
     fresh = path.with_name(f".{path.name}.new")
@@ -66,11 +67,11 @@ def write(path: Path, header: Header, lines: Iterable[BackupLine]) -> None:
 
 
 def read(path: Path) -> tuple[Header, list[BackupLine]]:
-    """What `write` wrote.
+    """Return the header and the lines of a backup file.
 
     Raises:
-        OSError: it cannot be read.
-        InvalidError: it is no backup, or one of a later form; with the line.
+        OSError: the file cannot be read.
+        InvalidError: the file is no backup, or has a later format; with the line number.
     """
     with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
         lines = _numbered(file)

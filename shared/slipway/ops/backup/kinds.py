@@ -1,4 +1,4 @@
-"""What a backup holds, and in which order it is put back: each kind after those that it names."""
+"""The kinds of objects in a backup, in restore order: each kind follows the kinds that it refers to."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -23,11 +23,9 @@ from slipway.model.apitokens import SUFFIX
 from slipway.ops.backup.file import BackupObject
 from slipway.pods.archive import LABEL_CONTEXT
 
-"""of the Secrets that hold receivers of events"""
-
 
 class BackupKind(msgspec.Struct, frozen=True, kw_only=True):
-    """One LIST of a backup. `is_own`: only in the namespace of the services."""
+    """One LIST of a backup. With `is_own`, it reads only the namespace of the services."""
 
     resource: Resource[BackupObject]
     label_selector: str = ""
@@ -35,12 +33,12 @@ class BackupKind(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def kind(self) -> str:
-        """As lines of the file have it."""
+        """The name of the kind in the lines of the file."""
         return kind_of(self.resource)
 
 
 def kind_of(resource: Resource[Any]) -> str:
-    """`Kind.group`, or `Kind` of the core group."""
+    """Return `Kind.group`, or `Kind` for the core group."""
     return f"{resource.kind}.{resource.group}" if resource.group else resource.kind
 
 
@@ -65,7 +63,7 @@ WORKSPACES = BackupKind(resource=KEPT_NAMESPACES, label_selector=f"{LABEL_WORKSP
 USAGE = BackupKind(resource=KEPT_MAPS, label_selector=LABEL_USAGE, is_own=True)
 CONTEXTS = BackupKind(resource=KEPT_MAPS, label_selector=LABEL_CONTEXT)
 HOOKS = BackupKind(resource=KEPT_SECRETS, label_selector=LABEL_WEBHOOK)
-"""in a namespace of their own, or in that of the services"""
+"""Secrets of webhooks, in their own namespace or in that of the services."""
 ALL_SECRETS = BackupKind(resource=KEPT_SECRETS, is_own=True)
 BEFORE: tuple[BackupKind, ...] = (
     WORKSPACES,
@@ -77,11 +75,11 @@ BEFORE: tuple[BackupKind, ...] = (
     CONTEXTS,
     BackupKind(resource=KEPT_MAPS, label_selector=LABEL_LAUNCH_KEY),
 )
-"""All but usage, Secrets and the allocations themselves."""
+"""All kinds except usage, Secrets and the allocations themselves."""
 RESOURCES = {kind_of(each): each for each in (*(group.resource for group in BEFORE), KEPT_SECRETS, KEPT_ALLOCATIONS)}
 
 
 def are_tokens(secret: BackupObject) -> bool:
-    """Whether a Secret holds records of tokens, and nothing else."""
+    """Whether a Secret contains token records and nothing else."""
     names: Iterable[str] = secret.data.keys()
     return bool(secret.data) and all(name.endswith(SUFFIX) and len(name) == 16 + len(SUFFIX) for name in names)

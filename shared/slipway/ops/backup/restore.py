@@ -1,17 +1,17 @@
-"""Puts a backup back: creates what is not there, changes nothing that is, and says what it did with each.
+"""Restores a backup: creates missing objects, does not change existing ones, and reports the result for each.
 
-Owns the order and the form of the writes. An allocation is created as it was meant, then gets the status that was
-observed, and only then its cancel, if it had one: the rules of the API server ask for that order. It must not be done
-while services run, because between the first two writes an old allocation looks like a new one.
+This module owns the order and the form of the writes. First an allocation is created with its spec. Then its observed
+status is written. Its cancel, if it had one, is written last, because the rules of the API server require that order.
+No service may run during a restore: between the first two writes, an old allocation looks like a new one.
 
-What follows from the status is the services' own work: what had ended stays as it is; what waited is planned; of what
-ran no pod is found, so its attempt is over and the next one begins.
+Afterwards the services act on the restored status. Ended allocations stay as they are. Waiting allocations are planned.
+For a running allocation no pod is found, so its attempt ends and the next one begins.
 
-A cluster gives each object a uid of its own, and the AllocationID is made of it. So the id changes; the old one is
-kept in an annotation, by which the api finds the allocation.
+A cluster gives each object a new uid, and the AllocationID contains the uid. So the id changes. The old id is stored in
+an annotation, by which the api finds the allocation.
 
-A backup has no secret values of launches. What has not ended and had some could not run: it is put back cancelled, and
-is told of.
+A backup has no secret values of launches. An unfinished allocation with such values could not run, so it is restored as
+cancelled, and the result states this.
 """
 
 from enum import StrEnum
@@ -34,13 +34,13 @@ from slipway.ops.backup.file import BackupLine, BackupObject
 from slipway.runtime.clock import Clock
 
 QUIET_S = 5.0
-"""Whoever holds a lease renews it each four seconds at least."""
+"""Seconds between two reads of the leases; a holder renews its lease at least every four seconds."""
 TRIES = 5
 PAUSE_S = 0.5
 
 
 class Done(StrEnum):
-    """What became of one object."""
+    """The result for one object."""
 
     RESTORED = "restored"
     PRESENT = "there already"
@@ -50,7 +50,7 @@ class Done(StrEnum):
 
 
 class RestoredObject(msgspec.Struct, frozen=True, kw_only=True):
-    """One object of the backup; `why` where it is not simply restored."""
+    """One object of the backup. `why` is set when it was not simply restored."""
 
     kind: str
     namespace: str
@@ -60,11 +60,11 @@ class RestoredObject(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Kube(Gets, Lists, Creates, Patches, ReplacesStatus, Deletes, Protocol):
-    """The calls that this makes."""
+    """The calls to Kubernetes."""
 
 
 class Giver:
-    """Puts one backup back. `is_dry`: only say what would be done."""
+    """Restores one backup. With `is_dry`, it only reports what it would do."""
 
     def __init__(self, kube: Kube, clock: Clock, namespace: str, *, is_dry: bool = False) -> None:
         self._kube = kube
@@ -72,12 +72,12 @@ class Giver:
         self._namespace = namespace
         self._is_dry = is_dry
         self._uids: dict[str, str] = {}
-        """{uid in the backup: uid here}"""
+        """{uid in the backup: uid in this cluster}."""
         self._ending: set[str] = set()
-        """namespaces that were being deleted, with all that is in them"""
+        """Namespaces that were being deleted when the backup was taken, with all their objects."""
 
     async def running(self) -> list[str]:
-        """The leases of services that run: they are renewed while we look."""
+        """Return the leases of running services: those that are renewed between two reads."""
         before = await self._leases()
         if not before:
             return []
@@ -86,7 +86,9 @@ class Giver:
         return sorted(name for name, version in before.items() if after.get(name, version) != version)
 
     async def give(self, lines: list[BackupLine]) -> list[RestoredObject]:
-        """Every object in the order of the backup. One that fails is told of; the others are still put back."""
+        """Restore every object in the order of the backup. A failure is reported, and the other objects are still
+        restored.
+        """
         return [await self._put(line) for line in lines]
 
     async def _leases(self) -> dict[str, str]:
@@ -118,7 +120,7 @@ class Giver:
             return _outcome(line, Done.FAILED, str(error))
 
     async def _present(self, line: BackupLine, found: BackupObject) -> RestoredObject:
-        """What is there stays; only that a namespace is a workspace is noted on it, as the setup does."""
+        """Keep an existing object. Only a namespace gets the label of a workspace, as the setup does."""
         is_unlabelled = found.metadata.labels.get(LABEL_WORKSPACE) != "true"
         if line.kind != kinds.WORKSPACES.kind or not is_unlabelled:
             return _outcome(line, Done.PRESENT)
@@ -145,7 +147,7 @@ class Giver:
         return _outcome(line, Done.RESTORED)
 
     async def _ledger(self, kept: BackupObject, made: BackupObject) -> None:
-        """The fence goes on where it was; decisions were about pods that do not exist."""
+        """Continue the epochs of a ledger. Its decisions are dropped, because their pods do not exist."""
         status = {name: kept.status[name] for name in ("epoch", "tick") if name in kept.status}
         if status:
             await self._kube.replace_status(
@@ -175,7 +177,7 @@ class Giver:
                     lambda: self._kube.patch(kinds.KEPT_ALLOCATIONS, made.metadata.name, patch, namespace=where)
                 )
         except ControlPlaneError:
-            # Without its status it would run as if it never had: rather not there, and told of.
+            # Without its status it would run as a new allocation. So it is deleted again, and the failure is reported.
             await self._forget(made)
             raise
         self._uids[kept.metadata.uid] = made.metadata.uid
@@ -190,7 +192,7 @@ class Giver:
         await self._kube.delete(kinds.KEPT_ALLOCATIONS, name, namespace=namespace, uid=made.metadata.uid)
 
     async def _surely(self, write: Any) -> None:
-        """A write that may be made twice."""
+        """Call an idempotent write, with retries."""
         for left in reversed(range(TRIES)):
             try:
                 await write()
@@ -208,7 +210,9 @@ class Giver:
         return found
 
     def _meta(self, kept: ObjectMeta) -> RawObject:
-        """What somebody gave it; owners only as far as they are back, by their uid here."""
+        """Return the metadata that clients set. Owner references are kept only for restored owners, with their new
+        uids.
+        """
         owners = [
             {**msgspec.to_builtins(each), "uid": self._uids[each.uid]}
             for each in kept.owner_references
@@ -223,7 +227,7 @@ class Giver:
 
 
 def _lost_values(kept: BackupObject) -> str:
-    """Why an allocation is put back cancelled: it would wait for secret values; empty: it is not."""
+    """Return why an allocation is restored as cancelled: it would wait for secret values. Empty when it is not."""
     names = ", ".join(kept.spec.get("secretVariables") or ())
     if not names or kept.status.get("phase") == Phase.TERMINATED:
         return ""
@@ -231,7 +235,7 @@ def _lost_values(kept: BackupObject) -> str:
 
 
 def _status(kept: BackupObject) -> RawObject:
-    """Its status, with the birth that was derived from the object until now."""
+    """Return its status. A missing birth transition is derived from the object."""
     status = dict(kept.status)
     if status and not status.get("transitions"):
         allocation = msgspec.convert(msgspec.to_builtins(kept), Allocation)

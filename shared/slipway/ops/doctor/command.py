@@ -1,7 +1,7 @@
-"""The work of `slipway doctor` that needs a client of Kubernetes or Redis: connect, ask, judge. It writes nothing.
+"""The part of `slipway doctor` that needs a client of Kubernetes or Redis: connect, query, judge. It writes nothing.
 
-Owns the clients and the order of the checks. What only the inside sees comes as the api's own account of its condition,
-which whoever calls has asked for over HTTP.
+This module owns the clients and the order of the checks. The caller requests the api's report about itself over HTTP
+and passes it in.
 """
 
 import asyncio
@@ -31,13 +31,13 @@ KUBERNETES_FLOOR = (1, 31)
 WITHIN_S = 60.0
 RESOLVE_S = 3.0
 ISSUER_SKEW_S = 10.0
-"""A third of what the api allows."""
+"""A third of the difference that the api allows."""
 HALF_SECOND = 0.5
-"""A Date header is cut to whole seconds."""
+"""A Date header is truncated to whole seconds, so half a second is added."""
 
 
 class InsideIssuer(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """What the api tells of the issuer of single sign-on; `ahead_s`: its clock minus the api's."""
+    """The api's report about the issuer of single sign-on. `ahead_s`: the issuer's clock minus the api's."""
 
     issuer: str
     keys: int = 0
@@ -46,7 +46,7 @@ class InsideIssuer(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class Inside(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """What the api tells of itself (`GET /api/v1/condition`)."""
+    """The api's report about itself (`GET /api/v1/condition`)."""
 
     version: str = ""
     time: str = ""
@@ -61,8 +61,11 @@ class Inside(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class DoctorTarget(msgspec.Struct, frozen=True, kw_only=True):
-    """Where to look. `kubeconfig` None: Kubernetes is left out; empty: the pod's own account, or kubectl's file.
-    `is_local`: a stack of processes, which has no accounts and no Deployments."""
+    """The system to examine.
+
+    `kubeconfig`: None leaves out Kubernetes; empty means the pod's own account, or kubectl's file. `is_local`: a stack
+    of processes, without accounts and Deployments.
+    """
 
     kubeconfig: str | None = None
     redis_url: str = ""
@@ -72,12 +75,12 @@ class DoctorTarget(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def look(place: DoctorTarget) -> list[Finding]:
-    """Every finding."""
+    """Return every finding."""
     return asyncio.run(examine(place, SystemClock(), SystemRandom()))
 
 
 def inside_of(answer: object) -> Inside:
-    """The api's answer; what it does not say is left at its defaults. Raises InvalidError."""
+    """Decode the api's report; missing fields get their defaults. Raises InvalidError."""
     try:
         return msgspec.convert(answer, Inside)
     except msgspec.ValidationError as error:
@@ -85,7 +88,7 @@ def inside_of(answer: object) -> Inside:
 
 
 async def examine(place: DoctorTarget, clock: Clock, random: Random) -> list[Finding]:
-    """Every finding, by these clocks."""
+    """Return every finding, with these clocks."""
     findings: list[Finding] = []
     if place.kubeconfig is None:
         findings.append(skipped("kubernetes", "not looked at", "set KUBECONFIG, or give --kubeconfig FILE"))
@@ -113,7 +116,7 @@ async def _kubernetes(place: DoctorTarget, clock: Clock, random: Random) -> list
 
 
 async def _server(kube: KubeClient, clock: Clock, findings: list[Finding]) -> float:
-    """Version and clock of the API server; how far it is ahead of ours (seconds)."""
+    """Check the version and the clock of the API server. Return by how many seconds its clock is ahead of ours."""
     before = clock.now()
     about = await kube.about()
     halfway = (before + clock.now()) / 2
@@ -185,7 +188,7 @@ async def _own_redis(url: str, clock: Clock, random: Random) -> list[Finding]:
 
 
 async def _unresolved(url: str) -> str:
-    """The host of a URL that has no address; empty when it has one, or is no name."""
+    """Return the host of a URL when it has no address; empty when it has one, or when there is no host."""
     host = urlsplit(url).hostname if url.startswith(("redis://", "rediss://")) else None
     if not host:
         return ""
@@ -207,7 +210,7 @@ def _inside(inside: Inside, clock: Clock) -> Iterator[Finding]:
 
 
 def judge_issuer(issuer: InsideIssuer) -> Iterator[Finding]:
-    """Whether the api reaches the issuer, can use what it publishes, and agrees with it on the time."""
+    """Check that the api reaches the issuer, can use its published keys, and agrees with it on the time."""
     if issuer.error:
         known = f" ({issuer.keys} keys are known from before)" if issuer.keys else ""
         mend = "can the api's pods reach it, and is SLIPWAY_OIDC_ISSUER_URL what its discovery document names?"

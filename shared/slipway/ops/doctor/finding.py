@@ -1,4 +1,4 @@
-"""What the doctor finds: one line each, with the command that mends it. Pure."""
+"""The findings of the doctor: one line each, with the command that fixes the problem. Pure."""
 
 from collections.abc import Iterable
 from enum import StrEnum
@@ -7,17 +7,17 @@ import msgspec
 
 
 class FindingState(StrEnum):
-    """How it is."""
+    """The result of a check."""
 
     OK = "ok"
     WARNING = "warning"
     FAILED = "failed"
     SKIPPED = "skipped"
-    """it could not be looked at; the finding says why, and what it takes"""
+    """The check could not run; the finding states why, and what is missing."""
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """One check. `mend` is what to do: a command as it is typed, or a sentence where no command will do."""
+    """One check. `mend` is the fix: a command to type, or a sentence when no command fixes it."""
 
     check: str
     state: FindingState
@@ -26,25 +26,25 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def ok(check: str, found: str) -> Finding:
-    """All is well."""
+    """Return a finding: all is well."""
     return Finding(check=check, state=FindingState.OK, found=found)
 
 
 def warning(check: str, found: str, mend: str) -> Finding:
-    """It works, and should be looked at."""
+    """Return a finding: it works, but needs attention."""
     return Finding(check=check, state=FindingState.WARNING, found=found, mend=mend)
 
 
 def failed(check: str, found: str, mend: str) -> Finding:
-    """Something that is needed is not there."""
+    """Return a finding: a required part is missing or broken."""
     return Finding(check=check, state=FindingState.FAILED, found=found, mend=mend)
 
 
 def skipped(check: str, found: str, mend: str = "") -> Finding:
-    """It could not be looked at."""
+    """Return a finding: the check could not run."""
     return Finding(check=check, state=FindingState.SKIPPED, found=found, mend=mend)
 
 
 def is_well(findings: Iterable[Finding]) -> bool:
-    """Whether nothing failed."""
+    """Whether no check failed."""
     return all(each.state is not FindingState.FAILED for each in findings)

@@ -1,7 +1,7 @@
-"""What has to be in the cluster: definitions, accounts and their rights, Deployments, policies.
+"""Checks of the installed objects: definitions, accounts and their permissions, Deployments, policies.
 
-Owns the questions to the API server; changes nothing (a review stores nothing). Each check that cannot be asked says
-what is missing for it.
+This module owns the queries to the API server. It changes nothing (a review is not stored). A check that may not run
+reports the missing permission.
 """
 
 import asyncio
@@ -32,11 +32,11 @@ _NUMBERS = re.compile(r"(\d+)\.(\d+)")
 
 
 class Kube(Gets, Lists, Creates, Protocol):
-    """The calls that this makes."""
+    """The calls to Kubernetes."""
 
 
 class Installed:
-    """What of one release is there. `release` is known once `accounts` has been asked."""
+    """The installed objects of one release. `release` is known after a call of `accounts`."""
 
     def __init__(self, kube: Kube, namespace: str, own_version: str) -> None:
         self._kube = kube
@@ -45,7 +45,7 @@ class Installed:
         self.release = "slipway"
 
     async def definitions(self) -> list[Finding]:
-        """Each of our kinds: there, served, stored, and with the schema of this version."""
+        """Check each of our kinds: installed, served, stored, and with the schema of this version."""
         wanted = {manifest["metadata"]["name"]: manifest for manifest in crd_manifests()}
         findings: list[Finding] = []
         for name, manifest in wanted.items():
@@ -75,7 +75,7 @@ class Installed:
         return ok(check, f"serves and stores {API_VERSION}, schema of {self._own_version}")
 
     async def accounts(self) -> dict[str, str]:
-        """{service: its account} of those that are there."""
+        """Return {service: its account} of the existing accounts."""
         listed = await self._kube.list(ACCOUNTS, namespace=self._namespace, label_selector=OURS)
         for item in listed.items:
             self.release = item.metadata.labels.get(INSTANCE, self.release)
@@ -84,7 +84,9 @@ class Installed:
     async def rights(
         self, accounts: Mapping[str, str], workspaces: Iterable[str], settings: Iterable[str]
     ) -> list[Finding]:
-        """One finding for each account: what it may not do, and has to. `settings` of the chart need more rights."""
+        """Return one finding per account: the required permissions that it lacks. `settings` of the chart require
+        more.
+        """
         places, limit = list(workspaces)[:WORKSPACES_ASKED_MAX], asyncio.Semaphore(AT_ONCE)
         findings: list[Finding] = []
         for service in SERVICES:
@@ -106,7 +108,7 @@ class Installed:
     async def _held(
         self, limit: asyncio.Semaphore, account: str, wanted: Iterable[Right], places: list[str]
     ) -> list[bool] | None:
-        """For each right whether the account has it; None when we may not ask."""
+        """Return for each right whether the account has it; None when we may not ask."""
         asked: list[asyncio.Task[bool]] = []
         is_refused = False
         try:
@@ -156,7 +158,7 @@ class Installed:
             return (await self._kube.create(SUBJECT_ACCESS_REVIEWS, {"spec": spec})).status.allowed
 
     async def services(self) -> list[Finding]:
-        """Each Deployment of ours: available, and of a version that works beside this command."""
+        """Check each of our Deployments: available, and of a version that works with this command."""
         listed = await self._kube.list(DEPLOYMENTS, namespace=self._namespace, label_selector=OURS)
         found = {item.metadata.labels.get(COMPONENT, ""): item for item in listed.items}
         return [self._service(name, found.get(name)) for name in SERVICES]
@@ -175,7 +177,7 @@ class Installed:
         return judge_version(check, version, self._own_version, self._upgrade(), more=f", {there} available")
 
     async def policies(self) -> list[Finding]:
-        """The admission policies that hold our accounts to what is ours."""
+        """Check the admission policies that restrict our accounts to our objects."""
         try:
             found = (await self._kube.list(POLICIES, label_selector=OURS)).items
             bound = {item.spec.get("policyName") for item in (await self._kube.list(POLICY_BINDINGS)).items}
@@ -196,7 +198,7 @@ class Installed:
 
 
 def judge_version(check: str, found: str, own: str, mend: str, *, more: str = "") -> Finding:
-    """Versions next to each other work together: N and N+1."""
+    """Judge a version: adjacent versions (N and N+1) work together."""
     theirs, ours = _NUMBERS.match(found), _NUMBERS.match(own)
     if theirs is None or ours is None:
         return warning(check, f"version {found or 'unknown'}{more}", mend)
@@ -209,7 +211,7 @@ def judge_version(check: str, found: str, own: str, mend: str, *, more: str = ""
 
 
 def _shape(version: Mapping[str, Any]) -> RawObject:
-    """What decides how objects of a version are taken."""
+    """Return the parts of a version that decide which objects it accepts."""
     return {"schema": version.get("schema"), "subresources": version.get("subresources")}
 
 

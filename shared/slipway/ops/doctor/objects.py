@@ -1,4 +1,4 @@
-"""The objects of the cluster that the doctor reads beyond those of the services, as plain JSON."""
+"""The objects that the doctor reads and the services do not, as plain JSON."""
 
 from typing import Any
 
@@ -9,14 +9,14 @@ from slipway.kube.resources import CRDS, Resource
 
 
 class Plain(msgspec.Struct, frozen=True, kw_only=True):
-    """Any object."""
+    """An object of any kind."""
 
     metadata: ObjectMeta
     spec: RawObject = {}
     status: RawObject = {}
 
     def condition(self, type_: str) -> str:
-        """The status of a condition: True, False, Unknown, or empty."""
+        """Return the status of a condition: True, False, Unknown; empty when there is none."""
         found: list[Any] = self.status.get("conditions") or []
         return next((str(each.get("status", "")) for each in found if each.get("type") == type_), "")
 

@@ -1,4 +1,4 @@
-"""What the condition of a Redis server means: findings over facts. Pure."""
+"""Findings about the condition of a Redis server. Pure."""
 
 import re
 import shlex
@@ -11,13 +11,13 @@ from slipway.streams.server_health import STALE_S, ServerHealth
 
 FLOOR = (7, 0)
 HEADROOM = 0.15
-"""Less of maxmemory than this should not be free."""
+"""The fraction of maxmemory that should be free."""
 REFUSED_SHOWN = 5
 _NUMBERS = re.compile(r"(\d+)\.(\d+)")
 
 
 def judge(facts: ServerHealth) -> Iterator[Finding]:
-    """Every finding about the server."""
+    """Yield every finding about the server."""
     yield from _version(facts)
     if facts.role not in ("", "master"):
         yield failed("redis role", f"a {facts.role}: writes are refused", "let SLIPWAY_REDIS_URL name the master")

@@ -1,7 +1,7 @@
-"""What the accounts of the four services need, verb by verb: the chart's roles, as a table that the doctor asks about.
+"""The permissions that the accounts of the four services need: the chart's roles as a table, for the doctor's reviews.
 
-Owns nothing of its own: a test holds this table to the roles that the chart renders, and conformance holds those to
-what the services do. Pure.
+This table has no content of its own. A test compares it with the roles that the chart renders, and conformance compares
+those roles with the calls of the services. Pure.
 """
 
 from collections.abc import Iterator
@@ -13,19 +13,19 @@ from slipway.crd.meta import API_GROUP
 
 
 class RightScope(StrEnum):
-    """Where a right has to hold."""
+    """The scope in which a right is needed."""
 
     CLUSTER = "cluster"
     WORKSPACES = "workspaces"
-    """in every workspace; the whole cluster will do"""
+    """In every workspace; a right in the whole cluster is enough."""
     OWN = "own"
-    """in the namespace of the services"""
+    """In the namespace of the services."""
     WEBHOOKS = "webhooks"
-    """in the namespace of webhooks"""
+    """In the namespace of webhooks."""
 
 
 class Right(msgspec.Struct, frozen=True, kw_only=True, order=True):
-    """One verb on one resource (`pods/log`); `name` of one object only."""
+    """One verb on one resource (`pods/log`). With `name`, it is limited to one object."""
 
     scope: RightScope
     group: str
@@ -126,13 +126,13 @@ _BY_SETTING: dict[str, tuple[Right, ...]] = {
         Right(scope=_C, group="", resource="namespaces", verb=verb) for verb in ("create", "delete", "patch")
     ),
 }
-"""Of the account that `SETTING_OF` names, where the chart is told so."""
+"""Further rights of the account in `SETTING_OF`, for installations with that chart setting."""
 SETTING_OF = {setting: "scheduler" if setting == "autoscaling=true" else "api" for setting in _BY_SETTING}
 ACCOUNTS = tuple(_TABLE)
 
 
 def rights_of(account: str) -> Iterator[Right]:
-    """What that account always needs."""
+    """Yield the rights that the account always needs."""
     for scope, group, resources, verbs in _TABLE[account]:
         for resource in resources:
             for verb in verbs:
@@ -141,5 +141,5 @@ def rights_of(account: str) -> Iterator[Right]:
 
 
 def optional_rights(setting: str) -> tuple[Right, ...]:
-    """What its account needs besides when the chart is installed with that setting."""
+    """Return the further rights that the account needs when the chart is installed with that setting."""
     return _BY_SETTING[setting]

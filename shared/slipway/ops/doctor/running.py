@@ -1,7 +1,7 @@
-"""What has to be true while it runs: leases held and renewed, a pool, a queue, a workspace, nodes, the tasks' way in.
+"""Checks of the running system: leases, pools, queues, workspaces, nodes, and the tasks' door.
 
-Owns the reads and their meaning. A lease's times are of its holder's clock, so an old one is looked at twice before it
-is called old.
+This module owns the reads and their meaning. The times of a lease come from its holder's clock. So a lease that looks
+old is read twice before it is reported as old.
 """
 
 from collections.abc import Mapping
@@ -22,15 +22,15 @@ FEED_LEASE = "slipway-feed"
 POOL_LEASE = "slipway-scheduler-"
 DURATION_S = 15.0
 AGAIN_S = 5.0
-"""A holder renews each four seconds at least."""
+"""A holder renews its lease at least every four seconds."""
 
 
 class Kube(Gets, Lists, Protocol):
-    """The calls that this makes."""
+    """The calls to Kubernetes."""
 
 
 class RunningSystem:
-    """Looks at one system. `ahead_s`: how far the API server's clock is ahead of ours."""
+    """Examines one system. `ahead_s`: by how many seconds the API server's clock is ahead of ours."""
 
     def __init__(self, kube: Kube, clock: Clock, namespace: str, ahead_s: float) -> None:
         self._kube = kube
@@ -39,14 +39,14 @@ class RunningSystem:
         self._ahead_s = ahead_s
 
     async def workspaces(self) -> list[str]:
-        """The namespaces that are workspaces."""
+        """Return the namespaces that are workspaces."""
         return [
             item.metadata.name
             for item in (await self._kube.list(NAMESPACES, label_selector=f"{LABEL_WORKSPACE}=true")).items
         ]
 
     async def furnished(self) -> list[Finding]:
-        """Pools, queues, workspaces and nodes."""
+        """Check pools, queues, workspaces and nodes."""
         try:
             pools = [item.metadata.name for item in (await self._kube.list(RESOURCE_POOLS)).items]
             queues = {item.metadata.name: item.spec.pool for item in (await self._kube.list(QUEUES)).items}
@@ -80,7 +80,7 @@ class RunningSystem:
         return findings
 
     async def elastic_pools(self) -> dict[str, str]:
-        """{pool that asks an autoscaler for nodes: how}."""
+        """Return {pool that requests nodes from an autoscaler: its mode}."""
         try:
             pools = (await self._kube.list(RESOURCE_POOLS)).items
         except NotFoundError:
@@ -88,7 +88,9 @@ class RunningSystem:
         return {pool.metadata.name: pool.spec.autoscaling.mode for pool in pools if pool.spec.autoscaling is not None}
 
     async def autoscaling(self, elastic: Mapping[str, str]) -> list[Finding]:
-        """Whether the kind is there by which the pools in `elastic` ask for nodes; nothing where none does."""
+        """Check that the kind is installed by which the pools in `elastic` request nodes. Empty when no pool uses
+        it.
+        """
         asking = ", ".join(sorted(name for name, mode in elastic.items() if mode == PROVISIONING_REQUEST))
         if not asking:
             return []
@@ -103,7 +105,7 @@ class RunningSystem:
         return [ok("autoscaling", f"ProvisioningRequests: {asking}")]
 
     async def leases(self) -> list[Finding]:
-        """The lease of the watchers and that of each pool: held, renewed, and by whose clock."""
+        """Check the lease of the watchers and that of each pool: held, renewed, and with a correct clock."""
         try:
             pools = [item.metadata.name for item in (await self._kube.list(RESOURCE_POOLS)).items]
             found = await self._leases()
@@ -140,13 +142,15 @@ class RunningSystem:
         return {item.metadata.name: item for item in listed.items}
 
     def _age_s(self, lease: Lease) -> float:
-        """Since its last renewal, by the API server's clock; negative when that lies ahead."""
+        """Return the seconds since its last renewal, by the API server's clock; negative when the renewal is in the
+        future.
+        """
         now = self._clock.now() + self._ahead_s
         return now - parse_time(lease.spec.renew_time) if lease.spec.renew_time else now
 
 
 def judge_door(listen: str, answers: bool | None) -> Finding:
-    """The tasks' door, as the api sees its own."""
+    """Judge the tasks' door, from the api's report about itself."""
     if not listen:
         return warning(
             "tasks' door",

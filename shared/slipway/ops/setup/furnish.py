@@ -1,8 +1,8 @@
-"""Makes what is missing before anything can be launched: pools, queues, workspaces.
+"""Makes the missing objects before anything can be launched: pools, queues, workspaces.
 
-Owns the rule that nothing which exists is changed, but for the one label that makes a namespace a workspace: doing it
-twice changes nothing, and what somebody has edited since stays. A definition that is not served yet is waited for, a
-namespace that is not there is not created.
+This module owns the rule that existing objects are not changed, except for the one label that makes a namespace a
+workspace. So a second run changes nothing, and later edits stay. It waits for a definition that is not served yet. It
+does not create a missing namespace.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ _log = log.get_logger(__name__)
 
 
 class Kube(Creates, Patches, Protocol):
-    """The calls that this makes."""
+    """The calls to Kubernetes."""
 
 
 class Furnisher:
@@ -36,10 +36,10 @@ class Furnisher:
     async def furnish(
         self, *, pools: Mapping[str, RawObject], queues: Mapping[str, RawObject], workspaces: tuple[str, ...]
     ) -> None:
-        """All of it, or an error with what is missing.
+        """Make all missing objects, or raise an error that states what is missing.
 
         Raises:
-            UnavailableError: the definitions are not served in time, or a namespace is not there.
+            UnavailableError: the definitions are not served in time, or a namespace does not exist.
             InvalidError: the server refuses a spec.
         """
         for name, spec in pools.items():
@@ -57,7 +57,7 @@ class Furnisher:
                         await self._kube.create(resource, {"metadata": {"name": name}, "spec": spec})
                         break
                     except NotFoundError:
-                        # A definition is served a moment after it was made.
+                        # A definition is served only some moments after it was created.
                         await self._clock.sleep(POLL_S)
         except AlreadyExistsError:
             _log.info("there already", kind=resource.kind, name=name)

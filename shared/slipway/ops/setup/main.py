@@ -12,12 +12,12 @@ NAME = "setup"
 
 
 def main() -> int:
-    """Entry point of `slipway-setup`: exit code 0 when everything is there, 1 when it is to be tried again."""
+    """Entry point of `slipway-setup`: exit code 0 when every object exists, 1 when the setup should be tried again."""
     return service.run(NAME, Settings, build, argv=["--once", *sys.argv[1:]])
 
 
 async def build(context: ServiceContext[Settings]) -> None:
-    """Make what is missing."""
+    """Make the missing objects."""
     settings = context.settings
     kube = await context.resources.enter_async_context(
         client.connect(

@@ -1,12 +1,13 @@
-"""Lets go of everything, after an uninstall: when no service is left to take its finalizers off.
+"""Removes everything after an uninstall, when no service is left to remove its finalizers.
 
-Owns the order: allocations are deleted first, which services that still run see and act on; then pods, ConfigMaps and
-Services of allocations go, by label; a pod's finalizer goes once the pod is being deleted, an allocation's once nothing
-of its making is left but pods that are on their way out. Each finalizer is taken off one object by its uid, and no
-other finalizer is touched. What is not ours is left alone: pools, queues, jobs and templates have no finalizers.
+This module owns the order. First, allocations are deleted; services that still run see this and act on it. Then pods,
+ConfigMaps and Services of allocations are deleted, by label. A pod's finalizer is removed once the pod is being
+deleted. An allocation's finalizer is removed once all its pods are being deleted. Each finalizer is removed from one
+object by its uid, and no other finalizer is changed. Objects of others are not changed. Pools, queues, jobs and
+templates have no finalizers.
 
-`python -m slipway.ops.setup.remove` with a kubeconfig of somebody who may do that, in the image or anywhere else. It
-may be run again, and beside services that run: then their own teardown has `PATIENCE_S` to finish.
+Run `python -m slipway.ops.setup.remove` with a kubeconfig that has these permissions, in the image or anywhere else. It
+may run again, and while services run: then their own teardown has `PATIENCE_S` to finish.
 """
 
 import asyncio
@@ -33,7 +34,7 @@ from slipway.runtime.service import ServiceContext
 
 NAME = "remove"
 PATIENCE_S = 15.0
-"""How long services that may still run have for an orderly end."""
+"""Seconds that services which may still run have for an orderly teardown."""
 WITHIN_S = 120.0
 ROUND_S = 0.5
 T = TypeVar("T")
@@ -42,18 +43,18 @@ _log = log.get_logger(__name__)
 
 
 class Kube(Lists, Patches, Deletes, Protocol):
-    """The calls that this makes."""
+    """The calls to Kubernetes."""
 
 
 class ClusterRemover:
-    """Removes what there is of one cluster's allocations."""
+    """Removes all objects of one cluster's allocations."""
 
     def __init__(self, kube: Kube, clock: Clock) -> None:
         self._kube = kube
         self._clock = clock
 
     async def remove(self) -> None:
-        """Returns when nothing is left. Raises UnavailableError when that takes too long."""
+        """Return when nothing is left. Raises UnavailableError when that takes too long."""
         until = self._clock.monotonic() + PATIENCE_S
         try:
             async with asyncio.timeout(WITHIN_S):
@@ -63,7 +64,7 @@ class ClusterRemover:
             raise UnavailableError(f"something is left after {WITHIN_S:.0f} s; is it held by somebody else?") from error
 
     async def _round(self, *, lets_go: bool) -> int:
-        """Does what can be done now; how many objects there were."""
+        """Do one round of deletes; return how many objects it found."""
         allocations = (await self._kube.list(ALLOCATIONS)).items
         pods = await self._ours(PODS)
         others = [(kind, meta) for kind in (CONFIG_MAPS, SERVICES) for meta in await self._ours(kind)]
@@ -104,18 +105,18 @@ class ClusterRemover:
             {"op": "test", "path": f"/metadata/finalizers/{index}", "value": finalizer},
             {"op": "remove", "path": f"/metadata/finalizers/{index}"},
         ]
-        # Somebody else was quicker: the next round sees what is left.
+        # Another client may have changed the object first; the next round reads it again.
         with contextlib.suppress(NotFoundError, StaleError, InvalidError):
             await self._kube.patch(resource, meta.name, patch, namespace=meta.namespace or None, type_=PatchType.JSON)
 
 
 def main() -> int:
-    """Exit code 0 when nothing is left, 1 when something is."""
+    """Return exit code 0 when nothing is left, 1 when something is left."""
     return service.run(NAME, Settings, build, argv=["--once", *sys.argv[1:]])
 
 
 async def build(context: ServiceContext[Settings]) -> None:
-    """Remove what is there."""
+    """Remove all objects."""
     kube = await context.resources.enter_async_context(
         client.connect(
             context.settings.kubeconfig or None, clock=context.clock, random=context.random, user_agent="slipway-remove"

@@ -1,4 +1,4 @@
-"""Settings of the setup, the objects that are to be there; of the trial, what it runs; of the move of webhooks."""
+"""Settings of the setup (the objects to make), of the trial (what it runs), and of the move of webhooks."""
 
 from typing import Annotated, Any
 
@@ -8,7 +8,7 @@ from slipway.runtime.settings import CommonSettings
 
 
 class Settings(CommonSettings, kw_only=True, frozen=True):
-    """What an operator may set, from `SLIPWAY_*`."""
+    """The settings of the setup, from `SLIPWAY_*`."""
 
     setup_pools: Annotated[
         dict[str, dict[str, Any]],
@@ -24,7 +24,7 @@ class Settings(CommonSettings, kw_only=True, frozen=True):
 
 
 class TrialSettings(CommonSettings, kw_only=True, frozen=True):
-    """What an operator may set for a trial, from `SLIPWAY_*`."""
+    """The settings of a trial, from `SLIPWAY_*`."""
 
     trial_workspace: Annotated[str, Meta(description="Workspace that the trial launches in.")] = "default"
     trial_pool: Annotated[str, Meta(description="ResourcePool that it runs on.")] = "default"
@@ -44,7 +44,7 @@ class TrialSettings(CommonSettings, kw_only=True, frozen=True):
 
 
 class MoveSettings(CommonSettings, kw_only=True, frozen=True):
-    """Where webhooks of an older release go, from `SLIPWAY_*`."""
+    """The settings of the move of webhooks from an older release, from `SLIPWAY_*`."""
 
     move_to: Annotated[
         str, Meta(min_length=1, max_length=63, description="Namespace that webhooks are kept in from now on.")

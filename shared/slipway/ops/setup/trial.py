@@ -1,9 +1,9 @@
-"""Tries a whole installation: launches a command of a second, waits for its end, and removes it.
+"""Tries a whole installation: launches a command of one second, waits for its end, and removes it.
 
-Owns what is launched and what counts as working. It goes through Kubernetes alone, as `kubectl apply` does, so it needs
-neither the api nor Redis: what is tried is that a launch is planned, made, run, seen to end and cleared away.
+This module owns the launch and the criteria of success. It uses only Kubernetes, as `kubectl apply` does, so it needs
+neither the api nor Redis. It tests that a launch is planned, created, run, recorded as ended, and removed.
 
-`python -m slipway.ops.setup.trial`, which `helm test` runs. It may be run again, and several at once.
+`helm test` runs `python -m slipway.ops.setup.trial`. It may run again, and several at once.
 """
 
 import asyncio
@@ -27,18 +27,18 @@ from slipway.runtime.service import ServiceContext
 NAME = "trial"
 POLL_S = 0.5
 GOES_WITHIN_S = 30.0
-"""How long its pods and its finalizer may take to go once it is deleted."""
+"""Seconds in which its pods and its finalizer must be removed after the delete."""
 COMMAND = ("python3", "-c", "import time; time.sleep(1)")
 
 _log = log.get_logger(__name__)
 
 
 class Kube(Creates, Gets, Deletes, Protocol):
-    """The calls that this makes."""
+    """The calls to Kubernetes."""
 
 
 class TrialLaunch:
-    """One launch and its end; `name` tells it from others."""
+    """One launch and its end. `name` distinguishes it from other trials."""
 
     def __init__(self, kube: Kube, clock: Clock, settings: TrialSettings, name: str) -> None:
         self._kube = kube
@@ -47,10 +47,10 @@ class TrialLaunch:
         self._name = name
 
     async def run(self) -> None:
-        """Returns when it has run to its end and nothing of it is left.
+        """Return when the launch has ended and is removed.
 
         Raises:
-            UnavailableError: it does not end in time, ends otherwise, or does not go; in words for an operator.
+            UnavailableError: it does not end in time, does not succeed, or is not removed; in words for an operator.
             NotFoundError: there is no such workspace, or the definitions are not installed.
             InvalidError: the API server refuses it.
         """
@@ -120,12 +120,12 @@ class TrialLaunch:
 
 
 def main() -> int:
-    """Exit code 0 when it worked, 1 when not."""
+    """Return exit code 0 when the trial succeeded, 1 when not."""
     return service.run(NAME, TrialSettings, build, argv=["--once", *sys.argv[1:]])
 
 
 async def build(context: ServiceContext[TrialSettings]) -> None:
-    """Try it."""
+    """Run the trial."""
     kube = await context.resources.enter_async_context(
         client.connect(
             context.settings.kubeconfig or None, clock=context.clock, random=context.random, user_agent="slipway-trial"

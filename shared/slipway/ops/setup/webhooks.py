@@ -1,11 +1,12 @@
-"""Brings webhooks of an older release into their own namespace, before the api of the new one looks there.
+"""Moves webhooks of an older release into their own namespace, before the api of the new release reads that namespace.
 
-Owns that move, and when it is done. The namespace is made where it is missing, as one of the Helm release that will
-have it. Each Secret is copied, as old as it was, so that what it has not been sent yet is still its; then the old one
-is marked. It stays: the api of the older release reads it until it is replaced, and again after a rollback.
+This module owns the move and its completion. A missing namespace is created, as part of the Helm release that will own
+it. Each Secret is copied with its old creation time, so that events it has not received yet are still sent to it. Then
+the old Secret is marked. It is kept: the api of the older release reads it until that api is replaced, and again after
+a rollback.
 
-`python -m slipway.ops.setup.webhooks`, a hook of the chart. It may be run again: what is marked, or there already, is
-left.
+`python -m slipway.ops.setup.webhooks` is a hook of the chart. It may run again: marked Secrets and existing copies are
+left unchanged.
 """
 
 import sys
@@ -26,11 +27,11 @@ _log = log.get_logger(__name__)
 
 
 class Kube(Lists, Patches, Creates, Protocol):
-    """The calls that this makes."""
+    """The calls to Kubernetes."""
 
 
 async def move(kube: Kube, *, source: str, target: str, release: str) -> int:
-    """Copy every webhook of `source` that is not marked; how many there were. `release` is Helm's name of us."""
+    """Copy every unmarked webhook of `source`; return how many there were. `release` is Helm's name of our release."""
     namespace: RawObject = {
         "metadata": {
             "name": target,
@@ -66,12 +67,12 @@ def _copy(secret: Secret, namespace: str) -> RawObject:
 
 
 def main() -> int:
-    """Exit code 0 when all have moved, 1 when it is to be tried again."""
+    """Return exit code 0 when all webhooks are moved, 1 when the move should be tried again."""
     return service.run(NAME, MoveSettings, build, argv=["--once", *sys.argv[1:]])
 
 
 async def build(context: ServiceContext[MoveSettings]) -> None:
-    """Move them."""
+    """Move the webhooks."""
     settings = context.settings
     kube = await context.resources.enter_async_context(
         client.connect(

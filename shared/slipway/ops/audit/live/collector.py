@@ -1,13 +1,14 @@
 """The history of a live system's objects, from lists and watches, as evidence.
 
-Owns what is recorded and whether it is complete. It only reads. Must not know what the checks look for.
+This module owns the record and whether it is complete. It only reads. It must not know the checks.
 
 Promises
 - `begin` is one consistent LIST of each kind; `follow` then records every version from there on.
-- When a watch cannot go on where it was, the kind is listed again, and the evidence says from then on that versions
-  may be missing (`is_sampled`). An object that is gone by then counts as deleted, its final state unknown.
-- The versions of an object that was there at the beginning start with that LIST (`starts_late`).
-Not promised: what was before, who wrote what, and what nobody keeps.
+- When a watch cannot continue from its position, the kind is listed again. From then on the evidence states that
+  versions may be missing (`is_sampled`). An object that is gone by then is recorded as deleted, its final state
+  unknown.
+- The versions of an object that existed at the beginning start with that LIST (`starts_late`).
+Not promised: the history before `begin`, the writers of versions, and data that no server stores.
 """
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
@@ -26,7 +27,7 @@ from slipway.runtime.tasks import TaskGroup
 
 AGAIN_S = 1.0
 VERSIONS_MAX = 500_000
-"""More are not kept: the oldest go, and with them the completeness."""
+"""Limit on the recorded versions. Beyond it the oldest are dropped, and the history is incomplete."""
 
 Key = tuple[str, str, str]
 """(kind, namespace, name)"""
@@ -35,11 +36,11 @@ _log = log.get_logger(__name__)
 
 
 class AuditReader(Lists, Watches, Protocol):
-    """What is asked of Kubernetes."""
+    """The calls to Kubernetes."""
 
 
 class HistoryCollector:
-    """Records while `follow` runs."""
+    """Records the history while `follow` runs."""
 
     def __init__(self, kube: AuditReader, clock: Clock, *, kinds: Sequence[AuditedResource] = KINDS) -> None:
         self.versions: list[Version] = []
@@ -53,16 +54,16 @@ class HistoryCollector:
         self._listed_to = 0
 
     async def begin(self) -> None:
-        """List everything.
+        """List every kind.
 
         Raises:
-            ControlPlaneError: it cannot be read.
+            ControlPlaneError: a kind cannot be read.
         """
         for kind in self._kinds:
             await self._list(kind)
 
     async def follow(self) -> None:
-        """Record until cancelled; begins with `begin` where that was not done."""
+        """Record until cancelled. Lists each kind that was not listed yet."""
         async with TaskGroup() as tasks:
             for kind in self._kinds:
                 tasks.create_task(self._follow(kind))
@@ -70,7 +71,7 @@ class HistoryCollector:
     def evidence(
         self, *, streams: Mapping[str, Sequence[AllocationEvent]] | None = None, pending_hints: int = 0
     ) -> AuditEvidence:
-        """All that was recorded, as of now. `streams` is None where there are none."""
+        """Return everything that was recorded until now. `streams` is None when there are no streams."""
         now = self._clock.now()
         return AuditEvidence(
             versions=sorted(self.versions, key=lambda version: version.number),
@@ -95,7 +96,7 @@ class HistoryCollector:
                 began_s = self._clock.monotonic()
                 await self._watch(kind)
                 if self._clock.monotonic() - began_s < AGAIN_S:
-                    # A server that ends every watch at once is asked again in its own time.
+                    # When a server ends every watch at once, wait before the next request.
                     await self._clock.sleep(AGAIN_S)
             except ExpiredError:
                 self._positions.pop(kind.name, None)
@@ -127,7 +128,7 @@ class HistoryCollector:
         self._positions[kind.name] = listed.resource_version
 
     async def _watch(self, kind: AuditedResource) -> None:
-        """Record what one watch tells, until it ends."""
+        """Record the events of one watch, until it ends."""
         stream = self._kube.watch(
             kind.resource, resource_version=self._positions[kind.name], label_selector=kind.label_selector
         )
@@ -170,7 +171,7 @@ def _key(kind: AuditedResource, item: Observed) -> Key:
 
 
 def _is_ours(version: Version) -> bool:
-    """Whether it is work of ours; nodes and other people's pods change all the time."""
+    """Whether the object is part of our work. Nodes and pods of others change all the time."""
     return version.resource == "allocations" or "slipway.dev/allocation-uid" in (
         version.obj["metadata"].get("labels") or {}
     )

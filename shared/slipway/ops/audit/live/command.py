@@ -1,9 +1,10 @@
-"""The work of `slipway audit`: connect, look once or watch for a while, judge, and serve what was found as gauges.
+"""The work of `slipway audit`: connect, look once or watch for a while, judge, and serve the result as gauges.
 
-Owns the clients, the order of the reads, and the second look. Exit codes are the verb's. It writes nothing anywhere.
+This module owns the clients, the order of the reads, and the second look. The exit codes are those of the verb. It
+writes nothing.
 
-Promises: a violation is told when two looks, `AGAIN_S` apart, both find it: what is just being put right is none. The
-streams are read before the objects are judged, so that no stream is ahead of its object.
+Promises: a violation is reported when two looks, `AGAIN_S` apart, both find it, so a state that is being corrected is
+not reported. The streams are read before the objects are judged, so that no stream is ahead of its object.
 """
 
 import asyncio
@@ -37,24 +38,24 @@ from slipway.streams.ports import Streams
 NAME = "audit"
 AGAIN_S = 2.0
 CATCH_UP_S = 0.5
-"""What was written before the streams were read has been watched by then."""
+"""Seconds after which the watch has delivered all writes that precede the read of the streams."""
 AGENT = "slipway-audit"
 CRD = "allocations.slipway.dev"
 
 
 class Settings(CommonSettings, kw_only=True, frozen=True):
-    """Where to look: the same variables that the services read."""
+    """The connection settings, from the same variables as the services."""
 
 
 class AuditTarget(msgspec.Struct, frozen=True, kw_only=True):
-    """A system: its kubeconfig (empty: the pod's own account, or kubectl's), and its Redis (empty: none)."""
+    """A system: its kubeconfig (empty: the pod's own account, or kubectl's file), and its Redis (empty: none)."""
 
     kubeconfig: str = ""
     redis_url: str = ""
 
 
 def look(place: AuditTarget, *, for_s: float) -> AuditReport:
-    """One audit, watching for so long (0: what is there now).
+    """Run one audit that watches for `for_s` seconds (0: only the current state).
 
     Raises:
         ControlPlaneError: Kubernetes cannot be read.
@@ -63,12 +64,12 @@ def look(place: AuditTarget, *, for_s: float) -> AuditReport:
 
 
 def as_json(found: AuditReport) -> str:
-    """For machines."""
+    """Return the report as JSON."""
     return msgspec.json.format(msgspec.json.encode(found), indent=2).decode() + "\n"
 
 
 def serve(place: AuditTarget, *, listen: str, every_s: float, for_s: float) -> int:
-    """Audit for ever, and answer `/metrics`, `/livez` and `/readyz`; the exit code."""
+    """Audit repeatedly, and serve `/metrics`, `/livez` and `/readyz`; return the exit code."""
     env = {
         **{name: value for name, value in os.environ.items() if name.startswith("SLIPWAY_LOG_")},
         "SLIPWAY_LISTEN": listen,
@@ -97,7 +98,7 @@ def serve(place: AuditTarget, *, listen: str, every_s: float, for_s: float) -> i
 
 
 def export(found: AuditReport, *, took_s: float) -> None:
-    """The gauges of one audit; an invariant that could not be judged has none."""
+    """Set the gauges of one audit. An invariant that could not be judged gets no value."""
     for line in found.invariants:
         if line.looked_at is not None:
             telemetry.AUDIT_VIOLATIONS.labels(invariant=line.invariant).set(len(line.violations))
@@ -106,7 +107,7 @@ def export(found: AuditReport, *, took_s: float) -> None:
 
 
 class Auditor:
-    """Audits one system. `streams` is None where there is no Redis."""
+    """Audits one system. `streams` is None when there is no Redis."""
 
     def __init__(self, kube: KubeApi, streams: Streams | None, clock: Clock) -> None:
         self._kube = kube
@@ -115,7 +116,7 @@ class Auditor:
         self._problem = ""
 
     async def audit(self, for_s: float) -> AuditReport:
-        """Watch for so long, look, and look again at what was found.
+        """Watch for `for_s` seconds, look, and look again when violations were found.
 
         Raises:
             ControlPlaneError: Kubernetes cannot be read.
@@ -175,7 +176,7 @@ async def _look(place: AuditTarget, for_s: float) -> AuditReport:
 
 
 async def _rules(kube: Gets) -> tuple[str, ...] | None:
-    """The rules of our resource as the server holds them; None when they cannot be read."""
+    """Return the server's validation rules of our resource; None when they cannot be read."""
     try:
         found = await kube.get(CRDS, CRD)
     except PermanentError:
@@ -184,7 +185,7 @@ async def _rules(kube: Gets) -> tuple[str, ...] | None:
 
 
 def _rules_in(node: Any) -> Iterator[str]:
-    """Every rule of a schema, at any depth."""
+    """Yield every rule of a schema, at any depth."""
     if isinstance(node, dict):
         fields = cast("dict[str, Any]", node)
         for rule in fields.get("x-kubernetes-validations") or ():

@@ -1,6 +1,6 @@
-"""What the streams of a live system hold, as evidence. It only reads.
+"""The content of a live system's streams, as evidence. It only reads.
 
-Owns the pages and the pace. Must not know what the checks look for.
+This module owns the paging and the concurrency. It must not know the checks.
 """
 
 import asyncio
@@ -20,16 +20,16 @@ _MS = 1_000.0
 
 
 class Flows(msgspec.Struct, frozen=True, kw_only=True):
-    """One look. `streams` is {AllocationID: its stream}."""
+    """The result of one look. `streams` is {AllocationID: its events}."""
 
     streams: dict[str, list[AllocationEvent]]
     pending_hints: int = 0
     deliveries: tuple[Delivered, ...] = ()
-    """of what became a dead letter"""
+    """Deliveries of the hints that became dead letters."""
 
 
 async def read(streams: Streams, allocations: Iterable[AllocationId]) -> Flows:
-    """Everything about these allocations.
+    """Return all stream content of these allocations.
 
     Raises:
         TransientError: the streams cannot be read.
@@ -78,6 +78,6 @@ def _delivered(letter: DeadLetter) -> Delivered:
         times=letter.deliveries,
         added_at=int(letter.entry_id.partition("-")[0] or 0) / _MS,
         dead_at=int(letter.id.partition("-")[0] or 0) / _MS,
-        # What names no allocation could not be decoded.
+        # An entry that names no allocation could not be decoded.
         is_poison=not key,
     )

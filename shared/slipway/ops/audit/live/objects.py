@@ -1,6 +1,6 @@
-"""Objects of any kind as an audit keeps them: all of spec and status, and when they were last changed.
+"""Objects of any kind in the form of the audit: the whole spec and status, and the time of the last change.
 
-Owns what is read of an object and how old it is. No IO.
+This module decides which parts of an object are read, and determines its last change. No IO.
 """
 
 from collections.abc import Iterator, Mapping
@@ -26,19 +26,19 @@ Json = dict[str, Any]
 
 
 class FieldsEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """Who changed which fields, and when."""
+    """One entry of managedFields, of which only the time is read."""
 
     time: str = ""
 
 
 class Metadata(ObjectMeta, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """With what tells the time of the last change."""
+    """Object metadata with managedFields, which contain the time of the last change."""
 
     managed_fields: list[FieldsEntry] = []
 
 
 class Observed(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One object. What a ConfigMap or a Secret holds is never read."""
+    """One object. The content of a ConfigMap or a Secret is never read."""
 
     metadata: Metadata
     spec: Json = {}
@@ -46,21 +46,21 @@ class Observed(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def body(self) -> Json:
-        """As evidence has it: what the object says, not who wrote which field of it."""
+        """The object as evidence, without managedFields."""
         body: Json = msgspec.to_builtins(self)
         body["metadata"].pop("managedFields", None)
         return body
 
 
 class AuditedResource(msgspec.Struct, frozen=True, kw_only=True):
-    """What is listed and watched of one resource."""
+    """One resource to list and watch."""
 
     resource: Resource[Observed]
     label_selector: str = ""
 
     @property
     def name(self) -> str:
-        """As versions name it."""
+        """The name of the resource in versions."""
         return self.resource.plural
 
 
@@ -83,7 +83,7 @@ KINDS: tuple[AuditedResource, ...] = (
     _kind(QUEUES),
     _kind(NODES),
     _kind(ALLOCATIONS),
-    # Those of others use nodes, too.
+    # Pods of others are read too, because they also use nodes.
     _kind(PODS),
     _kind(CONFIG_MAPS, LABEL_ALLOCATION_UID),
     _kind(SERVICES, LABEL_ALLOCATION_UID),
@@ -91,9 +91,10 @@ KINDS: tuple[AuditedResource, ...] = (
 
 
 def changed_at(obj: Observed, now: float) -> float:
-    """When it was last changed (epoch seconds), not earlier than it was; `now` when nothing tells.
+    """Return the time of the last change (epoch seconds), never earlier than the real one; `now` when it is unknown.
 
-    By the server's own notes, to the second; where it keeps none, by the latest time that the object itself tells.
+    The time comes from the server's managedFields, to the second. Without them, it is the latest time in the object
+    itself.
     """
     noted = [_epoch(entry.time) for entry in obj.metadata.managed_fields]
     if any(noted):

@@ -1,6 +1,6 @@
-"""What an audit says, in the form in which it is printed, served and kept.
+"""The report of an audit, in the form in which it is printed, served and stored.
 
-Owns how much was looked at for each invariant, and what somebody who finds a violation does next. Pure.
+This module counts how many objects were checked for each invariant, and owns the advice for each violation. Pure.
 """
 
 from collections.abc import Sequence
@@ -56,37 +56,39 @@ class ReportedViolation(msgspec.Struct, frozen=True, kw_only=True, rename="camel
 
 
 class InvariantLine(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """One invariant. `looked_at` is how many objects or streams it was judged on; None: it could not be judged."""
+    """One invariant. `looked_at` is the number of objects or streams that were checked; None when it could not be
+    judged.
+    """
 
     invariant: str
     promise: str
     looked_at: int | None
     violations: list[ReportedViolation] = []
     unknown: list[str] = []
-    """what some of its checks would have needed to know"""
+    """The missing evidence that some of its checks need."""
 
 
 class AuditReport(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """One audit. `problem` says what could not be looked at, in words; empty when all could."""
+    """One audit. `problem` states in words what could not be read; empty when everything was read."""
 
     at: float
     watched_s: float
     versions: int
     is_complete: bool
-    """every version since the beginning was seen"""
+    """Whether every version since the beginning was seen."""
     invariants: list[InvariantLine]
     problem: str = ""
 
     @property
     def violations(self) -> int:
-        """All of them."""
+        """The number of violations of all invariants."""
         return sum(len(line.violations) for line in self.invariants)
 
 
 def report(
     evidence: AuditEvidence, *, watched_s: float, problem: str = "", confirmed: frozenset[tuple[str, str]] | None = None
 ) -> AuditReport:
-    """The audit of this evidence. Of `confirmed` only those (invariant, subject) are told; None: all."""
+    """Return the report of this evidence. With `confirmed`, only these (invariant, subject) are reported; None: all."""
     lines: list[InvariantLine] = []
     for verdict in verdicts(evidence):
         name = verdict.invariant.id
@@ -111,7 +113,7 @@ def report(
 
 
 def keys(violations: Sequence[InvariantViolation]) -> frozenset[tuple[str, str]]:
-    """What two looks are compared by."""
+    """Return the keys by which two looks are compared: (invariant, subject)."""
     return frozenset(map(_key, violations))
 
 
