@@ -1,7 +1,7 @@
-"""What runs inside of a pod. `from slipway import inside` gives the calls of `client.py`: `inside.ready()`,
+"""The code that runs inside a pod. `from slipway import inside` offers the calls of `client.py`: `inside.ready()`,
 `inside.preempted()`, `inside.allgather(...)`.
 
-Loaded when they are used: other parts of this folder are started where nobody calls. Standard library only.
+The calls are loaded on first use, because other modules of this folder start without them. Standard library only.
 """
 
 from typing import TYPE_CHECKING, Any

@@ -1,14 +1,14 @@
-"""`python -m slipway.inside VERB`: what a rank says to Slipway, and what a pod starts of ours, by name.
+"""`python -m slipway.inside VERB`: the calls of a rank to Slipway, and the programs that a pod starts by name.
 
-The same file begins what is delivered to a pod as a folder: `python -I /run/slipway/lib terminal`; there the other
-verbs are only where their file was delivered too. Standard library only.
+The same file starts the folder that is delivered to a pod: `python -I /run/slipway/lib terminal`. There the other verbs
+exist only if their files were delivered too. Standard library only.
 """
 
 import sys
 
 
 def main() -> int:
-    """Runs what the first word names."""
+    """Run the verb in the first argument."""
     if sys.argv[1:2] == ["terminal"]:
         from slipway.inside import terminal
 

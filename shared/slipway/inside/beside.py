@@ -1,8 +1,10 @@
-"""A service of a pod, and a reporter that runs beside it: notebooks tell whether they are used, TensorBoards whether
-there is anything to see.
+"""A service of a pod, with a reporter beside it.
 
-Owns the service's process: signals are passed on, orphans are reaped, its exit code is ours. What is reported is a
-hint; a report that fails is made again with the next look, and never disturbs the service. Standard library only.
+A notebook's reporter reports whether the notebook is used. A TensorBoard's reporter reports whether there is anything
+to show.
+
+This module owns the service's process: signals are passed on, orphans are reaped, and its exit code is ours. A report
+is only a hint. A failed report is repeated at the next look, and never disturbs the service. Standard library only.
 
 Source: Jupyter Server REST API, `/api/kernels` and `/api/terminals`.
 """
@@ -35,11 +37,11 @@ _PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, sign
 _OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 Report = Callable[[], bool]
-"""Looks once, and tells what there is to tell; False: there is nothing more to look for."""
+"""A function that looks once and reports the result. It returns False when no further look is needed."""
 
 
 def main(words: list[str]) -> int:
-    """`notebook PORT PROGRAM...` or `tensorboard PROGRAM...`: run it, with its reporter."""
+    """Run `notebook PORT PROGRAM...` or `tensorboard PROGRAM...`, with its reporter."""
     what, *rest = words
     client = Client()
     env = with_home(dict(os.environ))
@@ -51,9 +53,11 @@ def main(words: list[str]) -> int:
 
 
 def opened_by_proxy(argv: list[str], env: dict[str, str]) -> tuple[list[str], dict[str, str]]:
-    """The words and the environment of a Jupyter server that answers the proxy only, where there is a token for that.
+    """Return the arguments and the environment of a Jupyter server that accepts only the proxy, when there is a token
+    for it.
 
-    In the environment, because every account of a machine reads the words. Without one nothing is changed.
+    The token is put into the environment, because every account of a machine can read the arguments. Without a token
+    nothing is changed.
     """
     token = env.get(ENV_TOKEN, "")
     if not token or NO_TOKEN not in argv:
@@ -62,7 +66,7 @@ def opened_by_proxy(argv: list[str], env: dict[str, str]) -> tuple[list[str], di
 
 
 def run(argv: list[str], env: dict[str, str], look: Report, *, every_s: float) -> int:
-    """The service to its end; its exit code."""
+    """Run the service to its end, and return its exit code."""
     try:
         child = signals.started(lambda: subprocess.Popen(argv, env=env), _PASSED_ON)  # noqa: S603 - the pod's service
     except OSError as error:
@@ -71,7 +75,7 @@ def run(argv: list[str], env: dict[str, str], look: Report, *, every_s: float) -
     over = threading.Event()
     threading.Thread(target=_report, args=(look, every_s, over), daemon=True, name="reporter").start()
     while True:
-        # Everything that ends is waited for: in a container, orphans come to its first process.
+        # Wait for every ended process, because orphans in a container become children of its first process.
         pid, status = os.waitpid(-1, 0)
         if pid == child.pid:
             over.set()
@@ -85,16 +89,16 @@ def _report(look: Report, every_s: float, over: threading.Event) -> None:
             if not look():
                 return
         except (ApiRefusedError, NotInTimeError, OSError, ValueError):
-            pass  # the next look tells it
+            pass  # the next look repeats the report
         if over.wait(every_s):
             return
 
 
 class Notebook:
-    """Whether somebody uses a Jupyter server, by what its kernels and terminals do.
+    """Reports whether a Jupyter server is used, judged by its kernels and terminals.
 
-    `NOTEBOOK_IDLE_TYPE` says what counts: `activity` (a kernel computes, or something happened in a kernel or a
-    terminal), `kernels_or_terminals` (there is one), `kernel_connections` (a page is open on one).
+    `NOTEBOOK_IDLE_TYPE` selects what means use: `activity` (a kernel computes, or there was activity in a kernel or a
+    terminal), `kernels_or_terminals` (at least one exists), `kernel_connections` (a page is connected to a kernel).
     """
 
     def __init__(self, client: Client, env: dict[str, str], port: str) -> None:
@@ -132,7 +136,7 @@ class Notebook:
 
 
 class Board:
-    """Whether there is an event file to show; it is looked for until there is one."""
+    """Reports whether there is an event file to show, and looks until there is one."""
 
     def __init__(self, client: Client, folder: str) -> None:
         self._client, self._folder = client, folder

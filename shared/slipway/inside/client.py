@@ -1,4 +1,4 @@
-"""What a rank says to Slipway and asks of it: the library for code that runs inside a pod.
+"""The library for code that runs inside a pod: the calls of a rank to Slipway.
 
     from slipway.inside import client
 
@@ -7,13 +7,13 @@
     while not client.preempted():
         train_a_step()
 
-Owns the calls, their retries, and where address and token come from: the environment of the rank. It must not know
-anything of the rest of Slipway and uses the standard library only: this one file may be copied into any image with a
-Python 3.8, under any name. `python -m slipway.inside` has the same for shells.
+This module owns the calls, their retries, and the sources of the address and the token: the environment of the rank. It
+must not know the rest of Slipway and uses the standard library only. So this one file may be copied into any image with
+a Python 3.8, under any name. `python -m slipway.inside` offers the same calls for shells.
 
-Promises: every call ends within its time; whatever may pass is tried again, what is refused is raised with the words of
-the API; every call may be repeated, by us too. Outside of an allocation notes go nowhere, `preempted` is False, and a
-gathering of one is complete: the same script runs on a laptop.
+Promises: every call ends within its time limit. A temporary failure is retried; a refusal is raised with the text of
+the API. Every call may be repeated, also by this library. Outside an allocation, notes are dropped, `preempted` is
+False, and an all-gather with one peer completes at once. So the same script runs on a laptop.
 """
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, cast
 
 CALL_S = 30.0
-"""How long a note is tried."""
+"""Seconds within which a note is retried."""
 MEET_S = 600.0
-"""How long others are waited for."""
+"""Default number of seconds to wait for the other ranks."""
 POLL_S = 60.0
-"""One long poll; then it is asked again."""
+"""Seconds of one long poll; then it is repeated."""
 SLACK_S = 15.0
-"""How much later than promised an answer may come."""
+"""Seconds that an answer may be later than announced."""
 PAUSE_S, PAUSE_S_MAX = 0.2, 10.0
 QUIET_S = 5.0
-"""The least time between two polls that are answered at once."""
+"""Minimum seconds between two polls whose answers arrive at once."""
 _PASSING = (408, 425, 429, 500, 502, 503, 504)
 
 
 class _Straight(urllib.request.HTTPRedirectHandler):
-    """A redirect is a refusal: urllib would send the token of the task along, to whatever host it names."""
+    """Refuses redirects, because urllib would send the task's token to any host that a redirect names."""
 
     def redirect_request(self, *_: Any, **__: Any) -> None:
-        """Nowhere."""
+        """Follow no redirect."""
         return
 
 
@@ -53,7 +53,7 @@ _OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}), _Straight
 
 
 class ApiRefusedError(Exception):
-    """The API refused; `code` is its word for it, the text says why and what to do."""
+    """The API refused the call. `code` is its code for the reason; the text states why and what to do."""
 
     def __init__(self, status: int, code: str, detail: str) -> None:
         super().__init__(detail or code or f"HTTP {status}")
@@ -63,21 +63,21 @@ class ApiRefusedError(Exception):
 
 
 class NotInTimeError(Exception):
-    """The API, or the other ranks, did not answer in time; the text says what is known."""
+    """The API or the other ranks did not answer in time. The text states what is known."""
 
 
 class PreemptionSignal(NamedTuple):
-    """The ranks are to save their work and end with 0, before `deadline` (RFC 3339; empty: not fixed yet)."""
+    """The order to save work and exit with 0 before `deadline` (RFC 3339; empty when it is not fixed yet)."""
 
     n: int
     reason: str
     deadline: str
     requeue: bool
-    """this work goes on later, as the next attempt"""
+    """Whether this work continues later, as the next attempt."""
 
 
 class RankPeer(NamedTuple):
-    """Where a rank is."""
+    """The host of a rank."""
 
     rank: int
     role: str
@@ -85,14 +85,14 @@ class RankPeer(NamedTuple):
 
 
 class Client:
-    """One rank. Without arguments it is the one of this process's environment."""
+    """One rank. Without arguments, it is the rank of this process's environment."""
 
     def __init__(self, env: dict[str, str] | None = None) -> None:
         found = dict(os.environ) if env is None else env
         self.allocation = found.get("SLIPWAY_ALLOCATION_ID", "")
         self.attempt = int(found.get("SLIPWAY_ATTEMPT") or 1)
         self.rank = int(found.get("SLIPWAY_RANK") or 0)
-        # As torchrun has them, where it starts several processes in a rank.
+        # torchrun sets these variables when it starts several processes in a rank.
         self.position = int(found.get("RANK") or self.rank)
         self.world_size = int(found.get("WORLD_SIZE") or 1)
         self._root = f"{found.get('SLIPWAY_API', '').rstrip('/')}/api/v1/allocations/{self.allocation}"
@@ -109,27 +109,27 @@ class Client:
     # --- notes ------------------------------------------------------------------------------------------------------
 
     def ready(self, value: bool = True) -> bool:
-        """The service inside answers (or no longer does). True when it was told."""
+        """Report that the service inside answers (or no longer does). Return whether it was reported."""
         return self._note("ready", {"value": value})
 
     def waiting(self, value: bool = True) -> bool:
-        """There is nothing to show yet."""
+        """Report that there is nothing to show yet."""
         return self._note("waiting", {"value": value})
 
     def progress(self, part: float | None = None, *, checkpoint: bool = False) -> bool:
-        """How far the work is, from 0 to 1; with `checkpoint`, that it has just been saved."""
+        """Report the progress of the work, from 0 to 1; with `checkpoint`, that the work was just saved."""
         said = {} if part is None else {"progress": part}
         return self._note("progress", {**said, "checkpoint": True} if checkpoint else said)
 
     def activity(self) -> bool:
-        """It is in use: the idle timeout begins again."""
+        """Report use, so that the idle timeout starts again."""
         if not self._is_inside:
             return False
         self._call("POST", "/activity", {}, timeout_s=CALL_S)
         return True
 
     def daemon(self, rank: int | None = None, value: bool = True) -> bool:
-        """The rank (this one, if none is named) does not keep the others from ending."""
+        """Report that the rank (default: this one) is a daemon, which does not delay the end of the other ranks."""
         return self._note(f"ranks/{self.rank if rank is None else rank}/daemon", {"value": value})
 
     def _note(self, what: str, body: dict[str, Any]) -> bool:
@@ -141,16 +141,16 @@ class Client:
     # --- preemption -------------------------------------------------------------------------------------------------
 
     def preempted(self) -> bool:
-        """Whether the ranks are to end. Costs nothing: a thread waits for it, from the first call on.
+        """Return whether the ranks must end. The call is cheap: from the first call on, a thread waits for the signal.
 
-        Also true when the file that SLIPWAY_PREEMPT_FILE names is there.
+        Also true when the file in SLIPWAY_PREEMPT_FILE exists.
         """
         if self._asked is None and self._is_inside:
             self.watch()
         return self._asked is not None or bool(self._preempt_file and os.path.exists(self._preempt_file))
 
     def watch(self, then: Callable[[PreemptionSignal], object] | None = None) -> None:
-        """Wait for a preemption in a thread of its own, and call `then` there when it comes."""
+        """Wait for a preemption in a separate thread, and then call `then` in a thread."""
         with self._lock:
             if then is not None:
                 threading.Thread(target=self._tell, args=(then,), daemon=True).start()
@@ -159,7 +159,7 @@ class Client:
                 self._watcher.start()
 
     def preemption(self, timeout_s: float = 0.0) -> PreemptionSignal | None:
-        """What the ranks are asked; waits for it up to `timeout_s`. None: nothing."""
+        """Return the preemption signal; wait for it up to `timeout_s` seconds. None when there is none."""
         until = time.monotonic() + timeout_s
         while self._is_inside:
             left_s = max(0.0, until - time.monotonic())
@@ -167,12 +167,14 @@ class Client:
             found = self._poll(min(POLL_S, left_s), timeout_s=left_s + CALL_S)
             if found is not None or time.monotonic() >= until:
                 return found
-            # Answered before its time: it has ended, or the API is about to stop.
+            # The answer came before its time: the attempt has ended, or the API is about to stop.
             time.sleep(max(0.0, min(asked_at + QUIET_S, until) - time.monotonic()))
         return None
 
     def ack(self, n: int | None = None) -> bool:
-        """This rank has heard, and what it does from here on is an orderly end. False: nobody asks."""
+        """Acknowledge the preemption: what this rank does from now on is an orderly end. False outside an
+        allocation.
+        """
         if not self._is_inside:
             return False
         body = {"rank": self.rank, "attempt": self.attempt, **({} if n is None else {"n": n})}
@@ -198,7 +200,7 @@ class Client:
                 pause_s = 1.0
             except ApiRefusedError as error:
                 if error.status in (403, 404, 409):
-                    return  # this attempt is over: nobody will ask any more
+                    return  # this attempt is over, so no preemption will follow
                 pause_s = min(30.0, pause_s * 2)
             except NotInTimeError:
                 pause_s = min(30.0, pause_s * 2)
@@ -221,14 +223,14 @@ class Client:
         request_id: str = "",
         timeout_s: float = MEET_S,
     ) -> list[Any]:
-        """What every peer brought, in the order of their ranks; waits for all of them.
+        """Return the data of every peer, in the order of their ranks; wait for all peers.
 
-        Each call of a name is a round of its own, so peers have to call equally often. A process that begins anew goes
-        through the rounds again, and is answered with what was exchanged. `peers` is WORLD_SIZE unless it is given.
+        Each call with the same name is a separate round, so all peers must call equally often. A restarted process
+        repeats the rounds and receives the data that was exchanged. `peers` is WORLD_SIZE by default.
 
         Raises:
-            NotInTimeError: says who is missing.
-            RefusedError: code `replaced`: another process waits under the same request id.
+            NotInTimeError: the text names the missing peers.
+            ApiRefusedError: code `replaced`: another process waits under the same request id.
         """
         count = self.world_size if peers is None else peers
         if not self._is_inside and count == 1:
@@ -249,11 +251,11 @@ class Client:
         return found
 
     def rendezvous(self, timeout_s: float = MEET_S) -> list[RankPeer]:
-        """Where all ranks are, by rank; waits until all run.
+        """Return the hosts of all ranks, by rank; wait until all ranks run.
 
         Raises:
-            NotInTimeError: says which ranks are missing.
-            RefusedError: the attempt is over.
+            NotInTimeError: the text names the missing ranks.
+            ApiRefusedError: the attempt is over.
         """
         if not self._is_inside:
             return [RankPeer(0, "", "127.0.0.1")]
@@ -264,7 +266,7 @@ class Client:
         return [RankPeer(each["rank"], each["role"], each["host"]) for each in answer["addresses"]]
 
     def _meet(self, timeout_s: float, ask: Callable[[float], tuple[str, str, dict[str, Any] | None]]) -> dict[str, Any]:
-        """Asks again and again until everybody is there."""
+        """Repeat the request until every peer has arrived."""
         until = time.monotonic() + timeout_s
         why = ""
         while True:
@@ -289,7 +291,9 @@ class Client:
     def _call(
         self, method: str, path: str, body: dict[str, Any] | None, *, timeout_s: float, answer_s: float = 0.0
     ) -> dict[str, Any]:
-        """One call, tried again while its failure may pass. `answer_s` is how long the answer may take by itself."""
+        """Make one call, with retries after temporary failures. `answer_s` is the time that the server may take for the
+        answer.
+        """
         if not self._is_inside:
             raise ApiRefusedError(0, "outside", "SLIPWAY_API and SLIPWAY_ALLOCATION_ID are not set: this is no rank")
         until, pause_s, is_renewed = time.monotonic() + timeout_s, PAUSE_S, False
@@ -299,7 +303,7 @@ class Client:
                 return self._once(method, path, body, answer_s + SLACK_S)
             except ApiRefusedError as error:
                 if error.status == 401 and not is_renewed:
-                    is_renewed = True  # the token in the file is a newer one by now, if this one had ended
+                    is_renewed = True  # if this token has expired, the file contains a newer one by now
                 elif error.code == "peers-missing" or error.status not in _PASSING:
                     raise
                 why: Exception = error
@@ -316,7 +320,7 @@ class Client:
         if self._traceparent:
             headers["traceparent"] = self._traceparent
         if self._token_file:
-            with open(self._token_file, encoding="utf-8") as file:  # read each time: it is renewed in place
+            with open(self._token_file, encoding="utf-8") as file:  # read at each call, because it is renewed in place
                 headers["Authorization"] = f"Bearer {file.read().strip()}"
         data = None
         if method == "POST":
@@ -332,7 +336,7 @@ class Client:
 
 
 def _object(raw: bytes) -> dict[str, Any]:
-    """A JSON object; empty when it is none."""
+    """Return a JSON object; empty when the text is another JSON value."""
     found: Any = json.loads(raw) if raw else {}
     return cast("dict[str, Any]", found) if isinstance(found, dict) else {}
 
@@ -352,7 +356,7 @@ _own: Client | None = None
 
 
 def own() -> Client:
-    """The rank that this process is."""
+    """Return the rank of this process."""
     global _own
     if _own is None:
         _own = Client()
@@ -360,7 +364,7 @@ def own() -> Client:
 
 
 def ready(value: bool = True) -> bool:
-    """See `Client.ready`; so for the others."""
+    """See `Client.ready`; the functions below call the methods of the same name."""
     return own().ready(value)
 
 

@@ -1,7 +1,7 @@
-"""`python -m slipway.inside ready|waiting|preempted|allgather ...`: what a rank says and asks, for shells.
+"""`python -m slipway.inside ready|waiting|preempted|allgather ...`: the calls of a rank to Slipway, for shells.
 
-Owns the words, what is printed, and the exit codes: 0 done (for `preempted`: yes), 1 no, 2 not understood, 3 refused by
-the API, 124 not in time; `run` ends as the program that it runs. Standard library only.
+This module owns the arguments, the output, and the exit codes: 0 done (for `preempted`: yes), 1 no, 2 usage error, 3
+refused by the API, 124 not in time. `run` ends with the exit code of its program. Standard library only.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ LINE_BYTES_MAX = 65_536
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Do what the words say; the exit code."""
+    """Run the verb, and return the exit code."""
     words = _parser().parse_args(argv)
     try:
         return words.does(Client(), words)
@@ -151,7 +151,7 @@ def _run(client: Client, words: argparse.Namespace) -> int:
         return _say(f"run: {error}", USAGE)
     try:
         child = signals.started(
-            lambda: subprocess.Popen(program, stdout=subprocess.PIPE if pattern else None),  # noqa: S603 - what it is for
+            lambda: subprocess.Popen(program, stdout=subprocess.PIPE if pattern else None),  # noqa: S603 - its purpose
             (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2),
         )
     except OSError as error:
@@ -165,7 +165,7 @@ def _run(client: Client, words: argparse.Namespace) -> int:
 
 
 def _copy(source: IO[bytes], pattern: re.Pattern[bytes], client: Client) -> None:
-    """Prints what the program prints; says once that it is ready."""
+    """Copy the program's output, and report once that it is ready."""
     is_ready = False
     while True:
         line = source.readline(LINE_BYTES_MAX)

@@ -1,12 +1,13 @@
-"""The files of a launch: what an archive may hold, and a program that downloads one and unpacks it.
+"""The files of a launch: the rules for archives, and a program that downloads and unpacks one.
 
-Owns the rules for archives: the api applies them when one is uploaded, the init container again when it unpacks,
-because whatever lies in between may be written by others. It must not know anything of the rest of Slipway and uses
-the standard library only: its source travels in the ConfigMap of the launch and runs in any image with a Python 3.8.
+This module owns the rules for archives. The api applies them to an uploaded archive, and the init container applies
+them again when it unpacks the archive, because others may write to the storage between the two. It must not know the
+rest of Slipway and uses the standard library only: its source is in the ConfigMap of the launch and runs in any image
+with a Python 3.8.
 
-Invariants: nothing is written outside of the folder; no link, device or pipe is ever made; what is unpacked and how
-many files and folders there are is limited while it is read, with the folders that paths only imply; no header makes
-tarfile read more into memory than HEADER_BYTES_MAX; a wrong byte anywhere fails the whole.
+Invariants: nothing is written outside the folder. No link, device or pipe is ever made. The unpacked bytes and the
+number of files and folders, including folders that paths only imply, are limited during the read. No header makes
+tarfile read more than HEADER_BYTES_MAX into memory. A wrong byte anywhere fails the whole download.
 
 Source: POSIX.1-2017, pax, section "pax Extended Header"; the GNU tar manual, appendix "Sparse Formats".
 """
@@ -32,13 +33,17 @@ UNPACKED_BYTES_MAX = 2 * 1024 * 1024 * 1024
 MEMBERS_MAX = 50_000
 PATH_BYTES_MAX = 1024
 STEPS_MAX = 64
-"""Of one path: folders and the file."""
+"""Limit on the parts of one path: folders and the file."""
 HEADER_BYTES_MAX = 64 * 1024
-"""Of what a member says of itself beyond its header, in all headers before it: long names, PAX records."""
+"""Limit on the bytes in all extension headers before one member: long names, PAX records."""
 HEADERS_MAX = 8
-"""Before one member; tar writes two: a long name and a long target, or a global header and its own."""
+"""Limit on the extension headers before one member. tar writes two: a long name and a long target, or a global header
+and its own.
+"""
 HEADERS_BYTES_MAX = 32 * 1024 * 1024
-"""In a whole archive: 670 bytes for each member of the largest; each byte of a record costs time to read."""
+"""Limit on the bytes of extension headers in a whole archive: 670 bytes for each member of the largest one. Each byte
+of a record costs time to read.
+"""
 BLOCK = 256 * 1024
 EMPTY_PARTS_MAX = 1_000
 TRIES = 8
@@ -54,7 +59,7 @@ _EXTENSIONS = (
     tarfile.GNUTYPE_LONGLINK,
 )
 _RECORDS = (b"path", b"linkpath", b"size", b"mtime")
-"""What is read of PAX records; all else (owners, attributes, comments) is passed over."""
+"""The PAX records that are read. All others (owners, attributes, comments) are skipped."""
 _NUMBER_DIGITS = 20
 _KINDS = {
     tarfile.LNKTYPE: "a hard link",
@@ -67,11 +72,11 @@ _KINDS = {
 
 
 class ArchiveError(Exception):
-    """The archive holds what it may not, or is none; the text names the member."""
+    """The archive contains something that is not allowed, or is no archive. The text names the member."""
 
 
 class NotNowError(Exception):
-    """The download failed in a way that may pass."""
+    """The download failed, but a retry may succeed."""
 
     def __init__(self, message: str, retry_after_s: float = 0.0) -> None:
         super().__init__(message)
@@ -79,20 +84,20 @@ class NotNowError(Exception):
 
 
 class DownloadRefusedError(Exception):
-    """The download was refused; trying again is no use."""
+    """The download was refused, and a retry is of no use."""
 
 
 class ArchiveLimits(NamedTuple):
-    """How much an archive may hold."""
+    """The limits on the content of an archive."""
 
     unpacked_bytes: int = UNPACKED_BYTES_MAX
     members: int = MEMBERS_MAX
-    """Files and folders, also folders that paths only imply."""
+    """Files and folders, including folders that paths only imply."""
     steps: int = STEPS_MAX
 
 
 class ArchiveMember(NamedTuple):
-    """One file or folder, at its path below the folder."""
+    """One file or folder, with its path below the folder."""
 
     path: str
     mode: int
@@ -101,20 +106,20 @@ class ArchiveMember(NamedTuple):
 
 
 class Totals(NamedTuple):
-    """What an archive holds."""
+    """The content of an archive in numbers."""
 
     files: int
     unpacked_bytes: int
 
 
 class BoundedTar(tarfile.TarFile):
-    """A tar stream whose headers cannot take memory or time without limit.
+    """A tar stream whose headers cannot use memory or time without limit.
 
-    Sparse files are refused before their maps are read. What headers say ahead of a member is limited for one member
-    and for the whole archive. No member is remembered once the next one is asked for.
+    Sparse files are refused before their maps are read. The extension headers are limited for each member and for the
+    whole archive. A member is forgotten when the next one is requested.
 
-    Raises, while it is opened and read:
-        ArchiveError: a header is beyond a limit, or its records are damaged.
+    Raises, on opening and reading:
+        ArchiveError: a header exceeds a limit, or its records are damaged.
         tarfile.TarError: as tarfile does.
     """
 
@@ -124,12 +129,12 @@ class BoundedTar(tarfile.TarFile):
 
     def next(self) -> tarfile.TarInfo | None:
         head = super().next()
-        # tarfile keeps every member for random access; a stream needs none of them again.
+        # tarfile stores every member for random access; a stream needs none of them again.
         self.members = []
         return head
 
     def announce(self, head: tarfile.TarInfo) -> None:
-        """Counts a header that stands ahead of a member, before it is read. Raises ArchiveError at a limit."""
+        """Count an extension header of a member, before it is read. Raises ArchiveError at a limit."""
         self._ahead += 1
         self._ahead_bytes += head.size
         self._bytes += head.size
@@ -144,16 +149,16 @@ class BoundedTar(tarfile.TarFile):
             )
 
     def arrive(self) -> None:
-        """The member is there; what stands ahead of the next one counts anew."""
+        """Reset the counts for the next member."""
         self._ahead = self._ahead_bytes = 0
 
 
 class _Head(tarfile.TarInfo):
-    """A header that refuses what would be read into memory whole.
+    """A header that refuses fields which tarfile would read into memory as a whole.
 
-    `_proc_member` is the place that tarfile names for subclasses. `_proc_pax` is ours as a whole: tarfile's keeps every
-    record of global headers and copies them for each member, reads sparse maps of any length, and in versions before
-    CVE-2024-6232 was mended takes quadratic time for a record of digits.
+    `_proc_member` is the method that tarfile documents for subclasses. `_proc_pax` replaces tarfile's method. That
+    method keeps every record of global headers and copies them for each member. It also reads sparse maps of any
+    length. In versions without the fix of CVE-2024-6232, it needs quadratic time for a record of digits.
     """
 
     def _proc_member(self, archive: BoundedTar) -> tarfile.TarInfo:
@@ -176,7 +181,8 @@ class _Head(tarfile.TarInfo):
         except tarfile.HeaderError as error:
             raise tarfile.ReadError("after a header of records there is no member") from error
         if self.type == tarfile.XGLTYPE:
-            # For every member that follows. Nobody names a path or a size for all of them; git writes a comment.
+            # These records are for every following member. No tool sets a path or a size for all members; git writes a
+            # comment.
             if not records.keys() <= {b"mtime"}:
                 raise ArchiveError("a global header names a path or a size for all members")
             return head
@@ -195,17 +201,17 @@ class _Head(tarfile.TarInfo):
             raise ArchiveError(f"{_shown(head.name)}: its size is no number")
         head.size = int(digits)
         if head.isreg() or head.type not in tarfile.SUPPORTED_TYPES:
-            # tarfile counted by the size of the plain header where the next member begins.
+            # tarfile computed the start of the next member from the size in the plain header.
             blocks = -(-head.size // tarfile.BLOCKSIZE)
             archive.offset = head.offset_data + blocks * tarfile.BLOCKSIZE
 
 
-# Beside the class, since the class of the headers needs it.
+# Set outside the class body, because the class of the headers refers to BoundedTar.
 BoundedTar.tarinfo = _Head
 
 
 def _records_of(content: bytes) -> dict[bytes, bytes]:
-    """The PAX records that count, of `LENGTH KEYWORD=VALUE\\n`, one after the other. Raises ArchiveError."""
+    """Return the known PAX records of consecutive `LENGTH KEYWORD=VALUE\\n` lines. Raises ArchiveError."""
     found: dict[bytes, bytes] = {}
     at = 0
     while at < len(content) and content[at]:
@@ -224,12 +230,12 @@ def _records_of(content: bytes) -> dict[bytes, bytes]:
 
 
 def _text(value: bytes) -> str:
-    """A name; bytes that are no UTF-8 travel through as they are."""
+    """Return a name. Bytes that are not UTF-8 are preserved."""
     return value.decode("utf-8", "surrogateescape")
 
 
 def _time_of(value: bytes) -> float:
-    """Seconds since 1970; 0 for what is no time."""
+    """Return seconds since 1970; 0 when the value is no time."""
     try:
         seconds = float(value[:64])
     except ValueError:
@@ -243,7 +249,7 @@ def _refused_kind(name: str, kind: bytes) -> ArchiveError:
 
 
 class _Counted:
-    """The unpacked stream, which ends with an error when it grows too long."""
+    """The unpacked stream. Reading beyond the limit raises an error."""
 
     def __init__(self, source: Any, limit: int) -> None:
         self._source = source
@@ -262,9 +268,9 @@ class _Counted:
 
 
 class _Inflated:
-    """What is in a gzip stream, of one member or several.
+    """The content of a gzip stream with one or several members.
 
-    `gzip.GzipFile` reads the name in a header byte by byte: a name of megabytes would take minutes.
+    `gzip.GzipFile` reads the name in a header byte by byte, so a name of megabytes would take minutes.
     """
 
     def __init__(self, stream: Any) -> None:
@@ -275,7 +281,7 @@ class _Inflated:
         self._made = self._empty = 0
 
     def read(self, size: int) -> bytes:
-        """At most `size` bytes; none at the end. Raises EOFError, zlib.error or ArchiveError."""
+        """Return at most `size` bytes; none at the end. Raises EOFError, zlib.error or ArchiveError."""
         while True:
             if (self._inflate is None or self._inflate.eof) and not self._begin():
                 return b""
@@ -286,13 +292,13 @@ class _Inflated:
             inflate: Any = self._inflate
             found: bytes = inflate.decompress(self._input, size)
             self._input = inflate.unconsumed_tail
-            self._is_full = len(found) == size  # there may be more, without further input
+            self._is_full = len(found) == size  # there may be more output without further input
             self._made += len(found)
             if found:
                 return found
 
     def _begin(self) -> bool:
-        """Whether another member follows; zeros after the last one are padding."""
+        """Return whether another member follows. Zeros after the last one are padding."""
         if self._inflate is not None:
             self._input = self._inflate.unused_data
             self._empty += not self._made
@@ -308,18 +314,18 @@ class _Inflated:
         return True
 
 
-def walk(stream: Any, limits: ArchiveLimits = ArchiveLimits()) -> Iterator[tuple[ArchiveMember, Any]]:  # noqa: B008 - immutable
-    """The members of a gzipped tar, each with its content to read before the next one is asked for.
+def walk(stream: Any, limits: ArchiveLimits = ArchiveLimits()) -> Iterator[tuple[ArchiveMember, Any]]:  # noqa: B008
+    """Yield the members of a gzipped tar. Read the content of a member before you request the next one.
 
     Raises:
-        ArchiveError: it is damaged, too large, or holds what is no plain file or folder below the folder.
+        ArchiveError: it is damaged, too large, or contains something other than files and folders below the folder.
     """
     unpacked = _Counted(_Inflated(stream), limits.unpacked_bytes + 512 * limits.members)
     try:
         stream_of: Any = unpacked
         with BoundedTar.open(fileobj=stream_of, mode="r|") as archive:
             yield from _members(archive, limits)
-        while unpacked.read(BLOCK):  # to the end: the checksum is there
+        while unpacked.read(BLOCK):  # read to the end, where the checksum is
             pass
     except tarfile.ReadError as error:
         if "empty" in str(error):
@@ -330,7 +336,7 @@ def walk(stream: Any, limits: ArchiveLimits = ArchiveLimits()) -> Iterator[tuple
 
 
 def check(stream: Any, limits: ArchiveLimits = ArchiveLimits()) -> Totals:  # noqa: B008 - immutable
-    """What the archive holds. Raises ArchiveError."""
+    """Return the content of the archive in numbers. Raises ArchiveError."""
     files = size = 0
     for member, _ in walk(stream, limits):
         files += not member.is_folder
@@ -339,7 +345,7 @@ def check(stream: Any, limits: ArchiveLimits = ArchiveLimits()) -> Totals:  # no
 
 
 def unpack(stream: Any, folder: str, limits: ArchiveLimits = ArchiveLimits()) -> Totals:  # noqa: B008 - immutable
-    """Writes the files of the archive below `folder`. Raises ArchiveError; what was written by then stays."""
+    """Write the files of the archive below `folder`. Raises ArchiveError; files written before it stay."""
     root = os.path.realpath(folder)
     files = size = 0
     for member, content in walk(stream, limits):
@@ -383,7 +389,7 @@ def _members(archive: Any, limits: ArchiveLimits) -> Iterator[tuple[ArchiveMembe
 class _Entries:
     """Every file and folder that was named or implied so far.
 
-    A path is kept as its hash: with whole paths an archive of kilobytes takes gigabytes.
+    A path is stored as its hash. With whole paths, an archive of kilobytes would need gigabytes of memory.
     """
 
     def __init__(self, limit: int) -> None:
@@ -391,7 +397,9 @@ class _Entries:
         self._is_folder: dict[bytes, bool] = {}
 
     def add(self, member: ArchiveMember) -> None:
-        """Adds the member and the folders above it. Raises ArchiveError where one cannot be, or at the limit."""
+        """Add the member and its parent folders. Raises ArchiveError when one of them is impossible, or at the
+        limit.
+        """
         known = self._known(member.path, is_folder=member.is_folder)
         if known is not None and not (known and member.is_folder):
             raise ArchiveError(f"{_shown(member.path)}: stands in it twice")
@@ -400,19 +408,19 @@ class _Entries:
             known = self._known(folder, is_folder=True)
             if known is False:
                 raise ArchiveError(f"{_shown(member.path)}: {_shown(folder)} is a file and can hold nothing")
-            if known:  # and so are the folders above it
+            if known:  # then its parent folders are known too
                 return
             folder = posixpath.dirname(folder)
 
     def too_many(self) -> ArchiveError:
-        """What to say at the limit."""
+        """Return the error for the limit."""
         return ArchiveError(
             f"it has more than {self._limit} files and folders, with the folders that its paths imply; "
             "leave some out, or put them on a volume"
         )
 
     def _known(self, path: str, *, is_folder: bool) -> bool | None:
-        """Whether the path is a folder; None when it is new, and then it is added."""
+        """Return whether the path is a folder. None when the path is new; then it is added."""
         mark = hashlib.sha256(os.fsencode(path)).digest()[:16]
         known = self._is_folder.get(mark)
         if known is None:
@@ -423,7 +431,7 @@ class _Entries:
 
 
 def _member(head: tarfile.TarInfo, steps_max: int) -> ArchiveMember | None:
-    """The member as it will be written; None for the folder itself."""
+    """Return the member as it will be written; None for the folder itself."""
     if not (head.isreg() or head.isdir()):
         raise _refused_kind(head.name, head.type)
     path = head.name
@@ -471,15 +479,15 @@ class _Hashed:
 
 
 class _Straight(urllib.request.HTTPRedirectHandler):
-    """A redirect is a refusal: urllib would send the token of the task along, to whatever host it names."""
+    """Refuses redirects, because urllib would send the task's token to any host that a redirect names."""
 
     def redirect_request(self, *_: Any, **__: Any) -> None:
-        """Nowhere."""
+        """Follow no redirect."""
         return
 
 
 def download(url: str, digest: str, folder: str, token_file: str = "") -> Totals:
-    """One try. Raises NotNowError, RefusedError or ArchiveError."""
+    """Try one download. Raises NotNowError, DownloadRefusedError or ArchiveError."""
     headers = {"Accept": "application/gzip", "User-Agent": "slipway-fetch"}
     if token_file and os.path.exists(token_file):
         with open(token_file, encoding="utf-8") as file:
@@ -507,7 +515,7 @@ def download(url: str, digest: str, folder: str, token_file: str = "") -> Totals
 
 def _refusal(error: urllib.error.HTTPError) -> Exception:
     detail = f"HTTP {error.code}"
-    with contextlib.suppress(ValueError, AttributeError, OSError):  # an answer of somebody else
+    with contextlib.suppress(ValueError, AttributeError, OSError):  # an answer in another format, from another server
         detail = f"{detail}: {json.loads(error.read(65536)).get('detail', '')}"
     if error.code < 500 and error.code not in (401, 408, 421, 425, 429):
         return DownloadRefusedError(detail)
@@ -516,7 +524,10 @@ def _refusal(error: urllib.error.HTTPError) -> Exception:
 
 
 def main(argv: list[str]) -> int:
-    """`fetch.py FOLDER DIGEST`: the archive of this allocation, unpacked into the folder; else 1 and why."""
+    """Run `fetch.py FOLDER DIGEST`: unpack the archive of this allocation into the folder.
+
+    Return 0, or 1 after printing the reason.
+    """
     folder, digest = argv
     address, id_ = os.environ.get("SLIPWAY_API", "").rstrip("/"), os.environ.get("SLIPWAY_ALLOCATION_ID", "")
     if not address or not id_:

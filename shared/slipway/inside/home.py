@@ -1,7 +1,7 @@
-"""HOME for a program of ours and what it starts: the one of the image if it is writable, else the one of the rank.
+"""HOME for our programs and their children: that of the image when it is writable, else that of the rank.
 
-Jupyter's images have a home with settings that their users expect; other images have none for the uid of the rank.
-Only a program inside can see which. Standard library only.
+Jupyter's images have a home with settings that their users expect. Other images have no home for the uid of the rank.
+Only a program inside the container can distinguish the two. Standard library only.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from __future__ import annotations
 import os
 
 OF_RANK = "/run/slipway/home"
-"""An empty folder that every uid may write, where the pod has one (`slipway.crd.kinds.HOME_PATH`)."""
+"""An empty folder that every uid may write, when the pod has one (`slipway.crd.kinds.HOME_PATH`)."""
 
 
 def with_home(env: dict[str, str]) -> dict[str, str]:
-    """`env` with a writable HOME."""
+    """Return `env` with a writable HOME."""
     home = env.get("HOME", "")
     if home and os.path.isdir(home) and os.access(home, os.W_OK):
         return env

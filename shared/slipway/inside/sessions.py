@@ -1,11 +1,11 @@
-"""A program on a PTY, or on pipes, that outlives the connections to it, and the bounded memory of what it printed.
+"""A program on a PTY or on pipes that outlives its connections, with a bounded buffer of its output.
 
-Owns the program, its input and output, and how far each reader is. It must not know the wire. Standard library only,
-Python 3.9 or newer.
+This module owns the program, its input and output, and the position of each reader. It must not know the wire protocol.
+Standard library only, Python 3.9 or newer.
 
-Invariants: a reader that is not more than `REPLAY_BYTES` behind gets every byte once; while somebody reads, a program
-that prints faster than they read waits, for a lost reader `COME_BACK_S`, and nobody reading never makes it wait; input
-is written once and in order; the end is told only after everything that was printed before it.
+Invariants: a reader that is at most `REPLAY_BYTES` behind receives every byte once. A program that prints faster than
+its readers read is paused; for a reader with a lost connection, the pause lasts at most `COME_BACK_S`. Without readers
+it is never paused. Input is written once and in order. The end is reported only after all output.
 
 Source: pty(7); credentials(7) on sessions and controlling terminals.
 """
@@ -30,7 +30,7 @@ PIECE_BYTES = 32 * 1024
 CLIENTS_MAX = 32
 LINGER_S = 0.1
 COME_BACK_S = 30.0
-"""How long a program waits for a reader whose connection was lost, once it is too far ahead of it."""
+"""Seconds that a program is paused for a reader with a lost connection that is too far behind."""
 STDOUT, STDERR = 1, 2
 
 
@@ -49,7 +49,7 @@ class Replay:
             self.first = start + len(dropped)
 
     def after(self, offset: int) -> list[tuple[int, int, bytes]]:
-        """(offset, stream, bytes) of all that is kept from `offset` on."""
+        """Return (offset, stream, bytes) of all stored output from `offset` on."""
         found: list[tuple[int, int, bytes]] = []
         for start, stream, data in self._pieces:
             if start + len(data) > offset:
@@ -58,7 +58,7 @@ class Replay:
 
 
 class ShellSession:
-    """One program, and what it printed."""
+    """One program and its output."""
 
     def __init__(self, argv: list[str], env: dict[str, str], *, opener: str, tty: bool, size: tuple[int, int]) -> None:
         self.id = secrets.token_hex(6)
@@ -84,7 +84,7 @@ class ShellSession:
             pipes = subprocess.Popen(  # noqa: S603 - running what its user types is what a terminal is for
                 self.argv, stdin=-1, stdout=-1, stderr=-1, env=env, start_new_session=True, bufsize=0
             )
-            assert pipes.stdin is not None and pipes.stdout is not None and pipes.stderr is not None  # noqa: S101, PT018
+            assert pipes.stdin is not None and pipes.stdout is not None and pipes.stderr is not None  # noqa: S101,PT018
             self.process = pipes
             ends = {0: pipes.stdin, STDOUT: pipes.stdout, STDERR: pipes.stderr}
             fds = {stream: os.dup(end.fileno()) for stream, end in ends.items()}
@@ -119,12 +119,12 @@ class ShellSession:
     # --- output
 
     def _read(self, stream: int) -> bool:
-        """Takes what the program printed; False when nothing is there now."""
+        """Read output of the program. Return False when there is none now."""
         try:
             data = os.read(self._streams[stream], PIECE_BYTES)
         except (BlockingIOError, InterruptedError):
             return False
-        except OSError:  # EIO: nobody has the terminal open any more
+        except OSError:  # EIO: no process has the terminal open any more
             data = b""
         if data:
             self.replay.add(stream, data)
@@ -138,17 +138,19 @@ class ShellSession:
         return bool(data)
 
     def lag(self) -> int:
-        """How far the slowest reader is behind; nobody is never behind."""
+        """Return how many bytes the slowest reader is behind; 0 without readers."""
         return self.replay.end - min(self.cursors.values(), default=self.replay.end)
 
     def moved(self, reader: object, offset: int) -> None:
-        """A reader has got everything before `offset`."""
+        """Record that a reader has received everything before `offset`."""
         self.cursors[reader] = offset
         if self._is_paused and self.lag() <= LAG_BYTES_MAX // 2:
             self._resume()
 
     def left(self, reader: object, *, comes_back: str = "") -> None:
-        """A reader is gone; with a name it is expected back for a while, and what it has not seen is kept."""
+        """Remove a reader. With a name in `comes_back`, it is expected back for `COME_BACK_S`, and its unseen output is
+        kept.
+        """
         offset = self.cursors.pop(reader, None)
         if comes_back and offset is not None and self.code is None:
             self.cursors[comes_back] = offset
@@ -158,7 +160,7 @@ class ShellSession:
 
     @property
     def viewers(self) -> int:
-        """Who reads now."""
+        """Number of connected readers."""
         return sum(not isinstance(reader, str) for reader in self.cursors)
 
     def _pause(self) -> None:
@@ -172,7 +174,7 @@ class ShellSession:
             self._loop.add_reader(fd, self._read, stream)
 
     def tell(self) -> None:
-        """Wakes who waits for news."""
+        """Wake the tasks that wait for news."""
         self._news.set()
         self._news = asyncio.Event()
 
@@ -182,7 +184,7 @@ class ShellSession:
     # --- input
 
     async def write(self, client: str, data: bytes) -> int:
-        """Passes input on, as fast as the program takes it; how much of this client has been taken by now."""
+        """Pass input on, as fast as the program reads it. Return the bytes of this client that were accepted so far."""
         async with self._turn:
             done = self.received.pop(client, 0)
             self.received[client] = done
@@ -196,7 +198,7 @@ class ShellSession:
                     await self._writable()
                     continue
                 except OSError:
-                    count = len(data)  # it reads no more: what is sent is gone, as in a pipe
+                    count = len(data)  # the program reads no more, so the input is lost, as in a pipe
                 data = data[count:]
                 done += count
                 self.received[client] = done
@@ -213,7 +215,7 @@ class ShellSession:
             self._loop.remove_writer(fd)
 
     async def end_input(self) -> None:
-        """End of file, after what was written: on a terminal that is a control character."""
+        """Send the end of file after earlier input. On a terminal, that is a control character."""
         async with self._turn:
             if self._stdin < 0:
                 return
@@ -230,13 +232,13 @@ class ShellSession:
             _set_size(self._stdin, self.size)
 
     def redraw(self) -> None:
-        """Tells a program that fills the screen that somebody new looks at it."""
+        """Make a full-screen program redraw for a new reader."""
         if self.tty and self.is_busy():
             with contextlib.suppress(OSError):
                 os.killpg(os.tcgetpgrp(self._stdin), signal.SIGWINCH)
 
     def is_busy(self) -> bool:
-        """Whether something else than the shell itself has the terminal."""
+        """Whether a process other than the shell itself uses the terminal."""
         if not self.tty or self.code is not None:
             return self.code is None
         try:
@@ -252,14 +254,14 @@ class ShellSession:
                 os.killpg(self.process.pid, how)
 
     def exited(self, code: int) -> None:
-        """The program has ended; what it had printed is read before anybody is told."""
+        """Record the exit of the program. Its remaining output is read before the end is reported."""
         self.code = self.process.returncode = code
         if self._is_paused:
             self._resume()
         self._loop.call_later(LINGER_S, self._finish)
 
     def _finish(self) -> None:
-        if self._is_paused:  # a reader is behind: it must have everything first
+        if self._is_paused:  # a reader is behind and must receive everything first
             self._loop.call_later(LINGER_S, self._finish)
             return
         for stream in list(self._streams):

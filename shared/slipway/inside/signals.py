@@ -1,8 +1,8 @@
-"""Signals to this process are for the program that it runs.
+"""Passes signals of this process on to the program that it runs.
 
-Owns the handlers. They are set before the program is started: a signal that comes while it starts is passed on once it
-is there. Without that it would end this process alone, or, in the first process of a container, do nothing at all.
-Standard library only.
+This module owns the handlers. They are set before the program starts. A signal that arrives during the start is passed
+on when the program runs. Otherwise the signal would end only this process. In the first process of a container, it
+would have no effect at all. Standard library only.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterable
 
 
 def started(start: Callable[[], subprocess.Popen[bytes]], numbers: Iterable[signal.Signals]) -> subprocess.Popen[bytes]:
-    """The program that `start` starts; from now on it gets each signal of `numbers` that this process gets.
+    """Start a program with `start`. From now on it receives each signal of `numbers` that this process receives.
 
-    Raises what `start` raises; the handlers are those of before then.
+    Raises what `start` raises; then the earlier handlers are restored.
     """
     child: subprocess.Popen[bytes] | None = None
     early: list[int] = []

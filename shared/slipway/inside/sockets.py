@@ -1,9 +1,10 @@
-"""WebSockets, the server's side: the handshake's answer, frames, and what one connection may cost.
+"""The server side of WebSockets: the handshake's answer, frames, and limits for one connection.
 
-Owns the wire and its limits. It must not know what the messages are about. Standard library only, Python 3.9 or newer.
+This module owns the wire protocol and its limits. It must not know the meaning of the messages. Standard library only,
+Python 3.9 or newer.
 
-Invariants: a message is never larger than its limit, however it is cut into frames; no wait is without an end; what is
-sent by several tasks does not mix.
+Invariants: a message is never larger than its limit, however it is cut into frames. Every wait has a timeout. Messages
+that several tasks send are never mixed.
 
 Source: RFC 6455.
 """
@@ -29,7 +30,7 @@ _GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 
 
 class Refused(Exception):
-    """What a client asked for is not to be had; `code` closes the WebSocket."""
+    """The request of a client is refused. `code` closes the WebSocket."""
 
     def __init__(self, code: int, words: str) -> None:
         super().__init__(words)
@@ -37,7 +38,7 @@ class Refused(Exception):
 
 
 class Gone(Exception):
-    """The other side is not there any more; `is_lost`: it did not say that it leaves, and may come back."""
+    """The other side is gone. `is_lost`: it did not announce this, and may come back."""
 
     def __init__(self, *, is_lost: bool = True) -> None:
         super().__init__()
@@ -45,7 +46,7 @@ class Gone(Exception):
 
 
 def accept_of(key: str) -> str:
-    """What the handshake answers to a client's key."""
+    """Return the handshake's answer to a client's key."""
     return base64.b64encode(hashlib.sha1(key.encode() + _GUID).digest()).decode()  # noqa: S324 - the RFC's
 
 
@@ -57,10 +58,10 @@ class Socket:
         self._turn = asyncio.Lock()
 
     async def receive(self) -> tuple[int, bytes]:
-        """The next text or binary message.
+        """Return the next text or binary message.
 
         Raises:
-            Gone: it closed, or was silent for too long. Refused: it broke the protocol, or a limit.
+            Gone: the client closed, or was silent for too long. Refused: the client broke the protocol, or a limit.
         """
         kind, parts, size = 0, [b""], 0
         while True:

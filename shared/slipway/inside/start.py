@@ -1,10 +1,10 @@
-"""Waits in an init container until the roles that a rank's role depends on are so far.
+"""Waits in an init container until the roles that a rank's role depends on have reached the required state.
 
-Asks the API, which knows the pods of the gang. It must not know anything of the rest of Slipway and uses the standard
-library only: its source travels in the ConfigMap of the launch and runs in any image with a Python 3.8.
+It asks the API, which knows the pods of the gang. It must not know the rest of Slipway and uses the standard library
+only: its source is in the ConfigMap of the launch and runs in any image with a Python 3.8.
 
-Invariants: it ends well only on the word of the API; an API that is away is asked again for as long as it takes; an
-attempt that is over ends it, and so does SIGTERM, which a first process of a container has to ask for.
+Invariants: it succeeds only after a positive answer of the API. While the API is unavailable, it retries without limit.
+It ends when the attempt is over, and on SIGTERM, for which the first process of a container needs a handler.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ SILENCE_S = 60.0
 PAUSE_S = 0.5
 PAUSE_S_MAX = 15.0
 _OVER = (400, 404, 409, 410, 422)
-"""Answers that no waiting changes: there is no such rank or allocation, or its attempt is over."""
+"""Answers that waiting cannot change: there is no such rank or allocation, or its attempt is over."""
 
 
 class OverError(Exception):
-    """The rank is not to start any more; the text says why."""
+    """The rank must not start any more. The text states why."""
 
 
 def ask(url: str, token_file: str = "") -> dict[str, Any]:
-    """One answer. Raises OverError, or OSError or ValueError when it may be asked again."""
+    """Request one answer. Raises OverError, or OSError or ValueError when the request may be repeated."""
     headers = {"Accept": "application/json", "User-Agent": "slipway-start"}
     if token_file and os.path.exists(token_file):
         with open(token_file, encoding="utf-8") as file:
@@ -43,7 +43,7 @@ def ask(url: str, token_file: str = "") -> dict[str, Any]:
             found = json.loads(answer.read(1 << 20))
     except urllib.error.HTTPError as error:
         detail = f"HTTP {error.code}"
-        with contextlib.suppress(ValueError, AttributeError, OSError):  # an answer of somebody else
+        with contextlib.suppress(ValueError, AttributeError, OSError):  # the answer of another server
             detail = f"{detail}: {json.loads(error.read(65536)).get('detail', '')}"
         if error.code in _OVER:
             raise OverError(detail) from error
@@ -54,7 +54,7 @@ def ask(url: str, token_file: str = "") -> dict[str, Any]:
 
 
 def main() -> int:
-    """0 when the rank may start; 1 and why when it may not any more."""
+    """Return 0 when the rank may start; 1 after printing the reason when it may not."""
     told = {name: os.environ.get(f"SLIPWAY_{name}", "") for name in ("API", "ALLOCATION_ID", "RANK", "ATTEMPT")}
     missing = [f"SLIPWAY_{name}" for name, value in told.items() if not value]
     if missing:

@@ -1,17 +1,17 @@
 """Terminals over WebSocket: the server of a shell.
 
-Owns who may connect, the sessions, and what client and server say to each other. It must not know anything of the rest
-of Slipway: it runs in any image that has Python 3.9 or newer, also as the first process of a container, where it reaps
-what is orphaned.
+This module owns the access rules, the sessions, and the messages between client and server. It must not know the rest
+of Slipway: it runs in any image that has Python 3.9 or newer. It also runs as the first process of a container, where
+it reaps orphans.
 
-The wire, subprotocol `PROTOCOL`: the client's first text is {"type": "open"}; with `session` it attaches to one that
-is there, `from` says how many bytes it has seen, `client` names the sender of input, and with `acks` it will say what
-it has got, so that nothing that is only on its way counts as read. Binary messages are input; those of the server begin
-with a byte for the stream, then output. Texts of the client: `resize`, `eof`, `kill`, `seen`. Texts of the server:
-`session` (its `offset` is that of the next output byte, its `received` the bytes of input that this client need not
-send again), `received`, `exit`, `error`.
+The wire protocol, subprotocol `PROTOCOL`: the client's first text is {"type": "open"}. With `session`, it attaches to
+an existing session. `from` is the number of bytes that the client has seen, and `client` names the sender of input.
+With `acks`, the client will confirm received output, so that output in transit is not treated as read. Binary messages
+of the client are input. Those of the server begin with a byte for the stream, followed by output. Texts of the client:
+`resize`, `eof`, `kill`, `seen`. Texts of the server: `session`, `received`, `exit`, `error`. In `session`, `offset` is
+that of the next output byte, and `received` is the number of input bytes that this client need not send again.
 
-Invariants: sessions, connections and heads of requests are counted and limited; a foreign web page reaches nothing.
+Invariants: sessions, connections and request heads are counted and limited. Pages of other web sites have no access.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ HEAD_S, PING_S = 10.0, 20.0
 KEPT_S = 600.0
 LEAVE_S = 2.0
 REPORT_S = 30.0
-"""How often it is told that a program runs, which is use though nothing passes."""
+"""Seconds between two reports of a running program, which is use even when no data is sent."""
 _PAGE = """<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{title}</title>
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <link rel="icon" href="data:,"><link rel="stylesheet" href="{assets}terminal.css"></head>
@@ -60,11 +60,11 @@ _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self' 'nonce-{nonce}'; connect-src 'self'; img-src data:; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'self'"
 )
-"""xterm.js makes style elements of its own: the page's script marks them with the number of this answer."""
+"""xterm.js creates style elements; the page's script marks them with the nonce of this answer."""
 
 
 class TerminalClient(NamedTuple):
-    """A client at a session: the first byte that it wants, and whether it will say what it has got."""
+    """A client of a session: the first byte that it needs, and whether it will confirm received output."""
 
     session: ShellSession
     client: str
@@ -73,7 +73,7 @@ class TerminalClient(NamedTuple):
 
 
 class Server:
-    """The sessions, and who may reach them."""
+    """The sessions, and the access rules for them."""
 
     def __init__(
         self, prefix: str, env: dict[str, str], *, program: list[str], token: str = "", pod_uid: str = ""
@@ -87,7 +87,9 @@ class Server:
         self._reaped = asyncio.Event()
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One connection. Of too many whose head is not whole the oldest goes: an honest one is whole at once."""
+        """Serve one connection. Above the limit of incomplete heads, close the oldest: an honest client sends its head
+        at once.
+        """
         self._heads[writer] = None
         if len(self._heads) > HEADS_MAX:
             oldest = next(iter(self._heads))
@@ -120,16 +122,16 @@ class Server:
                 writer.close()
 
     def is_busy(self) -> bool:
-        """Whether a program runs in a session, which need not print anything."""
+        """Whether a program runs in a session, even without output."""
         return any(each.is_busy() for each in self.sessions.values())
 
     async def quiet(self) -> None:
-        """Returns when no program of a session runs any more."""
+        """Return when no program of a session runs any more."""
         while any(each.code is None for each in self.sessions.values()):
             await self._reaped.wait()
 
     def reap(self) -> None:
-        """Takes the exit codes of what has ended, also of orphans of ours that nobody else waits for."""
+        """Collect the exit codes of ended processes, including orphans, for which no other process waits."""
         by_pid = {session.process.pid: session for session in self.sessions.values()}
         with contextlib.suppress(ChildProcessError):
             while True:
@@ -157,7 +159,7 @@ class Server:
             return _respond(writer, 200, "application/json", json.dumps({"items": self._listing()}).encode())
         if path != "/":
             return _respond(writer, 404, "text/plain", b"nothing here; the terminal is at /\n")
-        # The page's files are the API's; the depth of the prefix says how far away they are.
+        # The API serves the page's files. The depth of the prefix determines the relative path to them.
         depth = fields.get("x-forwarded-prefix", self._prefix).strip("/").count("/") + 1
         title = os.environ.get("SLIPWAY_ALLOCATION_ID", "terminal")
         nonce = secrets.token_urlsafe(16)
@@ -173,7 +175,9 @@ class Server:
         ]  # fmt: skip
 
     def _is_ours(self, fields: dict[str, str]) -> bool:
-        """No foreign web page: it can neither send the proxy's field with a WebSocket, nor have our Host as Origin."""
+        """Whether the request is not from another web page. Such a page cannot send the proxy's field with a WebSocket,
+        and its Origin differs from our Host.
+        """
         host = fields.get("host", "")
         origin = fields.get("origin", "")
         if origin and urlsplit(origin).netloc.lower() != host.lower():
@@ -186,12 +190,14 @@ class Server:
         return name == "localhost"
 
     def _is_meant(self, fields: dict[str, str]) -> bool:
-        """Whether a request of the proxy is for this pod: an address passes from pod to pod."""
+        """Whether a request of the proxy is for this pod, because a new pod may reuse the address of an old one."""
         meant = fields.get("x-slipway-pod-uid", "")
         return not meant or not self._pod_uid or meant == self._pod_uid
 
     def _is_known(self, fields: dict[str, str]) -> bool:
-        """The proxy of the API, where it shows a token: every account of a machine reaches a loopback address."""
+        """Whether the request has the proxy's token. It is needed because every account of a machine can connect to a
+        loopback address.
+        """
         given = fields.get("authorization", "").encode("latin-1")
         return not self._token or hmac.compare_digest(given, b"Bearer " + self._token)
 
@@ -240,7 +246,7 @@ class Server:
             session.redraw()
             return TerminalClient(session, client, min(offset, session.replay.end), acks)
         for session in self.sessions.values():
-            if session.opener == client:  # it did not hear of it: the connection broke off
+            if session.opener == client:  # the connection broke before the client received the session's id
                 return TerminalClient(session, client, min(offset, session.replay.end), acks)
         self._forget()
         if len(self.sessions) >= SESSIONS_MAX:
@@ -257,7 +263,7 @@ class Server:
         return TerminalClient(session, client, 0, acks)
 
     def _forget(self) -> None:
-        """Sessions that ended long ago, or first when there are many."""
+        """Remove sessions that ended long ago, and earlier ones when there are too many."""
         over = sorted((each for each in self.sessions.values() if each.is_over and not each.cursors), key=_ended_at)
         for each in over:
             if time.monotonic() - each.ended_at > KEPT_S or len(self.sessions) >= SESSIONS_MAX:
@@ -265,7 +271,7 @@ class Server:
 
     async def _attend(self, socket: Socket, visit: TerminalClient) -> None:
         session = visit.session
-        session.left(visit.client)  # it was expected, and is back
+        session.left(visit.client)  # the reader was expected, and is back
         start = max(visit.offset, session.replay.first)
         session.moved(socket, start)
         works = (self._show(socket, visit, start), self._obey(socket, visit), _beat(socket))
@@ -285,7 +291,7 @@ class Server:
             await asyncio.gather(*jobs, return_exceptions=True)
 
     async def _show(self, socket: Socket, visit: TerminalClient, offset: int) -> None:
-        """Sends what the program prints, to its end."""
+        """Send the program's output, to its end."""
         session = visit.session
         await socket.text(
             type="session", id=session.id, offset=offset, truncated=offset != visit.offset, tty=session.tty,
@@ -304,7 +310,7 @@ class Server:
                 await session.news()
 
     async def _obey(self, socket: Socket, visit: TerminalClient) -> None:
-        """Passes input on, and does what the client says, until it leaves."""
+        """Pass input on and carry out the client's messages, until it leaves."""
         session = visit.session
         while True:
             kind, data = await socket.receive()
@@ -326,7 +332,7 @@ class Server:
 
 
 def main() -> int:
-    """Serves until SIGTERM; the address and the prefix are those that every pod of ours is told."""
+    """Serve until SIGTERM. The address and the prefix are those in the environment of every pod of ours."""
     env = dict(os.environ)
     host = env.get("SLIPWAY_POD_IP", "127.0.0.1")
     if not os.access(".", os.W_OK):
@@ -343,7 +349,7 @@ async def _run(env: dict[str, str], host: str, port: int) -> None:
     for each in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(each, over.set)
     loop.add_signal_handler(signal.SIGCHLD, server.reap)
-    # Not as a context: since Python 3.12 its end would wait for every connection.
+    # No `async with`: since Python 3.12, its end would wait for every connection.
     listening = await asyncio.start_server(server.serve, host, port, limit=HEAD_BYTES_MAX)
     sys.stderr.write(f"terminals at http://{host}:{port}\n")
     client = Client(env)
@@ -362,14 +368,14 @@ async def _run(env: dict[str, str], host: str, port: int) -> None:
 
 
 async def _beat(socket: Socket) -> None:
-    """Keeps the connection from looking dead, and notices when it is."""
+    """Send pings, so that the connection does not look dead and a dead one is noticed."""
     while True:
         await asyncio.sleep(PING_S)
         await socket.ping()
 
 
 def shell_of(env: dict[str, str]) -> str:
-    """The user's shell, where it can be run."""
+    """Return the user's shell, when it is executable, else another one."""
     named = [env.get("SLIPWAY_SHELL", ""), env.get("SHELL", "")]
     with contextlib.suppress(KeyError):
         named.append(pwd.getpwuid(os.getuid()).pw_shell)
@@ -385,7 +391,7 @@ def _shell_env(env: dict[str, str]) -> dict[str, str]:
         made.setdefault("USER", pwd.getpwuid(os.getuid()).pw_name)
     except KeyError:
         made.setdefault("USER", "user")
-        made.setdefault("PS1", r"\w\$ ")  # bash would say: I have no name!
+        made.setdefault("PS1", r"\w\$ ")  # bash would show: I have no name!
     return made
 
 
