@@ -26,7 +26,7 @@ class ListenAddress(msgspec.Struct, frozen=True):
 
     @property
     def is_loopback(self) -> bool:
-        """Whether only this machine can connect. A host name counts only when it is `localhost`, whatever it looks
+        """Whether only this machine can connect. A host name is accepted only when it is `localhost`, whatever it looks
         like.
         """
         return is_loopback(self.host)

@@ -1,6 +1,6 @@
 """A limit on log lines per kind of event: the first lines of each minute are written, then only their number.
 
-This module counts lines that a peer without a login can cause at will. Without a limit, anyone who can open a
+This module counts lines that a peer without a login can cause at will. Without a limit, any client that can open a
 connection decides how large the log is, and can hide other events in it.
 
 Promises: at most `lines_max` lines of each kind are admitted per `window_s`. Withheld lines are counted, and the first

@@ -32,7 +32,7 @@ WRITE_BEHIND: Final = Loop(
 
 _GAP_ROUNDS_MAX: Final = 4
 _SPANS_EVERY_S: Final = 0.6
-"""Nobody watches spans as they end, and the spans of one launch are best written together."""
+"""No user watches spans as they end, and the spans of one launch are best written together."""
 _AWAY_S: Final = 2.0
 """Seconds between attempts to write activity while the server is away."""
 _WRITE_MAX: Final = 1_000
