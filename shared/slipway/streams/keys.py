@@ -57,7 +57,9 @@ TRACE = KeyFamily(prefix="slipway:trace:", type="stream", length_max=256, ttl_s=
 """An entry contains the spans of one process that ended at about the same time."""
 ACTIVITY = KeyFamily(prefix="slipway:activity:", type="hash", ttl_s=30 * DAY_S)
 ACTIVITY_SINCE = "since"
-"""A field that is no use: the time since when the other sources are recorded. Without this field, they were lost."""
+"""A field of the activity hash that records no use: since when the other sources are recorded. Without this field, the
+earlier records were lost.
+"""
 WEBHOOK = KeyFamily(prefix="slipway:webhook:", type="stream", length_max=100_000, group=WEBHOOK_GROUP)
 """The events that a webhook has not received yet. An entry is removed when it was delivered or given up."""
 LETTERS = KeyFamily(prefix="slipway:letters:", type="stream", length_max=10_000)

@@ -19,7 +19,7 @@ _TOLD = (CONFIG_MAPS, EVENTS)
 
 
 def workspaces_keep_apart(evidence: AuditEvidence) -> Iterator[InvariantViolation]:
-    """I22: no answer to a workspace contains a string of another workspace."""
+    """I22: no answer to a workspace and no text output of a workspace contains a string of another workspace."""
     planted = [canary for canary in evidence.canaries if canary.workspace]
     for answer in evidence.answers:
         for canary in planted if answer.workspace else ():

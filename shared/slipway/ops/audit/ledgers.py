@@ -65,9 +65,7 @@ def admissions_come_from_decisions(evidence: AuditEvidence) -> Iterator[Invarian
 
 
 def admissions_wait_for_dependencies(evidence: AuditEvidence) -> Iterator[InvariantViolation]:
-    """I9: no allocation is admitted before every allocation of `spec.after` has ended, or when one ended in an unwanted
-    way.
-    """
+    """I9: an allocation is admitted only after every allocation of `spec.after` has ended with the required result."""
     for history in evidence.allocations.values():
         known = history[0].allocation.status.admission if evidence.starts_late else None
         for item in history:

@@ -29,7 +29,9 @@ _SLACK_S = 0.001
 
 
 def preemptions_are_decided(evidence: AuditEvidence) -> Iterator[InvariantViolation]:
-    """I21: an allocation must make room only after a decision in a ledger to evict it for another allocation."""
+    """I21: an allocation is ordered to make room only after a decision in a ledger that evicts it for another
+    allocation.
+    """
     decided = _evictions(evidence)
     for uid, history in evidence.allocations.items():
         for before, after in pairwise(history):
