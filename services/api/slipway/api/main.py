@@ -47,7 +47,7 @@ def main() -> int:
 
 
 async def build(context: ServiceContext[Settings]) -> None:
-    """Make the clients and serve; with `--once`, only check that everything is there."""
+    """Make the clients and serve; with `--once`, only check that the api could serve."""
     settings = context.settings
     timeouts = Timeouts(request_s=settings.kube_timeout_s, list_s=settings.request_timeout_s)
     kube = await context.resources.enter_async_context(
@@ -72,7 +72,10 @@ async def build(context: ServiceContext[Settings]) -> None:
 
 
 def compose(context: ServiceContext[Settings], kube: WatchingKube, streams: Streams, behind: BestEffort) -> ApiDeps:
-    """The application over these clients, and all that runs beside it; with `--once`, only what it is made of."""
+    """Start the application over these clients and its background loops; with `--once`, start nothing.
+
+    Return the dependencies of the application.
+    """
     settings = context.settings
     broken = asyncio.get_running_loop().create_future()
     parts = connect(
@@ -127,22 +130,25 @@ def compose(context: ServiceContext[Settings], kube: WatchingKube, streams: Stre
 
 
 class ApiServerAnswers:
-    """Whether the API server answers: asked every few seconds, for readiness, and because a watch that is silent while
-    it does not answer is no fault of this process."""
+    """Probes every few seconds whether the API server answers.
+
+    Readiness depends on it. It also excuses a silent watch: while the API server does not answer, the silence is no
+    fault of this process.
+    """
 
     def __init__(self, kube: Kube, clock: Clock, namespace: str) -> None:
-        """`namespace`: Slipway's own, which holds no allocations, so that the answer costs the API server nothing."""
+        """`namespace` is Slipway's own: it contains no allocations, so that a probe costs the API server nothing."""
         self._kube = kube
         self._namespace = namespace
         self._clock = clock
         self._since = math.inf
 
     def since(self) -> float:
-        """From when on it has answered each time, monotonic; `inf` when it does not."""
+        """Return the monotonic time of the first answer since the last failed probe; `inf` when the last one failed."""
         return self._since
 
     async def look(self) -> None:
-        """Ask once. Raises what it answers, or why it does not."""
+        """Probe once. Raises the error of the LIST when it fails."""
         try:
             with telemetry.suppressed():
                 await self._kube.list(ALLOCATIONS, namespace=self._namespace, limit=1)
@@ -158,9 +164,9 @@ def follow_tokens(context: ServiceContext[Settings], tokens: TokenBook) -> None:
 
 
 def follow_logins(context: ServiceContext[Settings], sessions: BrowserSessions) -> None:
-    """Know the keys that seal cookies, and what was logged out at other replicas."""
+    """Read the keys that seal cookies, and the logouts at other replicas, every few seconds."""
     if sessions.keys.is_shared:
-        # Programs need no cookie: without these keys the rest goes on.
+        # Programs need no cookie, so a failure to read these keys does not make the process unready.
         look = sessions.keys.look
         context.loop(SESSION_KEYS, look, min_interval_s=LOOK_S, max_backoff_s=BACKOFF_S)
     else:
@@ -170,7 +176,7 @@ def follow_logins(context: ServiceContext[Settings], sessions: BrowserSessions) 
 
 
 def audit_destination(settings: Settings, clock: Clock) -> AuditFile | AuditWebhook | None:
-    """Where audit events go beside the log; None where nowhere is set."""
+    """Return where audit events are delivered in addition to the log; None when no destination is set."""
     if settings.audit_file:
         keeps = FileRetention(
             bytes_max=settings.audit_file_bytes_max,
@@ -185,7 +191,7 @@ def audit_destination(settings: Settings, clock: Clock) -> AuditFile | AuditWebh
 
 
 def follow_audit(context: ServiceContext[Settings], destination: AuditDestination) -> AuditTrail:
-    """Deliver audit events until the process ends, then what is left."""
+    """Deliver audit events until the process stops, then deliver those that are still in the buffer."""
     settings = context.settings
     trail = AuditTrail(
         destination,
@@ -207,7 +213,7 @@ def follow_audit(context: ServiceContext[Settings], destination: AuditDestinatio
 
 
 async def check(parts: ApiDeps) -> None:
-    """Whether this process could serve: Kubernetes answers and knows our resources. Raises what is missing."""
+    """Check that Kubernetes answers and knows our custom resources. Raises UnavailableError when it does not."""
     try:
         await parts.kube.list(ALLOCATIONS, limit=1)
     except (NotFoundError, InvalidError) as error:
@@ -218,7 +224,7 @@ async def check(parts: ApiDeps) -> None:
 
 
 async def _serve_health(context: ServiceContext[Settings]) -> None:
-    """The probes where others can reach them, while the api itself is reachable from this machine only."""
+    """Serve the probes on a listener of their own, for an api that is reachable only from this machine."""
     settings = context.settings
     listener = context.resources.enter_context(bind(parse_listen(settings.health_listen)))
     _log.info("serving probes", listen=settings.health_listen)
@@ -227,7 +233,7 @@ async def _serve_health(context: ServiceContext[Settings]) -> None:
 
 
 async def _serve_tasks(context: ServiceContext[Settings], parts: ApiDeps) -> None:
-    """The tasks' door, on a listener of its own: what comes in there can reach nothing else."""
+    """Serve the routes for tasks on a listener of their own: its callers can reach no other route."""
     settings = context.settings
     listener = context.resources.enter_context(bind(parse_listen(settings.task_listen)))
     _log.info("serving tasks", listen=settings.task_listen)
@@ -235,13 +241,13 @@ async def _serve_tasks(context: ServiceContext[Settings], parts: ApiDeps) -> Non
 
 
 def _server(context: ServiceContext[Settings], app: AsgiApp, listener: socket.socket) -> HttpServer:
-    """Without WebSockets."""
+    """A server without WebSockets."""
     drain_s = context.settings.drain_timeout_s
     return HttpServer(app, [listener], drain_timeout_s=drain_s, websockets=False, limits=context.limits)
 
 
 async def _announce(context: ServiceContext[Settings], parts: ApiDeps) -> None:
-    """Announce launches until the process stops, then what is left."""
+    """Publish launches to the streams until the process stops, then publish those that are still in the buffer."""
     async with TaskGroup() as tasks:
         announcing = tasks.create_task(
             service.loop(

@@ -1,10 +1,11 @@
-"""Workspaces, queues, pools and jobs that a filter of a list names: a name that does not exist is refused, in the words
-for a body.
+"""Refuses a list filter that names a workspace, queue, pool or job that does not exist.
 
-An empty answer would read as "nothing runs there". The names are checked only when nothing was found, so that a list
-that has something to show reads nothing more. A name that is remembered is no error: the queue was deleted, and work
-that is kept, or the totals of usage, still name it. A user is never refused: one who launched nothing has no object. A
-workspace that the caller may not see is refused in the words for one that does not exist.
+Without the refusal the empty answer would read as "nothing runs there". The error has the same words as the one for a
+launch body. The names are checked only after a list found nothing, so that other lists cost no further read.
+
+- A remembered name is no error: its queue was deleted, but retained allocations or usage totals still name the queue.
+- A user is never refused: a user who launched nothing has no object.
+- A workspace that the caller may not see is refused in the words for one that does not exist.
 
 Owns the refusal. It must not know the routes.
 """
@@ -22,16 +23,16 @@ from slipway.kube.resources import ALLOCATIONS, JOBS, QUEUES, RESOURCE_POOLS
 
 NAME_SHOWN_MAX = 80
 Chosen = Literal["pool", "queue", "job"]
-"""What an allocation names."""
+"""The kinds of objects that the spec of an allocation names."""
 What = Literal["workspace"] | Chosen
 Workspaces = Callable[[], Awaitable[Collection[str]]]
-"""The names of those that the caller may see."""
+"""Returns the names of the workspaces that the caller may see."""
 Remembered = Callable[[What, str], Awaitable[bool]]
-"""Whether something that a list can show still tells of a name that does not exist any more."""
+"""Whether data that a list can show still contains a name whose object does not exist any more."""
 
 
 class Named(msgspec.Struct, frozen=True, kw_only=True):
-    """The names in a filter; empty: none. A job is looked for in the workspace, if the filter names one."""
+    """The names in a filter; empty: none. The job is looked up in `workspace` when the filter names one."""
 
     pool: str = ""
     queue: str = ""
@@ -40,14 +41,18 @@ class Named(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def check_named(kube: Kube, named: Named, workspaces: Workspaces, remembered: Remembered | None = None) -> None:
-    """Raises InvalidError at the parameter whose name does not exist and is not remembered by any kept allocation."""
+    """Check that each named object exists, or that a retained allocation or `remembered` still knows its name.
+
+    Raises:
+        InvalidError: at the query parameter whose name is unknown.
+    """
 
     async def is_remembered(what: Chosen, name: str) -> bool:
         return await _is_kept(kube, what, name) or (remembered is not None and await remembered(what, name))
 
     if named.workspace:
         seen = sorted(await workspaces())
-        # Kept allocations say nothing of it: those in a workspace that the caller may not see stay hidden.
+        # Retained allocations are not searched here: they would reveal workspaces that the caller may not see.
         is_known = named.workspace in seen or (
             remembered is not None and await remembered("workspace", named.workspace)
         )

@@ -1,8 +1,8 @@
-"""Networks that an operator allows, and the IPv4 address that an IPv6 one leads to.
+"""Networks that an operator allows, and the IPv4 address that is embedded in an IPv6 address.
 
-The checks of webhooks and of the proxy share them: both make the api connect to an address that others chose.
+Webhooks and the proxy share these checks: both make the api connect to an address that a user chose.
 
-Source: RFC 6052 (addresses of the NAT64 prefix hold an IPv4 one).
+Source: RFC 6052 (addresses of the NAT64 prefix contain an IPv4 address).
 """
 
 import ipaddress
@@ -14,17 +14,17 @@ _NAT64 = ipaddress.ip_network("64:ff9b::/96")
 
 
 def parse_networks(texts: Sequence[str]) -> tuple[Network, ...]:
-    """Networks in CIDR form. Raises ValueError for one that is none."""
+    """Parse networks in CIDR form. Raises ValueError for a text that is no network."""
     return tuple(ipaddress.ip_network(text) for text in texts)
 
 
 def is_within(address: IP, networks: Sequence[Network]) -> bool:
-    """Whether one of the networks holds the address, or the IPv4 one that it leads to."""
+    """Whether one of the networks contains the address, or the IPv4 address that is embedded in it."""
     return any(each in network for each in {address, inner(address)} for network in networks)
 
 
 def inner(address: IP) -> IP:
-    """The IPv4 address that an IPv6 one leads to, if it does: mapped, 6to4, NAT64."""
+    """Return the IPv4 address that is embedded in an IPv6 address (mapped, 6to4, NAT64); else the address itself."""
     if isinstance(address, ipaddress.IPv4Address):
         return address
     if address.ipv4_mapped is not None:
@@ -37,9 +37,9 @@ def inner(address: IP) -> IP:
 
 
 def normal_text(text: str) -> str:
-    """One spelling for all texts of an address, that of the IPv4 one that it leads to; empty for a text that is none.
+    """Return the one normal spelling of an address, or of the IPv4 address embedded in it; empty if it is no address.
 
-    An IPv6 address loses its zone, which says by which interface a machine reaches it.
+    The zone of an IPv6 address is removed: it only names the interface through which a machine reaches the address.
     """
     try:
         address = inner(ipaddress.ip_address(text))
@@ -59,4 +59,4 @@ METADATA = parse_networks(
         "fd00:42::42/128",  # Scaleway
     )
 )
-"""Where clouds serve their machines' credentials and settings, besides link-local addresses."""
+"""Where clouds serve the credentials and settings of their machines, in addition to link-local addresses."""

@@ -1,14 +1,17 @@
-"""How many streams are open at this process: in all, of one user, and in one workspace.
+"""Limits on the open streams of this process: in total, per user, and per workspace.
 
-A stream is what holds a place for long: server-sent events, a followed log, a proxied request or WebSocket, a command
-in a rank, a long poll. Owns the counts and the refusals; must not know what a stream carries.
+A stream is a request that stays open for long: server-sent events, a followed log, a proxied request or WebSocket, a
+command in a rank, a long poll. Owns the counts and the refusals; must not know what a stream carries.
 
-Promises: a user or a workspace at its limit is refused while others still get a place; a refusal names the limit, its
-setting and what to close; a place is given back however the stream ends. The counts are those of one process: with
-several replicas each limit is that many times as high.
+Promises
+- A user or a workspace at its limit is refused, while other users and workspaces can still open streams.
+- A refusal names the limit, its setting and what to close.
+- A stream is no longer counted once it has ended, however it ended.
 
-A rank that waits in a long poll has a limit of its own and takes no place of its workspace: a gang polls with thousands
-of ranks. In mode `none` nobody is known, so that only the limit of the process holds.
+Each process counts only its own streams: with N replicas each limit is N times as high.
+
+A rank that waits in a long poll has a limit of its own and is not counted for its workspace, because a gang polls with
+thousands of ranks. With `SLIPWAY_AUTH=none` the caller is unknown, so only the limit of the process applies.
 """
 
 import contextlib
@@ -30,7 +33,10 @@ _CLOSE = "close one first: a page of a browser, slipway logs --follow, slipway p
 
 
 class StreamHolder(msgspec.Struct, frozen=True, kw_only=True):
-    """Whose a stream is; an empty `user` is not known, an empty `workspace` is none or several."""
+    """The user and the workspace of a stream.
+
+    `user` is empty when the caller is unknown; `workspace` is empty when the stream is about none or several.
+    """
 
     user: str = ""
     workspace: str = ""
@@ -41,13 +47,13 @@ NOBODY = StreamHolder()
 
 
 def holder_of(connection: HTTPConnection) -> StreamHolder:
-    """Whose stream the answer to this request would be."""
+    """Return the user and the workspace that a stream for this request counts for."""
     found: StreamHolder = connection.scope.get(HOLDER_KEY, NOBODY)
     return found
 
 
 class OpenStreams:
-    """`limit` in all; `per_user` and `per_workspace` of each."""
+    """Counts the open streams: at most `limit` in total, `per_user` for each user, `per_workspace` for each one."""
 
     def __init__(self, limit: int, *, per_user: int, per_workspace: int) -> None:
         self._limit = limit
@@ -60,11 +66,11 @@ class OpenStreams:
 
     @property
     def count(self) -> int:
-        """Open now; polls of ranks are not among them."""
+        """Number of open streams, without the long polls of ranks."""
         return self._open
 
     def check(self, holder: StreamHolder = NOBODY) -> None:
-        """Raises TooManyStreamsError when another one is too many, by the limit that is reached."""
+        """Raises TooManyStreamsError when a limit allows no further stream; the message names the limit."""
         if holder.user and self._users[holder.user] >= self._per_user:
             raise TooManyStreamsOfOneError(
                 f"{holder.user[:128]} has {self._per_user} open streams at this process, and one user may have no more "
@@ -86,7 +92,7 @@ class OpenStreams:
 
     @contextlib.contextmanager
     def held(self, kind: str, holder: StreamHolder = NOBODY) -> Generator[None]:
-        """Counts one while inside. Raises TooManyStreamsError."""
+        """Count a stream while the context is open. Raises TooManyStreamsError at a limit."""
         self.check(holder)
         counts = [(self._users, holder.user), (self._workspaces, holder.workspace)]
         self._open += 1
@@ -103,7 +109,11 @@ class OpenStreams:
 
     @contextlib.contextmanager
     def polled(self, holder: StreamHolder) -> Generator[None]:
-        """Counts a long poll while inside. Raises TooManyStreamsError."""
+        """Count a long poll while the context is open; one of an unknown caller is not counted.
+
+        Raises:
+            TooManyStreamsError: a limit is reached.
+        """
         if not holder.user:
             yield
             return
@@ -130,7 +140,7 @@ def _add(count: Counter[str], name: str) -> None:
 
 
 def _take_away(count: Counter[str], name: str) -> None:
-    """Names without a stream are forgotten, so that their number is bounded by that of the streams."""
+    """Subtract one stream. A name without streams is removed, so there are never more names than streams."""
     if name:
         count[name] -= 1
         if not count[name]:

@@ -1,6 +1,6 @@
-"""The OpenAPI 3.1 document, made of the route table and the msgspec structs: it cannot say anything else.
+"""The OpenAPI 3.1 document, generated from the route table and the msgspec structs, so that it cannot contradict them.
 
-Pure but for the texts below the fields of structs, which are read from their source.
+Pure, except that the texts below the fields of structs are read from the source files.
 """
 
 import re
@@ -164,7 +164,7 @@ _MEDIA: Json = {
     "text/csv": {"schema": {"type": "string", "description": "The same rows, with a head."}},
     "application/gzip": {"schema": {"type": "string", "format": "binary", "description": "A gzipped tar archive."}},
 }
-"""{media type: its content} where no struct says it"""
+"""{media type: its content} for answers that no struct describes."""
 
 
 def _response(row: Endpoint, by_type: Json) -> Json:
@@ -193,7 +193,7 @@ def _operation_id(row: Endpoint) -> str:
 
 
 def _complete(components: Json) -> None:
-    """What the structs cannot say: a launch names a template, or carries one."""
+    """Add what the structs cannot express: the `template` of a launch is a pod template, or the name of a Template."""
     launch = components["LaunchBody"]["properties"]
     launch["template"] = {
         "description": "a PodTemplateSpec, or the name of a Template of the workspace",
@@ -204,7 +204,7 @@ def _complete(components: Json) -> None:
 
 
 def _say_items(schema: Any) -> None:
-    """A list of anything says so: generators of clients refuse an array without `items`."""
+    """Give each array schema without items an empty `items`: generators of clients refuse an array without it."""
     if isinstance(schema, list):
         for each in cast("list[Any]", schema):
             _say_items(each)
@@ -217,13 +217,13 @@ def _say_items(schema: Any) -> None:
 
 
 def _describe(components: Json, structs: dict[str, type]) -> None:
-    """Every property says what it means: by its struct's annotation, the text below it, or the table of names."""
+    """Describe each property: by the annotation in its struct, the text below the field, or the table of names."""
     for component, schema in components.items():
         struct = structs.get(component)
         fields = {each.encode_name: each.name for each in msgspec.structs.fields(struct)} if struct is not None else {}
         for name, each in schema.get("properties", {}).items():
             if each.get("default") == "" and not _may_be_empty(each):
-                # Left away it is empty; said, it must be a value.
+                # A client may omit the property, but must not send the empty text, so "" is no valid default.
                 del each["default"]
             if "description" in each:
                 continue
@@ -238,13 +238,13 @@ def _may_be_empty(schema: Json) -> bool:
 
 
 def _structs_of(types: Iterable[Any]) -> dict[str, type]:
-    """The structs that the types are made of, by name."""
+    """Return all structs that the types contain, by name."""
     found: dict[str, type] = {}
     waiting: list[Any] = list(inspect.multi_type_info(types))
     while waiting:
         info = waiting.pop()
         if isinstance(info, inspect.StructType):
-            # Lists of different items have the same name, `Items`: each of them is looked into.
+            # Lists of different items share the name `Items`, so each of them is searched.
             if info.cls.__name__ in found and get_origin(info.cls) is None:
                 continue
             found[info.cls.__name__] = info.cls

@@ -1,7 +1,7 @@
-"""Links from a workload to what the cluster has beside Slipway: its logs in Loki, a dashboard, a portal, a runbook.
+"""Links from a workload to other systems of the cluster: its logs in Loki, a dashboard, a portal, a runbook.
 
-Owns the templates that an operator writes and what they may name. Pure: no IO. A link carries no credentials: a user
-signs in there. Title, address and icon are those of `metadata.links` of an entity in Backstage.
+Owns the templates that an operator writes and their placeholders. Pure: no IO. A link contains no credentials: the user
+logs in at the other system. Title, address and icon have the form of `metadata.links` of an entity in Backstage.
 """
 
 import re
@@ -30,7 +30,7 @@ _NAME: Final = re.compile(r"\{([^{}]*)\}")
 
 
 class LinkTemplate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One link of each workload; `url` with placeholders, `icon` a name that portals know, such as `dashboard`."""
+    """One link that each workload gets. `url` has placeholders; `icon` is a name that portals know."""
 
     title: Annotated[str, Meta(min_length=1, max_length=64)]
     url: Annotated[str, Meta(max_length=4096)]
@@ -45,12 +45,12 @@ class OutsideLinks(msgspec.Struct, frozen=True):
     """The templates of one installation."""
 
     logs: str = ""
-    """empty: the cluster has no logs of its own"""
+    """address template of the cluster's own log system; empty: there is none"""
     others: tuple[LinkTemplate, ...] = ()
 
 
 def check_url_template(text: str) -> str:
-    """A template as it may be in the settings; empty: there is none. Raises ValueError."""
+    """Return the template when it is valid in the settings; empty means no template. Raises ValueError."""
     if not text:
         return text
     known = ", ".join(f"{{{name}}}" for name in PLACEHOLDERS)
@@ -69,7 +69,7 @@ def check_url_template(text: str) -> str:
 
 @lru_cache(maxsize=8)
 def link_templates(text: str) -> tuple[LinkTemplate, ...]:
-    """The links in a setting, which is JSON: `[{"title": ..., "url": ..., "icon": ...}]`. Raises ValueError."""
+    """Parse the links of a setting in JSON: `[{"title": ..., "url": ..., "icon": ...}]`. Raises ValueError."""
     if not text:
         return ()
     try:
@@ -89,7 +89,7 @@ def link_templates(text: str) -> tuple[LinkTemplate, ...]:
 
 
 def link_to(template: str, allocation: Allocation) -> str:
-    """The address that a template gives for an allocation; empty without a template."""
+    """Return the address that the template makes for an allocation; empty without a template."""
     if not template:
         return ""
     meta, status = allocation.metadata, allocation.status

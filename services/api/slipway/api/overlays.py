@@ -1,12 +1,12 @@
-"""What a launch consists of: defaults of the workspace, templates, and the request, laid over each other. Pure.
+"""Merges the layers of a launch: defaults of the workspace, templates, and the request. Pure.
 
-Owns the rules of the merge, and the note of which layer each value comes from. The defaults of pool and kind lie under
-all of this; they are `slipway.crd.resolve`'s, which hand-applied objects go through as well.
+Owns the rules of the merge, and the record of which layer each value comes from. The defaults of pool and kind lie
+below all of these layers. `slipway.crd.resolve` adds them, because objects applied by hand need them as well.
 
-Merging takes time in proportion to what is merged.
+The rules: objects are merged key by key, to any depth. Any other value (a list too) replaces the value of the layers
+below. Null removes the value of the layers below.
 
-The rules: objects are merged key by key, to any depth; everything else (a list too) replaces what is below; null takes
-away what is below.
+The time of a merge is proportional to the size of its layers.
 """
 
 from bisect import bisect_left
@@ -30,14 +30,14 @@ _KIND_FIELDS = ("image", "command", "args", "resources", "env", "port")
 
 
 class Layer(msgspec.Struct, frozen=True, kw_only=True):
-    """A part of a launch body, and who says it."""
+    """A partial launch body and the name of its source."""
 
     source: str
     body: Mapping[str, Any]
 
 
 def stacked(layers: Sequence[Layer]) -> tuple[Json, Sources]:
-    """The layers from the lowest to the highest as one body, and where each value is from."""
+    """Merge the layers, lowest first; return the body, and the layer that each value comes from."""
     body: Json = {}
     origin = _Origin()
     for layer in layers:
@@ -46,12 +46,12 @@ def stacked(layers: Sequence[Layer]) -> tuple[Json, Sources]:
 
 
 def merged(under: Mapping[str, Any], over: Mapping[str, Any]) -> Json:
-    """`over` laid over `under`."""
+    """Return `under` with `over` merged over it."""
     return stacked([Layer(source="", body=under), Layer(source="", body=over)])[0]
 
 
 def blamed(error: InvalidError, sources: Sources, what: str) -> InvalidError:
-    """The error, saying of each field that is not the client's own who said it."""
+    """Return the error with the source added to each field that does not come from the request itself."""
     fields: list[FieldError] = []
     blame = _Blame(sources)
     for field in error.fields:
@@ -62,7 +62,7 @@ def blamed(error: InvalidError, sources: Sources, what: str) -> InvalidError:
 
 
 def with_defaults(sources: Sources, spec: AllocationSpec, pool: ResourcePool) -> Sources:
-    """The sources, and of what no layer says, whether the pool or the kind gives it."""
+    """Return the sources, and for each field that no layer sets whether its default is from the pool or the kind."""
     given = pool.spec.defaults.get(spec.kind)
     complete = dict(sources)
     said = {known.split("/", 2)[1] for known in sources}
@@ -75,7 +75,7 @@ def with_defaults(sources: Sources, spec: AllocationSpec, pool: ResourcePool) ->
 
 
 class _Origin:
-    """Which layer a value is from, and the same of what is below it."""
+    """The layer that a value comes from, and those of the values inside it."""
 
     __slots__ = ("below", "source")
 
@@ -84,7 +84,7 @@ class _Origin:
         self.below: dict[str, _Origin] = {}
 
     def told(self, at: str = "") -> Iterator[tuple[str, str]]:
-        """(pointer, layer) of each value that a layer says."""
+        """Yield (pointer, layer) of each value that a layer sets."""
         for name, origin in self.below.items():
             here = at + pointer(name)
             if origin.source is not None:
@@ -100,7 +100,7 @@ def _laid(under: Mapping[str, Any], over: Mapping[str, Any], source: str, origin
             result.pop(name, None)
             origin.below.pop(name, None)
         elif isinstance(value, Mapping):
-            # What lies above nothing is laid over nothing, so that its nulls take away there too.
+            # Without an object below, the value is merged over an empty one, so that nulls inside it are removed too.
             is_map = isinstance(below, Mapping)
             if not is_map:
                 origin.below.pop(name, None)
@@ -116,7 +116,10 @@ def _laid(under: Mapping[str, Any], over: Mapping[str, Any], source: str, origin
 
 
 class _Blame:
-    """Who said the value at a pointer, the one above it, or (when all below it agree) the ones below."""
+    """Finds the source of the value at a pointer, of the nearest value around it, or of the values inside it.
+
+    Values inside it name a source only when all of them come from the same one.
+    """
 
     def __init__(self, sources: Sources) -> None:
         self._sources = sources

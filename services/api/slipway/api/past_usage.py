@@ -1,7 +1,7 @@
-"""What queues and users have used before, for whoever looks: read as the scheduler reads it, and kept for a minute.
+"""The past usage of queues and users, as the api shows it: read as the scheduler reads it, and cached for a minute.
 
-Only where a pool has `fairShare`; elsewhere nothing is read. The arithmetic is the scheduler's own
-(`model/decay.py`): the order that is shown is the order that is kept, but for what happened within that minute.
+Only pools with `fairShare` are read. The arithmetic is the scheduler's own (`model/decay.py`), so the api shows the
+order that the scheduler applies, except for changes within that minute.
 """
 
 from collections.abc import Iterable, Mapping
@@ -20,11 +20,11 @@ from slipway.model.lifecycle import Phase
 from slipway.model.position import milliseconds
 
 Levels = Mapping[tuple[str, str], Mapping[str, int]]
-"""{(pool, queue): {user: by what they are compared}}"""
+"""{(pool, queue): {user: the decayed usage that orders the users}}"""
 
 
 async def past_use_of(parts: ApiDeps, pool: ResourcePool) -> ByUser:
-    """{queue: {user: GPU-milliseconds left}} of a pool; empty where the past does not count."""
+    """Return the decayed usage of a pool, {queue: {user: GPU-milliseconds}}; empty without `fairShare`."""
     rule = fair_share(pool.spec.fair_share)
     if rule is None:
         return {}
@@ -44,7 +44,7 @@ async def past_use_of(parts: ApiDeps, pool: ResourcePool) -> ByUser:
 
 
 def gpus_by_user(allocations: Iterable[Allocation]) -> dict[str, dict[str, int]]:
-    """{queue: {user: GPUs that their work holds, in `GPU_UNITS`}}."""
+    """Return {queue: {user: GPUs of their admitted allocations, in `GPU_UNITS`}}."""
     found: dict[str, dict[str, int]] = {}
     for each in allocations:
         if is_admitted(each) and each.status.phase is not Phase.TERMINATED and each.status.slots:
@@ -54,12 +54,12 @@ def gpus_by_user(allocations: Iterable[Allocation]) -> dict[str, dict[str, int]]
 
 
 def levels(used: Mapping[str, int], held: Mapping[str, int]) -> dict[str, int]:
-    """{user: by what they are compared} of one queue."""
+    """Return {user: the decayed usage that orders the users} of one queue."""
     return {user: level(used.get(user, 0), held.get(user, 0)) for user in sorted(used.keys() | held.keys())}
 
 
 async def levels_of(parts: ApiDeps, pools: Iterable[ResourcePool]) -> Levels:
-    """Those of all queues of these pools whose users take turns."""
+    """Return the levels of the queues of these pools that order their users by past usage (`userOrder: LeastUsed`)."""
     counting = {pool.metadata.name: pool for pool in pools if pool.spec.fair_share is not None}
     if not counting:
         return {}

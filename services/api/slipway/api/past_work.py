@@ -1,8 +1,8 @@
-"""What a pool has seen lately: how long work ran, when it arrived, what it asked for: what estimates need.
+"""The recent past of a pool, for estimates: how long work ran, when it arrived, and what it requested.
 
-Owns which past is looked at, and how much of it. It is that of the view of allocations (`seen_allocations.py`), so it
-reads Kubernetes only for the last few that have ended, whose specs the view does not keep. It ends where the retention
-of ended allocations does. Must not know what an estimate is.
+Owns which part of the past is read. The past comes from the view of allocations (`seen_allocations.py`). Kubernetes is
+read only for the last few ended allocations, because the view does not keep their specs. The past reaches back as far
+as ended allocations are retained. Must not know what an estimate is.
 """
 
 from typing import Any, Final
@@ -18,26 +18,26 @@ from slipway.model.times import parse_time
 
 DAY_S: Final = 86_400.0
 RUNS_MAX: Final = 1_000
-"""So many of the last ended allocations say how long work runs."""
+"""Number of the last ended allocations whose run times are returned."""
 PIECES_MAX: Final = 50
-"""So many of them say what arrives."""
+"""Number of the last ended allocations that are returned whole, as samples of the work that arrives."""
 
 
 class PastWork(msgspec.Struct, frozen=True, kw_only=True):
     """The past of a pool. Times are epoch seconds."""
 
     runs: list[dict[str, Any]] = []
-    """of what has ended: queue, user, gpus, ran_s and limit_s"""
+    """of ended allocations, the last to end first: queue, user, gpus, ran_s and limit_s"""
     since: float = 0.0
-    """from when on `arrivals` has all of them"""
+    """`arrivals` is complete from this time on"""
     arrivals: list[float] = []
-    """in order"""
+    """times of creation, ascending"""
     ended: list[Allocation] = []
-    """whole"""
+    """the last ended allocations with their whole specs, the last to end first"""
 
 
 async def past_work(seen: SeenAllocations, pool: str, now: float) -> PastWork:
-    """The past of this pool; an empty one while the view cannot answer."""
+    """Return the past of this pool; an empty one while the view of allocations cannot answer."""
     listed = await seen.all()
     if listed is None:
         return PastWork()
@@ -54,7 +54,7 @@ async def past_work(seen: SeenAllocations, pool: str, now: float) -> PastWork:
 
 
 def ran_s(allocation: Allocation) -> float:
-    """How long the last attempt of something that has ended ran; 0 when it did not."""
+    """Return how long the last attempt of an ended allocation ran, in seconds; 0 when it did not run."""
     status = allocation.status
     if not status.started_at or not status.ended_at:
         return 0.0

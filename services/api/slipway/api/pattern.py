@@ -1,7 +1,7 @@
 """Regular expressions of callers, searched in time that is proportional to the line, whatever the pattern.
 
-Owns the bounds and the words of a refusal. The engine is RE2: the standard library's tries one way after another, and a
-pattern such as `(a+)+$` would hold up the whole process. RE2 has no references back and no looking around.
+Owns the bounds and the words of a refusal. The engine is RE2. The standard library's engine backtracks: a pattern such
+as `(a+)+$` could block the whole process. RE2 has no backreferences and no lookaround.
 """
 
 from typing import Any
@@ -9,9 +9,9 @@ from typing import Any
 import re2
 
 _re2: Any = re2
-"""It tells no types."""
+"""The module has no type information."""
 MEMORY_MAX = 1024 * 1024
-"""Bytes of one compiled pattern with the states that it has met."""
+"""Most bytes of memory for one compiled pattern and its cached states."""
 
 
 class PatternError(ValueError):
@@ -22,7 +22,7 @@ class Pattern:
     """A compiled pattern; `is_in` searches a line for it.
 
     Raises:
-        PatternError: it is no pattern, or one that cannot be searched in linear time, or too large.
+        PatternError: the text is no pattern, cannot be searched in linear time, or is too large.
     """
 
     def __init__(self, text: str) -> None:
@@ -42,6 +42,6 @@ class Pattern:
 
 
 def _said(args: tuple[Any, ...]) -> str:
-    """The engine's words, which come as bytes."""
+    """Return the engine's message, which the engine gives as bytes."""
     said = args[0] if args else ""
     return said.decode("utf-8", "replace") if isinstance(said, bytes) else str(said)
