@@ -1,11 +1,11 @@
-"""Short forms of a launch that stand for several fields of a pod: `volumes`, `checkpoints`, `privileges`,
-`architecture`. Pure.
+"""Short forms of a launch that set several fields of a pod: `volumes`, `checkpoints`, `privileges`, `architecture`.
+Pure.
 
-Owns what they become in a pod template, and where a client wrote what the judges of templates refuse. Whether a pool
-allows a privilege is theirs (`slipway.crd.podsecurity`).
+Owns the pod template fields that each short form sets. It also maps an error of the template checks back to the short
+form that the client wrote. Whether a pool allows a privilege is decided by `slipway.crd.podsecurity`.
 
-Invariants: a short form takes the place of what a template says at the same path or field, and of nothing else. Each
-claim is one volume of the pod, however often it is mounted.
+Invariants: a short form replaces the value of the template at the same path or field, and nothing else. Each claim is
+one volume of the pod, however often it is mounted.
 """
 
 import posixpath
@@ -30,10 +30,10 @@ _CHECKPOINTS = re.compile(
 )
 _CHECKPOINTS_PATH = "/checkpoints"
 _OWN_FOLDER = "$(SLIPWAY_ALLOCATION_ID)"
-"""The same in all attempts of an allocation."""
+"""The default folder of the checkpoints: it is the same in all attempts of an allocation."""
 _READ_ONLY = "ro"
 ARCHITECTURE_LABEL = "kubernetes.io/arch"
-"""Every kubelet gives it to its node."""
+"""The label that every kubelet sets on its node."""
 _TEMPLATE = re.compile(r"(?:/ranks/(?P<rank>\d+))?/template/spec(?P<field>/.+)")
 _MOUNT = re.compile(r"/containers/(?P<container>\d+)/volumeMounts/(?P<mount>\d+)(/.*)?")
 _ADDED = re.compile(r"/containers/(?P<container>\d+)/securityContext/capabilities/add/(?P<place>\d+)")
@@ -41,7 +41,7 @@ _USER_AT = "/securityContext/runAsUser"
 
 
 def errors_of(body: LaunchBody, run_as_defaults: Collection[str]) -> list[FieldError]:
-    """What is wrong with the short forms themselves, or contradicts another field of the launch."""
+    """Return the errors of the short forms themselves, and their contradictions to other fields of the launch."""
     errors: list[FieldError] = []
     for path, claim in body.volumes.items():
         at = f"/volumes{pointer(path)}"
@@ -64,7 +64,7 @@ def errors_of(body: LaunchBody, run_as_defaults: Collection[str]) -> list[FieldE
 
 
 def applied(template: Mapping[str, Any], body: LaunchBody) -> Json:
-    """The pod template with the short forms of the launch on its pod and its main container."""
+    """Return the pod template with the short forms of the launch applied to its pod and its main container."""
     containers = [dict(container) for container in containers_of(template)] or [{"name": MAIN_CONTAINER}]
     main = main_container({**template, "spec": {"containers": containers}})
     spec = {**object_of(template.get("spec")), "containers": containers}
@@ -99,9 +99,12 @@ def is_used(body: LaunchBody) -> bool:
 
 
 def as_written(error: FieldError, body: LaunchBody, spec: AllocationSpec) -> FieldError | None:
-    """What is refused in the `spec` that was made, at the short form that the client wrote; None: it is not of one."""
+    """Return the error with its pointer moved from the generated `spec` to the short form that the client wrote.
+
+    None when the refused field does not come from a short form.
+    """
     at = _pointer_of(error.pointer, body, spec)
-    # A name in a list is not false or true, as the field of the pod is.
+    # A privilege is a name in a list, not a boolean like the field of the pod, so "must be false" is removed.
     return FieldError(at, error.detail.removeprefix("must be false: ")) if at else None
 
 
@@ -139,7 +142,7 @@ def _checkpoint_errors(body: LaunchBody) -> list[FieldError]:
 
 
 def _architecture_errors(body: LaunchBody) -> list[FieldError]:
-    """A selector of nodes that says another one: no node would do."""
+    """Return an error for each node selector with another architecture: no node would match both."""
     selectors = [
         (f"{where}.spec.nodeSelector", object_of(object_of(template.get("spec")).get("nodeSelector")))
         for where, template in _templates(body)
@@ -153,7 +156,7 @@ def _architecture_errors(body: LaunchBody) -> list[FieldError]:
 
 
 def _mounted(main: Json, spec: Json, wanted: Mapping[str, str]) -> tuple[list[Any], list[Any]]:
-    """The mounts of the main container and the volumes of the pod, with the claims that are `wanted` at their paths."""
+    """Return (mounts of the main container, volumes of the pod) with the `wanted` {path: claim} added."""
     others = [item for item in _listed(main.get("volumeMounts")) if str(object_of(item).get("mountPath")) not in wanted]
     volumes = _listed(spec.get("volumes"))
     taken = {str(object_of(volume).get("name")) for volume in volumes}
@@ -165,7 +168,7 @@ def _mounted(main: Json, spec: Json, wanted: Mapping[str, str]) -> tuple[list[An
     mounts: list[Json] = []
     for claim, places in claims.items():
         name = next(free)
-        # A claim that may only be read (ReadOnlyMany) is attached so; one that is written at another path is not.
+        # A claim with only read-only mounts is attached read-only, because a ReadOnlyMany claim allows nothing else.
         is_read_only = all(is_read for _, is_read in places)
         source: Json = {"claimName": claim, **({"readOnly": True} if is_read_only else {})}
         volumes.append({"name": name, "persistentVolumeClaim": source})
@@ -174,7 +177,7 @@ def _mounted(main: Json, spec: Json, wanted: Mapping[str, str]) -> tuple[list[An
 
 
 def _listed(value: Any) -> list[Any]:
-    """A list of a template, which may say anything: what is none stays one that the judges of templates refuse."""
+    """Return a copy of a list of a template. Any other value becomes a list that the template checks refuse."""
     if value is None:
         return []
     return [*cast("list[Any]", value)] if isinstance(value, list) else [str(value)]

@@ -1,4 +1,4 @@
-"""An allocation that many requests wait on, read once for all of them, and made ready once when they have met."""
+"""Shared reads of an allocation that many requests poll; marks it as ready once, when its ranks have met."""
 
 import msgspec
 
@@ -14,7 +14,10 @@ _log = log.get_logger(__name__)
 
 
 async def look_again(parts: ApiDeps, allocation: Allocation) -> Allocation:
-    """The object, shared among all that poll it; as it was when the API server does not answer right now."""
+    """Read the allocation again; all its pollers share the read.
+
+    Return `allocation` unchanged when the API server does not answer right now, or another object has its name.
+    """
     meta = allocation.metadata
     try:
         found = await parts.polled.get(
@@ -26,14 +29,17 @@ async def look_again(parts: ApiDeps, allocation: Allocation) -> Allocation:
 
 
 async def still_on(parts: ApiDeps, allocation: Allocation) -> Allocation:
-    """The same, while its attempt goes on. Raises ConflictError when that, or the allocation, is over."""
+    """Read the allocation again. Raises ConflictError when the attempt or the allocation has ended."""
     found = await look_again(parts, allocation)
     check_attempt(found, allocation.status.attempt)
     return found
 
 
 async def make_ready(parts: ApiDeps, allocation: Allocation) -> None:
-    """Note that the ranks have met, as they would themselves; once, whichever of them come. Best effort."""
+    """Mark the allocation as ready, because its ranks have met; once per attempt, whichever rank calls.
+
+    Best effort: a failed write is only logged.
+    """
     if not parts.readied.may(f"{allocation.metadata.uid}/{allocation.status.attempt}"):
         return
 

@@ -1,4 +1,4 @@
-"""What the api needs of the outside, in its own words."""
+"""The interfaces that the api needs from the outside."""
 
 from typing import Protocol
 
@@ -6,15 +6,15 @@ from slipway.kube.ports import Creates, Deletes, Execs, Gets, Lists, Patches, Re
 
 
 class Kube(Gets, Lists, Creates, Replaces, Patches, Deletes, ReadsLogs, Execs, Protocol):
-    """Reads of everything that is shown, writes of specs (never of a status), and commands in ranks."""
+    """Reads of all shown objects, writes of specs (never of a status), and commands in ranks."""
 
 
 class WatchingKube(Kube, Watches, Protocol):
-    """Kube with watches. `watched.py` uses it for what it keeps in memory; a route does not."""
+    """Kube with watches. `watched.py` uses it for the objects that it caches; no route uses it."""
 
 
 class ShutdownSignal(Protocol):
-    """Set once, when the process is to end."""
+    """An event that is set once, when the process must stop."""
 
     def is_set(self) -> bool: ...
 

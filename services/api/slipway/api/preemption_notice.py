@@ -1,7 +1,7 @@
-"""What the ranks of an attempt are asked: to make room, by whom, and until when. Pure.
+"""The preemption notice of an attempt: that its ranks must make room, for which allocation, and until when. Pure.
 
-Owns the one view of it over both places where it is said: the signal of a user (`spec.signals.preempt`), and the stop
-of the scheduler (`status.stop`: an eviction, or a deadline of work that may save itself first).
+Owns the one view over the two sources of a notice: the signal of a user (`spec.signals.preempt`), and the stop of the
+scheduler (`status.stop`: an eviction, or a deadline of work that may save its state first).
 """
 
 import msgspec
@@ -10,12 +10,12 @@ from slipway.crd.v1alpha1 import Allocation, Signals, Stop
 from slipway.model.reasons import Reason
 
 DEADLINE = "preemption"
-"""Of `status.deadlines`: there from the moment that the ranks of this attempt were told."""
+"""The key in `status.deadlines`: it is set when the ranks of this attempt are notified."""
 _EVICTIONS = (Reason.PREEMPTED, Reason.PREEMPTION_GRACE)
 
 
 class PreemptionNotice(msgspec.Struct, frozen=True, kw_only=True):
-    """A standing request. `n` is what an acknowledgement names."""
+    """A preemption notice that is in effect. An acknowledgement names it by its number `n`."""
 
     n: int
     reason: str
@@ -24,23 +24,23 @@ class PreemptionNotice(msgspec.Struct, frozen=True, kw_only=True):
     requeue: bool
     """another attempt follows"""
     by: str = ""
-    """who needs the room: namespace/name"""
+    """the allocation that needs the room: namespace/name; empty when the notice is for no other allocation"""
 
     @property
     def why(self) -> str:
-        """The reason, and for whom."""
+        """The reason, and the allocation that needs the room, if there is one."""
         return f"{self.reason} for {self.by}" if self.by else self.reason
 
 
 def signals_of(allocation: Allocation) -> Signals:
-    """The signals of the current attempt; those of an earlier one do not count."""
+    """Return the signals of the current attempt; signals of an earlier attempt are ignored."""
     signals = allocation.spec.signals
     attempt = allocation.status.attempt
     return signals if signals is not None and signals.attempt == attempt else Signals(attempt=attempt)
 
 
 def asked_of(allocation: Allocation) -> PreemptionNotice | None:
-    """What the current attempt is asked, if it is."""
+    """Return the preemption notice of the current attempt; None when there is none."""
     status, signal = allocation.status, signals_of(allocation).preempt
     deadline, stop = status.deadlines.get(DEADLINE, ""), _stop(allocation)
     if stop is not None and (stop.reason in _EVICTIONS or deadline):

@@ -1,6 +1,6 @@
-"""A launch that does not happen: the complete spec, who said what, the very objects, and whether there is room. Pure.
+"""The answer to a dry run: the complete spec, the source of each value, the exact objects, and the free capacity. Pure.
 
-Owns the stand-ins for what is only known later: the uid, and where the ranks go.
+Owns the placeholders for values that are only known later: the uid, and the nodes of the ranks.
 """
 
 from collections.abc import Iterable, Sequence
@@ -23,26 +23,26 @@ from slipway.pods.podspec import TaskOptions
 from slipway.pods.shared_service import service_of
 
 UID = "00000000-0000-4000-8000-000000000000"
-"""Stands for the uid, of which ids and names of pods carry the first eight characters."""
+"""The placeholder for the uid. AllocationIDs and pod names contain the first eight characters of the uid."""
 PODS_SHOWN_MAX = 16
 Json = dict[str, Any]
 
 
 class Rehearsal(msgspec.Struct, frozen=True, kw_only=True):
-    """What would be created, and what is known about it."""
+    """The allocation that would be created, and the inputs for the answer."""
 
     allocation: Allocation
     pool: ResourcePool
     sources: Sources
     warnings: tuple[str, ...] = ()
     pull_secrets: tuple[str, ...] = ()
-    """of the workspace"""
+    """image pull Secrets of the workspace"""
     nodes: tuple[SeenNode, ...] = ()
     live: tuple[Allocation, ...] = ()
 
 
 def answer(rehearsal: Rehearsal, options: TaskOptions) -> Json:
-    """The answer to a dry run."""
+    """Return the answer to a dry run."""
     allocation = rehearsal.allocation
     objects, total = objects_of(allocation, rehearsal.pool, options, rehearsal.pull_secrets)
     return {
@@ -63,10 +63,10 @@ def answer(rehearsal: Rehearsal, options: TaskOptions) -> Json:
 def objects_of(
     allocation: Allocation, pool: ResourcePool, options: TaskOptions, pull_secrets: Sequence[str] = ()
 ) -> tuple[list[Json], int]:
-    """(ConfigMap, Services and the first pods as the pod worker makes them, how many pods there are).
+    """Return (ConfigMap, Services and the first `PODS_SHOWN_MAX` pods as the pod worker makes them, number of pods).
 
     Raises:
-        InvalidError, TooLargeError: no pods can be made of it.
+        InvalidError, TooLargeError: no pods can be made from the allocation.
     """
     roles = [role.name for role in allocation.spec.ranks for _ in range(role.count)]
     placements = [Placement(rank=rank, role=role, node="") for rank, role in enumerate(roles)]
@@ -84,9 +84,9 @@ def objects_of(
 
 
 def capacity_of(rehearsal: Rehearsal) -> Json:
-    """How many of the ranks the free part of the pool's nodes could hold, each rank where it fits first.
+    """Return how many ranks fit into the free resources of the pool's nodes, each on the first node that fits.
 
-    An estimate: the planner looks at more (queues, quota, topology, who else waits).
+    An estimate: the planner also considers queues, quota, topology and other waiting allocations.
     """
     free = _free(nodes_of(rehearsal.pool, rehearsal.nodes), rehearsal.live)
     spec = rehearsal.allocation.spec
@@ -115,7 +115,10 @@ def capacity_of(rehearsal: Rehearsal) -> Json:
 
 
 def _free(nodes: Iterable[SeenNode], live: Iterable[Allocation]) -> list[Resources]:
-    """What of each node is not taken; nothing of one that takes no work. In time of the ranks that live."""
+    """Return the free resources of each node; none for a node that is not ready or not schedulable.
+
+    The time is proportional to the number of live ranks.
+    """
     used: dict[str, list[Resources]] = {}
     for allocation in live:
         for node, asks in asks_by_node(allocation):

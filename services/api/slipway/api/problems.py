@@ -1,7 +1,7 @@
 """The one table from the error tree to HTTP answers, as RFC 9457 `application/problem+json`.
 
-Owns status, code and title of every refusal, and what each says about trying again. No error text of a library gets
-here: adapters have translated it.
+Owns status, code and title of every refusal, and whether a client may retry. No error text of a library arrives here:
+the adapters have translated it.
 
 Source: RFC 9457.
 """
@@ -45,7 +45,7 @@ _RETRY_AFTER_S_MAX = 600
 
 
 class ProblemRow(NamedTuple):
-    """What an error is answered with."""
+    """The HTTP answer for one class of errors."""
 
     status: int
     code: str
@@ -101,12 +101,12 @@ TABLE: dict[type[BaseException], ProblemRow] = {
     InvariantError: ProblemRow(500, "internal", "A fault of ours"),
     ControlPlaneError: ProblemRow(500, "internal", "A fault of ours"),
 }
-"""Looked up along the error's class hierarchy: the most derived class wins."""
+"""The row of an error is looked up along its class hierarchy: the most derived class wins."""
 
 _NOT_FOUND = re.compile(r'^(?P<plural>\w+)\.slipway\.dev "(?P<name>[^"]*)" not found$')
 _KINDS = {"queues": "queue", "templates": "template", "resourcepools": "pool", "jobs": "job"}
 _LEFT = ProblemRow(499, "client-left", "The caller has left")
-"""No status of HTTP: what nginx logs in such a case."""
+"""499 is not a status of HTTP: nginx logs it in such a case."""
 UNEXPECTED = ProblemRow(500, "internal", "A fault of ours")
 _HTTP_CODES = {404: "no-such-path", 405: "method-not-allowed"}
 _HTTP_TITLES = {404: "There is nothing at this path", 405: "This method is not allowed here"}
@@ -139,7 +139,7 @@ def response_of(error: ControlPlaneError, instance: str) -> Response:
 
 
 def problem_of(error: ControlPlaneError) -> Problem:
-    """What an error of the tree is called where it is a part of an answer that is none itself."""
+    """Return an error of the tree as a problem inside another answer, such as that of a batch."""
     row = row_of(error)
     fields = error.fields if isinstance(error, InvalidError) else ()
     return Problem(
@@ -153,7 +153,7 @@ def problem_of(error: ControlPlaneError) -> Problem:
 
 
 def _in_words(text: str) -> str:
-    """What Kubernetes says of an object of ours that is not there, in the words of the API."""
+    """Return the text; a "not found" of Kubernetes for one of our objects is put into the words of the API."""
     found = _NOT_FOUND.match(text)
     kind = _KINDS.get(found["plural"]) if found is not None else None
     if found is None or kind is None:
@@ -170,7 +170,7 @@ def problem_response(
     retry_after_s: float | None = None,
     headers: dict[str, str] | None = None,
 ) -> Response:
-    """Any answer as problem+json."""
+    """Make an answer as problem+json."""
     ids = telemetry.current_ids()
     problem = Problem(
         type=CODE_PREFIX + row.code,
@@ -207,13 +207,15 @@ async def on_http_exception(request: Request, error: Exception) -> Response:
 
 
 async def on_client_left(request: Request, error: Exception) -> Response:
-    """The answer where the client closed the connection before its body was complete. Nobody reads it; the log and the
-    metrics show its status."""
+    """The answer when the client closed the connection before its body was complete.
+
+    No client reads it; the log and the metrics show its status.
+    """
     return problem_response(_LEFT, "the connection was closed before the body was complete", request.url.path)
 
 
 async def on_unexpected(request: Request, error: Exception) -> Response:
-    """The answer when a bug of ours surfaced; the error itself goes to the log."""
+    """The answer to an unexpected error, a bug of ours; the error itself is written to the log."""
     return problem_response(UNEXPECTED, "see the log under the trace id", request.url.path)
 
 

@@ -1,7 +1,7 @@
-"""The Prometheus of the cluster, as the api asks it: one instant query at a time, with a deadline and a limit.
+"""The api's client for the Prometheus of the cluster: one instant query at a time, with a deadline and a size limit.
 
-Owns the connection and what is made of its refusals. Works with all that speaks Prometheus' HTTP API (Thanos, Mimir,
-VictoriaMetrics).
+Owns the connection and the translation of its errors. Works with every server that speaks Prometheus' HTTP API (Thanos,
+Mimir, VictoriaMetrics).
 
 Source: https://prometheus.io/docs/prometheus/latest/querying/api/
 """
@@ -25,7 +25,7 @@ _WORDS_MAX = 300
 
 
 def check_prometheus_url(text: str) -> str:
-    """The address of a Prometheus, as it may be in the settings. Raises ValueError."""
+    """Return the address of a Prometheus when it is valid in the settings. Raises ValueError."""
     parts = urlsplit(text)
     if not parts.hostname or parts.scheme not in ("http", "https") or parts.query or parts.fragment or parts.username:
         raise ValueError(
@@ -36,7 +36,7 @@ def check_prometheus_url(text: str) -> str:
 
 
 class PrometheusError(UnavailableError):
-    """Prometheus cannot be reached, or refuses what is asked."""
+    """Prometheus cannot be reached, or refuses the query."""
 
 
 class _Series(msgspec.Struct, frozen=True):
@@ -56,7 +56,10 @@ class _Answer(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Prometheus:
-    """One server. `token_file` and `ca_file` empty: no token, and the authorities of the system."""
+    """A client of one server.
+
+    With an empty `token_file` no token is sent; with an empty `ca_file` the authorities of the system are trusted.
+    """
 
     def __init__(self, url: str, *, token_file: str = "", ca_file: str = "") -> None:
         self._url = f"{url.rstrip('/')}/api/v1/query"
@@ -65,7 +68,7 @@ class Prometheus:
         self._http: httpx2.AsyncClient | None = None
 
     async def ask(self, expression: str, *, at: float | None = None) -> list[tuple[dict[str, str], float]]:
-        """(labels, value) of each series at a time (epoch seconds), or now. Raises PrometheusError."""
+        """Return (labels, value) of each series at the time `at` (epoch seconds), or now. Raises PrometheusError."""
         try:
             async with asyncio.timeout(EXCHANGE_S):
                 status, body = await self._exchange(expression, at)
@@ -83,7 +86,7 @@ class Prometheus:
         return [(series.metric, float(series.value[1])) for series in answer.data.result]
 
     async def aclose(self) -> None:
-        """Let go of the connections; the next question opens new ones."""
+        """Close the connections; the next query opens new ones."""
         if self._http is not None:
             http, self._http = self._http, None
             await http.aclose()

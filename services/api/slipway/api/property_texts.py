@@ -1,7 +1,7 @@
-"""What a property of the REST API means, where no struct says it: one text for each name, or for one struct's.
+"""The descriptions of properties of the REST API that no struct describes: one text for each name.
 
-Owns the words for names that mean the same everywhere; `Struct.property` goes before the name alone. What is particular
-to a field is written below it, in its struct.
+Owns the words for names that mean the same everywhere. A key `Struct.property` has precedence over the name alone. A
+text that fits only one field is written below that field, in its struct.
 """
 
 TEXTS = {
@@ -206,5 +206,5 @@ TEXTS = {
 
 
 def text_of(struct: str, name: str) -> str:
-    """What it means; empty when nothing says it."""
+    """Return the description of a property; empty when there is none."""
     return TEXTS.get(f"{struct}.{name}") or TEXTS.get(name, "")

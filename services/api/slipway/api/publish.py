@@ -1,7 +1,7 @@
 """Publishes a launch to the streams after it has committed, without delaying the request.
 
-Owns the bounded buffer between requests and Redis. What is lost here costs only time: the watcher publishes the same
-entry, and the scheduler finds the allocation in its next LIST.
+Owns the bounded buffer between requests and Redis. A lost entry costs only time: the watcher publishes the same entry,
+and the scheduler finds the allocation in its next LIST.
 
 Invariant: `launched` never blocks and never raises.
 """
@@ -28,7 +28,7 @@ _log = log.get_logger(__name__)
 
 
 class LaunchPublisher:
-    """Appends `requested` and rings for the scheduler, in batches."""
+    """Appends `requested` events to the event log and wakes the scheduler (the "bell"), in batches."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class LaunchPublisher:
         on_write: AllocationHook = lambda _: None,
         on_delete: AllocationHook = lambda _: None,
     ) -> None:
-        """`on_write` is called with what was created or changed, `on_delete` with what was deleted."""
+        """`on_write` is called with each created or changed allocation, `on_delete` with each deleted one."""
         self._events = events
         self._wake = wake
         self._clock = clock
@@ -52,28 +52,28 @@ class LaunchPublisher:
 
     @property
     def is_idle(self) -> bool:
-        """Whether everything was announced or given up."""
+        """Whether all launches and changes have been published or dropped."""
         return not self._is_busy and not self._is_owed and not self._something.is_set()
 
     def launched(self, allocation: Allocation) -> None:
-        """Take note of a committed create."""
+        """Buffer a committed create: its event is published and the bell is rung."""
         self._on_write(allocation)
         self._waiting.append(allocation)
         self._something.set()
 
     def changed(self, allocation: Allocation | None = None) -> None:
-        """Take note of a change, of an allocation's spec or of something else: only the bell is rung."""
+        """Note a change of an allocation's spec, or of another object: only the bell is rung."""
         if allocation is not None:
             self._on_write(allocation)
         self._something.set()
 
     def deleted(self, allocation: Allocation) -> None:
-        """Take note of a delete: only the bell is rung."""
+        """Note a delete: only the bell is rung."""
         self._on_delete(allocation)
         self._something.set()
 
     async def step(self) -> None:
-        """Wait for launches, then announce them."""
+        """Wait for launches and changes, then publish them."""
         with liveness.rest(lambda: self._waiting):
             await self._something.wait()
         await self.flush(is_last=False)
@@ -82,14 +82,17 @@ class LaunchPublisher:
             self._something.set()
 
     async def flush(self, *, is_last: bool = True) -> None:
-        """Announce what is here now; what the streams do not take is dropped. Only the last never puts off its ring."""
+        """Publish the buffered launches; entries that the streams refuse are dropped.
+
+        The bell is delayed when it rang less than `BELL_S` ago, except with `is_last`.
+        """
         self._something.clear()
         self._is_busy = True
         batch = [self._waiting.popleft() for _ in range(min(BATCH_MAX, len(self._waiting)))]
         if self._waiting:
             self._something.set()
         try:
-            # The bell first: it is all that the scheduler needs, and the entry is published again anyway.
+            # The bell first: the scheduler needs nothing else, and the watcher publishes the entry again anyway.
             self._is_owed = not is_last and self._clock.monotonic() - self._rung_at_s < keys.BELL_S
             if not self._is_owed:
                 self._rung_at_s = self._clock.monotonic()

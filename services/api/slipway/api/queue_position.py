@@ -1,7 +1,7 @@
-"""Ahead of, behind: the place that puts one thing before or after another. Pure.
+"""Moves in a queue: the position that puts a job or an allocation directly before or behind another one. Pure.
 
-What moves is a job (all its members that have no place of their own) or one allocation. The answer is one number, and
-a priority when the other has another one; nothing else is renumbered.
+A job moves with all its members that have no position of their own. The answer is one number, and a priority when the
+anchor has a different one. No other allocation gets a new number.
 """
 
 from collections.abc import Iterable, Sequence
@@ -18,19 +18,19 @@ Subject = Allocation | Job
 
 
 class QueuePosition(msgspec.Struct, frozen=True, kw_only=True):
-    """Where something goes; `priority` is set when it has to change for that."""
+    """The new position of a job or an allocation; `priority` is None when it does not have to change."""
 
     position: str
     priority: int | None = None
 
 
 def name_of(subject: Subject) -> str:
-    """`job x` or the id of an allocation."""
+    """Return `job x`, or the id of an allocation."""
     return f"job {subject.metadata.name}" if isinstance(subject, Job) else id_of(subject)
 
 
 def members_of(subject: Subject, allocations: Iterable[Allocation]) -> list[Allocation]:
-    """The allocations that move with it."""
+    """Return the allocations of a job, or the allocation itself."""
     meta = subject.metadata
     if isinstance(subject, Job):
         return [each for each in allocations if (each.metadata.namespace, each.spec.job) == (meta.namespace, meta.name)]
@@ -40,10 +40,11 @@ def members_of(subject: Subject, allocations: Iterable[Allocation]) -> list[Allo
 def place_beside(
     subject: Subject, anchor: Subject, pending: Iterable[Allocation], jobs: Jobs, *, ahead: bool
 ) -> QueuePosition | None:
-    """Where `subject` goes to stand right before (or behind) `anchor`; None when it stands there.
+    """Return the position that puts `subject` directly before (or behind) `anchor`; None when it is there already.
 
     Raises:
-        ConflictError: they do not wait in one queue, or there is no number left between the neighbours.
+        ConflictError: one of them does not wait, they do not wait in one queue, or no number is left between the
+            neighbours.
     """
     if subject.metadata.uid == anchor.metadata.uid:
         raise ConflictError(f"{name_of(subject)} cannot stand beside itself")
@@ -73,7 +74,7 @@ def place_beside(
 
 
 def _movable(subject: Subject, waiting: Iterable[Allocation]) -> list[Allocation]:
-    """What waits of it and would follow its place."""
+    """Return the waiting allocations of the subject that have no position of their own; all of a single allocation."""
     found = members_of(subject, waiting)
     if not found:
         raise ConflictError(f"nothing of {name_of(subject)} waits; a place only counts while it does")
@@ -95,7 +96,10 @@ def _queues(allocations: Iterable[Allocation]) -> str:
 def _neighbours(
     lane: Sequence[Allocation], own: Sequence[Allocation], edge: Allocation, jobs: Jobs, *, ahead: bool
 ) -> tuple[str | None, str | None]:
-    """The places between which it goes; None at an end. What has the anchor's own place counts as the anchor."""
+    """Return the positions directly below and above the new one; None at an end of the lane.
+
+    Allocations with the same position as the anchor are treated as the anchor.
+    """
     moving = {each.metadata.uid for each in own}
     at = place_of(edge, jobs)
     places = [place_of(each, jobs) for each in lane if each.metadata.uid not in moving]

@@ -1,7 +1,7 @@
-"""Who waits in which order: positions of pending allocations, as the scheduler orders them within a queue. Pure.
+"""The positions of pending allocations, as the scheduler orders them within a queue. Pure.
 
-The order is the scheduler's own (`model/position.py`). What keeps each waiting is the scheduler's own word, read from
-the object's condition.
+The order is the scheduler's own (`model/position.py`). The reason why an allocation waits is the one that the scheduler
+wrote into its condition.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -25,25 +25,25 @@ Jobs = Mapping[tuple[str, str], Job]
 
 
 class Precedence(NamedTuple):
-    """What goes before the order of submission."""
+    """The rules that precede the order of submission."""
 
     aged: Mapping[str, float] = MappingProxyType({})
-    """{uid: since when it waits} of what goes before all younger work of its queue"""
+    """{uid: since when it waits, epoch seconds} of aged allocations: they precede all younger ones of their queue"""
     levels: Mapping[tuple[str, str], Mapping[str, int]] = MappingProxyType({})
-    """{(pool, queue): {user: what they have used}} of queues whose users take turns"""
+    """{(pool, queue): {user: level of past usage}} of queues where the user who has used less goes first"""
 
 
 NONE_FIRST = Precedence()
 LineKey = tuple[int, int, int, WorkKey]
-"""(the first two of the order, what the user has used, the order): ascending in a queue"""
+"""The sort key of a queue, ascending: (the first two parts of the order, the user's past usage, the whole order)."""
 SlotsBy = Callable[[Allocation], int]
-"""Answers as `slots_of` does, from what it has worked out before."""
+"""Returns the same as `slots_of`, from a cache."""
 UnitsBy = Callable[[Allocation], int]
-"""Answers as `gpu_units_of` does, from what it has worked out before."""
+"""Returns the same as `gpu_units_of`, from a cache."""
 
 
 def gate_of(allocation: Allocation) -> tuple[str, str]:
-    """(code, message): what keeps the current attempt waiting, as the scheduler wrote it; empty when nothing does."""
+    """Return (code, message): why the current attempt waits, as the scheduler wrote it; empty if it is not pending."""
     if allocation.status.phase is not Phase.PENDING:
         return "", ""
     code, message = facts.gate_of(allocation)
@@ -51,13 +51,13 @@ def gate_of(allocation: Allocation) -> tuple[str, str]:
 
 
 def is_waiting(allocation: Allocation) -> bool:
-    """Whether it stands in a queue."""
+    """Whether the allocation waits in a queue: it is pending, and neither stopped nor being deleted."""
     is_stopped = allocation.spec.desired == "Stopped" or allocation.metadata.deletion_timestamp is not None
     return allocation.status.phase is Phase.PENDING and not is_stopped
 
 
 def aged(allocations: Iterable[Allocation], pools: Iterable[ResourcePool], now: float) -> Precedence:
-    """What has waited longer than its pool lets it."""
+    """Return the precedence of the allocations that have waited longer than the aging limit of their pool."""
     agings = {pool.metadata.name: facts.pool_fact(pool).aging for pool in pools}
     found: dict[str, float] = {}
     for each in allocations:
@@ -69,41 +69,44 @@ def aged(allocations: Iterable[Allocation], pools: Iterable[ResourcePool], now: 
 
 
 def in_order(allocations: Iterable[Allocation], jobs: Jobs, first: Precedence = NONE_FIRST) -> list[Allocation]:
-    """The waiting ones, first to go first."""
+    """Return the waiting allocations; those of one queue are in the order of that queue."""
     return sorted(filter(is_waiting, allocations), key=lambda allocation: _key(allocation, jobs, first))
 
 
 class QueuePlace(NamedTuple):
-    """A waiting allocation, and what of its queue is before it."""
+    """A waiting allocation, and how much work of its queue is before it."""
 
     allocation: Allocation
     key: LineKey
     ahead: int
     jobs_ahead: int
-    """jobs, and allocations without one"""
+    """number of jobs, and of allocations without a job, before it"""
     slots_ahead: int
-    """whole devices that those before it ask for"""
+    """whole devices that the allocations before it request"""
 
 
 def slots_of(allocation: Allocation) -> int:
-    """Whole devices that all its ranks ask for."""
+    """Return the number of whole devices that all its ranks request."""
     return whole_gpus(gpu_units_of(allocation))
 
 
 def gpu_units_of(allocation: Allocation) -> int:
-    """The same in `GPU_UNITS`: a slice counts as the part of a GPU that it is."""
+    """Return the GPUs that all its ranks request, in `GPU_UNITS`: a slice is counted as its part of a GPU.
+
+    0 when the request cannot be read.
+    """
     asks = _asks_by_role(allocation)
     return sum(role.count * asks[role.name].gpu_units() for role in allocation.spec.ranks) if asks else 0
 
 
 def gpu_count_of(allocation: Allocation) -> float:
-    """How many GPUs its ranks ask for together, a part of one as that part; 0 for what cannot be read."""
+    """Return the GPUs that its ranks request together, with fractions; 0 when the request cannot be read."""
     asks = _asks_by_role(allocation)
     return total(asks[role.name] * role.count for role in allocation.spec.ranks).gpu_count() if asks else 0.0
 
 
 def gpus_by_role(allocation: Allocation) -> dict[str, int]:
-    """{role: whole devices that one rank of it asks for}; empty for what cannot be read."""
+    """Return {role: whole devices that one of its ranks requests}; empty when the request cannot be read."""
     return {name: asked.gpus() for name, asked in _asks_by_role(allocation).items()}
 
 
@@ -118,11 +121,11 @@ def _asks_by_role(allocation: Allocation) -> dict[str, Resources]:
 def places_of(
     allocations: Iterable[Allocation], jobs: Jobs, first: Precedence = NONE_FIRST, *, slots_by: SlotsBy = slots_of
 ) -> Iterator[QueuePlace]:
-    """The waiting ones with their places, queue by queue, first to go first."""
+    """Yield the waiting allocations with their places; those of one queue are in the order of that queue."""
     counts: dict[tuple[str, str], int] = {}
     slots: dict[tuple[str, str], int] = {}
     units: dict[tuple[str, str], dict[tuple[str, str], int]] = {}
-    """{queue: {unit: how many units are before it}}"""
+    """{queue: {unit: how many units are before it}}; a unit is a job, or an allocation without a job"""
     keyed = ((_key(each, jobs, first), each) for each in allocations if is_waiting(each))
     for key, allocation in sorted(keyed, key=lambda pair: pair[0]):
         queue = (allocation.spec.pool, allocation.spec.queue)
@@ -134,12 +137,12 @@ def places_of(
 
 
 def waiting_of(allocations: Iterable[Allocation], jobs: Jobs, first: Precedence = NONE_FIRST) -> list[Waiting]:
-    """The waiting ones with their places, queue by queue."""
+    """Return the waiting allocations as the REST API shows them; those of one queue are in the order of that queue."""
     return [waiting_view(place, jobs) for place in places_of(allocations, jobs, first)]
 
 
 def waiting_view(place: QueuePlace, jobs: Jobs) -> Waiting:
-    """One of them as the REST API shows it."""
+    """Return a waiting allocation as the REST API shows it."""
     allocation = place.allocation
     code, message = gate_of(allocation)
     return Waiting(
@@ -164,14 +167,14 @@ def waiting_view(place: QueuePlace, jobs: Jobs) -> Waiting:
 
 
 def waiting_since(allocation: Allocation) -> str:
-    """When its current attempt began to wait."""
+    """Return the time (RFC 3339) when the current attempt began to wait."""
     ring = ring_of(allocation)
     begun = [entry.time for entry in ring if entry.type in (Event.REQUESTED, Event.RESTARTED)]
     return begun[-1] if begun else ring[-1].time
 
 
 def place_of(allocation: Allocation, jobs: Jobs) -> str:
-    """Its place among those of its priority: its own, else its job's, else its time of creation."""
+    """Return its position among work of its priority: its own, else its job's, else one from its time of creation."""
     job = job_of(allocation, jobs)
     own = allocation.spec.queue_position or (job.spec.queue_position if job else "")
     return own or default_position(_created(allocation), allocation.metadata.uid)
@@ -199,17 +202,17 @@ def _created(allocation: Allocation) -> float:
 
 
 def _unit(allocation: Allocation) -> tuple[str, str]:
-    """What moves as one: its job, or itself."""
+    """Return the key of the unit that moves together: its job, or the allocation itself."""
     name = allocation.spec.job
     return (allocation.metadata.namespace, name) if name else ("", allocation.metadata.uid)
 
 
 def priority_of(allocation: Allocation, job: Job | None) -> int:
-    """What counts: the job's, when it gives one."""
+    """Return the effective priority: that of the job, if the job sets one, else the allocation's own."""
     return allocation.spec.priority if job is None or job.spec.priority is None else job.spec.priority
 
 
 def job_of(allocation: Allocation, jobs: Jobs) -> Job | None:
-    """Its job, if it names one that exists."""
+    """Return the job that the allocation names; None when it names none, or the job does not exist."""
     name = allocation.spec.job
     return jobs.get((allocation.metadata.namespace, name)) if name else None
